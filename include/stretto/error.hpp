@@ -1,0 +1,31 @@
+#pragma once
+#include <stdexcept>
+#include <string>
+
+#include "stretto/export.hpp"
+
+namespace stretto {
+
+// What a caller can do about an error.
+enum class ErrorCode {
+  invalid_argument,  // the call or the configuration is wrong: change it; the communicator is unharmed
+  unavailable,       // a resource of the machine is missing (memory, port, device): provide it and start again
+  io,                // a file could not be read or written; what stood there before still stands
+  timeout,           // a peer did not answer in STRETTO_TIMEOUT seconds: the communicator is no longer usable
+  peer_lost,         // another rank ended or gave up: the communicator is no longer usable
+  internal,          // a bug in Stretto
+};
+
+STRETTO_API const char* name(ErrorCode code);
+
+// The only exception that Stretto throws on its own account. what() is one sentence that names the values involved.
+class STRETTO_API Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}
+  ErrorCode code() const { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,109 @@
+#pragma once
+#include <cstdint>
+
+#include "stretto/dtype.hpp"
+#include "stretto/tensor.hpp"
+
+// The arithmetic of a transformer on the host: what layers call and other trainers may call too. Every function runs in
+// the calling thread (matrix products may use STRETTO_COMPUTE_THREADS threads), keeps no state, and picks the widest
+// vector instructions of the processor at run time (Highway). Matrices are row-major tensors; "rows" are all dimensions
+// but the last taken together. "f" below stands for a compute type: f64, f32 or bf16. Statistics and accumulators are f64 for
+// f64 and f32 otherwise ("the accumulator type"); bf16 results are rounded once, at the end.
+// Shapes and types that do not fit together throw Error(invalid_argument) naming them.
+namespace stretto::kernels {
+
+// The type in which sums over f are kept, and in which gradients of f parameters are stored.
+constexpr DType accumulator(DType f) { return f == DType::f64 ? DType::f64 : DType::f32; }
+
+// ---- element-wise (elementwise.cpp). out may be any of the inputs.
+
+// out[i] = a[i] op b[i] for count elements of any type at any alignment; 16-bit types compute in f32, round once.
+// Costs one pass: reads 2, writes 1. This is the arithmetic of every reducing collective.
+STRETTO_API void reduce(ReduceOp op, DType dtype, const void* a, const void* b, void* out, std::int64_t count);
+// out[i] = from[i], rounded to nearest even where the type narrows. Same number of elements.
+STRETTO_API void convert(const Tensor& from, const Tensor& out);
+STRETTO_API void add(const Tensor& a, const Tensor& b, const Tensor& out);
+STRETTO_API void scale(const Tensor& x, double factor);  // in place
+// Sum of the squares of all elements, accumulated in f64 in a fixed order.
+STRETTO_API double sum_of_squares(const Tensor& x);
+
+// GELU in GPT-2's tanh form ("gelu_new"; Hendrycks & Gimpel 2016): y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+STRETTO_API void gelu_forward(const Tensor& x, const Tensor& y);
+STRETTO_API void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx);
+
+// x[row] += bias for every row, in place.
+STRETTO_API void add_bias(const Tensor& x, const Tensor& bias);
+// The same fused with GELU, one pass over memory: x[row] += bias in place (kept for backward), y = gelu(x).
+STRETTO_API void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y);
+// sums[c] += sum over rows of x[row][c]; sums in the accumulator type. The gradient of a bias.
+STRETTO_API void add_column_sums(const Tensor& x, const Tensor& sums);
+
+// ---- rows (layer_norm.cpp, softmax.cpp)
+
+// y = (x - mean) * rstd * gamma + beta over each row (Ba et al. 2016). x, y: f [rows, columns]; gamma, beta: f [columns];
+// mean, rstd: accumulator type [rows], kept for backward.
+STRETTO_API void layer_norm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta, double epsilon, const Tensor& y,
+                                    const Tensor& mean, const Tensor& rstd);
+// dx += the gradient with respect to x (it adds: the residual path has already written its share); dgamma and dbeta, in
+// the accumulator type, are added to as well.
+STRETTO_API void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd,
+                                     const Tensor& dy, const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta);
+
+// y = softmax of each row of x; y may be x.
+STRETTO_API void softmax(const Tensor& x, const Tensor& y);
+
+// ---- cross entropy over a vocabulary of which this rank holds the columns [first, first + columns) (cross_entropy.cpp;
+// Shoeybi et al. 2019). logits: f [rows, columns]; targets: global token numbers, one a row; all others: accumulator
+// type [rows]. Between the calls the caller all-reduces: row_max with max, the two outputs of the second with sum.
+STRETTO_API void row_max(const Tensor& logits, const Tensor& row_max);  // -infinity where there are no columns
+STRETTO_API void cross_entropy_forward(const Tensor& logits, const std::int32_t* targets, std::int64_t first,
+                                       const Tensor& row_max, const Tensor& sum_exp, const Tensor& target_logit);
+// logits become their gradient, in place: (exp(logit - row_max) / sum_exp - [column is the target]) * factor.
+// loss of a row = log(sum_exp) + row_max - target_logit, with sum_exp = sum over columns of exp(logit - row_max).
+STRETTO_API void cross_entropy_backward(const Tensor& logits, const std::int32_t* targets, std::int64_t first,
+                                        const Tensor& row_max, const Tensor& sum_exp, double factor);
+
+// ---- embedding (embedding.cpp). table: f [vocabulary share, columns], this rank's rows [first, first + share).
+
+// y[row] = table[token - first] where this rank holds the token, else zero.
+STRETTO_API void embedding_forward(const std::int32_t* tokens, std::int64_t first, const Tensor& table, const Tensor& y);
+// dtable[token - first] += dy[row], in row order; dtable in the accumulator type.
+STRETTO_API void embedding_backward(const std::int32_t* tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable);
+
+// ---- optimizer (adamw.cpp)
+
+struct AdamW {  // decoupled weight decay (Loshchilov & Hutter 2017); step counts from 1
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
+  std::int64_t step = 1;
+  double gradient_scale = 1;  // multiplies the gradient first: clipping
+};
+// One fused pass. master, m, v, gradient: one accumulator type; parameter: f. When f is that accumulator type, parameter and
+// master are the same tensor; otherwise parameter is master rounded to f. Same order of operations at every vector
+// width: p -= lr * weight_decay * p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (m/c1) / (sqrt(v/c2) + eps), where
+// c1 = 1 - b1^step and c2 = 1 - b2^step. torch.optim.AdamW computes the same.
+STRETTO_API void adamw(const AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
+                       const Tensor& parameter);
+
+// ---- matrix products (gemm.cpp): oneDNN for f32 and bf16, OpenBLAS for f64, chosen by measurement
+
+enum class Transpose : bool { no = false, yes = true };
+// c = op(a) op(b) + (accumulate ? c : 0); op(a): [m, k], op(b): [k, n], c: [m, n] (leading dimensions flattened into rows).
+// a and b: f; c: f or the accumulator type (gradients of bf16 weights accumulate in f32).
+STRETTO_API void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, const Tensor& c,
+                      bool accumulate = false);
+
+// ---- causal attention (attention.cpp), after FlashAttention (Dao et al. 2022): blocks of the s x s score matrix are made,
+// used and forgotten; what remains is one log-sum-exp per row, from which backward recomputes the blocks. That log-sum-exp is what
+// ring attention needs to merge partial results.
+
+struct AttentionShape {
+  std::int64_t batch, sequence, heads, head_size;
+};
+// qkv: f [batch * sequence, 3 * heads * head_size]: q, k and v of a token after each other, each split into heads.
+// out: f [batch * sequence, heads * head_size]; log_sum_exp: accumulator type [batch, heads, sequence], of the scaled scores.
+// Scores are scaled by 1/sqrt(head_size); token i sees tokens 0..i of its own sequence.
+STRETTO_API void attention_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp);
+STRETTO_API void attention_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out,
+                                    const Tensor& log_sum_exp, const Tensor& dout, const Tensor& dqkv);
+
+}  // namespace stretto::kernels

@@ -1,0 +1,65 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "stretto/dtype.hpp"
+
+namespace stretto {
+
+using Shape = std::vector<std::int64_t>;
+
+// A contiguous, row-major array of one element type. Copies share the memory, which lives as long as any of them;
+// it is 64-byte aligned and comes from a pool, so that a training step allocates nothing new after the first.
+class STRETTO_API Tensor {
+ public:
+  Tensor() = default;
+  Tensor(Shape shape, DType dtype);  // the contents are unspecified
+  static Tensor zeros(Shape shape, DType dtype);
+
+  // count elements of this tensor from the given one on, under another shape; shares the memory.
+  Tensor view(std::int64_t first_element, Shape shape) const;
+  Tensor reshaped(Shape shape) const { return view(0, std::move(shape)); }
+  Tensor clone() const;
+
+  explicit operator bool() const { return memory_ != nullptr; }
+  const Shape& shape() const { return shape_; }
+  DType dtype() const { return dtype_; }
+  std::int64_t size() const { return size_; }  // elements
+  std::size_t bytes() const { return static_cast<std::size_t>(size_) * size_of(dtype_); }
+  std::int64_t columns() const { return shape_.empty() ? 1 : shape_.back(); }  // the last dimension
+  std::int64_t rows() const { return columns() == 0 ? 0 : size_ / columns(); }  // all the others together
+
+  void* raw() const { return data_; }
+  template <class T>
+  T* data() const {  // T must be this tensor's element type
+    check_type(dtype_of<T>);
+    return static_cast<T*>(data_);
+  }
+  double at(std::int64_t i) const;  // one element, of whatever type; slow, for tests and reports
+  void set(std::int64_t i, double value) const;
+  void zero() const;
+  void copy_from(const Tensor& other) const;  // same type and size
+
+ private:
+  void check_type(DType wanted) const;
+
+  std::shared_ptr<std::byte> memory_;
+  void* data_ = nullptr;
+  Shape shape_;
+  std::int64_t size_ = 0;
+  DType dtype_ = DType::f32;
+};
+
+// Bytes that tensors of this process hold now, and the most they ever held.
+struct MemoryUse {
+  std::size_t bytes = 0;
+  std::size_t peak_bytes = 0;
+};
+STRETTO_API MemoryUse memory_use();
+
+}  // namespace stretto

@@ -1,0 +1,99 @@
+#include "stretto/settings.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/fail.hpp"
+#include "core/setting_values.hpp"
+
+extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to the program
+
+namespace stretto {
+namespace {
+
+enum class Kind { text, number, choice };
+struct Rule {
+  Setting setting;
+  Kind kind;
+  std::vector<std::string> choices;  // of a choice
+};
+
+const std::vector<Rule>& rules() {
+  static const std::vector<Rule> table = {
+      {{"STRETTO_TRANSPORT", "route between ranks: auto (shared memory inside a host, UCX between hosts), shm or ucx", "auto"},
+       Kind::choice,
+       {"auto", "shm", "ucx"}},
+      {{"STRETTO_TIMEOUT", "seconds that a rank waits for another before it gives up", "600"}, Kind::number, {}},
+      {{"STRETTO_WAIT", "how to wait: auto (spin while ranks <= cores, then yield, then sleep), spin, yield or sleep", "auto"},
+       Kind::choice,
+       {"auto", "spin", "yield", "sleep"}},
+      {{"STRETTO_RING_BYTES", "shared memory between two ranks of a communicator, each way, in bytes", "262144"},
+       Kind::number,
+       {}},
+      {{"STRETTO_SHM_DIR", "directory (a tmpfs) for shared memory; empty: anonymous memory files", ""}, Kind::text, {}},
+      {{"STRETTO_COMPUTE_THREADS", "threads that a rank uses in a matrix product", "1"}, Kind::number, {}},
+      {{"STRETTO_JOB_SECRET", "shared by the ranks of a job that meet over TCP; keeps strangers out", ""}, Kind::text, {}},
+      {{"STRETTO_PORT", "TCP port on which rank 0 is met; 0: MASTER_PORT, or one more where torchrun itself holds that", "0"},
+       Kind::number,
+       {}},
+      {{"STRETTO_LOG", "least severe message that is logged to stderr: debug, info, warn or error", "warn"},
+       Kind::choice,
+       {"debug", "info", "warn", "error"}},
+      {{"STRETTO_LEDGER", "communication records that each rank keeps", "65536"}, Kind::number, {}},
+  };
+  return table;
+}
+
+const Rule* find(const std::string& name) {
+  for (const Rule& rule : rules()) {
+    if (name == rule.setting.name) return &rule;
+  }
+  return nullptr;
+}
+
+double parse_number(const Rule& rule, const std::string& value) {
+  char* end = nullptr;
+  const double number = std::strtod(value.c_str(), &end);
+  require(!value.empty() && *end == '\0' && number >= 0, "{}='{}' is no number; give one that is at least 0, like {}.",
+          rule.setting.name, value, rule.setting.default_value);
+  return number;
+}
+
+}  // namespace
+
+const std::vector<Setting>& settings() {
+  static const std::vector<Setting> table = [] {
+    std::vector<Setting> result;
+    for (const Rule& rule : rules()) result.push_back(rule.setting);
+    return result;
+  }();
+  return table;
+}
+
+std::string setting(const std::string& name) {
+  const Rule* rule = find(name);
+  ensure(rule != nullptr, "{} is read but not listed among the settings.", name);
+  const char* given = std::getenv(name.c_str());
+  return given != nullptr ? given : rule->setting.default_value;
+}
+
+double number_setting(const std::string& name) { return parse_number(*find(name), setting(name)); }
+
+void check_settings() {
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (std::strncmp(*entry, "STRETTO_", 8) != 0) continue;
+    const std::string text = *entry;
+    const std::string name = text.substr(0, text.find('='));
+    const Rule* rule = find(name);
+    require(rule != nullptr, "{} is set but Stretto has no such setting; stretto-info lists those it has.", name);
+    const std::string value = setting(name);
+    if (rule->kind == Kind::number) parse_number(*rule, value);
+    if (rule->kind == Kind::choice) {
+      require(std::find(rule->choices.begin(), rule->choices.end(), value) != rule->choices.end(),
+              "{}='{}' is not among its choices: {}.", name, value, fmt::join(rule->choices, ", "));
+    }
+  }
+}
+
+}  // namespace stretto

@@ -1,0 +1,96 @@
+#include "stretto/tensor.hpp"
+
+#include <fmt/ranges.h>
+
+#include <cstring>
+
+#include "core/fail.hpp"
+#include "device/memory.hpp"
+
+namespace stretto {
+namespace {
+
+std::int64_t elements(const Shape& shape) {
+  std::int64_t product = 1;
+  for (const std::int64_t extent : shape) {
+    require(extent >= 0, "A tensor of shape {} has a negative extent.", shape);
+    product *= extent;
+  }
+  return product;
+}
+
+template <class Use>
+void with_element(DType dtype, void* data, std::int64_t i, Use use) {
+  switch (dtype) {
+    case DType::f64: return use(static_cast<double*>(data)[i]);
+    case DType::f32: return use(static_cast<float*>(data)[i]);
+    case DType::bf16: return use(static_cast<bf16*>(data)[i]);
+    case DType::f16: return use(static_cast<f16*>(data)[i]);
+  }
+}
+
+}  // namespace
+
+Tensor::Tensor(Shape shape, DType dtype) : shape_(std::move(shape)), size_(elements(shape_)), dtype_(dtype) {
+  memory_ = pool_allocate(bytes());
+  data_ = memory_.get();
+}
+
+Tensor Tensor::zeros(Shape shape, DType dtype) {
+  Tensor result(std::move(shape), dtype);
+  result.zero();
+  return result;
+}
+
+Tensor Tensor::view(std::int64_t first_element, Shape shape) const {
+  const std::int64_t count = elements(shape);
+  require(first_element >= 0 && first_element + count <= size_,
+          "A view of {} elements from element {} on does not fit into a tensor of shape {}.", count, first_element, shape_);
+  Tensor result = *this;
+  result.data_ = static_cast<std::byte*>(data_) + static_cast<std::size_t>(first_element) * size_of(dtype_);
+  result.shape_ = std::move(shape);
+  result.size_ = count;
+  return result;
+}
+
+Tensor Tensor::clone() const {
+  Tensor result(shape_, dtype_);
+  result.copy_from(*this);
+  return result;
+}
+
+double Tensor::at(std::int64_t i) const {
+  double value = 0;
+  with_element(dtype_, data_, i, [&](auto& element) {
+    if constexpr (requires { static_cast<double>(element); }) {
+      value = static_cast<double>(element);
+    } else {
+      value = static_cast<float>(element);
+    }
+  });
+  return value;
+}
+
+void Tensor::set(std::int64_t i, double value) const {
+  with_element(dtype_, data_, i, [&]<class T>(T& element) {
+    if constexpr (std::is_floating_point_v<T>) {
+      element = static_cast<T>(value);
+    } else {
+      element = T(static_cast<float>(value));
+    }
+  });
+}
+
+void Tensor::zero() const { std::memset(data_, 0, bytes()); }
+
+void Tensor::copy_from(const Tensor& other) const {
+  require(other.dtype_ == dtype_ && other.size_ == size_, "Cannot copy {} {} elements into {} {} elements.", other.size_,
+          name(other.dtype_), size_, name(dtype_));
+  std::memcpy(data_, other.data_, bytes());
+}
+
+void Tensor::check_type(DType wanted) const {
+  require(wanted == dtype_, "A tensor of {} was read as {}.", name(dtype_), name(wanted));
+}
+
+}  // namespace stretto
