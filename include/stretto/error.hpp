@@ -12,7 +12,8 @@ enum class ErrorCode {
   unavailable,       // a resource of the machine is missing (memory, port, device): provide it and start again
   io,                // a file could not be read or written; what stood there before still stands
   timeout,           // a peer did not answer in STRETTO_TIMEOUT seconds: the communicator is no longer usable
-  peer_lost,         // another rank ended or gave up: the communicator is no longer usable
+  peer_lost,         // another rank died: the communicator is no longer usable
+  peer_gave_up,      // another rank stopped with an error of its own, which it has reported: likewise
   internal,          // a bug in Stretto
 };
 

@@ -13,6 +13,7 @@ const char* name(ErrorCode code) {
     case ErrorCode::io: return "io";
     case ErrorCode::timeout: return "timeout";
     case ErrorCode::peer_lost: return "peer_lost";
+    case ErrorCode::peer_gave_up: return "peer_gave_up";
     case ErrorCode::internal: return "internal";
   }
   return "unknown";

@@ -1,0 +1,84 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "stretto/export.hpp"
+
+// Time, in CUDA's vocabulary: a Stream is a queue that runs its tasks in order, an Event marks a place in a stream, a Work is one
+// task that was put there. On the host a stream is a worker thread. All three are handles: copies mean the same object,
+// and every function may be called from any thread.
+namespace stretto {
+
+// When a task was put into its stream, began and ended, and how long callers were blocked in waiting for it, in
+// seconds of one monotonic clock of the process. Zero: not yet.
+struct WorkTimes {
+  double enqueued = 0, started = 0, done = 0, waited = 0;
+};
+STRETTO_API double now_seconds();
+
+// One task of a stream. The task, and with it all that it captured (its buffers), lives until it is done.
+class STRETTO_API Work {
+ public:
+  Work() = default;  // done, and never failed
+
+  // Blocks until the task is done; throws what the task threw, every time it is called.
+  void wait() const;
+  // Blocks until the task has begun (or failed without beginning).
+  void wait_started() const;
+  bool done() const;  // never blocks, never throws
+  WorkTimes times() const;
+
+  struct State;
+  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  const std::shared_ptr<State>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+class STRETTO_API Event;
+
+class STRETTO_API Stream {
+ public:
+  // Starts a worker thread; the name appears in the ledger and in debuggers.
+  explicit Stream(std::string name);
+  // Runs every task at once in the calling thread; errors are thrown from enqueue itself.
+  static Stream inline_();
+
+  // Puts a task behind those already there and returns. A task that throws ends its stream: later tasks do not run and
+  // fail with the same exception, as do streams that wait for them.
+  Work enqueue(std::function<void()> task) const;
+
+  // What is enqueued from now on begins only after the work, or the place that the event last recorded, is done. Does not block the caller (except
+  // on an inline stream). Waiting for an event that was never recorded is no wait, as in CUDA.
+  void wait(const Work& work) const;
+  void wait(const Event& event) const;
+  // Marks the place behind everything enqueued so far.
+  void record(Event& event) const;
+  // Blocks until everything enqueued so far is done; throws if the stream has failed.
+  void synchronize() const;
+
+  const std::string& name() const;
+  bool is_inline() const;
+
+ private:
+  class Queue;
+  explicit Stream(std::shared_ptr<Queue> queue) : queue_(std::move(queue)) {}
+  // The last handle to go lets the queue run empty, then joins its thread; an error that nobody waited for is logged.
+  std::shared_ptr<Queue> queue_;
+};
+
+class STRETTO_API Event {
+ public:
+  // Both speak of the latest record; an event that was never recorded counts as reached.
+  bool reached() const;
+  void wait() const;  // throws if the stream failed before it
+
+ private:
+  friend class Stream;
+  Work place_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,131 @@
+// Recursive halving for reduce-scatter, recursive doubling for all-gather, and both for all-reduce (Rabenseifner 2004; Thakur et al. 2005),
+// with a mixed radix in place of powers of two: p = q1 q2 ... is factorised into primes, and stage i works in groups of qi ranks. No rank count is folded, so
+// a phase always sends (p-1)/p n, in sum (qi - 1) messages: log2 p at powers of two, p - 1 at primes.
+#include <vector>
+
+#include "collectives/plans/generators.hpp"
+
+namespace stretto::plans {
+namespace {
+
+std::vector<int> prime_factors(int n) {
+  std::vector<int> factors;
+  for (int q = 2; n > 1; ++q) {
+    for (; n % q == 0; n /= q) factors.push_back(q);
+  }
+  return factors;
+}
+
+// One stage as one rank sees it: its block of chunks [first, first + q * part) is cut into q parts; in a group of q ranks that hold
+// the same block, the member with digit d is the one whose own part is d.
+struct Stage {
+  int radix;
+  int first;  // chunk where the block begins
+  int part;   // chunks in a part
+  int digit;  // ours
+
+  int part_first(int d) const { return first + d * part; }
+  int peer(int rank, int d) const { return rank + (d - digit) * part; }
+  int ahead(int places) const { return (digit + places) % radix; }
+  int behind(int places) const { return (digit - places + radix) % radix; }
+};
+
+// From the whole vector down to the rank's own chunk.
+std::vector<Stage> stages_of(int rank, int size) {
+  std::vector<Stage> stages;
+  int first = 0;
+  int chunks = size;
+  for (const int radix : prime_factors(size)) {
+    const int part = chunks / radix;
+    const int digit = (rank - first) / part;
+    stages.push_back({radix, first, part, digit});
+    first += digit * part;
+    chunks = part;
+  }
+  return stages;
+}
+
+struct Chunks {
+  std::int64_t count;
+  int size;
+  std::int64_t begin(int chunk) const { return part_begin(count, size, chunk); }
+  std::int64_t length(int chunk, int chunks) const { return begin(chunk + chunks) - begin(chunk); }
+  Slice in(int chunk, int chunks) const { return input(begin(chunk), length(chunk, chunks)); }
+  Slice out(int chunk, int chunks) const { return output(begin(chunk), length(chunk, chunks)); }
+};
+
+// Halving: each stage sends the others their parts of the block and adds theirs of ours. partial(chunk, chunks, last) says where the sum
+// of the rank's part lies; only the final sum is "last".
+template <class Partial>
+void halve(PlanBuilder& plan, int rank, const Chunks& chunks, const std::vector<Stage>& stages, Partial partial) {
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const Stage& stage = stages[s];
+    for (int j = 1; j < stage.radix; ++j) {
+      const bool last = s + 1 == stages.size() && j == stage.radix - 1;
+      const int theirs = stage.part_first(stage.ahead(j));
+      const int ours = stage.part_first(stage.digit);
+      const bool untouched = s == 0 && j == 1;
+      plan.send(stage.peer(rank, stage.ahead(j)), s == 0 ? chunks.in(theirs, stage.part) : partial(theirs, stage.part, false));
+      plan.recv_reduce(stage.peer(rank, stage.behind(j)),
+                       untouched ? chunks.in(ours, stage.part) : partial(ours, stage.part, false),
+                       partial(ours, stage.part, last));
+      plan.next_round();
+    }
+  }
+}
+
+// Doubling: the same stages backwards; all exchanges of one stage send the same part and go in one round.
+void double_back(PlanBuilder& plan, int rank, const Chunks& chunks, const std::vector<Stage>& stages) {
+  for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) {
+    for (int j = 1; j < stage->radix; ++j) {
+      plan.send(stage->peer(rank, stage->ahead(j)), chunks.out(stage->part_first(stage->digit), stage->part));
+      plan.recv(stage->peer(rank, stage->behind(j)), chunks.out(stage->part_first(stage->behind(j)), stage->part));
+    }
+    plan.next_round();
+  }
+}
+
+}  // namespace
+
+// 2 sum(qi - 1) alpha + 2 (p-1)/p n beta + (p-1)/p n gamma; 2 log2 p alpha at powers of two
+Plan halving_doubling_all_reduce(const PlanRequest& request) {
+  PlanBuilder plan(request);
+  const Chunks chunks{request.count, request.size};
+  const auto stages = stages_of(request.rank, request.size);
+  if (request.size == 1) plan.copy(chunks.in(0, 1), chunks.out(0, 1));
+  halve(plan, request.rank, chunks, stages, [&](int chunk, int length, bool) { return chunks.out(chunk, length); });
+  double_back(plan, request.rank, chunks, stages);
+  return plan.finish();
+}
+
+// sum(qi - 1) alpha + (p-1)/p n beta + (p-1)/p n gamma, where n is the whole input
+Plan halving_reduce_scatter(const PlanRequest& request) {
+  PlanBuilder plan(request);
+  const Chunks chunks{request.count * request.size, request.size};
+  const auto stages = stages_of(request.rank, request.size);
+  if (request.size == 1) {
+    plan.copy(chunks.in(0, 1), output(0, request.count));
+    return plan.finish();
+  }
+  // The partial sums of the first stage's own part, and of what is left of it later, lie in scratch.
+  const std::int64_t scratch_begin = chunks.begin(stages[0].part_first(stages[0].digit));
+  halve(plan, request.rank, chunks, stages, [&](int chunk, int length, bool last) {
+    if (last) return output(0, request.count);
+    return scratch(chunks.begin(chunk) - scratch_begin, chunks.length(chunk, length));
+  });
+  const bool sums_meet = request.size > 2;
+  plan.use_scratch(sums_meet ? request.count * stages[0].part : 0);
+  return plan.finish();
+}
+
+// sum(qi - 1) alpha + (p-1)/p n beta, where n is the whole output
+Plan doubling_all_gather(const PlanRequest& request) {
+  PlanBuilder plan(request);
+  const Chunks chunks{request.count * request.size, request.size};
+  plan.copy(input(0, request.count), chunks.out(request.rank, 1));
+  plan.next_round();
+  double_back(plan, request.rank, chunks, stages_of(request.rank, request.size));
+  return plan.finish();
+}
+
+}  // namespace stretto::plans

@@ -1,0 +1,321 @@
+#include "stretto/kernels.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "core/fail.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/attention.cpp"
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)  // no arrays of their vectors
+#include <hwy/foreach_target.h>
+// After foreach_target.h, which includes this file again:
+#include "device/cpu/attention_tiles-inl.hpp"
+
+// Scores are kept transposed, a row for each key and a column for each query: the softmax of a query then runs down a
+// column, a vector of queries at a time, without ever adding up the lanes of a vector.
+HWY_BEFORE_NAMESPACE();
+namespace stretto::kernels::HWY_NAMESPACE {
+
+constexpr Index key_block = 256;  // keys whose scores are kept at a time in the forward direction
+
+// Parts of one allocation, each on its own cache lines.
+template <class T>
+class Scratch {
+ public:
+  explicit Scratch(Index elements) : memory_({elements}, dtype_of<T>), next_(memory_.data<T>()) {}
+  T* take(Index elements) { return std::exchange(next_, next_ + padded<T>(elements)); }
+
+ private:
+  Tensor memory_;
+  T* next_;
+};
+
+// One head of one sequence within qkv.
+template <class F>
+struct Head {
+  const F *q, *k, *v;
+  Index row;  // elements between two tokens
+  Index d, sequence;
+};
+
+template <class F>
+Head<F> head_of(const AttentionShape& shape, const F* qkv, Index batch, Index head) {
+  const Index hidden = shape.heads * shape.head_size;
+  const F* q = qkv + batch * shape.sequence * 3 * hidden + head * shape.head_size;
+  return {q, q + hidden, q + 2 * hidden, 3 * hidden, shape.head_size, shape.sequence};
+}
+
+// scores[key][query] for the tile's queries, of which the first is given relative to the block's first key.
+template <class T>
+void key_by_query_products(const T* key_rows, const T* query_columns, Index d, Index first_query, Index keys, Index width,
+                           T* scores) {
+  const Index columns = padded<T>(d);
+  for (Index key = 0; key < keys; key += row_group) {
+    const Index first = std::max<Index>(0, key - first_query) / lanes<T>() * lanes<T>();  // those before see none of these
+    product<T>(width - first, d, {key_rows + key * columns, columns, 1}, query_columns + first, tile,
+               scores + key * tile + first, tile, false);
+  }
+}
+
+// Running softmax of a tile's queries: largest score, sum of exponentials, and by how much the last block lowered
+// what was added up before it.
+template <class T>
+struct Running {
+  alignas(64) T top[tile], sum[tile], correction[tile];
+};
+
+// scores become exp(score - top).
+template <class T>
+void softmax_block(T* scores, Index first_query, Index keys, Index width, bool first_block, Running<T>& running) {
+  const Vectors<T> d;
+  const auto lowest = hn::Set(d, std::numeric_limits<T>::lowest());
+  for (Index column = 0; column < width; column += lanes<T>()) {
+    const Index query = first_query + column;
+    const KeyRange range = keys_of<T>(query, keys);
+    T* const at = scores + column;
+    const auto before = first_block ? lowest : hn::Load(d, running.top + column);
+    auto top = before;
+    Index key = 0;
+    for (; key < range.seen_by_all; ++key) top = hn::Max(top, hn::Load(d, at + key * tile));
+    for (; key < range.seen_by_some; ++key) {
+      top = hn::Max(top, hn::IfThenElse(sees<T>(query, key), hn::Load(d, at + key * tile), lowest));
+    }
+    const auto correction = hn::Exp(d, hn::Sub(before, top));
+    auto sum = first_block ? hn::Zero(d) : hn::Mul(correction, hn::Load(d, running.sum + column));
+    for (key = 0; key < range.seen_by_all; ++key) {
+      const auto e = hn::Exp(d, hn::Sub(hn::Load(d, at + key * tile), top));
+      sum = hn::Add(sum, e);
+      hn::Store(e, d, at + key * tile);
+    }
+    for (; key < range.seen_by_some; ++key) {
+      const auto e = hn::Exp(d, hn::Sub(hn::Load(d, at + key * tile), top));
+      const auto seen = hn::IfThenElseZero(sees<T>(query, key), e);
+      sum = hn::Add(sum, seen);
+      hn::Store(seen, d, at + key * tile);
+    }
+    for (; key < range.cleared; ++key) hn::Store(hn::Zero(d), d, at + key * tile);
+    hn::Store(top, d, running.top + column);
+    hn::Store(sum, d, running.sum + column);
+    hn::Store(correction, d, running.correction + column);
+  }
+}
+
+template <class F, class T = Compute<F>>
+void forward_head(const Head<F>& head, F* out, Index out_row, T* log_sum_exp) {
+  const auto [q_from, k_from, v_from, row, d, sequence] = head;
+  const Index columns = padded<T>(d);
+  const Index all_rows = (sequence + row_group - 1) / row_group * row_group;
+  Scratch<T> scratch(2 * all_rows * columns + 3 * tile * columns + key_block * tile);
+  T* const k = scratch.take(all_rows * columns);
+  T* const v = scratch.take(all_rows * columns);
+  T* const q = scratch.take(tile * columns);
+  T* const q_columns = scratch.take(columns * tile);
+  T* const o = scratch.take(tile * columns);
+  T* const scores = scratch.take(key_block * tile);
+  Running<T> running;
+  load_rows(k_from, row, sequence, d, T(1), k, all_rows);
+  load_rows(v_from, row, sequence, d, T(1), v, all_rows);
+  for (Index first = 0; first < sequence; first += tile) {
+    const Index queries = std::min(tile, sequence - first);
+    const Index width = padded<T>(queries);
+    load_rows(q_from + first * row, row, queries, d, T(1) / std::sqrt(static_cast<T>(d)), q, tile);
+    transpose(q, d, q_columns);
+    for (Index block = 0; block < first + queries; block += key_block) {
+      const Index keys = std::min(key_block, first + queries - block);
+      key_by_query_products(k + block * columns, q_columns, d, first - block, keys, width, scores);
+      softmax_block(scores, first - block, keys, width, block == 0, running);
+      for (Index i = 0; i < queries; i += row_group) {
+        T* const o_rows = o + i * columns;
+        if (block > 0) scale_rows(o_rows, columns, running.correction + i);
+        product<T>(columns, std::min(keys, first + i + row_group - block), {scores + i, 1, tile}, v + block * columns,
+                   columns, o_rows, columns, block > 0);
+      }
+    }
+    for (Index i = 0; i < queries; ++i) {
+      store_rows(o + i * columns, 1, d, T(1) / running.sum[i], out + (first + i) * out_row, out_row);
+      log_sum_exp[first + i] = running.top[i] + std::log(running.sum[i]);
+    }
+  }
+}
+
+// Products of scores and of their gradients become probabilities and gradients of scaled scores:
+// p = exp(score - log_sum_exp), ds = p (dp - delta).
+template <class T>
+void softmax_backward_block(T* p, T* ds, Index first_query, Index keys, Index width, const T* log_sum_exp, const T* delta) {
+  const Vectors<T> d;
+  for (Index column = 0; column < width; column += lanes<T>()) {
+    const Index query = first_query + column;
+    const KeyRange range = keys_of<T>(query, keys);
+    const auto shift = hn::Load(d, log_sum_exp + column);
+    const auto mean = hn::Load(d, delta + column);
+    Index at = column;
+    Index key = 0;
+    for (; key < range.seen_by_all; ++key, at += tile) {
+      const auto e = hn::Exp(d, hn::Sub(hn::Load(d, p + at), shift));
+      hn::Store(e, d, p + at);
+      hn::Store(hn::Mul(e, hn::Sub(hn::Load(d, ds + at), mean)), d, ds + at);
+    }
+    for (; key < range.seen_by_some; ++key, at += tile) {
+      const auto mask = sees<T>(query, key);
+      const auto e = hn::Exp(d, hn::Sub(hn::Load(d, p + at), shift));
+      hn::Store(hn::IfThenElseZero(mask, e), d, p + at);
+      hn::Store(hn::IfThenElseZero(mask, hn::Mul(e, hn::Sub(hn::Load(d, ds + at), mean))), d, ds + at);
+    }
+    for (; key < range.cleared; ++key, at += tile) {
+      hn::Store(hn::Zero(d), d, p + at);
+      hn::Store(hn::Zero(d), d, ds + at);
+    }
+  }
+}
+
+template <class F, class T = Compute<F>>
+void backward_head(const Head<F>& head, const F* out, const F* dout, Index out_row, const T* log_sum_exp, F* dq_to, F* dk_to,
+                   F* dv_to) {
+  const auto [q_from, k_from, v_from, row, d, sequence] = head;
+  const Index columns = padded<T>(d);
+  const Index all_rows = (sequence + row_group - 1) / row_group * row_group;
+  const T scale = T(1) / std::sqrt(static_cast<T>(d));
+  Scratch<T> scratch(4 * all_rows * columns + 5 * tile * columns + 2 * tile * tile + 2 * tile);
+  T* const k = scratch.take(all_rows * columns);
+  T* const v = scratch.take(all_rows * columns);
+  T* const dk = scratch.take(all_rows * columns);
+  T* const dv = scratch.take(all_rows * columns);
+  T* const q = scratch.take(tile * columns);
+  T* const q_columns = scratch.take(columns * tile);
+  T* const o_gradient = scratch.take(tile * columns);
+  T* const o_gradient_columns = scratch.take(columns * tile);
+  T* const dq = scratch.take(tile * columns);  // holds the outputs first
+  T* const p = scratch.take(tile * tile);
+  T* const ds = scratch.take(tile * tile);
+  T* const shift = scratch.take(tile);
+  T* const delta = scratch.take(tile);
+  load_rows(k_from, row, sequence, d, T(1), k, all_rows);
+  load_rows(v_from, row, sequence, d, T(1), v, all_rows);
+  std::fill_n(dk, all_rows * columns, T(0));
+  std::fill_n(dv, all_rows * columns, T(0));
+  for (Index first = 0; first < sequence; first += tile) {
+    const Index queries = std::min(tile, sequence - first);
+    const Index width = padded<T>(queries);
+    load_rows(q_from + first * row, row, queries, d, scale, q, tile);
+    load_rows(dout + first * out_row, out_row, queries, d, T(1), o_gradient, tile);
+    load_rows(out + first * out_row, out_row, queries, d, T(1), dq, tile);
+    transpose(q, d, q_columns);
+    transpose(o_gradient, d, o_gradient_columns);
+    for (Index i = 0; i < tile; ++i) {
+      shift[i] = i < queries ? log_sum_exp[first + i] : 0;
+      delta[i] = dot(dq + i * columns, o_gradient + i * columns, columns);  // the sum over the keys of p dp
+    }
+    for (Index block = 0; block < first + queries; block += tile) {
+      const Index keys = std::min(tile, all_rows - block);  // whole row groups; none sees those behind the last
+      T* const k_rows = k + block * columns;
+      key_by_query_products(k_rows, q_columns, d, first - block, keys, width, p);
+      key_by_query_products(v + block * columns, o_gradient_columns, d, first - block, keys, width, ds);
+      softmax_backward_block(p, ds, first - block, keys, width, shift, delta);
+      for (Index key = 0; key < keys; key += row_group) {
+        const Index i = std::max<Index>(0, block + key - first);  // the first query that sees it
+        if (i >= queries) break;
+        const Index to = (block + key) * columns;
+        const Index from = key * tile + i;
+        product<T>(columns, queries - i, {p + from, tile, 1}, o_gradient + i * columns, columns, dv + to, columns, true);
+        product<T>(columns, queries - i, {ds + from, tile, 1}, q + i * columns, columns, dk + to, columns, true);
+      }
+      for (Index i = 0; i < queries; i += row_group) {
+        product<T>(columns, std::min(keys, first + i + row_group - block), {ds + i, 1, tile}, k_rows, columns,
+                   dq + i * columns, columns, block > 0);
+      }
+    }
+    store_rows(dq, queries, d, scale, dq_to + first * row, row);
+  }
+  store_rows(dk, sequence, d, T(1), dk_to, row);
+  store_rows(dv, sequence, d, T(1), dv_to, row);
+}
+
+template <class F>
+void forward_all(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
+  const Index hidden = shape.heads * shape.head_size;
+  for (Index batch = 0; batch < shape.batch; ++batch) {
+    for (Index head = 0; head < shape.heads; ++head) {
+      forward_head<F>(head_of(shape, qkv.data<F>(), batch, head),
+                      out.data<F>() + batch * shape.sequence * hidden + head * shape.head_size, hidden,
+                      log_sum_exp.data<Compute<F>>() + (batch * shape.heads + head) * shape.sequence);
+    }
+  }
+}
+
+template <class F>
+void backward_all(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
+                  const Tensor& dout, const Tensor& dqkv) {
+  const Index hidden = shape.heads * shape.head_size;
+  for (Index batch = 0; batch < shape.batch; ++batch) {
+    for (Index head = 0; head < shape.heads; ++head) {
+      const Index at = batch * shape.sequence * hidden + head * shape.head_size;
+      F* const dq = dqkv.data<F>() + batch * shape.sequence * 3 * hidden + head * shape.head_size;
+      backward_head<F>(head_of(shape, qkv.data<F>(), batch, head), out.data<F>() + at, dout.data<F>() + at, hidden,
+                       log_sum_exp.data<Compute<F>>() + (batch * shape.heads + head) * shape.sequence, dq, dq + hidden,
+                       dq + 2 * hidden);
+    }
+  }
+}
+
+void forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
+  switch (qkv.dtype()) {
+    case DType::f64: return forward_all<double>(shape, qkv, out, log_sum_exp);
+    case DType::f32: return forward_all<float>(shape, qkv, out, log_sum_exp);
+    default: return forward_all<bf16>(shape, qkv, out, log_sum_exp);
+  }
+}
+
+void backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
+              const Tensor& dout, const Tensor& dqkv) {
+  switch (qkv.dtype()) {
+    case DType::f64: return backward_all<double>(shape, qkv, out, log_sum_exp, dout, dqkv);
+    case DType::f32: return backward_all<float>(shape, qkv, out, log_sum_exp, dout, dqkv);
+    default: return backward_all<bf16>(shape, qkv, out, log_sum_exp, dout, dqkv);
+  }
+}
+
+}  // namespace stretto::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace stretto::kernels {
+HWY_EXPORT(forward);
+HWY_EXPORT(backward);
+
+namespace {
+
+void check(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
+  const auto [batch, sequence, heads, head_size] = shape;
+  require(batch >= 0 && sequence >= 0 && heads >= 0 && head_size >= 1,
+          "Attention over {} sequences of {} tokens with {} heads of {} elements makes no sense.", batch, sequence, heads,
+          head_size);
+  const Index elements = batch * sequence * heads * head_size;
+  require(qkv.dtype() != DType::f16 && out.dtype() == qkv.dtype() && log_sum_exp.dtype() == accumulator(qkv.dtype()),
+          "Attention of {} cannot write {} and a log-sum-exp of {}.", name(qkv.dtype()), name(out.dtype()),
+          name(log_sum_exp.dtype()));
+  require(qkv.size() == 3 * elements && out.size() == elements && log_sum_exp.size() == batch * heads * sequence,
+          "Attention over {} sequences of {} tokens with {} heads of {} elements does not fit qkv, out and log-sum-exp of "
+          "{}, {} "
+          "and {} elements.",
+          batch, sequence, heads, head_size, qkv.size(), out.size(), log_sum_exp.size());
+}
+
+}  // namespace
+
+void attention_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
+  check(shape, qkv, out, log_sum_exp);
+  HWY_DYNAMIC_DISPATCH(forward)(shape, qkv, out, log_sum_exp);
+}
+
+void attention_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
+                        const Tensor& dout, const Tensor& dqkv) {
+  check(shape, qkv, dout, log_sum_exp);
+  check(shape, dqkv, out, log_sum_exp);
+  HWY_DYNAMIC_DISPATCH(backward)(shape, qkv, out, log_sum_exp, dout, dqkv);
+}
+
+}  // namespace stretto::kernels
+#endif

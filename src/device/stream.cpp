@@ -1,0 +1,206 @@
+#include "stretto/stream.hpp"
+
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+
+namespace stretto {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Work::State {
+  std::function<void()> task;
+  mutable std::mutex mutex;
+  mutable std::condition_variable changed;
+  WorkTimes times;  // under the mutex
+  std::exception_ptr error;
+  bool error_seen = false;
+  bool finished = false;
+
+  void begin() {
+    const std::lock_guard lock(mutex);
+    times.started = now_seconds();
+    changed.notify_all();
+  }
+
+  // Drops the task before anybody can see the end: whoever waited may free what the task held.
+  void end(std::exception_ptr with) {
+    task = nullptr;
+    const std::lock_guard lock(mutex);
+    error = std::move(with);
+    times.done = now_seconds();
+    finished = true;
+    changed.notify_all();
+  }
+
+  void run(const std::exception_ptr& earlier_error) {
+    if (earlier_error) return end(earlier_error);
+    begin();
+    std::exception_ptr thrown;
+    try {
+      task();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    end(thrown);
+  }
+
+  std::exception_ptr wait_for_end() {
+    std::unique_lock lock(mutex);
+    if (!finished) {
+      const double from = now_seconds();
+      changed.wait(lock, [&] { return finished; });
+      times.waited += now_seconds() - from;
+    }
+    error_seen = true;
+    return error;
+  }
+};
+
+void Work::wait() const {
+  if (!state_) return;
+  if (const std::exception_ptr error = state_->wait_for_end()) std::rethrow_exception(error);
+}
+
+void Work::wait_started() const {
+  if (!state_) return;
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait(lock, [&] { return state_->finished || state_->times.started > 0; });
+}
+
+bool Work::done() const {
+  if (!state_) return true;
+  const std::lock_guard lock(state_->mutex);
+  return state_->finished;
+}
+
+WorkTimes Work::times() const {
+  if (!state_) return {};
+  const std::lock_guard lock(state_->mutex);
+  return state_->times;
+}
+
+// What the worker thread and the handles share; the thread keeps it alive to its own end.
+struct Tasks {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::shared_ptr<Work::State>> waiting;
+  bool closing = false;
+  std::shared_ptr<Work::State> failed;  // the first that failed: everything behind it fails as well
+
+  void work_through() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [&] { return closing || !waiting.empty(); });
+      if (waiting.empty()) return;
+      const std::shared_ptr<Work::State> work = std::move(waiting.front());
+      waiting.pop_front();
+      lock.unlock();
+      work->run(failed ? failed->error : nullptr);
+      lock.lock();
+      if (!failed && work->error) failed = work;
+    }
+  }
+};
+
+class Stream::Queue {
+ public:
+  Queue(std::string name, bool with_thread) : name_(std::move(name)), tasks_(std::make_shared<Tasks>()) {
+    if (!with_thread) return;
+    thread_ = std::thread([tasks = tasks_] { tasks->work_through(); });
+    pthread_setname_np(thread_.native_handle(), name_.substr(0, 15).c_str());
+  }
+
+  ~Queue() {
+    if (is_inline()) return;
+    {
+      const std::lock_guard lock(tasks_->mutex);
+      tasks_->closing = true;
+      tasks_->changed.notify_all();
+    }
+    // A task may own the last handle of its own stream; its thread cannot join itself.
+    if (thread_.get_id() == std::this_thread::get_id()) {
+      thread_.detach();
+    } else {
+      thread_.join();
+      if (tasks_->failed && !tasks_->failed->error_seen) report(tasks_->failed->error);
+    }
+  }
+
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  void push(const std::shared_ptr<Work::State>& work) {
+    work->times.enqueued = now_seconds();
+    if (is_inline()) {
+      work->run(nullptr);
+      work->times.waited = work->times.done - work->times.started;
+      if (work->error) std::rethrow_exception(work->error);
+      return;
+    }
+    const std::lock_guard lock(tasks_->mutex);
+    tasks_->waiting.push_back(work);
+    tasks_->changed.notify_all();
+  }
+
+  bool is_inline() const { return !thread_.joinable(); }
+  const std::string& name() const { return name_; }
+
+ private:
+  void report(const std::exception_ptr& error) const {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& reason) {
+      spdlog::error("Stream '{}' ended with an error that nobody waited for: {}", name_, reason.what());
+    } catch (...) {
+      spdlog::error("Stream '{}' ended with an error that nobody waited for.", name_);
+    }
+  }
+
+  std::string name_;
+  std::shared_ptr<Tasks> tasks_;
+  std::thread thread_;
+};
+
+Stream::Stream(std::string name) : queue_(std::make_shared<Queue>(std::move(name), true)) {}
+
+Stream Stream::inline_() {
+  static const Stream stream(std::make_shared<Queue>("inline", false));
+  return stream;
+}
+
+Work Stream::enqueue(std::function<void()> task) const {
+  auto state = std::make_shared<Work::State>();
+  state->task = std::move(task);
+  queue_->push(state);
+  return Work(state);
+}
+
+void Stream::wait(const Work& work) const {
+  enqueue([work] { work.wait(); });
+}
+
+void Stream::wait(const Event& event) const { wait(event.place_); }
+
+void Stream::record(Event& event) const {
+  event.place_ = enqueue([] {});
+}
+
+void Stream::synchronize() const { enqueue([] {}).wait(); }
+
+const std::string& Stream::name() const { return queue_->name(); }
+bool Stream::is_inline() const { return queue_->is_inline(); }
+
+bool Event::reached() const { return place_.done(); }
+void Event::wait() const { place_.wait(); }
+
+}  // namespace stretto

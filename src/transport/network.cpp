@@ -1,0 +1,137 @@
+#include "transport/network.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+#include "core/fail.hpp"
+#include "stretto/settings.hpp"
+#include "transport/shm/shm_link.hpp"
+#ifdef STRETTO_HAVE_UCX
+#include "transport/ucx/ucx_worker.hpp"
+#endif
+
+namespace stretto {
+
+#ifndef STRETTO_HAVE_UCX
+class UcxWorker {};
+#endif
+
+namespace {
+
+// Ranks share memory when they run under one kernel, see each other's processes and belong to one user. A network namespace of its own
+// counts as a host of its own: whoever sets one up wants traffic to cross it.
+std::uint64_t host_identity() {
+  std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(boot, text);
+  for (const char* space : {"/proc/self/ns/pid", "/proc/self/ns/net"}) {
+    struct stat status {};
+    if (stat(space, &status) == 0) text += fmt::format("/{}", status.st_ino);
+  }
+  text += fmt::format("/{}", geteuid());
+  return XXH3_64bits(text.data(), text.size());
+}
+
+struct Card {  // what every rank tells the others
+  std::uint64_t host = 0;
+  SegmentAddress segment;
+};
+
+}  // namespace
+
+Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), peers_(job.size()) {
+  const Card mine{host_identity(), segment_->address()};
+  const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
+  const std::vector<Bytes> cards = job.exchange(Bytes(bytes, bytes + sizeof mine));
+  const std::string wanted = setting("STRETTO_TRANSPORT");
+  int local_ranks = 0;
+  bool needs_ucx = false;
+  for (int rank = 0; rank < job.size(); ++rank) {
+    Card card;
+    ensure(cards[rank].size() == sizeof card, "Rank {} told its address in {} bytes; the builds of Stretto differ.", rank,
+           cards[rank].size());
+    std::memcpy(&card, cards[rank].data(), sizeof card);
+    const bool same_host = card.host == mine.host;
+    if (same_host) ++local_ranks;
+    if (wanted == "shm" && !same_host) {
+      fail(ErrorCode::invalid_argument, "STRETTO_TRANSPORT=shm, but rank {} is on another host than rank {}.", rank, job.rank());
+    }
+    peers_[rank] = {card.host, card.segment, same_host && wanted != "ucx", nullptr};
+    needs_ucx |= rank != job.rank() && !peers_[rank].shares_memory;
+  }
+  wait_policy_ = WaitPolicy::chosen(local_ranks);
+
+  // Everybody or nobody takes part in the second exchange, also those whose peers are all local.
+  const std::byte flag{needs_ucx};
+  const std::vector<Bytes> flags = job.exchange({flag});
+  if (std::none_of(flags.begin(), flags.end(), [](const Bytes& part) { return part.at(0) != std::byte{0}; })) return;
+#ifdef STRETTO_HAVE_UCX
+  if (needs_ucx) ucx_ = std::make_unique<UcxWorker>(job.rank(), job.size());
+  std::vector<Bytes> addresses = job.exchange(ucx_ ? ucx_->address() : Bytes());
+  if (ucx_) ucx_->set_addresses(std::move(addresses));
+#else
+  fail(ErrorCode::unavailable, "{} ranks on {} hosts need UCX, which this build is without; configure with STRETTO_WITH_UCX=ON.",
+       job.size(), "several");
+#endif
+}
+
+Network::~Network() = default;
+
+EventSource* Network::event_source() {
+#ifdef STRETTO_HAVE_UCX
+  return ucx_.get();
+#else
+  return nullptr;
+#endif
+}
+
+std::shared_ptr<PeerSegment> Network::open_segment(int peer) {
+  const std::lock_guard lock(mutex_);
+  auto& open = peers_[peer].open;
+  if (!open) open = std::make_shared<PeerSegment>(peers_[peer].segment, peer);
+  return open;
+}
+
+std::size_t Links::area_bytes(int members) { return Ring::footprint() * static_cast<std::size_t>(members) * most_lanes; }
+
+Links::Links(Network& network, Membership membership, int area_members)
+    : network_(network),
+      membership_(std::move(membership)),
+      area_members_(area_members),
+      links_(membership_.job_ranks.size() * most_lanes) {
+  for (const int peer : membership_.job_ranks) any_over_network_ |= !network.over_shared_memory(peer);
+}
+
+Links::~Links() {
+  links_.clear();
+  network_.segment().release(membership_.areas[membership_.rank], area_bytes(area_members_));
+}
+
+Link& Links::to(int member, int lane) {
+  auto& link = links_[static_cast<std::size_t>(member) * most_lanes + lane];
+  if (link) return *link;
+  const int peer = membership_.job_ranks[member];
+  if (network_.over_shared_memory(peer)) {
+    // Each area holds one ring for every member that sends there, and lane.
+    const auto ring = [&](int owner, int sender) {
+      return membership_.areas[owner] + Ring::footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);
+    };
+    link = std::make_unique<ShmLink>(network_.segment(), ring(membership_.rank, member), network_.open_segment(peer),
+                                     ring(member, membership_.rank));
+  } else {
+#ifdef STRETTO_HAVE_UCX
+    const auto tag = [&](int sender) {
+      return (std::uint64_t{membership_.id} << 32) | (static_cast<std::uint64_t>(lane) << 24) | static_cast<std::uint64_t>(sender);
+    };
+    link = std::make_unique<UcxLink>(*network_.ucx_, peer, tag(membership_.rank), tag(member));
+#endif
+  }
+  return *link;
+}
+
+}  // namespace stretto

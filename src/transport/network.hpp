@@ -1,0 +1,83 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "transport/job.hpp"
+#include "transport/link.hpp"
+#include "transport/shm/segment.hpp"
+#include "transport/wait.hpp"
+
+namespace stretto {
+
+class UcxWorker;
+
+// What one rank owns for reaching the others; it chooses the route per peer: shared memory inside a host, UCX between hosts,
+// or what STRETTO_TRANSPORT says.
+class Network {
+ public:
+  explicit Network(Job& job);  // collective: exchanges addresses
+  ~Network();
+
+  Job& job() { return job_; }
+  Segment& segment() { return *segment_; }
+  const WaitPolicy& wait_policy() const { return wait_policy_; }
+  EventSource* event_source();  // UCX's, or null where no peer needs it
+  bool over_shared_memory(int peer) const { return peers_[peer].shares_memory; }
+  std::string route_name(int peer) const { return over_shared_memory(peer) ? "shm" : "ucx"; }
+
+ private:
+  friend class Links;
+  std::shared_ptr<PeerSegment> open_segment(int peer);
+
+  struct Peer {
+    std::uint64_t host = 0;
+    SegmentAddress segment;
+    bool shares_memory = false;
+    std::shared_ptr<PeerSegment> open;
+  };
+
+  Job& job_;
+  std::unique_ptr<Segment> segment_;
+  std::unique_ptr<UcxWorker> ucx_;
+  std::vector<Peer> peers_;
+  WaitPolicy wait_policy_;
+  std::mutex mutex_;
+};
+
+// Where the members of a communicator find each other.
+struct Membership {
+  std::uint32_t id = 0;             // the same on all members, different from every other communicator that shares two ranks with it
+  int rank = 0;                     // our place among the members
+  std::vector<int> job_ranks;       // of the members
+  std::vector<std::size_t> areas;   // of each member: where the rings of this communicator begin in its segment
+};
+
+// The links of one communicator, made when first used.
+class Links {
+ public:
+  static constexpr int most_lanes = 4;
+  // Bytes of address space to reserve in the own segment for a communicator of that many members.
+  static std::size_t area_bytes(int members);
+
+  // area_members: for how many members the own area was reserved; it is released with this object.
+  Links(Network& network, Membership membership, int area_members);
+  ~Links();
+  Links(const Links&) = delete;
+  Links& operator=(const Links&) = delete;
+
+  Link& to(int member, int lane);
+  const Membership& membership() const { return membership_; }
+  bool any_over_network() const { return any_over_network_; }
+
+ private:
+  Network& network_;
+  Membership membership_;
+  int area_members_;
+  bool any_over_network_ = false;
+  std::vector<std::unique_ptr<Link>> links_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,124 @@
+#include "transport/shm/segment.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "core/fail.hpp"
+#include "stretto/settings.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::size_t page = 4096;
+std::size_t whole_pages(std::size_t bytes) { return (bytes + page - 1) / page * page; }
+
+int open_nameless_file() {
+  const std::string directory = setting("STRETTO_SHM_DIR");
+  const int file = directory.empty() ? memfd_create("stretto", MFD_CLOEXEC)
+                                     : open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (file < 0) {
+    const int error = errno;
+    fail(ErrorCode::unavailable, "Cannot create shared memory {}: {}; set STRETTO_SHM_DIR to a writable tmpfs.",
+         directory.empty() ? "with memfd_create" : "in STRETTO_SHM_DIR=" + directory, errno_text(error));
+  }
+  return file;
+}
+
+}  // namespace
+
+Mapping::Mapping(int file, std::size_t offset, std::size_t bytes) : bytes_(whole_pages(bytes)) {
+  int result = 0;
+  do {
+    result = fallocate(file, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes_));
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) {
+    const int error = errno;
+    const std::string directory = setting("STRETTO_SHM_DIR");
+    if (directory.empty()) {
+      fail(ErrorCode::unavailable, "Cannot get {} bytes of shared memory: {}; free memory or lower STRETTO_RING_BYTES={}.",
+           bytes_, errno_text(error), setting("STRETTO_RING_BYTES"));
+    }
+    fail(ErrorCode::unavailable,
+         "Cannot get {} bytes of shared memory in {}: {}; enlarge it (docker: --shm-size), lower STRETTO_RING_BYTES={} or unset "
+         "STRETTO_SHM_DIR.",
+         bytes_, directory, errno_text(error), setting("STRETTO_RING_BYTES"));
+  }
+  void* data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(offset));
+  if (data == MAP_FAILED) {
+    const int error = errno;
+    fail(ErrorCode::unavailable, "Cannot map {} bytes of shared memory: {}.", bytes_, errno_text(error));
+  }
+  data_ = static_cast<std::byte*>(data);
+}
+
+Mapping::~Mapping() { munmap(data_, bytes_); }
+
+Segment::Segment() : file_(open_nameless_file()), end_(whole_pages(sizeof(SegmentHeader))) {
+  if (getrandom(&check_, sizeof check_, 0) != sizeof check_) check_ = getpid();
+  try {
+    header_ = std::make_unique<Mapping>(file_, 0, sizeof(SegmentHeader));
+  } catch (...) {
+    close(file_);
+    throw;
+  }
+  reinterpret_cast<SegmentHeader*>(header_->data())->check = check_;
+}
+
+Segment::~Segment() { close(file_); }
+
+SegmentAddress Segment::address() const { return {getpid(), file_, check_}; }
+
+Bell& Segment::bell() const { return reinterpret_cast<SegmentHeader*>(header_->data())->bell; }
+
+std::size_t Segment::reserve(std::size_t bytes) {
+  bytes = whole_pages(bytes);
+  const std::lock_guard lock(mutex_);
+  if (const auto fit = free_.find(bytes); fit != free_.end()) {
+    const std::size_t offset = fit->second;
+    free_.erase(fit);
+    return offset;
+  }
+  const std::size_t offset = end_;
+  end_ += bytes;
+  return offset;
+}
+
+void Segment::release(std::size_t offset, std::size_t bytes) {
+  bytes = whole_pages(bytes);
+  const std::lock_guard lock(mutex_);
+  fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  free_.emplace(bytes, offset);
+}
+
+PeerSegment::PeerSegment(const SegmentAddress& address, int rank) {
+  const std::string path = fmt::format("/proc/{}/fd/{}", address.pid, address.file);
+  file_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file_ < 0) {
+    const int error = errno;
+    fail(ErrorCode::unavailable,
+         "Cannot open the shared memory of rank {} at {}: {}; run all ranks of a host as one user, or set STRETTO_TRANSPORT=ucx.",
+         rank, path, errno_text(error));
+  }
+  try {
+    struct stat status {};
+    ensure(fstat(file_, &status) == 0 && status.st_size >= static_cast<off_t>(sizeof(SegmentHeader)),
+           "{} of rank {} is not a segment of Stretto.", path, rank);
+    header_ = std::make_unique<Mapping>(file_, 0, sizeof(SegmentHeader));
+    ensure(reinterpret_cast<SegmentHeader*>(header_->data())->check == address.check,
+           "{} of rank {} is not the segment that it announced.", path, rank);
+  } catch (...) {
+    close(file_);
+    throw;
+  }
+}
+
+PeerSegment::~PeerSegment() { close(file_); }
+
+Bell& PeerSegment::bell() const { return reinterpret_cast<SegmentHeader*>(header_->data())->bell; }
+
+}  // namespace stretto

@@ -1,0 +1,82 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "transport/wait.hpp"
+
+// The shared memory of one rank: an anonymous file (memfd) that other ranks of the host open through /proc/<pid>/fd. It has no name, so
+// nothing is left behind however the rank ends. It is sparse: memory is committed where rings are first used.
+namespace stretto {
+
+// A mapped part of a segment; unmapped with the last owner.
+class Mapping {
+ public:
+  // Commits the bytes first: a machine without memory says so here, not with SIGBUS at the first touch.
+  Mapping(int file, std::size_t offset, std::size_t bytes);
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+struct SegmentAddress {  // what a peer needs to open it
+  std::int64_t pid = 0;
+  std::int64_t file = 0;
+  std::int64_t check = 0;  // must be found in the header
+};
+
+struct SegmentHeader {
+  std::int64_t check;
+  alignas(128) Bell bell;
+};
+
+// This rank's own segment.
+class Segment {
+ public:
+  Segment();
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  SegmentAddress address() const;
+  Bell& bell() const;
+  int file() const { return file_; }
+
+  // A range of the file, zeroed, none of it committed yet. release() gives memory and range back.
+  std::size_t reserve(std::size_t bytes);
+  void release(std::size_t offset, std::size_t bytes);
+
+ private:
+  int file_ = -1;
+  std::int64_t check_ = 0;
+  std::unique_ptr<Mapping> header_;
+  std::mutex mutex_;
+  std::size_t end_;
+  std::multimap<std::size_t, std::size_t> free_;  // size -> offset
+};
+
+// Another rank's segment, or our own through the same door.
+class PeerSegment {
+ public:
+  explicit PeerSegment(const SegmentAddress& address, int rank);
+  ~PeerSegment();
+  PeerSegment(const PeerSegment&) = delete;
+  PeerSegment& operator=(const PeerSegment&) = delete;
+  Bell& bell() const;
+  int file() const { return file_; }
+
+ private:
+  int file_ = -1;
+  std::unique_ptr<Mapping> header_;
+};
+
+}  // namespace stretto

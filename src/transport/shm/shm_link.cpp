@@ -1,0 +1,76 @@
+#include "transport/shm/shm_link.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/setting_values.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+namespace {
+
+// Positions stay multiples of this, so that no element of any type straddles the ring's end.
+constexpr std::size_t grain = 8;
+// The largest piece that is published at once: small enough to stay in the cache between the two ranks.
+constexpr std::size_t piece = std::size_t{64} << 10;
+
+std::size_t round_up(std::size_t bytes) { return (bytes + grain - 1) / grain * grain; }
+
+std::size_t ring_capacity() {
+  const auto wanted = static_cast<std::size_t>(number_setting("STRETTO_RING_BYTES"));
+  return std::max<std::size_t>(4096, (wanted + 4095) / 4096 * 4096);
+}
+
+Ring ring_in(const Mapping& memory) {
+  return {reinterpret_cast<Ring::Header*>(memory.data()), memory.data() + sizeof(Ring::Header), ring_capacity()};
+}
+
+}  // namespace
+
+std::size_t Ring::footprint() { return (sizeof(Header) + ring_capacity() + 4095) / 4096 * 4096; }
+
+ShmLink::ShmLink(const Segment& own, std::size_t incoming, const std::shared_ptr<PeerSegment>& peer, std::size_t outgoing)
+    : peer_(peer),
+      incoming_memory_(std::make_unique<Mapping>(own.file(), incoming, Ring::footprint())),
+      outgoing_memory_(std::make_unique<Mapping>(peer->file(), outgoing, Ring::footprint())),
+      incoming_(ring_in(*incoming_memory_)),
+      outgoing_(ring_in(*outgoing_memory_)) {}
+
+bool ShmLink::progress(Transfer& transfer) { return transfer.source != nullptr ? send_some(transfer) : receive_some(transfer); }
+
+bool ShmLink::send_some(Transfer& transfer) {
+  const std::uint64_t written = outgoing_.header->written.load(std::memory_order_relaxed);
+  const std::uint64_t read = outgoing_.header->read.load(std::memory_order_acquire);
+  const std::size_t room = outgoing_.capacity - static_cast<std::size_t>(written - read);
+  const std::size_t at = written % outgoing_.capacity;
+  const std::size_t bytes = std::min({transfer.bytes - transfer.moved, room, outgoing_.capacity - at, piece});
+  if (bytes == 0) return false;
+  std::memcpy(outgoing_.data + at, transfer.source + transfer.moved, bytes);
+  transfer.moved += bytes;
+  outgoing_.header->written.store(written + round_up(bytes), std::memory_order_release);
+  peer_->bell().ring();
+  return true;
+}
+
+bool ShmLink::receive_some(Transfer& transfer) {
+  const std::uint64_t read = incoming_.header->read.load(std::memory_order_relaxed);
+  const std::uint64_t written = incoming_.header->written.load(std::memory_order_acquire);
+  const std::size_t at = read % incoming_.capacity;
+  const std::size_t bytes = std::min({transfer.bytes - transfer.moved, static_cast<std::size_t>(written - read),
+                                      incoming_.capacity - at, piece});
+  if (bytes == 0) return false;
+  const std::byte* const arrived = incoming_.data + at;
+  std::byte* const destination = transfer.destination + transfer.moved;
+  if (transfer.operand == nullptr) {
+    std::memcpy(destination, arrived, bytes);
+  } else {
+    kernels::reduce(transfer.op, transfer.dtype, arrived, transfer.operand + transfer.moved, destination,
+                    static_cast<std::int64_t>(bytes / size_of(transfer.dtype)));
+  }
+  transfer.moved += bytes;
+  incoming_.header->read.store(read + round_up(bytes), std::memory_order_release);
+  peer_->bell().ring();
+  return true;
+}
+
+}  // namespace stretto

@@ -1,0 +1,36 @@
+#pragma once
+#include <sys/types.h>
+
+#include <cstddef>
+#include <string>
+
+// Thin, blocking TCP: what the star of a job needs. Every socket is closed on exec and never raises SIGPIPE.
+namespace stretto {
+
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int descriptor) : descriptor_(descriptor) {}
+  ~Socket() { close(); }
+  Socket(Socket&& other) noexcept : descriptor_(other.release()) {}
+  Socket& operator=(Socket&& other) noexcept;
+
+  int descriptor() const { return descriptor_; }
+  explicit operator bool() const { return descriptor_ >= 0; }
+  int release();
+  void close();
+
+  // All bytes or false: the connection is broken, or nothing moved for the time set with give_up_after.
+  bool write_all(const void* data, std::size_t bytes) const;
+  bool read_all(void* data, std::size_t bytes) const;
+  void give_up_after(double seconds) const;  // 0: never
+
+ private:
+  int descriptor_ = -1;
+};
+
+Socket accept_on(int listener);  // empty when nobody is there
+// Tries again until the deadline, for rank 0 may start last; throws Error(unavailable) naming the address.
+Socket connect_to(const std::string& host, int port, double seconds);
+
+}  // namespace stretto

@@ -1,0 +1,84 @@
+#include <algorithm>
+
+#include "device/memory.hpp"
+#include "stretto/kernels.hpp"
+#include "transport/ucx/ucx_worker.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::size_t segment_bytes = std::size_t{512} << 10;
+constexpr std::size_t most_under_way = 4;
+
+}  // namespace
+
+bool UcxLink::progress(Transfer& transfer) {
+  const bool moved = transfer.source != nullptr ? send_some(transfer) : receive_some(transfer);
+  return worker_.progress() || moved;
+}
+
+bool UcxLink::send_some(Transfer& transfer) {
+  bool moved = false;
+  while (transfer.started < transfer.bytes && sending_.size() < most_under_way) {
+    const std::size_t bytes = std::min(segment_bytes, transfer.bytes - transfer.started);
+    if (void* request = worker_.send(peer_, send_tag_, transfer.source + transfer.started, bytes)) {
+      sending_.push_back({request, transfer.started, bytes, nullptr});
+    }
+    transfer.started += bytes;
+    moved = true;
+  }
+  moved |= std::erase_if(sending_, [&](const Segment& segment) { return worker_.finished(peer_, segment.request); }) > 0;
+  if (transfer.started < transfer.bytes || !sending_.empty()) return moved;
+
+  if (!flush_started_) {
+    flushing_ = worker_.flush(peer_);
+    flush_started_ = true;
+  }
+  if (flushing_ != nullptr && !worker_.finished(peer_, flushing_)) return moved;
+  flushing_ = nullptr;
+  flush_started_ = false;
+  transfer.moved = transfer.bytes;
+  return true;
+}
+
+bool UcxLink::receive_some(Transfer& transfer) {
+  bool moved = false;
+  while (transfer.started < transfer.bytes && receiving_.size() < most_under_way) {
+    Segment segment;
+    segment.offset = transfer.started;
+    segment.bytes = std::min(segment_bytes, transfer.bytes - transfer.started);
+    if (transfer.operand != nullptr) segment.staging = pool_allocate(segment.bytes);
+    std::byte* const target = segment.staging ? segment.staging.get() : transfer.destination + segment.offset;
+    segment.request = worker_.receive(peer_, receive_tag_, target, segment.bytes);
+    transfer.started += segment.bytes;
+    receiving_.push_back(std::move(segment));
+    moved = true;
+  }
+  while (!receiving_.empty()) {
+    const Segment& segment = receiving_.front();
+    if (segment.request != nullptr && !worker_.finished(peer_, segment.request)) break;
+    if (segment.staging) {
+      kernels::reduce(transfer.op, transfer.dtype, segment.staging.get(), transfer.operand + segment.offset,
+                      transfer.destination + segment.offset, static_cast<std::int64_t>(segment.bytes / size_of(transfer.dtype)));
+    }
+    transfer.moved += segment.bytes;
+    receiving_.erase(receiving_.begin());
+    moved = true;
+  }
+  return moved;
+}
+
+void UcxLink::cancel(Transfer&) {
+  std::vector<void*> requests;
+  for (const Segment& segment : sending_) requests.push_back(segment.request);
+  for (const Segment& segment : receiving_) requests.push_back(segment.request);
+  if (flushing_ != nullptr) requests.push_back(flushing_);
+  std::erase(requests, nullptr);
+  worker_.give_up(peer_, std::move(requests));
+  sending_.clear();
+  receiving_.clear();
+  flushing_ = nullptr;
+  flush_started_ = false;
+}
+
+}  // namespace stretto

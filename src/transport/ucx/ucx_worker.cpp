@@ -1,0 +1,148 @@
+#include "transport/ucx/ucx_worker.hpp"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "core/fail.hpp"
+#include "stretto/stream.hpp"
+
+namespace stretto {
+namespace {
+
+void check_start(ucs_status_t status, const char* what) {
+  if (status != UCS_OK) fail(ErrorCode::unavailable, "UCX cannot {}: {}.", what, ucs_status_string(status));
+}
+
+}  // namespace
+
+UcxWorker::UcxWorker(int rank, int size) : rank_(rank), peers_(size) {
+  ucp_config_t* config = nullptr;
+  check_start(ucp_config_read(nullptr, nullptr, &config), "read its configuration");
+  // Ranks of one host have our own shared memory; UCX's would leave files in /dev/shm behind a killed rank.
+  if (std::getenv("UCX_TLS") == nullptr) ucp_config_modify(config, "TLS", "^posix,sysv,cma,knem,xpmem");
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
+  params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
+  params.estimated_num_eps = static_cast<std::size_t>(size);
+  const ucs_status_t status = ucp_init(&params, config, &context_);
+  ucp_config_release(config);
+  check_start(status, "start");
+
+  ucp_worker_params_t worker_params{};
+  worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // calls come from several threads, one at a time
+  check_start(ucp_worker_create(context_, &worker_params, &worker_), "create a worker");
+  check_start(ucp_worker_get_efd(worker_, &event_descriptor_), "give an event descriptor");
+}
+
+UcxWorker::~UcxWorker() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (Peer& peer : peers_) {
+      if (peer.endpoint != nullptr) close_endpoint(peer.endpoint);
+    }
+  }
+  ucp_worker_destroy(worker_);
+  ucp_cleanup(context_);
+}
+
+Bytes UcxWorker::address() const {
+  ucp_address_t* address = nullptr;
+  std::size_t length = 0;
+  check_start(ucp_worker_get_address(worker_, &address, &length), "tell its address");
+  const auto* bytes = reinterpret_cast<const std::byte*>(address);
+  Bytes copy(bytes, bytes + length);
+  ucp_worker_release_address(worker_, address);
+  return copy;
+}
+
+void* UcxWorker::send(int peer, std::uint64_t tag, const void* data, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const ucp_request_param_t params{};
+  return checked(peer, ucp_tag_send_nbx(endpoint(peer), data, bytes, tag, &params));
+}
+
+void* UcxWorker::receive(int peer, std::uint64_t tag, void* data, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  endpoint(peer);  // so that the loss of a peer that only sends to us is noticed too
+  const ucp_request_param_t params{};
+  return checked(peer, ucp_tag_recv_nbx(worker_, data, bytes, tag, ~std::uint64_t{0}, &params));
+}
+
+void* UcxWorker::flush(int peer) {
+  const std::lock_guard lock(mutex_);
+  const ucp_request_param_t params{};
+  return checked(peer, ucp_ep_flush_nbx(endpoint(peer), &params));
+}
+
+bool UcxWorker::finished(int peer, void* request) {
+  const std::lock_guard lock(mutex_);
+  const ucs_status_t status = ucp_request_check_status(request);
+  if (status == UCS_INPROGRESS) {
+    if (peers_[peer].failure != UCS_OK) lost(peer, peers_[peer].failure);
+    return false;
+  }
+  ucp_request_free(request);
+  if (status != UCS_OK) lost(peer, status);
+  return true;
+}
+
+bool UcxWorker::progress() {
+  const std::lock_guard lock(mutex_);
+  return ucp_worker_progress(worker_) != 0;
+}
+
+void UcxWorker::give_up(int peer, std::vector<void*> requests) {
+  const std::lock_guard lock(mutex_);
+  for (void* request : requests) ucp_request_cancel(worker_, request);
+  if (peers_[peer].endpoint != nullptr) close_endpoint(peers_[peer].endpoint);
+  peers_[peer].endpoint = nullptr;
+  peers_[peer].failure = UCS_ERR_CANCELED;
+  const double deadline = now_seconds() + 5;
+  for (void* request : requests) {
+    while (ucp_request_check_status(request) == UCS_INPROGRESS && now_seconds() < deadline) ucp_worker_progress(worker_);
+    ucp_request_free(request);
+  }
+}
+
+int UcxWorker::arm() {
+  const std::lock_guard lock(mutex_);
+  return ucp_worker_arm(worker_) == UCS_OK ? event_descriptor_ : -1;
+}
+
+ucp_ep_h UcxWorker::endpoint(int peer) {
+  Peer& state = peers_[peer];
+  if (state.failure != UCS_OK) lost(peer, state.failure);
+  if (state.endpoint != nullptr) return state.endpoint;
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(addresses_[peer].data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = [](void* failure, ucp_ep_h, ucs_status_t status) { *static_cast<ucs_status_t*>(failure) = status; };
+  params.err_handler.arg = &state.failure;
+  const ucs_status_t status = ucp_ep_create(worker_, &params, &state.endpoint);
+  if (status != UCS_OK) lost(peer, status);
+  return state.endpoint;
+}
+
+void* UcxWorker::checked(int peer, void* request) {
+  if (UCS_PTR_IS_ERR(request)) lost(peer, UCS_PTR_STATUS(request));
+  return request;
+}
+
+void UcxWorker::lost(int peer, ucs_status_t status) {
+  fail(ErrorCode::peer_lost, "The connection from rank {} to rank {} broke: {}.", rank_, peer, ucs_status_string(status));
+}
+
+void UcxWorker::close_endpoint(ucp_ep_h endpoint) {
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  params.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  void* request = ucp_ep_close_nbx(endpoint, &params);
+  if (request == nullptr || UCS_PTR_IS_ERR(request)) return;
+  const double deadline = now_seconds() + 5;
+  while (ucp_request_check_status(request) == UCS_INPROGRESS && now_seconds() < deadline) ucp_worker_progress(worker_);
+  ucp_request_free(request);
+}
+
+}  // namespace stretto

@@ -1,0 +1,90 @@
+#pragma once
+#include <ucp/api/ucp.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "transport/job.hpp"
+#include "transport/link.hpp"
+#include "transport/wait.hpp"
+
+namespace stretto {
+
+// One UCX context and worker per rank: sockets or RDMA to ranks on other hosts. An endpoint is made when its peer is first used.
+// Streams of one rank share it under one mutex, which is held only for calls that do not block.
+class UcxWorker : public EventSource {
+ public:
+  UcxWorker(int rank, int size);
+  ~UcxWorker() override;
+  UcxWorker(const UcxWorker&) = delete;
+  UcxWorker& operator=(const UcxWorker&) = delete;
+
+  Bytes address() const;
+  void set_addresses(std::vector<Bytes> addresses) { addresses_ = std::move(addresses); }
+
+  // Requests of UCX: null is "done at once"; errors throw Error(peer_lost) naming the peer.
+  void* send(int peer, std::uint64_t tag, const void* data, std::size_t bytes);
+  void* receive(int peer, std::uint64_t tag, void* data, std::size_t bytes);
+  // Completes when everything sent to the peer so far has left this rank's buffers for good, UCX's own included: a small send
+  // "completes" as soon as it is copied, and would then wait for a progress call that a computing rank does not make.
+  void* flush(int peer);
+  bool finished(int peer, void* request);  // frees it when it is
+  bool progress();                         // true if anything happened
+
+  // Closes the connection at once and waits until its requests have ended.
+  void give_up(int peer, std::vector<void*> requests);
+
+  int arm() override;
+
+ private:
+  ucp_ep_h endpoint(int peer);
+  void* checked(int peer, void* request);
+  [[noreturn]] void lost(int peer, ucs_status_t status);
+  void close_endpoint(ucp_ep_h endpoint);
+
+  struct Peer {
+    ucp_ep_h endpoint = nullptr;
+    ucs_status_t failure = UCS_OK;
+  };
+
+  int rank_;
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  int event_descriptor_ = -1;
+  mutable std::mutex mutex_;
+  std::vector<Bytes> addresses_;
+  std::vector<Peer> peers_;
+};
+
+// A link over it. A message travels in segments of which a few are under way at a time, so that a receiver that
+// reduces works on one segment while the next is on the wire.
+class UcxLink : public Link {
+ public:
+  UcxLink(UcxWorker& worker, int peer, std::uint64_t send_tag, std::uint64_t receive_tag)
+      : worker_(worker), peer_(peer), send_tag_(send_tag), receive_tag_(receive_tag) {}
+  bool progress(Transfer& transfer) override;
+  void cancel(Transfer& transfer) override;
+
+ private:
+  struct Segment {
+    void* request = nullptr;  // null: finished
+    std::size_t offset = 0;
+    std::size_t bytes = 0;
+    std::shared_ptr<std::byte> staging;  // of a receive that reduces
+  };
+  bool send_some(Transfer& transfer);
+  bool receive_some(Transfer& transfer);
+
+  UcxWorker& worker_;
+  int peer_;
+  std::uint64_t send_tag_;
+  std::uint64_t receive_tag_;
+  std::vector<Segment> sending_;
+  std::vector<Segment> receiving_;  // in order
+  void* flushing_ = nullptr;
+  bool flush_started_ = false;
+};
+
+}  // namespace stretto
