@@ -7,20 +7,23 @@
 // The arithmetic of a transformer on the host: what layers call and other trainers may call too. Every function runs in
 // the calling thread (matrix products may use STRETTO_COMPUTE_THREADS threads), keeps no state, and picks the widest
 // vector instructions of the processor at run time (Highway). Matrices are row-major tensors; "rows" are all dimensions
-// but the last taken together. "f" below stands for a compute type: f64, f32 or bf16. Statistics and accumulators are f64 for
-// f64 and f32 otherwise ("the accumulator type"); bf16 results are rounded once, at the end.
-// Shapes and types that do not fit together throw Error(invalid_argument) naming them.
+// but the last taken together. "f" below stands for a compute type: f64, f32 or bf16. Statistics and accumulators are f64
+// for f64 and f32 otherwise ("the accumulator type"); bf16 results are rounded once, at the end. Shapes and types that do
+// not fit together throw Error(invalid_argument) naming them.
 namespace stretto::kernels {
 
 // The type in which sums over f are kept, and in which gradients of f parameters are stored.
 constexpr DType accumulator(DType f) { return f == DType::f64 ? DType::f64 : DType::f32; }
 
-// ---- element-wise (elementwise.cpp). out may be any of the inputs.
+// ---- element-wise (elementwise.cpp, gelu.cpp, sums.cpp). out may be any of the inputs. What becomes of an element does not
+// depend on where in a buffer it lies.
 
 // out[i] = a[i] op b[i] for count elements of any type at any alignment; 16-bit types compute in f32, round once.
-// Costs one pass: reads 2, writes 1. This is the arithmetic of every reducing collective.
+// The min and max of NaN and anything is NaN, like their sum. Costs one pass: reads 2, writes 1. This is the arithmetic of
+// every reducing collective.
 STRETTO_API void reduce(ReduceOp op, DType dtype, const void* a, const void* b, void* out, std::int64_t count);
-// out[i] = from[i], rounded to nearest even where the type narrows. Same number of elements.
+// out[i] = from[i], rounded to nearest even where the type narrows (f64 to 16 bits: by way of f32). Same number of
+// elements; any two of the four types.
 STRETTO_API void convert(const Tensor& from, const Tensor& out);
 STRETTO_API void add(const Tensor& a, const Tensor& b, const Tensor& out);
 STRETTO_API void scale(const Tensor& x, double factor);  // in place
@@ -42,8 +45,8 @@ STRETTO_API void add_column_sums(const Tensor& x, const Tensor& sums);
 
 // y = (x - mean) * rstd * gamma + beta over each row (Ba et al. 2016). x, y: f [rows, columns]; gamma, beta: f [columns];
 // mean, rstd: accumulator type [rows], kept for backward.
-STRETTO_API void layer_norm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta, double epsilon, const Tensor& y,
-                                    const Tensor& mean, const Tensor& rstd);
+STRETTO_API void layer_norm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta, double epsilon,
+                                    const Tensor& y, const Tensor& mean, const Tensor& rstd);
 // dx += the gradient with respect to x (it adds: the residual path has already written its share); dgamma and dbeta, in
 // the accumulator type, are added to as well.
 STRETTO_API void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd,
@@ -79,8 +82,8 @@ struct AdamW {  // decoupled weight decay (Loshchilov & Hutter 2017); step count
 };
 // One fused pass. master, m, v, gradient: one accumulator type; parameter: f. When f is that accumulator type, parameter and
 // master are the same tensor; otherwise parameter is master rounded to f. Same order of operations at every vector
-// width: p -= lr * weight_decay * p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (m/c1) / (sqrt(v/c2) + eps), where
-// c1 = 1 - b1^step and c2 = 1 - b2^step. torch.optim.AdamW computes the same.
+// width: p -= lr * weight_decay * p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (m/c1) / (sqrt(v/c2) + eps),
+// where c1 = 1 - b1^step and c2 = 1 - b2^step. torch.optim.AdamW computes the same.
 STRETTO_API void adamw(const AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
                        const Tensor& parameter);
 
@@ -93,16 +96,17 @@ STRETTO_API void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, T
                       bool accumulate = false);
 
 // ---- causal attention (attention.cpp), after FlashAttention (Dao et al. 2022): blocks of the s x s score matrix are made,
-// used and forgotten; what remains is one log-sum-exp per row, from which backward recomputes the blocks. That log-sum-exp is what
-// ring attention needs to merge partial results.
+// used and forgotten; what remains is one log-sum-exp per row, from which backward recomputes the blocks. That log-sum-exp
+// is what ring attention needs to merge partial results.
 
 struct AttentionShape {
   std::int64_t batch, sequence, heads, head_size;
 };
 // qkv: f [batch * sequence, 3 * heads * head_size]: q, k and v of a token after each other, each split into heads.
-// out: f [batch * sequence, heads * head_size]; log_sum_exp: accumulator type [batch, heads, sequence], of the scaled scores.
-// Scores are scaled by 1/sqrt(head_size); token i sees tokens 0..i of its own sequence.
-STRETTO_API void attention_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp);
+// out: f [batch * sequence, heads * head_size]; log_sum_exp: accumulator type [batch, heads, sequence], of the scaled
+// scores. Scores are scaled by 1/sqrt(head_size); token i sees tokens 0..i of its own sequence.
+STRETTO_API void attention_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out,
+                                   const Tensor& log_sum_exp);
 STRETTO_API void attention_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                                     const Tensor& log_sum_exp, const Tensor& dout, const Tensor& dqkv);
 

@@ -6,13 +6,14 @@
 
 #include "stretto/export.hpp"
 
-// Time, in CUDA's vocabulary: a Stream is a queue that runs its tasks in order, an Event marks a place in a stream, a Work is one
-// task that was put there. On the host a stream is a worker thread. All three are handles: copies mean the same object,
-// and every function may be called from any thread.
+// Time, in CUDA's vocabulary: a Stream is a queue that runs its tasks in order, an Event marks a place in a stream, a Work
+// is one task that was put there. On the host a stream is a worker thread. All three are handles: copies mean the same
+// object, and every function may be called from any thread; only one Event is not recorded by two threads at once.
 namespace stretto {
 
-// When a task was put into its stream, began and ended, and how long callers were blocked in waiting for it, in
-// seconds of one monotonic clock of the process. Zero: not yet.
+// When a task was put into its stream, began and ended, in seconds of one monotonic clock (zero: not yet), and for how long
+// threads that are no stream's were blocked in waiting for it: the part of the task that was not hidden. On an inline stream
+// that is all of it.
 struct WorkTimes {
   double enqueued = 0, started = 0, done = 0, waited = 0;
 };
@@ -51,8 +52,8 @@ class STRETTO_API Stream {
   // fail with the same exception, as do streams that wait for them.
   Work enqueue(std::function<void()> task) const;
 
-  // What is enqueued from now on begins only after the work, or the place that the event last recorded, is done. Does not block the caller (except
-  // on an inline stream). Waiting for an event that was never recorded is no wait, as in CUDA.
+  // What is enqueued from now on begins only after the work, or the place that the event last recorded, is done. Does not
+  // block the caller (except on an inline stream). Waiting for an event that was never recorded is no wait, as in CUDA.
   void wait(const Work& work) const;
   void wait(const Event& event) const;
   // Marks the place behind everything enqueued so far.

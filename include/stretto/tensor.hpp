@@ -31,7 +31,7 @@ class STRETTO_API Tensor {
   DType dtype() const { return dtype_; }
   std::int64_t size() const { return size_; }  // elements
   std::size_t bytes() const { return static_cast<std::size_t>(size_) * size_of(dtype_); }
-  std::int64_t columns() const { return shape_.empty() ? 1 : shape_.back(); }  // the last dimension
+  std::int64_t columns() const { return shape_.empty() ? 1 : shape_.back(); }   // the last dimension
   std::int64_t rows() const { return columns() == 0 ? 0 : size_ / columns(); }  // all the others together
 
   void* raw() const { return data_; }

@@ -7,7 +7,8 @@ inline Slice input(std::int64_t offset, std::int64_t count) { return {Buffer::in
 inline Slice output(std::int64_t offset, std::int64_t count) { return {Buffer::output, offset, count}; }
 inline Slice scratch(std::int64_t offset, std::int64_t count) { return {Buffer::scratch, offset, count}; }
 
-// The words in which a generator tells its algorithm. Steps go into the current round of the only lane; next_round() ends it.
+// The words in which a generator tells its algorithm. Steps go into the current round of the only lane; next_round() ends
+// it.
 class PlanBuilder {
  public:
   explicit PlanBuilder(const PlanRequest& request) {

@@ -1,5 +1,6 @@
-// A symbolic run of all ranks' plans. A cell stands for one element and holds what that element is made of: which global element
-// it belongs to, and the set of ranks that have contributed to it. Messages are unbuffered: a send ends when its receive takes place.
+// A symbolic run of all ranks' plans. A cell stands for one element and holds what that element is made of: which global
+// element it belongs to, and the set of ranks that have contributed to it. Messages are unbuffered: a send ends when its
+// receive takes place.
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -26,7 +27,8 @@ struct Extent {  // where a buffer lies in its rank's cells
   std::int64_t count = 0;
 };
 
-// What a collective promises: how large the buffers are, which element of the whole an element of a buffer is, and which outputs count.
+// What a collective promises: how large the buffers are, which element of the whole an element of a buffer is, and which
+// outputs count.
 struct Promise {
   Collective collective;
   int size;
@@ -231,8 +233,8 @@ class Run {
     for (std::size_t i = begin; i < end; ++i) append_accesses(rank, plan.steps[i], accesses);
     for (std::size_t i = 0; i < accesses.size(); ++i) {
       for (std::size_t j = 0; j < i; ++j) {
-        demand(!clash(accesses[i], accesses[j]), "Two steps of rank {} in round {} touch the same memory at the same time.", rank,
-               progress.round);
+        demand(!clash(accesses[i], accesses[j]), "Two steps of rank {} in round {} touch the same memory at the same time.",
+               rank, progress.round);
       }
     }
 
@@ -300,8 +302,8 @@ class Run {
     for (int rank = 0; rank < promise_.size; ++rank) {
       for (int lane = 0; lane < lanes_of(rank); ++lane) {
         const std::size_t round = progress_[rank][lane].round;
-        demand(round == plans_[rank].lanes[lane].round_ends.size(), "Rank {} waits forever in round {} of lane {}.", rank, round,
-               lane);
+        demand(round == plans_[rank].lanes[lane].round_ends.size(), "Rank {} waits forever in round {} of lane {}.", rank,
+               round, lane);
       }
     }
   }
@@ -318,8 +320,9 @@ class Run {
       if (cells_[rank].made_of(cell, first, last)) continue;
       for (int contributor = 0; contributor < promise_.size; ++contributor) {
         const bool wanted = contributor >= first && contributor < last;
-        demand(cells_[rank].holds(cell, contributor) == wanted, "Output element {} of rank {} {} the contribution of rank {}.", i,
-               rank, wanted ? "lacks" : "has", contributor);
+        demand(cells_[rank].holds(cell, contributor) == wanted,
+               "Output element {} of rank {} {} the contribution of rank {}.", i, rank, wanted ? "lacks" : "has",
+               contributor);
       }
     }
   }

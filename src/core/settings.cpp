@@ -21,11 +21,13 @@ struct Rule {
 
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> table = {
-      {{"STRETTO_TRANSPORT", "route between ranks: auto (shared memory inside a host, UCX between hosts), shm or ucx", "auto"},
+      {{"STRETTO_TRANSPORT", "route between ranks: auto (shared memory inside a host, UCX between hosts), shm or ucx",
+        "auto"},
        Kind::choice,
        {"auto", "shm", "ucx"}},
       {{"STRETTO_TIMEOUT", "seconds that a rank waits for another before it gives up", "600"}, Kind::number, {}},
-      {{"STRETTO_WAIT", "how to wait: auto (spin while ranks <= cores, then yield, then sleep), spin, yield or sleep", "auto"},
+      {{"STRETTO_WAIT", "how to wait: auto (spin while ranks <= cores, then yield, then sleep), spin, yield or sleep",
+        "auto"},
        Kind::choice,
        {"auto", "spin", "yield", "sleep"}},
       {{"STRETTO_RING_BYTES", "shared memory between two ranks of a communicator, each way, in bytes", "262144"},
@@ -34,7 +36,8 @@ const std::vector<Rule>& rules() {
       {{"STRETTO_SHM_DIR", "directory (a tmpfs) for shared memory; empty: anonymous memory files", ""}, Kind::text, {}},
       {{"STRETTO_COMPUTE_THREADS", "threads that a rank uses in a matrix product", "1"}, Kind::number, {}},
       {{"STRETTO_JOB_SECRET", "shared by the ranks of a job that meet over TCP; keeps strangers out", ""}, Kind::text, {}},
-      {{"STRETTO_PORT", "TCP port on which rank 0 is met; 0: MASTER_PORT, or one more where torchrun itself holds that", "0"},
+      {{"STRETTO_PORT", "TCP port on which rank 0 is met; 0: MASTER_PORT, or one more where torchrun itself holds that",
+        "0"},
        Kind::number,
        {}},
       {{"STRETTO_LOG", "least severe message that is logged to stderr: debug, info, warn or error", "warn"},

@@ -10,12 +10,15 @@
 #include <mutex>
 #include <thread>
 
-
 namespace stretto {
+namespace {
 
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+// Waiting inside a stream holds nobody up but that stream, so it does not count as waited.
+thread_local bool on_worker_thread = false;
+
+}  // namespace
+
+double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 struct Work::State {
   std::function<void()> task;
@@ -59,7 +62,7 @@ struct Work::State {
     if (!finished) {
       const double from = now_seconds();
       changed.wait(lock, [&] { return finished; });
-      times.waited += now_seconds() - from;
+      if (!on_worker_thread) times.waited += now_seconds() - from;
     }
     error_seen = true;
     return error;
@@ -98,6 +101,7 @@ struct Tasks {
   std::shared_ptr<Work::State> failed;  // the first that failed: everything behind it fails as well
 
   void work_through() {
+    on_worker_thread = true;
     std::unique_lock lock(mutex);
     while (true) {
       changed.wait(lock, [&] { return closing || !waiting.empty(); });
@@ -195,7 +199,9 @@ void Stream::record(Event& event) const {
   event.place_ = enqueue([] {});
 }
 
-void Stream::synchronize() const { enqueue([] {}).wait(); }
+void Stream::synchronize() const {
+  enqueue([] {}).wait();
+}
 
 const std::string& Stream::name() const { return queue_->name(); }
 bool Stream::is_inline() const { return queue_->is_inline(); }

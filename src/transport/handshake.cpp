@@ -30,7 +30,8 @@ struct Hello {
 Key key_of(const std::string& secret) {
   if (sodium_init() < 0) fail(ErrorCode::unavailable, "libsodium finds no source of randomness on this machine.");
   Key key;
-  crypto_generichash(key.data(), key.size(), reinterpret_cast<const unsigned char*>(secret.data()), secret.size(), nullptr, 0);
+  crypto_generichash(key.data(), key.size(), reinterpret_cast<const unsigned char*>(secret.data()), secret.size(), nullptr,
+                     0);
   return key;
 }
 
@@ -102,7 +103,8 @@ void arrive(const Socket& socket, const std::string& secret, const Introduction&
   const Proof expected = counter_proof(key, hello.proof);
   if (!socket.write_all(&hello, sizeof hello) || !socket.read_all(counter.data(), counter.size()) ||
       sodium_memcmp(counter.data(), expected.data(), expected.size()) != 0) {
-    fail(ErrorCode::unavailable, "Rank 0 at {} turned rank {} away: STRETTO_JOB_SECRET differs between them.", address, self.rank);
+    fail(ErrorCode::unavailable, "Rank 0 at {} turned rank {} away: STRETTO_JOB_SECRET differs between them.", address,
+         self.rank);
   }
   std::uint32_t length = 0;
   std::string refusal;

@@ -5,8 +5,8 @@
 
 #include "transport/socket.hpp"
 
-// How two ranks show each other that they belong to one job: each answers the other's random challenge with a keyed hash (libsodium's
-// crypto_auth, HMAC-SHA-512-256) under the job's secret, which itself never travels.
+// How two ranks show each other that they belong to one job: each answers the other's random challenge with a keyed hash
+// (libsodium's crypto_auth, HMAC-SHA-512-256) under the job's secret, which itself never travels.
 namespace stretto {
 
 struct Introduction {  // what a rank says of itself
@@ -22,7 +22,8 @@ struct Arrival {
   bool genuine = false;  // knew the secret
 };
 
-// Rank 0's half. Takes at most a few seconds; not genuine when the other side is silent, a stranger or speaks another version.
+// Rank 0's half. Takes at most a few seconds; not genuine when the other side is silent, a stranger or speaks another
+// version.
 Arrival receive_arrival(const Socket& socket, const std::string& secret);
 // Lets the arrival in (empty) or turns it away with a sentence.
 void answer_arrival(const Socket& socket, const std::string& refusal);

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-// The ranks of one job before and beside the fast transports: they exchange addresses here, and here they learn that one of them has died.
+// The ranks of one job before and beside the fast transports: they exchange addresses here, and here they learn that one of
+// them has died.
 namespace stretto {
 
 using Bytes = std::vector<std::byte>;
@@ -25,8 +26,8 @@ class Job {
   // Tells all others that this rank gives up, and why; their check() then throws.
   virtual void abort(const std::string& reason) = 0;
 
-  // Collective, the last call: returns when every rank has called it or is lost, so that nobody takes away memory or connections that
-  // another still uses. Never throws.
+  // Collective, the last call: returns when every rank has called it or is lost, so that nobody takes away memory or
+  // connections that another still uses. Never throws.
   virtual void leave() = 0;
 };
 
@@ -35,16 +36,16 @@ std::vector<std::unique_ptr<Job>> make_local_jobs(int size);
 
 // Ranks as processes, in a star around rank 0 over TCP, which each connection keeps open to notice deaths.
 struct Meeting {
-  std::string host;         // where rank 0 listens
+  std::string host;  // where rank 0 listens
   int port = 0;
-  std::string secret;       // shared by the job's ranks: strangers cannot prove that they know it, and are dropped
-  std::string job;          // names the job in messages
-  int listener = -1;        // rank 0: an already listening socket to take over, or -1
-  double timeout = 60;      // seconds in which all must have come
+  std::string secret;   // shared by the job's ranks: strangers cannot prove that they know it, and are dropped
+  int listener = -1;    // rank 0: an already listening socket to take over, or -1
+  double timeout = 60;  // seconds in which all must have come
 };
 std::unique_ptr<Job> join_tcp_job(int rank, int size, const Meeting& meeting);
 
-// A listening socket (closed on exec) and the port that it got; port 0 lets the kernel choose. Throws Error(unavailable) naming the address.
+// A listening socket (closed on exec) and the port that it got; port 0 lets the kernel choose. Throws Error(unavailable)
+// naming the address.
 struct Listener {
   int socket = -1;
   int port = 0;

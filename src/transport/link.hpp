@@ -8,21 +8,21 @@ namespace stretto {
 
 // A message on its way. The buffers belong to the caller and stay put until it is complete or cancelled.
 struct Transfer {
-  const std::byte* source = nullptr;    // of a send; null for a receive
-  std::byte* destination = nullptr;     // of a receive
-  const std::byte* operand = nullptr;   // of a receive that reduces: destination = received op operand (may be destination)
+  const std::byte* source = nullptr;   // of a send; null for a receive
+  std::byte* destination = nullptr;    // of a receive
+  const std::byte* operand = nullptr;  // of a receive that reduces: destination = received op operand (may be destination)
   std::size_t bytes = 0;
-  DType dtype = DType::f32;             // for the reduction
+  DType dtype = DType::f32;  // for the reduction
   ReduceOp op = ReduceOp::sum;
 
-  std::size_t moved = 0;                // bytes that have arrived (receive) or left the source (send)
-  std::size_t started = 0;              // bytes handed to the network; the link's own
+  std::size_t moved = 0;    // bytes that have arrived (receive) or left the source (send)
+  std::size_t started = 0;  // bytes handed to the network; the link's own
   bool complete() const { return moved == bytes; }
 };
 
 // Both directions between this rank and one peer, for one lane of one communicator. Messages of one direction arrive in the
-// order in which they were sent, and both ends agree on their sizes; so only the oldest transfer of each direction may be progressed.
-// One thread at a time.
+// order in which they were sent, and both ends agree on their sizes; so only the oldest transfer of each direction may be
+// progressed. One thread at a time.
 class Link {
  public:
   virtual ~Link() = default;

@@ -23,8 +23,8 @@ class UcxWorker {};
 
 namespace {
 
-// Ranks share memory when they run under one kernel, see each other's processes and belong to one user. A network namespace of its own
-// counts as a host of its own: whoever sets one up wants traffic to cross it.
+// Ranks share memory when they run under one kernel, see each other's processes and belong to one user. A network namespace
+// of its own counts as a host of its own: whoever sets one up wants traffic to cross it.
 std::uint64_t host_identity() {
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
   std::string text;
@@ -59,7 +59,8 @@ Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), p
     const bool same_host = card.host == mine.host;
     if (same_host) ++local_ranks;
     if (wanted == "shm" && !same_host) {
-      fail(ErrorCode::invalid_argument, "STRETTO_TRANSPORT=shm, but rank {} is on another host than rank {}.", rank, job.rank());
+      fail(ErrorCode::invalid_argument, "STRETTO_TRANSPORT=shm, but rank {} is on another host than rank {}.", rank,
+           job.rank());
     }
     peers_[rank] = {card.host, card.segment, same_host && wanted != "ucx", nullptr};
     needs_ucx |= rank != job.rank() && !peers_[rank].shares_memory;
@@ -71,24 +72,17 @@ Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), p
   const std::vector<Bytes> flags = job.exchange({flag});
   if (std::none_of(flags.begin(), flags.end(), [](const Bytes& part) { return part.at(0) != std::byte{0}; })) return;
 #ifdef STRETTO_HAVE_UCX
-  if (needs_ucx) ucx_ = std::make_unique<UcxWorker>(job.rank(), job.size());
+  if (needs_ucx) ucx_ = std::make_unique<UcxWorker>(job.rank(), job.size(), segment_->bell());
   std::vector<Bytes> addresses = job.exchange(ucx_ ? ucx_->address() : Bytes());
   if (ucx_) ucx_->set_addresses(std::move(addresses));
 #else
-  fail(ErrorCode::unavailable, "{} ranks on {} hosts need UCX, which this build is without; configure with STRETTO_WITH_UCX=ON.",
-       job.size(), "several");
+  fail(ErrorCode::unavailable,
+       "{} ranks on {} hosts need UCX, which this build is without; configure with STRETTO_WITH_UCX=ON.", job.size(),
+       "several");
 #endif
 }
 
 Network::~Network() = default;
-
-EventSource* Network::event_source() {
-#ifdef STRETTO_HAVE_UCX
-  return ucx_.get();
-#else
-  return nullptr;
-#endif
-}
 
 std::shared_ptr<PeerSegment> Network::open_segment(int peer) {
   const std::lock_guard lock(mutex_);
@@ -103,9 +97,7 @@ Links::Links(Network& network, Membership membership, int area_members)
     : network_(network),
       membership_(std::move(membership)),
       area_members_(area_members),
-      links_(membership_.job_ranks.size() * most_lanes) {
-  for (const int peer : membership_.job_ranks) any_over_network_ |= !network.over_shared_memory(peer);
-}
+      links_(membership_.job_ranks.size() * most_lanes) {}
 
 Links::~Links() {
   links_.clear();
@@ -126,7 +118,8 @@ Link& Links::to(int member, int lane) {
   } else {
 #ifdef STRETTO_HAVE_UCX
     const auto tag = [&](int sender) {
-      return (std::uint64_t{membership_.id} << 32) | (static_cast<std::uint64_t>(lane) << 24) | static_cast<std::uint64_t>(sender);
+      return (std::uint64_t{membership_.id} << 32) | (static_cast<std::uint64_t>(lane) << 24) |
+             static_cast<std::uint64_t>(sender);
     };
     link = std::make_unique<UcxLink>(*network_.ucx_, peer, tag(membership_.rank), tag(member));
 #endif

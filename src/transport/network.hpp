@@ -24,7 +24,6 @@ class Network {
   Job& job() { return job_; }
   Segment& segment() { return *segment_; }
   const WaitPolicy& wait_policy() const { return wait_policy_; }
-  EventSource* event_source();  // UCX's, or null where no peer needs it
   bool over_shared_memory(int peer) const { return peers_[peer].shares_memory; }
   std::string route_name(int peer) const { return over_shared_memory(peer) ? "shm" : "ucx"; }
 
@@ -49,10 +48,10 @@ class Network {
 
 // Where the members of a communicator find each other.
 struct Membership {
-  std::uint32_t id = 0;             // the same on all members, different from every other communicator that shares two ranks with it
-  int rank = 0;                     // our place among the members
-  std::vector<int> job_ranks;       // of the members
-  std::vector<std::size_t> areas;   // of each member: where the rings of this communicator begin in its segment
+  std::uint32_t id = 0;  // the same on all members, different from every other communicator that shares two ranks with it
+  int rank = 0;          // our place among the members
+  std::vector<int> job_ranks;      // of the members
+  std::vector<std::size_t> areas;  // of each member: where the rings of this communicator begin in its segment
 };
 
 // The links of one communicator, made when first used.
@@ -70,13 +69,11 @@ class Links {
 
   Link& to(int member, int lane);
   const Membership& membership() const { return membership_; }
-  bool any_over_network() const { return any_over_network_; }
 
  private:
   Network& network_;
   Membership membership_;
   int area_members_;
-  bool any_over_network_ = false;
   std::vector<std::unique_ptr<Link>> links_;
 };
 

@@ -244,7 +244,8 @@ class TcpJob : public Job {
     const std::string where =
         rank_ == 0 ? fmt::format(" (process {} on {})", connection.who.pid, connection.who.host.data()) : std::string();
     note_failure(ErrorCode::peer_lost,
-                 fmt::format("Rank {}{} ended without a word: it was killed or crashed.", connection.who.rank, where), nullptr);
+                 fmt::format("Rank {}{} ended without a word: it was killed or crashed.", connection.who.rank, where),
+                 nullptr);
   }
 
   // The first failure is the job's; every rank learns of it through rank 0.

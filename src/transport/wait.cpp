@@ -1,7 +1,6 @@
 #include "transport/wait.hpp"
 
 #include <linux/futex.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -46,8 +45,9 @@ WaitPolicy WaitPolicy::chosen(int local_ranks) {
   if (mode == "yield") return {0, INT_MAX, false};
   if (mode == "sleep") return {0, 0, true};
   cpu_set_t allowed;
-  const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed)
-                                                                          : static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0
+                        ? CPU_COUNT(&allowed)
+                        : static_cast<int>(std::thread::hardware_concurrency());
   return {local_ranks <= cores ? 2000 : 0, 500, true};
 }
 
@@ -56,7 +56,7 @@ WaitPolicy WaitPolicy::in_background() const {
   return {0, 4, true};
 }
 
-void Waiter::pause(EventSource* network) {
+void Waiter::pause() {
   if (looks_ == 0) idle_since_ = now_seconds();
   if (looks_ < INT_MAX) ++looks_;
   if (looks_ <= policy_.spins) return relax();
@@ -70,13 +70,7 @@ void Waiter::pause(EventSource* network) {
     armed_ = true;
     return;
   }
-  if (network != nullptr) {
-    // Two things to sleep on, and a futex is no descriptor: sleep on the network, briefly.
-    pollfd wanted{network->arm(), POLLIN, 0};
-    if (wanted.fd >= 0) poll(&wanted, 1, 1);
-  } else {
-    futex_wait(bell_.rings, heard_, longest_sleep_ms);
-  }
+  futex_wait(bell_.rings, heard_, longest_sleep_ms);
   heard_ = bell_.rings.load(std::memory_order_seq_cst);
 }
 

@@ -5,7 +5,8 @@
 #include "transport/job.hpp"
 
 // Waiting is one policy. Ranks often outnumber cores, and a spinning wait then keeps the core from the rank that has work; a
-// futex at every wait costs 20 times a yield. So: spin while every rank has a core, then yield, and sleep when the wait gets long.
+// futex at every wait costs 20 times a yield. So: spin while every rank has a core, then yield, and sleep when the wait gets
+// long.
 namespace stretto {
 
 // A word in shared memory on which the threads of one rank sleep. Whoever changes something that they may wait for rings.
@@ -17,20 +18,12 @@ struct Bell {
 };
 
 struct WaitPolicy {
-  int spins = 0;                      // looks without leaving the core
-  int yields = 0;                     // looks with sched_yield between
+  int spins = 0;   // looks without leaving the core
+  int yields = 0;  // looks with sched_yield between
   bool may_sleep = true;
-  static WaitPolicy chosen(int local_ranks);    // from STRETTO_WAIT and the number of cores
+  static WaitPolicy chosen(int local_ranks);  // from STRETTO_WAIT and the number of cores
   // For a thread that waits beside its own rank's computation: gives up the core at once.
   WaitPolicy in_background() const;
-};
-
-// Something besides the bell that can end a sleep.
-class EventSource {
- public:
-  virtual ~EventSource() = default;
-  // A descriptor that becomes readable with the next event, or -1: something has happened already, do not sleep.
-  virtual int arm() = 0;
 };
 
 // One wait of one thread. Call pause() after every look that found nothing, moved() after one that found something.
@@ -42,7 +35,7 @@ class Waiter {
   Waiter& operator=(const Waiter&) = delete;
 
   // Sleeps are bounded, so that the caller's loop sees a lost peer or a timeout.
-  void pause(EventSource* network = nullptr);
+  void pause();
   void moved();
   double idle_seconds() const;  // since the last moved()
 

@@ -11,7 +11,8 @@
 namespace stretto {
 namespace {
 
-std::vector<Plan> plans_of_all_ranks(Collective collective, Algorithm algorithm, int size, std::int64_t count, int root = 0) {
+std::vector<Plan> plans_of_all_ranks(Collective collective, Algorithm algorithm, int size, std::int64_t count,
+                                     int root = 0) {
   std::vector<Plan> plans;
   for (int rank = 0; rank < size; ++rank) plans.push_back(make_plan({collective, algorithm, rank, size, count, root}));
   return plans;
@@ -53,8 +54,9 @@ TEST_P(EveryAlgorithm, IsProvenAtOneTo64Ranks) {
   const auto [collective, algorithm] = GetParam();
   const bool whole_vector = collective == Collective::all_reduce;
   for (int size = 1; size <= 64; ++size) {
-    const std::vector<std::int64_t> counts =
-        whole_vector ? std::vector<std::int64_t>{0, 1, size - 1, size, size + 3, 2L * size + 1} : std::vector<std::int64_t>{0, 1, 2, 3};
+    const std::vector<std::int64_t> counts = whole_vector
+                                                 ? std::vector<std::int64_t>{0, 1, size - 1, size, size + 3, 2L * size + 1}
+                                                 : std::vector<std::int64_t>{0, 1, 2, 3};
     for (const std::int64_t count : counts) {
       const int roots = has_root(collective) ? (size <= 9 ? size : 2) : 1;
       for (int r = 0; r < roots; ++r) expect_proof({collective, algorithm}, size, count, size <= 9 ? r : r * (size - 1));
@@ -200,7 +202,7 @@ const std::vector<NamedMutation>& mutations() {
 
 class EveryMutation : public testing::TestWithParam<NamedMutation> {};
 INSTANTIATE_TEST_SUITE_P(All, EveryMutation, testing::ValuesIn(mutations()),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& parameter) { return std::string(parameter.param.name); });
 
 TEST_P(EveryMutation, IsRefusedWhereverItApplies) {
   int applied = 0;
@@ -214,7 +216,8 @@ TEST_P(EveryMutation, IsRefusedWhereverItApplies) {
           if (!GetParam().apply(plans[rank], i)) continue;
           ++applied;
           EXPECT_TRUE(verify(plans, false)) << name(which.collective) << " by " << name(which.algorithm) << ", rank " << rank
-                                            << " of " << size << ", step " << i << "\n" << plans[rank].to_string();
+                                            << " of " << size << ", step " << i << "\n"
+                                            << plans[rank].to_string();
         }
       }
     }
@@ -251,7 +254,8 @@ TEST(MakePlan, RefusesWhatItCannotDoInASentence) {
     }
     return "";
   };
-  EXPECT_THAT(sentence({Collective::broadcast, Algorithm::ring, 0, 4, 1}), testing::HasSubstr("broadcast cannot be done by ring"));
+  EXPECT_THAT(sentence({Collective::broadcast, Algorithm::ring, 0, 4, 1}),
+              testing::HasSubstr("broadcast cannot be done by ring"));
   EXPECT_THAT(sentence({Collective::broadcast, Algorithm::binomial, 0, 4, 1, 4}), testing::HasSubstr("root or peer 4"));
   EXPECT_THAT(sentence({Collective::all_reduce, Algorithm::ring, 4, 4, 1}), testing::HasSubstr("Rank 4 is outside"));
   EXPECT_THAT(sentence({Collective::all_reduce, Algorithm::ring, 0, 4, -1}), testing::HasSubstr("-1"));

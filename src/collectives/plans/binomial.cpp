@@ -1,5 +1,6 @@
-// Binomial trees, for any root: ranks are renumbered so that the root is 0; the parent of a rank is itself without its lowest set bit.
-// Both: ceil(log2 p) (alpha + n beta), reduce with n gamma each; the root of a broadcast sends ceil(log2 p) n.
+// Binomial trees, for any root: ranks are renumbered so that the root is 0; the parent of a rank is itself without its
+// lowest set bit. Both: ceil(log2 p) (alpha + n beta), reduce with n gamma each; the root of a broadcast sends ceil(log2 p)
+// n.
 #include <bit>
 
 #include "collectives/plans/generators.hpp"
@@ -14,7 +15,9 @@ struct Tree {
   int rank_at(int at) const { return (at + root) % size; }
   int parent() const { return rank_at(place & (place - 1)); }
   // Children are place + 1, place + 2, place + 4, ... up to, and without, our own lowest set bit.
-  int child_limit() const { return place == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size))) : place & -place; }
+  int child_limit() const {
+    return place == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size))) : place & -place;
+  }
 
   int root;
   int size;

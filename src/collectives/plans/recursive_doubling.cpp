@@ -1,7 +1,7 @@
-// Recursive doubling: in round k every rank exchanges its whole sum with the rank whose number differs in bit k. The fewest messages, all of
-// n bytes: for small vectors. Both partners add the same two sums, so that all ranks hold the same bits. Ranks beyond the largest power of two m fold: each gives its vector to a
-// partner first and gets the result last.
-// (log2 m + 2 [p > m]) (alpha + n beta) + (log2 m + [p > m]) n gamma
+// Recursive doubling: in round k every rank exchanges its whole sum with the rank whose number differs in bit k. The fewest
+// messages, all of n bytes: for small vectors. Both partners add the same two sums, so that all ranks hold the same bits.
+// Ranks beyond the largest power of two m fold: each gives its vector to a partner first and gets the result last. (log2 m +
+// 2 [p > m]) (alpha + n beta) + (log2 m + [p > m]) n gamma
 #include <bit>
 
 #include "collectives/plans/generators.hpp"
@@ -26,8 +26,8 @@ Plan recursive_doubling_all_reduce(const PlanRequest& request) {
     return plan.finish();
   }
 
-  // A sum is sent from where it lies while the next one forms elsewhere: output and scratch take turns so as to end in output. Input
-  // counts as output here, since in place they are the same memory.
+  // A sum is sent from where it lies while the next one forms elsewhere: output and scratch take turns so as to end in
+  // output. Input counts as output here, since in place they are the same memory.
   const int exchanges = std::countr_zero(static_cast<unsigned>(power));
   const Slice start = exchanges % 2 == 0 ? output(0, n) : scratch(0, n);
   Slice sum = input(0, n);

@@ -1,6 +1,7 @@
-// Recursive halving for reduce-scatter, recursive doubling for all-gather, and both for all-reduce (Rabenseifner 2004; Thakur et al. 2005),
-// with a mixed radix in place of powers of two: p = q1 q2 ... is factorised into primes, and stage i works in groups of qi ranks. No rank count is folded, so
-// a phase always sends (p-1)/p n, in sum (qi - 1) messages: log2 p at powers of two, p - 1 at primes.
+// Recursive halving for reduce-scatter, recursive doubling for all-gather, and both for all-reduce (Rabenseifner 2004;
+// Thakur et al. 2005), with a mixed radix in place of powers of two: p = q1 q2 ... is factorised into primes, and stage i
+// works in groups of qi ranks. No rank count is folded, so a phase always sends (p-1)/p n, in sum (qi - 1) messages: log2 p
+// at powers of two, p - 1 at primes.
 #include <vector>
 
 #include "collectives/plans/generators.hpp"
@@ -16,8 +17,8 @@ std::vector<int> prime_factors(int n) {
   return factors;
 }
 
-// One stage as one rank sees it: its block of chunks [first, first + q * part) is cut into q parts; in a group of q ranks that hold
-// the same block, the member with digit d is the one whose own part is d.
+// One stage as one rank sees it: its block of chunks [first, first + q * part) is cut into q parts; in a group of q ranks
+// that hold the same block, the member with digit d is the one whose own part is d.
 struct Stage {
   int radix;
   int first;  // chunk where the block begins
@@ -54,8 +55,8 @@ struct Chunks {
   Slice out(int chunk, int chunks) const { return output(begin(chunk), length(chunk, chunks)); }
 };
 
-// Halving: each stage sends the others their parts of the block and adds theirs of ours. partial(chunk, chunks, last) says where the sum
-// of the rank's part lies; only the final sum is "last".
+// Halving: each stage sends the others their parts of the block and adds theirs of ours. partial(chunk, chunks, last) says
+// where the sum of the rank's part lies; only the final sum is "last".
 template <class Partial>
 void halve(PlanBuilder& plan, int rank, const Chunks& chunks, const std::vector<Stage>& stages, Partial partial) {
   for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -65,7 +66,8 @@ void halve(PlanBuilder& plan, int rank, const Chunks& chunks, const std::vector<
       const int theirs = stage.part_first(stage.ahead(j));
       const int ours = stage.part_first(stage.digit);
       const bool untouched = s == 0 && j == 1;
-      plan.send(stage.peer(rank, stage.ahead(j)), s == 0 ? chunks.in(theirs, stage.part) : partial(theirs, stage.part, false));
+      plan.send(stage.peer(rank, stage.ahead(j)),
+                s == 0 ? chunks.in(theirs, stage.part) : partial(theirs, stage.part, false));
       plan.recv_reduce(stage.peer(rank, stage.behind(j)),
                        untouched ? chunks.in(ours, stage.part) : partial(ours, stage.part, false),
                        partial(ours, stage.part, last));

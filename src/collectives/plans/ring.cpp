@@ -1,5 +1,6 @@
-// Rings (Patarasuk & Yuan 2009; NCCL's). The vector is cut into p chunks; every rank sends to the next one only and receives from the one before it
-// only, so that each link carries each chunk once per phase. Bandwidth-optimal at every p, at the price of p - 1 messages per phase.
+// Rings (Patarasuk & Yuan 2009; NCCL's). The vector is cut into p chunks; every rank sends to the next one only and receives
+// from the one before it only, so that each link carries each chunk once per phase. Bandwidth-optimal at every p, at the
+// price of p - 1 messages per phase.
 #include <utility>
 
 #include "collectives/plans/generators.hpp"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -12,14 +11,10 @@
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)  // no arrays of their vectors
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
-#include "device/cpu/attention_tiles-inl.hpp"
+#include "device/cpu/attention_softmax-inl.hpp"
 
-// Scores are kept transposed, a row for each key and a column for each query: the softmax of a query then runs down a
-// column, a vector of queries at a time, without ever adding up the lanes of a vector.
 HWY_BEFORE_NAMESPACE();
-namespace stretto::kernels::HWY_NAMESPACE {
-
-constexpr Index key_block = 256;  // keys whose scores are kept at a time in the forward direction
+namespace stretto::kernels::attention::HWY_NAMESPACE {
 
 // Parts of one allocation, each on its own cache lines.
 template <class T>
@@ -60,61 +55,18 @@ void key_by_query_products(const T* key_rows, const T* query_columns, Index d, I
   }
 }
 
-// Running softmax of a tile's queries: largest score, sum of exponentials, and by how much the last block lowered
-// what was added up before it.
-template <class T>
-struct Running {
-  alignas(64) T top[tile], sum[tile], correction[tile];
-};
-
-// scores become exp(score - top).
-template <class T>
-void softmax_block(T* scores, Index first_query, Index keys, Index width, bool first_block, Running<T>& running) {
-  const Vectors<T> d;
-  const auto lowest = hn::Set(d, std::numeric_limits<T>::lowest());
-  for (Index column = 0; column < width; column += lanes<T>()) {
-    const Index query = first_query + column;
-    const KeyRange range = keys_of<T>(query, keys);
-    T* const at = scores + column;
-    const auto before = first_block ? lowest : hn::Load(d, running.top + column);
-    auto top = before;
-    Index key = 0;
-    for (; key < range.seen_by_all; ++key) top = hn::Max(top, hn::Load(d, at + key * tile));
-    for (; key < range.seen_by_some; ++key) {
-      top = hn::Max(top, hn::IfThenElse(sees<T>(query, key), hn::Load(d, at + key * tile), lowest));
-    }
-    const auto correction = hn::Exp(d, hn::Sub(before, top));
-    auto sum = first_block ? hn::Zero(d) : hn::Mul(correction, hn::Load(d, running.sum + column));
-    for (key = 0; key < range.seen_by_all; ++key) {
-      const auto e = hn::Exp(d, hn::Sub(hn::Load(d, at + key * tile), top));
-      sum = hn::Add(sum, e);
-      hn::Store(e, d, at + key * tile);
-    }
-    for (; key < range.seen_by_some; ++key) {
-      const auto e = hn::Exp(d, hn::Sub(hn::Load(d, at + key * tile), top));
-      const auto seen = hn::IfThenElseZero(sees<T>(query, key), e);
-      sum = hn::Add(sum, seen);
-      hn::Store(seen, d, at + key * tile);
-    }
-    for (; key < range.cleared; ++key) hn::Store(hn::Zero(d), d, at + key * tile);
-    hn::Store(top, d, running.top + column);
-    hn::Store(sum, d, running.sum + column);
-    hn::Store(correction, d, running.correction + column);
-  }
-}
-
 template <class F, class T = Compute<F>>
 void forward_head(const Head<F>& head, F* out, Index out_row, T* log_sum_exp) {
   const auto [q_from, k_from, v_from, row, d, sequence] = head;
   const Index columns = padded<T>(d);
   const Index all_rows = (sequence + row_group - 1) / row_group * row_group;
-  Scratch<T> scratch(2 * all_rows * columns + 3 * tile * columns + key_block * tile);
+  Scratch<T> scratch(2 * all_rows * columns + 3 * tile * columns + tile * tile);
   T* const k = scratch.take(all_rows * columns);
   T* const v = scratch.take(all_rows * columns);
   T* const q = scratch.take(tile * columns);
   T* const q_columns = scratch.take(columns * tile);
   T* const o = scratch.take(tile * columns);
-  T* const scores = scratch.take(key_block * tile);
+  T* const scores = scratch.take(tile * tile);
   Running<T> running;
   load_rows(k_from, row, sequence, d, T(1), k, all_rows);
   load_rows(v_from, row, sequence, d, T(1), v, all_rows);
@@ -123,8 +75,8 @@ void forward_head(const Head<F>& head, F* out, Index out_row, T* log_sum_exp) {
     const Index width = padded<T>(queries);
     load_rows(q_from + first * row, row, queries, d, T(1) / std::sqrt(static_cast<T>(d)), q, tile);
     transpose(q, d, q_columns);
-    for (Index block = 0; block < first + queries; block += key_block) {
-      const Index keys = std::min(key_block, first + queries - block);
+    for (Index block = 0; block < first + queries; block += tile) {
+      const Index keys = std::min(tile, first + queries - block);
       key_by_query_products(k + block * columns, q_columns, d, first - block, keys, width, scores);
       softmax_block(scores, first - block, keys, width, block == 0, running);
       for (Index i = 0; i < queries; i += row_group) {
@@ -134,40 +86,10 @@ void forward_head(const Head<F>& head, F* out, Index out_row, T* log_sum_exp) {
                    columns, o_rows, columns, block > 0);
       }
     }
-    for (Index i = 0; i < queries; ++i) {
-      store_rows(o + i * columns, 1, d, T(1) / running.sum[i], out + (first + i) * out_row, out_row);
-      log_sum_exp[first + i] = running.top[i] + std::log(running.sum[i]);
-    }
-  }
-}
-
-// Products of scores and of their gradients become probabilities and gradients of scaled scores:
-// p = exp(score - log_sum_exp), ds = p (dp - delta).
-template <class T>
-void softmax_backward_block(T* p, T* ds, Index first_query, Index keys, Index width, const T* log_sum_exp, const T* delta) {
-  const Vectors<T> d;
-  for (Index column = 0; column < width; column += lanes<T>()) {
-    const Index query = first_query + column;
-    const KeyRange range = keys_of<T>(query, keys);
-    const auto shift = hn::Load(d, log_sum_exp + column);
-    const auto mean = hn::Load(d, delta + column);
-    Index at = column;
-    Index key = 0;
-    for (; key < range.seen_by_all; ++key, at += tile) {
-      const auto e = hn::Exp(d, hn::Sub(hn::Load(d, p + at), shift));
-      hn::Store(e, d, p + at);
-      hn::Store(hn::Mul(e, hn::Sub(hn::Load(d, ds + at), mean)), d, ds + at);
-    }
-    for (; key < range.seen_by_some; ++key, at += tile) {
-      const auto mask = sees<T>(query, key);
-      const auto e = hn::Exp(d, hn::Sub(hn::Load(d, p + at), shift));
-      hn::Store(hn::IfThenElseZero(mask, e), d, p + at);
-      hn::Store(hn::IfThenElseZero(mask, hn::Mul(e, hn::Sub(hn::Load(d, ds + at), mean))), d, ds + at);
-    }
-    for (; key < range.cleared; ++key, at += tile) {
-      hn::Store(hn::Zero(d), d, p + at);
-      hn::Store(hn::Zero(d), d, ds + at);
-    }
+    finish(width, running);
+    std::copy_n(running.top, queries, log_sum_exp + first);
+    for (Index i = 0; i < queries; ++i)
+      store_rows(o + i * columns, 1, d, running.sum[i], out + (first + i) * out_row, out_row);
   }
 }
 
@@ -277,44 +199,54 @@ void backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out,
   }
 }
 
-}  // namespace stretto::kernels::HWY_NAMESPACE
+}  // namespace stretto::kernels::attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace stretto::kernels {
+namespace attention {
+namespace {
+
 HWY_EXPORT(forward);
 HWY_EXPORT(backward);
-
-namespace {
 
 void check(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
   const auto [batch, sequence, heads, head_size] = shape;
   require(batch >= 0 && sequence >= 0 && heads >= 0 && head_size >= 1,
           "Attention over {} sequences of {} tokens with {} heads of {} elements makes no sense.", batch, sequence, heads,
           head_size);
-  const Index elements = batch * sequence * heads * head_size;
+  const std::int64_t elements = batch * sequence * heads * head_size;
   require(qkv.dtype() != DType::f16 && out.dtype() == qkv.dtype() && log_sum_exp.dtype() == accumulator(qkv.dtype()),
           "Attention of {} cannot write {} and a log-sum-exp of {}.", name(qkv.dtype()), name(out.dtype()),
           name(log_sum_exp.dtype()));
   require(qkv.size() == 3 * elements && out.size() == elements && log_sum_exp.size() == batch * heads * sequence,
-          "Attention over {} sequences of {} tokens with {} heads of {} elements does not fit qkv, out and log-sum-exp of "
-          "{}, {} "
-          "and {} elements.",
+          "Attention over {} sequences of {} tokens with {} heads of {} elements does not fit qkv, out and "
+          "log-sum-exp of {}, {} and {} elements.",
           batch, sequence, heads, head_size, qkv.size(), out.size(), log_sum_exp.size());
 }
 
-}  // namespace
-
-void attention_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
+void checked_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
   check(shape, qkv, out, log_sum_exp);
   HWY_DYNAMIC_DISPATCH(forward)(shape, qkv, out, log_sum_exp);
 }
 
-void attention_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
-                        const Tensor& dout, const Tensor& dqkv) {
+void checked_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
+                      const Tensor& dout, const Tensor& dqkv) {
   check(shape, qkv, dout, log_sum_exp);
   check(shape, dqkv, out, log_sum_exp);
   HWY_DYNAMIC_DISPATCH(backward)(shape, qkv, out, log_sum_exp, dout, dqkv);
+}
+
+}  // namespace
+}  // namespace attention
+
+void attention_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
+  attention::checked_forward(shape, qkv, out, log_sum_exp);
+}
+
+void attention_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
+                        const Tensor& dout, const Tensor& dqkv) {
+  attention::checked_backward(shape, qkv, out, log_sum_exp, dout, dqkv);
 }
 
 }  // namespace stretto::kernels

@@ -8,16 +8,16 @@
 #define STRETTO_ATTENTION_TILES_INL_HPP
 #endif
 
-#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "stretto/dtype.hpp"
 
 HWY_BEFORE_NAMESPACE();
-namespace stretto::kernels::HWY_NAMESPACE {
+namespace stretto::kernels::attention::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using Index = std::int64_t;
 
@@ -116,36 +116,78 @@ using Compute = typename ComputeType<F>::type;
 template <class F, class T>
 void load_rows(const F* HWY_RESTRICT from, Index from_row, Index count, Index d, T factor, T* HWY_RESTRICT to,
                Index all_rows) {
+  [[maybe_unused]] const Vectors<T> v;
   const Index columns = padded<T>(d);
   for (Index row = 0; row < count; ++row) {
-    for (Index column = 0; column < d; ++column) {
-      to[row * columns + column] = static_cast<T>(from[row * from_row + column]) * factor;
+    const F* const in = from + row * from_row;
+    T* const out = to + row * columns;
+    // Rows lie pages apart: the processor does not guess the next ones.
+    for (Index column = 0; column < d; column += 64 / sizeof(F)) __builtin_prefetch(in + 8 * from_row + column);
+    Index column = 0;
+    if constexpr (std::is_same_v<F, T>) {
+      for (; column + lanes<T>() <= d; column += lanes<T>()) {
+        hn::Store(hn::Mul(hn::LoadU(v, in + column), hn::Set(v, factor)), v, out + column);
+      }
     }
-    for (Index column = d; column < columns; ++column) to[row * columns + column] = 0;
+    for (; column < d; ++column) out[column] = static_cast<T>(in[column]) * factor;
+    for (; column < columns; ++column) out[column] = 0;
   }
   for (Index i = count * columns; i < all_rows * columns; ++i) to[i] = 0;
 }
 
 template <class T, class F>
 void store_rows(const T* HWY_RESTRICT from, Index count, Index d, T factor, F* HWY_RESTRICT to, Index to_row) {
+  [[maybe_unused]] const Vectors<T> v;
   const Index columns = padded<T>(d);
   for (Index row = 0; row < count; ++row) {
-    for (Index column = 0; column < d; ++column) {
-      to[row * to_row + column] = static_cast<F>(from[row * columns + column] * factor);
+    const T* const in = from + row * columns;
+    F* const out = to + row * to_row;
+    for (Index column = 0; column < d; column += 64 / sizeof(F)) __builtin_prefetch(out + 8 * to_row + column, 1);
+    Index column = 0;
+    if constexpr (std::is_same_v<F, T>) {
+      for (; column + lanes<T>() <= d; column += lanes<T>()) {
+        hn::StoreU(hn::Mul(hn::Load(v, in + column), hn::Set(v, factor)), v, out + column);
+      }
     }
+    for (; column < d; ++column) out[column] = static_cast<F>(in[column] * factor);
   }
 }
 
-// to[column][row] of tile columns = from[row][column], of which all tile rows are there.
+// to[column][row] = from[row][column] for tile rows, in blocks of 128-bit vectors.
 template <class T>
 void transpose(const T* HWY_RESTRICT from, Index d, T* HWY_RESTRICT to) {
   const Index columns = padded<T>(d);
-  constexpr Index unit = 64 / sizeof(T);
+#if HWY_TARGET == HWY_SCALAR
+  for (Index row = 0; row < tile; ++row) {
+    for (Index column = 0; column < d; ++column) to[column * tile + row] = from[row * columns + column];
+  }
+#else
+  constexpr Index unit = 16 / sizeof(T);
+  const hn::FixedTag<T, unit> v;
   for (Index row = 0; row < tile; row += unit) {
-    for (Index column = 0; column < d; ++column) {
-      for (Index r = row; r < row + unit; ++r) to[column * tile + r] = from[r * columns + column];
+    for (Index column = 0; column < d; column += unit) {
+      const T* const in = from + row * columns + column;
+      T* const out = to + column * tile + row;
+      const auto a = hn::Load(v, in);
+      const auto b = hn::Load(v, in + columns);
+      const auto ab_low = hn::InterleaveLower(v, a, b);
+      const auto ab_high = hn::InterleaveUpper(v, a, b);
+      if constexpr (unit == 2) {
+        hn::Store(ab_low, v, out);
+        hn::Store(ab_high, v, out + tile);
+      } else {
+        const auto c = hn::Load(v, in + 2 * columns);
+        const auto e = hn::Load(v, in + 3 * columns);
+        const auto ce_low = hn::InterleaveLower(v, c, e);
+        const auto ce_high = hn::InterleaveUpper(v, c, e);
+        hn::Store(hn::ConcatLowerLower(v, ce_low, ab_low), v, out);
+        hn::Store(hn::ConcatUpperUpper(v, ce_low, ab_low), v, out + tile);
+        hn::Store(hn::ConcatLowerLower(v, ce_high, ab_high), v, out + 2 * tile);
+        hn::Store(hn::ConcatUpperUpper(v, ce_high, ab_high), v, out + 3 * tile);
+      }
     }
   }
+#endif
 }
 
 template <class T>
@@ -172,25 +214,6 @@ void scale_rows(T* rows, Index columns, const T* factors) {
   }
 }
 
-// A query sees the keys up to its own place. Which of the queries of one vector, the first of which is given, see the key?
-template <class T>
-HWY_INLINE hn::Mask<Vectors<T>> sees(Index query, Index key) {
-  const Vectors<T> d;
-  return hn::Not(hn::FirstN(d, static_cast<std::size_t>(std::max<Index>(0, key - query))));
-}
-
-// The keys of a block as the queries of one vector meet them.
-struct KeyRange {
-  Index seen_by_all;   // [0, seen_by_all)
-  Index seen_by_some;  // [seen_by_all, seen_by_some): masked
-  Index cleared;       // [seen_by_some, cleared): seen by none, but products of whole row groups read them as zeros
-};
-template <class T>
-KeyRange keys_of(Index query, Index keys) {
-  const Index group_end = (query / row_group + 1) * row_group;
-  return {std::min(keys, query + 1), std::min(keys, query + lanes<T>()), std::min(keys, group_end)};
-}
-
-}  // namespace stretto::kernels::HWY_NAMESPACE
+}  // namespace stretto::kernels::attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

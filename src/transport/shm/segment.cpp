@@ -44,7 +44,8 @@ Mapping::Mapping(int file, std::size_t offset, std::size_t bytes) : bytes_(whole
            bytes_, errno_text(error), setting("STRETTO_RING_BYTES"));
     }
     fail(ErrorCode::unavailable,
-         "Cannot get {} bytes of shared memory in {}: {}; enlarge it (docker: --shm-size), lower STRETTO_RING_BYTES={} or unset "
+         "Cannot get {} bytes of shared memory in {}: {}; enlarge it (docker: --shm-size), lower STRETTO_RING_BYTES={} or "
+         "unset "
          "STRETTO_SHM_DIR.",
          bytes_, directory, errno_text(error), setting("STRETTO_RING_BYTES"));
   }
@@ -101,7 +102,8 @@ PeerSegment::PeerSegment(const SegmentAddress& address, int rank) {
   if (file_ < 0) {
     const int error = errno;
     fail(ErrorCode::unavailable,
-         "Cannot open the shared memory of rank {} at {}: {}; run all ranks of a host as one user, or set STRETTO_TRANSPORT=ucx.",
+         "Cannot open the shared memory of rank {} at {}: {}; run all ranks of a host as one user, or set "
+         "STRETTO_TRANSPORT=ucx.",
          rank, path, errno_text(error));
   }
   try {

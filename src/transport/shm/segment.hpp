@@ -9,8 +9,8 @@
 
 #include "transport/wait.hpp"
 
-// The shared memory of one rank: an anonymous file (memfd) that other ranks of the host open through /proc/<pid>/fd. It has no name, so
-// nothing is left behind however the rank ends. It is sparse: memory is committed where rings are first used.
+// The shared memory of one rank: an anonymous file (memfd) that other ranks of the host open through /proc/<pid>/fd. It has
+// no name, so nothing is left behind however the rank ends. It is sparse: memory is committed where rings are first used.
 namespace stretto {
 
 // A mapped part of a segment; unmapped with the last owner.

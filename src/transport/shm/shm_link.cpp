@@ -36,7 +36,9 @@ ShmLink::ShmLink(const Segment& own, std::size_t incoming, const std::shared_ptr
       incoming_(ring_in(*incoming_memory_)),
       outgoing_(ring_in(*outgoing_memory_)) {}
 
-bool ShmLink::progress(Transfer& transfer) { return transfer.source != nullptr ? send_some(transfer) : receive_some(transfer); }
+bool ShmLink::progress(Transfer& transfer) {
+  return transfer.source != nullptr ? send_some(transfer) : receive_some(transfer);
+}
 
 bool ShmLink::send_some(Transfer& transfer) {
   const std::uint64_t written = outgoing_.header->written.load(std::memory_order_relaxed);
@@ -56,8 +58,8 @@ bool ShmLink::receive_some(Transfer& transfer) {
   const std::uint64_t read = incoming_.header->read.load(std::memory_order_relaxed);
   const std::uint64_t written = incoming_.header->written.load(std::memory_order_acquire);
   const std::size_t at = read % incoming_.capacity;
-  const std::size_t bytes = std::min({transfer.bytes - transfer.moved, static_cast<std::size_t>(written - read),
-                                      incoming_.capacity - at, piece});
+  const std::size_t bytes =
+      std::min({transfer.bytes - transfer.moved, static_cast<std::size_t>(written - read), incoming_.capacity - at, piece});
   if (bytes == 0) return false;
   const std::byte* const arrived = incoming_.data + at;
   std::byte* const destination = transfer.destination + transfer.moved;

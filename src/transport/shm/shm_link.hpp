@@ -6,8 +6,9 @@
 
 namespace stretto {
 
-// One direction: a ring of bytes in the receiver's segment, one writer, one reader, no lock. Sender and receiver work on different pieces
-// of a message at the same time, and a receiver that reduces reads straight out of the ring: per byte one copy in, one reduction out.
+// One direction: a ring of bytes in the receiver's segment, one writer, one reader, no lock. Sender and receiver work on
+// different pieces of a message at the same time, and a receiver that reduces reads straight out of the ring: per byte one
+// copy in, one reduction out.
 struct Ring {
   // Positions count bytes since the start, each on a cache line of its own: the writer's and the reader's.
   struct Header {

@@ -28,17 +28,8 @@ bool UcxLink::send_some(Transfer& transfer) {
     moved = true;
   }
   moved |= std::erase_if(sending_, [&](const Segment& segment) { return worker_.finished(peer_, segment.request); }) > 0;
-  if (transfer.started < transfer.bytes || !sending_.empty()) return moved;
-
-  if (!flush_started_) {
-    flushing_ = worker_.flush(peer_);
-    flush_started_ = true;
-  }
-  if (flushing_ != nullptr && !worker_.finished(peer_, flushing_)) return moved;
-  flushing_ = nullptr;
-  flush_started_ = false;
-  transfer.moved = transfer.bytes;
-  return true;
+  if (transfer.started == transfer.bytes && sending_.empty()) transfer.moved = transfer.bytes;
+  return moved;
 }
 
 bool UcxLink::receive_some(Transfer& transfer) {
@@ -59,7 +50,8 @@ bool UcxLink::receive_some(Transfer& transfer) {
     if (segment.request != nullptr && !worker_.finished(peer_, segment.request)) break;
     if (segment.staging) {
       kernels::reduce(transfer.op, transfer.dtype, segment.staging.get(), transfer.operand + segment.offset,
-                      transfer.destination + segment.offset, static_cast<std::int64_t>(segment.bytes / size_of(transfer.dtype)));
+                      transfer.destination + segment.offset,
+                      static_cast<std::int64_t>(segment.bytes / size_of(transfer.dtype)));
     }
     transfer.moved += segment.bytes;
     receiving_.erase(receiving_.begin());
@@ -72,13 +64,10 @@ void UcxLink::cancel(Transfer&) {
   std::vector<void*> requests;
   for (const Segment& segment : sending_) requests.push_back(segment.request);
   for (const Segment& segment : receiving_) requests.push_back(segment.request);
-  if (flushing_ != nullptr) requests.push_back(flushing_);
   std::erase(requests, nullptr);
   worker_.give_up(peer_, std::move(requests));
   sending_.clear();
   receiving_.clear();
-  flushing_ = nullptr;
-  flush_started_ = false;
 }
 
 }  // namespace stretto

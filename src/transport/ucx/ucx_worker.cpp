@@ -1,5 +1,7 @@
 #include "transport/ucx/ucx_worker.hpp"
 
+#include <poll.h>
+
 #include <cstdlib>
 #include <cstring>
 
@@ -15,11 +17,11 @@ void check_start(ucs_status_t status, const char* what) {
 
 }  // namespace
 
-UcxWorker::UcxWorker(int rank, int size) : rank_(rank), peers_(size) {
+UcxWorker::UcxWorker(int rank, int size, Bell& bell) : rank_(rank), bell_(bell), peers_(size) {
   ucp_config_t* config = nullptr;
   check_start(ucp_config_read(nullptr, nullptr, &config), "read its configuration");
   // Ranks of one host have our own shared memory; UCX's would leave files in /dev/shm behind a killed rank.
-  if (std::getenv("UCX_TLS") == nullptr) ucp_config_modify(config, "TLS", "^posix,sysv,cma,knem,xpmem");
+  if (std::getenv("UCX_TLS") == nullptr) ucp_config_modify(config, "TLS", "^sm");
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
   params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
@@ -33,9 +35,13 @@ UcxWorker::UcxWorker(int rank, int size) : rank_(rank), peers_(size) {
   worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // calls come from several threads, one at a time
   check_start(ucp_worker_create(context_, &worker_params, &worker_), "create a worker");
   check_start(ucp_worker_get_efd(worker_, &event_descriptor_), "give an event descriptor");
+  server_ = std::thread([this] { serve_events(); });
 }
 
 UcxWorker::~UcxWorker() {
+  closing_ = true;
+  ucp_worker_signal(worker_);
+  server_.join();
   {
     const std::lock_guard lock(mutex_);
     for (Peer& peer : peers_) {
@@ -69,12 +75,6 @@ void* UcxWorker::receive(int peer, std::uint64_t tag, void* data, std::size_t by
   return checked(peer, ucp_tag_recv_nbx(worker_, data, bytes, tag, ~std::uint64_t{0}, &params));
 }
 
-void* UcxWorker::flush(int peer) {
-  const std::lock_guard lock(mutex_);
-  const ucp_request_param_t params{};
-  return checked(peer, ucp_ep_flush_nbx(endpoint(peer), &params));
-}
-
 bool UcxWorker::finished(int peer, void* request) {
   const std::lock_guard lock(mutex_);
   const ucs_status_t status = ucp_request_check_status(request);
@@ -105,9 +105,20 @@ void UcxWorker::give_up(int peer, std::vector<void*> requests) {
   }
 }
 
-int UcxWorker::arm() {
-  const std::lock_guard lock(mutex_);
-  return ucp_worker_arm(worker_) == UCS_OK ? event_descriptor_ : -1;
+void UcxWorker::serve_events() {
+  while (!closing_) {
+    bool moved = false;
+    bool armed = false;
+    {
+      const std::lock_guard lock(mutex_);
+      while (ucp_worker_progress(worker_) != 0) moved = true;
+      armed = ucp_worker_arm(worker_) == UCS_OK;  // otherwise something has happened since
+    }
+    if (moved) bell_.ring();
+    if (!armed) continue;
+    pollfd event{event_descriptor_, POLLIN, 0};
+    poll(&event, 1, -1);
+  }
 }
 
 ucp_ep_h UcxWorker::endpoint(int peer) {
@@ -115,10 +126,13 @@ ucp_ep_h UcxWorker::endpoint(int peer) {
   if (state.failure != UCS_OK) lost(peer, state.failure);
   if (state.endpoint != nullptr) return state.endpoint;
   ucp_ep_params_t params{};
-  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.field_mask =
+      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(addresses_[peer].data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-  params.err_handler.cb = [](void* failure, ucp_ep_h, ucs_status_t status) { *static_cast<ucs_status_t*>(failure) = status; };
+  params.err_handler.cb = [](void* failure, ucp_ep_h, ucs_status_t status) {
+    *static_cast<ucs_status_t*>(failure) = status;
+  };
   params.err_handler.arg = &state.failure;
   const ucs_status_t status = ucp_ep_create(worker_, &params, &state.endpoint);
   if (status != UCS_OK) lost(peer, status);

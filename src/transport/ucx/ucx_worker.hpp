@@ -1,9 +1,11 @@
 #pragma once
 #include <ucp/api/ucp.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "transport/job.hpp"
@@ -12,12 +14,15 @@
 
 namespace stretto {
 
-// One UCX context and worker per rank: sockets or RDMA to ranks on other hosts. An endpoint is made when its peer is first used.
-// Streams of one rank share it under one mutex, which is held only for calls that do not block.
-class UcxWorker : public EventSource {
+// One UCX context and worker per rank: sockets or RDMA to ranks on other hosts. An endpoint is made when its peer is first
+// used. Streams of one rank share it under one mutex, which is held only for calls that do not block. A thread sleeps until
+// something arrives and then moves it on: a rank that computes must not hold up what it has "sent" already, nor its peers'
+// handshakes.
+class UcxWorker {
  public:
-  UcxWorker(int rank, int size);
-  ~UcxWorker() override;
+  // bell: of this rank; rung whenever the thread has moved something.
+  UcxWorker(int rank, int size, Bell& bell);
+  ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
 
@@ -27,18 +32,14 @@ class UcxWorker : public EventSource {
   // Requests of UCX: null is "done at once"; errors throw Error(peer_lost) naming the peer.
   void* send(int peer, std::uint64_t tag, const void* data, std::size_t bytes);
   void* receive(int peer, std::uint64_t tag, void* data, std::size_t bytes);
-  // Completes when everything sent to the peer so far has left this rank's buffers for good, UCX's own included: a small send
-  // "completes" as soon as it is copied, and would then wait for a progress call that a computing rank does not make.
-  void* flush(int peer);
   bool finished(int peer, void* request);  // frees it when it is
   bool progress();                         // true if anything happened
 
   // Closes the connection at once and waits until its requests have ended.
   void give_up(int peer, std::vector<void*> requests);
 
-  int arm() override;
-
  private:
+  void serve_events();
   ucp_ep_h endpoint(int peer);
   void* checked(int peer, void* request);
   [[noreturn]] void lost(int peer, ucs_status_t status);
@@ -53,6 +54,9 @@ class UcxWorker : public EventSource {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int event_descriptor_ = -1;
+  Bell& bell_;
+  std::atomic<bool> closing_ = false;
+  std::thread server_;
   mutable std::mutex mutex_;
   std::vector<Bytes> addresses_;
   std::vector<Peer> peers_;
@@ -83,8 +87,6 @@ class UcxLink : public Link {
   std::uint64_t receive_tag_;
   std::vector<Segment> sending_;
   std::vector<Segment> receiving_;  // in order
-  void* flushing_ = nullptr;
-  bool flush_started_ = false;
 };
 
 }  // namespace stretto

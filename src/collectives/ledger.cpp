@@ -1,0 +1,91 @@
+#include "stretto/ledger.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+
+#include "core/fail.hpp"
+#include "core/setting_values.hpp"
+
+namespace stretto {
+
+std::string Record::to_string() const {
+  const char* state = times.done > 0 ? "done" : times.started > 0 ? "started" : "enqueued";
+  return fmt::format("#{} {} of {} {} in group '{}' of {} by {} on stream '{}'{}{}: {}", sequence, name(collective), count,
+                     name(dtype), group, group_size, name(algorithm), stream, tag.empty() ? "" : ", ", tag, state);
+}
+
+Traffic& Traffic::operator+=(const Record& record) {
+  ++operations;
+  bytes_sent += record.bytes_sent;
+  if (record.times.done > 0) busy_seconds += record.times.done - record.times.started;
+  exposed_seconds += record.times.waited;
+  return *this;
+}
+
+struct Ledger::Book {
+  struct Entry {
+    Record record;
+    Work work;
+    Record now() const {
+      Record current = record;
+      if (work.state()) current.times = work.times();
+      return current;
+    }
+  };
+  mutable std::mutex mutex;
+  std::deque<Entry> entries;
+  std::uint64_t next = 0;
+  std::size_t most = static_cast<std::size_t>(std::max(1.0, number_setting("STRETTO_LEDGER")));
+
+  std::size_t index_of(std::uint64_t sequence) const {  // of the first entry that is not older
+    const std::uint64_t oldest = next - entries.size();
+    return sequence <= oldest ? 0 : std::min<std::size_t>(sequence - oldest, entries.size());
+  }
+};
+
+Ledger::Ledger() : book_(std::make_unique<Book>()) {}
+Ledger::~Ledger() = default;
+
+std::uint64_t Ledger::next_sequence() const {
+  const std::lock_guard lock(book_->mutex);
+  return book_->next;
+}
+
+std::vector<Record> Ledger::records(std::uint64_t since) const {
+  const std::lock_guard lock(book_->mutex);
+  std::vector<Record> result;
+  for (std::size_t i = book_->index_of(since); i < book_->entries.size(); ++i) result.push_back(book_->entries[i].now());
+  return result;
+}
+
+Traffic Ledger::traffic(std::uint64_t since) const {
+  Traffic sum;
+  for (const Record& record : records(since)) sum += record;
+  return sum;
+}
+
+std::string Ledger::last_operations(int count) const {
+  const std::uint64_t next = next_sequence();
+  std::string text;
+  for (const Record& record : records(next > static_cast<std::uint64_t>(count) ? next - count : 0)) {
+    text += "\n  " + record.to_string();
+  }
+  return text;
+}
+
+std::uint64_t Ledger::enter(Record record) {
+  const std::lock_guard lock(book_->mutex);
+  record.sequence = book_->next++;
+  book_->entries.push_back({std::move(record), Work()});
+  if (book_->entries.size() > book_->most) book_->entries.pop_front();
+  return book_->next - 1;
+}
+
+void Ledger::attach(std::uint64_t sequence, const Work& work) {
+  const std::lock_guard lock(book_->mutex);
+  const std::size_t index = book_->index_of(sequence);
+  if (index < book_->entries.size() && book_->entries[index].record.sequence == sequence) book_->entries[index].work = work;
+}
+
+}  // namespace stretto

@@ -1,0 +1,17 @@
+#include "device/cpu/arguments.hpp"
+
+#include <fmt/ranges.h>
+
+namespace stretto::kernels {
+
+void check_holds(const char* kernel, const char* argument, const Tensor& tensor, DType dtype, std::int64_t size) {
+  require(tensor.dtype() == dtype && tensor.size() == size, "{} needs {} elements of {} in {}, but was given {} {}.", kernel,
+          size, name(dtype), argument, name(tensor.dtype()), tensor.shape());
+}
+
+void check_columns(const char* kernel, const char* argument, const Tensor& tensor, std::int64_t columns) {
+  require(tensor.columns() == columns, "{} needs {} columns in {}, but was given {} {}.", kernel, columns, argument,
+          name(tensor.dtype()), tensor.shape());
+}
+
+}  // namespace stretto::kernels

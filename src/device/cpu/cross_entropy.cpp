@@ -1,0 +1,116 @@
+#include "stretto/kernels.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/cross_entropy.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h, which includes this file again:
+#include "device/cpu/exp-inl.hpp"
+#include "device/cpu/simd-inl.hpp"
+
+// A share of the vocabulary may have no columns; the number of rows is then known from the other tensors only.
+HWY_BEFORE_NAMESPACE();
+namespace stretto::kernels::HWY_NAMESPACE {
+namespace {
+
+template <class T, class A = Accumulator<T>>
+A sum_of_exp(const T* logits, std::int64_t columns, A max_of_row) {
+  const AccumulatorTag<T> d;
+  const auto max = hn::Set(d, max_of_row);
+  return sum_over(d, columns,
+                  [&](std::int64_t c, auto lanes) HWY_ATTR { return exp(d, hn::Sub(load(d, logits + c, lanes), max)); });
+}
+
+// target is a column of this share or none of them.
+template <class T, class A = Accumulator<T>>
+void gradient_row(T* logits, std::int64_t columns, std::int64_t target, A max_of_row, A sum_exp, A factor) {
+  const AccumulatorTag<T> d;
+  const auto max = hn::Set(d, max_of_row);
+  const auto weight = hn::Set(d, factor / sum_exp);
+  const auto gradient = [&](auto logit) HWY_ATTR { return hn::Mul(exp(d, hn::Sub(logit, max)), weight); };
+  const bool here = target >= 0 && target < columns;
+  auto target_gradient = hn::Zero(d);
+  if (here) target_gradient = hn::Sub(gradient(load(d, logits + target, FirstLanes{1})), hn::Set(d, factor));
+  for_each_vector(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
+    store(d, gradient(load(d, logits + c, lanes)), logits + c, lanes);
+  });
+  if (here) store(d, target_gradient, logits + target, FirstLanes{1});
+}
+
+}  // namespace
+
+void row_max_simd(const Tensor& logits, const Tensor& row_max) {
+  with_compute_type(logits.dtype(), [&]<class T>(T) {
+    const std::int64_t columns = logits.columns();
+    for (std::int64_t row = 0; row < row_max.size(); ++row) {
+      row_max.data<Accumulator<T>>()[row] = largest(logits.data<T>() + row * columns, columns);
+    }
+  });
+}
+
+void cross_entropy_forward_simd(const Tensor& logits, const std::int32_t* targets, std::int64_t first, const Tensor& row_max,
+                                const Tensor& sum_exp, const Tensor& target_logit) {
+  with_compute_type(logits.dtype(), [&]<class T>(T) {
+    using A = Accumulator<T>;
+    const std::int64_t columns = logits.columns();
+    for (std::int64_t row = 0; row < row_max.size(); ++row) {
+      const T* const x = logits.data<T>() + row * columns;
+      const std::int64_t target = targets[row] - first;
+      sum_exp.data<A>()[row] = sum_of_exp(x, columns, row_max.data<A>()[row]);
+      target_logit.data<A>()[row] = target >= 0 && target < columns ? static_cast<A>(x[target]) : A{0};
+    }
+  });
+}
+
+void cross_entropy_backward_simd(const Tensor& logits, const std::int32_t* targets, std::int64_t first,
+                                 const Tensor& row_max, const Tensor& sum_exp, double factor) {
+  with_compute_type(logits.dtype(), [&]<class T>(T) {
+    using A = Accumulator<T>;
+    const std::int64_t columns = logits.columns();
+    for (std::int64_t row = 0; row < row_max.size(); ++row) {
+      gradient_row(logits.data<T>() + row * columns, columns, targets[row] - first, row_max.data<A>()[row],
+                   sum_exp.data<A>()[row], static_cast<A>(factor));
+    }
+  });
+}
+
+}  // namespace stretto::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace stretto::kernels {
+namespace {
+
+// row_max has an element for every row, also where rows have no columns.
+void check_rows(const char* kernel, const Tensor& logits, const Tensor& row_max) {
+  check_holds(kernel, "row_max", row_max, accumulator(logits.dtype()), row_max.size());
+  check_holds(kernel, "logits", logits, logits.dtype(), row_max.size() * logits.columns());
+}
+
+}  // namespace
+
+HWY_EXPORT(row_max_simd);
+HWY_EXPORT(cross_entropy_forward_simd);
+HWY_EXPORT(cross_entropy_backward_simd);
+
+void row_max(const Tensor& logits, const Tensor& row_max) {
+  check_rows("row_max", logits, row_max);
+  HWY_DYNAMIC_DISPATCH(row_max_simd)(logits, row_max);
+}
+
+void cross_entropy_forward(const Tensor& logits, const std::int32_t* targets, std::int64_t first, const Tensor& row_max,
+                           const Tensor& sum_exp, const Tensor& target_logit) {
+  check_rows("cross_entropy_forward", logits, row_max);
+  check_holds("cross_entropy_forward", "sum_exp", sum_exp, row_max.dtype(), row_max.size());
+  check_holds("cross_entropy_forward", "target_logit", target_logit, row_max.dtype(), row_max.size());
+  HWY_DYNAMIC_DISPATCH(cross_entropy_forward_simd)(logits, targets, first, row_max, sum_exp, target_logit);
+}
+
+void cross_entropy_backward(const Tensor& logits, const std::int32_t* targets, std::int64_t first, const Tensor& row_max,
+                            const Tensor& sum_exp, double factor) {
+  check_rows("cross_entropy_backward", logits, row_max);
+  check_holds("cross_entropy_backward", "sum_exp", sum_exp, row_max.dtype(), row_max.size());
+  HWY_DYNAMIC_DISPATCH(cross_entropy_backward_simd)(logits, targets, first, row_max, sum_exp, factor);
+}
+
+}  // namespace stretto::kernels
+#endif

@@ -1,0 +1,92 @@
+// Powers of two and e for vectors of f32 and f64. Included once for each instruction set.
+#if defined(STRETTO_DEVICE_CPU_EXP_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef STRETTO_DEVICE_CPU_EXP_INL_HPP
+#undef STRETTO_DEVICE_CPU_EXP_INL_HPP
+#else
+#define STRETTO_DEVICE_CPU_EXP_INL_HPP
+#endif
+
+#include <hwy/highway.h>
+
+#include <iterator>
+
+HWY_BEFORE_NAMESPACE();
+namespace stretto::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class T>
+struct ExpConstants;
+
+template <>
+struct ExpConstants<float> {
+  static constexpr int mantissa_bits = 23;
+  static constexpr float round = 0x1.8p23F;            // numbers this large have no fraction: adding it rounds
+  static constexpr float log2e = 0x1.715476p0F;        // log2(e), and
+  static constexpr float log2e_rest = 1.92596299e-8F;  // what it lacks
+  static constexpr float lowest = -87.0F;              // exp of less is zero
+  static constexpr float highest = 88.0F;              // exp of more is taken here
+  // (2^f - 1) / f for |f| <= 1/2, interpolated at Chebyshev nodes; the relative error of 2^f is 5e-9.
+  static constexpr float polynomial[] = {0.693147188F,   0.240226508F,   0.0555035711F,
+                                         0.00961808256F, 0.00133908634F, 0.000154531629F};
+};
+
+template <>
+struct ExpConstants<double> {
+  static constexpr int mantissa_bits = 52;
+  static constexpr double round = 0x1.8p52;
+  static constexpr double log2e = 1.4426950408889634;
+  static constexpr double log2e_rest = 2.0355273740931033e-17;
+  static constexpr double lowest = -708.0;
+  static constexpr double highest = 709.0;
+  // As above; the relative error is 1e-19.
+  static constexpr double polynomial[] = {0.6931471805599453,     0.24022650695910072,    0.055504108664821625,
+                                          0.00961812910762848,    0.001333355814640647,   0.00015403530393370734,
+                                          1.5252733841556773e-05, 1.3215486808705563e-06, 1.0178057087733941e-07,
+                                          7.0548973041554995e-09, 4.4558179083360645e-10, 2.5729324177362305e-11};
+};
+
+// 2^(n + f) for |f| <= 1/2, where rounded is round + n. The result must be a normal number.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp2_of_parts(D d, V rounded, V f) {
+  using T = hn::TFromD<D>;
+  using C = ExpConstants<T>;
+  constexpr auto& c = C::polynomial;
+  const hn::RebindToUnsigned<D> bits;
+  // In pairs: what limits the loops that call this is the length of their chains of operations.
+  const auto pair = [d, f](int i) HWY_ATTR { return hn::MulAdd(f, hn::Set(d, c[i + 1]), hn::Set(d, c[i])); };
+  const auto square = hn::Mul(f, f);
+  constexpr int last = static_cast<int>(std::size(c)) - 2;
+  auto p = pair(last);
+  for (int i = last - 2; i >= 0; i -= 2) p = hn::MulAdd(p, square, pair(i));
+  p = hn::MulAdd(p, f, hn::Set(d, T{1}));
+  // The low bits of rounded are n; shifted, they add to the exponent, and all its other bits are gone.
+  const auto exponent = hn::ShiftLeft<C::mantissa_bits>(hn::BitCast(bits, rounded));
+  return hn::BitCast(d, hn::Add(hn::BitCast(bits, p), exponent));
+}
+
+// 2^(a b), where it is a normal number.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp2_of_product(D d, V a, V b) {
+  const auto round = hn::Set(d, ExpConstants<hn::TFromD<D>>::round);
+  const auto rounded = hn::MulAdd(a, b, round);
+  return exp2_of_parts(d, rounded, hn::MulSub(a, b, hn::Sub(rounded, round)));
+}
+
+// e^x. Subnormal results are zero, those near overflow stay finite; NaN stays NaN (Min returns its second argument then).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp(D d, V x) {
+  using C = ExpConstants<hn::TFromD<D>>;
+  const auto round = hn::Set(d, C::round);
+  const auto log2e = hn::Set(d, C::log2e);
+  const auto capped = hn::Min(hn::Set(d, C::highest), x);
+  const auto rounded = hn::MulAdd(capped, log2e, round);
+  const auto n = hn::Sub(rounded, round);
+  // In fused operations nothing of x log2(e) is lost, however large it is.
+  const auto f = hn::MulAdd(capped, hn::Set(d, C::log2e_rest), hn::MulSub(capped, log2e, n));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, C::lowest)), exp2_of_parts(d, rounded, f));
+}
+
+}  // namespace stretto::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,124 @@
+#include <cmath>
+
+#include "stretto/kernels.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/layer_norm.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h, which includes this file again:
+#include "device/cpu/simd-inl.hpp"
+
+// A row is read several times, but from memory only once: a row fits into the first or second cache.
+HWY_BEFORE_NAMESPACE();
+namespace stretto::kernels::HWY_NAMESPACE {
+namespace {
+
+template <class T, class A = Accumulator<T>>
+void forward_row(const T* x, const T* gamma, const T* beta, A epsilon, std::int64_t columns, T* y, A* mean_out,
+                 A* rstd_out) {
+  const AccumulatorTag<T> d;
+  const A sum = sum_over(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR { return load(d, x + c, lanes); });
+  const auto mean = hn::Set(d, sum / static_cast<A>(columns));
+  // A second pass: the difference of the mean square and the squared mean would cancel where the mean is large.
+  const A squares = sum_over(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
+    const auto centred = hn::Sub(load(d, x + c, lanes), mean);
+    return hn::Mul(centred, centred);
+  });
+  const auto rstd = hn::Set(d, A{1} / std::sqrt(squares / static_cast<A>(columns) + epsilon));
+  for_each_vector(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
+    const auto normal = hn::Mul(hn::Sub(load(d, x + c, lanes), mean), rstd);
+    store(d, hn::MulAdd(normal, load(d, gamma + c, lanes), load(d, beta + c, lanes)), y + c, lanes);
+  });
+  *mean_out = hn::GetLane(mean);
+  *rstd_out = hn::GetLane(rstd);
+}
+
+// With normal = (x - mean) rstd and g = dy gamma: dx += rstd (g - mean(g) - normal mean(g normal)).
+template <class T, class A = Accumulator<T>>
+void backward_row(const T* x, const T* gamma, A mean_of_row, A rstd_of_row, const T* dy, std::int64_t columns, T* dx,
+                  A* dgamma, A* dbeta) {
+  const AccumulatorTag<T> d;
+  const auto mean = hn::Set(d, mean_of_row);
+  const auto rstd = hn::Set(d, rstd_of_row);
+  auto sum_g = hn::Zero(d);
+  auto sum_g_normal = hn::Zero(d);
+  for_each_vector(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
+    const auto dy_c = load(d, dy + c, lanes);
+    const auto normal = hn::Mul(hn::Sub(load(d, x + c, lanes), mean), rstd);
+    store(d, hn::MulAdd(dy_c, normal, load(d, dgamma + c, lanes)), dgamma + c, lanes);
+    store(d, hn::Add(load(d, dbeta + c, lanes), dy_c), dbeta + c, lanes);
+    const auto g = hn::Mul(dy_c, load(d, gamma + c, lanes));  // zero in lanes without an element
+    sum_g = hn::Add(sum_g, g);
+    sum_g_normal = hn::MulAdd(g, normal, sum_g_normal);
+  });
+  const auto mean_g = hn::Div(hn::SumOfLanes(d, sum_g), hn::Set(d, static_cast<A>(columns)));
+  const auto mean_g_normal = hn::Div(hn::SumOfLanes(d, sum_g_normal), hn::Set(d, static_cast<A>(columns)));
+  for_each_vector(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
+    const auto normal = hn::Mul(hn::Sub(load(d, x + c, lanes), mean), rstd);
+    const auto g = hn::Mul(load(d, dy + c, lanes), load(d, gamma + c, lanes));
+    const auto change = hn::NegMulAdd(normal, mean_g_normal, hn::Sub(g, mean_g));
+    store(d, hn::MulAdd(change, rstd, load(d, dx + c, lanes)), dx + c, lanes);
+  });
+}
+
+}  // namespace
+
+void layer_norm_forward_simd(const Tensor& x, const Tensor& gamma, const Tensor& beta, double epsilon, const Tensor& y,
+                             const Tensor& mean, const Tensor& rstd) {
+  with_compute_type(x.dtype(), [&]<class T>(T) {
+    using A = Accumulator<T>;
+    const std::int64_t columns = x.columns();
+    for (std::int64_t row = 0; row < x.rows(); ++row) {
+      forward_row(x.data<T>() + row * columns, gamma.data<T>(), beta.data<T>(), static_cast<A>(epsilon), columns,
+                  y.data<T>() + row * columns, mean.data<A>() + row, rstd.data<A>() + row);
+    }
+  });
+}
+
+void layer_norm_backward_simd(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd, const Tensor& dy,
+                              const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta) {
+  with_compute_type(x.dtype(), [&]<class T>(T) {
+    using A = Accumulator<T>;
+    const std::int64_t columns = x.columns();
+    for (std::int64_t row = 0; row < x.rows(); ++row) {
+      backward_row(x.data<T>() + row * columns, gamma.data<T>(), mean.data<A>()[row], rstd.data<A>()[row],
+                   dy.data<T>() + row * columns, columns, dx.data<T>() + row * columns, dgamma.data<A>(), dbeta.data<A>());
+    }
+  });
+}
+
+}  // namespace stretto::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace stretto::kernels {
+
+HWY_EXPORT(layer_norm_forward_simd);
+HWY_EXPORT(layer_norm_backward_simd);
+
+void layer_norm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta, double epsilon, const Tensor& y,
+                        const Tensor& mean, const Tensor& rstd) {
+  const char* const kernel = "layer_norm_forward";
+  check_holds(kernel, "gamma", gamma, x.dtype(), x.columns());
+  check_holds(kernel, "beta", beta, x.dtype(), x.columns());
+  check_holds(kernel, "y", y, x.dtype(), x.size());
+  check_holds(kernel, "mean", mean, accumulator(x.dtype()), x.rows());
+  check_holds(kernel, "rstd", rstd, accumulator(x.dtype()), x.rows());
+  HWY_DYNAMIC_DISPATCH(layer_norm_forward_simd)(x, gamma, beta, epsilon, y, mean, rstd);
+}
+
+void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd, const Tensor& dy,
+                         const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta) {
+  const char* const kernel = "layer_norm_backward";
+  check_holds(kernel, "gamma", gamma, x.dtype(), x.columns());
+  check_holds(kernel, "mean", mean, accumulator(x.dtype()), x.rows());
+  check_holds(kernel, "rstd", rstd, accumulator(x.dtype()), x.rows());
+  check_holds(kernel, "dy", dy, x.dtype(), x.size());
+  check_holds(kernel, "dx", dx, x.dtype(), x.size());
+  check_holds(kernel, "dgamma", dgamma, accumulator(x.dtype()), x.columns());
+  check_holds(kernel, "dbeta", dbeta, accumulator(x.dtype()), x.columns());
+  HWY_DYNAMIC_DISPATCH(layer_norm_backward_simd)(x, gamma, mean, rstd, dy, dx, dgamma, dbeta);
+}
+
+}  // namespace stretto::kernels
+#endif

@@ -1,0 +1,53 @@
+#include <gtest/gtest.h>
+
+#include "device/kernel_data.hpp"
+#include "stretto/error.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto::kernels {
+namespace {
+
+constexpr DType compute_types[] = {DType::f64, DType::f32, DType::bf16};
+constexpr std::int64_t first = 10;  // this rank holds tokens 10 to 14
+constexpr std::int64_t share = 5;
+const std::vector<std::int32_t> tokens = {10, 3, 14, 12, 15, 12, 0, 12};
+
+TEST(Embedding, TakesTheRowsOfThisRank) {
+  for (const DType dtype : compute_types) {
+    for (const std::int64_t columns : {1, 17, 64}) {
+      const Tensor table = random_tensor({share, columns}, dtype);
+      const Tensor y = random_tensor({static_cast<std::int64_t>(tokens.size()), columns}, dtype, 2);
+      embedding_forward(tokens.data(), first, table, y);
+      for (std::int64_t i = 0; i < y.size(); ++i) {
+        const std::int64_t entry = tokens[static_cast<std::size_t>(i / columns)] - first;
+        EXPECT_EQ(y.at(i), entry >= 0 && entry < share ? table.at(entry * columns + i % columns) : 0);
+      }
+    }
+  }
+}
+
+TEST(Embedding, BackwardAddsEveryOccurrence) {
+  for (const DType dtype : compute_types) {
+    for (const std::int64_t columns : {1, 17, 64}) {
+      const Tensor dy = integer_tensor({static_cast<std::int64_t>(tokens.size()), columns}, dtype);
+      const Tensor dtable = integer_tensor({share, columns}, accumulator(dtype), 2);
+      std::vector<double> expected = values(dtable);
+      for (std::int64_t i = 0; i < dy.size(); ++i) {
+        const std::int64_t entry = tokens[static_cast<std::size_t>(i / columns)] - first;
+        if (entry >= 0 && entry < share) expected[static_cast<std::size_t>(entry * columns + i % columns)] += dy.at(i);
+      }
+      embedding_backward(tokens.data(), first, dy, dtable);
+      EXPECT_EQ(values(dtable), expected);
+    }
+  }
+}
+
+TEST(Embedding, ArgumentsMustFit) {
+  const Tensor table({share, 4}, DType::bf16);
+  EXPECT_THROW(embedding_forward(tokens.data(), first, table, Tensor({8, 5}, DType::bf16)), Error);
+  EXPECT_THROW(embedding_forward(tokens.data(), first, table, Tensor({8, 4}, DType::f32)), Error);
+  EXPECT_THROW(embedding_backward(tokens.data(), first, Tensor({8, 4}, DType::bf16), table), Error);
+}
+
+}  // namespace
+}  // namespace stretto::kernels

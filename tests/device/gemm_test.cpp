@@ -1,0 +1,145 @@
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <tuple>
+
+#include "device/cpu/matmul_primitive.hpp"
+#include "stretto/error.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto::kernels {
+namespace {
+
+// Small whole numbers: every sum is exact in every type, in every order.
+Tensor whole_numbers(Shape shape, DType dtype, std::int64_t seed) {
+  Tensor x(std::move(shape), dtype);
+  for (std::int64_t i = 0; i < x.size(); ++i) x.set(i, static_cast<double>((i * 7 + seed) % 5 - 2));
+  return x;
+}
+
+struct Case {
+  Tensor a, b, c;
+  Product product;
+
+  Case(const Product& p, DType dtype, DType dtype_c)
+      : a(whole_numbers(p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k}, dtype, 1)),
+        b(whole_numbers(p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n}, dtype, 2)),
+        c(whole_numbers({p.m, p.n}, dtype_c, 3)),
+        product(p) {}
+
+  void run() const { gemm(a, Transpose{product.transpose_a}, b, Transpose{product.transpose_b}, c, product.accumulate); }
+};
+
+Tensor oracle(const Case& given) {
+  const auto& [transpose_a, transpose_b, m, n, k, accumulate] = given.product;
+  Tensor c = given.c.clone();
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      double sum = accumulate ? given.c.at(i * n + j) : 0;
+      for (std::int64_t l = 0; l < k; ++l) {
+        sum += given.a.at(transpose_a ? l * m + i : i * k + l) * given.b.at(transpose_b ? j * k + l : l * n + j);
+      }
+      c.set(i * n + j, sum);  // rounds to the type of c once, as gemm must
+    }
+  }
+  return c;
+}
+
+void expect_equal(const Tensor& actual, const Tensor& expected) {
+  for (std::int64_t i = 0; i < expected.size(); ++i) ASSERT_EQ(actual.at(i), expected.at(i)) << "element " << i;
+}
+
+const std::tuple<std::int64_t, std::int64_t, std::int64_t> shapes[] = {
+    {1, 1, 1}, {1, 7, 5},    {5, 1, 3},    {3, 4, 1},    {0, 3, 2},    {3, 0, 2},
+    {3, 2, 0}, {17, 33, 65}, {64, 64, 64}, {9, 520, 31}, {31, 40, 600}};
+
+class Gemm : public testing::TestWithParam<std::tuple<DType, DType>> {};
+
+TEST_P(Gemm, EqualsTheSum) {
+  const auto [dtype, dtype_c] = GetParam();
+  for (const auto& [m, n, k] : shapes) {
+    for (int choice = 0; choice < 8; ++choice) {
+      const Case given({(choice & 1) != 0, (choice & 2) != 0, m, n, k, (choice & 4) != 0}, dtype, dtype_c);
+      SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k << ", choice " << choice);
+      const Tensor expected = oracle(given);
+      given.run();
+      expect_equal(given.c, expected);
+    }
+  }
+}
+
+// The way that processors with bf16 instructions take; oneDNN emulates it elsewhere.
+TEST_P(Gemm, EqualsTheSumInOneDnnPrimitives) {
+  const auto [dtype, dtype_c] = GetParam();
+  if (dtype == DType::f64) GTEST_SKIP() << "oneDNN has no f64";
+  for (const auto& [m, n, k] : shapes) {
+    if (m * n * k == 0) continue;
+    for (int choice = 0; choice < 8; ++choice) {
+      const Case given({(choice & 1) != 0, (choice & 2) != 0, m, n, k, (choice & 4) != 0}, dtype, dtype_c);
+      SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k << ", choice " << choice);
+      const Tensor expected = oracle(given);
+      matmul_primitive(given.product, dtype, given.a.raw(), given.b.raw(), dtype_c, given.c.raw());
+      expect_equal(given.c, expected);
+    }
+  }
+}
+
+TEST_P(Gemm, RunsInManyThreadsAtOnce) {
+  const auto [dtype, dtype_c] = GetParam();
+  for (const bool transpose_a : {false, true}) {
+    const Case given({transpose_a, false, 70, 600, 200, false}, dtype, dtype_c);
+    const Tensor expected = oracle(given);
+    std::vector<Case> cases;
+    for (int i = 0; i < 4; ++i) cases.emplace_back(given.product, dtype, dtype_c);
+    {
+      std::vector<std::jthread> threads;
+      for (const Case& one : cases) {
+        threads.emplace_back([&one] {
+          for (int i = 0; i < 10; ++i) one.run();
+        });
+      }
+    }
+    for (const Case& one : cases) expect_equal(one.c, expected);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Gemm,
+                         testing::Values(std::tuple{DType::f64, DType::f64}, std::tuple{DType::f32, DType::f32},
+                                         std::tuple{DType::bf16, DType::f32}, std::tuple{DType::bf16, DType::bf16}),
+                         [](const auto& info) {
+                           return std::string(name(std::get<0>(info.param))) + "_into_" + name(std::get<1>(info.param));
+                         });
+
+TEST(GemmArguments, LeadingDimensionsAreRows) {
+  const Tensor a = whole_numbers({2, 3, 4}, DType::f32, 1);
+  const Tensor b = whole_numbers({5, 4}, DType::f32, 2);
+  const Tensor c({2, 3, 5}, DType::f32);
+  const Tensor flat({6, 5}, DType::f32);
+  gemm(a, Transpose::no, b, Transpose::yes, c);
+  gemm(a.reshaped({6, 4}), Transpose::no, b, Transpose::yes, flat);
+  expect_equal(c, flat);
+}
+
+TEST(GemmArguments, WhatDoesNotFitIsRefused) {
+  const auto make = [](Shape shape, DType dtype = DType::f32) { return Tensor(std::move(shape), dtype); };
+  const auto multiply = [](const Tensor& a, const Tensor& b, const Tensor& c) {
+    gemm(a, Transpose::no, b, Transpose::no, c);
+  };
+  EXPECT_THROW(multiply(make({2, 3}), make({4, 5}), make({2, 5})), Error);
+  EXPECT_THROW(multiply(make({2, 3}), make({3, 5}), make({3, 5})), Error);
+  EXPECT_THROW(multiply(make({2, 3}), make({3, 5}), make({2, 4})), Error);
+  EXPECT_THROW(multiply(make({2, 3}), make({3, 5}, DType::bf16), make({2, 5})), Error);
+  EXPECT_THROW(multiply(make({2, 3}), make({3, 5}), make({2, 5}, DType::f64)), Error);
+  EXPECT_THROW(multiply(make({2, 3}), make({3, 5}), make({2, 5}, DType::bf16)), Error);
+  EXPECT_THROW(multiply(make({2, 3}, DType::f16), make({3, 5}, DType::f16), make({2, 5}, DType::f16)), Error);
+  try {
+    multiply(make({2, 3}), make({4, 5}), make({2, 5}));
+    FAIL() << "mismatched extents were accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_NE(std::string(error.what()).find("[4, 5]"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace stretto::kernels
