@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -32,6 +33,8 @@ class Job {
 };
 
 // Ranks as threads of this process: size handles on one job. They share a board under one mutex.
+constexpr std::chrono::seconds grace_after_failure{1};
+
 std::vector<std::unique_ptr<Job>> make_local_jobs(int size);
 
 // Ranks as processes, in a star around rank 0 over TCP, which each connection keeps open to notice deaths.

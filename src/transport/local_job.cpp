@@ -62,7 +62,9 @@ class LocalJob : public Job {
     std::unique_lock lock(board_->mutex);
     ++board_->left;
     board_->changed.notify_all();
-    board_->changed.wait(lock, [&] { return board_->left == size_ || board_->failed; });
+    const auto all_left = [&] { return board_->left == size_; };
+    board_->changed.wait(lock, [&] { return all_left() || board_->failed; });
+    board_->changed.wait_for(lock, grace_after_failure, all_left);
   }
 
  private:

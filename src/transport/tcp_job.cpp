@@ -140,6 +140,7 @@ class TcpJob : public Job {
       lock.lock();
     }
     changed_.wait(lock, [&] { return all_left_ || failed_; });
+    changed_.wait_for(lock, grace_after_failure, [&] { return all_left_; });
   }
 
  private:
@@ -240,7 +241,13 @@ class TcpJob : public Job {
 
   void note_end_of(Connection& connection) {
     connection.broken = true;
-    if (connection.left) return;
+    {
+      const std::lock_guard lock(mutex_);
+      if (connection.left) return;
+      ++left_;
+      if (rank_ == 0) announce_end_if_all_left();
+      if (rank_ != 0) all_left_ = true;  // nobody is left to announce it
+    }
     const std::string where =
         rank_ == 0 ? fmt::format(" (process {} on {})", connection.who.pid, connection.who.host.data()) : std::string();
     note_failure(ErrorCode::peer_lost,

@@ -50,12 +50,12 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp2_of_parts(D d, V rounded, V f) {
   using T = hn::TFromD<D>;
   using C = ExpConstants<T>;
-  constexpr auto& c = C::polynomial;
   const hn::RebindToUnsigned<D> bits;
   // In pairs: what limits the loops that call this is the length of their chains of operations.
-  const auto pair = [d, f](int i) HWY_ATTR { return hn::MulAdd(f, hn::Set(d, c[i + 1]), hn::Set(d, c[i])); };
+  const auto pair = [d, f](int i)
+                        HWY_ATTR { return hn::MulAdd(f, hn::Set(d, C::polynomial[i + 1]), hn::Set(d, C::polynomial[i])); };
   const auto square = hn::Mul(f, f);
-  constexpr int last = static_cast<int>(std::size(c)) - 2;
+  constexpr int last = static_cast<int>(std::size(C::polynomial)) - 2;
   auto p = pair(last);
   for (int i = last - 2; i >= 0; i -= 2) p = hn::MulAdd(p, square, pair(i));
   p = hn::MulAdd(p, f, hn::Set(d, T{1}));

@@ -1,6 +1,7 @@
 #include "transport/ucx/ucx_worker.hpp"
 
 #include <poll.h>
+#include <ucs/config/global_opts.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +19,8 @@ void check_start(ucs_status_t status, const char* what) {
 }  // namespace
 
 UcxWorker::UcxWorker(int rank, int size, Bell& bell) : rank_(rank), bell_(bell), peers_(size) {
+  // What UCX would log about lost peers, our own errors say with names.
+  if (std::getenv("UCX_LOG_LEVEL") == nullptr) ucs_global_opts_set_value("LOG_LEVEL", "fatal");
   ucp_config_t* config = nullptr;
   check_start(ucp_config_read(nullptr, nullptr, &config), "read its configuration");
   // Ranks of one host have our own shared memory; UCX's would leave files in /dev/shm behind a killed rank.
