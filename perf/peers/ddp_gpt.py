@@ -32,8 +32,8 @@ class Block(nn.Module):
         self.c_fc = nn.Linear(width, 4 * width)
         self.mlp_c_proj = nn.Linear(4 * width, width)
         self.gelu = nn.GELU(approximate="tanh")
-        later = torch.ones(options.seq_length, options.seq_length, dtype=torch.bool).triu(1)
-        self.register_buffer("later", later, persistent=False)
+        # No buffer: DistributedDataParallel would send it from rank 0 in every step.
+        self.later = torch.ones(options.seq_length, options.seq_length, dtype=torch.bool).triu(1)
 
     def attention(self, x):
         batch, sequence, width = x.shape
@@ -58,7 +58,7 @@ class Gpt(nn.Module):
         self.wpe = nn.Embedding(options.seq_length, options.hidden)
         self.blocks = nn.ModuleList(Block(options) for _ in range(options.layers))
         self.ln_f = nn.LayerNorm(options.hidden)
-        self.register_buffer("positions", torch.arange(options.seq_length), persistent=False)
+        self.positions = torch.arange(options.seq_length)
         for name, parameter in self.named_parameters():
             if parameter.dim() >= 2:
                 nn.init.normal_(parameter, std=0.02)

@@ -4,7 +4,7 @@
 #include <ucs/config/global_opts.h>
 
 #include <cstdlib>
-#include <cstring>
+#include <utility>
 
 #include "core/fail.hpp"
 #include "stretto/stream.hpp"
@@ -96,15 +96,25 @@ bool UcxWorker::progress() {
 }
 
 void UcxWorker::give_up(int peer, std::vector<void*> requests) {
-  const std::lock_guard lock(mutex_);
-  for (void* request : requests) ucp_request_cancel(worker_, request);
-  if (peers_[peer].endpoint != nullptr) close_endpoint(peers_[peer].endpoint);
-  peers_[peer].endpoint = nullptr;
-  peers_[peer].failure = UCS_ERR_CANCELED;
-  const double deadline = now_seconds() + 5;
-  for (void* request : requests) {
-    while (ucp_request_check_status(request) == UCS_INPROGRESS && now_seconds() < deadline) ucp_worker_progress(worker_);
-    ucp_request_free(request);
+  {
+    const std::lock_guard lock(mutex_);
+    for (void* request : requests) ucp_request_cancel(worker_, request);
+  }
+  // Receives end at once, sends with the handshake or the loss of the peer. Closing the endpoint in mid-handshake would end
+  // them too, but UCX 1.13 can abort the process then; so that comes last.
+  const double patience = now_seconds() + 1;
+  while (!requests.empty()) {
+    const std::lock_guard lock(mutex_);
+    ucp_worker_progress(worker_);
+    if (now_seconds() > patience && peers_[peer].endpoint != nullptr) {
+      close_endpoint(std::exchange(peers_[peer].endpoint, nullptr));
+      peers_[peer].failure = UCS_ERR_CANCELED;
+    }
+    std::erase_if(requests, [](void* request) {
+      const bool ended = ucp_request_check_status(request) != UCS_INPROGRESS;
+      if (ended) ucp_request_free(request);
+      return ended;
+    });
   }
 }
 
