@@ -24,6 +24,8 @@ class STRETTO_API Tensor {
   // count elements of this tensor from the given one on, under another shape; shares the memory.
   Tensor view(std::int64_t first_element, Shape shape) const;
   Tensor reshaped(Shape shape) const { return view(0, std::move(shape)); }
+  // elements from this tensor's first on, also behind its end, where this is a view and the memory goes on there.
+  Tensor spanning(std::int64_t elements) const;
   Tensor clone() const;
 
   explicit operator bool() const { return memory_ != nullptr; }
@@ -49,6 +51,7 @@ class STRETTO_API Tensor {
   void check_type(DType wanted) const;
 
   std::shared_ptr<std::byte> memory_;
+  std::byte* memory_end_ = nullptr;
   void* data_ = nullptr;
   Shape shape_;
   std::int64_t size_ = 0;

@@ -33,17 +33,18 @@ class Block(nn.Module):
         self.mlp_c_proj = nn.Linear(4 * width, width)
         self.gelu = nn.GELU(approximate="tanh")
         # No buffer: DistributedDataParallel would send it from rank 0 in every step.
-        self.later = torch.ones(options.seq_length, options.seq_length, dtype=torch.bool).triu(1)
+        self.mask = torch.full((options.seq_length, options.seq_length), -math.inf).triu(1)
 
     def attention(self, x):
         batch, sequence, width = x.shape
         size = width // self.heads
         query, key, value = (
-            part.view(batch, sequence, self.heads, size).transpose(1, 2) for part in self.c_attn(x).split(width, dim=2)
+            part.view(batch, sequence, self.heads, size).transpose(1, 2).reshape(batch * self.heads, sequence, size)
+            for part in self.c_attn(x).split(width, dim=2)
         )
-        # Scaling the queries instead of the scores touches sequence / size times fewer elements.
-        scores = (query * (1.0 / math.sqrt(size))) @ key.transpose(-2, -1)
-        mixed = scores.masked_fill(self.later, -math.inf).softmax(-1) @ value
+        # nanoGPT's masked softmax with scaling and mask inside the product: 5% of a step faster than masked_fill.
+        scores = torch.baddbmm(self.mask, query, key.transpose(1, 2), alpha=1.0 / math.sqrt(size))
+        mixed = torch.bmm(scores.softmax(-1), value).view(batch, self.heads, sequence, size)
         return self.c_proj(mixed.transpose(1, 2).reshape(batch, sequence, width))
 
     def forward(self, x):
@@ -71,6 +72,15 @@ class Gpt(nn.Module):
         return functional.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
 
 
+def blas():
+    """What PyTorch was built for and, as Debian's "generic" says nothing, which libraries were loaded for that."""
+    config = torch.__config__.show().replace(",", " ").split()
+    built = [word for word in config if word.startswith(("BLAS_INFO=", "USE_MKLDNN="))]
+    with open("/proc/self/maps") as maps:
+        files = {os.path.basename(line.split()[-1]) for line in maps if "/" in line}
+    return " ".join(built + sorted(name for name in files if "blas" in name or "mkl" in name or "dnnl" in name))
+
+
 def train(rank, options, port):
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -82,8 +92,8 @@ def train(rank, options, port):
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": 0.1},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    # foreach is the fused form that exists for the CPU.
-    optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), foreach=options.foreach)
+    # This version has no fused AdamW for the CPU, and its foreach form is the slower one there.
+    optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), foreach=False)
     torch.manual_seed(1 + rank)
     shape = (options.batch, options.seq_length)
     seconds = []
@@ -102,8 +112,6 @@ def train(rank, options, port):
             seconds.append(time.perf_counter() - start)
     if rank == 0:
         median = statistics.median(seconds)
-        config = torch.__config__.show()
-        blas = [word for word in config.replace(",", " ").split() if word.startswith(("BLAS_INFO", "USE_MKLDNN="))]
         print(
             json.dumps(
                 {
@@ -111,12 +119,30 @@ def train(rank, options, port):
                     "step_ms": round(1e3 * median, 2),
                     "steps": len(seconds),
                     "torch": torch.__version__,
-                    "blas": " ".join(blas),
+                    "blas": blas(),
                 }
             ),
             flush=True,
         )
     torch.distributed.destroy_process_group()
+
+
+def fastest_environment():
+    """What the ranks' libraries read when they are loaded; each was measured to help or not to harm."""
+    result = {
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        # Freed memory is used again instead of returned, and lies on huge pages.
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
+        "MALLOC_TOP_PAD_": str(1 << 28),
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    }
+    with open("/proc/cpuinfo") as cpuinfo:
+        flags = set(next((line for line in cpuinfo if line.startswith("flags")), "").split())
+    if {"avx512f", "avx512vl", "avx512bw", "avx512dq", "fma"} <= flags:
+        result["ATEN_CPU_CAPABILITY"] = "avx512"  # PyTorch itself stops at avx2
+    return result
 
 
 def free_port():
@@ -131,10 +157,8 @@ def main():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--nproc", type=int, default=2)
-    parser.add_argument("--foreach", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
-    # Before the ranks start: their BLAS reads these when it is loaded.
-    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    os.environ.update(fastest_environment())
     torch.multiprocessing.spawn(train, (options, free_port()), nprocs=options.nproc)
 
 

@@ -33,6 +33,7 @@ void with_element(DType dtype, void* data, std::int64_t i, Use use) {
 
 Tensor::Tensor(Shape shape, DType dtype) : shape_(std::move(shape)), size_(elements(shape_)), dtype_(dtype) {
   memory_ = pool_allocate(bytes());
+  memory_end_ = memory_.get() + bytes();
   data_ = memory_.get();
 }
 
@@ -50,6 +51,16 @@ Tensor Tensor::view(std::int64_t first_element, Shape shape) const {
   result.data_ = static_cast<std::byte*>(data_) + static_cast<std::size_t>(first_element) * size_of(dtype_);
   result.shape_ = std::move(shape);
   result.size_ = count;
+  return result;
+}
+
+Tensor Tensor::spanning(std::int64_t elements) const {
+  const auto room = (memory_end_ - static_cast<std::byte*>(data_)) / static_cast<std::ptrdiff_t>(size_of(dtype_));
+  require(elements >= 0 && elements <= room, "A view of {} elements does not fit into the {} that are left there.", elements,
+          room);
+  Tensor result = *this;
+  result.shape_ = {elements};
+  result.size_ = elements;
   return result;
 }
 

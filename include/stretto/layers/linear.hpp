@@ -1,0 +1,62 @@
+#pragma once
+#include "stretto/layers/parameter.hpp"
+
+// Linear layers divided over a tensor-parallel group (Megatron-LM; Shoeybi et al. 2019). x: [tokens, in]; y = x W^T + b:
+// [tokens, out]. A column-parallel layer followed by a row-parallel one needs one all-reduce of [tokens, hidden] forward and
+// one backward: together with the other such pair of a transformer block 8 tokens hidden (t-1)/t elements are sent per rank,
+// layer and microbatch.
+namespace stretto {
+
+// What the layers of a rank share: its tensor-parallel group, and the stream on which the group communicates beside
+// computation.
+struct TensorParallel {
+  Communicator group;
+  Stream stream = Stream::inline_();
+
+  // Sums a tensor over the group, in the caller's thread.
+  void sum(const Tensor& tensor, const char* tag) const;
+  // The same on the stream: wait before reading the tensor.
+  Work start_sum(const Tensor& tensor, const char* tag) const;
+};
+
+// Rank r holds a share of the outputs. The output features may consist of several parts of equal length (q, k and v), each
+// of which is divided. Weight: global [parts, out / parts, in], bias [parts, out / parts]; without the first dimension where
+// there is one part.
+class STRETTO_API ColumnParallelLinear {
+ public:
+  ColumnParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out, int parts,
+                       Initial weight, const TensorParallel& tensor_parallel);
+
+  Tensor forward(const Tensor& x) const;  // [tokens, this rank's share of out]
+  Tensor product(const Tensor& x) const;  // the same without the bias, for who fuses its addition
+  const Tensor& bias() const { return bias_->value; }
+  // dx = dy W: this rank's part of a sum over the group, which the caller starts.
+  Tensor backward_input(const Tensor& dy) const;
+  void backward_weight(const Tensor& x, const Tensor& dy) const;
+  std::vector<Parameter*> parameters() const { return {weight_, bias_}; }
+
+ private:
+  Parameter* weight_;
+  Parameter* bias_;
+};
+
+// Rank r holds a share of the inputs. Weight: global [out, in]; bias [out] is added once, after the sum.
+class STRETTO_API RowParallelLinear {
+ public:
+  RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out, Initial weight,
+                    const TensorParallel& tensor_parallel);
+
+  // x: [tokens, this rank's share of in]; the result is complete on every rank.
+  Tensor forward(const Tensor& x) const;
+  // dy is the same on every rank; the result is this rank's share of dx, complete.
+  Tensor backward_input(const Tensor& dy) const;
+  void backward_weight(const Tensor& x, const Tensor& dy) const;
+  std::vector<Parameter*> parameters() const { return {weight_, bias_}; }
+
+ private:
+  TensorParallel tensor_parallel_;
+  Parameter* weight_;
+  Parameter* bias_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,99 @@
+#pragma once
+#include <functional>
+
+#include "stretto/layers/linear.hpp"
+
+// The blocks of GPT-2 (Radford et al. 2019): layer norm first, GELU, causal attention. Activations are [batch * sequence,
+// hidden]. A layer keeps nothing between forward and backward: what backward needs is in a Saved that the caller holds, so
+// that several microbatches may be under way.
+namespace stretto {
+
+struct TransformerShape {
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t layers = 0;  // of the whole model: projections into the residual begin smaller by sqrt(2 layers)
+  std::int64_t mlp_factor = 4;
+  double norm_epsilon = 1e-5;
+};
+
+// Told of every parameter whose gradient has become complete.
+using GradientReady = std::function<void(const Parameter&)>;
+
+class STRETTO_API LayerNorm {
+ public:
+  LayerNorm(Parameters& parameters, const std::string& name, std::int64_t hidden, double epsilon);
+  struct Saved {
+    Tensor x, mean, rstd;
+  };
+  Tensor forward(const Tensor& x, Saved& saved) const;
+  // dx += the gradient with respect to x. Every rank of a tensor-parallel group computes the same.
+  void backward(const Tensor& dy, const Saved& saved, const Tensor& dx) const;
+  std::vector<Parameter*> parameters() const { return {gamma_, beta_}; }
+
+ private:
+  Parameter* gamma_;
+  Parameter* beta_;
+  double epsilon_;
+};
+
+// x + proj(attention(qkv(norm(x)))): every rank of the tensor-parallel group has heads / t of the heads.
+class STRETTO_API AttentionLayer {
+ public:
+  AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
+                 const TransformerShape& shape, const TensorParallel& tensor_parallel);
+  struct Saved {
+    LayerNorm::Saved norm;
+    Tensor normed, qkv, attended, log_sum_exp;
+    std::int64_t batch = 0, sequence = 0;
+  };
+  Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved) const;
+  // dx comes as the gradient of the result and becomes that of x. The sum over the group travels while the weights'
+  // gradients are computed.
+  void backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const;
+
+ private:
+  TensorParallel tensor_parallel_;
+  std::int64_t local_heads_;
+  std::int64_t head_size_;
+  LayerNorm norm_;
+  ColumnParallelLinear qkv_;
+  RowParallelLinear projection_;
+};
+
+// x + proj(gelu(fc(norm(x))))
+class STRETTO_API MlpLayer {
+ public:
+  MlpLayer(Parameters& parameters, const std::string& norm_name, const std::string& name, const TransformerShape& shape,
+           const TensorParallel& tensor_parallel);
+  struct Saved {
+    LayerNorm::Saved norm;
+    Tensor normed, before_gelu, after_gelu;
+  };
+  Tensor forward(const Tensor& x, Saved& saved) const;
+  void backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const;
+
+ private:
+  TensorParallel tensor_parallel_;
+  LayerNorm norm_;
+  ColumnParallelLinear fc_;
+  RowParallelLinear projection_;
+};
+
+class STRETTO_API TransformerBlock {
+ public:
+  // Parameters get GPT-2's names: prefix "h.0." gives "h.0.ln_1.weight", "h.0.attn.c_attn.weight" and so on.
+  TransformerBlock(Parameters& parameters, const std::string& prefix, const TransformerShape& shape,
+                   const TensorParallel& tensor_parallel);
+  struct Saved {
+    AttentionLayer::Saved attention;
+    MlpLayer::Saved mlp;
+  };
+  Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved) const;
+  void backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const;
+
+ private:
+  AttentionLayer attention_;
+  MlpLayer mlp_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,119 @@
+#include "stretto/layers/linear.hpp"
+
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+namespace {
+
+using kernels::Transpose;
+
+// y = x W^T; a weight of several parts is a matrix with its parts below each other.
+Tensor times_transposed(const Tensor& x, const Tensor& weight) {
+  Tensor y({x.rows(), weight.rows()}, x.dtype());
+  kernels::gemm(x, Transpose::no, weight, Transpose::yes, y);
+  return y;
+}
+
+Tensor times(const Tensor& dy, const Tensor& weight) {
+  Tensor dx({dy.rows(), weight.columns()}, dy.dtype());
+  kernels::gemm(dy, Transpose::no, weight, Transpose::no, dx);
+  return dx;
+}
+
+void add_weight_gradients(const Tensor& x, const Tensor& dy, const Parameter& weight, const Parameter& bias) {
+  kernels::gemm(dy, Transpose::yes, x, Transpose::no, weight.gradient, true);
+  kernels::add_column_sums(dy, bias.gradient);
+}
+
+}  // namespace
+
+void TensorParallel::sum(const Tensor& tensor, const char* tag) const {
+  if (group.size() > 1) group.all_reduce(tensor, ReduceOp::sum, Stream::inline_(), {.tag = tag});
+}
+
+Work TensorParallel::start_sum(const Tensor& tensor, const char* tag) const {
+  if (group.size() == 1) return {};
+  return group.all_reduce(tensor, ReduceOp::sum, stream, {.tag = tag});
+}
+
+ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in,
+                                           std::int64_t out, int parts, Initial weight,
+                                           const TensorParallel& tensor_parallel) {
+  const std::int64_t part = out / parts;
+  const auto [first, count] = share_of(part, tensor_parallel.group.size(), tensor_parallel.group.rank());
+  // One part needs no dimension of its own.
+  const auto shape = [&](Shape each) {
+    if (parts > 1) each.insert(each.begin(), parts);
+    return each;
+  };
+  const auto begin = [&](Shape each) {
+    if (parts > 1) each.insert(each.begin(), 0);
+    return each;
+  };
+  weight_ = &parameters.add({.name = name + ".weight",
+                             .global_shape = shape({part, in}),
+                             .first = begin({first, 0}),
+                             .extents = shape({count, in}),
+                             .replicated_over = {Axis::data},
+                             .sum_gradient_over = {Axis::data},
+                             .initial = weight});
+  bias_ = &parameters.add({.name = name + ".bias",
+                           .global_shape = shape({part}),
+                           .first = begin({first}),
+                           .extents = shape({count}),
+                           .replicated_over = {Axis::data},
+                           .sum_gradient_over = {Axis::data},
+                           .initial = {},
+                           .decays = false});
+}
+
+Tensor ColumnParallelLinear::product(const Tensor& x) const { return times_transposed(x, weight_->value); }
+
+Tensor ColumnParallelLinear::forward(const Tensor& x) const {
+  Tensor y = product(x);
+  kernels::add_bias(y, bias_->value);
+  return y;
+}
+
+Tensor ColumnParallelLinear::backward_input(const Tensor& dy) const { return times(dy, weight_->value); }
+
+void ColumnParallelLinear::backward_weight(const Tensor& x, const Tensor& dy) const {
+  add_weight_gradients(x, dy, *weight_, *bias_);
+}
+
+RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out,
+                                     Initial weight, const TensorParallel& tensor_parallel)
+    : tensor_parallel_(tensor_parallel) {
+  const auto [first, count] = share_of(in, tensor_parallel.group.size(), tensor_parallel.group.rank());
+  weight_ = &parameters.add({.name = name + ".weight",
+                             .global_shape = {out, in},
+                             .first = {0, first},
+                             .extents = {out, count},
+                             .replicated_over = {Axis::data},
+                             .sum_gradient_over = {Axis::data},
+                             .initial = weight});
+  // Every rank sees the whole dy, so its gradient is complete on each.
+  bias_ = &parameters.add({.name = name + ".bias",
+                           .global_shape = {out},
+                           .first = {0},
+                           .extents = {out},
+                           .replicated_over = {Axis::data, Axis::tensor},
+                           .sum_gradient_over = {Axis::data},
+                           .initial = {},
+                           .decays = false});
+}
+
+Tensor RowParallelLinear::forward(const Tensor& x) const {
+  Tensor y = times_transposed(x, weight_->value);
+  tensor_parallel_.sum(y, "row-parallel forward");
+  kernels::add_bias(y, bias_->value);
+  return y;
+}
+
+Tensor RowParallelLinear::backward_input(const Tensor& dy) const { return times(dy, weight_->value); }
+
+void RowParallelLinear::backward_weight(const Tensor& x, const Tensor& dy) const {
+  add_weight_gradients(x, dy, *weight_, *bias_);
+}
+
+}  // namespace stretto

@@ -1,0 +1,64 @@
+#include "stretto/layers/optimizer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+
+double gradient_norm(const Parameters& parameters, const Mesh& mesh) {
+  double squares = 0;
+  for (const auto& parameter : parameters.all()) {
+    const bool counted_elsewhere = parameter->is_replicated_over(Axis::tensor) && mesh.tensor.rank() != 0;
+    if (!counted_elsewhere) squares += kernels::sum_of_squares(parameter->gradient);
+  }
+  if (mesh.tensor.size() > 1) {
+    mesh.tensor.all_reduce(&squares, &squares, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "gradient norm"});
+  }
+  return std::sqrt(squares);
+}
+
+AdamWOptimizer::AdamWOptimizer(Parameters& parameters, const Options& options) : parameters_(parameters), options_(options) {
+  const DType accumulator = kernels::accumulator(parameters.compute_type());
+  for (const auto& parameter : parameters.all()) {
+    const bool own_master = parameter->value.dtype() != accumulator;
+    states_.push_back({own_master ? Tensor(parameter->extents, accumulator) : parameter->value,
+                       Tensor::zeros(parameter->extents, accumulator), Tensor::zeros(parameter->extents, accumulator)});
+  }
+  adopt_values();
+}
+
+void AdamWOptimizer::step(double lr, double gradient_scale) {
+  ++steps_;
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    const Parameter& parameter = *parameters_.all()[i];
+    const kernels::AdamW options{.lr = lr,
+                                 .beta1 = options_.beta1,
+                                 .beta2 = options_.beta2,
+                                 .epsilon = options_.epsilon,
+                                 .weight_decay = parameter.decays ? options_.weight_decay : 0,
+                                 .step = steps_,
+                                 .gradient_scale = gradient_scale};
+    kernels::adamw(options, parameter.gradient, states_[i].master, states_[i].m, states_[i].v, parameter.value);
+  }
+}
+
+void AdamWOptimizer::restore(std::int64_t steps) {
+  steps_ = steps;
+  for (std::size_t i = 0; i < states_.size(); ++i) kernels::convert(states_[i].master, parameters_.all()[i]->value);
+}
+
+void AdamWOptimizer::adopt_values() {
+  for (std::size_t i = 0; i < states_.size(); ++i) kernels::convert(parameters_.all()[i]->value, states_[i].master);
+}
+
+double CosineSchedule::at(std::int64_t step) const {
+  if (step < warmup_steps) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
+  const auto span = static_cast<double>(std::max<std::int64_t>(1, total_steps - warmup_steps));
+  const double progress = std::min(1.0, static_cast<double>(step - warmup_steps) / span);
+  return floor + (peak - floor) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
+}
+
+}  // namespace stretto

@@ -1,0 +1,116 @@
+#include "stretto/layers/parameter.hpp"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "core/fail.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+namespace {
+
+// The finaliser of SplitMix64 (Steele et al. 2014): a bijection that mixes all bits.
+std::uint64_t mixed(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
+std::uint64_t key_of(std::uint64_t seed, const std::string& stream) {
+  return XXH3_64bits_withSeed(stream.data(), stream.size(), seed);
+}
+
+double uniform_at(std::uint64_t key, std::uint64_t index) {
+  return static_cast<double>(mixed(key + (index + 1) * 0x9e3779b97f4a7c15U) >> 11) * 0x1p-53;
+}
+
+double normal_at(std::uint64_t key, std::uint64_t index) {  // Box & Muller 1958
+  const double radius = std::sqrt(-2 * std::log(1 - uniform_at(key, 2 * index)));
+  return radius * std::cos(2 * std::numbers::pi * uniform_at(key, 2 * index + 1));
+}
+
+std::int64_t product(const Shape& shape) {
+  std::int64_t result = 1;
+  for (const std::int64_t extent : shape) result *= extent;
+  return result;
+}
+
+}  // namespace
+
+double random_uniform(std::uint64_t seed, const std::string& stream, std::uint64_t index) {
+  return uniform_at(key_of(seed, stream), index);
+}
+double random_normal(std::uint64_t seed, const std::string& stream, std::uint64_t index) {
+  return normal_at(key_of(seed, stream), index);
+}
+
+bool Parameter::is_replicated_over(Axis axis) const {
+  return std::find(replicated_over.begin(), replicated_over.end(), axis) != replicated_over.end();
+}
+
+Share share_of(std::int64_t count, int parts, int i) {
+  const std::int64_t quotient = count / parts;
+  const std::int64_t rest = count % parts;
+  return {quotient * i + std::min<std::int64_t>(i, rest), quotient + (i < rest ? 1 : 0)};
+}
+
+Parameter& Parameters::add(Parameter parameter) {
+  ensure(!gradients_, "Parameter {} is added after allocate().", parameter.name);
+  all_.push_back(std::make_unique<Parameter>(std::move(parameter)));
+  return *all_.back();
+}
+
+void Parameters::allocate(DType compute_type) {
+  compute_type_ = compute_type;
+  const Tensor values({local_elements()}, compute_type);
+  gradients_ = Tensor::zeros({local_elements()}, kernels::accumulator(compute_type));
+  std::int64_t from_front = 0;
+  std::int64_t from_back = local_elements();
+  for (const auto& parameter : all_) {
+    const std::int64_t elements = product(parameter->extents);
+    parameter->value = values.view(from_front, parameter->extents);
+    from_front += elements;
+    from_back -= elements;
+    parameter->gradient = gradients_.view(from_back, parameter->extents);
+  }
+}
+
+void Parameters::initialise(std::uint64_t seed) {
+  for (const auto& parameter : all_) {
+    const std::uint64_t key = key_of(seed, parameter->name);
+    const auto [mean, deviation] = parameter->initial;
+    for_each_run(parameter->global_shape, parameter->first, parameter->extents,
+                 [&](std::int64_t here, std::int64_t whole, std::int64_t count) {
+                   for (std::int64_t i = 0; i < count; ++i) {
+                     const double noise =
+                         deviation == 0 ? 0 : deviation * normal_at(key, static_cast<std::uint64_t>(whole + i));
+                     parameter->value.set(here + i, mean + noise);
+                   }
+                 });
+  }
+}
+
+void Parameters::zero_gradients() { gradients_.zero(); }
+
+std::size_t Parameters::index_of(const Parameter& parameter) const {
+  const auto found = std::find_if(all_.begin(), all_.end(), [&](const auto& each) { return each.get() == &parameter; });
+  ensure(found != all_.end(), "Parameter {} is not among these.", parameter.name);
+  return static_cast<std::size_t>(found - all_.begin());
+}
+
+std::int64_t Parameters::global_elements() const {
+  std::int64_t sum = 0;
+  for (const auto& parameter : all_) sum += product(parameter->global_shape);
+  return sum;
+}
+
+std::int64_t Parameters::local_elements() const {
+  std::int64_t sum = 0;
+  for (const auto& parameter : all_) sum += product(parameter->extents);
+  return sum;
+}
+
+}  // namespace stretto

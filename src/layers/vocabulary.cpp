@@ -1,0 +1,76 @@
+#include "stretto/layers/vocabulary.hpp"
+
+#include <cmath>
+
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+
+using kernels::Transpose;
+
+VocabularyParallelTable::VocabularyParallelTable(Parameters& parameters, const std::string& name, std::int64_t vocabulary,
+                                                 std::int64_t hidden, Initial initial, const TensorParallel& tensor_parallel)
+    : tensor_parallel_(tensor_parallel) {
+  const auto [first, count] = share_of(vocabulary, tensor_parallel.group.size(), tensor_parallel.group.rank());
+  table_ = &parameters.add({.name = name + ".weight",
+                            .global_shape = {vocabulary, hidden},
+                            .first = {first, 0},
+                            .extents = {count, hidden},
+                            .replicated_over = {Axis::data},
+                            .sum_gradient_over = {Axis::data},
+                            .initial = initial});
+}
+
+Tensor VocabularyParallelTable::embed(const std::int32_t* tokens, std::int64_t count) const {
+  Tensor y({count, table_->value.columns()}, table_->value.dtype());
+  kernels::embedding_forward(tokens, first(), table_->value, y);
+  tensor_parallel_.sum(y, "embedding forward");
+  return y;
+}
+
+void VocabularyParallelTable::embed_backward(const std::int32_t* tokens, const Tensor& dy) const {
+  kernels::embedding_backward(tokens, first(), dy, table_->gradient);
+}
+
+Tensor VocabularyParallelTable::logits(const Tensor& x) const {
+  Tensor result({x.rows(), table_->value.rows()}, x.dtype());
+  kernels::gemm(x, Transpose::no, table_->value, Transpose::yes, result);
+  return result;
+}
+
+Tensor VocabularyParallelTable::logits_backward_input(const Tensor& dlogits) const {
+  Tensor dx({dlogits.rows(), table_->value.columns()}, dlogits.dtype());
+  kernels::gemm(dlogits, Transpose::no, table_->value, Transpose::no, dx);
+  return dx;
+}
+
+void VocabularyParallelTable::logits_backward_weight(const Tensor& x, const Tensor& dlogits) const {
+  kernels::gemm(dlogits, Transpose::yes, x, Transpose::no, table_->gradient, true);
+}
+
+double VocabularyParallelCrossEntropy::forward(const Tensor& logits, const std::int32_t* targets, std::int64_t first,
+                                               Saved& saved) const {
+  const std::int64_t rows = logits.rows();
+  const DType accumulator = kernels::accumulator(logits.dtype());
+  saved.row_max = Tensor({rows}, accumulator);
+  kernels::row_max(logits, saved.row_max);
+  if (tensor_parallel_.group.size() > 1) {
+    tensor_parallel_.group.all_reduce(saved.row_max, ReduceOp::max, Stream::inline_(), {.tag = "cross entropy max"});
+  }
+  const Tensor sums({2, rows}, accumulator);
+  saved.sum_exp = sums.view(0, {rows});
+  const Tensor target_logit = sums.view(rows, {rows});
+  kernels::cross_entropy_forward(logits, targets, first, saved.row_max, saved.sum_exp, target_logit);
+  tensor_parallel_.sum(sums, "cross entropy sums");
+  double loss = 0;
+  for (std::int64_t row = 0; row < rows; ++row)
+    loss += std::log(saved.sum_exp.at(row)) + saved.row_max.at(row) - target_logit.at(row);
+  return loss;
+}
+
+void VocabularyParallelCrossEntropy::backward(const Tensor& logits, const std::int32_t* targets, std::int64_t first,
+                                              const Saved& saved, double factor) const {
+  kernels::cross_entropy_backward(logits, targets, first, saved.row_max, saved.sum_exp, factor);
+}
+
+}  // namespace stretto
