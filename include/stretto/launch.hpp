@@ -27,7 +27,7 @@ STRETTO_API Communicator connect();
 
 // The same with everything given: where rank 0 is met, and a secret that all ranks share. Rank 0 may bring the socket on
 // which it listens already.
-struct MeetingPoint {
+struct STRETTO_API MeetingPoint {
   std::string host = "127.0.0.1";
   int port = 0;
   std::string secret;

@@ -13,7 +13,7 @@
 // streams.
 namespace stretto {
 
-struct Record {
+struct STRETTO_API Record {
   std::uint64_t sequence = 0;  // counts this rank's operations, of all communicators
   Collective collective = Collective::all_reduce;
   Algorithm algorithm = Algorithm::automatic;  // the one that was chosen
@@ -28,7 +28,7 @@ struct Record {
   std::string to_string() const;  // one line
 };
 
-struct Traffic {  // sums over records
+struct STRETTO_API Traffic {  // sums over records
   std::uint64_t operations = 0;
   std::uint64_t bytes_sent = 0;
   double busy_seconds = 0;     // between start and end; operations on several streams count each

@@ -1,4 +1,7 @@
 #pragma once
+// The C interface is enough; the C++ bindings of old would want to be linked.
+#define OMPI_SKIP_MPICXX 1   // NOLINT(readability-identifier-naming): Open MPI's name
+#define MPICH_SKIP_MPICXX 1  // NOLINT(readability-identifier-naming): MPICH's name
 #include <mpi.h>
 #include <unistd.h>
 

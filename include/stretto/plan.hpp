@@ -61,7 +61,7 @@ struct Lane {
   std::vector<std::size_t> round_ends;  // steps [round_ends[i-1], round_ends[i]) are round i
 };
 
-struct Plan {
+struct STRETTO_API Plan {
   Collective collective = Collective::all_reduce;
   Algorithm algorithm = Algorithm::automatic;
   int rank = 0;

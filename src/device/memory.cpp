@@ -35,8 +35,11 @@ class Pool {
       blocks.pop_back();
       return block;
     }
-    void* block = std::aligned_alloc(bytes >= huge_page ? huge_page : alignment, bytes);
-    if (block == nullptr) fail(ErrorCode::unavailable, "Cannot allocate {} bytes of memory.", bytes);
+    void* block = nullptr;
+    if (posix_memalign(&block, bytes >= huge_page ? huge_page : alignment, bytes) != 0) {
+      use_.bytes -= bytes;
+      fail(ErrorCode::unavailable, "Cannot allocate {} bytes of memory.", bytes);
+    }
     if (bytes >= huge_page) madvise(block, bytes, MADV_HUGEPAGE);
     return static_cast<std::byte*>(block);
   }

@@ -119,9 +119,9 @@ TEST_P(AttentionSizes, ForwardAndBackwardMatchTheDefinition) {
 // 300 and 515 tokens need more than one block of keys.
 INSTANTIATE_TEST_SUITE_P(Ragged, AttentionSizes,
                          testing::Combine(testing::Values(1, 5, 64, 65, 130, 300, 515), testing::Values(1, 8, 33, 64)),
-                         [](const auto& info) {
-                           return "sequence_" + std::to_string(std::get<0>(info.param)) + "_head_size_" +
-                                  std::to_string(std::get<1>(info.param));
+                         [](const auto& parameter) {
+                           return "sequence_" + std::to_string(std::get<0>(parameter.param)) + "_head_size_" +
+                                  std::to_string(std::get<1>(parameter.param));
                          });
 
 // Scores far beyond the range of exp, and rising from block to block, which makes every block correct the sums before it.

@@ -9,7 +9,7 @@ namespace stretto {
 
 // What the layers of a rank share: its tensor-parallel group, and the stream on which the group communicates beside
 // computation.
-struct TensorParallel {
+struct STRETTO_API TensorParallel {
   Communicator group;
   Stream stream = Stream::inline_();
 

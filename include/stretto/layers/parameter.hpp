@@ -18,7 +18,7 @@ struct Initial {
 
 // What is to be known of a parameter. Initialisation, gradient sums, the gradient's norm, the optimizer and checkpoints read
 // it here instead of working it out again.
-struct Parameter {
+struct STRETTO_API Parameter {
   std::string name;  // global: "h.0.attn.c_attn.weight"
   Shape global_shape;
   Shape first;  // this rank's slice begins here in every dimension; its extents are value.shape()

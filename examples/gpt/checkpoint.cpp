@@ -1,0 +1,154 @@
+#include "checkpoint.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "fail.hpp"
+#include "safetensors.hpp"
+
+namespace gpt {
+
+using namespace stretto;
+namespace fs = std::filesystem;
+
+namespace {
+
+// The undivided tensor at tensor rank 0; elsewhere nothing. Slices are added into zeros: exact, and it needs no knowledge of
+// the others' slices.
+Tensor whole(const Parameter& parameter, const Tensor& slice, const Mesh& mesh) {
+  if (mesh.tensor.size() == 1) return slice;
+  const Tensor sum = Tensor::zeros(parameter.global_shape, slice.dtype());
+  if (!parameter.is_replicated_over(Axis::tensor) || mesh.tensor.rank() == 0) {
+    for_each_run(parameter.global_shape, parameter.first, parameter.extents,
+                 [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+                   sum.view(to, {count}).copy_from(slice.view(from, {count}));
+                 });
+  }
+  mesh.tensor.reduce(sum.raw(), sum.raw(), sum.size(), sum.dtype(), ReduceOp::sum, 0, Stream::inline_(),
+                     {.tag = "checkpoint"});
+  return sum;
+}
+
+struct Section {  // a file of the checkpoint: one tensor of each parameter's state, or several
+  const char* file;
+  std::vector<std::pair<const char*, Tensor AdamWOptimizer::State::*>> tensors;  // prefix of the name, which
+};
+
+const std::vector<Section>& sections() {
+  static const std::vector<Section> list = {
+      {"model.safetensors", {{"", &AdamWOptimizer::State::master}}},
+      {"optimizer.safetensors", {{"m.", &AdamWOptimizer::State::m}, {"v.", &AdamWOptimizer::State::v}}},
+  };
+  return list;
+}
+
+void write_section(Trainer& trainer, const Section& section, const fs::path& directory, std::int64_t step) {
+  const auto& parameters = trainer.parameters().all();
+  const auto& states = trainer.optimizer().states();
+  const bool writes = trainer.mesh().world.rank() == 0;
+  std::unique_ptr<SafetensorsWriter> writer;
+  if (writes) {
+    std::vector<TensorEntry> entries;
+    for (const auto& [prefix, which] : section.tensors) {
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        entries.push_back(
+            {prefix + parameters[i]->name, safetensors_type((states[i].*which).dtype()), parameters[i]->global_shape});
+      }
+    }
+    writer = std::make_unique<SafetensorsWriter>(
+        directory / section.file, entries,
+        std::map<std::string, std::string>{{"format", "pt"},
+                                           {"step", std::to_string(step)},
+                                           {"optimizer_steps", std::to_string(trainer.optimizer().steps())}});
+  }
+  for (const auto& [prefix, which] : section.tensors) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Tensor tensor = whole(*parameters[i], states[i].*which, trainer.mesh());
+      if (writes) writer->write(tensor.raw(), tensor.bytes());
+    }
+  }
+  if (writes) writer->finish();
+}
+
+// Replaces a small file at once or not at all.
+void replace_file(const fs::path& path, const std::string& text) {
+  const fs::path fresh = path.string() + ".new";
+  std::ofstream out(fresh);
+  out << text << '\n';
+  out.close();
+  if (!out || std::rename(fresh.c_str(), path.c_str()) != 0) {
+    fail(ErrorCode::io, "Cannot write {}: {}.", path.string(), std::strerror(errno));
+  }
+}
+
+}  // namespace
+
+void save_checkpoint(Trainer& trainer, const std::string& directory, std::int64_t step) {
+  if (trainer.mesh().data.rank() == 0) {
+    const std::string name = fmt::format("step_{:08}", step);
+    const fs::path final = fs::path(directory) / name;
+    const fs::path unfinished = fs::path(directory) / ("." + name + ".unfinished");
+    const bool writes = trainer.mesh().world.rank() == 0;
+    try {
+      if (writes) {
+        fs::remove_all(unfinished);
+        fs::create_directories(unfinished);
+      }
+      for (const Section& section : sections()) write_section(trainer, section, unfinished, step);
+      if (writes) {
+        fs::remove_all(final);
+        fs::rename(unfinished, final);
+        replace_file(fs::path(directory) / "latest", name);
+      }
+    } catch (const std::exception& error) {
+      std::error_code ignored;
+      if (writes) fs::remove_all(unfinished, ignored);
+      const auto* filesystem = dynamic_cast<const fs::filesystem_error*>(&error);
+      if (filesystem == nullptr) throw;
+      fail(ErrorCode::io, "Cannot save a checkpoint in {}: {}.", directory, filesystem->code().message());
+    }
+  }
+  trainer.mesh().world.barrier(Stream::inline_());  // nobody goes on, or ends, before it is there
+}
+
+std::string find_checkpoint(const std::string& directory) {
+  if (fs::exists(fs::path(directory) / "model.safetensors")) return directory;
+  std::ifstream latest(fs::path(directory) / "latest");
+  std::string name;
+  if (!std::getline(latest, name)) fail(ErrorCode::io, "There is no checkpoint in {}.", directory);
+  return fs::path(directory) / name;
+}
+
+std::int64_t load_checkpoint(Trainer& trainer, const std::string& checkpoint, bool with_optimizer) {
+  const auto& parameters = trainer.parameters().all();
+  const auto& states = trainer.optimizer().states();
+  std::int64_t step = 0;
+  std::int64_t optimizer_steps = 0;
+  for (const Section& section : sections()) {
+    if (!with_optimizer && &section != &sections().front()) break;
+    const SafetensorsReader reader(fs::path(checkpoint) / section.file);
+    step = std::stoll(reader.metadata("step"));
+    if (with_optimizer) optimizer_steps = std::stoll(reader.metadata("optimizer_steps"));
+    for (const auto& [prefix, which] : section.tensors) {
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        const Parameter& parameter = *parameters[i];
+        const auto saved = reader.tensor(prefix + parameter.name);
+        require(saved.shape == parameter.global_shape, "{} has {} of shape [{}], but this model's is [{}].", reader.path(),
+                parameter.name, fmt::join(saved.shape, ", "), fmt::join(parameter.global_shape, ", "));
+        const Tensor& target = states[i].*which;
+        for_each_run(parameter.global_shape, parameter.first, parameter.extents,
+                     [&](std::int64_t to, std::int64_t from, std::int64_t count) {
+                       for (std::int64_t k = 0; k < count; ++k) target.set(to + k, saved.at(from + k));
+                     });
+      }
+    }
+  }
+  trainer.optimizer().restore(optimizer_steps);
+  return step;
+}
+
+}  // namespace gpt

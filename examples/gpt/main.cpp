@@ -1,0 +1,184 @@
+// stretto-train: a GPT on the bytes of a text, data and tensor parallel.
+#include <cstdio>
+#include <cstdlib>
+
+#include "checkpoint.hpp"
+#include "fail.hpp"
+#include "options.hpp"
+#include "report.hpp"
+#include "sampling.hpp"
+#include "stretto/kernels.hpp"
+#include "stretto/stretto.hpp"
+#include "text_data.hpp"
+#ifdef STRETTO_HAVE_MPI
+#include "stretto/mpi.hpp"
+#endif
+
+namespace gpt {
+
+using namespace stretto;
+
+namespace {
+
+// FLOP/s of one rank's matrix products in the training type, while all ranks do the same: what MFU is measured against.
+double matrix_rate(const Communicator& world, DType dtype) {
+  constexpr std::int64_t n = 768;
+  const Tensor a = Tensor::zeros({n, n}, dtype);
+  const Tensor c({n, n}, dtype);
+  double best = 0;
+  world.barrier(Stream::inline_());
+  for (int round = 0; round < 6; ++round) {
+    const double from = now_seconds();
+    kernels::gemm(a, kernels::Transpose::no, a, kernels::Transpose::yes, c);
+    if (round > 0) best = std::max(best, 2.0 * n * n * n / (now_seconds() - from));
+  }
+  return best;
+}
+
+class TrainingRun {
+ public:
+  TrainingRun(const Communicator& world, const CommandLine& line)
+      : line_(line),
+        mesh_(Mesh::create(world, line.data_parallel_on(world.size()), line.tensor_parallel)),
+        data_(line.train_data, line.validation_data, line.trainer.model.sequence, line.trainer.seed),
+        trainer_(mesh_, line.trainer),
+        rank0_(world.rank() == 0),
+        reporter_(rank0_ ? line.log_dir : "", line.resume, line.log_interval) {}
+
+  void run() {
+    if (line_.resume) first_step_ = load_checkpoint(trainer_, find_checkpoint(line_.save), true);
+    if (!line_.load.empty()) load_checkpoint(trainer_, find_checkpoint(line_.load), false);
+    rate_ = matrix_rate(mesh_.world, line_.trainer.dtype);
+    describe();
+    const std::uint64_t first_operation = mesh_.world.ledger().next_sequence();
+    for (std::int64_t step = first_step_; step < line_.steps; ++step) train(step);
+    const std::vector<Record> records = mesh_.world.ledger().records(first_operation);
+    if (!line_.save.empty() && saved_at_ != line_.steps) save(line_.steps);
+    if (sampled_at_ != line_.steps || line_.steps == 0) show_sample();
+    if (rank0_) reporter_.finish(records);
+  }
+
+ private:
+  void train(std::int64_t step) {
+    const CosineSchedule schedule{line_.lr, line_.min_lr, line_.warmup, line_.steps};
+    const std::int64_t batch = line_.trainer.global_batch;
+    const Ledger& ledger = mesh_.world.ledger();
+    const std::uint64_t first_operation = ledger.next_sequence();
+    const double from = now_seconds();
+    const auto fill = [&](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
+      data_.training_window(step * batch + slot, tokens, targets);
+    };
+    const StepResult result = trainer_.step(fill, schedule.at(step));
+    if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
+      fail(ErrorCode::invalid_argument, "Step {} has loss {} and gradient norm {}; lower --lr {}.", step + 1, result.loss,
+           result.gradient_norm, line_.lr);
+    }
+
+    StepReport report;
+    report.seconds = now_seconds() - from;
+    report.traffic = ledger.traffic(first_operation);
+    report.step = step + 1;
+    report.steps = line_.steps;
+    report.loss = result.loss;
+    report.gradient_norm = result.gradient_norm;
+    report.lr = schedule.at(step);
+    const double tokens = static_cast<double>(batch * line_.trainer.model.sequence);
+    report.tokens_per_second = tokens / report.seconds;
+    report.mfu = report.tokens_per_second * line_.trainer.model.flops_per_token(trainer_.parameters().global_elements()) /
+                 (rate_ * mesh_.world.size());
+    report.memory_bytes = memory_use().peak_bytes;
+    const bool last = step + 1 == line_.steps;
+    if (last || due(line_.eval_interval, step)) report.validation_loss = validate();
+    if (rank0_) reporter_.step(report);
+    if (due(line_.save_interval, step)) save(step + 1);
+    if (due(line_.sample_interval, step)) {
+      sampled_at_ = step + 1;
+      show_sample();
+    }
+  }
+
+  static bool due(std::int64_t interval, std::int64_t step) { return interval > 0 && (step + 1) % interval == 0; }
+
+  double validate() const {
+    return trainer_.evaluate(
+        [&](std::int64_t i, std::int32_t* tokens, std::int32_t* targets) { data_.validation_window(i, tokens, targets); },
+        data_.validation_windows());
+  }
+
+  void save(std::int64_t step) {
+    save_checkpoint(trainer_, line_.save, step);
+    saved_at_ = step;
+    if (rank0_) reporter_.say(fmt::format("Saved {}/step_{:08}.", line_.save, step));
+  }
+
+  void show_sample() {
+    if (mesh_.data.rank() != 0) return;
+    const std::string text = sample(trainer_.model(), mesh_.tensor, line_.prompt, {.seed = line_.trainer.seed});
+    if (rank0_) reporter_.say("\n--- a sample ---\n" + text + "\n----------------\n");
+  }
+
+  void describe() {
+    if (!rank0_) return;
+    const ModelShape& model = line_.trainer.model;
+    const std::int64_t per_pass = line_.trainer.micro_batch * mesh_.data.size();
+    reporter_.say(fmt::format("{} parameters: {} layers, {} wide, {} heads, {} tokens a sequence, {}",
+                              trainer_.parameters().global_elements(), model.layers, model.hidden, model.heads,
+                              model.sequence, stretto::name(line_.trainer.dtype)));
+    reporter_.say(
+        fmt::format("{} ranks: dp {} x tp {}; {} sequences x {} tokens a step = {} microbatches of {} on each dp rank",
+                    mesh_.world.size(), mesh_.data.size(), mesh_.tensor.size(), line_.trainer.global_batch, model.sequence,
+                    line_.trainer.global_batch / per_pass, line_.trainer.micro_batch));
+    reporter_.say(fmt::format(
+        "MFU counts 6 parameters + 12 layers width sequence FLOP a token against {:.1f} GFLOP/s, the rate of a rank's "
+        "matrix products measured now",
+        rate_ * 1e-9));
+    if (first_step_ > 0) reporter_.say(fmt::format("Goes on after step {}.", first_step_));
+  }
+
+  const CommandLine& line_;
+  Mesh mesh_;
+  TextData data_;
+  Trainer trainer_;
+  bool rank0_;
+  Reporter reporter_;
+  double rate_ = 0;
+  std::int64_t first_step_ = 0;
+  std::int64_t saved_at_ = -1;
+  std::int64_t sampled_at_ = -1;
+};
+
+void train(const Communicator& world, const CommandLine& line) {
+  line.check(world.size());
+  TrainingRun(world, line).run();
+}
+
+int start(const CommandLine& line) {
+  const auto body = [&](const Communicator& world) { train(world, line); };
+  if (line.nproc > 0) {
+    line.check(line.nproc);  // said once, by the parent
+    return launch(line.nproc, body);
+  }
+#ifdef STRETTO_HAVE_MPI
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr) {
+    MPI_Init(nullptr, nullptr);
+    const int status = run(connect(MPI_COMM_WORLD), body);
+    if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);  // MPI_Finalize would wait for ranks that are gone
+    MPI_Finalize();
+    return status;
+  }
+#endif
+  return launch(0, body);
+}
+
+}  // namespace
+}  // namespace gpt
+
+int main(int argc, char** argv) {
+  try {
+    const auto line = gpt::parse_command_line(argc, argv);
+    return line ? gpt::start(*line) : 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,87 @@
+#include "model.hpp"
+
+#include "stretto/kernels.hpp"
+
+namespace gpt {
+
+using namespace stretto;
+
+namespace {
+
+constexpr Initial embedding_initial{0, 0.02};
+
+std::vector<TransformerBlock> make_blocks(Parameters& parameters, const ModelShape& shape,
+                                          const TensorParallel& tensor_parallel) {
+  std::vector<TransformerBlock> blocks;
+  for (std::int64_t i = 0; i < shape.layers; ++i) {
+    blocks.emplace_back(parameters, "h." + std::to_string(i) + ".",
+                        TransformerShape{.hidden = shape.hidden, .heads = shape.heads, .layers = shape.layers},
+                        tensor_parallel);
+  }
+  return blocks;
+}
+
+std::vector<std::int32_t> position_numbers(std::int64_t batch, std::int64_t sequence) {
+  std::vector<std::int32_t> positions;
+  for (std::int64_t i = 0; i < batch * sequence; ++i) positions.push_back(static_cast<std::int32_t>(i % sequence));
+  return positions;
+}
+
+}  // namespace
+
+Model::Model(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel)
+    : shape_(shape),
+      tensor_parallel_(tensor_parallel),
+      table_(parameters, "wte", shape.vocabulary, shape.hidden, embedding_initial, tensor_parallel),
+      positions_(&parameters.add({.name = "wpe.weight",
+                                  .global_shape = {shape.sequence, shape.hidden},
+                                  .first = {0, 0},
+                                  .extents = {shape.sequence, shape.hidden},
+                                  .replicated_over = {Axis::data, Axis::tensor},
+                                  .sum_gradient_over = {Axis::data},
+                                  .initial = embedding_initial})),
+      blocks_(make_blocks(parameters, shape, tensor_parallel)),
+      norm_(parameters, "ln_f", shape.hidden, TransformerShape().norm_epsilon),
+      cross_entropy_(tensor_parallel) {}
+
+Tensor Model::logits(const std::int32_t* tokens, std::int64_t batch, std::int64_t sequence, Saved& saved) const {
+  Tensor x = table_.embed(tokens, batch * sequence);
+  Tensor places(x.shape(), x.dtype());
+  kernels::embedding_forward(position_numbers(batch, sequence).data(), 0, positions_->value, places);
+  kernels::add(x, places, x);
+  saved.blocks.resize(blocks_.size());
+  for (std::size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i].forward(x, batch, sequence, saved.blocks[i]);
+  saved.normed = norm_.forward(x, saved.norm);
+  return table_.logits(saved.normed);
+}
+
+double Model::loss(const std::int32_t* tokens, const std::int32_t* targets, std::int64_t batch, std::int64_t sequence,
+                   std::optional<double> backward_factor, const GradientReady& ready) const {
+  Saved saved;
+  const Tensor logits = this->logits(tokens, batch, sequence, saved);
+  const double sum = cross_entropy_.forward(logits, targets, first_column(), saved.loss);
+  if (!backward_factor) return sum;
+
+  cross_entropy_.backward(logits, targets, first_column(), saved.loss, *backward_factor);
+  const Tensor dnormed = table_.logits_backward_input(logits);
+  const Work arriving = tensor_parallel_.start_sum(dnormed, "column-parallel backward");
+  table_.logits_backward_weight(saved.normed, logits);
+  arriving.wait();
+  const Tensor dx = Tensor::zeros(dnormed.shape(), dnormed.dtype());
+  norm_.backward(dnormed, saved.norm, dx);
+  const auto tell = [&](const Parameter& parameter) {
+    if (ready) ready(parameter);
+  };
+  for (const Parameter* parameter : norm_.parameters()) tell(*parameter);
+  for (std::size_t i = blocks_.size(); i-- > 0;) {
+    blocks_[i].backward(dx, saved.blocks[i], ready);
+    saved.blocks[i] = {};  // gives its activations back
+  }
+  kernels::embedding_backward(position_numbers(batch, sequence).data(), 0, dx, positions_->gradient);
+  tell(*positions_);
+  table_.embed_backward(tokens, dx);
+  tell(table_.parameter());
+  return sum;
+}
+
+}  // namespace gpt

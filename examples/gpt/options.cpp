@@ -1,0 +1,105 @@
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <map>
+
+#include "fail.hpp"
+#include "text_data.hpp"
+
+namespace gpt {
+
+using stretto::DType;
+
+std::optional<CommandLine> parse_command_line(int argc, char** argv) {
+  CommandLine line;
+  TrainerOptions& trainer = line.trainer;
+  ModelShape& model = trainer.model;
+  bool no_overlap = false;
+  CLI::App app("Trains a GPT on the bytes of a text, data and tensor parallel.", "stretto-train");
+  app.set_help_flag("-h,--help", "Print this");
+
+  app.add_option("--nproc", line.nproc, "Ranks to start on this host (under mpirun or torchrun: leave it out)");
+  app.add_option("--tensor-model-parallel-size,--tp", line.tensor_parallel, "Ranks that share each layer")
+      ->capture_default_str();
+  app.add_option("--dp", line.data_parallel, "Data-parallel ranks; derived when left out, checked when given");
+
+  app.add_option("--num-layers", model.layers, "Transformer blocks")->capture_default_str();
+  app.add_option("--hidden-size", model.hidden, "Width of the residual stream")->capture_default_str();
+  app.add_option("--num-attention-heads", model.heads, "Attention heads")->capture_default_str();
+  app.add_option("--seq-length", model.sequence, "Tokens of a sequence")->capture_default_str();
+  app.add_option("--dtype", trainer.dtype, "fp64, fp32 or bf16 (master weights in fp32)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, DType>{{"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16}}))
+      ->default_str("fp32");
+
+  app.add_option("--micro-batch-size", trainer.micro_batch, "Sequences that a rank computes at a time")
+      ->capture_default_str();
+  app.add_option("--global-batch-size", trainer.global_batch, "Sequences of a step, over all ranks")->capture_default_str();
+  app.add_option("--train-iters", line.steps, "Steps of training")->capture_default_str();
+  app.add_option("--lr", line.lr, "Highest learning rate")->capture_default_str();
+  app.add_option("--min-lr", line.min_lr, "Last learning rate of the cosine; a tenth of --lr when left out");
+  app.add_option("--lr-warmup-iters", line.warmup, "Steps in which the learning rate rises")->capture_default_str();
+  app.add_option("--weight-decay", trainer.adamw.weight_decay, "AdamW's, for matrices")->capture_default_str();
+  app.add_option("--clip-grad", trainer.clip_norm, "Largest gradient norm; 0 for none")->capture_default_str();
+  app.add_option("--seed", trainer.seed, "Of initialisation, data order and samples")->capture_default_str();
+  app.add_flag("--no-overlap", no_overlap, "Communicate after computing instead of beside it (same result, bit for bit)");
+
+  app.add_option("--train-data", line.train_data, "Text to train on; any file");
+  app.add_option("--val-data", line.validation_data, "Text to validate on; the last tenth of --train-data when left out");
+  app.add_option("--eval-interval", line.eval_interval, "Steps between validations; at the end when 0")
+      ->capture_default_str();
+  app.add_option("--sample-interval", line.sample_interval, "Steps between samples; at the end when 0")
+      ->capture_default_str();
+  app.add_option("--prompt", line.prompt, "What samples begin with");
+  app.add_option("--save", line.save, "Directory for checkpoints");
+  app.add_option("--save-interval", line.save_interval, "Steps between checkpoints; at the end when 0")
+      ->capture_default_str();
+  app.add_option("--load", line.load, "Checkpoint whose weights to begin with");
+  app.add_flag("--resume", line.resume, "Go on from the newest checkpoint in --save");
+  app.add_option("--log-dir", line.log_dir, "Directory for metrics.jsonl and loss.svg");
+  app.add_option("--log-interval", line.log_interval, "Steps between printed lines")->capture_default_str();
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the flags.", error.what());
+  }
+  trainer.overlap = !no_overlap;
+  model.vocabulary = TextData::vocabulary;
+  if (line.min_lr < 0) line.min_lr = line.lr / 10;
+  return line;
+}
+
+int CommandLine::data_parallel_on(int ranks) const {
+  require(tensor_parallel >= 1 && data_parallel >= 0, "--tp {} and --dp {} must be at least 1.", tensor_parallel,
+          data_parallel);
+  require(ranks % tensor_parallel == 0, "{} ranks do not divide into groups of --tp {}.", ranks, tensor_parallel);
+  const int derived = ranks / tensor_parallel;
+  require(data_parallel == 0 || data_parallel == derived, "--dp {} times --tp {} is not the number of ranks, {}.",
+          data_parallel, tensor_parallel, ranks);
+  return derived;
+}
+
+void CommandLine::check(int ranks) const {
+  require(nproc >= 0, "--nproc {} must be at least 1.", nproc);
+  trainer.check(data_parallel_on(ranks), tensor_parallel);
+  require(steps >= 0 && warmup >= 0 && save_interval >= 0 && eval_interval >= 0 && sample_interval >= 0 && log_interval >= 1,
+          "--train-iters {}, --lr-warmup-iters {}, --save-interval {}, --eval-interval {} and --sample-interval {} cannot "
+          "be negative, nor "
+          "--log-interval {} below 1.",
+          steps, warmup, save_interval, eval_interval, sample_interval, log_interval);
+  require(lr > 0 && min_lr >= 0 && trainer.clip_norm >= 0 && trainer.adamw.weight_decay >= 0,
+          "--lr {} must be above 0; --min-lr {}, --clip-grad {} and --weight-decay {} cannot be negative.", lr, min_lr,
+          trainer.clip_norm, trainer.adamw.weight_decay);
+  require(!train_data.empty(), "--train-data names no text to train on; give any file.");
+  require(!resume || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
+  require(!resume || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);
+  require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
+  const TextData readable(train_data, validation_data, trainer.model.sequence, trainer.seed);
+}
+
+}  // namespace gpt

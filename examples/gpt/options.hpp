@@ -1,0 +1,31 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "trainer.hpp"
+
+namespace gpt {
+
+// The command line of stretto-train: Megatron-LM's long names.
+struct CommandLine {
+  int nproc = 0;  // ranks to start here; 0: a launcher started this one
+  int tensor_parallel = 1;
+  int data_parallel = 0;  // 0: what is left
+  TrainerOptions trainer;
+  std::int64_t steps = 100;
+  double lr = 1e-3;
+  double min_lr = -1;  // below 0: a tenth of lr
+  std::int64_t warmup = 0;
+  std::string train_data, validation_data;
+  std::string save, load, log_dir, prompt;
+  std::int64_t save_interval = 0, eval_interval = 0, sample_interval = 0, log_interval = 10;
+  bool resume = false;
+
+  int data_parallel_on(int ranks) const;  // throws when the product is not the number of ranks
+  void check(int ranks) const;            // whatever can be said before a rank is started
+};
+
+// Nothing: the command line asked for help, which has been printed. Throws Error(invalid_argument) in one sentence.
+std::optional<CommandLine> parse_command_line(int argc, char** argv);
+
+}  // namespace gpt

@@ -1,0 +1,148 @@
+#include "report.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "fail.hpp"
+#include "loss_svg.hpp"
+
+namespace gpt {
+
+using stretto::ErrorCode;
+
+namespace {
+
+std::string size_text(double bytes) {
+  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  int unit = 0;
+  for (; bytes >= 1024 && unit < 4; ++unit) bytes /= 1024;
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 2, units[unit]);
+}
+
+std::string step_line(const StepReport& r) {
+  std::string line = fmt::format(
+      "step {:>5}/{} | loss {:.6f} | norm {:.3f} | lr {:.2e} | {:.1f} ms | {:.0f} tok/s | {:.1f}% MFU | "
+      "comm {:.1f} ms exposed {:.1f} ms | sent {} | mem {}",
+      r.step, r.steps, r.loss, r.gradient_norm, r.lr, r.seconds * 1e3, r.tokens_per_second, r.mfu * 100,
+      r.traffic.busy_seconds * 1e3, r.traffic.exposed_seconds * 1e3, size_text(static_cast<double>(r.traffic.bytes_sent)),
+      size_text(static_cast<double>(r.memory_bytes)));
+  if (r.validation_loss) line += fmt::format(" | val loss {:.4f}", *r.validation_loss);
+  return line;
+}
+
+}  // namespace
+
+Reporter::Reporter(const std::string& log_directory, bool append, std::int64_t log_interval)
+    : terminal_(isatty(STDOUT_FILENO) != 0), log_interval_(log_interval), log_directory_(log_directory) {
+  if (log_directory.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(log_directory, error);
+  const std::string path = log_directory + "/metrics.jsonl";
+  if (append) read_earlier_metrics(path);
+  metrics_.open(path, append ? std::ios::app : std::ios::trunc);
+  if (!metrics_) fail(ErrorCode::io, "Cannot write {}: {}.", path, std::strerror(errno));
+}
+
+void Reporter::read_earlier_metrics(const std::string& path) {
+  std::ifstream earlier(path);
+  for (std::string line; std::getline(earlier, line);) {
+    const auto metrics = nlohmann::json::parse(line, nullptr, false);
+    if (!metrics.is_object()) continue;
+    Point point{metrics.value("step", std::int64_t{0}), metrics.value("loss", 0.0), {}};
+    if (metrics.contains("val_loss")) point.validation_loss = metrics["val_loss"].get<double>();
+    curve_.push_back(point);
+  }
+}
+
+void Reporter::say(const std::string& line) {
+  // The bar stands in the last line of a terminal; what is said goes above it.
+  std::fputs((terminal_ ? "\r\033[K" + line + "\n" : line + "\n").c_str(), stdout);
+  if (terminal_ && last_.steps > 0) draw_bar();
+  std::fflush(stdout);
+}
+
+void Reporter::step(const StepReport& report) {
+  last_ = report;
+  seconds_per_step_ = seconds_per_step_ == 0 ? report.seconds : 0.9 * seconds_per_step_ + 0.1 * report.seconds;
+  curve_.push_back({report.step, report.loss, report.validation_loss});
+  const bool listed =
+      report.step == 1 || report.step == report.steps || report.step % log_interval_ == 0 || report.validation_loss;
+  if (listed) {
+    say(step_line(report));
+  } else if (terminal_) {
+    draw_bar();
+  }
+  if (!metrics_.is_open()) return;
+  nlohmann::ordered_json metrics{{"step", report.step},
+                                 {"loss", report.loss},
+                                 {"grad_norm", report.gradient_norm},
+                                 {"lr", report.lr},
+                                 {"step_ms", report.seconds * 1e3},
+                                 {"tokens_per_s", report.tokens_per_second},
+                                 {"mfu", report.mfu},
+                                 {"comm_ms", report.traffic.busy_seconds * 1e3},
+                                 {"exposed_ms", report.traffic.exposed_seconds * 1e3},
+                                 {"bytes_sent", report.traffic.bytes_sent},
+                                 {"mem_bytes", report.memory_bytes}};
+  if (report.validation_loss) metrics["val_loss"] = *report.validation_loss;
+  metrics_ << metrics.dump() << std::endl;  // a line at a time: others may be reading
+  if (!metrics_) fail(ErrorCode::io, "Cannot write {}/metrics.jsonl: {}.", log_directory_, std::strerror(errno));
+}
+
+void Reporter::draw_bar() {
+  constexpr int width = 30;
+  const auto filled = static_cast<std::size_t>(width * last_.step / last_.steps);
+  const auto left = static_cast<std::int64_t>(seconds_per_step_ * static_cast<double>(last_.steps - last_.step));
+  const std::string bar = std::string(filled, '#') + std::string(width - filled, '.');
+  std::fputs(fmt::format("\r\033[K[{}] {}/{}, {}:{:02} left", bar, last_.step, last_.steps, left / 60, left % 60).c_str(),
+             stdout);
+  std::fflush(stdout);
+}
+
+void Reporter::finish(const std::vector<stretto::Record>& records) {
+  if (terminal_ && last_.steps > 0) std::fputs("\r\033[K", stdout);
+  last_ = {};
+  std::map<std::tuple<std::string, std::string, std::string, std::string>, stretto::Traffic> sums;
+  stretto::Traffic total;
+  for (const stretto::Record& record : records) {
+    sums[{record.group, stretto::name(record.collective), stretto::name(record.algorithm), record.tag}] += record;
+    total += record;
+  }
+  if (!records.empty()) {
+    say(fmt::format("\nRank 0 communicated (of {} operations, the last {}):", records.back().sequence + 1, records.size()));
+    const auto row = [&](const auto& group, const auto& what, const auto& how, const auto& tag, const auto& count,
+                         const auto& sent, const auto& busy, const auto& exposed) {
+      say(fmt::format("  {:<7}{:<15}{:<28}{:<26}{:>8}{:>13}{:>12}{:>13}", group, what, how, tag, count, sent, busy,
+                      exposed));
+    };
+    row("group", "operation", "algorithm", "for", "times", "sent", "busy ms", "exposed ms");
+    const auto sum_row = [&](const auto& group, const auto& what, const auto& how, const auto& tag,
+                             const stretto::Traffic& t) {
+      row(group, what, how, tag, std::to_string(t.operations), size_text(static_cast<double>(t.bytes_sent)),
+          fmt::format("{:.1f}", t.busy_seconds * 1e3), fmt::format("{:.1f}", t.exposed_seconds * 1e3));
+    };
+    for (const auto& [key, traffic] : sums)
+      sum_row(std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), traffic);
+    sum_row("all", "", "", "", total);
+  }
+  if (log_directory_.empty() || curve_.empty()) return;
+  std::vector<CurvePoint> loss;
+  std::vector<CurvePoint> validation;
+  for (const Point& point : curve_) {
+    loss.push_back({static_cast<double>(point.step), point.loss});
+    if (point.validation_loss) validation.push_back({static_cast<double>(point.step), *point.validation_loss});
+  }
+  const std::string path = log_directory_ + "/loss.svg";
+  std::ofstream out(path);
+  out << loss_svg(loss, validation);
+  out.close();
+  if (!out) fail(ErrorCode::io, "Cannot write {}: {}.", path, std::strerror(errno));
+}
+
+}  // namespace gpt

@@ -1,0 +1,52 @@
+#pragma once
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stretto/ledger.hpp"
+
+namespace gpt {
+
+struct StepReport {
+  std::int64_t step = 0, steps = 0;
+  double loss = 0, gradient_norm = 0, lr = 0;
+  double seconds = 0;
+  double tokens_per_second = 0;  // of all ranks
+  double mfu = 0;                // model FLOP utilisation: of the matrix rate measured at the start
+  stretto::Traffic traffic;      // of this rank
+  std::size_t memory_bytes = 0;  // the most that tensors of this process held
+  std::optional<double> validation_loss;
+};
+
+// What rank 0 tells: lines on stdout, a bar with the time that is left when stdout is a terminal, and metrics.jsonl.
+class Reporter {
+ public:
+  // log_directory: empty for none; append: go on with the metrics that are there.
+  Reporter(const std::string& log_directory, bool append, std::int64_t log_interval);
+
+  void say(const std::string& line);
+  void step(const StepReport& report);
+  // loss.svg, and what the records say was communicated, as a table.
+  void finish(const std::vector<stretto::Record>& records);
+
+ private:
+  struct Point {
+    std::int64_t step;
+    double loss;
+    std::optional<double> validation_loss;
+  };
+  void draw_bar();
+  void read_earlier_metrics(const std::string& path);
+
+  bool terminal_;
+  std::int64_t log_interval_;
+  std::string log_directory_;
+  std::ofstream metrics_;
+  std::vector<Point> curve_;
+  StepReport last_;
+  double seconds_per_step_ = 0;  // smoothed
+};
+
+}  // namespace gpt

@@ -1,0 +1,159 @@
+#include "safetensors.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "fail.hpp"
+
+namespace gpt {
+
+using stretto::DType;
+using stretto::ErrorCode;
+
+namespace {
+
+std::size_t bytes_of(const std::string& type) {
+  if (type == "F64") return 8;
+  if (type == "F32" || type == "I32") return 4;
+  if (type == "BF16" || type == "F16") return 2;
+  fail(ErrorCode::io, "A tensor of type {} is not among F64, F32, BF16, F16 and I32.", type);
+}
+
+std::int64_t elements_of(const stretto::Shape& shape) {
+  std::int64_t product = 1;
+  for (const std::int64_t extent : shape) product *= extent;
+  return product;
+}
+
+template <class T>
+T load(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+std::string safetensors_type(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return "F64";
+    case DType::f32: return "F32";
+    case DType::bf16: return "BF16";
+    case DType::f16: return "F16";
+  }
+  return "";
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<TensorEntry>& entries,
+                                     const std::map<std::string, std::string>& metadata)
+    : path_(path), file_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+  if (file_ < 0) fail(ErrorCode::io, "Cannot write {}: {}.", path, std::strerror(errno));
+  nlohmann::ordered_json header;
+  header["__metadata__"] = metadata;
+  std::size_t offset = 0;
+  for (const TensorEntry& entry : entries) {
+    const std::size_t bytes = static_cast<std::size_t>(elements_of(entry.shape)) * bytes_of(entry.type);
+    header[entry.name] = {{"dtype", entry.type}, {"shape", entry.shape}, {"data_offsets", {offset, offset + bytes}}};
+    offset += bytes;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // the data begins aligned
+  const std::uint64_t length = text.size();
+  write(&length, sizeof length);
+  write(text.data(), text.size());
+}
+
+SafetensorsWriter::~SafetensorsWriter() {
+  if (file_ >= 0) close(file_);
+}
+
+void SafetensorsWriter::write(const void* data, std::size_t bytes) {
+  const char* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::write(file_, at, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) fail(ErrorCode::io, "Cannot write {}: {}.", path_, std::strerror(errno));
+    at += written;
+    bytes -= static_cast<std::size_t>(written);
+  }
+}
+
+void SafetensorsWriter::finish() {
+  if (fsync(file_) != 0) fail(ErrorCode::io, "Cannot write {}: {}.", path_, std::strerror(errno));
+  close(file_);
+  file_ = -1;
+}
+
+SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) fail(ErrorCode::io, "Cannot open {}: {}.", path, std::strerror(errno));
+  struct stat status {};
+  fstat(file, &status);
+  size_ = static_cast<std::size_t>(status.st_size);
+  void* data = size_ > 8 ? mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
+  close(file);
+  if (data == MAP_FAILED) fail(ErrorCode::io, "{} of {} bytes is no safetensors file.", path, size_);
+  data_ = static_cast<const std::byte*>(data);
+  const auto length = load<std::uint64_t>(data_);
+  if (length > size_ - 8) fail(ErrorCode::io, "{} is cut off or no safetensors file.", path);
+  tensors_at_ = 8 + length;
+  try {
+    header_ =
+        nlohmann::json::parse(reinterpret_cast<const char*>(data_ + 8), reinterpret_cast<const char*>(data_ + tensors_at_));
+  } catch (const nlohmann::json::exception&) {
+    fail(ErrorCode::io, "The header of {} is no JSON.", path);
+  }
+}
+
+SafetensorsReader::~SafetensorsReader() { munmap(const_cast<std::byte*>(data_), size_); }
+
+SafetensorsReader::View SafetensorsReader::tensor(const std::string& name) const {
+  const auto found = header_.find(name);
+  if (found == header_.end()) fail(ErrorCode::io, "{} has no tensor {}.", path_, name);
+  View view;
+  try {
+    view.type = found->at("dtype").get<std::string>();
+    view.shape = found->at("shape").get<stretto::Shape>();
+    view.elements = elements_of(view.shape);
+    const auto begin = found->at("data_offsets").at(0).get<std::uint64_t>();
+    const auto end = found->at("data_offsets").at(1).get<std::uint64_t>();
+    if (view.elements < 0 || begin > end || end > size_ - tensors_at_ ||
+        end - begin != static_cast<std::uint64_t>(view.elements) * bytes_of(view.type)) {
+      fail(ErrorCode::io, "Tensor {} of {} lies outside the file or has another size than its shape says.", name, path_);
+    }
+    view.data = data_ + tensors_at_ + begin;
+  } catch (const nlohmann::json::exception&) {
+    fail(ErrorCode::io, "The header of {} does not describe tensor {}.", path_, name);
+  }
+  return view;
+}
+
+std::vector<std::string> SafetensorsReader::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : header_.items()) {
+    if (name != "__metadata__") names.push_back(name);
+  }
+  return names;
+}
+
+std::string SafetensorsReader::metadata(const std::string& key) const {
+  const auto found = header_.find("__metadata__");
+  if (found == header_.end() || !found->contains(key)) fail(ErrorCode::io, "{} has no metadata '{}'.", path_, key);
+  return found->at(key).get<std::string>();
+}
+
+double SafetensorsReader::View::at(std::int64_t i) const {
+  const std::byte* const at = data + static_cast<std::size_t>(i) * bytes_of(type);
+  if (type == "F64") return load<double>(at);
+  if (type == "F32") return load<float>(at);
+  if (type == "I32") return load<std::int32_t>(at);
+  if (type == "BF16") return static_cast<float>(load<stretto::bf16>(at));
+  return static_cast<float>(load<stretto::f16>(at));
+}
+
+}  // namespace gpt

@@ -1,0 +1,64 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "stretto/tensor.hpp"
+
+// The safetensors format (Hugging Face): the length of a JSON header, the header, the data of all tensors without holes.
+namespace gpt {
+
+struct TensorEntry {
+  std::string name;
+  std::string type;  // "F32", "F64", "BF16", "F16", "I32"
+  stretto::Shape shape;
+};
+std::string safetensors_type(stretto::DType dtype);
+
+// Writes a file tensor by tensor, in the order of the entries. Every error throws Error(io) naming the path and the reason.
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const std::string& path, const std::vector<TensorEntry>& entries,
+                    const std::map<std::string, std::string>& metadata);
+  ~SafetensorsWriter();
+  SafetensorsWriter(const SafetensorsWriter&) = delete;
+  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+  void write(const void* data, std::size_t bytes);
+  void finish();  // all is on the disk when it returns
+
+ private:
+  std::string path_;
+  int file_ = -1;
+};
+
+// Maps a file; throws when it is not what it should be.
+class SafetensorsReader {
+ public:
+  explicit SafetensorsReader(const std::string& path);
+  ~SafetensorsReader();
+  SafetensorsReader(const SafetensorsReader&) = delete;
+  SafetensorsReader& operator=(const SafetensorsReader&) = delete;
+
+  struct View {
+    std::string type;
+    stretto::Shape shape;
+    const std::byte* data = nullptr;
+    std::int64_t elements = 0;
+    double at(std::int64_t i) const;
+  };
+  View tensor(const std::string& name) const;  // throws when it is missing
+  std::vector<std::string> names() const;
+  std::string metadata(const std::string& key) const;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t tensors_at_ = 0;
+  nlohmann::json header_;
+};
+
+}  // namespace gpt
