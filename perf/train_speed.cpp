@@ -1,0 +1,100 @@
+// Tokens per second of data-parallel training on random tokens, as one JSON line: the counterpart of perf/peers/ddp_gpt.py.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "stretto/kernels.hpp"
+#include "stretto/launch.hpp"
+#include "trainer.hpp"
+
+namespace {
+
+using namespace stretto;
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// The best rate of the model's own matrix products on one rank, while all ranks do the same; FLOP/s.
+double peak_matrix_rate(const Communicator& world, const gpt::ModelShape& model, std::int64_t rows, DType dtype) {
+  double best = 0;
+  for (const auto& [in, out] :
+       {std::pair{model.hidden, 3 * model.hidden}, {model.hidden, 4 * model.hidden}, {4 * model.hidden, model.hidden}}) {
+    const Tensor x = Tensor::zeros({rows, in}, dtype);
+    const Tensor weight = Tensor::zeros({out, in}, dtype);
+    const Tensor y({rows, out}, dtype);
+    world.barrier(Stream::inline_());
+    for (int round = 0; round < 8; ++round) {
+      const double from = now_seconds();
+      kernels::gemm(x, kernels::Transpose::no, weight, kernels::Transpose::yes, y);
+      best = std::max(best, 2.0 * static_cast<double>(rows * in * out) / (now_seconds() - from));
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int nproc = 2;
+  int steps = 5;
+  int warmup = 2;
+  gpt::TrainerOptions options;
+  options.model = {.layers = 6, .hidden = 384, .heads = 6, .sequence = 256, .vocabulary = 65};
+  options.micro_batch = 6;
+  CLI::App app("Measures training steps on random tokens");
+  app.add_option("--nproc", nproc);
+  app.add_option("--steps", steps);
+  app.add_option("--warmup", warmup);
+  app.add_option("--layers", options.model.layers);
+  app.add_option("--hidden", options.model.hidden);
+  app.add_option("--heads", options.model.heads);
+  app.add_option("--seq-length", options.model.sequence);
+  app.add_option("--vocab", options.model.vocabulary);
+  app.add_option("--batch", options.micro_batch, "Sequences of a rank");
+  app.add_option("--dtype", options.dtype)
+      ->transform(CLI::CheckedTransformer(std::map<std::string, DType>{{"fp32", DType::f32}, {"bf16", DType::bf16}}));
+  CLI11_PARSE(app, argc, argv);
+  options.global_batch = options.micro_batch * nproc;
+
+  return launch(nproc, [&](const Communicator& world) {
+    const Mesh mesh = Mesh::create(world, nproc, 1);
+    gpt::Trainer trainer(mesh, options);
+    const std::int64_t sequence = options.model.sequence;
+    const double rate = peak_matrix_rate(world, options.model, options.micro_batch * sequence, options.dtype);
+    std::vector<double> seconds;
+    Traffic traffic;
+    for (int step = 0; step < warmup + steps; ++step) {
+      const std::uint64_t first_operation = world.ledger().next_sequence();
+      const double from = now_seconds();
+      trainer.step(
+          [&](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
+            for (std::int64_t i = 0; i <= sequence; ++i) {
+              const auto token =
+                  static_cast<std::int32_t>((slot * 7919 + step * 104729 + i * i * 31) % options.model.vocabulary);
+              if (i < sequence) tokens[i] = token;
+              if (i > 0) targets[i - 1] = token;
+            }
+          },
+          3e-4);
+      if (step < warmup) continue;
+      seconds.push_back(now_seconds() - from);
+      for (const Record& record : world.ledger().records(first_operation)) traffic += record;
+    }
+    if (world.rank() != 0) return;
+    const double step_seconds = median(seconds);
+    const double tokens_per_second = static_cast<double>(options.global_batch * sequence) / step_seconds;
+    const double flops = options.model.flops_per_token(trainer.parameters().global_elements());
+    const nlohmann::ordered_json result{{"tokens_per_s", tokens_per_second},
+                                        {"step_ms", step_seconds * 1e3},
+                                        {"steps", steps},
+                                        {"gemm_gflops_per_rank", rate * 1e-9},
+                                        {"gemm_share", tokens_per_second * flops / (rate * nproc)},
+                                        {"comm_ms", traffic.busy_seconds / steps * 1e3},
+                                        {"exposed_ms", traffic.exposed_seconds / steps * 1e3}};
+    std::printf("%s\n", result.dump().c_str());
+  });
+}
