@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 
+#include "checkpoint.hpp"
 #include "fail.hpp"
 #include "text_data.hpp"
 
@@ -99,6 +100,9 @@ void CommandLine::check(int ranks) const {
   require(!resume || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
   require(!resume || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);
   require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
+  // Opened here too, so that what is missing is said once, before there are ranks.
+  if (resume) find_checkpoint(save);
+  if (!load.empty()) find_checkpoint(load);
   const TextData readable(train_data, validation_data, trainer.model.sequence, trainer.seed);
 }
 

@@ -27,7 +27,11 @@ bool UcxLink::send_some(Transfer& transfer) {
     transfer.started += bytes;
     moved = true;
   }
-  moved |= std::erase_if(sending_, [&](const Segment& segment) { return worker_.finished(peer_, segment.request); }) > 0;
+  // Marked first and erased then: finished() may throw, and what is unfinished is still to be given up.
+  for (Segment& segment : sending_) {
+    if (worker_.finished(peer_, segment.request)) segment.request = nullptr;
+  }
+  moved |= std::erase_if(sending_, [](const Segment& segment) { return segment.request == nullptr; }) > 0;
   if (transfer.started == transfer.bytes && sending_.empty()) transfer.moved = transfer.bytes;
   return moved;
 }

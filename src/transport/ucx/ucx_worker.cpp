@@ -85,8 +85,8 @@ bool UcxWorker::finished(int peer, void* request) {
     if (peers_[peer].failure != UCS_OK) lost(peer, peers_[peer].failure);
     return false;
   }
-  ucp_request_free(request);
   if (status != UCS_OK) lost(peer, status);
+  ucp_request_free(request);
   return true;
 }
 

@@ -32,7 +32,7 @@ class UcxWorker {
   // Requests of UCX: null is "done at once"; errors throw Error(peer_lost) naming the peer.
   void* send(int peer, std::uint64_t tag, const void* data, std::size_t bytes);
   void* receive(int peer, std::uint64_t tag, void* data, std::size_t bytes);
-  bool finished(int peer, void* request);  // frees it when it is
+  bool finished(int peer, void* request);  // frees it when it is; one that failed waits for give_up()
   bool progress();                         // true if anything happened
 
   // Closes the connection at once and waits until its requests have ended.

@@ -1,0 +1,67 @@
+"""A mistake of the user ends the program with one line that names the values, and leaves nothing."""
+from harness import FaultTest
+
+
+class BadInput(FaultTest):
+
+    def expect_refusal(self, flags, words, variables=None):
+        with self.subTest(flags=flags, variables=variables):
+            run = self.start({"--nproc": 2, **flags}, variables)
+            self.assertNotEqual(self.status(run), 0)
+            self.assertEqual(len(run.errors), 1, run.errors)
+            for word in ["error: ", *words]:
+                self.assertIn(str(word), run.errors[0])
+            self.expect_nothing_left()
+
+    def test_texts(self):
+        missing = self.directory / "missing"
+        empty = self.directory / "empty"
+        empty.write_text("")
+        short = self.directory / "short"
+        short.write_text("x" * 40)
+        self.expect_refusal({"--train-data": None}, ["--train-data"])
+        self.expect_refusal({"--train-data": missing}, [missing, "No such file"])
+        self.expect_refusal({"--train-data": self.directory}, [self.directory])
+        self.expect_refusal({"--train-data": empty}, [empty, "empty"])
+        self.expect_refusal({"--train-data": short}, [short, "32", "33"])
+        self.expect_refusal({"--val-data": missing}, [missing])
+
+    def test_shapes_that_do_not_divide(self):
+        self.expect_refusal({"--hidden-size": 33}, ["--hidden-size 33", "--num-attention-heads 4"])
+        self.expect_refusal({"--num-attention-heads": 1, "--tp": 2}, ["--num-attention-heads 1", "--tp 2"])
+        self.expect_refusal({"--global-batch-size": 7}, ["--global-batch-size 7", "--micro-batch-size 2", "2 data-parallel"])
+        self.expect_refusal({"--nproc": 3, "--tp": 2}, ["3 ranks", "--tp 2"])
+        self.expect_refusal({"--nproc": 4, "--dp": 3}, ["--dp 3", "--tp 1", "4"])
+        self.expect_refusal({"--tp": 0}, ["--tp 0"])
+        self.expect_refusal({"--nproc": -1}, ["--nproc -1"])
+        self.expect_refusal({"--num-layers": 0}, ["0 layers"])
+
+    def test_flags(self):
+        self.expect_refusal({"--colour": "red"}, ["--colour", "--help"])
+        self.expect_refusal({"--dtype": "fp12"}, ["--dtype", "fp12", "bf16"])
+        self.expect_refusal({"--train-iters": "many"}, ["--train-iters", "many"])
+        self.expect_refusal({"--lr": -1}, ["--lr -1"])
+
+    def test_checkpoints(self):
+        nothing = self.directory / "nothing"
+        nothing.mkdir()
+        self.expect_refusal({"--resume": True}, ["--resume", "--save"])
+        self.expect_refusal({"--load": nothing}, ["no checkpoint", nothing])
+        self.expect_refusal({"--save": nothing, "--resume": True}, ["no checkpoint", nothing])
+        self.expect_refusal({"--save-interval": 2}, ["--save-interval 2", "--save"])
+
+    def test_settings(self):
+        self.expect_refusal({}, ["STRETTO_FOO", "stretto-info"], {"STRETTO_FOO": "1"})
+        self.expect_refusal({}, ["STRETTO_TRANSPORT='carrier-pigeon'", "auto, shm, ucx"],
+                            {"STRETTO_TRANSPORT": "carrier-pigeon"})
+        self.expect_refusal({}, ["STRETTO_TIMEOUT='soon'"], {"STRETTO_TIMEOUT": "soon"})
+
+    def test_launchers(self):
+        by_hand = {"--nproc": None}
+        self.expect_refusal(by_hand, ["MASTER_ADDR", "MASTER_PORT"], {"RANK": "0", "WORLD_SIZE": "2"})
+        self.expect_refusal(by_hand, ["RANK=2", "WORLD_SIZE=2"], {"RANK": "2", "WORLD_SIZE": "2"})
+
+
+if __name__ == "__main__":
+    import unittest
+    unittest.main()

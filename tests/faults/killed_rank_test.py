@@ -1,0 +1,70 @@
+"""A rank that is killed takes its job with it, and the others say which one it was."""
+import os
+import signal
+
+from harness import FOREVER, SECONDS_TO_END, FaultTest, free_port, ranks_under
+
+
+class KilledRank(FaultTest):
+
+    def start_long_run(self):
+        run = self.start({"--nproc": 4, "--tp": 2, "--train-iters": FOREVER, "--log-dir": self.log("log")})
+        self.wait_for_steps(self.log("log"), 3)
+        return run
+
+    def kill_one_of_four(self, victim):
+        run = self.start_long_run()
+        os.kill(ranks_under(run.process.pid)[victim], signal.SIGKILL)
+        self.assertEqual(self.status(run, SECONDS_TO_END), 128 + signal.SIGKILL)
+        # One line of every survivor; its own rank comes first.
+        self.assertEqual(len(run.errors), 3, run.errors)
+        for rank in set(range(4)) - {victim}:
+            mine = [line for line in run.errors if line.startswith(f"error: rank {rank}: ")]
+            self.assertEqual(len(mine), 1, run.errors)
+            self.assertIn(f"Rank {victim} ", mine[0])
+            self.assertIn("killed or crashed", mine[0])
+        self.expect_nothing_left()
+
+    def test_rank_0_of_four(self):
+        self.kill_one_of_four(0)
+
+    def test_rank_2_of_four(self):
+        self.kill_one_of_four(2)
+
+    def kill_one_of_two_processes(self, victim, variables=None):
+        port = free_port()
+        flags = {"--train-iters": FOREVER, "--log-dir": self.log(f"log{victim}")}
+        pair = [self.start_rank(rank, 2, port, flags, variables=variables) for rank in range(2)]
+        self.wait_for_steps(self.log(f"log{victim}"), 3)
+        os.kill(pair[victim].process.pid, signal.SIGKILL)
+        survivor = pair[1 - victim]
+        self.assertNotIn(self.status(survivor, SECONDS_TO_END), (0, -signal.SIGKILL))
+        self.assertEqual(len(survivor.errors), 1, survivor.errors)
+        self.assertIn(f"Rank {victim} ", survivor.errors[0])
+        self.assertIn("killed or crashed", survivor.errors[0])
+        self.expect_nothing_left()
+
+    def test_each_of_two_processes_of_a_launcher(self):
+        for victim in range(2):
+            with self.subTest(victim=victim):
+                self.kill_one_of_two_processes(victim)
+
+    def test_each_of_two_processes_over_ucx(self):
+        self.need("UCX")
+        for victim in range(2):
+            with self.subTest(victim=victim):
+                self.kill_one_of_two_processes(victim, {"STRETTO_TRANSPORT": "ucx"})
+
+    def test_the_parent(self):
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+            with self.subTest(signal=number):
+                run = self.start_long_run()
+                os.kill(run.process.pid, number)
+                self.assertEqual(self.status(run, SECONDS_TO_END), -number)
+                self.expect_nothing_left()
+                (self.log("log") / "metrics.jsonl").unlink()
+
+
+if __name__ == "__main__":
+    import unittest
+    unittest.main()

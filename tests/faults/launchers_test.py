@@ -1,0 +1,91 @@
+"""However the ranks of a job were started, and whatever runs beside it, it trains the same; ranks that do not belong together
+say so."""
+import os
+import socket
+
+from harness import FaultTest, free_port, losses
+
+
+class Launchers(FaultTest):
+
+    def losses_of_forked_ranks(self):
+        self.expect_success(self.start({"--nproc": 2, "--log-dir": self.log("forked")}))
+        expected = losses(self.log("forked"))
+        self.assertEqual(len(expected), 5)
+        return expected
+
+    def test_processes_with_the_variables_of_torchrun(self):
+        port = free_port()
+        secret = {"STRETTO_JOB_SECRET": "ours"}
+        pair = [self.start_rank(rank, 2, port, {"--log-dir": self.log("pair")}, variables=secret) for rank in range(2)]
+        self.expect_success(*pair)
+        self.assertEqual(losses(self.log("pair")), self.losses_of_forked_ranks())
+        self.expect_nothing_left()
+
+    def test_torchrun_that_holds_the_port_itself(self):
+        with socket.create_server(("127.0.0.1", 0)) as store:
+            own = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+            port = store.getsockname()[1]
+            self.expect_success(*[self.start_rank(rank, 2, port, {}, variables=own) for rank in range(2)])
+
+    def test_ranks_of_mpirun(self):
+        self.need("MPI")
+        mpirun = os.environ.get("MPIRUN_PROGRAM", "")
+        if not mpirun:
+            self.skipTest("there is no mpirun")
+        as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # ignored by others than Open MPI
+        self.expect_success(self.start({"--log-dir": self.log("mpi")}, as_root, [mpirun, "-n", "2"]))
+        self.assertEqual(losses(self.log("mpi")), self.losses_of_forked_ranks())
+        self.expect_nothing_left()
+
+    def test_two_jobs_at_once(self):
+        logs = [self.log(f"job{i}") for i in range(2)]
+        self.expect_success(*[self.start({"--nproc": 2, "--log-dir": log}) for log in logs])
+        self.assertEqual(losses(logs[0]), losses(logs[1]))
+        self.expect_nothing_left()
+
+    def test_fp64_on_four_ranks_and_on_one(self):
+        double = {"--dtype": "fp64"}
+        self.expect_success(self.start({**double, "--nproc": 4, "--tp": 2, "--log-dir": self.log("four")}),
+                            self.start({**double, "--nproc": 1, "--log-dir": self.log("one")}))
+        four, one = losses(self.log("four")), losses(self.log("one"))
+        self.assertEqual(len(four), len(one))
+        for a, b in zip(four, one):
+            self.assertAlmostEqual(float(a), float(b), delta=1e-9)
+
+    def expect_refusals(self, runs, words):
+        for run, its_words in zip(runs, words):
+            self.assertNotIn(self.status(run, 30), (0, None))
+            self.assertEqual(len(run.errors), 1, run.errors)
+            for word in its_words:
+                self.assertIn(str(word), run.errors[0])
+        self.expect_nothing_left()
+
+    def test_port_that_is_taken(self):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+            soon = {"STRETTO_MEET_TIMEOUT": "2"}
+            pair = [self.start_rank(rank, 2, port, {}, variables=soon) for rank in range(2)]
+            self.expect_refusals(pair, [["cannot listen", port, "MASTER_PORT"], [port, "not rank 0", "MASTER_PORT"]])
+
+    def test_different_secrets(self):
+        port = free_port()
+        pair = [self.start_rank(rank, 2, port, {}, variables={"STRETTO_JOB_SECRET": f"of {rank}",
+                                                              "STRETTO_MEET_TIMEOUT": "2"}) for rank in range(2)]
+        self.expect_refusals(pair, [["1 did not come", port, "2 s", "STRETTO_JOB_SECRET"], ["STRETTO_JOB_SECRET differs"]])
+
+    def test_rank_that_never_comes(self):
+        port = free_port()
+        soon = {"STRETTO_MEET_TIMEOUT": "1"}
+        self.expect_refusals([self.start_rank(0, 3, port, {}, variables=soon)], [["1, 2 did not come", port, "1 s"]])
+        self.expect_refusals([self.start_rank(1, 3, port, {}, variables=soon)], [["Rank 0 does not answer", port, "1 s"]])
+
+    def test_ranks_that_count_differently(self):
+        port = free_port()
+        pair = [self.start_rank(rank, size, port, {}) for rank, size in ((0, 2), (1, 3))]
+        self.expect_refusals(pair, [["Rank 1 believes in 3 ranks, rank 0 in 2"]] * 2)
+
+
+if __name__ == "__main__":
+    import unittest
+    unittest.main()

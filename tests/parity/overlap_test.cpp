@@ -1,0 +1,132 @@
+// Whether communication overlaps with computation, and over what it travels, must not change a bit of the results.
+#include <cstdlib>
+#include <fstream>
+
+#include "parity.hpp"
+#include "temporary_directory.hpp"
+
+namespace parity {
+namespace {
+
+std::string divergence(const std::vector<Trace>& expected, const std::vector<Trace>& actual) {
+  for (std::size_t rank = 0; rank < expected.size(); ++rank) {
+    const std::string text = compare(expected[rank], actual[rank], equal_bits).all();
+    if (!text.empty()) return fmt::format("rank {}: {}", rank, text);
+  }
+  return {};
+}
+
+struct Cell {
+  Layout layout;
+  DType dtype;
+};
+
+class Overlap : public testing::TestWithParam<Cell> {};
+
+TEST_P(Overlap, ChangesNoBit) {
+  gpt::TrainerOptions options = tiny(GetParam().layout, GetParam().dtype);
+  const std::vector<Trace> overlapped = train(GetParam().layout, options);
+  EXPECT_EQ(divergence(overlapped, train(GetParam().layout, options)), "") << "in another run";
+  options.overlap = false;
+  const std::vector<Trace> plain = train(GetParam().layout, options);
+  EXPECT_EQ(divergence(overlapped, plain), "");
+
+  // It did overlap, in one case and not in the other.
+  const auto in_background = [](const std::vector<Trace>& traces) {
+    return std::ranges::count_if(traces.front().records, [](const Record& record) {
+      return record.stream == "dp" || (record.stream == "tp" && record.tag == "column-parallel backward");
+    });
+  };
+  EXPECT_GE(in_background(overlapped), 2);
+  EXPECT_EQ(in_background(plain), 0);
+}
+
+std::vector<Cell> cells() {
+  std::vector<Cell> result;
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    for (const Layout layout : {Layout{2, 1}, {3, 1}, {4, 1}, {1, 2}, {2, 2}}) result.push_back({layout, dtype});
+  }
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, Overlap, testing::ValuesIn(cells()), [](const auto& cell) {
+  return fmt::format("{}x{}_{}", cell.param.layout.data, cell.param.layout.tensor, name(cell.param.dtype));
+});
+
+// The smallest change of one number is seen.
+TEST(OverlapControl, FailsOnOneBit) {
+  const gpt::TrainerOptions options = tiny({2, 1}, DType::f32);
+  const auto nudged = train({2, 1}, options, [](gpt::Trainer& trainer) {
+    const Tensor& value = trainer.parameters().all().front()->value;
+    value.set(3, std::nextafter(static_cast<float>(value.at(3)), 2.0F));
+  });
+  EXPECT_NE(divergence(train({2, 1}, options), nudged), "");
+}
+
+TEST(Transports, UcxAndSharedMemoryGiveTheSameBits) {
+  const gpt::TrainerOptions options = tiny({2, 2}, DType::f32);
+  setenv("STRETTO_TRANSPORT", "shm", 1);
+  const std::vector<Trace> over_shm = train({2, 2}, options);
+  setenv("STRETTO_TRANSPORT", "ucx", 1);
+  std::vector<Trace> over_ucx;
+  std::string unavailable;
+  try {
+    over_ucx = train({2, 2}, options);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unavailable) throw;
+    unavailable = error.what();
+  }
+  unsetenv("STRETTO_TRANSPORT");
+  if (!unavailable.empty()) GTEST_SKIP() << unavailable;
+  EXPECT_EQ(divergence(over_shm, over_ucx), "");
+}
+
+TEST(Processes, GiveTheSameBitsAsThreads) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "losses";
+  const gpt::TrainerOptions options = tiny({2, 1}, DType::f32);
+  const int status = launch(2, [&](const Communicator& world) {
+    gpt::Trainer trainer(Mesh::create(world, 2, 1), options);
+    const Trace trace = advance(trainer, 0, trained_steps);
+    std::ofstream file(path + std::to_string(world.rank()));
+    for (std::size_t i = 0; i < trace.losses.size(); ++i) file << fmt::format("{:a} {:a}\n", trace.losses[i], trace.norms[i]);
+  });
+  ASSERT_EQ(status, 0);
+  const std::vector<Trace> threads = train({2, 1}, options);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    std::string expected;
+    for (std::size_t i = 0; i < threads[rank].losses.size(); ++i) {
+      expected += fmt::format("{:a} {:a}\n", threads[rank].losses[i], threads[rank].norms[i]);
+    }
+    std::ifstream file(path + std::to_string(rank));
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), expected) << "rank " << rank;
+  }
+}
+
+// Rounding to 16 bits moves the loss by less than a hundredth; a layer that is missing moves it by more.
+TEST(Bf16, LossesStayNearThoseOfF32) {
+  const auto learning = [](Layout layout, DType dtype, bool learns = true) {
+    gpt::TrainerOptions options = tiny(layout, dtype);
+    options.global_batch = 4;
+    std::vector<double> losses;
+    run_threads(layout.ranks(), [&](const Communicator& world) {
+      gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
+      std::vector<double> own;
+      for (int step = 0; step < 3; ++step) {
+        own.push_back(trainer.step(text_of_step(options, step), learns ? 3e-2 : 0).loss);
+      }
+      if (world.rank() == 0) losses = own;
+    });
+    return losses;
+  };
+  const std::vector<double> expected = learning({1, 1}, DType::f32);
+  for (const Layout layout : {Layout{1, 1}, {2, 1}, {1, 2}}) {
+    Comparer comparer(1e-2);
+    EXPECT_EQ(comparer.numbers(expected, learning(layout, DType::bf16), "loss"), "") << layout.data << "x" << layout.tensor;
+    RecordProperty(fmt::format("worst_{}x{}", layout.data, layout.tensor), fmt::format("{:.2g}", comparer.worst()));
+  }
+  EXPECT_NE(Comparer(1e-2).numbers(expected, learning({1, 1}, DType::bf16, false), "loss"), "") << "the control";
+}
+
+}  // namespace
+}  // namespace parity

@@ -1,0 +1,195 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "stretto/stretto.hpp"
+#include "trainer.hpp"
+
+// What the tests of parity share: a small model trained on some layout, all that came of it on each rank, and the comparison
+// of two such traces.
+namespace parity {
+
+using namespace stretto;
+
+struct Layout {
+  int data = 1, tensor = 1;
+  int ranks() const { return data * tensor; }
+};
+
+// Any tensor size divides its heads, and 61 entries of vocabulary are odd to all of them. Activations have 12 KiB in f64, so
+// that the library chooses algorithms for bandwidth; buckets are small, so that there are several.
+inline gpt::TrainerOptions tiny(Layout layout, DType dtype = DType::f64) {
+  gpt::TrainerOptions options;
+  options.model.layers = 2;
+  options.model.heads = (8 + layout.tensor - 1) / layout.tensor * layout.tensor;
+  options.model.hidden = 4 * options.model.heads;
+  options.model.sequence = 48;
+  options.model.vocabulary = 61;
+  options.dtype = dtype;
+  options.micro_batch = 1;
+  options.global_batch = 2L * layout.data;
+  options.clip_norm = 0.25;  // below all norms here, so that the norm takes part in every step
+  options.bucket_bytes = std::size_t{16} << 10;
+  return options;
+}
+
+// Tokens that depend on the number of the sequence only; small ones are frequent, so that there is something to learn.
+inline gpt::FillSlot text_of_step(const gpt::TrainerOptions& options, std::int64_t step) {
+  return [model = options.model, first = step * options.global_batch](std::int64_t slot, std::int32_t* tokens,
+                                                                      std::int32_t* targets) {
+    const auto token = [&](std::int64_t place) {
+      const std::int64_t index = (first + slot) * (model.sequence + 1) + place;
+      const double u = random_uniform(7, "parity", static_cast<std::uint64_t>(index));
+      return static_cast<std::int32_t>(u * u * static_cast<double>(model.vocabulary));
+    };
+    for (std::int64_t i = 0; i < model.sequence; ++i) {
+      tokens[i] = token(i);
+      targets[i] = token(i + 1);
+    }
+  };
+}
+
+// A rank's slice of a tensor, and where it belongs.
+struct Piece {
+  Shape global_shape, first, extents;
+  std::vector<double> values;
+};
+using Pieces = std::map<std::string, Piece>;
+
+inline Piece piece_of(const Parameter& parameter, const Tensor& tensor) {
+  Piece piece{parameter.global_shape, parameter.first, parameter.extents, {}};
+  for (std::int64_t i = 0; i < tensor.size(); ++i) piece.values.push_back(tensor.at(i));
+  return piece;
+}
+
+// All that one rank saw of a few steps.
+struct Trace {
+  std::vector<double> losses, norms;
+  std::vector<Pieces> gradients;  // of each step
+  Pieces parameters;              // after the last
+  std::vector<Record> records;    // of what it communicated in the last
+};
+
+inline Trace advance(gpt::Trainer& trainer, std::int64_t first_step, std::int64_t steps) {
+  Trace trace;
+  for (std::int64_t step = first_step; step < first_step + steps; ++step) {
+    const std::uint64_t since = trainer.mesh().world.ledger().next_sequence();
+    const auto [loss, norm] = trainer.step(text_of_step(trainer.options(), step), 3e-3);
+    trace.records = trainer.mesh().world.ledger().records(since);
+    trace.losses.push_back(loss);
+    trace.norms.push_back(norm);
+    Pieces& gradients = trace.gradients.emplace_back();
+    for (const auto& parameter : trainer.parameters().all()) {
+      gradients[parameter->name] = piece_of(*parameter, parameter->gradient);
+    }
+  }
+  for (const auto& parameter : trainer.parameters().all()) {
+    trace.parameters[parameter->name] = piece_of(*parameter, parameter->value);
+  }
+  return trace;
+}
+
+inline constexpr std::int64_t trained_steps = 3;
+
+// Three steps on ranks that are threads; the traces by rank. prepare may change the trainer before.
+inline std::vector<Trace> train(Layout layout, const gpt::TrainerOptions& options,
+                                const std::function<void(gpt::Trainer&)>& prepare = {}) {
+  std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
+  run_threads(layout.ranks(), [&](const Communicator& world) {
+    gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
+    if (prepare) prepare(trainer);
+    traces[static_cast<std::size_t>(world.rank())] = advance(trainer, 0, trained_steps);
+  });
+  return traces;
+}
+
+// The first divergence of each kind, by name, index and both values; empty where there is none.
+struct Comparison {
+  std::string loss, norm, gradient, parameter;
+  double worst = 0;  // the largest difference, relative to the largest magnitude of its tensor
+  std::string all() const { return loss + norm + gradient + parameter; }
+};
+
+class Comparer {
+ public:
+  // A tolerance of 0: equal bits.
+  explicit Comparer(double tolerance) : tolerance_(tolerance) {}
+
+  // expected is the whole tensor, or a slice like the actual one.
+  std::string pieces(const Pieces& expected, const Pieces& actual, const std::string& what) {
+    std::string first;
+    if (expected.size() != actual.size()) first = what + " are not as many";
+    for (const auto& [name, piece] : actual) {
+      const auto found = expected.find(name);
+      if (found == expected.end()) return what + " " + name + " is new";
+      const Piece& other = found->second;
+      const bool whole = other.extents == other.global_shape;
+      if (other.global_shape != piece.global_shape || (!whole && other.first != piece.first)) {
+        return what + " " + name + " has another shape";
+      }
+      double scale = 0;
+      for (const double value : other.values) scale = std::max(scale, std::abs(value));
+      for_each_run(piece.global_shape, piece.first, piece.extents,
+                   [&](std::int64_t here, std::int64_t there, std::int64_t count) {
+                     for (std::int64_t i = 0; i < count; ++i) {
+                       const std::string text =
+                           values(other.values[static_cast<std::size_t>((whole ? there : here) + i)],
+                                  piece.values[static_cast<std::size_t>(here + i)], scale, what + " " + name, there + i);
+                       if (first.empty()) first = text;
+                     }
+                   });
+    }
+    return first;
+  }
+
+  std::string values(double expected, double actual, double scale, const std::string& what, std::int64_t index) {
+    const double difference = std::abs(actual - expected);
+    if (difference > 0) worst_ = std::max(worst_, difference / scale);
+    if (difference <= tolerance_ * scale) return {};  // not so for NaN
+    return fmt::format("{}[{}]: expected {:.17g}, but it is {:.17g}\n", what, index, expected, actual);
+  }
+
+  std::string numbers(const std::vector<double>& expected, const std::vector<double>& actual, const std::string& what) {
+    if (expected.size() != actual.size()) return what + " are not as many\n";
+    std::string first;
+    for (std::size_t i = 0; i < actual.size(); ++i) {
+      const std::string text = values(expected[i], actual[i], std::abs(expected[i]), what, static_cast<std::int64_t>(i));
+      if (first.empty()) first = text;
+    }
+    return first;
+  }
+
+  double worst() const { return worst_; }
+
+ private:
+  double tolerance_;
+  double worst_ = 0;
+};
+
+inline Comparison compare(const Trace& expected, const Trace& actual, double tolerance) {
+  Comparer comparer(tolerance);
+  Comparison result;
+  result.loss = comparer.numbers(expected.losses, actual.losses, "loss");
+  result.norm = comparer.numbers(expected.norms, actual.norms, "gradient norm");
+  for (std::size_t step = 0; step < std::min(expected.gradients.size(), actual.gradients.size()); ++step) {
+    const std::string text = comparer.pieces(expected.gradients[step], actual.gradients[step],
+                                             fmt::format("in step {}, the gradient of", step));
+    if (result.gradient.empty()) result.gradient = text;
+  }
+  result.parameter = comparer.pieces(expected.parameters, actual.parameters, "after the steps, parameter");
+  result.worst = comparer.worst();
+  return result;
+}
+
+inline constexpr double parity_tolerance = 1e-10;
+inline constexpr double equal_bits = 0;
+
+}  // namespace parity

@@ -1,0 +1,122 @@
+// Training on every layout of up to eight ranks against one rank that accumulates over the same global batch, in f64; and
+// the traffic of it. The controls show that each comparison can fail.
+#include <gmock/gmock.h>
+
+#include "parity.hpp"
+#include "traffic.hpp"
+
+namespace parity {
+namespace {
+
+class Parity : public testing::TestWithParam<Layout> {};
+
+TEST_P(Parity, EqualsOneRankAndSendsWhatTheFormulasSay) {
+  const gpt::TrainerOptions options = tiny(GetParam());
+  const Trace expected = train({1, 1}, options).front();
+  for (const double norm : expected.norms) EXPECT_GT(norm, options.clip_norm);
+  const std::vector<Trace> traces = train(GetParam(), options);
+  double worst = 0;
+  for (std::size_t rank = 0; rank < traces.size(); ++rank) {
+    const Comparison comparison = compare(expected, traces[rank], parity_tolerance);
+    EXPECT_EQ(comparison.all(), "") << "rank " << rank;
+    worst = std::max(worst, comparison.worst);
+  }
+  RecordProperty("worst_relative_difference", fmt::format("{:.2g}", worst));
+  EXPECT_EQ(traffic_divergence(GetParam(), options, traces), "");
+}
+
+std::vector<Layout> layouts() {
+  std::vector<Layout> result;
+  for (int data = 1; data <= 8; ++data) {
+    for (int tensor = 1; data * tensor <= 8; ++tensor) result.push_back({data, tensor});
+  }
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(DataByTensor, Parity, testing::ValuesIn(layouts()), [](const auto& cell) {
+  return fmt::format("{}x{}", cell.param.data, cell.param.tensor);
+});
+
+// Each rank alone with its share of the batch, as if no gradient were ever summed.
+TEST(ParityControl, FailsWithoutTheSumOverDataParallelRanks) {
+  const gpt::TrainerOptions options = tiny({2, 1});
+  const Trace expected = train({1, 1}, options).front();
+  gpt::TrainerOptions share = options;
+  share.global_batch = options.global_batch / 2;
+  run_threads(2, [&](const Communicator& world) {
+    const Communicator alone = world.split(world.rank(), 0, "alone");
+    gpt::Trainer trainer(Mesh::create(alone, 1, 1), share);
+    const Comparison comparison = compare(expected, advance(trainer, 0, trained_steps), parity_tolerance);
+    EXPECT_THAT(comparison.loss, testing::HasSubstr("loss[0]"));
+    EXPECT_THAT(comparison.norm, testing::HasSubstr("gradient norm[0]"));
+    EXPECT_THAT(comparison.gradient, testing::HasSubstr("in step 0, the gradient of"));
+    EXPECT_THAT(comparison.parameter, testing::HasSubstr("expected"));
+  });
+}
+
+// Rank 1 adds nothing to the sum of one layer, as if that sum had been dropped on its way.
+TEST(ParityControl, FailsWithoutTheSumOfOneLayer) {
+  const gpt::TrainerOptions options = tiny({1, 2});
+  const Trace expected = train({1, 1}, options).front();
+  const auto traces = train({1, 2}, options, [](gpt::Trainer& trainer) {
+    for (const auto& parameter : trainer.parameters().all()) {
+      if (parameter->name == "h.1.mlp.c_proj.weight" && trainer.mesh().tensor.rank() == 1) parameter->value.zero();
+    }
+  });
+  const Comparison comparison = compare(expected, traces.front(), parity_tolerance);
+  EXPECT_NE(comparison.loss, "");
+  EXPECT_NE(comparison.norm, "");
+  EXPECT_NE(comparison.gradient, "");
+  EXPECT_NE(comparison.parameter, "");
+}
+
+TEST(ParityControl, FailsWhenReplicatedParametersCountOnceForEachRank) {
+  const gpt::TrainerOptions options = tiny({1, 2});
+  const Trace expected = train({1, 1}, options).front();
+  const auto traces = train({1, 2}, options, [](gpt::Trainer& trainer) {
+    for (const auto& parameter : trainer.parameters().all()) parameter->replicated_over = {Axis::data};
+  });
+  EXPECT_NE(compare(expected, traces.front(), parity_tolerance).norm, "");
+}
+
+TEST(ParityControl, FailsWithOneMicrobatchLess) {
+  const gpt::TrainerOptions options = tiny({2, 1});
+  const Trace expected = train({1, 1}, options).front();
+  gpt::TrainerOptions fewer = options;
+  fewer.global_batch -= options.micro_batch;
+  const Comparison comparison = compare(expected, train({1, 1}, fewer).front(), parity_tolerance);
+  EXPECT_NE(comparison.loss, "");
+  EXPECT_NE(comparison.gradient, "");
+}
+
+TEST(ParityControl, FailsOnANumberThatIsNone) {
+  const Trace expected = train({1, 1}, tiny({1, 1})).front();
+  Trace broken = expected;
+  EXPECT_EQ(compare(expected, broken, equal_bits).all(), "");
+  broken.parameters["wte.weight"].values[5] = NAN;
+  EXPECT_THAT(compare(expected, broken, parity_tolerance).parameter, testing::HasSubstr("wte.weight[5]"));
+}
+
+TEST(TrafficControl, FailsOnAnOperationTooManyOrTooFew) {
+  const Layout layout{2, 2};
+  const gpt::TrainerOptions options = tiny(layout);
+  const std::vector<Trace> traces = train(layout, options);
+  ASSERT_EQ(traffic_divergence(layout, options, traces), "");
+  std::map<std::string, Record> one_of_each;
+  for (const Record& record : traces[3].records) one_of_each[record.tag] = record;
+  EXPECT_EQ(one_of_each.size(), 8U);
+  for (const auto& [tag, record] : one_of_each) {
+    std::vector<Trace> more = traces;
+    more[3].records.push_back(record);
+    EXPECT_NE(traffic_divergence(layout, options, more), "") << tag;
+    std::vector<Trace> less = traces;
+    std::erase_if(less[3].records, [&](const Record& each) { return each.sequence == record.sequence; });
+    EXPECT_NE(traffic_divergence(layout, options, less), "") << tag;
+    std::vector<Trace> larger = traces;
+    for (Record& each : larger[3].records) each.bytes_sent += each.tag == tag ? 8 : 0;
+    EXPECT_NE(traffic_divergence(layout, options, larger), "") << tag;
+  }
+}
+
+}  // namespace
+}  // namespace parity

@@ -1,0 +1,46 @@
+// The same seed draws the same text however the model is divided.
+#include "sampling.hpp"
+
+#include "parity.hpp"
+
+namespace parity {
+namespace {
+
+std::string text_of(int tensor_size, const gpt::SamplingOptions& how, const std::string& prompt = "To be") {
+  gpt::TrainerOptions options = tiny({1, 1});
+  options.model.vocabulary = 256;
+  std::vector<std::string> texts(static_cast<std::size_t>(tensor_size));
+  run_threads(tensor_size, [&](const Communicator& world) {
+    gpt::Trainer trainer(Mesh::create(world, 1, tensor_size), options);
+    texts[static_cast<std::size_t>(world.rank())] = gpt::sample(trainer.model(), trainer.mesh().tensor, prompt, how);
+  });
+  for (const std::string& text : texts) EXPECT_EQ(text, texts.front());
+  return texts.front();
+}
+
+TEST(Sampling, DoesNotDependOnTheLayout) {
+  const gpt::SamplingOptions how{.length = 60, .temperature = 1, .seed = 5};  // beyond the sequence length of 48
+  const std::string text = text_of(1, how);
+  EXPECT_EQ(text.size(), 65U);
+  EXPECT_EQ(text.substr(0, 5), "To be");
+  for (const int tensor_size : {2, 4, 8}) {
+    EXPECT_EQ(text_of(tensor_size, how), text) << tensor_size;
+  }
+  EXPECT_EQ(text_of(1, how), text);
+  EXPECT_NE(text_of(1, {.length = 60, .temperature = 1, .seed = 6}), text) << "the control: another seed";
+}
+
+TEST(Sampling, TakesTheLikeliestAtTemperatureZero) {
+  const std::string text = text_of(1, {.length = 40, .temperature = 0, .seed = 1});
+  EXPECT_EQ(text_of(2, {.length = 40, .temperature = 0, .seed = 2}), text);
+  EXPECT_EQ(text_of(4, {.length = 40, .temperature = 0, .seed = 3}), text);
+}
+
+TEST(Sampling, BeginsALineWithoutAPrompt) {
+  const std::string text = text_of(1, {.length = 3}, "");
+  EXPECT_EQ(text.size(), 4U);
+  EXPECT_EQ(text.front(), '\n');
+}
+
+}  // namespace
+}  // namespace parity

@@ -1,0 +1,87 @@
+#pragma once
+#include <bit>
+
+#include "parity.hpp"
+
+// The traffic of a training step against closed formulas.
+namespace parity {
+
+// Bytes that all p ranks of a group send in one all-reduce of n bytes. Cut into shares, every byte crosses 2 (p-1) links in
+// sum, however uneven the shares are; in recursive doubling whole vectors travel, log2 times by the ranks of the largest
+// power of two, and to and fro between those and the others.
+inline std::int64_t all_reduce_bytes(Algorithm algorithm, std::int64_t p, std::int64_t n) {
+  if (algorithm == Algorithm::ring || algorithm == Algorithm::recursive_halving_doubling) return 2 * (p - 1) * n;
+  const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(p)));
+  const std::int64_t doublings = std::bit_width(static_cast<std::uint64_t>(power)) - 1;
+  return (power * doublings + 2 * (p - power)) * n;
+}
+
+struct Expected {
+  std::int64_t operations;  // of a rank in a step; 0: at least two
+  std::int64_t elements;    // of all of them
+  bool shares;              // large enough to be cut into shares
+};
+
+inline std::map<std::string, Expected> expected_traffic(Layout layout, const gpt::TrainerOptions& options,
+                                                        std::int64_t local_elements) {
+  std::map<std::string, Expected> result;
+  const std::int64_t microbatches = options.global_batch / options.micro_batch / layout.data;
+  const std::int64_t tokens = options.micro_batch * options.model.sequence;
+  const auto activations = [&](std::int64_t times) {
+    return Expected{times * microbatches, times * microbatches * tokens * options.model.hidden, true};
+  };
+  if (layout.tensor > 1) {
+    // Two forward and two backward a layer: 8 b s h (t-1)/t elements a rank; and one at either end of the model.
+    result["row-parallel forward"] = activations(2 * options.model.layers);
+    result["column-parallel backward"] = activations(2 * options.model.layers + 1);
+    result["embedding forward"] = activations(1);
+    result["cross entropy max"] = {microbatches, microbatches * tokens, false};
+    result["cross entropy sums"] = {microbatches, microbatches * 2 * tokens, false};
+    result["gradient norm"] = {1, 1, false};
+  }
+  if (layout.data > 1) {
+    result["gradients"] = {0, local_elements, false};  // the last bucket may be small
+    result["loss"] = {1, 1, false};
+  }
+  return result;
+}
+
+// What is wrong with the records of a step, or nothing. It accounts for every byte that any rank sent.
+inline std::string traffic_divergence(Layout layout, const gpt::TrainerOptions& options, const std::vector<Trace>& traces) {
+  std::map<std::string, std::int64_t> sent;     // by all ranks, for each tag
+  std::map<std::string, std::int64_t> formula;  // the same times the size of the group
+  std::map<std::string, std::int64_t> group_size;
+  for (const Trace& trace : traces) {
+    std::int64_t local_elements = 0;
+    for (const auto& [name, piece] : trace.parameters) local_elements += static_cast<std::int64_t>(piece.values.size());
+    std::map<std::string, Expected> left = expected_traffic(layout, options, local_elements);
+    std::map<std::string, std::int64_t> operations;
+    for (const Record& record : trace.records) {
+      const auto expected = left.find(record.tag);
+      if (expected == left.end()) return "Nobody expects " + record.to_string();
+      const bool shares =
+          record.algorithm == Algorithm::ring || record.algorithm == Algorithm::recursive_halving_doubling;
+      if (expected->second.shares && !shares) return "Whole vectors travel in " + record.to_string();
+      expected->second.elements -= record.count;
+      ++operations[record.tag];
+      sent[record.tag] += static_cast<std::int64_t>(record.bytes_sent);
+      formula[record.tag] += all_reduce_bytes(record.algorithm, record.group_size,
+                                              record.count * static_cast<std::int64_t>(size_of(record.dtype)));
+      group_size[record.tag] = record.group_size;
+    }
+    for (const auto& [tag, expected] : left) {
+      const bool as_many = expected.operations == 0 ? operations[tag] >= 2 : operations[tag] == expected.operations;
+      if (expected.elements != 0 || !as_many) {
+        return fmt::format("{} operations '{}', {} elements short of the formula", operations[tag], tag, expected.elements);
+      }
+    }
+  }
+  for (const auto& [tag, bytes] : sent) {
+    if (bytes * group_size[tag] != formula[tag]) {
+      return fmt::format("'{}' sent {} bytes; the formula says {}", tag, bytes, formula[tag] / group_size[tag]);
+    }
+  }
+  return {};
+}
+
+}  // namespace parity
