@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -74,6 +75,16 @@ void write_section(Trainer& trainer, const Section& section, const fs::path& dir
   if (writes) writer->finish();
 }
 
+std::int64_t number_of(const SafetensorsReader& reader, const char* key) {
+  const std::string text = reader.metadata(key);
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 0) {
+    fail(ErrorCode::io, "{} says '{}' for the metadata '{}', which is no number of steps.", reader.path(), text, key);
+  }
+  return number;
+}
+
 // Replaces a small file at once or not at all.
 void replace_file(const fs::path& path, const std::string& text) {
   const fs::path fresh = path.string() + ".new";
@@ -131,8 +142,8 @@ std::int64_t load_checkpoint(Trainer& trainer, const std::string& checkpoint, bo
   for (const Section& section : sections()) {
     if (!with_optimizer && &section != &sections().front()) break;
     const SafetensorsReader reader(fs::path(checkpoint) / section.file);
-    step = std::stoll(reader.metadata("step"));
-    if (with_optimizer) optimizer_steps = std::stoll(reader.metadata("optimizer_steps"));
+    step = number_of(reader, "step");
+    if (with_optimizer) optimizer_steps = number_of(reader, "optimizer_steps");
     for (const auto& [prefix, which] : section.tensors) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         const Parameter& parameter = *parameters[i];

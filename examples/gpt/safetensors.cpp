@@ -24,9 +24,12 @@ std::size_t bytes_of(const std::string& type) {
   fail(ErrorCode::io, "A tensor of type {} is not among F64, F32, BF16, F16 and I32.", type);
 }
 
+// -1 for a shape that no tensor has.
 std::int64_t elements_of(const stretto::Shape& shape) {
   std::int64_t product = 1;
-  for (const std::int64_t extent : shape) product *= extent;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0 || __builtin_mul_overflow(product, extent, &product)) return -1;
+  }
   return product;
 }
 
@@ -122,8 +125,9 @@ SafetensorsReader::View SafetensorsReader::tensor(const std::string& name) const
     view.elements = elements_of(view.shape);
     const auto begin = found->at("data_offsets").at(0).get<std::uint64_t>();
     const auto end = found->at("data_offsets").at(1).get<std::uint64_t>();
-    if (view.elements < 0 || begin > end || end > size_ - tensors_at_ ||
-        end - begin != static_cast<std::uint64_t>(view.elements) * bytes_of(view.type)) {
+    const std::size_t element_bytes = bytes_of(view.type);
+    if (view.elements < 0 || begin > end || end > size_ - tensors_at_ || (end - begin) % element_bytes != 0 ||
+        (end - begin) / element_bytes != static_cast<std::uint64_t>(view.elements)) {
       fail(ErrorCode::io, "Tensor {} of {} lies outside the file or has another size than its shape says.", name, path_);
     }
     view.data = data_ + tensors_at_ + begin;
@@ -143,7 +147,9 @@ std::vector<std::string> SafetensorsReader::names() const {
 
 std::string SafetensorsReader::metadata(const std::string& key) const {
   const auto found = header_.find("__metadata__");
-  if (found == header_.end() || !found->contains(key)) fail(ErrorCode::io, "{} has no metadata '{}'.", path_, key);
+  if (found == header_.end() || !found->contains(key) || !found->at(key).is_string()) {
+    fail(ErrorCode::io, "{} has no metadata '{}'.", path_, key);
+  }
   return found->at(key).get<std::string>();
 }
 

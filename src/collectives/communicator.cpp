@@ -69,7 +69,7 @@ class Communicator::Group {
                       .tag = options.tag});
     auto turn = std::make_shared<Turn>(self);
     const bool in_background = !stream.is_inline();
-    const Work work = stream.enqueue([self, call, plan, sequence, in_background, turn] {
+    Work work = stream.enqueue([self, call, plan, sequence, in_background, turn] {
       turn->wait();
       const auto describe = [&] {
         Ledger& book = self->context_->ledger();

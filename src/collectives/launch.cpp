@@ -18,8 +18,6 @@
 namespace stretto {
 namespace {
 
-constexpr double seconds_to_meet = 60;
-
 void begin_process() {
   check_settings();
   spdlog::set_level(spdlog::level::from_str(setting("STRETTO_LOG")));
@@ -62,9 +60,10 @@ int launch(int nproc, const RankBody& body) {
       return run_guarded(
           as ? as->rank : 0, as ? as->size : 1, [] { return connect(); }, body);
     }
-    if (nproc == 1)
+    if (nproc == 1) {
       return run_guarded(
           0, 1, [] { return connect(0, 1, {}); }, body);
+    }
     const MeetingPoint point = open_meeting("127.0.0.1");
     const int status = fork_ranks(nproc, [&](int rank) {
       MeetingPoint own = point;
@@ -138,6 +137,7 @@ Communicator connect(int rank, int size, const MeetingPoint& point) {
   begin_process();
   require(size >= 1 && rank >= 0 && rank < size, "Rank {} is outside a job of {}.", rank, size);
   if (size == 1) return world_of(std::move(make_local_jobs(1).front()));
+  const double seconds_to_meet = number_setting("STRETTO_MEET_TIMEOUT");
   return world_of(join_tcp_job(rank, size, {point.host, point.port, point.secret, point.listener, seconds_to_meet}));
 }
 

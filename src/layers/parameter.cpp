@@ -81,13 +81,13 @@ void Parameters::allocate(DType compute_type) {
 void Parameters::initialise(std::uint64_t seed) {
   for (const auto& parameter : all_) {
     const std::uint64_t key = key_of(seed, parameter->name);
-    const auto [mean, deviation] = parameter->initial;
+    const Initial initial = parameter->initial;
     for_each_run(parameter->global_shape, parameter->first, parameter->extents,
                  [&](std::int64_t here, std::int64_t whole, std::int64_t count) {
                    for (std::int64_t i = 0; i < count; ++i) {
                      const double noise =
-                         deviation == 0 ? 0 : deviation * normal_at(key, static_cast<std::uint64_t>(whole + i));
-                     parameter->value.set(here + i, mean + noise);
+                         initial.deviation == 0 ? 0 : initial.deviation * normal_at(key, static_cast<std::uint64_t>(whole + i));
+                     parameter->value.set(here + i, initial.mean + noise);
                    }
                  });
   }

@@ -30,7 +30,8 @@ constexpr std::array<Variables, 4> known{{{"torchrun", "RANK", "WORLD_SIZE"},
                                           {"Slurm", "SLURM_PROCID", "SLURM_NTASKS"}}};
 
 int integer_variable(const char* name) {
-  const std::string text = std::getenv(name);
+  const char* given = std::getenv(name);
+  const std::string text = given != nullptr ? given : "";
   char* end = nullptr;
   const long value = std::strtol(text.c_str(), &end, 10);
   require(!text.empty() && *end == '\0' && value >= 0 && value < 1L << 30, "{}='{}' is no whole number.", name, text);

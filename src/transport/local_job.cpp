@@ -78,6 +78,7 @@ class LocalJob : public Job {
 std::vector<std::unique_ptr<Job>> make_local_jobs(int size) {
   const auto board = std::make_shared<Board>(size);
   std::vector<std::unique_ptr<Job>> jobs;
+  jobs.reserve(size);
   for (int rank = 0; rank < size; ++rank) jobs.push_back(std::make_unique<LocalJob>(rank, size, board));
   return jobs;
 }

@@ -77,7 +77,13 @@ class TcpJob : public Job {
  public:
   TcpJob(int rank, int size, const Meeting& meeting) : rank_(rank), size_(size), contributions_(size) {
     if (rank == 0) {
-      gather_ranks(meeting);
+      try {
+        gather_ranks(meeting);
+      } catch (const Error& error) {  // those who came are not to think that this rank crashed
+        const std::string sentence = fmt::format("Rank 0 gave up: {}", error.what());
+        for (const auto& connection : connections_) connection->send(FrameKind::gave_up, sentence.data(), sentence.size());
+        throw;
+      }
     } else {
       const std::string address = fmt::format("{}:{}", meeting.host, meeting.port);
       auto connection = std::make_unique<Connection>();
@@ -152,6 +158,7 @@ class TcpJob : public Job {
     const double deadline = now_seconds() + meeting.timeout;
     std::vector<bool> here(size_, false);
     here[0] = true;
+    int strangers = 0;
     while (static_cast<int>(connections_.size()) < size_ - 1) {
       pollfd wanted{listener.socket, POLLIN, 0};
       poll(&wanted, 1, 100);
@@ -160,14 +167,18 @@ class TcpJob : public Job {
         for (int rank = 0; rank < size_; ++rank) {
           if (!here[rank]) missing.push_back(rank);
         }
-        fail(ErrorCode::timeout, "Of {} ranks, {} did not come to {}:{} within {} s.", size_, fmt::join(missing, ", "),
-             meeting.host, listener.port, meeting.timeout);
+        const char* hint = strangers > 0 ? "; some came with another STRETTO_JOB_SECRET or were no ranks" : "";
+        fail(ErrorCode::timeout, "Of {} ranks, {} did not come to {}:{} within {} s{}.", size_, fmt::join(missing, ", "),
+             meeting.host, listener.port, meeting.timeout, hint);
       }
       auto connection = std::make_unique<Connection>();
       connection->socket = accept_on(listener.socket);
       if (!connection->socket) continue;
       const Arrival arrival = receive_arrival(connection->socket, meeting.secret);
-      if (!arrival.genuine) continue;
+      if (!arrival.genuine) {
+        ++strangers;
+        continue;
+      }
       const int rank = arrival.who.rank;
       std::string refusal;
       if (arrival.who.size != size_) {

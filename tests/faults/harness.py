@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -107,6 +108,14 @@ class Run:
         self.process.wait()
 
 
+def end_by_exception(*_):
+    sys.exit("terminated")
+
+
+# So that what a test has mounted and started goes also when the test is told to end.
+signal.signal(signal.SIGTERM, end_by_exception)
+
+
 class FaultTest(unittest.TestCase):
     maxDiff = None
 
@@ -158,8 +167,9 @@ class FaultTest(unittest.TestCase):
 
     def wait_for_steps(self, log_directory, steps):
         metrics = pathlib.Path(log_directory, "metrics.jsonl")
-        self.assertTrue(until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) >= steps, 60),
-                        [run.errors for run in self.runs])
+        there = lambda: metrics.exists() and len(metrics.read_text().splitlines()) >= steps
+        until(lambda: there() or self.runs[-1].process.poll() is not None, 60)
+        self.assertTrue(there(), [run.errors for run in self.runs])
 
     def expect_nothing_left(self):
         for run in self.runs:

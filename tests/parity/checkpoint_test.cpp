@@ -99,12 +99,12 @@ class CheckpointErrors : public testing::Test {
  protected:
   void SetUp() override { train_and_save({1, 1}, options, directory); }
 
-  std::string error_of_loading(const std::string& checkpoint, const gpt::TrainerOptions& fresh) const {
+  std::string error_of_loading(const std::string& path, const gpt::TrainerOptions& fresh) const {
     std::string sentence;
     run_threads(1, [&](const Communicator& world) {
       gpt::Trainer trainer(Mesh::create(world, 1, 1), fresh);
       try {
-        gpt::load_checkpoint(trainer, checkpoint, true);
+        gpt::load_checkpoint(trainer, path, true);
       } catch (const Error& error) {
         sentence = error.what();
       }
@@ -172,7 +172,13 @@ TEST_F(CheckpointErrors, AHeaderThatMakesNoSense) {
   EXPECT_THAT(of(metadata + "5}"), testing::HasSubstr("does not describe"));
   EXPECT_THAT(of(metadata + R"({"dtype":"F64","shape":[61,32],"data_offsets":[0,15616]}})"),
               testing::HasSubstr("lies outside"));
-  EXPECT_THAT(of(metadata + R"({"dtype":"F64","shape":[61,32],"data_offsets":[16,8]}})"), testing::HasSubstr("lies outside"));
+  EXPECT_THAT(of(metadata + R"({"dtype":"F64","shape":[61,32],"data_offsets":[16,8]}})"),
+              testing::HasSubstr("lies outside"));
+  // 2^61 elements of 8 bytes are 0 bytes in 64 bits.
+  EXPECT_THAT(of(metadata + R"({"dtype":"F64","shape":[2305843009213693952],"data_offsets":[0,0]}})"),
+              testing::HasSubstr("lies outside"));
+  EXPECT_THAT(of(metadata + R"({"dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,0]}})"),
+              testing::HasSubstr("lies outside"));
   EXPECT_THAT(of(metadata + R"({"dtype":"I8","shape":[61,32],"data_offsets":[0,0]}})"), testing::HasSubstr("I8"));
 }
 

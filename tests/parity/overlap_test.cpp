@@ -89,7 +89,8 @@ TEST(Processes, GiveTheSameBitsAsThreads) {
     gpt::Trainer trainer(Mesh::create(world, 2, 1), options);
     const Trace trace = advance(trainer, 0, trained_steps);
     std::ofstream file(path + std::to_string(world.rank()));
-    for (std::size_t i = 0; i < trace.losses.size(); ++i) file << fmt::format("{:a} {:a}\n", trace.losses[i], trace.norms[i]);
+    for (std::size_t i = 0; i < trace.losses.size(); ++i)
+      file << fmt::format("{:a} {:a}\n", trace.losses[i], trace.norms[i]);
   });
   ASSERT_EQ(status, 0);
   const std::vector<Trace> threads = train({2, 1}, options);
@@ -103,7 +104,7 @@ TEST(Processes, GiveTheSameBitsAsThreads) {
   }
 }
 
-// Rounding to 16 bits moves the loss by less than a hundredth; a layer that is missing moves it by more.
+// Rounding to 16 bits moves the losses by less than a hundredth; not learning at all moves them by more.
 TEST(Bf16, LossesStayNearThoseOfF32) {
   const auto learning = [](Layout layout, DType dtype, bool learns = true) {
     gpt::TrainerOptions options = tiny(layout, dtype);

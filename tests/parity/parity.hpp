@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -118,22 +119,24 @@ struct Comparison {
   std::string all() const { return loss + norm + gradient + parameter; }
 };
 
+inline constexpr double parity_tolerance = 1e-10;
+inline constexpr double equal_bits = 0;  // in place of a tolerance
+
 class Comparer {
  public:
-  // A tolerance of 0: equal bits.
   explicit Comparer(double tolerance) : tolerance_(tolerance) {}
 
   // expected is the whole tensor, or a slice like the actual one.
   std::string pieces(const Pieces& expected, const Pieces& actual, const std::string& what) {
     std::string first;
-    if (expected.size() != actual.size()) first = what + " are not as many";
+    if (expected.size() != actual.size()) first = what + " are not as many\n";
     for (const auto& [name, piece] : actual) {
       const auto found = expected.find(name);
-      if (found == expected.end()) return what + " " + name + " is new";
+      if (found == expected.end()) return what + " " + name + " is new\n";
       const Piece& other = found->second;
       const bool whole = other.extents == other.global_shape;
       if (other.global_shape != piece.global_shape || (!whole && other.first != piece.first)) {
-        return what + " " + name + " has another shape";
+        return what + " " + name + " has another shape\n";
       }
       double scale = 0;
       for (const double value : other.values) scale = std::max(scale, std::abs(value));
@@ -153,7 +156,8 @@ class Comparer {
   std::string values(double expected, double actual, double scale, const std::string& what, std::int64_t index) {
     const double difference = std::abs(actual - expected);
     if (difference > 0) worst_ = std::max(worst_, difference / scale);
-    if (difference <= tolerance_ * scale) return {};  // not so for NaN
+    const bool same_bits = std::bit_cast<std::uint64_t>(actual) == std::bit_cast<std::uint64_t>(expected);
+    if (tolerance_ == equal_bits ? same_bits : difference <= tolerance_ * scale) return {};  // NaN is within no tolerance
     return fmt::format("{}[{}]: expected {:.17g}, but it is {:.17g}\n", what, index, expected, actual);
   }
 
@@ -180,16 +184,13 @@ inline Comparison compare(const Trace& expected, const Trace& actual, double tol
   result.loss = comparer.numbers(expected.losses, actual.losses, "loss");
   result.norm = comparer.numbers(expected.norms, actual.norms, "gradient norm");
   for (std::size_t step = 0; step < std::min(expected.gradients.size(), actual.gradients.size()); ++step) {
-    const std::string text = comparer.pieces(expected.gradients[step], actual.gradients[step],
-                                             fmt::format("in step {}, the gradient of", step));
+    const std::string text =
+        comparer.pieces(expected.gradients[step], actual.gradients[step], fmt::format("in step {}, the gradient of", step));
     if (result.gradient.empty()) result.gradient = text;
   }
   result.parameter = comparer.pieces(expected.parameters, actual.parameters, "after the steps, parameter");
   result.worst = comparer.worst();
   return result;
 }
-
-inline constexpr double parity_tolerance = 1e-10;
-inline constexpr double equal_bits = 0;
 
 }  // namespace parity

@@ -33,9 +33,48 @@ std::vector<Layout> layouts() {
   return result;
 }
 
-INSTANTIATE_TEST_SUITE_P(DataByTensor, Parity, testing::ValuesIn(layouts()), [](const auto& cell) {
-  return fmt::format("{}x{}", cell.param.data, cell.param.tensor);
-});
+INSTANTIATE_TEST_SUITE_P(DataByTensor, Parity, testing::ValuesIn(layouts()),
+                         [](const auto& cell) { return fmt::format("{}x{}", cell.param.data, cell.param.tensor); });
+
+// What one rank and many would get wrong alike. After one step, the first moments are 1 - beta1 times what was used as the
+// gradient.
+TEST(Clipping, BoundsTheNormOfWhatTheOptimizerGets) {
+  run_threads(1, [](const Communicator& world) {
+    for (const double factor : {0.0, 0.5, 2.0}) {  // 0: no clipping
+      gpt::TrainerOptions options = tiny({1, 1});
+      gpt::Trainer probe(Mesh::create(world, 1, 1), options);
+      const double norm = probe.compute_gradients(text_of_step(options, 0)).gradient_norm;
+      options.clip_norm = factor * norm;
+      gpt::Trainer trainer(Mesh::create(world, 1, 1), options);
+      EXPECT_DOUBLE_EQ(trainer.step(text_of_step(options, 0), 1e-3).gradient_norm, norm);
+      double squares = 0;
+      for (const auto& state : trainer.optimizer().states()) {
+        for (std::int64_t i = 0; i < state.m.size(); ++i) squares += state.m.at(i) * state.m.at(i);
+      }
+      const double used = factor == 0.5 ? 0.5 * norm : norm;
+      EXPECT_NEAR(std::sqrt(squares), (1 - options.adamw.beta1) * used, 1e-12 * norm) << factor;
+    }
+  });
+}
+
+// Also where the slots do not divide over the ranks.
+TEST(Evaluate, IsTheMeanOverAllSlotsOnAnyLayout) {
+  const auto losses = [](Layout layout) {
+    gpt::TrainerOptions options = tiny({1, 1});
+    options.global_batch = 6;
+    std::vector<double> result(static_cast<std::size_t>(layout.ranks()));
+    run_threads(layout.ranks(), [&](const Communicator& world) {
+      const gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
+      result[static_cast<std::size_t>(world.rank())] = trainer.evaluate(text_of_step(options, 0), 5);
+    });
+    return result;
+  };
+  const double expected = losses({1, 1}).front();
+  EXPECT_NEAR(expected, std::log(61), 0.1);  // of an untrained model
+  for (const Layout layout : {Layout{2, 1}, {3, 1}, {6, 1}, {1, 2}, {2, 4}}) {
+    for (const double loss : losses(layout)) EXPECT_NEAR(loss, expected, parity_tolerance * expected);
+  }
+}
 
 // Each rank alone with its share of the batch, as if no gradient were ever summed.
 TEST(ParityControl, FailsWithoutTheSumOverDataParallelRanks) {

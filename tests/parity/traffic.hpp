@@ -59,8 +59,7 @@ inline std::string traffic_divergence(Layout layout, const gpt::TrainerOptions& 
     for (const Record& record : trace.records) {
       const auto expected = left.find(record.tag);
       if (expected == left.end()) return "Nobody expects " + record.to_string();
-      const bool shares =
-          record.algorithm == Algorithm::ring || record.algorithm == Algorithm::recursive_halving_doubling;
+      const bool shares = record.algorithm == Algorithm::ring || record.algorithm == Algorithm::recursive_halving_doubling;
       if (expected->second.shares && !shares) return "Whole vectors travel in " + record.to_string();
       expected->second.elements -= record.count;
       ++operations[record.tag];

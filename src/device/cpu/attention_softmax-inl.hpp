@@ -14,29 +14,12 @@
 #include <limits>
 
 #include "device/cpu/attention_tiles-inl.hpp"
+#include "device/cpu/exp-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::attention::HWY_NAMESPACE {
 
-// exp(x) for x <= 0, where Highway's exponential spends half of its time on arguments that do not occur here: 2^n e^r with a
-// whole n and |r| <= ln(2)/2. Six terms of e^r leave 1.2e-7. Below -87 it stays at 2^-125.5 instead of becoming denormal.
-template <class D>
-HWY_INLINE hn::Vec<D> exp_of_negative(D d, hn::Vec<D> x) {
-  if constexpr (sizeof(hn::TFromD<D>) == 8) {
-    return hn::Exp(d, x);
-  } else {
-    const hn::RebindToUnsigned<D> bits;
-    const auto rounder = hn::Set(d, 12582912.0F);  // 1.5 * 2^23: a sum with it keeps whole numbers only, in its low bits
-    x = hn::Max(hn::Set(d, -87.0F), x);
-    const auto shifted = hn::MulAdd(x, hn::Set(d, 1.44269504F), rounder);
-    const auto n = hn::Sub(shifted, rounder);
-    // ln(2) in two parts, of which the first times n is exact.
-    const auto r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4F), hn::NegMulAdd(n, hn::Set(d, 0.693359375F), x));
-    auto e = hn::Set(d, 1.0F / 720);
-    for (const float term : {1.0F / 120, 1.0F / 24, 1.0F / 6, 0.5F, 1.0F, 1.0F}) e = hn::MulAdd(e, r, hn::Set(d, term));
-    return hn::BitCast(d, hn::Add(hn::BitCast(bits, e), hn::ShiftLeft<23>(hn::BitCast(bits, shifted))));
-  }
-}
+using kernels::HWY_NAMESPACE::exp;
 
 // A query sees the keys up to its own place. Which of the queries of one vector, the first of which is given, see the key?
 template <class T>
@@ -80,15 +63,15 @@ void softmax_block(T* scores, Index first_query, Index keys, Index width, bool f
     for (; key < range.seen_by_some; ++key) {
       top = hn::Max(top, hn::IfThenElse(sees<T>(query, key), hn::Load(d, at + key * tile), lowest));
     }
-    const auto correction = exp_of_negative(d, hn::Sub(before, top));
+    const auto correction = exp(d, hn::Sub(before, top));
     auto sum = first_block ? hn::Zero(d) : hn::Mul(correction, hn::Load(d, running.sum + column));
     for (key = 0; key < range.seen_by_all; ++key) {
-      const auto e = exp_of_negative(d, hn::Sub(hn::Load(d, at + key * tile), top));
+      const auto e = exp(d, hn::Sub(hn::Load(d, at + key * tile), top));
       sum = hn::Add(sum, e);
       hn::Store(e, d, at + key * tile);
     }
     for (; key < range.seen_by_some; ++key) {
-      const auto e = exp_of_negative(d, hn::Sub(hn::Load(d, at + key * tile), top));
+      const auto e = exp(d, hn::Sub(hn::Load(d, at + key * tile), top));
       const auto seen = hn::IfThenElseZero(sees<T>(query, key), e);
       sum = hn::Add(sum, seen);
       hn::Store(seen, d, at + key * tile);
@@ -124,13 +107,13 @@ void softmax_backward_block(T* p, T* ds, Index first_query, Index keys, Index wi
     Index at = column;
     Index key = 0;
     for (; key < range.seen_by_all; ++key, at += tile) {
-      const auto e = exp_of_negative(d, hn::Sub(hn::Load(d, p + at), shift));
+      const auto e = exp(d, hn::Sub(hn::Load(d, p + at), shift));
       hn::Store(e, d, p + at);
       hn::Store(hn::Mul(e, hn::Sub(hn::Load(d, ds + at), mean)), d, ds + at);
     }
     for (; key < range.seen_by_some; ++key, at += tile) {
       const auto mask = sees<T>(query, key);
-      const auto e = exp_of_negative(d, hn::Sub(hn::Load(d, p + at), shift));
+      const auto e = exp(d, hn::Sub(hn::Load(d, p + at), shift));
       hn::Store(hn::IfThenElseZero(mask, e), d, p + at);
       hn::Store(hn::IfThenElseZero(mask, hn::Mul(e, hn::Sub(hn::Load(d, ds + at), mean))), d, ds + at);
     }

@@ -1,0 +1,90 @@
+// Settings are read by name, and a mistake in one is said instead of ignored.
+#include "stretto/settings.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <set>
+
+#include "core/setting_values.hpp"
+#include "stretto/error.hpp"
+#include "variables.hpp"
+
+namespace stretto {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(Settings, AreListedWithMeaningAndDefault) {
+  const std::map<std::string, std::string> expected{
+      {"STRETTO_TRANSPORT", "auto"},    {"STRETTO_TIMEOUT", "600"}, {"STRETTO_WAIT", "auto"},
+      {"STRETTO_RING_BYTES", "262144"}, {"STRETTO_SHM_DIR", ""},    {"STRETTO_COMPUTE_THREADS", "1"},
+      {"STRETTO_JOB_SECRET", ""},       {"STRETTO_PORT", "0"},      {"STRETTO_MEET_TIMEOUT", "60"},
+      {"STRETTO_LOG", "warn"},          {"STRETTO_LEDGER", "65536"}};
+  std::map<std::string, std::string> listed;
+  for (const Setting& one : settings()) {
+    EXPECT_STRNE(one.meaning, "") << one.name;
+    EXPECT_TRUE(listed.emplace(one.name, one.default_value).second) << one.name << " is listed twice";
+  }
+  EXPECT_EQ(listed, expected);
+}
+
+TEST(Settings, DefaultsAreInForceAndCanBeRead) {
+  for (const Setting& one : settings()) {
+    const Variable unset(one.name, std::nullopt);
+    EXPECT_EQ(setting(one.name), one.default_value);
+    const Variable set(one.name, one.default_value);
+    EXPECT_NO_THROW(check_settings()) << one.name;
+  }
+  EXPECT_EQ(number_setting("STRETTO_TIMEOUT"), 600);
+}
+
+TEST(Settings, TheEnvironmentOverridesADefault) {
+  const Variable shorter("STRETTO_TIMEOUT", "1.5");
+  EXPECT_EQ(setting("STRETTO_TIMEOUT"), "1.5");
+  EXPECT_EQ(number_setting("STRETTO_TIMEOUT"), 1.5);
+}
+
+TEST(Settings, OneThatDoesNotExistIsRefusedByName) {
+  const Variable misspelt("STRETTO_TIMOUT", "5");
+  EXPECT_THAT(sentence_of(check_settings), AllOf(HasSubstr("STRETTO_TIMOUT"), HasSubstr("stretto-info")));
+}
+
+TEST(Settings, ANumberThatIsNoneIsRefusedWithItsValue) {
+  for (const char* value : {"soon", "", "5s", "-1", "nan"}) {
+    const Variable bad("STRETTO_TIMEOUT", value);
+    const auto names_both = AllOf(HasSubstr("STRETTO_TIMEOUT='" + std::string(value) + "'"), HasSubstr("600"));
+    EXPECT_THAT(sentence_of(check_settings), names_both);
+    EXPECT_THAT(sentence_of([] { number_setting("STRETTO_TIMEOUT"); }), names_both);
+  }
+}
+
+TEST(Settings, AChoiceThatIsNoneIsRefusedWithTheChoices) {
+  const Variable bad("STRETTO_TRANSPORT", "carrier-pigeon");
+  EXPECT_THAT(sentence_of(check_settings),
+              AllOf(HasSubstr("STRETTO_TRANSPORT='carrier-pigeon'"), HasSubstr("auto, shm, ucx")));
+}
+
+TEST(Settings, ReadingOneThatIsNotListedIsABug) {
+  try {
+    setting("STRETTO_FOO");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::internal);
+  }
+}
+
+TEST(Errors, EveryCodeHasANameOfItsOwn) {
+  std::set<std::string> names;
+  for (const ErrorCode code : {ErrorCode::invalid_argument, ErrorCode::unavailable, ErrorCode::io, ErrorCode::timeout,
+                               ErrorCode::peer_lost, ErrorCode::peer_gave_up, ErrorCode::internal}) {
+    EXPECT_TRUE(names.insert(name(code)).second) << name(code);
+  }
+  EXPECT_EQ(names.count("unknown"), 0U);
+}
+
+}  // namespace
+}  // namespace stretto

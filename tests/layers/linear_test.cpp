@@ -1,0 +1,144 @@
+// Divided linear layers on integers, of which every sum is exact in any order: the same bits as one rank computes.
+#include "stretto/layers/linear.hpp"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "device/kernel_data.hpp"
+#include "stretto/stretto.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t tokens = 6;
+constexpr std::int64_t in = 10;  // neither 3 nor 4 ranks divide it evenly
+constexpr std::int64_t middle = 14;
+constexpr int parts = 3;
+
+void set_integers(const Parameters& parameters) {
+  for (const auto& parameter : parameters.all()) {
+    for_each_run(parameter->global_shape, parameter->first, parameter->extents,
+                 [&](std::int64_t here, std::int64_t there, std::int64_t count) {
+                   for (std::int64_t i = 0; i < count; ++i) {
+                     parameter->value.set(here + i, static_cast<double>((there + i) * 7 % 11 - 5));
+                   }
+                 });
+  }
+}
+
+// Whole tensors, put together of what the ranks hold.
+using Wholes = std::map<std::string, std::vector<double>>;
+
+void enter(Wholes& wholes, const std::string& name, const Shape& global_shape, const Shape& first, const Tensor& slice) {
+  std::int64_t elements = 1;
+  for (const std::int64_t extent : global_shape) elements *= extent;
+  std::vector<double>& whole = wholes[name];
+  whole.resize(static_cast<std::size_t>(elements), NAN);
+  for_each_run(global_shape, first, slice.shape(), [&](std::int64_t here, std::int64_t there, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      double& place = whole[static_cast<std::size_t>(there + i)];
+      EXPECT_TRUE(std::isnan(place) || place == slice.at(here + i)) << name << ": ranks differ at " << there + i;
+      place = slice.at(here + i);
+    }
+  });
+}
+
+void enter_gradients(Wholes& wholes, const Parameters& parameters) {
+  for (const auto& parameter : parameters.all()) {
+    enter(wholes, parameter->name, parameter->global_shape, parameter->first, parameter->gradient);
+  }
+}
+
+// One column-parallel layer of several parts; with_sum: dx is summed over the group, as who uses it has to.
+Wholes column_parallel(int ranks, bool with_sum = true) {
+  Wholes wholes;
+  std::mutex mutex;
+  run_threads(ranks, [&](const Communicator& world) {
+    const TensorParallel tensor_parallel{world, Stream("tp")};
+    Parameters parameters;
+    const ColumnParallelLinear layer(parameters, "column", in, parts * middle, parts, {}, tensor_parallel);
+    parameters.allocate(DType::f32);
+    set_integers(parameters);
+    const Tensor y = layer.forward(integer_tensor({tokens, in}, DType::f32, 2));
+    const Share share = share_of(middle, world.size(), world.rank());
+
+    // dy of the whole, of which this rank takes its columns in every part.
+    const Tensor whole_dy = integer_tensor({tokens, parts, middle}, DType::f32, 3);
+    const Tensor dy({tokens, parts * share.count}, DType::f32);
+    for_each_run(whole_dy.shape(), {0, 0, share.first}, {tokens, parts, share.count},
+                 [&](std::int64_t here, std::int64_t there, std::int64_t count) {
+                   dy.view(here, {count}).copy_from(whole_dy.view(there, {count}));
+                 });
+    const Tensor dx = layer.backward_input(dy);
+    if (with_sum) tensor_parallel.start_sum(dx, "dx").wait();
+    layer.backward_weight(integer_tensor({tokens, in}, DType::f32, 2), dy);
+
+    const std::lock_guard lock(mutex);
+    enter(wholes, "y", {tokens, parts, middle}, {0, 0, share.first}, y.reshaped({tokens, parts, share.count}));
+    if (with_sum || world.rank() == 0) enter(wholes, "dx", {tokens, in}, {0, 0}, dx);
+    enter_gradients(wholes, parameters);
+  });
+  return wholes;
+}
+
+Wholes row_parallel(int ranks) {
+  Wholes wholes;
+  std::mutex mutex;
+  run_threads(ranks, [&](const Communicator& world) {
+    const TensorParallel tensor_parallel{world, Stream("tp")};
+    Parameters parameters;
+    const RowParallelLinear layer(parameters, "row", in, middle, {}, tensor_parallel);
+    parameters.allocate(DType::f32);
+    set_integers(parameters);
+    const Share share = share_of(in, world.size(), world.rank());
+    const Tensor whole_x = integer_tensor({tokens, in}, DType::f32, 2);
+    const Tensor x({tokens, share.count}, DType::f32);
+    for_each_run(whole_x.shape(), {0, share.first}, x.shape(),
+                 [&](std::int64_t here, std::int64_t there, std::int64_t count) {
+                   x.view(here, {count}).copy_from(whole_x.view(there, {count}));
+                 });
+    const Tensor y = layer.forward(x);
+    const Tensor dy = integer_tensor({tokens, middle}, DType::f32, 3);
+    const Tensor dx = layer.backward_input(dy);
+    layer.backward_weight(x, dy);
+
+    const std::lock_guard lock(mutex);
+    enter(wholes, "y", {tokens, middle}, {0, 0}, y);
+    enter(wholes, "dx", {tokens, in}, {0, share.first}, dx);
+    enter_gradients(wholes, parameters);
+  });
+  return wholes;
+}
+
+TEST(ColumnParallelLinear, GivesTheBitsOfOneRank) {
+  const Wholes expected = column_parallel(1);
+  EXPECT_EQ(expected.size(), 4U);
+  for (const int ranks : {2, 3, 4}) EXPECT_EQ(column_parallel(ranks), expected) << ranks;
+}
+
+TEST(ColumnParallelLinear, NeedsTheSumOfItsBackward) {
+  EXPECT_NE(column_parallel(2, false)["dx"], column_parallel(1)["dx"]);
+}
+
+TEST(ColumnParallelLinear, ComputesWithItsOneRankWhatLinearMeans) {
+  Wholes whole = column_parallel(1);
+  const auto weight = [](std::int64_t i) { return static_cast<double>(i * 7 % 11 - 5); };
+  const std::vector<double> x = values(integer_tensor({tokens, in}, DType::f32, 2));
+  for (std::int64_t row = 0; row < tokens; ++row) {
+    for (std::int64_t column = 0; column < parts * middle; ++column) {
+      double y = weight(column);
+      for (std::int64_t k = 0; k < in; ++k) y += x[static_cast<std::size_t>(row * in + k)] * weight(column * in + k);
+      EXPECT_EQ(whole["y"][static_cast<std::size_t>(row * parts * middle + column)], y);
+    }
+  }
+}
+
+TEST(RowParallelLinear, GivesTheBitsOfOneRank) {
+  const Wholes expected = row_parallel(1);
+  EXPECT_EQ(expected.size(), 4U);
+  for (const int ranks : {2, 3, 4}) EXPECT_EQ(row_parallel(ranks), expected) << ranks;
+}
+
+}  // namespace
+}  // namespace stretto

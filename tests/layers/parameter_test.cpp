@@ -1,0 +1,141 @@
+// How parameters are cut into slices, and that what they begin with does not depend on it.
+#include "stretto/layers/parameter.hpp"
+
+#include <gmock/gmock.h>
+
+#include "stretto/stretto.hpp"
+
+namespace stretto {
+namespace {
+
+TEST(ShareOf, CutsEverythingIntoSharesThatDifferByAtMostOne) {
+  for (const std::int64_t count : {0, 1, 2, 5, 16, 61}) {
+    for (const int parts : {1, 2, 3, 4, 7, 8}) {
+      std::int64_t next = 0;
+      for (int i = 0; i < parts; ++i) {
+        const Share share = share_of(count, parts, i);
+        EXPECT_EQ(share.first, next);
+        EXPECT_GE(share.count, count / parts);
+        EXPECT_LE(share.count, (count + parts - 1) / parts);
+        next += share.count;
+      }
+      EXPECT_EQ(next, count);
+    }
+  }
+}
+
+TEST(ForEachRun, VisitsTheSlicesPlaceInTheWhole) {
+  struct Run {
+    std::int64_t here, there, count;
+    bool operator==(const Run&) const = default;
+  };
+  const auto runs = [](const Shape& global_shape, const Shape& first, const Shape& extents) {
+    std::vector<Run> result;
+    for_each_run(global_shape, first, extents, [&](std::int64_t here, std::int64_t there, std::int64_t count) {
+      result.push_back({here, there, count});
+    });
+    return result;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(runs({10}, {4}, {3}), ElementsAre(Run{0, 4, 3}));
+  EXPECT_THAT(runs({4, 5}, {1, 0}, {2, 5}), ElementsAre(Run{0, 5, 5}, Run{5, 10, 5}));
+  EXPECT_THAT(runs({4, 5}, {0, 2}, {2, 2}), ElementsAre(Run{0, 2, 2}, Run{2, 7, 2}));
+  EXPECT_THAT(runs({3, 4, 2}, {0, 1, 0}, {2, 2, 2}), ElementsAre(Run{0, 2, 2}, Run{2, 4, 2}, Run{4, 10, 2}, Run{6, 12, 2}));
+  EXPECT_THAT(runs({4, 5}, {4, 0}, {0, 5}), ElementsAre());
+}
+
+// One parameter, cut along a dimension: this part of it.
+std::unique_ptr<Parameters> part_of(const Shape& global_shape, std::size_t dimension, int parts, int i, std::uint64_t seed,
+                                    Initial initial) {
+  auto parameters = std::make_unique<Parameters>();
+  const Share share = share_of(global_shape[dimension], parts, i);
+  Shape first(global_shape.size(), 0);
+  Shape extents = global_shape;
+  first[dimension] = share.first;
+  extents[dimension] = share.count;
+  parameters->add({.name = "w", .global_shape = global_shape, .first = first, .extents = extents, .initial = initial});
+  parameters->allocate(DType::f64);
+  parameters->initialise(seed);
+  return parameters;
+}
+
+TEST(Initialise, DoesNotDependOnTheLayout) {
+  const Shape shape{3, 10, 7};
+  const Initial initial{0.5, 0.02};
+  const auto whole = part_of(shape, 0, 1, 0, 1, initial);
+  const Tensor& expected = whole->all()[0]->value;
+  for (std::size_t dimension = 0; dimension < shape.size(); ++dimension) {
+    for (const int parts : {2, 3, 8}) {
+      std::int64_t covered = 0;
+      for (int i = 0; i < parts; ++i) {
+        const auto part = part_of(shape, dimension, parts, i, 1, initial);
+        const Parameter& parameter = *part->all()[0];
+        for_each_run(shape, parameter.first, parameter.extents,
+                     [&](std::int64_t here, std::int64_t there, std::int64_t count) {
+                       for (std::int64_t k = 0; k < count; ++k) {
+                         EXPECT_EQ(parameter.value.at(here + k), expected.at(there + k));
+                       }
+                       covered += count;
+                     });
+      }
+      EXPECT_EQ(covered, expected.size());
+    }
+  }
+}
+
+TEST(Initialise, DrawsFromTheNormalDistributionThatWasAskedFor) {
+  const std::int64_t count = 100000;
+  const auto drawn = part_of({count}, 0, 1, 0, 1, {3, 0.5});
+  const Tensor& value = drawn->all()[0]->value;
+  double sum = 0;
+  double squares = 0;
+  std::int64_t beyond_two = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double deviate = (value.at(i) - 3) / 0.5;
+    sum += deviate;
+    squares += deviate * deviate;
+    beyond_two += std::abs(deviate) > 2 ? 1 : 0;
+  }
+  // Five standard errors of each estimate.
+  EXPECT_NEAR(sum / count, 0, 5 / std::sqrt(count));
+  EXPECT_NEAR(squares / count, 1, 5 * std::sqrt(2.0 / count));
+  EXPECT_NEAR(static_cast<double>(beyond_two) / count, 0.0455, 0.0033);
+  EXPECT_NE(part_of({count}, 0, 1, 0, 2, {3, 0.5})->all()[0]->value.at(0), value.at(0)) << "another seed";
+  EXPECT_EQ(part_of({5}, 0, 1, 0, 1, {3, 0})->all()[0]->value.at(4), 3) << "a constant";
+}
+
+TEST(RandomUniform, LiesBetweenZeroAndOneAndDependsOnAllItIsGiven) {
+  double sum = 0;
+  for (std::uint64_t i = 0; i < 100000; ++i) {
+    const double u = random_uniform(1, "a", i);
+    ASSERT_GE(u, 0);
+    ASSERT_LT(u, 1);
+    sum += u;
+  }
+  EXPECT_NEAR(sum / 100000, 0.5, 0.005);
+  EXPECT_EQ(random_uniform(1, "a", 7), random_uniform(1, "a", 7));
+  EXPECT_NE(random_uniform(1, "a", 7), random_uniform(1, "a", 8));
+  EXPECT_NE(random_uniform(1, "a", 7), random_uniform(2, "a", 7));
+  EXPECT_NE(random_uniform(1, "a", 7), random_uniform(1, "b", 7));
+}
+
+TEST(Parameters, LayGradientsOutInReverseAndCountElements) {
+  Parameters parameters;
+  const Parameter& first =
+      parameters.add({.name = "first", .global_shape = {4, 3}, .first = {0, 0}, .extents = {2, 3}, .initial = {}});
+  const Parameter& second =
+      parameters.add({.name = "second", .global_shape = {5}, .first = {0}, .extents = {5}, .initial = {}});
+  parameters.allocate(DType::bf16);
+  EXPECT_EQ(parameters.global_elements(), 17);
+  EXPECT_EQ(parameters.local_elements(), 11);
+  EXPECT_EQ(parameters.index_of(second), 1U);
+  EXPECT_EQ(first.value.dtype(), DType::bf16);
+  EXPECT_EQ(first.gradient.dtype(), DType::f32);
+  EXPECT_EQ(second.gradient.data<float>() + 5, first.gradient.data<float>());
+  first.gradient.set(5, 1);
+  parameters.zero_gradients();
+  EXPECT_EQ(first.gradient.at(5), 0);
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,98 @@
+// The two ends of a language model over uneven shares of the vocabulary, down to ranks that have none of it, against one
+// rank that has it all.
+#include "stretto/layers/vocabulary.hpp"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "device/kernel_data.hpp"
+#include "stretto/stretto.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t hidden = 6;
+const std::vector<std::int32_t> tokens{0, 2, 1, 2, 0, 1, 2};
+const std::vector<std::int32_t> targets{2, 1, 1, 0, 2, 2, 0};
+
+struct Ends {
+  double loss = 0;
+  std::vector<double> embedded, dx, gradient;  // the last put together of all ranks' rows
+};
+
+Ends ends_of(int ranks, std::int64_t vocabulary, DType dtype) {
+  std::vector<Ends> by_rank(static_cast<std::size_t>(ranks));
+  run_threads(ranks, [&](const Communicator& world) {
+    const TensorParallel tensor_parallel{world, Stream("tp")};
+    const auto count = static_cast<std::int64_t>(tokens.size());
+    Parameters parameters;
+    const VocabularyParallelTable table(parameters, "wte", vocabulary, hidden, {0, 1}, tensor_parallel);
+    parameters.allocate(dtype);
+    parameters.initialise(1);
+    const VocabularyParallelCrossEntropy cross_entropy(tensor_parallel);
+
+    Ends& ends = by_rank[static_cast<std::size_t>(world.rank())];
+    ends.embedded = values(table.embed(tokens.data(), count));
+    const Tensor x = random_tensor({count, hidden}, dtype, 2);
+    const Tensor logits = table.logits(x);
+    VocabularyParallelCrossEntropy::Saved saved;
+    ends.loss = cross_entropy.forward(logits, targets.data(), table.first(), saved);
+    cross_entropy.backward(logits, targets.data(), table.first(), saved, 0.5);
+    const Tensor dx = table.logits_backward_input(logits);
+    tensor_parallel.start_sum(dx, "dx").wait();
+    ends.dx = values(dx);
+    table.logits_backward_weight(x, logits);
+    table.embed_backward(tokens.data(), random_tensor({count, hidden}, dtype, 3));
+    ends.gradient = values(table.parameter().gradient);
+  });
+  Ends result = by_rank[0];
+  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
+    EXPECT_EQ(by_rank[rank].loss, result.loss) << "rank " << rank;
+    EXPECT_EQ(by_rank[rank].embedded, result.embedded) << "rank " << rank;
+    EXPECT_EQ(by_rank[rank].dx, result.dx) << "rank " << rank;
+    result.gradient.insert(result.gradient.end(), by_rank[rank].gradient.begin(), by_rank[rank].gradient.end());
+  }
+  return result;
+}
+
+void expect_near(const std::vector<double>& actual, const std::vector<double>& expected, double bound) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) EXPECT_NEAR(actual[i], expected[i], bound) << i;
+}
+
+TEST(VocabularyParallel, UnevenAndEmptySharesEqualOneRank) {
+  for (const std::int64_t vocabulary : {5, 3}) {  // over up to 8 ranks, of which some have no row
+    const Ends expected = ends_of(1, vocabulary, DType::f64);
+    for (const int ranks : {2, 3, 4, 8}) {
+      SCOPED_TRACE(testing::Message() << vocabulary << " entries over " << ranks << " ranks");
+      const Ends actual = ends_of(ranks, vocabulary, DType::f64);
+      EXPECT_NEAR(actual.loss, expected.loss, 1e-13);
+      EXPECT_EQ(actual.embedded, expected.embedded);
+      expect_near(actual.dx, expected.dx, 1e-14);
+      expect_near(actual.gradient, expected.gradient, 1e-14);
+    }
+  }
+}
+
+TEST(VocabularyParallel, ComputesInEveryType) {
+  const Ends expected = ends_of(1, 5, DType::f64);
+  EXPECT_NEAR(ends_of(4, 5, DType::f32).loss, expected.loss, 1e-5);
+  EXPECT_NEAR(ends_of(4, 5, DType::bf16).loss, expected.loss, 1e-2 * expected.loss);
+}
+
+// The loss of logits that are all the same is the logarithm of their number.
+TEST(VocabularyParallel, TheLossOfKnowingNothing) {
+  run_threads(3, [](const Communicator& world) {
+    const VocabularyParallelCrossEntropy cross_entropy({world, Stream::inline_()});
+    const Share share = share_of(7, 3, world.rank());
+    const Tensor logits({2, share.count}, DType::f64);
+    for (std::int64_t i = 0; i < logits.size(); ++i) logits.set(i, 1000);  // exp of it is infinite
+    VocabularyParallelCrossEntropy::Saved saved;
+    const std::vector<std::int32_t> of_two_rows{6, 0};
+    EXPECT_NEAR(cross_entropy.forward(logits, of_two_rows.data(), share.first, saved), 2 * std::log(7), 1e-12);
+  });
+}
+
+}  // namespace
+}  // namespace stretto

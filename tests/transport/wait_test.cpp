@@ -1,0 +1,103 @@
+// Who sleeps is woken, and no ring is lost. A lost one would cost the longest sleep each time, and thousands of them the
+// test's time limit.
+#include "transport/wait.hpp"
+
+#include <gtest/gtest.h>
+
+#include <climits>
+#include <thread>
+#include <vector>
+
+#include "variables.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr WaitPolicy sleep_at_once{0, 0, true};
+
+void wait_for(const std::atomic<int>& value, int wanted, Bell& bell) {
+  Waiter waiter(sleep_at_once, bell);
+  while (value.load() < wanted) waiter.pause();
+}
+
+TEST(Bell, EndsASleep) {
+  Bell bell{};
+  std::atomic<int> value = 0;
+  std::thread sleeper([&] { wait_for(value, 1, bell); });
+  while (bell.sleepers.load() == 0) std::this_thread::yield();
+  value = 1;
+  bell.ring();
+  sleeper.join();
+  EXPECT_GE(bell.rings.load(), 1U);
+  EXPECT_EQ(bell.sleepers.load(), 0U);  // nobody is thought to sleep any more
+}
+
+TEST(Bell, IsSilentWhenNobodySleeps) {
+  Bell bell{};
+  bell.ring();
+  EXPECT_EQ(bell.rings.load(), 0U);
+}
+
+TEST(Bell, WakesAllSleepers) {
+  Bell bell{};
+  std::atomic<int> value = 0;
+  std::vector<std::thread> sleepers;
+  for (int i = 0; i < 3; ++i) sleepers.emplace_back([&] { wait_for(value, 1, bell); });
+  while (bell.sleepers.load() < 3) std::this_thread::yield();
+  value = 1;
+  bell.ring();
+  for (std::thread& sleeper : sleepers) sleeper.join();
+  EXPECT_EQ(bell.sleepers.load(), 0U);
+}
+
+TEST(Bell, LosesNoRingBetweenTwo) {
+  constexpr int rounds = 20000;
+  struct Side {
+    Bell bell{};
+    std::atomic<int> value = 0;
+  } ping, pong;
+  std::thread other([&] {
+    for (int round = 1; round <= rounds; ++round) {
+      wait_for(ping.value, round, ping.bell);
+      pong.value = round;
+      pong.bell.ring();
+    }
+  });
+  for (int round = 1; round <= rounds; ++round) {
+    ping.value = round;
+    ping.bell.ring();
+    wait_for(pong.value, round, pong.bell);
+  }
+  other.join();
+  EXPECT_EQ(pong.value, rounds);
+}
+
+TEST(Waiter, IsNoSleeperAfterItFoundSomething) {
+  Bell bell{};
+  Waiter waiter(sleep_at_once, bell);
+  EXPECT_EQ(waiter.idle_seconds(), 0);
+  waiter.pause();
+  EXPECT_EQ(bell.sleepers.load(), 1U);
+  EXPECT_GT(waiter.idle_seconds(), 0);
+  waiter.moved();
+  EXPECT_EQ(bell.sleepers.load(), 0U);
+  EXPECT_EQ(waiter.idle_seconds(), 0);
+}
+
+TEST(WaitPolicy, IsTheOneThatTheUserChose) {
+  const auto chosen = [](const char* mode, int ranks) {
+    const Variable wait("STRETTO_WAIT", mode);
+    return WaitPolicy::chosen(ranks);
+  };
+  EXPECT_EQ(chosen("spin", 1000).spins, INT_MAX);
+  EXPECT_EQ(chosen("yield", 1).yields, INT_MAX);
+  EXPECT_FALSE(chosen("yield", 1).may_sleep);
+  EXPECT_EQ(chosen("sleep", 1).spins + chosen("sleep", 1).yields, 0);
+  EXPECT_GT(chosen("auto", 1).spins, 0);
+  EXPECT_EQ(chosen("auto", 100000).spins, 0);  // more ranks than cores
+  EXPECT_TRUE(chosen("auto", 1).in_background().may_sleep);
+  EXPECT_FALSE(chosen("spin", 1).in_background().may_sleep);
+}
+
+}  // namespace
+}  // namespace stretto

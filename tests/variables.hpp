@@ -1,0 +1,43 @@
+#pragma once
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <string>
+
+namespace stretto {
+
+// An environment variable that is set, or unset, for the time of a test.
+class Variable {
+ public:
+  Variable(const std::string& name, const std::optional<std::string>& value) : name_(name) {
+    if (const char* before = std::getenv(name.c_str())) before_ = before;
+    put(value);
+  }
+  ~Variable() { put(before_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  void put(const std::optional<std::string>& value) const {
+    if (value) {
+      setenv(name_.c_str(), value->c_str(), 1);
+    } else {
+      unsetenv(name_.c_str());
+    }
+  }
+  std::string name_;
+  std::optional<std::string> before_;
+};
+
+// The sentence of the error that the action throws; empty when it throws none.
+template <class Action>
+std::string sentence_of(const Action& action) {
+  try {
+    action();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace stretto
