@@ -10,6 +10,8 @@
 namespace stretto {
 namespace {
 
+// Seconds that rank 0 has for one arrival.
+constexpr double patience = 2;
 constexpr std::uint64_t protocol = 0x53747265'74746f01;  // "Stretto", version 1
 
 using Key = std::array<unsigned char, crypto_auth_KEYBYTES>;
@@ -65,12 +67,13 @@ Introduction introduce(int rank, int size) {
 
 Arrival receive_arrival(const Socket& socket, const std::string& secret) {
   const Key key = key_of(secret);
-  socket.give_up_after(2);
+  socket.give_up_after(patience);
   Challenge challenge;
   randombytes_buf(challenge.nonce.data(), challenge.nonce.size());
   Hello hello;
   Arrival arrival;
-  if (!socket.write_all(&challenge, sizeof challenge) || !socket.read_all(&hello, sizeof hello) || hello.magic != protocol) {
+  if (!socket.write_all(&challenge, sizeof challenge) || !socket.read_all(&hello, sizeof hello, patience) ||
+      hello.magic != protocol) {
     return arrival;
   }
   const Proof expected = prove(key, challenge.nonce, hello);

@@ -68,9 +68,11 @@ bool Socket::write_all(const void* data, std::size_t bytes) const {
   return true;
 }
 
-bool Socket::read_all(void* data, std::size_t bytes) const {
+bool Socket::read_all(void* data, std::size_t bytes, double all_within) const {
   char* at = static_cast<char*>(data);
+  const double from = now_seconds();
   while (bytes > 0) {
+    if (all_within > 0 && now_seconds() - from > all_within) return false;
     const ssize_t received = recv(descriptor_, at, bytes, 0);
     if (received < 0 && errno == EINTR) continue;
     if (received <= 0) return false;

@@ -20,9 +20,10 @@ class Socket {
   int release();
   void close();
 
-  // All bytes or false: the connection is broken, or nothing moved for the time set with give_up_after.
+  // All bytes or false: the connection is broken, or nothing moved for the time set with give_up_after. all_within: seconds
+  // for the whole, so that bytes that trickle in one by one hold nobody up; 0: any time.
   bool write_all(const void* data, std::size_t bytes) const;
-  bool read_all(void* data, std::size_t bytes) const;
+  bool read_all(void* data, std::size_t bytes, double all_within = 0) const;
   void give_up_after(double seconds) const;  // 0: never
 
  private:

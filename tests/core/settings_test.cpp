@@ -6,7 +6,6 @@
 
 #include <map>
 #include <optional>
-#include <set>
 
 #include "core/setting_values.hpp"
 #include "stretto/error.hpp"
@@ -75,15 +74,6 @@ TEST(Settings, ReadingOneThatIsNotListedIsABug) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::internal);
   }
-}
-
-TEST(Errors, EveryCodeHasANameOfItsOwn) {
-  std::set<std::string> names;
-  for (const ErrorCode code : {ErrorCode::invalid_argument, ErrorCode::unavailable, ErrorCode::io, ErrorCode::timeout,
-                               ErrorCode::peer_lost, ErrorCode::peer_gave_up, ErrorCode::internal}) {
-    EXPECT_TRUE(names.insert(name(code)).second) << name(code);
-  }
-  EXPECT_EQ(names.count("unknown"), 0U);
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 """A mistake of the user ends the program with one line that names the values, and leaves nothing."""
+import unittest
+
 from harness import FaultTest
 
 
@@ -63,5 +65,4 @@ class BadInput(FaultTest):
 
 
 if __name__ == "__main__":
-    import unittest
     unittest.main()

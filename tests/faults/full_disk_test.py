@@ -13,7 +13,8 @@ class FullDisk(FaultTest):
     def mount(self, size):
         disk = self.directory / "disk"
         disk.mkdir()
-        mounting = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", disk], capture_output=True, text=True)
+        mounting = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", disk], stderr=subprocess.PIPE,
+                                  text=True)
         if mounting.returncode != 0:
             self.skipTest(f"a tmpfs cannot be mounted here: {mounting.stderr.strip()}")
         self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)

@@ -1,6 +1,7 @@
 """A rank that is killed takes its job with it, and the others say which one it was."""
 import os
 import signal
+import unittest
 
 from harness import FOREVER, SECONDS_TO_END, FaultTest, free_port, ranks_under
 
@@ -66,5 +67,4 @@ class KilledRank(FaultTest):
 
 
 if __name__ == "__main__":
-    import unittest
     unittest.main()

@@ -1,7 +1,8 @@
-"""However the ranks of a job were started, and whatever runs beside it, it trains the same; ranks that do not belong together
-say so."""
+"""However the ranks of a job were started, and whatever runs beside it, it trains the same; ranks that do not belong
+together say so."""
 import os
 import socket
+import unittest
 
 from harness import FaultTest, free_port, losses
 
@@ -87,5 +88,4 @@ class Launchers(FaultTest):
 
 
 if __name__ == "__main__":
-    import unittest
     unittest.main()

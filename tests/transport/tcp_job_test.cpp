@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <future>
 #include <thread>
@@ -112,6 +114,21 @@ TEST(TcpJob, IsNotDisturbedByStrangers) {
     return both;
   }();
   on_every_rank(jobs, [](Job& job) { EXPECT_EQ(job.exchange(contribution(job.rank(), 3))[1], contribution(1, 3)); });
+}
+
+TEST(TcpJob, IsNotHeldUpByAStrangerThatTrickles) {
+  const Meeting place = open_place();
+  Joining rank0 = join(0, 2, place);
+  const Socket stranger = connect_to("127.0.0.1", place.port, 5);
+  std::atomic<bool> met = false;
+  std::thread trickle([&] {
+    while (!met && stranger.write_all("?", 1)) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  });
+  Joining rank1 = join(1, 2, elsewhere(place));
+  EXPECT_EQ(failure_of(rank0), "");
+  EXPECT_EQ(failure_of(rank1), "");
+  met = true;
+  trickle.join();
 }
 
 TEST(TcpJob, RefusesTwoRanksOfOneNumber) {

@@ -1,0 +1,47 @@
+#include "stretto/error.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <set>
+#include <string>
+
+#include "core/fail.hpp"
+
+namespace stretto {
+namespace {
+
+TEST(Errors, EveryCodeHasANameOfItsOwn) {
+  std::set<std::string> names;
+  for (const ErrorCode code : {ErrorCode::invalid_argument, ErrorCode::unavailable, ErrorCode::io, ErrorCode::timeout,
+                               ErrorCode::peer_lost, ErrorCode::peer_gave_up, ErrorCode::internal}) {
+    EXPECT_TRUE(names.insert(name(code)).second) << name(code);
+  }
+  EXPECT_EQ(names.count("unknown"), 0U);
+}
+
+TEST(Errors, CarryTheirCodeAndASentence) {
+  try {
+    fail(ErrorCode::io, "Cannot read {}: {}.", "the text", errno_text(ENOENT));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::io);
+    EXPECT_STREQ(error.what(), "Cannot read the text: No such file or directory.");
+  }
+}
+
+TEST(Errors, OfAWrongArgumentAndOfABugDiffer) {
+  const auto code_of = [](const auto& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ErrorCode::io;
+  };
+  EXPECT_EQ(code_of([] { require(false, "wrong"); }), ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of([] { ensure(false, "a bug"); }), ErrorCode::internal);
+  EXPECT_NO_THROW(require(true, "right"));
+}
+
+}  // namespace
+}  // namespace stretto
