@@ -27,7 +27,7 @@ std::string size_text(double bytes) {
 
 std::string step_line(const StepReport& r) {
   std::string line = fmt::format(
-      "step {:>5}/{} | loss {:.6f} | norm {:.3f} | lr {:.2e} | {:.1f} ms | {:.0f} tok/s | {:.1f}% MFU | "
+      "step {:>4}/{} | loss {:.6f} | norm {:.4g} | lr {:.2e} | {:.1f} ms | {:.0f} tok/s | {:.1f}% MFU | "
       "comm {:.1f} ms exposed {:.1f} ms | sent {} | mem {}",
       r.step, r.steps, r.loss, r.gradient_norm, r.lr, r.seconds * 1e3, r.tokens_per_second, r.mfu * 100,
       r.traffic.busy_seconds * 1e3, r.traffic.exposed_seconds * 1e3, size_text(static_cast<double>(r.traffic.bytes_sent)),

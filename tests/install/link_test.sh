@@ -17,7 +17,7 @@ find_package(stretto REQUIRED CONFIG)
 add_executable(program main.cpp)
 target_link_libraries(program PRIVATE stretto::stretto)
 CMAKE
-cmake -S "$work/program" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$compiler" >/dev/null
+cmake -G Ninja -S "$work/program" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$compiler" >/dev/null
 cmake --build "$work/build" >/dev/null
 export LD_LIBRARY_PATH=$work/prefix/lib:$work/prefix/lib/$("$compiler" -print-multiarch 2>/dev/null || true)
 pc=$(dirname "$(find "$work/prefix" -name stretto.pc)")
