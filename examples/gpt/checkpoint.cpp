@@ -22,7 +22,7 @@ namespace {
 // the others' slices.
 Tensor whole(const Parameter& parameter, const Tensor& slice, const Mesh& mesh) {
   if (mesh.tensor.size() == 1) return slice;
-  const Tensor sum = Tensor::zeros(parameter.global_shape, slice.dtype());
+  Tensor sum = Tensor::zeros(parameter.global_shape, slice.dtype());
   if (!parameter.is_replicated_over(Axis::tensor) || mesh.tensor.rank() == 0) {
     for_each_run(parameter.global_shape, parameter.first, parameter.extents,
                  [&](std::int64_t from, std::int64_t to, std::int64_t count) {

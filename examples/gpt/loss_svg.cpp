@@ -53,20 +53,24 @@ std::string loss_svg(const std::vector<CurvePoint>& loss, const std::vector<Curv
       "font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
       width, height);
   svg += fmt::format("<text x=\"{}\" y=\"22\" font-size=\"15\">Loss, nats per token</text>\n", left);
-  for (double tick = frame.y_min; tick <= frame.y_max + y_step / 2; tick += y_step) {
+  for (int i = 0; i <= std::lround((frame.y_max - frame.y_min) / y_step); ++i) {
+    const double tick = frame.y_min + i * y_step;
     const double y = frame.y(tick);
     svg +=
         fmt::format("<line x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\" stroke=\"#e0e0e0\"/>", left, y, width - right, y);
     svg += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:.4g}</text>\n", left - 8, y + 4, tick);
   }
   const double x_step = std::max(1.0, tick_step(frame.x_max - frame.x_min, 8));
-  for (double tick = std::ceil(frame.x_min / x_step) * x_step; tick <= frame.x_max; tick += x_step) {
+  const double first_tick = std::ceil(frame.x_min / x_step) * x_step;
+  for (int i = 0; first_tick + i * x_step <= frame.x_max; ++i) {
+    const double tick = first_tick + i * x_step;
     svg += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{:.0f}</text>\n", frame.x(tick),
                        height - bottom + 18, tick);
   }
   svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">step</text>\n", (left + width - right) / 2, height - 8);
 
   std::vector<CurvePoint> smooth;
+  smooth.reserve(loss.size());
   for (const CurvePoint& point : loss)
     smooth.push_back({point.x, smooth.empty() ? point.y : 0.95 * smooth.back().y + 0.05 * point.y});
   svg += polyline(loss, frame, "stroke=\"#9ecae1\" stroke-width=\"1\"");

@@ -33,7 +33,7 @@ class STRETTO_API Tensor {
   DType dtype() const { return dtype_; }
   std::int64_t size() const { return size_; }  // elements
   std::size_t bytes() const { return static_cast<std::size_t>(size_) * size_of(dtype_); }
-  std::int64_t columns() const { return shape_.empty() ? 1 : shape_.back(); }   // the last dimension
+  std::int64_t columns() const { return shape_.empty() ? 1 : shape_.back(); }  // the last dimension
   std::int64_t rows() const {  // all the others together; also where there are no columns
     std::int64_t product = shape_.empty() ? size_ : 1;
     for (std::size_t d = 0; d + 1 < shape_.size(); ++d) product *= shape_[d];

@@ -150,8 +150,8 @@ void execute(const Execution& execution, Network& network, Links& links) {
   try {
     Executor(execution, network, links).run();
   } catch (const Error& error) {
-    // A broken connection, or a peer's memory that is not there, is often the echo of a death elsewhere, of which the job learns by
-    // itself a moment later and by name.
+    // A broken connection, or a peer's memory that is not there, is often the echo of a death elsewhere, of which the job
+    // learns by itself a moment later and by name.
     if (error.code() == ErrorCode::timeout || error.code() == ErrorCode::peer_gave_up) throw;
     for (int look = 0; look < 100; ++look) {
       network.job().check();

@@ -85,8 +85,9 @@ void Parameters::initialise(std::uint64_t seed) {
     for_each_run(parameter->global_shape, parameter->first, parameter->extents,
                  [&](std::int64_t here, std::int64_t whole, std::int64_t count) {
                    for (std::int64_t i = 0; i < count; ++i) {
-                     const double noise =
-                         initial.deviation == 0 ? 0 : initial.deviation * normal_at(key, static_cast<std::uint64_t>(whole + i));
+                     const double noise = initial.deviation == 0
+                                              ? 0
+                                              : initial.deviation * normal_at(key, static_cast<std::uint64_t>(whole + i));
                      parameter->value.set(here + i, initial.mean + noise);
                    }
                  });

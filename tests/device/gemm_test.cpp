@@ -107,7 +107,8 @@ INSTANTIATE_TEST_SUITE_P(Types, Gemm,
                          testing::Values(std::tuple{DType::f64, DType::f64}, std::tuple{DType::f32, DType::f32},
                                          std::tuple{DType::bf16, DType::f32}, std::tuple{DType::bf16, DType::bf16}),
                          [](const auto& parameter) {
-                           return std::string(name(std::get<0>(parameter.param))) + "_into_" + name(std::get<1>(parameter.param));
+                           return std::string(name(std::get<0>(parameter.param))) + "_into_" +
+                                  name(std::get<1>(parameter.param));
                          });
 
 TEST(GemmArguments, LeadingDimensionsAreRows) {
