@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
@@ -92,7 +93,9 @@ void replace_file(const fs::path& path, const std::string& text) {
   out << text << '\n';
   out.close();
   if (!out || std::rename(fresh.c_str(), path.c_str()) != 0) {
-    fail(ErrorCode::io, "Cannot write {}: {}.", path.string(), std::strerror(errno));
+    const int error = errno;
+    std::remove(fresh.c_str());
+    fail(ErrorCode::io, "Cannot write {}: {}.", path.string(), std::strerror(error));
   }
 }
 

@@ -1,6 +1,8 @@
 // stretto-train: a GPT on the bytes of a text, data and tensor parallel.
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 
 #include "checkpoint.hpp"
 #include "fail.hpp"
@@ -35,6 +37,13 @@ double matrix_rate(const Communicator& world, DType dtype) {
   return best;
 }
 
+// What is wrong with the input is wrong for every rank: rank 0 looks first, so that it is said once.
+void rank0_first(const Communicator& world, const std::function<void()>& look) {
+  if (world.rank() != 0) world.barrier(Stream::inline_());
+  look();
+  if (world.rank() == 0) world.barrier(Stream::inline_());
+}
+
 class TrainingRun {
  public:
   TrainingRun(const Communicator& world, const CommandLine& line)
@@ -46,8 +55,7 @@ class TrainingRun {
         reporter_(rank0_ ? line.log_dir : "", line.resume, line.log_interval) {}
 
   void run() {
-    if (line_.resume) first_step_ = load_checkpoint(trainer_, find_checkpoint(line_.save), true);
-    if (!line_.load.empty()) load_checkpoint(trainer_, find_checkpoint(line_.load), false);
+    rank0_first(mesh_.world, [&] { load(); });
     rate_ = matrix_rate(mesh_.world, line_.trainer.dtype);
     describe();
     const std::uint64_t first_operation = mesh_.world.ledger().next_sequence();
@@ -59,6 +67,14 @@ class TrainingRun {
   }
 
  private:
+  void load() {
+    if (!line_.load.empty()) load_checkpoint(trainer_, find_checkpoint(line_.load), false);
+    if (!line_.resume) return;
+    first_step_ = saved_at_ = load_checkpoint(trainer_, find_checkpoint(line_.save), true);
+    require(first_step_ <= line_.steps, "The checkpoint in --save {} is of step {}, after the last of --train-iters {}.",
+            line_.save, first_step_, line_.steps);
+  }
+
   void train(std::int64_t step) {
     const CosineSchedule schedule{line_.lr, line_.min_lr, line_.warmup, line_.steps};
     const std::int64_t batch = line_.trainer.global_batch;
@@ -69,7 +85,8 @@ class TrainingRun {
       data_.training_window(step * batch + slot, tokens, targets);
     };
     const StepResult result = trainer_.step(fill, schedule.at(step));
-    if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
+    // All ranks have the same numbers; one says so.
+    if (rank0_ && (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))) {
       fail(ErrorCode::invalid_argument, "Step {} has loss {} and gradient norm {}; lower --lr {}.", step + 1, result.loss,
            result.gradient_norm, line_.lr);
     }
@@ -148,7 +165,7 @@ class TrainingRun {
 };
 
 void train(const Communicator& world, const CommandLine& line) {
-  line.check(world.size());
+  rank0_first(world, [&] { line.check(world.size()); });
   TrainingRun(world, line).run();
 }
 

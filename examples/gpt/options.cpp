@@ -39,7 +39,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--global-batch-size", trainer.global_batch, "Sequences of a step, over all ranks")->capture_default_str();
   app.add_option("--train-iters", line.steps, "Steps of training")->capture_default_str();
   app.add_option("--lr", line.lr, "Highest learning rate")->capture_default_str();
-  app.add_option("--min-lr", line.min_lr, "Last learning rate of the cosine; a tenth of --lr when left out");
+  const CLI::Option* const min_lr =
+      app.add_option("--min-lr", line.min_lr, "Last learning rate of the cosine; a tenth of --lr when left out");
   app.add_option("--lr-warmup-iters", line.warmup, "Steps in which the learning rate rises")->capture_default_str();
   app.add_option("--weight-decay", trainer.adamw.weight_decay, "AdamW's, for matrices")->capture_default_str();
   app.add_option("--clip-grad", trainer.clip_norm, "Largest gradient norm; 0 for none")->capture_default_str();
@@ -71,7 +72,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   }
   trainer.overlap = !no_overlap;
   model.vocabulary = TextData::vocabulary;
-  if (line.min_lr < 0) line.min_lr = line.lr / 10;
+  if (min_lr->count() == 0) line.min_lr = line.lr / 10;
   return line;
 }
 

@@ -14,7 +14,7 @@ struct CommandLine {
   TrainerOptions trainer;
   std::int64_t steps = 100;
   double lr = 1e-3;
-  double min_lr = -1;  // below 0: a tenth of lr
+  double min_lr = 0;
   std::int64_t warmup = 0;
   std::string train_data, validation_data;
   std::string save, load, log_dir, prompt;

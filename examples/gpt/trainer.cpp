@@ -14,7 +14,8 @@ void TrainerOptions::check(int data_size, int tensor_size) const {
   require(model.hidden % model.heads == 0, "--hidden-size {} does not divide into --num-attention-heads {}.", model.hidden,
           model.heads);
   require(model.heads % tensor_size == 0, "--num-attention-heads {} do not divide over --tp {}.", model.heads, tensor_size);
-  require(micro_batch >= 1 && global_batch >= 1 && global_batch % (micro_batch * data_size) == 0,
+  require(micro_batch >= 1 && global_batch >= 1 && global_batch % micro_batch == 0 &&
+              global_batch / micro_batch % data_size == 0,
           "--global-batch-size {} does not divide into --micro-batch-size {} on {} data-parallel ranks.", global_batch,
           micro_batch, data_size);
 }

@@ -1,7 +1,6 @@
 #include "stretto/launch.hpp"
 
 #include <sodium.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <array>
@@ -12,6 +11,7 @@
 
 #include "collectives/group.hpp"
 #include "core/fail.hpp"
+#include "core/log.hpp"
 #include "core/setting_values.hpp"
 #include "transport/launcher.hpp"
 
@@ -20,7 +20,7 @@ namespace {
 
 void begin_process() {
   check_settings();
-  spdlog::set_level(spdlog::level::from_str(setting("STRETTO_LOG")));
+  log().set_level(spdlog::level::from_str(setting("STRETTO_LOG")));
 }
 
 // The one place where an error becomes a line on stderr. Who only heard that another rank gave up stays silent: that rank
@@ -119,7 +119,7 @@ Communicator connect() {
   begin_process();
   const auto as = launched_as();
   if (!as || as->size == 1) return connect(0, 1, {});
-  spdlog::info("Rank {} of {}, by the variables of {}.", as->rank, as->size, as->launcher);
+  log().info("Rank {} of {}, by the variables of {}.", as->rank, as->size, as->launcher);
   return connect(as->rank, as->size, {as->host, as->port, setting("STRETTO_JOB_SECRET"), -1});
 }
 

@@ -61,8 +61,8 @@ const Rule* find(const std::string& name) {
 double parse_number(const Rule& rule, const std::string& value) {
   char* end = nullptr;
   const double number = std::strtod(value.c_str(), &end);
-  require(!value.empty() && *end == '\0' && number >= 0, "{}='{}' is no number; give one that is at least 0, like {}.",
-          rule.setting.name, value, rule.setting.default_value);
+  require(!value.empty() && *end == '\0' && number >= 0 && number <= 1e15,
+          "{}='{}' is no number from 0 to 1e15; give one like {}.", rule.setting.name, value, rule.setting.default_value);
   return number;
 }
 

@@ -1,14 +1,16 @@
 #include "stretto/stream.hpp"
 
 #include <pthread.h>
-#include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
+
+#include "core/log.hpp"
 
 namespace stretto {
 namespace {
@@ -26,7 +28,8 @@ struct Work::State {
   mutable std::condition_variable changed;
   WorkTimes times;  // under the mutex
   std::exception_ptr error;
-  bool error_seen = false;
+  std::shared_ptr<State> cause;  // the earlier work of the stream whose error this one has taken over
+  std::atomic<bool> error_seen = false;
   bool finished = false;
 
   void begin() {
@@ -45,8 +48,11 @@ struct Work::State {
     changed.notify_all();
   }
 
-  void run(const std::exception_ptr& earlier_error) {
-    if (earlier_error) return end(earlier_error);
+  void run(const std::shared_ptr<State>& failed_before) {
+    if (failed_before) {
+      cause = failed_before;
+      return end(cause->error);
+    }
     begin();
     std::exception_ptr thrown;
     try {
@@ -65,6 +71,7 @@ struct Work::State {
       if (!on_worker_thread) times.waited += now_seconds() - from;
     }
     error_seen = true;
+    if (cause) cause->error_seen = true;
     return error;
   }
 };
@@ -109,7 +116,7 @@ struct Tasks {
       const std::shared_ptr<Work::State> work = std::move(waiting.front());
       waiting.pop_front();
       lock.unlock();
-      work->run(failed ? failed->error : nullptr);
+      work->run(failed);
       lock.lock();
       if (!failed && work->error) failed = work;
     }
@@ -164,9 +171,9 @@ class Stream::Queue {
     try {
       std::rethrow_exception(error);
     } catch (const std::exception& reason) {
-      spdlog::error("Stream '{}' ended with an error that nobody waited for: {}", name_, reason.what());
+      log().error("Stream '{}' ended with an error that nobody waited for: {}", name_, reason.what());
     } catch (...) {
-      spdlog::error("Stream '{}' ended with an error that nobody waited for.", name_);
+      log().error("Stream '{}' ended with an error that nobody waited for.", name_);
     }
   }
 

@@ -14,7 +14,8 @@ std::int64_t elements(const Shape& shape) {
   std::int64_t product = 1;
   for (const std::int64_t extent : shape) {
     require(extent >= 0, "A tensor of shape {} has a negative extent.", shape);
-    product *= extent;
+    require(!__builtin_mul_overflow(product, extent, &product) && product <= std::int64_t{1} << 56,
+            "A tensor of shape {} has more elements than any memory.", shape);
   }
   return product;
 }

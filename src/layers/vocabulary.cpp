@@ -8,13 +8,6 @@ namespace stretto {
 
 using kernels::Transpose;
 
-namespace {
-
-// Tensor::rows() cannot tell how many rows of no columns there are, as on a rank without a share of the vocabulary.
-std::int64_t rows_of(const Tensor& logits) { return logits.shape()[0]; }
-
-}  // namespace
-
 VocabularyParallelTable::VocabularyParallelTable(Parameters& parameters, const std::string& name, std::int64_t vocabulary,
                                                  std::int64_t hidden, Initial initial, const TensorParallel& tensor_parallel)
     : tensor_parallel_(tensor_parallel) {
@@ -46,7 +39,7 @@ Tensor VocabularyParallelTable::logits(const Tensor& x) const {
 }
 
 Tensor VocabularyParallelTable::logits_backward_input(const Tensor& dlogits) const {
-  Tensor dx({rows_of(dlogits), table_->value.columns()}, dlogits.dtype());
+  Tensor dx({dlogits.rows(), table_->value.columns()}, dlogits.dtype());
   kernels::gemm(dlogits, Transpose::no, table_->value, Transpose::no, dx);
   return dx;
 }
@@ -57,7 +50,7 @@ void VocabularyParallelTable::logits_backward_weight(const Tensor& x, const Tens
 
 double VocabularyParallelCrossEntropy::forward(const Tensor& logits, const std::int32_t* targets, std::int64_t first,
                                                Saved& saved) const {
-  const std::int64_t rows = rows_of(logits);
+  const std::int64_t rows = logits.rows();
   const DType accumulator = kernels::accumulator(logits.dtype());
   saved.row_max = Tensor({rows}, accumulator);
   kernels::row_max(logits, saved.row_max);

@@ -21,7 +21,8 @@ class Job {
   // Collective: everybody's contribution, by rank. Throws when a rank is lost meanwhile.
   virtual std::vector<Bytes> exchange(const Bytes& mine) = 0;
 
-  // Throws Error(peer_lost) once any rank has died or given up; one atomic load otherwise. Every wait calls it.
+  // Throws Error(peer_lost) once any rank has died, Error(peer_gave_up) once one has given up; one atomic load otherwise.
+  // Every wait calls it.
   virtual void check() const = 0;
 
   // Tells all others that this rank gives up, and why; their check() then throws.
@@ -32,9 +33,10 @@ class Job {
   virtual void leave() = 0;
 };
 
-// Ranks as threads of this process: size handles on one job. They share a board under one mutex.
+// How long leave() still waits for the others once the job has failed.
 constexpr std::chrono::seconds grace_after_failure{1};
 
+// Ranks as threads of this process: size handles on one job. They share a board under one mutex.
 std::vector<std::unique_ptr<Job>> make_local_jobs(int size);
 
 // Ranks as processes, in a star around rank 0 over TCP, which each connection keeps open to notice deaths.

@@ -101,7 +101,7 @@ int fork_ranks(int count, const std::function<int(int rank)>& body) {
     if (ended < 0 && errno == EINTR) continue;
     if (ended < 0) break;
     if (ended > 0) {
-      std::erase(children, ended);
+      if (std::erase(children, ended) == 0) continue;  // another child of the program
       if (result == 0 && (result = status_of(wait_status)) != 0) deadline = now_seconds() + seconds_to_end_after_a_failure;
       continue;
     }

@@ -40,12 +40,13 @@ std::uint64_t host_identity() {
 struct Card {  // what every rank tells the others
   std::uint64_t host = 0;
   SegmentAddress segment;
+  std::uint64_t ring_bytes = 0;  // both ends of a ring must agree where it ends
 };
 
 }  // namespace
 
 Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), peers_(job.size()) {
-  const Card mine{host_identity(), segment_->address()};
+  const Card mine{host_identity(), segment_->address(), Ring::footprint()};
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
   const std::vector<Bytes> cards = job.exchange(Bytes(bytes, bytes + sizeof mine));
   const std::string wanted = setting("STRETTO_TRANSPORT");
@@ -62,7 +63,10 @@ Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), p
       fail(ErrorCode::invalid_argument, "STRETTO_TRANSPORT=shm, but rank {} is on another host than rank {}.", rank,
            job.rank());
     }
-    peers_[rank] = {card.host, card.segment, same_host && wanted != "ucx", nullptr};
+    peers_[rank] = {card.segment, same_host && wanted != "ucx", nullptr};
+    require(!peers_[rank].shares_memory || card.ring_bytes == mine.ring_bytes,
+            "STRETTO_RING_BYTES={} on rank {} differs from rank {}'s; give all ranks of a host the same.",
+            setting("STRETTO_RING_BYTES"), job.rank(), rank);
     needs_ucx |= rank != job.rank() && !peers_[rank].shares_memory;
   }
   wait_policy_ = WaitPolicy::chosen(local_ranks);
@@ -77,8 +81,9 @@ Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), p
   if (ucx_) ucx_->set_addresses(std::move(addresses));
 #else
   fail(ErrorCode::unavailable,
-       "{} ranks on {} hosts need UCX, which this build is without; configure with STRETTO_WITH_UCX=ON.", job.size(),
-       "several");
+       "Some of the {} ranks reach each other through UCX only, which this build is without; configure with "
+       "STRETTO_WITH_UCX=ON.",
+       job.size());
 #endif
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -32,7 +31,6 @@ class Network {
   std::shared_ptr<PeerSegment> open_segment(int peer);
 
   struct Peer {
-    std::uint64_t host = 0;
     SegmentAddress segment;
     bool shares_memory = false;
     std::shared_ptr<PeerSegment> open;

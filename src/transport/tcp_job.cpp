@@ -171,6 +171,7 @@ class TcpJob : public Job {
         fail(ErrorCode::timeout, "Of {} ranks, {} did not come to {}:{} within {} s{}.", size_, fmt::join(missing, ", "),
              meeting.host, listener.port, meeting.timeout, hint);
       }
+      if (wanted.revents == 0) continue;  // a listener that was brought along may block
       auto connection = std::make_unique<Connection>();
       connection->socket = accept_on(listener.socket);
       if (!connection->socket) continue;

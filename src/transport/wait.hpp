@@ -2,8 +2,6 @@
 #include <atomic>
 #include <cstdint>
 
-#include "transport/job.hpp"
-
 // Waiting is one policy. Ranks often outnumber cores, and a spinning wait then keeps the core from the rank that has work; a
 // futex at every wait costs 20 times a yield. So: spin while every rank has a core, then yield, and sleep when the wait gets
 // long.

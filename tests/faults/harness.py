@@ -27,7 +27,8 @@ FOREVER = 1000000  # steps of a run that a test ends
 SECONDS_TO_END = 10  # in which a job must be over after one of its ranks died
 
 # What would make a rank believe in a launcher, or change what is tested.
-FOREIGN_VARIABLES = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|SLURM|STRETTO|UCX|TORCHELASTIC)_\w+)$")
+# UCX_MEM_*: what a build with sanitizers needs is no business of a launcher.
+FOREIGN_VARIABLES = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|SLURM|STRETTO|UCX(?!_MEM)|TORCHELASTIC)_\w+)$")
 
 
 def clean_environment(extra):

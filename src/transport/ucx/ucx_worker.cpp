@@ -92,7 +92,9 @@ bool UcxWorker::finished(int peer, void* request) {
 
 bool UcxWorker::progress() {
   const std::lock_guard lock(mutex_);
-  return ucp_worker_progress(worker_) != 0;
+  const bool moved = ucp_worker_progress(worker_) != 0;
+  if (moved) bell_.ring();  // it may have been another stream's, whose thread sleeps
+  return moved;
 }
 
 void UcxWorker::give_up(int peer, std::vector<void*> requests) {

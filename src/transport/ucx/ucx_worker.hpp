@@ -20,7 +20,7 @@ namespace stretto {
 // handshakes.
 class UcxWorker {
  public:
-  // bell: of this rank; rung whenever the thread has moved something.
+  // bell: of this rank; rung whenever anything has moved.
   UcxWorker(int rank, int size, Bell& bell);
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
