@@ -62,6 +62,7 @@ class STRETTO_API Communicator {
 
   // Collective over all members: those that give the same color form a new group, ordered by key, then by rank. A negative
   // color: no group. The name appears in the ledger.
+  // A rank makes one split at a time.
   Communicator split(int color, int key, const std::string& name) const;
 
   // This rank's, over all its communicators.

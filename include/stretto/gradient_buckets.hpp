@@ -11,6 +11,7 @@ namespace stretto {
 // bucket_bytes (the last may be smaller), and its all-reduce starts on the stream the moment its last gradient is ready.
 // Traffic: 2 (p-1)/p of all bytes, in about total / bucket_bytes messages. With overlap or without, the same buckets are
 // reduced in the same order: the results are bitwise equal.
+// One thread uses it; after an exception it cannot be used again.
 class STRETTO_API GradientBuckets {
  public:
   struct Options {
