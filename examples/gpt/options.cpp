@@ -19,6 +19,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   bool no_overlap = false;
   CLI::App app("Trains a GPT on the bytes of a text, data and tensor parallel.", "stretto-train");
   app.set_help_flag("-h,--help", "Print this");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // so that scripts can be overridden
 
   app.add_option("--nproc", line.nproc, "Ranks to start on this host (under mpirun or torchrun: leave it out)");
   app.add_option("--tensor-model-parallel-size,--tp", line.tensor_parallel, "Ranks that share each layer")
