@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "collectives/plan_builder.hpp"
 #include "core/fail.hpp"
 #include "stretto/kernels.hpp"
 
@@ -52,9 +53,8 @@ bool Parameter::is_replicated_over(Axis axis) const {
 }
 
 Share share_of(std::int64_t count, int parts, int i) {
-  const std::int64_t quotient = count / parts;
-  const std::int64_t rest = count % parts;
-  return {quotient * i + std::min<std::int64_t>(i, rest), quotient + (i < rest ? 1 : 0)};
+  const std::int64_t first = part_begin(count, parts, i);
+  return {first, part_begin(count, parts, i + 1) - first};
 }
 
 Parameter& Parameters::add(Parameter parameter) {
