@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "stretto/ledger.hpp"
 #include "stretto/plan.hpp"
@@ -10,9 +11,26 @@
 
 namespace stretto {
 
+class Operation;
+
 struct OperationOptions {
-  Algorithm algorithm = Algorithm::automatic;
-  std::string tag;  // appears in the ledger
+  Method method = Algorithm::automatic;
+  std::string tag;    // appears in the ledger
+  double factor = 1;  // of premul_sum: what this rank's contribution is multiplied by
+};
+
+// An operation with its buffers, as data: the named functions of Communicator are shorthands for it.
+struct Call {
+  Collective collective = Collective::all_reduce;
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::int64_t count = 0;  // as in PlanRequest
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;  // the peer of send and recv
+  std::vector<std::int64_t> counts = {};
+  std::vector<std::int64_t> receive_counts = {};
+  Tensor keep_alive = {};
 };
 
 // A group of ranks that communicate. A handle: copies mean the same group.
@@ -56,14 +74,58 @@ class STRETTO_API Communicator {
   Work recv(void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
             const OperationOptions& options = {}) const;
 
+  // Uneven shares: counts[r] elements are rank r's, shares lie one after the other in rank order, and every rank gives the
+  // same counts. reduce_scatter: output gets counts[rank()]; all_gather: input has as many. In place as above.
+  Work reduce_scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, ReduceOp op,
+                        const Stream& stream, const OperationOptions& options = {}) const;
+  Work all_gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
+                    const Stream& stream, const OperationOptions& options = {}) const;
+  // input: size() blocks of count elements, block r for rank r; output: the blocks that the ranks sent here, in rank order.
+  // Not in place.
+  Work all_to_all(const void* input, void* output, std::int64_t count, DType dtype, const Stream& stream,
+                  const OperationOptions& options = {}) const;
+  // The same with blocks of send_counts[r] elements for rank r and receive_counts[r] from it; a rank's send count for
+  // another is that one's receive count from it.
+  Work all_to_all_v(const void* input, const std::vector<std::int64_t>& send_counts, void* output,
+                    const std::vector<std::int64_t>& receive_counts, DType dtype, const Stream& stream,
+                    const OperationOptions& options = {}) const;
+  // The root's output gets size() shares of count elements; in place there: input == output + rank() * count.
+  Work gather(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
+              const OperationOptions& options = {}) const;
+  Work gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, int root,
+                const Stream& stream, const OperationOptions& options = {}) const;
+  // The root's input has size() shares of count elements; in place there: output == input + rank() * count.
+  Work scatter(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
+               const OperationOptions& options = {}) const;
+  Work scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, int root,
+                 const Stream& stream, const OperationOptions& options = {}) const;
+  // Sends to one peer and receives from another (or the same) at the same time.
+  Work send_recv(const void* input, std::int64_t send_count, int to, void* output, std::int64_t receive_count, int from,
+                 DType dtype, const Stream& stream, const OperationOptions& options = {}) const;
+
+  // Any of them, by its description.
+  Work start(const Call& call, const Stream& stream, const OperationOptions& options = {}) const;
+  // Checks and plans it now, so that it can be started many times at the cost of the communication alone. Its buffers must
+  // be there until the last Work is done.
+  Operation prepare(const Call& call, const OperationOptions& options = {}) const;
+
   // The same on a whole tensor, in place; the work keeps the tensor alive.
   Work all_reduce(const Tensor& tensor, ReduceOp op, const Stream& stream, const OperationOptions& options = {}) const;
   Work broadcast(const Tensor& tensor, int root, const Stream& stream, const OperationOptions& options = {}) const;
 
   // Collective over all members: those that give the same color form a new group, ordered by key, then by rank. A negative
-  // color: no group. The name appears in the ledger.
-  // A rank makes one split at a time.
+  // color: no group. The name appears in the ledger. A rank makes one new communicator at a time.
   Communicator split(int color, int key, const std::string& name) const;
+  // Collective over all members: the same ranks once more, for operations that go on beside this communicator's.
+  Communicator duplicate(const std::string& name) const;
+  // Collective over all members, who give the same list: those ranks, in that order; nothing for the others.
+  Communicator subgroup(const std::vector<int>& ranks, const std::string& name) const;
+  // Collective over all members: those on this rank's node; and the first of every node (nothing for the others). Nodes are
+  // hosts, or what STRETTO_RANKS_PER_NODE says.
+  Communicator node() const;
+  Communicator node_leaders() const;
+  // Of each member: which node it is on, counted from 0 in the order of the members.
+  const std::vector<int>& nodes() const;
 
   // This rank's, over all its communicators.
   Ledger& ledger() const;
@@ -77,5 +139,30 @@ class STRETTO_API Communicator {
   Group& group() const;
   std::shared_ptr<Group> group_;
 };
+
+// A prepared operation. A handle; start it on any stream, once after the other, like the call that it stands for: all
+// members start it in the same place of their order of operations.
+class STRETTO_API Operation {
+ public:
+  Operation() = default;
+  Work start(const Stream& stream) const;
+  const Method& method() const;  // that was chosen
+  const Plan& plan() const;
+
+  struct State;
+  explicit Operation(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+
+ private:
+  std::shared_ptr<const State> state_;
+};
+
+// Between group_start() and group_end(), calls of this thread on any communicators and streams are only collected; at the
+// end they are started so that they progress together, whatever their order: a rank may send to and receive from the same
+// peers that do the reverse (NCCL's ncclGroupStart). Collectives of one communicator keep their order among themselves. A
+// Work that was returned inside must be waited for only after group_end(), whose own Work is done when all are. Groups nest;
+// the outermost counts. If a call throws inside, call group_cancel() or the outermost group_end(), which throws the error
+// again.
+STRETTO_API void group_start();
+STRETTO_API Work group_end();
 
 }  // namespace stretto

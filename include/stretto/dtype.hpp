@@ -8,23 +8,36 @@
 // Element types and the operations that combine them.
 namespace stretto {
 
-enum class DType : std::uint8_t { f64, f32, bf16, f16 };
+enum class DType : std::uint8_t { f64, f32, bf16, f16, i8, u8, i32, u32, i64, u64, f8e4m3, f8e5m2 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
-    case DType::f64: return 8;
-    case DType::f32: return 4;
+    case DType::f64:
+    case DType::i64:
+    case DType::u64: return 8;
+    case DType::f32:
+    case DType::i32:
+    case DType::u32: return 4;
     case DType::bf16:
     case DType::f16: return 2;
+    case DType::i8:
+    case DType::u8:
+    case DType::f8e4m3:
+    case DType::f8e5m2: return 1;
   }
   return 0;
+}
+// Floating point of 16 or 8 bits: reductions accumulate in f32 and round once.
+constexpr bool is_narrow(DType dtype) {
+  return dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
 }
 
 STRETTO_API const char* name(DType dtype);
 STRETTO_API DType dtype_from_name(const char* name);  // "f64", "fp64", ...; throws Error naming the choices
 
-// What two contributions become. 16-bit types are combined in f32 and rounded once per combination.
-enum class ReduceOp : std::uint8_t { sum, prod, min, max };
+// What the ranks' contributions become. An average is the sum, divided exactly once by the number of ranks (integers round
+// towards zero); a premultiplied sum multiplies each rank's contribution by a factor of that rank first. Integers wrap.
+enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg, premul_sum };
 
 STRETTO_API const char* name(ReduceOp op);
 

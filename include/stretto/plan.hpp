@@ -7,28 +7,84 @@
 #include "stretto/export.hpp"
 
 // What one rank does in one collective, as data. An algorithm is a pure function (rank, size, shape) -> Plan; the host
-// executor runs plans, the verifier proves them for any number of ranks without running them, and the ledger counts their
-// bytes.
+// executor runs plans, the verifier proves them for any number of ranks without running them, the simulator times them, and
+// the ledger counts their bytes.
 namespace stretto {
 
-enum class Collective : std::uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, reduce, barrier, send, recv };
+enum class Collective : std::uint8_t {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  all_to_all,
+  broadcast,
+  reduce,
+  gather,
+  scatter,
+  barrier,
+  send,
+  recv,
+};
 
-// How it is done. Costs (p ranks, n bytes, alpha a message, beta a byte, gamma a reduced byte) stand over the generators in
-// src/collectives/plans/.
+// How it is done. Costs (p ranks, n bytes; alpha a round, beta a byte sent, gamma a byte of local work) stand over the
+// generators in src/collectives/plans/.
 enum class Algorithm : std::uint8_t {
   automatic,                   // the library chooses
-  ring,                        // all-reduce, reduce-scatter, all-gather
-  recursive_halving_doubling,  // the same three
+  ring,                        // all-reduce, reduce-scatter, all-gather; in one or several lanes
+  bidirectional_ring,          // the same, one half of the bytes each way round
+  recursive_halving_doubling,  // the same three; halving alone for reduce-scatter, doubling alone for all-gather
   recursive_doubling,          // all-reduce of few bytes; barrier
-  binomial,                    // broadcast, reduce
-  direct,                      // send, recv
+  bruck,                       // all-gather, all-to-all of few bytes
+  pairwise,                    // all-to-all, reduce-scatter: one peer after the other
+  direct,                      // every byte goes straight to where it is wanted, all peers at once; send, recv
+  one_shot,                    // all-reduce: everybody gets every vector and reduces by itself
+  two_shot,                    // all-reduce: direct reduce-scatter, then direct all-gather
+  binomial,                    // broadcast, reduce, gather, scatter: a tree of radix 2
+  knomial,                     // the same, radix 4
+  double_binary_tree,          // all-reduce, broadcast, reduce, in pieces
+  chain,                       // broadcast, reduce, in pieces from one rank to the next
+  scatter_all_gather,          // broadcast of many bytes
+  reduce_scatter_gather,       // reduce of many bytes
+  two_level,                   // inside nodes and between them, each by an algorithm of its own
+};
+
+// More lanes than this a plan cannot have.
+constexpr int most_lanes = 4;
+
+// An algorithm with its parameters. Text: "ring", "ring*4" (lanes), "chain/16" (pieces), "two_level(ring+two_shot)".
+struct STRETTO_API Method {
+  Algorithm algorithm = Algorithm::automatic;
+  int lanes = 1;                             // ring, bidirectional_ring: parts that go round independently
+  int pieces = 1;                            // double_binary_tree, chain: how many follow each other through the tree
+  Algorithm inside = Algorithm::automatic;   // two_level: within a node ...
+  Algorithm between = Algorithm::automatic;  // ... and between nodes
+
+  Method() = default;
+  Method(Algorithm which) : algorithm(which) {}  // NOLINT(google-explicit-constructor): an algorithm with its defaults
+  auto operator<=>(const Method&) const = default;
 };
 
 STRETTO_API const char* name(Collective collective);
 STRETTO_API const char* name(Algorithm algorithm);
-STRETTO_API Algorithm algorithm_from_name(const std::string& name);  // throws Error naming the choices
-// The algorithms that can do a collective, at any number of ranks.
+STRETTO_API std::string to_string(const Method& method);
+STRETTO_API Collective collective_from_name(const std::string& name);  // these throw Error naming the choices
+STRETTO_API Algorithm algorithm_from_name(const std::string& name);
+STRETTO_API Method method_from_text(const std::string& text);
+// The algorithms that can do a collective, at any number of ranks; two_level only where the ranks lie on nodes.
 STRETTO_API const std::vector<Algorithm>& algorithms_for(Collective collective);
+
+constexpr bool reduces(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
+         collective == Collective::reduce;
+}
+constexpr bool has_root(Collective collective) {
+  return collective == Collective::broadcast || collective == Collective::reduce || collective == Collective::gather ||
+         collective == Collective::scatter;
+}
+// Whether a count is of one rank's share (of one pair's, in all_to_all) rather than of the whole vector.
+constexpr bool counts_shares(Collective collective) {
+  return collective == Collective::reduce_scatter || collective == Collective::all_gather ||
+         collective == Collective::all_to_all || collective == Collective::gather || collective == Collective::scatter;
+}
 
 // input and output may be the same memory where the collective says so (in place); scratch belongs to the executor.
 enum class Buffer : std::uint8_t { input, output, scratch };
@@ -44,10 +100,12 @@ enum class StepKind : std::uint8_t {
   recv,         // from the peer into destination
   recv_reduce,  // destination = what the peer sends, reduced with source (which may be destination)
   copy,         // destination = source
+  reduce,       // destination = the vectors that lie one after the other in source, reduced in that order, rounded once
 };
 
 struct Step {
   StepKind kind = StepKind::copy;
+  bool finishes = false;  // a reduction that adds the last missing contributions: here an average is divided
   std::int32_t peer = -1;
   Slice source;
   Slice destination;
@@ -61,13 +119,24 @@ struct Lane {
   std::vector<std::size_t> round_ends;  // steps [round_ends[i-1], round_ends[i]) are round i
 };
 
-struct STRETTO_API Plan {
+// count: elements of the whole vector (all_reduce, broadcast, reduce, send, recv), or of one rank's share (reduce_scatter,
+// scatter: of the output; all_gather, gather: of the input; all_to_all: of what goes from one rank to another).
+struct PlanRequest {
   Collective collective = Collective::all_reduce;
-  Algorithm algorithm = Algorithm::automatic;
+  Method method = Algorithm::ring;  // not automatic
   int rank = 0;
   int size = 1;
-  int root = 0;                    // of broadcast and reduce; the peer of send and recv
-  std::int64_t count = 0;          // as in PlanRequest
+  std::int64_t count = 0;
+  int root = 0;  // the peer of send and recv
+  // Uneven shares: one count a rank, and count is 0. Shares lie one after the other in rank order. In all_to_all, counts
+  // says how much goes to each rank and receive_counts how much comes from each; these differ between the ranks.
+  std::vector<std::int64_t> counts = {};
+  std::vector<std::int64_t> receive_counts = {};
+  int ranks_per_node = 0;  // two_level: rank r is on node r / ranks_per_node, and size is a multiple of it
+};
+
+struct STRETTO_API Plan {
+  PlanRequest request;
   std::int64_t scratch_count = 0;  // elements of scratch that the executor provides
   std::vector<Lane> lanes;
 
@@ -76,25 +145,16 @@ struct STRETTO_API Plan {
   std::string to_string() const;  // a line a step
 };
 
-// count: elements of the whole vector (all_reduce, broadcast, reduce, send, recv), or of one rank's share
-// (reduce_scatter: of the output; all_gather: of the input).
-struct PlanRequest {
-  Collective collective = Collective::all_reduce;
-  Algorithm algorithm = Algorithm::ring;  // not automatic
-  int rank = 0;
-  int size = 1;
-  std::int64_t count = 0;
-  int root = 0;
-};
-
-// Throws Error(invalid_argument) for an algorithm that cannot do the collective, or a rank or root outside the group.
+// Throws Error(invalid_argument) for an algorithm that cannot do the collective, or a rank, root or counts that do not fit.
 STRETTO_API Plan make_plan(const PlanRequest& request);
 
 // Runs all ranks' plans symbolically (plans[r] is rank r's; send and recv are no collective and are not taken) and returns
-// what is wrong with them in one sentence, or nothing. It proves, for these ranks and this count: sends and receives match
+// what is wrong with them in one sentence, or nothing. It proves, for these ranks and these counts: sends and receives match
 // in order and size and nobody waits forever even if no message is buffered (rendezvous); every element of every output has
-// received every contribution exactly once; nothing unwritten is read; steps that may run at the same time do not touch each
-// other's memory; no slice leaves its buffer. In place: output and input share memory.
+// received every contribution exactly once and was finished exactly once; nothing unwritten is read; steps that may run at
+// the same time do not touch each other's memory; no slice leaves its buffer. In place: output and input share memory.
 STRETTO_API std::optional<std::string> verify(const std::vector<Plan>& plans, bool in_place);
+// Whether a collective has an in-place form: all but all_to_all and barrier.
+STRETTO_API bool can_be_in_place(Collective collective);
 
 }  // namespace stretto

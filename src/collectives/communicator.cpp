@@ -54,12 +54,12 @@ class Communicator::Group {
 
   static Work start(const std::shared_ptr<Group>& self, const Call& call, const Stream& stream,
                     const OperationOptions& options) {
-    const std::shared_ptr<const Plan> plan = self->plan_for(call, options.algorithm);
+    const std::shared_ptr<const Plan> plan = self->plan_for(call, options.method);
     self->check_buffers(call);
     Ledger& ledger = self->context_->ledger();
     const std::uint64_t sequence =
         ledger.enter({.collective = call.collective,
-                      .algorithm = plan->algorithm,
+                      .algorithm = plan->request.method.algorithm,
                       .group = self->name_,
                       .group_size = self->size(),
                       .dtype = call.dtype,
@@ -124,10 +124,10 @@ class Communicator::Group {
     bool done_ = false;
   };
 
-  std::shared_ptr<const Plan> plan_for(const Call& call, Algorithm wanted) {
+  std::shared_ptr<const Plan> plan_for(const Call& call, const Method& wanted) {
     const bool per_share = call.collective == Collective::reduce_scatter || call.collective == Collective::all_gather;
     const std::int64_t whole = call.count * (per_share ? size() : 1) * static_cast<std::int64_t>(size_of(call.dtype));
-    const Algorithm algorithm = wanted == Algorithm::automatic ? choose_algorithm(call.collective, size(), whole) : wanted;
+    const Method algorithm = wanted.algorithm == Algorithm::automatic ? Method(choose_algorithm(call.collective, size(), whole)) : wanted;
     const auto key = std::make_tuple(call.collective, algorithm, call.count, call.root);
     const std::lock_guard lock(plans_mutex_);
     auto found = plans_.find(key);
@@ -158,7 +158,7 @@ class Communicator::Group {
   Links links_;
   std::string name_;
   std::mutex plans_mutex_;
-  std::map<std::tuple<Collective, Algorithm, std::int64_t, int>, std::shared_ptr<const Plan>> plans_;
+  std::map<std::tuple<Collective, Method, std::int64_t, int>, std::shared_ptr<const Plan>> plans_;
   std::mutex mutex_;
   std::condition_variable turn_changed_;
   std::uint64_t next_turn_ = 0;

@@ -8,35 +8,114 @@
 namespace stretto {
 namespace {
 
-using Generator = Plan (*)(const PlanRequest&);
-
 struct Entry {
   Collective collective;
   Algorithm algorithm;
-  Generator generate;
+  Plan (*generate)(const PlanRequest&);
+  Cost (*cost)(const PlanRequest&);
 };
+
+#define STRETTO_ENTRY(collective, algorithm, generator) \
+  { Collective::collective, Algorithm::algorithm, plans::generator, plans::generator##_cost }
 
 // The library's whole repertoire.
 constexpr Entry repertoire[] = {
-    {Collective::all_reduce, Algorithm::ring, plans::ring_all_reduce},
-    {Collective::all_reduce, Algorithm::recursive_halving_doubling, plans::halving_doubling_all_reduce},
-    {Collective::all_reduce, Algorithm::recursive_doubling, plans::recursive_doubling_all_reduce},
-    {Collective::reduce_scatter, Algorithm::ring, plans::ring_reduce_scatter},
-    {Collective::reduce_scatter, Algorithm::recursive_halving_doubling, plans::halving_reduce_scatter},
-    {Collective::all_gather, Algorithm::ring, plans::ring_all_gather},
-    {Collective::all_gather, Algorithm::recursive_halving_doubling, plans::doubling_all_gather},
-    {Collective::broadcast, Algorithm::binomial, plans::binomial_broadcast},
-    {Collective::reduce, Algorithm::binomial, plans::binomial_reduce},
+    STRETTO_ENTRY(all_reduce, ring, ring_all_reduce),
+    STRETTO_ENTRY(all_reduce, bidirectional_ring, ring_all_reduce),
+    STRETTO_ENTRY(all_reduce, recursive_halving_doubling, halving_doubling_all_reduce),
+    STRETTO_ENTRY(all_reduce, recursive_doubling, recursive_doubling_all_reduce),
+    STRETTO_ENTRY(reduce_scatter, ring, ring_reduce_scatter),
+    STRETTO_ENTRY(reduce_scatter, bidirectional_ring, ring_reduce_scatter),
+    STRETTO_ENTRY(reduce_scatter, recursive_halving_doubling, halving_reduce_scatter),
+    STRETTO_ENTRY(all_gather, ring, ring_all_gather),
+    STRETTO_ENTRY(all_gather, bidirectional_ring, ring_all_gather),
+    STRETTO_ENTRY(all_gather, recursive_halving_doubling, doubling_all_gather),
+    STRETTO_ENTRY(broadcast, binomial, tree_broadcast),
+    STRETTO_ENTRY(reduce, binomial, tree_reduce),
     // A barrier is an all-reduce of one element whose value nobody looks at.
-    {Collective::barrier, Algorithm::recursive_doubling, plans::recursive_doubling_all_reduce},
-    {Collective::send, Algorithm::direct, plans::direct_send},
-    {Collective::recv, Algorithm::direct, plans::direct_recv},
+    STRETTO_ENTRY(barrier, recursive_doubling, recursive_doubling_all_reduce),
+    STRETTO_ENTRY(send, direct, direct_send),
+    STRETTO_ENTRY(recv, direct, direct_recv),
 };
+#undef STRETTO_ENTRY
 
-constexpr Algorithm all_algorithms[] = {
-    Algorithm::automatic,          Algorithm::ring,     Algorithm::recursive_halving_doubling,
-    Algorithm::recursive_doubling, Algorithm::binomial, Algorithm::direct,
-};
+constexpr const char* collective_names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
+                                            "broadcast",  "reduce",         "gather",     "scatter",
+                                            "barrier",    "send",           "recv"};
+constexpr const char* algorithm_names[] = {"auto",
+                                           "ring",
+                                           "bidirectional_ring",
+                                           "recursive_halving_doubling",
+                                           "recursive_doubling",
+                                           "bruck",
+                                           "pairwise",
+                                           "direct",
+                                           "one_shot",
+                                           "two_shot",
+                                           "binomial",
+                                           "knomial",
+                                           "double_binary_tree",
+                                           "chain",
+                                           "scatter_all_gather",
+                                           "reduce_scatter_gather",
+                                           "two_level"};
+
+// The value of an enum whose names are listed in its order.
+template <class Enum, std::size_t Count>
+Enum value_of(const char* const (&names)[Count], const std::string& text, const char* what) {
+  const auto found = std::find(std::begin(names), std::end(names), text);
+  require(found != std::end(names), "'{}' is no {}; choose one of {}.", text, what, fmt::join(names, ", "));
+  return static_cast<Enum>(found - std::begin(names));
+}
+
+const Entry& entry_of(Collective collective, Algorithm algorithm) {
+  for (const Entry& entry : repertoire) {
+    if (entry.collective == collective && entry.algorithm == algorithm) return entry;
+  }
+  std::vector<std::string> names;
+  for (const Algorithm known : algorithms_for(collective)) names.emplace_back(name(known));
+  fail(ErrorCode::invalid_argument, "{} cannot be done by {}; choose {}.", name(collective), name(algorithm),
+       fmt::join(names, " or "));
+}
+
+bool takes_lanes(Algorithm algorithm) { return algorithm == Algorithm::ring || algorithm == Algorithm::bidirectional_ring; }
+bool takes_pieces(Algorithm algorithm) {
+  return algorithm == Algorithm::double_binary_tree || algorithm == Algorithm::chain;
+}
+
+void check_method(const Method& method) {
+  const int each = method.algorithm == Algorithm::bidirectional_ring ? 2 : 1;
+  require(method.lanes >= 1 && method.lanes * each <= most_lanes, "{} takes 1 to {} lanes, not {}.", name(method.algorithm),
+          most_lanes / each, method.lanes);
+  require(method.lanes == 1 || takes_lanes(method.algorithm), "{} has one lane; {} were asked for.", name(method.algorithm),
+          method.lanes);
+  require(method.pieces >= 1 && (method.pieces == 1 || takes_pieces(method.algorithm)),
+          "{} cannot go in {} pieces; only {} and {} can, in 1 or more.", name(method.algorithm), method.pieces,
+          name(Algorithm::chain), name(Algorithm::double_binary_tree));
+}
+
+void check_request(const PlanRequest& request) {
+  const char* const what = name(request.collective);
+  require(request.size >= 1 && request.rank >= 0 && request.rank < request.size, "Rank {} is outside a group of {}.",
+          request.rank, request.size);
+  require(request.root >= 0 && request.root < request.size, "{} with root or peer {} in a group of {}; choose 0..{}.", what,
+          request.root, request.size, request.size - 1);
+  require(request.count >= 0, "{} of {} elements; a count cannot be negative.", what, request.count);
+  require(request.receive_counts.size() == (request.collective == Collective::all_to_all ? request.counts.size() : 0),
+          "{} got {} counts and {} receive counts; only all_to_all takes both, as many of one as of the other.", what,
+          request.counts.size(), request.receive_counts.size());
+  require(request.counts.empty() || counts_shares(request.collective), "{} has one count, not {}.", what,
+          request.counts.size());
+  for (const auto* counts : {&request.counts, &request.receive_counts}) {
+    if (counts->empty()) continue;
+    require(static_cast<int>(counts->size()) == request.size && request.count == 0,
+            "{} got {} counts and the count {} in a group of {}; give one count for each rank, or one for all.", what,
+            counts->size(), request.count, request.size);
+    for (const std::int64_t count : *counts)
+      require(count >= 0, "{} of {} elements; a count cannot be negative.", what, count);
+  }
+  check_method(request.method);
+}
 
 std::string text_of(const Slice& slice) {
   const char* buffer = slice.buffer == Buffer::input ? "input" : slice.buffer == Buffer::output ? "output" : "scratch";
@@ -50,6 +129,9 @@ std::string text_of(const Step& step) {
     case StepKind::recv_reduce:
       return fmt::format("recv_reduce {} = {} with {}", text_of(step.destination), text_of(step.source), step.peer);
     case StepKind::copy: return fmt::format("copy {} = {}", text_of(step.destination), text_of(step.source));
+    case StepKind::reduce:
+      return fmt::format("reduce {} = the {} vectors in {}", text_of(step.destination),
+                         step.source.count / std::max<std::int64_t>(1, step.destination.count), text_of(step.source));
   }
   return {};
 }
@@ -57,47 +139,66 @@ std::string text_of(const Step& step) {
 }  // namespace
 
 const char* name(Collective collective) {
-  switch (collective) {
-    case Collective::all_reduce: return "all_reduce";
-    case Collective::reduce_scatter: return "reduce_scatter";
-    case Collective::all_gather: return "all_gather";
-    case Collective::broadcast: return "broadcast";
-    case Collective::reduce: return "reduce";
-    case Collective::barrier: return "barrier";
-    case Collective::send: return "send";
-    case Collective::recv: return "recv";
-  }
-  return "unknown";
+  const auto i = static_cast<std::size_t>(collective);
+  return i < std::size(collective_names) ? collective_names[i] : "unknown";
 }
 
 const char* name(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::automatic: return "auto";
-    case Algorithm::ring: return "ring";
-    case Algorithm::recursive_halving_doubling: return "recursive_halving_doubling";
-    case Algorithm::recursive_doubling: return "recursive_doubling";
-    case Algorithm::binomial: return "binomial";
-    case Algorithm::direct: return "direct";
-  }
-  return "unknown";
+  const auto i = static_cast<std::size_t>(algorithm);
+  return i < std::size(algorithm_names) ? algorithm_names[i] : "unknown";
 }
 
-Algorithm algorithm_from_name(const std::string& text) {
-  std::vector<std::string> names;
-  for (const Algorithm algorithm : all_algorithms) {
-    if (text == name(algorithm)) return algorithm;
-    names.emplace_back(name(algorithm));
+Collective collective_from_name(const std::string& text) {
+  return value_of<Collective>(collective_names, text, "collective");
+}
+Algorithm algorithm_from_name(const std::string& text) { return value_of<Algorithm>(algorithm_names, text, "algorithm"); }
+
+std::string to_string(const Method& method) {
+  std::string text = name(method.algorithm);
+  if (method.lanes != 1) text += fmt::format("*{}", method.lanes);
+  if (method.pieces != 1) text += fmt::format("/{}", method.pieces);
+  if (method.algorithm == Algorithm::two_level) text += fmt::format("({}+{})", name(method.inside), name(method.between));
+  return text;
+}
+
+Method method_from_text(const std::string& text) {
+  Method method(algorithm_from_name(text.substr(0, text.find_first_of("*/("))));
+  const auto number_behind = [&](char sign) {
+    const std::size_t at = text.find(sign);
+    if (at == std::string::npos) return 1;
+    const std::string digits = text.substr(at + 1);
+    require(!digits.empty() && digits.size() < 7 && digits.find_first_not_of("0123456789") == std::string::npos,
+            "'{}' is no method; write one like ring, ring*4, chain/16 or two_level(ring+ring).", text);
+    return std::stoi(digits);
+  };
+  if (const std::size_t open = text.find('('); open != std::string::npos) {
+    const std::size_t plus = text.find('+', open);
+    require(method.algorithm == Algorithm::two_level && plus != std::string::npos && text.back() == ')',
+            "'{}' is no method; only two_level takes two algorithms, like two_level(ring+two_shot).", text);
+    method.inside = algorithm_from_name(text.substr(open + 1, plus - open - 1));
+    method.between = algorithm_from_name(text.substr(plus + 1, text.size() - plus - 2));
+    return method;
   }
-  fail(ErrorCode::invalid_argument, "'{}' is no algorithm; choose one of {}.", text, fmt::join(names, ", "));
+  method.lanes = number_behind('*');
+  method.pieces = number_behind('/');
+  check_method(method);
+  return method;
 }
 
 const std::vector<Algorithm>& algorithms_for(Collective collective) {
   static const auto table = [] {
-    std::vector<std::vector<Algorithm>> lists(static_cast<std::size_t>(Collective::recv) + 1);
+    std::vector<std::vector<Algorithm>> lists(std::size(collective_names));
     for (const Entry& entry : repertoire) lists[static_cast<std::size_t>(entry.collective)].push_back(entry.algorithm);
     return lists;
   }();
-  return table[static_cast<std::size_t>(collective)];
+  const auto i = static_cast<std::size_t>(collective);
+  require(i < table.size(), "Collective {} is unknown.", i);
+  return table[i];
+}
+
+bool can_be_in_place(Collective collective) {
+  return collective != Collective::all_to_all && collective != Collective::barrier && collective != Collective::send &&
+         collective != Collective::recv;
 }
 
 std::int64_t Plan::elements_sent() const {
@@ -117,8 +218,9 @@ int Plan::rounds() const {
 }
 
 std::string Plan::to_string() const {
-  std::string text = fmt::format("{} by {}, rank {} of {}, {} elements, {} of scratch\n", name(collective), name(algorithm),
-                                 rank, size, count, scratch_count);
+  std::string text =
+      fmt::format("{} by {}, rank {} of {}, {} elements, {} of scratch\n", name(request.collective),
+                  stretto::to_string(request.method), request.rank, request.size, request.count, scratch_count);
   for (std::size_t l = 0; l < lanes.size(); ++l) {
     std::size_t at = 0;
     for (std::size_t round = 0; round < lanes[l].round_ends.size(); ++round) {
@@ -131,18 +233,18 @@ std::string Plan::to_string() const {
 }
 
 Plan make_plan(const PlanRequest& request) {
-  require(request.size >= 1 && request.rank >= 0 && request.rank < request.size, "Rank {} is outside a group of {}.",
-          request.rank, request.size);
-  require(request.root >= 0 && request.root < request.size, "{} with root or peer {} in a group of {}; choose 0..{}.",
-          name(request.collective), request.root, request.size, request.size - 1);
-  require(request.count >= 0, "{} of {} elements; a count cannot be negative.", name(request.collective), request.count);
-  for (const Entry& entry : repertoire) {
-    if (entry.collective == request.collective && entry.algorithm == request.algorithm) return entry.generate(request);
-  }
-  std::vector<std::string> names;
-  for (const Algorithm algorithm : algorithms_for(request.collective)) names.emplace_back(name(algorithm));
-  fail(ErrorCode::invalid_argument, "{} cannot be done by {}; choose {}.", name(request.collective), name(request.algorithm),
-       fmt::join(names, " or "));
+  check_request(request);
+  return entry_of(request.collective, request.method.algorithm).generate(request);
+}
+
+LevelCost cost_by_level(const PlanRequest& request) {
+  check_request(request);
+  return {entry_of(request.collective, request.method.algorithm).cost(request), {}};
+}
+
+Cost cost_of(const PlanRequest& request) {
+  const LevelCost cost = cost_by_level(request);
+  return cost.inside + cost.between;
 }
 
 }  // namespace stretto

@@ -1,4 +1,8 @@
 #pragma once
+#include <algorithm>
+#include <functional>
+#include <utility>
+
 #include "stretto/plan.hpp"
 
 namespace stretto {
@@ -7,30 +11,110 @@ inline Slice input(std::int64_t offset, std::int64_t count) { return {Buffer::in
 inline Slice output(std::int64_t offset, std::int64_t count) { return {Buffer::output, offset, count}; }
 inline Slice scratch(std::int64_t offset, std::int64_t count) { return {Buffer::scratch, offset, count}; }
 
-// The words in which a generator tells its algorithm. Steps go into the current round of the only lane; next_round() ends
-// it.
+// The balanced cut of count elements into parts: part i begins here, part i + 1 where it ends. Sizes differ by at most one.
+inline std::int64_t part_begin(std::int64_t count, int parts, int i) {
+  const std::int64_t quotient = count / parts;
+  const std::int64_t rest = count % parts;
+  return quotient * i + (i < rest ? i : rest);
+}
+
+// Where each rank's share lies in a vector that holds them all, one after the other in rank order.
+class Shares {
+ public:
+  static Shares balanced(std::int64_t total, int ranks) { return {ranks, total, -1, {}}; }
+  static Shares equal(std::int64_t each, int ranks) { return {ranks, each * ranks, each, {}}; }
+  static Shares listed(const std::vector<std::int64_t>& counts) {
+    std::vector<std::int64_t> begins{0};
+    for (const std::int64_t count : counts) begins.push_back(begins.back() + count);
+    const std::int64_t total = begins.back();
+    return {static_cast<int>(counts.size()), total, -1, std::move(begins)};
+  }
+  // As the request says: of the whole vector, or of all ranks' shares together.
+  static Shares of(const PlanRequest& request) {
+    if (!request.counts.empty()) return listed(request.counts);
+    return counts_shares(request.collective) ? equal(request.count, request.size) : balanced(request.count, request.size);
+  }
+
+  // Rank may be ranks(), one behind the last.
+  std::int64_t begin(int rank) const {
+    if (!begins_.empty()) return begins_[rank];
+    return each_ >= 0 ? each_ * rank : part_begin(total_, ranks_, rank);
+  }
+  std::int64_t length(int rank) const { return begin(rank + 1) - begin(rank); }
+  std::int64_t length(int first, int ranks) const { return begin(first + ranks) - begin(first); }
+  std::int64_t total() const { return total_; }
+  std::int64_t longest() const {
+    std::int64_t most = 0;
+    for (int rank = 0; rank < ranks_; ++rank) most = std::max(most, length(rank));
+    return most;
+  }
+
+ private:
+  Shares(int ranks, std::int64_t total, std::int64_t each, std::vector<std::int64_t> begins)
+      : ranks_(ranks), total_(total), each_(each), begins_(std::move(begins)) {}
+  int ranks_;
+  std::int64_t total_;
+  std::int64_t each_;                 // -1: balanced or listed
+  std::vector<std::int64_t> begins_;  // of listed shares, and the total
+};
+
+// Where a plan that is a part of a larger one has its ranks and buffers. Its input, output and scratch begin at the given
+// offsets of the buffers named.
+struct Placement {
+  std::function<int(int)> rank;  // of the part -> of the whole
+  Slice input, output;           // counts do not matter
+  std::int64_t scratch = 0;
+  bool finishes = true;  // false: contributions are still missing when the part is done
+};
+
+// The words in which a generator tells its algorithm. Steps go into the current round of the current lane; next_round() ends
+// the one, next_lane() the other.
 class PlanBuilder {
  public:
   explicit PlanBuilder(const PlanRequest& request) {
-    plan_.collective = request.collective;
-    plan_.algorithm = request.algorithm;
-    plan_.rank = request.rank;
-    plan_.size = request.size;
-    plan_.root = request.root;
-    plan_.count = request.count;
+    plan_.request = request;
     plan_.lanes.resize(1);
   }
 
-  void send(int peer, Slice source) { add({StepKind::send, peer, source, {}}); }
-  void recv(int peer, Slice destination) { add({StepKind::recv, peer, {}, destination}); }
-  void recv_reduce(int peer, Slice operand, Slice destination) { add({StepKind::recv_reduce, peer, operand, destination}); }
-  void copy(Slice source, Slice destination) { add({StepKind::copy, -1, source, destination}); }
+  void send(int peer, Slice source) { add({StepKind::send, false, peer, source, {}}); }
+  void recv(int peer, Slice destination) { add({StepKind::recv, false, peer, {}, destination}); }
+  // finishes: nothing is missing any more in destination.
+  void recv_reduce(int peer, Slice operand, Slice destination, bool finishes) {
+    add({StepKind::recv_reduce, finishes, peer, operand, destination});
+  }
+  void copy(Slice source, Slice destination) { add({StepKind::copy, false, -1, source, destination}); }
+  void reduce(Slice sources, Slice destination, bool finishes) {
+    add({StepKind::reduce, finishes, -1, sources, destination});
+  }
   void next_round() {
     Lane& lane = plan_.lanes.back();
     const std::size_t begun = lane.round_ends.empty() ? 0 : lane.round_ends.back();
     if (lane.steps.size() > begun) lane.round_ends.push_back(lane.steps.size());
   }
+  void next_lane() {
+    next_round();
+    plan_.lanes.emplace_back();
+  }
   void use_scratch(std::int64_t count) { plan_.scratch_count = count; }
+
+  // The rounds of a plan of one lane, behind those that are there.
+  void append(const Plan& part, const Placement& placement) {
+    next_round();
+    const Lane& lane = part.lanes.front();
+    std::size_t at = 0;
+    for (const std::size_t end : lane.round_ends) {
+      for (; at < end; ++at) {
+        Step step = lane.steps[at];
+        if (step.peer >= 0) step.peer = placement.rank(step.peer);
+        step.finishes &= placement.finishes;
+        step.source = placed(step.source, placement);
+        step.destination = placed(step.destination, placement);
+        add(step);
+      }
+      next_round();
+    }
+    plan_.scratch_count = std::max(plan_.scratch_count, placement.scratch + part.scratch_count);
+  }
 
   Plan finish() {
     next_round();
@@ -38,6 +122,11 @@ class PlanBuilder {
   }
 
  private:
+  static Slice placed(const Slice& slice, const Placement& placement) {
+    if (slice.buffer == Buffer::scratch) return scratch(placement.scratch + slice.offset, slice.count);
+    const Slice& base = slice.buffer == Buffer::input ? placement.input : placement.output;
+    return {base.buffer, base.offset + slice.offset, slice.count};
+  }
   void add(const Step& step) {
     const std::int64_t count = step.kind == StepKind::send ? step.source.count : step.destination.count;
     if (count > 0) plan_.lanes.back().steps.push_back(step);
@@ -45,12 +134,5 @@ class PlanBuilder {
 
   Plan plan_;
 };
-
-// The balanced cut of count elements into parts: part i begins here, part i + 1 where it ends. Sizes differ by at most one.
-inline std::int64_t part_begin(std::int64_t count, int parts, int i) {
-  const std::int64_t quotient = count / parts;
-  const std::int64_t rest = count % parts;
-  return quotient * i + (i < rest ? i : rest);
-}
 
 }  // namespace stretto

@@ -110,7 +110,7 @@ class Run {
  public:
   Run(const std::vector<Plan>& plans, bool in_place)
       : plans_(plans),
-        promise_{plans[0].collective, static_cast<int>(plans.size()), plans[0].root, plans[0].count},
+        promise_{plans[0].request.collective, static_cast<int>(plans.size()), plans[0].request.root, plans[0].request.count},
         cells_(plans.size()),
         extents_(plans.size()) {
     for (int rank = 0; rank < promise_.size; ++rank) lay_out(rank, in_place);
@@ -177,8 +177,9 @@ class Run {
 
   void check_shape(int rank) const {
     const Plan& plan = plans_[rank];
-    demand(plan.rank == rank && plan.size == promise_.size && plan.collective == promise_.collective &&
-               plan.count == promise_.count && plan.root == promise_.root,
+    demand(plan.request.rank == rank && plan.request.size == promise_.size &&
+               plan.request.collective == promise_.collective && plan.request.count == promise_.count &&
+               plan.request.root == promise_.root,
            "Rank {}'s plan is for another collective, group, count or root than rank 0's.", rank);
     for (const Lane& lane : plan.lanes) {
       demand(lane.steps.empty() || (!lane.round_ends.empty() && lane.round_ends.back() == lane.steps.size()),
@@ -341,7 +342,7 @@ class Run {
 
 std::optional<std::string> verify(const std::vector<Plan>& plans, bool in_place) {
   require(!plans.empty(), "There is no plan to verify.");
-  require(plans[0].collective != Collective::send && plans[0].collective != Collective::recv,
+  require(plans[0].request.collective != Collective::send && plans[0].request.collective != Collective::recv,
           "A single message is no collective; verify() takes the plans of all ranks of one collective.");
   try {
     Run(plans, in_place).check_all();

@@ -1,29 +1,50 @@
 #include "stretto/dtype.hpp"
 
 #include <cmath>
+#include <iterator>
 #include <string_view>
+#include <vector>
 
 #include "core/fail.hpp"
 
 namespace stretto {
 
+namespace {
+struct Names {
+  DType dtype;
+  const char* names[3];  // the first is ours
+};
+constexpr Names dtype_names[] = {
+    {DType::f64, {"f64", "fp64", "double"}},
+    {DType::f32, {"f32", "fp32", "float"}},
+    {DType::bf16, {"bf16", "bfloat16", "bf16"}},
+    {DType::f16, {"f16", "fp16", "half"}},
+    {DType::i8, {"i8", "int8", "i8"}},
+    {DType::u8, {"u8", "uint8", "u8"}},
+    {DType::i32, {"i32", "int32", "i32"}},
+    {DType::u32, {"u32", "uint32", "u32"}},
+    {DType::i64, {"i64", "int64", "i64"}},
+    {DType::u64, {"u64", "uint64", "u64"}},
+    {DType::f8e4m3, {"f8e4m3", "fp8_e4m3", "f8e4m3"}},
+    {DType::f8e5m2, {"f8e5m2", "fp8_e5m2", "f8e5m2"}},
+};
+}  // namespace
+
 const char* name(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return "f64";
-    case DType::f32: return "f32";
-    case DType::bf16: return "bf16";
-    case DType::f16: return "f16";
-  }
-  return "unknown";
+  const auto i = static_cast<std::size_t>(dtype);
+  return i < std::size(dtype_names) ? dtype_names[i].names[0] : "unknown";
 }
 
 DType dtype_from_name(const char* name) {
   const std::string_view given = name;
-  if (given == "f64" || given == "fp64" || given == "double") return DType::f64;
-  if (given == "f32" || given == "fp32" || given == "float") return DType::f32;
-  if (given == "bf16") return DType::bf16;
-  if (given == "f16" || given == "fp16" || given == "half") return DType::f16;
-  fail(ErrorCode::invalid_argument, "'{}' is no element type; choose f64, f32, bf16 or f16.", given);
+  std::vector<std::string_view> known;
+  for (const Names& entry : dtype_names) {
+    for (const char* spelling : entry.names) {
+      if (given == spelling) return entry.dtype;
+    }
+    known.emplace_back(entry.names[0]);
+  }
+  fail(ErrorCode::invalid_argument, "'{}' is no element type; choose one of {}.", given, fmt::join(known, ", "));
 }
 
 const char* name(ReduceOp op) {
@@ -32,6 +53,8 @@ const char* name(ReduceOp op) {
     case ReduceOp::prod: return "prod";
     case ReduceOp::min: return "min";
     case ReduceOp::max: return "max";
+    case ReduceOp::avg: return "avg";
+    case ReduceOp::premul_sum: return "premul_sum";
   }
   return "unknown";
 }

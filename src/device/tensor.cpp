@@ -27,6 +27,7 @@ void with_element(DType dtype, void* data, std::int64_t i, Use use) {
     case DType::f32: return use(static_cast<float*>(data)[i]);
     case DType::bf16: return use(static_cast<bf16*>(data)[i]);
     case DType::f16: return use(static_cast<f16*>(data)[i]);
+    default: break;
   }
 }
 

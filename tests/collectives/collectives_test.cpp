@@ -48,7 +48,7 @@ void for_every_algorithm(Collective collective,
   for (const int size : sizes) {
     run_threads(size, [&](const Communicator& world) {
       for (const Algorithm algorithm : algorithms_for(collective)) {
-        use(world, {.algorithm = algorithm}, std::string(name(algorithm)) + " on " + std::to_string(size));
+        use(world, {.method = algorithm}, std::string(name(algorithm)) + " on " + std::to_string(size));
       }
     });
   }
@@ -254,10 +254,10 @@ TEST(Ledger, RecordsEveryOperationWithTheBytesOfItsFormula) {
       const Tensor x = Tensor::zeros({count}, DType::f32);
       const std::uint64_t since = world.ledger().next_sequence();
       const Stream stream("comm");
-      const Work work = world.all_reduce(x, ReduceOp::sum, stream, {.algorithm = Algorithm::ring, .tag = "gradients"});
+      const Work work = world.all_reduce(x, ReduceOp::sum, stream, {.method = Algorithm::ring, .tag = "gradients"});
       work.wait();
       world.all_gather(x.raw(), Tensor({count * size}, DType::f32).raw(), count, DType::f32, Stream::inline_(),
-                       {.algorithm = Algorithm::recursive_halving_doubling});
+                       {.method = Algorithm::recursive_halving_doubling});
       const auto records = world.ledger().records(since);
       ASSERT_EQ(records.size(), 2U);
       EXPECT_EQ(records[0].bytes_sent, 2U * (size - 1) * count * 4 / size);
@@ -283,7 +283,7 @@ TEST(Errors, WrongArgumentsThrowAtTheCallAndHarmNothing) {
     EXPECT_THROW(world.all_reduce(nullptr, nullptr, 4, DType::f32, ReduceOp::sum, stream), Error);
     EXPECT_THROW(world.all_reduce(x.raw(), x.raw(), -4, DType::f32, ReduceOp::sum, stream), Error);
     EXPECT_THROW(world.broadcast(x, 2, stream), Error);
-    EXPECT_THROW(world.broadcast(x, 0, stream, {.algorithm = Algorithm::ring}), Error);
+    EXPECT_THROW(world.broadcast(x, 0, stream, {.method = Algorithm::ring}), Error);
     EXPECT_THROW(world.send(x.raw(), 4, DType::f32, world.rank(), stream), Error);
     world.all_reduce(x, ReduceOp::sum, stream).wait();
   });

@@ -36,8 +36,6 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
   return std::string(name(info.param.collective)) + "_" + name(info.param.algorithm);
 }
 
-bool has_root(Collective collective) { return collective == Collective::broadcast || collective == Collective::reduce; }
-
 class EveryAlgorithm : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(All, EveryAlgorithm, testing::ValuesIn(every_case()), case_name);
 
@@ -126,9 +124,9 @@ const std::vector<NamedMutation>& mutations() {
       {"peer_swapped",
        [](Plan& plan, std::size_t i) {
          Step& step = step_of(plan, i);
-         if (!talks(step) || plan.size < 3) return false;
-         do step.peer = (step.peer + 1) % plan.size;
-         while (step.peer == plan.rank);
+         if (!talks(step) || plan.request.size < 3) return false;
+         do step.peer = (step.peer + 1) % plan.request.size;
+         while (step.peer == plan.request.rank);
          return true;
        }},
       {"source_moved",

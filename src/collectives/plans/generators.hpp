@@ -1,23 +1,37 @@
 #pragma once
 #include "collectives/plan_builder.hpp"
+#include "stretto/cost.hpp"
 
-// One function a family and collective; make_plan() chooses among them.
+// One function a family and collective, and its cost; the repertoire in plan.cpp lists them.
 namespace stretto::plans {
 
-Plan ring_all_reduce(const PlanRequest& request);
-Plan ring_reduce_scatter(const PlanRequest& request);
-Plan ring_all_gather(const PlanRequest& request);
+// n/p, or where shares are uneven the longest: what the costs count in.
+inline double longest_share(const PlanRequest& request) {
+  if (!request.counts.empty()) return static_cast<double>(Shares::of(request).longest());
+  const auto count = static_cast<double>(request.count);
+  return counts_shares(request.collective) ? count : count / request.size;
+}
 
-Plan halving_doubling_all_reduce(const PlanRequest& request);
-Plan halving_reduce_scatter(const PlanRequest& request);
-Plan doubling_all_gather(const PlanRequest& request);
+#define STRETTO_PLAN(name)               \
+  Plan name(const PlanRequest& request); \
+  Cost name##_cost(const PlanRequest& request)
 
-Plan recursive_doubling_all_reduce(const PlanRequest& request);
+STRETTO_PLAN(ring_all_reduce);
+STRETTO_PLAN(ring_reduce_scatter);
+STRETTO_PLAN(ring_all_gather);
 
-Plan binomial_broadcast(const PlanRequest& request);
-Plan binomial_reduce(const PlanRequest& request);
+STRETTO_PLAN(halving_doubling_all_reduce);
+STRETTO_PLAN(halving_reduce_scatter);
+STRETTO_PLAN(doubling_all_gather);
 
-Plan direct_send(const PlanRequest& request);
-Plan direct_recv(const PlanRequest& request);
+STRETTO_PLAN(recursive_doubling_all_reduce);
+
+STRETTO_PLAN(tree_broadcast);
+STRETTO_PLAN(tree_reduce);
+
+STRETTO_PLAN(direct_send);
+STRETTO_PLAN(direct_recv);
+
+#undef STRETTO_PLAN
 
 }  // namespace stretto::plans

@@ -1,6 +1,6 @@
 // Recursive halving for reduce-scatter, recursive doubling for all-gather, and both for all-reduce (Rabenseifner 2004;
 // Thakur et al. 2005), with a mixed radix in place of powers of two: p = q1 q2 ... is factorised into primes, and stage i
-// works in groups of qi ranks. No rank count is folded, so a phase always sends (p-1)/p n, in sum (qi - 1) messages: log2 p
+// works in groups of qi ranks. No rank count is folded, so a phase always sends (p-1)/p n, in sum(qi - 1) messages: log2 p
 // at powers of two, p - 1 at primes.
 #include <vector>
 
@@ -46,14 +46,28 @@ std::vector<Stage> stages_of(int rank, int size) {
   return stages;
 }
 
+// As many chunks as there are ranks, each one rank's share.
 struct Chunks {
-  std::int64_t count;
-  int size;
-  std::int64_t begin(int chunk) const { return part_begin(count, size, chunk); }
-  std::int64_t length(int chunk, int chunks) const { return begin(chunk + chunks) - begin(chunk); }
-  Slice in(int chunk, int chunks) const { return input(begin(chunk), length(chunk, chunks)); }
-  Slice out(int chunk, int chunks) const { return output(begin(chunk), length(chunk, chunks)); }
+  Shares shares;
+  Slice in(int chunk, int chunks) const { return input(shares.begin(chunk), shares.length(chunk, chunks)); }
+  Slice out(int chunk, int chunks) const { return output(shares.begin(chunk), shares.length(chunk, chunks)); }
 };
+
+// Halving and doubling have the same messages; doubling posts those of a stage together.
+double messages_a_phase(int size) {
+  double messages = 0;
+  for (const int radix : prime_factors(size)) messages += radix - 1;
+  return messages;
+}
+Cost halving_cost(const PlanRequest& request) {
+  const double messages = messages_a_phase(request.size);
+  const double elements = (request.size - 1) * longest_share(request);
+  return {messages, messages, elements, elements};
+}
+Cost doubling_cost(const PlanRequest& request) {
+  const double stages = static_cast<double>(prime_factors(request.size).size());
+  return {stages, messages_a_phase(request.size), (request.size - 1) * longest_share(request), 0};
+}
 
 // Halving: each stage sends the others their parts of the block and adds theirs of ours. partial(chunk, chunks, last) says
 // where the sum of the rank's part lies; only the final sum is "last".
@@ -70,7 +84,7 @@ void halve(PlanBuilder& plan, int rank, const Chunks& chunks, const std::vector<
                 s == 0 ? chunks.in(theirs, stage.part) : partial(theirs, stage.part, false));
       plan.recv_reduce(stage.peer(rank, stage.behind(j)),
                        untouched ? chunks.in(ours, stage.part) : partial(ours, stage.part, false),
-                       partial(ours, stage.part, last));
+                       partial(ours, stage.part, last), last);
       plan.next_round();
     }
   }
@@ -89,10 +103,11 @@ void double_back(PlanBuilder& plan, int rank, const Chunks& chunks, const std::v
 
 }  // namespace
 
-// 2 sum(qi - 1) alpha + 2 (p-1)/p n beta + (p-1)/p n gamma; 2 log2 p alpha at powers of two
+// (sum(qi - 1) + stages) alpha + 2 (p-1)/p n beta + (p-1)/p n gamma; 2 log2 p alpha at powers of two
+Cost halving_doubling_all_reduce_cost(const PlanRequest& request) { return halving_cost(request) + doubling_cost(request); }
 Plan halving_doubling_all_reduce(const PlanRequest& request) {
   PlanBuilder plan(request);
-  const Chunks chunks{request.count, request.size};
+  const Chunks chunks{Shares::of(request)};
   const auto stages = stages_of(request.rank, request.size);
   if (request.size == 1) plan.copy(chunks.in(0, 1), chunks.out(0, 1));
   halve(plan, request.rank, chunks, stages, [&](int chunk, int length, bool) { return chunks.out(chunk, length); });
@@ -101,30 +116,35 @@ Plan halving_doubling_all_reduce(const PlanRequest& request) {
 }
 
 // sum(qi - 1) alpha + (p-1)/p n beta + (p-1)/p n gamma, where n is the whole input
+Cost halving_reduce_scatter_cost(const PlanRequest& request) { return halving_cost(request); }
 Plan halving_reduce_scatter(const PlanRequest& request) {
   PlanBuilder plan(request);
-  const Chunks chunks{request.count * request.size, request.size};
+  const Chunks chunks{Shares::of(request)};
+  const Slice result = output(0, chunks.shares.length(request.rank));
   const auto stages = stages_of(request.rank, request.size);
   if (request.size == 1) {
-    plan.copy(chunks.in(0, 1), output(0, request.count));
+    plan.copy(chunks.in(0, 1), result);
     return plan.finish();
   }
   // The partial sums of the first stage's own part, and of what is left of it later, lie in scratch.
-  const std::int64_t scratch_begin = chunks.begin(stages[0].part_first(stages[0].digit));
+  const int own_part = stages[0].part_first(stages[0].digit);
   halve(plan, request.rank, chunks, stages, [&](int chunk, int length, bool last) {
-    if (last) return output(0, request.count);
-    return scratch(chunks.begin(chunk) - scratch_begin, chunks.length(chunk, length));
+    if (last) return result;
+    return scratch(chunks.shares.length(own_part, chunk - own_part), chunks.shares.length(chunk, length));
   });
   const bool sums_meet = request.size > 2;
-  plan.use_scratch(sums_meet ? request.count * stages[0].part : 0);
+  plan.use_scratch(sums_meet ? chunks.shares.length(own_part, stages[0].part) : 0);
   return plan.finish();
 }
 
-// sum(qi - 1) alpha + (p-1)/p n beta, where n is the whole output
+// stages alpha + (p-1)/p n beta + n/p gamma, where n is the whole output
+Cost doubling_all_gather_cost(const PlanRequest& request) {
+  return doubling_cost(request) + Cost{0, 0, 0, longest_share(request)};
+}
 Plan doubling_all_gather(const PlanRequest& request) {
   PlanBuilder plan(request);
-  const Chunks chunks{request.count * request.size, request.size};
-  plan.copy(input(0, request.count), chunks.out(request.rank, 1));
+  const Chunks chunks{Shares::of(request)};
+  plan.copy(input(0, chunks.shares.length(request.rank)), chunks.out(request.rank, 1));
   plan.next_round();
   double_back(plan, request.rank, chunks, stages_of(request.rank, request.size));
   return plan.finish();

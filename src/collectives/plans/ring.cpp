@@ -1,29 +1,50 @@
-// Rings (Patarasuk & Yuan 2009; NCCL's). The vector is cut into p chunks; every rank sends to the next one only and receives
-// from the one before it only, so that each link carries each chunk once per phase. Bandwidth-optimal at every p, at the
-// price of p - 1 messages per phase.
-#include <utility>
-
+// Rings (Patarasuk & Yuan 2009; NCCL's). Each rank owns one chunk of the vector; every rank sends to the next one only and
+// receives from the one before it only, so that each link carries each chunk once per phase. Bandwidth-optimal at every p,
+// at the price of p - 1 rounds per phase. With several lanes, each takes its part of every chunk around by itself; in a
+// bidirectional ring half of the lanes go the other way round, which helps where the two directions are different wires.
 #include "collectives/plans/generators.hpp"
 
 namespace stretto::plans {
 namespace {
 
 struct Ring {
-  explicit Ring(const PlanRequest& request, std::int64_t whole) : rank(request.rank), size(request.size), count(whole) {}
+  Ring(const PlanRequest& request, int which, int lane_count)
+      : rank(request.rank), size(request.size), lane(which), lanes(lane_count), shares(Shares::of(request)) {
+    forward = request.method.algorithm != Algorithm::bidirectional_ring || lane % 2 == 0;
+  }
 
-  int next() const { return (rank + 1) % size; }
-  int before() const { return (rank + size - 1) % size; }
-  // The chunk that lies the given number of places behind ours in the ring.
-  int behind(int places) const { return ((rank - places) % size + size) % size; }
-  std::int64_t begin(int chunk) const { return part_begin(count, size, chunk); }
-  std::int64_t length(int chunk) const { return begin(chunk + 1) - begin(chunk); }
-  Slice in(int chunk) const { return input(begin(chunk), length(chunk)); }
-  Slice out(int chunk) const { return output(begin(chunk), length(chunk)); }
+  int next() const { return behind(-1); }
+  int before() const { return behind(1); }
+  // The rank, and the chunk, that lies the given number of places behind ours on the way round.
+  int behind(int places) const { return ((rank + (forward ? -places : places)) % size + size) % size; }
+  std::int64_t offset(int chunk) const { return part_begin(shares.length(chunk), lanes, lane); }
+  std::int64_t length(int chunk) const { return part_begin(shares.length(chunk), lanes, lane + 1) - offset(chunk); }
+  Slice in(int chunk) const { return input(shares.begin(chunk) + offset(chunk), length(chunk)); }
+  Slice out(int chunk) const { return output(shares.begin(chunk) + offset(chunk), length(chunk)); }
 
   int rank;
   int size;
-  std::int64_t count;
+  int lane;
+  int lanes;
+  Shares shares;
+  bool forward;
 };
+
+int lanes_of(const PlanRequest& request) {
+  return request.method.lanes * (request.method.algorithm == Algorithm::bidirectional_ring ? 2 : 1);
+}
+
+// One plan of several lanes, each told by one_lane.
+template <class OneLane>
+Plan in_lanes(const PlanRequest& request, OneLane one_lane) {
+  PlanBuilder plan(request);
+  const int lanes = lanes_of(request);
+  for (int lane = 0; lane < lanes; ++lane) {
+    if (lane > 0) plan.next_lane();
+    one_lane(plan, Ring(request, lane, lanes));
+  }
+  return plan.finish();
+}
 
 // Every rank's own chunk is in its output; p - 1 rounds later all chunks are.
 void gather_around(PlanBuilder& plan, const Ring& ring) {
@@ -34,55 +55,66 @@ void gather_around(PlanBuilder& plan, const Ring& ring) {
   }
 }
 
+Cost once_around(const PlanRequest& request, double work) {
+  const double steps = request.size - 1;
+  return {steps, steps * lanes_of(request), steps * longest_share(request), work};
+}
+
 }  // namespace
 
 // 2 (p-1) alpha + 2 (p-1)/p n beta + (p-1)/p n gamma
+Cost ring_all_reduce_cost(const PlanRequest& request) {
+  return once_around(request, (request.size - 1) * longest_share(request)) + once_around(request, 0);
+}
 Plan ring_all_reduce(const PlanRequest& request) {
-  PlanBuilder plan(request);
-  const Ring ring(request, request.count);
-  if (ring.size == 1) plan.copy(ring.in(0), ring.out(0));
-
-  // Chunk c starts at rank c + 1 and comes home to rank c, having been added to on its way by everybody.
-  for (int k = 0; k < ring.size - 1; ++k) {
-    const int leaving = ring.behind(k + 1);
-    const int coming = ring.behind(k + 2);
-    plan.send(ring.next(), k == 0 ? ring.in(leaving) : ring.out(leaving));
-    plan.recv_reduce(ring.before(), ring.in(coming), ring.out(coming));
-    plan.next_round();
-  }
-  gather_around(plan, ring);
-  return plan.finish();
+  return in_lanes(request, [](PlanBuilder& plan, const Ring& ring) {
+    if (ring.size == 1) plan.copy(ring.in(0), ring.out(0));
+    // Chunk c starts at rank c + 1 and comes home to rank c, having been added to on its way by everybody.
+    for (int k = 0; k < ring.size - 1; ++k) {
+      const int leaving = ring.behind(k + 1);
+      const int coming = ring.behind(k + 2);
+      plan.send(ring.next(), k == 0 ? ring.in(leaving) : ring.out(leaving));
+      plan.recv_reduce(ring.before(), ring.in(coming), ring.out(coming), k == ring.size - 2);
+      plan.next_round();
+    }
+    gather_around(plan, ring);
+  });
 }
 
 // (p-1) alpha + (p-1)/p n beta + (p-1)/p n gamma, where n is the whole input
+Cost ring_reduce_scatter_cost(const PlanRequest& request) {
+  return once_around(request, (request.size - 1) * longest_share(request));
+}
 Plan ring_reduce_scatter(const PlanRequest& request) {
-  PlanBuilder plan(request);
-  const Ring ring(request, request.count * request.size);
-  const Slice result = output(0, request.count);
-  if (ring.size == 1) plan.copy(ring.in(0), result);
-
-  // Two halves of scratch: a chunk is sent from one while the next is received into the other.
-  Slice leaving = ring.in(ring.behind(1));
-  for (int k = 0; k < ring.size - 1; ++k) {
-    const bool last = k == ring.size - 2;
-    const Slice arrives = last ? result : scratch((k % 2) * request.count, request.count);
-    plan.send(ring.next(), leaving);
-    plan.recv_reduce(ring.before(), ring.in(ring.behind(k + 2)), arrives);
-    plan.next_round();
-    leaving = arrives;
-  }
-  plan.use_scratch(ring.size > 2 ? 2 * request.count : 0);
-  return plan.finish();
+  const std::int64_t longest = Shares::of(request).longest();
+  Plan plan = in_lanes(request, [&](PlanBuilder& lane, const Ring& ring) {
+    const Slice result = output(ring.offset(ring.rank), ring.length(ring.rank));
+    if (ring.size == 1) lane.copy(ring.in(0), result);
+    // Two halves of scratch: a chunk is sent from one while the next is received into the other.
+    const std::int64_t half = part_begin(longest, ring.lanes, ring.lane);
+    Slice leaving = ring.in(ring.behind(1));
+    for (int k = 0; k < ring.size - 1; ++k) {
+      const bool last = k == ring.size - 2;
+      const int coming = ring.behind(k + 2);
+      const Slice arrives = last ? result : scratch((k % 2) * longest + half, ring.length(coming));
+      lane.send(ring.next(), leaving);
+      lane.recv_reduce(ring.before(), ring.in(coming), arrives, last);
+      lane.next_round();
+      leaving = arrives;
+    }
+  });
+  plan.scratch_count = request.size > 2 ? 2 * longest : 0;
+  return plan;
 }
 
-// (p-1) alpha + (p-1)/p n beta, where n is the whole output
+// (p-1) alpha + (p-1)/p n beta + n/p gamma, where n is the whole output
+Cost ring_all_gather_cost(const PlanRequest& request) { return once_around(request, longest_share(request)); }
 Plan ring_all_gather(const PlanRequest& request) {
-  PlanBuilder plan(request);
-  const Ring ring(request, request.count * request.size);
-  plan.copy(input(0, request.count), ring.out(ring.rank));
-  plan.next_round();
-  gather_around(plan, ring);
-  return plan.finish();
+  return in_lanes(request, [](PlanBuilder& plan, const Ring& ring) {
+    plan.copy(input(ring.offset(ring.rank), ring.length(ring.rank)), ring.out(ring.rank));
+    plan.next_round();
+    gather_around(plan, ring);
+  });
 }
 
 }  // namespace stretto::plans

@@ -10,7 +10,7 @@ namespace stretto::kernels {
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// Calls run with a value of the C++ type for any of the four element types.
+// Calls run with a value of the C++ type for any of the four types of which tensors compute.
 template <class Run>
 void with_element_type(DType dtype, Run&& run) {
   switch (dtype) {
@@ -18,7 +18,9 @@ void with_element_type(DType dtype, Run&& run) {
     case DType::f32: return run(float{});
     case DType::bf16: return run(bf16{});
     case DType::f16: return run(f16{});
+    default: break;
   }
+  fail(ErrorCode::invalid_argument, "Elements of {} cannot be computed with here; use f64, f32, bf16 or f16.", name(dtype));
 }
 
 // The same for the types that all kernels compute in.
@@ -28,7 +30,7 @@ void with_compute_type(DType dtype, Run&& run) {
     case DType::f64: return run(double{});
     case DType::f32: return run(float{});
     case DType::bf16: return run(bf16{});
-    case DType::f16: break;
+    default: break;
   }
   fail(ErrorCode::invalid_argument, "Elements of {} can only be reduced and converted; compute in f64, f32 or bf16.",
        name(dtype));

@@ -26,7 +26,12 @@ struct Tree {
 
 }  // namespace
 
-Plan binomial_broadcast(const PlanRequest& request) {
+Cost tree_broadcast_cost(const PlanRequest& request) {
+  const double depth = std::bit_width(static_cast<unsigned>(request.size - 1));
+  const auto n = static_cast<double>(request.count);
+  return {depth, depth, depth * n, n};
+}
+Plan tree_broadcast(const PlanRequest& request) {
   PlanBuilder plan(request);
   const Tree tree(request);
   const std::int64_t n = request.count;
@@ -45,7 +50,12 @@ Plan binomial_broadcast(const PlanRequest& request) {
   return plan.finish();
 }
 
-Plan binomial_reduce(const PlanRequest& request) {
+Cost tree_reduce_cost(const PlanRequest& request) {
+  const double depth = std::bit_width(static_cast<unsigned>(request.size - 1));
+  const auto n = static_cast<double>(request.count);
+  return {depth, depth, depth * n, depth * n};
+}
+Plan tree_reduce(const PlanRequest& request) {
   PlanBuilder plan(request);
   const Tree tree(request);
   const std::int64_t n = request.count;
@@ -53,7 +63,8 @@ Plan binomial_reduce(const PlanRequest& request) {
   const Slice sum = is_root ? output(0, n) : scratch(0, n);
   Slice so_far = input(0, n);
   for (int bit = 1; bit < tree.child_limit() && tree.place + bit < tree.size; bit *= 2) {
-    plan.recv_reduce(tree.rank_at(tree.place + bit), so_far, sum);
+    const bool last = 2 * bit >= tree.child_limit() || tree.place + 2 * bit >= tree.size;
+    plan.recv_reduce(tree.rank_at(tree.place + bit), so_far, sum, is_root && last);
     plan.next_round();
     so_far = sum;
   }

@@ -1,0 +1,40 @@
+#pragma once
+#include "stretto/plan.hpp"
+
+// What a collective costs, in numbers that do not depend on the machine, and on a machine, in seconds.
+namespace stretto {
+
+// The longest way through a collective, over all ranks, input and output apart: how many rounds wait for each other, how
+// many messages and elements are sent one after the other, and on how many elements local work is done (reducing or
+// copying).
+struct Cost {
+  double rounds = 0;
+  double messages = 0;
+  double sent = 0;
+  double work = 0;
+};
+constexpr Cost operator+(const Cost& a, const Cost& b) {
+  return {a.rounds + b.rounds, a.messages + b.messages, a.sent + b.sent, a.work + b.work};
+}
+
+// One route between ranks (Hockney 1994, with LogGP's overhead of Alexandrov et al. 1995 apart from the latency).
+struct LinkCost {
+  double alpha = 0;     // seconds that a round lasts beside its bytes
+  double overhead = 0;  // seconds that a message keeps its sender busy beside its bytes
+  double beta = 0;      // seconds a byte sent
+  double gamma = 0;     // seconds a byte reduced or copied
+};
+constexpr double seconds(const Cost& cost, const LinkCost& link, double bytes_per_element) {
+  return cost.rounds * link.alpha + cost.messages * link.overhead +
+         bytes_per_element * (cost.sent * link.beta + cost.work * link.gamma);
+}
+
+// The formula that stands over the request's generator; of its rank, only the group's size matters. Throws as make_plan()
+// does. For two_level this is the sum over both levels; cost_by_level() tells them apart.
+STRETTO_API Cost cost_of(const PlanRequest& request);
+struct LevelCost {
+  Cost inside, between;  // nodes; between is zero for all algorithms but two_level
+};
+STRETTO_API LevelCost cost_by_level(const PlanRequest& request);
+
+}  // namespace stretto
