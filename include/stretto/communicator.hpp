@@ -156,13 +156,21 @@ class STRETTO_API Operation {
   std::shared_ptr<const State> state_;
 };
 
-// Between group_start() and group_end(), calls of this thread on any communicators and streams are only collected; at the
-// end they are started so that they progress together, whatever their order: a rank may send to and receive from the same
-// peers that do the reverse (NCCL's ncclGroupStart). Collectives of one communicator keep their order among themselves. A
-// Work that was returned inside must be waited for only after group_end(), whose own Work is done when all are. Groups nest;
-// the outermost counts. If a call throws inside, call group_cancel() or the outermost group_end(), which throws the error
-// again.
-STRETTO_API void group_start();
-STRETTO_API Work group_end();
+// NCCL's ncclGroupStart and ncclGroupEnd. From its construction on, this thread's calls on any communicators and streams are
+// only collected; end() starts them so that they progress together: sends and receives in whatever order, and collectives of
+// several communicators. Collectives of one communicator keep their order among themselves. What was put into any of the
+// streams before goes first, what comes after goes later. Every call inside returns the same Work, which may be waited for
+// after end(). Groups nest; the outermost counts. Destroyed without end(), as by an exception, it starts nothing.
+class STRETTO_API OperationGroup {
+ public:
+  OperationGroup();
+  ~OperationGroup();
+  OperationGroup(const OperationGroup&) = delete;
+  OperationGroup& operator=(const OperationGroup&) = delete;
+  Work end();
+
+ private:
+  bool open_ = true;
+};
 
 }  // namespace stretto

@@ -19,15 +19,13 @@ constexpr Cost operator+(const Cost& a, const Cost& b) {
 
 // One route between ranks (Hockney 1994, with LogGP's overhead of Alexandrov et al. 1995 apart from the latency).
 struct LinkCost {
-  double alpha = 0;     // seconds that a round lasts beside its bytes
-  double overhead = 0;  // seconds that a message keeps its sender busy beside its bytes
-  double beta = 0;      // seconds a byte sent
-  double gamma = 0;     // seconds a byte reduced or copied
+  double alpha = 0;      // seconds that a round lasts beside its bytes
+  double overhead = 0;   // seconds that a message keeps its sender busy beside its bytes
+  double beta = 0;       // seconds a byte sent
+  double gamma = 0;      // seconds a byte reduced or copied
+  double lane_gain = 0;  // how much faster bytes go with twice the lanes: 0.1 is 10%
 };
-constexpr double seconds(const Cost& cost, const LinkCost& link, double bytes_per_element) {
-  return cost.rounds * link.alpha + cost.messages * link.overhead +
-         bytes_per_element * (cost.sent * link.beta + cost.work * link.gamma);
-}
+STRETTO_API double seconds(const Cost& cost, const LinkCost& link, double bytes_per_element, int lanes = 1);
 
 // The formula that stands over the request's generator; of its rank, only the group's size matters. Throws as make_plan()
 // does. For two_level this is the sum over both levels; cost_by_level() tells them apart.

@@ -145,6 +145,16 @@ struct STRETTO_API Plan {
   std::string to_string() const;  // a line a step
 };
 
+// Elements of the input and of the output that this rank has; 0 where it has none, as off the root.
+STRETTO_API std::int64_t input_count(const PlanRequest& request);
+STRETTO_API std::int64_t output_count(const PlanRequest& request);
+
+// Whether sums of 16- and 8-bit floats are rounded once although they travel as they are. Other algorithms carry partial
+// sums, which then travel as f32.
+STRETTO_API bool rounds_once(Algorithm algorithm);
+// Whether the order of summation of an element depends on nothing but the number of ranks.
+STRETTO_API bool is_deterministic(Algorithm algorithm);
+
 // Throws Error(invalid_argument) for an algorithm that cannot do the collective, or a rank, root or counts that do not fit.
 STRETTO_API Plan make_plan(const PlanRequest& request);
 

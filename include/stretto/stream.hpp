@@ -22,7 +22,8 @@ STRETTO_API double now_seconds();
 // One task of a stream. The task, and with it all that it captured (its buffers), lives until it is done.
 class STRETTO_API Work {
  public:
-  Work() = default;  // done, and never failed
+  Work() = default;       // done, and never failed
+  static Work reserve();  // of a task that Stream::enqueue will get
 
   // Blocks until the task is done; throws what the task threw, every time it is called.
   void wait() const;
@@ -51,6 +52,8 @@ class STRETTO_API Stream {
   // Puts a task behind those already there and returns. A task that throws ends its stream: later tasks do not run and
   // fail with the same exception, as do streams that wait for them.
   Work enqueue(std::function<void()> task) const;
+  // The same for a Work that was handed out before its task was known. Waiting for it earlier throws.
+  void enqueue(std::function<void()> task, const Work& reserved) const;
 
   // What is enqueued from now on begins only after the work, or the place that the event last recorded, is done. Does not
   // block the caller (except on an inline stream). Waiting for an event that was never recorded is no wait, as in CUDA.
@@ -63,6 +66,7 @@ class STRETTO_API Stream {
 
   const std::string& name() const;
   bool is_inline() const;
+  bool operator==(const Stream&) const = default;  // the same queue
 
  private:
   class Queue;

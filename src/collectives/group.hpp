@@ -2,7 +2,10 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <tuple>
 
+#include "collectives/call_check.hpp"
+#include "collectives/select.hpp"
 #include "stretto/communicator.hpp"
 #include "transport/network.hpp"
 
@@ -20,13 +23,83 @@ class RankContext {
   Job& job() { return *job_; }
   Network& network() { return *network_; }
   Ledger& ledger() { return ledger_; }
-  std::uint32_t next_group_id = 1;  // used under split(), one at a time
+  const Selector& selector() const { return *selector_; }
+  bool checks_calls() const { return checks_calls_; }  // STRETTO_CHECK
+  std::uint32_t next_group_id = 1;                     // used under split(), one at a time
 
  private:
   std::unique_ptr<Job> job_;
   std::unique_ptr<Network> network_;
+  std::unique_ptr<Selector> selector_;
   Ledger ledger_;
+  bool checks_calls_;
   int exceptions_at_start_;
+};
+
+// A plan for a call, and the type in which it runs.
+struct PlannedCall {
+  std::shared_ptr<const Plan> plan;
+  DType wire = DType::f32;
+};
+
+// What the handles of one communicator share.
+class Communicator::Group {
+ public:
+  Group(std::shared_ptr<RankContext> context, Membership membership, int area_members, std::string name);
+
+  int rank() const { return links_.membership().rank; }
+  int size() const { return static_cast<int>(links_.membership().job_ranks.size()); }
+  const std::string& name() const { return name_; }
+  RankContext& context() { return *context_; }
+  const std::shared_ptr<RankContext>& shared_context() const { return context_; }
+  const Membership& membership() const { return links_.membership(); }
+  Links& links() { return links_; }
+  CallCheck& call_check() { return call_check_; }
+  const std::vector<int>& nodes() const { return nodes_; }
+
+  // Planned anew or found among those that were. Throws what make_plan() throws.
+  PlannedCall plan_for(const Call& call, const Method& wanted);
+
+  // Operations of one communicator run one at a time, in the order of the calls, whatever their streams. A turn that is
+  // given back unused (its operation failed, or never ran because its stream had failed) makes the communicator unusable:
+  // the other ranks count on that operation.
+  class Turn {
+   public:
+    explicit Turn(std::shared_ptr<Group> group);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    void wait();
+    void done() { finish(false); }
+    const std::shared_ptr<Group>& group() const { return group_; }
+
+   private:
+    void finish(bool failed);
+    std::shared_ptr<Group> group_;
+    std::uint64_t number_;
+    bool done_ = false;
+  };
+
+ private:
+  static constexpr std::size_t most_plans = 256;
+  using PlanKey = std::tuple<Collective, Method, std::int64_t, int, DType, ReduceOp, std::vector<std::int64_t>,
+                             std::vector<std::int64_t>>;
+
+  PlannedCall make_planned(const Call& call, const Method& wanted) const;
+
+  std::shared_ptr<RankContext> context_;
+  Links links_;
+  CallCheck call_check_;
+  std::string name_;
+  std::vector<int> nodes_;  // of the members, counted from 0
+  int ranks_per_node_;      // 0 where the nodes are uneven or the members are not in the order of nodes
+  std::mutex plans_mutex_;
+  std::map<PlanKey, PlannedCall> plans_;
+  std::mutex mutex_;
+  std::condition_variable turn_changed_;
+  std::uint64_t next_turn_ = 0;
+  std::uint64_t current_turn_ = 0;
+  bool broken_ = false;
 };
 
 // Collective: the communicator of all ranks of the job.

@@ -1,25 +1,35 @@
 #pragma once
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "stretto/plan.hpp"
 #include "transport/network.hpp"
 
 namespace stretto {
 
+// One rank's part in one collective: a plan and the buffers that it is about.
 struct Execution {
-  const Plan& plan;
-  const std::byte* input;
-  std::byte* output;
-  DType dtype;
-  ReduceOp op;
-  bool in_background;                     // on a stream's thread, beside this rank's computation
-  std::function<std::string()> describe;  // for the sentence of a timeout
+  std::shared_ptr<const Plan> plan;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  DType dtype = DType::f32;  // of input and output
+  DType wire = DType::f32;   // in which the plan runs: dtype, or f32 where narrow floats are to be rounded once
+  ReduceOp op = ReduceOp::sum;
+  double factor = 1;  // of premul_sum
+  Links* links = nullptr;
+  int first_lane = 0;  // of the links
 };
 
-// Runs one rank's plan in the calling thread until it is complete. Throws Error(timeout) after STRETTO_TIMEOUT seconds in
-// which nothing moved, and what the job or a link throws when a peer is lost; no buffer is in use any more when it returns
-// or throws.
-void execute(const Execution& execution, Network& network, Links& links);
+// Executions that follow each other.
+using Sequence = std::vector<Execution>;
+
+// Runs the sequences in the calling thread, all progressing together, until they are complete. Two of them must not use the
+// same lane of the same links in the same direction. Throws Error(timeout) after STRETTO_TIMEOUT seconds in which nothing
+// moved (describe says what it was, for the sentence), and what the job or a link throws when a peer is lost; no buffer is
+// in use any more when it returns or throws. in_background: on a stream's thread, beside this rank's computation.
+void execute(const std::vector<Sequence>& sequences, Network& network, bool in_background,
+             const std::function<std::string()>& describe);
 
 }  // namespace stretto

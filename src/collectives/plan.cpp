@@ -1,6 +1,7 @@
 #include "stretto/plan.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "collectives/plans/generators.hpp"
 #include "core/fail.hpp"
@@ -232,6 +233,42 @@ std::string Plan::to_string() const {
   return text;
 }
 
+std::int64_t input_count(const PlanRequest& request) {
+  const bool at_root = request.rank == request.root;
+  switch (request.collective) {
+    case Collective::recv: return 0;
+    case Collective::broadcast: return at_root ? request.count : 0;
+    case Collective::scatter: return at_root ? Shares::of(request).total() : 0;
+    case Collective::reduce_scatter:
+    case Collective::all_to_all: return Shares::of(request).total();
+    case Collective::all_gather:
+    case Collective::gather: return Shares::of(request).length(request.rank);
+    default: return request.count;
+  }
+}
+
+std::int64_t output_count(const PlanRequest& request) {
+  const bool at_root = request.rank == request.root;
+  switch (request.collective) {
+    case Collective::send: return 0;
+    case Collective::reduce: return at_root ? request.count : 0;
+    case Collective::gather: return at_root ? Shares::of(request).total() : 0;
+    case Collective::all_gather: return Shares::of(request).total();
+    case Collective::all_to_all:
+      return request.counts.empty() ? request.count * request.size : Shares::listed(request.receive_counts).total();
+    case Collective::reduce_scatter:
+    case Collective::scatter: return Shares::of(request).length(request.rank);
+    default: return request.count;
+  }
+}
+
+bool rounds_once(Algorithm algorithm) {
+  return algorithm == Algorithm::one_shot || algorithm == Algorithm::two_shot || algorithm == Algorithm::direct;
+}
+
+// They all reduce in the order of the ranks.
+bool is_deterministic(Algorithm algorithm) { return rounds_once(algorithm); }
+
 Plan make_plan(const PlanRequest& request) {
   check_request(request);
   return entry_of(request.collective, request.method.algorithm).generate(request);
@@ -240,6 +277,12 @@ Plan make_plan(const PlanRequest& request) {
 LevelCost cost_by_level(const PlanRequest& request) {
   check_request(request);
   return {entry_of(request.collective, request.method.algorithm).cost(request), {}};
+}
+
+double seconds(const Cost& cost, const LinkCost& link, double bytes_per_element, int lanes) {
+  const double beta = link.beta / std::pow(1 + link.lane_gain, std::log2(lanes));
+  return cost.rounds * link.alpha + cost.messages * link.overhead +
+         bytes_per_element * (cost.sent * beta + cost.work * link.gamma);
 }
 
 Cost cost_of(const PlanRequest& request) {

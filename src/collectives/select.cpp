@@ -1,25 +1,46 @@
 #include "collectives/select.hpp"
 
-namespace stretto {
+#include <algorithm>
+#include <nlohmann/json.hpp>
 
-// Few messages while latency counts, whole vectors only while they are tiny. Where both are bandwidth-optimal, the ring
-// keeps every byte between neighbours, and halving-doubling saves messages.
-Algorithm choose_algorithm(Collective collective, int size, std::int64_t bytes) {
-  constexpr std::int64_t tiny = 8 << 10;
-  constexpr std::int64_t medium = 512 << 10;
-  switch (collective) {
-    case Collective::all_reduce:
-      if (bytes <= tiny && size > 1) return Algorithm::recursive_doubling;
-      return bytes <= medium ? Algorithm::recursive_halving_doubling : Algorithm::ring;
-    case Collective::reduce_scatter:
-    case Collective::all_gather: return bytes <= medium ? Algorithm::recursive_halving_doubling : Algorithm::ring;
-    case Collective::broadcast:
-    case Collective::reduce: return Algorithm::binomial;
-    case Collective::barrier: return Algorithm::recursive_doubling;
-    case Collective::send:
-    case Collective::recv: return Algorithm::direct;
+#include "core/fail.hpp"
+#include "core/setting_values.hpp"
+
+namespace stretto {
+namespace {
+
+// Settings that change what the ranks do together.
+constexpr const char* common_settings[] = {"STRETTO_ALGO", "STRETTO_DETERMINISTIC", "STRETTO_CHECK",
+                                           "STRETTO_RANKS_PER_NODE"};
+
+std::string text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+}  // namespace
+
+Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETTO_EXPLAIN") == "1") {
+  nlohmann::json mine;
+  for (const char* name : common_settings) mine[name] = setting(name);
+  mine["ranks_per_core"] = network.ranks_per_core();
+  mine["tuning"] = "";
+  if (job.rank() == 0) mine["tuning"] = Tuning::text_from_environment();
+  const std::string text = mine.dump();
+  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+  const std::vector<Bytes> all = job.exchange(Bytes(bytes, bytes + text.size()));
+  const auto first = nlohmann::json::parse(text_of(all[0]));
+  for (const char* name : common_settings) {
+    require(first.at(name) == mine.at(name), "{}='{}' on rank {}, but '{}' on rank 0; give all ranks the same.", name,
+            mine.at(name).get<std::string>(), job.rank(), first.at(name).get<std::string>());
   }
-  return Algorithm::automatic;
+  tuning_ = Tuning::from_environment(first.at("tuning"));
+  circumstances_.ranks_per_core = first.at("ranks_per_core");
+  circumstances_.route_inside = setting("STRETTO_TRANSPORT") == "ucx" ? "ucx" : "shm";
+  circumstances_.route_between = "ucx";
+}
+
+Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes) const {
+  Circumstances circumstances = circumstances_;
+  circumstances.several_nodes = *std::max_element(nodes.begin(), nodes.end()) > 0;
+  return stretto::choose(request, dtype, op, tuning_, circumstances);
 }
 
 }  // namespace stretto

@@ -1,9 +1,22 @@
 #pragma once
-#include "stretto/plan.hpp"
+#include "stretto/tuning.hpp"
+#include "transport/network.hpp"
 
 namespace stretto {
 
-// Which algorithm the library takes for a collective of p ranks over a vector of that many bytes in all.
-Algorithm choose_algorithm(Collective collective, int size, std::int64_t bytes);
+// choose() with what the ranks of a job have agreed on.
+class Selector {
+ public:
+  // Collective. Everybody takes rank 0's tuning; settings that must be alike and are not throw.
+  Selector(Job& job, const Network& network);
+  // nodes: of the group's members.
+  Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes) const;
+  bool explains() const { return explains_; }  // STRETTO_EXPLAIN
+
+ private:
+  Tuning tuning_;
+  Circumstances circumstances_;
+  bool explains_;
+};
 
 }  // namespace stretto

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "core/fail.hpp"
 #include "core/log.hpp"
 
 namespace stretto {
@@ -65,6 +66,7 @@ struct Work::State {
 
   std::exception_ptr wait_for_end() {
     std::unique_lock lock(mutex);
+    require(times.enqueued > 0, "A work was waited for before it was put into a stream; end its group of operations first.");
     if (!finished) {
       const double from = now_seconds();
       changed.wait(lock, [&] { return finished; });
@@ -75,6 +77,8 @@ struct Work::State {
     return error;
   }
 };
+
+Work Work::reserve() { return Work(std::make_shared<State>()); }
 
 void Work::wait() const {
   if (!state_) return;
@@ -151,7 +155,10 @@ class Stream::Queue {
   Queue& operator=(const Queue&) = delete;
 
   void push(const std::shared_ptr<Work::State>& work) {
-    work->times.enqueued = now_seconds();
+    {
+      const std::lock_guard lock(work->mutex);
+      work->times.enqueued = now_seconds();
+    }
     if (is_inline()) {
       work->run(nullptr);
       work->times.waited = work->times.done - work->times.started;
@@ -190,10 +197,14 @@ Stream Stream::inline_() {
 }
 
 Work Stream::enqueue(std::function<void()> task) const {
-  auto state = std::make_shared<Work::State>();
-  state->task = std::move(task);
-  queue_->push(state);
-  return Work(state);
+  Work work = Work::reserve();
+  enqueue(std::move(task), work);
+  return work;
+}
+
+void Stream::enqueue(std::function<void()> task, const Work& reserved) const {
+  reserved.state()->task = std::move(task);
+  queue_->push(reserved.state());
 }
 
 void Stream::wait(const Work& work) const {

@@ -14,11 +14,15 @@ struct Transfer {
   std::size_t bytes = 0;
   DType dtype = DType::f32;  // for the reduction
   ReduceOp op = ReduceOp::sum;
+  std::int64_t divisor = 1;  // of what has been reduced
 
   std::size_t moved = 0;    // bytes that have arrived (receive) or left the source (send)
   std::size_t started = 0;  // bytes handed to the network; the link's own
   bool complete() const { return moved == bytes; }
 };
+
+// Reduces bytes that have arrived into their place in the transfer, which begins that many bytes behind its start.
+void reduce_arrived(const Transfer& transfer, const std::byte* arrived, std::size_t offset, std::size_t bytes);
 
 // Both directions between this rank and one peer, for one lane of one communicator. Messages of one direction arrive in the
 // order in which they were sent, and both ends agree on their sizes; so only the oldest transfer of each direction may be

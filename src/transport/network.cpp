@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "core/fail.hpp"
+#include "core/setting_values.hpp"
 #include "stretto/settings.hpp"
 #include "transport/shm/shm_link.hpp"
 #ifdef STRETTO_HAVE_UCX
@@ -50,6 +51,7 @@ Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), p
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
   const std::vector<Bytes> cards = job.exchange(Bytes(bytes, bytes + sizeof mine));
   const std::string wanted = setting("STRETTO_TRANSPORT");
+  const auto ranks_per_node = static_cast<std::uint64_t>(number_setting("STRETTO_RANKS_PER_NODE"));
   int local_ranks = 0;
   bool needs_ucx = false;
   for (int rank = 0; rank < job.size(); ++rank) {
@@ -63,13 +65,15 @@ Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), p
       fail(ErrorCode::invalid_argument, "STRETTO_TRANSPORT=shm, but rank {} is on another host than rank {}.", rank,
            job.rank());
     }
-    peers_[rank] = {card.segment, same_host && wanted != "ucx", nullptr};
+    const std::uint64_t node = ranks_per_node > 0 ? static_cast<std::uint64_t>(rank) / ranks_per_node : card.host;
+    peers_[rank] = {card.segment, same_host && wanted != "ucx", node, nullptr};
     require(!peers_[rank].shares_memory || card.ring_bytes == mine.ring_bytes,
             "STRETTO_RING_BYTES={} on rank {} differs from rank {}'s; give all ranks of a host the same.",
             setting("STRETTO_RING_BYTES"), job.rank(), rank);
     needs_ucx |= rank != job.rank() && !peers_[rank].shares_memory;
   }
   wait_policy_ = WaitPolicy::chosen(local_ranks);
+  ranks_per_core_ = static_cast<double>(local_ranks) / usable_cores();
 
   // Everybody or nobody takes part in the second exchange, also those whose peers are all local.
   const std::byte flag{needs_ucx};

@@ -24,6 +24,9 @@ class Network {
   Segment& segment() { return *segment_; }
   const WaitPolicy& wait_policy() const { return wait_policy_; }
   bool over_shared_memory(int peer) const { return peers_[peer].shares_memory; }
+  // Ranks of one node give the same number: a host, or with STRETTO_RANKS_PER_NODE a part of the ranks.
+  std::uint64_t node_of(int rank) const { return peers_[rank].node; }
+  double ranks_per_core() const { return ranks_per_core_; }  // of this host
   std::string route_name(int peer) const { return over_shared_memory(peer) ? "shm" : "ucx"; }
 
  private:
@@ -33,6 +36,7 @@ class Network {
   struct Peer {
     SegmentAddress segment;
     bool shares_memory = false;
+    std::uint64_t node = 0;
     std::shared_ptr<PeerSegment> open;
   };
 
@@ -41,6 +45,7 @@ class Network {
   std::unique_ptr<UcxWorker> ucx_;
   std::vector<Peer> peers_;
   WaitPolicy wait_policy_;
+  double ranks_per_core_ = 1;
   std::mutex mutex_;
 };
 
@@ -55,7 +60,11 @@ struct Membership {
 // The links of one communicator, made when first used.
 class Links {
  public:
-  static constexpr int most_lanes = 4;
+  // Collectives use the lanes below; single messages and the comparison of calls have one each, so that they never stand
+  // in a collective's way.
+  static constexpr int message_lane = 4;
+  static constexpr int check_lane = 5;
+  static constexpr int most_lanes = 6;
   // Bytes of address space to reserve in the own segment for a communicator of that many members.
   static std::size_t area_bytes(int members);
 

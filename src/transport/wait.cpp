@@ -39,16 +39,18 @@ void Bell::ring() {
   syscall(SYS_futex, &rings, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+int usable_cores() {
+  cpu_set_t allowed;
+  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed)
+                                                             : static_cast<int>(std::thread::hardware_concurrency());
+}
+
 WaitPolicy WaitPolicy::chosen(int local_ranks) {
   const std::string mode = setting("STRETTO_WAIT");
   if (mode == "spin") return {INT_MAX, 0, false};
   if (mode == "yield") return {0, INT_MAX, false};
   if (mode == "sleep") return {0, 0, true};
-  cpu_set_t allowed;
-  const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0
-                        ? CPU_COUNT(&allowed)
-                        : static_cast<int>(std::thread::hardware_concurrency());
-  return {local_ranks <= cores ? 2000 : 0, 500, true};
+  return {local_ranks <= usable_cores() ? 2000 : 0, 500, true};
 }
 
 WaitPolicy WaitPolicy::in_background() const {

@@ -15,6 +15,9 @@ struct Bell {
   void ring();  // a fence and one load when nobody sleeps
 };
 
+// Cores on which this process may run.
+int usable_cores();
+
 struct WaitPolicy {
   int spins = 0;   // looks without leaving the core
   int yields = 0;  // looks with sched_yield between

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "core/setting_values.hpp"
-#include "stretto/kernels.hpp"
 
 namespace stretto {
 namespace {
@@ -62,12 +61,10 @@ bool ShmLink::receive_some(Transfer& transfer) {
       std::min({transfer.bytes - transfer.moved, static_cast<std::size_t>(written - read), incoming_.capacity - at, piece});
   if (bytes == 0) return false;
   const std::byte* const arrived = incoming_.data + at;
-  std::byte* const destination = transfer.destination + transfer.moved;
   if (transfer.operand == nullptr) {
-    std::memcpy(destination, arrived, bytes);
+    std::memcpy(transfer.destination + transfer.moved, arrived, bytes);
   } else {
-    kernels::reduce(transfer.op, transfer.dtype, arrived, transfer.operand + transfer.moved, destination,
-                    static_cast<std::int64_t>(bytes / size_of(transfer.dtype)));
+    reduce_arrived(transfer, arrived, transfer.moved, bytes);
   }
   transfer.moved += bytes;
   incoming_.header->read.store(read + round_up(bytes), std::memory_order_release);

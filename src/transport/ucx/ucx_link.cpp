@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "device/memory.hpp"
-#include "stretto/kernels.hpp"
 #include "transport/ucx/ucx_worker.hpp"
 
 namespace stretto {
@@ -52,11 +51,7 @@ bool UcxLink::receive_some(Transfer& transfer) {
   while (!receiving_.empty()) {
     const Segment& segment = receiving_.front();
     if (segment.request != nullptr && !worker_.finished(peer_, segment.request)) break;
-    if (segment.staging) {
-      kernels::reduce(transfer.op, transfer.dtype, segment.staging.get(), transfer.operand + segment.offset,
-                      transfer.destination + segment.offset,
-                      static_cast<std::int64_t>(segment.bytes / size_of(transfer.dtype)));
-    }
+    if (segment.staging) reduce_arrived(transfer, segment.staging.get(), segment.offset, segment.bytes);
     transfer.moved += segment.bytes;
     receiving_.erase(receiving_.begin());
     moved = true;

@@ -1,0 +1,74 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "stretto/cost.hpp"
+#include "stretto/dtype.hpp"
+
+// Which algorithm the library takes, and why. A cost model over measured alpha, beta and gamma ranks all methods; a table
+// overrides it, the environment overrides the table, and the caller overrides all.
+namespace stretto {
+
+// Costs measured on one kind of route, with that many ranks for each core of the host.
+struct RouteCost {
+  std::string route;  // "shm" or "ucx"
+  double ranks_per_core = 1;
+  LinkCost cost;
+};
+
+// A row of a table: for a collective of bytes in [first, last) over so many ranks (0: any), this method. Bytes are of the
+// whole vector, as stretto-perf counts them.
+struct Rule {
+  Collective collective = Collective::all_reduce;
+  int ranks = 0;
+  std::int64_t first = 0, last = INT64_MAX;
+  Method method;
+  std::string source;  // "STRETTO_ALGO" or the file
+};
+// Reads "all_reduce:0-4k:recursive_doubling,4k-inf:ring;broadcast@8:chain/16". Throws Error naming the part that is wrong.
+STRETTO_API std::vector<Rule> rules_from_text(const std::string& text, const std::string& source);
+
+// What selection goes by. All ranks of a job use rank 0's.
+struct STRETTO_API Tuning {
+  std::vector<RouteCost> routes;
+  std::vector<Rule> rules;  // the first that fits counts
+  bool deterministic = false;
+
+  // From STRETTO_TUNING (without it: what the library ships), STRETTO_ALGO and STRETTO_DETERMINISTIC. Given the text of a
+  // tuning file, it stands for STRETTO_TUNING's.
+  static Tuning from_environment();
+  static Tuning from_environment(const std::string& file_text);
+  static std::string text_from_environment();  // of STRETTO_TUNING's file, or of what the library ships
+  // JSON: {"routes": [{"route", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs", "lane_gain"}],
+  // "table": "all_reduce:...", "machine": "..."}
+  static Tuning from_json(const std::string& text, const std::string& source);
+  // The measured costs that are nearest to these circumstances.
+  LinkCost cost(const std::string& route, double ranks_per_core) const;
+};
+
+// Where a group of ranks lies.
+struct Circumstances {
+  std::string route_inside = "shm";   // between ranks of a node
+  std::string route_between = "ucx";  // between nodes
+  bool several_nodes = false;
+  double ranks_per_core = 1;
+};
+
+struct Candidate {
+  Method method;
+  DType wire = DType::f32;
+  double seconds = 0;  // by the cost model
+};
+struct Choice {
+  Method method;
+  DType wire = DType::f32;            // in which elements travel, see rounds_once()
+  std::string reason;                 // one line
+  std::vector<Candidate> candidates;  // what the cost model knows, fastest first; empty where a rule or the caller decided
+};
+// For a request whose method is automatic, or is what the caller wants. A pure function: all ranks choose alike. Throws
+// Error(invalid_argument) where a rule or the caller demands what cannot be done.
+STRETTO_API Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning,
+                          const Circumstances& circumstances);
+
+}  // namespace stretto

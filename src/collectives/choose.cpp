@@ -1,0 +1,140 @@
+// The choice of an algorithm: what the caller or a rule says, else the fastest by the cost model.
+#include <algorithm>
+
+#include "collectives/plan_builder.hpp"
+#include "core/fail.hpp"
+#include "stretto/tuning.hpp"
+
+namespace stretto {
+namespace {
+
+// Narrow floats travel as they are where that rounds once, or where nothing is rounded; else as f32.
+DType wire_of(Collective collective, Algorithm algorithm, DType dtype, ReduceOp op) {
+  if (!reduces(collective) || !is_narrow(dtype) || op == ReduceOp::min || op == ReduceOp::max) return dtype;
+  return rounds_once(algorithm) && op != ReduceOp::premul_sum ? dtype : DType::f32;
+}
+
+bool sums_in_order(const PlanRequest& request, DType dtype, ReduceOp op) {
+  const bool exact = !reduces(request.collective) || op == ReduceOp::min || op == ReduceOp::max ||
+                     (!is_narrow(dtype) && dtype != DType::f32 && dtype != DType::f64);
+  return exact || is_deterministic(request.method.algorithm);
+}
+
+// Bytes of the whole vector, as rules count them.
+std::int64_t bytes_of(const PlanRequest& request, DType dtype) {
+  return Shares::of(request).total() * static_cast<std::int64_t>(size_of(dtype));
+}
+
+// Every method that the cost model may take for a collective.
+std::vector<Method> methods_for(const PlanRequest& request, bool several_nodes) {
+  std::vector<Method> methods;
+  const auto with = [&](Algorithm algorithm, int lanes, int pieces) {
+    Method method(algorithm);
+    method.lanes = lanes;
+    method.pieces = pieces;
+    methods.push_back(method);
+  };
+  for (const Algorithm algorithm : algorithms_for(request.collective)) {
+    switch (algorithm) {
+      case Algorithm::ring:
+        for (int lanes = 1; lanes <= most_lanes; lanes *= 2) with(algorithm, lanes, 1);
+        break;
+      case Algorithm::bidirectional_ring: break;  // pays on wires that no measured route has; on request only
+      case Algorithm::chain:
+      case Algorithm::double_binary_tree:
+        for (int pieces = 1; pieces <= 256; pieces *= 4) with(algorithm, 1, pieces);
+        break;
+      case Algorithm::bruck:  // all_to_all: even shares only
+        if (request.collective != Collective::all_to_all || request.counts.empty()) with(algorithm, 1, 1);
+        break;
+      case Algorithm::two_level: break;  // below
+      default: with(algorithm, 1, 1);
+    }
+  }
+  if (!several_nodes || request.ranks_per_node <= 1 || !request.counts.empty()) return methods;
+  const auto& known = algorithms_for(request.collective);
+  if (std::find(known.begin(), known.end(), Algorithm::two_level) == known.end()) return methods;
+  Method method(Algorithm::two_level);
+  for (const Algorithm inside : known) {
+    for (const Algorithm between : known) {
+      if (inside == Algorithm::two_level || between == Algorithm::two_level) continue;
+      method.inside = inside;
+      method.between = between;
+      methods.push_back(method);
+    }
+  }
+  return methods;
+}
+
+// A part of two_level may be impossible by the algorithm that serves the whole; then there is no such method.
+bool can_do(const PlanRequest& request) {
+  try {
+    cost_by_level(request);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool deterministic, const std::string& by) {
+  const Algorithm algorithm = request.method.algorithm;
+  require(!deterministic || sums_in_order(request, dtype, op),
+          "{} was asked for by {}, but its order of summation depends on the size; with STRETTO_DETERMINISTIC=1 choose "
+          "one_shot, two_shot or direct.",
+          to_string(request.method), by);
+  return {request.method,
+          wire_of(request.collective, algorithm, dtype, op),
+          fmt::format("{}, by {}", to_string(request.method), by),
+          {}};
+}
+
+}  // namespace
+
+Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning,
+              const Circumstances& circumstances) {
+  PlanRequest trial = request;
+  if (request.method.algorithm != Algorithm::automatic) {
+    return decided(request, dtype, op, tuning.deterministic, "the caller");
+  }
+  // Of uneven all_to_all no rank knows the whole, so that nothing but the number of ranks may decide.
+  const bool unknown_size = request.collective == Collective::all_to_all && !request.counts.empty();
+  const std::int64_t bytes = unknown_size ? 0 : bytes_of(request, dtype);
+  for (const Rule& rule : tuning.rules) {
+    if (rule.collective != request.collective || (rule.ranks != 0 && rule.ranks != request.size)) continue;
+    if (unknown_size ? rule.first > 0 || rule.last != INT64_MAX : bytes < rule.first || bytes >= rule.last) continue;
+    if (rule.method.algorithm == Algorithm::automatic) break;
+    trial.method = rule.method;
+    return decided(trial, dtype, op, tuning.deterministic, rule.source);
+  }
+
+  const LinkCost inside = tuning.cost(circumstances.route_inside, circumstances.ranks_per_core);
+  const LinkCost between = tuning.cost(circumstances.route_between, circumstances.ranks_per_core);
+  Choice choice;
+  if (unknown_size) {
+    trial.counts.clear();
+    trial.receive_counts.clear();
+    trial.count = 1024;
+  }
+  for (const Method& method : methods_for(request, circumstances.several_nodes)) {
+    trial.method = method;
+    if (tuning.deterministic && !sums_in_order(trial, dtype, op)) continue;
+    if (!can_do(trial)) continue;
+    Candidate candidate{method, wire_of(request.collective, method.algorithm, dtype, op), 0};
+    const auto width = static_cast<double>(size_of(candidate.wire));
+    const LevelCost cost = cost_by_level(trial);
+    const bool flat = method.algorithm != Algorithm::two_level;
+    candidate.seconds = seconds(cost.inside, flat && circumstances.several_nodes ? between : inside, width, method.lanes) +
+                        seconds(cost.between, between, width);
+    choice.candidates.push_back(candidate);
+  }
+  ensure(!choice.candidates.empty(), "Nothing can do {} over {} ranks.", name(request.collective), request.size);
+  std::stable_sort(choice.candidates.begin(), choice.candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
+  const Candidate& best = choice.candidates.front();
+  choice.method = best.method;
+  choice.wire = best.wire;
+  choice.reason = fmt::format("{}, {:.1f} us by the cost model", to_string(best.method), best.seconds * 1e6);
+  return choice;
+}
+
+}  // namespace stretto

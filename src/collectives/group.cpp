@@ -1,0 +1,136 @@
+#include "collectives/group.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+
+#include "core/fail.hpp"
+#include "core/setting_values.hpp"
+
+namespace stretto {
+namespace {
+
+// How many ranks every node has, if it is the same number and the members come node by node; else 0.
+int even_ranks_per_node(const std::vector<int>& nodes) {
+  const auto first = static_cast<std::size_t>(std::count(nodes.begin(), nodes.end(), 0));
+  if (first == 0 || nodes.size() % first != 0) return 0;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i] != static_cast<int>(i / first)) return 0;
+  }
+  return static_cast<int>(first);
+}
+
+std::vector<int> numbered_nodes(const Network& network, const std::vector<int>& job_ranks) {
+  std::map<std::uint64_t, int> numbers;
+  std::vector<int> nodes;
+  for (const int rank : job_ranks) {
+    nodes.push_back(numbers.emplace(network.node_of(rank), static_cast<int>(numbers.size())).first->second);
+  }
+  return nodes;
+}
+
+// STRETTO_EXPLAIN: one line a plan.
+void explain(const std::string& group, const Call& call, const Choice& choice) {
+  std::string line = fmt::format("stretto: {} of {} {} in '{}': {}", name(call.collective), call.count, name(call.dtype),
+                                 group, choice.reason);
+  for (std::size_t i = 1; i < std::min<std::size_t>(4, choice.candidates.size()); ++i) {
+    const Candidate& other = choice.candidates[i];
+    line += fmt::format("{} {} {:.1f} us", i == 1 ? "; then" : ",", to_string(other.method), other.seconds * 1e6);
+  }
+  std::fputs((line + "\n").c_str(), stderr);
+}
+
+}  // namespace
+
+RankContext::RankContext(std::unique_ptr<Job> job)
+    : job_(std::move(job)),
+      checks_calls_(number_setting("STRETTO_CHECK") != 0),
+      exceptions_at_start_(std::uncaught_exceptions()) {
+  try {
+    network_ = std::make_unique<Network>(*job_);
+    selector_ = std::make_unique<Selector>(*job_, *network_);
+  } catch (const std::exception& error) {
+    job_->abort(error.what());
+    throw;
+  }
+}
+
+RankContext::~RankContext() {
+  if (std::uncaught_exceptions() > exceptions_at_start_) job_->abort("an exception ended it.");
+  job_->leave();
+}
+
+Communicator::Group::Group(std::shared_ptr<RankContext> context, Membership membership, int area_members, std::string name)
+    : context_(std::move(context)),
+      links_(context_->network(), std::move(membership), area_members),
+      call_check_(context_->network(), links_),
+      name_(std::move(name)),
+      nodes_(numbered_nodes(context_->network(), links_.membership().job_ranks)),
+      ranks_per_node_(even_ranks_per_node(nodes_)) {}
+
+PlannedCall Communicator::Group::plan_for(const Call& call, const Method& wanted) {
+  const PlanKey key{call.collective, wanted, call.count, call.root, call.dtype, call.op, call.counts, call.receive_counts};
+  const std::lock_guard lock(plans_mutex_);
+  const auto found = plans_.find(key);
+  if (found != plans_.end()) return found->second;
+  const PlannedCall planned = make_planned(call, wanted);
+  if (plans_.size() >= most_plans) plans_.clear();
+  plans_.emplace(key, planned);
+  return planned;
+}
+
+PlannedCall Communicator::Group::make_planned(const Call& call, const Method& wanted) const {
+  PlanRequest request{call.collective, wanted, rank(), size(), call.count, call.root, call.counts, call.receive_counts};
+  request.ranks_per_node = ranks_per_node_;
+  const Choice choice = context_->selector().choose(request, call.dtype, call.op, nodes_);
+  request.method = choice.method;
+  if (context_->selector().explains() && rank() == 0) explain(name_, call, choice);
+  return {std::make_shared<const Plan>(make_plan(request)), choice.wire};
+}
+
+Communicator::Group::Turn::Turn(std::shared_ptr<Group> group) : group_(std::move(group)) {
+  const std::lock_guard lock(group_->mutex_);
+  number_ = group_->next_turn_++;
+}
+
+Communicator::Group::Turn::~Turn() {
+  if (!done_) finish(true);
+}
+
+void Communicator::Group::Turn::wait() {
+  std::unique_lock lock(group_->mutex_);
+  group_->turn_changed_.wait(lock, [&] { return group_->current_turn_ == number_ || group_->broken_; });
+  if (group_->broken_) {
+    lock.unlock();
+    group_->context_->job().check();  // says more, if that is why
+    fail(ErrorCode::internal, "Communicator '{}' is unusable since an earlier operation on it failed.", group_->name_);
+  }
+}
+
+void Communicator::Group::Turn::finish(bool failed) {
+  done_ = true;
+  const std::lock_guard lock(group_->mutex_);
+  group_->broken_ |= failed;
+  ++group_->current_turn_;
+  group_->turn_changed_.notify_all();
+}
+
+Communicator world_of(std::unique_ptr<Job> job) {
+  const int rank = job->rank();
+  const int size = job->size();
+  auto context = std::make_shared<RankContext>(std::move(job));
+  Membership membership;
+  membership.rank = rank;
+  const std::uint64_t area = context->network().segment().reserve(Links::area_bytes(size));
+  const auto* bytes = reinterpret_cast<const std::byte*>(&area);
+  for (const Bytes& part : context->job().exchange(Bytes(bytes, bytes + sizeof area))) {
+    std::uint64_t theirs = 0;
+    std::memcpy(&theirs, part.data(), sizeof theirs);
+    membership.areas.push_back(theirs);
+    membership.job_ranks.push_back(static_cast<int>(membership.job_ranks.size()));
+  }
+  return Communicator(std::make_shared<Communicator::Group>(std::move(context), std::move(membership), size, "world"));
+}
+
+}  // namespace stretto

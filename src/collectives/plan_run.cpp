@@ -1,0 +1,148 @@
+#include "collectives/plan_run.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "device/memory.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+
+PlanRun::PlanRun(const Execution& execution)
+    : run_(execution),
+      op_(run_.op == ReduceOp::avg || run_.op == ReduceOp::premul_sum ? ReduceOp::sum : run_.op),
+      width_(size_of(run_.wire)),
+      input_(run_.input),
+      output_(run_.output),
+      lanes_(run_.plan->lanes.size()) {
+  const Plan& plan = *run_.plan;
+  if (plan.scratch_count > 0) scratch_ = pool_allocate(static_cast<std::size_t>(plan.scratch_count) * width_);
+  if (run_.wire != run_.dtype || run_.op == ReduceOp::premul_sum) widen_input();
+  if (run_.wire != run_.dtype) {
+    own_output_ = pool_allocate(static_cast<std::size_t>(output_count(plan.request)) * width_);
+    output_ = own_output_.get();
+  }
+}
+
+PlanRun::~PlanRun() {
+  for (LaneState& lane : lanes_) {
+    for (Active& active : lane.active) active.link->cancel(active.transfer);
+  }
+}
+
+// The caller's input must stay as it is, so contributions that change before they travel get memory of their own.
+void PlanRun::widen_input() {
+  const std::int64_t count = input_count(run_.plan->request);
+  own_input_ = pool_allocate(static_cast<std::size_t>(count) * width_);
+  const std::byte* from = input_;
+  if (run_.wire != run_.dtype) {
+    kernels::convert(run_.dtype, input_, run_.wire, own_input_.get(), count);
+    from = own_input_.get();
+  }
+  if (run_.op == ReduceOp::premul_sum) kernels::multiply(run_.wire, from, own_input_.get(), count, run_.factor);
+  input_ = own_input_.get();
+}
+
+bool PlanRun::advance() {
+  if (finished_) return false;
+  bool moved = false;
+  bool all = true;
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    moved |= advance_lane(lane);
+    all &= lane_finished(lane);
+  }
+  if (!all) return moved;
+  if (own_output_) {
+    kernels::convert(run_.wire, output_, run_.dtype, run_.output, output_count(run_.plan->request));
+  }
+  finished_ = true;
+  return true;
+}
+
+std::vector<int> PlanRun::awaited() const {
+  std::vector<int> peers;
+  for (const LaneState& lane : lanes_) {
+    for (const Active& active : lane.active) peers.push_back(run_.links->membership().job_ranks[active.peer]);
+  }
+  return peers;
+}
+
+bool PlanRun::lane_finished(std::size_t lane) const {
+  return lanes_[lane].active.empty() && lanes_[lane].round == run_.plan->lanes[lane].round_ends.size();
+}
+
+// Moves what can be moved in a lane, and begins the next round when one is over.
+bool PlanRun::advance_lane(std::size_t lane) {
+  LaneState& state = lanes_[lane];
+  bool moved = false;
+  if (state.active.empty() && !lane_finished(lane)) {
+    begin_round(lane);
+    moved = true;
+  }
+  for (Active& active : state.active) moved |= active.link->progress(active.transfer);
+  std::erase_if(state.active, [](const Active& active) { return active.transfer.complete(); });
+  return moved;
+}
+
+void PlanRun::begin_round(std::size_t lane) {
+  const Lane& plan = run_.plan->lanes[lane];
+  LaneState& state = lanes_[lane];
+  const std::size_t begin = state.round == 0 ? 0 : plan.round_ends[state.round - 1];
+  for (std::size_t i = begin; i < plan.round_ends[state.round]; ++i) {
+    const Step& step = plan.steps[i];
+    if (step.kind == StepKind::copy) {
+      copy(step);
+    } else if (step.kind == StepKind::reduce) {
+      reduce(step);
+    } else {
+      Link& link = run_.links->to(step.peer, run_.first_lane + static_cast<int>(lane));
+      state.active.push_back({&link, transfer_of(step), step.peer});
+    }
+  }
+  ++state.round;
+}
+
+Transfer PlanRun::transfer_of(const Step& step) const {
+  Transfer transfer;
+  transfer.dtype = run_.wire;
+  transfer.op = op_;
+  if (step.kind == StepKind::send) {
+    transfer.source = at(step.source);
+    transfer.bytes = bytes(step.source);
+    return transfer;
+  }
+  transfer.destination = target(step.destination);
+  transfer.bytes = bytes(step.destination);
+  if (step.kind == StepKind::recv_reduce) {
+    transfer.operand = at(step.source);
+    transfer.divisor = divisor_of(step);
+  }
+  return transfer;
+}
+
+void PlanRun::copy(const Step& step) const {
+  const std::byte* const from = at(step.source);
+  std::byte* const to = target(step.destination);
+  if (from != to) std::memcpy(to, from, bytes(step.source));  // equal in place
+}
+
+void PlanRun::reduce(const Step& step) const {
+  std::vector<const void*> sources;
+  const std::byte* const begin = at(step.source);
+  for (std::size_t at = 0; at < bytes(step.source); at += bytes(step.destination)) sources.push_back(begin + at);
+  kernels::reduce_all(op_, run_.wire, sources.data(), static_cast<int>(sources.size()), target(step.destination),
+                      step.destination.count, divisor_of(step));
+}
+
+std::int64_t PlanRun::divisor_of(const Step& step) const {
+  return step.finishes && run_.op == ReduceOp::avg ? run_.plan->request.size : 1;
+}
+
+const std::byte* PlanRun::at(const Slice& slice) const {
+  const std::byte* const begin = slice.buffer == Buffer::input    ? input_
+                                 : slice.buffer == Buffer::output ? output_
+                                                                  : scratch_.get();
+  return begin + static_cast<std::size_t>(slice.offset) * width_;
+}
+
+}  // namespace stretto

@@ -1,0 +1,54 @@
+#pragma once
+#include "collectives/host_executor.hpp"
+
+namespace stretto {
+
+// One plan on its way: which round each lane is in, and the transfers of that round.
+class PlanRun {
+ public:
+  // The execution must outlive it.
+  explicit PlanRun(const Execution& execution);
+  ~PlanRun();
+  PlanRun(const PlanRun&) = delete;
+  PlanRun& operator=(const PlanRun&) = delete;
+
+  // Moves what can be moved without waiting; true if that was anything. Once finished, the output is complete.
+  bool advance();
+  bool finished() const { return finished_; }
+  // Members of the group for whom it waits.
+  std::vector<int> awaited() const;
+
+ private:
+  struct Active {
+    Link* link;
+    Transfer transfer;
+    int peer;
+  };
+  struct LaneState {
+    std::size_t round = 0;  // the next to begin
+    std::vector<Active> active;
+  };
+
+  void widen_input();
+  bool lane_finished(std::size_t lane) const;
+  bool advance_lane(std::size_t lane);
+  void begin_round(std::size_t lane);
+  Transfer transfer_of(const Step& step) const;
+  void copy(const Step& step) const;
+  void reduce(const Step& step) const;
+  std::int64_t divisor_of(const Step& step) const;
+  const std::byte* at(const Slice& slice) const;
+  std::byte* target(const Slice& slice) const { return const_cast<std::byte*>(at(slice)); }
+  std::size_t bytes(const Slice& slice) const { return static_cast<std::size_t>(slice.count) * width_; }
+
+  const Execution& run_;
+  ReduceOp op_;  // in which two contributions combine
+  std::size_t width_;
+  const std::byte* input_;
+  std::byte* output_;
+  std::shared_ptr<std::byte> own_input_, own_output_, scratch_;
+  std::vector<LaneState> lanes_;
+  bool finished_ = false;
+};
+
+}  // namespace stretto
