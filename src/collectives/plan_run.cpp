@@ -85,6 +85,7 @@ bool PlanRun::advance_lane(std::size_t lane) {
 }
 
 void PlanRun::begin_round(std::size_t lane) {
+  if (auto* const hold_up = before_each_round.load(std::memory_order_relaxed)) hold_up();
   const Lane& plan = run_.plan->lanes[lane];
   LaneState& state = lanes_[lane];
   const std::size_t begin = state.round == 0 ? 0 : plan.round_ends[state.round - 1];

@@ -1,7 +1,12 @@
 #pragma once
+#include <atomic>
+
 #include "collectives/host_executor.hpp"
 
 namespace stretto {
+
+// For tests: called before each round of each lane, to hold it up.
+inline std::atomic<void (*)()> before_each_round = nullptr;
 
 // One plan on its way: which round each lane is in, and the transfers of that round.
 class PlanRun {
