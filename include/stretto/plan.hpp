@@ -86,6 +86,13 @@ constexpr bool counts_shares(Collective collective) {
          collective == Collective::all_to_all || collective == Collective::gather || collective == Collective::scatter;
 }
 
+constexpr bool takes_lanes(Algorithm algorithm) {
+  return algorithm == Algorithm::ring || algorithm == Algorithm::bidirectional_ring;
+}
+constexpr bool takes_pieces(Algorithm algorithm) {
+  return algorithm == Algorithm::double_binary_tree || algorithm == Algorithm::chain;
+}
+
 // input and output may be the same memory where the collective says so (in place); scratch belongs to the executor.
 enum class Buffer : std::uint8_t { input, output, scratch };
 
@@ -161,8 +168,12 @@ STRETTO_API Plan make_plan(const PlanRequest& request);
 // Runs all ranks' plans symbolically (plans[r] is rank r's; send and recv are no collective and are not taken) and returns
 // what is wrong with them in one sentence, or nothing. It proves, for these ranks and these counts: sends and receives match
 // in order and size and nobody waits forever even if no message is buffered (rendezvous); every element of every output has
-// received every contribution exactly once and was finished exactly once; nothing unwritten is read; steps that may run at
-// the same time do not touch each other's memory; no slice leaves its buffer. In place: output and input share memory.
+// received every contribution exactly once and, in the collectives that reduce over two ranks or more, was finished exactly
+// once, when nothing was missing any more; nothing unwritten is read and no input is written; steps that may run at the same
+// time do not touch each other's memory; no slice leaves its buffer. In place, input and output share memory: in all_gather
+// and gather (there at the root only) the input is the rank's share of the output, in reduce_scatter and scatter the output
+// is the rank's share of the input, elsewhere they are the same. Throws Error(invalid_argument) for what is no collective or
+// has no in-place form. Memory: 8 bytes an element of all buffers, size/8 more where the collective reduces.
 STRETTO_API std::optional<std::string> verify(const std::vector<Plan>& plans, bool in_place);
 // Whether a collective has an in-place form: all but all_to_all and barrier.
 STRETTO_API bool can_be_in_place(Collective collective);

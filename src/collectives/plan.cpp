@@ -79,11 +79,6 @@ const Entry& entry_of(Collective collective, Algorithm algorithm) {
        fmt::join(names, " or "));
 }
 
-bool takes_lanes(Algorithm algorithm) { return algorithm == Algorithm::ring || algorithm == Algorithm::bidirectional_ring; }
-bool takes_pieces(Algorithm algorithm) {
-  return algorithm == Algorithm::double_binary_tree || algorithm == Algorithm::chain;
-}
-
 void check_method(const Method& method) {
   const int each = method.algorithm == Algorithm::bidirectional_ring ? 2 : 1;
   require(method.lanes >= 1 && method.lanes * each <= most_lanes, "{} takes 1 to {} lanes, not {}.", name(method.algorithm),

@@ -1,14 +1,11 @@
 // A symbolic run of all ranks' plans. A cell stands for one element and holds what that element is made of: which global
-// element it belongs to, and the set of ranks that have contributed to it. Messages are unbuffered: a send ends when its
-// receive takes place.
+// element it is and, where the collective reduces, which ranks have contributed to it and whether it was finished. Messages
+// are unbuffered: a send ends when its receive takes place.
 #include <algorithm>
 #include <array>
-#include <deque>
-#include <map>
-#include <tuple>
 
+#include "collectives/promise.hpp"
 #include "core/fail.hpp"
-#include "stretto/plan.hpp"
 
 namespace stretto {
 namespace {
@@ -22,329 +19,426 @@ void demand(bool condition, fmt::format_string<Args...> sentence, Args&&... args
   if (!condition) throw Refused{fmt::format(sentence, std::forward<Args>(args)...)};
 }
 
-struct Extent {  // where a buffer lies in its rank's cells
-  std::int64_t begin = 0;
-  std::int64_t count = 0;
-};
-
-// What a collective promises: how large the buffers are, which element of the whole an element of a buffer is, and which
-// outputs count.
-struct Promise {
-  Collective collective;
-  int size;
-  int root;
-  std::int64_t count;
-
-  bool gathers() const { return collective == Collective::all_gather; }
-  bool scatters() const { return collective == Collective::reduce_scatter; }
-  bool sums() const { return !gathers() && collective != Collective::broadcast; }
-  std::int64_t inputs(int rank) const {
-    if (collective == Collective::broadcast && rank != root) return 0;
-    return scatters() ? count * size : count;
-  }
-  std::int64_t outputs(int rank) const {
-    if (collective == Collective::reduce && rank != root) return 0;
-    return gathers() ? count * size : count;
-  }
-  std::int64_t input_element(int rank, std::int64_t i) const { return gathers() ? rank * count + i : i; }
-  std::int64_t output_element(int rank, std::int64_t i) const { return scatters() ? rank * count + i : i; }
-  // The ranks that an element of an output must be made of: [first, last).
-  std::pair<int, int> contributors(std::int64_t element) const {
-    if (sums()) return {0, size};
-    const int source = gathers() ? static_cast<int>(element / count) : root;
-    return {source, source + 1};
-  }
-};
-
+// The memory of all ranks. Contributors are kept only where a sum has to be proved.
 class Cells {
  public:
   Cells() = default;
-  Cells(std::int64_t count, int size)
-      : words_((size + 63) / 64), elements_(count, unwritten), sets_(static_cast<std::size_t>(count) * words_) {}
+  Cells(std::int64_t count, int contributors)
+      : words_((contributors + 63) / 64),
+        last_word_(contributors % 64 == 0 ? ~std::uint64_t{0} : (std::uint64_t{1} << (contributors % 64)) - 1),
+        elements_(count, unwritten),
+        sets_(static_cast<std::size_t>(count) * words_),
+        finished_(words_ > 0 ? count : 0) {}
 
   void set_original(std::int64_t cell, std::int64_t element, int rank) {
     elements_[cell] = element;
-    word(cell, rank / 64) |= std::uint64_t{1} << (rank % 64);
+    if (words_ > 0) sets_[cell * words_ + rank / 64] |= std::uint64_t{1} << (rank % 64);
   }
   bool written(std::int64_t cell) const { return elements_[cell] != unwritten; }
   std::int64_t element(std::int64_t cell) const { return elements_[cell]; }
-  // Whether it is made of exactly the ranks [first, last).
-  bool made_of(std::int64_t cell, int first, int last) const {
+  bool finished(std::int64_t cell) const { return finished_[cell] != 0; }
+  void finish(std::int64_t cell) { finished_[cell] = 1; }
+  bool holds(std::int64_t cell, int rank) const { return (sets_[cell * words_ + rank / 64] >> (rank % 64) & 1U) != 0; }
+  bool complete(std::int64_t cell) const {
     for (int w = 0; w < words_; ++w) {
-      const int low = std::clamp(first - 64 * w, 0, 64);
-      const int high = std::clamp(last - 64 * w, 0, 64);
-      const std::uint64_t below_high = high == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << high) - 1;
-      const std::uint64_t below_low = low == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << low) - 1;
-      if (sets_[cell * words_ + w] != (below_high & ~below_low)) return false;
+      if (sets_[cell * words_ + w] != (w + 1 < words_ ? ~std::uint64_t{0} : last_word_)) return false;
     }
     return true;
   }
-  bool holds(std::int64_t cell, int rank) const { return (sets_[cell * words_ + rank / 64] >> (rank % 64) & 1U) != 0; }
 
-  void assign(std::int64_t cell, const Cells& from, std::int64_t source) {
-    elements_[cell] = from.elements_[source];
-    std::copy_n(&from.sets_[source * words_], words_, &sets_[cell * words_]);
+  void copy(std::int64_t source, std::int64_t target) {
+    elements_[target] = elements_[source];
+    if (words_ == 0) return;
+    std::copy_n(&sets_[source * words_], words_, &sets_[target * words_]);
+    finished_[target] = finished_[source];
   }
-  // cell = own with other added; false when a contribution would count twice.
-  bool assign_sum(std::int64_t cell, std::int64_t own, const Cells& from, std::int64_t other) {
-    bool once = true;
+  // target = a with b added; false when a contribution would count twice.
+  bool add(std::int64_t a, std::int64_t b, std::int64_t target) {
+    std::uint64_t twice = 0;
     for (int w = 0; w < words_; ++w) {
-      const std::uint64_t a = sets_[own * words_ + w];
-      const std::uint64_t b = from.sets_[other * words_ + w];
-      once &= (a & b) == 0;
-      sets_[cell * words_ + w] = a | b;
+      const std::uint64_t one = sets_[a * words_ + w];
+      const std::uint64_t other = sets_[b * words_ + w];
+      twice |= one & other;
+      sets_[target * words_ + w] = one | other;
     }
-    elements_[cell] = elements_[own];
-    return once;
+    elements_[target] = elements_[a];
+    finished_[target] = 0;
+    return twice == 0;
   }
 
  private:
   static constexpr std::int64_t unwritten = -1;
-  std::uint64_t& word(std::int64_t cell, int w) { return sets_[cell * words_ + w]; }
   int words_ = 0;
+  std::uint64_t last_word_ = 0;
   std::vector<std::int64_t> elements_;
   std::vector<std::uint64_t> sets_;
+  std::vector<std::uint8_t> finished_;
 };
+
+struct Range {  // of cells
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+struct Access {
+  Range range;
+  bool writes = false;
+};
+
+bool by_begin(const Access& a, const Access& b) { return a.range.begin < b.range.begin; }
+
+// Whether one access of a list, sorted by begin, writes what another one touches.
+bool clash_within(const std::vector<Access>& accesses) {
+  std::int64_t read_up_to = 0;
+  std::int64_t written_up_to = 0;
+  for (const Access& access : accesses) {
+    if (access.range.begin < written_up_to || (access.writes && access.range.begin < read_up_to)) return true;
+    std::int64_t& up_to = access.writes ? written_up_to : read_up_to;
+    up_to = std::max(up_to, access.range.end);
+  }
+  return false;
+}
+
+std::vector<Range> merged(const std::vector<Access>& sorted, bool writes_only) {
+  std::vector<Range> ranges;
+  for (const Access& access : sorted) {
+    if (writes_only && !access.writes) continue;
+    if (ranges.empty() || access.range.begin > ranges.back().end) {
+      ranges.push_back(access.range);
+    } else {
+      ranges.back().end = std::max(ranges.back().end, access.range.end);
+    }
+  }
+  return ranges;
+}
+
+bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
+  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    if (a[i].begin < b[j].end && b[j].begin < a[i].end) return true;
+    if (a[i].end < b[j].end) {
+      ++i;
+    } else {
+      ++j;
+    }
+  }
+  return false;
+}
+
+void check_requests(const std::vector<Plan>& plans) {
+  const PlanRequest& first = plans[0].request;
+  const int size = static_cast<int>(plans.size());
+  const bool exchanges = first.collective == Collective::all_to_all;
+  for (int rank = 0; rank < size; ++rank) {
+    const PlanRequest& request = plans[rank].request;
+    demand(request.rank == rank && request.size == size && request.collective == first.collective &&
+               request.count == first.count && request.root == first.root &&
+               (exchanges ? request.counts.size() == first.counts.size() : request.counts == first.counts) &&
+               (request.counts.empty() || request.counts.size() == plans.size()) &&
+               request.receive_counts.size() == (exchanges ? request.counts.size() : 0),
+           "Rank {}'s plan is for another collective, group, root or counts than rank 0's.", rank);
+    for (int peer = 0; exchanges && !request.counts.empty() && peer < rank; ++peer) {
+      const PlanRequest& other = plans[peer].request;
+      demand(request.counts[peer] == other.receive_counts[rank] && other.counts[rank] == request.receive_counts[peer],
+             "Ranks {} and {} send each other {} and {} elements, but expect {} and {}.", peer, rank, other.counts[rank],
+             request.counts[peer], other.receive_counts[rank], request.receive_counts[peer]);
+    }
+  }
+}
 
 class Run {
  public:
   Run(const std::vector<Plan>& plans, bool in_place)
-      : plans_(plans),
-        promise_{plans[0].request.collective, static_cast<int>(plans.size()), plans[0].request.root, plans[0].request.count},
-        cells_(plans.size()),
-        extents_(plans.size()) {
-    for (int rank = 0; rank < promise_.size; ++rank) lay_out(rank, in_place);
+      : plans_(plans), size_(static_cast<int>(plans.size())), promise_(plans), layouts_(plans.size()) {
+    lay_out(in_place);
+    for (int rank = 0; rank < size_; ++rank) {
+      first_lane_.push_back(progress_.size());
+      for (int lane = 0; lane < lanes_of(rank); ++lane) progress_.push_back({rank, lane});
+      most_lanes_ = std::max(most_lanes_, lanes_of(rank));
+    }
+    posted_.resize(static_cast<std::size_t>(size_) * size_ * most_lanes_);
   }
 
   void check_all() {
-    for (int rank = 0; rank < promise_.size; ++rank) {
+    for (int rank = 0; rank < size_; ++rank) {
       check_shape(rank);
-      check_lanes_apart(rank);
-      progress_.emplace_back(plans_[rank].lanes.size());
-      for (int lane = 0; lane < lanes_of(rank); ++lane) ready_.emplace_back(rank, lane);
+      if (lanes_of(rank) > 1) check_lanes_apart(rank);
     }
+    for (LaneProgress& lane : progress_) ready_.push_back(&lane);
     while (!ready_.empty()) {
-      const auto [rank, lane] = ready_.front();
-      ready_.pop_front();
-      begin_round(rank, lane);
+      LaneProgress& lane = *ready_.back();
+      ready_.pop_back();
+      begin_round(lane);
     }
-    check_nobody_waits();
-    for (int rank = 0; rank < promise_.size; ++rank) check_output(rank);
+    for (const LaneProgress& lane : progress_) {
+      demand(lane.round == plan_of(lane).round_ends.size(), "Rank {} waits forever in round {} of lane {}.", lane.rank,
+             lane.round, lane.lane);
+    }
+    for (int rank = 0; rank < size_; ++rank) check_output(rank);
   }
 
  private:
+  struct Extent {  // where a buffer lies in the cells
+    std::int64_t begin = 0;
+    std::int64_t count = 0;
+  };
   struct LaneProgress {
+    int rank;
+    int lane;
     std::size_t round = 0;  // the current one; rounds before it are over
     int open = 0;           // its sends and receives that have not taken place
   };
-  struct Access {
-    std::int64_t begin, end;
-    bool writes;
-    const Step* step;
-  };
-  using Direction = std::tuple<int, int, int>;  // sender, receiver, lane
 
   int lanes_of(int rank) const { return static_cast<int>(plans_[rank].lanes.size()); }
+  const Lane& plan_of(const LaneProgress& lane) const { return plans_[lane.rank].lanes[lane.lane]; }
+  LaneProgress& progress_of(int rank, int lane) { return progress_[first_lane_[rank] + lane]; }
 
-  void lay_out(int rank, bool in_place) {
-    const std::int64_t inputs = promise_.inputs(rank);
-    const std::int64_t outputs = promise_.outputs(rank);
-    auto& [input, output, scratch] = extents_[rank];
-    input = {0, inputs};
-    output = {inputs, outputs};
-    if (in_place) {
-      const std::int64_t share = rank * promise_.count;
-      input.begin = promise_.gathers() ? share : 0;
-      output.begin = promise_.scatters() ? share : 0;
+  void lay_out(bool in_place) {
+    std::int64_t end = 0;
+    for (int rank = 0; rank < size_; ++rank) {
+      auto& [input, output, scratch] = layouts_[rank];
+      input = {end, promise_.inputs(rank)};
+      output = {end + input.count, promise_.outputs(rank)};
+      if (in_place) {
+        input.begin = end + promise_.input_begin_in_place(rank);
+        output.begin = end + promise_.output_begin_in_place(rank);
+      }
+      scratch = {std::max(input.begin + input.count, output.begin + output.count), plans_[rank].scratch_count};
+      end = scratch.begin + scratch.count;
     }
-    const std::int64_t user = std::max(input.begin + inputs, output.begin + outputs);
-    scratch = {user, plans_[rank].scratch_count};
-    cells_[rank] = Cells(user + scratch.count, promise_.size);
-    for (std::int64_t i = 0; i < inputs; ++i) {
-      cells_[rank].set_original(input.begin + i, promise_.input_element(rank, i), rank);
+    cells_ = Cells(end, promise_.sums() ? size_ : 0);
+    for (int rank = 0; rank < size_; ++rank) {
+      const Extent& input = extent(rank, Buffer::input);
+      const std::int64_t first = promise_.first_input_element(rank);
+      for (std::int64_t i = 0; i < input.count; ++i) cells_.set_original(input.begin + i, first + i, rank);
     }
   }
 
-  std::int64_t cell_of(int rank, const Slice& slice) const {
-    return extents_[rank][static_cast<std::size_t>(slice.buffer)].begin + slice.offset;
+  const Extent& extent(int rank, Buffer buffer) const { return layouts_[rank][static_cast<std::size_t>(buffer)]; }
+  std::int64_t cell_of(int rank, const Slice& slice) const { return extent(rank, slice.buffer).begin + slice.offset; }
+  Range range_of(int rank, const Slice& slice) const {
+    const std::int64_t begin = cell_of(rank, slice);
+    return {begin, begin + slice.count};
   }
 
   void check_slice(int rank, const Slice& slice) const {
-    const std::int64_t room = extents_[rank][static_cast<std::size_t>(slice.buffer)].count;
+    const std::int64_t room = extent(rank, slice.buffer).count;
     demand(slice.offset >= 0 && slice.count >= 0 && slice.offset + slice.count <= room,
            "Rank {} touches elements [{}, {}) of a buffer of {}.", rank, slice.offset, slice.offset + slice.count, room);
   }
 
   void check_shape(int rank) const {
-    const Plan& plan = plans_[rank];
-    demand(plan.request.rank == rank && plan.request.size == promise_.size &&
-               plan.request.collective == promise_.collective && plan.request.count == promise_.count &&
-               plan.request.root == promise_.root,
-           "Rank {}'s plan is for another collective, group, count or root than rank 0's.", rank);
-    for (const Lane& lane : plan.lanes) {
-      demand(lane.steps.empty() || (!lane.round_ends.empty() && lane.round_ends.back() == lane.steps.size()),
+    demand(lanes_of(rank) <= stretto::most_lanes, "Rank {} has {} lanes; a plan has at most {}.", rank, lanes_of(rank),
+           stretto::most_lanes);
+    for (const Lane& lane : plans_[rank].lanes) {
+      demand((lane.steps.empty() || (!lane.round_ends.empty() && lane.round_ends.back() == lane.steps.size())) &&
+                 std::is_sorted(lane.round_ends.begin(), lane.round_ends.end()),
              "Rank {} has steps that belong to no round.", rank);
-      for (const Step& step : lane.steps) {
-        const bool talks = step.kind != StepKind::copy;
-        demand(!talks || (step.peer >= 0 && step.peer < promise_.size && step.peer != rank),
-               "Rank {} has rank {} as its peer.", rank, step.peer);
-        if (step.kind != StepKind::recv) check_slice(rank, step.source);
-        if (step.kind != StepKind::send) check_slice(rank, step.destination);
-        demand(step.kind == StepKind::send || step.kind == StepKind::recv || step.source.count == step.destination.count,
-               "Rank {} combines {} elements with {}.", rank, step.source.count, step.destination.count);
-      }
+      for (const Step& step : lane.steps) check_step(rank, step);
     }
   }
 
-  void append_accesses(int rank, const Step& step, std::vector<Access>& accesses) const {
-    const auto add = [&](const Slice& slice, bool writes) {
-      const std::int64_t begin = cell_of(rank, slice);
-      accesses.push_back({begin, begin + slice.count, writes, &step});
-    };
-    if (step.kind != StepKind::recv) add(step.source, false);
-    if (step.kind != StepKind::send) add(step.destination, true);
+  void check_step(int rank, const Step& step) const {
+    const bool talks = step.kind != StepKind::copy && step.kind != StepKind::reduce;
+    const bool adds = step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce;
+    demand(!talks || (step.peer >= 0 && step.peer < size_ && step.peer != rank), "Rank {} has rank {} as its peer.", rank,
+           step.peer);
+    demand(!adds || promise_.sums(), "Rank {} reduces, but the collective only moves elements.", rank);
+    demand(adds || !step.finishes, "Rank {} finishes a step that does not reduce.", rank);
+    if (step.kind != StepKind::recv) check_slice(rank, step.source);
+    if (step.kind == StepKind::send) return;
+    check_slice(rank, step.destination);
+    demand(step.destination.buffer != Buffer::input, "Rank {} writes to its input.", rank);
+    if (step.kind == StepKind::recv) return;
+    const std::int64_t vectors = step.destination.count == 0 ? 0 : step.source.count / step.destination.count;
+    demand(step.source.count == vectors * step.destination.count && (vectors == 1 || step.kind == StepKind::reduce),
+           "Rank {} combines {} elements with {}.", rank, step.source.count, step.destination.count);
+    const Range from = range_of(rank, step.source);
+    const Range to = range_of(rank, step.destination);
+    demand(from.begin == to.begin || from.end <= to.begin || to.end <= from.begin,
+           "Rank {} reads memory that the same step writes elsewhere.", rank);
   }
 
-  static bool clash(const Access& a, const Access& b) {
-    return a.step != b.step && (a.writes || b.writes) && a.begin < b.end && b.begin < a.end;
+  // What a step touches. Its own source may be where its destination is; what is left of the source lies apart.
+  void append_accesses(int rank, const Step& step, std::vector<Access>& accesses) const {
+    const auto add = [&](Range range, bool writes) {
+      if (range.begin < range.end) accesses.push_back({range, writes});
+    };
+    Range from{};
+    Range to{};
+    if (step.kind != StepKind::recv) from = range_of(rank, step.source);
+    if (step.kind != StepKind::send) to = range_of(rank, step.destination);
+    if (to.begin < to.end && from.begin == to.begin) from.begin = to.end;
+    add(from, false);
+    add(to, true);
   }
 
   void check_lanes_apart(int rank) const {
-    std::vector<std::vector<Access>> by_lane(lanes_of(rank));
+    std::vector<std::vector<Range>> touched;
+    std::vector<std::vector<Range>> written;
     for (int lane = 0; lane < lanes_of(rank); ++lane) {
-      for (const Step& step : plans_[rank].lanes[lane].steps) append_accesses(rank, step, by_lane[lane]);
+      std::vector<Access> accesses;
+      for (const Step& step : plans_[rank].lanes[lane].steps) append_accesses(rank, step, accesses);
+      std::sort(accesses.begin(), accesses.end(), by_begin);
+      touched.push_back(merged(accesses, false));
+      written.push_back(merged(accesses, true));
       for (int other = 0; other < lane; ++other) {
-        for (const Access& a : by_lane[lane]) {
-          for (const Access& b : by_lane[other]) {
-            demand(!clash(a, b), "Lanes {} and {} of rank {} touch the same memory.", other, lane, rank);
-          }
-        }
+        demand(!meet(touched[lane], written[other]) && !meet(written[lane], touched[other]),
+               "Lanes {} and {} of rank {} touch the same memory.", other, lane, rank);
       }
     }
   }
 
-  void begin_round(int rank, int lane) {
-    LaneProgress& progress = progress_[rank][lane];
-    const Lane& plan = plans_[rank].lanes[lane];
-    if (progress.round == plan.round_ends.size()) return;
-    const std::size_t begin = progress.round == 0 ? 0 : plan.round_ends[progress.round - 1];
-    const std::size_t end = plan.round_ends[progress.round];
+  void begin_round(LaneProgress& progress) {
+    const Lane& lane = plan_of(progress);
+    if (progress.round == lane.round_ends.size()) return;
+    const std::size_t begin = progress.round == 0 ? 0 : lane.round_ends[progress.round - 1];
+    const std::size_t end = lane.round_ends[progress.round];
 
-    std::vector<Access> accesses;
-    for (std::size_t i = begin; i < end; ++i) append_accesses(rank, plan.steps[i], accesses);
-    for (std::size_t i = 0; i < accesses.size(); ++i) {
-      for (std::size_t j = 0; j < i; ++j) {
-        demand(!clash(accesses[i], accesses[j]), "Two steps of rank {} in round {} touch the same memory at the same time.",
-               rank, progress.round);
-      }
+    accesses_.clear();
+    progress.open = 1;  // for this function; and all are counted first, since a posted step may meet its partner at once
+    for (std::size_t i = begin; i < end; ++i) {
+      append_accesses(progress.rank, lane.steps[i], accesses_);
+      if (lane.steps[i].kind != StepKind::copy && lane.steps[i].kind != StepKind::reduce) ++progress.open;
     }
+    std::sort(accesses_.begin(), accesses_.end(), by_begin);
+    demand(!clash_within(accesses_), "Two steps of rank {} in round {} of lane {} touch the same memory at the same time.",
+           progress.rank, progress.round, progress.lane);
 
-    // Counted first: a posted step may meet its partner at once.
-    progress.open = 1;
-    for (std::size_t i = begin; i < end; ++i) progress.open += plan.steps[i].kind != StepKind::copy ? 1 : 0;
-    for (std::size_t i = begin; i < end; ++i) post(rank, lane, plan.steps[i]);
-    close_one(rank, lane);
+    for (std::size_t i = begin; i < end; ++i) post(progress, lane.steps[i]);
+    close_one(progress);
   }
 
-  void close_one(int rank, int lane) {
-    LaneProgress& progress = progress_[rank][lane];
+  void close_one(LaneProgress& progress) {
     if (--progress.open > 0) return;
     ++progress.round;
-    ready_.emplace_back(rank, lane);
+    ready_.push_back(&progress);
   }
 
-  void post(int rank, int lane, const Step& step) {
-    if (step.kind == StepKind::copy) return move(rank, step.source, rank, step);
+  void post(LaneProgress& progress, const Step& step) {
+    const int rank = progress.rank;
+    if (step.kind == StepKind::copy) return copy(rank, cell_of(rank, step.source), rank, step);
+    if (step.kind == StepKind::reduce) return reduce(rank, step);
     const bool sends = step.kind == StepKind::send;
-    const Direction direction = sends ? Direction{rank, step.peer, lane} : Direction{step.peer, rank, lane};
-    auto& mine = sends ? sends_ : receives_;
-    auto& theirs = sends ? receives_ : sends_;
-    const auto partner = theirs.find(direction);
-    if (partner == theirs.end()) {
-      demand(mine.emplace(direction, &step).second, "Rank {} has two messages {} rank {} under way in one round.", rank,
-             sends ? "to" : "from", step.peer);
+    const int sender = sends ? rank : step.peer;
+    const int receiver = sends ? step.peer : rank;
+    const Step*& partner = posted_[(static_cast<std::size_t>(sender) * size_ + receiver) * most_lanes_ + progress.lane];
+    if (partner == nullptr) {
+      partner = &step;
       return;
     }
-    const Step& other = *partner->second;
-    theirs.erase(partner);
-    const int sender = std::get<0>(direction);
-    const int receiver = std::get<1>(direction);
-    const Step& send = sends ? step : other;
-    const Step& receive = sends ? other : step;
+    demand((partner->kind == StepKind::send) != sends, "Rank {} has two messages {} rank {} under way in one round.", rank,
+           sends ? "to" : "from", step.peer);
+    const Step& send = sends ? step : *partner;
+    const Step& receive = sends ? *partner : step;
+    partner = nullptr;
     demand(send.source.count == receive.destination.count, "Rank {} sends {} elements to rank {}, which expects {}.", sender,
            send.source.count, receiver, receive.destination.count);
-    move(sender, send.source, receiver, receive);
-    close_one(sender, lane);
-    close_one(receiver, lane);
+    const std::int64_t arrives = cell_of(sender, send.source);
+    if (receive.kind == StepKind::recv) {
+      copy(sender, arrives, receiver, receive);
+    } else {
+      const std::int64_t target = cell_of(receiver, receive.destination);
+      add(receiver, cell_of(receiver, receive.source), arrives, target, receive.destination.count);
+      if (receive.finishes) finish(receiver, receive.destination);
+    }
+    close_one(progress);
+    close_one(progress_of(step.peer, progress.lane));
   }
 
-  // The arrival of source's elements in the destination of a copy, recv or recv_reduce.
-  void move(int sender, const Slice& source, int receiver, const Step& step) {
-    Cells& to = cells_[receiver];
-    const Cells& from = cells_[sender];
-    const std::int64_t first = cell_of(sender, source);
+  // The arrival of a sender's cells in the destination of a copy or recv.
+  void copy(int sender, std::int64_t source, int receiver, const Step& step) {
     const std::int64_t target = cell_of(receiver, step.destination);
-    for (std::int64_t i = 0; i < source.count; ++i) {
-      demand(from.written(first + i), "Rank {} passes on an element that was never written.", sender);
-      if (step.kind != StepKind::recv_reduce) {
-        to.assign(target + i, from, first + i);
-        continue;
-      }
-      const std::int64_t own = cell_of(receiver, step.source) + i;
-      demand(to.written(own), "Rank {} reduces with an element that was never written.", receiver);
-      demand(to.element(own) == from.element(first + i), "Rank {} adds element {} to element {}.", receiver,
-             from.element(first + i), to.element(own));
-      demand(to.assign_sum(target + i, own, from, first + i), "Rank {} counts a contribution to element {} twice.", receiver,
-             to.element(own));
+    for (std::int64_t i = 0; i < step.destination.count; ++i) {
+      demand(cells_.written(source + i), "Rank {} passes on an element that was never written.", sender);
+      cells_.copy(source + i, target + i);
     }
   }
 
-  void check_nobody_waits() const {
-    for (int rank = 0; rank < promise_.size; ++rank) {
-      for (int lane = 0; lane < lanes_of(rank); ++lane) {
-        const std::size_t round = progress_[rank][lane].round;
-        demand(round == plans_[rank].lanes[lane].round_ends.size(), "Rank {} waits forever in round {} of lane {}.", rank,
-               round, lane);
-      }
+  void reduce(int rank, const Step& step) {
+    const std::int64_t count = step.destination.count;
+    const std::int64_t source = cell_of(rank, step.source);
+    const std::int64_t target = cell_of(rank, step.destination);
+    if (count == 0) return;
+    // A single vector is not added to anything, but may be finished.
+    for (std::int64_t i = 0; step.source.count == count && i < count; ++i) {
+      demand(cells_.written(source + i), "Rank {} reduces with an element that was never written.", rank);
+      demand(!cells_.finished(source + i), "Rank {} reduces element {} after it was finished.", rank,
+             cells_.element(source + i));
+      cells_.copy(source + i, target + i);
+    }
+    for (std::int64_t at = count; at < step.source.count; at += count) {
+      add(rank, at == count ? source : target, source + at, target, count);
+    }
+    if (step.finishes) finish(rank, step.destination);
+  }
+
+  void add(int rank, std::int64_t a, std::int64_t b, std::int64_t target, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      demand(cells_.written(a + i) && cells_.written(b + i), "Rank {} reduces with an element that was never written.",
+             rank);
+      const std::int64_t element = cells_.element(a + i);
+      demand(element == cells_.element(b + i), "Rank {} adds element {} to element {}.", rank, cells_.element(b + i),
+             element);
+      demand(!cells_.finished(a + i) && !cells_.finished(b + i), "Rank {} reduces element {} after it was finished.", rank,
+             element);
+      demand(cells_.add(a + i, b + i, target + i), "Rank {} counts a contribution to element {} twice.", rank, element);
+    }
+  }
+
+  void finish(int rank, const Slice& slice) {
+    const std::int64_t first = cell_of(rank, slice);
+    for (std::int64_t cell = first; cell < first + slice.count; ++cell) {
+      demand(cells_.complete(cell), "Rank {} finishes element {}, which still lacks contributions.", rank,
+             cells_.element(cell));
+      cells_.finish(cell);
     }
   }
 
   void check_output(int rank) const {
-    const Extent& output = extents_[rank][static_cast<std::size_t>(Buffer::output)];
-    for (std::int64_t i = 0; i < output.count; ++i) {
-      const std::int64_t cell = output.begin + i;
-      const std::int64_t element = promise_.output_element(rank, i);
-      demand(cells_[rank].written(cell), "Output element {} of rank {} is never written.", i, rank);
-      demand(cells_[rank].element(cell) == element, "Output element {} of rank {} is element {} instead of {}.", i, rank,
-             cells_[rank].element(cell), element);
-      const auto [first, last] = promise_.contributors(element);
-      if (cells_[rank].made_of(cell, first, last)) continue;
-      for (int contributor = 0; contributor < promise_.size; ++contributor) {
-        const bool wanted = contributor >= first && contributor < last;
-        demand(cells_[rank].holds(cell, contributor) == wanted,
-               "Output element {} of rank {} {} the contribution of rank {}.", i, rank, wanted ? "lacks" : "has",
-               contributor);
+    const std::int64_t begin = extent(rank, Buffer::output).begin;
+    std::int64_t cell = begin;
+    promise_.for_each_output_run(rank, [&](std::int64_t first, std::int64_t count) {
+      for (std::int64_t element = first; element < first + count; ++element, ++cell) {
+        demand(cells_.written(cell), "Output element {} of rank {} is never written.", cell - begin, rank);
+        demand(cells_.element(cell) == element, "Output element {} of rank {} is element {} instead of {}.", cell - begin,
+               rank, cells_.element(cell), element);
+        if (promise_.sums()) check_sum(rank, cell, cell - begin);
       }
+    });
+  }
+
+  void check_sum(int rank, std::int64_t cell, std::int64_t i) const {
+    for (int contributor = 0; !cells_.complete(cell) && contributor < size_; ++contributor) {
+      demand(cells_.holds(cell, contributor), "Output element {} of rank {} lacks the contribution of rank {}.", i, rank,
+             contributor);
     }
+    demand(size_ == 1 || cells_.finished(cell), "Output element {} of rank {} was never finished.", i, rank);
   }
 
   const std::vector<Plan>& plans_;
+  int size_;
   Promise promise_;
-  std::vector<Cells> cells_;
-  std::vector<std::array<Extent, 3>> extents_;  // by Buffer
-  std::vector<std::vector<LaneProgress>> progress_;
-  std::deque<std::pair<int, int>> ready_;
-  std::map<Direction, const Step*> sends_;
-  std::map<Direction, const Step*> receives_;
+  Cells cells_;
+  std::vector<std::array<Extent, 3>> layouts_;  // by Buffer
+  std::vector<LaneProgress> progress_;          // of all lanes of all ranks
+  std::vector<std::size_t> first_lane_;         // of a rank in progress_
+  int most_lanes_ = 0;
+  std::vector<const Step*> posted_;  // by sender, receiver and lane: the step that waits for its partner
+  std::vector<LaneProgress*> ready_;
+  std::vector<Access> accesses_;  // of one round
 };
 
 }  // namespace
 
 std::optional<std::string> verify(const std::vector<Plan>& plans, bool in_place) {
   require(!plans.empty(), "There is no plan to verify.");
-  require(plans[0].request.collective != Collective::send && plans[0].request.collective != Collective::recv,
+  const Collective collective = plans[0].request.collective;
+  require(collective != Collective::send && collective != Collective::recv,
           "A single message is no collective; verify() takes the plans of all ranks of one collective.");
+  // The library runs barriers in place.
+  require(!in_place || can_be_in_place(collective) || collective == Collective::barrier, "{} has no in-place form.",
+          name(collective));
   try {
+    check_requests(plans);
     Run(plans, in_place).check_all();
     return std::nullopt;
   } catch (const Refused& refused) {

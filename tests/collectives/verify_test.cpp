@@ -2,71 +2,62 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
-#include <random>
 
+#include "collectives/plan_builder.hpp"
 #include "stretto/error.hpp"
-#include "stretto/plan.hpp"
+#include "stretto/proof.hpp"
 
 namespace stretto {
 namespace {
-
-std::vector<Plan> plans_of_all_ranks(Collective collective, Algorithm algorithm, int size, std::int64_t count,
-                                     int root = 0) {
-  std::vector<Plan> plans;
-  for (int rank = 0; rank < size; ++rank) plans.push_back(make_plan({collective, algorithm, rank, size, count, root}));
-  return plans;
-}
 
 struct Case {
   Collective collective;
   Algorithm algorithm;
 };
 
-std::vector<Case> every_case() {
+std::vector<Case> every_algorithm() {
   std::vector<Case> cases;
-  for (const Collective collective : {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
-                                      Collective::broadcast, Collective::reduce, Collective::barrier}) {
+  for (int i = 0; i < static_cast<int>(Collective::send); ++i) {
+    const auto collective = static_cast<Collective>(i);
     for (const Algorithm algorithm : algorithms_for(collective)) cases.push_back({collective, algorithm});
   }
   return cases;
 }
 
-std::string case_name(const testing::TestParamInfo<Case>& info) {
-  return std::string(name(info.param.collective)) + "_" + name(info.param.algorithm);
+std::string case_name(const testing::TestParamInfo<Case>& parameter) {
+  return std::string(name(parameter.param.collective)) + "_" + name(parameter.param.algorithm);
 }
 
 class EveryAlgorithm : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(All, EveryAlgorithm, testing::ValuesIn(every_case()), case_name);
+INSTANTIATE_TEST_SUITE_P(All, EveryAlgorithm, testing::ValuesIn(every_algorithm()), case_name);
 
-void expect_proof(const Case& which, int size, std::int64_t count, int root) {
-  const auto plans = plans_of_all_ranks(which.collective, which.algorithm, size, count, root);
-  for (const bool in_place : {false, true}) {
-    const auto fault = verify(plans, in_place);
-    ASSERT_FALSE(fault) << *fault << " (" << size << " ranks, " << count << " elements, root " << root << ")";
-  }
+void expect_proof(const ProofCase& which) {
+  const auto fault = prove(which);
+  ASSERT_FALSE(fault) << *fault;
 }
 
-// Counts below, at and above the number of ranks, dividing and not; every root of small groups.
 TEST_P(EveryAlgorithm, IsProvenAtOneTo64Ranks) {
-  const auto [collective, algorithm] = GetParam();
-  const bool whole_vector = collective == Collective::all_reduce;
   for (int size = 1; size <= 64; ++size) {
-    const std::vector<std::int64_t> counts = whole_vector
-                                                 ? std::vector<std::int64_t>{0, 1, size - 1, size, size + 3, 2L * size + 1}
-                                                 : std::vector<std::int64_t>{0, 1, 2, 3};
-    for (const std::int64_t count : counts) {
-      const int roots = has_root(collective) ? (size <= 9 ? size : 2) : 1;
-      for (int r = 0; r < roots; ++r) expect_proof({collective, algorithm}, size, count, size <= 9 ? r : r * (size - 1));
-    }
+    for (const ProofCase& which : proof_cases(GetParam().collective, GetParam().algorithm, size)) expect_proof(which);
   }
 }
 
+// One root and few elements, so that what grows with the ranks is the plan; of an all-reduce also nearly one for each rank,
+// where that does not need a vector of every rank at every rank.
 TEST_P(EveryAlgorithm, IsProvenAtLargeRankCounts) {
   const auto [collective, algorithm] = GetParam();
   for (const int size : {127, 128, 255, 256, 1000, 1024}) {
-    const std::int64_t count = collective == Collective::all_reduce ? size + 3 : 1;
-    expect_proof({collective, algorithm}, size, count, has_root(collective) ? size / 3 : 0);
+    for (const ProofCase& which : proof_cases(collective, algorithm, size)) {
+      const PlanRequest& request = which.request;
+      const bool one_setting = request.method.lanes == 1 && (request.ranks_per_node == 0 || request.ranks_per_node == 8);
+      const bool one_root = request.root == (has_root(collective) ? size / 3 : 0);
+      if (!one_setting || !one_root || which.uneven) continue;
+      const bool vector_fits =
+          collective == Collective::all_reduce && request.count == size - 1 && make_plan(request).scratch_count <= 4L * size;
+      if (request.count == 1 || vector_fits) expect_proof(which);
+    }
   }
 }
 
@@ -93,10 +84,10 @@ TEST(Cost, BandwidthOptimalAlgorithmsSendTheirFormula) {
 
 // ---- one fault each. Every mutation is applied at every place where it changes something, and must be refused there.
 
-using Mutation = std::function<bool(Plan&, std::size_t step)>;  // false: does not apply at this step
+using Mutation = std::function<bool(Plan&, Lane&, std::size_t step)>;  // false: does not apply at this step
 
-Step& step_of(Plan& plan, std::size_t i) { return plan.lanes[0].steps[i]; }
-bool talks(const Step& step) { return step.kind != StepKind::copy; }
+bool talks(const Step& step) { return step.kind != StepKind::copy && step.kind != StepKind::reduce; }
+bool adds(const Step& step) { return step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce; }
 
 struct NamedMutation {
   const char* name;
@@ -106,15 +97,13 @@ struct NamedMutation {
 const std::vector<NamedMutation>& mutations() {
   static const std::vector<NamedMutation> list = {
       {"step_dropped",
-       [](Plan& plan, std::size_t i) {
-         Lane& lane = plan.lanes[0];
+       [](Plan&, Lane& lane, std::size_t i) {
          lane.steps.erase(lane.steps.begin() + static_cast<std::ptrdiff_t>(i));
          for (std::size_t& end : lane.round_ends) end -= end > i ? 1 : 0;
          return true;
        }},
       {"step_repeated",
-       [](Plan& plan, std::size_t i) {
-         Lane& lane = plan.lanes[0];
+       [](Plan&, Lane& lane, std::size_t i) {
          if (!talks(lane.steps[i])) return false;  // copying twice is harmless
          const Step copy = lane.steps[i];
          lane.steps.push_back(copy);
@@ -122,73 +111,114 @@ const std::vector<NamedMutation>& mutations() {
          return true;
        }},
       {"peer_swapped",
-       [](Plan& plan, std::size_t i) {
-         Step& step = step_of(plan, i);
+       [](Plan& plan, Lane& lane, std::size_t i) {
+         Step& step = lane.steps[i];
          if (!talks(step) || plan.request.size < 3) return false;
          do step.peer = (step.peer + 1) % plan.request.size;
          while (step.peer == plan.request.rank);
          return true;
        }},
+      {"lane_changed",
+       [](Plan& plan, Lane& lane, std::size_t i) {
+         if (plan.lanes.size() < 2 || !talks(lane.steps[i])) return false;
+         Lane& other = &lane == &plan.lanes[0] ? plan.lanes[1] : plan.lanes[0];
+         other.steps.push_back(lane.steps[i]);
+         other.round_ends.push_back(other.steps.size());
+         lane.steps.erase(lane.steps.begin() + static_cast<std::ptrdiff_t>(i));
+         for (std::size_t& end : lane.round_ends) end -= end > i ? 1 : 0;
+         return true;
+       }},
       {"source_moved",
-       [](Plan& plan, std::size_t i) {
-         Step& step = step_of(plan, i);
+       [](Plan&, Lane& lane, std::size_t i) {
+         Step& step = lane.steps[i];
          if (step.kind == StepKind::recv) return false;
          step.source.offset += 1;
          return true;
        }},
       {"destination_moved",
-       [](Plan& plan, std::size_t i) {
-         Step& step = step_of(plan, i);
+       [](Plan&, Lane& lane, std::size_t i) {
+         Step& step = lane.steps[i];
          if (step.kind == StepKind::send) return false;
          step.destination.offset += 1;
          return true;
        }},
+      {"destination_in_input",
+       [](Plan&, Lane& lane, std::size_t i) {
+         Step& step = lane.steps[i];
+         if (step.kind == StepKind::send) return false;
+         step.destination.buffer = Buffer::input;
+         return true;
+       }},
       {"count_shortened",
-       [](Plan& plan, std::size_t i) {
-         Step& step = step_of(plan, i);
+       [](Plan&, Lane& lane, std::size_t i) {
+         Step& step = lane.steps[i];
          step.source.count -= step.kind != StepKind::recv ? 1 : 0;
          step.destination.count -= step.kind != StepKind::send ? 1 : 0;
          return true;
        }},
+      {"vector_left_out",
+       [](Plan&, Lane& lane, std::size_t i) {
+         Step& step = lane.steps[i];
+         if (step.kind != StepKind::reduce || step.source.count == step.destination.count) return false;
+         step.source.count -= step.destination.count;
+         return true;
+       }},
       {"reduction_forgotten",
-       [](Plan& plan, std::size_t i) {
-         Step& step = step_of(plan, i);
-         if (step.kind != StepKind::recv_reduce) return false;
-         step.kind = StepKind::recv;
+       [](Plan&, Lane& lane, std::size_t i) {
+         Step& step = lane.steps[i];
+         if (!adds(step) || step.source.count == 0) return false;
+         if (step.kind == StepKind::reduce && step.source.count == step.destination.count) return false;
+         step.kind = step.kind == StepKind::reduce ? StepKind::copy : StepKind::recv;
+         step.source.count = step.destination.count;
+         step.finishes = false;
          return true;
        }},
       {"reduction_added",
-       [](Plan& plan, std::size_t i) {
-         Step& step = step_of(plan, i);
+       [](Plan&, Lane& lane, std::size_t i) {
+         Step& step = lane.steps[i];
          if (step.kind != StepKind::recv) return false;
          step.kind = StepKind::recv_reduce;
          step.source = step.destination;
          return true;
        }},
+      {"finish_forgotten",
+       [](Plan&, Lane& lane, std::size_t i) {
+         Step& step = lane.steps[i];
+         if (!step.finishes) return false;
+         step.finishes = false;
+         return true;
+       }},
+      {"finished_too_early",
+       [](Plan&, Lane& lane, std::size_t i) {
+         Step& step = lane.steps[i];
+         if (step.finishes) return false;
+         step.finishes = true;
+         return true;
+       }},
       {"direction_reversed",
-       [](Plan& plan, std::size_t i) {
-         Step& step = step_of(plan, i);
+       [](Plan&, Lane& lane, std::size_t i) {
+         Step& step = lane.steps[i];
          if (step.kind != StepKind::send) return false;
          step.kind = StepKind::recv;
          step.destination = step.source;
-         return step.destination.buffer != Buffer::input;
+         return true;
        }},
       {"rounds_merged",
-       [](Plan& plan, std::size_t i) {
-         auto& ends = plan.lanes[0].round_ends;
+       [](Plan&, Lane& lane, std::size_t i) {
+         auto& ends = lane.round_ends;
          // Where the next round sends what this one receives; elsewhere merging can be harmless.
          const auto end = std::find(ends.begin(), ends.end(), i + 1);
          if (end == ends.end() || end + 1 == ends.end()) return false;
-         const Slice& made = step_of(plan, i).destination;
-         const Step& next = step_of(plan, i + 1);
-         if (step_of(plan, i).kind == StepKind::send || next.kind != StepKind::send) return false;
+         const Slice& made = lane.steps[i].destination;
+         const Step& next = lane.steps[i + 1];
+         if (lane.steps[i].kind == StepKind::send || next.kind != StepKind::send) return false;
          if (next.source.buffer != made.buffer || next.source.offset != made.offset) return false;
          ends.erase(end);
          return true;
        }},
       {"scratch_too_small",
-       [](Plan& plan, std::size_t i) {
-         const Step& step = step_of(plan, i);
+       [](Plan& plan, Lane& lane, std::size_t i) {
+         const Step& step = lane.steps[i];
          const bool last_of_scratch = step.kind != StepKind::send && step.destination.buffer == Buffer::scratch &&
                                       step.destination.offset + step.destination.count == plan.scratch_count;
          plan.scratch_count -= 1;
@@ -198,33 +228,163 @@ const std::vector<NamedMutation>& mutations() {
   return list;
 }
 
+// Applied to each step of each lane of each rank in turn; how often it applied.
+int expect_refusal(const NamedMutation& mutation, const std::vector<Plan>& good) {
+  int applied = 0;
+  for (std::size_t rank = 0; rank < good.size(); ++rank) {
+    for (std::size_t l = 0; l < good[rank].lanes.size(); ++l) {
+      for (std::size_t i = 0; i < good[rank].lanes[l].steps.size(); ++i) {
+        auto plans = good;
+        if (!mutation.apply(plans[rank], plans[rank].lanes[l], i)) continue;
+        ++applied;
+        EXPECT_TRUE(verify(plans, false)) << "rank " << rank << ", lane " << l << ", step " << i << "\n"
+                                          << plans[rank].to_string();
+      }
+    }
+  }
+  return applied;
+}
+
+// Algorithms that exchange everything directly: they show the verifier what the repertoire may lack.
+
+std::vector<Plan> by_hand(const ProofCase& which, const std::function<void(PlanBuilder&, const PlanRequest&)>& tell) {
+  std::vector<Plan> plans;
+  for (int rank = 0; rank < which.request.size; ++rank) {
+    const PlanRequest request = request_of(which, rank);
+    PlanBuilder plan(request);
+    tell(plan, request);
+    plans.push_back(plan.finish());
+  }
+  return plans;
+}
+
+std::vector<Plan> exchange_by_hand(Collective collective, int size, bool uneven) {
+  const ProofCase which{{.collective = collective, .size = size, .count = 3, .root = size - 1}, uneven};
+  return by_hand(which, [](PlanBuilder& plan, const PlanRequest& request) {
+    // Shares that this rank gives to, and gets from, the others; where there is none, of no elements.
+    std::vector<std::int64_t> given(request.counts), got(request.counts);
+    if (request.counts.empty()) given.assign(request.size, request.count);
+    if (request.counts.empty()) got = given;
+    if (!request.receive_counts.empty()) got = request.receive_counts;
+    const bool is_root = request.rank == request.root;
+    if (request.collective == Collective::gather) {
+      const std::int64_t share = given[request.rank];
+      given.assign(request.size, 0);
+      given[request.root] = share;
+      if (!is_root) got.assign(request.size, 0);
+    } else if (request.collective == Collective::scatter) {
+      const std::int64_t share = got[request.rank];
+      got.assign(request.size, 0);
+      got[request.root] = share;
+      if (!is_root) given.assign(request.size, 0);
+    }
+    std::int64_t from = 0;
+    std::int64_t to = 0;
+    for (int peer = 0; peer < request.size; ++peer) {
+      if (peer == request.rank) {
+        plan.copy(input(from, given[peer]), output(to, got[peer]));
+      } else {
+        plan.send(peer, input(from, given[peer]));
+        plan.recv(peer, output(to, got[peer]));
+      }
+      from += given[peer];
+      to += got[peer];
+    }
+  });
+}
+
+std::vector<Plan> all_reduce_by_hand(int size, std::int64_t n) {
+  const ProofCase which{{.collective = Collective::all_reduce, .size = size, .count = n}};
+  return by_hand(which, [n](PlanBuilder& plan, const PlanRequest& request) {
+    for (int peer = 0; peer < request.size; ++peer) {
+      if (peer == request.rank) {
+        plan.copy(input(0, n), scratch(peer * n, n));
+      } else {
+        plan.send(peer, input(0, n));
+        plan.recv(peer, scratch(peer * n, n));
+      }
+    }
+    plan.next_round();
+    plan.reduce(scratch(0, request.size * n), output(0, n), true);
+    plan.use_scratch(request.size * n);
+  });
+}
+
+std::vector<std::vector<Plan>> plans_by_hand(int size) {
+  std::vector<std::vector<Plan>> all{all_reduce_by_hand(size, 2)};
+  for (const Collective collective : {Collective::all_to_all, Collective::gather, Collective::scatter}) {
+    for (const bool uneven : {false, true}) all.push_back(exchange_by_hand(collective, size, uneven));
+  }
+  return all;
+}
+
+TEST(Verifier, ProvesPlansByHand) {
+  for (const int size : {1, 2, 3, 8}) {
+    for (const auto& plans : plans_by_hand(size)) {
+      const Collective collective = plans[0].request.collective;
+      EXPECT_EQ(verify(plans, false).value_or(""), "") << name(collective);
+      if (!can_be_in_place(collective)) continue;
+      EXPECT_EQ(verify(plans, true).value_or(""), "") << name(collective);
+    }
+  }
+}
+
 class EveryMutation : public testing::TestWithParam<NamedMutation> {};
 INSTANTIATE_TEST_SUITE_P(All, EveryMutation, testing::ValuesIn(mutations()),
                          [](const auto& parameter) { return std::string(parameter.param.name); });
 
 TEST_P(EveryMutation, IsRefusedWhereverItApplies) {
   int applied = 0;
-  for (const Case& which : every_case()) {
-    for (const int size : {2, 3, 5, 6, 8}) {
-      const std::int64_t count = which.collective == Collective::all_reduce ? 2L * size + 1 : 3;
-      const auto good = plans_of_all_ranks(which.collective, which.algorithm, size, count);
-      for (int rank = 0; rank < size; ++rank) {
-        for (std::size_t i = 0; i < good[rank].lanes[0].steps.size(); ++i) {
-          auto plans = good;
-          if (!GetParam().apply(plans[rank], i)) continue;
-          ++applied;
-          EXPECT_TRUE(verify(plans, false)) << name(which.collective) << " by " << name(which.algorithm) << ", rank " << rank
-                                            << " of " << size << ", step " << i << "\n"
-                                            << plans[rank].to_string();
-        }
+  for (const int size : {2, 3, 5, 6, 8}) {
+    for (const auto& plans : plans_by_hand(size)) applied += expect_refusal(GetParam(), plans);
+    for (const auto& [collective, algorithm] : every_algorithm()) {
+      for (const ProofCase& which : proof_cases(collective, algorithm, size)) {
+        const PlanRequest& request = which.request;
+        const std::int64_t count = collective == Collective::barrier ? 1 : counts_shares(collective) ? 3 : 2L * size + 1;
+        if (request.root > 1 || (!which.uneven && request.count != count)) continue;
+        SCOPED_TRACE(to_string(which));
+        applied += expect_refusal(GetParam(), plans_of(which));
       }
     }
   }
   EXPECT_GT(applied, 20);
 }
 
+TEST(Verifier, RefusesCountsThatDoNotMatch) {
+  auto plans = exchange_by_hand(Collective::all_to_all, 3, true);
+  ++plans[1].request.counts[2];
+  EXPECT_THAT(verify(plans, false).value_or(""), testing::HasSubstr("Ranks 1 and 2 send each other"));
+  plans = exchange_by_hand(Collective::gather, 3, true);
+  ++plans[1].request.counts[2];
+  EXPECT_THAT(verify(plans, false).value_or(""), testing::HasSubstr("counts than rank 0's"));
+}
+
+TEST(Verifier, RefusesASecondFinish) {
+  auto plans = all_reduce_by_hand(2, 1);
+  plans[0].lanes[0].steps.push_back({StepKind::reduce, true, -1, output(0, 1), output(0, 1)});
+  plans[0].lanes[0].round_ends.push_back(plans[0].lanes[0].steps.size());
+  EXPECT_THAT(verify(plans, false).value_or(""), testing::HasSubstr("after it was finished"));
+}
+
+// Reading and writing the same memory is fine element by element, but not shifted.
+TEST(Verifier, RefusesACopyThatOverlapsItself) {
+  auto plans = exchange_by_hand(Collective::scatter, 1, false);
+  Lane& lane = plans[0].lanes[0];
+  plans[0].scratch_count = 4;
+  lane.steps.push_back({StepKind::copy, false, -1, output(0, 3), scratch(0, 3)});
+  lane.round_ends.push_back(lane.steps.size());
+  EXPECT_EQ(verify(plans, false).value_or(""), "");
+  lane.steps.push_back({StepKind::copy, false, -1, scratch(0, 3), scratch(1, 3)});
+  lane.round_ends.push_back(lane.steps.size());
+  EXPECT_THAT(verify(plans, false).value_or(""), testing::HasSubstr("the same step writes elsewhere"));
+}
+
+TEST(Verifier, HasNothingToProveInPlaceWhereThereIsNoSuchForm) {
+  EXPECT_THROW(verify(exchange_by_hand(Collective::all_to_all, 2, false), true), Error);
+}
+
 TEST(Verifier, RefusesLanesThatShareMemory) {
-  auto plans = plans_of_all_ranks(Collective::all_gather, Algorithm::ring, 1, 4);
+  std::vector<Plan> plans{make_plan({Collective::all_gather, Algorithm::ring, 0, 1, 4})};
   EXPECT_FALSE(verify(plans, false));
   plans[0].lanes.push_back(plans[0].lanes[0]);
   EXPECT_THAT(verify(plans, false).value_or(""), testing::HasSubstr("Lanes 0 and 1"));

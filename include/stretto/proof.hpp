@@ -1,0 +1,27 @@
+#pragma once
+#include "stretto/plan.hpp"
+
+// Which cases of the repertoire are proved, for tests and for stretto-plan alike.
+namespace stretto {
+
+// One call of a collective by all ranks of a group.
+struct ProofCase {
+  PlanRequest request;  // rank 0's, without counts
+  bool uneven = false;  // shares of 1, 2 and 0 times request.count take turns; in all_to_all for each pair of ranks
+};
+
+// The request of one of the ranks.
+STRETTO_API PlanRequest request_of(const ProofCase& which, int rank);
+STRETTO_API std::vector<Plan> plans_of(const ProofCase& which);
+STRETTO_API std::string to_string(const ProofCase& which);
+
+// Every way of calling an algorithm that could go wrong by itself, for a group of this size: all roots; fewer elements than
+// ranks, as many as divide evenly, and others; uneven shares, some of them empty; one lane and two, one piece and three; for
+// two_level every division into nodes of equal size, with the pairs of algorithms that it takes in turn.
+STRETTO_API std::vector<ProofCase> proof_cases(Collective collective, Algorithm algorithm, int size);
+
+// verify() of all ranks' plans, out of place and in place where that exists: what is wrong, with the case in which it is, or
+// nothing.
+STRETTO_API std::optional<std::string> prove(const ProofCase& which);
+
+}  // namespace stretto

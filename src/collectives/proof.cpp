@@ -1,0 +1,139 @@
+#include "stretto/proof.hpp"
+
+#include <algorithm>
+
+#include "core/fail.hpp"
+
+namespace stretto {
+namespace {
+
+// Pairs of algorithms that two_level takes for a collective; what it refuses is no case to prove.
+std::vector<Method> two_level_methods(Collective collective) {
+  std::vector<Method> methods;
+  const auto last = static_cast<int>(Algorithm::two_level);
+  for (int inside = 0; inside < last; ++inside) {
+    for (int between = 0; between < last; ++between) {
+      Method method(Algorithm::two_level);
+      method.inside = static_cast<Algorithm>(inside);
+      method.between = static_cast<Algorithm>(between);
+      try {
+        make_plan({.collective = collective, .method = method, .size = 4, .count = 4, .ranks_per_node = 2});
+        methods.push_back(method);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::invalid_argument) throw;
+      }
+    }
+  }
+  ensure(!methods.empty(), "{} can be done by two_level, but not by any two algorithms.", name(collective));
+  return methods;
+}
+
+std::vector<Method> methods_of(Algorithm algorithm) {
+  Method method(algorithm);
+  std::vector<Method> methods{method};
+  if (takes_lanes(algorithm)) {
+    method.lanes = 2;
+    methods.push_back(method);
+  }
+  if (takes_pieces(algorithm)) {
+    method.pieces = 3;
+    methods.push_back(method);
+  }
+  return methods;
+}
+
+// What a method runs on: the request of a case with everything but root and counts.
+std::vector<PlanRequest> settings_of(Collective collective, Algorithm algorithm, int size) {
+  PlanRequest request{.collective = collective, .method = algorithm, .size = size};
+  std::vector<PlanRequest> settings;
+  if (algorithm != Algorithm::two_level) {
+    for (const Method& method : methods_of(algorithm)) {
+      request.method = method;
+      settings.push_back(request);
+    }
+    return settings;
+  }
+  const std::vector<Method> methods = two_level_methods(collective);
+  for (request.ranks_per_node = 1; request.ranks_per_node <= size; ++request.ranks_per_node) {
+    if (size % request.ranks_per_node != 0) continue;
+    // Few at each size, all of them over the sizes.
+    request.method = methods[(size + settings.size()) % methods.size()];
+    settings.push_back(request);
+  }
+  return settings;
+}
+
+}  // namespace
+
+PlanRequest request_of(const ProofCase& which, int rank) {
+  PlanRequest request = which.request;
+  request.rank = rank;
+  if (!which.uneven) return request;
+  const auto share = [&](int from, int to) { return which.request.count * ((from + 2 * to + 1) % 3); };
+  request.count = 0;
+  for (int peer = 0; peer < request.size; ++peer) {
+    if (request.collective == Collective::all_to_all) {
+      request.counts.push_back(share(rank, peer));
+      request.receive_counts.push_back(share(peer, rank));
+    } else {
+      request.counts.push_back(share(peer, 0));
+    }
+  }
+  return request;
+}
+
+std::vector<Plan> plans_of(const ProofCase& which) {
+  std::vector<Plan> plans;
+  plans.reserve(which.request.size);
+  for (int rank = 0; rank < which.request.size; ++rank) plans.push_back(make_plan(request_of(which, rank)));
+  return plans;
+}
+
+std::string to_string(const ProofCase& which) {
+  const PlanRequest& request = which.request;
+  std::string text = fmt::format("{} by {}, {} ranks", name(request.collective), to_string(request.method), request.size);
+  if (request.ranks_per_node > 0) text += fmt::format(" with {} per node", request.ranks_per_node);
+  text += which.uneven ? fmt::format(", uneven shares of 0 to {} elements", 2 * request.count)
+                       : fmt::format(", {} elements", request.count);
+  if (has_root(request.collective)) text += fmt::format(", root {}", request.root);
+  return text;
+}
+
+std::vector<ProofCase> proof_cases(Collective collective, Algorithm algorithm, int size) {
+  std::vector<std::int64_t> counts{0, 1, 3};
+  if (collective == Collective::barrier) {
+    counts = {1};
+  } else if (!counts_shares(collective)) {
+    counts = {0, 1, size - 1, 2L * size, 2L * size + 1};
+  }
+  std::sort(counts.begin(), counts.end());
+  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+
+  std::vector<ProofCase> cases;
+  for (PlanRequest request : settings_of(collective, algorithm, size)) {
+    for (request.root = 0; request.root < (has_root(collective) ? size : 1); ++request.root) {
+      for (const std::int64_t count : counts) {
+        request.count = count;
+        cases.push_back({request, false});
+      }
+      request.count = 2;
+      if (counts_shares(collective)) cases.push_back({request, true});
+    }
+  }
+  return cases;
+}
+
+std::optional<std::string> prove(const ProofCase& which) {
+  const Collective collective = which.request.collective;
+  const std::vector<Plan> plans = plans_of(which);
+  // The library runs barriers in place, too.
+  const bool also_in_place = can_be_in_place(collective) || collective == Collective::barrier;
+  for (int in_place = 0; in_place <= (also_in_place ? 1 : 0); ++in_place) {
+    if (const auto fault = verify(plans, in_place == 1)) {
+      return fmt::format("{}, {}: {}", to_string(which), in_place == 1 ? "in place" : "out of place", *fault);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace stretto
