@@ -129,6 +129,11 @@ class PlanBuilder {
   }
   void add(const Step& step) {
     const std::int64_t count = step.kind == StepKind::send ? step.source.count : step.destination.count;
+    // A part of a plan may find its vector where it wants it.
+    if (step.kind == StepKind::copy && step.source.buffer == step.destination.buffer &&
+        step.source.offset == step.destination.offset) {
+      return;
+    }
     if (count > 0) plan_.lanes.back().steps.push_back(step);
   }
 

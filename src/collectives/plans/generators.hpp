@@ -28,6 +28,18 @@ STRETTO_PLAN(recursive_doubling_all_reduce);
 
 STRETTO_PLAN(tree_broadcast);
 STRETTO_PLAN(tree_reduce);
+STRETTO_PLAN(tree_gather);
+STRETTO_PLAN(tree_scatter);
+
+STRETTO_PLAN(chain_broadcast);
+STRETTO_PLAN(chain_reduce);
+
+STRETTO_PLAN(double_tree_all_reduce);
+STRETTO_PLAN(double_tree_broadcast);
+STRETTO_PLAN(double_tree_reduce);
+
+STRETTO_PLAN(scatter_all_gather_broadcast);
+STRETTO_PLAN(reduce_scatter_gather_reduce);
 
 STRETTO_PLAN(direct_send);
 STRETTO_PLAN(direct_recv);
