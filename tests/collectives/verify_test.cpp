@@ -27,7 +27,9 @@ std::vector<Case> every_case() {
   std::vector<Case> cases;
   for (const Collective collective : {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
                                       Collective::broadcast, Collective::reduce, Collective::barrier}) {
-    for (const Algorithm algorithm : algorithms_for(collective)) cases.push_back({collective, algorithm});
+    for (const Algorithm algorithm : algorithms_for(collective)) {
+      if (!needs_nodes(algorithm)) cases.push_back({collective, algorithm});
+    }
   }
   return cases;
 }
