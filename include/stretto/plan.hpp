@@ -72,6 +72,9 @@ STRETTO_API Method method_from_text(const std::string& text);
 // The algorithms that can do a collective, at any number of ranks; two_level only where the ranks lie on nodes.
 STRETTO_API const std::vector<Algorithm>& algorithms_for(Collective collective);
 
+// Whether a request for it must say how many ranks lie on a node.
+constexpr bool needs_nodes(Algorithm algorithm) { return algorithm == Algorithm::two_level; }
+
 constexpr bool reduces(Collective collective) {
   return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
          collective == Collective::reduce;

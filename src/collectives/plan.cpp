@@ -26,26 +26,45 @@ constexpr Entry repertoire[] = {
     STRETTO_ENTRY(all_reduce, recursive_halving_doubling, halving_doubling_all_reduce),
     STRETTO_ENTRY(all_reduce, recursive_doubling, recursive_doubling_all_reduce),
     STRETTO_ENTRY(all_reduce, double_binary_tree, double_tree_all_reduce),
+    STRETTO_ENTRY(all_reduce, one_shot, one_shot_all_reduce),
+    STRETTO_ENTRY(all_reduce, two_shot, two_shot_all_reduce),
+    STRETTO_ENTRY(all_reduce, two_level, two_level),
     STRETTO_ENTRY(reduce_scatter, ring, ring_reduce_scatter),
     STRETTO_ENTRY(reduce_scatter, bidirectional_ring, ring_reduce_scatter),
     STRETTO_ENTRY(reduce_scatter, recursive_halving_doubling, halving_reduce_scatter),
+    STRETTO_ENTRY(reduce_scatter, pairwise, pairwise_reduce_scatter),
+    STRETTO_ENTRY(reduce_scatter, direct, direct_reduce_scatter),
+    STRETTO_ENTRY(reduce_scatter, two_level, two_level),
     STRETTO_ENTRY(all_gather, ring, ring_all_gather),
     STRETTO_ENTRY(all_gather, bidirectional_ring, ring_all_gather),
     STRETTO_ENTRY(all_gather, recursive_halving_doubling, doubling_all_gather),
+    STRETTO_ENTRY(all_gather, bruck, bruck_all_gather),
+    STRETTO_ENTRY(all_gather, direct, direct_all_gather),
+    STRETTO_ENTRY(all_gather, two_level, two_level),
+    STRETTO_ENTRY(all_to_all, bruck, bruck_all_to_all),
+    STRETTO_ENTRY(all_to_all, pairwise, pairwise_all_to_all),
+    STRETTO_ENTRY(all_to_all, direct, direct_all_to_all),
+    STRETTO_ENTRY(all_to_all, two_level, two_level),
     STRETTO_ENTRY(broadcast, binomial, tree_broadcast),
     STRETTO_ENTRY(broadcast, knomial, tree_broadcast),
     STRETTO_ENTRY(broadcast, double_binary_tree, double_tree_broadcast),
     STRETTO_ENTRY(broadcast, chain, chain_broadcast),
     STRETTO_ENTRY(broadcast, scatter_all_gather, scatter_all_gather_broadcast),
+    STRETTO_ENTRY(broadcast, direct, direct_broadcast),
+    STRETTO_ENTRY(broadcast, two_level, two_level),
     STRETTO_ENTRY(reduce, binomial, tree_reduce),
     STRETTO_ENTRY(reduce, knomial, tree_reduce),
     STRETTO_ENTRY(reduce, double_binary_tree, double_tree_reduce),
     STRETTO_ENTRY(reduce, chain, chain_reduce),
     STRETTO_ENTRY(reduce, reduce_scatter_gather, reduce_scatter_gather_reduce),
+    STRETTO_ENTRY(reduce, direct, direct_reduce),
+    STRETTO_ENTRY(reduce, two_level, two_level),
     STRETTO_ENTRY(gather, binomial, tree_gather),
     STRETTO_ENTRY(gather, knomial, tree_gather),
+    STRETTO_ENTRY(gather, direct, direct_gather),
     STRETTO_ENTRY(scatter, binomial, tree_scatter),
     STRETTO_ENTRY(scatter, knomial, tree_scatter),
+    STRETTO_ENTRY(scatter, direct, direct_scatter),
     // A barrier is an all-reduce of one element whose value nobody looks at.
     STRETTO_ENTRY(barrier, recursive_doubling, recursive_doubling_all_reduce),
     STRETTO_ENTRY(send, direct, direct_send),
@@ -284,7 +303,9 @@ Plan make_plan(const PlanRequest& request) {
 
 LevelCost cost_by_level(const PlanRequest& request) {
   check_request(request);
-  return {entry_of(request.collective, request.method.algorithm).cost(request), {}};
+  const Entry& entry = entry_of(request.collective, request.method.algorithm);
+  if (entry.algorithm == Algorithm::two_level) return plans::two_level_cost_by_level(request);
+  return {entry.cost(request), {}};
 }
 
 double seconds(const Cost& cost, const LinkCost& link, double bytes_per_element, int lanes) {

@@ -48,6 +48,7 @@ void for_every_algorithm(Collective collective,
   for (const int size : sizes) {
     run_threads(size, [&](const Communicator& world) {
       for (const Algorithm algorithm : algorithms_for(collective)) {
+        if (needs_nodes(algorithm)) continue;
         use(world, {.method = algorithm}, std::string(name(algorithm)) + " on " + std::to_string(size));
       }
     });

@@ -12,6 +12,9 @@ inline double longest_share(const PlanRequest& request) {
   return counts_shares(request.collective) ? count : count / request.size;
 }
 
+// What an all_to_all receives from each rank; Shares::of() says what it sends.
+Shares incoming_shares(const PlanRequest& request);
+
 #define STRETTO_PLAN(name)               \
   Plan name(const PlanRequest& request); \
   Cost name##_cost(const PlanRequest& request)
@@ -41,8 +44,26 @@ STRETTO_PLAN(double_tree_reduce);
 STRETTO_PLAN(scatter_all_gather_broadcast);
 STRETTO_PLAN(reduce_scatter_gather_reduce);
 
+STRETTO_PLAN(pairwise_all_to_all);
+STRETTO_PLAN(pairwise_reduce_scatter);
+
+STRETTO_PLAN(bruck_all_gather);
+STRETTO_PLAN(bruck_all_to_all);
+
+STRETTO_PLAN(direct_all_to_all);
+STRETTO_PLAN(direct_all_gather);
+STRETTO_PLAN(direct_reduce_scatter);
+STRETTO_PLAN(one_shot_all_reduce);
+STRETTO_PLAN(two_shot_all_reduce);
+STRETTO_PLAN(direct_broadcast);
+STRETTO_PLAN(direct_reduce);
+STRETTO_PLAN(direct_gather);
+STRETTO_PLAN(direct_scatter);
 STRETTO_PLAN(direct_send);
 STRETTO_PLAN(direct_recv);
+
+STRETTO_PLAN(two_level);  // of all collectives that have one
+LevelCost two_level_cost_by_level(const PlanRequest& request);
 
 #undef STRETTO_PLAN
 
