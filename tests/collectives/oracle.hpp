@@ -35,8 +35,8 @@ struct Problem {
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
   int root = 0;
-  std::vector<std::int64_t> counts = {};                 // uneven shares
-  std::vector<std::vector<std::int64_t>> matrix = {};    // uneven all_to_all: matrix[from][to]
+  std::vector<std::int64_t> counts = {};               // uneven shares
+  std::vector<std::vector<std::int64_t>> matrix = {};  // uneven all_to_all: matrix[from][to]
   std::int64_t salt = 0;
 
   Call call(int rank) const {
@@ -81,9 +81,9 @@ struct Problem {
       }
     }
     if (op == ReduceOp::avg) {
-      result = dtype == DType::f64     ? result / size
+      result = dtype == DType::f64 ? result / size
                : is_integer(dtype) ? std::trunc(result / size)
-                                       : static_cast<float>(result) / static_cast<float>(size);
+                                   : static_cast<float>(result) / static_cast<float>(size);
     }
     return rounded(result, dtype);
   }
@@ -136,7 +136,8 @@ class Buffers {
       output_at = input_at;
       if (inputs_ > 0 && outputs_ > 0) (gathers ? input_at : output_at) += share;
     }
-    memory_.assign(static_cast<std::size_t>(std::max(input_at + inputs_ * width, output_at + outputs_ * width) + guard), pattern);
+    memory_.assign(static_cast<std::size_t>(std::max(input_at + inputs_ * width, output_at + outputs_ * width) + guard),
+                   pattern);
     input_ = memory_.data() + input_at;
     output_ = memory_.data() + output_at;
     const Tensor value({1}, problem.dtype);
@@ -172,7 +173,8 @@ class Buffers {
       const bool in_output = i >= output_begin && i < output_begin + outputs_ * width;
       const bool in_input = i >= input_begin && i < input_begin + inputs_ * width;
       if (in_output || (in_place_ && in_input)) continue;  // in place, the input is the operation's to use
-      if (memory_[i] != before_[i]) return "byte " + std::to_string(i) + " of rank " + std::to_string(rank_) + " was overwritten";
+      if (memory_[i] != before_[i])
+        return "byte " + std::to_string(i) + " of rank " + std::to_string(rank_) + " was overwritten";
     }
     return {};
   }

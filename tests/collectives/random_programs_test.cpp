@@ -76,7 +76,8 @@ Method draw_method(Draw& draw, const Problem& problem) {
   const bool uneven_exchange = problem.collective == Collective::all_to_all && !problem.matrix.empty();
   if (uneven_exchange && method.algorithm == Algorithm::bruck) return Algorithm::pairwise;
   if (method.algorithm == Algorithm::ring) method.lanes = 1 + draw.below(3);
-  if (method.algorithm == Algorithm::chain || method.algorithm == Algorithm::double_binary_tree) method.pieces = 1 + draw.below(5);
+  if (method.algorithm == Algorithm::chain || method.algorithm == Algorithm::double_binary_tree)
+    method.pieces = 1 + draw.below(5);
   return method;
 }
 
@@ -112,7 +113,8 @@ void exchange_messages(Draw& shared, Draw& own, const Communicator& group, const
   // Messages between the same two ranks keep their order; all else is shuffled.
   for (std::size_t i = 1; i < order.size(); ++i) {
     const auto same_way = [&](const auto& a, const auto& b) {
-      return a.second == b.second && messages[a.first].from == messages[b.first].from && messages[a.first].to == messages[b.first].to;
+      return a.second == b.second && messages[a.first].from == messages[b.first].from &&
+             messages[a.first].to == messages[b.first].to;
     };
     if (!same_way(order[i - 1], order[i]) && own.chance(50)) std::swap(order[i - 1], order[i]);
   }
@@ -144,7 +146,7 @@ void run_program(std::uint64_t seed) {
   Draw setup(seed);
   const int ranks = 2 + setup.below(5);
   run_threads(ranks, [&](const Communicator& world) {
-    Draw shared(seed + 1);                                                         // the same on every rank
+    Draw shared(seed + 1);                                           // the same on every rank
     Draw own(seed * 31 + static_cast<std::uint64_t>(world.rank()));  // delays and streams
     std::vector<Communicator> groups{world};
     for (int g = 0; g < 3; ++g) {
@@ -172,8 +174,9 @@ void run_program(std::uint64_t seed) {
       const Method method = draw_method(drawn, problem);
       const bool in_place = can_be_in_place(problem.collective) && drawn.chance(40);
       Pending started{std::make_unique<Buffers>(problem, group.rank(), in_place, own.below(2) * (1 + own.below(7))),
-                      std::string(name(problem.collective)) + " by " + to_string(method) + " of " + name(problem.dtype) + " (" +
-                          name(problem.op) + ") over " + std::to_string(group.size()) + ", operation " + std::to_string(i)};
+                      std::string(name(problem.collective)) + " by " + to_string(method) + " of " + name(problem.dtype) +
+                          " (" + name(problem.op) + ") over " + std::to_string(group.size()) + ", operation " +
+                          std::to_string(i)};
       OperationOptions options;
       options.method = method;
       options.factor = problem.factor(group.rank());

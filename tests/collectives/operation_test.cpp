@@ -1,0 +1,275 @@
+// Groups of operations, prepared operations, and calls that do not fit together.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+
+#include "oracle.hpp"
+#include "stretto/stretto.hpp"
+
+namespace stretto {
+namespace {
+
+TEST(OperationGroup, SendsAndReceivesInAnyOrder) {
+  run_threads(5, [](const Communicator& world) {
+    const int size = world.size();
+    const Tensor out({size * 40000L}, DType::i32);
+    const Tensor in = Tensor::zeros({size * 40000L}, DType::i32);
+    for (std::int64_t i = 0; i < out.size(); ++i) out.set(i, world.rank() * 1000 + static_cast<double>(i / 40000));
+    const Stream stream("messages");
+    OperationGroup group;
+    // All sends before all receives: without the group every rank would wait for its first peer forever. To itself as well.
+    for (int peer = 0; peer < size; ++peer) {
+      world.send(out.view(peer * 40000L, {40000}).raw(), 40000, DType::i32, peer, stream);
+    }
+    for (int peer = size - 1; peer >= 0; --peer) {
+      world.recv(in.view(peer * 40000L, {40000}).raw(), 40000, DType::i32, peer, stream);
+    }
+    group.end().wait();
+    for (int peer = 0; peer < size; ++peer) {
+      EXPECT_EQ(in.at(peer * 40000L), peer * 1000 + world.rank());
+      EXPECT_EQ(in.at(peer * 40000L + 39999), peer * 1000 + world.rank());
+    }
+  });
+}
+
+// Two communicators, whose collectives two ranks call in opposite orders, beside messages: only together can they end.
+TEST(OperationGroup, CollectivesOfSeveralCommunicatorsProgressTogether) {
+  run_threads(4, [](const Communicator& world) {
+    const Communicator copy = world.duplicate("copy");
+    const Tensor x = Tensor::zeros({20000}, DType::f32);
+    const Tensor y = Tensor::zeros({20000}, DType::f32);
+    const Tensor token = Tensor::zeros({1}, DType::f32);
+    x.set(19999, 1);
+    y.set(0, 2);
+    const Stream stream("one");
+    const Stream other("two");
+    OperationGroup group;
+    if (world.rank() % 2 == 0) {
+      world.all_reduce(x, ReduceOp::sum, stream);
+      copy.all_reduce(y, ReduceOp::sum, other);
+      world.send(token.raw(), 1, DType::f32, world.rank() + 1, stream);
+    } else {
+      world.recv(token.raw(), 1, DType::f32, world.rank() - 1, other);
+      copy.all_reduce(y, ReduceOp::sum, stream);
+      world.all_reduce(x, ReduceOp::sum, stream);
+    }
+    const Work work = group.end();
+    stream.synchronize();
+    other.synchronize();
+    EXPECT_TRUE(work.done());
+    EXPECT_EQ(x.at(19999), 4);
+    EXPECT_EQ(y.at(0), 8);
+  });
+}
+
+TEST(OperationGroup, NestsAndStartsNothingWhenAbandoned) {
+  run_threads(2, [](const Communicator& world) {
+    const Tensor x = Tensor::zeros({3}, DType::f64);
+    x.set(0, 1);
+    try {
+      OperationGroup group;
+      world.all_reduce(x, ReduceOp::sum, Stream::inline_());
+      world.all_reduce(x.raw(), nullptr, 3, DType::f64, ReduceOp::sum, Stream::inline_());
+      FAIL() << "a null buffer was taken";
+    } catch (const Error&) {
+    }
+    EXPECT_EQ(x.at(0), 1);
+    OperationGroup outer;
+    {
+      OperationGroup inner;
+      const Work work = world.all_reduce(x, ReduceOp::sum, Stream::inline_());
+      EXPECT_THROW(work.wait(), Error);  // before it was started
+      inner.end();
+    }
+    EXPECT_EQ(x.at(0), 1);
+    outer.end();
+    EXPECT_EQ(x.at(0), 2);
+    EXPECT_FALSE(OperationGroup().end().state());
+  });
+}
+
+TEST(OperationGroup, MessagesToItselfMustCorrespond) {
+  run_threads(1, [](const Communicator& world) {
+    const Tensor x = Tensor::zeros({3}, DType::f64);
+    OperationGroup group;
+    world.send(x.raw(), 3, DType::f64, 0, Stream::inline_());
+    EXPECT_THROW(group.end(), Error);
+  });
+}
+
+TEST(Operation, StartsManyTimes) {
+  run_threads(3, [](const Communicator& world) {
+    const Tensor x({1000}, DType::f32);
+    const Operation sum = world.prepare({.input = x.raw(), .output = x.raw(), .count = 1000, .keep_alive = x});
+    EXPECT_NE(sum.method().algorithm, Algorithm::automatic);
+    const Stream stream("s");
+    for (int round = 1; round <= 20; ++round) {
+      for (std::int64_t i = 0; i < 1000; ++i) x.set(i, round);
+      sum.start(round % 2 == 0 ? stream : Stream::inline_()).wait();
+      EXPECT_EQ(x.at(0), 3 * round);
+      EXPECT_EQ(x.at(999), 3 * round);
+    }
+    EXPECT_THROW(Operation().start(stream), Error);
+  });
+}
+
+// ---- STRETTO_CHECK=1. Each body makes calls that do not fit together; every rank must say so, naming both sides.
+
+struct Mismatch {
+  const char* name;
+  void (*body)(const Communicator&);
+  std::vector<std::string> said;  // in the sentence of every rank
+};
+
+const std::vector<Mismatch>& mismatches() {
+  static const Tensor data = Tensor::zeros({64}, DType::f64);
+  static const auto stream = [] { return Stream::inline_(); };
+  static const std::vector<Mismatch> list = {
+      {"counts",
+       [](const Communicator& world) {
+         world.all_reduce(data.clone().raw(), data.clone().raw(), world.rank() == 1 ? 5 : 4, DType::f32, ReduceOp::sum,
+                          stream());
+       },
+       {"all_reduce of 4 f32", "all_reduce of 5 f32", "Rank 1", "ank 0|ank 2"}},
+      {"operations",
+       [](const Communicator& world) {
+         const Tensor x = data.clone();
+         if (world.rank() == 1) {
+           world.broadcast(x, 0, stream());
+         } else {
+           world.all_reduce(x, ReduceOp::sum, stream());
+         }
+       },
+       {"all_reduce of 64 f64", "broadcast of 64 f64"}},
+      {"roots",
+       [](const Communicator& world) { world.broadcast(data.clone(), world.rank() == 1 ? 2 : 0, stream()); },
+       {"with root 0", "with root 2"}},
+      {"reductions",
+       [](const Communicator& world) {
+         world.all_reduce(data.clone(), world.rank() == 1 ? ReduceOp::max : ReduceOp::sum, stream());
+       },
+       {"\\(sum\\)", "\\(max\\)"}},
+      {"types",
+       [](const Communicator& world) {
+         const Tensor x = data.clone();
+         world.all_gather(x.raw(), data.clone().raw(), 4, world.rank() == 1 ? DType::i32 : DType::f32, stream());
+       },
+       {"all_gather of 4 f32", "all_gather of 4 i32"}},
+      {"a_message_in_place_of_a_collective",
+       [](const Communicator& world) {
+         const Tensor x = data.clone();
+         if (world.rank() == 1) {
+           world.send(x.raw(), 7, DType::f64, 0, stream());
+         } else {
+           world.all_reduce(x, ReduceOp::sum, stream());
+         }
+       },
+       {"all_reduce of 64 f64", "send of 7 f64 to rank 0"}},
+      {"message_lengths",
+       [](const Communicator& world) {
+         const Tensor x = data.clone();
+         if (world.rank() == 0) world.send(x.raw(), 7, DType::f64, 1, stream());
+         if (world.rank() == 1) world.recv(x.raw(), 8, DType::f64, 0, stream());
+         world.barrier(stream());
+       },
+       {"send of 7 f64 to rank 1", "recv of 8 f64 from rank 0"}},
+      {"uneven_counts",
+       [](const Communicator& world) {
+         const Tensor x = data.clone();
+         world.all_gather_v(x.raw(), data.clone().raw(), {1, world.rank() == 1 ? 2 : 3, 1}, DType::f64, stream());
+       },
+       {"all_gather of uneven counts"}},
+      {"a_null_pointer_on_one_rank",
+       [](const Communicator& world) {
+         const Tensor x = data.clone();
+         world.all_reduce(x.raw(), world.rank() == 1 ? nullptr : x.raw(), 4, DType::f64, ReduceOp::sum, stream());
+       },
+       {"all_reduce of 4 f64", "refused"}},
+      {"a_root_outside_on_one_rank",
+       [](const Communicator& world) { world.broadcast(data.clone(), world.rank() == 1 ? 9 : 0, stream()); },
+       {"with root 9", "refused"}},
+      {"exchanged_counts",
+       [](const Communicator& world) {
+         const Tensor x = data.clone();
+         const std::vector<std::int64_t> ones{1, 1, 1};
+         world.all_to_all_v(x.raw(), world.rank() == 1 ? std::vector<std::int64_t>{2, 1, 1} : ones, data.clone().raw(), ones,
+                            DType::f64, stream());
+       },
+       {"all_to_all of uneven counts"}},
+  };
+  return list;
+}
+
+class EveryMismatch : public testing::TestWithParam<Mismatch> {};
+INSTANTIATE_TEST_SUITE_P(All, EveryMismatch, testing::ValuesIn(mismatches()),
+                         [](const auto& parameter) { return std::string(parameter.param.name); });
+
+TEST_P(EveryMismatch, IsNamedByEveryRank) {
+  setenv("STRETTO_CHECK", "1", 1);
+  setenv("STRETTO_TIMEOUT", "20", 1);
+  std::atomic<int> heard = 0;
+  try {
+    run_threads(3, [&](const Communicator& world) {
+      try {
+        GetParam().body(world);
+      } catch (const Error& error) {
+        EXPECT_TRUE(error.code() == ErrorCode::invalid_argument || error.code() == ErrorCode::peer_gave_up) << error.what();
+        for (const std::string& part : GetParam().said) EXPECT_THAT(error.what(), testing::ContainsRegex(part));
+        ++heard;
+        throw;
+      }
+    });
+    ADD_FAILURE() << "nobody noticed";
+  } catch (const Error&) {
+  }
+  EXPECT_EQ(heard, 3);
+  unsetenv("STRETTO_CHECK");
+  unsetenv("STRETTO_TIMEOUT");
+}
+
+// What is right stays right, also what is wrong on all ranks alike: it throws and harms nothing.
+TEST(CheckedCalls, LetRightCallsPass) {
+  setenv("STRETTO_CHECK", "1", 1);
+  run_threads(4, [](const Communicator& world) {
+    const Communicator half = world.split(world.rank() / 2, 0, "half");
+    const Stream stream("s");
+    const Tensor x = Tensor::zeros({100}, DType::i64);
+    const Tensor y = Tensor::zeros({100}, DType::i64);
+    x.set(7, 1);
+    for (int round = 0; round < 5; ++round) {
+      EXPECT_THROW(world.broadcast(x, 9, stream), Error);
+      world.all_reduce(x, ReduceOp::max, stream);
+      half.all_reduce(y, ReduceOp::sum, Stream::inline_());
+      OperationGroup group;
+      const int next = (world.rank() + 1) % 4;
+      const int before = (world.rank() + 3) % 4;
+      if (world.rank() % 2 == 0) world.send(x.raw(), 100, DType::i64, next, stream);
+      world.recv(y.raw(), 100, DType::i64, before, stream);
+      if (world.rank() % 2 == 1) world.send(x.raw(), 100, DType::i64, next, stream);
+      half.barrier(stream);
+      group.end().wait();
+      EXPECT_EQ(y.at(7), 1);
+      y.zero();
+    }
+  });
+  unsetenv("STRETTO_CHECK");
+}
+
+TEST(Settings, ThatMustBeAlikeOnAllRanksAreCompared) {
+  setenv("STRETTO_ALGO", "all_reduce:nonsense", 1);
+  EXPECT_THROW(run_threads(2, [](const Communicator&) {}), Error);
+  setenv("STRETTO_ALGO", "all_reduce:0-1k:one_shot,1k-inf:ring*2", 1);
+  run_threads(2, [](const Communicator& world) {
+    const Tensor x = Tensor::zeros({1000}, DType::f32);
+    EXPECT_EQ(world.prepare({.input = x.raw(), .output = x.raw(), .count = 10}).method(), Method(Algorithm::one_shot));
+    const Method large = world.prepare({.input = x.raw(), .output = x.raw(), .count = 1000}).method();
+    EXPECT_EQ(large.algorithm, Algorithm::ring);
+    EXPECT_EQ(large.lanes, 2);
+  });
+  unsetenv("STRETTO_ALGO");
+}
+
+}  // namespace
+}  // namespace stretto
