@@ -1,0 +1,372 @@
+// Events in the order of time; whole femtoseconds, so that what is simultaneous is exactly so. Ranks are simulated by class:
+// rank r belongs to class r modulo the period, and a period of all ranks is the general case. A message is known by its
+// sender's class, the distance from sender to receiver, and its lane; these fit together whichever rank stands for a class.
+#include "stretto/simulate.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <queue>
+#include <tuple>
+#include <unordered_map>
+
+#include "collectives/promise.hpp"
+#include "core/fail.hpp"
+
+namespace stretto {
+namespace {
+
+using Time = std::int64_t;  // femtoseconds
+constexpr double a_second = 1e15;
+constexpr double longest_seconds = 4000;  // of a Time, with room for a sum
+
+Time time_of(double seconds) {
+  require(seconds < longest_seconds, "A step of {} s is longer than the simulator's clock, {} s.", seconds, longest_seconds);
+  return std::llround(seconds * a_second);
+}
+
+// What is left of a step once its memory is forgotten.
+struct Action {
+  StepKind kind;
+  std::int32_t distance;  // from the sender to the receiver, around all ranks; 0 for local work
+  std::int64_t bytes;
+  bool operator==(const Action&) const = default;
+};
+struct Program {
+  std::vector<Action> actions;
+  std::vector<std::uint32_t> round_ends;
+  bool operator==(const Program&) const = default;
+};
+using Programs = std::vector<Program>;  // by lane
+
+class Compiler {
+ public:
+  Compiler(int size, const std::function<Plan(int)>& plan_of, std::int64_t element_bytes, bool in_place)
+      : size_(size), plan_of_(plan_of), element_bytes_(element_bytes), in_place_(in_place) {}
+
+  Programs of_rank(int rank) const {
+    const Plan plan = plan_of_(rank);
+    require(plan.request.rank == rank && plan.request.size == size_, "The plan for rank {} of {} is for rank {} of {}.",
+            rank, size_, plan.request.rank, plan.request.size);
+    Programs programs(plan.lanes.size());
+    for (std::size_t l = 0; l < plan.lanes.size(); ++l) {
+      programs[l].round_ends.assign(plan.lanes[l].round_ends.begin(), plan.lanes[l].round_ends.end());
+      for (const Step& step : plan.lanes[l].steps) programs[l].actions.push_back(action_of(plan.request, step));
+    }
+    return programs;
+  }
+
+ private:
+  Action action_of(const PlanRequest& request, const Step& step) const {
+    switch (step.kind) {
+      case StepKind::send: return {step.kind, apart(request.rank, step.peer), step.source.count * element_bytes_};
+      case StepKind::recv:
+      case StepKind::recv_reduce:
+        return {step.kind, apart(step.peer, request.rank), step.destination.count * element_bytes_};
+      case StepKind::copy: return {step.kind, 0, onto_itself(request, step) ? 0 : step.source.count * element_bytes_};
+      case StepKind::reduce: return {step.kind, 0, (step.source.count - step.destination.count) * element_bytes_};
+    }
+    return {};
+  }
+  std::int32_t apart(int sender, int receiver) const { return (receiver - sender + size_) % size_; }
+
+  bool onto_itself(const PlanRequest& request, const Step& step) const {
+    if (step.source.buffer == step.destination.buffer) return step.source.offset == step.destination.offset;
+    if (!in_place_ || step.source.buffer == Buffer::scratch || step.destination.buffer == Buffer::scratch) return false;
+    const Promise promise({Plan{.request = request}});
+    const auto place = [&](const Slice& slice) {
+      return slice.offset + (slice.buffer == Buffer::input ? promise.input_begin_in_place(request.rank)
+                                                           : promise.output_begin_in_place(request.rank));
+    };
+    return place(step.source) == place(step.destination);
+  }
+
+  int size_;
+  const std::function<Plan(int)>& plan_of_;
+  std::int64_t element_bytes_;
+  bool in_place_;
+};
+
+// The ranks of a unit of the level within the one that all of these ranks need.
+int unit_of(int size, const LinkModel& links) {
+  int unit = 1;
+  for (const LinkLevel& level : links.levels) {
+    if (level.ranks == 0 || level.ranks >= size) break;
+    unit = level.ranks;
+  }
+  return unit;
+}
+
+// Whether one unit can stand for all: whether the plans of the next, the middle and the last ones are the first one's.
+bool units_are_alike(int size, int unit, const Compiler& compiler) {
+  if (size % unit != 0) return false;
+  const int units = size / unit;
+  for (int rank = 0; units > 1 && rank < unit; ++rank) {
+    const Programs first = compiler.of_rank(rank);
+    for (const int other : {1, std::min(2, units - 1), units / 2, units - 1}) {
+      if (compiler.of_rank(other * unit + rank) != first) return false;
+    }
+  }
+  return true;
+}
+
+class Machine {
+ public:
+  Machine(int size, int period, int unit, const LinkModel& links, const Compiler& compiler, bool timeline)
+      : size_(size),
+        period_(period),
+        unit_(unit),
+        wants_timeline_(timeline),
+        local_seconds_(1e-9 / links.local_gbs),
+        out_(period),
+        in_(period),
+        busy_(period),
+        finish_(period) {
+    std::int64_t steps = 0;
+    for (int rank = 0; rank < period; ++rank) {
+      int lane = 0;
+      for (Program& program : compiler.of_rank(rank)) {
+        steps += static_cast<std::int64_t>(program.actions.size());
+        lanes_.push_back({rank, lane++, std::move(program)});
+      }
+      require(steps <= most_steps_simulated,
+              "{} ranks have more than {} steps, and their plans are not alike, so that all of them would have to be "
+              "simulated; choose fewer ranks, or bytes that divide evenly.",
+              size, most_steps_simulated);
+    }
+    for (const LinkLevel& level : links.levels) {
+      Level made{level.ranks == 0 ? size : level.ranks, time_of(level.alpha_us * 1e-6), level.overhead_us * 1e-6,
+                 1e-9 / level.bandwidth_gbs, level.ports};
+      const std::size_t ports = static_cast<std::size_t>((period + made.ranks - 1) / made.ranks) * made.ports;
+      made.out.resize(ports);
+      made.in.resize(ports);
+      levels_.push_back(std::move(made));
+    }
+  }
+
+  Simulation run() {
+    for (LaneState& lane : lanes_) begin_round(lane, 0);
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      require(event.time < time_of(longest_seconds / 2), "The collective takes longer than the simulator's clock, {} s.",
+              longest_seconds / 2);
+      switch (event.kind) {
+        case EventKind::round: begin_round(lanes_[event.lane], event.time); break;
+        case EventKind::arrival: reduce_arrived(event); break;
+        case EventKind::message: start(event); break;
+      }
+    }
+    Simulation result;
+    for (const LaneState& lane : lanes_) {
+      ensure(lane.round == lane.program.round_ends.size(), "Rank {} waits forever in round {}; verify() says why.",
+             lane.rank, lane.round);
+    }
+    result.finish.reserve(size_);
+    for (int rank = 0; rank < size_; ++rank) {
+      result.finish.push_back(static_cast<double>(finish_[rank % period_]) / a_second);
+    }
+    result.seconds = *std::max_element(result.finish.begin(), result.finish.end());
+    for (const Level& level : levels_) result.bytes_sent.push_back(level.bytes * (size_ / period_));
+    result.ranks_simulated = period_;
+    result.timeline = std::move(timeline_);
+    return result;
+  }
+
+ private:
+  struct LaneState {
+    int rank;
+    int lane;
+    Program program;
+    std::size_t round = 0;
+    int open = 0;        // of the round's steps, those that have not ended
+    Time round_end = 0;  // of those that have
+  };
+  struct Level {
+    int ranks;
+    Time alpha;
+    double overhead, beta;
+    int ports;
+    std::vector<Time> out, in;  // free from then on; by unit and port
+    std::int64_t bytes = 0;
+  };
+  // At the same time, rounds and arrivals come before messages, so that all messages that are ready are known when the first
+  // gets its ports; among these the order of steps decides, then the distance, then the place in the unit. Messages that
+  // have all of these in common share no port.
+  enum class EventKind : std::uint8_t { round, arrival, message };
+  struct Event {
+    Time time;
+    EventKind kind;
+    std::uint32_t step;     // of a message: which of its sender's round
+    std::int32_t distance;  // of a message, or of one that arrives
+    std::int32_t place;     // of the rank in its unit
+    std::size_t lane;       // in lanes_: a round's, a message's sender's, an arrival's receiver's
+    std::size_t to_lane;    // a message's receiver's
+    std::int64_t bytes;
+    bool reduces;
+    Time begun;  // an arrival's message
+    auto order() const { return std::tie(time, kind, step, distance, place, lane); }
+    bool operator<(const Event& other) const { return other.order() < order(); }  // the earliest on top
+  };
+  struct Posted {
+    Time time;
+    std::uint32_t step;
+    std::size_t lane;
+    const Action* action;
+  };
+
+  void begin_round(LaneState& lane, Time now) {
+    if (lane.round == lane.program.round_ends.size()) {
+      finish_[lane.rank] = std::max(finish_[lane.rank], now);
+      return;
+    }
+    const std::uint32_t begin = lane.round == 0 ? 0 : lane.program.round_ends[lane.round - 1];
+    const std::uint32_t end = lane.program.round_ends[lane.round];
+    lane.open = 1;
+    lane.round_end = now;
+    for (std::uint32_t i = begin; i < end; ++i) {
+      const Action& action = lane.program.actions[i];
+      if (action.kind == StepKind::copy || action.kind == StepKind::reduce) {
+        if (action.bytes == 0) continue;
+        const Time done = work(lane, action.bytes, now);
+        record(lane, action.kind, -1, action.bytes, now, done);
+        now = done;
+      } else {
+        ++lane.open;
+      }
+    }
+    for (std::uint32_t i = begin; i < end; ++i) {
+      const Action& action = lane.program.actions[i];
+      if (action.kind != StepKind::copy && action.kind != StepKind::reduce) post(lane, action, i - begin, now);
+    }
+    close_one(lane, now);
+  }
+
+  // Local work that can begin now; when it is done.
+  Time work(const LaneState& lane, std::int64_t bytes, Time now) {
+    Time& busy = busy_[lane.rank];
+    busy = std::max(now, busy) + time_of(static_cast<double>(bytes) * local_seconds_);
+    return busy;
+  }
+
+  void close_one(LaneState& lane, Time time) {
+    lane.round_end = std::max(lane.round_end, time);
+    if (--lane.open > 0) return;
+    ++lane.round;
+    const auto at = static_cast<std::size_t>(&lane - lanes_.data());
+    events_.push({lane.round_end, EventKind::round, 0, 0, lane.rank % unit_, at, 0, 0, false, 0});
+  }
+
+  void post(LaneState& lane, const Action& action, std::uint32_t step, Time now) {
+    const bool sends = action.kind == StepKind::send;
+    const int sender = sends ? lane.rank : (lane.rank - action.distance + size_) % size_ % period_;
+    const std::uint64_t key =
+        (static_cast<std::uint64_t>(sender) * static_cast<std::uint64_t>(size_) + action.distance) * most_lanes + lane.lane;
+    const Posted mine{now, step, static_cast<std::size_t>(&lane - lanes_.data()), &action};
+    const auto [at, first] = posted_.try_emplace(key, mine);
+    if (first) return;
+    const Posted theirs = at->second;
+    posted_.erase(at);
+    const Posted& send = sends ? mine : theirs;
+    const Posted& receive = sends ? theirs : mine;
+    ensure(send.action->kind == StepKind::send && receive.action->kind != StepKind::send &&
+               send.action->bytes == receive.action->bytes,
+           "A message {} ranks on from rank {} does not match; verify() says why.", action.distance, sender);
+    events_.push({std::max(mine.time, theirs.time), EventKind::message, send.step, action.distance, sender % unit_,
+                  send.lane, receive.lane, action.bytes, receive.action->kind == StepKind::recv_reduce, 0});
+  }
+
+  void start(const Event& message) {
+    LaneState& sender = lanes_[message.lane];
+    LaneState& receiver = lanes_[message.to_lane];
+    const int peer = (sender.rank + message.distance) % size_;
+    std::size_t l = 0;
+    while (sender.rank / levels_[l].ranks != peer / levels_[l].ranks) ++l;
+    Level& level = levels_[l];
+
+    std::vector<Time*>& ports = ports_;
+    ports.assign({&out_[sender.rank], &in_[receiver.rank]});
+    for (std::size_t inner = 0; inner < l; ++inner) {
+      Level& unit = levels_[inner];
+      ports.push_back(free_port(unit.out, unit, sender.rank));
+      ports.push_back(free_port(unit.in, unit, receiver.rank));
+    }
+    Time begin = message.time;
+    for (const Time* port : ports) begin = std::max(begin, *port);
+    const Time released = begin + time_of(level.overhead + static_cast<double>(message.bytes) * level.beta);
+    for (Time* port : ports) *port = released;
+
+    const Time arrived = released + level.alpha;
+    level.bytes += message.bytes;
+    record(sender, StepKind::send, peer, message.bytes, begin, arrived);
+    if (message.reduces) {
+      events_.push({arrived, EventKind::arrival, 0, message.distance, receiver.rank % unit_, message.to_lane, 0,
+                    message.bytes, true, begin});
+    } else {
+      record(receiver, StepKind::recv, sender.rank, message.bytes, begin, arrived);
+      close_one(receiver, arrived);
+    }
+    close_one(sender, arrived);
+  }
+
+  static Time* free_port(std::vector<Time>& all, const Level& level, int rank) {
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(rank / level.ranks) * level.ports;
+    return &*std::min_element(first, first + level.ports);
+  }
+
+  void reduce_arrived(const Event& arrival) {
+    LaneState& lane = lanes_[arrival.lane];
+    const Time end = work(lane, arrival.bytes, arrival.time);
+    const int peer = (lane.rank - arrival.distance + size_) % size_;
+    record(lane, StepKind::recv_reduce, peer, arrival.bytes, arrival.begun, end);
+    close_one(lane, end);
+  }
+
+  void record(const LaneState& lane, StepKind kind, int peer, std::int64_t bytes, Time begin, Time end) {
+    if (!wants_timeline_) return;
+    timeline_.push_back({lane.rank, lane.lane, static_cast<int>(lane.round), kind, peer, bytes,
+                         static_cast<double>(begin) / a_second, static_cast<double>(end) / a_second});
+  }
+
+  int size_;
+  int period_;
+  int unit_;  // of ranks that may be simulated for all: orders what happens at the same time the same way in either case
+  bool wants_timeline_;
+  double local_seconds_;  // a byte
+  std::vector<Level> levels_;
+  std::vector<LaneState> lanes_;
+  std::vector<Time> out_, in_, busy_;  // by rank, until when: the ports, and its time
+  std::vector<Time> finish_;
+  std::vector<Time*> ports_;  // of the message that starts
+  std::priority_queue<Event> events_;
+  std::unordered_map<std::uint64_t, Posted> posted_;
+  std::vector<TimedStep> timeline_;
+};
+
+}  // namespace
+
+Simulation simulate(int size, const std::function<Plan(int)>& plan_of, std::int64_t element_bytes, const LinkModel& links,
+                    const SimulationOptions& options) {
+  require(size >= 1, "A group of {} ranks cannot be simulated.", size);
+  require(!links.levels.empty() && links.local_gbs > 0, "A link model needs a level, and a positive local_gbs.");
+  const int most = links.levels.back().ranks;
+  require(most == 0 || size <= most, "The link model's outermost level, {}, holds {} ranks; {} do not fit.",
+          links.levels.back().name, most, size);
+  const Compiler compiler(size, plan_of, element_bytes, options.in_place);
+  const int unit = unit_of(size, links);
+  const bool one_for_all = options.symmetry && !options.timeline && units_are_alike(size, unit, compiler);
+  return Machine(size, one_for_all ? unit : size, unit, links, compiler, options.timeline).run();
+}
+
+Simulation simulate(const PlanRequest& request, std::int64_t element_bytes, const LinkModel& links,
+                    const SimulationOptions& options) {
+  return simulate(
+      request.size,
+      [&](int rank) {
+        PlanRequest its = request;
+        its.rank = rank;
+        return make_plan(its);
+      },
+      element_bytes, links, options);
+}
+
+}  // namespace stretto

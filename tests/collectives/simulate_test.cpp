@@ -1,0 +1,193 @@
+// The simulator against the formulas, against itself without its shortcut, and on links that are shared.
+#include "stretto/simulate.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "stretto/cost.hpp"
+#include "stretto/proof.hpp"
+#include "variables.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t element_bytes = 4;
+
+// Powers of two make products exact.
+LinkModel flat() { return {{{"flat", 0, 8, 2, 0.25}}, 4}; }
+LinkCost flat_cost() { return {8e-6, 2e-6, 1 / 0.25e9, 1 / 4e9}; }
+LinkModel two_level(int ports) { return {{{"node", 8, 1, 0.5, 8, ports}, {"network", 0, 8, 2, 0.5}}, 16}; }
+
+struct Case {
+  Collective collective;
+  Algorithm algorithm;
+};
+
+std::vector<Case> every_algorithm() {
+  std::vector<Case> cases;
+  for (int i = 0; i < static_cast<int>(Collective::send); ++i) {
+    const auto collective = static_cast<Collective>(i);
+    for (const Algorithm algorithm : algorithms_for(collective)) cases.push_back({collective, algorithm});
+  }
+  return cases;
+}
+
+class EverySimulation : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(All, EverySimulation, testing::ValuesIn(every_algorithm()), [](const auto& parameter) {
+  return std::string(name(parameter.param.collective)) + "_" + name(parameter.param.algorithm);
+});
+
+// The repertoire's cases whose shares are all of the same size.
+std::vector<PlanRequest> even_requests(const Case& which, int size) {
+  std::vector<PlanRequest> requests;
+  for (const ProofCase& proof : proof_cases(which.collective, which.algorithm, size)) {
+    PlanRequest request = proof.request;
+    if (proof.uneven || request.count != 1 || request.root != 0) continue;
+    request.count = which.collective == Collective::barrier ? 1 : 12L * (counts_shares(which.collective) ? 1 : size);
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+// From two ranks on: formulas in (p-1)/p leave out the copy that a single rank makes.
+// What travels in several lanes hides the latency of one behind the bytes of another, which the formula leaves out.
+TEST_P(EverySimulation, TakesTheTimeOfItsFormula) {
+  for (const int size : {2, 3, 4, 5, 6, 7, 8, 12, 16, 31, 32, 48, 64}) {
+    for (const PlanRequest& request : even_requests(GetParam(), size)) {
+      if (request.method.algorithm == Algorithm::two_level) continue;  // has a cost on each level
+      SCOPED_TRACE(to_string({request}));
+      const double simulated = simulate(request, element_bytes, flat()).seconds;
+      const double formula = seconds(cost_of(request), flat_cost(), element_bytes);
+      const bool lanes = request.method.lanes > 1 || request.method.algorithm == Algorithm::bidirectional_ring;
+      if (lanes) {
+        EXPECT_LE(simulated, formula * (1 + 1e-9));
+        LinkCost no_latency = flat_cost();
+        no_latency.alpha = 0;
+        no_latency.gamma = 0;
+        EXPECT_GE(simulated, seconds(cost_of(request), no_latency, element_bytes) * (1 - 1e-9));
+      } else {
+        EXPECT_NEAR(simulated, formula, 1e-9 * formula);
+      }
+    }
+  }
+}
+
+TEST_P(EverySimulation, IsTheSameWhenOneUnitStandsForAll) {
+  for (const LinkModel& links : {flat(), two_level(1), two_level(3)}) {
+    for (const int size : {7, 8, 12, 16, 24, 64}) {
+      for (const PlanRequest& request : even_requests(GetParam(), size)) {
+        SCOPED_TRACE(to_string({request}));
+        const Simulation one = simulate(request, element_bytes, links);
+        const Simulation all = simulate(request, element_bytes, links, {.symmetry = false});
+        EXPECT_EQ(all.ranks_simulated, size);
+        EXPECT_EQ(one.seconds, all.seconds);
+        EXPECT_EQ(one.finish, all.finish);
+        EXPECT_EQ(one.bytes_sent, all.bytes_sent);
+      }
+    }
+  }
+}
+
+TEST(Simulation, OneUnitStandsForAllInARingButNotInATree) {
+  const auto ranks = [](Collective collective, Algorithm algorithm, const LinkModel& links, std::int64_t count) {
+    return simulate({.collective = collective, .method = algorithm, .size = 32, .count = count}, 4, links).ranks_simulated;
+  };
+  EXPECT_EQ(ranks(Collective::all_reduce, Algorithm::ring, flat(), 64), 1);
+  EXPECT_EQ(ranks(Collective::all_reduce, Algorithm::ring, two_level(1), 64), 8);
+  EXPECT_EQ(ranks(Collective::all_reduce, Algorithm::ring, two_level(1), 65), 32);  // uneven shares
+  EXPECT_EQ(ranks(Collective::broadcast, Algorithm::binomial, two_level(1), 64), 32);
+}
+
+// All-gather by the ring at 32 ranks: one message in eight leaves its node, so that ports are enough. A plan in which every
+// rank of a node sends to the next node at once needs all of them.
+Plan to_the_next_node(int rank, int size) {
+  Plan plan;
+  plan.request = {.collective = Collective::all_to_all, .rank = rank, .size = size, .count = 1000};
+  plan.lanes.resize(1);
+  plan.lanes[0].steps = {{StepKind::send, false, (rank + 8) % size, {Buffer::input, 0, 1000}, {}},
+                         {StepKind::recv, false, (rank + size - 8) % size, {}, {Buffer::output, 0, 1000}}};
+  plan.lanes[0].round_ends = {2};
+  return plan;
+}
+
+TEST(Simulation, MessagesOfANodeShareItsPorts) {
+  const double occupied = 2e-6 + 4000 / 0.5e9;
+  for (const int size : {16, 32, 64}) {
+    for (const auto& [ports, in_turn] : {std::pair{8, 1}, {4, 2}, {1, 8}}) {
+      const Simulation result = simulate(
+          size, [&](int rank) { return to_the_next_node(rank, size); }, 4, two_level(ports));
+      EXPECT_NEAR(result.seconds, in_turn * occupied + 8e-6, 1e-15) << ports;
+      EXPECT_EQ(result.ranks_simulated, 8);
+      EXPECT_THAT(result.bytes_sent, testing::ElementsAre(0, size * 4000));
+    }
+  }
+}
+
+TEST(Simulation, ReportsBytesFinishesAndSteps) {
+  const PlanRequest request{.collective = Collective::all_gather, .size = 16, .count = 100};
+  const Simulation result = simulate(request, 4, two_level(1), {.timeline = true});
+  EXPECT_THAT(result.bytes_sent, testing::ElementsAre(15 * 14 * 400, 15 * 2 * 400));
+  EXPECT_EQ(result.finish.size(), 16U);
+  EXPECT_EQ(result.timeline.size(), 16U * (1 + 15 * 2));
+  for (const TimedStep& step : result.timeline) {
+    EXPECT_LT(step.begin, step.end);
+    EXPECT_LE(step.end, result.seconds);
+    EXPECT_EQ(step.bytes, 400);
+  }
+}
+
+TEST(Simulation, SavesTheCopiesThatInPlaceNeedsNot) {
+  const PlanRequest request{.collective = Collective::all_gather, .size = 4, .count = 1000};
+  const double copy = 4000 / 4e9;
+  EXPECT_NEAR(simulate(request, 4, flat()).seconds - simulate(request, 4, flat(), {.in_place = true}).seconds, copy, 1e-14);
+}
+
+TEST(Simulation, ReachesThousandsOfRanks) {
+  const PlanRequest request{.collective = Collective::all_reduce, .size = 16384, .count = 16384};
+  const Simulation ring = simulate(request, 4, two_level(1));
+  EXPECT_EQ(ring.ranks_simulated, 8);
+  PlanRequest tree{.collective = Collective::broadcast, .method = Algorithm::binomial, .size = 16384, .count = 16384};
+  EXPECT_EQ(simulate(tree, 4, two_level(1)).ranks_simulated, 16384);
+}
+
+TEST(Simulation, RefusesWhatIsTooLargeOrDoesNotFitInASentence) {
+  const PlanRequest uneven{.collective = Collective::all_reduce, .size = 16384, .count = 16385};
+  EXPECT_THAT(sentence_of([&] { simulate(uneven, 4, flat()); }), testing::HasSubstr("bytes that divide evenly"));
+  LinkModel small = flat();
+  small.levels[0].ranks = 8;
+  const PlanRequest large{.collective = Collective::all_reduce, .size = 16, .count = 16};
+  EXPECT_THAT(sentence_of([&] { simulate(large, 4, small); }), testing::HasSubstr("holds 8 ranks; 16 do not fit"));
+}
+
+TEST(LinkModel, IsReadFromJson) {
+  const LinkModel links = link_model_from_text(
+      R"({"levels": [{"name": "node", "ranks": 8, "alpha_us": 1, "overhead_us": 0.5, "bandwidth_gbs": 8, "ports": 2},
+                     {"name": "network", "alpha_us": 8, "overhead_us": 2, "bandwidth_gbs": 0.5}], "local_gbs": 16})");
+  ASSERT_EQ(links.levels.size(), 2U);
+  EXPECT_EQ(links.levels[0].name, "node");
+  EXPECT_EQ(links.levels[0].ranks, 8);
+  EXPECT_EQ(links.levels[0].ports, 2);
+  EXPECT_EQ(links.levels[1].ranks, 0);
+  EXPECT_EQ(links.levels[1].bandwidth_gbs, 0.5);
+  EXPECT_EQ(links.local_gbs, 16);
+}
+
+TEST(LinkModel, IsRefusedInASentence) {
+  const auto sentence = [](const std::string& level, const std::string& more = "") {
+    const std::string text =
+        R"({"levels": [{"name": "x", "alpha_us": 1, "overhead_us": 1)" + level + R"(}], "local_gbs": 1)" + more + "}";
+    return sentence_of([&] { link_model_from_text(text); });
+  };
+  EXPECT_EQ(sentence(R"(, "bandwidth_gbs": 1)"), "");
+  EXPECT_THAT(sentence(R"(, "bandwidth_gbs": 0)"), testing::HasSubstr("bandwidth_gbs = 0"));
+  EXPECT_THAT(sentence(""), testing::HasSubstr("needs a number 'bandwidth_gbs'"));
+  EXPECT_THAT(sentence(R"(, "bandwidth_gbs": 1, "bandwith": 1)"), testing::HasSubstr("has the key 'bandwith'"));
+  EXPECT_THAT(sentence(R"(, "bandwidth_gbs": 1, "ports": 2)"), testing::HasSubstr("has no ports"));
+  EXPECT_THAT(sentence(R"(, "bandwidth_gbs": 1, "ranks": 0)"), testing::HasSubstr("ranks = 0"));
+  EXPECT_THAT(sentence(R"(, "bandwidth_gbs": 1)", R"(, "gamma": 2)"), testing::HasSubstr("has the key 'gamma'"));
+  EXPECT_THAT(sentence_of([] { link_model_from_text("{"); }), testing::HasSubstr("no JSON"));
+  EXPECT_THAT(sentence_of([] { link_model_from_file("/none"); }), testing::HasSubstr("'/none' cannot be read"));
+}
+
+}  // namespace
+}  // namespace stretto
