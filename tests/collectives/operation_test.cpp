@@ -132,7 +132,7 @@ const std::vector<Mismatch>& mismatches() {
          world.all_reduce(data.clone().raw(), data.clone().raw(), world.rank() == 1 ? 5 : 4, DType::f32, ReduceOp::sum,
                           stream());
        },
-       {"all_reduce of 4 f32", "all_reduce of 5 f32", "Rank 1", "ank 0|ank 2"}},
+       {"all_reduce of 4 f32", "all_reduce of 5 f32", "ank 1", "ank 0|ank 2"}},
       {"operations",
        [](const Communicator& world) {
          const Tensor x = data.clone();
