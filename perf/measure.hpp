@@ -1,0 +1,38 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "stretto/communicator.hpp"
+
+namespace perf {
+
+// Seconds an iteration, on one rank: the mean of a loop without barriers, and the distribution within it.
+struct Timing {
+  double mean = 0;
+  double p50 = 0;
+  double p99 = 0;
+};
+
+// Performs one operation on one of the copies of the buffers.
+using Action = std::function<void(int copy)>;
+
+struct Loop {
+  int warmup = 5;
+  int iterations = 20;
+  int copies = 1;
+};
+// All ranks call it with the same loop; they begin together.
+Timing measure(const stretto::Communicator& world, const Loop& loop, const Action& action);
+
+// What becomes of the ranks' times: the -a of nccl-tests.
+enum class Over { rank0, mean, fastest, slowest };
+// At rank 0; the others get what is theirs.
+Timing over_ranks(const stretto::Communicator& world, const Timing& mine, Over over);
+
+// At rank 0: what every rank gives, in rank order; nothing at the others. By plain messages, which no collective that is
+// under test has a part in.
+std::vector<double> to_rank0(const stretto::Communicator& world, double mine);
+std::vector<std::string> to_rank0(const stretto::Communicator& world, const std::string& mine);
+
+}  // namespace perf

@@ -1,0 +1,54 @@
+#include "operation.hpp"
+
+#include "fail.hpp"
+#include "values.hpp"
+
+namespace perf {
+
+using stretto::Collective;
+
+void perform(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const void* input,
+             void* output) {
+  const stretto::Stream stream = stretto::Stream::inline_();
+  const stretto::OperationOptions options{method, "", Values::factor(world.rank())};
+  const int next = (world.rank() + 1) % world.size();
+  const int previous = (world.rank() + world.size() - 1) % world.size();
+  switch (what.test->collective) {
+    case Collective::all_reduce: world.all_reduce(input, output, what.count, what.dtype, what.op, stream, options); return;
+    case Collective::reduce_scatter:
+      if (what.test->uneven) break;
+      world.reduce_scatter(input, output, what.count, what.dtype, what.op, stream, options);
+      return;
+    case Collective::all_gather:
+      if (what.test->uneven) break;
+      world.all_gather(input, output, what.count, what.dtype, stream, options);
+      return;
+    case Collective::broadcast: world.broadcast(input, output, what.count, what.dtype, what.root, stream, options); return;
+    case Collective::reduce:
+      world.reduce(input, output, what.count, what.dtype, what.op, what.root, stream, options);
+      return;
+    case Collective::barrier: world.barrier(stream); return;
+    case Collective::send:
+      if (world.rank() == 0) {
+        world.send(input, what.count, what.dtype, next, stream, options);
+        world.recv(output, what.count, what.dtype, previous, stream, options);
+      } else {
+        world.recv(output, what.count, what.dtype, previous, stream, options);
+        world.send(input, what.count, what.dtype, next, stream, options);
+      }
+      return;
+    default: break;
+  }
+  fail(stretto::ErrorCode::invalid_argument, "{} is not there yet.", what.test->name);
+}
+
+std::string method_of(const stretto::Communicator& world, const Case& what, const stretto::Method& /*method*/,
+                      const void* /*input*/, void* /*output*/) {
+  const auto records = world.ledger().records();
+  for (auto record = records.rbegin(); record != records.rend(); ++record) {
+    if (record->collective == what.test->collective) return name(record->algorithm);
+  }
+  return "";
+}
+
+}  // namespace perf

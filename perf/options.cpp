@@ -1,0 +1,194 @@
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "fail.hpp"
+#include "peers/peer.hpp"
+
+namespace perf {
+
+using stretto::DType;
+using stretto::ReduceOp;
+
+namespace {
+
+constexpr ReduceOp all_ops[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::min,
+                                ReduceOp::max, ReduceOp::avg,  ReduceOp::premul_sum};
+
+std::vector<std::string> words_of(const std::string& list) {
+  std::vector<std::string> words;
+  std::size_t from = 0;
+  for (std::size_t comma = list.find(','); comma != std::string::npos; comma = list.find(',', from)) {
+    words.push_back(list.substr(from, comma - from));
+    from = comma + 1;
+  }
+  words.push_back(list.substr(from));
+  return words;
+}
+
+std::int64_t bytes_from(const char* flag, const std::string& text) {
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  const std::string suffix = text.substr(digits);
+  const std::string known = "KMG";
+  const std::size_t power = suffix.empty() ? 0 : known.find(static_cast<char>(std::toupper(suffix[0]))) + 1;
+  require(digits > 0 && digits < 13 && suffix.size() <= 1 && (suffix.empty() || power > 0),
+          "{} '{}' is no size; give bytes, or a number followed by K, M or G.", flag, text);
+  return std::stoll(text.substr(0, digits)) << (10 * power);
+}
+
+ReduceOp op_from_name(const std::string& name) {
+  std::vector<const char*> names;
+  for (const ReduceOp op : all_ops) {
+    if (name == name_of(op)) return op;
+    names.push_back(name_of(op));
+  }
+  fail(stretto::ErrorCode::invalid_argument, "-o '{}' is no operator; choose all or one of {}.", name,
+       fmt::join(names, ", "));
+}
+
+// What needs more than CLI11's own conversion, as text.
+struct Texts {
+  std::string test, min = "32M", max = "32M", step, dtype = "f32", op = "sum", root = "0", algorithm = "auto",
+                    in_place = "both", peers;
+  int over = 1;
+};
+
+void read(const Texts& texts, Options& options) {
+  options.every_test = texts.test == "all";
+  for (const Test& test : all_tests()) {
+    if (options.every_test) options.tests.push_back(&test);
+  }
+  if (!options.every_test) options.tests.push_back(&test_from_name(texts.test));
+  options.min_bytes = bytes_from("-b", texts.min);
+  options.max_bytes = bytes_from("-e", texts.max);
+  if (!texts.step.empty()) {
+    options.step_bytes = bytes_from("-i", texts.step);
+    require(options.step_bytes > 0, "-i {} makes no step; give at least 1 byte.", texts.step);
+  }
+  if (texts.dtype == "all") {
+    options.dtypes.clear();
+    for (int i = 0; i <= static_cast<int>(DType::f8e5m2); ++i) options.dtypes.push_back(static_cast<DType>(i));
+  } else {
+    options.dtypes = {stretto::dtype_from_name(texts.dtype.c_str())};
+  }
+  if (texts.op == "all") {
+    options.ops.assign(std::begin(all_ops), std::end(all_ops));
+  } else {
+    options.ops = {op_from_name(texts.op)};
+  }
+  options.every_root = texts.root == "all";
+  if (!options.every_root) {
+    require(!texts.root.empty() && texts.root.size() < 7 && texts.root.find_first_not_of("0123456789") == std::string::npos,
+            "-r '{}' is no rank; give its number, or all.", texts.root);
+    options.root = std::stoi(texts.root);
+  }
+  require(texts.over >= 0 && texts.over <= 3, "-a {} is not among 0 (rank 0), 1 (average), 2 (least) and 3 (most).",
+          texts.over);
+  options.over = static_cast<Over>(texts.over);
+  options.every_algorithm = texts.algorithm == "all";
+  if (!options.every_algorithm) {
+    options.methods.clear();
+    for (const std::string& word : words_of(texts.algorithm)) options.methods.push_back(stretto::method_from_text(word));
+  }
+  require(texts.in_place == "0" || texts.in_place == "1" || texts.in_place == "both",
+          "--in-place '{}' is not among 0, 1 and both.", texts.in_place);
+  options.out_of_place = texts.in_place != "1";
+  options.in_place = texts.in_place != "0";
+  if (!texts.peers.empty()) options.peers = words_of(texts.peers);
+}
+
+void check(const Options& options) {
+  require(options.min_bytes <= options.max_bytes, "-b {} is above -e {}; the first size cannot be above the last.",
+          options.min_bytes, options.max_bytes);
+  require(options.step_bytes > 0 || options.step_factor > 1, "-f {} makes no step; give a factor above 1, or -i BYTES.",
+          options.step_factor);
+  require(options.min_bytes > 0 || options.step_bytes > 0 || options.max_bytes == 0,
+          "-b 0 cannot be multiplied; begin with 1 byte or more, or step by -i BYTES.");
+  require(options.iterations >= 1 && options.warmup >= 0, "-n {} must be at least 1, and -w {} cannot be negative.",
+          options.iterations, options.warmup);
+  require(options.nproc >= 0 && options.ranks_per_node >= 0, "--nproc {} and --ranks-per-node {} cannot be negative.",
+          options.nproc, options.ranks_per_node);
+  require(!options.threads || options.nproc > 0, "--threads needs --nproc N, the number of ranks.");
+  for (const std::string& peer : options.peers) {
+    check_peer(peer);
+    require(!options.threads || peer != "mpi", "--vs mpi needs ranks that are processes; leave --threads out.");
+  }
+  if (options.nproc > 0) options.check_for(options.nproc);
+}
+
+}  // namespace
+
+const char* name_of(ReduceOp op) { return op == ReduceOp::premul_sum ? "mulsum" : name(op); }
+
+std::optional<Options> parse_command_line(int argc, char** argv) {
+  Options options;
+  Texts texts;
+  CLI::App app("Times Stretto's collectives and checks every element of what they give.", "stretto-perf");
+  app.set_help_flag("-h,--help", "Print this");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // so that scripts can be overridden
+
+  std::vector<const char*> names;
+  for (const Test& test : all_tests()) names.push_back(test.name);
+  app.add_option("COLLECTIVE", texts.test, fmt::format("all, or one of {}", fmt::join(names, ", ")))->required();
+  app.add_option("-b,--minbytes", texts.min, "First size; suffix K, M or G")->capture_default_str();
+  app.add_option("-e,--maxbytes", texts.max, "Last size")->capture_default_str();
+  CLI::Option* const factor =
+      app.add_option("-f,--stepfactor", options.step_factor, "A size is that many times the one before")
+          ->capture_default_str();
+  app.add_option("-i,--stepbytes", texts.step, "A size is that much more than the one before")->excludes(factor);
+  app.add_option("-n,--iters", options.iterations, "Timed iterations")->capture_default_str();
+  app.add_option("-w,--warmup_iters", options.warmup, "Iterations before them")->capture_default_str();
+  app.add_option("-d,--datatype", texts.dtype, "Element type, or all")->capture_default_str();
+  app.add_option("-o,--op", texts.op, "sum, prod, min, max, avg, mulsum or all")->capture_default_str();
+  app.add_option("-r,--root", texts.root, "Rank, or all")->capture_default_str();
+  app.add_option("-c,--check", options.check, "1: check every element on every rank; 0: do not")->capture_default_str();
+  app.add_option("-a,--average", texts.over, "Times are rank 0's (0), the ranks' average (1), least (2) or most (3)")
+      ->capture_default_str();
+  app.add_option("--algo", texts.algorithm, "auto, methods like ring or ring*2,chain/16, or all")->capture_default_str();
+  app.add_option("--in-place", texts.in_place, "0: out of place only, 1: in place only, both")->capture_default_str();
+  app.add_option("--nproc", options.nproc, "Ranks to start on this host (under mpirun, srun or torchrun: leave it out)");
+  app.add_flag("--threads", options.threads, "They are threads of one process");
+  app.add_option("--ranks-per-node", options.ranks_per_node, "Take every so many ranks for a node");
+  app.add_flag("--deterministic", options.deterministic, "Set STRETTO_DETERMINISTIC=1 for the run");
+  app.add_option("--vs", texts.peers, "Other libraries to time in turn: mpi, gloo or mpi,gloo");
+  app.add_option("--json", options.json, "File for the figures");
+  app.add_option("--seed", options.seed, "Of the inputs")->capture_default_str();
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the options.", error.what());
+  }
+  options.command = fmt::format("stretto-perf {}", fmt::join(argv + 1, argv + argc, " "));
+  read(texts, options);
+  check(options);
+  return options;
+}
+
+std::vector<std::int64_t> Options::sizes() const {
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t size = min_bytes; size <= max_bytes;) {
+    sizes.push_back(size);
+    const auto multiplied = static_cast<std::int64_t>(std::floor(static_cast<double>(size) * step_factor));
+    size = step_bytes > 0 ? size + step_bytes : std::max(size + 1, multiplied);
+  }
+  return sizes;
+}
+
+bool Options::has_peer(const std::string& name) const { return std::find(peers.begin(), peers.end(), name) != peers.end(); }
+
+void Options::check_for(int ranks) const {
+  require(every_root || root < ranks, "-r {} is no rank among {}; choose 0..{}, or all.", root, ranks, ranks - 1);
+  require(every_test || !is_ring_exchange(*tests.front()) || ranks >= 2, "sendrecv needs 2 ranks or more; this job has {}.",
+          ranks);
+  require(ranks_per_node == 0 || ranks % ranks_per_node == 0, "{} ranks do not divide into nodes of --ranks-per-node {}.",
+          ranks, ranks_per_node);
+}
+
+}  // namespace perf

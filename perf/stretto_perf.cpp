@@ -1,0 +1,57 @@
+// stretto-perf: times collectives and checks what they give; nccl-tests' options and table.
+#include <cstdio>
+#include <cstdlib>
+
+#include "fail.hpp"
+#include "run.hpp"
+#include "stretto/launch.hpp"
+#ifdef STRETTO_HAVE_MPI
+#include "peers/mpi_peer.hpp"
+#endif
+
+namespace perf {
+
+namespace {
+
+// Before there are ranks, which read the settings when they begin.
+void set_environment(const Options& options) {
+  if (options.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);
+  if (options.ranks_per_node > 0) setenv("STRETTO_RANKS_PER_NODE", std::to_string(options.ranks_per_node).c_str(), 1);
+}
+
+int start(const Options& options, [[maybe_unused]] char** argv) {
+  set_environment(options);
+  const auto body = [&](const stretto::Communicator& world) {
+    // What does not fit the number of ranks is wrong for all of them: rank 0 looks first, so that it is said once.
+    if (world.rank() != 0) world.barrier(stretto::Stream::inline_());
+    options.check_for(world.size());
+    if (world.rank() == 0) world.barrier(stretto::Stream::inline_());
+    run_tests(world, options);
+  };
+  if (options.threads) {
+    stretto::run_threads(options.nproc, body);
+    return 0;
+  }
+#ifdef STRETTO_HAVE_MPI
+  if (started_by_mpirun()) {
+    require(options.nproc == 0 || options.nproc == mpirun_ranks(), "mpirun started {} ranks, but --nproc asks for {}.",
+            mpirun_ranks(), options.nproc);
+    return run_under_mpi(body);
+  }
+  if (options.has_peer("mpi")) restart_under_mpirun(std::max(options.nproc, 1), argv);
+#endif
+  return stretto::launch(options.nproc, body);
+}
+
+}  // namespace
+}  // namespace perf
+
+int main(int argc, char** argv) {
+  try {
+    const auto options = perf::parse_command_line(argc, argv);
+    return options ? perf::start(*options, argv) : 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}
