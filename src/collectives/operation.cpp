@@ -89,7 +89,7 @@ Execution execution_of(const Operation::State& operation) {
           static_cast<std::byte*>(call.output),
           call.dtype,
           operation.planned.wire,
-          call.op,
+          reduces(call.collective) ? call.op : ReduceOp::sum,
           operation.options.factor,
           &operation.group->links(),
           is_message(call.collective) ? Links::message_lane : 0};
