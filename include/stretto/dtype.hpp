@@ -65,6 +65,29 @@ struct STRETTO_API f16 {
   bool operator==(const f16&) const = default;
 };
 
+// The 8-bit formats of the Open Compute Project (OCP OFP8; Micikevicius et al. 2022). Both round to nearest even, and NaN
+// stays NaN; numbers beyond the largest do not saturate. PyTorch's float8_e4m3fn and float8_e5m2 convert the same way.
+
+// 4 bits of exponent, 3 of mantissa; up to 448. It has no infinity: what rounds beyond 448, infinity too, becomes NaN.
+struct STRETTO_API f8e4m3 {
+  std::uint8_t bits = 0;
+
+  f8e4m3() = default;
+  explicit f8e4m3(float value);
+  explicit operator float() const;
+  bool operator==(const f8e4m3&) const = default;
+};
+
+// 5 bits of exponent, 2 of mantissa; up to 57344, and what rounds beyond is infinite. The upper half of an f16.
+struct STRETTO_API f8e5m2 {
+  std::uint8_t bits = 0;
+
+  f8e5m2() = default;
+  explicit f8e5m2(float value);
+  explicit operator float() const;
+  bool operator==(const f8e5m2&) const = default;
+};
+
 template <class T>
 struct dtype_of_t;
 template <>
@@ -82,6 +105,38 @@ struct dtype_of_t<bf16> {
 template <>
 struct dtype_of_t<f16> {
   static constexpr DType value = DType::f16;
+};
+template <>
+struct dtype_of_t<std::int8_t> {
+  static constexpr DType value = DType::i8;
+};
+template <>
+struct dtype_of_t<std::uint8_t> {
+  static constexpr DType value = DType::u8;
+};
+template <>
+struct dtype_of_t<std::int32_t> {
+  static constexpr DType value = DType::i32;
+};
+template <>
+struct dtype_of_t<std::uint32_t> {
+  static constexpr DType value = DType::u32;
+};
+template <>
+struct dtype_of_t<std::int64_t> {
+  static constexpr DType value = DType::i64;
+};
+template <>
+struct dtype_of_t<std::uint64_t> {
+  static constexpr DType value = DType::u64;
+};
+template <>
+struct dtype_of_t<f8e4m3> {
+  static constexpr DType value = DType::f8e4m3;
+};
+template <>
+struct dtype_of_t<f8e5m2> {
+  static constexpr DType value = DType::f8e5m2;
 };
 template <class T>
 inline constexpr DType dtype_of = dtype_of_t<T>::value;

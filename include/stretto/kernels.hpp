@@ -15,26 +15,28 @@ namespace stretto::kernels {
 // The type in which sums over f are kept, and in which gradients of f parameters are stored.
 constexpr DType accumulator(DType f) { return f == DType::f64 ? DType::f64 : DType::f32; }
 
-// ---- element-wise (elementwise.cpp, gelu.cpp, sums.cpp). out may be any of the inputs. What becomes of an element does not
-// depend on where in a buffer it lies.
+// ---- element-wise (reduce.cpp, elementwise.cpp, gelu.cpp, sums.cpp). out may be any of the inputs. What becomes of an
+// element does not depend on where in a buffer it lies.
 
 // The five arithmetic passes of collectives, over count elements of any type at any alignment. Narrow floats (16 and 8 bits)
 // compute in f32 and round once at the end; integers wrap. The min and max of NaN and anything is NaN, like their sum.
+// A dtype or op outside its enumeration throws Error(invalid_argument).
 // out[i] = a[i] op b[i]; avg and premul_sum add, as sum does. Reads 2, writes 1.
 STRETTO_API void reduce(ReduceOp op, DType dtype, const void* a, const void* b, void* out, std::int64_t count);
 // out[i] = (((sources[0][i] op sources[1][i]) op ...) op sources[source_count-1][i]) / divisor. Reads each once, writes 1.
-// out may be any of the sources.
+// out may be any of the sources. Narrow floats are divided before they are rounded; integers wrap first and are divided
+// then.
 STRETTO_API void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out,
                             std::int64_t count, std::int64_t divisor = 1);
-// x[i] /= divisor, in place; integers round towards zero.
+// x[i] /= divisor, in place; integers round towards zero. A divisor is at least 1.
 STRETTO_API void divide(DType dtype, void* x, std::int64_t count, std::int64_t divisor);
-// out[i] = x[i] * factor; integers multiply by the factor rounded to their type.
+// out[i] = x[i] * factor; integers multiply by the factor rounded to their type, which it must fit.
 STRETTO_API void multiply(DType dtype, const void* x, void* out, std::int64_t count, double factor);
-// out[i] = x[i], for any two floating-point types. They must not overlap.
+// out[i] = x[i], for any two floating-point types, rounded to nearest even where the type narrows (f64 to 16 and 8 bits: by
+// way of f32). x and out must not overlap.
 STRETTO_API void convert(DType from, const void* x, DType to, void* out, std::int64_t count);
 
-// out[i] = from[i], rounded to nearest even where the type narrows (f64 to 16 bits: by way of f32). Same number of
-// elements; any two of the four types.
+// The same of tensors with the same number of elements.
 STRETTO_API void convert(const Tensor& from, const Tensor& out);
 STRETTO_API void add(const Tensor& a, const Tensor& b, const Tensor& out);
 STRETTO_API void scale(const Tensor& x, double factor);  // in place

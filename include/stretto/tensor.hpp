@@ -46,7 +46,9 @@ class STRETTO_API Tensor {
     check_type(dtype_of<T>);
     return static_cast<T*>(data_);
   }
-  double at(std::int64_t i) const;  // one element, of whatever type; slow, for tests and reports
+  // One element, of whatever type; slow, for tests and reports. Integers are exact up to 2^53; set rounds to nearest, and
+  // throws Error(invalid_argument) for a value beyond an integer type.
+  double at(std::int64_t i) const;
   void set(std::int64_t i, double value) const;
   void zero() const;
   void copy_from(const Tensor& other) const;  // same type and size

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/fail.hpp"
+#include "core/narrow_floats.hpp"
 
 namespace stretto {
 
@@ -59,33 +60,43 @@ const char* name(ReduceOp op) {
   return "unknown";
 }
 
-f16::f16(float value) {
+namespace {
+template <class T>
+std::uint32_t narrowed(float value) {
+  using Format = FloatFormatBits<T>;
   const auto u = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t sign = (u >> 16) & 0x8000U;
+  const std::uint32_t sign = (u >> Format::sign_shift) & Format::sign;
   const std::uint32_t magnitude = u & 0x7fffffffU;
-  if (magnitude > 0x7f800000U) {  // NaN
-    bits = static_cast<std::uint16_t>(sign | 0x7e00U);
-  } else if (magnitude >= 0x477ff000U) {  // 65520 and above round to infinity
-    bits = static_cast<std::uint16_t>(sign | 0x7c00U);
-  } else if (magnitude < 0x38800000U) {  // below 2^-14: subnormal, in units of 2^-24
-    const float units = std::nearbyint(std::bit_cast<float>(magnitude) * 16777216.0F);
-    bits = static_cast<std::uint16_t>(sign | static_cast<std::uint32_t>(units));
-  } else {
-    const std::uint32_t rounded = magnitude + 0xfffU + ((magnitude >> 13) & 1U);
-    bits = static_cast<std::uint16_t>(sign | ((rounded - 0x38000000U) >> 13));
+  if (magnitude > Format::infinity) return sign | Format::nan;
+  if (magnitude >= Format::first_too_large_bits) return sign | Format::too_large;
+  if (magnitude < Format::first_normal) {
+    return sign | static_cast<std::uint32_t>(std::nearbyint(std::bit_cast<float>(magnitude) / Format::unit));
   }
+  const std::uint32_t odd = (magnitude >> Format::dropped_bits) & 1U;
+  const std::uint32_t rounded = magnitude + (1U << (Format::dropped_bits - 1)) - 1 + odd;
+  return sign | ((rounded - Format::rebias) >> Format::dropped_bits);
 }
 
-f16::operator float() const {
-  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
-  const std::uint32_t exponent = (bits >> 10) & 0x1fU;
-  const std::uint32_t mantissa = bits & 0x3ffU;
-  if (exponent == 0) {
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
-    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
+template <class T>
+float widened(std::uint32_t bits) {
+  using Format = FloatFormatBits<T>;
+  const std::uint32_t sign = (bits & Format::sign) << Format::sign_shift;
+  const std::uint32_t magnitude = bits & (Format::sign - 1);
+  if (magnitude >> Format::mantissa_bits == 0) {  // zero and subnormal
+    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * Format::unit));
   }
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000U | (mantissa << 13));
-  return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  const std::uint32_t number = (magnitude << Format::dropped_bits) + Format::rebias;
+  return std::bit_cast<float>(sign | (magnitude >= Format::first_special ? number | Format::infinity : number));
 }
+}  // namespace
+
+f16::f16(float value) : bits(static_cast<std::uint16_t>(narrowed<f16>(value))) {}
+f16::operator float() const { return widened<f16>(bits); }
+
+f8e4m3::f8e4m3(float value) : bits(static_cast<std::uint8_t>(narrowed<f8e4m3>(value))) {}
+f8e4m3::operator float() const { return widened<f8e4m3>(bits); }
+
+f8e5m2::f8e5m2(float value) : bits(static_cast<std::uint8_t>(narrowed<f8e5m2>(value))) {}
+f8e5m2::operator float() const { return widened<f8e5m2>(bits); }
 
 }  // namespace stretto

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/fail.hpp"
+#include "device/element_types.hpp"
 #include "device/memory.hpp"
 
 namespace stretto {
@@ -18,17 +19,6 @@ std::int64_t elements(const Shape& shape) {
             "A tensor of shape {} has more elements than any memory.", shape);
   }
   return product;
-}
-
-template <class Use>
-void with_element(DType dtype, void* data, std::int64_t i, Use use) {
-  switch (dtype) {
-    case DType::f64: return use(static_cast<double*>(data)[i]);
-    case DType::f32: return use(static_cast<float*>(data)[i]);
-    case DType::bf16: return use(static_cast<bf16*>(data)[i]);
-    case DType::f16: return use(static_cast<f16*>(data)[i]);
-    default: break;
-  }
 }
 
 }  // namespace
@@ -74,8 +64,9 @@ Tensor Tensor::clone() const {
 
 double Tensor::at(std::int64_t i) const {
   double value = 0;
-  with_element(dtype_, data_, i, [&](auto& element) {
-    if constexpr (requires { static_cast<double>(element); }) {
+  with_element_type(dtype_, [&]<class T>(T) {
+    const T element = static_cast<const T*>(data_)[i];
+    if constexpr (std::is_arithmetic_v<T>) {
       value = static_cast<double>(element);
     } else {
       value = static_cast<float>(element);
@@ -85,8 +76,11 @@ double Tensor::at(std::int64_t i) const {
 }
 
 void Tensor::set(std::int64_t i, double value) const {
-  with_element(dtype_, data_, i, [&]<class T>(T& element) {
-    if constexpr (std::is_floating_point_v<T>) {
+  with_element_type(dtype_, [&]<class T>(T) {
+    T& element = static_cast<T*>(data_)[i];
+    if constexpr (std::is_integral_v<T>) {
+      element = to_integer<T>(value);
+    } else if constexpr (std::is_floating_point_v<T>) {
       element = static_cast<T>(value);
     } else {
       element = T(static_cast<float>(value));

@@ -2,28 +2,33 @@
 #include <type_traits>
 
 #include "core/fail.hpp"
+#include "device/element_types.hpp"
 #include "stretto/tensor.hpp"
 
 // What kernels ask of their arguments, and the step from a tensor's element type to code compiled for it.
 namespace stretto::kernels {
 
+// The type in which elements of T are computed: f64, f32 and integers of 32 and 64 bits in their own, narrower floats in
+// f32, narrower integers in 32 bits.
 template <class T>
-using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
+struct AccumulatorOf {
+  using type = std::conditional_t<std::is_arithmetic_v<T>, T, float>;
+};
+template <>
+struct AccumulatorOf<std::int8_t> {
+  using type = std::int32_t;
+};
+template <>
+struct AccumulatorOf<std::uint8_t> {
+  using type = std::uint32_t;
+};
+template <class T>
+using Accumulator = typename AccumulatorOf<T>::type;
 
-// Calls run with a value of the C++ type for any of the four types of which tensors compute.
-template <class Run>
-void with_element_type(DType dtype, Run&& run) {
-  switch (dtype) {
-    case DType::f64: return run(double{});
-    case DType::f32: return run(float{});
-    case DType::bf16: return run(bf16{});
-    case DType::f16: return run(f16{});
-    default: break;
-  }
-  fail(ErrorCode::invalid_argument, "Elements of {} cannot be computed with here; use f64, f32, bf16 or f16.", name(dtype));
-}
+// Whether all kernels compute in a type, not only those of collectives.
+constexpr bool is_compute_type(DType dtype) { return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16; }
 
-// The same for the types that all kernels compute in.
+// Calls run with a value of the C++ type, for these types.
 template <class Run>
 void with_compute_type(DType dtype, Run&& run) {
   switch (dtype) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
+#include "device/cpu/arguments.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/attention.cpp"
@@ -216,7 +217,7 @@ void check(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, co
           "Attention over {} sequences of {} tokens with {} heads of {} elements makes no sense.", batch, sequence, heads,
           head_size);
   const std::int64_t elements = batch * sequence * heads * head_size;
-  require(qkv.dtype() != DType::f16 && out.dtype() == qkv.dtype() && log_sum_exp.dtype() == accumulator(qkv.dtype()),
+  require(is_compute_type(qkv.dtype()) && out.dtype() == qkv.dtype() && log_sum_exp.dtype() == accumulator(qkv.dtype()),
           "Attention of {} cannot write {} and a log-sum-exp of {}.", name(qkv.dtype()), name(out.dtype()),
           name(log_sum_exp.dtype()));
   require(qkv.size() == 3 * elements && out.size() == elements && log_sum_exp.size() == batch * heads * sequence,

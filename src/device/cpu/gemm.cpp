@@ -9,6 +9,7 @@
 
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
+#include "device/cpu/arguments.hpp"
 #include "device/cpu/matmul_primitive.hpp"
 #include "stretto/kernels.hpp"
 
@@ -110,9 +111,9 @@ void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
   require(of_a.columns == of_b.rows && of_a.rows == of_c.rows && of_b.columns == of_c.columns,
           "gemm cannot make c of shape {} from a of shape {} and b of shape {}.", described(c, Transpose::no),
           described(a, transpose_a), described(b, transpose_b));
-  require(
-      a.dtype() == b.dtype() && a.dtype() != DType::f16 && (c.dtype() == a.dtype() || c.dtype() == accumulator(a.dtype())),
-      "gemm cannot multiply {} by {} into {}.", name(a.dtype()), name(b.dtype()), name(c.dtype()));
+  require(a.dtype() == b.dtype() && is_compute_type(a.dtype()) &&
+              (c.dtype() == a.dtype() || c.dtype() == accumulator(a.dtype())),
+          "gemm cannot multiply {} by {} into {}.", name(a.dtype()), name(b.dtype()), name(c.dtype()));
   if (c.size() == 0) return;
   if (of_a.columns == 0) {  // an empty sum
     if (!accumulate) c.zero();

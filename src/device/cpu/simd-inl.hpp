@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "device/cpu/arguments.hpp"
+#include "device/cpu/narrow_floats-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -30,112 +31,103 @@ struct FirstLanes {
   std::size_t count;
 };
 
-// ---- 16-bit types. Rounding is integer arithmetic that repeats the scalar types bit for bit: Highway's own truncates.
+// ---- loads and stores, from and to any address
 
+// Whole vectors go through bytes: Highway's typed loads may assume that a lane is aligned to its size.
 template <class D>
-HWY_INLINE hn::Vec<D> from_bits(D d, const bf16* /*type*/, hn::Vec<hn::Rebind<std::uint32_t, D>> bits) {
-  return hn::BitCast(d, hn::ShiftLeft<16>(bits));
-}
-
-template <class D, class D32 = hn::Rebind<std::uint32_t, D>>
-HWY_INLINE hn::Vec<D32> to_bits(D /*d*/, const bf16* /*type*/, hn::Vec<D> v) {
-  const D32 d32;
-  const auto u = hn::BitCast(d32, v);
-  const auto high = hn::ShiftRight<16>(u);
-  const auto odd = hn::And(high, hn::Set(d32, 1));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(u, hn::Set(d32, 0x7fff)), odd));
-  const auto quiet = hn::Or(high, hn::Set(d32, 0x40));
-  return hn::IfThenElse(hn::RebindMask(d32, hn::IsNaN(v)), quiet, rounded);
+HWY_INLINE hn::Vec<D> load_lanes(D d, const void* from) {
+#if HWY_TARGET == HWY_SCALAR  // whose vectors have no bytes
+  hn::TFromD<D> lane;
+  std::memcpy(&lane, from, sizeof(lane));
+  return hn::Set(d, lane);
+#else
+  return hn::BitCast(d, hn::LoadU(hn::Repartition<std::uint8_t, D>(), static_cast<const std::uint8_t*>(from)));
+#endif
 }
 
 template <class D>
-HWY_INLINE hn::Vec<D> from_bits(D d, const f16* /*type*/, hn::Vec<hn::Rebind<std::uint32_t, D>> bits) {
-  const hn::Rebind<std::uint32_t, D> d32;
-  const hn::Rebind<std::int32_t, D> di32;
-  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(d32, 0x8000)));
-  const auto magnitude = hn::And(bits, hn::Set(d32, 0x7fff));
-  const auto rebias = hn::Set(d32, 112U << 23);
-  const auto normal = hn::Add(hn::ShiftLeft<13>(magnitude), rebias);
-  const auto special = hn::Add(normal, rebias);  // infinity and NaN have the largest exponent of either type
-  const auto subnormal = hn::BitCast(d32, hn::Mul(hn::ConvertTo(d, hn::BitCast(di32, magnitude)), hn::Set(d, 0x1p-24F)));
-  const auto finite = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d32, 0x400)), subnormal, normal);
-  return hn::BitCast(d, hn::Or(sign, hn::IfThenElse(hn::Lt(magnitude, hn::Set(d32, 0x7c00)), finite, special)));
+HWY_INLINE void store_lanes(D d, hn::Vec<D> v, void* to) {
+#if HWY_TARGET == HWY_SCALAR
+  const hn::TFromD<D> lane = hn::GetLane(v);
+  std::memcpy(to, &lane, sizeof(lane));
+  (void)d;
+#else
+  const hn::Repartition<std::uint8_t, D> bytes;
+  hn::StoreU(hn::BitCast(bytes, v), bytes, static_cast<std::uint8_t*>(to));
+  (void)d;
+#endif
 }
 
-template <class D, class D32 = hn::Rebind<std::uint32_t, D>>
-HWY_INLINE hn::Vec<D32> to_bits(D d, const f16* /*type*/, hn::Vec<D> v) {
-  const D32 d32;
-  const auto u = hn::BitCast(d32, v);
-  const auto magnitude = hn::And(u, hn::Set(d32, 0x7fffffff));
-  const auto sign = hn::And(hn::ShiftRight<16>(u), hn::Set(d32, 0x8000));
-  const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(d32, 1));
-  const auto rounded = hn::Add(hn::Add(magnitude, hn::Set(d32, 0xfff)), odd);
-  const auto normal = hn::ShiftRight<13>(hn::Sub(rounded, hn::Set(d32, 112U << 23)));
-  // The unit in the last place of 1/2 is that of subnormal f16: this addition rounds to it.
-  const auto half = hn::Set(d, 0.5F);
-  const auto subnormal = hn::Sub(hn::BitCast(d32, hn::Add(hn::BitCast(d, magnitude), half)), hn::BitCast(d32, half));
-  const auto small = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d32, 0x38800000)), subnormal, normal);
-  const auto infinity = hn::Set(d32, 0x7c00);
-  const auto number = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d32, 0x477ff000)), small, infinity);
-  const auto nan = hn::RebindMask(d32, hn::IsNaN(v));
-  return hn::Or(sign, hn::IfThenElse(nan, hn::Set(d32, 0x7e00), number));
-}
-
-// ---- loads and stores
-
-template <class D, class T>
-HWY_INLINE hn::Vec<D> load(D d, const T* from, AllLanes all = {}) {
-  if constexpr (std::is_same_v<T, hn::TFromD<D>>) {
-    return hn::LoadU(d, from);
-  } else if constexpr (std::is_same_v<double, hn::TFromD<D>>) {
-    return hn::PromoteTo(d, load(hn::Rebind<float, D>(), from, all));
+// Elements of T as lanes of d's type.
+template <class T, class D>
+HWY_INLINE hn::Vec<D> load_as(D d, const void* from, AllLanes all = {}) {
+  using Lane = hn::TFromD<D>;
+  if constexpr (std::is_same_v<T, Lane>) {
+    return load_lanes(d, from);
+  } else if constexpr (std::is_same_v<double, Lane>) {
+    return hn::PromoteTo(d, load_as<T>(hn::Rebind<float, D>(), from, all));
+  } else if constexpr (std::is_integral_v<T>) {
+    return hn::PromoteTo(d, load_lanes(hn::Rebind<T, D>(), from));
   } else {
-    static_assert(sizeof(T) == 2, "what is loaded fits into the vector's type");
-    const hn::Rebind<std::uint16_t, D> d16;
-    const hn::Rebind<std::uint32_t, D> d32;
-    return from_bits(d, from, hn::PromoteTo(d32, hn::LoadU(d16, &from->bits)));
+    const hn::Rebind<Bits<T>, D> narrow;
+    return from_bits(d, Type<T>{}, hn::PromoteTo(hn::Rebind<std::uint32_t, D>(), load_lanes(narrow, from)));
   }
 }
 
-template <class D, class T>
-HWY_INLINE void store(D d, hn::Vec<D> v, T* to, AllLanes all = {}) {
-  if constexpr (std::is_same_v<T, hn::TFromD<D>>) {
-    hn::StoreU(v, d, to);
-  } else if constexpr (std::is_same_v<double, hn::TFromD<D>>) {
+// Floats round, integers wrap.
+template <class T, class D>
+HWY_INLINE void store_as(D d, hn::Vec<D> v, void* to, AllLanes all = {}) {
+  using Lane = hn::TFromD<D>;
+  if constexpr (std::is_same_v<T, Lane>) {
+    store_lanes(d, v, to);
+  } else if constexpr (std::is_same_v<double, Lane>) {
     const hn::Rebind<float, D> narrow;
 #if HWY_TARGET == HWY_SCALAR  // whose DemoteTo makes infinity finite
-    store(narrow, hn::Set(narrow, static_cast<float>(hn::GetLane(v))), to, all);
+    store_as<T>(narrow, hn::Set(narrow, static_cast<float>(hn::GetLane(v))), to, all);
 #else
-    store(narrow, hn::DemoteTo(narrow, v), to, all);
+    store_as<T>(narrow, hn::DemoteTo(narrow, v), to, all);
 #endif
   } else {
-    static_assert(sizeof(T) == 2, "what is stored is no wider than the vector's type");
-    const hn::Rebind<std::uint16_t, D> d16;
-    hn::StoreU(hn::TruncateTo(d16, to_bits(d, to, v)), d16, &to->bits);
+    const hn::Rebind<Bits<T>, D> narrow;
+    if constexpr (std::is_integral_v<T>) {
+      store_lanes(narrow, hn::TruncateTo(narrow, hn::BitCast(hn::Rebind<std::uint32_t, D>(), v)), to);
+    } else {
+      store_lanes(narrow, hn::TruncateTo(narrow, to_bits(d, Type<T>{}, v)), to);
+    }
   }
 }
 
 // The end of an array takes the same instructions as its middle, on a padded copy: what becomes of an element must not
 // depend on where a buffer was cut. The lanes that hold no element are zero.
-template <class D, class T>
-HWY_INLINE hn::Vec<D> load(D d, const T* from, FirstLanes first) {
+template <class T, class D>
+HWY_INLINE hn::Vec<D> load_as(D d, const void* from, FirstLanes first) {
   T padded[hn::MaxLanes(d)] = {};
   std::memcpy(padded, from, first.count * sizeof(T));
-  return load(d, padded);
+  return load_as<T>(d, padded);
 }
 
-template <class D, class T>
-HWY_INLINE void store(D d, hn::Vec<D> v, T* to, FirstLanes first) {
+template <class T, class D>
+HWY_INLINE void store_as(D d, hn::Vec<D> v, void* to, FirstLanes first) {
   T padded[hn::MaxLanes(d)];
-  store(d, v, padded);
+  store_as<T>(d, v, padded);
   std::memcpy(to, padded, first.count * sizeof(T));
+}
+
+// The same where a pointer says the type.
+template <class D, class T, class Which = AllLanes>
+HWY_INLINE hn::Vec<D> load(D d, const T* from, Which which = {}) {
+  return load_as<T>(d, from, which);
+}
+template <class D, class T, class Which = AllLanes>
+HWY_INLINE void store(D d, hn::Vec<D> v, T* to, Which which = {}) {
+  store_as<T>(d, v, to, which);
 }
 
 // v as it will be when it was stored as T and loaded again.
 template <class T, class D>
 HWY_INLINE hn::Vec<D> rounded_to(D d, hn::Vec<D> v) {
   if constexpr (sizeof(T) == 2) {
-    return from_bits(d, static_cast<const T*>(nullptr), to_bits(d, static_cast<const T*>(nullptr), v));
+    return from_bits(d, Type<T>{}, to_bits(d, Type<T>{}, v));
   } else {
     return v;
   }
@@ -185,11 +177,19 @@ HWY_INLINE hn::TFromD<D> sum_over(D d, std::int64_t count, Term term) {
 // A NaN on either side wins; of equal zeros the first does, whatever their signs.
 template <class V>
 HWY_INLINE V maximum(V a, V b) {
-  return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(b)), b, a);
+  if constexpr (hwy::IsFloat<hn::TFromV<V>>()) {
+    return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(b)), b, a);
+  } else {
+    return hn::Max(a, b);
+  }
 }
 template <class V>
 HWY_INLINE V minimum(V a, V b) {
-  return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::IsNaN(b)), b, a);
+  if constexpr (hwy::IsFloat<hn::TFromV<V>>()) {
+    return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::IsNaN(b)), b, a);
+  } else {
+    return hn::Min(a, b);
+  }
 }
 
 // The largest of count elements, -infinity of none.

@@ -1,0 +1,85 @@
+// Narrow floats as vectors of f32: the scalar types' arithmetic, bit for bit. (Highway's own conversions truncate on some
+// instruction sets.) from_bits and to_bits take the elements' bits as lanes of 32 bits.
+#if defined(STRETTO_DEVICE_CPU_NARROW_FLOATS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef STRETTO_DEVICE_CPU_NARROW_FLOATS_INL_HPP
+#undef STRETTO_DEVICE_CPU_NARROW_FLOATS_INL_HPP
+#else
+#define STRETTO_DEVICE_CPU_NARROW_FLOATS_INL_HPP
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "core/narrow_floats.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace stretto::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class T>
+struct Type {};
+// The unsigned integer as wide as an element of 8 or 16 bits.
+template <class T>
+using Bits = std::conditional_t<sizeof(T) == 1, std::uint8_t, std::uint16_t>;
+
+template <class D>
+HWY_INLINE hn::Vec<D> from_bits(D d, Type<bf16> /*type*/, hn::Vec<hn::Rebind<std::uint32_t, D>> bits) {
+  return hn::BitCast(d, hn::ShiftLeft<16>(bits));
+}
+
+template <class D, class D32 = hn::Rebind<std::uint32_t, D>>
+HWY_INLINE hn::Vec<D32> to_bits(D /*d*/, Type<bf16> /*type*/, hn::Vec<D> v) {
+  const D32 d32;
+  const auto u = hn::BitCast(d32, v);
+  const auto high = hn::ShiftRight<16>(u);
+  const auto odd = hn::And(high, hn::Set(d32, 1));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(u, hn::Set(d32, 0x7fff)), odd));
+  const auto quiet = hn::Or(high, hn::Set(d32, 0x40));
+  return hn::IfThenElse(hn::RebindMask(d32, hn::IsNaN(v)), quiet, rounded);
+}
+
+template <class D, class T>
+HWY_INLINE hn::Vec<D> from_bits(D d, Type<T> /*type*/, hn::Vec<hn::Rebind<std::uint32_t, D>> bits) {
+  using Format = FloatFormatBits<T>;
+  const hn::Rebind<std::uint32_t, D> d32;
+  const hn::Rebind<std::int32_t, D> di32;
+  const auto sign = hn::ShiftLeft<Format::sign_shift>(hn::And(bits, hn::Set(d32, Format::sign)));
+  const auto magnitude = hn::And(bits, hn::Set(d32, Format::sign - 1));
+  const auto normal = hn::Add(hn::ShiftLeft<Format::dropped_bits>(magnitude), hn::Set(d32, Format::rebias));
+  const auto special = hn::Or(normal, hn::Set(d32, Format::infinity));
+  const auto units = hn::ConvertTo(d, hn::BitCast(di32, magnitude));
+  const auto subnormal = hn::BitCast(d32, hn::Mul(units, hn::Set(d, Format::unit)));
+  const auto is_subnormal = hn::Lt(magnitude, hn::Set(d32, 1U << Format::mantissa_bits));
+  const auto is_number = hn::Lt(magnitude, hn::Set(d32, Format::first_special));
+  const auto number = hn::IfThenElse(is_subnormal, subnormal, normal);
+  return hn::BitCast(d, hn::Or(sign, hn::IfThenElse(is_number, number, special)));
+}
+
+template <class D, class T, class D32 = hn::Rebind<std::uint32_t, D>>
+HWY_INLINE hn::Vec<D32> to_bits(D d, Type<T> /*type*/, hn::Vec<D> v) {
+  using Format = FloatFormatBits<T>;
+  const D32 d32;
+  const auto u = hn::BitCast(d32, v);
+  const auto magnitude = hn::And(u, hn::Set(d32, 0x7fffffff));
+  const auto sign = hn::And(hn::ShiftRight<Format::sign_shift>(u), hn::Set(d32, Format::sign));
+  const auto odd = hn::And(hn::ShiftRight<Format::dropped_bits>(magnitude), hn::Set(d32, 1));
+  const auto half = hn::Set(d32, (1U << (Format::dropped_bits - 1)) - 1);
+  const auto rounded = hn::Add(hn::Add(magnitude, half), odd);
+  const auto normal = hn::ShiftRight<Format::dropped_bits>(hn::Sub(rounded, hn::Set(d32, Format::rebias)));
+  // The unit in the last place of this number is that of subnormal numbers: this addition rounds to it.
+  const auto rounder = hn::Set(d, Format::rounder);
+  const auto units = hn::BitCast(d32, hn::Add(hn::BitCast(d, magnitude), rounder));
+  const auto subnormal = hn::Sub(units, hn::BitCast(d32, rounder));
+  const auto small = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d32, Format::first_normal)), subnormal, normal);
+  const auto fits = hn::Lt(magnitude, hn::Set(d32, Format::first_too_large_bits));
+  const auto number = hn::IfThenElse(fits, small, hn::Set(d32, Format::too_large));
+  const auto nan = hn::RebindMask(d32, hn::IsNaN(v));
+  return hn::Or(sign, hn::IfThenElse(nan, hn::Set(d32, Format::nan), number));
+}
+
+}  // namespace stretto::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

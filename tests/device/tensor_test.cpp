@@ -1,0 +1,40 @@
+#include "stretto/tensor.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "stretto/error.hpp"
+
+namespace stretto {
+namespace {
+
+TEST(Tensor, HoldsElementsOfEveryType) {
+  for (int number = 0; number < 12; ++number) {
+    const auto dtype = static_cast<DType>(number);
+    SCOPED_TRACE(name(dtype));
+    const Tensor tensor = Tensor::zeros({3}, dtype);
+    EXPECT_EQ(tensor.bytes(), 3 * size_of(dtype));
+    tensor.set(1, 12);
+    EXPECT_EQ(tensor.at(0), 0);
+    EXPECT_EQ(tensor.at(1), 12);
+    EXPECT_EQ(tensor.at(2), 0);
+  }
+}
+
+TEST(Tensor, RoundsToIntegersAndRefusesThoseBeyond) {
+  const Tensor small({1}, DType::i8);
+  small.set(0, -127.6);
+  EXPECT_EQ(small.at(0), -128);
+  for (const double beyond : {128.0, -129.0, std::nan("")}) EXPECT_THROW(small.set(0, beyond), Error);
+  EXPECT_THROW(Tensor({1}, DType::u32).set(0, -1), Error);
+  const Tensor large({1}, DType::u64);
+  large.set(0, 0x1.8p63);
+  EXPECT_EQ(*large.data<std::uint64_t>(), std::uint64_t{3} << 62);
+  EXPECT_THROW(large.set(0, 0x1p64), Error);
+  EXPECT_THROW(Tensor({1}, DType::i64).set(0, 0x1p63), Error);
+}
+
+}  // namespace
+}  // namespace stretto
