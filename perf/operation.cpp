@@ -1,54 +1,57 @@
 #include "operation.hpp"
 
-#include "fail.hpp"
 #include "values.hpp"
 
 namespace perf {
+namespace {
 
 using stretto::Collective;
+
+stretto::Call call_of(const Case& what, int rank, const void* input, void* output) {
+  stretto::Call call;
+  call.collective = what.test->collective;
+  call.input = input;
+  call.output = output;
+  call.count = what.count;
+  call.dtype = what.dtype;
+  call.op = what.op;
+  call.root = what.root;
+  if (!what.test->uneven) return call;
+  call.count = 0;
+  if (call.collective != Collective::all_to_all) {
+    call.counts = what.counts;
+    return call;
+  }
+  for (int peer = 0; peer < what.ranks; ++peer) {
+    call.counts.push_back(what.sent(rank, peer));
+    call.receive_counts.push_back(what.sent(peer, rank));
+  }
+  return call;
+}
+
+}  // namespace
 
 void perform(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const void* input,
              void* output) {
   const stretto::Stream stream = stretto::Stream::inline_();
   const stretto::OperationOptions options{method, "", Values::factor(world.rank())};
-  const int next = (world.rank() + 1) % world.size();
-  const int previous = (world.rank() + world.size() - 1) % world.size();
-  switch (what.test->collective) {
-    case Collective::all_reduce: world.all_reduce(input, output, what.count, what.dtype, what.op, stream, options); return;
-    case Collective::reduce_scatter:
-      if (what.test->uneven) break;
-      world.reduce_scatter(input, output, what.count, what.dtype, what.op, stream, options);
-      return;
-    case Collective::all_gather:
-      if (what.test->uneven) break;
-      world.all_gather(input, output, what.count, what.dtype, stream, options);
-      return;
-    case Collective::broadcast: world.broadcast(input, output, what.count, what.dtype, what.root, stream, options); return;
-    case Collective::reduce:
-      world.reduce(input, output, what.count, what.dtype, what.op, what.root, stream, options);
-      return;
-    case Collective::barrier: world.barrier(stream); return;
-    case Collective::send:
-      if (world.rank() == 0) {
-        world.send(input, what.count, what.dtype, next, stream, options);
-        world.recv(output, what.count, what.dtype, previous, stream, options);
-      } else {
-        world.recv(output, what.count, what.dtype, previous, stream, options);
-        world.send(input, what.count, what.dtype, next, stream, options);
-      }
-      return;
-    default: break;
+  if (what.test->collective == Collective::barrier) {
+    world.barrier(stream);
+  } else if (is_ring_exchange(*what.test)) {
+    const int next = (world.rank() + 1) % world.size();
+    const int previous = (world.rank() + world.size() - 1) % world.size();
+    world.send_recv(input, what.count, next, output, what.count, previous, what.dtype, stream, options);
+  } else {
+    world.start(call_of(what, world.rank(), input, output), stream, options);
   }
-  fail(stretto::ErrorCode::invalid_argument, "{} is not there yet.", what.test->name);
 }
 
-std::string method_of(const stretto::Communicator& world, const Case& what, const stretto::Method& /*method*/,
-                      const void* /*input*/, void* /*output*/) {
-  const auto records = world.ledger().records();
-  for (auto record = records.rbegin(); record != records.rend(); ++record) {
-    if (record->collective == what.test->collective) return name(record->algorithm);
+std::string method_of(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const void* input,
+                      void* output) {
+  if (is_ring_exchange(*what.test) || what.test->collective == Collective::barrier) {
+    return name(algorithms_for(what.test->collective).front());
   }
-  return "";
+  return to_string(world.prepare(call_of(what, world.rank(), input, output), {.method = method}).method());
 }
 
 }  // namespace perf

@@ -48,8 +48,9 @@ std::string safetensors_type(DType dtype) {
     case DType::f32: return "F32";
     case DType::bf16: return "BF16";
     case DType::f16: return "F16";
+    default: break;
   }
-  return "";
+  fail(ErrorCode::invalid_argument, "Tensors of {} are not saved; use f64, f32, bf16 or f16.", name(dtype));
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<TensorEntry>& entries,
