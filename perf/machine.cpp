@@ -16,15 +16,6 @@ namespace perf {
 
 namespace {
 
-std::string cpu_model() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t colon = line.find(": ");
-    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown processor";
-}
-
 std::string now() {
   const std::time_t time = std::time(nullptr);
   std::tm utc{};
@@ -42,9 +33,18 @@ std::string host_name() {
 
 }  // namespace
 
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown processor";
+}
+
 Machine this_machine(const stretto::Communicator& world) {
   Machine machine;
-  machine.cpu = cpu_model();
+  machine.cpu = processor_name();
   machine.date = now();
   machine.version = stretto::build_version();
   machine.transport = stretto::setting("STRETTO_TRANSPORT");

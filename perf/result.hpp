@@ -37,6 +37,7 @@ struct Machine {
   std::vector<std::string> settings;  // NAME=value, of those that differ from their default
   std::vector<std::string> peers;     // with their versions
 };
+std::string processor_name();
 // All ranks call it; complete at rank 0.
 Machine this_machine(const stretto::Communicator& world);
 

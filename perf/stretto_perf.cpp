@@ -1,7 +1,9 @@
 // stretto-perf: times collectives and checks what they give; nccl-tests' options and table.
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
+#include "calibrate.hpp"
 #include "fail.hpp"
 #include "run.hpp"
 #include "stretto/launch.hpp"
@@ -48,6 +50,9 @@ int start(const Options& options, [[maybe_unused]] char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    const std::string verb = argc > 1 ? argv[1] : "";
+    if (verb == "calibrate") return perf::calibrate(argc - 1, argv + 1);
+    if (verb == "selection") return perf::check_selection(argc - 1, argv + 1);
     const auto options = perf::parse_command_line(argc, argv);
     return options ? perf::start(*options, argv) : 0;
   } catch (const std::exception& error) {

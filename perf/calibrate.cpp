@@ -1,0 +1,178 @@
+#include "calibrate.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "fail.hpp"
+#include "fit.hpp"
+#include "method_times.hpp"
+#include "result.hpp"
+#include "stretto/launch.hpp"
+
+namespace perf {
+
+using stretto::Communicator;
+using stretto::Method;
+
+namespace {
+
+struct Arguments {
+  std::vector<int> ranks = {2, 3, 4, 8};
+  std::vector<std::string> routes = {"shm"};
+  std::vector<std::string> collectives;
+  std::int64_t most_bytes = 16 << 20;
+  int factor = 8;
+  std::string file;
+  double tolerance = 0.1;
+};
+
+Arguments parse(const char* what, int argc, char** argv, bool writes) {
+  Arguments arguments;
+  CLI::App app(what);
+  app.add_option("--nproc", arguments.ranks, "Numbers of ranks, as threads of this process")->delimiter(',');
+  app.add_option("--routes", arguments.routes, "shm, ucx or shm,ucx")->delimiter(',')->check(CLI::IsMember({"shm", "ucx"}));
+  app.add_option("--collectives", arguments.collectives, "Only these")->delimiter(',');
+  app.add_option("-e,--maxbytes", arguments.most_bytes, "Largest vector")->transform(CLI::AsSizeValue(false));
+  app.add_option("-f,--stepfactor", arguments.factor, "From one size to the next")->check(CLI::Range(2, 1024));
+  app.add_option(writes ? "--write" : "--json", arguments.file, writes ? "The tuning file" : "File for the figures");
+  if (!writes) app.add_option("--tolerance", arguments.tolerance, "How much slower than the fastest a choice may be");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    std::exit(0);
+  } catch (const CLI::ParseError& error) {
+    fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the options.", error.what());
+  }
+  for (const int ranks : arguments.ranks) require(ranks >= 2, "{} ranks do not communicate; give 2 or more.", ranks);
+  return arguments;
+}
+
+std::vector<stretto::Collective> collectives_of(const Arguments& arguments) {
+  if (arguments.collectives.empty()) return chosen_collectives();
+  std::vector<stretto::Collective> list;
+  for (const std::string& name : arguments.collectives) list.push_back(stretto::collective_from_name(name));
+  return list;
+}
+
+std::vector<SizeTimes> measure_all(const Arguments& arguments, const std::string& route, int ranks) {
+  setenv("STRETTO_TRANSPORT", route.c_str(), 1);
+  std::vector<SizeTimes> all;
+  stretto::run_threads(ranks, [&](const Communicator& world) {
+    for (const stretto::Collective collective : collectives_of(arguments)) {
+      const std::vector<SizeTimes> times = time_methods(world, collective, arguments.most_bytes, arguments.factor);
+      if (world.rank() != 0) continue;
+      all.insert(all.end(), times.begin(), times.end());
+      std::fprintf(stderr, "# %s, %d ranks: %s\n", route.c_str(), ranks, name(collective));
+    }
+  });
+  return all;
+}
+
+// Every measurement is one equation: cost formula . (alpha, overhead, beta, gamma) = seconds, relative to the seconds.
+stretto::LinkCost fitted(const std::vector<SizeTimes>& all) {
+  std::vector<std::array<double, 4>> rows;
+  std::vector<double> lane_gains;
+  for (const SizeTimes& times : all) {
+    stretto::PlanRequest request = times.request;
+    for (const MethodTime& time : times.methods) {
+      request.method = time.method;
+      if (time.method.lanes > 1) {
+        Method one = time.method;
+        one.lanes = 1;
+        if (times.bytes >= (1 << 20)) lane_gains.push_back(times.of(one) / time.seconds - 1);
+        continue;
+      }
+      const stretto::Cost cost = cost_of(request);
+      constexpr double width = sizeof(float);
+      rows.push_back({cost.rounds / time.seconds, cost.messages / time.seconds, cost.sent * width / time.seconds,
+                      cost.work * width / time.seconds});
+    }
+  }
+  const std::array<double, 4> x = fit_not_negative(rows);
+  std::sort(lane_gains.begin(), lane_gains.end());
+  const double lane_gain = lane_gains.empty() ? 0 : std::max(0.0, lane_gains[lane_gains.size() / 2]);
+  return {x[0], x[1], x[2], x[3], lane_gain};
+}
+
+double three_digits(double value) {
+  if (value <= 0) return 0;
+  const double unit = std::pow(10.0, std::floor(std::log10(value)) - 2);
+  return std::round(value / unit) * unit;
+}
+
+nlohmann::ordered_json route_json(const std::string& route, double ranks_per_core, const stretto::LinkCost& cost) {
+  constexpr double fastest = 1e-13;  // seconds a byte: what was too fast to be seen costs next to nothing
+  return {{"route", route},
+          {"ranks_per_core", three_digits(ranks_per_core)},
+          {"alpha_us", three_digits(cost.alpha * 1e6)},
+          {"overhead_us", three_digits(cost.overhead * 1e6)},
+          {"bandwidth_gbs", three_digits(1e-9 / std::max(cost.beta, fastest))},
+          {"local_gbs", three_digits(1e-9 / std::max(cost.gamma, fastest))},
+          {"lane_gain", three_digits(cost.lane_gain)}};
+}
+
+}  // namespace
+
+int calibrate(int argc, char** argv) {
+  const Arguments arguments = parse("Measures this machine and writes a tuning file", argc, argv, true);
+  require(!arguments.file.empty(), "calibrate needs --write FILE: where the tuning goes.");
+  nlohmann::ordered_json json;
+  json["machine"] = processor_name();
+  json["routes"] = nlohmann::json::array();
+  const double cores = std::max(1U, std::thread::hardware_concurrency());
+  for (const std::string& route : arguments.routes) {
+    for (const int ranks : arguments.ranks) {
+      json["routes"].push_back(route_json(route, ranks / cores, fitted(measure_all(arguments, route, ranks))));
+      std::fprintf(stderr, "%s\n", json["routes"].back().dump().c_str());
+    }
+  }
+  json["table"] = "";
+  std::ofstream file(arguments.file);
+  file << json.dump(1) << "\n";
+  file.close();
+  if (!file) fail(stretto::ErrorCode::io, "Cannot write {}.", arguments.file);
+  return 0;
+}
+
+int check_selection(int argc, char** argv) {
+  const Arguments arguments = parse("Compares the library's choices with every fixed method", argc, argv, false);
+  double worst = 1;
+  nlohmann::json rows = nlohmann::json::array();
+  std::printf("%-15s %5s %10s  %-28s %10s  %-28s %10s  %6s\n", "collective", "ranks", "bytes", "chosen", "us", "fastest",
+              "us", "ratio");
+  for (const std::string& route : arguments.routes) {
+    for (const int ranks : arguments.ranks) {
+      for (const SizeTimes& times : measure_all(arguments, route, ranks)) {
+        const MethodTime& fastest = times.fastest();
+        const double chosen = times.of(times.chosen);
+        const double ratio = chosen / fastest.seconds;
+        worst = std::max(worst, ratio);
+        std::printf("%-15s %5d %10lld  %-28s %10.2f  %-28s %10.2f  %6.2f%s\n", name(times.collective), ranks,
+                    static_cast<long long>(times.bytes), to_string(times.chosen).c_str(), chosen * 1e6,
+                    to_string(fastest.method).c_str(), fastest.seconds * 1e6, ratio,
+                    ratio > 1 + arguments.tolerance ? "  <" : "");
+        nlohmann::json methods;
+        for (const MethodTime& time : times.methods) methods[to_string(time.method)] = time.seconds * 1e6;
+        rows.push_back({{"route", route},
+                        {"collective", name(times.collective)},
+                        {"ranks", ranks},
+                        {"bytes", times.bytes},
+                        {"chosen", to_string(times.chosen)},
+                        {"us", methods}});
+      }
+    }
+  }
+  std::printf("The worst choice takes %.2f times as long as the fastest method.\n", worst);
+  if (!arguments.file.empty()) std::ofstream(arguments.file) << rows.dump(1) << "\n";
+  return worst > 1 + arguments.tolerance ? 1 : 0;
+}
+
+}  // namespace perf

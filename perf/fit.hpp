@@ -1,0 +1,10 @@
+#pragma once
+#include <array>
+#include <vector>
+
+namespace perf {
+
+// The x >= 0 with the least sum of squares of row . x - 1: relative errors, where each row was divided by what was measured.
+std::array<double, 4> fit_not_negative(const std::vector<std::array<double, 4>>& rows);
+
+}  // namespace perf

@@ -1,0 +1,105 @@
+#include "method_times.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "buffers.hpp"
+#include "fail.hpp"
+#include "measure.hpp"
+#include "operation.hpp"
+#include "values.hpp"
+
+namespace perf {
+
+using stretto::Algorithm;
+using stretto::Collective;
+using stretto::Communicator;
+using stretto::DType;
+using stretto::Method;
+
+namespace {
+
+std::vector<Method> fixed_methods(Collective collective) {
+  std::vector<Method> methods;
+  for (const Algorithm algorithm : algorithms_for(collective)) {
+    if (needs_nodes(algorithm) || algorithm == Algorithm::bidirectional_ring) continue;
+    Method method(algorithm);
+    if (takes_pieces(algorithm)) {
+      for (method.pieces = 4; method.pieces <= 64; method.pieces *= 4) methods.push_back(method);
+      continue;
+    }
+    methods.push_back(method);
+    if (!takes_lanes(algorithm)) continue;
+    method.lanes = 2;
+    methods.push_back(method);
+  }
+  return methods;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// About as long at every size: small operations many times.
+int iterations_for(std::int64_t bytes) {
+  return static_cast<int>(std::clamp<std::int64_t>((4 << 20) / (bytes + 1), 3, 300));
+}
+
+}  // namespace
+
+double SizeTimes::of(const Method& method) const {
+  for (const MethodTime& time : methods) {
+    if (time.method == method) return time.seconds;
+  }
+  fail(stretto::ErrorCode::internal, "{} was not timed.", to_string(method));
+}
+
+const MethodTime& SizeTimes::fastest() const {
+  return *std::min_element(methods.begin(), methods.end(),
+                           [](const MethodTime& a, const MethodTime& b) { return a.seconds < b.seconds; });
+}
+
+const std::vector<Collective>& chosen_collectives() {
+  static const std::vector<Collective> list{Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
+                                            Collective::all_to_all, Collective::broadcast,      Collective::reduce,
+                                            Collective::gather,     Collective::scatter};
+  return list;
+}
+
+std::vector<SizeTimes> time_methods(const Communicator& world, Collective collective, std::int64_t most_bytes, int factor) {
+  constexpr int repetitions = 7;
+  std::vector<SizeTimes> result;
+  std::int64_t last = 0;
+  for (std::int64_t wanted = 8; wanted <= most_bytes; wanted *= factor) {
+    const Test& test = test_from_name(name(collective));
+    const Case what = Case::of_bytes(test, world.size(), 0, DType::f32, stretto::ReduceOp::sum, wanted);
+    if (what.count == 0 || what.bytes() == last) continue;
+    last = what.bytes();
+    const Buffers buffers(what, world.rank(), false, 1);
+    buffers.fill(Values(what, 1));
+
+    SizeTimes times;
+    times.collective = collective;
+    times.ranks = world.size();
+    times.bytes = what.bytes();
+    times.request = {collective, Algorithm::automatic, 0, world.size(), what.count};
+    times.chosen =
+        stretto::method_from_text(method_of(world, what, Algorithm::automatic, buffers.input(0), buffers.output(0)));
+    std::vector<Method> methods = fixed_methods(collective);
+    if (std::find(methods.begin(), methods.end(), times.chosen) == methods.end()) methods.push_back(times.chosen);
+    std::vector<std::vector<double>> seconds(methods.size());
+    for (int repetition = 0; repetition < repetitions; ++repetition) {
+      for (std::size_t m = 0; m < methods.size(); ++m) {
+        const auto action = [&](int) { perform(world, what, methods[m], buffers.input(0), buffers.output(0)); };
+        const Timing mine = measure(world, {1, iterations_for(what.bytes()), 1}, action);
+        seconds[m].push_back(over_ranks(world, mine, Over::mean).mean);
+      }
+    }
+    for (std::size_t m = 0; m < methods.size(); ++m) times.methods.push_back({methods[m], median(seconds[m])});
+    result.push_back(std::move(times));
+  }
+  return result;
+}
+
+}  // namespace perf
