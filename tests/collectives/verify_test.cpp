@@ -89,6 +89,11 @@ using Mutation = std::function<bool(Plan&, Lane&, std::size_t step)>;  // false:
 bool talks(const Step& step) { return step.kind != StepKind::copy && step.kind != StepKind::reduce; }
 bool adds(const Step& step) { return step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce; }
 
+// What it copies may lie there already.
+bool stays_in_scratch(const Step& step) {
+  return step.kind == StepKind::copy && step.source.buffer == Buffer::scratch && step.destination.buffer == Buffer::scratch;
+}
+
 struct NamedMutation {
   const char* name;
   Mutation apply;
@@ -98,6 +103,7 @@ const std::vector<NamedMutation>& mutations() {
   static const std::vector<NamedMutation> list = {
       {"step_dropped",
        [](Plan&, Lane& lane, std::size_t i) {
+         if (stays_in_scratch(lane.steps[i])) return false;
          lane.steps.erase(lane.steps.begin() + static_cast<std::ptrdiff_t>(i));
          for (std::size_t& end : lane.round_ends) end -= end > i ? 1 : 0;
          return true;
@@ -152,6 +158,7 @@ const std::vector<NamedMutation>& mutations() {
       {"count_shortened",
        [](Plan&, Lane& lane, std::size_t i) {
          Step& step = lane.steps[i];
+         if (stays_in_scratch(step)) return false;
          step.source.count -= step.kind != StepKind::recv ? 1 : 0;
          step.destination.count -= step.kind != StepKind::send ? 1 : 0;
          return true;
