@@ -42,6 +42,36 @@ std::vector<Method> methods_of(Algorithm algorithm) {
   return methods;
 }
 
+std::vector<int> node_sizes(int size) {
+  std::vector<int> divisors;
+  for (int ranks = 1; ranks <= size; ++ranks) {
+    if (size % ranks == 0) divisors.push_back(ranks);
+  }
+  if (size <= most_ranks_with_every_case) return divisors;
+  return {*(std::upper_bound(divisors.begin(), divisors.end(), 8) - 1)};
+}
+
+std::vector<std::int64_t> counts_of(const PlanRequest& request) {
+  const std::int64_t size = request.size;
+  if (request.collective == Collective::barrier) return {1};
+  if (size <= most_ranks_with_every_case) {
+    if (counts_shares(request.collective)) return {0, 1, 3};
+    return size <= 2 ? std::vector<std::int64_t>{0, 1, 2 * size, 2 * size + 1}
+                     : std::vector<std::int64_t>{0, 1, size - 1, 2 * size, 2 * size + 1};
+  }
+  // An all-reduce of nearly an element a rank, unless every rank needs every vector.
+  if (request.collective != Collective::all_reduce || request.method.algorithm == Algorithm::one_shot) return {1};
+  return {1, size - 1};
+}
+
+// Two generators send blocks of one size on through other ranks, and refuse uneven shares.
+bool takes_uneven(Collective collective, Algorithm algorithm) {
+  if (algorithm == Algorithm::two_level || (collective == Collective::all_to_all && algorithm == Algorithm::bruck)) {
+    return false;
+  }
+  return counts_shares(collective);
+}
+
 // What a method runs on: the request of a case with everything but root and counts.
 std::vector<PlanRequest> settings_of(Collective collective, Algorithm algorithm, int size) {
   PlanRequest request{.collective = collective, .method = algorithm, .size = size};
@@ -54,10 +84,10 @@ std::vector<PlanRequest> settings_of(Collective collective, Algorithm algorithm,
     return settings;
   }
   const std::vector<Method> methods = two_level_methods(collective);
-  for (request.ranks_per_node = 1; request.ranks_per_node <= size; ++request.ranks_per_node) {
-    if (size % request.ranks_per_node != 0) continue;
+  for (const int ranks : node_sizes(size)) {
     // Few at each size, all of them over the sizes.
     request.method = methods[(size + settings.size()) % methods.size()];
+    request.ranks_per_node = ranks;
     settings.push_back(request);
   }
   return settings;
@@ -100,24 +130,18 @@ std::string to_string(const ProofCase& which) {
 }
 
 std::vector<ProofCase> proof_cases(Collective collective, Algorithm algorithm, int size) {
-  std::vector<std::int64_t> counts{0, 1, 3};
-  if (collective == Collective::barrier) {
-    counts = {1};
-  } else if (!counts_shares(collective)) {
-    counts = {0, 1, size - 1, 2L * size, 2L * size + 1};
-  }
-  std::sort(counts.begin(), counts.end());
-  counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
-
   std::vector<ProofCase> cases;
   for (PlanRequest request : settings_of(collective, algorithm, size)) {
-    for (request.root = 0; request.root < (has_root(collective) ? size : 1); ++request.root) {
-      for (const std::int64_t count : counts) {
+    const bool every_root = has_root(collective) && size <= most_ranks_with_every_case;
+    const int first = has_root(collective) && !every_root ? size / 3 : 0;
+    const int last = every_root ? size - 1 : first;
+    for (request.root = first; request.root <= last; ++request.root) {
+      for (const std::int64_t count : counts_of(request)) {
         request.count = count;
         cases.push_back({request, false});
       }
-      request.count = 2;
-      if (counts_shares(collective)) cases.push_back({request, true});
+      request.count = 1;
+      if (takes_uneven(collective, algorithm)) cases.push_back({request, true});
     }
   }
   return cases;

@@ -49,24 +49,37 @@ std::vector<PlanRequest> even_requests(const Case& which, int size) {
   return requests;
 }
 
+// How far off a formula may be that says of itself that it is approximate.
+double tolerance(const PlanRequest& request) {
+  const Method& method = request.method;
+  if (method.algorithm == Algorithm::double_binary_tree) return 0.15;
+  if (request.collective == Collective::broadcast && method.algorithm == Algorithm::chain &&
+      method.pieces > request.size - 2) {
+    return 1e-3;
+  }
+  return 1e-9;
+}
+
 // From two ranks on: formulas in (p-1)/p leave out the copy that a single rank makes.
-// What travels in several lanes hides the latency of one behind the bytes of another, which the formula leaves out.
 TEST_P(EverySimulation, TakesTheTimeOfItsFormula) {
   for (const int size : {2, 3, 4, 5, 6, 7, 8, 12, 16, 31, 32, 48, 64}) {
     for (const PlanRequest& request : even_requests(GetParam(), size)) {
-      if (request.method.algorithm == Algorithm::two_level) continue;  // has a cost on each level
       SCOPED_TRACE(to_string({request}));
-      const double simulated = simulate(request, element_bytes, flat()).seconds;
-      const double formula = seconds(cost_of(request), flat_cost(), element_bytes);
-      const bool lanes = request.method.lanes > 1 || request.method.algorithm == Algorithm::bidirectional_ring;
-      if (lanes) {
+      LinkModel links = flat();
+      LinkCost cost = flat_cost();
+      // A formula counts the overhead of the senders; where all send to one at the same time, the model's port of the
+      // receiver has it of all messages.
+      const bool to_one = request.collective == Collective::gather || request.collective == Collective::reduce;
+      if (to_one && request.method.algorithm == Algorithm::direct) links.levels[0].overhead_us = cost.overhead = 0;
+      const double simulated = simulate(request, element_bytes, links).seconds;
+      const double formula = seconds(cost_of(request), cost, element_bytes);
+      if (request.method.lanes > 1 || request.method.algorithm == Algorithm::bidirectional_ring) {
+        // Several lanes hide the latency and the work of one behind the bytes of another, which the formula leaves out.
         EXPECT_LE(simulated, formula * (1 + 1e-9));
-        LinkCost no_latency = flat_cost();
-        no_latency.alpha = 0;
-        no_latency.gamma = 0;
-        EXPECT_GE(simulated, seconds(cost_of(request), no_latency, element_bytes) * (1 - 1e-9));
+        cost.alpha = cost.gamma = 0;
+        EXPECT_GE(simulated, seconds(cost_of(request), cost, element_bytes) * (1 - 1e-9));
       } else {
-        EXPECT_NEAR(simulated, formula, 1e-9 * formula);
+        EXPECT_NEAR(simulated, formula, tolerance(request) * formula);
       }
     }
   }

@@ -1,0 +1,26 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "stretto/plan.hpp"
+
+// A picture of a collective: ranks down, time across.
+namespace plan_tool {
+
+struct Bar {
+  int rank, lane;
+  stretto::StepKind kind;
+  int peer;           // -1 for local work
+  double begin, end;  // in units of the picture
+};
+struct Picture {
+  std::string title;
+  std::string unit;           // of time: "round" or "us"
+  double pixels_a_unit = 60;  // across
+  int ranks = 1;
+  std::vector<Bar> bars;
+};
+
+std::string svg_of(const Picture& picture);
+
+}  // namespace plan_tool

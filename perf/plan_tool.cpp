@@ -1,0 +1,424 @@
+// stretto-plan: shows, proves, predicts and draws what the ranks do in a collective.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+
+#include "plan_svg.hpp"
+#include "stretto/cost.hpp"
+#include "stretto/dtype.hpp"
+#include "stretto/error.hpp"
+#include "stretto/proof.hpp"
+#include "stretto/simulate.hpp"
+
+namespace plan_tool {
+namespace {
+
+using namespace stretto;
+
+template <class... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> sentence, Args&&... args) {
+  throw Error(ErrorCode::invalid_argument, fmt::format(sentence, std::forward<Args>(args)...));
+}
+template <class... Args>
+void require(bool condition, fmt::format_string<Args...> sentence, Args&&... args) {
+  if (!condition) fail(sentence, std::forward<Args>(args)...);
+}
+
+struct CommandLine {
+  std::string collective;
+  std::string algorithm = "all";
+  std::string ranks;
+  std::string bytes = "1K";
+  std::string dtype = "f32";
+  std::string links;  // --simulate
+  std::string svg;
+  int ranks_per_node = 0;
+  int root = 0;
+  int rank = -1;  // all
+  bool verify = false;
+  int first_size = 0;
+  int last_size = 0;
+};
+
+int number_from(const char* flag, const std::string& text) {
+  const bool digits = !text.empty() && text.size() < 8 && text.find_first_not_of("0123456789") == std::string::npos;
+  require(digits && std::stoi(text) >= 1, "{} '{}' is no number of ranks; give one like 8, or a range like 1..64.", flag,
+          text);
+  return std::stoi(text);
+}
+
+std::int64_t bytes_from(const std::string& text) {
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  const std::string suffix = text.substr(digits);
+  const std::size_t power = suffix.size() == 1 ? std::string("KMG").find(suffix[0]) + 1 : 0;
+  require(digits > 0 && digits < 12 && (suffix.empty() || power > 0),
+          "--bytes '{}' is no size; give bytes, or a number followed by K, M or G.", text);
+  return std::stoll(text.substr(0, digits)) << (10 * power);
+}
+
+bool parse(int argc, char** argv, CommandLine& line) {
+  CLI::App app(
+      "Shows what the ranks do in a collective, proves that it is right, predicts how long it takes, and draws it.\n"
+      "Without --verify and --simulate it prints the plans.");
+  app.set_help_flag("-h,--help", "This text");
+  app.add_option("COLLECTIVE", line.collective, "all_reduce, broadcast, ...; with --verify also all")->required();
+  app.add_option("--algo", line.algorithm, "ring, ring*4, chain/16, two_level(ring+ring), ..., or all")
+      ->capture_default_str();
+  app.add_option("--ranks", line.ranks, "N, or with --verify A..B")->required();
+  auto* nodes = app.add_option("--ranks-per-node", line.ranks_per_node, "For two_level; divides the ranks");
+  auto* bytes =
+      app.add_option("--bytes", line.bytes,
+                     "Of the whole vector, or of all ranks' shares together, cut to a multiple of the ranks; suffix "
+                     "K, M or G")
+          ->capture_default_str();
+  auto* dtype = app.add_option("--dtype", line.dtype, "Of the elements")->capture_default_str();
+  auto* root = app.add_option("--root", line.root, "Of broadcast, reduce, gather and scatter")->capture_default_str();
+  auto* rank = app.add_option("--rank", line.rank, "Print this rank's plan only");
+  auto* verify = app.add_flag("--verify", line.verify, "Prove every root, even and uneven counts, in and out of place");
+  auto* simulate = app.add_option("--simulate", line.links, "Predict times on the links of this JSON file");
+  auto* svg = app.add_option("--svg", line.svg, "Draw the plan into this file, over rounds, or over time with --simulate");
+  for (auto* other : {nodes, bytes, dtype, root, rank, simulate, svg}) verify->excludes(other);
+  rank->excludes(simulate)->excludes(svg);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    fail("{}; --help lists the flags.", error.what());
+  }
+  const std::size_t dots = line.ranks.find("..");
+  line.first_size = number_from("--ranks", line.ranks.substr(0, dots));
+  line.last_size = dots == std::string::npos ? line.first_size : number_from("--ranks", line.ranks.substr(dots + 2));
+  require(line.first_size <= line.last_size, "--ranks {} is no range; its end is below its beginning.", line.ranks);
+  require(line.verify || dots == std::string::npos, "--ranks {} is a range, which only --verify takes; give one number.",
+          line.ranks);
+  require(line.verify || line.collective != "all", "Only --verify takes all collectives at once; name one.");
+  return true;
+}
+
+Collective collective_of(const std::string& text) {
+  const Collective collective = collective_from_name(text);
+  require(collective != Collective::send && collective != Collective::recv,
+          "{} is a message between two ranks, which has no plan to choose; name a collective.", text);
+  return collective;
+}
+
+std::vector<Collective> collectives_of(const CommandLine& line) {
+  if (line.collective != "all") return {collective_of(line.collective)};
+  std::vector<Collective> all;
+  for (int i = 0; i < static_cast<int>(Collective::send); ++i) all.push_back(static_cast<Collective>(i));
+  return all;
+}
+
+Method named_method(const CommandLine& line) {
+  const Method method = method_from_text(line.algorithm);
+  require(method.algorithm != Algorithm::automatic,
+          "--algo auto is the library's choice on a machine; name an algorithm, or all.");
+  return method;
+}
+
+// ---- --verify
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+struct Proved {
+  int algorithms = 0;
+  std::int64_t cases = 0;
+};
+
+void prove_one(const CommandLine& line, Collective collective, const Method& method, Proved& total) {
+  const auto begin = std::chrono::steady_clock::now();
+  const bool with_parameters = method != Method(method.algorithm);
+  std::int64_t cases = 0;
+  for (int size = line.first_size; size <= line.last_size; ++size) {
+    for (ProofCase which : proof_cases(collective, method.algorithm, size)) {
+      Method& its = which.request.method;
+      if (with_parameters && (its.lanes != 1 || its.pieces != 1)) continue;
+      if (with_parameters) its = method;
+      if (const auto fault = prove(which)) fail("{}", *fault);
+      ++cases;
+    }
+  }
+  std::string where =
+      can_be_in_place(collective) || collective == Collective::barrier ? "in and out of place" : "out of place";
+  if (has_root(collective)) {
+    where += line.last_size <= most_ranks_with_every_case
+                 ? ", every root"
+                 : fmt::format(", every root up to {} ranks", most_ranks_with_every_case);
+  }
+  fmt::print("{:<15} {:<28} {:>6} cases {:>7.2f} s  {}\n", name(collective),
+             with_parameters ? to_string(method) : name(method.algorithm), cases, seconds_since(begin), where);
+  std::fflush(stdout);
+  ++total.algorithms;
+  total.cases += cases;
+}
+
+void verify_all(const CommandLine& line) {
+  const auto begin = std::chrono::steady_clock::now();
+  Proved total;
+  for (const Collective collective : collectives_of(line)) {
+    const auto& known = algorithms_for(collective);
+    if (line.algorithm == "all") {
+      for (const Algorithm algorithm : known) prove_one(line, collective, algorithm, total);
+      continue;
+    }
+    const Method method = named_method(line);
+    const bool can = std::find(known.begin(), known.end(), method.algorithm) != known.end();
+    if (can) prove_one(line, collective, method, total);
+    require(can || line.collective == "all", "{} cannot be done by {}.", name(collective), name(method.algorithm));
+  }
+  require(total.algorithms > 0, "No collective is done by {}.", line.algorithm);
+  fmt::print("Proved {} cases of {} algorithms at {} ranks in {:.1f} s.\n", total.cases, total.algorithms, line.ranks,
+             seconds_since(begin));
+}
+
+// ---- one call of a collective
+
+struct Call {
+  PlanRequest request;  // without a method
+  DType dtype;
+  std::int64_t width() const { return static_cast<std::int64_t>(size_of(dtype)); }
+  std::int64_t bytes() const { return request.count * width() * (counts_shares(request.collective) ? request.size : 1); }
+};
+
+Call call_of(const CommandLine& line) {
+  Call call;
+  call.dtype = dtype_from_name(line.dtype.c_str());
+  PlanRequest& request = call.request;
+  request.collective = collective_of(line.collective);
+  request.size = line.first_size;
+  request.root = line.root;
+  request.ranks_per_node = line.ranks_per_node;
+  require(line.root == 0 || has_root(request.collective), "{} has no root; leave --root {} out.", line.collective,
+          line.root);
+  require(line.rank >= -1 && line.rank < request.size, "--rank {} is outside a group of {}.", line.rank, request.size);
+  require(line.ranks_per_node >= 0 && (line.ranks_per_node == 0 || request.size % line.ranks_per_node == 0),
+          "{} ranks do not lie on nodes of --ranks-per-node {}; choose a divisor.", request.size, line.ranks_per_node);
+  const std::int64_t bytes = bytes_from(line.bytes);
+  request.count = bytes / call.width() / (counts_shares(request.collective) ? request.size : 1);
+  if (request.collective == Collective::barrier) request.count = 1;
+  require(request.count > 0, "--bytes {} is less than one element of {} for each share; give more.", line.bytes, line.dtype);
+  return call;
+}
+
+bool can_do(const PlanRequest& request) {
+  try {
+    make_plan(request);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    return false;
+  }
+}
+
+// With all: every algorithm, those in pieces also in 16, and where nodes are known two levels of every two of them.
+std::vector<Method> methods_of(const CommandLine& line, const PlanRequest& request) {
+  if (line.algorithm != "all") return {named_method(line)};
+  std::vector<Method> methods;
+  const auto& known = algorithms_for(request.collective);
+  PlanRequest trial = request;
+  for (const Algorithm algorithm : known) {
+    if (algorithm != Algorithm::two_level) methods.push_back(algorithm);
+    if (takes_pieces(algorithm)) {
+      methods.push_back(algorithm);
+      methods.back().pieces = 16;
+    }
+    if (algorithm != Algorithm::two_level || line.ranks_per_node == 0) continue;
+    for (const Algorithm inside : known) {
+      for (const Algorithm between : known) {
+        trial.method = algorithm;
+        trial.method.inside = inside;
+        trial.method.between = between;
+        if (can_do(trial)) methods.push_back(trial.method);
+      }
+    }
+  }
+  return methods;
+}
+
+void print_plan(const CommandLine& line, const Call& call, const Method& method) {
+  PlanRequest request = call.request;
+  request.method = method;
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  std::int64_t most = 0;
+  std::int64_t sum = 0;
+  int rounds = 0;
+  for (request.rank = 0; request.rank < request.size; ++request.rank) {
+    const Plan plan = make_plan(request);
+    if (line.rank < 0 || line.rank == request.rank) fmt::print("{}", plan.to_string());
+    const std::int64_t sent = plan.elements_sent() * call.width();
+    least = std::min(least, sent);
+    most = std::max(most, sent);
+    sum += sent;
+    rounds = std::max(rounds, plan.rounds());
+  }
+  request.rank = 0;
+  const Cost cost = cost_of(request);
+  fmt::print("sent: {} bytes in all, {} by a rank; {} rounds\n", sum,
+             least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most), rounds);
+  fmt::print("cost: {:g} alpha + {:g} overhead + {:g} bytes beta + {:g} bytes gamma\n", cost.rounds, cost.messages,
+             cost.sent * static_cast<double>(call.width()), cost.work * static_cast<double>(call.width()));
+}
+
+// ---- --simulate
+
+// What nccl-tests call the bus bandwidth: bytes by time, times the share of them that has to go through a rank's link.
+double bus_factor(Collective collective, double ranks) {
+  switch (collective) {
+    case Collective::all_reduce: return 2 * (ranks - 1) / ranks;
+    case Collective::broadcast:
+    case Collective::reduce: return 1;
+    case Collective::barrier: return 0;
+    default: return (ranks - 1) / ranks;
+  }
+}
+
+std::string in_units(double bytes) {
+  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < std::size(units); ++unit) bytes /= 1024;
+  return fmt::format("{:.4g} {}", bytes, units[unit]);
+}
+
+struct Prediction {
+  Method method;
+  Simulation result;
+  std::string refusal;  // instead of a result
+};
+
+void predict(const CommandLine& line, const Call& call, const LinkModel& links) {
+  std::vector<Prediction> predictions;
+  for (const Method& method : methods_of(line, call.request)) {
+    PlanRequest request = call.request;
+    request.method = method;
+    predictions.push_back({method, {}, {}});
+    try {
+      predictions.back().result = simulate(request, call.width(), links);
+    } catch (const Error& error) {
+      if (line.algorithm != "all") throw;
+      predictions.back().refusal = error.what();
+    }
+  }
+  std::stable_sort(predictions.begin(), predictions.end(), [](const Prediction& a, const Prediction& b) {
+    return a.refusal.empty() != b.refusal.empty() ? a.refusal.empty() : a.result.seconds < b.result.seconds;
+  });
+  std::size_t width = 6;
+  for (const Prediction& prediction : predictions) width = std::max(width, to_string(prediction.method).size());
+  std::string head = fmt::format("{:<{}} {:>12} {:>10}", "method", width, "us", "busbw GB/s");
+  for (const LinkLevel& level : links.levels) head += fmt::format(" {:>14}", level.name);
+  fmt::print("{} of {}, {} ranks, {}; bytes sent at each level\n{}\n", line.collective,
+             in_units(static_cast<double>(call.bytes())), call.request.size, line.links, head);
+  for (const Prediction& prediction : predictions) {
+    const std::string method = to_string(prediction.method);
+    if (!prediction.refusal.empty()) {
+      fmt::print("{:<{}} {}\n", method, width, prediction.refusal);
+      continue;
+    }
+    const double seconds = prediction.result.seconds;
+    const double busbw = seconds == 0 ? 0
+                                      : static_cast<double>(call.bytes()) / seconds * 1e-9 *
+                                            bus_factor(call.request.collective, call.request.size);
+    std::string row = fmt::format("{:<{}} {:>12.3f} {:>10.3f}", method, width, seconds * 1e6, busbw);
+    for (const std::int64_t bytes : prediction.result.bytes_sent) {
+      row += fmt::format(" {:>14}", in_units(static_cast<double>(bytes)));
+    }
+    fmt::print("{}\n", row);
+  }
+}
+
+// ---- --svg
+
+// One column a round; steps that lie in the same place share it.
+Picture over_rounds(const PlanRequest& request) {
+  Picture picture;
+  picture.unit = "round";
+  double most = 1;
+  const auto track = [](StepKind kind) {
+    return kind == StepKind::send ? 0 : kind == StepKind::recv || kind == StepKind::recv_reduce ? 1 : 2;
+  };
+  for (int rank = 0; rank < request.size; ++rank) {
+    PlanRequest its = request;
+    its.rank = rank;
+    const Plan plan = make_plan(its);
+    for (std::size_t l = 0; l < plan.lanes.size(); ++l) {
+      std::size_t begin = 0;
+      for (std::size_t round = 0; round < plan.lanes[l].round_ends.size(); ++round) {
+        const auto& steps = plan.lanes[l].steps;
+        const std::size_t end = plan.lanes[l].round_ends[round];
+        double count[3] = {0, 0, 0};
+        double at[3] = {0, 0, 0};
+        for (std::size_t i = begin; i < end; ++i) most = std::max(most, ++count[track(steps[i].kind)]);
+        for (; begin < end; ++begin) {
+          const Step& step = steps[begin];
+          const int where = track(step.kind);
+          const double from = static_cast<double>(round) + 0.04 + 0.92 * at[where]++ / count[where];
+          picture.bars.push_back({rank, static_cast<int>(l), step.kind, step.peer, from, from + 0.92 / count[where]});
+        }
+      }
+    }
+  }
+  picture.pixels_a_unit = std::clamp(20 * most, 44.0, 600.0);
+  return picture;
+}
+
+Picture over_time(const PlanRequest& request, std::int64_t width, const LinkModel& links) {
+  const Simulation result = simulate(request, width, links, {.timeline = true});
+  Picture picture;
+  picture.unit = "us";
+  picture.pixels_a_unit = 1100 / std::max(result.seconds * 1e6, 1e-6);
+  for (const TimedStep& step : result.timeline) {
+    picture.bars.push_back({step.rank, step.lane, step.kind, step.peer, step.begin * 1e6, step.end * 1e6});
+  }
+  return picture;
+}
+
+void draw(const CommandLine& line, const Call& call) {
+  const std::vector<Method> methods = methods_of(line, call.request);
+  require(methods.size() == 1, "--svg draws one algorithm; name it with --algo.");
+  require(call.request.size <= 64, "--svg draws up to 64 ranks, not {}; choose fewer.", call.request.size);
+  PlanRequest request = call.request;
+  request.method = methods.front();
+  Picture picture =
+      line.links.empty() ? over_rounds(request) : over_time(request, call.width(), link_model_from_file(line.links));
+  picture.ranks = request.size;
+  picture.title = fmt::format("{} by {}, {} ranks, {}", line.collective, to_string(request.method), request.size,
+                              in_units(static_cast<double>(call.bytes())));
+  if (has_root(request.collective)) picture.title += fmt::format(", root {}", request.root);
+  std::ofstream file(line.svg);
+  file << svg_of(picture);
+  file.close();
+  require(!file.fail(), "The picture cannot be written to '{}'.", line.svg);
+}
+
+void run(const CommandLine& line) {
+  if (line.verify) return verify_all(line);
+  const Call call = call_of(line);
+  if (!line.svg.empty()) draw(line, call);
+  if (!line.links.empty()) {
+    predict(line, call, link_model_from_file(line.links));
+  } else if (line.svg.empty()) {
+    for (const Method& method : methods_of(line, call.request)) print_plan(line, call, method);
+  }
+}
+
+}  // namespace
+}  // namespace plan_tool
+
+int main(int argc, char** argv) {
+  try {
+    plan_tool::CommandLine line;
+    if (plan_tool::parse(argc, argv, line)) plan_tool::run(line);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}
