@@ -102,21 +102,56 @@ stretto::LinkCost fitted(const std::vector<SizeTimes>& all) {
   return {x[0], x[1], x[2], x[3], lane_gain};
 }
 
+std::string text_of_bytes(std::int64_t bytes) {
+  if (bytes >= (1 << 20) && bytes % (1 << 20) == 0) return fmt::format("{}M", bytes >> 20);
+  if (bytes >= (1 << 10) && bytes % (1 << 10) == 0) return fmt::format("{}k", bytes >> 10);
+  return fmt::format("{}", bytes);
+}
+
+// The fastest method by size, as rules: neighbours in size share a method while it stays within 3% of the fastest, so that
+// noise makes no rules, and a boundary lies halfway between two sizes.
+std::string table_of(const std::vector<SizeTimes>& all) {
+  std::string text;
+  for (std::size_t i = 0; i < all.size();) {
+    const stretto::Collective collective = all[i].collective;
+    text += fmt::format("{}{}:", text.empty() ? "" : ";", name(collective));
+    std::int64_t from = 0;
+    while (i < all.size() && all[i].collective == collective) {
+      const Method method = all[i].fastest().method;
+      const auto serves = [&](const SizeTimes& times) {
+        return times.collective == collective && times.of(method) <= 1.03 * times.fastest().seconds;
+      };
+      while (i + 1 < all.size() && serves(all[i + 1])) ++i;
+      const bool last = i + 1 == all.size() || all[i + 1].collective != collective;
+      const auto middle =
+          last ? 0 : static_cast<std::int64_t>(std::sqrt(static_cast<double>(all[i].bytes * all[i + 1].bytes)));
+      text += fmt::format("{}{}-{}:{}", from == 0 ? "" : ",", text_of_bytes(from), last ? "inf" : text_of_bytes(middle),
+                          to_string(method));
+      from = middle;
+      ++i;
+    }
+  }
+  return text;
+}
+
 double three_digits(double value) {
   if (value <= 0) return 0;
   const double unit = std::pow(10.0, std::floor(std::log10(value)) - 2);
   return std::round(value / unit) * unit;
 }
 
-nlohmann::ordered_json route_json(const std::string& route, double ranks_per_core, const stretto::LinkCost& cost) {
+nlohmann::ordered_json route_json(const std::string& route, int ranks, double ranks_per_core, const stretto::LinkCost& cost,
+                                  const std::string& table) {
   constexpr double fastest = 1e-13;  // seconds a byte: what was too fast to be seen costs next to nothing
   return {{"route", route},
+          {"ranks", ranks},
           {"ranks_per_core", three_digits(ranks_per_core)},
           {"alpha_us", three_digits(cost.alpha * 1e6)},
           {"overhead_us", three_digits(cost.overhead * 1e6)},
           {"bandwidth_gbs", three_digits(1e-9 / std::max(cost.beta, fastest))},
           {"local_gbs", three_digits(1e-9 / std::max(cost.gamma, fastest))},
-          {"lane_gain", three_digits(cost.lane_gain)}};
+          {"lane_gain", three_digits(cost.lane_gain)},
+          {"table", table}};
 }
 
 }  // namespace
@@ -130,11 +165,11 @@ int calibrate(int argc, char** argv) {
   const double cores = std::max(1U, std::thread::hardware_concurrency());
   for (const std::string& route : arguments.routes) {
     for (const int ranks : arguments.ranks) {
-      json["routes"].push_back(route_json(route, ranks / cores, fitted(measure_all(arguments, route, ranks))));
+      const std::vector<SizeTimes> all = measure_all(arguments, route, ranks);
+      json["routes"].push_back(route_json(route, ranks, ranks / cores, fitted(all), table_of(all)));
       std::fprintf(stderr, "%s\n", json["routes"].back().dump().c_str());
     }
   }
-  json["table"] = "";
   std::ofstream file(arguments.file);
   file << json.dump(1) << "\n";
   file.close();

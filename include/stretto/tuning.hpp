@@ -10,13 +10,6 @@
 // overrides it, the environment overrides the table, and the caller overrides all.
 namespace stretto {
 
-// Costs measured on one kind of route, with that many ranks for each core of the host.
-struct RouteCost {
-  std::string route;  // "shm" or "ucx"
-  double ranks_per_core = 1;
-  LinkCost cost;
-};
-
 // A row of a table: for a collective of bytes in [first, last) over so many ranks (0: any), this method. Bytes are of the
 // whole vector, as stretto-perf counts them.
 struct Rule {
@@ -26,13 +19,21 @@ struct Rule {
   Method method;
   std::string source;  // "STRETTO_ALGO" or the file
 };
+// What was measured on one kind of route, among so many ranks of which so many share a core.
+struct RouteCost {
+  std::string route;  // "shm" or "ucx"
+  int ranks = 2;
+  double ranks_per_core = 1;
+  LinkCost cost;
+  std::vector<Rule> rules;  // for groups of as many ranks in like circumstances: what the cost model misses
+};
 // Reads "all_reduce:0-4k:recursive_doubling,4k-inf:ring;broadcast@8:chain/16". Throws Error naming the part that is wrong.
 STRETTO_API std::vector<Rule> rules_from_text(const std::string& text, const std::string& source);
 
 // What selection goes by. All ranks of a job use rank 0's.
 struct STRETTO_API Tuning {
   std::vector<RouteCost> routes;
-  std::vector<Rule> rules;  // the first that fits counts
+  std::vector<Rule> rules;  // go before those of a route; the first that fits counts
   bool deterministic = false;
 
   // From STRETTO_TUNING (without it: what the library ships), STRETTO_ALGO and STRETTO_DETERMINISTIC. Given the text of a
@@ -40,11 +41,11 @@ struct STRETTO_API Tuning {
   static Tuning from_environment();
   static Tuning from_environment(const std::string& file_text);
   static std::string text_from_environment();  // of STRETTO_TUNING's file, or of what the library ships
-  // JSON: {"routes": [{"route", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs", "lane_gain"}],
-  // "table": "all_reduce:...", "machine": "..."}
+  // JSON: {"routes": [{"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs",
+  // "lane_gain", "table"}], "table": "all_reduce:...", "machine": "..."}; tables may be left out.
   static Tuning from_json(const std::string& text, const std::string& source);
-  // The measured costs that are nearest to these circumstances.
-  LinkCost cost(const std::string& route, double ranks_per_core) const;
+  // What was measured nearest to these circumstances. Throws if nothing was on that route.
+  const RouteCost& nearest(const std::string& route, int ranks, double ranks_per_core) const;
 };
 
 // Where a group of ranks lies.

@@ -1,5 +1,6 @@
 // The choice of an algorithm: what the caller or a rule says, else the fastest by the cost model.
 #include <algorithm>
+#include <cmath>
 
 #include "collectives/plan_builder.hpp"
 #include "core/fail.hpp"
@@ -99,16 +100,30 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
   // Of uneven all_to_all no rank knows the whole, so that nothing but the number of ranks may decide.
   const bool unknown_size = request.collective == Collective::all_to_all && !request.counts.empty();
   const std::int64_t bytes = unknown_size ? 0 : bytes_of(request, dtype);
-  for (const Rule& rule : tuning.rules) {
-    if (rule.collective != request.collective || (rule.ranks != 0 && rule.ranks != request.size)) continue;
-    if (unknown_size ? rule.first > 0 || rule.last != INT64_MAX : bytes < rule.first || bytes >= rule.last) continue;
-    if (rule.method.algorithm == Algorithm::automatic) break;
-    trial.method = rule.method;
-    return decided(trial, dtype, op, tuning.deterministic, rule.source);
+  const RouteCost& inside = tuning.nearest(circumstances.route_inside, request.size, circumstances.ranks_per_core);
+  const RouteCost& between = circumstances.several_nodes
+                                 ? tuning.nearest(circumstances.route_between, request.size, circumstances.ranks_per_core)
+                                 : inside;
+  const auto fits = [&](const Rule& rule) {
+    if (rule.collective != request.collective || (rule.ranks != 0 && rule.ranks != request.size)) return false;
+    return unknown_size ? rule.first == 0 && rule.last == INT64_MAX : bytes >= rule.first && bytes < rule.last;
+  };
+  const auto told = std::find_if(tuning.rules.begin(), tuning.rules.end(), fits);
+  if (told != tuning.rules.end() && told->method.algorithm != Algorithm::automatic) {
+    trial.method = told->method;
+    return decided(trial, dtype, op, tuning.deterministic, told->source);
+  }
+  // What was measured with other numbers of ranks, in a crowd of another size or with wider elements is no guide.
+  const bool alike = !circumstances.several_nodes && inside.ranks == request.size &&
+                     std::abs(std::log(inside.ranks_per_core / circumstances.ranks_per_core)) < std::log(1.2);
+  const auto measured = std::find_if(inside.rules.begin(), inside.rules.end(), fits);
+  if (alike && told == tuning.rules.end() && measured != inside.rules.end()) {
+    trial.method = measured->method;
+    const bool as_it_is = wire_of(request.collective, trial.method.algorithm, dtype, op) == dtype;
+    const bool in_order = !tuning.deterministic || sums_in_order(trial, dtype, op);
+    if (as_it_is && in_order) return decided(trial, dtype, op, tuning.deterministic, "measurement, in " + measured->source);
   }
 
-  const LinkCost inside = tuning.cost(circumstances.route_inside, circumstances.ranks_per_core);
-  const LinkCost between = tuning.cost(circumstances.route_between, circumstances.ranks_per_core);
   Choice choice;
   if (unknown_size) {
     trial.counts.clear();
@@ -123,8 +138,8 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     const auto width = static_cast<double>(size_of(candidate.wire));
     const LevelCost cost = cost_by_level(trial);
     const bool flat = method.algorithm != Algorithm::two_level;
-    candidate.seconds = seconds(cost.inside, flat && circumstances.several_nodes ? between : inside, width, method.lanes) +
-                        seconds(cost.between, between, width);
+    candidate.seconds = seconds(cost.inside, flat ? between.cost : inside.cost, width, method.lanes) +
+                        seconds(cost.between, between.cost, width);
     choice.candidates.push_back(candidate);
   }
   ensure(!choice.candidates.empty(), "Nothing can do {} over {} ranks.", name(request.collective), request.size);

@@ -51,8 +51,10 @@ Rule range_from_text(const std::string& text, Rule rule) {
   return rule;
 }
 
-RouteCost route_from_json(const nlohmann::json& entry) {
+RouteCost route_from_json(const nlohmann::json& entry, const std::string& source) {
   RouteCost route;
+  route.ranks = entry.at("ranks");
+  route.rules = rules_from_text(entry.value("table", ""), source);
   route.route = entry.at("route");
   route.ranks_per_core = entry.at("ranks_per_core");
   route.cost.alpha = entry.at("alpha_us").get<double>() * 1e-6;
@@ -91,7 +93,7 @@ Tuning Tuning::from_json(const std::string& text, const std::string& source) {
   Tuning tuning;
   try {
     const auto json = nlohmann::json::parse(text);
-    for (const auto& entry : json.at("routes")) tuning.routes.push_back(route_from_json(entry));
+    for (const auto& entry : json.at("routes")) tuning.routes.push_back(route_from_json(entry, source));
     tuning.rules = rules_from_text(json.value("table", ""), source);
   } catch (const nlohmann::json::exception& error) {
     fail(ErrorCode::invalid_argument, "{} cannot be read as a tuning file: {}; stretto-perf calibrate writes one.", source,
@@ -120,13 +122,19 @@ Tuning Tuning::from_environment(const std::string& file_text) {
   return tuning;
 }
 
-LinkCost Tuning::cost(const std::string& route, double ranks_per_core) const {
-  const RouteCost* nearest = nullptr;
-  const auto distance = [&](const RouteCost& known) { return std::abs(std::log(known.ranks_per_core / ranks_per_core)); };
+const RouteCost& Tuning::nearest(const std::string& route, int ranks, double ranks_per_core) const {
+  const RouteCost* best = nullptr;
+  // How crowded the cores are matters more than how many ranks there are.
+  const auto distance = [&](const RouteCost& known) {
+    return std::abs(std::log(known.ranks_per_core / ranks_per_core)) +
+           0.1 * std::abs(std::log(static_cast<double>(known.ranks) / ranks));
+  };
   for (const RouteCost& known : routes) {
-    if (known.route == route && (nearest == nullptr || distance(known) < distance(*nearest))) nearest = &known;
+    if (known.route == route && (best == nullptr || distance(known) < distance(*best))) best = &known;
   }
-  return nearest != nullptr ? nearest->cost : routes.front().cost;
+  require(best != nullptr,
+          "The tuning file has no costs of the route '{}'; stretto-perf calibrate --routes {} measures them.", route, route);
+  return *best;
 }
 
 }  // namespace stretto

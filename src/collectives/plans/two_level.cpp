@@ -194,8 +194,19 @@ Plan two_level(const PlanRequest& request) {
   return plan.finish();
 }
 
-// The sum of the parts' costs, each as if it were out of place, and n gamma for each transposition. With n bytes, p = m M
-// ranks and both levels by ring:
+// What a part need not copy since its input is already in its place in the output. Bruck packs it all the same, and the copy
+// of a chain's first rank is not on the longest way.
+double copy_saved(const Stage& stage) {
+  const PlanRequest& part = stage.part;
+  const bool gathers = part.collective == Collective::all_gather;
+  if (!gathers && part.collective != Collective::broadcast) return 0;
+  if (part.method.algorithm == Algorithm::bruck || part.method.algorithm == Algorithm::chain) return 0;
+  const std::int64_t place = stage.output.offset + (gathers ? Shares::of(part).begin(part.rank) : 0);
+  if (stage.input.buffer != stage.output.buffer || stage.input.offset != place) return 0;
+  return gathers ? longest_share(part) : static_cast<double>(part.count);
+}
+
+// The sum of the parts' costs, and n gamma for each transposition. With n bytes, p = m M ranks and both levels by ring:
 // all_reduce: 2 (m-1) alpha + 2 (m-1)/m n beta + (m-1)/m n gamma inside; the same of M and n/m between
 // reduce_scatter, all_gather: half of these rounds and bytes, and n gamma more
 // all_to_all (by pairwise): (m-1) alpha + (m-1)/m n beta inside, (M-1) alpha + (M-1)/M n beta between, and 2 n gamma more
@@ -210,6 +221,7 @@ LevelCost two_level_cost_by_level(const PlanRequest& request) {
       level.work += static_cast<double>(request.size) * static_cast<double>(stage.part.count);
     } else {
       level = level + cost_of(stage.part);
+      level.work -= copy_saved(stage);
     }
   }
   return cost;
