@@ -118,9 +118,9 @@ class Drawing {
         "stroke-width=\"0.5\"/>",
         x, y + 1, width, bar_height - 2, look.color);
     const std::string label = bar.peer < 0 ? "" : std::to_string(bar.peer);
-    if (!label.empty() && width >= 6.5 * static_cast<double>(label.size())) {
-      svg_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"10\" text-anchor=\"middle\">{}</text>", x + width / 2,
-                          y + bar_height - 3.5, label);
+    // At its beginning: the end of a message, in which no port is busy, may lie under the next one.
+    if (!label.empty() && width >= 6.5 * static_cast<double>(label.size()) + 4) {
+      svg_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"10\">{}</text>", x + 3, y + bar_height - 3.5, label);
     }
     svg_ += '\n';
   }
@@ -137,6 +137,9 @@ class Drawing {
 
 }  // namespace
 
-std::string svg_of(const Picture& picture) { return Drawing(picture).draw(); }
+std::string svg_of(Picture picture) {
+  std::stable_sort(picture.bars.begin(), picture.bars.end(), [](const Bar& a, const Bar& b) { return a.begin < b.begin; });
+  return Drawing(picture).draw();
+}
 
 }  // namespace plan_tool

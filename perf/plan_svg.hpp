@@ -21,6 +21,6 @@ struct Picture {
   std::vector<Bar> bars;
 };
 
-std::string svg_of(const Picture& picture);
+std::string svg_of(Picture picture);
 
 }  // namespace plan_tool

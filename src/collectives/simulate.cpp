@@ -1,6 +1,6 @@
 // Events in the order of time; whole femtoseconds, so that what is simultaneous is exactly so. Ranks are simulated by class:
 // rank r belongs to class r modulo the period, and a period of all ranks is the general case. A message is known by its
-// sender's class, the distance from sender to receiver, and its lane; these fit together whichever rank stands for a class.
+// sender's class, the way from sender to receiver, and its lane; these fit together whichever rank stands for a class.
 #include "stretto/simulate.hpp"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "collectives/promise.hpp"
+#include "collectives/simulate_program.hpp"
 #include "core/fail.hpp"
 
 namespace stretto {
@@ -24,68 +24,6 @@ Time time_of(double seconds) {
   return std::llround(seconds * a_second);
 }
 
-// What is left of a step once its memory is forgotten.
-struct Action {
-  StepKind kind;
-  std::int32_t distance;  // from the sender to the receiver, around all ranks; 0 for local work
-  std::int64_t bytes;
-  bool operator==(const Action&) const = default;
-};
-struct Program {
-  std::vector<Action> actions;
-  std::vector<std::uint32_t> round_ends;
-  bool operator==(const Program&) const = default;
-};
-using Programs = std::vector<Program>;  // by lane
-
-class Compiler {
- public:
-  Compiler(int size, const std::function<Plan(int)>& plan_of, std::int64_t element_bytes, bool in_place)
-      : size_(size), plan_of_(plan_of), element_bytes_(element_bytes), in_place_(in_place) {}
-
-  Programs of_rank(int rank) const {
-    const Plan plan = plan_of_(rank);
-    require(plan.request.rank == rank && plan.request.size == size_, "The plan for rank {} of {} is for rank {} of {}.",
-            rank, size_, plan.request.rank, plan.request.size);
-    Programs programs(plan.lanes.size());
-    for (std::size_t l = 0; l < plan.lanes.size(); ++l) {
-      programs[l].round_ends.assign(plan.lanes[l].round_ends.begin(), plan.lanes[l].round_ends.end());
-      for (const Step& step : plan.lanes[l].steps) programs[l].actions.push_back(action_of(plan.request, step));
-    }
-    return programs;
-  }
-
- private:
-  Action action_of(const PlanRequest& request, const Step& step) const {
-    switch (step.kind) {
-      case StepKind::send: return {step.kind, apart(request.rank, step.peer), step.source.count * element_bytes_};
-      case StepKind::recv:
-      case StepKind::recv_reduce:
-        return {step.kind, apart(step.peer, request.rank), step.destination.count * element_bytes_};
-      case StepKind::copy: return {step.kind, 0, onto_itself(request, step) ? 0 : step.source.count * element_bytes_};
-      case StepKind::reduce: return {step.kind, 0, (step.source.count - step.destination.count) * element_bytes_};
-    }
-    return {};
-  }
-  std::int32_t apart(int sender, int receiver) const { return (receiver - sender + size_) % size_; }
-
-  bool onto_itself(const PlanRequest& request, const Step& step) const {
-    if (step.source.buffer == step.destination.buffer) return step.source.offset == step.destination.offset;
-    if (!in_place_ || step.source.buffer == Buffer::scratch || step.destination.buffer == Buffer::scratch) return false;
-    const Promise promise({Plan{.request = request}});
-    const auto place = [&](const Slice& slice) {
-      return slice.offset + (slice.buffer == Buffer::input ? promise.input_begin_in_place(request.rank)
-                                                           : promise.output_begin_in_place(request.rank));
-    };
-    return place(step.source) == place(step.destination);
-  }
-
-  int size_;
-  const std::function<Plan(int)>& plan_of_;
-  std::int64_t element_bytes_;
-  bool in_place_;
-};
-
 // The ranks of a unit of the level within the one that all of these ranks need.
 int unit_of(int size, const LinkModel& links) {
   int unit = 1;
@@ -97,13 +35,13 @@ int unit_of(int size, const LinkModel& links) {
 }
 
 // Whether one unit can stand for all: whether the plans of the next, the middle and the last ones are the first one's.
-bool units_are_alike(int size, int unit, const Compiler& compiler) {
-  if (size % unit != 0) return false;
-  const int units = size / unit;
+bool units_are_alike(int unit, const Compiler& compiler, const Ways& ways) {
+  if (ways.size % unit != 0) return false;
+  const int units = ways.size / unit;
   for (int rank = 0; units > 1 && rank < unit; ++rank) {
-    const Programs first = compiler.of_rank(rank);
+    const Programs first = compiler.of_rank(rank, ways);
     for (const int other : {1, std::min(2, units - 1), units / 2, units - 1}) {
-      if (compiler.of_rank(other * unit + rank) != first) return false;
+      if (compiler.of_rank(other * unit + rank, ways) != first) return false;
     }
   }
   return true;
@@ -111,8 +49,9 @@ bool units_are_alike(int size, int unit, const Compiler& compiler) {
 
 class Machine {
  public:
-  Machine(int size, int period, int unit, const LinkModel& links, const Compiler& compiler, bool timeline)
-      : size_(size),
+  Machine(const Ways& ways, int period, int unit, const LinkModel& links, const Compiler& compiler, bool timeline)
+      : size_(ways.size),
+        ways_(ways),
         period_(period),
         unit_(unit),
         wants_timeline_(timeline),
@@ -124,17 +63,17 @@ class Machine {
     std::int64_t steps = 0;
     for (int rank = 0; rank < period; ++rank) {
       int lane = 0;
-      for (Program& program : compiler.of_rank(rank)) {
+      for (Program& program : compiler.of_rank(rank, ways)) {
         steps += static_cast<std::int64_t>(program.actions.size());
         lanes_.push_back({rank, lane++, std::move(program)});
       }
       require(steps <= most_steps_simulated,
               "{} ranks have more than {} steps, and their plans are not alike, so that all of them would have to be "
               "simulated; choose fewer ranks, or bytes that divide evenly.",
-              size, most_steps_simulated);
+              size_, most_steps_simulated);
     }
     for (const LinkLevel& level : links.levels) {
-      Level made{level.ranks == 0 ? size : level.ranks, time_of(level.alpha_us * 1e-6), level.overhead_us * 1e-6,
+      Level made{level.ranks == 0 ? size_ : level.ranks, time_of(level.alpha_us * 1e-6), level.overhead_us * 1e-6,
                  1e-9 / level.bandwidth_gbs, level.ports};
       const std::size_t ports = static_cast<std::size_t>((period + made.ranks - 1) / made.ranks) * made.ports;
       made.out.resize(ports);
@@ -190,21 +129,21 @@ class Machine {
     std::int64_t bytes = 0;
   };
   // At the same time, rounds and arrivals come before messages, so that all messages that are ready are known when the first
-  // gets its ports; among these the order of steps decides, then the distance, then the place in the unit. Messages that
+  // gets its ports; among these the order of steps decides, then their ways, then the place in the unit. Messages that
   // have all of these in common share no port.
   enum class EventKind : std::uint8_t { round, arrival, message };
   struct Event {
     Time time;
     EventKind kind;
-    std::uint32_t step;     // of a message: which of its sender's round
-    std::int32_t distance;  // of a message, or of one that arrives
-    std::int32_t place;     // of the rank in its unit
-    std::size_t lane;       // in lanes_: a round's, a message's sender's, an arrival's receiver's
-    std::size_t to_lane;    // a message's receiver's
+    std::uint32_t step;   // of a message: which of its sender's round
+    std::int32_t way;     // of a message, or of one that arrives
+    std::int32_t place;   // of the rank in its unit
+    std::size_t lane;     // in lanes_: a round's, a message's sender's, an arrival's receiver's
+    std::size_t to_lane;  // a message's receiver's
     std::int64_t bytes;
     bool reduces;
     Time begun;  // an arrival's message
-    auto order() const { return std::tie(time, kind, step, distance, place, lane); }
+    auto order() const { return std::tie(time, kind, step, way, place, lane); }
     bool operator<(const Event& other) const { return other.order() < order(); }  // the earliest on top
   };
   struct Posted {
@@ -258,9 +197,9 @@ class Machine {
 
   void post(LaneState& lane, const Action& action, std::uint32_t step, Time now) {
     const bool sends = action.kind == StepKind::send;
-    const int sender = sends ? lane.rank : (lane.rank - action.distance + size_) % size_ % period_;
+    const int sender = sends ? lane.rank : ways_.sender(lane.rank, action.way) % period_;
     const std::uint64_t key =
-        (static_cast<std::uint64_t>(sender) * static_cast<std::uint64_t>(size_) + action.distance) * most_lanes + lane.lane;
+        (static_cast<std::uint64_t>(sender) * static_cast<std::uint64_t>(size_) + action.way) * most_lanes + lane.lane;
     const Posted mine{now, step, static_cast<std::size_t>(&lane - lanes_.data()), &action};
     const auto [at, first] = posted_.try_emplace(key, mine);
     if (first) return;
@@ -270,15 +209,15 @@ class Machine {
     const Posted& receive = sends ? theirs : mine;
     ensure(send.action->kind == StepKind::send && receive.action->kind != StepKind::send &&
                send.action->bytes == receive.action->bytes,
-           "A message {} ranks on from rank {} does not match; verify() says why.", action.distance, sender);
-    events_.push({std::max(mine.time, theirs.time), EventKind::message, send.step, action.distance, sender % unit_,
-                  send.lane, receive.lane, action.bytes, receive.action->kind == StepKind::recv_reduce, 0});
+           "A message of rank {} to rank {} does not match; verify() says why.", sender, ways_.receiver(sender, action.way));
+    events_.push({std::max(mine.time, theirs.time), EventKind::message, send.step, action.way, sender % unit_, send.lane,
+                  receive.lane, action.bytes, receive.action->kind == StepKind::recv_reduce, 0});
   }
 
   void start(const Event& message) {
     LaneState& sender = lanes_[message.lane];
     LaneState& receiver = lanes_[message.to_lane];
-    const int peer = (sender.rank + message.distance) % size_;
+    const int peer = ways_.receiver(sender.rank, message.way);
     std::size_t l = 0;
     while (sender.rank / levels_[l].ranks != peer / levels_[l].ranks) ++l;
     Level& level = levels_[l];
@@ -299,8 +238,8 @@ class Machine {
     level.bytes += message.bytes;
     record(sender, StepKind::send, peer, message.bytes, begin, arrived);
     if (message.reduces) {
-      events_.push({arrived, EventKind::arrival, 0, message.distance, receiver.rank % unit_, message.to_lane, 0,
-                    message.bytes, true, begin});
+      events_.push({arrived, EventKind::arrival, 0, message.way, receiver.rank % unit_, message.to_lane, 0, message.bytes,
+                    true, begin});
     } else {
       record(receiver, StepKind::recv, sender.rank, message.bytes, begin, arrived);
       close_one(receiver, arrived);
@@ -316,7 +255,7 @@ class Machine {
   void reduce_arrived(const Event& arrival) {
     LaneState& lane = lanes_[arrival.lane];
     const Time end = work(lane, arrival.bytes, arrival.time);
-    const int peer = (lane.rank - arrival.distance + size_) % size_;
+    const int peer = ways_.sender(lane.rank, arrival.way);
     record(lane, StepKind::recv_reduce, peer, arrival.bytes, arrival.begun, end);
     close_one(lane, end);
   }
@@ -328,6 +267,7 @@ class Machine {
   }
 
   int size_;
+  Ways ways_;
   int period_;
   int unit_;  // of ranks that may be simulated for all: orders what happens at the same time the same way in either case
   bool wants_timeline_;
@@ -353,8 +293,15 @@ Simulation simulate(int size, const std::function<Plan(int)>& plan_of, std::int6
           links.levels.back().name, most, size);
   const Compiler compiler(size, plan_of, element_bytes, options.in_place);
   const int unit = unit_of(size, links);
-  const bool one_for_all = options.symmetry && !options.timeline && units_are_alike(size, unit, compiler);
-  return Machine(size, one_for_all ? unit : size, unit, links, compiler, options.timeline).run();
+  const auto is_power_of_two = [](int number) { return (number & (number - 1)) == 0; };
+  Ways ways{size, false};
+  bool alike = units_are_alike(unit, compiler, ways);
+  if (!alike && is_power_of_two(size) && is_power_of_two(unit)) {
+    alike = units_are_alike(unit, compiler, {size, true});
+    ways.bits = alike;
+  }
+  const bool one_for_all = alike && options.symmetry && !options.timeline;
+  return Machine(ways, one_for_all ? unit : size, unit, links, compiler, options.timeline).run();
 }
 
 Simulation simulate(const PlanRequest& request, std::int64_t element_bytes, const LinkModel& links,

@@ -5,6 +5,8 @@
 #include <array>
 
 #include "collectives/promise.hpp"
+#include "collectives/verify_accesses.hpp"
+#include "collectives/verify_cells.hpp"
 #include "core/fail.hpp"
 
 namespace stretto {
@@ -17,110 +19,6 @@ struct Refused {
 template <class... Args>
 void demand(bool condition, fmt::format_string<Args...> sentence, Args&&... args) {
   if (!condition) throw Refused{fmt::format(sentence, std::forward<Args>(args)...)};
-}
-
-// The memory of all ranks. Contributors are kept only where a sum has to be proved.
-class Cells {
- public:
-  Cells() = default;
-  Cells(std::int64_t count, int contributors)
-      : words_((contributors + 63) / 64),
-        last_word_(contributors % 64 == 0 ? ~std::uint64_t{0} : (std::uint64_t{1} << (contributors % 64)) - 1),
-        elements_(count, unwritten),
-        sets_(static_cast<std::size_t>(count) * words_),
-        finished_(words_ > 0 ? count : 0) {}
-
-  void set_original(std::int64_t cell, std::int64_t element, int rank) {
-    elements_[cell] = element;
-    if (words_ > 0) sets_[cell * words_ + rank / 64] |= std::uint64_t{1} << (rank % 64);
-  }
-  bool written(std::int64_t cell) const { return elements_[cell] != unwritten; }
-  std::int64_t element(std::int64_t cell) const { return elements_[cell]; }
-  bool finished(std::int64_t cell) const { return finished_[cell] != 0; }
-  void finish(std::int64_t cell) { finished_[cell] = 1; }
-  bool holds(std::int64_t cell, int rank) const { return (sets_[cell * words_ + rank / 64] >> (rank % 64) & 1U) != 0; }
-  bool complete(std::int64_t cell) const {
-    for (int w = 0; w < words_; ++w) {
-      if (sets_[cell * words_ + w] != (w + 1 < words_ ? ~std::uint64_t{0} : last_word_)) return false;
-    }
-    return true;
-  }
-
-  void copy(std::int64_t source, std::int64_t target) {
-    elements_[target] = elements_[source];
-    if (words_ == 0) return;
-    std::copy_n(&sets_[source * words_], words_, &sets_[target * words_]);
-    finished_[target] = finished_[source];
-  }
-  // target = a with b added; false when a contribution would count twice.
-  bool add(std::int64_t a, std::int64_t b, std::int64_t target) {
-    std::uint64_t twice = 0;
-    for (int w = 0; w < words_; ++w) {
-      const std::uint64_t one = sets_[a * words_ + w];
-      const std::uint64_t other = sets_[b * words_ + w];
-      twice |= one & other;
-      sets_[target * words_ + w] = one | other;
-    }
-    elements_[target] = elements_[a];
-    finished_[target] = 0;
-    return twice == 0;
-  }
-
- private:
-  static constexpr std::int64_t unwritten = -1;
-  int words_ = 0;
-  std::uint64_t last_word_ = 0;
-  std::vector<std::int64_t> elements_;
-  std::vector<std::uint64_t> sets_;
-  std::vector<std::uint8_t> finished_;
-};
-
-struct Range {  // of cells
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-struct Access {
-  Range range;
-  bool writes = false;
-};
-
-bool by_begin(const Access& a, const Access& b) { return a.range.begin < b.range.begin; }
-
-// Whether one access of a list, sorted by begin, writes what another one touches.
-bool clash_within(const std::vector<Access>& accesses) {
-  std::int64_t read_up_to = 0;
-  std::int64_t written_up_to = 0;
-  for (const Access& access : accesses) {
-    if (access.range.begin < written_up_to || (access.writes && access.range.begin < read_up_to)) return true;
-    std::int64_t& up_to = access.writes ? written_up_to : read_up_to;
-    up_to = std::max(up_to, access.range.end);
-  }
-  return false;
-}
-
-std::vector<Range> merged(const std::vector<Access>& sorted, bool writes_only) {
-  std::vector<Range> ranges;
-  for (const Access& access : sorted) {
-    if (writes_only && !access.writes) continue;
-    if (ranges.empty() || access.range.begin > ranges.back().end) {
-      ranges.push_back(access.range);
-    } else {
-      ranges.back().end = std::max(ranges.back().end, access.range.end);
-    }
-  }
-  return ranges;
-}
-
-bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
-  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    if (a[i].begin < b[j].end && b[j].begin < a[i].end) return true;
-    if (a[i].end < b[j].end) {
-      ++i;
-    } else {
-      ++j;
-    }
-  }
-  return false;
 }
 
 void check_requests(const std::vector<Plan>& plans) {

@@ -57,7 +57,9 @@ double tolerance(const PlanRequest& request) {
       method.pieces > request.size - 2) {
     return 1e-3;
   }
-  return 1e-9;
+  // The copy of a chain's first rank is hidden but in the shortest chains.
+  const bool chained = method.inside == Algorithm::chain || method.between == Algorithm::chain;
+  return request.collective == Collective::broadcast && chained ? 5e-3 : 1e-9;
 }
 
 // From two ranks on: formulas in (p-1)/p leave out the copy that a single rank makes.
@@ -69,18 +71,24 @@ TEST_P(EverySimulation, TakesTheTimeOfItsFormula) {
       LinkCost cost = flat_cost();
       // A formula counts the overhead of the senders; where all send to one at the same time, the model's port of the
       // receiver has it of all messages.
+      const Method& method = request.method;
       const bool to_one = request.collective == Collective::gather || request.collective == Collective::reduce;
-      if (to_one && request.method.algorithm == Algorithm::direct) links.levels[0].overhead_us = cost.overhead = 0;
+      for (const Algorithm part : {method.algorithm, method.inside, method.between}) {
+        if (to_one && part == Algorithm::direct) links.levels[0].overhead_us = cost.overhead = 0;
+      }
       const double simulated = simulate(request, element_bytes, links).seconds;
       const double formula = seconds(cost_of(request), cost, element_bytes);
-      if (request.method.lanes > 1 || request.method.algorithm == Algorithm::bidirectional_ring) {
-        // Several lanes hide the latency and the work of one behind the bytes of another, which the formula leaves out.
-        EXPECT_LE(simulated, formula * (1 + 1e-9));
-        cost.alpha = cost.gamma = 0;
-        EXPECT_GE(simulated, seconds(cost_of(request), cost, element_bytes) * (1 - 1e-9));
-      } else {
+      // Several lanes hide the latency and the work of one behind the bytes of another, which the formula leaves out; that
+      // of two levels has copies of which a part makes none, as its input lies where its output does.
+      const bool lanes = method.lanes > 1 || method.algorithm == Algorithm::bidirectional_ring;
+      if (!lanes && method.algorithm != Algorithm::two_level) {
         EXPECT_NEAR(simulated, formula, tolerance(request) * formula);
+        continue;
       }
+      cost.gamma = 0;
+      if (lanes) cost.alpha = 0;
+      EXPECT_LE(simulated, formula * (1 + 1e-9));
+      EXPECT_GE(simulated, seconds(cost_of(request), cost, element_bytes) * (1 - 1e-9));
     }
   }
 }
@@ -107,7 +115,8 @@ TEST(Simulation, OneUnitStandsForAllInARingButNotInATree) {
   };
   EXPECT_EQ(ranks(Collective::all_reduce, Algorithm::ring, flat(), 64), 1);
   EXPECT_EQ(ranks(Collective::all_reduce, Algorithm::ring, two_level(1), 64), 8);
-  EXPECT_EQ(ranks(Collective::all_reduce, Algorithm::ring, two_level(1), 65), 32);  // uneven shares
+  EXPECT_EQ(ranks(Collective::all_reduce, Algorithm::ring, two_level(1), 65), 32);               // uneven shares
+  EXPECT_EQ(ranks(Collective::all_reduce, Algorithm::recursive_doubling, two_level(1), 64), 8);  // peers differ in a bit
   EXPECT_EQ(ranks(Collective::broadcast, Algorithm::binomial, two_level(1), 64), 32);
 }
 

@@ -1,0 +1,144 @@
+#include "plan_options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+
+namespace plan_tool {
+namespace {
+
+int number_from(const char* flag, const std::string& text) {
+  const bool digits = !text.empty() && text.size() < 8 && text.find_first_not_of("0123456789") == std::string::npos;
+  require(digits && std::stoi(text) >= 1, "{} '{}' is no number of ranks; give one like 8, or a range like 1..64.", flag,
+          text);
+  return std::stoi(text);
+}
+
+std::int64_t bytes_from(const std::string& text) {
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  const std::string suffix = text.substr(digits);
+  const std::size_t power = suffix.size() == 1 ? std::string("KMG").find(suffix[0]) + 1 : 0;
+  require(digits > 0 && digits < 12 && (suffix.empty() || power > 0),
+          "--bytes '{}' is no size; give bytes, or a number followed by K, M or G.", text);
+  return std::stoll(text.substr(0, digits)) << (10 * power);
+}
+
+Collective collective_of(const std::string& text) {
+  const Collective collective = collective_from_name(text);
+  require(collective != Collective::send && collective != Collective::recv,
+          "{} is a message between two ranks, which has no plan to choose; name a collective.", text);
+  return collective;
+}
+
+bool can_do(const PlanRequest& request) {
+  try {
+    make_plan(request);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    return false;
+  }
+}
+
+}  // namespace
+
+bool parse(int argc, char** argv, CommandLine& line) {
+  CLI::App app(
+      "Shows what the ranks do in a collective, proves that it is right, predicts how long it takes, and draws it.\n"
+      "Without --verify and --simulate it prints the plans.");
+  app.set_help_flag("-h,--help", "This text");
+  app.add_option("COLLECTIVE", line.collective, "all_reduce, broadcast, ...; with --verify also all")->required();
+  app.add_option("--algo", line.algorithm, "ring, ring*4, chain/16, two_level(ring+ring), ..., or all")
+      ->capture_default_str();
+  app.add_option("--ranks", line.ranks, "N, or with --verify A..B")->required();
+  auto* nodes = app.add_option("--ranks-per-node", line.ranks_per_node, "For two_level; divides the ranks");
+  auto* bytes =
+      app.add_option("--bytes", line.bytes,
+                     "Of the whole vector, or of all ranks' shares together, cut to a multiple of the ranks; suffix "
+                     "K, M or G")
+          ->capture_default_str();
+  auto* dtype = app.add_option("--dtype", line.dtype, "Of the elements")->capture_default_str();
+  auto* root = app.add_option("--root", line.root, "Of broadcast, reduce, gather and scatter")->capture_default_str();
+  auto* rank = app.add_option("--rank", line.rank, "Print this rank's plan only");
+  auto* verify = app.add_flag("--verify", line.verify, "Prove every root, even and uneven counts, in and out of place");
+  auto* simulate = app.add_option("--simulate", line.links, "Predict times on the links of this JSON file");
+  auto* svg = app.add_option("--svg", line.svg, "Draw the plan into this file, over rounds, or over time with --simulate");
+  for (auto* other : {nodes, bytes, dtype, root, rank, simulate, svg}) verify->excludes(other);
+  rank->excludes(simulate)->excludes(svg);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    fail("{}; --help lists the flags.", error.what());
+  }
+  const std::size_t dots = line.ranks.find("..");
+  line.first_size = number_from("--ranks", line.ranks.substr(0, dots));
+  line.last_size = dots == std::string::npos ? line.first_size : number_from("--ranks", line.ranks.substr(dots + 2));
+  require(line.first_size <= line.last_size, "--ranks {} is no range; its end is below its beginning.", line.ranks);
+  require(line.verify || dots == std::string::npos, "--ranks {} is a range, which only --verify takes; give one number.",
+          line.ranks);
+  require(line.verify || line.collective != "all", "Only --verify takes all collectives at once; name one.");
+  return true;
+}
+
+std::vector<Collective> collectives_of(const CommandLine& line) {
+  if (line.collective != "all") return {collective_of(line.collective)};
+  std::vector<Collective> all;
+  for (int i = 0; i < static_cast<int>(Collective::send); ++i) all.push_back(static_cast<Collective>(i));
+  return all;
+}
+
+Method named_method(const CommandLine& line) {
+  const Method method = method_from_text(line.algorithm);
+  require(method.algorithm != Algorithm::automatic,
+          "--algo auto is the library's choice on a machine; name an algorithm, or all.");
+  return method;
+}
+
+Call call_of(const CommandLine& line) {
+  Call call;
+  call.dtype = dtype_from_name(line.dtype.c_str());
+  PlanRequest& request = call.request;
+  request.collective = collective_of(line.collective);
+  request.size = line.first_size;
+  request.root = line.root;
+  request.ranks_per_node = line.ranks_per_node;
+  require(line.root == 0 || has_root(request.collective), "{} has no root; leave --root {} out.", line.collective,
+          line.root);
+  require(line.rank >= -1 && line.rank < request.size, "--rank {} is outside a group of {}.", line.rank, request.size);
+  require(line.ranks_per_node >= 0 && (line.ranks_per_node == 0 || request.size % line.ranks_per_node == 0),
+          "{} ranks do not lie on nodes of --ranks-per-node {}; choose a divisor.", request.size, line.ranks_per_node);
+  const std::int64_t bytes = bytes_from(line.bytes);
+  request.count = bytes / call.width() / (counts_shares(request.collective) ? request.size : 1);
+  if (request.collective == Collective::barrier) request.count = 1;
+  require(request.count > 0, "--bytes {} is less than one element of {} for each share; give more.", line.bytes, line.dtype);
+  return call;
+}
+
+std::vector<Method> methods_of(const CommandLine& line, const PlanRequest& request) {
+  if (line.algorithm != "all") return {named_method(line)};
+  std::vector<Method> methods;
+  const auto& known = algorithms_for(request.collective);
+  PlanRequest trial = request;
+  for (const Algorithm algorithm : known) {
+    if (algorithm != Algorithm::two_level) methods.push_back(algorithm);
+    if (takes_pieces(algorithm)) {
+      methods.push_back(algorithm);
+      methods.back().pieces = 16;
+    }
+    if (algorithm != Algorithm::two_level || line.ranks_per_node == 0) continue;
+    for (const Algorithm inside : known) {
+      for (const Algorithm between : known) {
+        trial.method = algorithm;
+        trial.method.inside = inside;
+        trial.method.between = between;
+        if (can_do(trial)) methods.push_back(trial.method);
+      }
+    }
+  }
+  return methods;
+}
+
+}  // namespace plan_tool

@@ -1,0 +1,57 @@
+#pragma once
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "stretto/dtype.hpp"
+#include "stretto/error.hpp"
+#include "stretto/plan.hpp"
+
+// What stretto-plan is asked for.
+namespace plan_tool {
+
+using namespace stretto;
+
+template <class... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> sentence, Args&&... args) {
+  throw Error(ErrorCode::invalid_argument, fmt::format(sentence, std::forward<Args>(args)...));
+}
+template <class... Args>
+void require(bool condition, fmt::format_string<Args...> sentence, Args&&... args) {
+  if (!condition) fail(sentence, std::forward<Args>(args)...);
+}
+
+struct CommandLine {
+  std::string collective;
+  std::string algorithm = "all";
+  std::string ranks;
+  std::string bytes = "1K";
+  std::string dtype = "f32";
+  std::string links;  // --simulate
+  std::string svg;
+  int ranks_per_node = 0;
+  int root = 0;
+  int rank = -1;  // all
+  bool verify = false;
+  int first_size = 0;
+  int last_size = 0;
+};
+
+// False when help was asked for, and printed. Throws Error for what does not fit together.
+bool parse(int argc, char** argv, CommandLine& line);
+std::vector<Collective> collectives_of(const CommandLine& line);
+Method named_method(const CommandLine& line);
+
+struct Call {
+  PlanRequest request;  // without a method
+  DType dtype;
+  std::int64_t width() const { return static_cast<std::int64_t>(size_of(dtype)); }
+  std::int64_t bytes() const { return request.count * width() * (counts_shares(request.collective) ? request.size : 1); }
+};
+
+Call call_of(const CommandLine& line);
+// With all: every algorithm, those in pieces also in 16, and where nodes are known two levels of every two of them.
+std::vector<Method> methods_of(const CommandLine& line, const PlanRequest& request);
+
+}  // namespace plan_tool

@@ -1,0 +1,147 @@
+"""What stretto-plan prints, draws and refuses, seen from outside."""
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+PLAN = os.environ["PLAN_PROGRAM"]
+LINKS = os.environ["LINKS_FILE"]
+
+
+def run(*words):
+    return subprocess.run([PLAN, *map(str, words)], capture_output=True, text=True, timeout=240)
+
+
+class PlanTool(unittest.TestCase):
+    def lines(self, *words):
+        result = run(*words)
+        self.assertEqual((result.returncode, result.stderr), (0, ""), words)
+        return result.stdout.splitlines()
+
+    def refused(self, part, *words):
+        result = run(*words)
+        self.assertEqual((result.returncode, result.stdout), (1, ""), words)
+        self.assertRegex(result.stderr, r"\Aerror: [^\n]*\.\n\Z", words)
+        self.assertIn(part, result.stderr)
+
+
+class Plans(PlanTool):
+    def test_every_rank_with_cost_and_bytes(self):
+        lines = self.lines("all_reduce", "--algo", "ring", "--ranks", 3, "--bytes", 24)
+        self.assertIn("all_reduce by ring, rank 0 of 3, 6 elements, 0 of scratch", lines)
+        self.assertIn("  lane 0 round 1: recv_reduce output[0..2) = input[0..2) with 2", lines)
+        self.assertEqual(sum("rank" in line and "elements" in line for line in lines), 3)
+        self.assertEqual(lines[-2:], ["sent: 96 bytes in all, 32 by a rank; 4 rounds",
+                                      "cost: 4 alpha + 4 overhead + 32 bytes beta + 16 bytes gamma"])
+
+    def test_one_rank(self):
+        lines = self.lines("broadcast", "--algo", "binomial", "--ranks", 4, "--rank", 2, "--root", 1, "--dtype", "f64")
+        self.assertEqual([line for line in lines if "elements" in line],
+                         ["broadcast by binomial, rank 2 of 4, 128 elements, 0 of scratch"])
+
+    def test_all_algorithms(self):
+        lines = self.lines("all_gather", "--ranks", 4, "--rank", 0)
+        for algorithm in ["ring", "bidirectional_ring", "recursive_halving_doubling"]:
+            self.assertTrue(any(line.startswith(f"all_gather by {algorithm}, rank 0") for line in lines), algorithm)
+
+
+class Proofs(PlanTool):
+    def test_everything(self):
+        lines = self.lines("all", "--verify", "--ranks", "1..9")
+        self.assertRegex(lines[-1], r"^Proved \d+ cases of \d+ algorithms at 1\.\.9 ranks in [\d.]+ s\.$")
+        self.assertRegex(lines[0], r"^all_reduce +ring +\d+ cases +[\d.]+ s  in and out of place$")
+        rooted = [line for line in lines if line.startswith("broadcast")]
+        self.assertTrue(rooted and all(line.endswith("every root") for line in rooted), rooted)
+
+    def test_one_method_with_its_parameters(self):
+        lines = self.lines("all_reduce", "--algo", "ring*4", "--verify", "--ranks", "2..5")
+        self.assertEqual(len(lines), 2)
+        self.assertIn("ring*4", lines[0])
+
+    def test_where_there_is_nothing_to_prove(self):
+        self.refused("cannot be done by binomial", "all_reduce", "--algo", "binomial", "--verify", "--ranks", 4)
+
+
+class Predictions(PlanTool):
+    def test_fastest_first_with_bytes_at_each_level(self):
+        lines = self.lines("all_reduce", "--ranks", 16, "--bytes", "1M", "--simulate", LINKS)
+        self.assertTrue(lines[0].startswith("all_reduce of 1 MiB, 16 ranks"), lines[0])
+        self.assertEqual(lines[1].split()[-2:], ["node", "network"])
+        times = [float(line.split()[1]) for line in lines[2:]]
+        self.assertEqual(times, sorted(times))
+        ring = next(line.split() for line in lines if line.startswith("ring "))
+        self.assertEqual(ring[-4:], ["26.25", "MiB", "3.75", "MiB"])
+        self.assertAlmostEqual(float(ring[2]), 2 * 15 / 16 * 2**20 / float(ring[1]) * 1e-3, delta=1e-3)
+
+    def test_what_is_too_large_is_told(self):
+        lines = self.lines("all_gather", "--algo", "ring", "--ranks", 16384, "--bytes", "64M", "--simulate", LINKS)
+        self.assertGreater(float(lines[2].split()[1]), 0)
+        self.refused("bytes that divide evenly", "all_reduce", "--algo", "ring", "--ranks", 16383, "--bytes", "64M",
+                     "--simulate", LINKS)
+
+
+class Pictures(PlanTool):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory(prefix="plan-tool-")
+        self.addCleanup(directory.cleanup)
+        self.file = pathlib.Path(directory.name, "picture.svg")
+
+    def texts(self):
+        root = xml.etree.ElementTree.parse(self.file).getroot()
+        return [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+
+    def test_over_rounds(self):
+        self.assertEqual(self.lines("all_reduce", "--algo", "ring", "--ranks", 8, "--svg", self.file), [])
+        texts = self.texts()
+        for text in ["all_reduce by ring, 8 ranks, 1 KiB", "rank 7", "round", "13", "send", "recv", "recv_reduce"]:
+            self.assertIn(text, texts)
+        self.assertNotIn("copy", texts)
+
+    def test_over_time(self):
+        self.lines("reduce", "--algo", "binomial", "--ranks", 4, "--svg", self.file, "--simulate", LINKS)
+        self.assertIn("us", self.texts())
+        self.assertIn("recv_reduce", self.texts())
+
+    def test_refusals(self):
+        self.refused("draws one algorithm", "all_reduce", "--ranks", 4, "--svg", self.file)
+        self.refused("up to 64 ranks", "all_reduce", "--algo", "ring", "--ranks", 65, "--svg", self.file)
+        self.refused("cannot be written", "all_reduce", "--algo", "ring", "--ranks", 4, "--svg", "/none/picture.svg")
+        self.assertFalse(self.file.exists())
+
+
+class Refusals(PlanTool):
+    def test_sentences(self):
+        for part, words in [
+            ("'all_reduced' is no collective", ["all_reduced", "--ranks", 4]),
+            ("'rings' is no algorithm", ["all_reduce", "--algo", "rings", "--ranks", 4]),
+            ("cannot be done by ring", ["broadcast", "--algo", "ring", "--ranks", 4]),
+            ("has no plan to choose", ["send", "--ranks", 4]),
+            ("the library's choice", ["all_reduce", "--algo", "auto", "--ranks", 4]),
+            ("only --verify takes", ["all_reduce", "--ranks", "2..4"]),
+            ("Only --verify takes", ["all", "--ranks", 4]),
+            ("its end is below", ["all", "--verify", "--ranks", "4..2"]),
+            ("'many' is no number", ["all_reduce", "--ranks", "many"]),
+            ("'0' is no number", ["all_reduce", "--ranks", 0]),
+            ("--verify excludes --simulate", ["all_reduce", "--ranks", 4, "--verify", "--simulate", LINKS]),
+            ("root or peer 4", ["broadcast", "--ranks", 4, "--root", 4]),
+            ("has no root", ["all_reduce", "--ranks", 4, "--root", 1]),
+            ("--rank 4 is outside", ["all_reduce", "--ranks", 4, "--rank", 4]),
+            ("choose a divisor", ["all_reduce", "--ranks", 4, "--ranks-per-node", 3]),
+            ("'1T' is no size", ["all_reduce", "--ranks", 4, "--bytes", "1T"]),
+            ("less than one element", ["all_gather", "--ranks", 4, "--bytes", 8]),
+            ("f33", ["all_reduce", "--ranks", 4, "--dtype", "f33"]),
+            ("'/none' cannot be read", ["all_reduce", "--ranks", 4, "--simulate", "/none"]),
+            ("--help lists the flags", ["all_reduce", "--ranks", 4, "--fast"]),
+            ("--help lists the flags", ["all_reduce"]),
+        ]:
+            with self.subTest(words):
+                self.refused(part, *words)
+
+    def test_help(self):
+        self.assertIn("--simulate", "\n".join(self.lines("--help")))
+
+
+if __name__ == "__main__":
+    unittest.main()
