@@ -7,6 +7,21 @@ namespace perf {
 
 using stretto::Collective;
 
+void check_method(const Case& what, const stretto::Method& method) {
+  // These two are resolved by the communicator, which knows the machine.
+  if (method.algorithm == stretto::Algorithm::automatic || method.algorithm == stretto::Algorithm::two_level) return;
+  stretto::PlanRequest request{what.test->collective, method, 0, what.ranks, what.count, what.root};
+  if (is_ring_exchange(*what.test)) request.root = 1;
+  if (what.test->uneven) {
+    const bool pairs = what.test->collective == Collective::all_to_all;
+    for (int rank = 0; rank < what.ranks; ++rank) {
+      request.counts.push_back(pairs ? what.sent(0, rank) : what.share(rank));
+      if (pairs) request.receive_counts.push_back(what.sent(rank, 0));
+    }
+  }
+  make_plan(request);
+}
+
 void perform(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const void* input,
              void* output) {
   const stretto::Stream stream = stretto::Stream::inline_();

@@ -6,6 +6,8 @@
 
 namespace perf {
 
+// Throws, naming the choices, where the method cannot do the case.
+void check_method(const Case& what, const stretto::Method& method);
 // Performs a case once, in the calling thread. All ranks call it.
 void perform(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const void* input,
              void* output);
