@@ -1,69 +1,51 @@
 #include "operation.hpp"
 
-#include "fail.hpp"
 #include "values.hpp"
 
 namespace perf {
 
 using stretto::Collective;
 
-void check_method(const Case& what, const stretto::Method& method) {
-  // These two are resolved by the communicator, which knows the machine.
-  if (method.algorithm == stretto::Algorithm::automatic || method.algorithm == stretto::Algorithm::two_level) return;
-  stretto::PlanRequest request{what.test->collective, method, 0, what.ranks, what.count, what.root};
-  if (is_ring_exchange(*what.test)) request.root = 1;
-  if (what.test->uneven) {
-    const bool pairs = what.test->collective == Collective::all_to_all;
-    for (int rank = 0; rank < what.ranks; ++rank) {
-      request.counts.push_back(pairs ? what.sent(0, rank) : what.share(rank));
-      if (pairs) request.receive_counts.push_back(what.sent(rank, 0));
+namespace {
+
+stretto::Call call_of(const stretto::Communicator& world, const Case& what, const void* input, void* output) {
+  stretto::Call call;
+  call.collective = what.test->collective;
+  call.input = input;
+  call.output = output;
+  call.count = what.count;
+  call.dtype = what.dtype;
+  call.op = what.op;
+  call.root = what.root;
+  if (what.test->uneven && call.collective != Collective::all_to_all) call.counts = what.counts;
+  if (what.test->uneven && call.collective == Collective::all_to_all) {
+    for (int other = 0; other < world.size(); ++other) {
+      call.counts.push_back(what.sent(world.rank(), other));
+      call.receive_counts.push_back(what.sent(other, world.rank()));
     }
   }
-  make_plan(request);
+  return call;
 }
+
+}  // namespace
 
 void perform(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const void* input,
              void* output) {
   const stretto::Stream stream = stretto::Stream::inline_();
   const stretto::OperationOptions options{method, "", Values::factor(world.rank())};
-  const int next = (world.rank() + 1) % world.size();
-  const int previous = (world.rank() + world.size() - 1) % world.size();
-  switch (what.test->collective) {
-    case Collective::all_reduce: world.all_reduce(input, output, what.count, what.dtype, what.op, stream, options); return;
-    case Collective::reduce_scatter:
-      if (what.test->uneven) break;
-      world.reduce_scatter(input, output, what.count, what.dtype, what.op, stream, options);
-      return;
-    case Collective::all_gather:
-      if (what.test->uneven) break;
-      world.all_gather(input, output, what.count, what.dtype, stream, options);
-      return;
-    case Collective::broadcast: world.broadcast(input, output, what.count, what.dtype, what.root, stream, options); return;
-    case Collective::reduce:
-      world.reduce(input, output, what.count, what.dtype, what.op, what.root, stream, options);
-      return;
-    case Collective::barrier: world.barrier(stream); return;
-    case Collective::send:
-      if (world.rank() == 0) {
-        world.send(input, what.count, what.dtype, next, stream, options);
-        world.recv(output, what.count, what.dtype, previous, stream, options);
-      } else {
-        world.recv(output, what.count, what.dtype, previous, stream, options);
-        world.send(input, what.count, what.dtype, next, stream, options);
-      }
-      return;
-    default: break;
+  if (is_ring_exchange(*what.test)) {
+    const int size = world.size();
+    world.send_recv(input, what.count, (world.rank() + 1) % size, output, what.count, (world.rank() + size - 1) % size,
+                    what.dtype, stream, options);
+  } else {
+    world.start(call_of(world, what, input, output), stream, options);
   }
-  fail(stretto::ErrorCode::invalid_argument, "{} is not there yet.", what.test->name);
 }
 
-std::string method_of(const stretto::Communicator& world, const Case& what, const stretto::Method& /*method*/,
-                      const void* /*input*/, void* /*output*/) {
-  const auto records = world.ledger().records();
-  for (auto record = records.rbegin(); record != records.rend(); ++record) {
-    if (record->collective == what.test->collective) return name(record->algorithm);
-  }
-  return "";
+std::string method_of(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const void* input,
+                      void* output) {
+  if (is_ring_exchange(*what.test)) return name(stretto::Algorithm::direct);
+  return to_string(world.prepare(call_of(world, what, input, output), {.method = method}).method());
 }
 
 }  // namespace perf

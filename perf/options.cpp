@@ -9,7 +9,6 @@
 #include <filesystem>
 
 #include "fail.hpp"
-#include "operation.hpp"
 #include "peers/peer.hpp"
 
 namespace perf {
@@ -201,10 +200,6 @@ void Options::check_for(int ranks) const {
           ranks);
   require(ranks_per_node == 0 || ranks % ranks_per_node == 0, "{} ranks do not divide into nodes of --ranks-per-node {}.",
           ranks, ranks_per_node);
-  for (const stretto::Method& method : methods) {
-    if (every_test || every_algorithm) break;
-    check_method(Case::of_bytes(*tests.front(), ranks, 0, dtypes.front(), ops.front(), max_bytes), method);
-  }
 }
 
 }  // namespace perf

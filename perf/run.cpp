@@ -80,16 +80,23 @@ class TestRun {
   std::vector<Method> methods_of(const Test& test) const {
     if (!options_.every_algorithm) return options_.methods;
     std::vector<Method> methods;
+    std::vector<Method> by_level;
     for (const Algorithm algorithm : algorithms_for(test.collective)) {
-      if (algorithm != Algorithm::two_level || options_.ranks_per_node > 0) methods.emplace_back(algorithm);
+      if (algorithm == Algorithm::two_level) continue;
+      methods.emplace_back(algorithm);
+      by_level.emplace_back(Algorithm::two_level);
+      by_level.back().inside = by_level.back().between = algorithm;
     }
+    const auto& known = algorithms_for(test.collective);
+    const bool has_levels = std::find(known.begin(), known.end(), Algorithm::two_level) != known.end();
+    if (has_levels && options_.ranks_per_node > 0) methods.insert(methods.end(), by_level.begin(), by_level.end());
     return methods;
   }
 
-  // With one collective and methods that are named, check_for() has thrown already; among all, it is one row less.
+  // Where one collective and its methods are named, check_methods() has thrown already; among all, it is one row less.
   bool can(const Case& what, const Method& method) const {
     try {
-      check_method(what, method);
+      method_of(world_, what, method, nullptr, nullptr);
       return true;
     } catch (const stretto::Error& error) {
       say(fmt::format("{} is left out: {}", to_string(method), error.what()));
@@ -101,7 +108,7 @@ class TestRun {
     const auto case_of = [&](std::int64_t bytes) { return Case::of_bytes(test, world_.size(), root, dtype, op, bytes); };
     const Values values(case_of(0), options_.seed);
     std::vector<Method> methods = methods_of(test);
-    const auto impossible = [&](const Method& method) { return !can(case_of(options_.max_bytes), method); };
+    const auto impossible = [&](const Method& method) { return !can(case_of(0), method); };
     methods.erase(std::remove_if(methods.begin(), methods.end(), impossible), methods.end());
     for (const std::int64_t bytes : sizes_of(test)) {
       const Case what = case_of(bytes);
@@ -209,6 +216,12 @@ class TestRun {
 };
 
 }  // namespace
+
+void check_methods(const Communicator& world, const Options& options) {
+  if (options.every_test || options.every_algorithm) return;
+  const Case empty = Case::of_bytes(*options.tests.front(), world.size(), 0, options.dtypes.front(), options.ops.front(), 0);
+  for (const Method& method : options.methods) method_of(world, empty, method, nullptr, nullptr);
+}
 
 void run_tests(const Communicator& world, const Options& options) { TestRun(world, options).run(); }
 
