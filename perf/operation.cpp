@@ -3,12 +3,11 @@
 #include "values.hpp"
 
 namespace perf {
+namespace {
 
 using stretto::Collective;
 
-namespace {
-
-stretto::Call call_of(const stretto::Communicator& world, const Case& what, const void* input, void* output) {
+stretto::Call call_of(const Case& what, int rank, const void* input, void* output) {
   stretto::Call call;
   call.collective = what.test->collective;
   call.input = input;
@@ -17,12 +16,15 @@ stretto::Call call_of(const stretto::Communicator& world, const Case& what, cons
   call.dtype = what.dtype;
   call.op = what.op;
   call.root = what.root;
-  if (what.test->uneven && call.collective != Collective::all_to_all) call.counts = what.counts;
-  if (what.test->uneven && call.collective == Collective::all_to_all) {
-    for (int other = 0; other < world.size(); ++other) {
-      call.counts.push_back(what.sent(world.rank(), other));
-      call.receive_counts.push_back(what.sent(other, world.rank()));
-    }
+  if (!what.test->uneven) return call;
+  call.count = 0;
+  if (call.collective != Collective::all_to_all) {
+    call.counts = what.counts;
+    return call;
+  }
+  for (int peer = 0; peer < what.ranks; ++peer) {
+    call.counts.push_back(what.sent(rank, peer));
+    call.receive_counts.push_back(what.sent(peer, rank));
   }
   return call;
 }
@@ -33,19 +35,23 @@ void perform(const stretto::Communicator& world, const Case& what, const stretto
              void* output) {
   const stretto::Stream stream = stretto::Stream::inline_();
   const stretto::OperationOptions options{method, "", Values::factor(world.rank())};
-  if (is_ring_exchange(*what.test)) {
-    const int size = world.size();
-    world.send_recv(input, what.count, (world.rank() + 1) % size, output, what.count, (world.rank() + size - 1) % size,
-                    what.dtype, stream, options);
+  if (what.test->collective == Collective::barrier) {
+    world.barrier(stream);
+  } else if (is_ring_exchange(*what.test)) {
+    const int next = (world.rank() + 1) % world.size();
+    const int previous = (world.rank() + world.size() - 1) % world.size();
+    world.send_recv(input, what.count, next, output, what.count, previous, what.dtype, stream, options);
   } else {
-    world.start(call_of(world, what, input, output), stream, options);
+    world.start(call_of(what, world.rank(), input, output), stream, options);
   }
 }
 
 std::string method_of(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const void* input,
                       void* output) {
-  if (is_ring_exchange(*what.test)) return name(stretto::Algorithm::direct);
-  return to_string(world.prepare(call_of(world, what, input, output), {.method = method}).method());
+  if (is_ring_exchange(*what.test) || what.test->collective == Collective::barrier) {
+    return name(algorithms_for(what.test->collective).front());
+  }
+  return to_string(world.prepare(call_of(what, world.rank(), input, output), {.method = method}).method());
 }
 
 }  // namespace perf

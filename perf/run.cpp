@@ -20,6 +20,16 @@ using stretto::ReduceOp;
 
 namespace {
 
+// Throws where the method cannot do that kind of test.
+void check_method(const Communicator& world, const Case& empty, const Method& method) {
+  const auto& known = algorithms_for(empty.test->collective);
+  std::vector<const char*> names;
+  for (const Algorithm algorithm : known) names.push_back(name(algorithm));
+  require(method.algorithm == Algorithm::automatic || std::find(known.begin(), known.end(), method.algorithm) != known.end(),
+          "{} cannot be done by {}; choose {}.", empty.test->name, to_string(method), fmt::join(names, " or "));
+  method_of(world, empty, method, nullptr, nullptr);
+}
+
 class TestRun {
  public:
   TestRun(const Communicator& world, const Options& options)
@@ -94,9 +104,9 @@ class TestRun {
   }
 
   // Where one collective and its methods are named, check_methods() has thrown already; among all, it is one row less.
-  bool can(const Case& what, const Method& method) const {
+  bool can(const Case& empty, const Method& method) const {
     try {
-      method_of(world_, what, method, nullptr, nullptr);
+      check_method(world_, empty, method);
       return true;
     } catch (const stretto::Error& error) {
       say(fmt::format("{} is left out: {}", to_string(method), error.what()));
@@ -220,7 +230,7 @@ class TestRun {
 void check_methods(const Communicator& world, const Options& options) {
   if (options.every_test || options.every_algorithm) return;
   const Case empty = Case::of_bytes(*options.tests.front(), world.size(), 0, options.dtypes.front(), options.ops.front(), 0);
-  for (const Method& method : options.methods) method_of(world, empty, method, nullptr, nullptr);
+  for (const Method& method : options.methods) check_method(world, empty, method);
 }
 
 void run_tests(const Communicator& world, const Options& options) { TestRun(world, options).run(); }
