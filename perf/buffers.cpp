@@ -49,10 +49,6 @@ void Buffers::fill(const Values& values) const {
   }
 }
 
-void Buffers::spoil() const {
-  for (int copy = 0; copy < copies_; ++copy) std::memset(at(copy, output_at_), nonsense, regions_.back().bytes);
-}
-
 std::int64_t Buffers::wrong(const Values& values) const {
   const std::size_t element = size_of(case_.dtype);
   std::int64_t wrong = 0;

@@ -21,8 +21,6 @@ class Buffers {
 
   // Writes everything anew: inputs, guards, and nonsense where results go.
   void fill(const Values& values) const;
-  // Nonsense where results go, so that what is there already is not taken for a result. Out of place only.
-  void spoil() const;
   // Wrong elements of the outputs, changed elements of inputs (out of place, or where there is no output) and changed guard
   // bytes, over all copies.
   std::int64_t wrong(const Values& values) const;

@@ -23,8 +23,8 @@ double combined(const std::vector<double>& times, Over over) {
   switch (over) {
     case Over::rank0: return times.front();
     case Over::mean: return std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
-    case Over::fastest: return *std::min_element(times.begin(), times.end());
-    case Over::slowest: return *std::max_element(times.begin(), times.end());
+    case Over::least: return *std::min_element(times.begin(), times.end());
+    case Over::most: return *std::max_element(times.begin(), times.end());
   }
   return 0;
 }
@@ -48,6 +48,17 @@ Timing measure(const Communicator& world, const Loop& loop, const Action& action
   timing.p50 = percentile(stamps, 0.5);
   timing.p99 = percentile(stamps, 0.99);
   return timing;
+}
+
+Timing typical(const std::vector<Timing>& timings) {
+  Timing result;
+  for (double Timing::*field : {&Timing::mean, &Timing::p50, &Timing::p99}) {
+    std::vector<double> values;
+    for (const Timing& timing : timings) values.push_back(timing.*field);
+    std::sort(values.begin(), values.end());
+    result.*field = percentile(values, 0.5);
+  }
+  return result;
 }
 
 Timing over_ranks(const Communicator& world, const Timing& mine, Over over) {

@@ -25,8 +25,11 @@ struct Loop {
 // All ranks call it with the same loop; they begin together.
 Timing measure(const stretto::Communicator& world, const Loop& loop, const Action& action);
 
+// The median of several measurements, field by field.
+Timing typical(const std::vector<Timing>& timings);
+
 // What becomes of the ranks' times: the -a of nccl-tests.
-enum class Over { rank0, mean, fastest, slowest };
+enum class Over { rank0, mean, least, most };
 // At rank 0; the others get what is theirs.
 Timing over_ranks(const stretto::Communicator& world, const Timing& mine, Over over);
 

@@ -1,9 +1,12 @@
 #include "options.hpp"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 
 #include "fail.hpp"
 #include "peers/peer.hpp"
@@ -107,14 +110,20 @@ void check(const Options& options) {
           options.step_factor);
   require(options.min_bytes > 0 || options.step_bytes > 0 || options.max_bytes == 0,
           "-b 0 cannot be multiplied; begin with 1 byte or more, or step by -i BYTES.");
-  require(options.iterations >= 1 && options.warmup >= 0, "-n {} must be at least 1, and -w {} cannot be negative.",
-          options.iterations, options.warmup);
+  require(options.iterations >= 1 && options.cycles >= 1 && options.warmup >= 0,
+          "-n {} and -N {} must be at least 1, and -w {} cannot be negative.", options.iterations, options.cycles,
+          options.warmup);
   require(options.nproc >= 0 && options.ranks_per_node >= 0, "--nproc {} and --ranks-per-node {} cannot be negative.",
           options.nproc, options.ranks_per_node);
   require(!options.threads || options.nproc > 0, "--threads needs --nproc N, the number of ranks.");
   for (const std::string& peer : options.peers) {
     check_peer(peer);
     require(!options.threads || peer != "mpi", "--vs mpi needs ranks that are processes; leave --threads out.");
+  }
+  if (!options.json.empty()) {
+    const std::filesystem::path directory = std::filesystem::absolute(options.json).parent_path();
+    require(access(directory.c_str(), W_OK) == 0, "--json {} cannot be written; name a file in a directory that is there.",
+            options.json);
   }
   if (options.nproc > 0) options.check_for(options.nproc);
 }
@@ -141,6 +150,8 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
   app.add_option("-i,--stepbytes", texts.step, "A size is that much more than the one before")->excludes(factor);
   app.add_option("-n,--iters", options.iterations, "Timed iterations")->capture_default_str();
   app.add_option("-w,--warmup_iters", options.warmup, "Iterations before them")->capture_default_str();
+  app.add_option("-N,--run_cycles", options.cycles, "Loops, in turn with each other's and the peers'; figures are medians")
+      ->capture_default_str();
   app.add_option("-d,--datatype", texts.dtype, "Element type, or all")->capture_default_str();
   app.add_option("-o,--op", texts.op, "sum, prod, min, max, avg, mulsum or all")->capture_default_str();
   app.add_option("-r,--root", texts.root, "Rank, or all")->capture_default_str();

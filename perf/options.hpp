@@ -16,7 +16,7 @@ struct Options {
   std::int64_t min_bytes = 32 << 20, max_bytes = 32 << 20;
   std::int64_t step_bytes = 0;  // 0: step_factor
   double step_factor = 2;
-  int iterations = 20, warmup = 5;
+  int iterations = 20, warmup = 5, cycles = 1;
   std::vector<stretto::DType> dtypes = {stretto::DType::f32};
   std::vector<stretto::ReduceOp> ops = {stretto::ReduceOp::sum};
   int root = 0;

@@ -20,6 +20,16 @@ using stretto::ReduceOp;
 
 namespace {
 
+// Throws where the method cannot do that kind of test.
+void check_method(const Communicator& world, const Case& empty, const Method& method) {
+  const auto& known = algorithms_for(empty.test->collective);
+  std::vector<const char*> names;
+  for (const Algorithm algorithm : known) names.push_back(name(algorithm));
+  require(method.algorithm == Algorithm::automatic || std::find(known.begin(), known.end(), method.algorithm) != known.end(),
+          "{} cannot be done by {}; choose {}.", empty.test->name, to_string(method), fmt::join(names, " or "));
+  method_of(world, empty, method, nullptr, nullptr);
+}
+
 class TestRun {
  public:
   TestRun(const Communicator& world, const Options& options)
@@ -80,29 +90,25 @@ class TestRun {
   std::vector<Method> methods_of(const Test& test) const {
     if (!options_.every_algorithm) return options_.methods;
     std::vector<Method> methods;
+    std::vector<Method> by_level;
     for (const Algorithm algorithm : algorithms_for(test.collective)) {
-      if (algorithm != Algorithm::two_level || options_.ranks_per_node > 0) methods.emplace_back(algorithm);
+      if (algorithm == Algorithm::two_level) continue;
+      methods.emplace_back(algorithm);
+      by_level.emplace_back(Algorithm::two_level);
+      by_level.back().inside = by_level.back().between = algorithm;
     }
+    const auto& known = algorithms_for(test.collective);
+    const bool has_levels = std::find(known.begin(), known.end(), Algorithm::two_level) != known.end();
+    if (has_levels && options_.ranks_per_node > 0) methods.insert(methods.end(), by_level.begin(), by_level.end());
     return methods;
   }
 
-  // With one collective and one method a mistake is an error; among all, it is one thing less.
-  bool can(const Case& what, const Method& method) const {
-    if (method.algorithm == Algorithm::automatic || method.algorithm == Algorithm::two_level) return true;
-    stretto::PlanRequest request{what.test->collective, method, 0, what.ranks, what.count, what.root};
-    if (is_ring_exchange(*what.test)) request.root = 1;
-    if (what.test->uneven) {
-      const bool pairs = what.test->collective == stretto::Collective::all_to_all;
-      for (int rank = 0; rank < what.ranks; ++rank) {
-        request.counts.push_back(pairs ? what.sent(0, rank) : what.share(rank));
-        if (pairs) request.receive_counts.push_back(what.sent(rank, 0));
-      }
-    }
+  // Where one collective and its methods are named, check_methods() has thrown already; among all, it is one row less.
+  bool can(const Case& empty, const Method& method) const {
     try {
-      make_plan(request);
+      check_method(world_, empty, method);
       return true;
     } catch (const stretto::Error& error) {
-      if (!options_.every_test && !options_.every_algorithm) throw;
       say(fmt::format("{} is left out: {}", to_string(method), error.what()));
       return false;
     }
@@ -112,7 +118,7 @@ class TestRun {
     const auto case_of = [&](std::int64_t bytes) { return Case::of_bytes(test, world_.size(), root, dtype, op, bytes); };
     const Values values(case_of(0), options_.seed);
     std::vector<Method> methods = methods_of(test);
-    const auto impossible = [&](const Method& method) { return !can(case_of(options_.max_bytes), method); };
+    const auto impossible = [&](const Method& method) { return !can(case_of(0), method); };
     methods.erase(std::remove_if(methods.begin(), methods.end(), impossible), methods.end());
     for (const std::int64_t bytes : sizes_of(test)) {
       const Case what = case_of(bytes);
@@ -129,33 +135,55 @@ class TestRun {
     }
   }
 
-  // Times each method, then each peer, and enters them into the rows.
+  // Checks each method and each peer, then times them in turn, and enters what came of it into the rows.
   void place(const Case& what, const Values& values, const std::vector<Method>& methods, bool in_place,
              std::vector<Row>& rows) {
     const Buffers buffers(what, world_.rank(), in_place, copies_of(what));
-    std::vector<std::optional<Placement>*> filled;
+    std::vector<Contender> contenders;
     for (std::size_t i = 0; i < methods.size(); ++i) {
-      const auto action = [&](int copy) { perform(world_, what, methods[i], buffers.input(copy), buffers.output(copy)); };
-      Placement placement;
-      placement.wrong = checked(buffers, values, action);
-      rows[i].algorithm = method_of(world_, what, methods[i], buffers.input(0), buffers.output(0));
-      placement.timing = timed(buffers, action);
-      if (!in_place && placement.wrong) *placement.wrong += sum_at_rank0(buffers.wrong(values));
-      filled.push_back(in_place ? &rows[i].in_place : &rows[i].out_of_place);
-      *filled.back() = placement;
+      contenders.push_back({[this, &what, &buffers, method = methods[i]](int copy) {
+        perform(world_, what, method, buffers.input(copy), buffers.output(copy));
+      }});
     }
     for (const auto& peer : peers_) {
-      std::optional<Timing> timing;
-      if (peer->can(what, in_place)) {
-        const auto action = [&](int copy) { peer->perform(what, in_place, buffers.input(copy), buffers.output(copy)); };
-        const std::int64_t wrong = checked(buffers, values, action).value_or(0);
-        if (wrong > 0) {
-          fail(stretto::ErrorCode::internal, "{} gave {} wrong values in {} of {} bytes; leave it out of --vs.",
-               peer->name(), wrong, what.test->name, what.bytes());
-        }
-        timing = timed(buffers, action);
+      contenders.push_back({});
+      if (!peer->can(what, in_place)) continue;
+      contenders.back().action = [&, in_place](int copy) {
+        peer->perform(what, in_place, buffers.input(copy), buffers.output(copy));
+      };
+    }
+    for (std::size_t i = 0; i < contenders.size(); ++i) {
+      check(buffers, values, contenders[i]);
+      if (i < methods.size()) {
+        rows[i].algorithm = method_of(world_, what, methods[i], buffers.input(0), buffers.output(0));
       }
-      for (std::optional<Placement>* placement : filled) (*placement)->peers.push_back(timing);
+    }
+    for (int cycle = 0; cycle < options_.cycles; ++cycle) {
+      for (Contender& contender : contenders) time(buffers, values, contender);
+    }
+    enter(what, contenders, in_place, rows);
+  }
+
+  struct Contender {
+    Action action;  // none: it has no such thing
+    std::int64_t wrong = 0;
+    std::vector<Timing> timings;
+  };
+
+  void enter(const Case& what, const std::vector<Contender>& contenders, bool in_place, std::vector<Row>& rows) const {
+    std::vector<std::optional<Timing>> peers;
+    for (std::size_t i = rows.size(); i < contenders.size(); ++i) {
+      const Contender& peer = contenders[i];
+      if (peer.wrong > 0) {
+        fail(stretto::ErrorCode::internal, "{} gave {} wrong values in {} of {} bytes; leave it out of --vs.",
+             options_.peers[i - rows.size()], peer.wrong, what.test->name, what.bytes());
+      }
+      peers.push_back(peer.action ? std::optional(typical(peer.timings)) : std::nullopt);
+    }
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      Placement placement{typical(contenders[i].timings), std::nullopt, peers};
+      if (options_.check) placement.wrong = contenders[i].wrong;
+      (in_place ? rows[i].in_place : rows[i].out_of_place) = placement;
     }
   }
 
@@ -167,20 +195,21 @@ class TestRun {
     return static_cast<int>(std::clamp<std::int64_t>(fit, 1, std::min<std::int64_t>(most_copies, options_.iterations)));
   }
 
-  // Fills the buffers and, if results are checked, performs it once on each copy: how many values were wrong on all ranks,
-  // at rank 0. Results out of place are then forgotten, so that those of the timed loop can be checked as well.
-  std::optional<std::int64_t> checked(const Buffers& buffers, const Values& values, const Action& action) const {
+  // Once on each copy.
+  void check(const Buffers& buffers, const Values& values, Contender& contender) const {
+    if (!options_.check || !contender.action) return;
     buffers.fill(values);
-    if (!options_.check) return std::nullopt;
-    for (int copy = 0; copy < buffers.copies(); ++copy) action(copy);
-    const std::int64_t wrong = sum_at_rank0(buffers.wrong(values));
-    if (!buffers.in_place()) buffers.spoil();
-    return wrong;
+    for (int copy = 0; copy < buffers.copies(); ++copy) contender.action(copy);
+    contender.wrong += sum_at_rank0(buffers.wrong(values));
   }
 
-  Timing timed(const Buffers& buffers, const Action& action) const {
-    const Timing mine = measure(world_, {options_.warmup, options_.iterations, buffers.copies()}, action);
-    return over_ranks(world_, mine, options_.over);
+  // What the timed loop itself gave is looked at as well; in place, it has taken its own results for inputs.
+  void time(const Buffers& buffers, const Values& values, Contender& contender) const {
+    if (!contender.action) return;
+    buffers.fill(values);
+    const Timing mine = measure(world_, {options_.warmup, options_.iterations, buffers.copies()}, contender.action);
+    contender.timings.push_back(over_ranks(world_, mine, options_.over));
+    if (options_.check && !buffers.in_place()) contender.wrong += sum_at_rank0(buffers.wrong(values));
   }
 
   std::int64_t sum_at_rank0(std::int64_t mine) const {
@@ -197,6 +226,12 @@ class TestRun {
 };
 
 }  // namespace
+
+void check_methods(const Communicator& world, const Options& options) {
+  if (options.every_test || options.every_algorithm) return;
+  const Case empty = Case::of_bytes(*options.tests.front(), world.size(), 0, options.dtypes.front(), options.ops.front(), 0);
+  for (const Method& method : options.methods) check_method(world, empty, method);
+}
 
 void run_tests(const Communicator& world, const Options& options) { TestRun(world, options).run(); }
 

@@ -24,9 +24,10 @@ void set_environment(const Options& options) {
 int start(const Options& options, [[maybe_unused]] char** argv) {
   set_environment(options);
   const auto body = [&](const stretto::Communicator& world) {
-    // What does not fit the number of ranks is wrong for all of them: rank 0 looks first, so that it is said once.
+    // What does not fit the ranks is wrong for all of them: rank 0 looks first, so that it is said once.
     if (world.rank() != 0) world.barrier(stretto::Stream::inline_());
     options.check_for(world.size());
+    check_methods(world, options);
     if (world.rank() == 0) world.barrier(stretto::Stream::inline_());
     run_tests(world, options);
   };
