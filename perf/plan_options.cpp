@@ -62,9 +62,15 @@ bool parse(int argc, char** argv, CommandLine& line) {
   auto* rank = app.add_option("--rank", line.rank, "Print this rank's plan only");
   auto* verify = app.add_flag("--verify", line.verify, "Prove every root, even and uneven counts, in and out of place");
   auto* simulate = app.add_option("--simulate", line.links, "Predict times on the links of this JSON file");
+  auto* explain = app.add_flag("--explain", line.explain, "Say which method the library would choose, and why");
+  auto* crowd = app.add_option("--ranks-per-core", line.ranks_per_core,
+                               "With --explain: how crowded the cores are; else as if all ranks were on this machine");
+  crowd->needs(explain)->check(CLI::PositiveNumber);
+  explain->excludes(rank)->excludes(simulate);
   auto* svg = app.add_option("--svg", line.svg, "Draw the plan into this file, over rounds, or over time with --simulate");
-  for (auto* other : {nodes, bytes, dtype, root, rank, simulate, svg}) verify->excludes(other);
+  for (auto* other : {nodes, bytes, dtype, root, rank, simulate, svg, explain}) verify->excludes(other);
   rank->excludes(simulate)->excludes(svg);
+  explain->excludes(svg);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

@@ -34,6 +34,8 @@ struct CommandLine {
   int root = 0;
   int rank = -1;  // all
   bool verify = false;
+  bool explain = false;
+  double ranks_per_core = 0;  // --explain; 0: as if all ranks were on this machine
   int first_size = 0;
   int last_size = 0;
 };
@@ -53,5 +55,8 @@ struct Call {
 Call call_of(const CommandLine& line);
 // With all: every algorithm, those in pieces also in 16, and where nodes are known two levels of every two of them.
 std::vector<Method> methods_of(const CommandLine& line, const PlanRequest& request);
+
+// --explain: what the library would choose, and what the cost model thinks of the others (plan_explain.cpp).
+void explain(const CommandLine& line, const Call& call);
 
 }  // namespace plan_tool

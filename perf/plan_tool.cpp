@@ -228,6 +228,7 @@ void draw(const CommandLine& line, const Call& call) {
 void run(const CommandLine& line) {
   if (line.verify) return verify_all(line);
   const Call call = call_of(line);
+  if (line.explain) return explain(line, call);
   if (!line.svg.empty()) draw(line, call);
   if (!line.links.empty()) {
     predict(line, call, link_model_from_file(line.links));

@@ -1,21 +1,89 @@
 // stretto-info: what this build and this machine have, and every setting with its meaning, default and value.
 #include <fmt/format.h>
+#include <hwloc.h>
 #include <sched.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 
 #include "stretto/build.hpp"
 #include "stretto/plan.hpp"
 #include "stretto/settings.hpp"
+#include "stretto/tuning.hpp"
 
-int main() {
-  using namespace stretto;
-  fmt::print("Stretto {}\n", build_version());
-  for (const auto& [part, present] : build_parts()) fmt::print("  with {:<12}{}\n", part, present);
+namespace {
+
+using namespace stretto;
+
+std::string processor() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+void print_caches(hwloc_topology_t topology) {
+  for (const hwloc_obj_type_t type : {HWLOC_OBJ_L1CACHE, HWLOC_OBJ_L2CACHE, HWLOC_OBJ_L3CACHE}) {
+    const int count = hwloc_get_nbobjs_by_type(topology, type);
+    if (count <= 0) continue;
+    const hwloc_obj_t first = hwloc_get_obj_by_type(topology, type, 0);
+    fmt::print("  {:<16}{} of {} KiB\n", hwloc_obj_type_string(type), count, first->attr->cache.size >> 10);
+  }
+}
+
+void print_machine() {
   cpu_set_t allowed;
   const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
-  fmt::print("\nThis machine\n  cores           {}\n  vector target   {}\n", cores, vector_target());
+  fmt::print("\nThis machine\n  processor       {}\n  vector target   {}\n", processor(), vector_target());
+  hwloc_topology_t topology;
+  if (hwloc_topology_init(&topology) == 0) {
+    if (hwloc_topology_load(topology) == 0) {
+      fmt::print("  topology        {} package(s), {} NUMA node(s), {} core(s), {} hardware thread(s), {} of them usable\n",
+                 hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PACKAGE),
+                 hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE), hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE),
+                 hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU), cores);
+      print_caches(topology);
+    }
+    hwloc_topology_destroy(topology);
+  }
+  const double pages = static_cast<double>(sysconf(_SC_PHYS_PAGES));
+  fmt::print("  memory          {:.1f} GiB\n", pages * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 30));
+  struct statvfs shm {};
+  const std::string directory = setting("STRETTO_SHM_DIR");
+  if (directory.empty()) {
+    fmt::print("  shared memory   anonymous files (memfd)\n");
+  } else if (statvfs(directory.c_str(), &shm) == 0) {
+    fmt::print("  shared memory   {}, {:.1f} GiB free\n", directory,
+               static_cast<double>(shm.f_bavail) * static_cast<double>(shm.f_frsize) / (1 << 30));
+  } else {
+    fmt::print("  shared memory   {}, which cannot be used\n", directory);
+  }
+}
+
+void print_tuning() {
+  fmt::print("\nMeasured costs in force\n");
+  const Tuning tuning = Tuning::from_environment();
+  for (const RouteCost& known : tuning.routes) {
+    fmt::print(
+        "  {:<5}{} ranks, {:.3g} a core: alpha {:.3g} us, overhead {:.3g} us, {:.3g} GB/s, local work {:.3g} GB/s, {} "
+        "rules\n",
+        known.route, known.ranks, known.ranks_per_core, known.cost.alpha * 1e6, known.cost.overhead * 1e6,
+        1e-9 / known.cost.beta, 1e-9 / known.cost.gamma, known.rules.size());
+  }
+}
+
+}  // namespace
+
+int main() {
+  fmt::print("Stretto {}\n", build_version());
+  for (const auto& [part, present] : build_parts()) fmt::print("  with {:<12}{}\n", part, present);
+  print_machine();
 
   fmt::print("\nAlgorithms\n");
   for (int i = 0; i <= static_cast<int>(Collective::recv); ++i) {
@@ -37,6 +105,7 @@ int main() {
   }
   try {
     check_settings();
+    print_tuning();
   } catch (const std::exception& error) {
     std::fflush(stdout);
     std::fprintf(stderr, "error: %s\n", error.what());
