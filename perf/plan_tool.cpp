@@ -118,17 +118,36 @@ double bus_factor(Collective collective, double ranks) {
 struct Prediction {
   Method method;
   Simulation result;
+  double formula = 0;   // seconds
   std::string refusal;  // instead of a result
 };
+
+LinkCost cost_of_level(const LinkModel& links, std::size_t level) {
+  const LinkLevel& known = links.levels[level];
+  return {known.alpha_us * 1e-6, known.overhead_us * 1e-6, 1e-9 / known.bandwidth_gbs, 1e-9 / links.local_gbs};
+}
+
+// What the cost formula says, which knows of no contention: two_level by the two innermost levels, other algorithms by the
+// level that joins all ranks.
+double formula_seconds(const PlanRequest& request, std::int64_t width, const LinkModel& links) {
+  std::size_t outer = 0;
+  while (outer + 1 < links.levels.size() && links.levels[outer].ranks < request.size) ++outer;
+  const LevelCost cost = cost_by_level(request);
+  const bool flat = request.method.algorithm != Algorithm::two_level;
+  const auto bytes = static_cast<double>(width);
+  return seconds(cost.inside, cost_of_level(links, flat ? outer : 0), bytes, request.method.lanes) +
+         seconds(cost.between, cost_of_level(links, outer), bytes);
+}
 
 void predict(const CommandLine& line, const Call& call, const LinkModel& links) {
   std::vector<Prediction> predictions;
   for (const Method& method : methods_of(line, call.request)) {
     PlanRequest request = call.request;
     request.method = method;
-    predictions.push_back({method, {}, {}});
+    predictions.push_back({method, {}, 0, {}});
     try {
       predictions.back().result = simulate(request, call.width(), links);
+      predictions.back().formula = formula_seconds(request, call.width(), links);
     } catch (const Error& error) {
       if (line.algorithm != "all") throw;
       predictions.back().refusal = error.what();
@@ -139,7 +158,7 @@ void predict(const CommandLine& line, const Call& call, const LinkModel& links) 
   });
   std::size_t width = 6;
   for (const Prediction& prediction : predictions) width = std::max(width, to_string(prediction.method).size());
-  std::string head = fmt::format("{:<{}} {:>12} {:>10}", "method", width, "us", "busbw GB/s");
+  std::string head = fmt::format("{:<{}} {:>12} {:>12} {:>10}", "method", width, "us", "formula us", "busbw GB/s");
   for (const LinkLevel& level : links.levels) head += fmt::format(" {:>14}", level.name);
   fmt::print("{} of {}, {} ranks, {}; bytes sent at each level\n{}\n", line.collective,
              in_units(static_cast<double>(call.bytes())), call.request.size, line.links, head);
@@ -153,7 +172,8 @@ void predict(const CommandLine& line, const Call& call, const LinkModel& links) 
     const double busbw = seconds == 0 ? 0
                                       : static_cast<double>(call.bytes()) / seconds * 1e-9 *
                                             bus_factor(call.request.collective, call.request.size);
-    std::string row = fmt::format("{:<{}} {:>12.3f} {:>10.3f}", method, width, seconds * 1e6, busbw);
+    std::string row =
+        fmt::format("{:<{}} {:>12.3f} {:>12.3f} {:>10.3f}", method, width, seconds * 1e6, prediction.formula * 1e6, busbw);
     for (const std::int64_t bytes : prediction.result.bytes_sent) {
       row += fmt::format(" {:>14}", in_units(static_cast<double>(bytes)));
     }
