@@ -24,6 +24,7 @@ namespace {
 void check_method(const Communicator& world, const Case& empty, const Method& method) {
   const auto& known = algorithms_for(empty.test->collective);
   std::vector<const char*> names;
+  names.reserve(known.size());
   for (const Algorithm algorithm : known) names.push_back(name(algorithm));
   require(method.algorithm == Algorithm::automatic || std::find(known.begin(), known.end(), method.algorithm) != known.end(),
           "{} cannot be done by {}; choose {}.", empty.test->name, to_string(method), fmt::join(names, " or "));
@@ -123,6 +124,7 @@ class TestRun {
     for (const std::int64_t bytes : sizes_of(test)) {
       const Case what = case_of(bytes);
       std::vector<Row> rows;
+      rows.reserve(methods.size());
       for (const Method& method : methods) {
         rows.push_back({what, "", method.algorithm == Algorithm::automatic, {}, {}});
       }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "fail.hpp"
 
@@ -92,8 +93,8 @@ T reduce_any(const Reduction& how, std::int64_t element) {
   auto result = any_integer<T>(how, 0, element);
   for (int rank = 1; rank < how.ranks; ++rank) {
     const auto value = any_integer<T>(how, rank, element);
-    const auto a = static_cast<std::uint64_t>(result);
-    const auto b = static_cast<std::uint64_t>(value);
+    const std::uint64_t a = static_cast<std::make_unsigned_t<T>>(result);
+    const std::uint64_t b = static_cast<std::make_unsigned_t<T>>(value);
     switch (how.op) {
       case ReduceOp::sum: result = static_cast<T>(a + b); break;
       case ReduceOp::prod: result = static_cast<T>(a * b); break;

@@ -151,8 +151,10 @@ class MpiPeer : public Peer {
 bool started_by_mpirun() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr; }
 
 int mpirun_ranks() {
-  const char* const text = std::getenv("OMPI_COMM_WORLD_SIZE");
-  return std::atoi(text != nullptr ? text : std::getenv("PMI_SIZE"));
+  for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    if (const char* const text = std::getenv(name)) return std::atoi(text);
+  }
+  return 0;
 }
 
 int run_under_mpi(const stretto::RankBody& body) {
@@ -175,6 +177,7 @@ void restart_under_mpirun(int ranks, char** argv) {
   if (readlink("/proc/self/exe", self.data(), self.size() - 1) > 0) words.back() = self.data();
   for (char** word = argv + 1; *word != nullptr; ++word) words.emplace_back(*word);
   std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   execvp(pointers[0], pointers.data());
