@@ -20,7 +20,7 @@ constexpr Cost operator+(const Cost& a, const Cost& b) {
 // One route between ranks (Hockney 1994, with LogGP's overhead of Alexandrov et al. 1995 apart from the latency).
 struct LinkCost {
   double alpha = 0;      // seconds that a round lasts beside its bytes
-  double overhead = 0;   // seconds that a message keeps its sender busy beside its bytes
+  double overhead = 0;   // seconds that a message keeps its sender and its receiver busy beside its bytes
   double beta = 0;       // seconds a byte sent
   double gamma = 0;      // seconds a byte reduced or copied
   double lane_gain = 0;  // how much faster bytes go with twice the lanes: 0.1 is 10%

@@ -13,6 +13,10 @@ class Promise {
         size_(static_cast<int>(plans.size())),
         root_(plans[0].request.root),
         shares_(Shares::of(plans[0].request)) {
+    for (const Plan& plan : plans) {
+      inputs_.push_back(input_count(plan.request));
+      outputs_.push_back(output_count(plan.request));
+    }
     if (collective_ != Collective::all_to_all) return;
     pair_begins_.reserve(plans.size() * plans.size() + 1);
     pair_begins_.push_back(0);
@@ -27,30 +31,8 @@ class Promise {
   // A barrier is an all-reduce whose result nobody looks at.
   bool sums() const { return reduces(collective_) || collective_ == Collective::barrier; }
 
-  std::int64_t inputs(int rank) const {
-    switch (collective_) {
-      case Collective::all_to_all: return pair_begin(rank + 1, 0) - pair_begin(rank, 0);
-      case Collective::all_gather:
-      case Collective::gather: return shares_.length(rank);
-      case Collective::broadcast:
-      case Collective::scatter: return rank == root_ ? shares_.total() : 0;
-      default: return shares_.total();
-    }
-  }
-  std::int64_t outputs(int rank) const {
-    switch (collective_) {
-      case Collective::reduce_scatter:
-      case Collective::scatter: return shares_.length(rank);
-      case Collective::reduce:
-      case Collective::gather: return rank == root_ ? shares_.total() : 0;
-      case Collective::all_to_all: {
-        std::int64_t sum = 0;
-        for (int from = 0; from < size_; ++from) sum += pair_count(from, rank);
-        return sum;
-      }
-      default: return shares_.total();
-    }
-  }
+  std::int64_t inputs(int rank) const { return inputs_[rank]; }
+  std::int64_t outputs(int rank) const { return outputs_[rank]; }
 
   // In place, where the input begins in the output, or the output in the input; one of them is 0.
   std::int64_t input_begin_in_place(int rank) const {
@@ -92,6 +74,7 @@ class Promise {
   int size_;
   int root_;
   Shares shares_;
+  std::vector<std::int64_t> inputs_, outputs_;
   std::vector<std::int64_t> pair_begins_;  // all_to_all: of what goes from one rank to another, senders outermost
 };
 

@@ -48,15 +48,10 @@ void gather_from_all(PlanBuilder& plan, const PlanRequest& request, const Shares
 
 double peers(const PlanRequest& request) { return request.size - 1; }
 double rounds(const PlanRequest& request) { return request.size > 1 ? 1 : 0; }
-// Everybody, or the root, sends a vector of this length to each of its peers.
+// One port sees a vector of this length for each of the peers: everybody's, or the root's, which sends or receives them all.
 Cost to_all(const PlanRequest& request, double elements, double work) {
   return {rounds(request), peers(request), peers(request) * elements, work};
 }
-// Everybody sends one to the root, whose port they share.
-Cost to_root(const PlanRequest& request, double elements, double work) {
-  return {rounds(request), rounds(request), peers(request) * elements, work};
-}
-
 }  // namespace
 
 // alpha + (p-1)/p n beta + n/p gamma, where n is the whole input
@@ -147,7 +142,7 @@ Plan direct_broadcast(const PlanRequest& request) {
 // alpha + (p-1) n beta + p n gamma
 Cost direct_reduce_cost(const PlanRequest& request) {
   const auto n = static_cast<double>(request.count);
-  return to_root(request, n, request.size * n);
+  return to_all(request, n, request.size * n);
 }
 Plan direct_reduce(const PlanRequest& request) {
   PlanBuilder plan(request);
@@ -167,7 +162,7 @@ Plan direct_reduce(const PlanRequest& request) {
 
 // alpha + (p-1)/p n beta + n/p gamma, where n is the whole output
 Cost direct_gather_cost(const PlanRequest& request) {
-  return to_root(request, longest_share(request), longest_share(request));
+  return to_all(request, longest_share(request), longest_share(request));
 }
 Plan direct_gather(const PlanRequest& request) {
   PlanBuilder plan(request);
