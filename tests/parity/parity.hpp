@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "../variables.hpp"
 #include "stretto/stretto.hpp"
 #include "trainer.hpp"
 
@@ -25,8 +26,11 @@ struct Layout {
   int ranks() const { return data * tensor; }
 };
 
+// Which algorithms these tests run must not depend on what was measured on some machine.
+inline const Variable algorithms("STRETTO_ALGO", "all_reduce:0-4k:recursive_doubling,4k-inf:ring");
+
 // Any tensor size divides its heads, and 61 entries of vocabulary are odd to all of them. Activations have 12 KiB in f64, so
-// that the library chooses algorithms for bandwidth; buckets are small, so that there are several.
+// that they travel in shares; buckets are small, so that there are several.
 inline gpt::TrainerOptions tiny(Layout layout, DType dtype = DType::f64) {
   gpt::TrainerOptions options;
   options.model.layers = 2;

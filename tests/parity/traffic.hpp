@@ -1,20 +1,9 @@
 #pragma once
-#include <bit>
-
+#include "../collectives/formulas.hpp"
 #include "parity.hpp"
 
 // The traffic of a training step against closed formulas.
 namespace parity {
-
-// Bytes that all p ranks of a group send in one all-reduce of n bytes. Cut into shares, every byte crosses 2 (p-1) links in
-// sum, however uneven the shares are; in recursive doubling whole vectors travel, log2 times by the ranks of the largest
-// power of two, and to and fro between those and the others.
-inline std::int64_t all_reduce_bytes(Algorithm algorithm, std::int64_t p, std::int64_t n) {
-  if (algorithm == Algorithm::ring || algorithm == Algorithm::recursive_halving_doubling) return 2 * (p - 1) * n;
-  const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(p)));
-  const std::int64_t doublings = std::bit_width(static_cast<std::uint64_t>(power)) - 1;
-  return (power * doublings + 2 * (p - power)) * n;
-}
 
 struct Expected {
   std::int64_t operations;  // of a rank in a step; 0: at least two
@@ -59,13 +48,13 @@ inline std::string traffic_divergence(Layout layout, const gpt::TrainerOptions& 
     for (const Record& record : trace.records) {
       const auto expected = left.find(record.tag);
       if (expected == left.end()) return "Nobody expects " + record.to_string();
-      const bool shares = record.algorithm == Algorithm::ring || record.algorithm == Algorithm::recursive_halving_doubling;
-      if (expected->second.shares && !shares) return "Whole vectors travel in " + record.to_string();
+      const bool whole = record.algorithm == Algorithm::recursive_doubling || record.algorithm == Algorithm::one_shot;
+      if (expected->second.shares && whole) return "Whole vectors travel in " + record.to_string();
       expected->second.elements -= record.count;
       ++operations[record.tag];
       sent[record.tag] += static_cast<std::int64_t>(record.bytes_sent);
-      formula[record.tag] += all_reduce_bytes(record.algorithm, record.group_size,
-                                              record.count * static_cast<std::int64_t>(size_of(record.dtype)));
+      formula[record.tag] += formulas::all_reduce(record.algorithm, record.group_size, record.count) *
+                             static_cast<std::int64_t>(size_of(record.dtype));
       group_size[record.tag] = record.group_size;
     }
     for (const auto& [tag, expected] : left) {
