@@ -127,16 +127,20 @@ LinkCost cost_of_level(const LinkModel& links, std::size_t level) {
   return {known.alpha_us * 1e-6, known.overhead_us * 1e-6, 1e-9 / known.bandwidth_gbs, 1e-9 / links.local_gbs};
 }
 
-// What the cost formula says, which knows of no contention: two_level by the two innermost levels, other algorithms by the
-// level that joins all ranks.
+// What the cost formula says. In two_level all ranks of a node send at once and share its ports, and so their bandwidth;
+// what contention there is in other algorithms, which go by the level that joins all ranks, the formula does not know.
 double formula_seconds(const PlanRequest& request, std::int64_t width, const LinkModel& links) {
   std::size_t outer = 0;
   while (outer + 1 < links.levels.size() && links.levels[outer].ranks < request.size) ++outer;
   const LevelCost cost = cost_by_level(request);
   const bool flat = request.method.algorithm != Algorithm::two_level;
   const auto bytes = static_cast<double>(width);
+  LinkCost between = cost_of_level(links, outer);
+  const double sharing = flat || outer == 0 ? 1 : std::max(1.0, 1.0 * request.ranks_per_node / links.levels[0].ports);
+  between.beta *= sharing;
+  between.overhead *= sharing;
   return seconds(cost.inside, cost_of_level(links, flat ? outer : 0), bytes, request.method.lanes) +
-         seconds(cost.between, cost_of_level(links, outer), bytes);
+         seconds(cost.between, between, bytes);
 }
 
 void predict(const CommandLine& line, const Call& call, const LinkModel& links) {
