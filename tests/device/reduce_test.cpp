@@ -231,7 +231,7 @@ TEST(ReduceAll, EqualsScalarArithmeticInTheOrderOfTheSources) {
   });
 }
 
-TEST(ReduceAll, TakesManyElementsAndSourcesBlockByBlock) {
+TEST(ReduceAll, TakesManyElementsAndSources) {
   for_each_type([]<class T>(T) {
     for (const unsigned source_count : {3U, 17U}) {
       std::vector<Elements<T>> sources;

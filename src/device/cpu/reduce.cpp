@@ -32,64 +32,36 @@ struct Reduction {
   std::int64_t divisor;
 };
 
-// put(i, first(i) combined with the elements i of the sources [source, last), in this order), for i in [begin, end). Four
-// accumulators at a time stay in registers, so that a visit to a source is worth a few cache lines.
-template <class T, class First, class Combine, class Put>
-HWY_INLINE void combine_group(const Reduction& run, int source, int last, std::int64_t begin, std::int64_t end, First first,
-                              Combine combine, Put put) {
-  const AccumulatorTag<T> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const auto term = [&](int s, std::int64_t i, auto which)
-                        HWY_ATTR { return load_as<T>(d, element<T>(run.sources[s], i), which); };
-  std::int64_t i = begin;
-  for (; i + 4 * lanes <= end; i += 4 * lanes) {
-    auto v0 = first(i, AllLanes{});
-    auto v1 = first(i + lanes, AllLanes{});
-    auto v2 = first(i + 2 * lanes, AllLanes{});
-    auto v3 = first(i + 3 * lanes, AllLanes{});
-    for (int s = source; s < last; ++s) {
-      v0 = combine(v0, term(s, i, AllLanes{}));
-      v1 = combine(v1, term(s, i + lanes, AllLanes{}));
-      v2 = combine(v2, term(s, i + 2 * lanes, AllLanes{}));
-      v3 = combine(v3, term(s, i + 3 * lanes, AllLanes{}));
-    }
-    put(i, v0, AllLanes{});
-    put(i + lanes, v1, AllLanes{});
-    put(i + 2 * lanes, v2, AllLanes{});
-    put(i + 3 * lanes, v3, AllLanes{});
-  }
-  for_each_vector(d, end - i, [&](std::int64_t j, auto which) HWY_ATTR {
-    auto v = first(i + j, which);
-    for (int s = source; s < last; ++s) v = combine(v, term(s, i + j, which));
-    put(i + j, v, which);
-  });
-}
-
-// The elements [begin, end) of all sources combined in the sources' order, then finished, then rounded. Of many sources a
-// few are read at a time, for a block whose accumulators stay in the cache: more streams than that thrash it.
+// The elements [begin, end) of all sources combined in the sources' order, then finished, then rounded. The accumulators
+// stay in registers: four of them, so that a visit to a source is worth a few cache lines.
 template <class T, class Combine, class Finish>
 void combine_sources(const Reduction& run, std::int64_t begin, std::int64_t end, Combine combine, Finish finish) {
-  constexpr int streams = 8;
-  constexpr std::int64_t block = 1024;
   const AccumulatorTag<T> d;
-  const auto start = [&](std::int64_t i, auto which)
-                         HWY_ATTR { return load_as<T>(d, element<T>(run.sources[0], i), which); };
-  const auto end_with = [&](std::int64_t i, auto v, auto which)
-                            HWY_ATTR { store_as<T>(d, finish(v), element<T>(run.out, i), which); };
-  if (run.source_count <= streams) return combine_group<T>(run, 1, run.source_count, begin, end, start, combine, end_with);
-
-  Accumulator<T> kept[block];
-  for (; begin < end; begin += block) {
-    const std::int64_t block_end = std::min(begin + block, end);
-    const auto keep = [&](std::int64_t i, auto v, auto which) HWY_ATTR { store(d, v, kept + (i - begin), which); };
-    const auto resume = [&](std::int64_t i, auto which) HWY_ATTR { return load(d, kept + (i - begin), which); };
-    int source = streams;
-    combine_group<T>(run, 1, source, begin, block_end, start, combine, keep);
-    for (; source + streams < run.source_count; source += streams) {
-      combine_group<T>(run, source, source + streams, begin, block_end, resume, combine, keep);
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto term = [&](int source, std::int64_t i, auto which)
+                        HWY_ATTR { return load_as<T>(d, element<T>(run.sources[source], i), which); };
+  std::int64_t i = begin;
+  for (; i + 4 * lanes <= end; i += 4 * lanes) {
+    auto v0 = term(0, i, AllLanes{});
+    auto v1 = term(0, i + lanes, AllLanes{});
+    auto v2 = term(0, i + 2 * lanes, AllLanes{});
+    auto v3 = term(0, i + 3 * lanes, AllLanes{});
+    for (int source = 1; source < run.source_count; ++source) {
+      v0 = combine(v0, term(source, i, AllLanes{}));
+      v1 = combine(v1, term(source, i + lanes, AllLanes{}));
+      v2 = combine(v2, term(source, i + 2 * lanes, AllLanes{}));
+      v3 = combine(v3, term(source, i + 3 * lanes, AllLanes{}));
     }
-    combine_group<T>(run, source, run.source_count, begin, block_end, resume, combine, end_with);
+    store_as<T>(d, finish(v0), element<T>(run.out, i));
+    store_as<T>(d, finish(v1), element<T>(run.out, i + lanes));
+    store_as<T>(d, finish(v2), element<T>(run.out, i + 2 * lanes));
+    store_as<T>(d, finish(v3), element<T>(run.out, i + 3 * lanes));
   }
+  for_each_vector(d, end - i, [&](std::int64_t j, auto which) HWY_ATTR {
+    auto v = term(0, i + j, which);
+    for (int source = 1; source < run.source_count; ++source) v = combine(v, term(source, i + j, which));
+    store_as<T>(d, finish(v), element<T>(run.out, i + j), which);
+  });
 }
 
 template <class T, class Finish>
