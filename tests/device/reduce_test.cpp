@@ -205,7 +205,7 @@ TEST(Reduce, NanOnEitherSideGivesNan) {
 
 TEST(ReduceAll, EqualsScalarArithmeticInTheOrderOfTheSources) {
   for_each_type([]<class T>(T) {
-    for (const int source_count : {1, 2, 3, 9}) {
+    for (const int source_count : {1, 2, 3, 9, 25}) {
       for (const std::int64_t size : {0, 1, 17, 65, 257}) {
         std::vector<Elements<T>> sources;
         for (int s = 0; s < source_count; ++s) {
@@ -231,14 +231,19 @@ TEST(ReduceAll, EqualsScalarArithmeticInTheOrderOfTheSources) {
   });
 }
 
-TEST(ReduceAll, DividesLongIntegersBlockByBlock) {
+TEST(ReduceAll, TakesManyElementsAndSources) {
   for_each_type([]<class T>(T) {
-    std::vector<Elements<T>> sources;
-    for (const unsigned seed : {1, 2, 3}) sources.push_back(random_elements<T>(20001, seed, seed));
-    Elements<T> out(20001, 1);
-    reduce_into(ReduceOp::avg, sources, out.raw(), 3);
-    expect_same(out, reduced(ReduceOp::avg, sources, 3));
-    out.expect_guards();
+    for (const unsigned source_count : {3U, 17U}) {
+      std::vector<Elements<T>> sources;
+      for (unsigned s = 0; s < source_count; ++s) sources.push_back(random_elements<T>(10001, s + 1, s));
+      const Elements<T> expected = reduced(ReduceOp::avg, sources, 3);
+      Elements<T> out(10001, 1);
+      reduce_into(ReduceOp::avg, sources, out.raw(), 3);
+      expect_same(out, expected);
+      out.expect_guards();
+      reduce_into(ReduceOp::avg, sources, sources[1].raw(), 3);
+      expect_same(sources[1], expected);
+    }
   });
 }
 

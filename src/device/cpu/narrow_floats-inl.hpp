@@ -1,5 +1,6 @@
-// Narrow floats as vectors of f32: the scalar types' arithmetic, bit for bit. (Highway's own conversions truncate on some
-// instruction sets.) from_bits and to_bits take the elements' bits as lanes of 32 bits.
+// Narrow floats as vectors of f32: the scalar types' arithmetic, bit for bit but for what a NaN carries. Highway's own
+// conversions truncate on some instruction sets. widen and narrow take the elements' bits as unsigned integers of their
+// size, from_bits and to_bits the same as lanes of 32 bits.
 #if defined(STRETTO_DEVICE_CPU_NARROW_FLOATS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRETTO_DEVICE_CPU_NARROW_FLOATS_INL_HPP
 #undef STRETTO_DEVICE_CPU_NARROW_FLOATS_INL_HPP
@@ -78,6 +79,28 @@ HWY_INLINE hn::Vec<D32> to_bits(D d, Type<T> /*type*/, hn::Vec<D> v) {
   const auto nan = hn::RebindMask(d32, hn::IsNaN(v));
   return hn::Or(sign, hn::IfThenElse(nan, hn::Set(d32, Format::nan), number));
 }
+
+template <class D, class T>
+HWY_INLINE hn::Vec<D> widen(D d, Type<T> type, hn::Vec<hn::Rebind<Bits<T>, D>> bits) {
+  return from_bits(d, type, hn::PromoteTo(hn::Rebind<std::uint32_t, D>(), bits));
+}
+
+template <class D, class T, class Narrow = hn::Rebind<Bits<T>, D>>
+HWY_INLINE hn::Vec<Narrow> narrow(D d, Type<T> type, hn::Vec<D> v) {
+  return hn::TruncateTo(Narrow(), to_bits(d, type, v));
+}
+
+#if HWY_TARGET < HWY_SSE4 && !defined(HWY_DISABLE_F16C)  // AVX2 and wider: the processor converts f16, and rounds to even
+template <class D>
+HWY_INLINE hn::Vec<D> widen(D d, Type<f16> /*type*/, hn::Vec<hn::Rebind<std::uint16_t, D>> bits) {
+  return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), bits));
+}
+
+template <class D, class Narrow = hn::Rebind<std::uint16_t, D>>
+HWY_INLINE hn::Vec<Narrow> narrow(D /*d*/, Type<f16> /*type*/, hn::Vec<D> v) {
+  return hn::BitCast(Narrow(), hn::DemoteTo(hn::Rebind<hwy::float16_t, D>(), v));
+}
+#endif
 
 }  // namespace stretto::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -69,8 +69,7 @@ HWY_INLINE hn::Vec<D> load_as(D d, const void* from, AllLanes all = {}) {
   } else if constexpr (std::is_integral_v<T>) {
     return hn::PromoteTo(d, load_lanes(hn::Rebind<T, D>(), from));
   } else {
-    const hn::Rebind<Bits<T>, D> narrow;
-    return from_bits(d, Type<T>{}, hn::PromoteTo(hn::Rebind<std::uint32_t, D>(), load_lanes(narrow, from)));
+    return widen(d, Type<T>{}, load_lanes(hn::Rebind<Bits<T>, D>(), from));
   }
 }
 
@@ -81,18 +80,18 @@ HWY_INLINE void store_as(D d, hn::Vec<D> v, void* to, AllLanes all = {}) {
   if constexpr (std::is_same_v<T, Lane>) {
     store_lanes(d, v, to);
   } else if constexpr (std::is_same_v<double, Lane>) {
-    const hn::Rebind<float, D> narrow;
+    const hn::Rebind<float, D> f32;
 #if HWY_TARGET == HWY_SCALAR  // whose DemoteTo makes infinity finite
-    store_as<T>(narrow, hn::Set(narrow, static_cast<float>(hn::GetLane(v))), to, all);
+    store_as<T>(f32, hn::Set(f32, static_cast<float>(hn::GetLane(v))), to, all);
 #else
-    store_as<T>(narrow, hn::DemoteTo(narrow, v), to, all);
+    store_as<T>(f32, hn::DemoteTo(f32, v), to, all);
 #endif
   } else {
-    const hn::Rebind<Bits<T>, D> narrow;
+    const hn::Rebind<Bits<T>, D> bits;
     if constexpr (std::is_integral_v<T>) {
-      store_lanes(narrow, hn::TruncateTo(narrow, hn::BitCast(hn::Rebind<std::uint32_t, D>(), v)), to);
+      store_lanes(bits, hn::TruncateTo(bits, hn::BitCast(hn::Rebind<std::uint32_t, D>(), v)), to);
     } else {
-      store_lanes(narrow, hn::TruncateTo(narrow, to_bits(d, Type<T>{}, v)), to);
+      store_lanes(bits, narrow(d, Type<T>{}, v), to);
     }
   }
 }
@@ -127,7 +126,7 @@ HWY_INLINE void store(D d, hn::Vec<D> v, T* to, Which which = {}) {
 template <class T, class D>
 HWY_INLINE hn::Vec<D> rounded_to(D d, hn::Vec<D> v) {
   if constexpr (sizeof(T) == 2) {
-    return from_bits(d, Type<T>{}, to_bits(d, Type<T>{}, v));
+    return widen(d, Type<T>{}, narrow(d, Type<T>{}, v));
   } else {
     return v;
   }
