@@ -27,8 +27,9 @@ struct Arguments {
   std::vector<int> ranks = {2, 3, 4, 8};
   std::vector<std::string> routes = {"shm"};
   std::vector<std::string> collectives;
-  std::int64_t most_bytes = 16 << 20;
+  std::int64_t most_bytes = 64 << 20;
   int factor = 8;
+  int runs = 5;
   std::string file;
   double tolerance = 0.1;
 };
@@ -41,6 +42,7 @@ Arguments parse(const char* what, int argc, char** argv, bool writes) {
   app.add_option("--collectives", arguments.collectives, "Only these")->delimiter(',');
   app.add_option("-e,--maxbytes", arguments.most_bytes, "Largest vector")->transform(CLI::AsSizeValue(false));
   app.add_option("-f,--stepfactor", arguments.factor, "From one size to the next")->check(CLI::Range(2, 1024));
+  app.add_option("--runs", arguments.runs, "With new ranks each; their medians count")->check(CLI::Range(1, 100));
   app.add_option(writes ? "--write" : "--json", arguments.file, writes ? "The tuning file" : "File for the figures");
   if (!writes) app.add_option("--tolerance", arguments.tolerance, "How much slower than the fastest a choice may be");
   try {
@@ -64,16 +66,18 @@ std::vector<stretto::Collective> collectives_of(const Arguments& arguments) {
 
 std::vector<SizeTimes> measure_all(const Arguments& arguments, const std::string& route, int ranks) {
   setenv("STRETTO_TRANSPORT", route.c_str(), 1);
-  std::vector<SizeTimes> all;
-  stretto::run_threads(ranks, [&](const Communicator& world) {
-    for (const stretto::Collective collective : collectives_of(arguments)) {
-      const std::vector<SizeTimes> times = time_methods(world, collective, arguments.most_bytes, arguments.factor);
-      if (world.rank() != 0) continue;
-      all.insert(all.end(), times.begin(), times.end());
-      std::fprintf(stderr, "# %s, %d ranks: %s\n", route.c_str(), ranks, name(collective));
-    }
-  });
-  return all;
+  std::vector<std::vector<SizeTimes>> runs(arguments.runs);
+  for (std::vector<SizeTimes>& all : runs) {
+    stretto::run_threads(ranks, [&](const Communicator& world) {
+      for (const stretto::Collective collective : collectives_of(arguments)) {
+        const std::vector<SizeTimes> times = time_methods(world, collective, arguments.most_bytes, arguments.factor);
+        if (world.rank() == 0) all.insert(all.end(), times.begin(), times.end());
+      }
+    });
+    std::fprintf(stderr, "# %s, %d ranks: run %d of %d\n", route.c_str(), ranks, static_cast<int>(&all - runs.data()) + 1,
+                 arguments.runs);
+  }
+  return median_of(runs);
 }
 
 // Every measurement is one equation: cost formula . (alpha, overhead, beta, gamma) = seconds, relative to the seconds.
@@ -108,37 +112,47 @@ std::string text_of_bytes(std::int64_t bytes) {
   return fmt::format("{}", bytes);
 }
 
-// The fastest method by size, as rules: neighbours in size share a method while it stays within 3% of the fastest, so that
-// noise makes no rules, and a boundary lies halfway between two sizes.
+// The method that is best at a size and nearly as good at its neighbours': what is fast at one size alone is often noise.
+Method steady_method(const std::vector<SizeTimes>& sizes, std::size_t i) {
+  const MethodTime* best = nullptr;
+  double least = 0;
+  for (const MethodTime& time : sizes[i].methods) {
+    double penalty = 0;
+    for (std::size_t j = i == 0 ? 0 : i - 1; j < std::min(sizes.size(), i + 2); ++j) {
+      penalty += (j == i ? 2 : 0.5) * std::log(sizes[j].of(time.method) / sizes[j].fastest().seconds);
+    }
+    if (best == nullptr || penalty < least) {
+      best = &time;
+      least = penalty;
+    }
+  }
+  return best->method;
+}
+
+// The best method by size, as rules; a boundary lies halfway between two sizes.
 std::string table_of(const std::vector<SizeTimes>& all) {
+  std::map<stretto::Collective, std::vector<SizeTimes>> by_collective;
+  for (const SizeTimes& times : all) by_collective[times.collective].push_back(times);
   std::string text;
-  for (std::size_t i = 0; i < all.size();) {
-    const stretto::Collective collective = all[i].collective;
+  for (const auto& [collective, sizes] : by_collective) {
     text += fmt::format("{}{}:", text.empty() ? "" : ";", name(collective));
     std::int64_t from = 0;
-    while (i < all.size() && all[i].collective == collective) {
-      const Method method = all[i].fastest().method;
-      const auto serves = [&](const SizeTimes& times) {
-        return times.collective == collective && times.of(method) <= 1.03 * times.fastest().seconds;
-      };
-      while (i + 1 < all.size() && serves(all[i + 1])) ++i;
-      const bool last = i + 1 == all.size() || all[i + 1].collective != collective;
-      const auto middle =
-          last ? 0 : static_cast<std::int64_t>(std::sqrt(static_cast<double>(all[i].bytes * all[i + 1].bytes)));
-      text += fmt::format("{}{}-{}:{}", from == 0 ? "" : ",", text_of_bytes(from), last ? "inf" : text_of_bytes(middle),
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const Method method = steady_method(sizes, i);
+      if (i + 1 < sizes.size() && steady_method(sizes, i + 1) == method) continue;
+      const bool last = i + 1 == sizes.size();
+      const double bytes =
+          last ? 0 : std::sqrt(static_cast<double>(sizes[i].bytes) * static_cast<double>(sizes[i + 1].bytes));
+      const auto to = static_cast<std::int64_t>(bytes);
+      text += fmt::format("{}{}-{}:{}", from == 0 ? "" : ",", text_of_bytes(from), last ? "inf" : text_of_bytes(to),
                           to_string(method));
-      from = middle;
-      ++i;
+      from = to;
     }
   }
   return text;
 }
 
-double three_digits(double value) {
-  if (value <= 0) return 0;
-  const double unit = std::pow(10.0, std::floor(std::log10(value)) - 2);
-  return std::round(value / unit) * unit;
-}
+double three_digits(double value) { return std::stod(fmt::format("{:.3g}", value)); }
 
 nlohmann::ordered_json route_json(const std::string& route, int ranks, double ranks_per_core, const stretto::LinkCost& cost,
                                   const std::string& table) {

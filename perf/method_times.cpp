@@ -45,7 +45,7 @@ double median(std::vector<double> values) {
 int iterations_for(std::int64_t bytes) {
   return static_cast<int>(std::clamp<std::int64_t>((2 << 20) / (bytes + 1), 2, 200));
 }
-int repetitions_for(std::int64_t bytes) { return bytes > (4 << 20) ? 5 : 9; }
+int repetitions_for(std::int64_t bytes) { return bytes > (4 << 20) ? 3 : 5; }
 
 // The medians of each method, timed in turn so that all share what else the machine does.
 std::vector<MethodTime> in_turn(const Communicator& world, const Case& what, const Buffers& buffers,
@@ -61,17 +61,6 @@ std::vector<MethodTime> in_turn(const Communicator& world, const Case& what, con
   std::vector<MethodTime> times;
   for (std::size_t m = 0; m < methods.size(); ++m) times.push_back({methods[m], median(seconds[m])});
   return times;
-}
-
-// All ranks must go on with the same methods: rank 0's view counts.
-std::vector<Method> agreed(const Communicator& world, const std::vector<Method>& methods, std::vector<std::int32_t> places) {
-  auto count = static_cast<std::int32_t>(places.size());
-  world.broadcast(&count, &count, 1, DType::i32, 0, stretto::Stream::inline_());
-  places.resize(count);
-  world.broadcast(places.data(), places.data(), count, DType::i32, 0, stretto::Stream::inline_());
-  std::vector<Method> result;
-  for (const std::int32_t place : places) result.push_back(methods[place]);
-  return result;
 }
 
 }  // namespace
@@ -95,14 +84,27 @@ const std::vector<Collective>& chosen_collectives() {
   return list;
 }
 
+std::vector<SizeTimes> median_of(const std::vector<std::vector<SizeTimes>>& runs) {
+  std::vector<SizeTimes> result = runs.front();
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    for (MethodTime& time : result[i].methods) {
+      std::vector<double> seconds;
+      for (const auto& run : runs) seconds.push_back(run[i].of(time.method));
+      time.seconds = median(seconds);
+    }
+  }
+  return result;
+}
+
 std::vector<SizeTimes> time_methods(const Communicator& world, Collective collective, std::int64_t most_bytes, int factor) {
   std::vector<SizeTimes> result;
   std::int64_t last = 0;
-  for (std::int64_t wanted = 8; wanted <= most_bytes; wanted *= factor) {
+  for (std::int64_t next = 8; last < most_bytes; next *= factor) {
+    const std::int64_t wanted = std::min(next, most_bytes);
     const Test& test = test_from_name(name(collective));
     const Case what = Case::of_bytes(test, world.size(), 0, DType::f32, stretto::ReduceOp::sum, wanted);
-    if (what.count == 0 || what.bytes() == last) continue;
-    last = what.bytes();
+    last = wanted;
+    if (what.count == 0) continue;
     const Buffers buffers(what, world.rank(), false, 1);
     buffers.fill(Values(what, 1));
 
@@ -116,18 +118,6 @@ std::vector<SizeTimes> time_methods(const Communicator& world, Collective collec
     std::vector<Method> methods = fixed_methods(collective);
     if (std::find(methods.begin(), methods.end(), times.chosen) == methods.end()) methods.push_back(times.chosen);
     times.methods = in_turn(world, what, buffers, methods, repetitions_for(what.bytes()));
-    // The least of many noisy medians is too low: what came near it, and the library's choice, run once more by themselves.
-    std::vector<std::int32_t> near;
-    for (std::size_t m = 0; m < methods.size(); ++m) {
-      const bool close = times.methods[m].seconds < 1.15 * times.fastest().seconds;
-      if (close || methods[m] == times.chosen) near.push_back(static_cast<std::int32_t>(m));
-    }
-    const auto final = in_turn(world, what, buffers, agreed(world, methods, near), 2 * repetitions_for(what.bytes()));
-    for (const MethodTime& time : final) {
-      for (MethodTime& known : times.methods) {
-        if (known.method == time.method) known.seconds = time.seconds;
-      }
-    }
     result.push_back(std::move(times));
   }
   return result;

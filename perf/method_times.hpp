@@ -29,6 +29,10 @@ struct SizeTimes {
 std::vector<SizeTimes> time_methods(const stretto::Communicator& world, stretto::Collective collective,
                                     std::int64_t most_bytes, int factor);
 
+// Where memory and threads come to lie differs from run to run and changes times by a fifth and more: the medians of
+// several.
+std::vector<SizeTimes> median_of(const std::vector<std::vector<SizeTimes>>& runs);
+
 // The collectives that have a choice.
 const std::vector<stretto::Collective>& chosen_collectives();
 
