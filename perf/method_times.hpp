@@ -20,7 +20,7 @@ struct SizeTimes {
   std::vector<MethodTime> methods;
   stretto::Method chosen;  // by the library
 
-  double of(const stretto::Method& method) const;
+  double of(const stretto::Method& method) const;  // infinite where it was not timed
   const MethodTime& fastest() const;
 };
 

@@ -170,6 +170,7 @@ void train(const Communicator& world, const CommandLine& line) {
 }
 
 int start(const CommandLine& line) {
+  if (line.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);  // before there are ranks, which read it
   const auto body = [&](const Communicator& world) { train(world, line); };
   if (line.nproc > 0) {
     line.check(line.nproc);  // said once, by the parent

@@ -48,6 +48,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--seed", trainer.seed, "Of initialisation, data order and samples")->capture_default_str();
   app.add_flag("--no-overlap", no_overlap, "Communicate after computing instead of beside it (same result, bit for bit)");
 
+  app.add_flag("--deterministic", line.deterministic, "Sum in the order of the ranks (STRETTO_DETERMINISTIC=1)");
+
   app.add_option("--train-data", line.train_data, "Text to train on; any file");
   app.add_option("--val-data", line.validation_data, "Text to validate on; the last tenth of --train-data when left out");
   app.add_option("--eval-interval", line.eval_interval, "Steps between validations; at the end when 0")
