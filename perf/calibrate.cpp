@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -106,53 +107,64 @@ stretto::LinkCost fitted(const std::vector<SizeTimes>& all) {
   return {x[0], x[1], x[2], x[3], lane_gain};
 }
 
-std::string text_of_bytes(std::int64_t bytes) {
-  if (bytes >= (1 << 20) && bytes % (1 << 20) == 0) return fmt::format("{}M", bytes >> 20);
-  if (bytes >= (1 << 10) && bytes % (1 << 10) == 0) return fmt::format("{}k", bytes >> 10);
-  return fmt::format("{}", bytes);
-}
+double three_digits(double value) { return std::stod(fmt::format("{:.3g}", value)); }
 
-// The method that is best at a size and nearly as good at its neighbours': what is fast at one size alone is often noise.
-Method steady_method(const std::vector<SizeTimes>& sizes, std::size_t i) {
-  const MethodTime* best = nullptr;
-  double least = 0;
-  for (const MethodTime& time : sizes[i].methods) {
-    double penalty = 0;
-    for (std::size_t j = i == 0 ? 0 : i - 1; j < std::min(sizes.size(), i + 2); ++j) {
-      penalty += (j == i ? 2 : 0.5) * std::log(sizes[j].of(time.method) / sizes[j].fastest().seconds);
+// The methods by size with the least product of slowdowns, where every change of method counts as one of 5%: what is faster
+// at one size alone is often noise.
+std::vector<Method> steady_methods(const std::vector<SizeTimes>& sizes) {
+  constexpr double change = 0.05;
+  struct Way {  // the best one that ends with a method at a size
+    double cost = 0;
+    std::size_t before = 0;  // place of the method at the size before
+  };
+  std::vector<std::vector<Way>> ways;
+  for (const SizeTimes& size : sizes) {
+    std::vector<Way> here(size.methods.size());
+    for (std::size_t m = 0; m < here.size(); ++m) {
+      const double own = std::log(size.methods[m].seconds / size.fastest().seconds);
+      here[m].cost = ways.empty() ? own : std::numeric_limits<double>::infinity();
+      for (std::size_t b = 0; !ways.empty() && b < ways.back().size(); ++b) {
+        const bool same = sizes[ways.size() - 1].methods[b].method == size.methods[m].method;
+        const double cost = ways.back()[b].cost + own + (same ? 0 : change);
+        if (cost < here[m].cost) here[m] = {cost, b};
+      }
     }
-    if (best == nullptr || penalty < least) {
-      best = &time;
-      least = penalty;
-    }
+    ways.push_back(std::move(here));
   }
-  return best->method;
+  std::vector<Method> methods(sizes.size());
+  std::size_t place = 0;
+  for (std::size_t m = 0; m < ways.back().size(); ++m) {
+    if (ways.back()[m].cost < ways.back()[place].cost) place = m;
+  }
+  for (std::size_t i = sizes.size(); i-- > 0;) {
+    methods[i] = sizes[i].methods[place].method;
+    place = ways[i][place].before;
+  }
+  return methods;
 }
 
-// The best method by size, as rules; a boundary lies halfway between two sizes.
+// Those methods as rules; a boundary lies halfway between two sizes.
 std::string table_of(const std::vector<SizeTimes>& all) {
   std::map<stretto::Collective, std::vector<SizeTimes>> by_collective;
   for (const SizeTimes& times : all) by_collective[times.collective].push_back(times);
   std::string text;
   for (const auto& [collective, sizes] : by_collective) {
+    const std::vector<Method> methods = steady_methods(sizes);
     text += fmt::format("{}{}:", text.empty() ? "" : ";", name(collective));
     std::int64_t from = 0;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      const Method method = steady_method(sizes, i);
-      if (i + 1 < sizes.size() && steady_method(sizes, i + 1) == method) continue;
       const bool last = i + 1 == sizes.size();
+      if (!last && methods[i + 1] == methods[i]) continue;
       const double bytes =
           last ? 0 : std::sqrt(static_cast<double>(sizes[i].bytes) * static_cast<double>(sizes[i + 1].bytes));
-      const auto to = static_cast<std::int64_t>(bytes);
-      text += fmt::format("{}{}-{}:{}", from == 0 ? "" : ",", text_of_bytes(from), last ? "inf" : text_of_bytes(to),
-                          to_string(method));
+      const auto to = static_cast<std::int64_t>(three_digits(bytes));
+      text +=
+          fmt::format("{}{}-{}:{}", from == 0 ? "" : ",", from, last ? "inf" : fmt::format("{}", to), to_string(methods[i]));
       from = to;
     }
   }
   return text;
 }
-
-double three_digits(double value) { return std::stod(fmt::format("{:.3g}", value)); }
 
 nlohmann::ordered_json route_json(const std::string& route, int ranks, double ranks_per_core, const stretto::LinkCost& cost,
                                   const std::string& table) {

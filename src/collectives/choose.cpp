@@ -108,16 +108,18 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     if (rule.collective != request.collective || (rule.ranks != 0 && rule.ranks != request.size)) return false;
     return unknown_size ? rule.first == 0 && rule.last == INT64_MAX : bytes >= rule.first && bytes < rule.last;
   };
-  const auto told = std::find_if(tuning.rules.begin(), tuning.rules.end(), fits);
-  if (told != tuning.rules.end() && told->method.algorithm != Algorithm::automatic) {
+  const auto rule_in = [&](const std::vector<Rule>& rules) -> const Rule* {
+    const auto found = std::find_if(rules.begin(), rules.end(), fits);
+    return found != rules.end() && found->method.algorithm != Algorithm::automatic ? &*found : nullptr;
+  };
+  if (const Rule* told = rule_in(tuning.rules)) {
     trial.method = told->method;
     return decided(trial, dtype, op, tuning.deterministic, told->source);
   }
   // What was measured with other numbers of ranks, in a crowd of another size or with wider elements is no guide.
   const bool alike = !circumstances.several_nodes && inside.ranks == request.size &&
                      std::abs(std::log(inside.ranks_per_core / circumstances.ranks_per_core)) < std::log(1.2);
-  const auto measured = std::find_if(inside.rules.begin(), inside.rules.end(), fits);
-  if (alike && told == tuning.rules.end() && measured != inside.rules.end()) {
+  if (const Rule* measured = alike ? rule_in(inside.rules) : nullptr) {
     trial.method = measured->method;
     const bool as_it_is = wire_of(request.collective, trial.method.algorithm, dtype, op) == dtype;
     const bool in_order = !tuning.deterministic || sums_in_order(trial, dtype, op);

@@ -75,6 +75,10 @@ void check_types(const Call& call) {
           call.count);
 }
 
+bool is_to_self(const Operation::State& operation) {
+  return is_message(operation.call.collective) && operation.call.root == operation.group->rank();
+}
+
 // ---- what one task of a stream does
 
 struct Started {
@@ -109,6 +113,7 @@ Execution copy_to_self(const Operation::State& send, const Operation::State& rec
 
 // Collectives of a communicator follow each other; so do messages to one peer, and messages from it.
 std::vector<Sequence> sequences_of(const std::vector<Started>& started) {
+  if (started.size() == 1 && !is_to_self(*started[0].operation)) return {{execution_of(*started[0].operation)}};
   std::map<std::tuple<Group*, Collective, int>, std::size_t> places;
   std::map<Group*, std::pair<std::vector<Prepared>, std::vector<Prepared>>> to_self;  // sends, receives
   std::vector<Sequence> sequences;
@@ -116,7 +121,7 @@ std::vector<Sequence> sequences_of(const std::vector<Started>& started) {
     const Operation::State& operation = *one.operation;
     Group* const group = operation.group.get();
     const bool message = is_message(operation.call.collective);
-    if (message && operation.call.root == group->rank()) {
+    if (is_to_self(operation)) {
       auto& [sends, receives] = to_self[group];
       (operation.call.collective == Collective::send ? sends : receives).push_back(one.operation);
       continue;
@@ -164,18 +169,23 @@ struct Bundle {
   }
 };
 
+// As the caller gave them; of uneven shares, all that this rank puts in or gets out.
+std::int64_t elements_of(const Operation::State& operation) {
+  const PlanRequest& request = operation.planned.plan->request;
+  return request.counts.empty() ? request.count : std::max(input_count(request), output_count(request));
+}
+
 std::uint64_t enter_into_ledger(const Started& one) {
   const Operation::State& operation = *one.operation;
   const Plan& plan = *operation.planned.plan;
-  const bool to_self = is_message(operation.call.collective) && operation.call.root == operation.group->rank();
-  const std::int64_t elements = to_self ? 0 : plan.elements_sent();
+  const std::int64_t elements = is_to_self(operation) ? 0 : plan.elements_sent();
   return operation.group->context().ledger().enter(
       {.collective = operation.call.collective,
        .algorithm = plan.request.method.algorithm,
        .group = operation.group->name(),
        .group_size = operation.group->size(),
        .dtype = operation.planned.wire,
-       .count = operation.call.count,
+       .count = elements_of(operation),
        .bytes_sent = static_cast<std::uint64_t>(elements) * size_of(operation.planned.wire),
        .stream = one.stream.name(),
        .tag = operation.options.tag});
@@ -273,9 +283,8 @@ Work Operation::start(const Stream& stream) const {
     return collected.work;
   }
   const Call& call = state_->call;
-  require(!is_message(call.collective) || call.root != state_->group->rank(),
-          "Rank {} cannot {} a message to or from itself outside a group of operations.", state_->group->rank(),
-          name(call.collective));
+  require(!is_to_self(*state_), "Rank {} cannot {} a message to or from itself outside a group of operations.",
+          state_->group->rank(), name(call.collective));
   const Work work = Work::reserve();
   launch({{state_, stream}}, work);
   return work;

@@ -21,6 +21,7 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   nlohmann::json mine;
   for (const char* name : common_settings) mine[name] = setting(name);
   mine["ranks_per_core"] = network.ranks_per_core();
+  mine["one_host"] = network.one_host();
   mine["tuning"] = "";
   if (job.rank() == 0) mine["tuning"] = Tuning::text_from_environment();
   const std::string text = mine.dump();
@@ -34,7 +35,7 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   tuning_ = Tuning::from_environment(first.at("tuning"));
   circumstances_.ranks_per_core = first.at("ranks_per_core");
   circumstances_.route_inside = setting("STRETTO_TRANSPORT") == "ucx" ? "ucx" : "shm";
-  circumstances_.route_between = "ucx";
+  circumstances_.route_between = first.at("one_host") ? circumstances_.route_inside : "ucx";
 }
 
 Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes) const {

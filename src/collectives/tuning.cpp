@@ -57,6 +57,14 @@ RouteCost route_from_json(const nlohmann::json& entry, const std::string& source
   route.rules = rules_from_text(entry.value("table", ""), source);
   route.route = entry.at("route");
   route.ranks_per_core = entry.at("ranks_per_core");
+  for (const char* key : {"ranks", "ranks_per_core", "bandwidth_gbs", "local_gbs"}) {
+    require(entry.at(key).get<double>() > 0, "{} has a route with {} = {}; it must be more than 0.", source, key,
+            entry.at(key).get<double>());
+  }
+  for (const char* key : {"alpha_us", "overhead_us", "lane_gain"}) {
+    require(entry.at(key).get<double>() >= 0, "{} has a route with {} = {}; it cannot be negative.", source, key,
+            entry.at(key).get<double>());
+  }
   route.cost.alpha = entry.at("alpha_us").get<double>() * 1e-6;
   route.cost.overhead = entry.at("overhead_us").get<double>() * 1e-6;
   route.cost.beta = 1e-9 / entry.at("bandwidth_gbs").get<double>();

@@ -1,6 +1,7 @@
 #include "stretto/settings.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 
@@ -12,7 +13,7 @@ extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX leav
 namespace stretto {
 namespace {
 
-enum class Kind { text, number, choice };
+enum class Kind { text, number, integer, choice };
 struct Rule {
   Setting setting;
   Kind kind;
@@ -31,14 +32,14 @@ const std::vector<Rule>& rules() {
        Kind::choice,
        {"auto", "spin", "yield", "sleep"}},
       {{"STRETTO_RING_BYTES", "shared memory between two ranks of a communicator, each way, in bytes", "262144"},
-       Kind::number,
+       Kind::integer,
        {}},
       {{"STRETTO_SHM_DIR", "directory (a tmpfs) for shared memory; empty: anonymous memory files", ""}, Kind::text, {}},
-      {{"STRETTO_COMPUTE_THREADS", "threads that a rank uses in a matrix product", "1"}, Kind::number, {}},
+      {{"STRETTO_COMPUTE_THREADS", "threads that a rank uses in a matrix product", "1"}, Kind::integer, {}},
       {{"STRETTO_JOB_SECRET", "shared by the ranks of a job that meet over TCP; keeps strangers out", ""}, Kind::text, {}},
       {{"STRETTO_PORT", "TCP port on which rank 0 is met; 0: MASTER_PORT, or one more where torchrun itself holds that",
         "0"},
-       Kind::number,
+       Kind::integer,
        {}},
       {{"STRETTO_MEET_TIMEOUT", "seconds in which all ranks of a job must have come to the port of rank 0", "60"},
        Kind::number,
@@ -57,11 +58,13 @@ const std::vector<Rule>& rules() {
       {{"STRETTO_CHECK", "1: compare the ranks' calls before each operation, and say where they differ", "0"},
        Kind::choice,
        {"0", "1"}},
-      {{"STRETTO_RANKS_PER_NODE", "treat so many consecutive ranks as one node; 0: nodes are hosts", "0"}, Kind::number, {}},
+      {{"STRETTO_RANKS_PER_NODE", "treat so many consecutive ranks as one node; 0: nodes are hosts", "0"},
+       Kind::integer,
+       {}},
       {{"STRETTO_LOG", "least severe message that is logged to stderr: debug, info, warn or error", "warn"},
        Kind::choice,
        {"debug", "info", "warn", "error"}},
-      {{"STRETTO_LEDGER", "communication records that each rank keeps", "65536"}, Kind::number, {}},
+      {{"STRETTO_LEDGER", "communication records that each rank keeps", "65536"}, Kind::integer, {}},
   };
   return table;
 }
@@ -78,6 +81,8 @@ double parse_number(const Rule& rule, const std::string& value) {
   const double number = std::strtod(value.c_str(), &end);
   require(!value.empty() && *end == '\0' && number >= 0 && number <= 1e15,
           "{}='{}' is no number from 0 to 1e15; give one like {}.", rule.setting.name, value, rule.setting.default_value);
+  require(rule.kind != Kind::integer || number == std::floor(number), "{}={} is no whole number; give one like {}.",
+          rule.setting.name, value, rule.setting.default_value);
   return number;
 }
 
@@ -109,7 +114,7 @@ void check_settings() {
     const Rule* rule = find(name);
     require(rule != nullptr, "{} is set but Stretto has no such setting; stretto-info lists those it has.", name);
     const std::string value = setting(name);
-    if (rule->kind == Kind::number) parse_number(*rule, value);
+    if (rule->kind == Kind::number || rule->kind == Kind::integer) parse_number(*rule, value);
     if (rule->kind == Kind::choice) {
       require(std::find(rule->choices.begin(), rule->choices.end(), value) != rule->choices.end(),
               "{}='{}' is not among its choices: {}.", name, value, fmt::join(rule->choices, ", "));

@@ -73,6 +73,7 @@ Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), p
     needs_ucx |= rank != job.rank() && !peers_[rank].shares_memory;
   }
   wait_policy_ = WaitPolicy::chosen(local_ranks);
+  one_host_ = local_ranks == job.size();
   ranks_per_core_ = static_cast<double>(local_ranks) / usable_cores();
 
   // Everybody or nobody takes part in the second exchange, also those whose peers are all local.

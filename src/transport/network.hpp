@@ -26,6 +26,7 @@ class Network {
   bool over_shared_memory(int peer) const { return peers_[peer].shares_memory; }
   // Ranks of one node give the same number: a host, or with STRETTO_RANKS_PER_NODE a part of the ranks.
   std::uint64_t node_of(int rank) const { return peers_[rank].node; }
+  bool one_host() const { return one_host_; }                // all ranks of the job are on this host
   double ranks_per_core() const { return ranks_per_core_; }  // of this host
   std::string route_name(int peer) const { return over_shared_memory(peer) ? "shm" : "ucx"; }
 
@@ -45,6 +46,7 @@ class Network {
   std::unique_ptr<UcxWorker> ucx_;
   std::vector<Peer> peers_;
   WaitPolicy wait_policy_;
+  bool one_host_ = true;
   double ranks_per_core_ = 1;
   std::mutex mutex_;
 };

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -221,6 +223,36 @@ TEST(Communicator, ManySplitsDoNotUseUpAnything) {
       const Communicator copy = world.split(0, world.rank(), "copy");
       if (i % 100 == 0) copy.barrier(Stream::inline_());
     }
+  });
+}
+
+std::ptrdiff_t entries_of(const char* directory) {
+  const std::filesystem::directory_iterator all(directory);
+  return std::distance(begin(all), end(all));
+}
+
+// A thousand at a time, some of them used, leave neither files nor mappings behind.
+TEST(Communicator, AThousandLeaveNothingBehind) {
+  run_threads(2, [](const Communicator& world) {
+    const auto mappings = [] {
+      std::ifstream maps("/proc/self/maps");
+      return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+    };
+    world.duplicate("warm").barrier(Stream::inline_());
+    world.barrier(Stream::inline_());
+    const auto files_before = entries_of("/proc/self/fd");
+    const auto mappings_before = mappings();
+    {
+      std::vector<Communicator> all;
+      for (int i = 0; i < 1000; ++i) {
+        all.push_back(world.duplicate("copy"));
+        if (i % 10 == 0) all.back().barrier(Stream::inline_());
+      }
+      EXPECT_EQ(all.back().size(), 2);
+    }
+    world.barrier(Stream::inline_());
+    EXPECT_LE(entries_of("/proc/self/fd"), files_before + 1);  // the directory that is being read
+    EXPECT_LE(mappings(), mappings_before + 20);               // the heap may have grown
   });
 }
 

@@ -1,0 +1,167 @@
+// Which method is chosen, by whom, and what is said of rules and tuning files that are wrong.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "stretto/error.hpp"
+#include "stretto/tuning.hpp"
+
+namespace stretto {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* two_routes = R"({"routes": [
+ {"route": "shm", "ranks": 4, "ranks_per_core": 1, "alpha_us": 1, "overhead_us": 0, "bandwidth_gbs": 10, "local_gbs": 10,
+  "lane_gain": 0, "table": "broadcast:0-1k:direct,1k-inf:chain/16"},
+ {"route": "ucx", "ranks": 2, "ranks_per_core": 1, "alpha_us": 20, "overhead_us": 1, "bandwidth_gbs": 1, "local_gbs": 10,
+  "lane_gain": 0.5}]})";
+
+PlanRequest request(Collective collective, std::int64_t count, int size = 4) {
+  return {collective, Algorithm::automatic, 0, size, count};
+}
+
+Method chosen(const PlanRequest& what, const Tuning& tuning, DType dtype = DType::f32, const Circumstances& where = {}) {
+  return choose(what, dtype, ReduceOp::sum, tuning, where).method;
+}
+
+template <class Call>
+std::string sentence_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Choose, TakesTheLeastOfTheCostModel) {
+  Tuning tuning = Tuning::from_json(two_routes, "test");
+  const Choice choice = choose(request(Collective::all_reduce, 1 << 20), DType::f32, ReduceOp::sum, tuning, {});
+  ASSERT_GT(choice.candidates.size(), 5U);
+  EXPECT_EQ(choice.method, choice.candidates[0].method);
+  for (std::size_t i = 1; i < choice.candidates.size(); ++i) {
+    EXPECT_LE(choice.candidates[i - 1].seconds, choice.candidates[i].seconds);
+  }
+  EXPECT_THAT(choice.reason, HasSubstr("cost model"));
+  // Rounds decide where they cost much, bytes where there are many.
+  tuning.routes[0].cost = {1e-3, 0, 1e-12, 1e-12};
+  EXPECT_EQ(chosen(request(Collective::all_reduce, 4), tuning), Method(Algorithm::one_shot));
+  tuning.routes[0].cost = {1e-12, 1e-12, 1e-9, 1e-9};
+  EXPECT_NE(chosen(request(Collective::all_reduce, 1 << 20), tuning), Method(Algorithm::one_shot));
+}
+
+TEST(Choose, LanesWhereTheyGain) {
+  Tuning tuning = Tuning::from_json(two_routes, "test");
+  Circumstances between;
+  between.route_inside = "ucx";
+  tuning.rules = rules_from_text("reduce_scatter:auto", "test");
+  const Choice choice = choose(request(Collective::reduce_scatter, 1 << 22), DType::f32, ReduceOp::sum, tuning, between);
+  EXPECT_EQ(choice.method.algorithm, Algorithm::ring);
+  EXPECT_EQ(choice.method.lanes, 4);
+}
+
+TEST(Choose, TwoLevelsWhereOneIsSlow) {
+  const Tuning tuning = Tuning::from_json(two_routes, "test");
+  PlanRequest what = request(Collective::all_reduce, 1 << 20, 32);
+  what.ranks_per_node = 8;
+  Circumstances nodes;
+  nodes.several_nodes = true;
+  EXPECT_EQ(chosen(what, tuning, DType::f32, nodes).algorithm, Algorithm::two_level);
+  nodes.several_nodes = false;
+  EXPECT_NE(chosen(what, tuning).algorithm, Algorithm::two_level);
+}
+
+TEST(Choose, TheCallerThenRulesThenMeasurementsThenTheModel) {
+  Tuning tuning = Tuning::from_json(two_routes, "test");
+  PlanRequest what = request(Collective::broadcast, 1000);  // 4000 bytes
+  EXPECT_EQ(to_string(chosen(what, tuning)), "chain/16");   // measured
+  Circumstances crowd;
+  crowd.ranks_per_core = 4;
+  EXPECT_THAT(choose(what, DType::f32, ReduceOp::sum, tuning, crowd).reason, HasSubstr("cost model"));
+  EXPECT_THAT(choose(request(Collective::broadcast, 1000, 5), DType::f32, ReduceOp::sum, tuning, {}).reason,
+              HasSubstr("cost model"));
+  tuning.rules = rules_from_text("broadcast@5:direct;broadcast:0-1k:direct,2k-8k:knomial", "STRETTO_ALGO");
+  EXPECT_EQ(chosen(what, tuning), Method(Algorithm::knomial));
+  EXPECT_EQ(to_string(chosen(request(Collective::broadcast, 10000), tuning)), "chain/16");  // no rule says anything
+  what.method = Algorithm::binomial;
+  const Choice caller = choose(what, DType::f32, ReduceOp::sum, tuning, {});
+  EXPECT_EQ(caller.method, Method(Algorithm::binomial));
+  EXPECT_THAT(caller.reason, HasSubstr("caller"));
+  tuning.rules = rules_from_text("broadcast:auto", "STRETTO_ALGO");
+  what.method = Algorithm::automatic;
+  EXPECT_EQ(to_string(chosen(what, tuning)), "chain/16");
+}
+
+TEST(Choose, NarrowSumsTravelWideUnlessTheyAreRoundedOnce) {
+  Tuning tuning = Tuning::from_json(two_routes, "test");
+  PlanRequest what = request(Collective::all_reduce, 1000);
+  const auto wire = [&](Algorithm algorithm, ReduceOp op) {
+    what.method = algorithm;
+    return choose(what, DType::bf16, op, tuning, {}).wire;
+  };
+  EXPECT_EQ(wire(Algorithm::ring, ReduceOp::sum), DType::f32);
+  EXPECT_EQ(wire(Algorithm::two_shot, ReduceOp::avg), DType::bf16);
+  EXPECT_EQ(wire(Algorithm::two_shot, ReduceOp::premul_sum), DType::f32);
+  EXPECT_EQ(wire(Algorithm::ring, ReduceOp::max), DType::bf16);
+  // What was measured with f32 does not make bf16 travel at twice its size.
+  tuning.routes[0].rules = rules_from_text("all_reduce:ring", "measured");
+  EXPECT_EQ(chosen(request(Collective::all_reduce, 1 << 20), tuning), Method(Algorithm::ring));
+  EXPECT_NE(chosen(request(Collective::all_reduce, 1 << 20), tuning, DType::bf16), Method(Algorithm::ring));
+}
+
+TEST(Choose, OneOrderOfSummationOnDemand) {
+  Tuning tuning = Tuning::from_json(two_routes, "test");
+  tuning.deterministic = true;
+  for (const std::int64_t count : {1, 1000, 1 << 22}) {
+    for (const Collective collective : {Collective::all_reduce, Collective::reduce_scatter, Collective::reduce}) {
+      EXPECT_TRUE(is_deterministic(chosen(request(collective, count), tuning).algorithm)) << name(collective);
+    }
+    EXPECT_EQ(chosen(request(Collective::all_reduce, count), tuning, DType::i32).algorithm, [&] {
+      Tuning free = tuning;
+      free.deterministic = false;
+      return chosen(request(Collective::all_reduce, count), free, DType::i32).algorithm;
+    }());  // integers are exact in any order
+  }
+  tuning.rules = rules_from_text("all_reduce:ring", "STRETTO_ALGO");
+  EXPECT_THAT(sentence_of([&] { chosen(request(Collective::all_reduce, 8), tuning); }), HasSubstr("order of summation"));
+}
+
+TEST(Rules, SayWhatIsWrongWithThem) {
+  const auto sentence = [](const char* text) { return sentence_of([&] { rules_from_text(text, "STRETTO_ALGO"); }); };
+  EXPECT_THAT(sentence("ring"), HasSubstr("'ring' in STRETTO_ALGO is no rule"));
+  EXPECT_THAT(sentence("all_reduc:ring"), HasSubstr("'all_reduc' is no collective"));
+  EXPECT_THAT(sentence("all_reduce:rings"), HasSubstr("'rings' is no algorithm"));
+  EXPECT_THAT(sentence("all_reduce:4k:ring"), HasSubstr("'4k' in STRETTO_ALGO is no range"));
+  EXPECT_THAT(sentence("all_reduce:8k-4k:ring"), HasSubstr("'8k-4k' in STRETTO_ALGO is empty"));
+  EXPECT_THAT(sentence("all_reduce:0-4q:ring"), HasSubstr("'4q'"));
+  EXPECT_THAT(sentence("all_reduce@x:ring"), HasSubstr("'x' in STRETTO_ALGO is no number of ranks"));
+  EXPECT_THAT(sentence("broadcast:ring"), HasSubstr("'ring' for broadcast, which cannot be done that way"));
+  EXPECT_THAT(sentence("all_reduce:ring*9"), HasSubstr("9"));
+  EXPECT_THAT(sentence("all_reduce:one_shot/4"), HasSubstr("one_shot"));
+  EXPECT_TRUE(rules_from_text("", "STRETTO_ALGO").empty());
+}
+
+TEST(TuningFile, SaysWhatIsWrongWithIt) {
+  const auto sentence = [](const std::string& text) { return sentence_of([&] { Tuning::from_json(text, "a.json"); }); };
+  EXPECT_THAT(sentence("{"), HasSubstr("a.json cannot be read as a tuning file"));
+  EXPECT_THAT(sentence("{}"), HasSubstr("a.json"));
+  EXPECT_THAT(sentence(R"({"routes": []})"), HasSubstr("no routes"));
+  std::string zero = two_routes;
+  zero.replace(zero.find("\"bandwidth_gbs\": 10"), 19, "\"bandwidth_gbs\": 0");
+  EXPECT_THAT(sentence(zero), HasSubstr("bandwidth_gbs = 0"));
+  const Tuning tuning = Tuning::from_json(two_routes, "a.json");
+  EXPECT_EQ(tuning.nearest("ucx", 8, 1).ranks, 2);
+  EXPECT_THAT(sentence_of([&] { tuning.nearest("nccl", 2, 1); }), HasSubstr("'nccl'"));
+}
+
+TEST(Method, IsReadAsItIsWritten) {
+  for (const char* text : {"ring", "ring*4", "chain/16", "two_level(ring+two_shot)", "auto"}) {
+    EXPECT_EQ(to_string(method_from_text(text)), text);
+  }
+  for (const char* text : {"ring*", "ring*0", "ring/2", "chain/x", "two_level", "ring(a+b)", "two_level(ring)", ""}) {
+    EXPECT_NE(sentence_of([&] { make_plan({Collective::all_reduce, method_from_text(text), 0, 2, 4}); }), "") << text;
+  }
+}
+
+}  // namespace
+}  // namespace stretto
