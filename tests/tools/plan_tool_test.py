@@ -73,13 +73,30 @@ class Predictions(PlanTool):
         self.assertEqual(times, sorted(times))
         ring = next(line.split() for line in lines if line.startswith("ring "))
         self.assertEqual(ring[-4:], ["26.25", "MiB", "3.75", "MiB"])
-        self.assertAlmostEqual(float(ring[2]), 2 * 15 / 16 * 2**20 / float(ring[1]) * 1e-3, delta=1e-3)
+        self.assertAlmostEqual(float(ring[3]), 2 * 15 / 16 * 2**20 / float(ring[1]) * 1e-3, delta=1e-3)
 
     def test_what_is_too_large_is_told(self):
         lines = self.lines("all_gather", "--algo", "ring", "--ranks", 16384, "--bytes", "64M", "--simulate", LINKS)
         self.assertGreater(float(lines[2].split()[1]), 0)
         self.refused("bytes that divide evenly", "all_reduce", "--algo", "ring", "--ranks", 16383, "--bytes", "64M",
                      "--simulate", LINKS)
+
+
+class Explanations(PlanTool):
+    def test_the_choice_comes_first_and_says_why(self):
+        lines = self.lines("all_reduce", "--ranks", 64, "--ranks-per-core", 0.1, "--bytes", "1M", "--explain")
+        self.assertIn("by the cost model", lines[0])
+        self.assertIn("alpha", lines[1])
+        times = [float(line.split()[1]) for line in lines[2:]]
+        self.assertGreater(len(times), 5)
+        self.assertEqual(times, sorted(times))
+        self.assertIn(lines[2].split()[0] + ",", lines[0])
+
+    def test_nodes_and_rules(self):
+        lines = self.lines("all_reduce", "--ranks", 64, "--ranks-per-node", 8, "--bytes", "1M", "--explain")
+        self.assertTrue(any(line.startswith("route between nodes: ucx") for line in lines), lines)
+        lines = self.lines("all_reduce", "--ranks", 4, "--algo", "ring", "--dtype", "bf16", "--explain")
+        self.assertIn("ring, by the caller; f32 on the wire", lines[0])
 
 
 class Pictures(PlanTool):
