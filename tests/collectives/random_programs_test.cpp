@@ -17,7 +17,7 @@ using oracle::Buffers;
 using oracle::Problem;
 
 #ifdef STRETTO_SANITIZE
-constexpr int programs_a_shard = 12;
+constexpr int programs_a_shard = 50;
 #else
 constexpr int programs_a_shard = 250;
 #endif
