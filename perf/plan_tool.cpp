@@ -136,7 +136,8 @@ double formula_seconds(const PlanRequest& request, std::int64_t width, const Lin
   const bool flat = request.method.algorithm != Algorithm::two_level;
   const auto bytes = static_cast<double>(width);
   LinkCost between = cost_of_level(links, outer);
-  const double sharing = flat || outer == 0 ? 1 : std::max(1.0, 1.0 * request.ranks_per_node / links.levels[0].ports);
+  const bool alone = flat || outer == 0 || has_root(request.collective);
+  const double sharing = alone ? 1 : std::max(1.0, 1.0 * request.ranks_per_node / links.levels[0].ports);
   between.beta *= sharing;
   between.overhead *= sharing;
   return seconds(cost.inside, cost_of_level(links, flat ? outer : 0), bytes, request.method.lanes) +

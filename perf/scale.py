@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Which algorithm wins at which number of ranks and bytes, by the simulator, as the Markdown tables of docs/scale.md.
 
-scale.py STRETTO_PLAN [LINK_FILE] runs stretto-plan --simulate for every cell; the ranks of a node come from the link file.
+scale.py STRETTO_PLAN [LINK_FILE [COLLECTIVE...]] runs stretto-plan --simulate for every cell; the ranks of a node come from the link file.
 """
 import json
 import pathlib
@@ -39,7 +39,7 @@ def main():
     program = sys.argv[1]
     links = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else "docs/links/two_level.json")
     ranks_per_node = json.loads(links.read_text())["levels"][0]["ranks"]
-    for collective in COLLECTIVES:
+    for collective in sys.argv[3:] or COLLECTIVES:
         print(f"\n### {collective}\n")
         print("| ranks | bytes | fastest | simulated | formula | best of one level | simulated | formula |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- |")
