@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "stretto/ledger.hpp"
@@ -15,8 +16,9 @@ class Operation;
 
 struct OperationOptions {
   Method method = Algorithm::automatic;
-  std::string tag;    // appears in the ledger
-  double factor = 1;  // of premul_sum: what this rank's contribution is multiplied by
+  std::string tag;  // appears in the ledger
+  // Of premul_sum: what this rank's contribution is multiplied by; for integers an integer that their type holds.
+  double factor = 1;
 };
 
 // An operation with its buffers, as data: the named functions of Communicator are shorthands for it.
@@ -167,10 +169,12 @@ class STRETTO_API OperationGroup {
   ~OperationGroup();
   OperationGroup(const OperationGroup&) = delete;
   OperationGroup& operator=(const OperationGroup&) = delete;
-  Work end();
+  Work end();  // in the thread that made it
 
  private:
   bool open_ = true;
+  std::thread::id thread_;
+  std::size_t first_;  // of what this group collects
 };
 
 }  // namespace stretto

@@ -25,6 +25,7 @@ struct STRETTO_API Record {
   std::string stream;
   std::string tag;  // the caller's
   WorkTimes times;
+  bool shares_times = false;      // they are those of an earlier record of the same group of operations: count them once
   std::string to_string() const;  // one line
 };
 

@@ -64,7 +64,8 @@ struct SimulationOptions {
 // (all ranks, on a single level) do the same, to peers that are as far around the ranks or differ in the same bits of their
 // numbers, only the first one's ranks are simulated: this is what makes plans of O(size) rounds at thousands of ranks cheap.
 // It is looked up in the plans of several units, not assumed. Otherwise all ranks' steps are held, 16 bytes each, and
-// Error(invalid_argument) is thrown when there are more than most_steps_simulated. A message costs O(log) of those under way.
+// Error(invalid_argument) is thrown when there are more than most_steps_simulated. A message costs O(log) of those under
+// way.
 constexpr std::int64_t most_steps_simulated = std::int64_t{1} << 25;
 STRETTO_API Simulation simulate(int size, const std::function<Plan(int rank)>& plan_of, std::int64_t element_bytes,
                                 const LinkModel& links, const SimulationOptions& options = {});

@@ -100,13 +100,7 @@ Work Communicator::scatter_v(const void* input, void* output, const std::vector<
   return start({Collective::scatter, input, output, 0, dtype, ReduceOp::sum, root, counts}, stream, options);
 }
 
-Work Communicator::barrier(const Stream& stream) const {
-  Call call{Collective::barrier};
-  call.keep_alive = Tensor::zeros({1}, DType::f32);
-  call.input = call.output = call.keep_alive.raw();
-  call.count = 1;
-  return start(call, stream);
-}
+Work Communicator::barrier(const Stream& stream) const { return start({Collective::barrier}, stream); }
 
 Work Communicator::send(const void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
                         const OperationOptions& options) const {
@@ -131,11 +125,18 @@ Communicator Communicator::split(int color, int key, const std::string& name) co
     std::int64_t color, key, next_id, area;
   };
   RankContext& context = group().context();
+  require(!in_operation_group(),
+          "'{}' cannot be made inside a group of operations, which only collects calls; end it first.", name);
   const std::size_t area = context.network().segment().reserve(Links::area_bytes(size()));
   const Wish mine{color, key, context.next_group_id, static_cast<std::int64_t>(area)};
   std::vector<Wish> wishes(size());
   constexpr std::int64_t words = sizeof(Wish) / sizeof(double);
-  all_gather(&mine, wishes.data(), words, DType::f64, Stream::inline_(), {.tag = "split"});
+  try {
+    all_gather(&mine, wishes.data(), words, DType::f64, Stream::inline_(), {.tag = "split"});
+  } catch (...) {
+    context.network().segment().release(area, Links::area_bytes(size()));
+    throw;
+  }
 
   Membership membership;
   std::vector<int> members;  // as ranks of this communicator

@@ -1,6 +1,7 @@
 #include "collectives/group.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -99,8 +100,14 @@ Communicator::Group::Turn::~Turn() {
 }
 
 void Communicator::Group::Turn::wait() {
+  const auto is_now = [&] { return group_->current_turn_ == number_ || group_->broken_; };
   std::unique_lock lock(group_->mutex_);
-  group_->turn_changed_.wait(lock, [&] { return group_->current_turn_ == number_ || group_->broken_; });
+  // What it waits for ends by itself, in time or with an error; the job may also end before.
+  while (!group_->turn_changed_.wait_for(lock, std::chrono::milliseconds(200), is_now)) {
+    lock.unlock();
+    group_->context_->job().check();
+    lock.lock();
+  }
   if (group_->broken_) {
     lock.unlock();
     group_->context_->job().check();  // says more, if that is why

@@ -25,6 +25,7 @@ class RankContext {
   Ledger& ledger() { return ledger_; }
   const Selector& selector() const { return *selector_; }
   bool checks_calls() const { return checks_calls_; }  // STRETTO_CHECK
+  std::mutex issue_mutex;                              // held while operations get their turns and their places in streams
   std::uint32_t next_group_id = 1;                     // used under split(), one at a time
 
  private:
@@ -101,6 +102,9 @@ class Communicator::Group {
   std::uint64_t current_turn_ = 0;
   bool broken_ = false;
 };
+
+// Whether this thread's calls are being collected by an OperationGroup.
+bool in_operation_group();
 
 // Collective: the communicator of all ranks of the job.
 Communicator world_of(std::unique_ptr<Job> job);

@@ -11,29 +11,50 @@
 namespace stretto {
 namespace {
 
-// A sequence and the one of its executions that is under way.
+// A sequence and the one of its executions that is under way: being compared, or running.
 struct Progress {
   const Sequence& sequence;
   std::size_t next = 0;
+  std::unique_ptr<CheckRun> check = {};
   std::unique_ptr<PlanRun> run = {};
 
-  bool finished() const { return !run && next == sequence.size(); }
+  bool finished() const { return !check && !run && next == sequence.size(); }
   bool advance() {
-    if (!run) {
+    if (!check && !run) {
       if (next == sequence.size()) return false;
-      run = std::make_unique<PlanRun>(sequence[next++]);
+      begin(sequence[next]);
+    }
+    if (check) {
+      const bool moved = check->advance();
+      if (!check->finished()) return moved;
+      check.reset();
+      run = std::make_unique<PlanRun>(sequence[next]);
     }
     const bool moved = run->advance();
-    if (run->finished()) run.reset();
+    if (run->finished()) {
+      run.reset();
+      ++next;
+    }
     return moved;
+  }
+  void begin(const Execution& execution) {
+    if (execution.check != nullptr) {
+      check = std::make_unique<CheckRun>(*execution.check, execution.checked, execution.communicator);
+    } else {
+      run = std::make_unique<PlanRun>(execution);
+    }
+  }
+  std::vector<int> awaited() const {
+    std::vector<int> members = run ? run->awaited() : check ? check->awaited() : std::vector<int>();
+    for (int& member : members) member = sequence[next].links->membership().job_ranks[member];
+    return members;
   }
 };
 
 [[noreturn]] void give_up(const std::vector<Progress>& all, int rank, double seconds, const std::string& what) {
   std::vector<int> peers;
   for (const Progress& progress : all) {
-    if (!progress.run) continue;
-    const std::vector<int> more = progress.run->awaited();
+    const std::vector<int> more = progress.awaited();
     peers.insert(peers.end(), more.begin(), more.end());
   }
   std::sort(peers.begin(), peers.end());
@@ -76,7 +97,7 @@ void execute(const std::vector<Sequence>& sequences, Network& network, bool in_b
   } catch (const Error& error) {
     // A broken connection, or a peer's memory that is not there, is often the echo of a death elsewhere, of which the job
     // learns by itself a moment later and by name.
-    if (error.code() == ErrorCode::timeout || error.code() == ErrorCode::peer_gave_up) throw;
+    if (error.code() != ErrorCode::peer_lost && error.code() != ErrorCode::unavailable) throw;
     for (int look = 0; look < 100; ++look) {
       network.job().check();
       std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/call_check.hpp"
 #include "stretto/plan.hpp"
 #include "transport/network.hpp"
 
@@ -20,6 +21,10 @@ struct Execution {
   double factor = 1;  // of premul_sum
   Links* links = nullptr;
   int first_lane = 0;  // of the links
+  // STRETTO_CHECK: what is compared with the other ranks before the plan begins.
+  CallCheck* check = nullptr;
+  CheckedCall checked = {};
+  std::string communicator = {};
 };
 
 // Executions that follow each other.

@@ -18,6 +18,7 @@ std::string Record::to_string() const {
 Traffic& Traffic::operator+=(const Record& record) {
   ++operations;
   bytes_sent += record.bytes_sent;
+  if (record.shares_times) return *this;
   if (record.times.done > 0) busy_seconds += record.times.done - record.times.started;
   exposed_seconds += record.times.waited;
   return *this;

@@ -1,31 +1,22 @@
 // From a call to a task in a stream: the checks that need no other rank, the ledger, the order of operations, and groups of
 // operations that progress together.
 #include <algorithm>
-#include <map>
+#include <cmath>
 #include <string_view>
-#include <tuple>
+#include <thread>
 #include <utility>
 
-#include "collectives/group.hpp"
+#include "collectives/bundle.hpp"
 #include "collectives/host_executor.hpp"
 #include "core/fail.hpp"
 #include "stretto/communicator.hpp"
 
 namespace stretto {
 
-struct Operation::State {
-  std::shared_ptr<Communicator::Group> group;
-  Call call;
-  OperationOptions options;
-  PlannedCall planned;
-};
-
 namespace {
 
 using Group = Communicator::Group;
 using Prepared = std::shared_ptr<const Operation::State>;
-
-bool is_message(Collective collective) { return collective == Collective::send || collective == Collective::recv; }
 
 struct Range {
   std::uintptr_t begin, end;
@@ -66,6 +57,17 @@ void check_call(const Call& call, const PlanRequest& request) {
           can_be_in_place(call.collective) ? ", or the in-place form" : "");
 }
 
+// Integers are multiplied by an integer that their type holds.
+void check_factor(const Call& call, double factor) {
+  if (!reduces(call.collective) || call.op != ReduceOp::premul_sum || is_narrow(call.dtype)) return;
+  if (call.dtype == DType::f32 || call.dtype == DType::f64) return;
+  const bool is_signed = call.dtype == DType::i8 || call.dtype == DType::i32 || call.dtype == DType::i64;
+  const double limit = std::pow(2.0, static_cast<double>(8 * size_of(call.dtype)) - (is_signed ? 1 : 0));
+  require(factor == std::floor(factor) && factor < limit && factor >= (is_signed ? -limit : 0.0),
+          "{} of {} got the factor {}, which {} does not hold; integers are multiplied by an integer.",
+          name(call.collective), name(call.dtype), factor, name(call.dtype));
+}
+
 void check_types(const Call& call) {
   require(std::string_view(name(call.dtype)) != "unknown", "{} got the element type number {}, which does not exist.",
           name(call.collective), static_cast<int>(call.dtype));
@@ -73,154 +75,6 @@ void check_types(const Call& call) {
           name(call.collective), static_cast<int>(call.op));
   require(call.count <= std::int64_t{1} << 56, "{} of {} elements is more than any memory.", name(call.collective),
           call.count);
-}
-
-bool is_to_self(const Operation::State& operation) {
-  return is_message(operation.call.collective) && operation.call.root == operation.group->rank();
-}
-
-// ---- what one task of a stream does
-
-struct Started {
-  Prepared operation;
-  Stream stream;
-};
-
-Execution execution_of(const Operation::State& operation) {
-  const Call& call = operation.call;
-  return {operation.planned.plan,
-          static_cast<const std::byte*>(call.input),
-          static_cast<std::byte*>(call.output),
-          call.dtype,
-          operation.planned.wire,
-          reduces(call.collective) ? call.op : ReduceOp::sum,
-          operation.options.factor,
-          &operation.group->links(),
-          is_message(call.collective) ? Links::message_lane : 0};
-}
-
-// A message from a rank to itself: the k-th send and the k-th receive of a group belong together.
-Execution copy_to_self(const Operation::State& send, const Operation::State& receive) {
-  require(send.call.count == receive.call.count && send.call.dtype == receive.call.dtype,
-          "Rank {} sends itself {} {} and expects {} {}.", send.group->rank(), send.call.count, name(send.call.dtype),
-          receive.call.count, name(receive.call.dtype));
-  auto plan = std::make_shared<Plan>(make_plan({Collective::broadcast, Algorithm::binomial, 0, 1, send.call.count}));
-  Execution execution = execution_of(send);
-  execution.plan = std::move(plan);
-  execution.output = static_cast<std::byte*>(receive.call.output);
-  return execution;
-}
-
-// Collectives of a communicator follow each other; so do messages to one peer, and messages from it.
-std::vector<Sequence> sequences_of(const std::vector<Started>& started) {
-  if (started.size() == 1 && !is_to_self(*started[0].operation)) return {{execution_of(*started[0].operation)}};
-  std::map<std::tuple<Group*, Collective, int>, std::size_t> places;
-  std::map<Group*, std::pair<std::vector<Prepared>, std::vector<Prepared>>> to_self;  // sends, receives
-  std::vector<Sequence> sequences;
-  for (const Started& one : started) {
-    const Operation::State& operation = *one.operation;
-    Group* const group = operation.group.get();
-    const bool message = is_message(operation.call.collective);
-    if (is_to_self(operation)) {
-      auto& [sends, receives] = to_self[group];
-      (operation.call.collective == Collective::send ? sends : receives).push_back(one.operation);
-      continue;
-    }
-    const auto key = message ? std::make_tuple(group, operation.call.collective, operation.call.root)
-                             : std::make_tuple(group, Collective::barrier, -1);
-    const auto [place, is_new] = places.emplace(key, sequences.size());
-    if (is_new) sequences.emplace_back();
-    sequences[place->second].push_back(execution_of(operation));
-  }
-  for (const auto& [group, messages] : to_self) {
-    const auto& [sends, receives] = messages;
-    require(sends.size() == receives.size(),
-            "Rank {} sends itself {} messages and receives {} in one group of operations; the others would never come.",
-            group->rank(), sends.size(), receives.size());
-    for (std::size_t i = 0; i < sends.size(); ++i) sequences.push_back({copy_to_self(*sends[i], *receives[i])});
-  }
-  return sequences;
-}
-
-// The communicators that take part, each with its turn and its calls.
-struct Part {
-  std::unique_ptr<Group::Turn> turn;
-  std::vector<CallCheck::Subject> subjects;
-};
-
-// It holds no stream: the last handle of a stream waits for the stream's tasks.
-struct Bundle {
-  std::vector<Prepared> operations;
-  std::vector<Sequence> sequences;
-  std::vector<Part> parts;
-  std::uint64_t first_sequence = 0;
-
-  void run(bool in_background) {
-    for (Part& part : parts) part.turn->wait();
-    RankContext& context = operations.front()->group->context();
-    if (context.checks_calls()) {
-      for (Part& part : parts) part.turn->group()->call_check().announce(part.subjects);
-      for (Part& part : parts) part.turn->group()->call_check().compare(part.subjects, part.turn->group()->name());
-    }
-    execute(sequences, context.network(), in_background, [&] {
-      return fmt::format("operation #{}; its last operations:{}", first_sequence, context.ledger().last_operations(8));
-    });
-    for (Part& part : parts) part.turn->done();
-  }
-};
-
-// As the caller gave them; of uneven shares, all that this rank puts in or gets out.
-std::int64_t elements_of(const Operation::State& operation) {
-  const PlanRequest& request = operation.planned.plan->request;
-  return request.counts.empty() ? request.count : std::max(input_count(request), output_count(request));
-}
-
-std::uint64_t enter_into_ledger(const Started& one) {
-  const Operation::State& operation = *one.operation;
-  const Plan& plan = *operation.planned.plan;
-  const std::int64_t elements = is_to_self(operation) ? 0 : plan.elements_sent();
-  return operation.group->context().ledger().enter(
-      {.collective = operation.call.collective,
-       .algorithm = plan.request.method.algorithm,
-       .group = operation.group->name(),
-       .group_size = operation.group->size(),
-       .dtype = operation.planned.wire,
-       .count = elements_of(operation),
-       .bytes_sent = static_cast<std::uint64_t>(elements) * size_of(operation.planned.wire),
-       .stream = one.stream.name(),
-       .tag = operation.options.tag});
-}
-
-// One task for all of them, in the first one's stream, and in its place in each of the others.
-void launch(const std::vector<Started>& started, const Work& work) {
-  auto bundle = std::make_shared<Bundle>();
-  bundle->sequences = sequences_of(started);
-  std::vector<std::uint64_t> records;
-  std::vector<Stream> streams;
-  for (const Started& one : started) {
-    bundle->operations.push_back(one.operation);
-    records.push_back(enter_into_ledger(one));
-    const auto& group = one.operation->group;
-    auto part = std::find_if(bundle->parts.begin(), bundle->parts.end(),
-                             [&](const Part& known) { return known.turn->group() == group; });
-    if (part == bundle->parts.end()) {
-      part = bundle->parts.insert(part, {std::make_unique<Group::Turn>(group), {}});
-    }
-    part->subjects.push_back({&one.operation->call, &one.operation->options});
-    if (std::find(streams.begin(), streams.end(), one.stream) == streams.end()) streams.push_back(one.stream);
-  }
-  bundle->first_sequence = records.front();
-  Ledger& ledger = started.front().operation->group->context().ledger();
-  for (const std::uint64_t record : records) ledger.attach(record, work);
-
-  const Stream home = streams.front();
-  for (std::size_t i = 1; i < streams.size(); ++i) {
-    Event before;
-    streams[i].record(before);
-    home.wait(before);
-  }
-  home.enqueue([bundle, in_background = !home.is_inline()] { bundle->run(in_background); }, work);
-  for (std::size_t i = 1; i < streams.size(); ++i) streams[i].wait(work);
 }
 
 // ---- groups of operations
@@ -232,16 +86,20 @@ struct Collected {
 };
 thread_local Collected collected;
 
-// The other ranks may have been called rightly: they learn that this one will not come.
+// The other ranks may have been called rightly: they learn that this one will not come. Where all were called wrongly in the
+// same way, nothing happens.
 void announce_refusal(const std::shared_ptr<Group>& group, const Call& call, const OperationOptions& options,
-                      const Stream& stream) {
+                      const std::string& why, const Stream& stream) {
   auto turn = std::make_shared<Group::Turn>(group);
-  stream.enqueue([turn, call, options] {
+  stream.enqueue([turn, call, options, why] {
     turn->wait();
-    CallCheck& check = turn->group()->call_check();
-    const std::vector<CallCheck::Subject> subjects{{&call, &options, true}};
-    check.announce(subjects);
-    check.compare(subjects, turn->group()->name());
+    Execution nothing;
+    nothing.plan = std::make_shared<Plan>();
+    nothing.links = &turn->group()->links();
+    nothing.check = &turn->group()->call_check();
+    nothing.checked = {&call, options.method, true, why};
+    nothing.communicator = turn->group()->name();
+    execute({{nothing}}, turn->group()->context().network(), false, [&] { return "the refusal of a call: " + why; });
     turn->done();
   });
 }
@@ -252,8 +110,15 @@ Operation prepared(const std::shared_ptr<Group>& group, const Call& call, const 
   state->group = group;
   state->call = call;
   state->options = options;
-  state->planned = group->plan_for(call, options.method);
-  check_call(call, state->planned.plan->request);
+  if (call.collective == Collective::barrier) {  // one element whose value nobody looks at
+    state->call.keep_alive = Tensor::zeros({1}, DType::f32);
+    state->call.input = state->call.output = state->call.keep_alive.raw();
+    state->call.dtype = DType::f32;
+    state->call.count = 1;
+  }
+  state->planned = group->plan_for(state->call, options.method);
+  check_call(state->call, state->planned.plan->request);
+  check_factor(state->call, options.factor);
   return Operation(state);
 }
 
@@ -269,8 +134,13 @@ Work Communicator::start(const Call& call, const Stream& stream, const Operation
   Operation operation;
   try {
     operation = prepared(group_, call, options);
-  } catch (const Error&) {
-    if (group_->context().checks_calls()) announce_refusal(group_, call, options, stream);
+  } catch (const Error& refused) {
+    if (!group_->context().checks_calls()) throw;
+    try {
+      announce_refusal(group_, call, options, refused.what(), stream);
+    } catch (const Error& mismatch) {  // on an inline stream
+      throw Error(refused.code(), std::string(refused.what()) + " " + mismatch.what());
+    }
     throw;
   }
   return operation.start(stream);
@@ -296,21 +166,29 @@ const Plan& Operation::plan() const {
   return *state_->planned.plan;
 }
 
-OperationGroup::OperationGroup() {
+bool in_operation_group() { return collected.depth > 0; }
+
+OperationGroup::OperationGroup() : thread_(std::this_thread::get_id()), first_(collected.started.size()) {
   if (collected.depth++ == 0) collected.work = Work::reserve();
 }
 
 OperationGroup::~OperationGroup() {
-  if (open_ && --collected.depth == 0) collected = {};
+  if (!open_) return;
+  collected.started.erase(collected.started.begin() + static_cast<std::ptrdiff_t>(first_), collected.started.end());
+  if (--collected.depth == 0) collected = {};
 }
 
 Work OperationGroup::end() {
   require(open_, "This group of operations has already ended.");
+  require(thread_ == std::this_thread::get_id(), "A group of operations ends in the thread that began it.");
   open_ = false;
   if (--collected.depth > 0) return collected.work;
   const Collected all = std::exchange(collected, {});
-  if (all.started.empty()) return {};
-  launch(all.started, all.work);
+  if (all.started.empty()) {
+    Stream::inline_().enqueue([] {}, all.work);
+  } else {
+    launch(all.started, all.work);
+  }
   return all.work;
 }
 

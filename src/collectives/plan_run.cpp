@@ -62,7 +62,7 @@ bool PlanRun::advance() {
 std::vector<int> PlanRun::awaited() const {
   std::vector<int> peers;
   for (const LaneState& lane : lanes_) {
-    for (const Active& active : lane.active) peers.push_back(run_.links->membership().job_ranks[active.peer]);
+    for (const Active& active : lane.active) peers.push_back(active.peer);
   }
   return peers;
 }

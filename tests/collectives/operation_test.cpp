@@ -4,6 +4,9 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <functional>
+#include <stdexcept>
+#include <thread>
 
 #include "oracle.hpp"
 #include "stretto/stretto.hpp"
@@ -86,7 +89,42 @@ TEST(OperationGroup, NestsAndStartsNothingWhenAbandoned) {
     EXPECT_EQ(x.at(0), 1);
     outer.end();
     EXPECT_EQ(x.at(0), 2);
-    EXPECT_FALSE(OperationGroup().end().state());
+    OperationGroup().end().wait();  // of nothing
+    // An inner group that is abandoned takes its own calls along only.
+    OperationGroup again;
+    world.all_reduce(x, ReduceOp::sum, Stream::inline_());
+    try {
+      OperationGroup inner;
+      world.all_reduce(x, ReduceOp::sum, Stream::inline_());
+      throw std::runtime_error("given up");
+    } catch (const std::runtime_error&) {
+    }
+    EXPECT_THROW(world.duplicate("inside"), Error);
+    again.end();
+    EXPECT_EQ(x.at(0), 4);
+  });
+}
+
+TEST(OperationGroup, RefusesBuffersThatMeet) {
+  run_threads(2, [](const Communicator& world) {
+    const Tensor x = Tensor::zeros({10}, DType::f32);
+    const int other = 1 - world.rank();
+    EXPECT_THROW(world.send_recv(x.raw(), 5, other, x.view(4, {5}).raw(), 5, other, DType::f32, Stream::inline_()), Error);
+    world.send_recv(x.raw(), 5, other, x.view(5, {5}).raw(), 5, other, DType::f32, Stream::inline_());
+  });
+}
+
+TEST(OperationGroup, CountsItsTimeOnce) {
+  run_threads(2, [](const Communicator& world) {
+    const Tensor x = Tensor::zeros({1 << 16}, DType::f32);
+    const Tensor y = Tensor::zeros({1 << 16}, DType::f32);
+    const std::uint64_t since = world.ledger().next_sequence();
+    world.send_recv(x.raw(), x.size(), 1 - world.rank(), y.raw(), y.size(), 1 - world.rank(), DType::f32, Stream::inline_());
+    const auto records = world.ledger().records(since);
+    ASSERT_EQ(records.size(), 2U);
+    const Traffic traffic = world.ledger().traffic(since);
+    EXPECT_DOUBLE_EQ(traffic.busy_seconds, records[0].times.done - records[0].times.started);
+    EXPECT_EQ(traffic.bytes_sent, 4U << 16);
   });
 }
 
@@ -112,6 +150,47 @@ TEST(Operation, StartsManyTimes) {
       EXPECT_EQ(x.at(999), 3 * round);
     }
     EXPECT_THROW(Operation().start(stream), Error);
+  });
+}
+
+TEST(Operation, ABarrierAsDataIsABarrier) {
+  std::atomic<int> came = 0;
+  run_threads(4, [&](const Communicator& world) {
+    const Operation barrier = world.prepare({Collective::barrier});
+    for (int round = 1; round <= 20; ++round) {
+      ++came;
+      barrier.start(Stream::inline_());
+      EXPECT_GE(came, 4 * round);
+    }
+  });
+}
+
+TEST(Operation, RefusesAFactorThatTheTypeDoesNotHold) {
+  run_threads(2, [](const Communicator& world) {
+    const Tensor x = Tensor::zeros({4}, DType::i8);
+    const auto start = [&](double factor) {
+      world.all_reduce(x.raw(), x.raw(), 4, DType::i8, ReduceOp::premul_sum, Stream::inline_(), {.factor = factor});
+    };
+    EXPECT_THROW(start(1000), Error);
+    EXPECT_THROW(start(0.3), Error);
+    EXPECT_THROW(start(128), Error);
+    start(-128);
+  });
+}
+
+// Several threads of one rank, one communicator, one stream: the turns come in the order of the stream.
+TEST(Operation, IsStartedByAnyThread) {
+  run_threads(2, [](const Communicator& world) {
+    const Stream stream("shared");
+    std::vector<Tensor> data;
+    for (int i = 0; i < 200; ++i) data.push_back(Tensor::zeros({8}, DType::i32));
+    const auto start = [&](int from) {
+      for (int i = from; i < 200; i += 2) world.all_reduce(data[i], ReduceOp::max, stream);
+    };
+    std::thread other(start, 1);
+    start(0);
+    other.join();
+    stream.synchronize();
   });
 }
 
@@ -180,7 +259,14 @@ const std::vector<Mismatch>& mismatches() {
          const Tensor x = data.clone();
          world.all_gather_v(x.raw(), data.clone().raw(), {1, world.rank() == 1 ? 2 : 3, 1}, DType::f64, stream());
        },
-       {"all_gather of uneven counts"}},
+       {"counts .1, 3, 1. f64", "counts .1, 2, 1. f64"}},
+      {"parameters_of_a_method",
+       [](const Communicator& world) {
+         Method ring(Algorithm::ring);
+         ring.lanes = world.rank() == 1 ? 2 : 4;
+         world.all_reduce(data.clone(), ReduceOp::sum, stream(), {.method = ring});
+       },
+       {"by ring.2", "by ring.4"}},
       {"a_null_pointer_on_one_rank",
        [](const Communicator& world) {
          const Tensor x = data.clone();
@@ -197,7 +283,7 @@ const std::vector<Mismatch>& mismatches() {
          world.all_to_all_v(x.raw(), world.rank() == 1 ? std::vector<std::int64_t>{2, 1, 1} : ones, data.clone().raw(), ones,
                             DType::f64, stream());
        },
-       {"all_to_all of uneven counts"}},
+       {"counts .1, 1, 1. f64 for .1, 1, 1.", "counts .2, 1, 1. f64 for .1, 1, 1."}},
   };
   return list;
 }
@@ -257,7 +343,46 @@ TEST(CheckedCalls, LetRightCallsPass) {
   unsetenv("STRETTO_CHECK");
 }
 
-TEST(Settings, ThatMustBeAlikeOnAllRanksAreCompared) {
+// The same messages and collectives, in a group on one side and one by one on the other.
+TEST(CheckedCalls, LetGroupsMeetSingleCalls) {
+  setenv("STRETTO_CHECK", "1", 1);
+  run_threads(2, [](const Communicator& world) {
+    const bool first = world.rank() == 0;
+    const Tensor x = Tensor::zeros({1 << 20}, DType::f32);
+    const Tensor y = Tensor::zeros({1 << 20}, DType::f32);
+    const auto send = [&](const Tensor& t) {
+      world.send(t.raw(), t.size(), DType::f32, 1 - world.rank(), Stream::inline_());
+    };
+    const auto recv = [&](const Tensor& t) {
+      world.recv(t.raw(), t.size(), DType::f32, 1 - world.rank(), Stream::inline_());
+    };
+    const auto sum = [&](const Tensor& t) { world.all_reduce(t, ReduceOp::sum, Stream::inline_()); };
+    const auto grouped = [&](const std::function<void()>& calls) {
+      if (!first) return;
+      OperationGroup group;
+      calls();
+      group.end();
+    };
+    grouped([&] { send(x), send(y); });
+    if (!first) recv(x), recv(y);
+    grouped([&] { sum(x), send(y); });
+    if (!first) sum(x), recv(y);
+    grouped([&] { sum(x), sum(y); });
+    if (!first) sum(x), sum(y);
+    grouped([&] { send(x), recv(y); });
+    if (!first) send(x), recv(y);
+    OperationGroup many;
+    const Tensor small = Tensor::zeros({2 * 3000}, DType::f32);
+    for (int i = 0; i < 3000; ++i) {
+      send(small.view(i, {1}));
+      recv(small.view(3000 + i, {1}));
+    }
+    many.end();
+  });
+  unsetenv("STRETTO_CHECK");
+}
+
+TEST(Settings, OfAlgorithmsAreReadAndRefused) {
   setenv("STRETTO_ALGO", "all_reduce:nonsense", 1);
   EXPECT_THROW(run_threads(2, [](const Communicator&) {}), Error);
   setenv("STRETTO_ALGO", "all_reduce:0-1k:one_shot,1k-inf:ring*2", 1);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <deque>
 #include <random>
 #include <thread>
@@ -203,15 +204,24 @@ void delay_some_rounds() {
   if (engine() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(engine() % 200));
 }
 
-class RandomPrograms : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomPrograms, testing::Range(0, shards));
+class EveryRandomProgram : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Seeds, EveryRandomProgram, testing::Range(0, shards));
 
-TEST_P(RandomPrograms, EqualTheOracle) {
+TEST_P(EveryRandomProgram, EqualsTheOracle) {
   before_each_round = delay_some_rounds;
   for (int i = 0; i < programs_a_shard && !HasFailure(); ++i) {
     run_program(static_cast<std::uint64_t>(GetParam()) * 10000 + static_cast<std::uint64_t>(i));
   }
   before_each_round = nullptr;
+}
+
+// The same with the calls compared: nothing that is right is refused, or waits.
+TEST(RandomPrograms, PassTheComparisonOfCalls) {
+  setenv("STRETTO_CHECK", "1", 1);
+  before_each_round = delay_some_rounds;
+  for (int i = 0; i < programs_a_shard / 2 && !HasFailure(); ++i) run_program(500000 + static_cast<std::uint64_t>(i));
+  before_each_round = nullptr;
+  unsetenv("STRETTO_CHECK");
 }
 
 // The oracle is not blind: a wrong element and a touched guard are found.

@@ -1,0 +1,199 @@
+#include "collectives/bundle.hpp"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "collectives/host_executor.hpp"
+#include "core/fail.hpp"
+
+namespace stretto {
+namespace {
+
+using Group = Communicator::Group;
+using Prepared = std::shared_ptr<const Operation::State>;
+
+Execution execution_of(const Operation::State& operation, bool alone) {
+  const Call& call = operation.call;
+  Execution execution{operation.planned.plan,
+                      static_cast<const std::byte*>(call.input),
+                      static_cast<std::byte*>(call.output),
+                      call.dtype,
+                      operation.planned.wire,
+                      reduces(call.collective) ? call.op : ReduceOp::sum,
+                      operation.options.factor,
+                      &operation.group->links(),
+                      is_message(call.collective) ? Links::message_lane : 0};
+  if (!operation.group->context().checks_calls()) return execution;
+  execution.check = &operation.group->call_check();
+  execution.checked = {&call, operation.options.method, alone, {}};
+  execution.communicator = operation.group->name();
+  return execution;
+}
+
+// A message from a rank to itself: the k-th send and the k-th receive of a group belong together.
+Execution copy_to_self(const Operation::State& send, const Operation::State& receive) {
+  require(send.call.count == receive.call.count && send.call.dtype == receive.call.dtype,
+          "Rank {} sends itself {} {} and expects {} {}.", send.group->rank(), send.call.count, name(send.call.dtype),
+          receive.call.count, name(receive.call.dtype));
+  auto plan = std::make_shared<Plan>(make_plan({Collective::broadcast, Algorithm::binomial, 0, 1, send.call.count}));
+  Execution execution = execution_of(send, false);
+  execution.check = nullptr;
+  execution.plan = std::move(plan);
+  execution.output = static_cast<std::byte*>(receive.call.output);
+  return execution;
+}
+
+// Collectives of a communicator follow each other; so do messages to one peer, and messages from it.
+std::vector<Sequence> sequences_of(const std::vector<Started>& started) {
+  if (started.size() == 1 && !is_to_self(*started[0].operation)) return {{execution_of(*started[0].operation, true)}};
+  std::map<std::tuple<Group*, Collective, int>, std::size_t> places;
+  std::map<Group*, std::pair<std::vector<Prepared>, std::vector<Prepared>>> to_self;  // sends, receives
+  std::vector<Sequence> sequences;
+  std::map<const Group*, int> operations;
+  for (const Started& one : started) ++operations[one.operation->group.get()];
+  for (const Started& one : started) {
+    const Operation::State& operation = *one.operation;
+    Group* const group = operation.group.get();
+    const bool message = is_message(operation.call.collective);
+    if (is_to_self(operation)) {
+      auto& [sends, receives] = to_self[group];
+      (operation.call.collective == Collective::send ? sends : receives).push_back(one.operation);
+      continue;
+    }
+    const auto key = message ? std::make_tuple(group, operation.call.collective, operation.call.root)
+                             : std::make_tuple(group, Collective::barrier, -1);
+    const auto [place, is_new] = places.emplace(key, sequences.size());
+    if (is_new) sequences.emplace_back();
+    sequences[place->second].push_back(execution_of(operation, operations[group] == 1));
+  }
+  for (const auto& [group, messages] : to_self) {
+    const auto& [sends, receives] = messages;
+    require(sends.size() == receives.size(),
+            "Rank {} sends itself {} messages and receives {} in one group of operations; the others would never come.",
+            group->rank(), sends.size(), receives.size());
+    for (std::size_t i = 0; i < sends.size(); ++i) sequences.push_back({copy_to_self(*sends[i], *receives[i])});
+  }
+  return sequences;
+}
+
+// What a sequence reads or writes.
+struct Access {
+  std::uintptr_t begin, end;
+  bool writes;
+  std::size_t sequence;
+};
+
+// Sequences run at the same time; only those that follow each other may share memory that is written.
+void check_apart(const std::vector<Sequence>& sequences) {
+  std::vector<Access> all;
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    for (const Execution& execution : sequences[i]) {
+      const PlanRequest& request = execution.plan->request;
+      if (request.collective == Collective::barrier) continue;
+      const auto add = [&](const std::byte* data, std::int64_t count, bool writes) {
+        const auto begin = reinterpret_cast<std::uintptr_t>(data);
+        if (count > 0)
+          all.push_back({begin, begin + static_cast<std::uintptr_t>(count) * size_of(execution.dtype), writes, i});
+      };
+      add(execution.input, input_count(request), false);
+      add(execution.output, output_count(request), true);
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const Access& a, const Access& b) { return a.begin < b.begin; });
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (std::size_t j = i + 1; j < all.size() && all[j].begin < all[i].end; ++j) {
+      require(all[i].sequence == all[j].sequence || (!all[i].writes && !all[j].writes),
+              "Two operations of one group of operations use {} bytes of the same memory at the same time, and one of them "
+              "writes "
+              "there; give them buffers of their own.",
+              std::min(all[i].end, all[j].end) - all[j].begin);
+    }
+  }
+}
+
+// The communicators that take part, each with its turn.
+// It holds no stream: the last handle of a stream waits for the stream's tasks.
+struct Bundle {
+  std::vector<Prepared> operations;
+  std::vector<Sequence> sequences;
+  std::vector<std::unique_ptr<Group::Turn>> turns;
+  std::uint64_t first_record = 0;
+
+  void run(bool in_background) {
+    for (const auto& turn : turns) turn->wait();
+    RankContext& context = operations.front()->group->context();
+    execute(sequences, context.network(), in_background, [&] {
+      return fmt::format("operation #{}; its last operations:{}", first_record, context.ledger().last_operations(8));
+    });
+    for (const auto& turn : turns) turn->done();
+  }
+};
+
+// As the caller gave them; of uneven shares, all that this rank puts in or gets out.
+std::int64_t elements_of(const Operation::State& operation) {
+  const PlanRequest& request = operation.planned.plan->request;
+  return request.counts.empty() ? request.count : std::max(input_count(request), output_count(request));
+}
+
+std::uint64_t enter_into_ledger(const Started& one, bool is_first) {
+  const Operation::State& operation = *one.operation;
+  const Plan& plan = *operation.planned.plan;
+  const std::int64_t elements = is_to_self(operation) ? 0 : plan.elements_sent();
+  Record record;
+  record.collective = operation.call.collective;
+  record.algorithm = plan.request.method.algorithm;
+  record.group = operation.group->name();
+  record.group_size = operation.group->size();
+  record.dtype = operation.planned.wire;
+  record.count = elements_of(operation);
+  record.bytes_sent = static_cast<std::uint64_t>(elements) * size_of(operation.planned.wire);
+  record.stream = one.stream.name();
+  record.tag = operation.options.tag;
+  record.shares_times = !is_first;
+  return operation.group->context().ledger().enter(std::move(record));
+}
+
+}  // namespace
+
+// One task, in the first one's stream, and in its place in each of the others.
+void launch(const std::vector<Started>& started, const Work& work) {
+  auto bundle = std::make_shared<Bundle>();
+  bundle->sequences = sequences_of(started);
+  if (started.size() > 1) check_apart(bundle->sequences);
+  RankContext& context = started.front().operation->group->context();
+  std::vector<std::shared_ptr<Group>> groups;
+  std::vector<Stream> streams;
+  for (const Started& one : started) {
+    bundle->operations.push_back(one.operation);
+    const auto& group = one.operation->group;
+    if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+    if (std::find(streams.begin(), streams.end(), one.stream) == streams.end()) streams.push_back(one.stream);
+  }
+  const Stream home = streams.front();
+  // Several threads of a rank may start operations: the turns that these get must be in the order of their streams.
+  std::unique_lock issuing(context.issue_mutex);
+  for (const Started& one : started) {
+    const std::uint64_t record = enter_into_ledger(one, &one == &started.front());
+    if (&one == &started.front()) bundle->first_record = record;
+    context.ledger().attach(record, work);
+  }
+  for (const auto& group : groups) bundle->turns.push_back(std::make_unique<Group::Turn>(group));
+  for (std::size_t i = 1; i < streams.size(); ++i) {
+    Event before;
+    streams[i].record(before);
+    if (home.is_inline()) {
+      issuing.unlock();
+      before.wait();
+      issuing.lock();
+    } else {
+      home.wait(before);
+    }
+  }
+  if (home.is_inline()) issuing.unlock();
+  home.enqueue([bundle, in_background = !home.is_inline()] { bundle->run(in_background); }, work);
+  if (issuing.owns_lock()) issuing.unlock();
+  for (std::size_t i = 1; i < streams.size(); ++i) streams[i].wait(work);
+}
+
+}  // namespace stretto

@@ -1,0 +1,30 @@
+#pragma once
+#include <vector>
+
+#include "collectives/group.hpp"
+
+// Operations that are put into streams as one task and progress together: one, or those of a group of operations.
+namespace stretto {
+
+struct Operation::State {
+  std::shared_ptr<Communicator::Group> group;
+  Call call;
+  OperationOptions options;
+  PlannedCall planned;
+};
+
+struct Started {
+  std::shared_ptr<const Operation::State> operation;
+  Stream stream;
+};
+
+inline bool is_message(Collective collective) { return collective == Collective::send || collective == Collective::recv; }
+inline bool is_to_self(const Operation::State& operation) {
+  return is_message(operation.call.collective) && operation.call.root == operation.group->rank();
+}
+
+// Throws where they cannot go together: messages to itself without a partner, memory that two of them would write at a time.
+// The work becomes that of all.
+void launch(const std::vector<Started>& started, const Work& work);
+
+}  // namespace stretto
