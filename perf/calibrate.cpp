@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -14,7 +13,9 @@
 #include "fail.hpp"
 #include "fit.hpp"
 #include "method_times.hpp"
+#include "output_file.hpp"
 #include "result.hpp"
+#include "size_text.hpp"
 #include "stretto/launch.hpp"
 
 namespace perf {
@@ -27,7 +28,7 @@ namespace {
 struct Arguments {
   std::vector<int> ranks = {2, 3, 4, 8};
   std::vector<std::string> routes = {"shm"};
-  std::vector<std::string> collectives;
+  std::vector<stretto::Collective> collectives = chosen_collectives();
   std::int64_t most_bytes = 64 << 20;
   int factor = 8;
   int runs = 5;
@@ -35,16 +36,32 @@ struct Arguments {
   double tolerance = 0.1;
 };
 
+std::vector<stretto::Collective> collectives_from(const std::vector<std::string>& words) {
+  std::vector<stretto::Collective> list;
+  std::vector<const char*> names;
+  for (const stretto::Collective collective : chosen_collectives()) names.push_back(name(collective));
+  for (const std::string& word : words) {
+    const auto place = std::find(names.begin(), names.end(), word);
+    require(place != names.end(), "--collectives '{}' has no methods to measure; choose among {}.", word,
+            fmt::join(names, ", "));
+    list.push_back(chosen_collectives()[place - names.begin()]);
+  }
+  return list;
+}
+
 Arguments parse(const char* what, int argc, char** argv, bool writes) {
   Arguments arguments;
+  std::vector<std::string> collectives;
+  std::string most = "64M";
+  const char* const file = writes ? "--write" : "--json";
   CLI::App app(what);
   app.add_option("--nproc", arguments.ranks, "Numbers of ranks, as threads of this process")->delimiter(',');
   app.add_option("--routes", arguments.routes, "shm, ucx or shm,ucx")->delimiter(',')->check(CLI::IsMember({"shm", "ucx"}));
-  app.add_option("--collectives", arguments.collectives, "Only these")->delimiter(',');
-  app.add_option("-e,--maxbytes", arguments.most_bytes, "Largest vector")->transform(CLI::AsSizeValue(false));
+  app.add_option("--collectives", collectives, "Only these")->delimiter(',');
+  app.add_option("-e,--maxbytes", most, "Largest vector; suffix K, M or G")->capture_default_str();
   app.add_option("-f,--stepfactor", arguments.factor, "From one size to the next")->check(CLI::Range(2, 1024));
   app.add_option("--runs", arguments.runs, "With new ranks each; their medians count")->check(CLI::Range(1, 100));
-  app.add_option(writes ? "--write" : "--json", arguments.file, writes ? "The tuning file" : "File for the figures");
+  app.add_option(file, arguments.file, writes ? "The tuning file" : "File for the figures");
   if (!writes) app.add_option("--tolerance", arguments.tolerance, "How much slower than the fastest a choice may be");
   try {
     app.parse(argc, argv);
@@ -54,15 +71,16 @@ Arguments parse(const char* what, int argc, char** argv, bool writes) {
   } catch (const CLI::ParseError& error) {
     fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the options.", error.what());
   }
-  for (const int ranks : arguments.ranks) require(ranks >= 2, "{} ranks do not communicate; give 2 or more.", ranks);
+  if (!collectives.empty()) arguments.collectives = collectives_from(collectives);
+  arguments.most_bytes = bytes_from_text("-e", most);
+  for (const int ranks : arguments.ranks) {
+    require(ranks >= 2, "{} ranks do not communicate; give 2 or more.", ranks);
+    require(arguments.most_bytes >= ranks * static_cast<std::int64_t>(sizeof(float)),
+            "-e {} has no element for each of {} ranks; give at least {} bytes.", most, ranks, ranks * sizeof(float));
+  }
+  require(!writes || !arguments.file.empty(), "calibrate needs --write FILE: where the tuning goes.");
+  if (!arguments.file.empty()) check_writable(file, arguments.file);
   return arguments;
-}
-
-std::vector<stretto::Collective> collectives_of(const Arguments& arguments) {
-  if (arguments.collectives.empty()) return chosen_collectives();
-  std::vector<stretto::Collective> list;
-  for (const std::string& name : arguments.collectives) list.push_back(stretto::collective_from_name(name));
-  return list;
 }
 
 std::vector<SizeTimes> measure_all(const Arguments& arguments, const std::string& route, int ranks) {
@@ -70,7 +88,7 @@ std::vector<SizeTimes> measure_all(const Arguments& arguments, const std::string
   std::vector<std::vector<SizeTimes>> runs(arguments.runs);
   for (std::vector<SizeTimes>& all : runs) {
     stretto::run_threads(ranks, [&](const Communicator& world) {
-      for (const stretto::Collective collective : collectives_of(arguments)) {
+      for (const stretto::Collective collective : arguments.collectives) {
         const std::vector<SizeTimes> times = time_methods(world, collective, arguments.most_bytes, arguments.factor);
         if (world.rank() == 0) all.insert(all.end(), times.begin(), times.end());
       }
@@ -89,10 +107,12 @@ stretto::LinkCost fitted(const std::vector<SizeTimes>& all) {
     stretto::PlanRequest request = times.request;
     for (const MethodTime& time : times.methods) {
       request.method = time.method;
+      // Its formula is of wires that carry both ways at once, which memory does not.
+      if (time.method.algorithm == stretto::Algorithm::bidirectional_ring) continue;
       if (time.method.lanes > 1) {
-        Method one = time.method;
-        one.lanes = 1;
-        if (times.bytes >= (1 << 20)) lane_gains.push_back(times.of(one) / time.seconds - 1);
+        Method half = time.method;
+        half.lanes /= 2;
+        if (times.bytes >= (1 << 20)) lane_gains.push_back(times.of(half) / time.seconds - 1);
         continue;
       }
       const stretto::Cost cost = cost_of(request);
@@ -184,7 +204,6 @@ nlohmann::ordered_json route_json(const std::string& route, int ranks, double ra
 
 int calibrate(int argc, char** argv) {
   const Arguments arguments = parse("Measures this machine and writes a tuning file", argc, argv, true);
-  require(!arguments.file.empty(), "calibrate needs --write FILE: where the tuning goes.");
   nlohmann::ordered_json json;
   json["machine"] = processor_name();
   json["routes"] = nlohmann::json::array();
@@ -196,10 +215,7 @@ int calibrate(int argc, char** argv) {
       std::fprintf(stderr, "%s\n", json["routes"].back().dump().c_str());
     }
   }
-  std::ofstream file(arguments.file);
-  file << json.dump(1) << "\n";
-  file.close();
-  if (!file) fail(stretto::ErrorCode::io, "Cannot write {}.", arguments.file);
+  write_file("--write", arguments.file, json.dump(1) + "\n");
   return 0;
 }
 
@@ -232,7 +248,7 @@ int check_selection(int argc, char** argv) {
     }
   }
   std::printf("The worst choice takes %.2f times as long as the fastest method.\n", worst);
-  if (!arguments.file.empty()) std::ofstream(arguments.file) << rows.dump(1) << "\n";
+  if (!arguments.file.empty()) write_file("--json", arguments.file, rows.dump(1) + "\n");
   return worst > 1 + arguments.tolerance ? 1 : 0;
 }
 

@@ -70,6 +70,8 @@ const std::vector<Test>& all_tests() {
       {"all_to_all_v", Collective::all_to_all, true},
       {"all_gather_v", Collective::all_gather, true},
       {"reduce_scatter_v", Collective::reduce_scatter, true},
+      {"gather_v", Collective::gather, true},
+      {"scatter_v", Collective::scatter, true},
   };
   return tests;
 }

@@ -1,7 +1,6 @@
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "fail.hpp"
+#include "output_file.hpp"
 #include "result.hpp"
 
 namespace perf {
@@ -59,10 +58,7 @@ void write_json(const std::string& path, const Machine& machine, const Options& 
     if (row.out_of_place) all["rows"].push_back(entry(options, row, *row.out_of_place, false));
     if (row.in_place) all["rows"].push_back(entry(options, row, *row.in_place, true));
   }
-  std::ofstream file(path);
-  file << all.dump(1) << '\n';
-  file.close();
-  if (!file) fail(stretto::ErrorCode::io, "--json {} could not be written; name a file in a directory that is there.", path);
+  write_file("--json", path, all.dump(1) + "\n");
 }
 
 }  // namespace perf

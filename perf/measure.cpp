@@ -80,6 +80,15 @@ std::vector<double> to_rank0(const Communicator& world, double mine) {
   return all;
 }
 
+double from_rank0(const Communicator& world, double value) {
+  if (world.rank() != 0) {
+    world.recv(&value, 1, DType::f64, 0, Stream::inline_());
+    return value;
+  }
+  for (int rank = 1; rank < world.size(); ++rank) world.send(&value, 1, DType::f64, rank, Stream::inline_());
+  return value;
+}
+
 std::vector<std::string> to_rank0(const Communicator& world, const std::string& mine) {
   const std::vector<double> sizes = to_rank0(world, static_cast<double>(mine.size()));
   if (world.rank() != 0) {

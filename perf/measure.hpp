@@ -37,5 +37,7 @@ Timing over_ranks(const stretto::Communicator& world, const Timing& mine, Over o
 // under test has a part in.
 std::vector<double> to_rank0(const stretto::Communicator& world, double mine);
 std::vector<std::string> to_rank0(const stretto::Communicator& world, const std::string& mine);
+// What rank 0 gives, at every rank; by plain messages, too.
+double from_rank0(const stretto::Communicator& world, double value);
 
 }  // namespace perf

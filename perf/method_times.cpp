@@ -19,19 +19,19 @@ using stretto::Method;
 
 namespace {
 
-std::vector<Method> fixed_methods(Collective collective) {
+// Those that the library may choose, and the bidirectional ring, which it takes by a rule only. More pieces than elements
+// are as many empty messages.
+std::vector<Method> fixed_methods(Collective collective, std::int64_t elements) {
   std::vector<Method> methods;
   for (const Algorithm algorithm : algorithms_for(collective)) {
-    if (needs_nodes(algorithm) || algorithm == Algorithm::bidirectional_ring) continue;
+    if (needs_nodes(algorithm)) continue;
     Method method(algorithm);
     if (takes_pieces(algorithm)) {
-      for (method.pieces = 4; method.pieces <= 64; method.pieces *= 4) methods.push_back(method);
+      for (; method.pieces <= std::min<std::int64_t>(256, elements); method.pieces *= 4) methods.push_back(method);
       continue;
     }
-    methods.push_back(method);
-    if (!takes_lanes(algorithm)) continue;
-    method.lanes = 2;
-    methods.push_back(method);
+    const int lanes = algorithm == Algorithm::ring ? stretto::most_lanes : 1;
+    for (; method.lanes <= lanes; method.lanes *= 2) methods.push_back(method);
   }
   return methods;
 }
@@ -115,7 +115,7 @@ std::vector<SizeTimes> time_methods(const Communicator& world, Collective collec
     times.request = {collective, Algorithm::automatic, 0, world.size(), what.count};
     times.chosen =
         stretto::method_from_text(method_of(world, what, Algorithm::automatic, buffers.input(0), buffers.output(0)));
-    std::vector<Method> methods = fixed_methods(collective);
+    std::vector<Method> methods = fixed_methods(collective, what.count);
     if (std::find(methods.begin(), methods.end(), times.chosen) == methods.end()) methods.push_back(times.chosen);
     times.methods = in_turn(world, what, buffers, methods, repetitions_for(what.bytes()));
     result.push_back(std::move(times));

@@ -1,15 +1,14 @@
 #include "options.hpp"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 
 #include "fail.hpp"
+#include "output_file.hpp"
 #include "peers/peer.hpp"
+#include "size_text.hpp"
 
 namespace perf {
 
@@ -30,16 +29,6 @@ std::vector<std::string> words_of(const std::string& list) {
   }
   words.push_back(list.substr(from));
   return words;
-}
-
-std::int64_t bytes_from(const char* flag, const std::string& text) {
-  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-  const std::string suffix = text.substr(digits);
-  const std::string known = "KMG";
-  const std::size_t power = suffix.empty() ? 0 : known.find(static_cast<char>(std::toupper(suffix[0]))) + 1;
-  require(digits > 0 && digits < 13 && suffix.size() <= 1 && (suffix.empty() || power > 0),
-          "{} '{}' is no size; give bytes, or a number followed by K, M or G.", flag, text);
-  return std::stoll(text.substr(0, digits)) << (10 * power);
 }
 
 ReduceOp op_from_name(const std::string& name) {
@@ -65,10 +54,10 @@ void read(const Texts& texts, Options& options) {
     if (options.every_test) options.tests.push_back(&test);
   }
   if (!options.every_test) options.tests.push_back(&test_from_name(texts.test));
-  options.min_bytes = bytes_from("-b", texts.min);
-  options.max_bytes = bytes_from("-e", texts.max);
+  options.min_bytes = bytes_from_text("-b", texts.min);
+  options.max_bytes = bytes_from_text("-e", texts.max);
   if (!texts.step.empty()) {
-    options.step_bytes = bytes_from("-i", texts.step);
+    options.step_bytes = bytes_from_text("-i", texts.step);
     require(options.step_bytes > 0, "-i {} makes no step; give at least 1 byte.", texts.step);
   }
   if (texts.dtype == "all") {
@@ -120,11 +109,7 @@ void check(const Options& options) {
     check_peer(peer);
     require(!options.threads || peer != "mpi", "--vs mpi needs ranks that are processes; leave --threads out.");
   }
-  if (!options.json.empty()) {
-    const std::filesystem::path directory = std::filesystem::absolute(options.json).parent_path();
-    require(access(directory.c_str(), W_OK) == 0, "--json {} cannot be written; name a file in a directory that is there.",
-            options.json);
-  }
+  if (!options.json.empty()) check_writable("--json", options.json);
   if (options.nproc > 0) options.check_for(options.nproc);
 }
 
@@ -186,7 +171,8 @@ std::vector<std::int64_t> Options::sizes() const {
   std::vector<std::int64_t> sizes;
   for (std::int64_t size = min_bytes; size <= max_bytes;) {
     sizes.push_back(size);
-    const auto multiplied = static_cast<std::int64_t>(std::floor(static_cast<double>(size) * step_factor));
+    const auto multiplied = static_cast<std::int64_t>(
+        std::min(std::floor(static_cast<double>(size) * step_factor), static_cast<double>(max_bytes) + 1));
     size = step_bytes > 0 ? size + step_bytes : std::max(size + 1, multiplied);
   }
   return sizes;

@@ -1,8 +1,9 @@
 #include "plan_options.hpp"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
+
+#include "size_text.hpp"
 
 namespace plan_tool {
 namespace {
@@ -12,15 +13,6 @@ int number_from(const char* flag, const std::string& text) {
   require(digits && std::stoi(text) >= 1, "{} '{}' is no number of ranks; give one like 8, or a range like 1..64.", flag,
           text);
   return std::stoi(text);
-}
-
-std::int64_t bytes_from(const std::string& text) {
-  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-  const std::string suffix = text.substr(digits);
-  const std::size_t power = suffix.size() == 1 ? std::string("KMG").find(suffix[0]) + 1 : 0;
-  require(digits > 0 && digits < 12 && (suffix.empty() || power > 0),
-          "--bytes '{}' is no size; give bytes, or a number followed by K, M or G.", text);
-  return std::stoll(text.substr(0, digits)) << (10 * power);
 }
 
 Collective collective_of(const std::string& text) {
@@ -54,8 +46,8 @@ bool parse(int argc, char** argv, CommandLine& line) {
   auto* nodes = app.add_option("--ranks-per-node", line.ranks_per_node, "For two_level; divides the ranks");
   auto* bytes =
       app.add_option("--bytes", line.bytes,
-                     "Of the whole vector, or of all ranks' shares together, cut to a multiple of the ranks; suffix "
-                     "K, M or G")
+                     "Of the whole vector, or of all ranks' shares together; shares, and with --simulate vectors of at "
+                     "least an element a rank, are cut to a multiple of the ranks; suffix K, M or G")
           ->capture_default_str();
   auto* dtype = app.add_option("--dtype", line.dtype, "Of the elements")->capture_default_str();
   auto* root = app.add_option("--root", line.root, "Of broadcast, reduce, gather and scatter")->capture_default_str();
@@ -116,8 +108,11 @@ Call call_of(const CommandLine& line) {
   require(line.rank >= -1 && line.rank < request.size, "--rank {} is outside a group of {}.", line.rank, request.size);
   require(line.ranks_per_node >= 0 && (line.ranks_per_node == 0 || request.size % line.ranks_per_node == 0),
           "{} ranks do not lie on nodes of --ranks-per-node {}; choose a divisor.", request.size, line.ranks_per_node);
-  const std::int64_t bytes = bytes_from(line.bytes);
+  const std::int64_t bytes = perf::bytes_from_text("--bytes", line.bytes);
   request.count = bytes / call.width() / (counts_shares(request.collective) ? request.size : 1);
+  // Where shares differ, the plans of all ranks do, and have to be simulated one by one.
+  const bool cut = !line.links.empty() && !counts_shares(request.collective) && request.count > request.size;
+  if (cut) request.count -= request.count % request.size;
   if (request.collective == Collective::barrier) request.count = 1;
   require(request.count > 0, "--bytes {} is less than one element of {} for each share; give more.", line.bytes, line.dtype);
   return call;

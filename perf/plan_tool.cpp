@@ -9,6 +9,7 @@
 #include "plan_svg.hpp"
 #include "stretto/cost.hpp"
 #include "stretto/proof.hpp"
+#include "stretto/settings.hpp"
 #include "stretto/simulate.hpp"
 
 namespace plan_tool {
@@ -267,6 +268,7 @@ void run(const CommandLine& line) {
 
 int main(int argc, char** argv) {
   try {
+    stretto::check_settings();
     plan_tool::CommandLine line;
     if (plan_tool::parse(argc, argv, line)) plan_tool::run(line);
     return 0;

@@ -156,30 +156,41 @@ class TestRun {
     }
     for (std::size_t i = 0; i < contenders.size(); ++i) {
       check(buffers, values, contenders[i]);
-      if (i < methods.size()) {
+      if (i >= methods.size()) {
+        drop_if_wrong(what, in_place, *peers_[i - methods.size()], contenders[i]);
+      } else {
         rows[i].algorithm = method_of(world_, what, methods[i], buffers.input(0), buffers.output(0));
       }
     }
     for (int cycle = 0; cycle < options_.cycles; ++cycle) {
-      for (Contender& contender : contenders) time(buffers, values, contender);
+      for (std::size_t i = 0; i < contenders.size(); ++i) {
+        time(buffers, values, contenders[i]);
+        if (i >= methods.size()) drop_if_wrong(what, in_place, *peers_[i - methods.size()], contenders[i]);
+      }
     }
-    enter(what, contenders, in_place, rows);
+    enter(contenders, in_place, rows);
   }
 
   struct Contender {
-    Action action;  // none: it has no such thing
+    Action action;  // none: it has no such thing, or does it wrongly
     std::int64_t wrong = 0;
     std::vector<Timing> timings;
   };
 
-  void enter(const Case& what, const std::vector<Contender>& contenders, bool in_place, std::vector<Row>& rows) const {
+  // What another library does wrongly is not compared with; all ranks know of it, and leave it out together.
+  void drop_if_wrong(const Case& what, bool in_place, const Peer& peer, Contender& contender) const {
+    if (!contender.action || contender.wrong == 0) return;
+    contender.action = nullptr;
+    const std::string reduction = reduces(what.test->collective) ? fmt::format(", {}", name_of(what.op)) : "";
+    say(fmt::format("{} gave {} wrong values in {} of {}{}, {} bytes, {}, and is left out there", peer.name(),
+                    contender.wrong, what.test->name, name(what.dtype), reduction, what.bytes(),
+                    in_place ? "in place" : "out of place"));
+  }
+
+  void enter(const std::vector<Contender>& contenders, bool in_place, std::vector<Row>& rows) const {
     std::vector<std::optional<Timing>> peers;
     for (std::size_t i = rows.size(); i < contenders.size(); ++i) {
       const Contender& peer = contenders[i];
-      if (peer.wrong > 0) {
-        fail(stretto::ErrorCode::internal, "{} gave {} wrong values in {} of {} bytes; leave it out of --vs.",
-             options_.peers[i - rows.size()], peer.wrong, what.test->name, what.bytes());
-      }
       peers.push_back(peer.action ? std::optional(typical(peer.timings)) : std::nullopt);
     }
     for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -202,7 +213,7 @@ class TestRun {
     if (!options_.check || !contender.action) return;
     buffers.fill(values);
     for (int copy = 0; copy < buffers.copies(); ++copy) contender.action(copy);
-    contender.wrong += sum_at_rank0(buffers.wrong(values));
+    contender.wrong += sum_over_ranks(buffers.wrong(values));
   }
 
   // What the timed loop itself gave is looked at as well; in place, it has taken its own results for inputs.
@@ -211,12 +222,12 @@ class TestRun {
     buffers.fill(values);
     const Timing mine = measure(world_, {options_.warmup, options_.iterations, buffers.copies()}, contender.action);
     contender.timings.push_back(over_ranks(world_, mine, options_.over));
-    if (options_.check && !buffers.in_place()) contender.wrong += sum_at_rank0(buffers.wrong(values));
+    if (options_.check && !buffers.in_place()) contender.wrong += sum_over_ranks(buffers.wrong(values));
   }
 
-  std::int64_t sum_at_rank0(std::int64_t mine) const {
+  std::int64_t sum_over_ranks(std::int64_t mine) const {
     const std::vector<double> all = to_rank0(world_, static_cast<double>(mine));
-    return static_cast<std::int64_t>(std::accumulate(all.begin(), all.end(), 0.0));
+    return static_cast<std::int64_t>(from_rank0(world_, std::accumulate(all.begin(), all.end(), 0.0)));
   }
 
   const Communicator& world_;

@@ -41,7 +41,10 @@ int start(const Options& options, [[maybe_unused]] char** argv) {
             mpirun_ranks(), options.nproc);
     return run_under_mpi(body);
   }
-  if (options.has_peer("mpi")) restart_under_mpirun(std::max(options.nproc, 1), argv);
+  if (options.has_peer("mpi")) {
+    require(options.nproc > 0, "--vs mpi needs ranks that MPI has started; give --nproc N, or start this under mpirun.");
+    restart_under_mpirun(options.nproc, argv);
+  }
 #endif
   return stretto::launch(options.nproc, body);
 }

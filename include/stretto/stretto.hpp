@@ -1,5 +1,6 @@
 #pragma once
-// The communication layer. Kernels, layers and the trainer's parts have headers of their own beside this one.
+// The communication layer. Headers of their own, which this one leaves out, have: what looks at plans and choices without
+// running them (cost.hpp, tuning.hpp, simulate.hpp, proof.hpp), MPI (mpi.hpp), and kernels, layers and the trainer's parts.
 #include "stretto/communicator.hpp"
 #include "stretto/dtype.hpp"
 #include "stretto/error.hpp"

@@ -131,6 +131,7 @@ class GlooPeer : public Peer {
     const Collective collective = what.test->collective;
     if (collective == Collective::barrier) return true;
     if (collective == Collective::reduce_scatter || what.bytes() == 0) return false;
+    if (what.test->uneven && has_root(collective)) return false;
     if (in_place) {
       return collective != Collective::gather && collective != Collective::scatter && can_be_in_place(*what.test) &&
              (!reduces(collective) || has_reduction(what));

@@ -124,10 +124,25 @@ class MpiPeer : public Peer {
         MPI_Bcast(output, count, type, what.root, all);
         break;
       case Collective::reduce: MPI_Reduce(root ? from : input, output, count, type, op, what.root, all); break;
-      case Collective::gather: MPI_Gather(root ? from : input, count, type, output, count, type, what.root, all); break;
-      case Collective::scatter:
-        MPI_Scatter(input, count, type, root && in_place ? MPI_IN_PLACE : output, count, type, what.root, all);
+      case Collective::gather:
+        if (what.test->uneven) {
+          const Shares to = shares(what);
+          MPI_Gatherv(root ? from : input, to.counts[rank_], type, output, to.counts.data(), to.places.data(), type,
+                      what.root, all);
+        } else {
+          MPI_Gather(root ? from : input, count, type, output, count, type, what.root, all);
+        }
         break;
+      case Collective::scatter: {
+        void* const into = root && in_place ? MPI_IN_PLACE : output;
+        if (what.test->uneven) {
+          const Shares of = shares(what);
+          MPI_Scatterv(input, of.counts.data(), of.places.data(), type, into, of.counts[rank_], type, what.root, all);
+        } else {
+          MPI_Scatter(input, count, type, into, count, type, what.root, all);
+        }
+        break;
+      }
       case Collective::send:
         MPI_Sendrecv(input, count, type, (rank_ + 1) % what.ranks, 0, output, count, type,
                      (rank_ + what.ranks - 1) % what.ranks, 0, all, MPI_STATUS_IGNORE);

@@ -167,7 +167,7 @@ TEST(Cases, BytesAndFactorsAreThoseOfNcclTests) {
 }
 
 TEST(Cases, UnevenSharesAreSomeEmptyAndAllSentIsReceived) {
-  for (const char* test : {"all_to_all_v", "all_gather_v", "reduce_scatter_v"}) {
+  for (const char* test : {"all_to_all_v", "all_gather_v", "reduce_scatter_v", "gather_v", "scatter_v"}) {
     for (const int ranks : {1, 2, 3, 5, 9}) {
       const Case what = case_of(test, ranks, DType::f32, ReduceOp::sum, 1 << 16);
       EXPECT_LE(what.bytes(), 1 << 16);

@@ -78,8 +78,15 @@ class Predictions(PlanTool):
     def test_what_is_too_large_is_told(self):
         lines = self.lines("all_gather", "--algo", "ring", "--ranks", 16384, "--bytes", "64M", "--simulate", LINKS)
         self.assertGreater(float(lines[2].split()[1]), 0)
-        self.refused("bytes that divide evenly", "all_reduce", "--algo", "ring", "--ranks", 16383, "--bytes", "64M",
+        self.refused("bytes that divide evenly", "all_reduce", "--algo", "ring", "--ranks", 16383, "--bytes", "4K",
                      "--simulate", LINKS)
+
+    def test_vectors_are_cut_to_a_multiple_of_the_ranks(self):
+        lines = self.lines("all_reduce", "--algo", "ring", "--ranks", 10000, "--bytes", "64M", "--simulate", LINKS)
+        self.assertGreater(float(lines[2].split()[1]), 0)
+        bytes_of = lambda *words: self.lines("broadcast", "--algo", "chain", "--ranks", 8, *words, "--simulate", LINKS)[0]
+        self.assertIn("of 992 B,", bytes_of("--bytes", 1000))
+        self.assertIn("of 20 B,", bytes_of("--bytes", 20))
 
 
 class Explanations(PlanTool):
@@ -147,6 +154,7 @@ class Refusals(PlanTool):
             ("--rank 4 is outside", ["all_reduce", "--ranks", 4, "--rank", 4]),
             ("choose a divisor", ["all_reduce", "--ranks", 4, "--ranks-per-node", 3]),
             ("'1T' is no size", ["all_reduce", "--ranks", 4, "--bytes", "1T"]),
+            ("'999999999999G' is more than 2^50 bytes", ["all_reduce", "--ranks", 4, "--bytes", "999999999999G"]),
             ("less than one element", ["all_gather", "--ranks", 4, "--bytes", 8]),
             ("f33", ["all_reduce", "--ranks", 4, "--dtype", "f33"]),
             ("'/none' cannot be read", ["all_reduce", "--ranks", 4, "--simulate", "/none"]),
@@ -155,6 +163,12 @@ class Refusals(PlanTool):
         ]:
             with self.subTest(words):
                 self.refused(part, *words)
+
+    def test_misspelt_settings(self):
+        result = subprocess.run([PLAN, "all_reduce", "--ranks", "4"], capture_output=True, text=True,
+                                env={**os.environ, "STRETTO_ALGOS": "ring"})
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"\Aerror: STRETTO_ALGOS is set but [^\n]*\.\n\Z")
 
     def test_help(self):
         self.assertIn("--simulate", "\n".join(self.lines("--help")))
