@@ -128,21 +128,12 @@ LinkCost cost_of_level(const LinkModel& links, std::size_t level) {
   return {known.alpha_us * 1e-6, known.overhead_us * 1e-6, 1e-9 / known.bandwidth_gbs, 1e-9 / links.local_gbs};
 }
 
-// What the cost formula says. In two_level all ranks of a node send at once and share its ports, and so their bandwidth;
-// what contention there is in other algorithms, which go by the level that joins all ranks, the formula does not know.
+// What the cost formula says, with the innermost level that joins all ranks as the one between nodes.
 double formula_seconds(const PlanRequest& request, std::int64_t width, const LinkModel& links) {
   std::size_t outer = 0;
   while (outer + 1 < links.levels.size() && links.levels[outer].ranks < request.size) ++outer;
-  const LevelCost cost = cost_by_level(request);
-  const bool flat = request.method.algorithm != Algorithm::two_level;
-  const auto bytes = static_cast<double>(width);
-  LinkCost between = cost_of_level(links, outer);
-  const bool alone = flat || outer == 0 || has_root(request.collective);
-  const double sharing = alone ? 1 : std::max(1.0, 1.0 * request.ranks_per_node / links.levels[0].ports);
-  between.beta *= sharing;
-  between.overhead *= sharing;
-  return seconds(cost.inside, cost_of_level(links, flat ? outer : 0), bytes, request.method.lanes) +
-         seconds(cost.between, between, bytes);
+  const int ports = outer == 0 ? request.size : links.levels[0].ports;  // ports lead out of a node
+  return seconds(request, cost_of_level(links, 0), cost_of_level(links, outer), static_cast<double>(width), ports);
 }
 
 void predict(const CommandLine& line, const Call& call, const LinkModel& links) {

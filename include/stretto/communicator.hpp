@@ -51,7 +51,8 @@ class STRETTO_API Communicator {
   int size() const;
   const std::string& name() const;
 
-  // output[i] = the reduction of all ranks' input[i]; in place when they are equal. Every rank gets the same bits.
+  // output[i] = the reduction of all ranks' input[i]; in place when they are equal. Every rank gets the same bits
+  // (but for the payload of NaNs).
   Work all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, const Stream& stream,
                   const OperationOptions& options = {}) const;
   // input: size() * count elements; rank r gets the reduction of everybody's r-th share. In place: output == input + rank()

@@ -35,4 +35,10 @@ struct LevelCost {
 };
 STRETTO_API LevelCost cost_by_level(const PlanRequest& request);
 
+// On ranks that lie on nodes of request.ranks_per_node. Algorithms of one level go by the route between nodes; what their
+// ranks share of it, this does not know. In two_level all ranks of a node send at once, through as many ports as the node
+// has: they share its bandwidth, but gain as so many lanes do. With a root, one rank of each node sends, alone.
+STRETTO_API double seconds(const PlanRequest& request, const LinkCost& inside, const LinkCost& between,
+                           double bytes_per_element, int ports);
+
 }  // namespace stretto

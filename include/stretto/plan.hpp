@@ -145,6 +145,10 @@ struct PlanRequest {
   int ranks_per_node = 0;  // two_level: rank r is on node r / ranks_per_node, and size is a multiple of it
 };
 
+// Whether rank, root and counts can be meant at all, whatever the method: throws Error(invalid_argument) naming what cannot.
+// A vector, and what a rank may have to hold of all the others, is at most 2^56 elements.
+STRETTO_API void check_shape(const PlanRequest& request);
+
 struct STRETTO_API Plan {
   PlanRequest request;
   std::int64_t scratch_count = 0;  // elements of scratch that the executor provides

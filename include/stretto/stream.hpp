@@ -25,7 +25,8 @@ class STRETTO_API Work {
   Work() = default;       // done, and never failed
   static Work reserve();  // of a task that Stream::enqueue will get
 
-  // Blocks until the task is done; throws what the task threw, every time it is called.
+  // Both throw Error(invalid_argument) for a reserved work whose task is not in a stream yet: nobody might ever put it
+  // there. This one blocks until the task is done, and throws what the task threw, every time it is called.
   void wait() const;
   // Blocks until the task has begun (or failed without beginning).
   void wait_started() const;
@@ -52,11 +53,13 @@ class STRETTO_API Stream {
   // Puts a task behind those already there and returns. A task that throws ends its stream: later tasks do not run and
   // fail with the same exception, as do streams that wait for them.
   Work enqueue(std::function<void()> task) const;
-  // The same for a Work that was handed out before its task was known. Waiting for it earlier throws.
+  // The same for a Work that was handed out before its task was known. Waiting for it earlier throws, in
+  // Stream::wait as well.
   void enqueue(std::function<void()> task, const Work& reserved) const;
 
   // What is enqueued from now on begins only after the work, or the place that the event last recorded, is done. Does not
-  // block the caller (except on an inline stream). Waiting for an event that was never recorded is no wait, as in CUDA.
+  // block the caller (except on an inline stream). Waiting for an event that was never recorded is no wait, as in CUDA; a
+  // reserved work whose task is not in a stream yet throws at this call.
   void wait(const Work& work) const;
   void wait(const Event& event) const;
   // Marks the place behind everything enqueued so far.

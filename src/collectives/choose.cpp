@@ -67,12 +67,14 @@ std::vector<Method> methods_for(const PlanRequest& request, bool several_nodes) 
   return methods;
 }
 
-// A part of two_level may be impossible by the algorithm that serves the whole; then there is no such method.
-bool can_do(const PlanRequest& request) {
+// The parts of two_level are other collectives than the whole, and not every algorithm can do them; what cannot is no
+// method.
+bool has_parts(const PlanRequest& request) {
   try {
     cost_by_level(request);
     return true;
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
     return false;
   }
 }
@@ -93,6 +95,7 @@ Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool determ
 
 Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning,
               const Circumstances& circumstances) {
+  check_shape(request);
   PlanRequest trial = request;
   if (request.method.algorithm != Algorithm::automatic) {
     return decided(request, dtype, op, tuning.deterministic, "the caller");
@@ -100,10 +103,6 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
   // Of uneven all_to_all no rank knows the whole, so that nothing but the number of ranks may decide.
   const bool unknown_size = request.collective == Collective::all_to_all && !request.counts.empty();
   const std::int64_t bytes = unknown_size ? 0 : bytes_of(request, dtype);
-  const RouteCost& inside = tuning.nearest(circumstances.route_inside, request.size, circumstances.ranks_per_core);
-  const RouteCost& between = circumstances.several_nodes
-                                 ? tuning.nearest(circumstances.route_between, request.size, circumstances.ranks_per_core)
-                                 : inside;
   const auto fits = [&](const Rule& rule) {
     if (rule.collective != request.collective || (rule.ranks != 0 && rule.ranks != request.size)) return false;
     return unknown_size ? rule.first == 0 && rule.last == INT64_MAX : bytes >= rule.first && bytes < rule.last;
@@ -116,6 +115,10 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     trial.method = told->method;
     return decided(trial, dtype, op, tuning.deterministic, told->source);
   }
+  const RouteCost& inside = tuning.nearest(circumstances.route_inside, request.size, circumstances.ranks_per_core);
+  const RouteCost& between = circumstances.several_nodes
+                                 ? tuning.nearest(circumstances.route_between, request.size, circumstances.ranks_per_core)
+                                 : inside;
   // What was measured with other numbers of ranks, in a crowd of another size or with wider elements is no guide.
   const bool alike = !circumstances.several_nodes && inside.ranks == request.size &&
                      std::abs(std::log(inside.ranks_per_core / circumstances.ranks_per_core)) < std::log(1.2);
@@ -126,6 +129,8 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     if (as_it_is && in_order) return decided(trial, dtype, op, tuning.deterministic, "measurement, in " + measured->source);
   }
 
+  // Shared memory has no ports, nor has a file of costs a word on them: between hosts it is one a node.
+  const int ports = circumstances.route_between == "shm" ? request.size : 1;
   Choice choice;
   if (unknown_size) {
     trial.counts.clear();
@@ -135,13 +140,10 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
   for (const Method& method : methods_for(request, circumstances.several_nodes)) {
     trial.method = method;
     if (tuning.deterministic && !sums_in_order(trial, dtype, op)) continue;
-    if (!can_do(trial)) continue;
+    if (method.algorithm == Algorithm::two_level && !has_parts(trial)) continue;
     Candidate candidate{method, wire_of(request.collective, method.algorithm, dtype, op), 0};
     const auto width = static_cast<double>(size_of(candidate.wire));
-    const LevelCost cost = cost_by_level(trial);
-    const bool flat = method.algorithm != Algorithm::two_level;
-    candidate.seconds = seconds(cost.inside, flat ? between.cost : inside.cost, width, method.lanes) +
-                        seconds(cost.between, between.cost, width);
+    candidate.seconds = seconds(trial, inside.cost, between.cost, width, ports);
     choice.candidates.push_back(candidate);
   }
   ensure(!choice.candidates.empty(), "Nothing can do {} over {} ranks.", name(request.collective), request.size);

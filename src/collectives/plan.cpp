@@ -123,27 +123,12 @@ void check_method(const Method& method) {
 }
 
 void check_request(const PlanRequest& request) {
-  const char* const what = name(request.collective);
-  require(request.size >= 1 && request.rank >= 0 && request.rank < request.size, "Rank {} is outside a group of {}.",
-          request.rank, request.size);
-  require(request.root >= 0 && request.root < request.size, "{} with root or peer {} in a group of {}; choose 0..{}.", what,
-          request.root, request.size, request.size - 1);
-  require(request.count >= 0, "{} of {} elements; a count cannot be negative.", what, request.count);
-  require(request.receive_counts.size() == (request.collective == Collective::all_to_all ? request.counts.size() : 0),
-          "{} got {} counts and {} receive counts; only all_to_all takes both, as many of one as of the other.", what,
-          request.counts.size(), request.receive_counts.size());
-  require(request.counts.empty() || counts_shares(request.collective), "{} has one count, not {}.", what,
-          request.counts.size());
-  for (const auto* counts : {&request.counts, &request.receive_counts}) {
-    if (counts->empty()) continue;
-    require(static_cast<int>(counts->size()) == request.size && request.count == 0,
-            "{} got {} counts and the count {} in a group of {}; give one count for each rank, or one for all.", what,
-            counts->size(), request.count, request.size);
-    for (const std::int64_t count : *counts)
-      require(count >= 0, "{} of {} elements; a count cannot be negative.", what, count);
-  }
+  check_shape(request);
   check_method(request.method);
 }
+
+// How much faster bytes go that so many send at once.
+double gain_of(const LinkCost& link, double senders) { return std::pow(1 + link.lane_gain, std::log2(senders)); }
 
 std::string text_of(const Slice& slice) {
   const char* buffer = slice.buffer == Buffer::input ? "input" : slice.buffer == Buffer::output ? "output" : "scratch";
@@ -214,9 +199,10 @@ Method method_from_text(const std::string& text) {
 }
 
 const std::vector<Algorithm>& algorithms_for(Collective collective) {
-  static const auto table = [] {
-    std::vector<std::vector<Algorithm>> lists(std::size(collective_names));
-    for (const Entry& entry : repertoire) lists[static_cast<std::size_t>(entry.collective)].push_back(entry.algorithm);
+  // Never destroyed: a communicator in a static of the program's still reads it when the program ends.
+  static const auto& table = *[] {
+    auto* const lists = new std::vector<std::vector<Algorithm>>(std::size(collective_names));
+    for (const Entry& entry : repertoire) (*lists)[static_cast<std::size_t>(entry.collective)].push_back(entry.algorithm);
     return lists;
   }();
   const auto i = static_cast<std::size_t>(collective);
@@ -296,6 +282,41 @@ bool rounds_once(Algorithm algorithm) {
 // They all reduce in the order of the ranks.
 bool is_deterministic(Algorithm algorithm) { return rounds_once(algorithm); }
 
+void check_shape(const PlanRequest& request) {
+  const char* const what = name(request.collective);
+  require(request.size >= 1 && request.rank >= 0 && request.rank < request.size, "Rank {} is outside a group of {}.",
+          request.rank, request.size);
+  require(request.root >= 0 && request.root < request.size, "{} with root or peer {} in a group of {}; choose 0..{}.", what,
+          request.root, request.size, request.size - 1);
+  require(request.count >= 0, "{} of {} elements; a count cannot be negative.", what, request.count);
+  require(request.receive_counts.size() == (request.collective == Collective::all_to_all ? request.counts.size() : 0),
+          "{} got {} counts and {} receive counts; only all_to_all takes both, as many of one as of the other.", what,
+          request.counts.size(), request.receive_counts.size());
+  require(request.counts.empty() || counts_shares(request.collective), "{} has one count, not {}.", what,
+          request.counts.size());
+  // Offsets of elements and of bytes are computed in 64 bits behind this.
+  constexpr std::int64_t most = std::int64_t{1} << 56;
+  for (const auto* counts : {&request.counts, &request.receive_counts}) {
+    if (counts->empty()) continue;
+    require(static_cast<int>(counts->size()) == request.size && request.count == 0,
+            "{} got {} counts and the count {} in a group of {}; give one count for each rank, or one for all.", what,
+            counts->size(), request.count, request.size);
+    std::int64_t sum = 0;
+    for (const std::int64_t count : *counts) {
+      require(count >= 0, "{} of {} elements; a count cannot be negative.", what, count);
+      require(!__builtin_add_overflow(sum, count, &sum) && sum <= most,
+              "{} over {} ranks got counts of more than {} elements together, which is more than any memory.", what,
+              request.size, most);
+    }
+  }
+  // Some algorithms reduce all ranks' vectors side by side.
+  const bool all_ranks = counts_shares(request.collective) || reduces(request.collective);
+  std::int64_t together = 0;
+  require(!__builtin_mul_overflow(request.count, all_ranks ? request.size : 1, &together) && together <= most,
+          "{} of {} elements over {} ranks: that is more than {} elements together, and more than any memory.", what,
+          request.count, request.size, most);
+}
+
 Plan make_plan(const PlanRequest& request) {
   check_request(request);
   return entry_of(request.collective, request.method.algorithm).generate(request);
@@ -309,9 +330,21 @@ LevelCost cost_by_level(const PlanRequest& request) {
 }
 
 double seconds(const Cost& cost, const LinkCost& link, double bytes_per_element, int lanes) {
-  const double beta = link.beta / std::pow(1 + link.lane_gain, std::log2(lanes));
+  const double beta = link.beta / gain_of(link, lanes);
   return cost.rounds * link.alpha + cost.messages * link.overhead +
          bytes_per_element * (cost.sent * beta + cost.work * link.gamma);
+}
+
+double seconds(const PlanRequest& request, const LinkCost& inside, const LinkCost& between, double bytes_per_element,
+               int ports) {
+  const LevelCost cost = cost_by_level(request);
+  const Method& method = request.method;
+  if (method.algorithm != Algorithm::two_level) return seconds(cost.inside, between, bytes_per_element, method.lanes);
+  const double senders = has_root(request.collective) ? 1 : std::max(1.0, 1.0 * request.ranks_per_node / ports);
+  LinkCost shared = between;
+  shared.beta *= senders / gain_of(between, senders);
+  shared.overhead *= senders;
+  return seconds(cost.inside, inside, bytes_per_element) + seconds(cost.between, shared, bytes_per_element);
 }
 
 Cost cost_of(const PlanRequest& request) {

@@ -51,7 +51,19 @@ Rule range_from_text(const std::string& text, Rule rule) {
   return rule;
 }
 
+// A misspelt key would be a table or a cost that nobody reads.
+void check_keys(const nlohmann::json& object, const std::vector<std::string>& known, const std::string& source) {
+  for (const auto& [key, value] : object.items()) {
+    require(std::find(known.begin(), known.end(), key) != known.end(),
+            "{} has the key '{}', which means nothing there; {} do.", source, key, fmt::join(known, ", "));
+  }
+}
+
 RouteCost route_from_json(const nlohmann::json& entry, const std::string& source) {
+  check_keys(
+      entry,
+      {"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs", "lane_gain", "table"},
+      "A route in " + source);
   RouteCost route;
   route.ranks = entry.at("ranks");
   route.rules = rules_from_text(entry.value("table", ""), source);
@@ -89,9 +101,14 @@ std::vector<Rule> rules_from_text(const std::string& text, const std::string& so
       require(!ranks.empty() && ranks.size() < 7 && ranks.find_first_not_of("0123456789") == std::string::npos,
               "'{}' in {} is no number of ranks; write one like all_reduce@8.", ranks, source);
       rule.ranks = std::stoi(ranks);
+      require(rule.ranks > 0, "'@{}' in {}: a group has 1 rank or more; leave out '@{}' for a rule of any number.", ranks,
+              source, ranks);
       collective.resize(at);
     }
     rule.collective = collective_from_name(collective);
+    require(part.back() != ':' && part.back() != ',',
+            "'{}' in {} ends without a method; write one like all_reduce:0-4k:recursive_doubling,4k-inf:ring.", part,
+            source);
     for (const std::string& range : split(part.substr(colon + 1), ',')) rules.push_back(range_from_text(range, rule));
   }
   return rules;
@@ -101,6 +118,7 @@ Tuning Tuning::from_json(const std::string& text, const std::string& source) {
   Tuning tuning;
   try {
     const auto json = nlohmann::json::parse(text);
+    check_keys(json, {"routes", "table", "machine"}, source);
     for (const auto& entry : json.at("routes")) tuning.routes.push_back(route_from_json(entry, source));
     tuning.rules = rules_from_text(json.value("table", ""), source);
   } catch (const nlohmann::json::exception& error) {

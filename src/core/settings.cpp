@@ -21,7 +21,8 @@ struct Rule {
 };
 
 const std::vector<Rule>& rules() {
-  static const std::vector<Rule> table = {
+  // Never destroyed, like settings(): a communicator in a static of the program's still reads it when the program ends.
+  static const auto& table = *new std::vector<Rule>{
       {{"STRETTO_TRANSPORT", "route between ranks: auto (shared memory inside a host, UCX between hosts), shm or ucx",
         "auto"},
        Kind::choice,
@@ -89,9 +90,9 @@ double parse_number(const Rule& rule, const std::string& value) {
 }  // namespace
 
 const std::vector<Setting>& settings() {
-  static const std::vector<Setting> table = [] {
-    std::vector<Setting> result;
-    for (const Rule& rule : rules()) result.push_back(rule.setting);
+  static const auto& table = *[] {
+    auto* const result = new std::vector<Setting>;
+    for (const Rule& rule : rules()) result->push_back(rule.setting);
     return result;
   }();
   return table;

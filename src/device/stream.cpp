@@ -64,9 +64,14 @@ struct Work::State {
     end(thrown);
   }
 
+  // Whoever waited for a task that nobody enqueues would wait forever. Under the mutex.
+  void require_enqueued() const {
+    require(times.enqueued > 0, "A work was waited for before it was put into a stream; end its group of operations first.");
+  }
+
   std::exception_ptr wait_for_end() {
     std::unique_lock lock(mutex);
-    require(times.enqueued > 0, "A work was waited for before it was put into a stream; end its group of operations first.");
+    require_enqueued();
     if (!finished) {
       const double from = now_seconds();
       changed.wait(lock, [&] { return finished; });
@@ -88,6 +93,7 @@ void Work::wait() const {
 void Work::wait_started() const {
   if (!state_) return;
   std::unique_lock lock(state_->mutex);
+  state_->require_enqueued();
   state_->changed.wait(lock, [&] { return state_->finished || state_->times.started > 0; });
 }
 
@@ -208,6 +214,10 @@ void Stream::enqueue(std::function<void()> task, const Work& reserved) const {
 }
 
 void Stream::wait(const Work& work) const {
+  if (work.state()) {
+    const std::lock_guard lock(work.state()->mutex);
+    work.state()->require_enqueued();
+  }
   enqueue([work] { work.wait(); });
 }
 

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "stretto/error.hpp"
+#include "stretto/stretto.hpp"
 #include "stretto/tuning.hpp"
 
 namespace stretto {
@@ -126,6 +126,92 @@ TEST(Choose, OneOrderOfSummationOnDemand) {
   EXPECT_THAT(sentence_of([&] { chosen(request(Collective::all_reduce, 8), tuning); }), HasSubstr("order of summation"));
 }
 
+// A wrong request, with a part of the sentence that says so.
+struct WrongRequest {
+  PlanRequest request;
+  const char* said;
+};
+
+std::vector<WrongRequest> wrong_requests() {
+  constexpr std::int64_t many = std::int64_t{1} << 55;
+  std::vector<WrongRequest> wrong{
+      {request(Collective::broadcast, 4, 3), "broadcast with root or peer 3 in a group of 3"},
+      {request(Collective::all_reduce, -4, 3), "all_reduce of -4 elements"},
+      {request(Collective::all_gather, 0, 3), "all_gather got 2 counts and the count 0 in a group of 3"},
+      {request(Collective::all_gather, 0, 3), "all_gather of -1 elements"},
+      {request(Collective::all_gather, 0, 3), "all_gather over 3 ranks got counts of more than 72057594037927936"},
+      {request(Collective::all_gather, INT64_MAX / 2, 3), "all_gather of 4611686018427387903 elements over 3 ranks"},
+      {request(Collective::reduce_scatter, many, 3), "reduce_scatter of 36028797018963968 elements over 3 ranks"},
+      {request(Collective::broadcast, 2 * many + 1, 3), "broadcast of 72057594037927937 elements"},
+  };
+  wrong[0].request.root = 3;
+  wrong[2].request.counts = {1, 1};
+  wrong[3].request.counts = {1, -1, 1};
+  wrong[4].request.counts = {INT64_MAX, INT64_MAX, 2};
+  return wrong;
+}
+
+TEST(Choose, SaysWhatIsWrongWithARequest) {
+  const Tuning tuning = Tuning::from_json(two_routes, "test");
+  for (auto& [wrong, said] : wrong_requests()) {
+    for (const Algorithm method : {Algorithm::automatic, Algorithm::direct}) {
+      PlanRequest what = wrong;
+      what.method = method;
+      SCOPED_TRACE(said);
+      try {
+        choose(what, DType::f32, ReduceOp::sum, tuning, {});
+        ADD_FAILURE() << "was accepted";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+        EXPECT_THAT(error.what(), HasSubstr(said));
+      }
+    }
+  }
+  EXPECT_NO_THROW(chosen(request(Collective::broadcast, std::int64_t{1} << 56, 3), tuning));
+}
+
+TEST(Choose, CommunicatorsSayItAtTheCall) {
+  run_threads(3, [](const Communicator& world) {
+    float nothing = 0;
+    for (const auto& [wrong, said] : wrong_requests()) {
+      Call call{.collective = wrong.collective, .input = &nothing, .output = &nothing, .count = wrong.count};
+      call.root = wrong.root;
+      call.counts = wrong.counts;
+      SCOPED_TRACE(said);
+      try {
+        world.start(call, Stream::inline_());
+        ADD_FAILURE() << "was accepted";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+        // A count that is too large by itself is refused before it is planned.
+        if (wrong.count <= std::int64_t{1} << 56) {
+          EXPECT_THAT(error.what(), HasSubstr(said));
+        }
+      }
+    }
+  });
+}
+
+TEST(Choose, ARuleThatDecidesNeedsNoRoute) {
+  Tuning tuning = Tuning::from_json(two_routes, "test");
+  Circumstances elsewhere;
+  elsewhere.route_inside = "nccl";
+  EXPECT_THAT(sentence_of([&] { chosen(request(Collective::broadcast, 4), tuning, DType::f32, elsewhere); }),
+              HasSubstr("'nccl'"));
+  tuning.rules = rules_from_text("broadcast:chain", "test");
+  EXPECT_EQ(chosen(request(Collective::broadcast, 4), tuning, DType::f32, elsewhere), Method(Algorithm::chain));
+}
+
+TEST(Choose, RulesWithARangeDoNotBindWhatHasNoKnownSize) {
+  Tuning tuning = Tuning::from_json(two_routes, "test");
+  PlanRequest uneven = request(Collective::all_to_all, 0);
+  uneven.counts = uneven.receive_counts = {1, 2, 3, 4};
+  tuning.rules = rules_from_text("all_to_all:0-1G:pairwise", "STRETTO_ALGO");
+  EXPECT_THAT(choose(uneven, DType::f32, ReduceOp::sum, tuning, {}).reason, HasSubstr("cost model"));
+  tuning.rules = rules_from_text("all_to_all:pairwise", "STRETTO_ALGO");
+  EXPECT_EQ(chosen(uneven, tuning), Method(Algorithm::pairwise));
+}
+
 TEST(Rules, SayWhatIsWrongWithThem) {
   const auto sentence = [](const char* text) { return sentence_of([&] { rules_from_text(text, "STRETTO_ALGO"); }); };
   EXPECT_THAT(sentence("ring"), HasSubstr("'ring' in STRETTO_ALGO is no rule"));
@@ -135,6 +221,10 @@ TEST(Rules, SayWhatIsWrongWithThem) {
   EXPECT_THAT(sentence("all_reduce:8k-4k:ring"), HasSubstr("'8k-4k' in STRETTO_ALGO is empty"));
   EXPECT_THAT(sentence("all_reduce:0-4q:ring"), HasSubstr("'4q'"));
   EXPECT_THAT(sentence("all_reduce@x:ring"), HasSubstr("'x' in STRETTO_ALGO is no number of ranks"));
+  EXPECT_THAT(sentence("all_reduce@0:ring"), HasSubstr("'@0' in STRETTO_ALGO"));
+  EXPECT_THAT(sentence("all_reduce:"), HasSubstr("'all_reduce:' in STRETTO_ALGO ends without a method"));
+  EXPECT_THAT(sentence("all_reduce:ring,;broadcast:chain"), HasSubstr("'all_reduce:ring,' in STRETTO_ALGO ends without"));
+  EXPECT_THAT(sentence("all_reduce:0-4k:"), HasSubstr("ends without a method"));
   EXPECT_THAT(sentence("broadcast:ring"), HasSubstr("'ring' for broadcast, which cannot be done that way"));
   EXPECT_THAT(sentence("all_reduce:ring*9"), HasSubstr("9"));
   EXPECT_THAT(sentence("all_reduce:one_shot/4"), HasSubstr("one_shot"));
@@ -149,6 +239,13 @@ TEST(TuningFile, SaysWhatIsWrongWithIt) {
   std::string zero = two_routes;
   zero.replace(zero.find("\"bandwidth_gbs\": 10"), 19, "\"bandwidth_gbs\": 0");
   EXPECT_THAT(sentence(zero), HasSubstr("bandwidth_gbs = 0"));
+  EXPECT_THAT(sentence(R"({"route": [], "routes": []})"), HasSubstr("a.json has the key 'route'"));
+  std::string misspelt = two_routes;
+  misspelt.replace(misspelt.find("\"table\""), 7, "\"tables\"");
+  EXPECT_THAT(sentence(misspelt), HasSubstr("A route in a.json has the key 'tables'"));
+  std::string with_machine = two_routes;
+  with_machine.replace(0, 1, R"({"machine": "any", "table": "broadcast:chain", )");
+  EXPECT_EQ(sentence(with_machine), "");
   const Tuning tuning = Tuning::from_json(two_routes, "a.json");
   EXPECT_EQ(tuning.nearest("ucx", 8, 1).ranks, 2);
   EXPECT_THAT(sentence_of([&] { tuning.nearest("nccl", 2, 1); }), HasSubstr("'nccl'"));

@@ -524,6 +524,36 @@ TEST(TwoLevel, CostsItsParts) {
   EXPECT_EQ(flat.between.messages, 0);
 }
 
+TEST(TwoLevel, SharesThePortsOfItsNode) {
+  const LinkCost inside{1, 0, 0, 0};
+  const LinkCost between{100, 7, 3, 0};
+  PlanRequest request{.collective = Collective::all_gather,
+                      .method = two_level_of(Algorithm::direct, Algorithm::direct),
+                      .size = 12,
+                      .count = 5,
+                      .ranks_per_node = 4};
+  const LevelCost cost = cost_by_level(request);
+  const auto expected = [&](double senders) {
+    return cost.inside.rounds * 1 + cost.between.rounds * 100 +
+           senders * (cost.between.messages * 7 + 2 * cost.between.sent * 3);
+  };
+  EXPECT_EQ(seconds(request, inside, between, 2, 1), expected(4));
+  EXPECT_EQ(seconds(request, inside, between, 2, 2), expected(2));
+  EXPECT_EQ(seconds(request, inside, between, 2, 16), expected(1));
+  LinkCost gains = between;
+  gains.overhead = 0;
+  gains.lane_gain = 1;  // four go as fast as one alone
+  EXPECT_EQ(seconds(request, inside, gains, 2, 1), expected(1) - cost.between.messages * 7);
+  // Alone with a root; and what has one level goes by the route between nodes.
+  request.collective = Collective::broadcast;
+  request.method = two_level_of(Algorithm::direct, Algorithm::direct);
+  const LevelCost rooted = cost_by_level(request);
+  EXPECT_EQ(seconds(request, inside, between, 2, 1),
+            seconds(rooted.inside, inside, 2) + seconds(rooted.between, between, 2));
+  request.method = Algorithm::direct;
+  EXPECT_EQ(seconds(request, inside, between, 2, 1), seconds(cost_of(request), between, 2));
+}
+
 TEST(MakePlan, RefusesWhatTheseCannotDoInASentence) {
   const auto sentence = [](const PlanRequest& request) -> std::string {
     try {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <optional>
 
@@ -16,6 +17,22 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+
+// Older than the tables, and so destroyed behind them, like a communicator in a static of a program's.
+struct ReaderAtExit {
+  ~ReaderAtExit() {
+    bool listed = !settings().empty();
+    for (const Setting& one : settings()) {
+      const char* const given = std::getenv(one.name);
+      listed = listed && setting(one.name) == (given != nullptr ? given : one.default_value);
+    }
+    if (!listed) std::_Exit(1);
+  }
+} reader_at_exit;
+
+TEST(Settings, AreThereUntilTheProgramHasEnded) {
+  EXPECT_EXIT(std::exit(setting("STRETTO_TIMEOUT").empty() ? 1 : 0), testing::ExitedWithCode(0), "");
+}
 
 TEST(Settings, AreListedWithMeaningAndDefault) {
   const std::map<std::string, std::string> expected{

@@ -93,6 +93,15 @@ Elements<T> random_elements(std::int64_t count, unsigned seed, std::size_t misal
   return result;
 }
 
+// -0 comes before +0.
+template <class C>
+bool comes_first(C a, C b) {
+  if constexpr (std::is_floating_point_v<C>) {
+    if (a == b) return std::signbit(a) && !std::signbit(b);
+  }
+  return a < b;
+}
+
 template <class T>
 Computed<T> combined(ReduceOp op, Computed<T> a, Computed<T> b) {
   if constexpr (is_float<T>) {
@@ -105,8 +114,8 @@ Computed<T> combined(ReduceOp op, Computed<T> a, Computed<T> b) {
     case ReduceOp::avg:
     case ReduceOp::premul_sum: return static_cast<Computed<T>>(static_cast<Wrapping>(a) + static_cast<Wrapping>(b));
     case ReduceOp::prod: return static_cast<Computed<T>>(static_cast<Wrapping>(a) * static_cast<Wrapping>(b));
-    case ReduceOp::min: return b < a ? b : a;
-    case ReduceOp::max: return a < b ? b : a;
+    case ReduceOp::min: return comes_first(b, a) ? b : a;
+    case ReduceOp::max: return comes_first(a, b) ? b : a;
   }
   return {};
 }
@@ -179,7 +188,7 @@ TEST(Reduce, EqualsScalarArithmeticAtEverySizeAndAddress) {
   });
 }
 
-TEST(Reduce, NanOnEitherSideGivesNan) {
+TEST(Reduce, NanOnEitherSideGivesNanAndZerosHaveAnOrder) {
   for_each_type([]<class T>(T) {
     if constexpr (is_float<T>) {
       const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -198,6 +207,10 @@ TEST(Reduce, NanOnEitherSideGivesNan) {
         Elements<T> out(a.count());
         reduce(op, dtype_of<T>, a.raw(), b.raw(), out.raw(), a.count());
         expect_same(out, reduced(op, std::vector{a, b}));
+        // Two ranks that exchange their vectors each take their own first.
+        Elements<T> swapped(a.count());
+        reduce(op, dtype_of<T>, b.raw(), a.raw(), swapped.raw(), a.count());
+        expect_same(swapped, out);
       }
     }
   });

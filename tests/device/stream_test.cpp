@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "stretto/error.hpp"
+
 namespace stretto {
 namespace {
 
@@ -90,6 +92,26 @@ TEST(Work, HasAStartedAndADoneEdge) {
   EXPECT_LE(times.enqueued, times.started);
   EXPECT_LE(times.started, times.done);
   EXPECT_GE(times.waited, 0);
+}
+
+// Nobody might ever enqueue it: waiting throws at the call, and harms neither the work nor the stream.
+TEST(Work, ReservedIsWaitedForOnlyBehindItsTask) {
+  const Stream stream("s");
+  const Stream other("other");
+  const Work work = Work::reserve();
+  EXPECT_THROW(work.wait(), Error);
+  EXPECT_THROW(work.wait_started(), Error);
+  EXPECT_THROW(other.wait(work), Error);
+  EXPECT_THROW(Stream::inline_().wait(work), Error);
+  EXPECT_FALSE(work.done());
+  bool ran = false;
+  stream.enqueue([&] { ran = true; }, work);
+  work.wait_started();
+  other.wait(work);
+  other.synchronize();
+  EXPECT_TRUE(ran);
+  other.wait(Work());  // done
+  other.synchronize();
 }
 
 TEST(Work, OwnsItsBuffersUntilDone) {

@@ -173,11 +173,13 @@ HWY_INLINE hn::TFromD<D> sum_over(D d, std::int64_t count, Term term) {
   return hn::GetLane(hn::SumOfLanes(d, fold(d, count, hn::Zero(d), term, add)));
 }
 
-// A NaN on either side wins; of equal zeros the first does, whatever their signs.
+// The order of a and b does not matter, but for the payload of NaNs: ranks that reduce in opposite orders must get the same
+// bits. A NaN on either side wins; +0 is more than -0, which And and Or of their bits say, and do nothing to equal others.
 template <class V>
 HWY_INLINE V maximum(V a, V b) {
   if constexpr (hwy::IsFloat<hn::TFromV<V>>()) {
-    return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(b)), b, a);
+    const V larger = hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(b)), b, a);
+    return hn::IfThenElse(hn::Eq(a, b), hn::And(a, b), larger);
   } else {
     return hn::Max(a, b);
   }
@@ -185,7 +187,8 @@ HWY_INLINE V maximum(V a, V b) {
 template <class V>
 HWY_INLINE V minimum(V a, V b) {
   if constexpr (hwy::IsFloat<hn::TFromV<V>>()) {
-    return hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::IsNaN(b)), b, a);
+    const V smaller = hn::IfThenElse(hn::Or(hn::Lt(b, a), hn::IsNaN(b)), b, a);
+    return hn::IfThenElse(hn::Eq(a, b), hn::Or(a, b), smaller);
   } else {
     return hn::Min(a, b);
   }
