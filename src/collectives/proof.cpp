@@ -28,16 +28,23 @@ std::vector<Method> two_level_methods(Collective collective) {
   return methods;
 }
 
-std::vector<Method> methods_of(Algorithm algorithm) {
+// Beside the least parameters that are none, in small groups also those that the library may choose.
+std::vector<Method> methods_of(Algorithm algorithm, int size) {
   Method method(algorithm);
   std::vector<Method> methods{method};
+  const bool small = size <= most_ranks_with_every_parameter;
   if (takes_lanes(algorithm)) {
     method.lanes = 2;
     methods.push_back(method);
+    method.lanes = 4;
+    if (small && algorithm != Algorithm::bidirectional_ring) methods.push_back(method);  // which has both ways in each
+    method.lanes = 1;
   }
   if (takes_pieces(algorithm)) {
-    method.pieces = 3;
-    methods.push_back(method);
+    for (const int pieces : small ? std::vector{3, 16, 64} : std::vector{3}) {
+      method.pieces = pieces;
+      methods.push_back(method);
+    }
   }
   return methods;
 }
@@ -56,8 +63,10 @@ std::vector<std::int64_t> counts_of(const PlanRequest& request) {
   if (request.collective == Collective::barrier) return {1};
   if (size <= most_ranks_with_every_case) {
     if (counts_shares(request.collective)) return {0, 1, 3};
-    return size <= 2 ? std::vector<std::int64_t>{0, 1, 2 * size, 2 * size + 1}
-                     : std::vector<std::int64_t>{0, 1, size - 1, 2 * size, 2 * size + 1};
+    std::vector<std::int64_t> counts{0, 1, 2 * size, 2 * size + 1};
+    if (size > 2) counts.push_back(size - 1);
+    if (request.method.pieces > 2 * size + 1) counts.push_back(2 * request.method.pieces + 1);
+    return counts;
   }
   // An all-reduce of nearly an element a rank, unless every rank needs every vector.
   if (request.collective != Collective::all_reduce || request.method.algorithm == Algorithm::one_shot) return {1};
@@ -77,7 +86,7 @@ std::vector<PlanRequest> settings_of(Collective collective, Algorithm algorithm,
   PlanRequest request{.collective = collective, .method = algorithm, .size = size};
   std::vector<PlanRequest> settings;
   if (algorithm != Algorithm::two_level) {
-    for (const Method& method : methods_of(algorithm)) {
+    for (const Method& method : methods_of(algorithm, size)) {
       request.method = method;
       settings.push_back(request);
     }

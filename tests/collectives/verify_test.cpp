@@ -45,7 +45,7 @@ TEST_P(EveryAlgorithm, IsProvenAtOneTo64Ranks) {
 }
 
 TEST_P(EveryAlgorithm, IsProvenAtLargeRankCounts) {
-  for (const int size : {129, 255, 256, 1000, 1024}) {
+  for (const int size : {127, 128, 129, 255, 256, 1000, 1024}) {
     for (const ProofCase& which : proof_cases(GetParam().collective, GetParam().algorithm, size)) expect_proof(which);
   }
 }
