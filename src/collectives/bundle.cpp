@@ -112,8 +112,8 @@ void check_apart(const std::vector<Sequence>& sequences) {
   }
 }
 
-// The communicators that take part, each with its turn.
-// It holds no stream: the last handle of a stream waits for the stream's tasks.
+// What the one task does, with the turns of the communicators that take part. It holds no stream: the last handle of a
+// stream waits for the stream's tasks.
 struct Bundle {
   std::vector<Prepared> operations;
   std::vector<Sequence> sequences;

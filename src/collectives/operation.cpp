@@ -1,5 +1,4 @@
-// From a call to a task in a stream: the checks that need no other rank, the ledger, the order of operations, and groups of
-// operations that progress together.
+// From a call to what can be started: the checks that need no other rank, the plan, and the calls that a group collects.
 #include <algorithm>
 #include <cmath>
 #include <string_view>
@@ -8,11 +7,11 @@
 
 #include "collectives/bundle.hpp"
 #include "collectives/host_executor.hpp"
+#include "collectives/plan_builder.hpp"
 #include "core/fail.hpp"
 #include "stretto/communicator.hpp"
 
 namespace stretto {
-
 namespace {
 
 using Group = Communicator::Group;
@@ -30,11 +29,7 @@ bool is_in_place(const Call& call, const PlanRequest& request) {
   if (!can_be_in_place(call.collective)) return false;
   const auto* const input = static_cast<const std::byte*>(call.input);
   const auto* const output = static_cast<const std::byte*>(call.output);
-  std::int64_t share = 0;
-  if (counts_shares(call.collective)) {
-    share = call.counts.empty() ? call.count * request.rank : 0;
-    for (int r = 0; r < request.rank && !call.counts.empty(); ++r) share += call.counts[r];
-  }
+  const std::int64_t share = counts_shares(call.collective) ? Shares::of(request).begin(request.rank) : 0;
   const auto offset = static_cast<std::ptrdiff_t>(share * static_cast<std::int64_t>(size_of(call.dtype)));
   const bool gathers = call.collective == Collective::all_gather || call.collective == Collective::gather;
   return gathers ? input == output + offset : output == input + offset;
@@ -73,8 +68,6 @@ void check_types(const Call& call) {
           name(call.collective), static_cast<int>(call.dtype));
   require(std::string_view(name(call.op)) != "unknown", "{} got the reduction number {}, which does not exist.",
           name(call.collective), static_cast<int>(call.op));
-  require(call.count <= std::int64_t{1} << 56, "{} of {} elements is more than any memory.", name(call.collective),
-          call.count);
 }
 
 // ---- groups of operations
