@@ -28,6 +28,12 @@ STRETTO_API void reduce(ReduceOp op, DType dtype, const void* a, const void* b, 
 // then.
 STRETTO_API void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out,
                             std::int64_t count, std::int64_t divisor = 1);
+// The same, written to every one of the outs. streaming: past the caches (non-temporal stores), for what nobody reads soon;
+// visible to whoever is told of it by a release afterwards.
+STRETTO_API void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs,
+                            int out_count, std::int64_t count, std::int64_t divisor, bool streaming);
+// memcpy, and the same past the caches.
+STRETTO_API void copy(const void* from, void* to, std::size_t bytes, bool streaming);
 // x[i] /= divisor, in place; integers round towards zero. A divisor is at least 1.
 STRETTO_API void divide(DType dtype, void* x, std::int64_t count, std::int64_t divisor);
 // out[i] = x[i] * factor; integers multiply by the factor rounded to their type, which it must fit.

@@ -45,6 +45,11 @@ enum class Algorithm : std::uint8_t {
   scatter_all_gather,          // broadcast of many bytes
   reduce_scatter_gather,       // reduce of many bytes
   two_level,                   // inside nodes and between them, each by an algorithm of its own
+  // Over memory that all ranks of one host reach.
+  packet,  // few bytes: each rank puts its vector with a number into a slot that all others read; any memory will do
+  staged,  // each rank copies its vector into shared memory, where the others read what they want; any memory will do
+  pull,    // each rank reads what it wants where it lies in the others' memory: mapped, or through the kernel
+  push,    // each rank reduces its share of all inputs where they lie, and writes it into all outputs: mapped memory only
 };
 
 // More lanes than this a plan cannot have.
@@ -71,6 +76,13 @@ STRETTO_API Algorithm algorithm_from_name(const std::string& name);
 STRETTO_API Method method_from_text(const std::string& text);
 // The algorithms that can do a collective, at any number of ranks; two_level only where the ranks lie on nodes.
 STRETTO_API const std::vector<Algorithm>& algorithms_for(Collective collective);
+
+// The algorithms whose ranks read and write each other's memory: a communicator on one host can run them.
+constexpr bool shares_memory(Algorithm algorithm) { return algorithm >= Algorithm::packet; }
+// Whether it touches the buffers of other ranks, not only memory that the library has set up for it.
+constexpr bool touches_buffers(Algorithm algorithm) { return algorithm >= Algorithm::pull; }
+// The most bytes that a rank can put into a packet.
+constexpr std::int64_t most_packet_bytes = 16384;
 
 // Whether a request for it must say how many ranks lie on a node.
 constexpr bool needs_nodes(Algorithm algorithm) { return algorithm == Algorithm::two_level; }
@@ -111,7 +123,16 @@ enum class StepKind : std::uint8_t {
   recv_reduce,  // destination = what the peer sends, reduced with source (which may be destination)
   copy,         // destination = source
   reduce,       // destination = the vectors that lie one after the other in source, reduced in that order, rounded once
+  // Between ranks that reach each other's buffers (scratch too), in plans of one lane:
+  signal,       // tells everybody that what stands before it is done
+  wait,         // until the peer has signalled as often as this rank has
+  read,         // destination = source in the peer's memory (the peer may be this rank)
+  read_reduce,  // destination = the same source in every rank's memory, reduced in rank order, rounded once; it lies in the
+                // peer's memory, or in everybody's
 };
+constexpr bool between_memories(StepKind kind) { return kind >= StepKind::signal; }
+
+constexpr std::int32_t everybody = -2;  // as a peer
 
 struct Step {
   StepKind kind = StepKind::copy;
@@ -120,6 +141,10 @@ struct Step {
   Slice source;
   Slice destination;
 };
+
+// A plan that signals and waits does so equally often on all ranks, and reads or writes another rank's memory only between
+// signals that order this with whatever else happens to that memory, its owner's beginning and ending included. (The
+// scratch of a packet alone may be read after its owner has gone on: its slots are kept until nobody reads them any more.)
 
 // Steps of a round are concurrent and touch disjoint memory (they may read the same); at most one of them sends to a given
 // peer and at most one receives from it. Rounds follow each other. Lanes are independent of one another. A step of no
@@ -154,6 +179,7 @@ struct STRETTO_API Plan {
   std::int64_t scratch_count = 0;  // elements of scratch that the executor provides
   std::vector<Lane> lanes;
 
+  // What this rank sends, and what it reads from or writes into other ranks' memory.
   std::int64_t elements_sent() const;
   int rounds() const;             // of the longest lane
   std::string to_string() const;  // a line a step

@@ -6,6 +6,7 @@
 #include "stretto/error.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/ledger.hpp"
+#include "stretto/memory.hpp"
 #include "stretto/plan.hpp"
 #include "stretto/settings.hpp"
 #include "stretto/stream.hpp"

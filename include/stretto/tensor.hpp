@@ -20,6 +20,7 @@ class STRETTO_API Tensor {
   Tensor() = default;
   Tensor(Shape shape, DType dtype);  // the contents are unspecified
   static Tensor zeros(Shape shape, DType dtype);
+  static Tensor symmetric(Shape shape, DType dtype);  // from the symmetric heap, see stretto/memory.hpp
 
   // count elements of this tensor from the given one on, under another shape; shares the memory.
   Tensor view(std::int64_t first_element, Shape shape) const;
