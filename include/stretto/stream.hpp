@@ -35,10 +35,13 @@ class STRETTO_API Work {
 
   struct State;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  // Done already, in the calling thread, and nothing had to be allocated for it; the times are ticks of device/ticks.hpp.
+  Work(std::uint64_t started_ticks, std::uint64_t done_ticks) : started_ticks_(started_ticks), done_ticks_(done_ticks) {}
   const std::shared_ptr<State>& state() const { return state_; }
 
  private:
   std::shared_ptr<State> state_;
+  std::uint64_t started_ticks_ = 0, done_ticks_ = 0;
 };
 
 class STRETTO_API Event;
@@ -47,8 +50,8 @@ class STRETTO_API Stream {
  public:
   // Starts a worker thread; the name appears in the ledger and in debuggers.
   explicit Stream(std::string name);
-  // Runs every task at once in the calling thread; errors are thrown from enqueue itself.
-  static Stream inline_();
+  // Runs every task at once in the calling thread; errors are thrown from enqueue itself. Costs nothing to make.
+  static Stream inline_() { return Stream(nullptr); }
 
   // Puts a task behind those already there and returns. A task that throws ends its stream: later tasks do not run and
   // fail with the same exception, as do streams that wait for them.
@@ -68,13 +71,14 @@ class STRETTO_API Stream {
   void synchronize() const;
 
   const std::string& name() const;
-  bool is_inline() const;
+  bool is_inline() const { return queue_ == nullptr; }
   bool operator==(const Stream&) const = default;  // the same queue
 
  private:
   class Queue;
   explicit Stream(std::shared_ptr<Queue> queue) : queue_(std::move(queue)) {}
-  // The last handle to go lets the queue run empty, then joins its thread; an error that nobody waited for is logged.
+  // None for the inline stream. The last handle to go lets the queue run empty, then joins its thread; an error that nobody
+  // waited for is logged.
   std::shared_ptr<Queue> queue_;
 };
 

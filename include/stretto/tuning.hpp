@@ -26,6 +26,7 @@ struct RouteCost {
   double ranks_per_core = 1;
   LinkCost cost;
   std::vector<Rule> rules;  // for groups of as many ranks in like circumstances: what the cost model misses
+  std::vector<Rule> symmetric_rules;  // the same where all buffers are in symmetric memory
 };
 // Reads "all_reduce:0-4k:recursive_doubling,4k-inf:ring;broadcast@8:chain/16". Throws Error naming the part that is wrong.
 STRETTO_API std::vector<Rule> rules_from_text(const std::string& text, const std::string& source);
@@ -42,7 +43,7 @@ struct STRETTO_API Tuning {
   static Tuning from_environment(const std::string& file_text);
   static std::string text_from_environment();  // of STRETTO_TUNING's file, or of what the library ships
   // JSON: {"routes": [{"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs",
-  // "lane_gain", "table"}], "table": "all_reduce:...", "machine": "..."}; tables may be left out.
+  // "lane_gain", "table", "symmetric_table"}], "table": "all_reduce:...", "machine": "..."}; tables may be left out.
   static Tuning from_json(const std::string& text, const std::string& source);
   // What was measured nearest to these circumstances. Throws if nothing was on that route.
   const RouteCost& nearest(const std::string& route, int ranks, double ranks_per_core) const;
@@ -54,6 +55,9 @@ struct Circumstances {
   std::string route_between = "ucx";  // between nodes
   bool several_nodes = false;
   double ranks_per_core = 1;
+  bool shares_memory = false;  // all ranks are on one host and reach each other's memory ...
+  bool symmetric = false;      // ... and so do they the buffers of this call; else they get at those through the kernel
+  bool reads_memory = false;   // ... if it lets them
 };
 
 struct Candidate {

@@ -13,17 +13,24 @@ namespace {
 using Group = Communicator::Group;
 using Prepared = std::shared_ptr<const Operation::State>;
 
-Execution execution_of(const Operation::State& operation, bool alone) {
+Execution execution_of(const Operation::State& operation, bool alone, std::function<void(const Way&)> settled) {
   const Call& call = operation.call;
-  Execution execution{operation.planned.plan,
-                      static_cast<const std::byte*>(call.input),
+  const Way& way = operation.planned->ordinary;
+  Execution execution;
+  execution.plan = way.plan.get();
+  execution.caller = {static_cast<const std::byte*>(call.input),
                       static_cast<std::byte*>(call.output),
                       call.dtype,
-                      operation.planned.wire,
+                      way.wire,
                       reduces(call.collective) ? call.op : ReduceOp::sum,
-                      operation.options.factor,
-                      &operation.group->links(),
-                      is_message(call.collective) ? Links::message_lane : 0};
+                      operation.options.factor};
+  execution.links = &operation.group->links();
+  execution.first_lane = is_message(call.collective) ? Links::message_lane : 0;
+  execution.shared = operation.group->shared_memory();
+  if (operation.planned->depends_on_memory()) {
+    execution.choices = operation.planned;
+    execution.settled = std::move(settled);
+  }
   if (!operation.group->context().checks_calls()) return execution;
   execution.check = &operation.group->call_check();
   execution.checked = {&call, operation.options.method, alone, {}};
@@ -37,22 +44,29 @@ Execution copy_to_self(const Operation::State& send, const Operation::State& rec
           "Rank {} sends itself {} {} and expects {} {}.", send.group->rank(), send.call.count, name(send.call.dtype),
           receive.call.count, name(receive.call.dtype));
   auto plan = std::make_shared<Plan>(make_plan({Collective::broadcast, Algorithm::binomial, 0, 1, send.call.count}));
-  Execution execution = execution_of(send, false);
+  Execution execution = execution_of(send, false, {});
   execution.check = nullptr;
-  execution.plan = std::move(plan);
-  execution.output = static_cast<std::byte*>(receive.call.output);
+  execution.plan = plan.get();
+  execution.own_plan = std::move(plan);
+  execution.choices = nullptr;
+  execution.caller.output = static_cast<std::byte*>(receive.call.output);
   return execution;
 }
 
 // Collectives of a communicator follow each other; so do messages to one peer, and messages from it.
-std::vector<Sequence> sequences_of(const std::vector<Started>& started) {
-  if (started.size() == 1 && !is_to_self(*started[0].operation)) return {{execution_of(*started[0].operation, true)}};
+// settled(i): to be told how the i-th one is done, once that is known.
+std::vector<Sequence> sequences_of(const std::vector<Started>& started,
+                                   const std::function<std::function<void(const Way&)>(std::size_t)>& settled) {
+  if (started.size() == 1 && !is_to_self(*started[0].operation)) {
+    return {{execution_of(*started[0].operation, true, settled(0))}};
+  }
   std::map<std::tuple<Group*, Collective, int>, std::size_t> places;
   std::map<Group*, std::pair<std::vector<Prepared>, std::vector<Prepared>>> to_self;  // sends, receives
   std::vector<Sequence> sequences;
   std::map<const Group*, int> operations;
   for (const Started& one : started) ++operations[one.operation->group.get()];
-  for (const Started& one : started) {
+  for (std::size_t i = 0; i < started.size(); ++i) {
+    const Started& one = started[i];
     const Operation::State& operation = *one.operation;
     Group* const group = operation.group.get();
     const bool message = is_message(operation.call.collective);
@@ -65,7 +79,7 @@ std::vector<Sequence> sequences_of(const std::vector<Started>& started) {
                              : std::make_tuple(group, Collective::barrier, -1);
     const auto [place, is_new] = places.emplace(key, sequences.size());
     if (is_new) sequences.emplace_back();
-    sequences[place->second].push_back(execution_of(operation, operations[group] == 1));
+    sequences[place->second].push_back(execution_of(operation, operations[group] == 1, settled(i)));
   }
   for (const auto& [group, messages] : to_self) {
     const auto& [sends, receives] = messages;
@@ -94,10 +108,10 @@ void check_apart(const std::vector<Sequence>& sequences) {
       const auto add = [&](const std::byte* data, std::int64_t count, bool writes) {
         const auto begin = reinterpret_cast<std::uintptr_t>(data);
         if (count > 0)
-          all.push_back({begin, begin + static_cast<std::uintptr_t>(count) * size_of(execution.dtype), writes, i});
+          all.push_back({begin, begin + static_cast<std::uintptr_t>(count) * size_of(execution.caller.dtype), writes, i});
       };
-      add(execution.input, input_count(request), false);
-      add(execution.output, output_count(request), true);
+      add(execution.caller.input, input_count(request), false);
+      add(execution.caller.output, output_count(request), true);
     }
   }
   std::sort(all.begin(), all.end(), [](const Access& a, const Access& b) { return a.begin < b.begin; });
@@ -118,36 +132,26 @@ struct Bundle {
   std::vector<Prepared> operations;
   std::vector<Sequence> sequences;
   std::vector<std::unique_ptr<Group::Turn>> turns;
-  std::uint64_t first_record = 0;
+  std::vector<std::uint64_t> records;  // of the operations in the ledger
 
+  void settle(std::size_t i, const Way& way) const {
+    operations[i]->group->context().ledger().settle(records[i], way.label->algorithm, way.label->dtype,
+                                                    way.label->bytes_sent);
+  }
   void run(bool in_background) {
     for (const auto& turn : turns) turn->wait();
     RankContext& context = operations.front()->group->context();
     execute(sequences, context.network(), in_background, [&] {
-      return fmt::format("operation #{}; its last operations:{}", first_record, context.ledger().last_operations(8));
+      return fmt::format("operation #{}; its last operations:{}", records.front(), context.ledger().last_operations(8));
     });
     for (const auto& turn : turns) turn->done();
   }
 };
 
-// As the caller gave them; of uneven shares, all that this rank puts in or gets out.
-std::int64_t elements_of(const Operation::State& operation) {
-  const PlanRequest& request = operation.planned.plan->request;
-  return request.counts.empty() ? request.count : std::max(input_count(request), output_count(request));
-}
-
 std::uint64_t enter_into_ledger(const Started& one, bool is_first) {
   const Operation::State& operation = *one.operation;
-  const Plan& plan = *operation.planned.plan;
-  const std::int64_t elements = is_to_self(operation) ? 0 : plan.elements_sent();
-  Record record;
-  record.collective = operation.call.collective;
-  record.algorithm = plan.request.method.algorithm;
-  record.group = operation.group->name();
-  record.group_size = operation.group->size();
-  record.dtype = operation.planned.wire;
-  record.count = elements_of(operation);
-  record.bytes_sent = static_cast<std::uint64_t>(elements) * size_of(operation.planned.wire);
+  Record record = *operation.way().label;
+  if (is_to_self(operation)) record.bytes_sent = 0;
   record.stream = one.stream.name();
   record.tag = operation.options.tag;
   record.shares_times = !is_first;
@@ -156,10 +160,21 @@ std::uint64_t enter_into_ledger(const Started& one, bool is_first) {
 
 }  // namespace
 
+const Way& Operation::State::way() const {
+  const PlanRequest& request = planned->ordinary.plan->request;
+  const auto elsewhere = [](const void* buffer, std::int64_t count) {
+    return count > 0 && !Heap::mine().offset_of(buffer).has_value();
+  };
+  const bool ordinary = elsewhere(call.input, input_count(request)) || elsewhere(call.output, output_count(request));
+  return ordinary ? planned->ordinary : planned->symmetric;
+}
+
 // One task, in the first one's stream, and in its place in each of the others.
 void launch(const std::vector<Started>& started, const Work& work) {
   auto bundle = std::make_shared<Bundle>();
-  bundle->sequences = sequences_of(started);
+  bundle->sequences = sequences_of(started, [owner = bundle.get()](std::size_t i) {
+    return [owner, i](const Way& way) { owner->settle(i, way); };
+  });
   if (started.size() > 1) check_apart(bundle->sequences);
   RankContext& context = started.front().operation->group->context();
   std::vector<std::shared_ptr<Group>> groups;
@@ -175,7 +190,7 @@ void launch(const std::vector<Started>& started, const Work& work) {
   std::unique_lock issuing(context.issue_mutex);
   for (const Started& one : started) {
     const std::uint64_t record = enter_into_ledger(one, &one == &started.front());
-    if (&one == &started.front()) bundle->first_record = record;
+    bundle->records.push_back(record);
     context.ledger().attach(record, work);
   }
   for (const auto& group : groups) bundle->turns.push_back(std::make_unique<Group::Turn>(group));

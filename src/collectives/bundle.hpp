@@ -10,7 +10,9 @@ struct Operation::State {
   std::shared_ptr<Communicator::Group> group;
   Call call;
   OperationOptions options;
-  PlannedCall planned;
+  std::shared_ptr<const PlannedCall> planned;
+  // As far as this rank can tell, whose buffers decide together with the others'.
+  const Way& way() const;
 };
 
 struct Started {

@@ -26,6 +26,30 @@ std::int64_t bytes_of(const PlanRequest& request, DType dtype) {
   return Shares::of(request).total() * static_cast<std::int64_t>(size_of(dtype));
 }
 
+// Why ranks that lie so cannot do it that way; empty where they can. What depends on the buffers of a call shows when these
+// are known.
+std::string obstacle(const PlanRequest& request, std::int64_t bytes, const Circumstances& circumstances) {
+  const Algorithm algorithm = request.method.algorithm;
+  if (!shares_memory(algorithm)) return "";
+  if (!circumstances.shares_memory) return "its ranks do not all reach each other's memory";
+  // Of all_gather and gather, a packet holds one rank's share.
+  const bool one_share = request.collective == Collective::all_gather || request.collective == Collective::gather;
+  const Shares shares = Shares::of(request);
+  const std::int64_t width = bytes / std::max<std::int64_t>(1, shares.total());
+  const std::int64_t packet = one_share ? shares.longest() * width : bytes;
+  if (algorithm != Algorithm::packet || packet <= most_packet_bytes) return "";
+  return fmt::format("a packet holds {} bytes and would need {}", most_packet_bytes, packet);
+}
+
+// Whether the ranks' memory lets them do it that way.
+bool suits(const PlanRequest& request, const Circumstances& circumstances) {
+  const Algorithm algorithm = request.method.algorithm;
+  if (request.collective == Collective::all_to_all && !request.counts.empty() && shares_memory(algorithm)) return false;
+  if (circumstances.several_nodes && shares_memory(algorithm)) return false;
+  if (circumstances.symmetric || !touches_buffers(algorithm)) return true;
+  return algorithm == Algorithm::pull && circumstances.reads_memory;
+}
+
 // Every method that the cost model may take for a collective.
 std::vector<Method> methods_for(const PlanRequest& request, bool several_nodes) {
   std::vector<Method> methods;
@@ -79,8 +103,10 @@ bool has_parts(const PlanRequest& request) {
   }
 }
 
-Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool deterministic, const std::string& by) {
+Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool deterministic, const std::string& by,
+               const std::string& obstacle) {
   const Algorithm algorithm = request.method.algorithm;
+  require(obstacle.empty(), "{} was asked for by {}, but {}.", to_string(request.method), by, obstacle);
   require(!deterministic || sums_in_order(request, dtype, op),
           "{} was asked for by {}, but its order of summation depends on the size; with STRETTO_DETERMINISTIC=1 choose "
           "one_shot, two_shot or direct.",
@@ -97,8 +123,9 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
               const Circumstances& circumstances) {
   check_shape(request);
   PlanRequest trial = request;
+  const auto obstacle_of = [&](const PlanRequest& to) { return obstacle(to, bytes_of(to, dtype), circumstances); };
   if (request.method.algorithm != Algorithm::automatic) {
-    return decided(request, dtype, op, tuning.deterministic, "the caller");
+    return decided(request, dtype, op, tuning.deterministic, "the caller", obstacle_of(request));
   }
   // Of uneven all_to_all no rank knows the whole, so that nothing but the number of ranks may decide.
   const bool unknown_size = request.collective == Collective::all_to_all && !request.counts.empty();
@@ -113,7 +140,7 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
   };
   if (const Rule* told = rule_in(tuning.rules)) {
     trial.method = told->method;
-    return decided(trial, dtype, op, tuning.deterministic, told->source);
+    return decided(trial, dtype, op, tuning.deterministic, told->source, obstacle_of(trial));
   }
   const RouteCost& inside = tuning.nearest(circumstances.route_inside, request.size, circumstances.ranks_per_core);
   const RouteCost& between = circumstances.several_nodes
@@ -122,11 +149,14 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
   // What was measured with other numbers of ranks, in a crowd of another size or with wider elements is no guide.
   const bool alike = !circumstances.several_nodes && inside.ranks == request.size &&
                      std::abs(std::log(inside.ranks_per_core / circumstances.ranks_per_core)) < std::log(1.2);
-  if (const Rule* measured = alike ? rule_in(inside.rules) : nullptr) {
+  const std::vector<Rule>& table = circumstances.symmetric ? inside.symmetric_rules : inside.rules;
+  if (const Rule* measured = alike ? rule_in(table) : nullptr) {
     trial.method = measured->method;
     const bool as_it_is = wire_of(request.collective, trial.method.algorithm, dtype, op) == dtype;
     const bool in_order = !tuning.deterministic || sums_in_order(trial, dtype, op);
-    if (as_it_is && in_order) return decided(trial, dtype, op, tuning.deterministic, "measurement, in " + measured->source);
+    if (as_it_is && in_order && suits(trial, circumstances) && obstacle_of(trial).empty()) {
+      return decided(trial, dtype, op, tuning.deterministic, "measurement, in " + measured->source, "");
+    }
   }
 
   // Shared memory has no ports, nor has a file of costs a word on them: between hosts it is one a node.
@@ -140,6 +170,8 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
   for (const Method& method : methods_for(request, circumstances.several_nodes)) {
     trial.method = method;
     if (tuning.deterministic && !sums_in_order(trial, dtype, op)) continue;
+    if (unknown_size && shares_memory(method.algorithm)) continue;
+    if (!suits(trial, circumstances) || !obstacle_of(trial).empty()) continue;
     if (method.algorithm == Algorithm::two_level && !has_parts(trial)) continue;
     Candidate candidate{method, wire_of(request.collective, method.algorithm, dtype, op), 0};
     const auto width = static_cast<double>(size_of(candidate.wire));

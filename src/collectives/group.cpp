@@ -32,9 +32,9 @@ std::vector<int> numbered_nodes(const Network& network, const std::vector<int>& 
 }
 
 // STRETTO_EXPLAIN: one line a plan.
-void explain(const std::string& group, const Call& call, const Choice& choice) {
-  std::string line = fmt::format("stretto: {} of {} {} in '{}': {}", name(call.collective), call.count, name(call.dtype),
-                                 group, choice.reason);
+void explain(const std::string& group, const Call& call, const Choice& choice, bool symmetric) {
+  std::string line = fmt::format("stretto: {} of {} {} in '{}'{}: {}", name(call.collective), call.count,
+                                 name(call.dtype), group, symmetric ? ", symmetric memory" : "", choice.reason);
   for (std::size_t i = 1; i < std::min<std::size_t>(4, choice.candidates.size()); ++i) {
     const Candidate& other = choice.candidates[i];
     line += fmt::format("{} {} {:.1f} us", i == 1 ? "; then" : ",", to_string(other.method), other.seconds * 1e6);
@@ -67,27 +67,54 @@ Communicator::Group::Group(std::shared_ptr<RankContext> context, Membership memb
       links_(context_->network(), std::move(membership), area_members),
       call_check_(context_->network(), links_),
       name_(std::move(name)),
+      journal_(std::make_shared<Journal>(context_->ledger().most_records())),
       nodes_(numbered_nodes(context_->network(), links_.membership().job_ranks)),
-      ranks_per_node_(even_ranks_per_node(nodes_)) {}
+      ranks_per_node_(even_ranks_per_node(nodes_)) {
+  if (links_.shares_memory()) shared_memory_ = std::make_unique<SharedMemory>(links_);
+  context_->ledger().add(journal_);
+}
 
-PlannedCall Communicator::Group::plan_for(const Call& call, const Method& wanted) {
+std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& call, const Method& wanted) {
   const PlanKey key{call.collective, wanted, call.count, call.root, call.dtype, call.op, call.counts, call.receive_counts};
   const std::lock_guard lock(plans_mutex_);
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;
-  const PlannedCall planned = make_planned(call, wanted);
+  std::shared_ptr<const PlannedCall> planned = make_planned(call, wanted);
   if (plans_.size() >= most_plans) plans_.clear();
   plans_.emplace(key, planned);
   return planned;
 }
 
-PlannedCall Communicator::Group::make_planned(const Call& call, const Method& wanted) const {
+std::shared_ptr<const PlannedCall> Communicator::Group::make_planned(const Call& call, const Method& wanted) const {
   PlanRequest request{call.collective, wanted, rank(), size(), call.count, call.root, call.counts, call.receive_counts};
   request.ranks_per_node = ranks_per_node_;
-  const Choice choice = context_->selector().choose(request, call.dtype, call.op, nodes_);
+  auto planned = std::make_shared<PlannedCall>();
+  const bool anywhere = links_.one_process();  // all memory is alike
+  planned->symmetric = way_of(call, request, links_.shares_memory());
+  planned->ordinary = anywhere || !links_.shares_memory() ? planned->symmetric : way_of(call, request, false);
+  if (planned->ordinary.plan->request.method == planned->symmetric.plan->request.method) {
+    planned->ordinary = planned->symmetric;
+  }
+  return planned;
+}
+
+Way Communicator::Group::way_of(const Call& call, PlanRequest request, bool symmetric) const {
+  const Choice choice = context_->selector().choose(request, call.dtype, call.op, nodes_, links_, symmetric);
   request.method = choice.method;
-  if (context_->selector().explains() && rank() == 0) explain(name_, call, choice);
-  return {std::make_shared<const Plan>(make_plan(request)), choice.wire};
+  if (context_->selector().explains() && rank() == 0) explain(name_, call, choice, symmetric);
+  Way way{std::make_shared<const Plan>(make_plan(request)), choice.wire, nullptr};
+  Record label;
+  label.collective = call.collective;
+  label.algorithm = request.method.algorithm;
+  label.group = name_;
+  label.group_size = size();
+  label.dtype = way.wire;
+  // As the caller gave them; of uneven shares, all that this rank puts in or gets out.
+  label.count = request.counts.empty() ? request.count : std::max(input_count(request), output_count(request));
+  label.bytes_sent = static_cast<std::uint64_t>(way.plan->elements_sent()) * size_of(way.wire);
+  label.stream = Stream::inline_().name();
+  way.label = journal_->keep(std::move(label));
+  return way;
 }
 
 Communicator::Group::Turn::Turn(std::shared_ptr<Group> group) : group_(std::move(group)) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -6,6 +7,7 @@
 
 #include "collectives/call_check.hpp"
 #include "collectives/select.hpp"
+#include "collectives/shared_memory.hpp"
 #include "stretto/communicator.hpp"
 #include "transport/network.hpp"
 
@@ -37,12 +39,6 @@ class RankContext {
   int exceptions_at_start_;
 };
 
-// A plan for a call, and the type in which it runs.
-struct PlannedCall {
-  std::shared_ptr<const Plan> plan;
-  DType wire = DType::f32;
-};
-
 // What the handles of one communicator share.
 class Communicator::Group {
  public:
@@ -59,7 +55,8 @@ class Communicator::Group {
   const std::vector<int>& nodes() const { return nodes_; }
 
   // Planned anew or found among those that were. Throws what make_plan() throws.
-  PlannedCall plan_for(const Call& call, const Method& wanted);
+  std::shared_ptr<const PlannedCall> plan_for(const Call& call, const Method& wanted);
+  SharedMemory* shared_memory() { return shared_memory_.get(); }  // none where members are on several hosts
 
   // Operations of one communicator run one at a time, in the order of the calls, whatever their streams. A turn that is
   // given back unused (its operation failed, or never ran because its stream had failed) makes the communicator unusable:
@@ -86,21 +83,25 @@ class Communicator::Group {
   using PlanKey = std::tuple<Collective, Method, std::int64_t, int, DType, ReduceOp, std::vector<std::int64_t>,
                              std::vector<std::int64_t>>;
 
-  PlannedCall make_planned(const Call& call, const Method& wanted) const;
+  std::shared_ptr<const PlannedCall> make_planned(const Call& call, const Method& wanted) const;
+  Way way_of(const Call& call, PlanRequest request, bool symmetric) const;
 
   std::shared_ptr<RankContext> context_;
   Links links_;
   CallCheck call_check_;
   std::string name_;
+  std::shared_ptr<Journal> journal_;
+  std::unique_ptr<SharedMemory> shared_memory_;
   std::vector<int> nodes_;  // of the members, counted from 0
   int ranks_per_node_;      // 0 where the nodes are uneven or the members are not in the order of nodes
   std::mutex plans_mutex_;
-  std::map<PlanKey, PlannedCall> plans_;
+  std::map<PlanKey, std::shared_ptr<const PlannedCall>> plans_;
   std::mutex mutex_;
   std::condition_variable turn_changed_;
-  std::uint64_t next_turn_ = 0;
-  std::uint64_t current_turn_ = 0;
-  bool broken_ = false;
+  // Written under the mutex, read without it by operations that run at once.
+  std::atomic<std::uint64_t> next_turn_ = 0;
+  std::atomic<std::uint64_t> current_turn_ = 0;
+  std::atomic<bool> broken_ = false;
 };
 
 // Whether this thread's calls are being collected by an OperationGroup.

@@ -5,50 +5,91 @@
 #include <thread>
 
 #include "collectives/plan_run.hpp"
+#include "collectives/shared_memory.hpp"
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
 
 namespace stretto {
 namespace {
 
-// A sequence and the one of its executions that is under way: being compared, or running.
-struct Progress {
-  const Sequence& sequence;
-  std::size_t next = 0;
-  std::unique_ptr<CheckRun> check = {};
-  std::unique_ptr<PlanRun> run = {};
+// A sequence and the one of its executions that is under way: being compared, deciding on its plan, or running.
+class Progress {
+ public:
+  explicit Progress(const Sequence& sequence) : sequence_(sequence) {}
 
-  bool finished() const { return !check && !run && next == sequence.size(); }
+  bool finished() const { return next_ == sequence_.size(); }
   bool advance() {
-    if (!check && !run) {
-      if (next == sequence.size()) return false;
-      begin(sequence[next]);
-    }
-    if (check) {
-      const bool moved = check->advance();
-      if (!check->finished()) return moved;
-      check.reset();
-      run = std::make_unique<PlanRun>(sequence[next]);
-    }
-    const bool moved = run->advance();
-    if (run->finished()) {
-      run.reset();
-      ++next;
-    }
-    return moved;
+    if (finished()) return false;
+    if (check_) return advance_check();
+    if (talk_) return advance_talk();
+    if (shared_) return advance_run(*shared_);
+    if (run_) return advance_run(*run_);
+    const Execution& execution = sequence_[next_];
+    if (execution.check == nullptr) return begin_plan();
+    check_ = std::make_unique<CheckRun>(*execution.check, execution.checked, execution.communicator);
+    return true;
   }
-  void begin(const Execution& execution) {
-    if (execution.check != nullptr) {
-      check = std::make_unique<CheckRun>(*execution.check, execution.checked, execution.communicator);
-    } else {
-      run = std::make_unique<PlanRun>(execution);
-    }
-  }
-  std::vector<int> awaited() const {
-    std::vector<int> members = run ? run->awaited() : check ? check->awaited() : std::vector<int>();
-    for (int& member : members) member = sequence[next].links->membership().job_ranks[member];
+  std::vector<int> awaited() const {  // ranks of the job
+    std::vector<int> members;
+    if (check_) members = check_->awaited();
+    if (talk_) members = talk_->awaited();
+    if (shared_) members = shared_->awaited();
+    if (run_) members = run_->awaited();
+    for (int& member : members) member = sequence_[next_].links->membership().job_ranks[member];
     return members;
   }
+
+ private:
+  bool advance_check() {
+    const bool moved = check_->advance();
+    if (!check_->finished()) return moved;
+    check_.reset();
+    return begin_plan();
+  }
+  bool begin_plan() {
+    current_ = sequence_[next_];
+    if (current_.choices == nullptr) {
+      begin_run(false);
+    } else {
+      talk_ = std::make_unique<MemoryTalk>(current_);
+    }
+    return true;
+  }
+  bool advance_talk() {
+    const bool moved = talk_->advance();
+    if (!talk_->finished()) return moved;
+    const Way& way = talk_->symmetric() ? current_.choices->symmetric : current_.choices->ordinary;
+    talk_.reset();
+    current_.plan = way.plan.get();
+    current_.caller.wire = way.wire;
+    if (current_.settled) current_.settled(way);
+    begin_run(true);
+    return true;
+  }
+  void begin_run(bool announced) {
+    if (shares_memory(current_.plan->request.method.algorithm)) {
+      shared_ = std::make_unique<SharedMemoryRun>(current_, announced);
+    } else {
+      run_ = std::make_unique<PlanRun>(current_);
+    }
+  }
+  template <class Run>
+  bool advance_run(Run& run) {
+    const bool moved = run.advance();
+    if (!run.finished()) return moved;
+    shared_.reset();
+    run_.reset();
+    ++next_;
+    return true;
+  }
+
+  const Sequence& sequence_;
+  std::size_t next_ = 0;
+  Execution current_;
+  std::unique_ptr<CheckRun> check_;
+  std::unique_ptr<MemoryTalk> talk_;
+  std::unique_ptr<SharedMemoryRun> shared_;
+  std::unique_ptr<PlanRun> run_;
 };
 
 [[noreturn]] void give_up(const std::vector<Progress>& all, int rank, double seconds, const std::string& what) {
@@ -66,7 +107,7 @@ void run_together(const std::vector<Sequence>& sequences, Network& network, bool
                   const std::function<std::string()>& describe) {
   std::vector<Progress> all;
   all.reserve(sequences.size());
-  for (const Sequence& sequence : sequences) all.push_back({sequence});
+  for (const Sequence& sequence : sequences) all.emplace_back(sequence);
   const WaitPolicy policy = in_background ? network.wait_policy().in_background() : network.wait_policy();
   Waiter waiter(policy, network.segment().bell());
   const double timeout = number_setting("STRETTO_TIMEOUT");
@@ -82,6 +123,7 @@ void run_together(const std::vector<Sequence>& sequences, Network& network, bool
       waiter.moved();
       continue;
     }
+    if (waiter.pause_briefly()) continue;
     network.job().check();
     if (waiter.idle_seconds() > timeout) give_up(all, network.job().rank(), timeout, describe());
     waiter.pause();

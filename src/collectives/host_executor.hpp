@@ -5,27 +5,49 @@
 #include <vector>
 
 #include "collectives/call_check.hpp"
+#include "collectives/journal.hpp"
+#include "collectives/wire_buffers.hpp"
 #include "stretto/plan.hpp"
 #include "transport/network.hpp"
 
 namespace stretto {
 
+class SharedMemory;
+
+// How one call is done.
+struct Way {
+  std::shared_ptr<const Plan> plan;
+  DType wire = DType::f32;  // in which the plan runs: the call's type, or f32 where narrow floats are to be rounded once
+  std::shared_ptr<const Journal::Label> label;
+};
+// How a call is done wherever its buffers lie, and how it is done where all ranks' buffers lie in memory that all reach.
+struct PlannedCall {
+  Way ordinary, symmetric;
+  // Then the ranks tell each other first where their buffers are.
+  bool depends_on_memory() const { return ordinary.plan != symmetric.plan; }
+};
+
 // One rank's part in one collective: a plan and the buffers that it is about.
 struct Execution {
-  std::shared_ptr<const Plan> plan;
-  const std::byte* input = nullptr;
-  std::byte* output = nullptr;
-  DType dtype = DType::f32;  // of input and output
-  DType wire = DType::f32;   // in which the plan runs: dtype, or f32 where narrow floats are to be rounded once
-  ReduceOp op = ReduceOp::sum;
-  double factor = 1;  // of premul_sum
+  const Plan* plan = nullptr;
+  WireBuffers::Caller caller;
   Links* links = nullptr;
   int first_lane = 0;  // of the links
+  SharedMemory* shared = nullptr;
+  // Set: the plan is one of these, as the ranks' memory turns out; settled is told which.
+  std::shared_ptr<const PlannedCall> choices = {};
+  std::function<void(const Way&)> settled = {};
+  std::shared_ptr<const Plan> own_plan = {};  // keeps a plan that nobody else does
   // STRETTO_CHECK: what is compared with the other ranks before the plan begins.
   CallCheck* check = nullptr;
   CheckedCall checked = {};
   std::string communicator = {};
 };
+
+// In which two contributions combine.
+inline ReduceOp combining(ReduceOp op) {
+  return op == ReduceOp::avg || op == ReduceOp::premul_sum ? ReduceOp::sum : op;
+}
 
 // Executions that follow each other.
 using Sequence = std::vector<Execution>;

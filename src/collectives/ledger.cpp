@@ -4,6 +4,7 @@
 #include <deque>
 #include <mutex>
 
+#include "collectives/journal.hpp"
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
 
@@ -39,6 +40,38 @@ struct Ledger::Book {
   std::uint64_t next = 0;
   std::size_t most = static_cast<std::size_t>(std::max(1.0, number_setting("STRETTO_LEDGER")));
 
+  std::vector<std::shared_ptr<Journal>> journals;
+
+  void push(Record record, const Work& work) {
+    record.sequence = next++;
+    entries.push_back({std::move(record), work});
+    if (entries.size() > most) entries.pop_front();
+  }
+
+  // What the communicators did since somebody last looked takes its place behind what is there.
+  void collect() {
+    std::vector<Record> fresh;
+    for (auto& journal : journals) {
+      const bool last_time = journal.use_count() == 1;
+      std::uint64_t lost = 0;
+      for (Record& record : journal->take(lost)) fresh.push_back(std::move(record));
+      if (lost > 0) {  // older than all that is kept
+        next += lost;
+        entries.clear();
+      }
+      if (last_time) journal.reset();
+    }
+    std::erase(journals, nullptr);
+    std::stable_sort(fresh.begin(), fresh.end(),
+                     [](const Record& a, const Record& b) { return a.times.started < b.times.started; });
+    for (Record& record : fresh) push(std::move(record), Work());
+  }
+
+  Entry* find(std::uint64_t sequence) {
+    const std::size_t index = index_of(sequence);
+    return index < entries.size() && entries[index].record.sequence == sequence ? &entries[index] : nullptr;
+  }
+
   std::size_t index_of(std::uint64_t sequence) const {  // of the first entry that is not older
     const std::uint64_t oldest = next - entries.size();
     return sequence <= oldest ? 0 : std::min<std::size_t>(sequence - oldest, entries.size());
@@ -50,11 +83,13 @@ Ledger::~Ledger() = default;
 
 std::uint64_t Ledger::next_sequence() const {
   const std::lock_guard lock(book_->mutex);
+  book_->collect();
   return book_->next;
 }
 
 std::vector<Record> Ledger::records(std::uint64_t since) const {
   const std::lock_guard lock(book_->mutex);
+  book_->collect();
   std::vector<Record> result;
   for (std::size_t i = book_->index_of(since); i < book_->entries.size(); ++i) result.push_back(book_->entries[i].now());
   return result;
@@ -77,16 +112,30 @@ std::string Ledger::last_operations(int count) const {
 
 std::uint64_t Ledger::enter(Record record) {
   const std::lock_guard lock(book_->mutex);
-  record.sequence = book_->next++;
-  book_->entries.push_back({std::move(record), Work()});
-  if (book_->entries.size() > book_->most) book_->entries.pop_front();
+  book_->collect();
+  book_->push(std::move(record), Work());
   return book_->next - 1;
 }
 
 void Ledger::attach(std::uint64_t sequence, const Work& work) {
   const std::lock_guard lock(book_->mutex);
-  const std::size_t index = book_->index_of(sequence);
-  if (index < book_->entries.size() && book_->entries[index].record.sequence == sequence) book_->entries[index].work = work;
+  if (Book::Entry* const entry = book_->find(sequence)) entry->work = work;
 }
+
+void Ledger::settle(std::uint64_t sequence, Algorithm algorithm, DType dtype, std::uint64_t bytes_sent) {
+  const std::lock_guard lock(book_->mutex);
+  Book::Entry* const entry = book_->find(sequence);
+  if (entry == nullptr) return;
+  entry->record.algorithm = algorithm;
+  entry->record.dtype = dtype;
+  entry->record.bytes_sent = bytes_sent;
+}
+
+void Ledger::add(std::shared_ptr<Journal> journal) {
+  const std::lock_guard lock(book_->mutex);
+  book_->journals.push_back(std::move(journal));
+}
+
+std::size_t Ledger::most_records() const { return book_->most; }
 
 }  // namespace stretto

@@ -87,7 +87,8 @@ void announce_refusal(const std::shared_ptr<Group>& group, const Call& call, con
   stream.enqueue([turn, call, options, why] {
     turn->wait();
     Execution nothing;
-    nothing.plan = std::make_shared<Plan>();
+    nothing.own_plan = std::make_shared<Plan>();
+    nothing.plan = nothing.own_plan.get();
     nothing.links = &turn->group()->links();
     nothing.check = &turn->group()->call_check();
     nothing.checked = {&call, options.method, true, why};
@@ -110,7 +111,7 @@ Operation prepared(const std::shared_ptr<Group>& group, const Call& call, const 
     state->call.count = 1;
   }
   state->planned = group->plan_for(state->call, options.method);
-  check_call(state->call, state->planned.plan->request);
+  check_call(state->call, state->planned->ordinary.plan->request);
   check_factor(state->call, options.factor);
   return Operation(state);
 }
@@ -156,7 +157,7 @@ Work Operation::start(const Stream& stream) const {
 const Method& Operation::method() const { return plan().request.method; }
 const Plan& Operation::plan() const {
   require(state_ != nullptr, "This operation was never prepared.");
-  return *state_->planned.plan;
+  return *state_->way().plan;
 }
 
 bool in_operation_group() { return collected.depth > 0; }

@@ -10,37 +10,18 @@ namespace stretto {
 
 PlanRun::PlanRun(const Execution& execution)
     : run_(execution),
-      op_(run_.op == ReduceOp::avg || run_.op == ReduceOp::premul_sum ? ReduceOp::sum : run_.op),
-      width_(size_of(run_.wire)),
-      input_(run_.input),
-      output_(run_.output),
+      op_(combining(run_.caller.op)),
+      width_(size_of(run_.caller.wire)),
+      buffers_(run_.caller, run_.plan->request, pool_allocate),
       lanes_(run_.plan->lanes.size()) {
   const Plan& plan = *run_.plan;
   if (plan.scratch_count > 0) scratch_ = pool_allocate(static_cast<std::size_t>(plan.scratch_count) * width_);
-  if (run_.wire != run_.dtype || run_.op == ReduceOp::premul_sum) widen_input();
-  if (run_.wire != run_.dtype) {
-    own_output_ = pool_allocate(static_cast<std::size_t>(output_count(plan.request)) * width_);
-    output_ = own_output_.get();
-  }
 }
 
 PlanRun::~PlanRun() {
   for (LaneState& lane : lanes_) {
     for (Active& active : lane.active) active.link->cancel(active.transfer);
   }
-}
-
-// The caller's input must stay as it is, so contributions that change before they travel get memory of their own.
-void PlanRun::widen_input() {
-  const std::int64_t count = input_count(run_.plan->request);
-  own_input_ = pool_allocate(static_cast<std::size_t>(count) * width_);
-  const std::byte* from = input_;
-  if (run_.wire != run_.dtype) {
-    kernels::convert(run_.dtype, input_, run_.wire, own_input_.get(), count);
-    from = own_input_.get();
-  }
-  if (run_.op == ReduceOp::premul_sum) kernels::multiply(run_.wire, from, own_input_.get(), count, run_.factor);
-  input_ = own_input_.get();
 }
 
 bool PlanRun::advance() {
@@ -52,9 +33,7 @@ bool PlanRun::advance() {
     all &= lane_finished(lane);
   }
   if (!all) return moved;
-  if (own_output_) {
-    kernels::convert(run_.wire, output_, run_.dtype, run_.output, output_count(run_.plan->request));
-  }
+  buffers_.finish(run_.caller, run_.plan->request);
   finished_ = true;
   return true;
 }
@@ -105,7 +84,7 @@ void PlanRun::begin_round(std::size_t lane) {
 
 Transfer PlanRun::transfer_of(const Step& step) const {
   Transfer transfer;
-  transfer.dtype = run_.wire;
+  transfer.dtype = run_.caller.wire;
   transfer.op = op_;
   if (step.kind == StepKind::send) {
     transfer.source = at(step.source);
@@ -131,17 +110,17 @@ void PlanRun::reduce(const Step& step) const {
   std::vector<const void*> sources;
   const std::byte* const begin = at(step.source);
   for (std::size_t at = 0; at < bytes(step.source); at += bytes(step.destination)) sources.push_back(begin + at);
-  kernels::reduce_all(op_, run_.wire, sources.data(), static_cast<int>(sources.size()), target(step.destination),
+  kernels::reduce_all(op_, run_.caller.wire, sources.data(), static_cast<int>(sources.size()), target(step.destination),
                       step.destination.count, divisor_of(step));
 }
 
 std::int64_t PlanRun::divisor_of(const Step& step) const {
-  return step.finishes && run_.op == ReduceOp::avg ? run_.plan->request.size : 1;
+  return step.finishes && run_.caller.op == ReduceOp::avg ? run_.plan->request.size : 1;
 }
 
 const std::byte* PlanRun::at(const Slice& slice) const {
-  const std::byte* const begin = slice.buffer == Buffer::input    ? input_
-                                 : slice.buffer == Buffer::output ? output_
+  const std::byte* const begin = slice.buffer == Buffer::input    ? buffers_.input()
+                                 : slice.buffer == Buffer::output ? buffers_.output()
                                                                   : scratch_.get();
   return begin + static_cast<std::size_t>(slice.offset) * width_;
 }

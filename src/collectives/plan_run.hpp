@@ -2,6 +2,7 @@
 #include <atomic>
 
 #include "collectives/host_executor.hpp"
+#include "collectives/wire_buffers.hpp"
 
 namespace stretto {
 
@@ -34,7 +35,6 @@ class PlanRun {
     std::vector<Active> active;
   };
 
-  void widen_input();
   bool lane_finished(std::size_t lane) const;
   bool advance_lane(std::size_t lane);
   void begin_round(std::size_t lane);
@@ -49,9 +49,8 @@ class PlanRun {
   const Execution& run_;
   ReduceOp op_;  // in which two contributions combine
   std::size_t width_;
-  const std::byte* input_;
-  std::byte* output_;
-  std::shared_ptr<std::byte> own_input_, own_output_, scratch_;
+  WireBuffers buffers_;
+  std::shared_ptr<std::byte> scratch_;
   std::vector<LaneState> lanes_;
   bool finished_ = false;
 };

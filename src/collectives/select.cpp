@@ -33,14 +33,19 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
             mine.at(name).get<std::string>(), job.rank(), first.at(name).get<std::string>());
   }
   tuning_ = Tuning::from_environment(first.at("tuning"));
+  circumstances_.reads_memory = network.reads_memory();
   circumstances_.ranks_per_core = first.at("ranks_per_core");
   circumstances_.route_inside = setting("STRETTO_TRANSPORT") == "ucx" ? "ucx" : "shm";
   circumstances_.route_between = first.at("one_host") ? circumstances_.route_inside : "ucx";
 }
 
-Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes) const {
+Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes,
+                        const Links& links, bool symmetric) const {
   Circumstances circumstances = circumstances_;
   circumstances.several_nodes = *std::max_element(nodes.begin(), nodes.end()) > 0;
+  circumstances.shares_memory = links.shares_memory();
+  circumstances.reads_memory = circumstances_.reads_memory;
+  circumstances.symmetric = symmetric;
   return stretto::choose(request, dtype, op, tuning_, circumstances);
 }
 

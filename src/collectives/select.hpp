@@ -9,8 +9,9 @@ class Selector {
  public:
   // Collective. Everybody takes rank 0's tuning; settings that must be alike and are not throw.
   Selector(Job& job, const Network& network);
-  // nodes: of the group's members.
-  Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes) const;
+  // nodes: of the group's members. symmetric: all their buffers are in memory that all of them reach.
+  Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes, const Links& links,
+                bool symmetric) const;
   bool explains() const { return explains_; }  // STRETTO_EXPLAIN
 
  private:

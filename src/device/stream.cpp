@@ -12,6 +12,7 @@
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
+#include "device/ticks.hpp"
 
 namespace stretto {
 namespace {
@@ -104,7 +105,10 @@ bool Work::done() const {
 }
 
 WorkTimes Work::times() const {
-  if (!state_) return {};
+  if (!state_) {
+    const Span span = seconds_of(started_ticks_, done_ticks_);
+    return {span.begin, span.begin, span.end, span.end - span.begin};
+  }
   const std::lock_guard lock(state_->mutex);
   return state_->times;
 }
@@ -135,14 +139,12 @@ struct Tasks {
 
 class Stream::Queue {
  public:
-  Queue(std::string name, bool with_thread) : name_(std::move(name)), tasks_(std::make_shared<Tasks>()) {
-    if (!with_thread) return;
+  explicit Queue(std::string name) : name_(std::move(name)), tasks_(std::make_shared<Tasks>()) {
     thread_ = std::thread([tasks = tasks_] { tasks->work_through(); });
     pthread_setname_np(thread_.native_handle(), name_.substr(0, 15).c_str());
   }
 
   ~Queue() {
-    if (is_inline()) return;
     {
       const std::lock_guard lock(tasks_->mutex);
       tasks_->closing = true;
@@ -161,22 +163,11 @@ class Stream::Queue {
   Queue& operator=(const Queue&) = delete;
 
   void push(const std::shared_ptr<Work::State>& work) {
-    {
-      const std::lock_guard lock(work->mutex);
-      work->times.enqueued = now_seconds();
-    }
-    if (is_inline()) {
-      work->run(nullptr);
-      work->times.waited = work->times.done - work->times.started;
-      if (work->error) std::rethrow_exception(work->error);
-      return;
-    }
     const std::lock_guard lock(tasks_->mutex);
     tasks_->waiting.push_back(work);
     tasks_->changed.notify_all();
   }
 
-  bool is_inline() const { return !thread_.joinable(); }
   const std::string& name() const { return name_; }
 
  private:
@@ -195,12 +186,7 @@ class Stream::Queue {
   std::thread thread_;
 };
 
-Stream::Stream(std::string name) : queue_(std::make_shared<Queue>(std::move(name), true)) {}
-
-Stream Stream::inline_() {
-  static const Stream stream(std::make_shared<Queue>("inline", false));
-  return stream;
-}
+Stream::Stream(std::string name) : queue_(std::make_shared<Queue>(std::move(name))) {}
 
 Work Stream::enqueue(std::function<void()> task) const {
   Work work = Work::reserve();
@@ -209,8 +195,16 @@ Work Stream::enqueue(std::function<void()> task) const {
 }
 
 void Stream::enqueue(std::function<void()> task, const Work& reserved) const {
-  reserved.state()->task = std::move(task);
-  queue_->push(reserved.state());
+  const std::shared_ptr<Work::State>& work = reserved.state();
+  work->task = std::move(task);
+  {
+    const std::lock_guard lock(work->mutex);
+    work->times.enqueued = now_seconds();
+  }
+  if (queue_) return queue_->push(work);
+  work->run(nullptr);
+  work->times.waited = work->times.done - work->times.started;
+  if (work->error) std::rethrow_exception(work->error);
 }
 
 void Stream::wait(const Work& work) const {
@@ -231,8 +225,10 @@ void Stream::synchronize() const {
   enqueue([] {}).wait();
 }
 
-const std::string& Stream::name() const { return queue_->name(); }
-bool Stream::is_inline() const { return queue_->is_inline(); }
+const std::string& Stream::name() const {
+  static const auto& inline_name = *new std::string("inline");
+  return queue_ ? queue_->name() : inline_name;
+}
 
 bool Event::reached() const { return place_.done(); }
 void Event::wait() const { place_.wait(); }

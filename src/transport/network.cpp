@@ -41,13 +41,14 @@ std::uint64_t host_identity() {
 struct Card {  // what every rank tells the others
   std::uint64_t host = 0;
   SegmentAddress segment;
+  HeapAddress heap;
   std::uint64_t ring_bytes = 0;  // both ends of a ring must agree where it ends
 };
 
 }  // namespace
 
 Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), peers_(job.size()) {
-  const Card mine{host_identity(), segment_->address(), Ring::footprint()};
+  const Card mine{host_identity(), segment_->address(), Heap::mine().address(), Ring::footprint()};
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
   const std::vector<Bytes> cards = job.exchange(Bytes(bytes, bytes + sizeof mine));
   const std::string wanted = setting("STRETTO_TRANSPORT");
@@ -66,7 +67,7 @@ Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), p
            job.rank());
     }
     const std::uint64_t node = ranks_per_node > 0 ? static_cast<std::uint64_t>(rank) / ranks_per_node : card.host;
-    peers_[rank] = {card.segment, same_host && wanted != "ucx", node, nullptr};
+    peers_[rank] = {card.segment, card.heap, same_host && wanted != "ucx", node, nullptr, nullptr};
     require(!peers_[rank].shares_memory || card.ring_bytes == mine.ring_bytes,
             "STRETTO_RING_BYTES={} on rank {} differs from rank {}'s; give all ranks of a host the same.",
             setting("STRETTO_RING_BYTES"), job.rank(), rank);
@@ -76,10 +77,17 @@ Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), p
   one_host_ = local_ranks == job.size();
   ranks_per_core_ = static_cast<double>(local_ranks) / usable_cores();
 
-  // Everybody or nobody takes part in the second exchange, also those whose peers are all local.
-  const std::byte flag{needs_ucx};
-  const std::vector<Bytes> flags = job.exchange({flag});
-  if (std::none_of(flags.begin(), flags.end(), [](const Bytes& part) { return part.at(0) != std::byte{0}; })) return;
+  // Everybody or nobody takes part in what follows, also those whose peers are all local. One look at a neighbour's memory
+  // tells for all: the ranks of a host have one user and one kernel.
+  constexpr std::byte asks_for_ucx{1};
+  constexpr std::byte cannot_read{2};
+  const int neighbour = (job.rank() + 1) % job.size();
+  const bool blind = over_shared_memory(neighbour) && !open_memory(neighbour).readable();
+  const std::byte flag = (needs_ucx ? asks_for_ucx : std::byte{0}) | (blind ? cannot_read : std::byte{0});
+  std::byte flags{0};
+  for (const Bytes& part : job.exchange({flag})) flags |= part.at(0);
+  reads_memory_ = (flags & cannot_read) == std::byte{0};
+  if ((flags & asks_for_ucx) == std::byte{0}) return;
 #ifdef STRETTO_HAVE_UCX
   if (needs_ucx) ucx_ = std::make_unique<UcxWorker>(job.rank(), job.size(), segment_->bell());
   std::vector<Bytes> addresses = job.exchange(ucx_ ? ucx_->address() : Bytes());
@@ -101,16 +109,32 @@ std::shared_ptr<PeerSegment> Network::open_segment(int peer) {
   return open;
 }
 
-std::size_t Links::area_bytes(int members) { return Ring::footprint() * static_cast<std::size_t>(members) * most_lanes; }
+PeerMemory& Network::open_memory(int peer) {
+  const std::lock_guard lock(mutex_);
+  auto& memory = peers_[peer].memory;
+  if (!memory) memory = std::make_unique<PeerMemory>(peers_[peer].heap, peer);
+  return *memory;
+}
+
+std::size_t Links::area_bytes(int members) {
+  return Board::footprint() + Ring::footprint() * static_cast<std::size_t>(members) * most_lanes;
+}
 
 Links::Links(Network& network, Membership membership, int area_members)
     : network_(network),
       membership_(std::move(membership)),
       area_members_(area_members),
-      links_(membership_.job_ranks.size() * most_lanes) {}
+      links_(membership_.job_ranks.size() * most_lanes),
+      shares_memory_(std::all_of(membership_.job_ranks.begin(), membership_.job_ranks.end(),
+                                 [&](int peer) { return network.over_shared_memory(peer); })),
+      one_process_(shares_memory_ && std::all_of(membership_.job_ranks.begin(), membership_.job_ranks.end(), [&](int peer) {
+                     return network.peers_[peer].heap.pid == Heap::mine().address().pid;
+                   })),
+      memories_(membership_.job_ranks.size()) {}
 
 Links::~Links() {
   links_.clear();
+  board_.reset();
   network_.segment().release(membership_.areas[membership_.rank], area_bytes(area_members_));
 }
 
@@ -119,9 +143,9 @@ Link& Links::to(int member, int lane) {
   if (link) return *link;
   const int peer = membership_.job_ranks[member];
   if (network_.over_shared_memory(peer)) {
-    // Each area holds one ring for every member that sends there, and lane.
+    // Behind the board, each area holds one ring for every member that sends there, and lane.
     const auto ring = [&](int owner, int sender) {
-      return membership_.areas[owner] + Ring::footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);
+      return membership_.areas[owner] + Board::footprint() + Ring::footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);
     };
     link = std::make_unique<ShmLink>(network_.segment(), ring(membership_.rank, member), network_.open_segment(peer),
                                      ring(member, membership_.rank));
@@ -135,6 +159,21 @@ Link& Links::to(int member, int lane) {
 #endif
   }
   return *link;
+}
+
+Board& Links::open_board() {
+  std::vector<Board::Member> members;
+  for (std::size_t member = 0; member < membership_.job_ranks.size(); ++member) {
+    const bool own = static_cast<int>(member) == membership_.rank;
+    members.push_back({&network_.segment(), own ? nullptr : network_.open_segment(membership_.job_ranks[member]),
+                       membership_.areas[member]});
+  }
+  board_ = std::make_unique<Board>(members, membership_.rank);
+  return *board_;
+}
+
+PeerMemory& Links::open_memory(int member) {
+  return *(memories_[member] = &network_.open_memory(membership_.job_ranks[member]));
 }
 
 }  // namespace stretto

@@ -6,6 +6,8 @@
 
 #include "transport/job.hpp"
 #include "transport/link.hpp"
+#include "transport/shm/board.hpp"
+#include "transport/shm/peer_memory.hpp"
 #include "transport/shm/segment.hpp"
 #include "transport/wait.hpp"
 
@@ -28,17 +30,22 @@ class Network {
   std::uint64_t node_of(int rank) const { return peers_[rank].node; }
   bool one_host() const { return one_host_; }                // all ranks of the job are on this host
   double ranks_per_core() const { return ranks_per_core_; }  // of this host
+  // Whether ranks of a host may read each other's memory through the kernel: all of them or none.
+  bool reads_memory() const { return reads_memory_; }
   std::string route_name(int peer) const { return over_shared_memory(peer) ? "shm" : "ucx"; }
 
  private:
   friend class Links;
   std::shared_ptr<PeerSegment> open_segment(int peer);
+  PeerMemory& open_memory(int peer);
 
   struct Peer {
     SegmentAddress segment;
+    HeapAddress heap;
     bool shares_memory = false;
     std::uint64_t node = 0;
     std::shared_ptr<PeerSegment> open;
+    std::unique_ptr<PeerMemory> memory;
   };
 
   Job& job_;
@@ -47,6 +54,7 @@ class Network {
   std::vector<Peer> peers_;
   WaitPolicy wait_policy_;
   bool one_host_ = true;
+  bool reads_memory_ = true;
   double ranks_per_core_ = 1;
   std::mutex mutex_;
 };
@@ -56,7 +64,7 @@ struct Membership {
   std::uint32_t id = 0;  // the same on all members, different from every other communicator that shares two ranks with it
   int rank = 0;          // our place among the members
   std::vector<int> job_ranks;      // of the members
-  std::vector<std::size_t> areas;  // of each member: where the rings of this communicator begin in its segment
+  std::vector<std::size_t> areas;  // of each member: where this communicator's part of its segment begins
 };
 
 // The links of one communicator, made when first used.
@@ -77,13 +85,26 @@ class Links {
   Links& operator=(const Links&) = delete;
 
   Link& to(int member, int lane);
+  // Where all members are on one host and reach each other through shared memory: what they tell each other at once, and the
+  // memory of each of them (of this rank, too).
+  bool shares_memory() const { return shares_memory_; }
+  bool one_process() const { return one_process_; }  // then any memory is reached
+  Board& board() { return board_ ? *board_ : open_board(); }
+  PeerMemory& memory(int member) { return memories_[member] ? *memories_[member] : open_memory(member); }
   const Membership& membership() const { return membership_; }
 
  private:
+  Board& open_board();
+  PeerMemory& open_memory(int member);
+
   Network& network_;
   Membership membership_;
   int area_members_;
   std::vector<std::unique_ptr<Link>> links_;
+  bool shares_memory_;
+  bool one_process_;
+  std::unique_ptr<Board> board_;
+  std::vector<PeerMemory*> memories_;
 };
 
 }  // namespace stretto

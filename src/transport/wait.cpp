@@ -1,6 +1,7 @@
 #include "transport/wait.hpp"
 
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@ namespace stretto {
 namespace {
 
 constexpr int longest_sleep_ms = 50;
+constexpr int looks_first = 1000;
 
 // Not the private form: the sleepers and the ringer may be different processes.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, int milliseconds) {
@@ -29,12 +31,22 @@ void relax() {
 #endif
 }
 
+// This process lets others' barriers reach it, and so need not fence its own rings.
+bool takes_part_in_barriers() { return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0; }
+
+// Every store that any thread of the ranks has done before is visible afterwards.
+bool order_stores_of_all() { return syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0; }
+
 }  // namespace
 
-void Bell::ring() {
-  // Orders the caller's publication before the look for sleepers; pairs with the read-modify-write of arming.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (sleepers.load(std::memory_order_relaxed) == 0) return;
+const bool Bell::fences_rings = !takes_part_in_barriers();
+
+void Bell::prepare() {
+  const bool barriers = takes_part_in_barriers() && order_stores_of_all();  // once more: this may be a fork()ed child
+  needs_fence.store(barriers ? 0 : 1, std::memory_order_relaxed);
+}
+
+void Bell::wake() {
   rings.fetch_add(1, std::memory_order_seq_cst);
   syscall(SYS_futex, &rings, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
@@ -47,27 +59,28 @@ int usable_cores() {
 
 WaitPolicy WaitPolicy::chosen(int local_ranks) {
   const std::string mode = setting("STRETTO_WAIT");
-  if (mode == "spin") return {INT_MAX, 0, false};
-  if (mode == "yield") return {0, INT_MAX, false};
-  if (mode == "sleep") return {0, 0, true};
-  return {local_ranks <= usable_cores() ? 2000 : 0, 500, true};
+  if (mode == "spin") return {looks_first, INT_MAX, 0, false};
+  if (mode == "yield") return {1, 0, INT_MAX, false};
+  if (mode == "sleep") return {1, 0, 0, true};
+  return local_ranks <= usable_cores() ? WaitPolicy{looks_first, 1000, 500, true} : WaitPolicy{1, 0, 500, true};
 }
 
 WaitPolicy WaitPolicy::in_background() const {
   if (!may_sleep) return *this;  // the user has asked for spin or yield
-  return {0, 4, true};
+  return {1, 0, 4, true};
 }
 
 void Waiter::pause() {
-  if (looks_ == 0) idle_since_ = now_seconds();
   if (looks_ < INT_MAX) ++looks_;
-  if (looks_ <= policy_.spins) return relax();
-  if (looks_ - policy_.spins <= policy_.yields || !policy_.may_sleep) {
+  const int paused = looks_ - policy_.looks;
+  if (paused <= policy_.spins) return relax();
+  if (paused - policy_.spins <= policy_.yields || !policy_.may_sleep) {
     sched_yield();
     return;
   }
   if (!armed_) {
     bell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    order_stores_of_all();
     heard_ = bell_.rings.load(std::memory_order_seq_cst);
     armed_ = true;
     return;
@@ -76,15 +89,17 @@ void Waiter::pause() {
   heard_ = bell_.rings.load(std::memory_order_seq_cst);
 }
 
-void Waiter::moved() {
-  looks_ = 0;
-  disarm();
+// The clock is looked at from the second time on that somebody asks: a short wait asks once at most.
+double Waiter::idle_seconds() {
+  const int asked_from = policy_.looks + 16;
+  if (looks_ < asked_from) return 0;
+  const double now = now_seconds();
+  if (looks_ == asked_from || idle_since_ == 0) idle_since_ = now;
+  return now - idle_since_;
 }
 
-double Waiter::idle_seconds() const { return looks_ == 0 ? 0 : now_seconds() - idle_since_; }
-
 void Waiter::disarm() {
-  if (armed_) bell_.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  bell_.sleepers.fetch_sub(1, std::memory_order_seq_cst);
   armed_ = false;
 }
 

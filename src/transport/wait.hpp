@@ -11,14 +11,32 @@ namespace stretto {
 struct Bell {
   std::atomic<std::uint32_t> rings;
   std::atomic<std::uint32_t> sleepers;
+  // The owner's threads cannot make the ringers' stores visible before they sleep; then each ring() has to.
+  std::atomic<std::uint32_t> needs_fence;
 
-  void ring();  // a fence and one load when nobody sleeps
+  void prepare();  // by the owner, before anybody rings
+  // A load when nobody sleeps. The caller has published before what the sleepers look at.
+  void ring() {
+    if (fences_rings || needs_fence.load(std::memory_order_relaxed) != 0) {
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+    } else {
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    }
+    if (sleepers.load(std::memory_order_relaxed) != 0) wake();
+  }
+
+ private:
+  void wake();
+  // Whether this process has to order its stores before its look for sleepers by itself. Where the kernel has
+  // membarrier(GLOBAL_EXPEDITED), whoever goes to sleep does that for everybody, and a ring costs no fence.
+  static const bool fences_rings;
 };
 
 // Cores on which this process may run.
 int usable_cores();
 
 struct WaitPolicy {
+  int looks = 0;   // without a pause between them: a few hundred nanoseconds in which the answer most often comes
   int spins = 0;   // looks without leaving the core
   int yields = 0;  // looks with sched_yield between
   bool may_sleep = true;
@@ -31,24 +49,36 @@ struct WaitPolicy {
 class Waiter {
  public:
   Waiter(const WaitPolicy& policy, Bell& bell) : policy_(policy), bell_(bell) {}
-  ~Waiter() { disarm(); }
+  ~Waiter() {
+    if (armed_) disarm();
+  }
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
 
+  // True while the wait is so short that the caller need not look for a lost peer or a timeout.
+  bool pause_briefly() {
+    if (looks_ >= policy_.looks) return false;
+    ++looks_;
+    return true;
+  }
   // Sleeps are bounded, so that the caller's loop sees a lost peer or a timeout.
   void pause();
-  void moved();
-  double idle_seconds() const;  // since the last moved()
+  void moved() {
+    looks_ = 0;
+    idle_since_ = 0;
+    if (armed_) disarm();
+  }
+  double idle_seconds();  // since about the last moved(); for timeouts
 
  private:
   void disarm();
 
-  WaitPolicy policy_;
+  const WaitPolicy& policy_;
   Bell& bell_;
   int looks_ = 0;
   bool armed_ = false;  // counted among the sleepers: one more look, then sleep
   std::uint32_t heard_ = 0;
-  double idle_since_ = 0;
+  double idle_since_ = 0;  // 0: nobody has asked
 };
 
 }  // namespace stretto

@@ -13,7 +13,7 @@
 namespace stretto {
 namespace {
 
-constexpr WaitPolicy sleep_at_once{0, 0, true};
+constexpr WaitPolicy sleep_at_once{0, 0, 0, true};
 
 void wait_for(const std::atomic<int>& value, int wanted, Bell& bell) {
   Waiter waiter(sleep_at_once, bell);

@@ -67,6 +67,7 @@ Segment::Segment() : file_(open_nameless_file()), end_(whole_pages(sizeof(Segmen
     close(file_);
     throw;
   }
+  bell().prepare();
   reinterpret_cast<SegmentHeader*>(header_->data())->check = check_;
 }
 

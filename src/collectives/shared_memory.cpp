@@ -1,0 +1,273 @@
+#include "collectives/shared_memory.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "collectives/plan_builder.hpp"
+#include "collectives/plan_run.hpp"
+#include "core/fail.hpp"
+#include "device/memory.hpp"
+#include "stretto/kernels.hpp"
+#include "stretto/memory.hpp"
+
+namespace stretto {
+namespace {
+
+// What all ranks write together fits no cache from here on: then results go past the caches, for nobody reads them soon.
+constexpr std::int64_t streams_from = std::int64_t{16} << 20;
+// Other processes' ordinary memory is fetched in pieces that stay in the cache until they are reduced.
+constexpr std::size_t fetched_piece = std::size_t{128} << 10;
+
+// The bytes that a rank puts into a packet at most: all know of each packet how large it is.
+std::size_t packet_bytes_of(const PlanRequest& request, std::size_t width) {
+  const Shares shares = Shares::of(request);
+  const bool one_share = request.collective == Collective::all_gather || request.collective == Collective::gather;
+  return static_cast<std::size_t>(one_share ? shares.longest() : shares.total()) * width;
+}
+
+// Whether its first signal tells no more than where input and output are.
+bool needs_no_scratch(const PlanRequest& request) {
+  const Algorithm algorithm = request.method.algorithm;
+  return touches_buffers(algorithm) && !(algorithm == Algorithm::pull && request.collective == Collective::reduce);
+}
+
+bool has_own_buffers(const WireBuffers::Caller& caller) {
+  return caller.wire != caller.dtype || caller.op == ReduceOp::premul_sum;
+}
+
+Announcement announcement_of(const std::byte* input, const std::byte* output, const std::byte* scratch,
+                             const PlanRequest& request) {
+  Announcement mine{place_of(input), place_of(output), place_of(scratch), 1};
+  if (input_count(request) > 0 && mine.input.in_heap == Place::no_heap) mine.symmetric = 0;
+  if (output_count(request) > 0 && mine.output.in_heap == Place::no_heap) mine.symmetric = 0;
+  return mine;
+}
+
+void post(Board& board, const Announcement& mine) {
+  std::memcpy(board.draft(sizeof mine), &mine, sizeof mine);
+  board.post();
+}
+
+}  // namespace
+
+std::byte* SharedMemory::scratch(std::size_t bytes) {
+  if (bytes > scratch_bytes_) {
+    scratch_ = nullptr;
+    scratch_ = allocate(bytes);
+    scratch_bytes_ = bytes;
+  }
+  return scratch_.get();
+}
+
+MemoryTalk::MemoryTalk(const Execution& execution)
+    : shared_(*execution.shared),
+      mine_(announcement_of(execution.caller.input, execution.caller.output, nullptr,
+                            execution.choices->ordinary.plan->request)) {}
+
+bool MemoryTalk::advance() {
+  Board& board = shared_.board();
+  if (!posted_) {
+    if (!board.may_post()) return false;
+    post(board, mine_);
+    posted_ = true;
+  }
+  bool moved = false;
+  for (; member_ < shared_.size(); ++member_) {
+    const std::byte* const word = board.seen(member_, sizeof(Announcement));
+    if (word == nullptr) return moved;
+    std::memcpy(&shared_.told[member_], word, sizeof(Announcement));
+    symmetric_ &= shared_.told[member_].symmetric != 0;
+    moved = true;
+  }
+  board.saw_all();
+  return true;
+}
+
+SharedMemoryRun::SharedMemoryRun(const Execution& execution, bool announced)
+    : run_(execution),
+      shared_(*run_.shared),
+      board_(shared_.board()),
+      buffers_(run_.caller, run_.plan->request, allocate),
+      width_(size_of(run_.caller.wire)),
+      post_bytes_(sizeof(Announcement)),
+      announced_(announced && needs_no_scratch(run_.plan->request) && !has_own_buffers(run_.caller)) {
+  const Plan& plan = *run_.plan;
+  ensure(plan.lanes.size() <= 1, "A plan over shared memory has {} lanes.", plan.lanes.size());
+  if (!plan.lanes.empty()) {
+    step_ = plan.lanes.front().steps.data();
+    end_ = step_ + plan.lanes.front().steps.size();
+  }
+  if (plan.request.method.algorithm == Algorithm::packet && plan.request.size > 1) {
+    post_bytes_ = packet_bytes_ = std::max<std::size_t>(1, packet_bytes_of(plan.request, width_));
+  } else if (plan.scratch_count > 0) {
+    scratch_ = shared_.scratch(static_cast<std::size_t>(plan.scratch_count) * width_);
+  }
+}
+
+bool SharedMemoryRun::advance() {
+  if (!begun_) {
+    if (packet_bytes_ > 0) {  // its scratch is the slot of the next post
+      if (!board_.may_post()) return false;
+      scratch_ = board_.draft(packet_bytes_);
+    }
+    begun_ = true;
+  }
+  bool moved = false;
+  for (; step_ != end_; ++step_) {
+    if (!perform(*step_)) return moved;
+    moved = true;
+  }
+  if (finished_) return false;
+  buffers_.finish(run_.caller, run_.plan->request);
+  return finished_ = true;
+}
+
+std::vector<int> SharedMemoryRun::awaited() const {
+  if (begun_ && step_ != end_ && step_->kind == StepKind::wait) return {step_->peer};
+  std::vector<int> others;  // whoever has not read our earlier posts
+  for (int member = 0; member < shared_.size(); ++member) {
+    if (member != shared_.rank()) others.push_back(member);
+  }
+  return others;
+}
+
+// False where it has to wait.
+bool SharedMemoryRun::perform(const Step& step) {
+  switch (step.kind) {
+    case StepKind::signal: return signal();
+    case StepKind::wait: return wait(step.peer);
+    case StepKind::read: read(step); return true;
+    case StepKind::read_reduce: read_reduce(step); return true;
+    case StepKind::copy: {
+      const std::byte* const from = own(step.source);
+      std::byte* const to = own(step.destination);
+      if (from != to) kernels::copy(from, to, bytes(step.source), streams(step));  // equal in place
+      return true;
+    }
+    default: fail(ErrorCode::internal, "A plan over shared memory has a step of kind {}.", static_cast<int>(step.kind));
+  }
+}
+
+bool SharedMemoryRun::signal() {
+  if (auto* const hold_up = before_each_round.load(std::memory_order_relaxed)) hold_up();
+  if (announced_) {
+    announced_ = false;
+    return true;
+  }
+  if (packet_bytes_ > 0) {
+    board_.post();
+  } else {
+    if (!board_.may_post()) return false;
+    Announcement& mine = shared_.told[shared_.rank()];
+    mine = announcement_of(buffers_.input(), buffers_.output(), scratch_, run_.plan->request);
+    post(board_, mine);
+  }
+  heard_ = 0;
+  return true;
+}
+
+bool SharedMemoryRun::wait(int peer) {
+  const std::byte* const word = board_.seen(peer, post_bytes_);
+  if (word == nullptr) return false;
+  if (packet_bytes_ == 0) std::memcpy(&shared_.told[peer], word, sizeof(Announcement));
+  if (++heard_ == shared_.size() - 1) board_.saw_all();
+  return true;
+}
+
+void SharedMemoryRun::read(const Step& step) {
+  const std::size_t length = bytes(step.source);
+  std::byte* const to = own(step.destination);
+  if (packet_bytes_ > 0 || shared_.memory(step.peer).maps(place_of_buffer(step.peer, step.source.buffer))) {
+    kernels::copy(reach(step.peer, step.source), to, length, streams(step));
+  } else {
+    shared_.memory(step.peer)
+        .read(place_of_buffer(step.peer, step.source.buffer), static_cast<std::size_t>(step.source.offset) * width_, to, length);
+  }
+}
+
+void SharedMemoryRun::read_reduce(const Step& step) {
+  const int size = shared_.size();
+  const bool to_all = step.peer == everybody;
+  if (run_.plan->request.method.algorithm == Algorithm::push) check_symmetric();
+  for (int member = 0; member < size; ++member) {
+    const bool mapped = member == shared_.rank() || packet_bytes_ > 0 ||
+                        shared_.memory(member).maps(place_of_buffer(member, step.source.buffer));
+    if (!mapped) return reduce_in_pieces(step);
+    shared_.sources[member] = reach(member, step.source);
+    if (to_all) shared_.targets[member] = const_cast<std::byte*>(reach(member, step.destination));
+  }
+  if (!to_all) shared_.targets[0] = const_cast<std::byte*>(reach(step.peer, step.destination));
+  const std::int64_t divisor = step.finishes && run_.caller.op == ReduceOp::avg ? size : 1;
+  kernels::reduce_all(combining(run_.caller.op), run_.caller.wire, shared_.sources.data(), size, shared_.targets.data(),
+                      to_all ? size : 1, step.destination.count, divisor, streams(step));
+}
+
+// All ranks find the same.
+void SharedMemoryRun::check_symmetric() const {
+  for (int member = 0; member < shared_.size() && !run_.links->one_process(); ++member) {
+    require(shared_.told[member].symmetric != 0,
+            "{} by push needs all ranks' buffers in symmetric memory, and rank {}'s are not; take them from stretto::allocate, "
+            "or choose pull or staged.",
+            name(run_.plan->request.collective), member);
+  }
+}
+
+// Some source is the ordinary memory of another process: it comes here first.
+void SharedMemoryRun::reduce_in_pieces(const Step& step) {
+  const int size = shared_.size();
+  const std::int64_t piece = static_cast<std::int64_t>(fetched_piece / width_);
+  const std::shared_ptr<std::byte> fetched = pool_allocate(fetched_piece * static_cast<std::size_t>(size));
+  const std::int64_t divisor = step.finishes && run_.caller.op == ReduceOp::avg ? size : 1;
+  for (std::int64_t done = 0; done < step.destination.count; done += piece) {
+    const std::int64_t count = std::min(piece, step.destination.count - done);
+    const Slice source{step.source.buffer, step.source.offset + done, count};
+    const Slice destination{step.destination.buffer, step.destination.offset + done, count};
+    for (int member = 0; member < size; ++member) {
+      const Place place = place_of_buffer(member, source.buffer);
+      if (member == shared_.rank() || shared_.memory(member).maps(place)) {
+        shared_.sources[member] = reach(member, source);
+        continue;
+      }
+      std::byte* const to = fetched.get() + fetched_piece * static_cast<std::size_t>(member);
+      shared_.memory(member).read(place, static_cast<std::size_t>(source.offset) * width_, to, bytes(source));
+      shared_.sources[member] = to;
+    }
+    kernels::reduce_all(combining(run_.caller.op), run_.caller.wire, shared_.sources.data(), size, own(destination), count,
+                        divisor);
+  }
+}
+
+// Results of large collectives, unless the other ranks are going to read them here.
+bool SharedMemoryRun::streams(const Step& step) const {
+  const PlanRequest& request = run_.plan->request;
+  if (packet_bytes_ > 0 || step.destination.buffer != Buffer::output) return false;
+  if (request.method.algorithm == Algorithm::pull && request.collective == Collective::all_reduce &&
+      step.kind == StepKind::read_reduce) {
+    return false;
+  }
+  return static_cast<std::int64_t>(width_) * output_count(request) * request.size >= streams_from;
+}
+
+const std::byte* SharedMemoryRun::reach(int member, const Slice& slice) const {
+  if (member == shared_.rank()) return own(slice);
+  const std::size_t offset = static_cast<std::size_t>(slice.offset) * width_;
+  if (packet_bytes_ > 0) return board_.seen(member, packet_bytes_) + offset;
+  Place place = place_of_buffer(member, slice.buffer);
+  place.address += offset;
+  if (place.in_heap != Place::no_heap) place.in_heap += offset;
+  return shared_.memory(member).at(place, bytes(slice));
+}
+
+Place SharedMemoryRun::place_of_buffer(int member, Buffer buffer) const {
+  const Announcement& told = shared_.told[member];
+  return buffer == Buffer::input ? told.input : buffer == Buffer::output ? told.output : told.scratch;
+}
+
+std::byte* SharedMemoryRun::own(const Slice& slice) const {
+  std::byte* const begin = slice.buffer == Buffer::input    ? const_cast<std::byte*>(buffers_.input())
+                           : slice.buffer == Buffer::output ? buffers_.output()
+                                                            : scratch_;
+  return begin + static_cast<std::size_t>(slice.offset) * width_;
+}
+
+}  // namespace stretto

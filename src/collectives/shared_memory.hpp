@@ -1,0 +1,98 @@
+#pragma once
+#include <vector>
+
+#include "collectives/host_executor.hpp"
+
+// Plans whose ranks reach each other's memory: they signal, wait, and read and write where the others' buffers lie.
+namespace stretto {
+
+// What a rank tells the others with a signal: where its buffers are.
+struct Announcement {
+  Place input, output, scratch;
+  std::uint64_t symmetric = 0;  // whether input and output are in memory that others can map
+};
+
+// What a communicator keeps for it between operations, so that these allocate nothing. One operation at a time.
+class SharedMemory {
+ public:
+  explicit SharedMemory(Links& links)
+      : links_(links), told(links.membership().job_ranks.size()), sources(told.size()), targets(told.size()) {}
+
+  Board& board() { return links_.board(); }
+  PeerMemory& memory(int member) { return links_.memory(member); }
+  int rank() const { return links_.membership().rank; }
+  int size() const { return static_cast<int>(told.size()); }
+  std::byte* scratch(std::size_t bytes);  // in the symmetric heap; the same as last time where that was large enough
+
+ private:
+  Links& links_;
+  std::shared_ptr<std::byte> scratch_;
+  std::size_t scratch_bytes_ = 0;
+
+ public:
+  std::vector<Announcement> told;  // by member
+  std::vector<const void*> sources;
+  std::vector<void*> targets;
+};
+
+// Whether every member's buffers of a call lie where all others can map them: the members tell each other.
+class MemoryTalk {
+ public:
+  explicit MemoryTalk(const Execution& execution);
+  bool advance();  // without waiting; true if anything moved
+  bool finished() const { return member_ == shared_.size(); }
+  bool symmetric() const { return symmetric_; }  // of all members, once finished
+  std::vector<int> awaited() const { return {member_}; }
+
+ private:
+  SharedMemory& shared_;
+  Announcement mine_;
+  bool posted_ = false;
+  int member_ = 0;  // whose word is awaited
+  bool symmetric_ = true;
+};
+
+// One such plan under way.
+class SharedMemoryRun {
+ public:
+  // announced: a MemoryTalk about the same call has just finished, which stands for the plan's first signal if it tells no
+  // more than that. The execution must outlive it.
+  SharedMemoryRun(const Execution& execution, bool announced);
+  SharedMemoryRun(const SharedMemoryRun&) = delete;
+  SharedMemoryRun& operator=(const SharedMemoryRun&) = delete;
+
+  bool advance();  // as above
+  bool finished() const { return finished_; }
+  std::vector<int> awaited() const;
+
+ private:
+  bool perform(const Step& step);
+  bool signal();
+  bool wait(int peer);
+  void read(const Step& step);
+  void read_reduce(const Step& step);
+  void reduce_in_pieces(const Step& step);
+  void check_symmetric() const;
+  bool streams(const Step& step) const;
+  const std::byte* reach(int member, const Slice& slice) const;
+  Place place_of_buffer(int member, Buffer buffer) const;
+  std::byte* own(const Slice& slice) const;
+  std::size_t bytes(const Slice& slice) const { return static_cast<std::size_t>(slice.count) * width_; }
+
+  const Execution& run_;
+  SharedMemory& shared_;
+  Board& board_;
+  WireBuffers buffers_;
+  std::size_t width_;
+  const Step* step_ = nullptr;
+  const Step* end_ = nullptr;
+  std::byte* scratch_ = nullptr;
+  std::size_t packet_bytes_ = 0;  // 0: no packet
+  std::size_t post_bytes_;
+  int heard_ = 0;  // members since the last signal
+  bool begun_ = false;
+  bool announced_;
+  bool finished_ = false;
+};
+
+}  // namespace stretto

@@ -1,0 +1,44 @@
+#include "transport/shm/board.hpp"
+
+#include "stretto/plan.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::size_t page = 4096;
+
+}  // namespace
+
+std::size_t Board::footprint() { return page + slots * most_packet_bytes; }
+
+Board::Board(const std::vector<Member>& members, int rank) : rank_(rank) {
+  static_assert(sizeof(Slots) <= page);
+  for (const Member& member : members) {
+    const int file = member.peer ? member.peer->file() : member.own->file();
+    memory_.push_back(std::make_unique<Mapping>(file, member.offset, footprint()));
+    members_.push_back(reinterpret_cast<Slots*>(memory_.back()->data()));
+    if (!member.peer) continue;
+    bells_.push_back(&member.peer->bell());
+    peers_.push_back(member.peer);
+  }
+}
+
+bool Board::may_post() {
+  const std::uint64_t next = posted_ + 1;
+  // The slot holds our post of this number less slots; who has posted after that has read it.
+  const std::uint64_t needed = next > slots ? next - slots + 1 : 0;
+  if (needed <= all_reached_) return true;
+  for (std::size_t member = 0; member < members_.size(); ++member) {
+    if (line(static_cast<int>(member), needed).number.load(std::memory_order_acquire) < needed) return false;
+  }
+  all_reached_ = needed;
+  return true;
+}
+
+std::byte* Board::room(int member, std::uint64_t number, std::size_t bytes) {
+  Line& head = line(member, number);
+  if (bytes <= line_room) return head.inside;
+  return reinterpret_cast<std::byte*>(members_[member]) + page + number % slots * most_packet_bytes;
+}
+
+}  // namespace stretto

@@ -1,0 +1,69 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "transport/shm/segment.hpp"
+
+namespace stretto {
+
+// What the members of a communicator on one host tell each other. Each member posts, over and over, into a few slots that
+// only it writes and all others read: a number and what comes with it, in one cache line where that fits. All members post
+// equally often, and read each other's k-th posts after their own k-th and before the next: so a slot is free again when
+// everybody has posted once more. No read-modify-write, no lock; a post costs the cache lines that change cores.
+class Board {
+ public:
+  static constexpr std::uint64_t slots = 4;
+  static constexpr std::size_t line_room = 56;  // bytes that travel in the line of the number
+  static std::size_t footprint();               // of one member
+
+  struct Member {
+    const Segment* own = nullptr;  // of this rank ...
+    std::shared_ptr<PeerSegment> peer;
+    std::size_t offset = 0;  // in the segment
+  };
+  Board(const std::vector<Member>& members, int rank);
+
+  // Whether everybody has read what lies in the slot of the next post. Only who did not read the others' last posts has to
+  // wait for that.
+  bool may_post();
+  // Where the bytes of the next post go: up to most_packet_bytes.
+  std::byte* draft(std::size_t bytes) { return room(rank_, posted_ + 1, bytes); }
+  void post() {
+    const std::uint64_t number = ++posted_;
+    line(rank_, number).number.store(number, std::memory_order_release);
+    for (Bell* bell : bells_) bell->ring();
+  }
+  // What came with a member's post of the same number as our last one; null while that is not there.
+  const std::byte* seen(int member, std::size_t bytes) {
+    const std::uint64_t number = posted_;
+    if (line(member, number).number.load(std::memory_order_acquire) < number) return nullptr;
+    return room(member, number, bytes);
+  }
+  // Says that seen() has found all members' posts, which spares may_post() its looks.
+  void saw_all() { all_reached_ = posted_; }
+
+ private:
+  struct Line {
+    alignas(128) std::atomic<std::uint64_t> number;  // a pair of cache lines: they are fetched together
+    std::byte inside[line_room];
+  };
+  struct Slots {  // one member's
+    std::array<Line, slots> lines;
+  };
+  Line& line(int member, std::uint64_t number) { return members_[member]->lines[number % slots]; }
+  std::byte* room(int member, std::uint64_t number, std::size_t bytes);
+
+  int rank_;
+  std::uint64_t posted_ = 0;
+  std::uint64_t all_reached_ = 0;  // everybody has posted as often, for all that we know
+  std::vector<Slots*> members_;
+  std::vector<Bell*> bells_;  // of the others
+  std::vector<std::shared_ptr<PeerSegment>> peers_;
+  std::vector<std::unique_ptr<Mapping>> memory_;
+};
+
+}  // namespace stretto
