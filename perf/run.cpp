@@ -95,6 +95,7 @@ class TestRun {
     for (const Algorithm algorithm : algorithms_for(test.collective)) {
       if (algorithm == Algorithm::two_level) continue;
       methods.emplace_back(algorithm);
+      if (shares_memory(algorithm)) continue;  // no part of two levels
       by_level.emplace_back(Algorithm::two_level);
       by_level.back().inside = by_level.back().between = algorithm;
     }

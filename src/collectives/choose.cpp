@@ -73,6 +73,10 @@ std::vector<Method> methods_for(const PlanRequest& request, bool several_nodes) 
         if (request.collective != Collective::all_to_all || request.counts.empty()) with(algorithm, 1, 1);
         break;
       case Algorithm::two_level: break;  // below
+      case Algorithm::packet:
+      case Algorithm::staged:
+      case Algorithm::pull:
+      case Algorithm::push: break;  // on request only
       default: with(algorithm, 1, 1);
     }
   }
@@ -82,7 +86,7 @@ std::vector<Method> methods_for(const PlanRequest& request, bool several_nodes) 
   Method method(Algorithm::two_level);
   for (const Algorithm inside : known) {
     for (const Algorithm between : known) {
-      if (inside == Algorithm::two_level || between == Algorithm::two_level) continue;
+      if (inside >= Algorithm::two_level || between >= Algorithm::two_level) continue;  // nor can what shares memory
       method.inside = inside;
       method.between = between;
       methods.push_back(method);
@@ -109,7 +113,7 @@ Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool determ
   require(obstacle.empty(), "{} was asked for by {}, but {}.", to_string(request.method), by, obstacle);
   require(!deterministic || sums_in_order(request, dtype, op),
           "{} was asked for by {}, but its order of summation depends on the size; with STRETTO_DETERMINISTIC=1 choose "
-          "one_shot, two_shot or direct.",
+          "one_shot, two_shot, direct, packet, staged, pull or push.",
           to_string(request.method), by);
   return {request.method,
           wire_of(request.collective, algorithm, dtype, op),

@@ -29,22 +29,35 @@ constexpr Entry repertoire[] = {
     STRETTO_ENTRY(all_reduce, one_shot, one_shot_all_reduce),
     STRETTO_ENTRY(all_reduce, two_shot, two_shot_all_reduce),
     STRETTO_ENTRY(all_reduce, two_level, two_level),
+    STRETTO_ENTRY(all_reduce, packet, packet_all_reduce),
+    STRETTO_ENTRY(all_reduce, staged, shared_all_reduce),
+    STRETTO_ENTRY(all_reduce, pull, shared_all_reduce),
+    STRETTO_ENTRY(all_reduce, push, push_all_reduce),
     STRETTO_ENTRY(reduce_scatter, ring, ring_reduce_scatter),
     STRETTO_ENTRY(reduce_scatter, bidirectional_ring, ring_reduce_scatter),
     STRETTO_ENTRY(reduce_scatter, recursive_halving_doubling, halving_reduce_scatter),
     STRETTO_ENTRY(reduce_scatter, pairwise, pairwise_reduce_scatter),
     STRETTO_ENTRY(reduce_scatter, direct, direct_reduce_scatter),
     STRETTO_ENTRY(reduce_scatter, two_level, two_level),
+    STRETTO_ENTRY(reduce_scatter, packet, shared_reduce_scatter),
+    STRETTO_ENTRY(reduce_scatter, staged, shared_reduce_scatter),
+    STRETTO_ENTRY(reduce_scatter, pull, shared_reduce_scatter),
     STRETTO_ENTRY(all_gather, ring, ring_all_gather),
     STRETTO_ENTRY(all_gather, bidirectional_ring, ring_all_gather),
     STRETTO_ENTRY(all_gather, recursive_halving_doubling, doubling_all_gather),
     STRETTO_ENTRY(all_gather, bruck, bruck_all_gather),
     STRETTO_ENTRY(all_gather, direct, direct_all_gather),
     STRETTO_ENTRY(all_gather, two_level, two_level),
+    STRETTO_ENTRY(all_gather, packet, shared_all_gather),
+    STRETTO_ENTRY(all_gather, staged, shared_all_gather),
+    STRETTO_ENTRY(all_gather, pull, shared_all_gather),
     STRETTO_ENTRY(all_to_all, bruck, bruck_all_to_all),
     STRETTO_ENTRY(all_to_all, pairwise, pairwise_all_to_all),
     STRETTO_ENTRY(all_to_all, direct, direct_all_to_all),
     STRETTO_ENTRY(all_to_all, two_level, two_level),
+    STRETTO_ENTRY(all_to_all, packet, shared_all_to_all),
+    STRETTO_ENTRY(all_to_all, staged, shared_all_to_all),
+    STRETTO_ENTRY(all_to_all, pull, shared_all_to_all),
     STRETTO_ENTRY(broadcast, binomial, tree_broadcast),
     STRETTO_ENTRY(broadcast, knomial, tree_broadcast),
     STRETTO_ENTRY(broadcast, double_binary_tree, double_tree_broadcast),
@@ -52,6 +65,9 @@ constexpr Entry repertoire[] = {
     STRETTO_ENTRY(broadcast, scatter_all_gather, scatter_all_gather_broadcast),
     STRETTO_ENTRY(broadcast, direct, direct_broadcast),
     STRETTO_ENTRY(broadcast, two_level, two_level),
+    STRETTO_ENTRY(broadcast, packet, shared_broadcast),
+    STRETTO_ENTRY(broadcast, staged, shared_broadcast),
+    STRETTO_ENTRY(broadcast, pull, shared_broadcast),
     STRETTO_ENTRY(reduce, binomial, tree_reduce),
     STRETTO_ENTRY(reduce, knomial, tree_reduce),
     STRETTO_ENTRY(reduce, double_binary_tree, double_tree_reduce),
@@ -59,14 +75,25 @@ constexpr Entry repertoire[] = {
     STRETTO_ENTRY(reduce, reduce_scatter_gather, reduce_scatter_gather_reduce),
     STRETTO_ENTRY(reduce, direct, direct_reduce),
     STRETTO_ENTRY(reduce, two_level, two_level),
+    STRETTO_ENTRY(reduce, packet, packet_reduce),
+    STRETTO_ENTRY(reduce, staged, shared_reduce),
+    STRETTO_ENTRY(reduce, pull, shared_reduce),
+    STRETTO_ENTRY(reduce, push, push_reduce),
     STRETTO_ENTRY(gather, binomial, tree_gather),
     STRETTO_ENTRY(gather, knomial, tree_gather),
     STRETTO_ENTRY(gather, direct, direct_gather),
+    STRETTO_ENTRY(gather, packet, shared_gather),
+    STRETTO_ENTRY(gather, staged, shared_gather),
+    STRETTO_ENTRY(gather, pull, shared_gather),
     STRETTO_ENTRY(scatter, binomial, tree_scatter),
     STRETTO_ENTRY(scatter, knomial, tree_scatter),
     STRETTO_ENTRY(scatter, direct, direct_scatter),
+    STRETTO_ENTRY(scatter, packet, shared_scatter),
+    STRETTO_ENTRY(scatter, staged, shared_scatter),
+    STRETTO_ENTRY(scatter, pull, shared_scatter),
     // A barrier is an all-reduce of one element whose value nobody looks at.
     STRETTO_ENTRY(barrier, recursive_doubling, recursive_doubling_all_reduce),
+    STRETTO_ENTRY(barrier, packet, packet_all_reduce),
     STRETTO_ENTRY(send, direct, direct_send),
     STRETTO_ENTRY(recv, direct, direct_recv),
 };
@@ -91,7 +118,11 @@ constexpr const char* algorithm_names[] = {"auto",
                                            "chain",
                                            "scatter_all_gather",
                                            "reduce_scatter_gather",
-                                           "two_level"};
+                                           "two_level",
+                                           "packet",
+                                           "staged",
+                                           "pull",
+                                           "push"};
 
 // The value of an enum whose names are listed in its order.
 template <class Enum, std::size_t Count>
@@ -145,6 +176,13 @@ std::string text_of(const Step& step) {
     case StepKind::reduce:
       return fmt::format("reduce {} = the {} vectors in {}", text_of(step.destination),
                          step.source.count / std::max<std::int64_t>(1, step.destination.count), text_of(step.source));
+    case StepKind::signal: return "signal";
+    case StepKind::wait: return fmt::format("wait for {}", step.peer);
+    case StepKind::read:
+      return fmt::format("read {} = {} of {}", text_of(step.destination), text_of(step.source), step.peer);
+    case StepKind::read_reduce:
+      return fmt::format("read_reduce {} of {} = {} of all", text_of(step.destination),
+                         step.peer == everybody ? "everybody" : fmt::format("{}", step.peer), text_of(step.source));
   }
   return {};
 }
@@ -219,7 +257,12 @@ std::int64_t Plan::elements_sent() const {
   std::int64_t sum = 0;
   for (const Lane& lane : lanes) {
     for (const Step& step : lane.steps) {
+      const std::int64_t others = request.size - 1;
       if (step.kind == StepKind::send) sum += step.source.count;
+      if (step.kind == StepKind::read && step.peer != request.rank) sum += step.source.count;
+      if (step.kind != StepKind::read_reduce) continue;
+      const std::int64_t owners = step.peer == everybody ? others : step.peer != request.rank ? 1 : 0;
+      sum += (others + owners) * step.destination.count;
     }
   }
   return sum;
@@ -276,7 +319,8 @@ std::int64_t output_count(const PlanRequest& request) {
 }
 
 bool rounds_once(Algorithm algorithm) {
-  return algorithm == Algorithm::one_shot || algorithm == Algorithm::two_shot || algorithm == Algorithm::direct;
+  return algorithm == Algorithm::one_shot || algorithm == Algorithm::two_shot || algorithm == Algorithm::direct ||
+         shares_memory(algorithm);
 }
 
 // They all reduce in the order of the ranks.

@@ -86,6 +86,13 @@ class PlanBuilder {
   void reduce(Slice sources, Slice destination, bool finishes) {
     add({StepKind::reduce, finishes, -1, sources, destination});
   }
+  void signal() { add({StepKind::signal, false, -1, {}, {}}); }
+  void wait(int peer) { add({StepKind::wait, false, peer, {}, {}}); }
+  void read(int peer, Slice source, Slice destination) { add({StepKind::read, false, peer, source, destination}); }
+  // Of all ranks' contributions, so that nothing is missing any more; owner has the destination, or everybody does.
+  void read_reduce(Slice source, int owner, Slice destination) {
+    add({StepKind::read_reduce, true, owner, source, destination});
+  }
   void next_round() {
     Lane& lane = plan_.lanes.back();
     const std::size_t begun = lane.round_ends.empty() ? 0 : lane.round_ends.back();
@@ -134,7 +141,8 @@ class PlanBuilder {
         step.source.offset == step.destination.offset) {
       return;
     }
-    if (count > 0) plan_.lanes.back().steps.push_back(step);
+    const bool orders = step.kind == StepKind::signal || step.kind == StepKind::wait;
+    if (count > 0 || orders) plan_.lanes.back().steps.push_back(step);
   }
 
   Plan plan_;

@@ -59,6 +59,10 @@ class Compiler {
         return {step.kind, ways.between(step.peer, request.rank), step.destination.count * element_bytes_};
       case StepKind::copy: return {step.kind, 0, onto_itself(request, step) ? 0 : step.source.count * element_bytes_};
       case StepKind::reduce: return {step.kind, 0, (step.source.count - step.destination.count) * element_bytes_};
+      case StepKind::signal:
+      case StepKind::wait:
+      case StepKind::read:
+      case StepKind::read_reduce: break;
     }
     return {};
   }

@@ -63,34 +63,17 @@ STRETTO_PLAN(direct_send);
 STRETTO_PLAN(direct_recv);
 
 STRETTO_PLAN(packet_all_reduce);
-STRETTO_PLAN(packet_reduce_scatter);
-STRETTO_PLAN(packet_all_gather);
-STRETTO_PLAN(packet_all_to_all);
-STRETTO_PLAN(packet_broadcast);
 STRETTO_PLAN(packet_reduce);
-STRETTO_PLAN(packet_gather);
-STRETTO_PLAN(packet_scatter);
-
-STRETTO_PLAN(staged_all_reduce);
-STRETTO_PLAN(staged_reduce_scatter);
-STRETTO_PLAN(staged_all_gather);
-STRETTO_PLAN(staged_all_to_all);
-STRETTO_PLAN(staged_broadcast);
-STRETTO_PLAN(staged_reduce);
-STRETTO_PLAN(staged_gather);
-STRETTO_PLAN(staged_scatter);
-
-STRETTO_PLAN(pull_all_reduce);
-STRETTO_PLAN(pull_reduce_scatter);
-STRETTO_PLAN(pull_all_gather);
-STRETTO_PLAN(pull_all_to_all);
-STRETTO_PLAN(pull_broadcast);
-STRETTO_PLAN(pull_reduce);
-STRETTO_PLAN(pull_gather);
-STRETTO_PLAN(pull_scatter);
-
 STRETTO_PLAN(push_all_reduce);
 STRETTO_PLAN(push_reduce);
+STRETTO_PLAN(shared_all_reduce);  // by staged or pull, and
+STRETTO_PLAN(shared_reduce);
+STRETTO_PLAN(shared_reduce_scatter);  // by packet, too
+STRETTO_PLAN(shared_all_gather);
+STRETTO_PLAN(shared_all_to_all);
+STRETTO_PLAN(shared_broadcast);
+STRETTO_PLAN(shared_gather);
+STRETTO_PLAN(shared_scatter);
 
 STRETTO_PLAN(two_level);  // of all collectives that have one
 LevelCost two_level_cost_by_level(const PlanRequest& request);

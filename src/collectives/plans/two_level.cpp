@@ -143,6 +143,8 @@ void check(const PlanRequest& request) {
     require(part != Algorithm::automatic && part != Algorithm::two_level && !several_lanes,
             "{} has {} as a part; name two algorithms of one level and one lane, like two_level(ring+ring).",
             to_string(request.method), name(part));
+    require(!shares_memory(part), "{} has {} as a part, whose ranks share memory; name two algorithms that send messages.",
+            to_string(request.method), name(part));
   }
 }
 

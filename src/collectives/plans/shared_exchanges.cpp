@@ -1,0 +1,132 @@
+// What moves elements over shared memory and reduces none: each rank reads what it wants, from one rank after the other.
+#include "collectives/plans/shared_memory.hpp"
+#include "core/fail.hpp"
+
+namespace stretto::plans {
+namespace {
+
+void require_even(const PlanRequest& request) {
+  require(request.counts.empty(),
+          "{} by {} takes one count for all ranks, since none knows where another's blocks lie; choose {} or {} for uneven "
+          "counts.",
+          name(request.collective), name(request.method.algorithm), name(Algorithm::pairwise), name(Algorithm::direct));
+}
+
+}  // namespace
+
+// n is the whole output. packet, staged: alpha, or 2 alpha, + (p+1)/p n gamma; pull: 2 alpha + (p-1)/p n beta + n/p gamma
+Cost shared_all_gather_cost(const PlanRequest& request) {
+  const double share = longest_share(request);
+  if (request.size == 1) return of_copies(share);
+  return of_offer(request, share) + of_signals(request.size) + of_reads(request, (request.size - 1) * share) +
+         of_copies(share) + of_closing(request, request.size);
+}
+Plan shared_all_gather(const PlanRequest& request) {
+  if (request.size == 1) return alone(request);
+  SharedPlan plan(request);
+  const Shares shares = Shares::of(request);
+  const Slice own = input(0, shares.length(request.rank));
+  plan.offer(own);
+  plan.tell();
+  plan.for_each_peer(
+      [&](int peer) { plan.read_when_told(peer, plan.offered(0, shares.length(peer)), share_out(shares, peer)); });
+  plan.copy(own, share_out(shares, request.rank));
+  plan.close();
+  return plan.finish();
+}
+
+// n is the whole input. packet, staged: alpha, or 2 alpha, + (2p-1)/p n gamma; pull: 2 alpha + (p-1)/p n beta + n/p gamma
+Cost shared_all_to_all_cost(const PlanRequest& request) {
+  require_even(request);
+  const double share = longest_share(request);
+  const double others = request.size - 1;
+  if (request.size == 1) return of_copies(share);
+  return of_offer(request, others * share) + of_signals(request.size) + of_reads(request, others * share) +
+         of_copies(share) + of_closing(request, request.size);
+}
+Plan shared_all_to_all(const PlanRequest& request) {
+  require_even(request);
+  if (request.size == 1) return alone(request);
+  SharedPlan plan(request);
+  const Shares shares = Shares::of(request);
+  const Slice own = share_in(shares, request.rank);
+  plan.offer_all_but(own);
+  plan.tell();
+  plan.for_each_peer(
+      [&](int peer) { plan.read_when_told(peer, plan.offered(own.offset, own.count), share_out(shares, peer)); });
+  plan.copy(own, share_out(shares, request.rank));
+  plan.close();
+  return plan.finish();
+}
+
+// packet, staged: alpha, or 2 alpha, + 2 n gamma; pull: 2 alpha + n beta. The root's own copy hides behind the others'.
+Cost shared_broadcast_cost(const PlanRequest& request) {
+  const auto n = static_cast<double>(request.count);
+  if (request.size == 1) return of_copies(n);
+  return of_offer(request, n) + of_signals(2) + of_reads(request, n) + of_closing(request, request.size);
+}
+Plan shared_broadcast(const PlanRequest& request) {
+  if (request.size == 1) return alone(request);
+  SharedPlan plan(request);
+  const std::int64_t n = request.count;
+  const bool is_root = request.rank == request.root;
+  if (is_root) plan.offer(input(0, n));
+  plan.tell();
+  if (is_root) {
+    plan.copy(input(0, n), output(0, n));
+  } else {
+    plan.read_when_told(request.root, plan.offered(0, n), output(0, n));
+  }
+  plan.close_before_root();
+  return plan.finish();
+}
+
+// n is the whole output. packet, staged: alpha, or 2 alpha, + (p+1)/p n gamma; pull: 2 alpha + (p-1)/p n beta + n/p gamma
+Cost shared_gather_cost(const PlanRequest& request) {
+  const double share = longest_share(request);
+  if (request.size == 1) return of_copies(share);
+  return of_offer(request, share) + of_signals(request.size) + of_reads(request, (request.size - 1) * share) +
+         of_copies(share) + of_closing(request, 2);
+}
+Plan shared_gather(const PlanRequest& request) {
+  if (request.size == 1) return alone(request);
+  SharedPlan plan(request);
+  const Shares shares = Shares::of(request);
+  const Slice own = input(0, shares.length(request.rank));
+  const bool is_root = request.rank == request.root;
+  if (!is_root) plan.offer(own);
+  plan.tell();
+  if (is_root) {
+    plan.for_each_peer(
+        [&](int peer) { plan.read_when_told(peer, plan.offered(0, shares.length(peer)), share_out(shares, peer)); });
+    plan.copy(own, share_out(shares, request.rank));
+  }
+  plan.close_behind_root();
+  return plan.finish();
+}
+
+// n is the whole input. packet, staged: alpha, or 2 alpha, + n gamma; pull: 2 alpha + n/p beta. The root's own copy hides.
+Cost shared_scatter_cost(const PlanRequest& request) {
+  const double share = longest_share(request);
+  if (request.size == 1) return of_copies(share);
+  return of_offer(request, (request.size - 1) * share) + of_signals(2) + of_reads(request, share) +
+         of_closing(request, request.size);
+}
+Plan shared_scatter(const PlanRequest& request) {
+  if (request.size == 1) return alone(request);
+  SharedPlan plan(request);
+  const Shares shares = Shares::of(request);
+  const Slice own = share_in(shares, request.rank);
+  const bool is_root = request.rank == request.root;
+  if (is_root) plan.offer_all_but(own);
+  plan.tell();
+  if (is_root) {
+    plan.copy(own, output(0, own.count));
+  } else {
+    plan.read_when_told(request.root, plan.offered(own.offset, own.count), output(0, own.count));
+  }
+  plan.close_before_root();
+  return plan.finish();
+}
+
+}  // namespace stretto::plans

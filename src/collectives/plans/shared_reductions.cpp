@@ -1,0 +1,146 @@
+// Reductions over shared memory: each sum is formed by one rank from all vectors where they lie, in rank order. The same
+// bits on every rank, whatever the size.
+#include "collectives/plans/shared_memory.hpp"
+
+namespace stretto::plans {
+
+// packet: alpha + p n gamma
+Cost packet_all_reduce_cost(const PlanRequest& request) {
+  const auto n = static_cast<double>(request.count);
+  if (request.size == 1) return of_copies(n);
+  return of_offer(request, n) + of_signals(request.size) + of_reduction(request, n);
+}
+Plan packet_all_reduce(const PlanRequest& request) {
+  if (request.size == 1) return alone(request);
+  SharedPlan plan(request);
+  plan.offer(input(0, request.count));
+  plan.tell();
+  plan.wait_for_all();
+  plan.read_reduce(plan.offered(0, request.count), request.rank, output(0, request.count));
+  return plan.finish();
+}
+
+// staged: 3 alpha + (3p-1)/p n gamma; pull: 3 alpha + 2 (p-1)/p n beta + (p-1)/p n gamma
+Cost shared_all_reduce_cost(const PlanRequest& request) {
+  const auto n = static_cast<double>(request.count);
+  const double share = longest_share(request);
+  if (request.size == 1) return of_copies(n);
+  return of_offer(request, n) + of_signals(request.size) + of_reduction(request, share) + of_signals(request.size) +
+         of_reads(request, (request.size - 1) * share) + of_offer(request, share) + of_closing(request, request.size);
+}
+Plan shared_all_reduce(const PlanRequest& request) {
+  if (request.size == 1) return alone(request);
+  SharedPlan plan(request);
+  const Shares shares = Shares::of(request);
+  // A rank's sum takes the place of its own contribution, which nobody else wants.
+  const auto sum = [&](int rank) {
+    return copies(request) ? scratch(shares.begin(rank), shares.length(rank)) : share_out(shares, rank);
+  };
+  plan.offer(input(0, request.count));
+  plan.tell();
+  plan.wait_for_all();
+  plan.read_reduce(plan.offered(shares.begin(request.rank), shares.length(request.rank)), request.rank, sum(request.rank));
+  plan.tell();
+  plan.for_each_peer([&](int peer) { plan.read_when_told(peer, sum(peer), share_out(shares, peer)); });
+  plan.copy(sum(request.rank), share_out(shares, request.rank));
+  plan.close();
+  return plan.finish();
+}
+
+// 2 alpha + 2 (p-1)/p n gamma
+Cost push_all_reduce_cost(const PlanRequest& request) {
+  const double share = longest_share(request);
+  if (request.size == 1) return of_copies(share);
+  return of_signals(request.size) + of_copies(2 * (request.size - 1) * share) + of_closing(request, request.size);
+}
+Plan push_all_reduce(const PlanRequest& request) {
+  if (request.size == 1) return alone(request);
+  SharedPlan plan(request);
+  const Shares shares = Shares::of(request);
+  plan.tell();
+  plan.wait_for_all();
+  plan.read_reduce(share_in(shares, request.rank), everybody, share_out(shares, request.rank));
+  plan.close();
+  return plan.finish();
+}
+
+// packet: alpha + p n gamma
+Cost packet_reduce_cost(const PlanRequest& request) { return packet_all_reduce_cost(request); }
+Plan packet_reduce(const PlanRequest& request) {
+  if (request.size == 1) return alone(request);
+  SharedPlan plan(request);
+  plan.offer(input(0, request.count));
+  plan.tell();
+  if (request.rank != request.root) return plan.finish();
+  plan.wait_for_all();
+  plan.read_reduce(plan.offered(0, request.count), request.rank, output(0, request.count));
+  return plan.finish();
+}
+
+// staged: 3 alpha + (3p-2)/p n gamma; pull: 3 alpha + 2 (p-1)/p n beta + (p-1)/p n gamma
+Cost shared_reduce_cost(const PlanRequest& request) {
+  const auto n = static_cast<double>(request.count);
+  const double share = longest_share(request);
+  if (request.size == 1) return of_copies(n);
+  return of_offer(request, n) + of_signals(request.size) + of_reduction(request, share) + of_signals(request.size) +
+         of_reads(request, (request.size - 1) * share) + of_closing(request, 2);
+}
+Plan shared_reduce(const PlanRequest& request) {
+  if (request.size == 1) return alone(request);
+  SharedPlan plan(request);
+  const Shares shares = Shares::of(request);
+  const bool is_root = request.rank == request.root;
+  // In the scratch of all but the root: by staged in place of the rank's own contribution.
+  const auto sum = [&](int rank) { return scratch(copies(request) ? shares.begin(rank) : 0, shares.length(rank)); };
+  if (!copies(request) && !is_root) plan.use_scratch(shares.length(request.rank));
+  plan.offer(input(0, request.count));
+  plan.tell();
+  plan.wait_for_all();
+  plan.read_reduce(plan.offered(shares.begin(request.rank), shares.length(request.rank)), request.rank,
+                   is_root ? share_out(shares, request.rank) : sum(request.rank));
+  plan.tell();
+  if (is_root) {
+    plan.for_each_peer([&](int peer) { plan.read_when_told(peer, sum(peer), share_out(shares, peer)); });
+  }
+  plan.close_behind_root();  // who has waited for everybody's sum, for which the inputs were read
+  return plan.finish();
+}
+
+// 2 alpha + (p-1)/p n gamma
+Cost push_reduce_cost(const PlanRequest& request) {
+  const double share = longest_share(request);
+  if (request.size == 1) return of_copies(share);
+  return of_signals(request.size) + of_copies((request.size - 1) * share) + of_closing(request, request.size);
+}
+Plan push_reduce(const PlanRequest& request) {
+  if (request.size == 1) return alone(request);
+  SharedPlan plan(request);
+  const Shares shares = Shares::of(request);
+  plan.tell();
+  plan.wait_for_all();
+  plan.read_reduce(share_in(shares, request.rank), request.root, share_out(shares, request.rank));
+  plan.close();
+  return plan.finish();
+}
+
+// n is the whole input. packet, staged: alpha, or 2 alpha, + (2p-1)/p n gamma; pull: 2 alpha + (p-1)/p n (beta + gamma)
+Cost shared_reduce_scatter_cost(const PlanRequest& request) {
+  const double share = longest_share(request);
+  if (request.size == 1) return of_copies(share);
+  return of_offer(request, request.size * share) + of_signals(request.size) + of_reduction(request, share) +
+         of_closing(request, request.size);
+}
+Plan shared_reduce_scatter(const PlanRequest& request) {
+  if (request.size == 1) return alone(request);
+  SharedPlan plan(request);
+  const Shares shares = Shares::of(request);
+  plan.offer(input(0, shares.total()));
+  plan.tell();
+  plan.wait_for_all();
+  const Slice own = share_in(shares, request.rank);
+  plan.read_reduce(plan.offered(own.offset, own.count), request.rank, output(0, own.count));
+  plan.close();
+  return plan.finish();
+}
+
+}  // namespace stretto::plans
