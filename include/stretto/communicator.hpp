@@ -154,6 +154,7 @@ class STRETTO_API Operation {
 
   struct State;
   explicit Operation(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+  const std::shared_ptr<const State>& state() const { return state_; }
 
  private:
   std::shared_ptr<const State> state_;

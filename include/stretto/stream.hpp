@@ -51,7 +51,7 @@ class STRETTO_API Stream {
   // Starts a worker thread; the name appears in the ledger and in debuggers.
   explicit Stream(std::string name);
   // Runs every task at once in the calling thread; errors are thrown from enqueue itself. Costs nothing to make.
-  static Stream inline_() { return Stream(nullptr); }
+  static Stream inline_() { return Stream(std::shared_ptr<Queue>()); }
 
   // Puts a task behind those already there and returns. A task that throws ends its stream: later tasks do not run and
   // fail with the same exception, as do streams that wait for them.

@@ -32,9 +32,13 @@ Execution execution_of(const Operation::State& operation, bool alone, std::funct
     execution.settled = std::move(settled);
   }
   if (!operation.group->context().checks_calls()) return execution;
-  execution.check = &operation.group->call_check();
-  execution.checked = {&call, operation.options.method, alone, {}};
-  execution.communicator = operation.group->name();
+  auto checking = std::make_shared<Checking>();
+  checking->check = &operation.group->call_check();
+  checking->checked.call = &call;
+  checking->checked.method = operation.options.method;
+  checking->checked.alone = alone;
+  checking->communicator = operation.group->name();
+  execution.checking = std::move(checking);
   return execution;
 }
 
@@ -45,7 +49,7 @@ Execution copy_to_self(const Operation::State& send, const Operation::State& rec
           receive.call.count, name(receive.call.dtype));
   auto plan = std::make_shared<Plan>(make_plan({Collective::broadcast, Algorithm::binomial, 0, 1, send.call.count}));
   Execution execution = execution_of(send, false, {});
-  execution.check = nullptr;
+  execution.checking = nullptr;
   execution.plan = plan.get();
   execution.own_plan = std::move(plan);
   execution.choices = nullptr;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 
+#include "collectives/at_once.hpp"
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
 
@@ -71,7 +72,16 @@ Communicator::Group::Group(std::shared_ptr<RankContext> context, Membership memb
       nodes_(numbered_nodes(context_->network(), links_.membership().job_ranks)),
       ranks_per_node_(even_ranks_per_node(nodes_)) {
   if (links_.shares_memory()) shared_memory_ = std::make_unique<SharedMemory>(links_);
+  if (shared_memory_ && !context_->checks_calls()) at_once_ = std::make_unique<AtOnce>(*this);
   context_->ledger().add(journal_);
+}
+
+Communicator::Group::~Group() = default;
+
+void Communicator::Group::give_up() {
+  const std::lock_guard lock(mutex_);
+  broken_ = true;
+  turn_changed_.notify_all();
 }
 
 std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& call, const Method& wanted) {
@@ -145,7 +155,7 @@ void Communicator::Group::Turn::wait() {
 void Communicator::Group::Turn::finish(bool failed) {
   done_ = true;
   const std::lock_guard lock(group_->mutex_);
-  group_->broken_ |= failed;
+  if (failed) group_->broken_ = true;
   ++group_->current_turn_;
   group_->turn_changed_.notify_all();
 }

@@ -39,10 +39,15 @@ class RankContext {
   int exceptions_at_start_;
 };
 
+class AtOnce;
+
 // What the handles of one communicator share.
 class Communicator::Group {
  public:
   Group(std::shared_ptr<RankContext> context, Membership membership, int area_members, std::string name);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
 
   int rank() const { return links_.membership().rank; }
   int size() const { return static_cast<int>(links_.membership().job_ranks.size()); }
@@ -56,6 +61,14 @@ class Communicator::Group {
 
   // Planned anew or found among those that were. Throws what make_plan() throws.
   std::shared_ptr<const PlannedCall> plan_for(const Call& call, const Method& wanted);
+  // Whether none of its operations is under way or in a stream, and one may begin in the calling thread.
+  bool is_idle() const {
+    return next_turn_.load(std::memory_order_acquire) == current_turn_.load(std::memory_order_acquire) &&
+           !broken_.load(std::memory_order_relaxed);
+  }
+  void give_up();  // an operation has failed in the middle: the communicator is unusable
+  Journal& journal() { return *journal_; }
+  AtOnce* at_once() { return at_once_.get(); }  // none where members are on several hosts, or calls are compared
   SharedMemory* shared_memory() { return shared_memory_.get(); }  // none where members are on several hosts
 
   // Operations of one communicator run one at a time, in the order of the calls, whatever their streams. A turn that is
@@ -92,6 +105,7 @@ class Communicator::Group {
   std::string name_;
   std::shared_ptr<Journal> journal_;
   std::unique_ptr<SharedMemory> shared_memory_;
+  std::unique_ptr<AtOnce> at_once_;
   std::vector<int> nodes_;  // of the members, counted from 0
   int ranks_per_node_;      // 0 where the nodes are uneven or the members are not in the order of nodes
   std::mutex plans_mutex_;

@@ -1,13 +1,10 @@
 #include "collectives/host_executor.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
+#include "collectives/drive.hpp"
 #include "collectives/plan_run.hpp"
 #include "collectives/shared_memory.hpp"
-#include "core/fail.hpp"
-#include "core/setting_values.hpp"
 
 namespace stretto {
 namespace {
@@ -25,8 +22,9 @@ class Progress {
     if (shared_) return advance_run(*shared_);
     if (run_) return advance_run(*run_);
     const Execution& execution = sequence_[next_];
-    if (execution.check == nullptr) return begin_plan();
-    check_ = std::make_unique<CheckRun>(*execution.check, execution.checked, execution.communicator);
+    if (execution.checking == nullptr) return begin_plan();
+    const Checking& checking = *execution.checking;
+    check_ = std::make_unique<CheckRun>(*checking.check, checking.checked, checking.communicator);
     return true;
   }
   std::vector<int> awaited() const {  // ranks of the job
@@ -35,8 +33,7 @@ class Progress {
     if (talk_) members = talk_->awaited();
     if (shared_) members = shared_->awaited();
     if (run_) members = run_->awaited();
-    for (int& member : members) member = sequence_[next_].links->membership().job_ranks[member];
-    return members;
+    return job_ranks_of(members, *sequence_[next_].links);
   }
 
  private:
@@ -51,7 +48,7 @@ class Progress {
     if (current_.choices == nullptr) {
       begin_run(false);
     } else {
-      talk_ = std::make_unique<MemoryTalk>(current_);
+      talk_ = std::make_unique<MemoryTalk>(current_, *current_.choices);
     }
     return true;
   }
@@ -92,60 +89,46 @@ class Progress {
   std::unique_ptr<PlanRun> run_;
 };
 
-[[noreturn]] void give_up(const std::vector<Progress>& all, int rank, double seconds, const std::string& what) {
-  std::vector<int> peers;
-  for (const Progress& progress : all) {
-    const std::vector<int> more = progress.awaited();
-    peers.insert(peers.end(), more.begin(), more.end());
-  }
-  std::sort(peers.begin(), peers.end());
-  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
-  fail(ErrorCode::timeout, "Rank {} waited {} s for rank {} in {}", rank, seconds, fmt::join(peers, ", "), what);
+}  // namespace
+
+std::vector<int> job_ranks_of(std::vector<int> members, const Links& links) {
+  for (int& member : members) member = links.membership().job_ranks[member];
+  return members;
 }
 
-void run_together(const std::vector<Sequence>& sequences, Network& network, bool in_background,
-                  const std::function<std::string()>& describe) {
+void give_up(std::vector<int> ranks, Network& network, const std::string& what) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  fail(ErrorCode::timeout, "Rank {} waited {} s for rank {} in {}", network.job().rank(), network.timeout(),
+       fmt::join(ranks, ", "), what);
+}
+
+void execute(const std::vector<Sequence>& sequences, Network& network, bool in_background,
+             const std::function<std::string()>& describe) {
   std::vector<Progress> all;
   all.reserve(sequences.size());
   for (const Sequence& sequence : sequences) all.emplace_back(sequence);
   const WaitPolicy policy = in_background ? network.wait_policy().in_background() : network.wait_policy();
-  Waiter waiter(policy, network.segment().bell());
-  const double timeout = number_setting("STRETTO_TIMEOUT");
-  while (true) {
+  const auto advance = [&] {
     bool moved = false;
     bool finished = true;
     for (Progress& progress : all) {
       moved |= progress.advance();
       finished &= progress.finished();
     }
-    if (finished) return;
-    if (moved) {
-      waiter.moved();
-      continue;
-    }
-    if (waiter.pause_briefly()) continue;
-    network.job().check();
-    if (waiter.idle_seconds() > timeout) give_up(all, network.job().rank(), timeout, describe());
-    waiter.pause();
-  }
-}
-
-}  // namespace
-
-void execute(const std::vector<Sequence>& sequences, Network& network, bool in_background,
-             const std::function<std::string()>& describe) {
-  try {
-    run_together(sequences, network, in_background, describe);
-  } catch (const Error& error) {
-    // A broken connection, or a peer's memory that is not there, is often the echo of a death elsewhere, of which the job
-    // learns by itself a moment later and by name.
-    if (error.code() != ErrorCode::peer_lost && error.code() != ErrorCode::unavailable) throw;
-    for (int look = 0; look < 100; ++look) {
-      network.job().check();
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    throw;
-  }
+    return finished ? Progressed::to_the_end : moved ? Progressed::something : Progressed::nothing;
+  };
+  naming_losses(network, [&] {
+    drive(network, policy, network.timeout(), advance,
+          [&] {
+            std::vector<int> ranks;
+            for (const Progress& progress : all) {
+              const std::vector<int> more = progress.awaited();
+              ranks.insert(ranks.end(), more.begin(), more.end());
+            }
+            give_up(std::move(ranks), network, describe());
+          });
+  });
 }
 
 }  // namespace stretto

@@ -27,6 +27,13 @@ struct PlannedCall {
   bool depends_on_memory() const { return ordinary.plan != symmetric.plan; }
 };
 
+// STRETTO_CHECK: what is compared with the other ranks before a plan begins.
+struct Checking {
+  CallCheck* check = nullptr;
+  CheckedCall checked;
+  std::string communicator;
+};
+
 // One rank's part in one collective: a plan and the buffers that it is about.
 struct Execution {
   const Plan* plan = nullptr;
@@ -38,10 +45,7 @@ struct Execution {
   std::shared_ptr<const PlannedCall> choices = {};
   std::function<void(const Way&)> settled = {};
   std::shared_ptr<const Plan> own_plan = {};  // keeps a plan that nobody else does
-  // STRETTO_CHECK: what is compared with the other ranks before the plan begins.
-  CallCheck* check = nullptr;
-  CheckedCall checked = {};
-  std::string communicator = {};
+  std::shared_ptr<const Checking> checking = {};
 };
 
 // In which two contributions combine.
@@ -58,5 +62,10 @@ using Sequence = std::vector<Execution>;
 // in use any more when it returns or throws. in_background: on a stream's thread, beside this rank's computation.
 void execute(const std::vector<Sequence>& sequences, Network& network, bool in_background,
              const std::function<std::string()>& describe);
+
+// Members of a communicator, as ranks of the job.
+std::vector<int> job_ranks_of(std::vector<int> members, const Links& links);
+// Throws Error(timeout): nothing has come from these ranks of the job.
+[[noreturn]] void give_up(std::vector<int> ranks, Network& network, const std::string& what);
 
 }  // namespace stretto

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "collectives/at_once.hpp"
 #include "collectives/bundle.hpp"
 #include "collectives/host_executor.hpp"
 #include "collectives/plan_builder.hpp"
@@ -24,15 +25,11 @@ struct Range {
   bool meets(const Range& other) const { return begin < other.end && other.begin < end; }
 };
 
-// Where the one buffer has to begin for the other, in elements of the output's share, when an operation is in place.
 bool is_in_place(const Call& call, const PlanRequest& request) {
-  if (!can_be_in_place(call.collective)) return false;
-  const auto* const input = static_cast<const std::byte*>(call.input);
-  const auto* const output = static_cast<const std::byte*>(call.output);
-  const std::int64_t share = counts_shares(call.collective) ? Shares::of(request).begin(request.rank) : 0;
-  const auto offset = static_cast<std::ptrdiff_t>(share * static_cast<std::int64_t>(size_of(call.dtype)));
-  const bool gathers = call.collective == Collective::all_gather || call.collective == Collective::gather;
-  return gathers ? input == output + offset : output == input + offset;
+  return can_be_in_place(call.collective) &&
+         static_cast<const std::byte*>(call.input) ==
+             static_cast<const std::byte*>(call.output) +
+                 input_behind_output(request) * static_cast<std::ptrdiff_t>(size_of(call.dtype));
 }
 
 void check_call(const Call& call, const PlanRequest& request) {
@@ -90,9 +87,13 @@ void announce_refusal(const std::shared_ptr<Group>& group, const Call& call, con
     nothing.own_plan = std::make_shared<Plan>();
     nothing.plan = nothing.own_plan.get();
     nothing.links = &turn->group()->links();
-    nothing.check = &turn->group()->call_check();
-    nothing.checked = {&call, options.method, true, why};
-    nothing.communicator = turn->group()->name();
+    auto checking = std::make_shared<Checking>();
+    checking->check = &turn->group()->call_check();
+    checking->checked.call = &call;
+    checking->checked.method = options.method;
+    checking->checked.refusal = why;
+    checking->communicator = turn->group()->name();
+    nothing.checking = std::move(checking);
     execute({{nothing}}, turn->group()->context().network(), false, [&] { return "the refusal of a call: " + why; });
     turn->done();
   });
@@ -124,7 +125,10 @@ Operation Communicator::prepare(const Call& call, const OperationOptions& option
 }
 
 Work Communicator::start(const Call& call, const Stream& stream, const OperationOptions& options) const {
-  group();
+  if (AtOnce* const at_once = group().at_once(); at_once != nullptr && stream.is_inline() && collected.depth == 0) {
+    Work work;
+    if (at_once->run(call, options, work)) return work;
+  }
   Operation operation;
   try {
     operation = prepared(group_, call, options);
@@ -137,6 +141,7 @@ Work Communicator::start(const Call& call, const Stream& stream, const Operation
     }
     throw;
   }
+  if (group_->at_once() != nullptr && stream.is_inline()) group_->at_once()->remember(*operation.state());
   return operation.start(stream);
 }
 
@@ -145,6 +150,10 @@ Work Operation::start(const Stream& stream) const {
   if (collected.depth > 0) {
     collected.started.push_back({state_, stream});
     return collected.work;
+  }
+  if (AtOnce* const at_once = state_->group->at_once(); at_once != nullptr && stream.is_inline()) {
+    Work work;
+    if (at_once->run(*state_, work)) return work;
   }
   const Call& call = state_->call;
   require(!is_to_self(*state_), "Rank {} cannot {} a message to or from itself outside a group of operations.",

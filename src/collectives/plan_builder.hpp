@@ -58,6 +58,15 @@ class Shares {
   std::vector<std::int64_t> begins_;  // of listed shares, and the total
 };
 
+// In place, how many elements the input lies behind the output: a gather's input is its share of the output, a scatter's
+// output is its share of the input, elsewhere the two are the same.
+inline std::int64_t input_behind_output(const PlanRequest& request) {
+  if (!counts_shares(request.collective)) return 0;
+  const std::int64_t share = Shares::of(request).begin(request.rank);
+  const bool gathers = request.collective == Collective::all_gather || request.collective == Collective::gather;
+  return gathers ? share : -share;
+}
+
 // Where a plan that is a part of a larger one has its ranks and buffers. Its input, output and scratch begin at the given
 // offsets of the buffers named.
 struct Placement {

@@ -35,15 +35,15 @@ bool has_own_buffers(const WireBuffers::Caller& caller) {
   return caller.wire != caller.dtype || caller.op == ReduceOp::premul_sum;
 }
 
-Announcement announcement_of(const std::byte* input, const std::byte* output, const std::byte* scratch,
+Whereabouts whereabouts_of(const std::byte* input, const std::byte* output, const std::byte* scratch,
                              const PlanRequest& request) {
-  Announcement mine{place_of(input), place_of(output), place_of(scratch), 1};
+  Whereabouts mine{place_of(input), place_of(output), place_of(scratch), 1};
   if (input_count(request) > 0 && mine.input.in_heap == Place::no_heap) mine.symmetric = 0;
   if (output_count(request) > 0 && mine.output.in_heap == Place::no_heap) mine.symmetric = 0;
   return mine;
 }
 
-void post(Board& board, const Announcement& mine) {
+void post(Board& board, const Whereabouts& mine) {
   std::memcpy(board.draft(sizeof mine), &mine, sizeof mine);
   board.post();
 }
@@ -59,10 +59,10 @@ std::byte* SharedMemory::scratch(std::size_t bytes) {
   return scratch_.get();
 }
 
-MemoryTalk::MemoryTalk(const Execution& execution)
+MemoryTalk::MemoryTalk(const Execution& execution, const PlannedCall& planned)
     : shared_(*execution.shared),
-      mine_(announcement_of(execution.caller.input, execution.caller.output, nullptr,
-                            execution.choices->ordinary.plan->request)) {}
+      mine_(whereabouts_of(execution.caller.input, execution.caller.output, nullptr,
+                            planned.ordinary.plan->request)) {}
 
 bool MemoryTalk::advance() {
   Board& board = shared_.board();
@@ -73,9 +73,9 @@ bool MemoryTalk::advance() {
   }
   bool moved = false;
   for (; member_ < shared_.size(); ++member_) {
-    const std::byte* const word = board.seen(member_, sizeof(Announcement));
+    const std::byte* const word = board.seen(member_, sizeof(Whereabouts));
     if (word == nullptr) return moved;
-    std::memcpy(&shared_.told[member_], word, sizeof(Announcement));
+    std::memcpy(&shared_.told[member_], word, sizeof(Whereabouts));
     symmetric_ &= shared_.told[member_].symmetric != 0;
     moved = true;
   }
@@ -89,7 +89,7 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, bool announced)
       board_(shared_.board()),
       buffers_(run_.caller, run_.plan->request, allocate),
       width_(size_of(run_.caller.wire)),
-      post_bytes_(sizeof(Announcement)),
+      post_bytes_(sizeof(Whereabouts)),
       announced_(announced && needs_no_scratch(run_.plan->request) && !has_own_buffers(run_.caller)) {
   const Plan& plan = *run_.plan;
   ensure(plan.lanes.size() <= 1, "A plan over shared memory has {} lanes.", plan.lanes.size());
@@ -158,8 +158,8 @@ bool SharedMemoryRun::signal() {
     board_.post();
   } else {
     if (!board_.may_post()) return false;
-    Announcement& mine = shared_.told[shared_.rank()];
-    mine = announcement_of(buffers_.input(), buffers_.output(), scratch_, run_.plan->request);
+    Whereabouts& mine = shared_.told[shared_.rank()];
+    mine = whereabouts_of(buffers_.input(), buffers_.output(), scratch_, run_.plan->request);
     post(board_, mine);
   }
   heard_ = 0;
@@ -169,7 +169,7 @@ bool SharedMemoryRun::signal() {
 bool SharedMemoryRun::wait(int peer) {
   const std::byte* const word = board_.seen(peer, post_bytes_);
   if (word == nullptr) return false;
-  if (packet_bytes_ == 0) std::memcpy(&shared_.told[peer], word, sizeof(Announcement));
+  if (packet_bytes_ == 0) std::memcpy(&shared_.told[peer], word, sizeof(Whereabouts));
   if (++heard_ == shared_.size() - 1) board_.saw_all();
   return true;
 }
@@ -259,7 +259,7 @@ const std::byte* SharedMemoryRun::reach(int member, const Slice& slice) const {
 }
 
 Place SharedMemoryRun::place_of_buffer(int member, Buffer buffer) const {
-  const Announcement& told = shared_.told[member];
+  const Whereabouts& told = shared_.told[member];
   return buffer == Buffer::input ? told.input : buffer == Buffer::output ? told.output : told.scratch;
 }
 

@@ -7,7 +7,7 @@
 namespace stretto {
 
 // What a rank tells the others with a signal: where its buffers are.
-struct Announcement {
+struct Whereabouts {
   Place input, output, scratch;
   std::uint64_t symmetric = 0;  // whether input and output are in memory that others can map
 };
@@ -30,7 +30,7 @@ class SharedMemory {
   std::size_t scratch_bytes_ = 0;
 
  public:
-  std::vector<Announcement> told;  // by member
+  std::vector<Whereabouts> told;  // by member
   std::vector<const void*> sources;
   std::vector<void*> targets;
 };
@@ -38,7 +38,7 @@ class SharedMemory {
 // Whether every member's buffers of a call lie where all others can map them: the members tell each other.
 class MemoryTalk {
  public:
-  explicit MemoryTalk(const Execution& execution);
+  MemoryTalk(const Execution& execution, const PlannedCall& planned);
   bool advance();  // without waiting; true if anything moved
   bool finished() const { return member_ == shared_.size(); }
   bool symmetric() const { return symmetric_; }  // of all members, once finished
@@ -46,7 +46,7 @@ class MemoryTalk {
 
  private:
   SharedMemory& shared_;
-  Announcement mine_;
+  Whereabouts mine_;
   bool posted_ = false;
   int member_ = 0;  // whose word is awaited
   bool symmetric_ = true;

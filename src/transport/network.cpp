@@ -47,7 +47,7 @@ struct Card {  // what every rank tells the others
 
 }  // namespace
 
-Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), peers_(job.size()) {
+Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), peers_(job.size()), timeout_(number_setting("STRETTO_TIMEOUT")) {
   const Card mine{host_identity(), segment_->address(), Heap::mine().address(), Ring::footprint()};
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
   const std::vector<Bytes> cards = job.exchange(Bytes(bytes, bytes + sizeof mine));

@@ -25,6 +25,7 @@ class Network {
   Job& job() { return job_; }
   Segment& segment() { return *segment_; }
   const WaitPolicy& wait_policy() const { return wait_policy_; }
+  double timeout() const { return timeout_; }  // STRETTO_TIMEOUT
   bool over_shared_memory(int peer) const { return peers_[peer].shares_memory; }
   // Ranks of one node give the same number: a host, or with STRETTO_RANKS_PER_NODE a part of the ranks.
   std::uint64_t node_of(int rank) const { return peers_[rank].node; }
@@ -53,6 +54,7 @@ class Network {
   std::unique_ptr<UcxWorker> ucx_;
   std::vector<Peer> peers_;
   WaitPolicy wait_policy_;
+  double timeout_;
   bool one_host_ = true;
   bool reads_memory_ = true;
   double ranks_per_core_ = 1;

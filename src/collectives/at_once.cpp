@@ -1,0 +1,131 @@
+#include "collectives/at_once.hpp"
+
+#include "collectives/drive.hpp"
+#include "collectives/plan_builder.hpp"
+#include "collectives/plan_run.hpp"
+#include "device/ticks.hpp"
+
+namespace stretto {
+namespace {
+
+bool same_shape(const Call& a, const Call& b) {
+  return a.collective == b.collective && a.count == b.count && a.dtype == b.dtype && a.op == b.op && a.root == b.root;
+}
+
+std::ptrdiff_t distance(const void* from, const void* to) {
+  return static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(to) - reinterpret_cast<std::uintptr_t>(from));
+}
+
+bool meet(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b_bytes) {
+  const std::ptrdiff_t apart = distance(a, b);
+  return apart < a_bytes && -apart < b_bytes;
+}
+
+}  // namespace
+
+// Not those whose arguments are lists, nor those with a name of their own in the ledger.
+bool AtOnce::can_pass(const Call& call, const OperationOptions& options) {
+  return !is_message(call.collective) && call.counts.empty() && call.receive_counts.empty() && options.tag.empty();
+}
+
+AtOnce::Shape& AtOnce::place_of(const Call& call, const Method& method) {
+  std::uint64_t hash = static_cast<std::uint64_t>(call.count) * 16 + static_cast<std::uint64_t>(call.collective);
+  hash = hash * 16 + static_cast<std::uint64_t>(call.dtype);
+  hash = (hash * 8 + static_cast<std::uint64_t>(call.op)) * 64 + static_cast<std::uint64_t>(call.root);
+  hash = (hash * 32 + static_cast<std::uint64_t>(method.algorithm)) * 0x9e3779b97f4a7c15U;
+  return shapes_[hash >> 58];
+}
+
+void AtOnce::remember(const Operation::State& prepared) {
+  const Call& call = prepared.call;
+  if (!can_pass(call, prepared.options)) return;
+  const PlanRequest& request = prepared.planned->ordinary.plan->request;
+  const auto width = static_cast<std::int64_t>(size_of(call.dtype));
+  Shape& shape = call.collective == Collective::barrier ? barrier_ : place_of(call, prepared.options.method);
+  shape.planned = prepared.planned;
+  shape.call = call;
+  if (call.collective != Collective::barrier) shape.call.keep_alive = {};  // the caller's memory is not ours to keep
+  shape.method = prepared.options.method;
+  shape.factor = prepared.options.factor;
+  shape.read_bytes = input_count(request) * width;
+  shape.written_bytes = output_count(request) * width;
+  shape.in_place = can_be_in_place(call.collective);
+  shape.difference = input_behind_output(request) * width;
+}
+
+bool AtOnce::run(const Call& call, const OperationOptions& options, Work& work) {
+  if (!can_pass(call, options)) return false;
+  if (call.collective == Collective::barrier) return run_barrier(work);
+  const Shape& shape = place_of(call, options.method);
+  if (!shape.planned || !same_shape(call, shape.call) || options.method != shape.method) return false;
+  if ((call.input == nullptr && shape.read_bytes > 0) || (call.output == nullptr && shape.written_bytes > 0)) return false;
+  if (meet(call.input, shape.read_bytes, call.output, shape.written_bytes) &&
+      !(shape.in_place && distance(call.output, call.input) == shape.difference)) {
+    return false;
+  }
+  if (call.op == ReduceOp::premul_sum && options.factor != shape.factor) return false;
+  if (!group_.is_idle()) return false;
+  work = perform(*shape.planned, call, options.factor);
+  return true;
+}
+
+bool AtOnce::run_barrier(Work& work) {
+  if (!barrier_.planned || !group_.is_idle()) return false;
+  work = perform(*barrier_.planned, barrier_.call, 1);
+  return true;
+}
+
+bool AtOnce::run(const Operation::State& prepared, Work& work) {
+  if (!can_pass(prepared.call, prepared.options) || !group_.is_idle()) return false;
+  work = perform(*prepared.planned, prepared.call, prepared.options.factor);
+  return true;
+}
+
+Work AtOnce::perform(const PlannedCall& planned, const Call& call, double factor) {
+  const std::uint64_t begin = ticks();
+  Network& network = group_.context().network();
+  const Way* way = &planned.ordinary;
+  Execution execution;
+  execution.caller = {static_cast<const std::byte*>(call.input), static_cast<std::byte*>(call.output), call.dtype, way->wire,
+                      call.op, factor};
+  execution.plan = way->plan.get();
+  execution.links = &group_.links();
+  execution.shared = group_.shared_memory();
+  const auto finish = [&](auto& run) {
+    const auto advance = [&] {
+      const bool moved = run.advance();
+      return run.finished() ? Progressed::to_the_end : moved ? Progressed::something : Progressed::nothing;
+    };
+    drive(network, network.wait_policy(), network.timeout(), advance, [&] {
+      give_up(job_ranks_of(run.awaited(), group_.links()), network,
+              fmt::format("{}; the last operations before it:{}", way->label->to_string(),
+                          group_.context().ledger().last_operations(8)));
+    });
+  };
+  try {
+    naming_losses(network, [&] {
+      if (planned.depends_on_memory()) {
+        MemoryTalk talk(execution, planned);
+        finish(talk);
+        way = talk.symmetric() ? &planned.symmetric : &planned.ordinary;
+        execution.plan = way->plan.get();
+        execution.caller.wire = way->wire;
+      }
+      if (shares_memory(way->plan->request.method.algorithm)) {
+        SharedMemoryRun run(execution, planned.depends_on_memory());
+        finish(run);
+      } else {
+        PlanRun run(execution);
+        finish(run);
+      }
+    });
+  } catch (...) {
+    group_.give_up();
+    throw;
+  }
+  const std::uint64_t end = ticks();
+  group_.journal().write(way->label.get(), begin, end);
+  return {begin, end};
+}
+
+}  // namespace stretto
