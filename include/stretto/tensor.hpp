@@ -55,6 +55,8 @@ class STRETTO_API Tensor {
   void copy_from(const Tensor& other) const;  // same type and size
 
  private:
+  using Allocate = std::shared_ptr<std::byte> (*)(std::size_t bytes);
+  Tensor(Shape shape, DType dtype, Allocate allocate);
   void check_type(DType wanted) const;
 
   std::shared_ptr<std::byte> memory_;

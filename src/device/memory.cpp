@@ -2,10 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
-#include <mutex>
-#include <unordered_map>
-#include <vector>
 
 #include "core/fail.hpp"
 #include "stretto/tensor.hpp"
@@ -13,71 +12,70 @@
 namespace stretto {
 namespace {
 
-constexpr std::size_t alignment = 64;
-constexpr std::size_t huge_page = std::size_t{2} << 20;
-
 // Sizes are rounded up in steps of an eighth, so that slightly different requests can share blocks.
 std::size_t rounded(std::size_t bytes) {
-  std::size_t step = alignment;
+  std::size_t step = block_alignment;
   while (step * 16 < bytes) step *= 2;
   return (bytes + step - 1) / step * step;
 }
 
-class Pool {
- public:
-  std::byte* take(std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
-    use_.bytes += bytes;
-    use_.peak_bytes = std::max(use_.peak_bytes, use_.bytes);
-    auto& blocks = free_[bytes];
-    if (!blocks.empty()) {
-      std::byte* block = blocks.back();
-      blocks.pop_back();
-      return block;
-    }
+std::atomic<std::size_t> bytes_in_use = 0;  // in all pools
+std::atomic<std::size_t> peak_bytes = 0;
+
+void count_in(std::size_t bytes) {
+  const std::size_t now = bytes_in_use.fetch_add(bytes) + bytes;
+  std::size_t peak = peak_bytes.load();
+  while (peak < now && !peak_bytes.compare_exchange_weak(peak, now)) {
+  }
+}
+
+class ProcessMemory final : public Pool {
+  std::byte* fresh(std::size_t bytes) override {
     void* block = nullptr;
-    if (posix_memalign(&block, bytes >= huge_page ? huge_page : alignment, bytes) != 0) {
-      use_.bytes -= bytes;
+    if (posix_memalign(&block, bytes >= huge_page ? huge_page : block_alignment, bytes) != 0) {
       fail(ErrorCode::unavailable, "Cannot allocate {} bytes of memory.", bytes);
     }
     if (bytes >= huge_page) madvise(block, bytes, MADV_HUGEPAGE);
     return static_cast<std::byte*>(block);
   }
-
-  void give_back(std::byte* block, std::size_t bytes) {
-    const std::lock_guard lock(mutex_);
-    use_.bytes -= bytes;
-#if defined(STRETTO_SANITIZE)  // a pool would hide uses after the end of a block's life
-    std::free(block);
-#else
-    free_[bytes].push_back(block);
-#endif
-  }
-
-  MemoryUse use() {
-    const std::lock_guard lock(mutex_);
-    return use_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::unordered_map<std::size_t, std::vector<std::byte*>> free_;
-  MemoryUse use_;
+  void discard(std::byte* block, std::size_t /*bytes*/) override { std::free(block); }
 };
-
-// Never destroyed: tensors in static storage may outlive any order of destruction.
-Pool& pool() {
-  static Pool* const instance = new Pool;
-  return *instance;
-}
 
 }  // namespace
 
-std::shared_ptr<std::byte> pool_allocate(std::size_t bytes) {
+std::shared_ptr<std::byte> Pool::allocate(std::size_t bytes) {
   const std::size_t size = rounded(std::max<std::size_t>(bytes, 1));
-  return {pool().take(size), [size](std::byte* block) { pool().give_back(block, size); }};
+  return {take(size), [this, size](std::byte* block) { give_back(block, size); }};
 }
 
-MemoryUse memory_use() { return pool().use(); }
+std::byte* Pool::take(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  std::byte* block = nullptr;
+  if (auto& blocks = free_[bytes]; !blocks.empty()) {
+    block = blocks.back();
+    blocks.pop_back();
+  } else {
+    block = fresh(bytes);
+  }
+  count_in(bytes);
+  return block;
+}
+
+void Pool::give_back(std::byte* block, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  bytes_in_use -= bytes;
+#if defined(STRETTO_SANITIZE)
+  discard(block, bytes);
+#else
+  free_[bytes].push_back(block);
+#endif
+}
+
+std::shared_ptr<std::byte> pool_allocate(std::size_t bytes) {
+  static ProcessMemory* const pool = new ProcessMemory;
+  return pool->allocate(bytes);
+}
+
+MemoryUse memory_use() { return {bytes_in_use, peak_bytes}; }
 
 }  // namespace stretto

@@ -7,6 +7,7 @@
 #include "core/fail.hpp"
 #include "device/element_types.hpp"
 #include "device/memory.hpp"
+#include "stretto/memory.hpp"
 
 namespace stretto {
 namespace {
@@ -23,11 +24,16 @@ std::int64_t elements(const Shape& shape) {
 
 }  // namespace
 
-Tensor::Tensor(Shape shape, DType dtype) : shape_(std::move(shape)), size_(elements(shape_)), dtype_(dtype) {
-  memory_ = pool_allocate(bytes());
+Tensor::Tensor(Shape shape, DType dtype, Allocate allocate)
+    : shape_(std::move(shape)), size_(elements(shape_)), dtype_(dtype) {
+  memory_ = allocate(bytes());
   memory_end_ = memory_.get() + bytes();
   data_ = memory_.get();
 }
+
+Tensor::Tensor(Shape shape, DType dtype) : Tensor(std::move(shape), dtype, pool_allocate) {}
+
+Tensor Tensor::symmetric(Shape shape, DType dtype) { return {std::move(shape), dtype, stretto::allocate}; }
 
 Tensor Tensor::zeros(Shape shape, DType dtype) {
   Tensor result(std::move(shape), dtype);

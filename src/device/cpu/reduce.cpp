@@ -1,5 +1,7 @@
 #include "stretto/kernels.hpp"
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -28,14 +30,13 @@ struct Reduction {
   ReduceOp op;
   const void* const* sources;
   int source_count;
-  void* out;
   std::int64_t divisor;
 };
 
-// The elements [begin, end) of all sources combined in the sources' order, then finished, then rounded. The accumulators
-// stay in registers: four of them, so that a visit to a source is worth a few cache lines.
+// The elements [begin, end) of all sources combined in the sources' order, then finished, then rounded, one after the other
+// in out. The accumulators stay in registers: four of them, so that a visit to a source is worth a few cache lines.
 template <class T, class Combine, class Finish>
-void combine_sources(const Reduction& run, std::int64_t begin, std::int64_t end, Combine combine, Finish finish) {
+void combine_sources(const Reduction& run, std::int64_t begin, std::int64_t end, void* out, Combine combine, Finish finish) {
   const AccumulatorTag<T> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto term = [&](int source, std::int64_t i, auto which)
@@ -52,20 +53,20 @@ void combine_sources(const Reduction& run, std::int64_t begin, std::int64_t end,
       v2 = combine(v2, term(source, i + 2 * lanes, AllLanes{}));
       v3 = combine(v3, term(source, i + 3 * lanes, AllLanes{}));
     }
-    store_as<T>(d, finish(v0), element<T>(run.out, i));
-    store_as<T>(d, finish(v1), element<T>(run.out, i + lanes));
-    store_as<T>(d, finish(v2), element<T>(run.out, i + 2 * lanes));
-    store_as<T>(d, finish(v3), element<T>(run.out, i + 3 * lanes));
+    store_as<T>(d, finish(v0), element<T>(out, i - begin));
+    store_as<T>(d, finish(v1), element<T>(out, i - begin + lanes));
+    store_as<T>(d, finish(v2), element<T>(out, i - begin + 2 * lanes));
+    store_as<T>(d, finish(v3), element<T>(out, i - begin + 3 * lanes));
   }
   for_each_vector(d, end - i, [&](std::int64_t j, auto which) HWY_ATTR {
     auto v = term(0, i + j, which);
     for (int source = 1; source < run.source_count; ++source) v = combine(v, term(source, i + j, which));
-    store_as<T>(d, finish(v), element<T>(run.out, i + j), which);
+    store_as<T>(d, finish(v), element<T>(out, i + j - begin), which);
   });
 }
 
 template <class T, class Finish>
-void combine_range(const Reduction& run, std::int64_t begin, std::int64_t end, Finish finish) {
+void combine_range(const Reduction& run, std::int64_t begin, std::int64_t end, void* out, Finish finish) {
   // Sums and products of integers are of unsigned ones, which wrap, and have the same bits.
   using Wrapping = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
   const auto add = [](auto a, auto b) HWY_ATTR { return hn::Add(a, b); };
@@ -75,10 +76,10 @@ void combine_range(const Reduction& run, std::int64_t begin, std::int64_t end, F
   switch (run.op) {
     case ReduceOp::sum:
     case ReduceOp::avg:
-    case ReduceOp::premul_sum: return combine_sources<Wrapping>(run, begin, end, add, finish);
-    case ReduceOp::prod: return combine_sources<Wrapping>(run, begin, end, multiply, finish);
-    case ReduceOp::min: return combine_sources<T>(run, begin, end, smaller, finish);
-    case ReduceOp::max: return combine_sources<T>(run, begin, end, larger, finish);
+    case ReduceOp::premul_sum: return combine_sources<Wrapping>(run, begin, end, out, add, finish);
+    case ReduceOp::prod: return combine_sources<Wrapping>(run, begin, end, out, multiply, finish);
+    case ReduceOp::min: return combine_sources<T>(run, begin, end, out, smaller, finish);
+    case ReduceOp::max: return combine_sources<T>(run, begin, end, out, larger, finish);
   }
   fail(ErrorCode::invalid_argument, "{} is the number of no reduction; use a ReduceOp.", static_cast<int>(run.op));
 }
@@ -107,24 +108,83 @@ void divide_floats(void* x, std::int64_t count, std::int64_t divisor) {
   });
 }
 
+// The elements [begin, end), at most as many as stay in the cache: integers are divided in a second visit.
+constexpr std::int64_t block_bytes = 4096;
 template <class T>
-void reduce_integers(const Reduction& run, std::int64_t count) {
-  const auto as_it_is = [](auto v) HWY_ATTR { return v; };
-  if (run.divisor == 1) return combine_range<T>(run, 0, count, as_it_is);
-  constexpr std::int64_t block = 8192 / sizeof(T);  // divided while it is still in the cache
-  for (std::int64_t begin = 0; begin < count; begin += block) {
-    const std::int64_t end = std::min(begin + block, count);
-    combine_range<T>(run, begin, end, as_it_is);
-    divide_integers<T>(element<T>(run.out, begin), end - begin, run.divisor);
+void reduce_block(const Reduction& run, std::int64_t begin, std::int64_t end, void* out) {
+  if constexpr (std::is_integral_v<T>) {
+    combine_range<T>(run, begin, end, out, [](auto v) HWY_ATTR { return v; });
+    if (run.divisor != 1) divide_integers<T>(out, end - begin, run.divisor);
+  } else {
+    const AccumulatorTag<T> d;
+    const auto by = hn::Set(d, static_cast<Accumulator<T>>(run.divisor));
+    const bool divides = run.divisor != 1;
+    combine_range<T>(run, begin, end, out, [=](auto v) HWY_ATTR { return divides ? hn::Div(v, by) : v; });
   }
 }
 
 template <class T>
-void reduce_floats(const Reduction& run, std::int64_t count) {
-  const AccumulatorTag<T> d;
-  const auto by = hn::Set(d, static_cast<Accumulator<T>>(run.divisor));
-  const bool divides = run.divisor != 1;
-  combine_range<T>(run, 0, count, [=](auto v) HWY_ATTR { return divides ? hn::Div(v, by) : v; });
+void reduce_to_one(const Reduction& run, std::int64_t count, void* out) {
+  if (!std::is_integral_v<T> || run.divisor == 1) return reduce_block<T>(run, 0, count, out);
+  constexpr std::int64_t block = block_bytes / sizeof(T);
+  for (std::int64_t begin = 0; begin < count; begin += block) {
+    reduce_block<T>(run, begin, std::min(begin + block, count), element<T>(out, begin));
+  }
+}
+
+#if HWY_TARGET == HWY_SCALAR
+void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes, bool /*streaming*/) {
+  std::memcpy(to, from, bytes);
+}
+#else
+using Bytes = hn::ScalableTag<std::uint8_t>;
+// Streams whole lines of the cache only: what the first and the last one hold besides is not ours to write, and parts of a
+// line would go to memory one by one.
+constexpr std::size_t line = 64;
+
+void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes, bool streaming) {
+  const Bytes d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto* source = reinterpret_cast<const std::uint8_t*>(from);
+  auto* target = reinterpret_cast<std::uint8_t*>(to);
+  const auto ordinary = [&](std::size_t count) HWY_ATTR {
+    for_each_vector(d, static_cast<std::int64_t>(count), [&](std::int64_t i, auto which) HWY_ATTR {
+      store_lanes(d, load_lanes(d, source + i, which), target + i, which);
+    });
+    source += count;
+    target += count;
+    bytes -= count;
+  };
+  if (streaming && bytes >= 2 * line) {
+    if (const std::size_t beyond = reinterpret_cast<std::uintptr_t>(to) % line; beyond != 0) ordinary(line - beyond);
+    const std::size_t whole = bytes / line * line;
+    for (std::size_t i = 0; i < whole; i += lanes) hn::Stream(hn::LoadU(d, source + i), d, target + i);
+    source += whole;
+    target += whole;
+    bytes -= whole;
+  }
+  ordinary(bytes);
+}
+#endif
+
+// Reduced a block at a time into the nearest cache, and copied from there: any alignment of the outs is as good as any
+// other, and each is written a stretch at a time.
+template <class T>
+void reduce_to_many(const Reduction& run, std::int64_t count, void* const* outs, int out_count, bool streaming) {
+  HWY_ALIGN std::byte block[block_bytes];
+  // Blocks end where a line of the first out does; the others are often aligned alike.
+  const auto beyond = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(outs[0]) % block_bytes);
+  std::int64_t begin = 0;
+  std::int64_t end = std::max<std::int64_t>(1, (block_bytes - beyond) / static_cast<std::int64_t>(sizeof(T)));
+  while (begin < count) {
+    end = std::min(end, count);
+    reduce_block<T>(run, begin, end, block);
+    for (int i = 0; i < out_count; ++i) {
+      copy_bytes(block, static_cast<std::byte*>(element<T>(outs[i], begin)), (end - begin) * sizeof(T), streaming);
+    }
+    begin = end;
+    end += block_bytes / sizeof(T);
+  }
 }
 
 template <class T>
@@ -140,14 +200,20 @@ void multiply_elements(const void* x, void* out, std::int64_t count, Accumulator
 
 void reduce_all_simd(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out, std::int64_t count,
                      std::int64_t divisor) {
-  const Reduction run{op, sources, source_count, out, divisor};
-  with_element_type(dtype, [&]<class T>(T) {
-    if constexpr (std::is_integral_v<T>) {
-      reduce_integers<T>(run, count);
-    } else {
-      reduce_floats<T>(run, count);
-    }
-  });
+  const Reduction run{op, sources, source_count, divisor};
+  with_element_type(dtype, [&]<class T>(T) { reduce_to_one<T>(run, count, out); });
+}
+
+void reduce_all_to_many_simd(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs,
+                             int out_count, std::int64_t count, std::int64_t divisor, bool streaming) {
+  const Reduction run{op, sources, source_count, divisor};
+  with_element_type(dtype, [&]<class T>(T) { reduce_to_many<T>(run, count, outs, out_count, streaming); });
+  if (streaming) hwy::FlushStream();
+}
+
+void copy_simd(const void* from, void* to, std::size_t bytes) {
+  copy_bytes(static_cast<const std::byte*>(from), static_cast<std::byte*>(to), bytes, true);
+  hwy::FlushStream();
 }
 
 void divide_simd(DType dtype, void* x, std::int64_t count, std::int64_t divisor) {
@@ -178,10 +244,15 @@ HWY_AFTER_NAMESPACE();
 namespace stretto::kernels {
 
 HWY_EXPORT(reduce_all_simd);
+HWY_EXPORT(reduce_all_to_many_simd);
+HWY_EXPORT(copy_simd);
 HWY_EXPORT(divide_simd);
 HWY_EXPORT(multiply_simd);
 
 namespace {
+void check_source_count(int source_count) {
+  require(source_count >= 1, "There is nothing to reduce in {} sources; give at least one.", source_count);
+}
 void check_divisor(std::int64_t divisor) {
   require(divisor >= 1, "Elements cannot be divided by {}; a divisor counts ranks and is at least 1.", divisor);
 }
@@ -194,9 +265,27 @@ void reduce(ReduceOp op, DType dtype, const void* a, const void* b, void* out, s
 
 void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out, std::int64_t count,
                 std::int64_t divisor) {
-  require(source_count >= 1, "There is nothing to reduce in {} sources; give at least one.", source_count);
+  check_source_count(source_count);
   check_divisor(divisor);
   HWY_DYNAMIC_DISPATCH(reduce_all_simd)(op, dtype, sources, source_count, out, count, divisor);
+}
+
+void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs, int out_count,
+                std::int64_t count, std::int64_t divisor, bool streaming) {
+  require(out_count >= 1, "A result cannot be written to {} outs; give at least one.", out_count);
+  if (out_count == 1 && !streaming) return reduce_all(op, dtype, sources, source_count, outs[0], count, divisor);
+  check_source_count(source_count);
+  check_divisor(divisor);
+  HWY_DYNAMIC_DISPATCH(reduce_all_to_many_simd)
+  (op, dtype, sources, source_count, outs, out_count, count, divisor, streaming);
+}
+
+void copy(const void* from, void* to, std::size_t bytes, bool streaming) {
+  if (!streaming) {
+    std::memcpy(to, from, bytes);
+  } else {
+    HWY_DYNAMIC_DISPATCH(copy_simd)(from, to, bytes);
+  }
 }
 
 void divide(DType dtype, void* x, std::int64_t count, std::int64_t divisor) {

@@ -35,7 +35,7 @@ struct FirstLanes {
 
 // Whole vectors go through bytes: Highway's typed loads may assume that a lane is aligned to its size.
 template <class D>
-HWY_INLINE hn::Vec<D> load_lanes(D d, const void* from) {
+HWY_INLINE hn::Vec<D> load_lanes(D d, const void* from, AllLanes /*all*/ = {}) {
 #if HWY_TARGET == HWY_SCALAR  // whose vectors have no bytes
   hn::TFromD<D> lane;
   std::memcpy(&lane, from, sizeof(lane));
@@ -46,7 +46,7 @@ HWY_INLINE hn::Vec<D> load_lanes(D d, const void* from) {
 }
 
 template <class D>
-HWY_INLINE void store_lanes(D d, hn::Vec<D> v, void* to) {
+HWY_INLINE void store_lanes(D d, hn::Vec<D> v, void* to, AllLanes /*all*/ = {}) {
 #if HWY_TARGET == HWY_SCALAR
   const hn::TFromD<D> lane = hn::GetLane(v);
   std::memcpy(to, &lane, sizeof(lane));
@@ -58,58 +58,69 @@ HWY_INLINE void store_lanes(D d, hn::Vec<D> v, void* to) {
 #endif
 }
 
-// Elements of T as lanes of d's type.
-template <class T, class D>
-HWY_INLINE hn::Vec<D> load_as(D d, const void* from, AllLanes all = {}) {
+// The end of an array: the lanes that hold no element are loaded as zeros, and not stored. Where the processor has no masks
+// for that, by way of a padded copy.
+template <class D>
+HWY_INLINE hn::Vec<D> load_lanes(D d, const void* from, FirstLanes first) {
+  using Lane = hn::TFromD<D>;
+#if HWY_TARGET <= HWY_AVX3 && !HWY_MEM_OPS_MIGHT_FAULT
+  return hn::MaskedLoad(hn::FirstN(d, first.count), d, static_cast<const Lane*>(from));
+#else
+  Lane padded[hn::MaxLanes(d)] = {};
+  std::memcpy(padded, from, first.count * sizeof(Lane));
+  return load_lanes(d, padded);
+#endif
+}
+
+template <class D>
+HWY_INLINE void store_lanes(D d, hn::Vec<D> v, void* to, FirstLanes first) {
+  using Lane = hn::TFromD<D>;
+#if HWY_TARGET <= HWY_AVX3 && !HWY_MEM_OPS_MIGHT_FAULT
+  hn::BlendedStore(v, hn::FirstN(d, first.count), d, static_cast<Lane*>(to));
+#else
+  Lane padded[hn::MaxLanes(d)];
+  store_lanes(d, v, padded);
+  std::memcpy(to, padded, first.count * sizeof(Lane));
+#endif
+}
+
+// Elements of T as lanes of d's type. The end of an array takes the same instructions as its middle: what becomes of an
+// element must not depend on where a buffer was cut.
+template <class T, class D, class Which = AllLanes>
+HWY_INLINE hn::Vec<D> load_as(D d, const void* from, Which which = {}) {
   using Lane = hn::TFromD<D>;
   if constexpr (std::is_same_v<T, Lane>) {
-    return load_lanes(d, from);
+    return load_lanes(d, from, which);
   } else if constexpr (std::is_same_v<double, Lane>) {
-    return hn::PromoteTo(d, load_as<T>(hn::Rebind<float, D>(), from, all));
+    return hn::PromoteTo(d, load_as<T>(hn::Rebind<float, D>(), from, which));
   } else if constexpr (std::is_integral_v<T>) {
-    return hn::PromoteTo(d, load_lanes(hn::Rebind<T, D>(), from));
+    return hn::PromoteTo(d, load_lanes(hn::Rebind<T, D>(), from, which));
   } else {
-    return widen(d, Type<T>{}, load_lanes(hn::Rebind<Bits<T>, D>(), from));
+    return widen(d, Type<T>{}, load_lanes(hn::Rebind<Bits<T>, D>(), from, which));
   }
 }
 
 // Floats round, integers wrap.
-template <class T, class D>
-HWY_INLINE void store_as(D d, hn::Vec<D> v, void* to, AllLanes all = {}) {
+template <class T, class D, class Which = AllLanes>
+HWY_INLINE void store_as(D d, hn::Vec<D> v, void* to, Which which = {}) {
   using Lane = hn::TFromD<D>;
   if constexpr (std::is_same_v<T, Lane>) {
-    store_lanes(d, v, to);
+    store_lanes(d, v, to, which);
   } else if constexpr (std::is_same_v<double, Lane>) {
     const hn::Rebind<float, D> f32;
 #if HWY_TARGET == HWY_SCALAR  // whose DemoteTo makes infinity finite
-    store_as<T>(f32, hn::Set(f32, static_cast<float>(hn::GetLane(v))), to, all);
+    store_as<T>(f32, hn::Set(f32, static_cast<float>(hn::GetLane(v))), to, which);
 #else
-    store_as<T>(f32, hn::DemoteTo(f32, v), to, all);
+    store_as<T>(f32, hn::DemoteTo(f32, v), to, which);
 #endif
   } else {
     const hn::Rebind<Bits<T>, D> bits;
     if constexpr (std::is_integral_v<T>) {
-      store_lanes(bits, hn::TruncateTo(bits, hn::BitCast(hn::Rebind<std::uint32_t, D>(), v)), to);
+      store_lanes(bits, hn::TruncateTo(bits, hn::BitCast(hn::Rebind<std::uint32_t, D>(), v)), to, which);
     } else {
-      store_lanes(bits, narrow(d, Type<T>{}, v), to);
+      store_lanes(bits, narrow(d, Type<T>{}, v), to, which);
     }
   }
-}
-
-// The end of an array takes the same instructions as its middle, on a padded copy: what becomes of an element must not
-// depend on where a buffer was cut. The lanes that hold no element are zero.
-template <class T, class D>
-HWY_INLINE hn::Vec<D> load_as(D d, const void* from, FirstLanes first) {
-  T padded[hn::MaxLanes(d)] = {};
-  std::memcpy(padded, from, first.count * sizeof(T));
-  return load_as<T>(d, padded);
-}
-
-template <class T, class D>
-HWY_INLINE void store_as(D d, hn::Vec<D> v, void* to, FirstLanes first) {
-  T padded[hn::MaxLanes(d)];
-  store_as<T>(d, v, padded);
-  std::memcpy(to, padded, first.count * sizeof(T));
 }
 
 // The same where a pointer says the type.

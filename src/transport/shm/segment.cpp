@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "core/fail.hpp"
+#include "device/shared_file.hpp"
 #include "stretto/settings.hpp"
 
 namespace stretto {
@@ -17,38 +18,10 @@ namespace {
 constexpr std::size_t page = 4096;
 std::size_t whole_pages(std::size_t bytes) { return (bytes + page - 1) / page * page; }
 
-int open_nameless_file() {
-  const std::string directory = setting("STRETTO_SHM_DIR");
-  const int file = directory.empty() ? memfd_create("stretto", MFD_CLOEXEC)
-                                     : open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (file < 0) {
-    const int error = errno;
-    fail(ErrorCode::unavailable, "Cannot create shared memory {}: {}; set STRETTO_SHM_DIR to a writable tmpfs.",
-         directory.empty() ? "with memfd_create" : "in STRETTO_SHM_DIR=" + directory, errno_text(error));
-  }
-  return file;
-}
-
 }  // namespace
 
 Mapping::Mapping(int file, std::size_t offset, std::size_t bytes) : bytes_(whole_pages(bytes)) {
-  int result = 0;
-  do {
-    result = fallocate(file, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes_));
-  } while (result != 0 && errno == EINTR);
-  if (result != 0) {
-    const int error = errno;
-    const std::string directory = setting("STRETTO_SHM_DIR");
-    if (directory.empty()) {
-      fail(ErrorCode::unavailable, "Cannot get {} bytes of shared memory: {}; free memory or lower STRETTO_RING_BYTES={}.",
-           bytes_, errno_text(error), setting("STRETTO_RING_BYTES"));
-    }
-    fail(ErrorCode::unavailable,
-         "Cannot get {} bytes of shared memory in {}: {}; enlarge it (docker: --shm-size), lower STRETTO_RING_BYTES={} or "
-         "unset "
-         "STRETTO_SHM_DIR.",
-         bytes_, directory, errno_text(error), setting("STRETTO_RING_BYTES"));
-  }
+  commit_pages(file, offset, bytes_, "lower STRETTO_RING_BYTES=" + setting("STRETTO_RING_BYTES"));
   void* data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(offset));
   if (data == MAP_FAILED) {
     const int error = errno;
