@@ -69,15 +69,16 @@ std::vector<std::int64_t> counts_of(const PlanRequest& request) {
     return counts;
   }
   // An all-reduce of nearly an element a rank, unless every rank needs every vector.
-  if (request.collective != Collective::all_reduce || request.method.algorithm == Algorithm::one_shot) return {1};
+  const Algorithm algorithm = request.method.algorithm;
+  const bool needs_all = algorithm == Algorithm::one_shot || algorithm == Algorithm::packet;
+  if (request.collective != Collective::all_reduce || needs_all) return {1};
   return {1, size - 1};
 }
 
-// Two generators send blocks of one size on through other ranks, and refuse uneven shares.
+// Some send blocks of one size on through other ranks, or look for them in other ranks' memory, and refuse uneven shares.
 bool takes_uneven(Collective collective, Algorithm algorithm) {
-  if (algorithm == Algorithm::two_level || (collective == Collective::all_to_all && algorithm == Algorithm::bruck)) {
-    return false;
-  }
+  const bool wants_equal_blocks = algorithm == Algorithm::bruck || shares_memory(algorithm);
+  if (algorithm == Algorithm::two_level || (collective == Collective::all_to_all && wants_equal_blocks)) return false;
   return counts_shares(collective);
 }
 

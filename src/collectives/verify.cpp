@@ -1,25 +1,20 @@
 // A symbolic run of all ranks' plans. A cell stands for one element and holds what that element is made of: which global
 // element it is and, where the collective reduces, which ranks have contributed to it and whether it was finished. Messages
-// are unbuffered: a send ends when its receive takes place.
+// are unbuffered: a send ends when its receive takes place. Where ranks share memory, it is also proved that the order in
+// which they are run here does not matter.
 #include <algorithm>
-#include <array>
 
 #include "collectives/promise.hpp"
 #include "collectives/verify_accesses.hpp"
 #include "collectives/verify_cells.hpp"
+#include "collectives/verify_layout.hpp"
+#include "collectives/verify_refused.hpp"
+#include "collectives/verify_signals.hpp"
+#include "collectives/verify_steps.hpp"
 #include "core/fail.hpp"
 
 namespace stretto {
 namespace {
-
-struct Refused {
-  std::string sentence;
-};
-
-template <class... Args>
-void demand(bool condition, fmt::format_string<Args...> sentence, Args&&... args) {
-  if (!condition) throw Refused{fmt::format(sentence, std::forward<Args>(args)...)};
-}
 
 void check_requests(const std::vector<Plan>& plans) {
   const PlanRequest& first = plans[0].request;
@@ -45,8 +40,12 @@ void check_requests(const std::vector<Plan>& plans) {
 class Run {
  public:
   Run(const std::vector<Plan>& plans, bool in_place)
-      : plans_(plans), size_(static_cast<int>(plans.size())), promise_(plans), layouts_(plans.size()) {
-    lay_out(in_place);
+      : plans_(plans),
+        size_(static_cast<int>(plans.size())),
+        promise_(plans),
+        layout_(plans, promise_, in_place),
+        steps_(size_, promise_.sums(), layout_) {
+    fill_inputs();
     for (int rank = 0; rank < size_; ++rank) {
       first_lane_.push_back(progress_.size());
       for (int lane = 0; lane < lanes_of(rank); ++lane) progress_.push_back({rank, lane});
@@ -60,6 +59,7 @@ class Run {
       check_shape(rank);
       if (lanes_of(rank) > 1) check_lanes_apart(rank);
     }
+    signals_.emplace(plans_, layout_);
     for (LaneProgress& lane : progress_) ready_.push_back(&lane);
     while (!ready_.empty()) {
       LaneProgress& lane = *ready_.back();
@@ -70,58 +70,39 @@ class Run {
       demand(lane.round == plan_of(lane).round_ends.size(), "Rank {} waits forever in round {} of lane {}.", lane.rank,
              lane.round, lane.lane);
     }
-    for (int rank = 0; rank < size_; ++rank) check_output(rank);
+    for (int rank = 0; rank < size_; ++rank) {
+      check_output(rank);
+      if (signals_->used()) signals_->check_ending(rank);
+    }
   }
 
  private:
-  struct Extent {  // where a buffer lies in the cells
-    std::int64_t begin = 0;
-    std::int64_t count = 0;
-  };
   struct LaneProgress {
     int rank;
     int lane;
     std::size_t round = 0;  // the current one; rounds before it are over
-    int open = 0;           // its sends and receives that have not taken place
+    int open = 0;           // its sends, receives and waits that have not taken place
   };
 
   int lanes_of(int rank) const { return static_cast<int>(plans_[rank].lanes.size()); }
   const Lane& plan_of(const LaneProgress& lane) const { return plans_[lane.rank].lanes[lane.lane]; }
   LaneProgress& progress_of(int rank, int lane) { return progress_[first_lane_[rank] + lane]; }
 
-  void lay_out(bool in_place) {
-    std::int64_t end = 0;
+  void fill_inputs() {
+    cells_ = Cells(layout_.cells() + 1, promise_.sums() ? size_ : 0);
     for (int rank = 0; rank < size_; ++rank) {
-      auto& [input, output, scratch] = layouts_[rank];
-      input = {end, promise_.inputs(rank)};
-      output = {end + input.count, promise_.outputs(rank)};
-      if (in_place) {
-        input.begin = end + promise_.input_begin_in_place(rank);
-        output.begin = end + promise_.output_begin_in_place(rank);
-      }
-      scratch = {std::max(input.begin + input.count, output.begin + output.count), plans_[rank].scratch_count};
-      end = scratch.begin + scratch.count;
-    }
-    cells_ = Cells(end, promise_.sums() ? size_ : 0);
-    for (int rank = 0; rank < size_; ++rank) {
-      const Extent& input = extent(rank, Buffer::input);
+      const Range input = layout_.range_of(rank, Buffer::input);
       const std::int64_t first = promise_.first_input_element(rank);
-      for (std::int64_t i = 0; i < input.count; ++i) cells_.set_original(input.begin + i, first + i, rank);
+      for (std::int64_t cell = input.begin; cell < input.end; ++cell) {
+        cells_.set_original(cell, first + cell - input.begin, rank);
+      }
     }
   }
+  // For a sum on its way, behind all buffers: where it goes may be where it comes from.
+  std::int64_t spare_cell() const { return layout_.cells(); }
 
-  const Extent& extent(int rank, Buffer buffer) const { return layouts_[rank][static_cast<std::size_t>(buffer)]; }
-  std::int64_t cell_of(int rank, const Slice& slice) const { return extent(rank, slice.buffer).begin + slice.offset; }
-  Range range_of(int rank, const Slice& slice) const {
-    const std::int64_t begin = cell_of(rank, slice);
-    return {begin, begin + slice.count};
-  }
-
-  void check_slice(int rank, const Slice& slice) const {
-    const std::int64_t room = extent(rank, slice.buffer).count;
-    demand(slice.offset >= 0 && slice.count >= 0 && slice.offset + slice.count <= room,
-           "Rank {} touches elements [{}, {}) of a buffer of {}.", rank, slice.offset, slice.offset + slice.count, room);
-  }
+  std::int64_t cell_of(int rank, const Slice& slice) const { return layout_.cell_of(rank, slice); }
+  Range range_of(int rank, const Slice& slice) const { return layout_.range_of(rank, slice); }
 
   void check_shape(int rank) const {
     demand(lanes_of(rank) <= stretto::most_lanes, "Rank {} has {} lanes; a plan has at most {}.", rank, lanes_of(rank),
@@ -130,43 +111,8 @@ class Run {
       demand((lane.steps.empty() || (!lane.round_ends.empty() && lane.round_ends.back() == lane.steps.size())) &&
                  std::is_sorted(lane.round_ends.begin(), lane.round_ends.end()),
              "Rank {} has steps that belong to no round.", rank);
-      for (const Step& step : lane.steps) check_step(rank, step);
+      for (const Step& step : lane.steps) steps_.check(rank, step);
     }
-  }
-
-  void check_step(int rank, const Step& step) const {
-    const bool talks = step.kind != StepKind::copy && step.kind != StepKind::reduce;
-    const bool adds = step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce;
-    demand(!talks || (step.peer >= 0 && step.peer < size_ && step.peer != rank), "Rank {} has rank {} as its peer.", rank,
-           step.peer);
-    demand(!adds || promise_.sums(), "Rank {} reduces, but the collective only moves elements.", rank);
-    demand(adds || !step.finishes, "Rank {} finishes a step that does not reduce.", rank);
-    if (step.kind != StepKind::recv) check_slice(rank, step.source);
-    if (step.kind == StepKind::send) return;
-    check_slice(rank, step.destination);
-    demand(step.destination.buffer != Buffer::input, "Rank {} writes to its input.", rank);
-    if (step.kind == StepKind::recv) return;
-    const std::int64_t vectors = step.destination.count == 0 ? 0 : step.source.count / step.destination.count;
-    demand(step.source.count == vectors * step.destination.count && (vectors == 1 || step.kind == StepKind::reduce),
-           "Rank {} combines {} elements with {}.", rank, step.source.count, step.destination.count);
-    const Range from = range_of(rank, step.source);
-    const Range to = range_of(rank, step.destination);
-    demand(from.begin == to.begin || from.end <= to.begin || to.end <= from.begin,
-           "Rank {} reads memory that the same step writes elsewhere.", rank);
-  }
-
-  // What a step touches. Its own source may be where its destination is; what is left of the source lies apart.
-  void append_accesses(int rank, const Step& step, std::vector<Access>& accesses) const {
-    const auto add = [&](Range range, bool writes) {
-      if (range.begin < range.end) accesses.push_back({range, writes});
-    };
-    Range from{};
-    Range to{};
-    if (step.kind != StepKind::recv) from = range_of(rank, step.source);
-    if (step.kind != StepKind::send) to = range_of(rank, step.destination);
-    if (to.begin < to.end && from.begin == to.begin) from.begin = to.end;
-    add(from, false);
-    add(to, true);
   }
 
   void check_lanes_apart(int rank) const {
@@ -174,7 +120,7 @@ class Run {
     std::vector<std::vector<Range>> written;
     for (int lane = 0; lane < lanes_of(rank); ++lane) {
       std::vector<Access> accesses;
-      for (const Step& step : plans_[rank].lanes[lane].steps) append_accesses(rank, step, accesses);
+      for (const Step& step : plans_[rank].lanes[lane].steps) steps_.append_accesses(rank, step, accesses);
       std::sort(accesses.begin(), accesses.end(), by_begin);
       touched.push_back(merged(accesses, false));
       written.push_back(merged(accesses, true));
@@ -194,12 +140,17 @@ class Run {
     accesses_.clear();
     progress.open = 1;  // for this function; and all are counted first, since a posted step may meet its partner at once
     for (std::size_t i = begin; i < end; ++i) {
-      append_accesses(progress.rank, lane.steps[i], accesses_);
-      if (lane.steps[i].kind != StepKind::copy && lane.steps[i].kind != StepKind::reduce) ++progress.open;
+      steps_.append_accesses(progress.rank, lane.steps[i], accesses_);
+      if (Steps::waits(lane.steps[i].kind)) ++progress.open;
     }
     std::sort(accesses_.begin(), accesses_.end(), by_begin);
     demand(!clash_within(accesses_), "Two steps of rank {} in round {} of lane {} touch the same memory at the same time.",
            progress.rank, progress.round, progress.lane);
+    if (signals_->used()) {
+      signals_->tell(progress.rank, progress.round, lane.steps.data() + begin, lane.steps.data() + end,
+                     [&](int rank) { close_one(progress_of(rank, 0)); });
+      for (const Access& access : accesses_) signals_->order(progress.rank, access);
+    }
 
     for (std::size_t i = begin; i < end; ++i) post(progress, lane.steps[i]);
     close_one(progress);
@@ -213,8 +164,17 @@ class Run {
 
   void post(LaneProgress& progress, const Step& step) {
     const int rank = progress.rank;
-    if (step.kind == StepKind::copy) return copy(rank, cell_of(rank, step.source), rank, step);
-    if (step.kind == StepKind::reduce) return reduce(rank, step);
+    switch (step.kind) {
+      case StepKind::copy: return copy(rank, cell_of(rank, step.source), rank, step);
+      case StepKind::reduce: return reduce(rank, step);
+      case StepKind::read: return copy(rank, cell_of(step.peer, step.source), rank, step);
+      case StepKind::read_reduce: return reduce_all(rank, step);
+      case StepKind::signal: return;  // before all others
+      case StepKind::wait:
+        if (signals_->hear(rank, step.peer)) close_one(progress);
+        return;
+      default: break;
+    }
     const bool sends = step.kind == StepKind::send;
     const int sender = sends ? rank : step.peer;
     const int receiver = sends ? step.peer : rank;
@@ -236,7 +196,7 @@ class Run {
     } else {
       const std::int64_t target = cell_of(receiver, receive.destination);
       add(receiver, cell_of(receiver, receive.source), arrives, target, receive.destination.count);
-      if (receive.finishes) finish(receiver, receive.destination);
+      if (receive.finishes) finish(receiver, range_of(receiver, receive.destination));
     }
     close_one(progress);
     close_one(progress_of(step.peer, progress.lane));
@@ -257,16 +217,18 @@ class Run {
     const std::int64_t target = cell_of(rank, step.destination);
     if (count == 0) return;
     // A single vector is not added to anything, but may be finished.
-    for (std::int64_t i = 0; step.source.count == count && i < count; ++i) {
-      demand(cells_.written(source + i), "Rank {} reduces with an element that was never written.", rank);
-      demand(!cells_.finished(source + i), "Rank {} reduces element {} after it was finished.", rank,
-             cells_.element(source + i));
-      cells_.copy(source + i, target + i);
-    }
+    for (std::int64_t i = 0; step.source.count == count && i < count; ++i) take(rank, source + i, target + i);
     for (std::int64_t at = count; at < step.source.count; at += count) {
       add(rank, at == count ? source : target, source + at, target, count);
     }
-    if (step.finishes) finish(rank, step.destination);
+    if (step.finishes) finish(rank, range_of(rank, step.destination));
+  }
+
+  // The first contribution to a sum.
+  void take(int rank, std::int64_t source, std::int64_t target) {
+    demand(cells_.written(source), "Rank {} reduces with an element that was never written.", rank);
+    demand(!cells_.finished(source), "Rank {} reduces element {} after it was finished.", rank, cells_.element(source));
+    cells_.copy(source, target);
   }
 
   void add(int rank, std::int64_t a, std::int64_t b, std::int64_t target, std::int64_t count) {
@@ -282,9 +244,18 @@ class Run {
     }
   }
 
-  void finish(int rank, const Slice& slice) {
-    const std::int64_t first = cell_of(rank, slice);
-    for (std::int64_t cell = first; cell < first + slice.count; ++cell) {
+  // An element after the other, since a sum may take the place of what it is made of.
+  void reduce_all(int rank, const Step& step) {
+    for (std::int64_t i = 0; i < step.destination.count; ++i) {
+      take(rank, cell_of(0, step.source) + i, spare_cell());
+      for (int from = 1; from < size_; ++from) add(rank, spare_cell(), cell_of(from, step.source) + i, spare_cell(), 1);
+      if (step.finishes) finish(rank, {spare_cell(), spare_cell() + 1});
+      steps_.for_each_owner(rank, step, [&](int owner) { cells_.copy(spare_cell(), cell_of(owner, step.destination) + i); });
+    }
+  }
+
+  void finish(int rank, const Range& range) {
+    for (std::int64_t cell = range.begin; cell < range.end; ++cell) {
       demand(cells_.complete(cell), "Rank {} finishes element {}, which still lacks contributions.", rank,
              cells_.element(cell));
       cells_.finish(cell);
@@ -292,7 +263,7 @@ class Run {
   }
 
   void check_output(int rank) const {
-    const std::int64_t begin = extent(rank, Buffer::output).begin;
+    const std::int64_t begin = layout_.range_of(rank, Buffer::output).begin;
     std::int64_t cell = begin;
     promise_.for_each_output_run(rank, [&](std::int64_t first, std::int64_t count) {
       for (std::int64_t element = first; element < first + count; ++element, ++cell) {
@@ -315,10 +286,12 @@ class Run {
   const std::vector<Plan>& plans_;
   int size_;
   Promise promise_;
+  Layout layout_;
+  Steps steps_;
+  std::optional<Signals> signals_;  // once the plans' shapes are checked
   Cells cells_;
-  std::vector<std::array<Extent, 3>> layouts_;  // by Buffer
-  std::vector<LaneProgress> progress_;          // of all lanes of all ranks
-  std::vector<std::size_t> first_lane_;         // of a rank in progress_
+  std::vector<LaneProgress> progress_;   // of all lanes of all ranks
+  std::vector<std::size_t> first_lane_;  // of a rank in progress_
   int most_lanes_ = 0;
   std::vector<const Step*> posted_;  // by sender, receiver and lane: the step that waits for its partner
   std::vector<LaneProgress*> ready_;

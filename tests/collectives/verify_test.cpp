@@ -75,8 +75,23 @@ TEST(Cost, BandwidthOptimalAlgorithmsSendTheirFormula) {
 
 using Mutation = std::function<bool(Plan&, Lane&, std::size_t step)>;  // false: does not apply at this step
 
-bool talks(const Step& step) { return step.kind != StepKind::copy && step.kind != StepKind::reduce; }
-bool adds(const Step& step) { return step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce; }
+bool exchanges(const Step& step) {
+  return step.kind == StepKind::send || step.kind == StepKind::recv || step.kind == StepKind::recv_reduce;
+}
+bool reads_others(const Step& step) { return step.kind == StepKind::read || step.kind == StepKind::read_reduce; }
+bool orders(const Step& step) { return step.kind == StepKind::signal || step.kind == StepKind::wait; }
+bool adds(const Step& step) {
+  return step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce || step.kind == StepKind::read_reduce;
+}
+
+// What others wait for when this rank signals, or may still touch. The root of a reduce gives nothing that anybody wants.
+bool is_told(const Plan& plan, const Step& step) {
+  if (plan.request.collective == Collective::reduce && plan.request.rank == plan.request.root) return false;
+  return reads_others(step) || (step.kind == StepKind::copy && step.destination.buffer == Buffer::scratch);
+}
+
+// A wait for a rank from whom, or for whom, there is nothing to read may be left out.
+bool may_be_idle(const Plan& plan, const Step& step) { return step.kind == StepKind::wait && !plan.request.counts.empty(); }
 
 // What it copies may lie there already.
 bool stays_in_scratch(const Step& step) {
@@ -91,15 +106,16 @@ struct NamedMutation {
 const std::vector<NamedMutation>& mutations() {
   static const std::vector<NamedMutation> list = {
       {"step_dropped",
-       [](Plan&, Lane& lane, std::size_t i) {
-         if (stays_in_scratch(lane.steps[i])) return false;
+       [](Plan& plan, Lane& lane, std::size_t i) {
+         if (stays_in_scratch(lane.steps[i]) || may_be_idle(plan, lane.steps[i])) return false;
          lane.steps.erase(lane.steps.begin() + static_cast<std::ptrdiff_t>(i));
          for (std::size_t& end : lane.round_ends) end -= end > i ? 1 : 0;
          return true;
        }},
       {"step_repeated",
        [](Plan&, Lane& lane, std::size_t i) {
-         if (!talks(lane.steps[i])) return false;  // copying twice is harmless
+         // Copying and waiting twice is harmless, and so is reading again what stays as it is.
+         if (!exchanges(lane.steps[i]) && lane.steps[i].kind != StepKind::signal) return false;
          const Step copy = lane.steps[i];
          lane.steps.push_back(copy);
          lane.round_ends.push_back(lane.steps.size());
@@ -108,14 +124,14 @@ const std::vector<NamedMutation>& mutations() {
       {"peer_swapped",
        [](Plan& plan, Lane& lane, std::size_t i) {
          Step& step = lane.steps[i];
-         if (!talks(step) || plan.request.size < 3) return false;
+         if (step.peer == -1 || plan.request.size < 3 || may_be_idle(plan, step)) return false;
          do step.peer = (step.peer + 1) % plan.request.size;
          while (step.peer == plan.request.rank);
          return true;
        }},
       {"lane_changed",
        [](Plan& plan, Lane& lane, std::size_t i) {
-         if (plan.lanes.size() < 2 || !talks(lane.steps[i])) return false;
+         if (plan.lanes.size() < 2 || !exchanges(lane.steps[i])) return false;
          Lane& other = &lane == &plan.lanes[0] ? plan.lanes[1] : plan.lanes[0];
          other.steps.push_back(lane.steps[i]);
          other.round_ends.push_back(other.steps.size());
@@ -126,28 +142,28 @@ const std::vector<NamedMutation>& mutations() {
       {"source_moved",
        [](Plan&, Lane& lane, std::size_t i) {
          Step& step = lane.steps[i];
-         if (step.kind == StepKind::recv) return false;
+         if (step.kind == StepKind::recv || orders(step)) return false;
          step.source.offset += 1;
          return true;
        }},
       {"destination_moved",
        [](Plan&, Lane& lane, std::size_t i) {
          Step& step = lane.steps[i];
-         if (step.kind == StepKind::send) return false;
+         if (step.kind == StepKind::send || orders(step)) return false;
          step.destination.offset += 1;
          return true;
        }},
       {"destination_in_input",
        [](Plan&, Lane& lane, std::size_t i) {
          Step& step = lane.steps[i];
-         if (step.kind == StepKind::send) return false;
+         if (step.kind == StepKind::send || orders(step)) return false;
          step.destination.buffer = Buffer::input;
          return true;
        }},
       {"count_shortened",
        [](Plan&, Lane& lane, std::size_t i) {
          Step& step = lane.steps[i];
-         if (stays_in_scratch(step)) return false;
+         if (stays_in_scratch(step) || orders(step)) return false;
          step.source.count -= step.kind != StepKind::recv ? 1 : 0;
          step.destination.count -= step.kind != StepKind::send ? 1 : 0;
          return true;
@@ -164,7 +180,10 @@ const std::vector<NamedMutation>& mutations() {
          Step& step = lane.steps[i];
          if (!adds(step) || step.source.count == 0) return false;
          if (step.kind == StepKind::reduce && step.source.count == step.destination.count) return false;
-         step.kind = step.kind == StepKind::reduce ? StepKind::copy : StepKind::recv;
+         if (step.kind == StepKind::read_reduce && step.peer == everybody) return false;
+         step.kind = step.kind == StepKind::reduce        ? StepKind::copy
+                     : step.kind == StepKind::read_reduce ? StepKind::read
+                                                          : StepKind::recv;
          step.source.count = step.destination.count;
          step.finishes = false;
          return true;
@@ -210,6 +229,61 @@ const std::vector<NamedMutation>& mutations() {
          if (lane.steps[i].kind == StepKind::send || next.kind != StepKind::send) return false;
          if (next.source.buffer != made.buffer || next.source.offset != made.offset) return false;
          ends.erase(end);
+         return true;
+       }},
+      {"signal_before_what_it_tells",
+       [](Plan& plan, Lane& lane, std::size_t i) {
+         if (i + 1 == lane.steps.size() || lane.steps[i + 1].kind != StepKind::signal) return false;
+         if (!is_told(plan, lane.steps[i])) return false;
+         std::swap(lane.steps[i], lane.steps[i + 1]);
+         return true;
+       }},
+      {"signal_beside_what_it_tells",
+       [](Plan& plan, Lane& lane, std::size_t i) {
+         if (i + 1 == lane.steps.size() || lane.steps[i + 1].kind != StepKind::signal) return false;
+         if (!is_told(plan, lane.steps[i])) return false;
+         lane.round_ends.erase(std::find(lane.round_ends.begin(), lane.round_ends.end(), i + 1));
+         return true;
+       }},
+      {"wait_behind_what_it_guards",
+       [](Plan&, Lane& lane, std::size_t i) {
+         if (lane.steps[i].kind != StepKind::wait || i + 1 == lane.steps.size()) return false;
+         if (!reads_others(lane.steps[i + 1])) return false;
+         std::swap(lane.steps[i], lane.steps[i + 1]);
+         return true;
+       }},
+      {"wait_beside_what_it_guards",
+       [](Plan&, Lane& lane, std::size_t i) {
+         if (lane.steps[i].kind != StepKind::wait || i + 1 == lane.steps.size()) return false;
+         if (!reads_others(lane.steps[i + 1])) return false;
+         lane.round_ends.erase(std::find(lane.round_ends.begin(), lane.round_ends.end(), i + 1));
+         return true;
+       }},
+      {"wait_before_the_signal",
+       [](Plan& plan, Lane& lane, std::size_t i) {
+         if (lane.steps[i].kind != StepKind::signal || i + 1 == lane.steps.size()) return false;
+         if (lane.steps[i + 1].kind != StepKind::wait || may_be_idle(plan, lane.steps[i + 1])) return false;
+         std::swap(lane.steps[i], lane.steps[i + 1]);
+         return true;
+       }},
+      {"result_for_another_rank",
+       [](Plan& plan, Lane& lane, std::size_t i) {
+         Step& step = lane.steps[i];
+         if (step.kind != StepKind::read_reduce) return false;
+         if (step.peer == everybody) {
+           step.peer = plan.request.rank;
+         } else {
+           step.peer = (step.peer + 1) % plan.request.size;
+         }
+         return true;
+       }},
+      {"result_for_everybody",
+       [](Plan& plan, Lane& lane, std::size_t i) {
+         Step& step = lane.steps[i];
+         if (step.kind != StepKind::read_reduce || step.peer == everybody) return false;
+         // An all-reduce wants it everywhere, and scratch may have room for it.
+         if (plan.request.collective == Collective::all_reduce || step.destination.buffer == Buffer::scratch) return false;
+         step.peer = everybody;
          return true;
        }},
       {"scratch_too_small",
@@ -399,6 +473,132 @@ TEST(Verifier, RefusesAPlanThatNeedsBuffering) {
   EXPECT_THAT(verify(plans, false).value_or(""), testing::HasSubstr("waits forever"));
 }
 
+// ---- ranks that share memory
+
+using Tell = void (*)(PlanBuilder&, const PlanRequest&);
+
+void for_others(const PlanRequest& request, const std::function<void(int)>& visit) {
+  for (int peer = 0; peer < request.size; ++peer) {
+    if (peer != request.rank) visit(peer);
+  }
+}
+
+// Everybody sums everything for itself.
+std::vector<Plan> sums_of_all(int size, Tell before, Tell between, Tell after) {
+  const ProofCase which{{.collective = Collective::all_reduce, .size = size, .count = 2}};
+  return by_hand(which, [&](PlanBuilder& plan, const PlanRequest& request) {
+    before(plan, request);
+    plan.next_round();
+    between(plan, request);
+    plan.next_round();
+    plan.read_reduce(input(0, 2), request.rank, output(0, 2));
+    plan.next_round();
+    after(plan, request);
+  });
+}
+void nothing(PlanBuilder&, const PlanRequest&) {}
+void tell(PlanBuilder& plan, const PlanRequest&) { plan.signal(); }
+void wait_for_all(PlanBuilder& plan, const PlanRequest& request) {
+  for_others(request, [&](int peer) { plan.wait(peer); });
+}
+void tell_and_wait(PlanBuilder& plan, const PlanRequest& request) {
+  plan.signal();
+  plan.next_round();
+  wait_for_all(plan, request);
+}
+
+std::string refusal(const std::vector<Plan>& plans, bool in_place = false) { return verify(plans, in_place).value_or(""); }
+
+TEST(SharedMemory, IsOrderedBySignalsAndWaits) {
+  EXPECT_EQ(refusal(sums_of_all(3, tell, wait_for_all, tell_and_wait)), "");
+  // What one rank overwrites others still read.
+  EXPECT_THAT(refusal(sums_of_all(3, tell, wait_for_all, tell_and_wait), true), testing::HasSubstr("at the same time"));
+}
+
+TEST(SharedMemory, MayNotBeTouchedBeforeItsOwnerHasBegun) {
+  EXPECT_THAT(refusal(sums_of_all(2, nothing, nothing, tell_and_wait)),
+              testing::HasSubstr("reads element 0 of rank 0's input, which may not have begun"));
+  EXPECT_THAT(refusal(sums_of_all(2, tell, nothing, tell_and_wait)), testing::HasSubstr("may not have begun"));
+}
+
+TEST(SharedMemory, MayNotBeTouchedWhenItsOwnerMayBeDone) {
+  EXPECT_THAT(refusal(sums_of_all(2, tell, wait_for_all, nothing)),
+              testing::HasSubstr("Rank 0 may be done while rank 1 still reads element 0 of rank 0's input"));
+  EXPECT_THAT(refusal(sums_of_all(2, tell, wait_for_all, tell)), testing::HasSubstr("may be done while"));
+  // The slots of packets are kept; those of others are not.
+  std::vector<Plan> plans;
+  for (int rank = 0; rank < 3; ++rank) plans.push_back(make_plan({Collective::all_reduce, Algorithm::packet, rank, 3, 4}));
+  EXPECT_EQ(refusal(plans), "");
+  for (Plan& plan : plans) plan.request.method = Algorithm::staged;
+  EXPECT_THAT(refusal(plans),
+              testing::HasSubstr("Rank 0 may be done while rank 2 still reads element 0 of rank 0's scratch"));
+}
+
+// Knowledge is passed on: who has heard of a rank that has heard of another knows of both.
+TEST(SharedMemory, IsOrderedThroughAThirdRank) {
+  const ProofCase which{{.collective = Collective::broadcast, .size = 3, .count = 1}};
+  const auto through = [&](bool heard) {
+    return by_hand(which, [&](PlanBuilder& plan, const PlanRequest& request) {
+      plan.signal();  // 0 has begun, and so has everybody else
+      plan.next_round();
+      if (request.rank == 1) plan.wait(0);
+      plan.next_round();
+      plan.signal();
+      plan.next_round();
+      if (request.rank == 2) plan.wait(heard ? 1 : 0);  // of 0, only by 1
+      plan.next_round();
+      if (request.rank == 0) plan.copy(input(0, 1), output(0, 1));
+      if (request.rank != 0) plan.read(0, input(0, 1), output(0, 1));
+      plan.next_round();
+      plan.signal();
+      plan.next_round();
+      if (request.rank == 0) wait_for_all(plan, request);
+    });
+  };
+  EXPECT_EQ(refusal(through(true)), "");
+  auto unheard = through(true);
+  Lane& lane = unheard[1].lanes[0];  // forgets to listen to 0 before it tells 2
+  const auto wait =
+      std::find_if(lane.steps.begin(), lane.steps.end(), [](const Step& step) { return step.kind == StepKind::wait; });
+  for (std::size_t& end : lane.round_ends) end -= end > static_cast<std::size_t>(wait - lane.steps.begin()) ? 1 : 0;
+  lane.steps.erase(wait);
+  EXPECT_THAT(refusal(unheard), testing::HasSubstr("of rank 0's input, which may not have begun"));
+}
+
+TEST(SharedMemory, IsRefusedWhereSignalsDoNotFitTogether) {
+  auto plans = sums_of_all(3, tell, wait_for_all, tell_and_wait);
+  plans[2].lanes[0].steps.push_back({StepKind::signal, false, -1, {}, {}});
+  plans[2].lanes[0].round_ends.push_back(plans[2].lanes[0].steps.size());
+  EXPECT_THAT(refusal(plans), testing::HasSubstr("Rank 2 signals 3 times, and rank 0 2 times"));
+  plans = sums_of_all(2, tell, wait_for_all, tell_and_wait);
+  plans[1].lanes.emplace_back();
+  EXPECT_THAT(refusal(plans), testing::HasSubstr("Rank 1 has 2 lanes"));
+  plans = sums_of_all(2, tell, wait_for_all, tell_and_wait);
+  plans[1].lanes[0].round_ends.erase(plans[1].lanes[0].round_ends.begin());
+  EXPECT_THAT(refusal(plans), testing::HasSubstr("Rank 1 signals and waits"));
+  plans = sums_of_all(2, tell, wait_for_all, tell_and_wait);
+  plans[0].lanes[0].steps[0] = {StepKind::send, false, 1, input(0, 1), {}};
+  EXPECT_THAT(refusal(plans), testing::HasSubstr("Rank 0 exchanges messages"));
+}
+
+// The last signals left out by all ranks, and the waits behind them.
+TEST(SharedMemory, NeedsTheClosingOfEveryPlanThatHasOne) {
+  for (const auto& [collective, algorithm] : every_algorithm()) {
+    if (!shares_memory(algorithm) || algorithm == Algorithm::packet) continue;
+    std::vector<Plan> plans;
+    for (int rank = 0; rank < 4; ++rank) plans.push_back(make_plan({collective, algorithm, rank, 4, 8, 1}));
+    EXPECT_EQ(refusal(plans), "");
+    for (Plan& plan : plans) {
+      Lane& lane = plan.lanes[0];
+      while (lane.steps.back().kind == StepKind::wait) lane.steps.pop_back();
+      ASSERT_EQ(lane.steps.back().kind, StepKind::signal);
+      lane.steps.pop_back();
+      while (!lane.round_ends.empty() && lane.round_ends.back() > lane.steps.size()) lane.round_ends.pop_back();
+    }
+    EXPECT_THAT(refusal(plans), testing::HasSubstr("may be done while rank")) << name(collective) << name(algorithm);
+  }
+}
+
 TEST(MakePlan, RefusesWhatItCannotDoInASentence) {
   const auto sentence = [](const PlanRequest& request) -> std::string {
     try {
@@ -413,6 +613,15 @@ TEST(MakePlan, RefusesWhatItCannotDoInASentence) {
   EXPECT_THAT(sentence({Collective::broadcast, Algorithm::binomial, 0, 4, 1, 4}), testing::HasSubstr("root or peer 4"));
   EXPECT_THAT(sentence({Collective::all_reduce, Algorithm::ring, 4, 4, 1}), testing::HasSubstr("Rank 4 is outside"));
   EXPECT_THAT(sentence({Collective::all_reduce, Algorithm::ring, 0, 4, -1}), testing::HasSubstr("-1"));
+  for (const Algorithm algorithm : {Algorithm::packet, Algorithm::staged, Algorithm::pull}) {
+    EXPECT_THAT(sentence({Collective::all_to_all, algorithm, 0, 2, 0, 0, {1, 2}, {1, 0}}),
+                testing::HasSubstr("choose pairwise or direct"));
+  }
+  Method levels(Algorithm::two_level);
+  levels.inside = Algorithm::pull;
+  levels.between = Algorithm::ring;
+  EXPECT_THAT(sentence({Collective::all_reduce, levels, 0, 4, 1, 0, {}, {}, 2}),
+              testing::HasSubstr("has pull as a part, whose ranks share memory"));
 }
 
 }  // namespace

@@ -1,0 +1,62 @@
+#pragma once
+#include <array>
+
+#include "collectives/promise.hpp"
+#include "collectives/verify_accesses.hpp"
+#include "core/fail.hpp"
+
+namespace stretto {
+
+// Where the buffers of all ranks lie in the verifier's cells; in place, input and output overlap.
+class Layout {
+ public:
+  Layout(const std::vector<Plan>& plans, const Promise& promise, bool in_place) : ranks_(plans.size()) {
+    for (std::size_t rank = 0; rank < plans.size(); ++rank) {
+      const int r = static_cast<int>(rank);
+      auto& [input, output, scratch] = ranks_[rank];
+      input = {cells_, promise.inputs(r)};
+      output = {cells_ + input.count, promise.outputs(r)};
+      if (in_place) {
+        input.begin = cells_ + promise.input_begin_in_place(r);
+        output.begin = cells_ + promise.output_begin_in_place(r);
+      }
+      scratch = {std::max(input.begin + input.count, output.begin + output.count), plans[rank].scratch_count};
+      cells_ = scratch.begin + scratch.count;
+    }
+  }
+
+  std::int64_t cells() const { return cells_; }
+  std::int64_t count(int rank, Buffer buffer) const { return extent(rank, buffer).count; }
+  std::int64_t cell_of(int rank, const Slice& slice) const { return extent(rank, slice.buffer).begin + slice.offset; }
+  Range range_of(int rank, const Slice& slice) const {
+    const std::int64_t begin = cell_of(rank, slice);
+    return {begin, begin + slice.count};
+  }
+  Range range_of(int rank, Buffer buffer) const { return range_of(rank, {buffer, 0, count(rank, buffer)}); }
+
+  // For sentences.
+  std::string text_of(std::int64_t cell) const {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      for (std::size_t buffer = 0; buffer < 3; ++buffer) {
+        const std::int64_t i = cell - ranks_[rank][buffer].begin;
+        const char* const names[] = {"input", "output", "scratch"};
+        if (i >= 0 && i < ranks_[rank][buffer].count) {
+          return fmt::format("element {} of rank {}'s {}", i, rank, names[buffer]);
+        }
+      }
+    }
+    return "an element of no buffer";
+  }
+
+ private:
+  struct Extent {
+    std::int64_t begin = 0;
+    std::int64_t count = 0;
+  };
+  const Extent& extent(int rank, Buffer buffer) const { return ranks_[rank][static_cast<std::size_t>(buffer)]; }
+
+  std::vector<std::array<Extent, 3>> ranks_;  // by Buffer
+  std::int64_t cells_ = 0;
+};
+
+}  // namespace stretto
