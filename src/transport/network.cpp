@@ -116,6 +116,17 @@ PeerMemory& Network::open_memory(int peer) {
   return *memory;
 }
 
+void Network::retire(std::unique_ptr<Board> board, std::size_t area, std::size_t bytes) {
+  if (board) board->leave();
+  const std::lock_guard lock(mutex_);
+  retired_.push_back({std::move(board), area, bytes});
+  std::erase_if(retired_, [&](const Retired& one) {
+    if (one.board && !one.board->all_left()) return false;
+    segment_->release(one.area, one.bytes);
+    return true;
+  });
+}
+
 std::size_t Links::area_bytes(int members) {
   return Board::footprint() + Ring::footprint() * static_cast<std::size_t>(members) * most_lanes;
 }
@@ -134,8 +145,7 @@ Links::Links(Network& network, Membership membership, int area_members)
 
 Links::~Links() {
   links_.clear();
-  board_.reset();
-  network_.segment().release(membership_.areas[membership_.rank], area_bytes(area_members_));
+  network_.retire(std::move(board_), membership_.areas[membership_.rank], area_bytes(area_members_));
 }
 
 Link& Links::to(int member, int lane) {

@@ -39,7 +39,13 @@ class Network {
   friend class Links;
   std::shared_ptr<PeerSegment> open_segment(int peer);
   PeerMemory& open_memory(int peer);
+  // Gives back what a communicator had in our segment, as soon as nobody looks at its board any more.
+  void retire(std::unique_ptr<Board> board, std::size_t area, std::size_t bytes);
 
+  struct Retired {
+    std::unique_ptr<Board> board;
+    std::size_t area, bytes;
+  };
   struct Peer {
     SegmentAddress segment;
     HeapAddress heap;
@@ -53,6 +59,7 @@ class Network {
   std::unique_ptr<Segment> segment_;
   std::unique_ptr<UcxWorker> ucx_;
   std::vector<Peer> peers_;
+  std::vector<Retired> retired_;
   WaitPolicy wait_policy_;
   double timeout_;
   bool one_host_ = true;
@@ -80,7 +87,7 @@ class Links {
   // Bytes of address space to reserve in the own segment for a communicator of that many members.
   static std::size_t area_bytes(int members);
 
-  // area_members: for how many members the own area was reserved; it is released with this object.
+  // area_members: for how many members the own area was reserved; it is given back with this object.
   Links(Network& network, Membership membership, int area_members);
   ~Links();
   Links(const Links&) = delete;

@@ -1,5 +1,7 @@
 #include "transport/shm/board.hpp"
 
+#include <algorithm>
+
 #include "stretto/plan.hpp"
 
 namespace stretto {
@@ -33,6 +35,13 @@ bool Board::may_post() {
   }
   all_reached_ = needed;
   return true;
+}
+
+void Board::leave() { members_[rank_]->left.store(1, std::memory_order_release); }
+
+bool Board::all_left() const {
+  return std::all_of(members_.begin(), members_.end(),
+                     [](const Slots* member) { return member->left.load(std::memory_order_acquire) != 0; });
 }
 
 std::byte* Board::room(int member, std::uint64_t number, std::size_t bytes) {

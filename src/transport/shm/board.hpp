@@ -46,6 +46,11 @@ class Board {
   // Says that seen() has found all members' posts, which spares may_post() its looks.
   void saw_all() { all_reached_ = posted_; }
 
+  // This rank reads and posts nothing more. Its memory has to stay until the others have left, too: they may still be about to
+  // read what it posted last.
+  void leave();
+  bool all_left() const;
+
  private:
   struct Line {
     alignas(128) std::atomic<std::uint64_t> number;  // a pair of cache lines: they are fetched together
@@ -53,6 +58,7 @@ class Board {
   };
   struct Slots {  // one member's
     std::array<Line, slots> lines;
+    std::atomic<std::uint32_t> left;
   };
   Line& line(int member, std::uint64_t number) { return members_[member]->lines[number % slots]; }
   std::byte* room(int member, std::uint64_t number, std::size_t bytes);
