@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <vector>
 #ifdef __x86_64__
@@ -101,13 +102,12 @@ struct Exchange {
   Line lines[2][2];  // of a rank, of even and odd rounds: one is written only when the other rank has read it
 };
 
-double exchange_seconds() {
-  constexpr int rounds = 300000;
+double exchange_seconds(int rounds) {
   auto* const exchange = new (shared_memory(sizeof(Exchange))) Exchange{};
   const bool right = in_processes(2, [&](int rank) {
     bool all_right = true;
     exchange->shared.timed(rank, 2, [&] {
-      for (std::uint64_t round = 1; round <= rounds; ++round) {
+      for (std::uint64_t round = 1; round <= static_cast<std::uint64_t>(rounds); ++round) {
         Line& mine = exchange->lines[rank][round % 2];
         const Line& others = exchange->lines[1 - rank][round % 2];
         const float own = static_cast<float>(round % 1024 + rank);
@@ -246,21 +246,26 @@ double loop_seconds(int ranks, std::int64_t bytes, Loop loop) {
 int main(int argc, char** argv) {
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 0;
   if (ranks != 2 && ranks != 4 && ranks != 8) fail("host_limit RANKS [BYTES...] takes 2, 4 or 8 ranks.");
+  std::vector<std::int64_t> sizes;
+  for (int i = 2; i < argc; ++i) {
+    sizes.push_back(std::atoll(argv[i]));
+    if (sizes.back() < line_bytes * ranks || sizes.back() % line_bytes != 0) {
+      fail("a size is a multiple of 64 bytes, and 64 for each rank at least.");
+    }
+  }
   std::printf("{\"ranks\": %d", ranks);
   if (ranks == 2) {
+    const int rounds = static_cast<int>(std::clamp(0.05 / exchange_seconds(2000), 2000.0, 300000.0));
     double seconds[3];
-    for (double& each : seconds) each = exchange_seconds();
+    for (double& each : seconds) each = exchange_seconds(rounds);
     std::sort(seconds, seconds + 3);
     std::printf(", \"exchange_us\": %.4f", seconds[1] * 1e6);
   }
   std::printf(", \"loops\": {");
-  for (int i = 2; i < argc; ++i) {
-    const std::int64_t bytes = std::atoll(argv[i]);
-    if (bytes < line_bytes * ranks || bytes % line_bytes != 0)
-      fail("a size is a multiple of 64 bytes, and 64 for each rank at least.");
-    double seconds = 1e9;
+  for (const std::int64_t bytes : sizes) {
+    double seconds = std::numeric_limits<double>::infinity();
     for (const Loop loop : loops_for(ranks)) seconds = std::min(seconds, loop_seconds(ranks, bytes, loop));
-    std::printf("%s\"%lld\": %.3f", i > 2 ? ", " : "", static_cast<long long>(bytes), seconds * 1e6);
+    std::printf("%s\"%lld\": %.3f", bytes == sizes.front() ? "" : ", ", static_cast<long long>(bytes), seconds * 1e6);
   }
   std::printf("}}\n");
 }
