@@ -17,14 +17,19 @@ import sys
 import tempfile
 
 import host_page
-from host_verdicts import ALL_REDUCE, LARGEST, LIMIT_SIZES, OTHERS, PEERS, falls_short, size_text
+from host_verdicts import ALL_REDUCE, LARGEST, LIMIT_SIZES, OTHERS, falls_short, size_text
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = ROOT / "build/bin"
 PREPARED_UP_TO = 4 << 10  # beyond, what is saved by preparing is not seen
-# Programs of the MPIs, by names that do not depend on which of them is the system's.
-COMPILERS = {"openmpi": "mpicxx.openmpi", "mpich": "mpicxx.mpich"}
-LAUNCHERS = {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich"}
+# The MPIs: wrapper and launcher by names that do not depend on which of them is the system's, and the forms in which they run.
+MPIS = {"openmpi": ("mpicxx.openmpi", "mpirun.openmpi"), "mpich": ("mpicxx.mpich", "mpiexec.mpich")}
+FORMS = {
+    "openmpi": [],  # as it comes
+    "openmpi_ucx": "--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any".split(),
+    "openmpi_sm": "--mca coll_sm_priority 100".split(),  # where ranks share cores, it is slower by magnitudes
+    "mpich": [],
+}
 # Variables that would make a program believe in another launcher, or change what is measured.
 FOREIGN = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|MPIR|SLURM|STRETTO|TORCHELASTIC)_\w+)$")
 
@@ -57,7 +62,7 @@ def doublings(sizes):
 class Measurement:
     def __init__(self, options):
         self.options = options
-        self.seconds = 0.02 if options.quick else 0.1
+        self.seconds = 0.02 if options.quick else 0.05
         self.samples = {}  # (collective, ranks, side, size) -> microseconds, one a round
         self.limits = {}  # (ranks, what) -> microseconds, one a round
         self.wrong = set()
@@ -66,27 +71,35 @@ class Measurement:
         self.loops = self.compiled_loops()
 
     def compiled_loops(self):
-        """perf/peers/mpi_host_loop.cpp, once for each MPI that is there."""
+        """perf/peers/mpi_host_loop.cpp, once for each MPI that is there: by form."""
         loops = {}
         directory = ROOT / "build/perf_host"
         directory.mkdir(parents=True, exist_ok=True)
-        for peer, compiler in COMPILERS.items():
-            if not shutil.which(compiler) or not shutil.which(LAUNCHERS[peer]):
-                print(f"{PEERS[peer]} is absent: this machine has no {compiler} or {LAUNCHERS[peer]}")
+        for mpi, (compiler, launcher) in MPIS.items():
+            if not shutil.which(compiler) or not shutil.which(launcher):
+                print(f"{mpi} is absent: this machine has no {compiler} or {launcher}")
                 continue
-            loops[peer] = directory / f"mpi_host_loop_{peer}"
-            run([compiler, "-std=c++20", "-O2", ROOT / "perf/peers/mpi_host_loop.cpp", "-o", loops[peer]])
+            program = directory / f"mpi_host_loop_{mpi}"
+            run([compiler, "-std=c++20", "-O2", ROOT / "perf/peers/mpi_host_loop.cpp", "-o", program])
+            loops.update({form: program for form in FORMS if form.startswith(mpi)})
+        if "openmpi" in loops and "MCA pml: ucx" not in run(["ompi_info"]):
+            print("Open MPI has no UCX here and is measured without")
+            del loops["openmpi_ucx"]
         return loops
 
-    def launcher(self, peer, ranks):
-        words = [LAUNCHERS[peer], "-n", ranks]
-        if peer == "openmpi":
+    def forms(self, ranks, mpi=""):
+        return [form for form in self.loops if form.startswith(mpi) and (form != "openmpi_sm" or ranks <= cores())]
+
+    def launcher(self, form, ranks):
+        mpi = form.split("_")[0]
+        words = [MPIS[mpi][1], "-n", ranks]
+        if mpi == "openmpi":
             words += ["--bind-to", "core"] if ranks <= cores() else ["--oversubscribe", "--bind-to", "none"]
             if os.geteuid() == 0:
                 words.append("--allow-run-as-root")
         elif ranks <= cores():
             words += ["-bind-to", "core"]
-        return words
+        return words + FORMS[form]
 
     def add(self, collective, ranks, side, size, us):
         self.samples.setdefault((collective, ranks, side, size), []).append(us)
@@ -112,17 +125,18 @@ class Measurement:
             for text in result["machine"]["peers"]:
                 self.versions["gloo"] = text[text.index("(") + 1:-1]
 
-    def mpi(self, collective, ranks, peer, sizes):
-        command = [*self.launcher(peer, ranks), self.loops[peer], collective, self.seconds, 2]
-        self.commands[f"{peer}, {ranks} ranks"] = " ".join(str(word) for word in command[:-4])
+    def mpi(self, collective, ranks, form, sizes):
+        launcher = self.launcher(form, ranks)
+        self.commands[f"{form}, {ranks} ranks"] = " ".join(str(word) for word in launcher)
+        command = [*launcher, self.loops[form], collective, self.seconds, 2]
         for line in run([*command, *sizes]).splitlines():
             row = json.loads(line)
             if "version" in row:
-                self.versions[peer] = row["version"].replace(" Version:", "")
+                self.versions[form.split("_")[0]] = row["version"].replace(" Version:", "")
             elif row["wrong"]:
-                print(f"{PEERS[peer]} gave {row['wrong']} wrong values in {collective} of {size_text(row['bytes'])} and is left out there")
+                print(f"{form} gave {row['wrong']} wrong values in {collective} of {size_text(row['bytes'])} and is left out there")
             else:
-                self.add(collective, ranks, peer, row["bytes"], row["time_us"])
+                self.add(collective, ranks, form, row["bytes"], row["time_us"])
 
     def limit(self, ranks, sizes):
         result = json.loads(run([BIN / "host_limit", ranks, *sizes]))
@@ -140,14 +154,14 @@ class Measurement:
                 self.stretto(ALL_REDUCE, ranks, "prepared", small)
             for side in ("symmetric", "malloc"):
                 self.stretto(ALL_REDUCE, ranks, side, sizes)
-            for peer in self.loops:
-                self.mpi(ALL_REDUCE, ranks, peer, sizes)
+            for form in self.forms(ranks):
+                self.mpi(ALL_REDUCE, ranks, form, sizes)
             self.limit(ranks, [size for size in sizes if size in LIMIT_SIZES])
         if 2 in self.options.ranks:
             for collective in OTHERS:
                 self.stretto(collective, 2, "symmetric", sizes)
-                if "openmpi" in self.loops:
-                    self.mpi(collective, 2, "openmpi", sizes)
+                for form in self.forms(2, "openmpi"):
+                    self.mpi(collective, 2, form, sizes)
 
     def figures(self):
         """Medians over the rounds."""

@@ -1,12 +1,12 @@
 """The figures of perf/host.py as text on a terminal and as a section of docs/performance.md."""
 import sys
 
-from host_verdicts import (ALL_REDUCE, LARGEST, OTHERS, PEERS, best_peer, geometric_mean, ratios, side, size_text, time_text,
+from host_verdicts import (ALL_REDUCE, LARGEST, OTHERS, PEERS, best_peer, fastest, geometric_mean, ratios, side, size_text, time_text,
                            verdicts)
 
 BEGIN = "<!-- host figures: perf/host.py --write-docs replaces what follows -->"
 END = "<!-- end of host figures -->"
-COLUMNS = {"symmetric": "Stretto", "malloc": "Stretto, malloc", "prepared": "Stretto, prepared", **PEERS}
+COLUMNS = {"Stretto": ["symmetric"], "Stretto, malloc": ["malloc"], "Stretto, prepared": ["prepared"], **PEERS}
 
 
 def cell(times, size):
@@ -15,11 +15,11 @@ def cell(times, size):
 
 def all_reduce_table(figures, ranks):
     """A header and rows: size, every side, how many times our time the best peer takes, and the bare loop."""
-    sides = {name: side(figures, ALL_REDUCE, ranks, name) for name in COLUMNS}
+    sides = {name: fastest(figures, ALL_REDUCE, ranks, forms) for name, forms in COLUMNS.items()}
     sides = {name: times for name, times in sides.items() if times}
     loops = {int(size): us for size, us in figures["limit"].get(str(ranks), {}).get("loops", {}).items()}
     by_memory = {name: ratios(figures, ALL_REDUCE, ranks, name) for name in ("symmetric", "malloc")}
-    header = ["size", *(COLUMNS[name] for name in sides), "bare loop", "best peer / Stretto", "with malloc"]
+    header = ["size", *sides, "bare loop", "best peer / Stretto", "with malloc"]
     rows = []
     for size in sorted(set().union(*sides.values())) if sides else []:
         row = [size_text(size), *(cell(times, size) for times in sides.values()), cell(loops, size)]
@@ -40,7 +40,7 @@ def others_table(figures):
     for size in sorted(set().union(*(ours for ours, _, _ in columns))) if columns else []:
         row = [size_text(size)]
         for ours, best, by_size in columns:
-            row += [cell(ours, size), time_text(best[size][0]) if size in best else "", f"{by_size[size]:.2f}" if size in by_size else ""]
+            row += [cell(ours, size), cell(best, size), f"{by_size[size]:.2f}" if size in by_size else ""]
         rows.append(row)
     return header, rows
 
@@ -79,7 +79,7 @@ def limit_lines(figures):
 
 def machine_line(figures):
     machine = figures["machine"]
-    versions = [figures["versions"][name] for name in ("stretto", *PEERS) if name in figures["versions"]]
+    versions = [figures["versions"][name] for name in ("stretto", "openmpi", "mpich", "gloo") if name in figures["versions"]]
     rounds = f"medians of {figures['rounds']} rounds" if figures["rounds"] > 1 else "one round"
     return (f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, {machine['date']}: {'; '.join(versions)}; {rounds}, loops of "
             f"{figures['seconds']} s")

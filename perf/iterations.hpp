@@ -15,7 +15,7 @@ int iterations_lasting(double seconds, const Trial& trial) {
       took = std::min(took, trial(static_cast<int>(iterations)));
     }
     const double wanted = seconds / std::max(took, 1e-9) * iterations;
-    if (took >= enough || iterations >= 1e8) return static_cast<int>(std::clamp(wanted, 2.0, 1e8));
+    if (took >= enough || iterations >= 1e8) return static_cast<int>(std::clamp(wanted, 3.0, 1e8));
     iterations = std::floor(std::clamp(0.2 * wanted, 2 * iterations, 100 * iterations));
   }
 }
