@@ -1,23 +1,26 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "cases.hpp"
-#include "stretto/tensor.hpp"
 #include "values.hpp"
 
 namespace perf {
+
+enum class Memory { symmetric, ordinary };  // stretto::allocate, or what malloc gives
 
 // One rank's input and output of a case, each between two guards, in several copies that take turns so that a small message
 // is not always found in the same cache lines.
 class Buffers {
  public:
-  Buffers(const Case& of, int rank, bool in_place, int copies);
+  Buffers(const Case& of, int rank, bool in_place, int copies, Memory memory);
 
   int copies() const { return copies_; }
   bool in_place() const { return in_place_; }
-  const void* input(int copy) const { return at(copy, input_at_); }
-  void* output(int copy) const { return at(copy, output_at_); }
+  const void* input(int copy) const { return at(copy, input_); }
+  void* output(int copy) const { return at(copy, output_); }
 
   // Writes everything anew: inputs, guards, and nonsense where results go.
   void fill(const Values& values) const;
@@ -26,21 +29,20 @@ class Buffers {
   std::int64_t wrong(const Values& values) const;
 
  private:
-  struct Region {  // of a copy, in bytes from its beginning; guards lie before and behind
-    std::int64_t first = 0;
-    std::int64_t bytes = 0;
+  struct Place {
+    int region = 0;           // of a copy: what is allocated by itself
+    std::int64_t offset = 0;  // in bytes from where its data begins
   };
 
-  std::byte* at(int copy, std::int64_t offset) const;
+  std::byte* at(int copy, Place place) const;
 
   Case case_;
   int rank_;
   bool in_place_;
   int copies_;
-  std::vector<Region> regions_;
-  std::int64_t input_at_ = 0, output_at_ = 0;
-  std::int64_t copy_bytes_ = 0;
-  stretto::Tensor memory_;
+  std::vector<std::int64_t> region_bytes_;
+  Place input_, output_;
+  std::vector<std::shared_ptr<std::byte>> memory_;  // of every region of every copy; guards lie before and behind the data
 };
 
 }  // namespace perf

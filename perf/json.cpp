@@ -44,6 +44,8 @@ ordered_json entry(const Options& options, const Row& row, const Placement& plac
 void write_json(const std::string& path, const Machine& machine, const Options& options, const std::vector<Row>& rows) {
   ordered_json all = {{"ranks", machine.ranks},
                       {"ranks_are", options.threads ? "threads" : "processes"},
+                      {"memory", name_of(options.memory)},
+                      {"prepared", options.prepared},
                       {"machine",
                        {{"cpu", machine.cpu},
                         {"cores", machine.cores},

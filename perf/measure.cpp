@@ -5,6 +5,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "iterations.hpp"
+
 namespace perf {
 
 using stretto::Communicator;
@@ -13,11 +15,24 @@ using stretto::Stream;
 
 namespace {
 
-// The smallest value that a share of all values does not exceed.
-double percentile(const std::vector<double>& sorted, double share) {
-  const auto place = static_cast<std::size_t>(std::ceil(share * static_cast<double>(sorted.size())));
-  return sorted[std::max<std::size_t>(place, 1) - 1];
+struct Batch {
+  int iterations = 0;
+  double seconds = 0;  // each of them
+};
+
+// The smallest time that a share of all iterations does not exceed.
+double percentile(const std::vector<Batch>& sorted, double share) {
+  double iterations = 0;
+  for (const Batch& batch : sorted) iterations += batch.iterations;
+  double left = std::ceil(share * iterations);
+  for (const Batch& batch : sorted) {
+    left -= batch.iterations;
+    if (left <= 0) return batch.seconds;
+  }
+  return sorted.back().seconds;
 }
+
+bool shorter(const Batch& a, const Batch& b) { return a.seconds < b.seconds; }
 
 double combined(const std::vector<double>& times, Over over) {
   switch (over) {
@@ -32,30 +47,40 @@ double combined(const std::vector<double>& times, Over over) {
 }  // namespace
 
 Timing measure(const Communicator& world, const Loop& loop, const Action& action) {
-  for (int i = 0; i < loop.warmup; ++i) action(i % loop.copies);
-  std::vector<double> stamps(loop.iterations + 1);
+  constexpr double long_enough = 2.5e-6;  // of a batch: a hundred times what looking at the clock costs
+  const auto trial = [&](int iterations) {
+    world.barrier(Stream::inline_());
+    const double begin = stretto::now_seconds();
+    action(0, iterations);
+    return from_rank0(world, stretto::now_seconds() - begin);
+  };
+  action(0, loop.warmup);
+  const int iterations = loop.seconds > 0 ? iterations_lasting(loop.seconds, trial) : loop.iterations;
+  std::vector<Batch> batches;
+  batches.reserve(std::min(iterations, 1 << 16));
   world.barrier(Stream::inline_());
-  stamps[0] = stretto::now_seconds();
-  for (int i = 0; i < loop.iterations; ++i) {
-    action(i % loop.copies);
-    stamps[i + 1] = stretto::now_seconds();
+  const double begin = stretto::now_seconds();
+  double last = begin;
+  int size = 1;
+  for (int done = 0; done < iterations;) {
+    const int here = std::min(size, iterations - done);
+    action(done, here);
+    const double now = stretto::now_seconds();
+    batches.push_back({here, (now - last) / here});
+    if (now - last < long_enough) size *= 2;
+    done += here;
+    last = now;
   }
-  Timing timing;
-  timing.mean = (stamps.back() - stamps.front()) / loop.iterations;
-  std::adjacent_difference(stamps.begin(), stamps.end(), stamps.begin());
-  stamps.erase(stamps.begin());
-  std::sort(stamps.begin(), stamps.end());
-  timing.p50 = percentile(stamps, 0.5);
-  timing.p99 = percentile(stamps, 0.99);
-  return timing;
+  std::sort(batches.begin(), batches.end(), shorter);
+  return {(last - begin) / iterations, percentile(batches, 0.5), percentile(batches, 0.99)};
 }
 
 Timing typical(const std::vector<Timing>& timings) {
   Timing result;
   for (double Timing::*field : {&Timing::mean, &Timing::p50, &Timing::p99}) {
-    std::vector<double> values;
-    for (const Timing& timing : timings) values.push_back(timing.*field);
-    std::sort(values.begin(), values.end());
+    std::vector<Batch> values;
+    for (const Timing& timing : timings) values.push_back({1, timing.*field});
+    std::sort(values.begin(), values.end(), shorter);
     result.*field = percentile(values, 0.5);
   }
   return result;

@@ -1,26 +1,40 @@
 #pragma once
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/communicator.hpp"
 
 namespace perf {
 
-// Seconds an iteration, on one rank: the mean of a loop without barriers, and the distribution within it.
+// Seconds an iteration, on one rank: the mean of a loop without barriers, and the distribution within it. Short iterations
+// are timed in batches of a few microseconds, each of which counts as iterations of its mean.
 struct Timing {
   double mean = 0;
   double p50 = 0;
   double p99 = 0;
 };
 
-// Performs one operation on one of the copies of the buffers.
-using Action = std::function<void(int copy)>;
+// Performs the operations number first, first + 1, ...: as many as iterations says. One call for many of them, so that it
+// adds nothing to the shortest.
+using Action = std::function<void(int first, int iterations)>;
+// Of what performs one operation on one of the copies of the buffers, which take turns.
+template <class Once>
+Action repeated(int copies, Once once) {
+  return [copies, once = std::move(once)](int first, int iterations) {
+    int copy = first % copies;
+    for (int i = 0; i < iterations; ++i) {
+      once(copy);
+      if (++copy == copies) copy = 0;
+    }
+  };
+}
 
 struct Loop {
   int warmup = 5;
   int iterations = 20;
-  int copies = 1;
+  double seconds = 0;  // above 0: so many iterations as last about as long
 };
 // All ranks call it with the same loop; they begin together.
 Timing measure(const stretto::Communicator& world, const Loop& loop, const Action& action);

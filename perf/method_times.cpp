@@ -53,8 +53,8 @@ std::vector<MethodTime> in_turn(const Communicator& world, const Case& what, con
   std::vector<std::vector<double>> seconds(methods.size());
   for (int repetition = 0; repetition < repetitions; ++repetition) {
     for (std::size_t m = 0; m < methods.size(); ++m) {
-      const auto action = [&](int) { perform(world, what, methods[m], buffers.input(0), buffers.output(0)); };
-      const Timing mine = measure(world, {1, iterations_for(what.bytes()), 1}, action);
+      const Timing mine =
+          measure(world, {1, iterations_for(what.bytes())}, action_of(world, what, methods[m], buffers, false));
       seconds[m].push_back(over_ranks(world, mine, Over::mean).mean);
     }
   }
@@ -105,7 +105,7 @@ std::vector<SizeTimes> time_methods(const Communicator& world, Collective collec
     const Case what = Case::of_bytes(test, world.size(), 0, DType::f32, stretto::ReduceOp::sum, wanted);
     last = wanted;
     if (what.count == 0) continue;
-    const Buffers buffers(what, world.rank(), false, 1);
+    const Buffers buffers(what, world.rank(), false, 1, Memory::ordinary);
     buffers.fill(Values(what, 1));
 
     SizeTimes times;

@@ -31,19 +31,28 @@ stretto::Call call_of(const Case& what, int rank, const void* input, void* outpu
 
 }  // namespace
 
-void perform(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const void* input,
-             void* output) {
+Action action_of(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const Buffers& buffers,
+                 bool prepared) {
   const stretto::Stream stream = stretto::Stream::inline_();
   const stretto::OperationOptions options{method, "", Values::factor(world.rank())};
-  if (what.test->collective == Collective::barrier) {
-    world.barrier(stream);
-  } else if (is_ring_exchange(*what.test)) {
+  std::vector<stretto::Call> calls;  // of each copy
+  for (int copy = 0; copy < buffers.copies(); ++copy) {
+    calls.push_back(call_of(what, world.rank(), buffers.input(copy), buffers.output(copy)));
+  }
+  if (is_ring_exchange(*what.test)) {
     const int next = (world.rank() + 1) % world.size();
     const int previous = (world.rank() + world.size() - 1) % world.size();
-    world.send_recv(input, what.count, next, output, what.count, previous, what.dtype, stream, options);
-  } else {
-    world.start(call_of(what, world.rank(), input, output), stream, options);
+    return repeated(buffers.copies(), [=](int copy) {
+      const stretto::Call& call = calls[copy];
+      world.send_recv(call.input, call.count, next, call.output, call.count, previous, call.dtype, stream, options);
+    });
   }
+  if (!prepared) {
+    return repeated(buffers.copies(), [=](int copy) { world.start(calls[copy], stream, options); });
+  }
+  std::vector<stretto::Operation> operations;
+  for (const stretto::Call& call : calls) operations.push_back(world.prepare(call, options));
+  return repeated(buffers.copies(), [=](int copy) { operations[copy].start(stream); });
 }
 
 std::string method_of(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const void* input,

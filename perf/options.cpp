@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "fail.hpp"
+#include "operation.hpp"
 #include "output_file.hpp"
 #include "peers/peer.hpp"
 #include "size_text.hpp"
@@ -44,7 +45,7 @@ ReduceOp op_from_name(const std::string& name) {
 // What needs more than CLI11's own conversion, as text.
 struct Texts {
   std::string test, min = "32M", max = "32M", step, dtype = "f32", op = "sum", root = "0", algorithm = "auto",
-                    in_place = "both", peers;
+                    in_place = "both", memory = "symmetric", peers;
   int over = 1;
 };
 
@@ -89,6 +90,9 @@ void read(const Texts& texts, Options& options) {
           "--in-place '{}' is not among 0, 1 and both.", texts.in_place);
   options.out_of_place = texts.in_place != "1";
   options.in_place = texts.in_place != "0";
+  require(texts.memory == "symmetric" || texts.memory == "malloc", "--memory '{}' is not among symmetric and malloc.",
+          texts.memory);
+  options.memory = texts.memory == "malloc" ? Memory::ordinary : Memory::symmetric;
   if (!texts.peers.empty()) options.peers = words_of(texts.peers);
 }
 
@@ -102,6 +106,9 @@ void check(const Options& options) {
   require(options.iterations >= 1 && options.cycles >= 1 && options.warmup >= 0,
           "-n {} and -N {} must be at least 1, and -w {} cannot be negative.", options.iterations, options.cycles,
           options.warmup);
+  require(options.seconds >= 0 && options.seconds <= 3600, "--seconds {} is no time for a loop; give up to 3600.",
+          options.seconds);
+  require(options.copies >= 0, "--copies {} cannot be negative; 0 leaves their number to the program.", options.copies);
   require(options.nproc >= 0 && options.ranks_per_node >= 0, "--nproc {} and --ranks-per-node {} cannot be negative.",
           options.nproc, options.ranks_per_node);
   require(!options.threads || options.nproc > 0, "--threads needs --nproc N, the number of ranks.");
@@ -115,6 +122,7 @@ void check(const Options& options) {
 
 }  // namespace
 
+const char* name_of(Memory memory) { return memory == Memory::symmetric ? "symmetric" : "malloc"; }
 const char* name_of(ReduceOp op) { return op == ReduceOp::premul_sum ? "mulsum" : name(op); }
 
 std::optional<Options> parse_command_line(int argc, char** argv) {
@@ -134,6 +142,7 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
           ->capture_default_str();
   app.add_option("-i,--stepbytes", texts.step, "A size is that much more than the one before")->excludes(factor);
   app.add_option("-n,--iters", options.iterations, "Timed iterations")->capture_default_str();
+  app.add_option("--seconds", options.seconds, "Instead of -n: time as many iterations as last about as long");
   app.add_option("-w,--warmup_iters", options.warmup, "Iterations before them")->capture_default_str();
   app.add_option("-N,--run_cycles", options.cycles, "Loops, in turn with each other's and the peers'; figures are medians")
       ->capture_default_str();
@@ -145,6 +154,10 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--algo", texts.algorithm, "auto, methods like ring or ring*2,chain/16, or all")->capture_default_str();
   app.add_option("--in-place", texts.in_place, "0: out of place only, 1: in place only, both")->capture_default_str();
+  app.add_option("--memory", texts.memory, "Of the buffers: symmetric (stretto::allocate) or malloc")->capture_default_str();
+  app.add_option("--copies", options.copies, "Of the buffers, which take turns; 0: several where they are small")
+      ->capture_default_str();
+  app.add_flag("--prepared", options.prepared, "Time operations that were prepared once (Communicator::prepare)");
   app.add_option("--nproc", options.nproc, "Ranks to start on this host (under mpirun, srun or torchrun: leave it out)");
   app.add_flag("--threads", options.threads, "They are threads of one process");
   app.add_option("--ranks-per-node", options.ranks_per_node, "Take every so many ranks for a node");
@@ -184,6 +197,8 @@ void Options::check_for(int ranks) const {
   require(every_root || root < ranks, "-r {} is no rank among {}; choose 0..{}, or all.", root, ranks, ranks - 1);
   require(every_test || !is_ring_exchange(*tests.front()) || ranks >= 2, "sendrecv needs 2 ranks or more; this job has {}.",
           ranks);
+  require(every_test || !prepared || can_be_prepared(*tests.front()), "--prepared: {} cannot be prepared; leave it out.",
+          tests.front()->name);
   require(ranks_per_node == 0 || ranks % ranks_per_node == 0, "{} ranks do not divide into nodes of --ranks-per-node {}.",
           ranks, ranks_per_node);
 }

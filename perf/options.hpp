@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "buffers.hpp"
 #include "cases.hpp"
 #include "measure.hpp"
 
@@ -17,6 +18,7 @@ struct Options {
   std::int64_t step_bytes = 0;  // 0: step_factor
   double step_factor = 2;
   int iterations = 20, warmup = 5, cycles = 1;
+  double seconds = 0;  // above 0: iterations are as many as last about as long
   std::vector<stretto::DType> dtypes = {stretto::DType::f32};
   std::vector<stretto::ReduceOp> ops = {stretto::ReduceOp::sum};
   int root = 0;
@@ -26,6 +28,9 @@ struct Options {
   std::vector<stretto::Method> methods = {stretto::Algorithm::automatic};
   bool every_algorithm = false;
   bool out_of_place = true, in_place = true;
+  Memory memory = Memory::symmetric;
+  int copies = 0;  // 0: several where they are small
+  bool prepared = false;
   std::vector<std::string> peers;
   std::uint64_t seed = 1;
   std::string json;
@@ -44,6 +49,7 @@ struct Options {
 // Nothing: the command line asked for help, which has been printed. Throws Error(invalid_argument) in one sentence.
 std::optional<Options> parse_command_line(int argc, char** argv);
 
+const char* name_of(Memory memory);
 const char* name_of(stretto::ReduceOp op);  // nccl-tests': premul_sum is its mulsum
 
 }  // namespace perf

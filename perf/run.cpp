@@ -50,6 +50,10 @@ class TestRun {
         say("left out: it needs 2 ranks or more");
         continue;
       }
+      if (options_.prepared && !can_be_prepared(*test)) {
+        say("left out: it cannot be prepared");
+        continue;
+      }
       for (const stretto::DType dtype : types_of(*test)) {
         for (const ReduceOp op : operators_of(*test)) {
           for (const int root : roots_of(*test)) sweep(*test, dtype, op, root);
@@ -141,19 +145,17 @@ class TestRun {
   // Checks each method and each peer, then times them in turn, and enters what came of it into the rows.
   void place(const Case& what, const Values& values, const std::vector<Method>& methods, bool in_place,
              std::vector<Row>& rows) {
-    const Buffers buffers(what, world_.rank(), in_place, copies_of(what));
+    const Buffers buffers(what, world_.rank(), in_place, copies_of(what), options_.memory);
     std::vector<Contender> contenders;
-    for (std::size_t i = 0; i < methods.size(); ++i) {
-      contenders.push_back({[this, &what, &buffers, method = methods[i]](int copy) {
-        perform(world_, what, method, buffers.input(copy), buffers.output(copy));
-      }});
+    for (const Method& method : methods) {
+      contenders.push_back({action_of(world_, what, method, buffers, options_.prepared), 0, {}});
     }
     for (const auto& peer : peers_) {
       contenders.push_back({});
       if (!peer->can(what, in_place)) continue;
-      contenders.back().action = [&, in_place](int copy) {
+      contenders.back().action = repeated(buffers.copies(), [&, in_place](int copy) {
         peer->perform(what, in_place, buffers.input(copy), buffers.output(copy));
-      };
+      });
     }
     for (std::size_t i = 0; i < contenders.size(); ++i) {
       check(buffers, values, contenders[i]);
@@ -201,19 +203,21 @@ class TestRun {
     }
   }
 
-  // Several copies where they stay small beside the memory of the machine.
+  // Unless told, several where they stay small beside the memory of the machine.
   int copies_of(const Case& what) const {
+    if (options_.copies > 0) return options_.copies;
     constexpr std::int64_t most_bytes = 16 << 20;
     constexpr std::int64_t most_copies = 8;
     const std::int64_t fit = most_bytes / std::max<std::int64_t>(1, 2 * what.bytes());
-    return static_cast<int>(std::clamp<std::int64_t>(fit, 1, std::min<std::int64_t>(most_copies, options_.iterations)));
+    const std::int64_t used = options_.seconds > 0 ? most_copies : std::min<std::int64_t>(most_copies, options_.iterations);
+    return static_cast<int>(std::clamp<std::int64_t>(fit, 1, used));
   }
 
   // Once on each copy.
   void check(const Buffers& buffers, const Values& values, Contender& contender) const {
     if (!options_.check || !contender.action) return;
     buffers.fill(values);
-    for (int copy = 0; copy < buffers.copies(); ++copy) contender.action(copy);
+    contender.action(0, buffers.copies());
     contender.wrong += sum_over_ranks(buffers.wrong(values));
   }
 
@@ -221,7 +225,7 @@ class TestRun {
   void time(const Buffers& buffers, const Values& values, Contender& contender) const {
     if (!contender.action) return;
     buffers.fill(values);
-    const Timing mine = measure(world_, {options_.warmup, options_.iterations, buffers.copies()}, contender.action);
+    const Timing mine = measure(world_, {options_.warmup, options_.iterations, options_.seconds}, contender.action);
     contender.timings.push_back(over_ranks(world_, mine, options_.over));
     if (options_.check && !buffers.in_place()) contender.wrong += sum_over_ranks(buffers.wrong(values));
   }

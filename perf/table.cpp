@@ -40,7 +40,11 @@ void Table::header(const Machine& machine) const {
   comment(fmt::format("transport {}; settings that differ from their defaults: {}", machine.transport,
                       joined(machine.settings, "none")));
   if (!machine.peers.empty()) comment(fmt::format("timed in turn on the same buffers: {}", joined(machine.peers, "")));
-  comment(fmt::format("{} iterations after {}{}; times are {}; GB = 1e9 bytes; {}", options_.iterations, options_.warmup,
+  comment(fmt::format("buffers in {} memory{}", name_of(options_.memory),
+                      options_.prepared ? "; operations are prepared once" : ""));
+  const std::string loop =
+      options_.seconds > 0 ? fmt::format("{} s of", options_.seconds) : fmt::format("{}", options_.iterations);
+  comment(fmt::format("{} iterations after {}{}; times are {}; GB = 1e9 bytes; {}", loop, options_.warmup,
                       options_.cycles > 1 ? fmt::format(", the median of {} such loops", options_.cycles) : "",
                       over_names[static_cast<int>(options_.over)],
                       options_.check ? "every element is checked" : "results are not checked"));

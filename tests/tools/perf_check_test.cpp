@@ -102,7 +102,7 @@ TEST(Buffers, RightResultsPassAndEachWrongElementIsCounted) {
       for (int rank = 0; rank < 5; ++rank) {
         const Case what = case_of(test.name, 5, DType::i32);
         const Values values(what, 1);
-        const Buffers buffers(what, rank, in_place, 2);
+        const Buffers buffers(what, rank, in_place, 2, rank % 2 == 0 ? Memory::symmetric : Memory::ordinary);
         buffers.fill(values);
         perform_by_hand(what, values, buffers, rank);
         ASSERT_EQ(buffers.wrong(values), 0) << test.name << " in place " << in_place << " rank " << rank;
@@ -122,7 +122,7 @@ TEST(Buffers, NothingDoneIsWrong) {
   for (const DType dtype : {DType::f32, DType::i8, DType::u64}) {
     const Case what = case_of("all_reduce", 3, dtype);
     const Values values(what, 1);
-    const Buffers buffers(what, 0, false, 1);
+    const Buffers buffers(what, 0, false, 1, Memory::ordinary);
     buffers.fill(values);
     EXPECT_GT(buffers.wrong(values), what.count * 9 / 10);
   }
@@ -131,7 +131,7 @@ TEST(Buffers, NothingDoneIsWrong) {
 TEST(Buffers, AWriteBesideTheOutputIsFound) {
   const Case what = case_of("all_gather", 3, DType::f32);
   const Values values(what, 1);
-  const Buffers buffers(what, 1, false, 1);
+  const Buffers buffers(what, 1, false, 1, Memory::ordinary);
   for (const std::int64_t beside : {std::int64_t{-1}, what.output_count(1)}) {
     buffers.fill(values);
     perform_by_hand(what, values, buffers, 1);
@@ -144,7 +144,7 @@ TEST(Buffers, AChangedInputIsFound) {
   const Case what = case_of("reduce", 3, DType::f32);  // the root is rank 2
   const Values values(what, 1);
   for (const bool in_place : {false, true}) {
-    const Buffers buffers(what, 0, in_place, 1);
+    const Buffers buffers(what, 0, in_place, 1, Memory::ordinary);
     buffers.fill(values);
     EXPECT_EQ(buffers.wrong(values), 0);
     const_cast<float*>(static_cast<const float*>(buffers.input(0)))[5] += 1;

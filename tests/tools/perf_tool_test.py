@@ -95,6 +95,25 @@ class PerfToolTest(unittest.TestCase):
         run = self.figures("all_to_all", *SMALL, "--nproc", 2, "--threads")
         self.assertEqual({row["in_place"] for row in run["rows"]}, {False})
 
+    def test_memory_and_prepared_operations(self):
+        for words, memory, prepared in (([], "symmetric", False), (["--memory", "symmetric", "--copies", 3], "symmetric", False),
+                                        (["--memory", "malloc"], "malloc", False), (["--prepared"], "symmetric", True),
+                                        (["--memory", "malloc", "--prepared", "--copies", 1], "malloc", True)):
+            for collective in ("all_reduce", "all_to_all_v", "broadcast", "barrier"):
+                with self.subTest(collective, words=words):
+                    run = self.figures(collective, *SMALL, "--nproc", 3, *words)
+                    self.check(run, collective)
+                    self.assertEqual((run["memory"], run["prepared"]), (memory, prepared))
+
+    def test_prepared_among_all(self):
+        run = self.figures("all", *SMALL, "--nproc", 2, "--threads", "--prepared")
+        self.assertEqual({row["collective"] for row in run["rows"]}, set(FACTORS) - {"sendrecv"})
+
+    def test_loops_of_seconds(self):
+        for row in self.figures("all_reduce", "-b", 8, "-e", "1M", "-f", 512, "--nproc", 2, "--seconds", 0.01)["rows"]:
+            self.assertGreater(row["time_us"], 0)
+            self.assertLessEqual(row["p50_us"], row["p99_us"])
+
     def test_every_algorithm(self):
         named = {row["algo"] for row in self.figures("all_reduce", *SMALL, "--nproc", 3, "--algo", "ring,ring*2")["rows"]}
         self.assertEqual(named, {"ring", "ring*2"})
@@ -124,6 +143,11 @@ class PerfToolTest(unittest.TestCase):
             (["all_reduce", "-b", "0", "-e", "8"], "-b 0"),
             (["all_reduce", "-f", "1"], "-f 1"),
             (["all_reduce", "-n", "0"], "-n 0"),
+            (["all_reduce", "--seconds", "-1"], "--seconds -1"),
+            (["all_reduce", "--seconds", "nan"], "--seconds nan"),
+            (["all_reduce", "--copies", "-1"], "--copies -1"),
+            (["all_reduce", "--memory", "heap"], "'heap' is not among symmetric and malloc"),
+            (["sendrecv", "--prepared", "--nproc", "2"], "sendrecv cannot be prepared"),
             (["all_reduce", "-d", "f31"], "f31"),
             (["all_reduce", "-o", "xor"], "xor"),
             (["all_reduce", "-a", "4"], "-a 4"),

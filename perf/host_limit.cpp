@@ -1,0 +1,271 @@
+// What the machine allows collectives on one host, without any library: prints one JSON object.
+//   exchange_us  2 processes add 8 bytes of each other's: each writes its own and a sequence number into a cache line, and
+//                waits for the other's. No all-reduce of 8 bytes can be shorter.
+//   loops        the processes of an all-reduce each read their share of every rank's input once and write the sum into
+//                every rank's output once, with no synchronisation at all, over shared memory; microseconds for each size,
+//                by the faster of ordinary stores and those that go around the caches.
+// host_limit RANKS [BYTES...]
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <vector>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+namespace {
+
+constexpr int most_ranks = 8;
+constexpr std::int64_t line_bytes = 64;
+constexpr int line_floats = line_bytes / sizeof(float);
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+[[noreturn]] void fail(const char* sentence) {
+  std::fprintf(stderr, "error: %s\n", sentence);
+  std::exit(1);
+}
+
+// Of all processes, and of nobody else.
+std::byte* shared_memory(std::int64_t bytes) {
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) fail("this machine has not enough memory; give fewer ranks or smaller sizes.");
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  return static_cast<std::byte*>(memory);
+}
+
+// Runs body(rank) in that many processes; false when one of them failed.
+template <class Body>
+bool in_processes(int ranks, const Body& body) {
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t child = fork();
+    if (child < 0) fail("no process could be started; end some others.");
+    if (child == 0) _exit(body(rank) ? 0 : 1);
+    children.push_back(child);
+  }
+  bool right = true;
+  for (const pid_t child : children) {
+    int status = 0;
+    right &= waitpid(child, &status, 0) == child && status == 0;
+  }
+  return right;
+}
+
+// Waits without a pause, which alone would take as long as the exchange, unless it takes long.
+template <class Condition>
+void spin_until(const Condition& condition) {
+  for (int spins = 0; !condition(); ++spins) {
+    if (spins >= 100000) sched_yield();
+  }
+}
+
+struct Shared {  // of the processes of one measurement
+  alignas(line_bytes) std::atomic<int> arrived;
+  double begins[most_ranks];
+  double ends[most_ranks];
+
+  // Runs body in each process at the same time.
+  template <class Body>
+  void timed(int rank, int ranks, const Body& body) {
+    arrived.fetch_add(1);
+    spin_until([&] { return arrived.load() >= ranks; });
+    begins[rank] = now();
+    body();
+    ends[rank] = now();
+  }
+  // From when the first began until the last was done: where ranks share cores, they take turns.
+  double seconds(int ranks) const {
+    return *std::max_element(ends, ends + ranks) - *std::min_element(begins, begins + ranks);
+  }
+};
+
+// ---- the exchange of a line
+
+struct alignas(line_bytes) Line {
+  std::atomic<std::uint64_t> sequence;
+  float values[2];
+};
+struct Exchange {
+  Shared shared;
+  Line lines[2][2];  // of a rank, of even and odd rounds: one is written only when the other rank has read it
+};
+
+double exchange_seconds(int rounds) {
+  auto* const exchange = new (shared_memory(sizeof(Exchange))) Exchange{};
+  const bool right = in_processes(2, [&](int rank) {
+    bool all_right = true;
+    exchange->shared.timed(rank, 2, [&] {
+      for (std::uint64_t round = 1; round <= static_cast<std::uint64_t>(rounds); ++round) {
+        Line& mine = exchange->lines[rank][round % 2];
+        const Line& others = exchange->lines[1 - rank][round % 2];
+        const float own = static_cast<float>(round % 1024 + rank);
+        mine.values[0] = own;
+        mine.values[1] = -own;
+        mine.sequence.store(round, std::memory_order_release);
+        spin_until([&] { return others.sequence.load(std::memory_order_acquire) >= round; });
+        const float sum = own + others.values[0];
+        all_right &= sum == static_cast<float>(2 * (round % 1024) + 1) && -own + others.values[1] == -sum;
+      }
+    });
+    return all_right;
+  });
+  if (!right) fail("the exchange of a line gave a wrong sum; this machine keeps no order of stores.");
+  const double seconds = exchange->shared.seconds(2) / rounds;
+  munmap(exchange, sizeof(Exchange));
+  return seconds;
+}
+
+// ---- the loop
+
+struct Share {  // where a process reads and writes, and how much
+  const float* inputs[most_ranks];
+  float* outputs[most_ranks];
+  std::int64_t count;  // whole lines
+};
+
+template <int ranks>
+void add_ordinary(const Share& share) {
+  for (std::int64_t i = 0; i < share.count; i += line_floats) {
+    float sum[line_floats];
+    std::memcpy(sum, share.inputs[0] + i, sizeof sum);
+    for (int rank = 1; rank < ranks; ++rank) {
+      for (int lane = 0; lane < line_floats; ++lane) sum[lane] += share.inputs[rank][i + lane];
+    }
+    for (int rank = 0; rank < ranks; ++rank) std::memcpy(share.outputs[rank] + i, sum, sizeof sum);
+  }
+}
+
+#ifdef __x86_64__
+template <int ranks>
+__attribute__((target("avx512f"))) void add_ordinary_512(const Share& share) {
+  for (std::int64_t i = 0; i < share.count; i += line_floats) {
+    __m512 sum = _mm512_loadu_ps(share.inputs[0] + i);
+    for (int rank = 1; rank < ranks; ++rank) sum = _mm512_add_ps(sum, _mm512_loadu_ps(share.inputs[rank] + i));
+    for (int rank = 0; rank < ranks; ++rank) _mm512_storeu_ps(share.outputs[rank] + i, sum);
+  }
+}
+
+template <int ranks>
+__attribute__((target("avx512f"))) void add_around_512(const Share& share) {
+  for (std::int64_t i = 0; i < share.count; i += line_floats) {
+    __m512 sum = _mm512_loadu_ps(share.inputs[0] + i);
+    for (int rank = 1; rank < ranks; ++rank) sum = _mm512_add_ps(sum, _mm512_loadu_ps(share.inputs[rank] + i));
+    for (int rank = 0; rank < ranks; ++rank) _mm512_stream_ps(share.outputs[rank] + i, sum);
+  }
+  _mm_sfence();
+}
+
+template <int ranks>
+void add_around(const Share& share) {
+  for (std::int64_t i = 0; i < share.count; i += line_floats) {
+    __m128 sum[4];
+    for (int part = 0; part < 4; ++part) {
+      sum[part] = _mm_loadu_ps(share.inputs[0] + i + 4 * part);
+      for (int rank = 1; rank < ranks; ++rank) {
+        sum[part] = _mm_add_ps(sum[part], _mm_loadu_ps(share.inputs[rank] + i + 4 * part));
+      }
+    }
+    for (int rank = 0; rank < ranks; ++rank) {
+      for (int part = 0; part < 4; ++part) _mm_stream_ps(share.outputs[rank] + i + 4 * part, sum[part]);
+    }
+  }
+  _mm_sfence();
+}
+#endif
+
+using Loop = void (*)(const Share&);
+template <int ranks>
+std::vector<Loop> loops_of() {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx512f")) return {add_ordinary_512<ranks>, add_around_512<ranks>};
+  return {add_ordinary<ranks>, add_around<ranks>};
+#else
+  return {add_ordinary<ranks>};
+#endif
+}
+std::vector<Loop> loops_for(int ranks) {
+  if (ranks == 2) return loops_of<2>();
+  if (ranks == 4) return loops_of<4>();
+  return loops_of<8>();
+}
+
+// Of an iteration of all processes.
+double loop_seconds(int ranks, std::int64_t bytes, Loop loop) {
+  const int iterations = static_cast<int>(std::clamp<std::int64_t>((std::int64_t{512} << 20) / (bytes * ranks), 3, 2000));
+  auto* const shared = new (shared_memory(sizeof(Shared))) Shared{};
+  // Buffers that lie a power of two apart would evict each other from the caches.
+  const std::int64_t stride = bytes + 17 * 256;
+  std::byte* const memory = shared_memory(2 * ranks * stride);
+  const auto buffer = [&](int number) { return reinterpret_cast<float*>(memory + number * stride); };
+  const std::int64_t count = bytes / static_cast<std::int64_t>(sizeof(float));
+  const bool right = in_processes(ranks, [&](int rank) {
+    for (std::int64_t i = 0; i < count; ++i) {  // each rank's buffers are first touched by it
+      buffer(rank)[i] = static_cast<float>(i % 1024 + rank);
+      buffer(ranks + rank)[i] = -1;
+    }
+    const std::int64_t lines = bytes / line_bytes;
+    const std::int64_t first = lines * rank / ranks * line_floats;
+    Share share{};
+    share.count = lines * (rank + 1) / ranks * line_floats - first;
+    for (int other = 0; other < ranks; ++other) {
+      share.inputs[other] = buffer(other) + first;
+      share.outputs[other] = buffer(ranks + other) + first;
+    }
+    loop(share);
+    shared->timed(rank, ranks, [&] {
+      for (int i = 0; i < iterations; ++i) loop(share);
+    });
+    bool all_right = true;
+    for (std::int64_t i = first; i < first + share.count; ++i) {
+      const auto sum = static_cast<float>(ranks * (i % 1024) + ranks * (ranks - 1) / 2);
+      for (int other = 0; other < ranks; ++other) all_right &= buffer(ranks + other)[i] == sum;
+    }
+    return all_right;
+  });
+  if (!right) fail("the loop over shared memory gave wrong sums or was ended; give it more memory.");
+  const double seconds = shared->seconds(ranks) / iterations;
+  munmap(memory, 2 * ranks * stride);
+  munmap(shared, sizeof(Shared));
+  return seconds;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int ranks = argc > 1 ? std::atoi(argv[1]) : 0;
+  if (ranks != 2 && ranks != 4 && ranks != 8) fail("host_limit RANKS [BYTES...] takes 2, 4 or 8 ranks.");
+  std::vector<std::int64_t> sizes;
+  for (int i = 2; i < argc; ++i) {
+    sizes.push_back(std::atoll(argv[i]));
+    if (sizes.back() < line_bytes * ranks || sizes.back() % line_bytes != 0) {
+      fail("a size is a multiple of 64 bytes, and 64 for each rank at least.");
+    }
+  }
+  std::printf("{\"ranks\": %d", ranks);
+  if (ranks == 2) {
+    const int rounds = static_cast<int>(std::clamp(0.05 / exchange_seconds(2000), 2000.0, 300000.0));
+    double seconds[3];
+    for (double& each : seconds) each = exchange_seconds(rounds);
+    std::sort(seconds, seconds + 3);
+    std::printf(", \"exchange_us\": %.4f", seconds[1] * 1e6);
+  }
+  std::printf(", \"loops\": {");
+  for (const std::int64_t bytes : sizes) {
+    double seconds = std::numeric_limits<double>::infinity();
+    for (const Loop loop : loops_for(ranks)) seconds = std::min(seconds, loop_seconds(ranks, bytes, loop));
+    std::printf("%s\"%lld\": %.3f", bytes == sizes.front() ? "" : ", ", static_cast<long long>(bytes), seconds * 1e6);
+  }
+  std::printf("}}\n");
+}
