@@ -108,6 +108,11 @@ constexpr bool takes_pieces(Algorithm algorithm) {
   return algorithm == Algorithm::double_binary_tree || algorithm == Algorithm::chain;
 }
 
+// all_to_all: whether blocks may differ. Elsewhere every algorithm but two_level takes uneven shares.
+constexpr bool takes_uneven_exchange(Algorithm algorithm) {
+  return algorithm != Algorithm::bruck && !shares_memory(algorithm);
+}
+
 // input and output may be the same memory where the collective says so (in place); scratch belongs to the executor.
 enum class Buffer : std::uint8_t { input, output, scratch };
 
