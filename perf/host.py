@@ -220,7 +220,10 @@ def parse():
     parser.add_argument("--write-docs", nargs="?", const=str(ROOT / "docs/performance.md"), metavar="FILE",
                         help="put the figures into the section between the marks of docs/performance.md, or of FILE")
     options = parser.parse_args()
-    options.command = "./dev perf host" + "".join(f" {word}" for word in sys.argv[1:])
+    cuts = [f" --{name} {value}" for name in ("sizes", "ranks", "rounds") if (value := getattr(options, name))]
+    options.command = "./dev perf host" + " --quick" * options.quick + "".join(cuts)
+    if options.write_docs:
+        host_page.marked(pathlib.Path(options.write_docs))  # says now, not in ten minutes, that it cannot be done
     options.partial = bool(options.quick or options.sizes or options.ranks)
     options.rounds = options.rounds or (1 if options.quick else 3)
     quick_sizes = "8,64K,4M"

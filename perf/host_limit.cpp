@@ -227,9 +227,10 @@ double loop_seconds(int ranks, std::int64_t bytes, Loop loop) {
     shared->timed(rank, ranks, [&] {
       for (int i = 0; i < iterations; ++i) loop(share);
     });
+    const int sum_of_ranks = ranks * (ranks - 1) / 2;
     bool all_right = true;
     for (std::int64_t i = first; i < first + share.count; ++i) {
-      const auto sum = static_cast<float>(ranks * (i % 1024) + ranks * (ranks - 1) / 2);
+      const auto sum = static_cast<float>(ranks * (i % 1024) + sum_of_ranks);
       for (int other = 0; other < ranks; ++other) all_right &= buffer(ranks + other)[i] == sum;
     }
     return all_right;
@@ -256,7 +257,7 @@ int main(int argc, char** argv) {
   std::printf("{\"ranks\": %d", ranks);
   if (ranks == 2) {
     const int rounds = static_cast<int>(std::clamp(0.05 / exchange_seconds(2000), 2000.0, 300000.0));
-    double seconds[3];
+    double seconds[3] = {};
     for (double& each : seconds) each = exchange_seconds(rounds);
     std::sort(seconds, seconds + 3);
     std::printf(", \"exchange_us\": %.4f", seconds[1] * 1e6);

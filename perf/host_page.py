@@ -117,10 +117,18 @@ def section(figures):
     return "\n".join(lines).rstrip() + "\n"
 
 
-def write_docs(figures, path):
-    """Replaces what lies between the marks."""
-    text = path.read_text()
+def marked(path):
+    """What the file holds up to the first mark, and from the second on."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        sys.exit(f"error: {path} cannot be read ({error.strerror}).")
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         sys.exit(f"error: {path} has not the two marks between which the figures go: '{BEGIN}' and '{END}'.")
-    before, after = text[:text.index(BEGIN)], text[text.index(END):]
+    return text[:text.index(BEGIN)], text[text.index(END):]
+
+
+def write_docs(figures, path):
+    """Replaces what lies between the marks."""
+    before, after = marked(path)
     path.write_text(f"{before}{BEGIN}\n\n{section(figures)}\n{after}")

@@ -79,6 +79,7 @@ Timing typical(const std::vector<Timing>& timings) {
   Timing result;
   for (double Timing::*field : {&Timing::mean, &Timing::p50, &Timing::p99}) {
     std::vector<Batch> values;
+    values.reserve(timings.size());
     for (const Timing& timing : timings) values.push_back({1, timing.*field});
     std::sort(values.begin(), values.end(), shorter);
     result.*field = percentile(values, 0.5);

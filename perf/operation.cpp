@@ -36,6 +36,7 @@ Action action_of(const stretto::Communicator& world, const Case& what, const str
   const stretto::Stream stream = stretto::Stream::inline_();
   const stretto::OperationOptions options{method, "", Values::factor(world.rank())};
   std::vector<stretto::Call> calls;  // of each copy
+  calls.reserve(buffers.copies());
   for (int copy = 0; copy < buffers.copies(); ++copy) {
     calls.push_back(call_of(what, world.rank(), buffers.input(copy), buffers.output(copy)));
   }
@@ -51,6 +52,7 @@ Action action_of(const stretto::Communicator& world, const Case& what, const str
     return repeated(buffers.copies(), [=](int copy) { world.start(calls[copy], stream, options); });
   }
   std::vector<stretto::Operation> operations;
+  operations.reserve(calls.size());
   for (const stretto::Call& call : calls) operations.push_back(world.prepare(call, options));
   return repeated(buffers.copies(), [=](int copy) { operations[copy].start(stream); });
 }

@@ -147,6 +147,7 @@ class TestRun {
              std::vector<Row>& rows) {
     const Buffers buffers(what, world_.rank(), in_place, copies_of(what), options_.memory);
     std::vector<Contender> contenders;
+    contenders.reserve(methods.size() + peers_.size());
     for (const Method& method : methods) {
       contenders.push_back({action_of(world_, what, method, buffers, options_.prepared), 0, {}});
     }
