@@ -56,6 +56,8 @@ class Machine {
         unit_(unit),
         wants_timeline_(timeline),
         local_seconds_(1e-9 / links.local_gbs),
+        signals_(period),
+        waiting_(period),
         out_(period),
         in_(period),
         busy_(period),
@@ -92,6 +94,7 @@ class Machine {
       switch (event.kind) {
         case EventKind::round: begin_round(lanes_[event.lane], event.time); break;
         case EventKind::arrival: reduce_arrived(event); break;
+        case EventKind::signal: pass(event); break;
         case EventKind::message: start(event); break;
       }
     }
@@ -128,23 +131,29 @@ class Machine {
     std::vector<Time> out, in;  // free from then on; by unit and port
     std::int64_t bytes = 0;
   };
-  // At the same time, rounds and arrivals come before messages, so that all messages that are ready are known when the first
-  // gets its ports; among these the order of steps decides, then their ways, then the place in the unit. Messages that
-  // have all of these in common share no port.
-  enum class EventKind : std::uint8_t { round, arrival, message };
+  // At the same time, rounds, arrivals and signals come before messages, so that all messages that are ready are known when
+  // the first gets its ports; among these the order of steps decides, then their ways, then the place in the unit. Messages
+  // that have all of these in common share no port.
+  enum class EventKind : std::uint8_t { round, arrival, signal, message };
   struct Event {
     Time time;
     EventKind kind;
     std::uint32_t step;   // of a message: which of its sender's round
     std::int32_t way;     // of a message, or of one that arrives
     std::int32_t place;   // of the rank in its unit
-    std::size_t lane;     // in lanes_: a round's, a message's sender's, an arrival's receiver's
+    std::size_t lane;     // in lanes_: a round's, a message's sender's, an arrival's receiver's, a wait's
     std::size_t to_lane;  // a message's receiver's
     std::int64_t bytes;
     bool reduces;
-    Time begun;  // an arrival's message
+    Time begun;  // an arrival's message, a wait
     auto order() const { return std::tie(time, kind, step, way, place, lane); }
     bool operator<(const Event& other) const { return other.order() < order(); }  // the earliest on top
+  };
+  struct Waiting {  // for a signal
+    std::size_t lane;
+    std::int32_t way;
+    std::size_t signals;  // that it takes
+    Time since;
   };
   struct Posted {
     Time time;
@@ -164,27 +173,118 @@ class Machine {
     lane.round_end = now;
     for (std::uint32_t i = begin; i < end; ++i) {
       const Action& action = lane.program.actions[i];
-      if (action.kind == StepKind::copy || action.kind == StepKind::reduce) {
-        if (action.bytes == 0) continue;
-        const Time done = work(lane, action.bytes, now);
-        record(lane, action.kind, -1, action.bytes, now, done);
-        now = done;
-      } else {
+      if (waits(action.kind)) {
         ++lane.open;
+      } else if (action.kind == StepKind::signal) {
+        now = signal(lane, now);
+      } else if (action.bytes > 0) {
+        const Time done = occupy(lane, seconds_of(lane, action), now);
+        record(lane, action.kind, peer_of(lane, action), action.bytes, now, done);
+        now = done;
       }
     }
     for (std::uint32_t i = begin; i < end; ++i) {
       const Action& action = lane.program.actions[i];
-      if (action.kind != StepKind::copy && action.kind != StepKind::reduce) post(lane, action, i - begin, now);
+      if (action.kind == StepKind::wait) {
+        wait(lane, action, now);
+      } else if (waits(action.kind)) {
+        post(lane, action, i - begin, now);
+      }
     }
     close_one(lane, now);
   }
 
-  // Local work that can begin now; when it is done.
-  Time work(const LaneState& lane, std::int64_t bytes, Time now) {
+  static bool waits(StepKind kind) {
+    return kind == StepKind::send || kind == StepKind::recv || kind == StepKind::recv_reduce || kind == StepKind::wait;
+  }
+  int peer_of(const LaneState& lane, const Action& action) const {
+    if (action.kind == StepKind::read) return ways_.sender(lane.rank, action.way);
+    if (action.kind != StepKind::read_reduce) return -1;
+    return action.way == Action::to_all ? everybody : ways_.receiver(lane.rank, action.way);
+  }
+
+  // The rank's time that can begin now; when it is over.
+  Time occupy(const LaneState& lane, double seconds, Time now) {
     Time& busy = busy_[lane.rank];
-    busy = std::max(now, busy) + time_of(static_cast<double>(bytes) * local_seconds_);
+    busy = std::max(now, busy) + time_of(seconds);
     return busy;
+  }
+  Time work(const LaneState& lane, std::int64_t bytes, Time now) {
+    return occupy(lane, static_cast<double>(bytes) * local_seconds_, now);
+  }
+
+  Level& level_between(int rank, int peer) {
+    std::size_t l = 0;
+    while (rank / levels_[l].ranks != peer / levels_[l].ranks) ++l;
+    return levels_[l];
+  }
+
+  // Of a step that waits for nobody; counts the bytes that it reads from or writes to others.
+  double seconds_of(const LaneState& lane, const Action& action) {
+    const auto bytes = static_cast<double>(action.bytes);
+    if (action.kind == StepKind::read && action.way != 0) {
+      Level& level = level_between(lane.rank, peer_of(lane, action));
+      level.bytes += action.bytes;
+      return bytes * (action.by_link ? level.beta : local_seconds_);
+    }
+    if (action.kind != StepKind::read_reduce) return bytes * local_seconds_;
+    // All other ranks' vectors, by level, are read and reduced, and all results but one are written as well.
+    const bool to_all = action.way == Action::to_all;
+    double seconds = bytes * local_seconds_ * (size_ - 1) * (to_all ? 2 : 1);
+    int nearer = 1;
+    for (Level& level : levels_) {
+      const int unit = std::min(level.ranks, size_);
+      const int reached = std::min(unit, size_ - lane.rank / unit * unit);
+      const std::int64_t others = reached - nearer;
+      level.bytes += others * action.bytes * (to_all ? 2 : 1);
+      if (action.by_link) seconds += bytes * level.beta * static_cast<double>(others);
+      nearer = reached;
+      if (reached == size_) break;
+    }
+    if (!to_all && action.way != 0) level_between(lane.rank, peer_of(lane, action)).bytes += action.bytes;
+    return seconds;
+  }
+
+  // Takes the innermost overhead, since it is put where the rank itself is.
+  Time signal(LaneState& lane, Time now) {
+    const Time told = occupy(lane, levels_[0].overhead, now);
+    record(lane, StepKind::signal, -1, 0, now, told);
+    signals_[lane.rank].push_back(told);
+    auto& waiting = waiting_[lane.rank];
+    for (std::size_t i = 0; i < waiting.size();) {
+      if (waiting[i].signals > signals_[lane.rank].size()) {
+        ++i;
+        continue;
+      }
+      arrive(waiting[i], lane.rank);
+      waiting[i] = waiting.back();
+      waiting.pop_back();
+    }
+    return told;
+  }
+  void wait(LaneState& lane, const Action& action, Time now) {
+    const int peer = ways_.sender(lane.rank, action.way) % period_;
+    const Waiting waiting{static_cast<std::size_t>(&lane - lanes_.data()), action.way, signals_[lane.rank].size(), now};
+    if (signals_[peer].size() < waiting.signals) {
+      waiting_[peer].push_back(waiting);
+    } else {
+      arrive(waiting, peer);
+    }
+  }
+  // The signal is given; the wait passes when both have come together.
+  void arrive(const Waiting& waiting, int peer) {
+    const int rank = lanes_[waiting.lane].rank;
+    const Time alpha = level_between(rank, ways_.sender(rank, waiting.way)).alpha;
+    const Time told = waiting.signals == 0 ? 0 : signals_[peer][waiting.signals - 1] + alpha;
+    events_.push({std::max(waiting.since, told), EventKind::signal, 0, waiting.way, rank % unit_, waiting.lane, 0, 0, false,
+                  waiting.since});
+  }
+  void pass(const Event& event) {
+    LaneState& lane = lanes_[event.lane];
+    const int peer = ways_.sender(lane.rank, event.way);
+    const Time end = occupy(lane, level_between(lane.rank, peer).overhead, event.time);
+    record(lane, StepKind::wait, peer, 0, event.begun, end);
+    close_one(lane, end);
   }
 
   void close_one(LaneState& lane, Time time) {
@@ -218,9 +318,8 @@ class Machine {
     LaneState& sender = lanes_[message.lane];
     LaneState& receiver = lanes_[message.to_lane];
     const int peer = ways_.receiver(sender.rank, message.way);
-    std::size_t l = 0;
-    while (sender.rank / levels_[l].ranks != peer / levels_[l].ranks) ++l;
-    Level& level = levels_[l];
+    Level& level = level_between(sender.rank, peer);
+    const auto l = static_cast<std::size_t>(&level - levels_.data());
 
     std::vector<Time*>& ports = ports_;
     ports.assign({&out_[sender.rank], &in_[receiver.rank]});
@@ -271,7 +370,9 @@ class Machine {
   int period_;
   int unit_;  // of ranks that may be simulated for all: orders what happens at the same time the same way in either case
   bool wants_timeline_;
-  double local_seconds_;  // a byte
+  double local_seconds_;                       // a byte
+  std::vector<std::vector<Time>> signals_;     // by rank: when it has given each of them
+  std::vector<std::vector<Waiting>> waiting_;  // by the rank that must signal
   std::vector<Level> levels_;
   std::vector<LaneState> lanes_;
   std::vector<Time> out_, in_, busy_;  // by rank, until when: the ports, and its time
