@@ -4,25 +4,16 @@
 #include "stretto/simulate.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <queue>
 #include <tuple>
 #include <unordered_map>
 
+#include "collectives/simulate_links.hpp"
 #include "collectives/simulate_program.hpp"
 #include "core/fail.hpp"
 
 namespace stretto {
 namespace {
-
-using Time = std::int64_t;  // femtoseconds
-constexpr double a_second = 1e15;
-constexpr double longest_seconds = 4000;  // of a Time, with room for a sum
-
-Time time_of(double seconds) {
-  require(seconds < longest_seconds, "A step of {} s is longer than the simulator's clock, {} s.", seconds, longest_seconds);
-  return std::llround(seconds * a_second);
-}
 
 // The ranks of a unit of the level within the one that all of these ranks need.
 int unit_of(int size, const LinkModel& links) {
@@ -55,7 +46,7 @@ class Machine {
         period_(period),
         unit_(unit),
         wants_timeline_(timeline),
-        local_seconds_(1e-9 / links.local_gbs),
+        levels_(links, ways.size, period),
         signals_(period),
         waiting_(period),
         out_(period),
@@ -73,14 +64,6 @@ class Machine {
               "{} ranks have more than {} steps, and their plans are not alike, so that all of them would have to be "
               "simulated; choose fewer ranks, or bytes that divide evenly.",
               size_, most_steps_simulated);
-    }
-    for (const LinkLevel& level : links.levels) {
-      Level made{level.ranks == 0 ? size_ : level.ranks, time_of(level.alpha_us * 1e-6), level.overhead_us * 1e-6,
-                 1e-9 / level.bandwidth_gbs, level.ports};
-      const std::size_t ports = static_cast<std::size_t>((period + made.ranks - 1) / made.ranks) * made.ports;
-      made.out.resize(ports);
-      made.in.resize(ports);
-      levels_.push_back(std::move(made));
     }
   }
 
@@ -108,7 +91,7 @@ class Machine {
       result.finish.push_back(static_cast<double>(finish_[rank % period_]) / a_second);
     }
     result.seconds = *std::max_element(result.finish.begin(), result.finish.end());
-    for (const Level& level : levels_) result.bytes_sent.push_back(level.bytes * (size_ / period_));
+    for (const Level& level : levels_.all()) result.bytes_sent.push_back(level.bytes * (size_ / period_));
     result.ranks_simulated = period_;
     result.timeline = std::move(timeline_);
     return result;
@@ -122,14 +105,6 @@ class Machine {
     std::size_t round = 0;
     int open = 0;        // of the round's steps, those that have not ended
     Time round_end = 0;  // of those that have
-  };
-  struct Level {
-    int ranks;
-    Time alpha;
-    double overhead, beta;
-    int ports;
-    std::vector<Time> out, in;  // free from then on; by unit and port
-    std::int64_t bytes = 0;
   };
   // At the same time, rounds, arrivals and signals come before messages, so that all messages that are ready are known when
   // the first gets its ports; among these the order of steps decides, then their ways, then the place in the unit. Messages
@@ -210,44 +185,19 @@ class Machine {
     return busy;
   }
   Time work(const LaneState& lane, std::int64_t bytes, Time now) {
-    return occupy(lane, static_cast<double>(bytes) * local_seconds_, now);
+    return occupy(lane, levels_.seconds_of_work(bytes), now);
   }
-
-  Level& level_between(int rank, int peer) {
-    std::size_t l = 0;
-    while (rank / levels_[l].ranks != peer / levels_[l].ranks) ++l;
-    return levels_[l];
-  }
-
-  // Of a step that waits for nobody; counts the bytes that it reads from or writes to others.
+  // Of a step that waits for nobody.
   double seconds_of(const LaneState& lane, const Action& action) {
-    const auto bytes = static_cast<double>(action.bytes);
-    if (action.kind == StepKind::read && action.way != 0) {
-      Level& level = level_between(lane.rank, peer_of(lane, action));
-      level.bytes += action.bytes;
-      return bytes * (action.by_link ? level.beta : local_seconds_);
-    }
-    if (action.kind != StepKind::read_reduce) return bytes * local_seconds_;
-    // All other ranks' vectors, by level, are read and reduced, and all results but one are written as well.
-    const bool to_all = action.way == Action::to_all;
-    double seconds = bytes * local_seconds_ * (size_ - 1) * (to_all ? 2 : 1);
-    int nearer = 1;
-    for (Level& level : levels_) {
-      const int unit = std::min(level.ranks, size_);
-      const int reached = std::min(unit, size_ - lane.rank / unit * unit);
-      const std::int64_t others = reached - nearer;
-      level.bytes += others * action.bytes * (to_all ? 2 : 1);
-      if (action.by_link) seconds += bytes * level.beta * static_cast<double>(others);
-      nearer = reached;
-      if (reached == size_) break;
-    }
-    if (!to_all && action.way != 0) level_between(lane.rank, peer_of(lane, action)).bytes += action.bytes;
-    return seconds;
+    const int peer = peer_of(lane, action);
+    if (action.kind == StepKind::read) return levels_.seconds_of_read(lane.rank, peer, action.bytes, action.by_link);
+    if (action.kind != StepKind::read_reduce) return levels_.seconds_of_work(action.bytes);
+    return levels_.seconds_of_read_reduce(lane.rank, peer, action.bytes, action.by_link);
   }
 
   // Takes the innermost overhead, since it is put where the rank itself is.
   Time signal(LaneState& lane, Time now) {
-    const Time told = occupy(lane, levels_[0].overhead, now);
+    const Time told = occupy(lane, levels_.all().front().overhead, now);
     record(lane, StepKind::signal, -1, 0, now, told);
     signals_[lane.rank].push_back(told);
     auto& waiting = waiting_[lane.rank];
@@ -274,7 +224,7 @@ class Machine {
   // The signal is given; the wait passes when both have come together.
   void arrive(const Waiting& waiting, int peer) {
     const int rank = lanes_[waiting.lane].rank;
-    const Time alpha = level_between(rank, ways_.sender(rank, waiting.way)).alpha;
+    const Time alpha = levels_.between(rank, ways_.sender(rank, waiting.way)).alpha;
     const Time told = waiting.signals == 0 ? 0 : signals_[peer][waiting.signals - 1] + alpha;
     events_.push({std::max(waiting.since, told), EventKind::signal, 0, waiting.way, rank % unit_, waiting.lane, 0, 0, false,
                   waiting.since});
@@ -282,7 +232,7 @@ class Machine {
   void pass(const Event& event) {
     LaneState& lane = lanes_[event.lane];
     const int peer = ways_.sender(lane.rank, event.way);
-    const Time end = occupy(lane, level_between(lane.rank, peer).overhead, event.time);
+    const Time end = occupy(lane, levels_.between(lane.rank, peer).overhead, event.time);
     record(lane, StepKind::wait, peer, 0, event.begun, end);
     close_one(lane, end);
   }
@@ -318,15 +268,15 @@ class Machine {
     LaneState& sender = lanes_[message.lane];
     LaneState& receiver = lanes_[message.to_lane];
     const int peer = ways_.receiver(sender.rank, message.way);
-    Level& level = level_between(sender.rank, peer);
-    const auto l = static_cast<std::size_t>(&level - levels_.data());
+    Level& level = levels_.between(sender.rank, peer);
+    const auto l = static_cast<std::size_t>(&level - levels_.all().data());
 
     std::vector<Time*>& ports = ports_;
     ports.assign({&out_[sender.rank], &in_[receiver.rank]});
     for (std::size_t inner = 0; inner < l; ++inner) {
-      Level& unit = levels_[inner];
-      ports.push_back(free_port(unit.out, unit, sender.rank));
-      ports.push_back(free_port(unit.in, unit, receiver.rank));
+      Level& unit = levels_.all()[inner];
+      ports.push_back(unit.free_port(unit.out, sender.rank));
+      ports.push_back(unit.free_port(unit.in, receiver.rank));
     }
     Time begin = message.time;
     for (const Time* port : ports) begin = std::max(begin, *port);
@@ -344,11 +294,6 @@ class Machine {
       close_one(receiver, arrived);
     }
     close_one(sender, arrived);
-  }
-
-  static Time* free_port(std::vector<Time>& all, const Level& level, int rank) {
-    const auto first = all.begin() + static_cast<std::ptrdiff_t>(rank / level.ranks) * level.ports;
-    return &*std::min_element(first, first + level.ports);
   }
 
   void reduce_arrived(const Event& arrival) {
@@ -370,10 +315,9 @@ class Machine {
   int period_;
   int unit_;  // of ranks that may be simulated for all: orders what happens at the same time the same way in either case
   bool wants_timeline_;
-  double local_seconds_;                       // a byte
+  Levels levels_;
   std::vector<std::vector<Time>> signals_;     // by rank: when it has given each of them
   std::vector<std::vector<Waiting>> waiting_;  // by the rank that must signal
-  std::vector<Level> levels_;
   std::vector<LaneState> lanes_;
   std::vector<Time> out_, in_, busy_;  // by rank, until when: the ports, and its time
   std::vector<Time> finish_;
