@@ -75,7 +75,8 @@ Method draw_method(Draw& draw, const Problem& problem) {
   Method method(draw.from(algorithms_for(problem.collective)));
   if (needs_nodes(method.algorithm)) return Algorithm::automatic;
   const bool uneven_exchange = problem.collective == Collective::all_to_all && !problem.matrix.empty();
-  if (uneven_exchange && method.algorithm == Algorithm::bruck) return Algorithm::pairwise;
+  const bool wants_equal_blocks = method.algorithm == Algorithm::bruck || shares_memory(method.algorithm);
+  if (uneven_exchange && wants_equal_blocks) return Algorithm::pairwise;
   if (method.algorithm == Algorithm::ring) method.lanes = 1 + draw.below(3);
   if (method.algorithm == Algorithm::chain || method.algorithm == Algorithm::double_binary_tree)
     method.pieces = 1 + draw.below(5);
