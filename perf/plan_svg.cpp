@@ -16,13 +16,17 @@ constexpr double left = 70, right = 24, top = 64, bottom = 44, bar_height = 14, 
 struct Look {
   const char* name;
   const char* color;
-  int track;  // what a rank sends, what it receives, and what it does by itself lie below each other
+  int track;
 };
-constexpr std::array<Look, 5> looks{{{"send", "#8db3d9", 0},
+constexpr std::array<Look, 9> looks{{{"send", "#8db3d9", 0},
                                      {"recv", "#8ecf9b", 1},
                                      {"recv_reduce", "#f0a35e", 1},
                                      {"copy", "#c9c9c9", 2},
-                                     {"reduce", "#d98cb3", 2}}};
+                                     {"reduce", "#d98cb3", 2},
+                                     {"signal", "#5b7fa6", 0},
+                                     {"wait", "#d7e6d9", 1},
+                                     {"read", "#8ecf9b", 2},
+                                     {"read_reduce", "#f0a35e", 2}}};
 const Look& look_of(StepKind kind) { return looks[static_cast<std::size_t>(kind)]; }
 
 std::string escaped(const std::string& text) {
@@ -117,7 +121,7 @@ class Drawing {
         "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\" fill-opacity=\"0.85\" stroke=\"white\" "
         "stroke-width=\"0.5\"/>",
         x, y + 1, width, bar_height - 2, look.color);
-    const std::string label = bar.peer < 0 ? "" : std::to_string(bar.peer);
+    const std::string label = bar.peer == stretto::everybody ? "all" : bar.peer < 0 ? "" : std::to_string(bar.peer);
     // At its beginning: the end of a message, in which no port is busy, may lie under the next one.
     if (!label.empty() && width >= 6.5 * static_cast<double>(label.size()) + 4) {
       svg_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"10\">{}</text>", x + 3, y + bar_height - 3.5, label);
@@ -136,6 +140,8 @@ class Drawing {
 };
 
 }  // namespace
+
+int track_of(StepKind kind) { return look_of(kind).track; }
 
 std::string svg_of(Picture picture) {
   std::stable_sort(picture.bars.begin(), picture.bars.end(), [](const Bar& a, const Bar& b) { return a.begin < b.begin; });

@@ -21,6 +21,8 @@ struct Picture {
   std::vector<Bar> bars;
 };
 
+// What a rank sends (0), what it receives (1) and what it does by itself (2) lie below each other.
+int track_of(stretto::StepKind kind);
 std::string svg_of(Picture picture);
 
 }  // namespace plan_tool

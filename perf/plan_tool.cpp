@@ -136,11 +136,31 @@ double formula_seconds(const PlanRequest& request, std::int64_t width, const Lin
   return seconds(request, cost_of_level(links, 0), cost_of_level(links, outer), static_cast<double>(width), ports);
 }
 
+// Why a method cannot run over these links, or nothing: memory is shared within a node, and a packet has to fit.
+std::string obstacle(const PlanRequest& request, std::int64_t width, const LinkModel& links) {
+  const LinkLevel& node = links.levels.front();
+  const Algorithm algorithm = request.method.algorithm;
+  if (shares_memory(algorithm) && links.levels.size() > 1 && request.size > node.ranks) {
+    return fmt::format("{} needs all ranks on one host; a {} of these links holds {} of the {}.", name(algorithm), node.name,
+                       node.ranks, request.size);
+  }
+  PlanRequest giver = request;
+  giver.rank = request.root;
+  const std::int64_t bytes = input_count(giver) * width;
+  if (algorithm == Algorithm::packet && bytes > most_packet_bytes) {
+    return fmt::format("A packet holds {} bytes; {} of a rank do not fit.", most_packet_bytes, bytes);
+  }
+  return "";
+}
+
 void predict(const CommandLine& line, const Call& call, const LinkModel& links) {
   std::vector<Prediction> predictions;
   for (const Method& method : methods_of(line, call.request)) {
     PlanRequest request = call.request;
     request.method = method;
+    const std::string why_not = obstacle(request, call.width(), links);
+    if (!why_not.empty() && line.algorithm == "all") continue;
+    require(why_not.empty(), "{}", why_not);
     predictions.push_back({method, {}, 0, {}});
     try {
       predictions.back().result = simulate(request, call.width(), links);
@@ -185,9 +205,6 @@ Picture over_rounds(const PlanRequest& request) {
   Picture picture;
   picture.unit = "round";
   double most = 1;
-  const auto track = [](StepKind kind) {
-    return kind == StepKind::send ? 0 : kind == StepKind::recv || kind == StepKind::recv_reduce ? 1 : 2;
-  };
   for (int rank = 0; rank < request.size; ++rank) {
     PlanRequest its = request;
     its.rank = rank;
@@ -199,10 +216,10 @@ Picture over_rounds(const PlanRequest& request) {
         const std::size_t end = plan.lanes[l].round_ends[round];
         double count[3] = {0, 0, 0};
         double at[3] = {0, 0, 0};
-        for (std::size_t i = begin; i < end; ++i) most = std::max(most, ++count[track(steps[i].kind)]);
+        for (std::size_t i = begin; i < end; ++i) most = std::max(most, ++count[track_of(steps[i].kind)]);
         for (; begin < end; ++begin) {
           const Step& step = steps[begin];
-          const int where = track(step.kind);
+          const int where = track_of(step.kind);
           const double from = static_cast<double>(round) + 0.04 + 0.92 * at[where]++ / count[where];
           picture.bars.push_back({rank, static_cast<int>(l), step.kind, step.peer, from, from + 0.92 / count[where]});
         }

@@ -17,6 +17,9 @@
 // - Local work takes bytes / local_gbs of the rank's time, one after the other, whatever the lane: a round's copies and
 //   reductions before its messages are posted, a recv_reduce when it has arrived. A copy onto itself is free; reducing k
 //   vectors is the work of k - 1.
+// - A signal takes the rank's time for the innermost overhead, and is known everywhere alpha later; a wait then takes the
+//   overhead. What a rank reads from others, or writes to them, is local work like its own; by pull the bytes read take the
+//   reader bytes / bandwidth, since they may go through the kernel (and are then reduced). Ports play no part in it.
 namespace stretto {
 
 struct LinkLevel {
@@ -41,15 +44,15 @@ STRETTO_API LinkModel link_model_from_file(const std::string& path);
 struct TimedStep {
   int rank, lane, round;
   StepKind kind;
-  int peer;            // -1 for local work
-  std::int64_t bytes;  // sent, received, or worked on
+  int peer;            // -1 for local work and signals; of a read_reduce who gets the result, which may be everybody
+  std::int64_t bytes;  // sent, received, read or worked on; of a read_reduce, in one rank's memory
   double begin, end;   // seconds; a message begins when it gets its ports
 };
 
 struct Simulation {
   double seconds = 0;
   std::vector<double> finish;            // seconds, by rank
-  std::vector<std::int64_t> bytes_sent;  // by level, of all ranks
+  std::vector<std::int64_t> bytes_sent;  // by level, of all ranks; as Plan::elements_sent() counts
   int ranks_simulated = 0;               // all, or one unit where all units do the same
   std::vector<TimedStep> timeline;       // of all ranks, where it is wanted
 };

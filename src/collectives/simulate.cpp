@@ -4,25 +4,16 @@
 #include "stretto/simulate.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <queue>
 #include <tuple>
 #include <unordered_map>
 
+#include "collectives/simulate_links.hpp"
 #include "collectives/simulate_program.hpp"
 #include "core/fail.hpp"
 
 namespace stretto {
 namespace {
-
-using Time = std::int64_t;  // femtoseconds
-constexpr double a_second = 1e15;
-constexpr double longest_seconds = 4000;  // of a Time, with room for a sum
-
-Time time_of(double seconds) {
-  require(seconds < longest_seconds, "A step of {} s is longer than the simulator's clock, {} s.", seconds, longest_seconds);
-  return std::llround(seconds * a_second);
-}
 
 // The ranks of a unit of the level within the one that all of these ranks need.
 int unit_of(int size, const LinkModel& links) {
@@ -55,7 +46,9 @@ class Machine {
         period_(period),
         unit_(unit),
         wants_timeline_(timeline),
-        local_seconds_(1e-9 / links.local_gbs),
+        levels_(links, ways.size, period),
+        signals_(period),
+        waiting_(period),
         out_(period),
         in_(period),
         busy_(period),
@@ -72,14 +65,6 @@ class Machine {
               "simulated; choose fewer ranks, or bytes that divide evenly.",
               size_, most_steps_simulated);
     }
-    for (const LinkLevel& level : links.levels) {
-      Level made{level.ranks == 0 ? size_ : level.ranks, time_of(level.alpha_us * 1e-6), level.overhead_us * 1e-6,
-                 1e-9 / level.bandwidth_gbs, level.ports};
-      const std::size_t ports = static_cast<std::size_t>((period + made.ranks - 1) / made.ranks) * made.ports;
-      made.out.resize(ports);
-      made.in.resize(ports);
-      levels_.push_back(std::move(made));
-    }
   }
 
   Simulation run() {
@@ -92,6 +77,7 @@ class Machine {
       switch (event.kind) {
         case EventKind::round: begin_round(lanes_[event.lane], event.time); break;
         case EventKind::arrival: reduce_arrived(event); break;
+        case EventKind::signal: pass(event); break;
         case EventKind::message: start(event); break;
       }
     }
@@ -105,7 +91,7 @@ class Machine {
       result.finish.push_back(static_cast<double>(finish_[rank % period_]) / a_second);
     }
     result.seconds = *std::max_element(result.finish.begin(), result.finish.end());
-    for (const Level& level : levels_) result.bytes_sent.push_back(level.bytes * (size_ / period_));
+    for (const Level& level : levels_.all()) result.bytes_sent.push_back(level.bytes * (size_ / period_));
     result.ranks_simulated = period_;
     result.timeline = std::move(timeline_);
     return result;
@@ -120,31 +106,29 @@ class Machine {
     int open = 0;        // of the round's steps, those that have not ended
     Time round_end = 0;  // of those that have
   };
-  struct Level {
-    int ranks;
-    Time alpha;
-    double overhead, beta;
-    int ports;
-    std::vector<Time> out, in;  // free from then on; by unit and port
-    std::int64_t bytes = 0;
-  };
-  // At the same time, rounds and arrivals come before messages, so that all messages that are ready are known when the first
-  // gets its ports; among these the order of steps decides, then their ways, then the place in the unit. Messages that
-  // have all of these in common share no port.
-  enum class EventKind : std::uint8_t { round, arrival, message };
+  // At the same time, rounds, arrivals and signals come before messages, so that all messages that are ready are known when
+  // the first gets its ports; among these the order of steps decides, then their ways, then the place in the unit. Messages
+  // that have all of these in common share no port.
+  enum class EventKind : std::uint8_t { round, arrival, signal, message };
   struct Event {
     Time time;
     EventKind kind;
     std::uint32_t step;   // of a message: which of its sender's round
     std::int32_t way;     // of a message, or of one that arrives
     std::int32_t place;   // of the rank in its unit
-    std::size_t lane;     // in lanes_: a round's, a message's sender's, an arrival's receiver's
+    std::size_t lane;     // in lanes_: a round's, a message's sender's, an arrival's receiver's, a wait's
     std::size_t to_lane;  // a message's receiver's
     std::int64_t bytes;
     bool reduces;
-    Time begun;  // an arrival's message
+    Time begun;  // an arrival's message, a wait
     auto order() const { return std::tie(time, kind, step, way, place, lane); }
     bool operator<(const Event& other) const { return other.order() < order(); }  // the earliest on top
+  };
+  struct Waiting {  // for a signal
+    std::size_t lane;
+    std::int32_t way;
+    std::size_t signals;  // that it takes
+    Time since;
   };
   struct Posted {
     Time time;
@@ -164,27 +148,93 @@ class Machine {
     lane.round_end = now;
     for (std::uint32_t i = begin; i < end; ++i) {
       const Action& action = lane.program.actions[i];
-      if (action.kind == StepKind::copy || action.kind == StepKind::reduce) {
-        if (action.bytes == 0) continue;
-        const Time done = work(lane, action.bytes, now);
-        record(lane, action.kind, -1, action.bytes, now, done);
-        now = done;
-      } else {
+      if (waits(action.kind)) {
         ++lane.open;
+      } else if (action.kind == StepKind::signal) {
+        now = signal(lane, now);
+      } else if (action.bytes > 0) {
+        const Time done = occupy(lane, seconds_of(lane, action), now);
+        record(lane, action.kind, peer_of(lane, action), action.bytes, now, done);
+        now = done;
       }
     }
     for (std::uint32_t i = begin; i < end; ++i) {
       const Action& action = lane.program.actions[i];
-      if (action.kind != StepKind::copy && action.kind != StepKind::reduce) post(lane, action, i - begin, now);
+      if (action.kind == StepKind::wait) {
+        wait(lane, action, now);
+      } else if (waits(action.kind)) {
+        post(lane, action, i - begin, now);
+      }
     }
     close_one(lane, now);
   }
 
-  // Local work that can begin now; when it is done.
-  Time work(const LaneState& lane, std::int64_t bytes, Time now) {
+  static bool waits(StepKind kind) {
+    return kind == StepKind::send || kind == StepKind::recv || kind == StepKind::recv_reduce || kind == StepKind::wait;
+  }
+  int peer_of(const LaneState& lane, const Action& action) const {
+    if (action.kind == StepKind::read) return ways_.sender(lane.rank, action.way);
+    if (action.kind != StepKind::read_reduce) return -1;
+    return action.way == Action::to_all ? everybody : ways_.receiver(lane.rank, action.way);
+  }
+
+  // The rank's time that can begin now; when it is over.
+  Time occupy(const LaneState& lane, double seconds, Time now) {
     Time& busy = busy_[lane.rank];
-    busy = std::max(now, busy) + time_of(static_cast<double>(bytes) * local_seconds_);
+    busy = std::max(now, busy) + time_of(seconds);
     return busy;
+  }
+  Time work(const LaneState& lane, std::int64_t bytes, Time now) {
+    return occupy(lane, levels_.seconds_of_work(bytes), now);
+  }
+  // Of a step that waits for nobody.
+  double seconds_of(const LaneState& lane, const Action& action) {
+    const int peer = peer_of(lane, action);
+    if (action.kind == StepKind::read) return levels_.seconds_of_read(lane.rank, peer, action.bytes, action.by_link);
+    if (action.kind != StepKind::read_reduce) return levels_.seconds_of_work(action.bytes);
+    return levels_.seconds_of_read_reduce(lane.rank, peer, action.bytes, action.by_link);
+  }
+
+  // Takes the innermost overhead, since it is put where the rank itself is.
+  Time signal(LaneState& lane, Time now) {
+    const Time told = occupy(lane, levels_.all().front().overhead, now);
+    record(lane, StepKind::signal, -1, 0, now, told);
+    signals_[lane.rank].push_back(told);
+    auto& waiting = waiting_[lane.rank];
+    for (std::size_t i = 0; i < waiting.size();) {
+      if (waiting[i].signals > signals_[lane.rank].size()) {
+        ++i;
+        continue;
+      }
+      arrive(waiting[i], lane.rank);
+      waiting[i] = waiting.back();
+      waiting.pop_back();
+    }
+    return told;
+  }
+  void wait(LaneState& lane, const Action& action, Time now) {
+    const int peer = ways_.sender(lane.rank, action.way) % period_;
+    const Waiting waiting{static_cast<std::size_t>(&lane - lanes_.data()), action.way, signals_[lane.rank].size(), now};
+    if (signals_[peer].size() < waiting.signals) {
+      waiting_[peer].push_back(waiting);
+    } else {
+      arrive(waiting, peer);
+    }
+  }
+  // The signal is given; the wait passes when both have come together.
+  void arrive(const Waiting& waiting, int peer) {
+    const int rank = lanes_[waiting.lane].rank;
+    const Time alpha = levels_.between(rank, ways_.sender(rank, waiting.way)).alpha;
+    const Time told = waiting.signals == 0 ? 0 : signals_[peer][waiting.signals - 1] + alpha;
+    events_.push({std::max(waiting.since, told), EventKind::signal, 0, waiting.way, rank % unit_, waiting.lane, 0, 0, false,
+                  waiting.since});
+  }
+  void pass(const Event& event) {
+    LaneState& lane = lanes_[event.lane];
+    const int peer = ways_.sender(lane.rank, event.way);
+    const Time end = occupy(lane, levels_.between(lane.rank, peer).overhead, event.time);
+    record(lane, StepKind::wait, peer, 0, event.begun, end);
+    close_one(lane, end);
   }
 
   void close_one(LaneState& lane, Time time) {
@@ -218,16 +268,15 @@ class Machine {
     LaneState& sender = lanes_[message.lane];
     LaneState& receiver = lanes_[message.to_lane];
     const int peer = ways_.receiver(sender.rank, message.way);
-    std::size_t l = 0;
-    while (sender.rank / levels_[l].ranks != peer / levels_[l].ranks) ++l;
-    Level& level = levels_[l];
+    Level& level = levels_.between(sender.rank, peer);
+    const auto l = static_cast<std::size_t>(&level - levels_.all().data());
 
     std::vector<Time*>& ports = ports_;
     ports.assign({&out_[sender.rank], &in_[receiver.rank]});
     for (std::size_t inner = 0; inner < l; ++inner) {
-      Level& unit = levels_[inner];
-      ports.push_back(free_port(unit.out, unit, sender.rank));
-      ports.push_back(free_port(unit.in, unit, receiver.rank));
+      Level& unit = levels_.all()[inner];
+      ports.push_back(unit.free_port(unit.out, sender.rank));
+      ports.push_back(unit.free_port(unit.in, receiver.rank));
     }
     Time begin = message.time;
     for (const Time* port : ports) begin = std::max(begin, *port);
@@ -245,11 +294,6 @@ class Machine {
       close_one(receiver, arrived);
     }
     close_one(sender, arrived);
-  }
-
-  static Time* free_port(std::vector<Time>& all, const Level& level, int rank) {
-    const auto first = all.begin() + static_cast<std::ptrdiff_t>(rank / level.ranks) * level.ports;
-    return &*std::min_element(first, first + level.ports);
   }
 
   void reduce_arrived(const Event& arrival) {
@@ -271,8 +315,9 @@ class Machine {
   int period_;
   int unit_;  // of ranks that may be simulated for all: orders what happens at the same time the same way in either case
   bool wants_timeline_;
-  double local_seconds_;  // a byte
-  std::vector<Level> levels_;
+  Levels levels_;
+  std::vector<std::vector<Time>> signals_;     // by rank: when it has given each of them
+  std::vector<std::vector<Waiting>> waiting_;  // by the rank that must signal
   std::vector<LaneState> lanes_;
   std::vector<Time> out_, in_, busy_;  // by rank, until when: the ports, and its time
   std::vector<Time> finish_;

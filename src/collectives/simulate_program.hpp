@@ -21,9 +21,14 @@ struct Ways {
 
 // What is left of a step once its memory is forgotten.
 struct Action {
+  static constexpr std::int32_t to_all = -1;  // a way to everybody
+
   StepKind kind;
-  std::int32_t way;  // from the sender to the receiver; 0 for local work
-  std::int64_t bytes;
+  bool by_link = false;  // a read whose bytes go over the link
+  // From the sender to the receiver; 0 for local work. Of a wait or read: from the peer; of a read_reduce: to the owner of
+  // the destination.
+  std::int32_t way;
+  std::int64_t bytes;  // of a read_reduce: of one rank's vector
   bool operator==(const Action&) const = default;
 };
 struct Program {
@@ -52,17 +57,25 @@ class Compiler {
 
  private:
   Action action_of(const PlanRequest& request, const Step& step, const Ways& ways) const {
+    const bool pulls = request.method.algorithm == Algorithm::pull;
     switch (step.kind) {
-      case StepKind::send: return {step.kind, ways.between(request.rank, step.peer), step.source.count * element_bytes_};
+      case StepKind::send:
+        return {step.kind, false, ways.between(request.rank, step.peer), step.source.count * element_bytes_};
       case StepKind::recv:
       case StepKind::recv_reduce:
-        return {step.kind, ways.between(step.peer, request.rank), step.destination.count * element_bytes_};
-      case StepKind::copy: return {step.kind, 0, onto_itself(request, step) ? 0 : step.source.count * element_bytes_};
-      case StepKind::reduce: return {step.kind, 0, (step.source.count - step.destination.count) * element_bytes_};
-      case StepKind::signal:
-      case StepKind::wait:
-      case StepKind::read:
-      case StepKind::read_reduce: break;
+        return {step.kind, false, ways.between(step.peer, request.rank), step.destination.count * element_bytes_};
+      case StepKind::copy: return {step.kind, false, 0, onto_itself(request, step) ? 0 : step.source.count * element_bytes_};
+      case StepKind::reduce: return {step.kind, false, 0, (step.source.count - step.destination.count) * element_bytes_};
+      case StepKind::signal: return {step.kind, false, 0, 0};
+      case StepKind::wait: return {step.kind, false, ways.between(step.peer, request.rank), 0};
+      case StepKind::read: {
+        const bool moves = step.peer != request.rank || !onto_itself(request, step);
+        return {step.kind, pulls, ways.between(step.peer, request.rank), moves ? step.source.count * element_bytes_ : 0};
+      }
+      case StepKind::read_reduce: {
+        const std::int32_t way = step.peer == everybody ? Action::to_all : ways.between(request.rank, step.peer);
+        return {step.kind, pulls, way, step.destination.count * element_bytes_};
+      }
     }
     return {};
   }

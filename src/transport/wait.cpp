@@ -62,7 +62,7 @@ WaitPolicy WaitPolicy::chosen(int local_ranks) {
   if (mode == "spin") return {looks_first, INT_MAX, 0, false};
   if (mode == "yield") return {1, 0, INT_MAX, false};
   if (mode == "sleep") return {1, 0, 0, true};
-  return local_ranks <= usable_cores() ? WaitPolicy{looks_first, 1000, 500, true} : WaitPolicy{1, 0, 500, true};
+  return local_ranks <= usable_cores() ? WaitPolicy{looks_first, 20, 500, true} : WaitPolicy{1, 0, 500, true};
 }
 
 WaitPolicy WaitPolicy::in_background() const {

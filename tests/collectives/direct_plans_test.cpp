@@ -1,5 +1,5 @@
-// The plans of the all-to-all, direct and two-level families, run on integers by all ranks in one thread. Messages are not
-// buffered. Contributions are random words, so that a sum that lacks one or has one twice is wrong.
+// The plans of the all-to-all, direct, two-level and shared-memory families, run on integers by all ranks in one thread.
+// Messages are not buffered. Contributions are random words, so that a sum that lacks one or has one twice is wrong.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -151,6 +151,8 @@ class Run {
     }
     round_.resize(plans_.size());
     open_.resize(plans_.size());
+    signals_.resize(plans_.size());
+    waiting_.resize(plans_.size());
   }
 
   void run() {
@@ -204,11 +206,13 @@ class Run {
     };
     for (std::size_t i = begin; i < end; ++i) {
       const Step& step = lane(rank).steps[i];
-      if (step.kind != StepKind::send) visit(step.destination, static_cast<int>(i), true);
+      const bool elsewhere = step.kind == StepKind::read_reduce && step.peer != everybody && step.peer != rank;
+      if (step.kind != StepKind::send && !elsewhere) visit(step.destination, static_cast<int>(i), true);
     }
     for (std::size_t i = begin; i < end; ++i) {
       const Step& step = lane(rank).steps[i];
-      if (step.kind != StepKind::recv) visit(step.source, static_cast<int>(i), false);
+      const bool elsewhere = step.kind == StepKind::read && step.peer != rank;
+      if (step.kind != StepKind::recv && !elsewhere) visit(step.source, static_cast<int>(i), false);
     }
   }
 
@@ -218,6 +222,7 @@ class Run {
       work(rank, step);
       return close_one(rank);
     }
+    if (between_memories(step.kind)) return share(rank, step);
     demand(step.peer >= 0 && step.peer < shape_.size && step.peer != rank, "a peer that is none");
     const auto direction = sends ? std::pair(rank, step.peer) : std::pair(step.peer, rank);
     auto& mine = sends ? sends_ : receives_;
@@ -252,6 +257,36 @@ class Run {
     }
   }
 
+  void share(int rank, const Step& step) {
+    if (step.kind == StepKind::signal) {
+      ++signals_[rank];
+      std::vector<int> told, others;
+      for (const int waiting : waiting_[rank]) (signals_[waiting] <= signals_[rank] ? told : others).push_back(waiting);
+      waiting_[rank] = others;
+      for (const int waiting : told) close_one(waiting);
+    } else if (step.kind == StepKind::wait) {
+      if (signals_[step.peer] < signals_[rank]) return waiting_[step.peer].push_back(rank);
+    } else if (step.kind == StepKind::read) {
+      demand(step.source.count == step.destination.count, "a read of another length");
+      std::copy_n(at(step.peer, step.source), step.source.count, at(rank, step.destination));
+    } else {
+      read_reduce(step);
+    }
+    close_one(rank);
+  }
+
+  void read_reduce(const Step& step) {
+    demand(step.source.count == step.destination.count, "a reduction of another length");
+    for (std::int64_t k = 0; k < step.source.count; ++k) {
+      Word word = at(0, step.source)[k];
+      for (int from = 1; from < shape_.size; ++from) word = combine_(word, at(from, step.source)[k]);
+      check_finished(step, word);
+      for (int owner = 0; owner < shape_.size; ++owner) {
+        if (step.peer == everybody || step.peer == owner) at(owner, step.destination)[k] = word;
+      }
+    }
+  }
+
   void transfer(int sender, const Step& send, int receiver, const Step& receive) {
     const std::int64_t n = send.source.count;
     demand(receive.destination.count == n, "a message of another length than is expected");
@@ -278,6 +313,8 @@ class Run {
   std::set<Word> complete_;                 // the sums with all contributions
   std::vector<std::size_t> round_;
   std::vector<int> open_;
+  std::vector<int> signals_;
+  std::vector<std::vector<int>> waiting_;  // by the rank that must signal
   std::map<std::pair<int, int>, const Step*> sends_, receives_;
 };
 
@@ -311,10 +348,11 @@ const std::vector<Case> cases{
     {Collective::reduce, Algorithm::direct},         {Collective::gather, Algorithm::direct},
     {Collective::scatter, Algorithm::direct}};
 
-std::vector<Case> cases_of_uneven_shares() {
+std::vector<Case> cases_of_uneven_shares(const std::vector<Case>& among) {
   std::vector<Case> list;
-  for (const Case& each : cases) {
-    const bool refused = each.collective == Collective::all_to_all && each.algorithm == Algorithm::bruck;
+  for (const Case& each : among) {
+    const bool wants_equal_blocks = each.algorithm == Algorithm::bruck || shares_memory(each.algorithm);
+    const bool refused = each.collective == Collective::all_to_all && wants_equal_blocks;
     if (counts_shares(each.collective) && !refused) list.push_back(each);
   }
   return list;
@@ -324,11 +362,29 @@ std::string case_name(const testing::TestParamInfo<Case>& parameter) {
   return std::string(name(parameter.param.collective)) + "_" + name(parameter.param.algorithm);
 }
 
+std::vector<Case> cases_of_shared_memory() {
+  std::vector<Case> list;
+  for (int i = 0; i < static_cast<int>(Collective::barrier); ++i) {
+    const auto collective = static_cast<Collective>(i);
+    for (const Algorithm algorithm : algorithms_for(collective)) {
+      if (shares_memory(algorithm)) list.push_back({collective, algorithm});
+    }
+  }
+  return list;
+}
+
 class OneLevel : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(All, OneLevel, testing::ValuesIn(cases), case_name);
 
+INSTANTIATE_TEST_SUITE_P(SharedMemory, OneLevel, testing::ValuesIn(cases_of_shared_memory()), case_name);
+
+class OneLevelCost : public testing::TestWithParam<Case> {};  // of shared memory, the simulator's tests know it
+INSTANTIATE_TEST_SUITE_P(All, OneLevelCost, testing::ValuesIn(cases), case_name);
+
 class UnevenShares : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(All, UnevenShares, testing::ValuesIn(cases_of_uneven_shares()), case_name);
+INSTANTIATE_TEST_SUITE_P(All, UnevenShares, testing::ValuesIn(cases_of_uneven_shares(cases)), case_name);
+INSTANTIATE_TEST_SUITE_P(SharedMemory, UnevenShares, testing::ValuesIn(cases_of_uneven_shares(cases_of_shared_memory())),
+                         case_name);
 
 int roots(Collective collective, int size) { return has_root(collective) ? size : 1; }
 
@@ -378,6 +434,8 @@ TEST(Direct, SumsInRankOrder) {
       expect_right({.collective = Collective::all_reduce, .method = Algorithm::two_shot, .size = size, .count = count},
                    in_order);
       expect_right({.collective = Collective::reduce, .method = Algorithm::direct, .size = size, .count = count}, in_order);
+      for (const auto& [collective, algorithm] : cases_of_shared_memory())
+        expect_right({.collective = collective, .method = algorithm, .size = size, .count = count}, in_order);
     }
   }
   EXPECT_NE(fault_of({.collective = Collective::reduce_scatter, .method = Algorithm::pairwise, .size = 3, .count = 1}, false,
@@ -499,7 +557,7 @@ void expect_cost(const Shape& shape) {
   EXPECT_EQ(formula.work, plans.work) << shape.text();
 }
 
-TEST_P(OneLevel, CostsItsFormula) {
+TEST_P(OneLevelCost, IsItsFormula) {
   for (int size = 1; size <= 17; ++size) {
     const std::int64_t count = GetParam().collective == Collective::all_reduce ? 3 * size : 3;
     expect_cost({.collective = GetParam().collective,

@@ -8,9 +8,9 @@
 
 #include "stretto/plan.hpp"
 
-// How many elements all p ranks of a group send together, as closed formulas from the literature. They know nothing of the
-// plans, whose sends they are held against. In sums over the ranks they are exact, however uneven the shares are; where all
-// ranks send alike, each sends a p-th of it.
+// How many elements all p ranks of a group send together, or read and write in each other's memory, as closed formulas from
+// the literature. They know nothing of the plans, whose sends they are held against. In sums over the ranks they are exact,
+// however uneven the shares are; where all ranks send alike, each sends a p-th of it.
 namespace stretto::formulas {
 
 // What goes from one rank to another in an uneven all_to_all: pairs[from][to].
@@ -44,8 +44,12 @@ inline std::int64_t all_reduce(Algorithm algorithm, std::int64_t p, std::int64_t
     case Algorithm::bidirectional_ring:
     case Algorithm::recursive_halving_doubling:
     case Algorithm::double_binary_tree:
-    case Algorithm::two_shot: return 2 * (p - 1) * n;
-    case Algorithm::one_shot: return p * (p - 1) * n;
+    case Algorithm::two_shot:
+    case Algorithm::staged:
+    case Algorithm::pull:
+    case Algorithm::push: return 2 * (p - 1) * n;
+    case Algorithm::one_shot:
+    case Algorithm::packet: return p * (p - 1) * n;
     case Algorithm::recursive_doubling: {
       // Whole vectors: log2 m times by the ranks of the largest power of two m, to and fro by the others (Thakur 2005).
       const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(p)));
@@ -63,7 +67,10 @@ inline std::int64_t reduce_scatter(Algorithm algorithm, std::int64_t p, std::int
     case Algorithm::bidirectional_ring:
     case Algorithm::recursive_halving_doubling:
     case Algorithm::pairwise:
-    case Algorithm::direct: return (p - 1) * n;
+    case Algorithm::direct:
+    case Algorithm::packet:
+    case Algorithm::staged:
+    case Algorithm::pull: return (p - 1) * n;
     default: no_formula(Collective::reduce_scatter, algorithm);
   }
 }
@@ -75,7 +82,10 @@ inline std::int64_t all_gather(Algorithm algorithm, std::int64_t p, std::int64_t
     case Algorithm::bidirectional_ring:
     case Algorithm::recursive_halving_doubling:
     case Algorithm::bruck:
-    case Algorithm::direct: return (p - 1) * n;
+    case Algorithm::direct:
+    case Algorithm::packet:
+    case Algorithm::staged:
+    case Algorithm::pull: return (p - 1) * n;
     default: no_formula(Collective::all_gather, algorithm);
   }
 }
@@ -83,7 +93,10 @@ inline std::int64_t all_gather(Algorithm algorithm, std::int64_t p, std::int64_t
 inline std::int64_t all_to_all(Algorithm algorithm, std::int64_t p, std::int64_t block) {
   switch (algorithm) {
     case Algorithm::pairwise:
-    case Algorithm::direct: return p * (p - 1) * block;
+    case Algorithm::direct:
+    case Algorithm::packet:
+    case Algorithm::staged:
+    case Algorithm::pull: return p * (p - 1) * block;
     // The block that has j places to go makes a hop for each 1 in the binary j (Bruck et al. 1997).
     case Algorithm::bruck: return p * through_tree(std::vector<std::int64_t>(static_cast<std::size_t>(p), block), 2);
     default: no_formula(Collective::all_to_all, algorithm);
@@ -108,18 +121,26 @@ inline std::int64_t broadcast(Algorithm algorithm, std::int64_t p, std::int64_t 
     case Algorithm::double_binary_tree:
     case Algorithm::chain:
     case Algorithm::scatter_all_gather:  // shares that a rank passed on in the tree are not brought to it again
-    case Algorithm::direct: return (p - 1) * n;
+    case Algorithm::direct:
+    case Algorithm::packet:
+    case Algorithm::staged:
+    case Algorithm::pull: return (p - 1) * n;
     default: no_formula(Collective::broadcast, algorithm);
   }
 }
 
-inline std::int64_t reduce(Algorithm algorithm, std::int64_t p, std::int64_t n) {
+inline std::int64_t reduce(Algorithm algorithm, std::int64_t p, std::int64_t n, std::int64_t root = 0) {
   switch (algorithm) {
     case Algorithm::binomial:
     case Algorithm::knomial:
     case Algorithm::double_binary_tree:
     case Algorithm::chain:
-    case Algorithm::direct: return (p - 1) * n;
+    case Algorithm::direct:
+    case Algorithm::packet: return (p - 1) * n;
+    // Every rank sums a part; the root's lies there already.
+    case Algorithm::staged:
+    case Algorithm::pull:
+    case Algorithm::push: return (p - 1) * n + n - (n / p + (root < n % p ? 1 : 0));
     case Algorithm::reduce_scatter_gather: {  // (Rabenseifner 2004); the first places have one element more
       std::vector<std::int64_t> shares;
       for (std::int64_t place = 0; place < p; ++place) shares.push_back(n / p + (place < n % p ? 1 : 0));
@@ -135,7 +156,10 @@ inline std::int64_t gather_or_scatter(Collective collective, Algorithm algorithm
   switch (algorithm) {
     case Algorithm::binomial: return through_tree(share_of_place, 2);
     case Algorithm::knomial: return through_tree(share_of_place, 4);
-    case Algorithm::direct: return std::accumulate(share_of_place.begin() + 1, share_of_place.end(), std::int64_t{0});
+    case Algorithm::direct:
+    case Algorithm::packet:
+    case Algorithm::staged:
+    case Algorithm::pull: return std::accumulate(share_of_place.begin() + 1, share_of_place.end(), std::int64_t{0});
     default: no_formula(collective, algorithm);
   }
 }
@@ -187,7 +211,7 @@ inline std::int64_t elements_sent(const PlanRequest& request, const Pairs& pairs
     case Collective::all_to_all:
       return request.counts.empty() ? all_to_all(algorithm, p, request.count) : all_to_all(algorithm, pairs);
     case Collective::broadcast: return broadcast(algorithm, p, request.count);
-    case Collective::reduce: return reduce(algorithm, p, request.count);
+    case Collective::reduce: return reduce(algorithm, p, request.count, request.root);
     case Collective::gather:
     case Collective::scatter: {
       std::vector<std::int64_t> share_of_place;
@@ -209,7 +233,7 @@ inline bool all_send_alike(const PlanRequest& request) {
   const Algorithm algorithm = request.method.algorithm;
   switch (request.collective) {
     case Collective::all_reduce:
-      if (algorithm == Algorithm::one_shot) return true;
+      if (algorithm == Algorithm::one_shot || algorithm == Algorithm::packet) return true;
       if (algorithm == Algorithm::recursive_doubling) return power_of_two(request.size);
       if (algorithm == Algorithm::double_binary_tree) return false;
       if (algorithm == Algorithm::two_level && request.method.between == Algorithm::recursive_doubling &&

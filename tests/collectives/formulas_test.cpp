@@ -83,8 +83,9 @@ TEST_P(Formulas, NoticeAMessageTooFewOrTooMany) {
       for (const bool twice : {false, true}) {
         std::vector<Plan> wrong = plans;
         for (Lane& lane : wrong[static_cast<std::size_t>(sender - plans.begin())].lanes) {
-          const auto message = std::find_if(lane.steps.begin(), lane.steps.end(),
-                                            [](const Step& step) { return step.kind == StepKind::send; });
+          const auto message = std::find_if(lane.steps.begin(), lane.steps.end(), [](const Step& step) {
+            return step.kind == StepKind::send || step.kind == StepKind::read || step.kind == StepKind::read_reduce;
+          });
           if (message == lane.steps.end()) continue;
           if (twice) {
             lane.steps.push_back(Step(*message));
@@ -159,8 +160,8 @@ DType type_on_the_wire(const Problem& problem, Algorithm algorithm) {
   const bool narrow = problem.dtype == DType::bf16 || problem.dtype == DType::f16 || problem.dtype == DType::f8e4m3 ||
                       problem.dtype == DType::f8e5m2;
   if (!reduces(problem.collective) || !narrow || exact) return problem.dtype;
-  const bool whole_contributions =
-      algorithm == Algorithm::one_shot || algorithm == Algorithm::two_shot || algorithm == Algorithm::direct;
+  const bool whole_contributions = algorithm == Algorithm::one_shot || algorithm == Algorithm::two_shot ||
+                                   algorithm == Algorithm::direct || shares_memory(algorithm);
   return whole_contributions && problem.op != ReduceOp::premul_sum ? problem.dtype : DType::f32;
 }
 
@@ -172,7 +173,8 @@ std::vector<Method> methods_of(Collective collective, bool on_nodes, bool uneven
       if (!on_nodes || uneven) continue;
       method.inside = method.between = algorithms_for(collective).front();
     }
-    if (uneven && collective == Collective::all_to_all && algorithm == Algorithm::bruck) continue;  // even shares only
+    const bool wants_equal_blocks = algorithm == Algorithm::bruck || shares_memory(algorithm);
+    if (uneven && collective == Collective::all_to_all && wants_equal_blocks) continue;
     methods.push_back(method);
     if (takes_lanes(algorithm)) method.lanes = 2;
     if (takes_pieces(algorithm)) method.pieces = 3;

@@ -152,6 +152,44 @@ TEST(Simulation, ReportsBytesFinishesAndSteps) {
   }
 }
 
+TEST(Simulation, CountsWhatIsReadAndWrittenInOtherRanksMemory) {
+  for (const auto& [collective, algorithm] : every_algorithm()) {
+    if (!shares_memory(algorithm)) continue;
+    PlanRequest request{.collective = collective, .method = algorithm, .size = 12, .count = 30, .root = 9};
+    if (collective == Collective::barrier) request.count = 1;
+    const Simulation result = simulate(request, element_bytes, two_level(1));
+    std::int64_t sum = 0;
+    for (request.rank = 0; request.rank < request.size; ++request.rank) sum += make_plan(request).elements_sent();
+    EXPECT_EQ(result.bytes_sent[0] + result.bytes_sent[1], sum * element_bytes) << name(collective) << name(algorithm);
+    EXPECT_GT(result.bytes_sent[1], 0);  // from node to node, were it possible
+  }
+}
+
+// A signal is known alpha later; a wait takes the rank's time when both have come.
+TEST(Simulation, WaitsForSignals) {
+  const auto plan_of = [](int rank) {
+    Plan plan;
+    plan.request = {.collective = Collective::all_reduce, .rank = rank, .size = 2, .count = 1000};
+    plan.lanes.resize(1);
+    Lane& lane = plan.lanes[0];
+    if (rank == 0) lane.steps.push_back({StepKind::copy, false, -1, {Buffer::input, 0, 1000}, {Buffer::output, 0, 1000}});
+    lane.steps.push_back({StepKind::signal, false, -1, {}, {}});
+    lane.steps.push_back({StepKind::wait, false, 1 - rank, {}, {}});
+    for (std::size_t i = 1; i <= lane.steps.size(); ++i) lane.round_ends.push_back(i);
+    return plan;
+  };
+  const Simulation result = simulate(2, plan_of, element_bytes, flat());
+  const double copy = 4000 / 4e9;
+  EXPECT_NEAR(result.finish[1], copy + 2e-6 + 8e-6 + 2e-6, 1e-14);
+  EXPECT_NEAR(result.finish[0], 2e-6 + 8e-6 + 2e-6, 1e-14);  // its copy is hidden
+  const auto never = [&](int rank) {
+    Plan plan = plan_of(rank);
+    if (rank == 0) plan.lanes[0] = {};
+    return plan;
+  };
+  EXPECT_THAT(sentence_of([&] { simulate(2, never, element_bytes, flat()); }), testing::HasSubstr("Rank 1 waits forever"));
+}
+
 TEST(Simulation, SavesTheCopiesThatInPlaceNeedsNot) {
   const PlanRequest request{.collective = Collective::all_gather, .size = 4, .count = 1000};
   const double copy = 4000 / 4e9;

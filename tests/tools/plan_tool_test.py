@@ -41,6 +41,15 @@ class Plans(PlanTool):
         self.assertEqual([line for line in lines if "elements" in line],
                          ["broadcast by binomial, rank 2 of 4, 128 elements, 0 of scratch"])
 
+    def test_shared_memory(self):
+        lines = self.lines("all_reduce", "--algo", "push", "--ranks", 3, "--bytes", 24, "--rank", 1)
+        self.assertEqual(lines[1:-2], ["  lane 0 round 0: signal", "  lane 0 round 1: wait for 2",
+                                       "  lane 0 round 1: wait for 0",
+                                       "  lane 0 round 2: read_reduce output[2..4) of everybody = input[2..4) of all",
+                                       "  lane 0 round 3: signal", "  lane 0 round 4: wait for 2",
+                                       "  lane 0 round 4: wait for 0"])
+        self.assertEqual(lines[-2], "sent: 96 bytes in all, 32 by a rank; 5 rounds")
+
     def test_all_algorithms(self):
         lines = self.lines("all_gather", "--ranks", 4, "--rank", 0)
         for algorithm in ["ring", "bidirectional_ring", "recursive_halving_doubling"]:
@@ -80,6 +89,17 @@ class Predictions(PlanTool):
         self.assertGreater(float(lines[2].split()[1]), 0)
         self.refused("bytes that divide evenly", "all_reduce", "--algo", "ring", "--ranks", 16383, "--bytes", "4K",
                      "--simulate", LINKS)
+
+    def test_memory_is_shared_within_a_node(self):
+        methods = lambda ranks: [line.split()[0] for line in self.lines(
+            "all_reduce", "--ranks", ranks, "--bytes", "64K", "--simulate", LINKS)[2:]]
+        self.assertIn("pull", methods(8))
+        self.assertNotIn("pull", methods(16))
+        self.assertNotIn("packet", methods(8))
+        self.refused("pull needs all ranks on one host; a node of these links holds 8 of the 16",
+                     "all_reduce", "--algo", "pull", "--ranks", 16, "--simulate", LINKS)
+        self.refused("A packet holds 16384 bytes; 65536", "all_reduce", "--algo", "packet", "--ranks", 8,
+                     "--bytes", "64K", "--simulate", LINKS)
 
     def test_vectors_are_cut_to_a_multiple_of_the_ranks(self):
         lines = self.lines("all_reduce", "--algo", "ring", "--ranks", 10000, "--bytes", "64M", "--simulate", LINKS)
@@ -127,6 +147,12 @@ class Pictures(PlanTool):
         self.lines("reduce", "--algo", "binomial", "--ranks", 4, "--svg", self.file, "--simulate", LINKS)
         self.assertIn("us", self.texts())
         self.assertIn("recv_reduce", self.texts())
+
+    def test_shared_memory(self):
+        for links in [[], ["--simulate", LINKS]]:
+            self.lines("all_reduce", "--algo", "staged", "--ranks", 4, "--svg", self.file, *links)
+            for text in ["signal", "wait", "read", "read_reduce", "copy"]:
+                self.assertIn(text, self.texts())
 
     def test_refusals(self):
         self.refused("draws one algorithm", "all_reduce", "--ranks", 4, "--svg", self.file)
