@@ -19,7 +19,8 @@ class STRETTO_API GradientBuckets {
     bool overlap = true;  // false: all buckets are reduced in finish(), by the caller
   };
 
-  // gradients[i + 1] begins where gradients[i] ends. The tensors are kept alive and must not move.
+  // gradients[i + 1] begins where gradients[i] ends. The tensors are kept alive and must not move. They travel fastest from
+  // the symmetric heap (Tensor::symmetric).
   GradientBuckets(std::vector<Tensor> gradients, Communicator group, Stream stream, const Options& options);
 
   // Gradient i is complete for this step and will not be touched before finish() has returned. In any order, once each a

@@ -8,14 +8,14 @@ namespace {
 using kernels::Transpose;
 
 // y = x W^T; a weight of several parts is a matrix with its parts below each other.
-Tensor times_transposed(const Tensor& x, const Tensor& weight) {
-  Tensor y({x.rows(), weight.rows()}, x.dtype());
+Shape shape_of_y(const Tensor& x, const Tensor& weight) { return {x.rows(), weight.rows()}; }
+Tensor times_transposed(const Tensor& x, const Tensor& weight, Tensor y) {
   kernels::gemm(x, Transpose::no, weight, Transpose::yes, y);
   return y;
 }
 
-Tensor times(const Tensor& dy, const Tensor& weight) {
-  Tensor dx({dy.rows(), weight.columns()}, dy.dtype());
+Shape shape_of_dx(const Tensor& dy, const Tensor& weight) { return {dy.rows(), weight.columns()}; }
+Tensor times(const Tensor& dy, const Tensor& weight, Tensor dx) {
   kernels::gemm(dy, Transpose::no, weight, Transpose::no, dx);
   return dx;
 }
@@ -26,6 +26,10 @@ void add_weight_gradients(const Tensor& x, const Tensor& dy, const Parameter& we
 }
 
 }  // namespace
+
+Tensor TensorParallel::tensor_to_sum(Shape shape, DType dtype) const {
+  return group.size() > 1 ? Tensor::symmetric(std::move(shape), dtype) : Tensor(std::move(shape), dtype);
+}
 
 void TensorParallel::sum(const Tensor& tensor, const char* tag) const {
   if (group.size() > 1) group.all_reduce(tensor, ReduceOp::sum, Stream::inline_(), {.tag = tag});
@@ -38,7 +42,8 @@ Work TensorParallel::start_sum(const Tensor& tensor, const char* tag) const {
 
 ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in,
                                            std::int64_t out, int parts, Initial weight,
-                                           const TensorParallel& tensor_parallel) {
+                                           const TensorParallel& tensor_parallel)
+    : tensor_parallel_(tensor_parallel) {
   const std::int64_t part = out / parts;
   const auto [first, count] = share_of(part, tensor_parallel.group.size(), tensor_parallel.group.rank());
   // One part needs no dimension of its own.
@@ -67,7 +72,9 @@ ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::st
                            .decays = false});
 }
 
-Tensor ColumnParallelLinear::product(const Tensor& x) const { return times_transposed(x, weight_->value); }
+Tensor ColumnParallelLinear::product(const Tensor& x) const {
+  return times_transposed(x, weight_->value, Tensor(shape_of_y(x, weight_->value), x.dtype()));
+}
 
 Tensor ColumnParallelLinear::forward(const Tensor& x) const {
   Tensor y = product(x);
@@ -75,7 +82,9 @@ Tensor ColumnParallelLinear::forward(const Tensor& x) const {
   return y;
 }
 
-Tensor ColumnParallelLinear::backward_input(const Tensor& dy) const { return times(dy, weight_->value); }
+Tensor ColumnParallelLinear::backward_input(const Tensor& dy) const {
+  return times(dy, weight_->value, tensor_parallel_.tensor_to_sum(shape_of_dx(dy, weight_->value), dy.dtype()));
+}
 
 void ColumnParallelLinear::backward_weight(const Tensor& x, const Tensor& dy) const {
   add_weight_gradients(x, dy, *weight_, *bias_);
@@ -104,13 +113,15 @@ RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& 
 }
 
 Tensor RowParallelLinear::forward(const Tensor& x) const {
-  Tensor y = times_transposed(x, weight_->value);
+  Tensor y = times_transposed(x, weight_->value, tensor_parallel_.tensor_to_sum(shape_of_y(x, weight_->value), x.dtype()));
   tensor_parallel_.sum(y, "row-parallel forward");
   kernels::add_bias(y, bias_->value);
   return y;
 }
 
-Tensor RowParallelLinear::backward_input(const Tensor& dy) const { return times(dy, weight_->value); }
+Tensor RowParallelLinear::backward_input(const Tensor& dy) const {
+  return times(dy, weight_->value, Tensor(shape_of_dx(dy, weight_->value), dy.dtype()));
+}
 
 void RowParallelLinear::backward_weight(const Tensor& x, const Tensor& dy) const {
   add_weight_gradients(x, dy, *weight_, *bias_);

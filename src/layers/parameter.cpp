@@ -66,7 +66,8 @@ Parameter& Parameters::add(Parameter parameter) {
 void Parameters::allocate(DType compute_type) {
   compute_type_ = compute_type;
   const Tensor values({local_elements()}, compute_type);
-  gradients_ = Tensor::zeros({local_elements()}, kernels::accumulator(compute_type));
+  gradients_ = Tensor::symmetric({local_elements()}, kernels::accumulator(compute_type));
+  gradients_.zero();
   std::int64_t from_front = 0;
   std::int64_t from_back = local_elements();
   for (const auto& parameter : all_) {

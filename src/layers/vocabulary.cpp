@@ -22,7 +22,7 @@ VocabularyParallelTable::VocabularyParallelTable(Parameters& parameters, const s
 }
 
 Tensor VocabularyParallelTable::embed(const std::int32_t* tokens, std::int64_t count) const {
-  Tensor y({count, table_->value.columns()}, table_->value.dtype());
+  Tensor y = tensor_parallel_.tensor_to_sum({count, table_->value.columns()}, table_->value.dtype());
   kernels::embedding_forward(tokens, first(), table_->value, y);
   tensor_parallel_.sum(y, "embedding forward");
   return y;
@@ -39,7 +39,7 @@ Tensor VocabularyParallelTable::logits(const Tensor& x) const {
 }
 
 Tensor VocabularyParallelTable::logits_backward_input(const Tensor& dlogits) const {
-  Tensor dx({dlogits.rows(), table_->value.columns()}, dlogits.dtype());
+  Tensor dx = tensor_parallel_.tensor_to_sum({dlogits.rows(), table_->value.columns()}, dlogits.dtype());
   kernels::gemm(dlogits, Transpose::no, table_->value, Transpose::no, dx);
   return dx;
 }
@@ -52,12 +52,12 @@ double VocabularyParallelCrossEntropy::forward(const Tensor& logits, const std::
                                                Saved& saved) const {
   const std::int64_t rows = logits.rows();
   const DType accumulator = kernels::accumulator(logits.dtype());
-  saved.row_max = Tensor({rows}, accumulator);
+  saved.row_max = tensor_parallel_.tensor_to_sum({rows}, accumulator);
   kernels::row_max(logits, saved.row_max);
   if (tensor_parallel_.group.size() > 1) {
     tensor_parallel_.group.all_reduce(saved.row_max, ReduceOp::max, Stream::inline_(), {.tag = "cross entropy max"});
   }
-  const Tensor sums({2, rows}, accumulator);
+  const Tensor sums = tensor_parallel_.tensor_to_sum({2, rows}, accumulator);
   saved.sum_exp = sums.view(0, {rows});
   const Tensor target_logit = sums.view(rows, {rows});
   kernels::cross_entropy_forward(logits, targets, first, saved.row_max, saved.sum_exp, target_logit);

@@ -296,6 +296,69 @@ TEST(ReduceAll, AveragesNumbersWhoseSumIsTooLarge) {
   });
 }
 
+// The same at every out, streamed or not, and nothing beside them; one of them is also a source.
+template <class T>
+void expect_same_at_all_outs(ReduceOp op, const std::vector<Elements<T>>& sources,
+                             const std::vector<std::size_t>& alignments, std::int64_t divisor, bool streaming) {
+  const std::int64_t count = sources[0].count();
+  Elements<T> expected(count);
+  reduce_into(op, sources, expected.raw(), divisor);
+  std::vector<Elements<T>> inputs = sources;
+  std::vector<Elements<T>> outs;
+  for (const std::size_t misalignment : alignments) outs.emplace_back(count, misalignment);
+  std::vector<const void*> from;
+  for (const Elements<T>& source : inputs) from.push_back(source.raw());
+  std::vector<void*> to;
+  for (Elements<T>& out : outs) to.push_back(out.raw());
+  to.push_back(inputs.back().raw());
+  reduce_all(op, dtype_of<T>, from.data(), static_cast<int>(from.size()), to.data(), static_cast<int>(to.size()), count,
+             divisor, streaming);
+  for (const Elements<T>& out : outs) {
+    expect_same(out, expected);
+    out.expect_guards();
+  }
+  expect_same(inputs.back(), expected);
+  inputs.back().expect_guards();
+}
+
+TEST(ReduceAll, WritesTheSameToAllOuts) {
+  for_each_type([]<class T>(T) {
+    for (const std::int64_t size : {0, 1, 5, 16, 65, 257, 3001}) {
+      std::vector<Elements<T>> sources;
+      for (unsigned s = 0; s < 3; ++s) sources.push_back(random_elements<T>(size, s + 1, s * sizeof(T)));
+      for (const ReduceOp op : all_ops) {
+        for (const std::int64_t divisor : {1, 3}) {
+          for (const bool streaming : {false, true}) {
+            SCOPED_TRACE(std::string(name(op)) + " of " + std::to_string(size) + " by " + std::to_string(divisor) +
+                         (streaming ? " streaming" : ""));
+            // Aligned alike, not alike, and not even to elements.
+            for (const auto& alignments : {std::vector<std::size_t>{}, {0, 64, 0}, {8, 8, 24, 32}, {1, 0, 3}}) {
+              expect_same_at_all_outs(op, sources, alignments, divisor, streaming);
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(Copy, CopiesEveryByteAndNoOther) {
+  for (const bool streaming : {false, true}) {
+    for (const std::int64_t size : {0, 1, 63, 64, 127, 128, 129, 1000, 70001}) {
+      for (const std::size_t from : {0, 1, 32}) {
+        for (const std::size_t to : {0, 7, 16, 63}) {
+          SCOPED_TRACE(std::to_string(size) + " bytes");
+          const auto source = random_elements<std::uint8_t>(size, 1, from);
+          Elements<std::uint8_t> target(size, to);
+          copy(source.raw(), target.raw(), static_cast<std::size_t>(size), streaming);
+          expect_same(target, source);
+          target.expect_guards();
+        }
+      }
+    }
+  }
+}
+
 TEST(Divide, EqualsScalarArithmetic) {
   for_each_type([]<class T>(T) {
     for (const std::int64_t size : kernel_sizes) {
@@ -386,6 +449,7 @@ TEST(Reduce, AllInstructionSetsEqualScalarArithmetic) {
         Elements<T> out(3001, 1);
         reduce_into(op, sources, out.raw(), 3);
         expect_same(out, reduced(op, sources, 3));
+        for (const bool streaming : {false, true}) expect_same_at_all_outs(op, sources, {0, 64, 3, 8}, 3, streaming);
         divide(dtype_of<T>, out.raw(), 3001, 5);
         expect_same(out, reduced(ReduceOp::sum, std::vector{reduced(op, sources, 3)}, 5));
       }
@@ -422,6 +486,11 @@ TEST(Reduce, WhatDoesNotFitIsRefusedInASentence) {
   refused([&] { reduce_all(ReduceOp::sum, no_type, sources, 1, x, 4); }, "12");
   refused([&] { reduce_all(ReduceOp::sum, DType::f32, sources, 0, x, 4); }, "0 sources");
   refused([&] { reduce_all(ReduceOp::sum, DType::f32, sources, 1, x, 4, 0); }, "divided by 0");
+  void* const outs[] = {x};
+  refused([&] { reduce_all(ReduceOp::sum, DType::f32, sources, 1, outs, 0, 4, 1, false); }, "0 outs");
+  refused([&] { reduce_all(ReduceOp::sum, DType::f32, sources, 0, outs, 1, 4, 1, true); }, "0 sources");
+  refused([&] { reduce_all(ReduceOp::sum, DType::f32, sources, 1, outs, 1, 4, 0, true); }, "divided by 0");
+  refused([&] { reduce_all(no_op, DType::f32, sources, 1, outs, 1, 4, 1, true); }, "6");
   refused([&] { divide(DType::f32, x, 4, -1); }, "divided by -1");
   refused([&] { divide(no_type, x, 4, 1); }, "12");
   refused([&] { multiply(no_type, x, x, 4, 1); }, "12");

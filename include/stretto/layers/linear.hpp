@@ -13,6 +13,8 @@ struct STRETTO_API TensorParallel {
   Communicator group;
   Stream stream = Stream::inline_();
 
+  // Memory for what will be summed: symmetric where there is anybody to sum with.
+  Tensor tensor_to_sum(Shape shape, DType dtype) const;
   // Sums a tensor over the group, in the caller's thread.
   void sum(const Tensor& tensor, const char* tag) const;
   // The same on the stream: wait before reading the tensor.
@@ -36,6 +38,7 @@ class STRETTO_API ColumnParallelLinear {
   std::vector<Parameter*> parameters() const { return {weight_, bias_}; }
 
  private:
+  TensorParallel tensor_parallel_;
   Parameter* weight_;
   Parameter* bias_;
 };

@@ -45,8 +45,8 @@ class STRETTO_API Parameters {
   // The record is filled in but for value and gradient. The reference stays good for the life of this object.
   Parameter& add(Parameter parameter);
 
-  // One block of memory for all values and one for all gradients (zeroed). Gradients lie in reverse order of add(), which is
-  // that in which backward finishes them when layers were built in the order of forward.
+  // One block of memory for all values and one for all gradients (zeroed, and from the symmetric heap). Gradients lie in
+  // reverse order of add(), which is that in which backward finishes them when layers were built in the order of forward.
   void allocate(DType compute_type);
   void initialise(std::uint64_t seed);
   void zero_gradients();

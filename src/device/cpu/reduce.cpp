@@ -33,10 +33,65 @@ struct Reduction {
   std::int64_t divisor;
 };
 
-// The elements [begin, end) of all sources combined in the sources' order, then finished, then rounded, one after the other
-// in out. The accumulators stay in registers: four of them, so that a visit to a source is worth a few cache lines.
-template <class T, class Combine, class Finish>
-void combine_sources(const Reduction& run, std::int64_t begin, std::int64_t end, void* out, Combine combine, Finish finish) {
+// ---- where results go: put() rounds vectors of neighbours to T and stores them from element i on
+
+struct OneOut {
+  void* out;
+  std::int64_t first = 0;  // the element that lies at its beginning
+
+  template <class T, class D, class Which>
+  HWY_INLINE void put(D d, std::int64_t i, Which which, hn::Vec<D> v) const {
+    store_as<T>(d, v, element<T>(out, i - first), which);
+  }
+  template <class T, class D, class... V>
+  HWY_INLINE void put_all(D d, std::int64_t i, V... v) const {
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    ((put<T>(d, i, AllLanes{}, v), i += lanes), ...);
+  }
+};
+
+// Elements as wide as their lanes. Past the caches go only vectors at multiples of their size: a store of parts of two lines
+// of the cache is none that memory can take.
+struct ManyOuts {
+  void* const* outs;
+  int out_count;
+  bool streaming;
+
+  template <class T, class D>
+  HWY_INLINE void put_one(D d, void* to, AllLanes all, hn::Vec<D> v) const {
+    static_assert(sizeof(T) == sizeof(hn::TFromD<D>));
+#if HWY_TARGET != HWY_SCALAR
+    if (streaming && reinterpret_cast<std::uintptr_t>(to) % (hn::Lanes(d) * sizeof(T)) == 0) {
+      return hn::Stream(v, d, static_cast<hn::TFromD<D>*>(to));
+    }
+#endif
+    store_as<T>(d, v, to, all);
+  }
+  template <class T, class D>
+  HWY_INLINE void put_one(D d, void* to, FirstLanes first, hn::Vec<D> v) const {
+    store_as<T>(d, v, to, first);
+  }
+
+  template <class T, class D, class Which>
+  HWY_INLINE void put(D d, std::int64_t i, Which which, hn::Vec<D> v) const {
+    for (int k = 0; k < out_count; ++k) put_one<T>(d, element<T>(outs[k], i), which, v);
+  }
+  template <class T, class D, class... V>
+  HWY_INLINE void put_all(D d, std::int64_t i, V... v) const {
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    for (int k = 0; k < out_count; ++k) {
+      std::int64_t j = i;
+      ((put_one<T>(d, element<T>(outs[k], j), AllLanes{}, v), j += lanes), ...);
+    }
+  }
+};
+
+// ---- one visit to all sources
+
+// The elements [begin, end) of all sources combined in the sources' order, then finished, then rounded. The accumulators
+// stay in registers: four of them, so that a visit to a source is worth a few cache lines.
+template <class T, class Out, class Combine, class Finish>
+void combine_sources(const Reduction& run, std::int64_t begin, std::int64_t end, Out out, Combine combine, Finish finish) {
   const AccumulatorTag<T> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto term = [&](int source, std::int64_t i, auto which)
@@ -53,20 +108,17 @@ void combine_sources(const Reduction& run, std::int64_t begin, std::int64_t end,
       v2 = combine(v2, term(source, i + 2 * lanes, AllLanes{}));
       v3 = combine(v3, term(source, i + 3 * lanes, AllLanes{}));
     }
-    store_as<T>(d, finish(v0), element<T>(out, i - begin));
-    store_as<T>(d, finish(v1), element<T>(out, i - begin + lanes));
-    store_as<T>(d, finish(v2), element<T>(out, i - begin + 2 * lanes));
-    store_as<T>(d, finish(v3), element<T>(out, i - begin + 3 * lanes));
+    out.template put_all<T>(d, i, finish(v0), finish(v1), finish(v2), finish(v3));
   }
   for_each_vector(d, end - i, [&](std::int64_t j, auto which) HWY_ATTR {
     auto v = term(0, i + j, which);
     for (int source = 1; source < run.source_count; ++source) v = combine(v, term(source, i + j, which));
-    store_as<T>(d, finish(v), element<T>(out, i + j - begin), which);
+    out.template put<T>(d, i + j, which, finish(v));
   });
 }
 
-template <class T, class Finish>
-void combine_range(const Reduction& run, std::int64_t begin, std::int64_t end, void* out, Finish finish) {
+template <class T, class Out, class Finish>
+HWY_INLINE void combine_range(const Reduction& run, std::int64_t begin, std::int64_t end, Out out, Finish finish) {
   // Sums and products of integers are of unsigned ones, which wrap, and have the same bits.
   using Wrapping = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
   const auto add = [](auto a, auto b) HWY_ATTR { return hn::Add(a, b); };
@@ -108,13 +160,11 @@ void divide_floats(void* x, std::int64_t count, std::int64_t divisor) {
   });
 }
 
-// The elements [begin, end), at most as many as stay in the cache: integers are divided in a second visit.
-constexpr std::int64_t block_bytes = 4096;
-template <class T>
-void reduce_block(const Reduction& run, std::int64_t begin, std::int64_t end, void* out) {
+// All but the division of integers.
+template <class T, class Out>
+HWY_INLINE void reduce_range(const Reduction& run, std::int64_t begin, std::int64_t end, Out out) {
   if constexpr (std::is_integral_v<T>) {
     combine_range<T>(run, begin, end, out, [](auto v) HWY_ATTR { return v; });
-    if (run.divisor != 1) divide_integers<T>(out, end - begin, run.divisor);
   } else {
     const AccumulatorTag<T> d;
     const auto by = hn::Set(d, static_cast<Accumulator<T>>(run.divisor));
@@ -123,27 +173,32 @@ void reduce_block(const Reduction& run, std::int64_t begin, std::int64_t end, vo
   }
 }
 
+// Integers are divided in a second visit, while they are still in the cache.
+constexpr std::int64_t block_bytes = 4096;
+
 template <class T>
 void reduce_to_one(const Reduction& run, std::int64_t count, void* out) {
-  if (!std::is_integral_v<T> || run.divisor == 1) return reduce_block<T>(run, 0, count, out);
-  constexpr std::int64_t block = block_bytes / sizeof(T);
-  for (std::int64_t begin = 0; begin < count; begin += block) {
-    reduce_block<T>(run, begin, std::min(begin + block, count), element<T>(out, begin));
+  if (!std::is_integral_v<T> || run.divisor == 1) return reduce_range<T>(run, 0, count, OneOut{out});
+  if constexpr (std::is_integral_v<T>) {
+    constexpr std::int64_t block = block_bytes / sizeof(T);
+    for (std::int64_t begin = 0; begin < count; begin += block) {
+      const std::int64_t end = std::min(begin + block, count);
+      reduce_range<T>(run, begin, end, OneOut{out});
+      divide_integers<T>(element<T>(out, begin), end - begin, run.divisor);
+    }
   }
 }
+
+constexpr std::size_t line = 64;  // bytes of one line of the cache
 
 #if HWY_TARGET == HWY_SCALAR
 void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes, bool /*streaming*/) {
   std::memcpy(to, from, bytes);
 }
 #else
-using Bytes = hn::ScalableTag<std::uint8_t>;
-// Streams whole lines of the cache only: what the first and the last one hold besides is not ours to write, and parts of a
-// line would go to memory one by one.
-constexpr std::size_t line = 64;
-
+// Streams whole lines of the cache only: parts of one would go to memory on their own.
 void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes, bool streaming) {
-  const Bytes d;
+  const hn::ScalableTag<std::uint8_t> d;
   const std::size_t lanes = hn::Lanes(d);
   const auto* source = reinterpret_cast<const std::uint8_t*>(from);
   auto* target = reinterpret_cast<std::uint8_t*>(to);
@@ -167,24 +222,48 @@ void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes, bool st
 }
 #endif
 
-// Reduced a block at a time into the nearest cache, and copied from there: any alignment of the outs is as good as any
-// other, and each is written a stretch at a time.
+// From the registers into all outs; what streams begins at a line of the first of them. Outs that are not aligned like that
+// one get ordinary stores.
 template <class T>
-void reduce_to_many(const Reduction& run, std::int64_t count, void* const* outs, int out_count, bool streaming) {
+void reduce_directly(const Reduction& run, std::int64_t count, void* const* outs, int out_count, bool streaming) {
+  std::int64_t begin = 0;
+  if (streaming) {
+    const std::size_t beyond = reinterpret_cast<std::uintptr_t>(outs[0]) % line;
+    begin = std::min(count, static_cast<std::int64_t>((line - beyond) % line / sizeof(T)));
+    if (begin != 0) reduce_range<T>(run, 0, begin, ManyOuts{outs, out_count, false});
+  }
+  reduce_range<T>(run, begin, count, ManyOuts{outs, out_count, streaming});
+}
+
+// A block at a time into the nearest cache, and copied from there: for elements that are rounded or divided, which so is
+// done once for all outs.
+template <class T>
+void reduce_in_blocks(const Reduction& run, std::int64_t count, void* const* outs, int out_count, bool streaming) {
   HWY_ALIGN std::byte block[block_bytes];
   // Blocks end where a line of the first out does; the others are often aligned alike.
-  const auto beyond = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(outs[0]) % block_bytes);
+  const auto beyond = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(outs[0]) % line);
   std::int64_t begin = 0;
-  std::int64_t end = std::max<std::int64_t>(1, (block_bytes - beyond) / static_cast<std::int64_t>(sizeof(T)));
+  std::int64_t end = (block_bytes - beyond) / static_cast<std::int64_t>(sizeof(T));
   while (begin < count) {
     end = std::min(end, count);
-    reduce_block<T>(run, begin, end, block);
+    reduce_range<T>(run, begin, end, OneOut{block, begin});
+    if constexpr (std::is_integral_v<T>) {
+      if (run.divisor != 1) divide_integers<T>(block, end - begin, run.divisor);
+    }
     for (int i = 0; i < out_count; ++i) {
       copy_bytes(block, static_cast<std::byte*>(element<T>(outs[i], begin)), (end - begin) * sizeof(T), streaming);
     }
     begin = end;
     end += block_bytes / sizeof(T);
   }
+}
+
+template <class T>
+void reduce_to_many(const Reduction& run, std::int64_t count, void* const* outs, int out_count, bool streaming) {
+  if constexpr (sizeof(T) == sizeof(Accumulator<T>)) {
+    if (!std::is_integral_v<T> || run.divisor == 1) return reduce_directly<T>(run, count, outs, out_count, streaming);
+  }
+  reduce_in_blocks<T>(run, count, outs, out_count, streaming);
 }
 
 template <class T>
