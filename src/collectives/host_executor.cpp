@@ -67,7 +67,8 @@ void run_together(const std::vector<Sequence>& sequences, Network& network, bool
   std::vector<Progress> all;
   all.reserve(sequences.size());
   for (const Sequence& sequence : sequences) all.push_back({sequence});
-  const WaitPolicy policy = in_background ? network.wait_policy().in_background() : network.wait_policy();
+  const WaitPolicy& base = sequences.front().front().links->wait_policy();  // groups seldom mix routes
+  const WaitPolicy policy = in_background ? base.in_background() : base;
   Waiter waiter(policy, network.segment().bell());
   const double timeout = number_setting("STRETTO_TIMEOUT");
   while (true) {

@@ -164,6 +164,7 @@ class Run {
     Range to{};
     if (step.kind != StepKind::recv) from = range_of(rank, step.source);
     if (step.kind != StepKind::send) to = range_of(rank, step.destination);
+    if (step.kind == StepKind::copy && from.begin == to.begin) return;  // onto itself, in place: it is left out
     if (to.begin < to.end && from.begin == to.begin) from.begin = to.end;
     add(from, false);
     add(to, true);

@@ -106,8 +106,15 @@ std::size_t Links::area_bytes(int members) { return Ring::footprint() * static_c
 Links::Links(Network& network, Membership membership, int area_members)
     : network_(network),
       membership_(std::move(membership)),
+      wait_policy_(network.wait_policy()),
       area_members_(area_members),
-      links_(membership_.job_ranks.size() * most_lanes) {}
+      links_(membership_.job_ranks.size() * most_lanes) {
+  for (const int peer : membership_.job_ranks) {
+    // Between hosts a wait is long, and a look is a system call: the core is for computation.
+    if (peer != network.job().rank() && !network.over_shared_memory(peer))
+      wait_policy_ = network.wait_policy().between_hosts();
+  }
+}
 
 Links::~Links() {
   links_.clear();

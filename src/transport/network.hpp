@@ -78,10 +78,12 @@ class Links {
 
   Link& to(int member, int lane);
   const Membership& membership() const { return membership_; }
+  const WaitPolicy& wait_policy() const { return wait_policy_; }  // for these members
 
  private:
   Network& network_;
   Membership membership_;
+  WaitPolicy wait_policy_;
   int area_members_;
   std::vector<std::unique_ptr<Link>> links_;
 };

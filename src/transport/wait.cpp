@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <ctime>
 #include <thread>
@@ -56,6 +57,11 @@ WaitPolicy WaitPolicy::chosen(int local_ranks) {
 WaitPolicy WaitPolicy::in_background() const {
   if (!may_sleep) return *this;  // the user has asked for spin or yield
   return {0, 4, true};
+}
+
+WaitPolicy WaitPolicy::between_hosts() const {
+  if (!may_sleep) return *this;
+  return {std::min(spins, 50), 4, true};
 }
 
 void Waiter::pause() {
