@@ -202,13 +202,16 @@ class Run {
         if (writes) writer = step;
       }
     };
+    const auto touches = [&](const Step& step, StepKind other) {  // a copy onto itself, in place, is left out
+      return step.kind != other && (step.kind != StepKind::copy || at(rank, step.source) != at(rank, step.destination));
+    };
     for (std::size_t i = begin; i < end; ++i) {
       const Step& step = lane(rank).steps[i];
-      if (step.kind != StepKind::send) visit(step.destination, static_cast<int>(i), true);
+      if (touches(step, StepKind::send)) visit(step.destination, static_cast<int>(i), true);
     }
     for (std::size_t i = begin; i < end; ++i) {
       const Step& step = lane(rank).steps[i];
-      if (step.kind != StepKind::recv) visit(step.source, static_cast<int>(i), false);
+      if (touches(step, StepKind::recv)) visit(step.source, static_cast<int>(i), false);
     }
   }
 
