@@ -6,6 +6,7 @@
 
 #include "transport/job.hpp"
 #include "transport/link.hpp"
+#include "transport/pinning.hpp"
 #include "transport/shm/segment.hpp"
 #include "transport/wait.hpp"
 
@@ -17,7 +18,8 @@ class UcxWorker;
 // or what STRETTO_TRANSPORT says.
 class Network {
  public:
-  explicit Network(Job& job);  // collective: exchanges addresses
+  // Collective: exchanges addresses. may_pin: this rank is a process of its own, which may be given cores of its own.
+  explicit Network(Job& job, bool may_pin = false);
   ~Network();
 
   Job& job() { return job_; }
@@ -33,6 +35,7 @@ class Network {
  private:
   friend class Links;
   std::shared_ptr<PeerSegment> open_segment(int peer);
+  void pin(const std::vector<int>& local_ranks);
 
   struct Peer {
     SegmentAddress segment;
@@ -48,6 +51,7 @@ class Network {
   WaitPolicy wait_policy_;
   bool one_host_ = true;
   double ranks_per_core_ = 1;
+  CoreClaims claims_;  // the first rank of a host has them for all
   std::mutex mutex_;
 };
 
