@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <ucs/config/global_opts.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <utility>
@@ -32,7 +33,11 @@ UcxWorker::UcxWorker(int rank, int size, Bell& bell) : rank_(rank), bell_(bell),
   check_start(ucp_config_read(nullptr, nullptr, &config), "read its configuration");
   // Ranks of one host have our own shared memory; UCX's would leave files in /dev/shm behind a killed rank.
   if (std::getenv("UCX_TLS") == nullptr) ucp_config_modify(config, "TLS", "^sm");
-  if (std::getenv("UCX_RNDV_THRESH") == nullptr && !has_rdma_device()) ucp_config_modify(config, "RNDV_THRESH", "inf");
+  if (!has_rdma_device()) {
+    // See UcxLink. And UCX 1.13 aborts the process when a connection breaks with data on it that is sent from its place.
+    if (std::getenv("UCX_RNDV_THRESH") == nullptr) ucp_config_modify(config, "RNDV_THRESH", "inf");
+    if (std::getenv("UCX_ZCOPY_THRESH") == nullptr) ucp_config_modify(config, "ZCOPY_THRESH", "inf");
+  }
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
   params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
@@ -133,16 +138,21 @@ void UcxWorker::give_up(int peer, std::vector<void*> requests) {
     const std::lock_guard lock(mutex_);
     for (void* request : requests) ucp_request_cancel(worker_, request);
   }
-  // Receives end at once, sends with the handshake or the loss of the peer. Closing the endpoint in mid-handshake would end
-  // them too, but UCX 1.13 can abort the process then; so that comes last.
-  const double patience = now_seconds() + 1;
+  // Receives of which nothing has come end at once, sends with the handshake or the loss of the peer. Closing the endpoint
+  // in mid-handshake would end them too, but UCX 1.13 can abort the process then; so that comes last. What has not ended
+  // then had travelled in part: UCX has forgotten it, and without a connection nothing moves it any more.
+  double to_close = now_seconds() + 1;
   while (!requests.empty()) {
     const std::lock_guard lock(mutex_);
+    Peer& state = peers_[peer];
     ucp_worker_progress(worker_);
-    if (now_seconds() > patience && peers_[peer].endpoint != nullptr) {
-      close_endpoint(std::exchange(peers_[peer].endpoint, nullptr));
-      peers_[peer].failure = UCS_ERR_CANCELED;
+    const double now = now_seconds();
+    if (state.failure != UCS_OK) to_close = std::min(to_close, now);
+    if (now >= to_close && state.endpoint != nullptr) {
+      close_endpoint(std::exchange(state.endpoint, nullptr));
+      if (state.failure == UCS_OK) state.failure = UCS_ERR_CANCELED;
     }
+    if (now > to_close + 0.2) return;
     std::erase_if(requests, [](void* request) {
       const bool ended = ucp_request_check_status(request) != UCS_INPROGRESS;
       if (ended) ucp_request_free(request);
