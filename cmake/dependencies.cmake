@@ -8,6 +8,7 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
 pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
+pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 # Debian's dnnl-config.cmake asks for OpenCL headers that a CPU user does not need.
 find_library(DNNL_LIBRARY dnnl REQUIRED)

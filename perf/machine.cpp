@@ -42,6 +42,12 @@ std::string processor_name() {
   return "unknown processor";
 }
 
+// Counted before the ranks, which inherit it, are given cores of their own.
+const int cores_at_start = [] {
+  cpu_set_t allowed;
+  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
+}();
+
 Machine this_machine(const stretto::Communicator& world) {
   Machine machine;
   machine.cpu = processor_name();
@@ -49,8 +55,7 @@ Machine this_machine(const stretto::Communicator& world) {
   machine.version = stretto::build_version();
   machine.transport = stretto::setting("STRETTO_TRANSPORT");
   machine.ranks = world.size();
-  cpu_set_t allowed;
-  machine.cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
+  machine.cores = cores_at_start;
   machine.hosts = to_rank0(world, host_name());
   std::sort(machine.hosts.begin(), machine.hosts.end());
   machine.hosts.erase(std::unique(machine.hosts.begin(), machine.hosts.end()), machine.hosts.end());

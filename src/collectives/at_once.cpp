@@ -96,7 +96,7 @@ Work AtOnce::perform(const PlannedCall& planned, const Call& call, double factor
       const bool moved = run.advance();
       return run.finished() ? Progressed::to_the_end : moved ? Progressed::something : Progressed::nothing;
     };
-    drive(network, network.wait_policy(), network.timeout(), advance, [&] {
+    drive(network, group_.links().wait_policy(), network.timeout(), advance, [&] {
       give_up(job_ranks_of(run.awaited(), group_.links()), network,
               fmt::format("{}; the last operations before it:{}", way->label->to_string(),
                           group_.context().ledger().last_operations(8)));

@@ -45,12 +45,12 @@ void explain(const std::string& group, const Call& call, const Choice& choice, b
 
 }  // namespace
 
-RankContext::RankContext(std::unique_ptr<Job> job)
+RankContext::RankContext(std::unique_ptr<Job> job, bool may_pin)
     : job_(std::move(job)),
       checks_calls_(number_setting("STRETTO_CHECK") != 0),
       exceptions_at_start_(std::uncaught_exceptions()) {
   try {
-    network_ = std::make_unique<Network>(*job_);
+    network_ = std::make_unique<Network>(*job_, may_pin);
     selector_ = std::make_unique<Selector>(*job_, *network_);
   } catch (const std::exception& error) {
     job_->abort(error.what());
@@ -160,10 +160,10 @@ void Communicator::Group::Turn::finish(bool failed) {
   group_->turn_changed_.notify_all();
 }
 
-Communicator world_of(std::unique_ptr<Job> job) {
+Communicator world_of(std::unique_ptr<Job> job, bool may_pin) {
   const int rank = job->rank();
   const int size = job->size();
-  auto context = std::make_shared<RankContext>(std::move(job));
+  auto context = std::make_shared<RankContext>(std::move(job), may_pin);
   Membership membership;
   membership.rank = rank;
   const std::uint64_t area = context->network().segment().reserve(Links::area_bytes(size));

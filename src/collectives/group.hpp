@@ -17,7 +17,7 @@ namespace stretto {
 // unless an exception is what ends it.
 class RankContext {
  public:
-  explicit RankContext(std::unique_ptr<Job> job);
+  explicit RankContext(std::unique_ptr<Job> job, bool may_pin = false);
   ~RankContext();
   RankContext(const RankContext&) = delete;
   RankContext& operator=(const RankContext&) = delete;
@@ -121,7 +121,7 @@ class Communicator::Group {
 // Whether this thread's calls are being collected by an OperationGroup.
 bool in_operation_group();
 
-// Collective: the communicator of all ranks of the job.
-Communicator world_of(std::unique_ptr<Job> job);
+// Collective: the communicator of all ranks of the job. may_pin: see Network.
+Communicator world_of(std::unique_ptr<Job> job, bool may_pin = false);
 
 }  // namespace stretto

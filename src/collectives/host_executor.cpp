@@ -108,7 +108,8 @@ void execute(const std::vector<Sequence>& sequences, Network& network, bool in_b
   std::vector<Progress> all;
   all.reserve(sequences.size());
   for (const Sequence& sequence : sequences) all.emplace_back(sequence);
-  const WaitPolicy policy = in_background ? network.wait_policy().in_background() : network.wait_policy();
+  const WaitPolicy& base = sequences.front().front().links->wait_policy();  // groups seldom mix routes
+  const WaitPolicy policy = in_background ? base.in_background() : base;
   const auto advance = [&] {
     bool moved = false;
     bool finished = true;

@@ -49,6 +49,24 @@ int run_guarded(int rank, int size, const std::function<Communicator()>& join, c
   return report(rank, size, sentence);
 }
 
+// may_pin: launch() owns the process; who connects by himself decides himself where he runs.
+Communicator join(int rank, int size, const MeetingPoint& point, bool may_pin) {
+  begin_process();
+  require(size >= 1 && rank >= 0 && rank < size, "Rank {} is outside a job of {}.", rank, size);
+  if (size == 1) return world_of(std::move(make_local_jobs(1).front()));
+  const double seconds_to_meet = number_setting("STRETTO_MEET_TIMEOUT");
+  return world_of(join_tcp_job(rank, size, {point.host, point.port, point.secret, point.listener, seconds_to_meet}),
+                  may_pin);
+}
+
+Communicator join_as_launched(bool may_pin) {
+  begin_process();
+  const auto as = launched_as();
+  if (!as || as->size == 1) return join(0, 1, {}, may_pin);
+  log().info("Rank {} of {}, by the variables of {}.", as->rank, as->size, as->launcher);
+  return join(as->rank, as->size, {as->host, as->port, setting("STRETTO_JOB_SECRET"), -1}, may_pin);
+}
+
 }  // namespace
 
 int launch(int nproc, const RankBody& body) {
@@ -58,7 +76,7 @@ int launch(int nproc, const RankBody& body) {
     if (nproc == 0) {
       const auto as = launched_as();
       return run_guarded(
-          as ? as->rank : 0, as ? as->size : 1, [] { return connect(); }, body);
+          as ? as->rank : 0, as ? as->size : 1, [] { return join_as_launched(true); }, body);
     }
     if (nproc == 1) {
       return run_guarded(
@@ -72,7 +90,7 @@ int launch(int nproc, const RankBody& body) {
         own.listener = -1;
       }
       return run_guarded(
-          rank, nproc, [&] { return connect(rank, nproc, own); }, body);
+          rank, nproc, [&] { return join(rank, nproc, own, true); }, body);
     });
     close(point.listener);
     return status;
@@ -115,13 +133,7 @@ void run_threads(int ranks, const RankBody& body) {
   if (echo) std::rethrow_exception(echo);
 }
 
-Communicator connect() {
-  begin_process();
-  const auto as = launched_as();
-  if (!as || as->size == 1) return connect(0, 1, {});
-  log().info("Rank {} of {}, by the variables of {}.", as->rank, as->size, as->launcher);
-  return connect(as->rank, as->size, {as->host, as->port, setting("STRETTO_JOB_SECRET"), -1});
-}
+Communicator connect() { return join_as_launched(false); }
 
 MeetingPoint open_meeting(const std::string& host) {
   const Listener listener = listen_on(host, 0);
@@ -133,12 +145,6 @@ MeetingPoint open_meeting(const std::string& host) {
   return {host, listener.port, text.data(), listener.socket};
 }
 
-Communicator connect(int rank, int size, const MeetingPoint& point) {
-  begin_process();
-  require(size >= 1 && rank >= 0 && rank < size, "Rank {} is outside a job of {}.", rank, size);
-  if (size == 1) return world_of(std::move(make_local_jobs(1).front()));
-  const double seconds_to_meet = number_setting("STRETTO_MEET_TIMEOUT");
-  return world_of(join_tcp_job(rank, size, {point.host, point.port, point.secret, point.listener, seconds_to_meet}));
-}
+Communicator connect(int rank, int size, const MeetingPoint& point) { return join(rank, size, point, false); }
 
 }  // namespace stretto

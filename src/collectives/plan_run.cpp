@@ -7,6 +7,19 @@
 #include "stretto/kernels.hpp"
 
 namespace stretto {
+namespace {
+
+// What is copied at a time: a long copy must not keep the links from being served.
+constexpr std::size_t copied_at_once = std::size_t{256} << 10;
+
+bool copy_some(Transfer& transfer) {
+  const std::size_t bytes = std::min(copied_at_once, transfer.bytes - transfer.moved);
+  std::memcpy(transfer.destination + transfer.moved, transfer.source + transfer.moved, bytes);
+  transfer.moved += bytes;
+  return true;
+}
+
+}  // namespace
 
 PlanRun::PlanRun(const Execution& execution)
     : run_(execution),
@@ -20,7 +33,9 @@ PlanRun::PlanRun(const Execution& execution)
 
 PlanRun::~PlanRun() {
   for (LaneState& lane : lanes_) {
-    for (Active& active : lane.active) active.link->cancel(active.transfer);
+    for (Active& active : lane.active) {
+      if (active.link != nullptr) active.link->cancel(active.transfer);
+    }
   }
 }
 
@@ -41,7 +56,9 @@ bool PlanRun::advance() {
 std::vector<int> PlanRun::awaited() const {
   std::vector<int> peers;
   for (const LaneState& lane : lanes_) {
-    for (const Active& active : lane.active) peers.push_back(active.peer);
+    for (const Active& active : lane.active) {
+      if (active.link != nullptr) peers.push_back(active.peer);
+    }
   }
   return peers;
 }
@@ -58,7 +75,9 @@ bool PlanRun::advance_lane(std::size_t lane) {
     begin_round(lane);
     moved = true;
   }
-  for (Active& active : state.active) moved |= active.link->progress(active.transfer);
+  for (Active& active : state.active) {
+    moved |= active.link != nullptr ? active.link->progress(active.transfer) : copy_some(active.transfer);
+  }
   std::erase_if(state.active, [](const Active& active) { return active.transfer.complete(); });
   return moved;
 }
@@ -71,7 +90,8 @@ void PlanRun::begin_round(std::size_t lane) {
   for (std::size_t i = begin; i < plan.round_ends[state.round]; ++i) {
     const Step& step = plan.steps[i];
     if (step.kind == StepKind::copy) {
-      copy(step);
+      const Transfer transfer = transfer_of(step);
+      if (transfer.source != transfer.destination && transfer.bytes > 0) state.active.push_back({nullptr, transfer, -1});
     } else if (step.kind == StepKind::reduce) {
       reduce(step);
     } else {
@@ -93,17 +113,12 @@ Transfer PlanRun::transfer_of(const Step& step) const {
   }
   transfer.destination = target(step.destination);
   transfer.bytes = bytes(step.destination);
+  if (step.kind == StepKind::copy) transfer.source = at(step.source);  // equal in place
   if (step.kind == StepKind::recv_reduce) {
     transfer.operand = at(step.source);
     transfer.divisor = divisor_of(step);
   }
   return transfer;
-}
-
-void PlanRun::copy(const Step& step) const {
-  const std::byte* const from = at(step.source);
-  std::byte* const to = target(step.destination);
-  if (from != to) std::memcpy(to, from, bytes(step.source));  // equal in place
 }
 
 void PlanRun::reduce(const Step& step) const {

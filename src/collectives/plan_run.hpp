@@ -26,7 +26,7 @@ class PlanRun {
 
  private:
   struct Active {
-    Link* link;
+    Link* link;  // null: a copy inside this rank
     Transfer transfer;
     int peer;
   };
@@ -39,7 +39,6 @@ class PlanRun {
   bool advance_lane(std::size_t lane);
   void begin_round(std::size_t lane);
   Transfer transfer_of(const Step& step) const;
-  void copy(const Step& step) const;
   void reduce(const Step& step) const;
   std::int64_t divisor_of(const Step& step) const;
   const std::byte* at(const Slice& slice) const;

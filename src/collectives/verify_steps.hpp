@@ -58,17 +58,17 @@ class Steps {
   }
 
   // What a step touches, of other ranks' memory too. Its own source may be where its destination is; what is left of the
-  // source lies apart. What is copied onto itself is not written.
+  // source lies apart. What is copied onto itself, in place, is left out.
   void append_accesses(int rank, const Step& step, std::vector<Access>& accesses) const {
     if (step.kind == StepKind::signal || step.kind == StepKind::wait) return;
     const auto add = [&](Range range, bool writes) {
       if (range.begin < range.end) accesses.push_back({range, writes});
     };
+    const bool moves = step.kind == StepKind::copy || (step.kind == StepKind::read && step.peer == rank);
+    if (moves && layout_.cell_of(rank, step.source) == layout_.cell_of(rank, step.destination)) return;
     const bool of_all = step.kind == StepKind::read_reduce;
     if (step.kind != StepKind::send) {
-      const bool moves = step.kind == StepKind::copy || (step.kind == StepKind::read && step.peer == rank);
-      const bool onto_itself = moves && layout_.cell_of(rank, step.source) == layout_.cell_of(rank, step.destination);
-      for_each_owner(rank, step, [&](int owner) { add(layout_.range_of(owner, step.destination), !onto_itself); });
+      for_each_owner(rank, step, [&](int owner) { add(layout_.range_of(owner, step.destination), true); });
     }
     if (step.kind == StepKind::recv) return;
     for (int owner = 0; of_all && owner < size_; ++owner) add_source(rank, owner, step, add);

@@ -32,6 +32,13 @@ const std::vector<Rule>& rules() {
         "auto"},
        Kind::choice,
        {"auto", "spin", "yield", "sleep"}},
+      {{"STRETTO_PIN",
+        "auto: ranks that stretto::launch started get cores of their own where there are enough, and nobody has pinned "
+        "them; "
+        "off",
+        "auto"},
+       Kind::choice,
+       {"auto", "off"}},
       {{"STRETTO_RING_BYTES", "shared memory between two ranks of a communicator, each way, in bytes", "262144"},
        Kind::integer,
        {}},

@@ -95,6 +95,7 @@ int fork_ranks(int count, const std::function<int(int rank)>& body) {
 
   int result = 0;
   double deadline = 0;
+  bool gave_up = false;
   while (!children.empty()) {
     int wait_status = 0;
     const pid_t ended = waitpid(-1, &wait_status, deadline > 0 ? WNOHANG : 0);
@@ -102,12 +103,16 @@ int fork_ranks(int count, const std::function<int(int rank)>& body) {
     if (ended < 0) break;
     if (ended > 0) {
       if (std::erase(children, ended) == 0) continue;  // another child of the program
-      if (result == 0 && (result = status_of(wait_status)) != 0) deadline = now_seconds() + seconds_to_end_after_a_failure;
+      const int status = status_of(wait_status);
+      if (result == 0 && status != 0) deadline = now_seconds() + seconds_to_end_after_a_failure;
+      // Others may be seen to end before the one that was killed and whose connections told them so.
+      if (result == 0 || (result < 128 && WIFSIGNALED(wait_status) && !gave_up)) result = status;
       continue;
     }
     if (now_seconds() > deadline) {
       for (const pid_t child : children) kill(child, SIGKILL);
       deadline = now_seconds() + 1e9;
+      gave_up = true;
     }
     usleep(10000);
   }

@@ -17,7 +17,8 @@ struct LaunchedAs {
 std::optional<LaunchedAs> launched_as();
 
 // Forks that many children, runs body(rank) in each and returns 0, or the exit status of the first that failed (128 + signal
-// for a killed one). Children die with this process. When one fails the others have a few seconds to end by themselves.
+// for a killed one, which comes before those that ended because of it). Children die with this process. When one fails the
+// others have a few seconds to end by themselves.
 int fork_ranks(int count, const std::function<int(int rank)>& body);
 
 }  // namespace stretto

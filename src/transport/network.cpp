@@ -1,5 +1,6 @@
 #include "transport/network.hpp"
 
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -9,6 +10,7 @@
 #include <fstream>
 
 #include "core/fail.hpp"
+#include "core/log.hpp"
 #include "core/setting_values.hpp"
 #include "stretto/settings.hpp"
 #include "transport/shm/shm_link.hpp"
@@ -43,17 +45,30 @@ struct Card {  // what every rank tells the others
   SegmentAddress segment;
   HeapAddress heap;
   std::uint64_t ring_bytes = 0;  // both ends of a ring must agree where it ends
+  cpu_set_t may_run_on{};        // empty on a machine with more than 1024 hardware threads
+  bool wants_cores = false;      // of its own
 };
+
+cpu_set_t allowed_threads() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) CPU_ZERO(&allowed);
+  return allowed;
+}
 
 }  // namespace
 
-Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), peers_(job.size()), timeout_(number_setting("STRETTO_TIMEOUT")) {
-  const Card mine{host_identity(), segment_->address(), Heap::mine().address(), Ring::footprint()};
+Network::Network(Job& job, bool may_pin)
+    : job_(job), segment_(std::make_unique<Segment>()), peers_(job.size()), timeout_(number_setting("STRETTO_TIMEOUT")) {
+  const Card mine{host_identity(),   segment_->address(), Heap::mine().address(),
+                  Ring::footprint(), allowed_threads(),   may_pin && setting("STRETTO_PIN") == "auto"};
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
   const std::vector<Bytes> cards = job.exchange(Bytes(bytes, bytes + sizeof mine));
   const std::string wanted = setting("STRETTO_TRANSPORT");
   const auto ranks_per_node = static_cast<std::uint64_t>(number_setting("STRETTO_RANKS_PER_NODE"));
-  int local_ranks = 0;
+  std::vector<int> local_ranks;
+  cpu_set_t host_threads = mine.may_run_on;  // of all local ranks
+  bool wants_cores = false;                  // anybody
+  bool may_have_cores = true;                // the ranks of this host
   bool needs_ucx = false;
   for (int rank = 0; rank < job.size(); ++rank) {
     Card card;
@@ -61,7 +76,12 @@ Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), p
            cards[rank].size());
     std::memcpy(&card, cards[rank].data(), sizeof card);
     const bool same_host = card.host == mine.host;
-    if (same_host) ++local_ranks;
+    wants_cores |= card.wants_cores;
+    if (same_host) {
+      local_ranks.push_back(rank);
+      CPU_OR(&host_threads, &host_threads, &card.may_run_on);
+      may_have_cores &= card.wants_cores && CPU_EQUAL(&card.may_run_on, &mine.may_run_on) != 0;
+    }
     if (wanted == "shm" && !same_host) {
       fail(ErrorCode::invalid_argument, "STRETTO_TRANSPORT=shm, but rank {} is on another host than rank {}.", rank,
            job.rank());
@@ -73,9 +93,13 @@ Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), p
             setting("STRETTO_RING_BYTES"), job.rank(), rank);
     needs_ucx |= rank != job.rank() && !peers_[rank].shares_memory;
   }
-  wait_policy_ = WaitPolicy::chosen(local_ranks);
-  one_host_ = local_ranks == job.size();
-  ranks_per_core_ = static_cast<double>(local_ranks) / usable_cores();
+  const int local_size = static_cast<int>(local_ranks.size());
+  one_host_ = local_size == job.size();
+  // A launcher may have given each rank a core; together they have as many as they are.
+  const int cores = std::max(CPU_COUNT(&host_threads), usable_cores());
+  ranks_per_core_ = static_cast<double>(local_size) / cores;
+  wait_policy_ = WaitPolicy::chosen(local_size <= cores ? 1 : local_size);
+  if (wants_cores) pin(may_have_cores ? local_ranks : std::vector<int>());
 
   // Everybody or nobody takes part in what follows, also those whose peers are all local. One look at a neighbour's memory
   // tells for all: the ranks of a host have one user and one kernel.
@@ -101,6 +125,38 @@ Network::Network(Job& job) : job_(job), segment_(std::make_unique<Segment>()), p
 }
 
 Network::~Network() = default;
+
+// Collective; all ranks of the job take part, those of a host that is left as it is with an empty list.
+void Network::pin(const std::vector<int>& local_ranks) {
+  std::vector<HardwareThreads> placed;
+  const int ranks = static_cast<int>(local_ranks.size());
+  const bool chooses = ranks > 1 && local_ranks.front() == job_.rank() && ranks <= usable_cores();
+  if (chooses) placed = claims_.place(ranks);
+  Bytes mine;
+  for (const HardwareThreads& threads : placed) {
+    const auto count = static_cast<int>(threads.size());
+    const auto append = [&](const int* numbers, std::size_t how_many) {
+      const auto* bytes = reinterpret_cast<const std::byte*>(numbers);
+      mine.insert(mine.end(), bytes, bytes + how_many * sizeof(int));
+    };
+    append(&count, 1);
+    append(threads.data(), threads.size());
+  }
+  const std::vector<Bytes> all = job_.exchange(mine);
+  if (local_ranks.empty()) return;
+  const Bytes& chosen = all[local_ranks.front()];
+  std::vector<int> numbers(chosen.size() / sizeof(int));
+  if (numbers.empty()) return;
+  std::memcpy(numbers.data(), chosen.data(), numbers.size() * sizeof(int));
+  auto at = numbers.begin();
+  for (const int rank : local_ranks) {
+    const HardwareThreads threads(at + 1, at + 1 + *at);
+    at += 1 + *at;
+    if (rank != job_.rank()) continue;
+    run_on(threads);
+    log().info("Rank {} runs on hardware threads {}.", rank, fmt::join(threads, ", "));
+  }
+}
 
 std::shared_ptr<PeerSegment> Network::open_segment(int peer) {
   const std::lock_guard lock(mutex_);
@@ -134,6 +190,7 @@ std::size_t Links::area_bytes(int members) {
 Links::Links(Network& network, Membership membership, int area_members)
     : network_(network),
       membership_(std::move(membership)),
+      wait_policy_(network.wait_policy()),
       area_members_(area_members),
       links_(membership_.job_ranks.size() * most_lanes),
       shares_memory_(std::all_of(membership_.job_ranks.begin(), membership_.job_ranks.end(),
@@ -141,7 +198,10 @@ Links::Links(Network& network, Membership membership, int area_members)
       one_process_(shares_memory_ && std::all_of(membership_.job_ranks.begin(), membership_.job_ranks.end(), [&](int peer) {
                      return network.peers_[peer].heap.pid == Heap::mine().address().pid;
                    })),
-      memories_(membership_.job_ranks.size()) {}
+      memories_(membership_.job_ranks.size()) {
+  // Between hosts a wait is long, and a look is a system call: the core is for computation.
+  if (!shares_memory_) wait_policy_ = network.wait_policy().between_hosts();
+}
 
 Links::~Links() {
   links_.clear();

@@ -6,6 +6,7 @@
 
 #include "transport/job.hpp"
 #include "transport/link.hpp"
+#include "transport/pinning.hpp"
 #include "transport/shm/board.hpp"
 #include "transport/shm/peer_memory.hpp"
 #include "transport/shm/segment.hpp"
@@ -19,7 +20,8 @@ class UcxWorker;
 // or what STRETTO_TRANSPORT says.
 class Network {
  public:
-  explicit Network(Job& job);  // collective: exchanges addresses
+  // Collective: exchanges addresses. may_pin: this rank is a process of its own, which may be given cores of its own.
+  explicit Network(Job& job, bool may_pin = false);
   ~Network();
 
   Job& job() { return job_; }
@@ -38,6 +40,7 @@ class Network {
  private:
   friend class Links;
   std::shared_ptr<PeerSegment> open_segment(int peer);
+  void pin(const std::vector<int>& local_ranks);
   PeerMemory& open_memory(int peer);
   // Gives back what a communicator had in our segment, as soon as nobody looks at its board any more.
   void retire(std::unique_ptr<Board> board, std::size_t area, std::size_t bytes);
@@ -65,6 +68,7 @@ class Network {
   bool one_host_ = true;
   bool reads_memory_ = true;
   double ranks_per_core_ = 1;
+  CoreClaims claims_;  // the first rank of a host has them for all
   std::mutex mutex_;
 };
 
@@ -101,6 +105,7 @@ class Links {
   Board& board() { return board_ ? *board_ : open_board(); }
   PeerMemory& memory(int member) { return memories_[member] ? *memories_[member] : open_memory(member); }
   const Membership& membership() const { return membership_; }
+  const WaitPolicy& wait_policy() const { return wait_policy_; }  // for these members
 
  private:
   Board& open_board();
@@ -108,6 +113,7 @@ class Links {
 
   Network& network_;
   Membership membership_;
+  WaitPolicy wait_policy_;
   int area_members_;
   std::vector<std::unique_ptr<Link>> links_;
   bool shares_memory_;

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <ctime>
 #include <thread>
@@ -68,6 +69,11 @@ WaitPolicy WaitPolicy::chosen(int local_ranks) {
 WaitPolicy WaitPolicy::in_background() const {
   if (!may_sleep) return *this;  // the user has asked for spin or yield
   return {1, 0, 4, true};
+}
+
+WaitPolicy WaitPolicy::between_hosts() const {
+  if (!may_sleep) return *this;
+  return {50, 0, 4, true};
 }
 
 void Waiter::pause() {

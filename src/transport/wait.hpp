@@ -43,6 +43,8 @@ struct WaitPolicy {
   static WaitPolicy chosen(int local_ranks);  // from STRETTO_WAIT and the number of cores
   // For a thread that waits beside its own rank's computation: gives up the core at once.
   WaitPolicy in_background() const;
+  // Where answers take tens of microseconds at best, and a look is a system call.
+  WaitPolicy between_hosts() const;
 };
 
 // One wait of one thread. Call pause() after every look that found nothing, moved() after one that found something.

@@ -204,15 +204,18 @@ class Run {
         if (writes) writer = step;
       }
     };
+    const auto touches = [&](const Step& step, StepKind other) {  // a copy onto itself, in place, is left out
+      return step.kind != other && (step.kind != StepKind::copy || at(rank, step.source) != at(rank, step.destination));
+    };
     for (std::size_t i = begin; i < end; ++i) {
       const Step& step = lane(rank).steps[i];
       const bool elsewhere = step.kind == StepKind::read_reduce && step.peer != everybody && step.peer != rank;
-      if (step.kind != StepKind::send && !elsewhere) visit(step.destination, static_cast<int>(i), true);
+      if (touches(step, StepKind::send) && !elsewhere) visit(step.destination, static_cast<int>(i), true);
     }
     for (std::size_t i = begin; i < end; ++i) {
       const Step& step = lane(rank).steps[i];
       const bool elsewhere = step.kind == StepKind::read && step.peer != rank;
-      if (step.kind != StepKind::recv && !elsewhere) visit(step.source, static_cast<int>(i), false);
+      if (touches(step, StepKind::recv) && !elsewhere) visit(step.source, static_cast<int>(i), false);
     }
   }
 
@@ -351,8 +354,7 @@ const std::vector<Case> cases{
 std::vector<Case> cases_of_uneven_shares(const std::vector<Case>& among) {
   std::vector<Case> list;
   for (const Case& each : among) {
-    const bool wants_equal_blocks = each.algorithm == Algorithm::bruck || shares_memory(each.algorithm);
-    const bool refused = each.collective == Collective::all_to_all && wants_equal_blocks;
+    const bool refused = each.collective == Collective::all_to_all && !takes_uneven_exchange(each.algorithm);
     if (counts_shares(each.collective) && !refused) list.push_back(each);
   }
   return list;

@@ -173,8 +173,7 @@ std::vector<Method> methods_of(Collective collective, bool on_nodes, bool uneven
       if (!on_nodes || uneven) continue;
       method.inside = method.between = algorithms_for(collective).front();
     }
-    const bool wants_equal_blocks = algorithm == Algorithm::bruck || shares_memory(algorithm);
-    if (uneven && collective == Collective::all_to_all && wants_equal_blocks) continue;
+    if (uneven && collective == Collective::all_to_all && !takes_uneven_exchange(algorithm)) continue;
     methods.push_back(method);
     if (takes_lanes(algorithm)) method.lanes = 2;
     if (takes_pieces(algorithm)) method.pieces = 3;

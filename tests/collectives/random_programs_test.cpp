@@ -69,6 +69,13 @@ Problem draw_problem(Draw& draw, int size) {
   return problem;
 }
 
+// Whether every rank's part is sure to fit a packet.
+bool fits_packet(const Problem& problem) {
+  std::int64_t elements = problem.count * problem.size;
+  for (const std::int64_t count : problem.counts) elements += count;
+  return elements * static_cast<std::int64_t>(size_of(problem.dtype)) <= most_packet_bytes / 2;  // they may travel as f32
+}
+
 // Any algorithm that can do it, or the library's choice.
 Method draw_method(Draw& draw, const Problem& problem) {
   if (draw.chance(30)) return Algorithm::automatic;
@@ -76,6 +83,7 @@ Method draw_method(Draw& draw, const Problem& problem) {
   if (needs_nodes(method.algorithm)) return Algorithm::automatic;
   const bool uneven_exchange = problem.collective == Collective::all_to_all && !problem.matrix.empty();
   if (uneven_exchange && !takes_uneven_exchange(method.algorithm)) return Algorithm::pairwise;
+  if (method.algorithm == Algorithm::packet && !fits_packet(problem)) return Algorithm::staged;
   if (method.algorithm == Algorithm::ring) method.lanes = 1 + draw.below(3);
   if (method.algorithm == Algorithm::chain || method.algorithm == Algorithm::double_binary_tree)
     method.pieces = 1 + draw.below(5);

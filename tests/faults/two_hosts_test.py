@@ -1,33 +1,15 @@
-"""Two network namespaces of this machine stand for two hosts: their ranks share no memory and meet over a virtual cable."""
+"""Jobs whose ranks are on two hosts, joined by a cable."""
 import os
 import pathlib
 import shutil
 import signal
-import subprocess
 import unittest
 
-from harness import FOREVER, SECONDS_TO_END, FaultTest, losses, until
+from harness import FOREVER, SECONDS_TO_END, FaultTest, losses
+from namespaces import PROGRAMS, CommandFailed, Host, lay_cable
 
 ADDRESSES = ["10.213.7.1", "10.213.7.2"]
 PORT = 29500
-PROGRAMS = ["ip", "unshare", "nsenter"]
-
-
-class Host:
-    """A network namespace without a name, held by a process that waits for the end of its input: however the test ends, it
-    ends as well. It has a /sys of its own, where UCX looks for network devices."""
-
-    def __init__(self):
-        hold = "mount -t sysfs none /sys && echo ready && exec cat"
-        self.holder = subprocess.Popen(["unshare", "--net", "--mount", "sh", "-c", hold], stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.ready = self.holder.stdout.readline() == "ready\n"
-
-    def inside(self, *words):
-        return ["nsenter", "-t", str(self.holder.pid), "-n", "-m", *words]
-
-    def close(self):
-        self.holder.communicate()
 
 
 @unittest.skipUnless(os.geteuid() == 0 and all(map(shutil.which, PROGRAMS)),
@@ -43,23 +25,13 @@ class TwoHosts(FaultTest):
             self.addCleanup(self.hosts[-1].close)
             if not self.hosts[-1].ready:
                 self.skipTest("network namespaces cannot be made here")
-        one, other = self.hosts
-        # Both ends are born inside, so that this machine's own network never sees them.
-        self.do(one.inside("ip", "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns",
-                           str(other.holder.pid)))
-        for host, address in zip(self.hosts, ADDRESSES):
-            self.do(host.inside("ip", "address", "add", f"{address}/24", "dev", "cable"))
-            self.do(host.inside("ip", "link", "set", "cable", "up"))
-            self.do(host.inside("ip", "link", "set", "lo", "up"))
-        # The kernel takes its time to call a cable connected, and UCX uses none that is not.
-        for host in self.hosts:
-            self.assertTrue(until(lambda: "state UP" in self.do(host.inside("ip", "link", "show", "cable")), 10))
-
-    def do(self, command):
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            self.skipTest(f"{' '.join(command)}: {done.stderr.strip()}")
-        return done.stdout
+        try:
+            lay_cable(self.hosts[0], "cable", self.hosts[1], "cable")
+            for host, address in zip(self.hosts, ADDRESSES):
+                host.do("ip", "address", "add", f"{address}/24", "dev", "cable")
+                host.wait_for_cable("cable")
+        except CommandFailed as reason:
+            self.skipTest(str(reason))
 
     def start_pair(self, flags):
         return [self.start_rank(rank, 2, PORT, flags, ADDRESSES[0], before=host.inside())

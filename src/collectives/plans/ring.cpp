@@ -46,10 +46,10 @@ Plan in_lanes(const PlanRequest& request, OneLane one_lane) {
   return plan.finish();
 }
 
-// Every rank's own chunk is in its output; p - 1 rounds later all chunks are.
-void gather_around(PlanBuilder& plan, const Ring& ring) {
+// Every rank's own chunk is given; p - 1 rounds later the output has all others.
+void gather_around(PlanBuilder& plan, const Ring& ring, const Slice& own) {
   for (int k = 0; k < ring.size - 1; ++k) {
-    plan.send(ring.next(), ring.out(ring.behind(k)));
+    plan.send(ring.next(), k == 0 ? own : ring.out(ring.behind(k)));
     plan.recv(ring.before(), ring.out(ring.behind(k + 1)));
     plan.next_round();
   }
@@ -77,7 +77,7 @@ Plan ring_all_reduce(const PlanRequest& request) {
       plan.recv_reduce(ring.before(), ring.in(coming), ring.out(coming), k == ring.size - 2);
       plan.next_round();
     }
-    gather_around(plan, ring);
+    gather_around(plan, ring, ring.out(ring.rank));
   });
 }
 
@@ -111,9 +111,9 @@ Plan ring_reduce_scatter(const PlanRequest& request) {
 Cost ring_all_gather_cost(const PlanRequest& request) { return once_around(request, longest_share(request)); }
 Plan ring_all_gather(const PlanRequest& request) {
   return in_lanes(request, [](PlanBuilder& plan, const Ring& ring) {
-    plan.copy(input(ring.offset(ring.rank), ring.length(ring.rank)), ring.out(ring.rank));
-    plan.next_round();
-    gather_around(plan, ring);
+    const Slice own = input(ring.offset(ring.rank), ring.length(ring.rank));
+    plan.copy(own, ring.out(ring.rank));  // while the first chunks travel
+    gather_around(plan, ring, own);
   });
 }
 

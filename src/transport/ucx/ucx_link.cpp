@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "device/memory.hpp"
 #include "transport/ucx/ucx_worker.hpp"
@@ -6,8 +7,14 @@
 namespace stretto {
 namespace {
 
-constexpr std::size_t segment_bytes = std::size_t{512} << 10;
+constexpr std::size_t segment_bytes = std::size_t{256} << 10;
 constexpr std::size_t most_under_way = 4;
+
+// What the sockets of both directions may hold, twice over: news of a part travels behind the data of its own direction.
+constexpr std::size_t window_parts = 16;
+constexpr std::size_t part_bytes = std::size_t{512} << 10;
+// What UCX needs beside the bytes of a message that nobody waits for.
+constexpr std::size_t overhead = 256;
 
 }  // namespace
 
@@ -20,10 +27,12 @@ bool UcxLink::send_some(Transfer& transfer) {
   bool moved = false;
   while (transfer.started < transfer.bytes && sending_.size() < most_under_way) {
     const std::size_t bytes = std::min(segment_bytes, transfer.bytes - transfer.started);
+    if (!may_send(bytes)) break;
     if (void* request = worker_.send(peer_, send_tag_, transfer.source + transfer.started, bytes)) {
       sending_.push_back({request, transfer.started, bytes, nullptr});
     }
     transfer.started += bytes;
+    sent_ += bytes + overhead;
     moved = true;
   }
   // Marked first and erased then: finished() may throw, and what is unfinished is still to be given up.
@@ -53,14 +62,32 @@ bool UcxLink::receive_some(Transfer& transfer) {
     if (segment.request != nullptr && !worker_.finished(peer_, segment.request)) break;
     if (segment.staging) reduce_arrived(transfer, segment.staging.get(), segment.offset, segment.bytes);
     transfer.moved += segment.bytes;
+    take(segment.bytes);
     receiving_.erase(receiving_.begin());
     moved = true;
   }
   return moved;
 }
 
+bool UcxLink::may_send(std::size_t bytes) {
+  while (sent_ + bytes + overhead > (window_parts + parts_granted_) * part_bytes) {
+    if (grant_ == nullptr) grant_ = worker_.receive(peer_, send_tag_ | taken_flag, nullptr, 0);
+    if (grant_ != nullptr && !worker_.finished(peer_, grant_)) return false;
+    grant_ = nullptr;
+    ++parts_granted_;
+  }
+  return true;
+}
+
+void UcxLink::take(std::size_t bytes) {
+  taken_ += bytes + overhead;
+  for (; taken_ / part_bytes > parts_told_; ++parts_told_) {
+    worker_.notify(peer_, receive_tag_ | taken_flag);
+  }
+}
+
 void UcxLink::cancel(Transfer&) {
-  std::vector<void*> requests;
+  std::vector<void*> requests{std::exchange(grant_, nullptr)};
   for (const Segment& segment : sending_) requests.push_back(segment.request);
   for (const Segment& segment : receiving_) requests.push_back(segment.request);
   std::erase(requests, nullptr);

@@ -3,7 +3,9 @@
 #include <poll.h>
 #include <ucs/config/global_opts.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -16,6 +18,12 @@ void check_start(ucs_status_t status, const char* what) {
   if (status != UCS_OK) fail(ErrorCode::unavailable, "UCX cannot {}: {}.", what, ucs_status_string(status));
 }
 
+// Hosts with InfiniBand or RoCE have it here; the others reach each other over TCP.
+bool has_rdma_device() {
+  std::error_code none;
+  return std::filesystem::directory_iterator("/sys/class/infiniband", none) != std::filesystem::directory_iterator();
+}
+
 }  // namespace
 
 UcxWorker::UcxWorker(int rank, int size, Bell& bell) : rank_(rank), bell_(bell), peers_(size) {
@@ -25,6 +33,11 @@ UcxWorker::UcxWorker(int rank, int size, Bell& bell) : rank_(rank), bell_(bell),
   check_start(ucp_config_read(nullptr, nullptr, &config), "read its configuration");
   // Ranks of one host have our own shared memory; UCX's would leave files in /dev/shm behind a killed rank.
   if (std::getenv("UCX_TLS") == nullptr) ucp_config_modify(config, "TLS", "^sm");
+  if (!has_rdma_device()) {
+    // See UcxLink. And UCX 1.13 aborts the process when a connection breaks with data on it that is sent from its place.
+    if (std::getenv("UCX_RNDV_THRESH") == nullptr) ucp_config_modify(config, "RNDV_THRESH", "inf");
+    if (std::getenv("UCX_ZCOPY_THRESH") == nullptr) ucp_config_modify(config, "ZCOPY_THRESH", "inf");
+  }
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
   params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
@@ -67,15 +80,31 @@ Bytes UcxWorker::address() const {
 
 void* UcxWorker::send(int peer, std::uint64_t tag, const void* data, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  const ucp_request_param_t params{};
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  params.cb.send = [](void*, ucs_status_t, void* worker) { static_cast<UcxWorker*>(worker)->news_ = true; };
+  params.user_data = this;
   return checked(peer, ucp_tag_send_nbx(endpoint(peer), data, bytes, tag, &params));
 }
 
 void* UcxWorker::receive(int peer, std::uint64_t tag, void* data, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   endpoint(peer);  // so that the loss of a peer that only sends to us is noticed too
-  const ucp_request_param_t params{};
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  params.cb.recv = [](void*, ucs_status_t, const ucp_tag_recv_info_t*, void* worker) {
+    static_cast<UcxWorker*>(worker)->news_ = true;
+  };
+  params.user_data = this;
   return checked(peer, ucp_tag_recv_nbx(worker_, data, bytes, tag, ~std::uint64_t{0}, &params));
+}
+
+void UcxWorker::notify(int peer, std::uint64_t tag) {
+  const std::lock_guard lock(mutex_);
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK;
+  params.cb.send = [](void* request, ucs_status_t, void*) { ucp_request_free(request); };
+  checked(peer, ucp_tag_send_nbx(endpoint(peer), nullptr, 0, tag, &params));
 }
 
 bool UcxWorker::finished(int peer, void* request) {
@@ -92,9 +121,16 @@ bool UcxWorker::finished(int peer, void* request) {
 
 bool UcxWorker::progress() {
   const std::lock_guard lock(mutex_);
-  const bool moved = ucp_worker_progress(worker_) != 0;
-  if (moved) bell_.ring();  // it may have been another stream's, whose thread sleeps
-  return moved;
+  ucp_worker_progress(worker_);
+  return take_news();
+}
+
+// The mutex is held. Rings, since it may be another stream's, whose thread sleeps.
+bool UcxWorker::take_news() {
+  if (!news_) return false;
+  news_ = false;
+  bell_.ring();
+  return true;
 }
 
 void UcxWorker::give_up(int peer, std::vector<void*> requests) {
@@ -102,16 +138,21 @@ void UcxWorker::give_up(int peer, std::vector<void*> requests) {
     const std::lock_guard lock(mutex_);
     for (void* request : requests) ucp_request_cancel(worker_, request);
   }
-  // Receives end at once, sends with the handshake or the loss of the peer. Closing the endpoint in mid-handshake would end
-  // them too, but UCX 1.13 can abort the process then; so that comes last.
-  const double patience = now_seconds() + 1;
+  // Receives of which nothing has come end at once, sends with the handshake or the loss of the peer. Closing the endpoint
+  // in mid-handshake would end them too, but UCX 1.13 can abort the process then; so that comes last. What has not ended
+  // then had travelled in part: UCX has forgotten it, and without a connection nothing moves it any more.
+  double to_close = now_seconds() + 1;
   while (!requests.empty()) {
     const std::lock_guard lock(mutex_);
+    Peer& state = peers_[peer];
     ucp_worker_progress(worker_);
-    if (now_seconds() > patience && peers_[peer].endpoint != nullptr) {
-      close_endpoint(std::exchange(peers_[peer].endpoint, nullptr));
-      peers_[peer].failure = UCS_ERR_CANCELED;
+    const double now = now_seconds();
+    if (state.failure != UCS_OK) to_close = std::min(to_close, now);
+    if (now >= to_close && state.endpoint != nullptr) {
+      close_endpoint(std::exchange(state.endpoint, nullptr));
+      if (state.failure == UCS_OK) state.failure = UCS_ERR_CANCELED;
     }
+    if (now > to_close + 0.2) return;
     std::erase_if(requests, [](void* request) {
       const bool ended = ucp_request_check_status(request) != UCS_INPROGRESS;
       if (ended) ucp_request_free(request);
@@ -122,14 +163,14 @@ void UcxWorker::give_up(int peer, std::vector<void*> requests) {
 
 void UcxWorker::serve_events() {
   while (!closing_) {
-    bool moved = false;
     bool armed = false;
     {
       const std::lock_guard lock(mutex_);
-      while (ucp_worker_progress(worker_) != 0) moved = true;
+      while (ucp_worker_progress(worker_) != 0) {
+      }
+      take_news();
       armed = ucp_worker_arm(worker_) == UCS_OK;  // otherwise something has happened since
     }
-    if (moved) bell_.ring();
     if (!armed) continue;
     pollfd event{event_descriptor_, POLLIN, 0};
     poll(&event, 1, -1);
@@ -145,10 +186,13 @@ ucp_ep_h UcxWorker::endpoint(int peer) {
       UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(addresses_[peer].data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-  params.err_handler.cb = [](void* failure, ucp_ep_h, ucs_status_t status) {
-    *static_cast<ucs_status_t*>(failure) = status;
+  params.err_handler.cb = [](void* argument, ucp_ep_h, ucs_status_t failure) {
+    auto* const broken = static_cast<Peer*>(argument);
+    broken->failure = failure;
+    broken->worker->news_ = true;
   };
-  params.err_handler.arg = &state.failure;
+  state.worker = this;
+  params.err_handler.arg = &state;
   const ucs_status_t status = ucp_ep_create(worker_, &params, &state.endpoint);
   if (status != UCS_OK) lost(peer, status);
   return state.endpoint;

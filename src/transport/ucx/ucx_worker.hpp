@@ -20,7 +20,7 @@ namespace stretto {
 // handshakes.
 class UcxWorker {
  public:
-  // bell: of this rank; rung whenever anything has moved.
+  // bell: of this rank; rung whenever a request has ended. The pieces that it travels in concern nobody.
   UcxWorker(int rank, int size, Bell& bell);
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
@@ -32,20 +32,23 @@ class UcxWorker {
   // Requests of UCX: null is "done at once"; errors throw Error(peer_lost) naming the peer.
   void* send(int peer, std::uint64_t tag, const void* data, std::size_t bytes);
   void* receive(int peer, std::uint64_t tag, void* data, std::size_t bytes);
-  bool finished(int peer, void* request);  // frees it when it is; one that failed waits for give_up()
-  bool progress();                         // true if anything happened
+  void notify(int peer, std::uint64_t tag);  // an empty message, for whose end nobody waits
+  bool finished(int peer, void* request);    // frees it when it is; one that failed waits for give_up()
+  bool progress();                           // true if a request has ended, or a connection
 
   // Closes the connection at once and waits until its requests have ended.
   void give_up(int peer, std::vector<void*> requests);
 
  private:
   void serve_events();
+  bool take_news();
   ucp_ep_h endpoint(int peer);
   void* checked(int peer, void* request);
   [[noreturn]] void lost(int peer, ucs_status_t status);
   void close_endpoint(ucp_ep_h endpoint);
 
   struct Peer {
+    UcxWorker* worker = nullptr;
     ucp_ep_h endpoint = nullptr;
     ucs_status_t failure = UCS_OK;
   };
@@ -58,14 +61,22 @@ class UcxWorker {
   std::atomic<bool> closing_ = false;
   std::thread server_;
   mutable std::mutex mutex_;
+  bool news_ = false;  // a request or a connection has ended, under the mutex
   std::vector<Bytes> addresses_;
   std::vector<Peer> peers_;
 };
 
 // A link over it. A message travels in segments of which a few are under way at a time, so that a receiver that
 // reduces works on one segment while the next is on the wire.
+//
+// Over TCP they travel without UCX's rendezvous, whose answers would queue behind the data of the other direction: each
+// direction would wait for the other to end. What the receiver has no place for yet lies in its memory, so the sender keeps
+// within a window: the receiver says with an empty message when it has taken another part of it.
 class UcxLink : public Link {
  public:
+  // Added to the tag of what travels the other way: a part of the window has been taken.
+  static constexpr std::uint64_t taken_flag = std::uint64_t{1} << 23;
+
   UcxLink(UcxWorker& worker, int peer, std::uint64_t send_tag, std::uint64_t receive_tag)
       : worker_(worker), peer_(peer), send_tag_(send_tag), receive_tag_(receive_tag) {}
   bool progress(Transfer& transfer) override;
@@ -80,6 +91,8 @@ class UcxLink : public Link {
   };
   bool send_some(Transfer& transfer);
   bool receive_some(Transfer& transfer);
+  bool may_send(std::size_t bytes);
+  void take(std::size_t bytes);
 
   UcxWorker& worker_;
   int peer_;
@@ -87,6 +100,11 @@ class UcxLink : public Link {
   std::uint64_t receive_tag_;
   std::vector<Segment> sending_;
   std::vector<Segment> receiving_;  // in order
+  std::size_t sent_ = 0;            // what it takes of the window, since the start
+  std::size_t parts_granted_ = 0;   // of the window, by the receiver
+  void* grant_ = nullptr;           // a receive of the next one
+  std::size_t taken_ = 0;           // the same of the incoming direction
+  std::size_t parts_told_ = 0;
 };
 
 }  // namespace stretto
