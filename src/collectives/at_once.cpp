@@ -86,8 +86,12 @@ Work AtOnce::perform(const PlannedCall& planned, const Call& call, double factor
   Network& network = group_.context().network();
   const Way* way = &planned.ordinary;
   Execution execution;
-  execution.caller = {static_cast<const std::byte*>(call.input), static_cast<std::byte*>(call.output), call.dtype, way->wire,
-                      call.op, factor};
+  execution.caller = {static_cast<const std::byte*>(call.input),
+                      static_cast<std::byte*>(call.output),
+                      call.dtype,
+                      way->wire,
+                      reduces(call.collective) ? call.op : ReduceOp::sum,
+                      factor};
   execution.plan = way->plan.get();
   execution.links = &group_.links();
   execution.shared = group_.shared_memory();

@@ -73,10 +73,6 @@ std::vector<Method> methods_for(const PlanRequest& request, bool several_nodes) 
         if (request.collective != Collective::all_to_all || request.counts.empty()) with(algorithm, 1, 1);
         break;
       case Algorithm::two_level: break;  // below
-      case Algorithm::packet:
-      case Algorithm::staged:
-      case Algorithm::pull:
-      case Algorithm::push: break;  // on request only
       default: with(algorithm, 1, 1);
     }
   }
