@@ -55,8 +55,8 @@ class TwoHosts(FaultTest):
         self.expect_success(self.start({"--nproc": 2, "--tp": 2, "--log-dir": self.log("one")}))
         self.assertEqual(losses(self.log("two")), losses(self.log("one")))
 
-    def kill_one(self, victim):
-        pair = self.start_pair({"--train-iters": FOREVER, "--log-dir": self.log("killed")})
+    def kill_one(self, victim, flags=None):
+        pair = self.start_pair({"--train-iters": FOREVER, "--log-dir": self.log("killed"), **(flags or {})})
         self.wait_for_steps(self.log("killed"), 3)
         os.kill(pair[victim].process.pid, signal.SIGKILL)
         survivor = pair[1 - victim]
@@ -71,6 +71,11 @@ class TwoHosts(FaultTest):
 
     def test_rank_1_is_killed(self):
         self.kill_one(1)
+
+    def test_a_rank_is_killed_in_mid_message(self):
+        for host in self.hosts:  # so that the gradients are on their way most of the time
+            host.do("tc", "qdisc", "add", "dev", "cable", "root", "tbf", "rate", "400mbit", "burst", "128kb", "latency", "50ms")
+        self.kill_one(1, {"--hidden-size": 512})
 
 
 if __name__ == "__main__":
