@@ -193,13 +193,20 @@ void SharedMemoryRun::read_reduce(const Step& step) {
     const bool mapped = member == shared_.rank() || packet_bytes_ > 0 ||
                         shared_.memory(member).maps(place_of_buffer(member, step.source.buffer));
     if (!mapped) return reduce_in_pieces(step);
-    shared_.sources[member] = reach(member, step.source);
+    shared_.sources[member] = member == shared_.rank() ? own_term(step.source) : reach(member, step.source);
     if (to_all) shared_.targets[member] = const_cast<std::byte*>(reach(member, step.destination));
   }
   if (!to_all) shared_.targets[0] = const_cast<std::byte*>(reach(step.peer, step.destination));
   const std::int64_t divisor = step.finishes && run_.caller.op == ReduceOp::avg ? size : 1;
   kernels::reduce_all(combining(run_.caller.op), run_.caller.wire, shared_.sources.data(), size, shared_.targets.data(),
                       to_all ? size : 1, step.destination.count, divisor, streams(step));
+}
+
+// In a packet, what this rank has put into its slot still is in its input. A look at the slot would wait until the line, which
+// others are reading, is back.
+const std::byte* SharedMemoryRun::own_term(const Slice& slice) const {
+  if (packet_bytes_ == 0) return own(slice);
+  return buffers_.input() + static_cast<std::size_t>(slice.offset) * width_;
 }
 
 // All ranks find the same.

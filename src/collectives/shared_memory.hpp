@@ -74,6 +74,7 @@ class SharedMemoryRun {
   void reduce_in_pieces(const Step& step);
   void check_symmetric() const;
   bool streams(const Step& step) const;
+  const std::byte* own_term(const Slice& slice) const;
   const std::byte* reach(int member, const Slice& slice) const;
   Place place_of_buffer(int member, Buffer buffer) const;
   std::byte* own(const Slice& slice) const;

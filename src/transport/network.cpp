@@ -130,7 +130,7 @@ Network::~Network() = default;
 void Network::pin(const std::vector<int>& local_ranks) {
   std::vector<HardwareThreads> placed;
   const int ranks = static_cast<int>(local_ranks.size());
-  const bool chooses = ranks > 1 && local_ranks.front() == job_.rank() && ranks <= usable_cores();
+  const bool chooses = ranks > 1 && local_ranks.front() == job_.rank();
   if (chooses) placed = claims_.place(ranks);
   Bytes mine;
   for (const HardwareThreads& threads : placed) {

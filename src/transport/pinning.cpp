@@ -84,7 +84,14 @@ std::vector<HardwareThreads> place_ranks(const std::vector<Core>& cores, int ran
     if (!core.claimed && !core.threads.empty()) free.push_back(&core);
   }
   const auto wanted = static_cast<std::size_t>(ranks);
-  if (ranks < 1 || free.size() < wanted) return {};
+  if (ranks < 1 || free.empty()) return {};
+  if (free.size() < wanted) {
+    // As many on each core, if they have the whole machine: the system would have three on one and five on another at times.
+    if (free.size() < cores.size() || wanted % free.size() != 0) return {};
+    std::vector<HardwareThreads> placed;
+    for (std::size_t rank = 0; rank < wanted; ++rank) placed.push_back(free[rank * free.size() / wanted]->threads);
+    return placed;
+  }
   const std::size_t share = free.size() / wanted;
   // Where the shares begin: first without one that reaches over the end of a group, else one behind the other.
   std::vector<std::size_t> begins;

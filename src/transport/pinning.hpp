@@ -16,8 +16,8 @@ struct Core {
 };
 
 // For each rank the hardware threads of its share of the unclaimed cores: as many cores for each, whole ones that follow
-// each other, of one group where that works out for all. The cores are in the order of nearness. Nothing when they are fewer
-// than the ranks.
+// each other, of one group where that works out for all. The cores are in the order of nearness. Where ranks outnumber them,
+// each core gets as many ranks if all are unclaimed and that works out, else there is nothing.
 std::vector<HardwareThreads> place_ranks(const std::vector<Core>& cores, int ranks);
 
 // What one process has claimed for ranks of its host. A claim is an abstract socket bound to the core's name, so that it

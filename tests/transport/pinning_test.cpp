@@ -48,7 +48,12 @@ TEST(PlaceRanks, NeverDividesACore) {
   EXPECT_EQ(place_ranks(machine({2, 2}), 3), Places());
 }
 
-TEST(PlaceRanks, LeavesMoreRanksThanCoresAlone) {
+TEST(PlaceRanks, SpreadsMoreRanksThanCoresEvenlyOrNotAtAll) {
+  EXPECT_EQ(place_ranks(machine({1, 1}), 4), (Places{{0}, {0}, {1}, {1}}));
+  EXPECT_EQ(place_ranks(machine({2, 2}), 4), (Places{{0, 1}, {0, 1}, {2, 3}, {2, 3}}));
+  std::vector<Core> shared = machine({1, 1});
+  shared[1].claimed = true;
+  EXPECT_EQ(place_ranks(shared, 2), Places());
   EXPECT_EQ(place_ranks(machine({1, 1}), 3), Places());
   EXPECT_EQ(place_ranks({}, 1), Places());
   EXPECT_EQ(place_ranks(machine({0, 1}), 2), Places());  // a core on which nobody may run
@@ -78,9 +83,9 @@ TEST(PlaceRanks, KeepsOffClaimedCores) {
 TEST(PlaceRanks, IsFairOnAnyMachine) {
   for (int cores = 1; cores <= 24; ++cores) {
     for (int groups = 1; groups <= std::min(cores, 4); ++groups) {
-      for (int ranks = 1; ranks <= cores + 1; ++ranks) {
+      for (int ranks = 1; ranks <= cores; ++ranks) {
         const Places placed = place_ranks(machine(std::vector<int>(cores, 2), groups), ranks);
-        ASSERT_EQ(placed.size(), ranks <= cores ? ranks : 0);
+        ASSERT_EQ(placed.size(), ranks);
         std::set<int> seen;
         for (const HardwareThreads& threads : placed) {
           EXPECT_EQ(threads.size(), cores / ranks * 2);
