@@ -95,12 +95,11 @@ void Waiter::pause() {
   heard_ = bell_.rings.load(std::memory_order_seq_cst);
 }
 
-// The clock is looked at from the second time on that somebody asks: a short wait asks once at most.
+// The clock is looked at when the wait is no longer short, or before its first sleep: it costs more than a look.
 double Waiter::idle_seconds() {
-  const int asked_from = policy_.looks + 16;
-  if (looks_ < asked_from) return 0;
+  if (!armed_ && looks_ < policy_.looks + 16) return 0;
   const double now = now_seconds();
-  if (looks_ == asked_from || idle_since_ == 0) idle_since_ = now;
+  if (idle_since_ == 0) idle_since_ = now;
   return now - idle_since_;
 }
 

@@ -78,6 +78,8 @@ TEST(Waiter, IsNoSleeperAfterItFoundSomething) {
   EXPECT_EQ(waiter.idle_seconds(), 0);
   waiter.pause();
   EXPECT_EQ(bell.sleepers.load(), 1U);
+  waiter.idle_seconds();  // from here on
+  waiter.pause();
   EXPECT_GT(waiter.idle_seconds(), 0);
   waiter.moved();
   EXPECT_EQ(bell.sleepers.load(), 0U);
