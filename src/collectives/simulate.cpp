@@ -195,11 +195,10 @@ class Machine {
     return levels_.seconds_of_read_reduce(lane.rank, peer, action.bytes, action.by_link);
   }
 
-  // Takes the innermost overhead, since it is put where the rank itself is.
+  // A store: it takes no time of its own.
   Time signal(LaneState& lane, Time now) {
-    const Time told = occupy(lane, levels_.all().front().overhead, now);
-    record(lane, StepKind::signal, -1, 0, now, told);
-    signals_[lane.rank].push_back(told);
+    record(lane, StepKind::signal, -1, 0, now, now);
+    signals_[lane.rank].push_back(now);
     auto& waiting = waiting_[lane.rank];
     for (std::size_t i = 0; i < waiting.size();) {
       if (waiting[i].signals > signals_[lane.rank].size()) {
@@ -210,7 +209,7 @@ class Machine {
       waiting[i] = waiting.back();
       waiting.pop_back();
     }
-    return told;
+    return now;
   }
   void wait(LaneState& lane, const Action& action, Time now) {
     const int peer = ways_.sender(lane.rank, action.way) % period_;
@@ -232,9 +231,8 @@ class Machine {
   void pass(const Event& event) {
     LaneState& lane = lanes_[event.lane];
     const int peer = ways_.sender(lane.rank, event.way);
-    const Time end = occupy(lane, levels_.between(lane.rank, peer).overhead, event.time);
-    record(lane, StepKind::wait, peer, 0, event.begun, end);
-    close_one(lane, end);
+    record(lane, StepKind::wait, peer, 0, event.begun, event.time);
+    close_one(lane, event.time);
   }
 
   void close_one(LaneState& lane, Time time) {

@@ -8,7 +8,7 @@ namespace stretto::plans {
 Cost packet_all_reduce_cost(const PlanRequest& request) {
   const auto n = static_cast<double>(request.count);
   if (request.size == 1) return of_copies(n);
-  return of_offer(request, n) + of_signals(request.size) + of_reduction(request, n);
+  return of_offer(request, n) + one_phase + of_reduction(request, n);
 }
 Plan packet_all_reduce(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
@@ -25,8 +25,8 @@ Cost shared_all_reduce_cost(const PlanRequest& request) {
   const auto n = static_cast<double>(request.count);
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(n);
-  return of_offer(request, n) + of_signals(request.size) + of_reduction(request, share) + of_signals(request.size) +
-         of_reads(request, (request.size - 1) * share) + of_offer(request, share) + of_closing(request, request.size);
+  return of_offer(request, n) + one_phase + of_reduction(request, share) + one_phase +
+         of_reads(request, (request.size - 1) * share) + of_offer(request, share) + of_closing(request);
 }
 Plan shared_all_reduce(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
@@ -51,7 +51,7 @@ Plan shared_all_reduce(const PlanRequest& request) {
 Cost push_all_reduce_cost(const PlanRequest& request) {
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(share);
-  return of_signals(request.size) + of_copies(2 * (request.size - 1) * share) + of_closing(request, request.size);
+  return one_phase + of_copies(2 * (request.size - 1) * share) + of_closing(request);
 }
 Plan push_all_reduce(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
@@ -82,8 +82,8 @@ Cost shared_reduce_cost(const PlanRequest& request) {
   const auto n = static_cast<double>(request.count);
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(n);
-  return of_offer(request, n) + of_signals(request.size) + of_reduction(request, share) + of_signals(request.size) +
-         of_reads(request, (request.size - 1) * share) + of_closing(request, 2);
+  return of_offer(request, n) + one_phase + of_reduction(request, share) + one_phase +
+         of_reads(request, (request.size - 1) * share) + of_closing(request);
 }
 Plan shared_reduce(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
@@ -110,7 +110,7 @@ Plan shared_reduce(const PlanRequest& request) {
 Cost push_reduce_cost(const PlanRequest& request) {
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(share);
-  return of_signals(request.size) + of_copies((request.size - 1) * share) + of_closing(request, request.size);
+  return one_phase + of_copies((request.size - 1) * share) + of_closing(request);
 }
 Plan push_reduce(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
@@ -127,8 +127,8 @@ Plan push_reduce(const PlanRequest& request) {
 Cost shared_reduce_scatter_cost(const PlanRequest& request) {
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(share);
-  return of_offer(request, request.size * share) + of_signals(request.size) + of_reduction(request, share) +
-         of_closing(request, request.size);
+  return of_offer(request, request.size * share) + one_phase + of_reduction(request, share) +
+         of_closing(request);
 }
 Plan shared_reduce_scatter(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
