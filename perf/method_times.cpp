@@ -4,9 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "buffers.hpp"
+#include "kernel_reads.hpp"
 #include "measure.hpp"
 #include "operation.hpp"
+#include "stretto/error.hpp"
 #include "values.hpp"
 
 namespace perf {
@@ -41,25 +42,47 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// About as long at every size: small operations many times.
-int iterations_for(std::int64_t bytes) {
-  return static_cast<int>(std::clamp<std::int64_t>((2 << 20) / (bytes + 1), 2, 200));
+// Whether it can be done there: a packet may be too small, memory out of reach.
+bool can(const Communicator& world, const Case& what, const Method& method, const Buffers& buffers, bool reaches_all,
+         bool reads_all) {
+  const bool reaches = reaches_all || (method.algorithm == Algorithm::pull && reads_all);
+  if (touches_buffers(method.algorithm) && !reaches) return false;
+  try {
+    method_of(world, what, method, buffers.input(0), buffers.output(0));
+    return true;
+  } catch (const stretto::Error& error) {
+    if (error.code() != stretto::ErrorCode::invalid_argument) throw;
+    return false;
+  }
 }
-int repetitions_for(std::int64_t bytes) { return bytes > (4 << 20) ? 3 : 5; }
 
-// The medians of each method, timed in turn so that all share what else the machine does.
+// Seconds an operation, the mean of all ranks, on every rank.
+double seconds_of(const Communicator& world, const Action& action, int iterations) {
+  return from_rank0(world, over_ranks(world, measure(world, {0, iterations, 0}, action), Over::mean).mean);
+}
+
+// In turn, so that all share what else the machine does.
 std::vector<MethodTime> in_turn(const Communicator& world, const Case& what, const Buffers& buffers,
-                                const std::vector<Method>& methods, int repetitions) {
-  std::vector<std::vector<double>> seconds(methods.size());
-  for (int repetition = 0; repetition < repetitions; ++repetition) {
-    for (std::size_t m = 0; m < methods.size(); ++m) {
-      const Timing mine =
-          measure(world, {1, iterations_for(what.bytes())}, action_of(world, what, methods[m], buffers, false));
-      seconds[m].push_back(over_ranks(world, mine, Over::mean).mean);
+                                const std::vector<Method>& methods, const Method& chosen) {
+  std::vector<Action> actions;
+  std::vector<MethodTime> times;
+  for (const Method& method : methods) {
+    actions.push_back(action_of(world, what, method, buffers, false));
+    times.push_back({method, std::numeric_limits<double>::infinity()});
+  }
+  const auto few = static_cast<int>(std::clamp<std::int64_t>((512 << 10) / (what.bytes() + 1), 1, 200));
+  double fastest = std::numeric_limits<double>::infinity();
+  for (int look = 0; look < 2; ++look) {  // the first also warms up
+    for (std::size_t m = 0; m < times.size(); ++m) {
+      times[m].seconds = std::min(times[m].seconds, seconds_of(world, actions[m], few));
+      fastest = std::min(fastest, times[m].seconds);
     }
   }
-  std::vector<MethodTime> times;
-  for (std::size_t m = 0; m < methods.size(); ++m) times.push_back({methods[m], median(seconds[m])});
+  for (std::size_t m = 0; m < times.size(); ++m) {
+    if (times[m].seconds > 1.5 * fastest && times[m].method != chosen) continue;
+    const double wanted = 10e-3 / times[m].seconds;
+    times[m].seconds = seconds_of(world, actions[m], static_cast<int>(std::clamp(wanted, 3.0, 1e5)));
+  }
   return times;
 }
 
@@ -87,17 +110,25 @@ const std::vector<Collective>& chosen_collectives() {
 std::vector<SizeTimes> median_of(const std::vector<std::vector<SizeTimes>>& runs) {
   std::vector<SizeTimes> result = runs.front();
   for (std::size_t i = 0; i < result.size(); ++i) {
-    for (MethodTime& time : result[i].methods) {
+    std::vector<MethodTime> methods;
+    for (const MethodTime& time : result[i].methods) {
       std::vector<double> seconds;
       for (const auto& run : runs) seconds.push_back(run[i].of(time.method));
-      time.seconds = median(seconds);
+      if (std::all_of(seconds.begin(), seconds.end(), [](double value) { return std::isfinite(value); })) {
+        methods.push_back({time.method, median(seconds)});
+      }
     }
+    result[i].methods = std::move(methods);
   }
   return result;
 }
 
-std::vector<SizeTimes> time_methods(const Communicator& world, Collective collective, std::int64_t most_bytes, int factor) {
+std::vector<SizeTimes> time_methods(const Communicator& world, Collective collective, Memory memory, std::int64_t most_bytes,
+                                    int factor) {
+  const bool reaches_all = memory == Memory::symmetric;
+  const bool reads_all = ranks_read_each_other(world);
   std::vector<SizeTimes> result;
+  std::vector<Method> hopeless;
   std::int64_t last = 0;
   for (std::int64_t next = 8; last < most_bytes; next *= factor) {
     const std::int64_t wanted = std::min(next, most_bytes);
@@ -105,7 +136,7 @@ std::vector<SizeTimes> time_methods(const Communicator& world, Collective collec
     const Case what = Case::of_bytes(test, world.size(), 0, DType::f32, stretto::ReduceOp::sum, wanted);
     last = wanted;
     if (what.count == 0) continue;
-    const Buffers buffers(what, world.rank(), false, 1, Memory::ordinary);
+    const Buffers buffers(what, world.rank(), false, 1, memory);
     buffers.fill(Values(what, 1));
 
     SizeTimes times;
@@ -117,7 +148,15 @@ std::vector<SizeTimes> time_methods(const Communicator& world, Collective collec
         stretto::method_from_text(method_of(world, what, Algorithm::automatic, buffers.input(0), buffers.output(0)));
     std::vector<Method> methods = fixed_methods(collective, what.count);
     if (std::find(methods.begin(), methods.end(), times.chosen) == methods.end()) methods.push_back(times.chosen);
-    times.methods = in_turn(world, what, buffers, methods, repetitions_for(what.bytes()));
+    const auto left_out = [&](const Method& method) {
+      const bool gave_up = std::find(hopeless.begin(), hopeless.end(), method) != hopeless.end();
+      return method != times.chosen && (gave_up || !can(world, what, method, buffers, reaches_all, reads_all));
+    };
+    methods.erase(std::remove_if(methods.begin(), methods.end(), left_out), methods.end());
+    times.methods = in_turn(world, what, buffers, methods, times.chosen);
+    for (const MethodTime& time : times.methods) {
+      if (times.bytes >= (1 << 20) && time.seconds > 3 * times.fastest().seconds) hopeless.push_back(time.method);
+    }
     result.push_back(std::move(times));
   }
   return result;

@@ -1,6 +1,7 @@
 #pragma once
 #include <vector>
 
+#include "buffers.hpp"
 #include "cases.hpp"
 #include "stretto/communicator.hpp"
 #include "stretto/tuning.hpp"
@@ -24,13 +25,17 @@ struct SizeTimes {
   const MethodTime& fastest() const;
 };
 
-// Times f32 sums (and moves of f32) from 8 bytes to most_bytes by a factor, every method of the collective in turn, several
-// times over; medians. All ranks call it; the result is rank 0's.
-std::vector<SizeTimes> time_methods(const stretto::Communicator& world, stretto::Collective collective,
+// Times f32 sums (and moves of f32) from 8 bytes to most_bytes by a factor, in buffers of that memory, by every method that
+// the library may choose there. All ranks call it; the result is rank 0's.
+//
+// Each size begins with a short look at every method. What takes over 1.5 times as long as the fastest keeps the time of
+// that look; the others, and what the library would choose, are timed again for 10 ms and 3 operations at least. From 1 MiB
+// on, where bytes decide, what takes over 3 times as long as the fastest is not looked at for larger sizes.
+std::vector<SizeTimes> time_methods(const stretto::Communicator& world, stretto::Collective collective, Memory memory,
                                     std::int64_t most_bytes, int factor);
 
 // Where memory and threads come to lie differs from run to run and changes times by a fifth and more: the medians of
-// several.
+// several, of the methods that all of them have timed.
 std::vector<SizeTimes> median_of(const std::vector<std::vector<SizeTimes>>& runs);
 
 // The collectives that have a choice.

@@ -6,6 +6,7 @@
 #include "calibrate.hpp"
 #include "fail.hpp"
 #include "run.hpp"
+#include "selection.hpp"
 #include "stretto/launch.hpp"
 #ifdef STRETTO_HAVE_MPI
 #include "peers/mpi_peer.hpp"
