@@ -58,16 +58,20 @@ def tables(figures):
 
 def limit_lines(figures):
     """What the machine allows, and how close Stretto comes."""
-    limit = figures["limit"].get("2", {})
-    ours = side(figures, ALL_REDUCE, 2, "symmetric")
     prepared = side(figures, ALL_REDUCE, 2, "prepared")
-    exchange = limit.get("exchange_us")
-    if exchange is not None:
-        line = f"The bare exchange of a cache line between 2 processes takes {time_text(exchange)}"
+    for ranks in (2, 4, 8):
+        exchange = figures["limit"].get(str(ranks), {}).get("exchange_us")
+        ours = side(figures, ALL_REDUCE, ranks, "symmetric")
+        if exchange is None:
+            continue
+        line = f"The bare exchange of cache lines between {ranks} processes takes {time_text(exchange)}"
         if 8 in ours:
             line += f"; an all_reduce of 8 B takes {ours[8] / exchange:.2f} times as long"
-        if 8 in prepared:
+        if ranks == 2 and 8 in prepared:
             line += f", prepared {prepared[8] / exchange:.2f} times"
+        best = best_peer(figures, ALL_REDUCE, ranks)
+        if 8 in best:
+            line += f", the best peer {best[8] / exchange:.2f} times"
         yield line + "."
     for ranks in (2, 4, 8):
         loop = figures["limit"].get(str(ranks), {}).get("loops", {}).get(str(LARGEST))
