@@ -82,7 +82,7 @@ bool AtOnce::run(const Operation::State& prepared, Work& work) {
 }
 
 Work AtOnce::perform(const PlannedCall& planned, const Call& call, double factor) {
-  const std::uint64_t begin = ticks();
+  std::uint64_t begin = 0;
   Network& network = group_.context().network();
   const Way* way = &planned.ordinary;
   Execution execution;
@@ -95,9 +95,11 @@ Work AtOnce::perform(const PlannedCall& planned, const Call& call, double factor
   execution.plan = way->plan.get();
   execution.links = &group_.links();
   execution.shared = group_.shared_memory();
+  execution.packet_bytes = way->packet_bytes;
   const auto finish = [&](auto& run) {
     const auto advance = [&] {
       const bool moved = run.advance();
+      if (begin == 0) begin = ticks();  // when the others have this rank's word: the clock must not hold it up
       return run.finished() ? Progressed::to_the_end : moved ? Progressed::something : Progressed::nothing;
     };
     drive(network, group_.links().wait_policy(), network.timeout(), advance, [&] {
@@ -114,6 +116,7 @@ Work AtOnce::perform(const PlannedCall& planned, const Call& call, double factor
         way = talk.symmetric() ? &planned.symmetric : &planned.ordinary;
         execution.plan = way->plan.get();
         execution.caller.wire = way->wire;
+        execution.packet_bytes = way->packet_bytes;
       }
       if (shares_memory(way->plan->request.method.algorithm)) {
         SharedMemoryRun run(execution, planned.depends_on_memory());

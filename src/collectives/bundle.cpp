@@ -27,6 +27,7 @@ Execution execution_of(const Operation::State& operation, bool alone, std::funct
   execution.links = &operation.group->links();
   execution.first_lane = is_message(call.collective) ? Links::message_lane : 0;
   execution.shared = operation.group->shared_memory();
+  execution.packet_bytes = way.packet_bytes;
   if (operation.planned->depends_on_memory()) {
     execution.choices = operation.planned;
     execution.settled = std::move(settled);

@@ -112,7 +112,7 @@ Way Communicator::Group::way_of(const Call& call, PlanRequest request, bool symm
   const Choice choice = context_->selector().choose(request, call.dtype, call.op, nodes_, links_, symmetric);
   request.method = choice.method;
   if (context_->selector().explains() && rank() == 0) explain(name_, call, choice, symmetric);
-  Way way{std::make_shared<const Plan>(make_plan(request)), choice.wire, nullptr};
+  Way way{std::make_shared<const Plan>(make_plan(request)), choice.wire, nullptr, packet_bytes_of(request, choice.wire)};
   Record label;
   label.collective = call.collective;
   label.algorithm = request.method.algorithm;

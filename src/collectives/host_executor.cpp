@@ -59,6 +59,7 @@ class Progress {
     talk_.reset();
     current_.plan = way.plan.get();
     current_.caller.wire = way.wire;
+    current_.packet_bytes = way.packet_bytes;
     if (current_.settled) current_.settled(way);
     begin_run(true);
     return true;

@@ -19,6 +19,7 @@ struct Way {
   std::shared_ptr<const Plan> plan;
   DType wire = DType::f32;  // in which the plan runs: the call's type, or f32 where narrow floats are to be rounded once
   std::shared_ptr<const Journal::Label> label;
+  std::size_t packet_bytes = 0;  // by packet: the most that a rank puts into one
 };
 // How a call is done wherever its buffers lie, and how it is done where all ranks' buffers lie in memory that all reach.
 struct PlannedCall {
@@ -41,6 +42,7 @@ struct Execution {
   Links* links = nullptr;
   int first_lane = 0;  // of the links
   SharedMemory* shared = nullptr;
+  std::size_t packet_bytes = 0;
   // Set: the plan is one of these, as the ranks' memory turns out; settled is told which.
   std::shared_ptr<const PlannedCall> choices = {};
   std::function<void(const Way&)> settled = {};

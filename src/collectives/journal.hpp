@@ -23,7 +23,8 @@ class Journal {
 
   void write(const Label* label, std::uint64_t begin, std::uint64_t end) {
     const std::uint64_t number = written_.load(std::memory_order_relaxed);
-    Entry& entry = entries_[number % most_];
+    Entry& entry = entries_[next_];
+    next_ = next_ + 1 == most_ ? 0 : next_ + 1;
     entry.begin.store(begin, std::memory_order_relaxed);
     entry.end.store(end, std::memory_order_relaxed);
     entry.label.store(label, std::memory_order_relaxed);
@@ -44,6 +45,7 @@ class Journal {
   std::size_t most_;
   std::unique_ptr<Entry[], void (*)(void*)> entries_;  // pages that nobody has written to take no memory
   std::atomic<std::uint64_t> written_ = 0;
+  std::size_t next_ = 0;  // written_ % most_, without the division
   std::mutex mutex_;
   std::uint64_t taken_ = 0;
   std::vector<std::shared_ptr<const Label>> labels_;

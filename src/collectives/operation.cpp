@@ -70,11 +70,12 @@ void check_types(const Call& call) {
 // ---- groups of operations
 
 struct Collected {
-  int depth = 0;
   Work work;
   std::vector<Started> started;
 };
 thread_local Collected collected;
+// How many groups this thread is in. Apart, since every operation asks, and this one needs neither set-up nor a call.
+[[gnu::tls_model("initial-exec")]] constinit thread_local int depth = 0;
 
 // The other ranks may have been called rightly: they learn that this one will not come. Where all were called wrongly in the
 // same way, nothing happens.
@@ -125,7 +126,7 @@ Operation Communicator::prepare(const Call& call, const OperationOptions& option
 }
 
 Work Communicator::start(const Call& call, const Stream& stream, const OperationOptions& options) const {
-  if (AtOnce* const at_once = group().at_once(); at_once != nullptr && stream.is_inline() && collected.depth == 0) {
+  if (AtOnce* const at_once = group().at_once(); at_once != nullptr && stream.is_inline() && depth == 0) {
     Work work;
     if (at_once->run(call, options, work)) return work;
   }
@@ -147,7 +148,7 @@ Work Communicator::start(const Call& call, const Stream& stream, const Operation
 
 Work Operation::start(const Stream& stream) const {
   require(state_ != nullptr, "This operation was never prepared.");
-  if (collected.depth > 0) {
+  if (depth > 0) {
     collected.started.push_back({state_, stream});
     return collected.work;
   }
@@ -169,23 +170,23 @@ const Plan& Operation::plan() const {
   return *state_->way().plan;
 }
 
-bool in_operation_group() { return collected.depth > 0; }
+bool in_operation_group() { return depth > 0; }
 
 OperationGroup::OperationGroup() : thread_(std::this_thread::get_id()), first_(collected.started.size()) {
-  if (collected.depth++ == 0) collected.work = Work::reserve();
+  if (depth++ == 0) collected.work = Work::reserve();
 }
 
 OperationGroup::~OperationGroup() {
   if (!open_) return;
   collected.started.erase(collected.started.begin() + static_cast<std::ptrdiff_t>(first_), collected.started.end());
-  if (--collected.depth == 0) collected = {};
+  if (--depth == 0) collected = {};
 }
 
 Work OperationGroup::end() {
   require(open_, "This group of operations has already ended.");
   require(thread_ == std::this_thread::get_id(), "A group of operations ends in the thread that began it.");
   open_ = false;
-  if (--collected.depth > 0) return collected.work;
+  if (--depth > 0) return collected.work;
   const Collected all = std::exchange(collected, {});
   if (all.started.empty()) {
     Stream::inline_().enqueue([] {}, all.work);

@@ -18,13 +18,6 @@ constexpr std::int64_t streams_from = std::int64_t{16} << 20;
 // Other processes' ordinary memory is fetched in pieces that stay in the cache until they are reduced.
 constexpr std::size_t fetched_piece = std::size_t{128} << 10;
 
-// The bytes that a rank puts into a packet at most: all know of each packet how large it is.
-std::size_t packet_bytes_of(const PlanRequest& request, std::size_t width) {
-  const Shares shares = Shares::of(request);
-  const bool one_share = request.collective == Collective::all_gather || request.collective == Collective::gather;
-  return static_cast<std::size_t>(one_share ? shares.longest() : shares.total()) * width;
-}
-
 // Whether its first signal tells no more than where input and output are.
 bool needs_no_scratch(const PlanRequest& request) {
   const Algorithm algorithm = request.method.algorithm;
@@ -50,6 +43,13 @@ void post(Board& board, const Whereabouts& mine) {
 
 }  // namespace
 
+std::size_t packet_bytes_of(const PlanRequest& request, DType wire) {
+  if (request.method.algorithm != Algorithm::packet) return 0;
+  const Shares shares = Shares::of(request);
+  const bool one_share = request.collective == Collective::all_gather || request.collective == Collective::gather;
+  return std::max<std::size_t>(1, static_cast<std::size_t>(one_share ? shares.longest() : shares.total()) * size_of(wire));
+}
+
 std::byte* SharedMemory::scratch(std::size_t bytes) {
   if (bytes > scratch_bytes_) {
     scratch_ = nullptr;
@@ -73,7 +73,7 @@ bool MemoryTalk::advance() {
   }
   bool moved = false;
   for (; member_ < shared_.size(); ++member_) {
-    const std::byte* const word = board.seen(member_, sizeof(Whereabouts));
+    const std::byte* const word = shared_.look(member_, sizeof(Whereabouts));
     if (word == nullptr) return moved;
     std::memcpy(&shared_.told[member_], word, sizeof(Whereabouts));
     symmetric_ &= shared_.told[member_].symmetric != 0;
@@ -97,8 +97,8 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, bool announced)
     step_ = plan.lanes.front().steps.data();
     end_ = step_ + plan.lanes.front().steps.size();
   }
-  if (plan.request.method.algorithm == Algorithm::packet && plan.request.size > 1) {
-    post_bytes_ = packet_bytes_ = std::max<std::size_t>(1, packet_bytes_of(plan.request, width_));
+  if (run_.packet_bytes > 0 && plan.request.size > 1) {
+    post_bytes_ = packet_bytes_ = run_.packet_bytes;
   } else if (plan.scratch_count > 0) {
     scratch_ = shared_.scratch(static_cast<std::size_t>(plan.scratch_count) * width_);
   }
@@ -167,7 +167,7 @@ bool SharedMemoryRun::signal() {
 }
 
 bool SharedMemoryRun::wait(int peer) {
-  const std::byte* const word = board_.seen(peer, post_bytes_);
+  const std::byte* const word = shared_.look(peer, post_bytes_);
   if (word == nullptr) return false;
   if (packet_bytes_ == 0) std::memcpy(&shared_.told[peer], word, sizeof(Whereabouts));
   if (++heard_ == shared_.size() - 1) board_.saw_all();
@@ -196,10 +196,15 @@ void SharedMemoryRun::read_reduce(const Step& step) {
     shared_.sources[member] = member == shared_.rank() ? own_term(step.source) : reach(member, step.source);
     if (to_all) shared_.targets[member] = const_cast<std::byte*>(reach(member, step.destination));
   }
-  if (!to_all) shared_.targets[0] = const_cast<std::byte*>(reach(step.peer, step.destination));
+  const ReduceOp op = combining(run_.caller.op);
   const std::int64_t divisor = step.finishes && run_.caller.op == ReduceOp::avg ? size : 1;
-  kernels::reduce_all(combining(run_.caller.op), run_.caller.wire, shared_.sources.data(), size, shared_.targets.data(),
-                      to_all ? size : 1, step.destination.count, divisor, streams(step));
+  const std::int64_t count = step.destination.count;
+  if (packet_bytes_ > 0) {  // the shorter way to the kernel
+    return kernels::reduce_all(op, run_.caller.wire, shared_.sources.data(), size, own(step.destination), count, divisor);
+  }
+  if (!to_all) shared_.targets[0] = const_cast<std::byte*>(reach(step.peer, step.destination));
+  kernels::reduce_all(op, run_.caller.wire, shared_.sources.data(), size, shared_.targets.data(), to_all ? size : 1, count,
+                      divisor, streams(step));
 }
 
 // In a packet, what this rank has put into its slot still is in its input. A look at the slot would wait until the line, which

@@ -12,20 +12,36 @@ struct Whereabouts {
   std::uint64_t symmetric = 0;  // whether input and output are in memory that others can map
 };
 
+// The most bytes that any rank puts into a packet of that call, at least 1: all know of each packet how large it is. 0 by
+// other algorithms.
+std::size_t packet_bytes_of(const PlanRequest& request, DType wire);
+
 // What a communicator keeps for it between operations, so that these allocate nothing. One operation at a time.
 class SharedMemory {
  public:
   explicit SharedMemory(Links& links)
-      : links_(links), told(links.membership().job_ranks.size()), sources(told.size()), targets(told.size()) {}
+      : links_(links),
+        looks_(links.wait_policy().looks > 1 ? 32 : 1),
+        told(links.membership().job_ranks.size()),
+        sources(told.size()),
+        targets(told.size()) {}
 
   Board& board() { return links_.board(); }
   PeerMemory& memory(int member) { return links_.memory(member); }
   int rank() const { return links_.membership().rank; }
   int size() const { return static_cast<int>(told.size()); }
+  // At what a member posted; where ranks have cores of their own some looks in a row, which see it soonest.
+  const std::byte* look(int member, std::size_t bytes) {
+    Board& all = board();
+    const std::byte* word = nullptr;
+    for (int i = 0; i < looks_ && word == nullptr; ++i) word = all.seen(member, bytes);
+    return word;
+  }
   std::byte* scratch(std::size_t bytes);  // in the symmetric heap; the same as last time where that was large enough
 
  private:
   Links& links_;
+  int looks_;
   std::shared_ptr<std::byte> scratch_;
   std::size_t scratch_bytes_ = 0;
 
