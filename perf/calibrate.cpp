@@ -158,7 +158,7 @@ nlohmann::ordered_json kept_routes(const std::string& path) {
 int calibrate(int argc, char** argv) {
   const SweepOptions options = parse_sweep("Measures this machine and writes a tuning file", argc, argv, true);
   nlohmann::ordered_json json;
-  json["machine"] = processor_name();
+  json["machine"] = fmt::format("{}, {} cores", processor_name(), std::thread::hardware_concurrency());
   json["routes"] = options.keep ? kept_routes(options.file) : nlohmann::ordered_json::array();
   for (const std::string& route : options.routes) {
     for (const int ranks : options.ranks) {
@@ -173,9 +173,9 @@ int calibrate(int argc, char** argv) {
       } else {
         *place = entry;
       }
+      write_file("--write", options.file, json.dump(1) + "\n");  // whole after every entry, should the next be broken off
     }
   }
-  write_file("--write", options.file, json.dump(1) + "\n");
   return 0;
 }
 

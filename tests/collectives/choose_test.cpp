@@ -92,6 +92,54 @@ TEST(Choose, TheCallerThenRulesThenMeasurementsThenTheModel) {
   EXPECT_EQ(to_string(chosen(what, tuning)), "chain/16");
 }
 
+Circumstances on_one_host(bool symmetric) {
+  Circumstances where;
+  where.shares_memory = true;
+  where.symmetric = symmetric;
+  return where;
+}
+
+TEST(Choose, EachKindOfMemoryHasItsMeasurements) {
+  Tuning tuning = Tuning::from_json(two_routes, "test");
+  tuning.routes[0].symmetric_rules = rules_from_text("broadcast:knomial", "measured");
+  const PlanRequest what = request(Collective::broadcast, 1000);
+  EXPECT_EQ(chosen(what, tuning, DType::f32, on_one_host(true)), Method(Algorithm::knomial));
+  EXPECT_EQ(to_string(chosen(what, tuning, DType::f32, on_one_host(false))), "chain/16");
+  // The table of one memory is no guide for the other.
+  tuning.routes[0].symmetric_rules.clear();
+  EXPECT_THAT(choose(what, DType::f32, ReduceOp::sum, tuning, on_one_host(true)).reason, HasSubstr("cost model"));
+}
+
+TEST(Choose, MeasuredMethodsThatCannotReachTheBuffersAreIgnored) {
+  Tuning tuning = Tuning::from_json(two_routes, "test");
+  const PlanRequest what = request(Collective::all_reduce, 1 << 20);
+  for (const char* rule : {"all_reduce:push", "all_reduce:pull"}) {
+    tuning.routes[0].rules = tuning.routes[0].symmetric_rules = rules_from_text(rule, "measured");
+    const Method method = tuning.routes[0].rules.front().method;
+    EXPECT_EQ(chosen(what, tuning, DType::f32, on_one_host(true)), method);
+    const Choice ordinary = choose(what, DType::f32, ReduceOp::sum, tuning, on_one_host(false));
+    EXPECT_NE(ordinary.method, method);
+    EXPECT_THAT(ordinary.reason, HasSubstr("cost model"));
+    Circumstances open = on_one_host(false);
+    open.reads_memory = true;  // through the kernel, which writes for nobody
+    EXPECT_EQ(chosen(what, tuning, DType::f32, open) == method, method.algorithm == Algorithm::pull);
+    EXPECT_NE(chosen(what, tuning), method) << "without shared memory";
+  }
+}
+
+TEST(Choose, PacketsOverTheirSizeAreLeftToTheModel) {
+  Tuning tuning = Tuning::from_json(two_routes, "test");
+  tuning.routes[0].rules = rules_from_text("all_reduce:packet;all_gather:packet", "measured");
+  const Circumstances where = on_one_host(false);
+  constexpr std::int64_t most = most_packet_bytes / sizeof(float);
+  for (const Collective collective : {Collective::all_reduce, Collective::all_gather}) {  // a gather's packet is a share
+    EXPECT_EQ(chosen(request(collective, most), tuning, DType::f32, where), Method(Algorithm::packet)) << name(collective);
+    const Choice larger = choose(request(collective, most + 1), DType::f32, ReduceOp::sum, tuning, where);
+    EXPECT_NE(larger.method, Method(Algorithm::packet)) << name(collective);
+    EXPECT_THAT(larger.reason, HasSubstr("cost model"));
+  }
+}
+
 TEST(Choose, NarrowSumsTravelWideUnlessTheyAreRoundedOnce) {
   Tuning tuning = Tuning::from_json(two_routes, "test");
   PlanRequest what = request(Collective::all_reduce, 1000);
@@ -246,6 +294,14 @@ TEST(TuningFile, SaysWhatIsWrongWithIt) {
   std::string with_machine = two_routes;
   with_machine.replace(0, 1, R"({"machine": "any", "table": "broadcast:chain", )");
   EXPECT_EQ(sentence(with_machine), "");
+  std::string symmetric = two_routes;
+  symmetric.replace(symmetric.find("\"table\""), 7, R"("symmetric_table": "reduce:push", "table")");
+  const RouteCost both = Tuning::from_json(symmetric, "a.json").routes[0];
+  ASSERT_EQ(both.symmetric_rules.size(), 1U);
+  EXPECT_EQ(both.symmetric_rules[0].method, Method(Algorithm::push));
+  EXPECT_EQ(both.rules.size(), 2U);
+  symmetric.replace(symmetric.find("reduce:push"), 11, "gather:push");
+  EXPECT_THAT(sentence(symmetric), HasSubstr("'push' for gather, which cannot be done that way"));
   const Tuning tuning = Tuning::from_json(two_routes, "a.json");
   EXPECT_EQ(tuning.nearest("ucx", 8, 1).ranks, 2);
   EXPECT_THAT(sentence_of([&] { tuning.nearest("nccl", 2, 1); }), HasSubstr("'nccl'"));

@@ -164,6 +164,7 @@ class PerfToolTest(unittest.TestCase):
             (["selection", "--collectives", "bogus"], "'bogus' has no methods"),
             (["selection", "--nproc", "1"], "2 or more"),
             (["selection", "--nproc", "2,8", "-e", "16"], "at least 32 bytes"),
+            (["selection", "--memory", "heap"], "--memory"),
             (["selection", "--json", self.directory / "none" / "x.json"], "--json"),
             (["calibrate"], "--write"),
             (["calibrate", "--write", self.directory], "--write"),
@@ -173,22 +174,50 @@ class PerfToolTest(unittest.TestCase):
                 self.assertIn(said, self.refused(*words))
         self.assertEqual(list(self.directory.iterdir()), [])
 
-    def test_selection_and_calibration(self):
+    def test_selection(self):
         few = ["--nproc", 2, "-e", "1K", "-f", 128, "--runs", 1, "--collectives", "all_reduce,broadcast"]
         path = self.directory / "selection.json"
         done = self.perf("selection", *few, "--tolerance", 1e9, "--json", path)
         self.assertEqual(done.returncode, 0, done.stderr)
-        methods = {(row["collective"], row["bytes"]): set(row["us"]) for row in json.loads(path.read_text())}
-        self.assertEqual({size for _, size in methods}, {8, 1024})
+        rows = json.loads(path.read_text())
+        methods = {(row["memory"], row["collective"], row["bytes"]): set(row["us"]) for row in rows}
+        self.assertEqual({(memory, size) for memory, _, size in methods},
+                         {(memory, size) for memory in ("malloc", "symmetric") for size in (8, 1024)})
         rings = {"ring", "ring*2", "ring*4", "bidirectional_ring"}
         trees = {"double_binary_tree", *(f"double_binary_tree/{pieces}" for pieces in (4, 16, 64, 256))}
-        self.assertLess(rings | trees, methods["all_reduce", 1024])
-        self.assertEqual(trees & methods["all_reduce", 8], {"double_binary_tree"})  # of two elements
-        self.assertLess({"chain", "chain/4", "chain/16", "chain/64", "chain/256"}, methods["broadcast", 1024])
+        chains = {"chain", "chain/4", "chain/16", "chain/64", "chain/256"}
+        for memory in ("malloc", "symmetric"):
+            self.assertLess(rings | trees | {"packet", "staged"}, methods[memory, "all_reduce", 1024])
+            self.assertEqual(trees & methods[memory, "all_reduce", 8], {"double_binary_tree"})  # of two elements
+            self.assertLess(chains, methods[memory, "broadcast", 1024])
+            self.assertEqual("push" in methods[memory, "all_reduce", 8], memory == "symmetric")
+        done = self.perf("selection", *few, "--tolerance", 1e9, "--memory", "malloc", "--json", path)
+        self.assertEqual({row["memory"] for row in json.loads(path.read_text())}, {"malloc"})
+
+    def test_calibration(self):
+        few = ["-e", "1K", "-f", 128, "--runs", 1, "--collectives", "all_reduce,broadcast"]
+        path = self.directory / "tuning.json"
         path.write_text("what was there")
-        done = self.perf("calibrate", *few, "--write", path)
+        done = self.perf("calibrate", "--nproc", 2, *few, "--write", path)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("broadcast:", json.loads(path.read_text())["routes"][0]["table"])
+        first, = json.loads(path.read_text())["routes"]
+        for table in ("table", "symmetric_table"):
+            self.assertIn("broadcast:", first[table])
+        self.assertNotIn("push", first["table"])
+        done = self.perf("calibrate", "--nproc", 3, *few, "--keep", "--write", path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        routes = json.loads(path.read_text())["routes"]
+        self.assertEqual((routes[0], [route["ranks"] for route in routes]), (first, [2, 3]))
+        path.write_text('{"routes": []}')
+        self.assertIn("has no routes", self.refused("calibrate", "--nproc", 2, *few, "--keep", "--write", path))
+
+    def test_packets_end_where_they_are_full(self):
+        path = self.directory / "selection.json"
+        done = self.perf("selection", "--nproc", 2, "-e", "128K", "-f", 1024, "--runs", 1, "--tolerance", 1e9,
+                         "--collectives", "all_reduce", "--json", path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for row in json.loads(path.read_text()):
+            self.assertEqual("packet" in row["us"], row["bytes"] <= 16384)
 
     def test_files_that_cannot_be_completed(self):
         if not os.path.exists("/dev/full"):
