@@ -210,7 +210,7 @@ class Limit(unittest.TestCase):
             done = self.limit(ranks, 512, 1 << 20)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             figures = json.loads(done.stdout)
-            self.assertEqual("exchange_us" in figures, ranks == 2)
+            self.assertGreater(figures["exchange_us"], 0)
             self.assertEqual(set(figures["loops"]), {"512", str(1 << 20)})
             self.assertTrue(all(us > 0 for us in figures["loops"].values()))
 

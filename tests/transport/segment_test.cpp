@@ -64,6 +64,7 @@ TEST(Segment, SaysThatATmpfsIsTooSmall) {
   if (mount("none", directory.path().c_str(), "tmpfs", 0, "size=64k") != 0) {
     GTEST_SKIP() << "a tmpfs cannot be mounted here: " << errno_text(errno);
   }
+  const auto elsewhere = allocate(1);  // the process's heap stays where it is first made
   const Variable place("STRETTO_SHM_DIR", directory.path());
   const std::string sentence = sentence_of([] {
     run_threads(2, [](const Communicator& world) {
