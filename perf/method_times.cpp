@@ -7,7 +7,6 @@
 #include "kernel_reads.hpp"
 #include "measure.hpp"
 #include "operation.hpp"
-#include "stretto/error.hpp"
 #include "values.hpp"
 
 namespace perf {
@@ -40,20 +39,6 @@ std::vector<Method> fixed_methods(Collective collective, std::int64_t elements) 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
-}
-
-// Whether it can be done there: a packet may be too small, memory out of reach.
-bool can(const Communicator& world, const Case& what, const Method& method, const Buffers& buffers, bool reaches_all,
-         bool reads_all) {
-  const bool reaches = reaches_all || (method.algorithm == Algorithm::pull && reads_all);
-  if (touches_buffers(method.algorithm) && !reaches) return false;
-  try {
-    method_of(world, what, method, buffers.input(0), buffers.output(0));
-    return true;
-  } catch (const stretto::Error& error) {
-    if (error.code() != stretto::ErrorCode::invalid_argument) throw;
-    return false;
-  }
 }
 
 // Seconds an operation, the mean of all ranks, on every rank.
@@ -125,8 +110,7 @@ std::vector<SizeTimes> median_of(const std::vector<std::vector<SizeTimes>>& runs
 
 std::vector<SizeTimes> time_methods(const Communicator& world, Collective collective, Memory memory, std::int64_t most_bytes,
                                     int factor) {
-  const bool reaches_all = memory == Memory::symmetric;
-  const bool reads_all = ranks_read_each_other(world);
+  const Reach reach{memory == Memory::symmetric, ranks_read_each_other(world)};
   std::vector<SizeTimes> result;
   std::vector<Method> hopeless;
   std::int64_t last = 0;
@@ -150,7 +134,7 @@ std::vector<SizeTimes> time_methods(const Communicator& world, Collective collec
     if (std::find(methods.begin(), methods.end(), times.chosen) == methods.end()) methods.push_back(times.chosen);
     const auto left_out = [&](const Method& method) {
       const bool gave_up = std::find(hopeless.begin(), hopeless.end(), method) != hopeless.end();
-      return method != times.chosen && (gave_up || !can(world, what, method, buffers, reaches_all, reads_all));
+      return method != times.chosen && (gave_up || !obstacle_to(world, what, method, buffers, reach).empty());
     };
     methods.erase(std::remove_if(methods.begin(), methods.end(), left_out), methods.end());
     times.methods = in_turn(world, what, buffers, methods, times.chosen);

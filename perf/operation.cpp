@@ -1,5 +1,6 @@
 #include "operation.hpp"
 
+#include "stretto/error.hpp"
 #include "values.hpp"
 
 namespace perf {
@@ -63,6 +64,22 @@ std::string method_of(const stretto::Communicator& world, const Case& what, cons
     return name(algorithms_for(what.test->collective).front());
   }
   return to_string(world.prepare(call_of(what, world.rank(), input, output), {.method = method}).method());
+}
+
+std::string obstacle_to(const stretto::Communicator& world, const Case& what, const stretto::Method& method,
+                        const Buffers& buffers, const Reach& reach) {
+  using stretto::Algorithm;
+  if (!reach.maps && method.algorithm == Algorithm::push) return "push needs symmetric memory.";
+  if (!reach.maps && !reach.reads && method.algorithm == Algorithm::pull) {
+    return "the kernel does not let ranks read each other's memory, which pull needs where it is not symmetric.";
+  }
+  try {
+    method_of(world, what, method, buffers.input(0), buffers.output(0));
+    return "";
+  } catch (const stretto::Error& error) {
+    if (error.code() != stretto::ErrorCode::invalid_argument) throw;
+    return error.what();
+  }
 }
 
 }  // namespace perf

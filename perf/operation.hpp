@@ -18,4 +18,13 @@ constexpr bool can_be_prepared(const Test& test) { return !is_ring_exchange(test
 std::string method_of(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const void* input,
                       void* output);
 
+// What the ranks of a host can do with each other's buffers.
+struct Reach {
+  bool maps = false;   // all are in symmetric memory, or the ranks are threads of one process
+  bool reads = false;  // the kernel reads in them, see ranks_read_each_other()
+};
+// Why that cannot be done by that method with such buffers: memory is out of reach, a packet too small. Empty where it can.
+std::string obstacle_to(const stretto::Communicator& world, const Case& what, const stretto::Method& method,
+                        const Buffers& buffers, const Reach& reach);
+
 }  // namespace perf

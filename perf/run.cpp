@@ -6,6 +6,7 @@
 
 #include "buffers.hpp"
 #include "fail.hpp"
+#include "kernel_reads.hpp"
 #include "operation.hpp"
 #include "peers/peer.hpp"
 #include "result.hpp"
@@ -120,6 +121,18 @@ class TestRun {
     }
   }
 
+  // Sizes grow: what cannot be done at one cannot be done at those that follow.
+  void leave_out_impossible(const Case& what, std::vector<Method>& methods) const {
+    const Reach reach{options_.threads || options_.memory == Memory::symmetric, ranks_read_each_other(world_)};
+    const Buffers buffers(what, world_.rank(), false, 1, options_.memory);
+    const auto impossible = [&](const Method& method) {
+      const std::string why = obstacle_to(world_, what, method, buffers, reach);
+      if (!why.empty()) say(fmt::format("{} is left out from {} bytes on: {}", to_string(method), what.bytes(), why));
+      return !why.empty();
+    };
+    methods.erase(std::remove_if(methods.begin(), methods.end(), impossible), methods.end());
+  }
+
   void sweep(const Test& test, stretto::DType dtype, ReduceOp op, int root) {
     const auto case_of = [&](std::int64_t bytes) { return Case::of_bytes(test, world_.size(), root, dtype, op, bytes); };
     const Values values(case_of(0), options_.seed);
@@ -128,6 +141,7 @@ class TestRun {
     methods.erase(std::remove_if(methods.begin(), methods.end(), impossible), methods.end());
     for (const std::int64_t bytes : sizes_of(test)) {
       const Case what = case_of(bytes);
+      if (options_.every_algorithm) leave_out_impossible(what, methods);
       std::vector<Row> rows;
       rows.reserve(methods.size());
       for (const Method& method : methods) {

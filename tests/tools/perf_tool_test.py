@@ -118,7 +118,14 @@ class PerfToolTest(unittest.TestCase):
         named = {row["algo"] for row in self.figures("all_reduce", *SMALL, "--nproc", 3, "--algo", "ring,ring*2")["rows"]}
         self.assertEqual(named, {"ring", "ring*2"})
         every = {row["algo"] for row in self.figures("all_reduce", *SMALL, "--nproc", 3, "--algo", "all")["rows"]}
-        self.assertLess({"ring", "recursive_doubling"}, every)
+        self.assertLess({"ring", "recursive_doubling", "packet", "push"}, every)
+
+    def test_every_algorithm_that_can(self):
+        rows = self.figures("all_reduce", "-b", "16K", "-e", "32K", "-n", 1, "--nproc", 2, "--algo", "all", "--memory",
+                            "malloc")["rows"]
+        by_size = {size: {row["algo"] for row in rows if row["bytes"] == size} for size in (16 << 10, 32 << 10)}
+        self.assertEqual(by_size[16 << 10] - by_size[32 << 10], {"packet"})
+        self.assertNotIn("push", by_size[16 << 10])  # which reaches symmetric memory only
 
     def test_types_and_operators(self):
         run = self.figures("all_reduce", *SMALL, "--nproc", 3, "--threads", "-o", "all", "-d", "all", "-n", 1)
