@@ -32,7 +32,7 @@ class AtOnce {
   static bool can_pass(const Call& call, const OperationOptions& options);
   // Where the call's shape is, if it is there: another may have the same place.
   Shape& place_of(const Call& call, const Method& method);
-  bool run_barrier(Work& work);
+  bool run_barrier(const Method& method, Work& work);
   Work perform(const PlannedCall& planned, const Call& call, double factor);
 
   Communicator::Group& group_;

@@ -37,6 +37,22 @@ bool Board::may_post() {
   return true;
 }
 
+std::vector<int> Board::behind() {
+  const std::uint64_t next = posted_ + 1;
+  std::vector<int> members;
+  for (int member = 0; next > slots && member < static_cast<int>(members_.size()); ++member) {
+    const std::uint64_t needed = next - slots + 1;
+    if (line(member, needed).number.load(std::memory_order_acquire) < needed) members.push_back(member);
+  }
+  return members;
+}
+
+bool Board::all_gave_up() const {
+  return std::all_of(members_.begin(), members_.end(), [](const Slots* member) {
+    return member->gave_up.load(std::memory_order_acquire) != 0 || member->left.load(std::memory_order_acquire) != 0;
+  });
+}
+
 void Board::leave() { members_[rank_]->left.store(1, std::memory_order_release); }
 
 bool Board::all_left() const {

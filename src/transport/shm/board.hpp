@@ -46,6 +46,12 @@ class Board {
   // Says that seen() has found all members' posts, which spares may_post() its looks.
   void saw_all() { all_reached_ = posted_; }
 
+  // Those of whom may_post() still waits.
+  std::vector<int> behind();
+  // After an error: this rank does nothing more with the others' memory. Whether that goes for all, or they have left.
+  void give_up() { members_[rank_]->gave_up.store(1, std::memory_order_release); }
+  bool all_gave_up() const;
+
   // This rank reads and posts nothing more. Its memory has to stay until the others have left, too: they may still be about to
   // read what it posted last.
   void leave();
@@ -59,6 +65,7 @@ class Board {
   struct Slots {  // one member's
     std::array<Line, slots> lines;
     std::atomic<std::uint32_t> left;
+    std::atomic<std::uint32_t> gave_up;
   };
   Line& line(int member, std::uint64_t number) { return members_[member]->lines[number % slots]; }
   std::byte* room(int member, std::uint64_t number, std::size_t bytes);
