@@ -58,12 +58,14 @@ bool UcxLink::receive_some(Transfer& transfer) {
     moved = true;
   }
   while (!receiving_.empty()) {
-    const Segment& segment = receiving_.front();
+    Segment& segment = receiving_.front();
     if (segment.request != nullptr && !worker_.finished(peer_, segment.request)) break;
+    segment.request = nullptr;  // it is freed, and what follows may throw
     if (segment.staging) reduce_arrived(transfer, segment.staging.get(), segment.offset, segment.bytes);
-    transfer.moved += segment.bytes;
-    take(segment.bytes);
+    const std::size_t bytes = segment.bytes;
     receiving_.erase(receiving_.begin());
+    transfer.moved += bytes;
+    take(bytes);
     moved = true;
   }
   return moved;
