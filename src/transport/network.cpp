@@ -59,11 +59,13 @@ cpu_set_t allowed_threads() {
 
 Network::Network(Job& job, bool may_pin)
     : job_(job), segment_(std::make_unique<Segment>()), peers_(job.size()), timeout_(number_setting("STRETTO_TIMEOUT")) {
-  const Card mine{host_identity(),   segment_->address(), Heap::mine().address(),
+  const std::string wanted = setting("STRETTO_TRANSPORT");
+  // Where nobody will open the heap, none is made: that takes addresses, which a job may have few of (ulimit -v).
+  const HeapAddress heap = wanted == "ucx" ? HeapAddress{} : Heap::mine().address();
+  const Card mine{host_identity(),   segment_->address(), heap,
                   Ring::footprint(), allowed_threads(),   may_pin && setting("STRETTO_PIN") == "auto"};
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
   const std::vector<Bytes> cards = job.exchange(Bytes(bytes, bytes + sizeof mine));
-  const std::string wanted = setting("STRETTO_TRANSPORT");
   const auto ranks_per_node = static_cast<std::uint64_t>(number_setting("STRETTO_RANKS_PER_NODE"));
   std::vector<int> local_ranks;
   cpu_set_t host_threads = mine.may_run_on;  // of all local ranks
