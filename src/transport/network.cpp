@@ -107,7 +107,8 @@ Network::Network(Job& job, bool may_pin)
   // tells for all: the ranks of a host have one user and one kernel.
   constexpr std::byte asks_for_ucx{1};
   constexpr std::byte cannot_read{2};
-  const int neighbour = (job.rank() + 1) % job.size();
+  const auto place = std::find(local_ranks.begin(), local_ranks.end(), job.rank());
+  const int neighbour = place + 1 == local_ranks.end() ? local_ranks.front() : *(place + 1);
   const bool blind = over_shared_memory(neighbour) && !open_memory(neighbour).readable();
   const std::byte flag = (needs_ucx ? asks_for_ucx : std::byte{0}) | (blind ? cannot_read : std::byte{0});
   std::byte flags{0};
