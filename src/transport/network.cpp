@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <fstream>
 
 #include "core/fail.hpp"
@@ -175,12 +176,11 @@ PeerMemory& Network::open_memory(int peer) {
   return *memory;
 }
 
-void Network::retire(std::unique_ptr<Board> board, std::size_t area, std::size_t bytes) {
-  if (board) board->leave();
+void Network::retire(Retired area) {
   const std::lock_guard lock(mutex_);
-  retired_.push_back({std::move(board), area, bytes});
+  retired_.push_back(std::move(area));
   std::erase_if(retired_, [&](const Retired& one) {
-    if (one.board && !one.board->all_left()) return false;
+    if (one.leavers && one.leavers->count() < one.members) return false;
     segment_->release(one.area, one.bytes);
     return true;
   });
@@ -198,9 +198,9 @@ Links::Links(Network& network, Membership membership, int area_members)
       links_(membership_.job_ranks.size() * most_lanes),
       shares_memory_(std::all_of(membership_.job_ranks.begin(), membership_.job_ranks.end(),
                                  [&](int peer) { return network.over_shared_memory(peer); })),
-      one_process_(shares_memory_ && std::all_of(membership_.job_ranks.begin(), membership_.job_ranks.end(), [&](int peer) {
-                     return network.peers_[peer].heap.pid == Heap::mine().address().pid;
-                   })),
+      one_process_(shares_memory_ &&
+                   std::all_of(membership_.job_ranks.begin(), membership_.job_ranks.end(),
+                               [&](int peer) { return network.peers_[peer].heap.pid == Heap::mine().address().pid; })),
       memories_(membership_.job_ranks.size()) {
   // Between hosts a wait is long, and a look is a system call: the core is for computation.
   if (!shares_memory_) wait_policy_ = network.wait_policy().between_hosts();
@@ -208,7 +208,30 @@ Links::Links(Network& network, Membership membership, int area_members)
 
 Links::~Links() {
   links_.clear();
-  network_.retire(std::move(board_), membership_.areas[membership_.rank], area_bytes(area_members_));
+  board_.reset();
+  if (membership_.id == 0) return;  // the world's area goes with the segment
+  auto leavers = leave();
+  if (shares_memory_ && !leavers) return;
+  network_.retire(
+      {membership_.areas[membership_.rank], area_bytes(area_members_), membership_.job_ranks.size(), std::move(leavers)});
+}
+
+// Tells all members, where they share memory; gives what counts those who have left in ours.
+std::unique_ptr<Board::Leavers> Links::leave() {
+  std::unique_ptr<Board::Leavers> ours;
+  if (!shares_memory_) return ours;
+  for (int member = 0; member < static_cast<int>(membership_.job_ranks.size()); ++member) {
+    try {
+      const bool own = member == membership_.rank;
+      const int file = own ? network_.segment().file() : network_.open_segment(membership_.job_ranks[member])->file();
+      auto leavers = std::make_unique<Board::Leavers>(file, membership_.areas[member]);
+      leavers->add_one();
+      if (own) ours = std::move(leavers);
+    } catch (const std::exception&) {
+      // The peer has ended, or there is no memory for a page: then that area stays as long as its segment.
+    }
+  }
+  return ours;
 }
 
 Link& Links::to(int member, int lane) {
@@ -218,7 +241,8 @@ Link& Links::to(int member, int lane) {
   if (network_.over_shared_memory(peer)) {
     // Behind the board, each area holds one ring for every member that sends there, and lane.
     const auto ring = [&](int owner, int sender) {
-      return membership_.areas[owner] + Board::footprint() + Ring::footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);
+      return membership_.areas[owner] + Board::footprint() +
+             Ring::footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);
     };
     link = std::make_unique<ShmLink>(network_.segment(), ring(membership_.rank, member), network_.open_segment(peer),
                                      ring(member, membership_.rank));
