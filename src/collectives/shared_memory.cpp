@@ -15,6 +15,8 @@
 namespace stretto {
 namespace {
 
+static_assert(Board::room_bytes >= most_packet_bytes);
+
 // What all ranks write together fits no cache from here on: then results go past the caches, for nobody reads them soon.
 constexpr std::int64_t streams_from = std::int64_t{16} << 20;
 // Other processes' ordinary memory is fetched in pieces that stay in the cache until they are reduced.

@@ -19,7 +19,8 @@ namespace stretto {
 namespace {
 
 constexpr std::size_t page = 4096;
-constexpr std::size_t commit_step = 65536;  // small blocks share pages, and calls of the kernel
+constexpr std::size_t most_reserved = std::size_t{1} << 46;  // half of the addresses of a process on x86-64
+constexpr std::size_t commit_step = 65536;                   // small blocks share pages, and calls of the kernel
 
 std::size_t aligned(std::size_t offset, std::size_t alignment) { return (offset + alignment - 1) / alignment * alignment; }
 
@@ -91,6 +92,8 @@ Heap::Heap() {
   const double wanted = number_setting("STRETTO_HEAP_BYTES");
   require(wanted >= huge_page, "STRETTO_HEAP_BYTES={} is too little for a heap; give at least {}.",
           setting("STRETTO_HEAP_BYTES"), huge_page);
+  require(wanted <= most_reserved, "STRETTO_HEAP_BYTES={} is more than a process has addresses for; give at most {}.",
+          setting("STRETTO_HEAP_BYTES"), most_reserved);
   reserved_ = aligned(static_cast<std::size_t>(wanted), huge_page);
   file_ = open_nameless_file();
   try {

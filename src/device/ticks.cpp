@@ -1,6 +1,9 @@
 #include "device/ticks.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "stretto/stream.hpp"
@@ -11,10 +14,14 @@
 namespace stretto {
 namespace {
 
-bool has_invariant_counter() {
+// The kernel keeps time by something else where it has found the cores' counters apart.
+bool can_trust_counter() {
 #if defined(__x86_64__)
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid(0x80000007, &eax, &ebx, &ecx, &edx) != 0 && (edx >> 8 & 1U) != 0;
+  const bool invariant = __get_cpuid(0x80000007, &eax, &ebx, &ecx, &edx) != 0 && (edx >> 8 & 1U) != 0;
+  std::string source;
+  std::ifstream("/sys/devices/system/clocksource/clocksource0/current_clocksource") >> source;
+  return invariant && (source == "tsc" || source == "kvm-clock");
 #else
   return false;
 #endif
@@ -41,7 +48,7 @@ Anchor look() {
 
 }  // namespace
 
-const bool counter_runs_evenly = has_invariant_counter();
+const bool counter_runs_evenly = can_trust_counter();
 namespace {
 const Anchor first = look();
 
@@ -62,11 +69,17 @@ std::uint64_t clock_ticks() {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
-Span seconds_of(std::uint64_t begin, std::uint64_t end) {
+TickClock::TickClock() : seconds_per_tick_(seconds_per_tick()) {}
+
+Span TickClock::seconds_of(std::uint64_t begin, std::uint64_t end) const {
   if (begin == 0) return {};
-  const double rate = seconds_per_tick();
-  const double at = first.seconds + static_cast<double>(static_cast<std::int64_t>(begin - first.ticks)) * rate;
-  return {at, at + static_cast<double>(end - begin) * rate};
+  const auto seconds = [&](std::uint64_t from, std::uint64_t to) {
+    return static_cast<double>(static_cast<std::int64_t>(to - from)) * seconds_per_tick_;
+  };
+  const double at = first.seconds + seconds(first.ticks, begin);
+  return {at, at + std::max(0.0, seconds(begin, end))};  // two cores' counters may differ by a few ticks
 }
+
+Span seconds_of(std::uint64_t begin, std::uint64_t end) { return begin == 0 ? Span{} : TickClock().seconds_of(begin, end); }
 
 }  // namespace stretto

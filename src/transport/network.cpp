@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <fstream>
 
 #include "core/fail.hpp"
@@ -59,11 +60,13 @@ cpu_set_t allowed_threads() {
 
 Network::Network(Job& job, bool may_pin)
     : job_(job), segment_(std::make_unique<Segment>()), peers_(job.size()), timeout_(number_setting("STRETTO_TIMEOUT")) {
-  const Card mine{host_identity(),   segment_->address(), Heap::mine().address(),
+  const std::string wanted = setting("STRETTO_TRANSPORT");
+  // Where nobody will open the heap, none is made: that takes addresses, which a job may have few of (ulimit -v).
+  const HeapAddress heap = wanted == "ucx" ? HeapAddress{} : Heap::mine().address();
+  const Card mine{host_identity(),   segment_->address(), heap,
                   Ring::footprint(), allowed_threads(),   may_pin && setting("STRETTO_PIN") == "auto"};
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
   const std::vector<Bytes> cards = job.exchange(Bytes(bytes, bytes + sizeof mine));
-  const std::string wanted = setting("STRETTO_TRANSPORT");
   const auto ranks_per_node = static_cast<std::uint64_t>(number_setting("STRETTO_RANKS_PER_NODE"));
   std::vector<int> local_ranks;
   cpu_set_t host_threads = mine.may_run_on;  // of all local ranks
@@ -105,7 +108,8 @@ Network::Network(Job& job, bool may_pin)
   // tells for all: the ranks of a host have one user and one kernel.
   constexpr std::byte asks_for_ucx{1};
   constexpr std::byte cannot_read{2};
-  const int neighbour = (job.rank() + 1) % job.size();
+  const auto place = std::find(local_ranks.begin(), local_ranks.end(), job.rank());
+  const int neighbour = place + 1 == local_ranks.end() ? local_ranks.front() : *(place + 1);
   const bool blind = over_shared_memory(neighbour) && !open_memory(neighbour).readable();
   const std::byte flag = (needs_ucx ? asks_for_ucx : std::byte{0}) | (blind ? cannot_read : std::byte{0});
   std::byte flags{0};
@@ -172,12 +176,11 @@ PeerMemory& Network::open_memory(int peer) {
   return *memory;
 }
 
-void Network::retire(std::unique_ptr<Board> board, std::size_t area, std::size_t bytes) {
-  if (board) board->leave();
+void Network::retire(Retired area) {
   const std::lock_guard lock(mutex_);
-  retired_.push_back({std::move(board), area, bytes});
+  retired_.push_back(std::move(area));
   std::erase_if(retired_, [&](const Retired& one) {
-    if (one.board && !one.board->all_left()) return false;
+    if (one.leavers && one.leavers->count() < one.members) return false;
     segment_->release(one.area, one.bytes);
     return true;
   });
@@ -195,9 +198,9 @@ Links::Links(Network& network, Membership membership, int area_members)
       links_(membership_.job_ranks.size() * most_lanes),
       shares_memory_(std::all_of(membership_.job_ranks.begin(), membership_.job_ranks.end(),
                                  [&](int peer) { return network.over_shared_memory(peer); })),
-      one_process_(shares_memory_ && std::all_of(membership_.job_ranks.begin(), membership_.job_ranks.end(), [&](int peer) {
-                     return network.peers_[peer].heap.pid == Heap::mine().address().pid;
-                   })),
+      one_process_(shares_memory_ &&
+                   std::all_of(membership_.job_ranks.begin(), membership_.job_ranks.end(),
+                               [&](int peer) { return network.peers_[peer].heap.pid == Heap::mine().address().pid; })),
       memories_(membership_.job_ranks.size()) {
   // Between hosts a wait is long, and a look is a system call: the core is for computation.
   if (!shares_memory_) wait_policy_ = network.wait_policy().between_hosts();
@@ -205,7 +208,30 @@ Links::Links(Network& network, Membership membership, int area_members)
 
 Links::~Links() {
   links_.clear();
-  network_.retire(std::move(board_), membership_.areas[membership_.rank], area_bytes(area_members_));
+  board_.reset();
+  if (membership_.id == 0) return;  // the world's area goes with the segment
+  auto leavers = leave();
+  if (shares_memory_ && !leavers) return;
+  network_.retire(
+      {membership_.areas[membership_.rank], area_bytes(area_members_), membership_.job_ranks.size(), std::move(leavers)});
+}
+
+// Tells all members, where they share memory; gives what counts those who have left in ours.
+std::unique_ptr<Board::Leavers> Links::leave() {
+  std::unique_ptr<Board::Leavers> ours;
+  if (!shares_memory_) return ours;
+  for (int member = 0; member < static_cast<int>(membership_.job_ranks.size()); ++member) {
+    try {
+      const bool own = member == membership_.rank;
+      const int file = own ? network_.segment().file() : network_.open_segment(membership_.job_ranks[member])->file();
+      auto leavers = std::make_unique<Board::Leavers>(file, membership_.areas[member]);
+      leavers->add_one();
+      if (own) ours = std::move(leavers);
+    } catch (const std::exception&) {
+      // The peer has ended, or there is no memory for a page: then that area stays as long as its segment.
+    }
+  }
+  return ours;
 }
 
 Link& Links::to(int member, int lane) {
@@ -215,7 +241,8 @@ Link& Links::to(int member, int lane) {
   if (network_.over_shared_memory(peer)) {
     // Behind the board, each area holds one ring for every member that sends there, and lane.
     const auto ring = [&](int owner, int sender) {
-      return membership_.areas[owner] + Board::footprint() + Ring::footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);
+      return membership_.areas[owner] + Board::footprint() +
+             Ring::footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);
     };
     link = std::make_unique<ShmLink>(network_.segment(), ring(membership_.rank, member), network_.open_segment(peer),
                                      ring(member, membership_.rank));

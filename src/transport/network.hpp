@@ -42,13 +42,14 @@ class Network {
   std::shared_ptr<PeerSegment> open_segment(int peer);
   void pin(const std::vector<int>& local_ranks);
   PeerMemory& open_memory(int peer);
-  // Gives back what a communicator had in our segment, as soon as nobody looks at its board any more.
-  void retire(std::unique_ptr<Board> board, std::size_t area, std::size_t bytes);
-
+  // What a communicator had in our segment, and who has left it; null where no member reads it.
   struct Retired {
-    std::unique_ptr<Board> board;
-    std::size_t area, bytes;
+    std::size_t area, bytes, members;
+    std::unique_ptr<Board::Leavers> leavers;
   };
+  // Gives that back as soon as everybody has left: at once, or when another one retires.
+  void retire(Retired area);
+
   struct Peer {
     SegmentAddress segment;
     HeapAddress heap;
@@ -110,6 +111,7 @@ class Links {
  private:
   Board& open_board();
   PeerMemory& open_memory(int member);
+  std::unique_ptr<Board::Leavers> leave();
 
   Network& network_;
   Membership membership_;

@@ -29,6 +29,8 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, int mi
 void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // yield returns at once on most processors
 #endif
 }
 

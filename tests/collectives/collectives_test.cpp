@@ -236,19 +236,20 @@ std::ptrdiff_t entries_of(const char* directory) {
   return std::distance(begin(all), end(all));
 }
 
+int mappings_of(const char* file) {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find(file) != std::string::npos ? 1 : 0;
+  return count;
+}
+
 // A thousand at a time, some of them used, leave neither files nor mappings behind.
 TEST(Communicator, AThousandLeaveNothingBehind) {
   run_threads(2, [](const Communicator& world) {
-    const auto mappings = [] {  // of shared memory
-      std::ifstream maps("/proc/self/maps");
-      int count = 0;
-      for (std::string line; std::getline(maps, line);) count += line.find("memfd:") != std::string::npos ? 1 : 0;
-      return count;
-    };
     world.duplicate("warm").barrier(Stream::inline_());
     world.barrier(Stream::inline_());
     const auto files_before = entries_of("/proc/self/fd");
-    const auto mappings_before = mappings();
+    const auto mappings_before = mappings_of("memfd:");
     {
       std::vector<Communicator> all;
       for (int i = 0; i < 1000; ++i) {
@@ -262,7 +263,32 @@ TEST(Communicator, AThousandLeaveNothingBehind) {
     world.duplicate("next");
     world.barrier(Stream::inline_());
     EXPECT_LE(entries_of("/proc/self/fd"), files_before + 1);  // the directory that is being read
-    EXPECT_LE(mappings(), mappings_before + 20);               // the heap may have grown
+    EXPECT_LE(mappings_of("memfd:"), mappings_before + 20);    // the heap may have grown
+  });
+}
+
+// Nor do those that the ranks leave one after the other, whoever is last.
+TEST(Communicator, LeftAtDifferentTimesLeavesNothingBehind) {
+  run_threads(2, [](const Communicator& world) {
+    const auto settled_mappings = [&] {
+      for (int i = 0; i < 2; ++i) {
+        world.barrier(Stream::inline_());
+        world.duplicate("next");
+      }
+      world.barrier(Stream::inline_());
+      const int count = mappings_of("memfd:stretto");
+      world.barrier(Stream::inline_());
+      return count;
+    };
+    const int before = settled_mappings();
+    for (int i = 0; i < 100; ++i) {
+      const Communicator copy = world.duplicate("copy");
+      double sum = 1;
+      copy.all_reduce(&sum, &sum, 1, DType::f64, ReduceOp::sum, Stream::inline_());
+      EXPECT_EQ(sum, 2);
+      if (world.rank() == i % 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_LE(settled_mappings(), before + 10);
   });
 }
 

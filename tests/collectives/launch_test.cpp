@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "core/fail.hpp"
+#include "variables.hpp"
 
 namespace stretto {
 namespace {
@@ -20,6 +24,38 @@ int sum_over(int ranks, double expected) {
 TEST(Launch, ConnectsManyRanks) {
   EXPECT_EQ(sum_over(64, 64 * 65 / 2), 0);
   EXPECT_NE(sum_over(2, 4), 0);  // the control
+}
+
+// Rank 1 takes all of its message before rank 2 takes any: what it says of that must not let rank 0 send more to rank 2.
+TEST(Launch, UcxKeepsTheWindowsOfReceiversApart) {
+#ifdef STRETTO_HAVE_UCX
+  const Variable transport("STRETTO_TRANSPORT", "ucx");
+  const Variable timeout("STRETTO_TIMEOUT", "60");
+  constexpr std::int64_t bytes = 32'000'000;
+  EXPECT_EQ(launch(3,
+                   [](const Communicator& world) {
+                     const int rank = world.rank();
+                     if (rank == 0) {
+                       const std::vector<std::int8_t> first(bytes, 1);
+                       const std::vector<std::int8_t> second(bytes, 2);
+                       OperationGroup both;
+                       world.send(first.data(), bytes, DType::i8, 1, Stream::inline_());
+                       world.send(second.data(), bytes, DType::i8, 2, Stream::inline_());
+                       both.end();
+                       return;
+                     }
+                     std::vector<std::int8_t> data(bytes);
+                     std::int8_t go = 0;
+                     if (rank == 2) world.recv(&go, 1, DType::i8, 1, Stream::inline_());
+                     world.recv(data.data(), bytes, DType::i8, 0, Stream::inline_());
+                     if (rank == 1) world.send(&go, 1, DType::i8, 2, Stream::inline_());
+                     require(data == std::vector<std::int8_t>(bytes, static_cast<std::int8_t>(rank)),
+                             "Rank {} has received something else.", rank);
+                   }),
+            0);
+#else
+  GTEST_SKIP() << "this build is without UCX";
+#endif
 }
 
 }  // namespace

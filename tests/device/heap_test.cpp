@@ -132,6 +132,11 @@ TEST(Heap, SaysWhatItCannotHold) {
               return sentence_of([] { allocate(1); }).find("STRETTO_HEAP_BYTES=100") != std::string::npos;
             }),
             0);
+  EXPECT_EQ(in_child([] {
+              const Variable large("STRETTO_HEAP_BYTES", "1e20");
+              return sentence_of([] { allocate(1); }).find("STRETTO_HEAP_BYTES=1e20") != std::string::npos;
+            }),
+            0);
 }
 
 // Memory that is only promised ends a process at the first touch.

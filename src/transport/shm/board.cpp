@@ -1,9 +1,5 @@
 #include "transport/shm/board.hpp"
 
-#include <algorithm>
-
-#include "stretto/plan.hpp"
-
 namespace stretto {
 namespace {
 
@@ -11,7 +7,7 @@ constexpr std::size_t page = 4096;
 
 }  // namespace
 
-std::size_t Board::footprint() { return page + slots * most_packet_bytes; }
+std::size_t Board::footprint() { return page + slots * room_bytes; }
 
 Board::Board(const std::vector<Member>& members, int rank) : rank_(rank) {
   static_assert(sizeof(Slots) <= page);
@@ -49,21 +45,22 @@ std::vector<int> Board::behind() {
 
 bool Board::all_gave_up() const {
   return std::all_of(members_.begin(), members_.end(), [](const Slots* member) {
-    return member->gave_up.load(std::memory_order_acquire) != 0 || member->left.load(std::memory_order_acquire) != 0;
+    return member->gave_up.load(std::memory_order_acquire) != 0;
   });
 }
 
-void Board::leave() { members_[rank_]->left.store(1, std::memory_order_release); }
+Board::Leavers::Leavers(int file, std::size_t offset) : memory_(file, offset, page) {}
 
-bool Board::all_left() const {
-  return std::all_of(members_.begin(), members_.end(),
-                     [](const Slots* member) { return member->left.load(std::memory_order_acquire) != 0; });
+void Board::Leavers::add_one() { reinterpret_cast<Slots*>(memory_.data())->left.fetch_add(1, std::memory_order_acq_rel); }
+
+std::size_t Board::Leavers::count() const {
+  return reinterpret_cast<const Slots*>(memory_.data())->left.load(std::memory_order_acquire);
 }
 
 std::byte* Board::room(int member, std::uint64_t number, std::size_t bytes) {
   Line& head = line(member, number);
   if (bytes <= line_room) return head.inside;
-  return reinterpret_cast<std::byte*>(members_[member]) + page + number % slots * most_packet_bytes;
+  return reinterpret_cast<std::byte*>(members_[member]) + page + number % slots * room_bytes;
 }
 
 }  // namespace stretto

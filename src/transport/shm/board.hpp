@@ -17,8 +17,9 @@ namespace stretto {
 class Board {
  public:
   static constexpr std::uint64_t slots = 4;
-  static constexpr std::size_t line_room = 56;  // bytes that travel in the line of the number
-  static std::size_t footprint();               // of one member
+  static constexpr std::size_t line_room = 56;      // bytes that travel in the line of the number
+  static constexpr std::size_t room_bytes = 16384;  // of any other post
+  static std::size_t footprint();                   // of one member
 
   struct Member {
     const Segment* own = nullptr;  // of this rank ...
@@ -30,7 +31,7 @@ class Board {
   // Whether everybody has read what lies in the slot of the next post. Only who did not read the others' last posts has to
   // wait for that.
   bool may_post();
-  // Where the bytes of the next post go: up to most_packet_bytes.
+  // Where the bytes of the next post go: up to room_bytes.
   std::byte* draft(std::size_t bytes) { return room(rank_, posted_ + 1, bytes); }
   void post() {
     const std::uint64_t number = ++posted_;
@@ -48,14 +49,22 @@ class Board {
 
   // Those of whom may_post() still waits.
   std::vector<int> behind();
-  // After an error: this rank does nothing more with the others' memory. Whether that goes for all, or they have left.
+  // After an error: this rank does nothing more with the others' memory; and whether that goes for all.
   void give_up() { members_[rank_]->gave_up.store(1, std::memory_order_release); }
   bool all_gave_up() const;
 
-  // This rank reads and posts nothing more. Its memory has to stay until the others have left, too: they may still be about to
-  // read what it posted last.
-  void leave();
-  bool all_left() const;
+  // How many members have left, counted in the memory of one. Whoever leaves, board open or not, counts itself in
+  // everybody's memory and touches that no more: the owner may give it back when the count is full, and nobody else's
+  // depends on it.
+  class Leavers {
+   public:
+    Leavers(int file, std::size_t offset);
+    void add_one();
+    std::size_t count() const;
+
+   private:
+    Mapping memory_;
+  };
 
  private:
   struct Line {

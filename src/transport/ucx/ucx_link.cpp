@@ -58,12 +58,14 @@ bool UcxLink::receive_some(Transfer& transfer) {
     moved = true;
   }
   while (!receiving_.empty()) {
-    const Segment& segment = receiving_.front();
+    Segment& segment = receiving_.front();
     if (segment.request != nullptr && !worker_.finished(peer_, segment.request)) break;
+    segment.request = nullptr;  // it is freed, and what follows may throw
     if (segment.staging) reduce_arrived(transfer, segment.staging.get(), segment.offset, segment.bytes);
-    transfer.moved += segment.bytes;
-    take(segment.bytes);
+    const std::size_t bytes = segment.bytes;
     receiving_.erase(receiving_.begin());
+    transfer.moved += bytes;
+    take(bytes);
     moved = true;
   }
   return moved;
@@ -71,7 +73,7 @@ bool UcxLink::receive_some(Transfer& transfer) {
 
 bool UcxLink::may_send(std::size_t bytes) {
   while (sent_ + bytes + overhead > (window_parts + parts_granted_) * part_bytes) {
-    if (grant_ == nullptr) grant_ = worker_.receive(peer_, send_tag_ | taken_flag, nullptr, 0);
+    if (grant_ == nullptr) grant_ = worker_.receive(peer_, receive_tag_ | taken_flag, nullptr, 0);
     if (grant_ != nullptr && !worker_.finished(peer_, grant_)) return false;
     grant_ = nullptr;
     ++parts_granted_;
@@ -82,7 +84,7 @@ bool UcxLink::may_send(std::size_t bytes) {
 void UcxLink::take(std::size_t bytes) {
   taken_ += bytes + overhead;
   for (; taken_ / part_bytes > parts_told_; ++parts_told_) {
-    worker_.notify(peer_, receive_tag_ | taken_flag);
+    worker_.notify(peer_, send_tag_ | taken_flag);
   }
 }
 

@@ -74,7 +74,7 @@ class UcxWorker {
 // within a window: the receiver says with an empty message when it has taken another part of it.
 class UcxLink : public Link {
  public:
-  // Added to the tag of what travels the other way: a part of the window has been taken.
+  // Added to the tag, which names the sender: no bytes, but the news that it has taken another part of its peer's window.
   static constexpr std::uint64_t taken_flag = std::uint64_t{1} << 23;
 
   UcxLink(UcxWorker& worker, int peer, std::uint64_t send_tag, std::uint64_t receive_tag)
