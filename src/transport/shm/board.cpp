@@ -1,5 +1,7 @@
 #include "transport/shm/board.hpp"
 
+#include <algorithm>
+
 namespace stretto {
 namespace {
 
