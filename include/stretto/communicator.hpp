@@ -38,10 +38,13 @@ struct Call {
 // A group of ranks that communicate. A handle: copies mean the same group.
 //
 // Every operation is put into a stream and returns at once (on Stream::inline_(), when it is done). All members call the
-// same operations of one communicator in the same order with the same counts, types and roots; different communicators may
-// be used at the same time from different streams. Counts are in elements. Buffers belong to the operation until its Work is
-// done; any pointer and alignment will do. In place is allowed where noted. Wrong arguments throw at the call and harm
-// nothing; an error in the operation itself reaches whoever waits, and the communicator is then unusable.
+// same operations of one communicator in the same order with the same counts, types and roots. One thread at a time calls
+// one communicator, through whichever handle or prepared operation: several threads may call several communicators at the
+// same time, or the same one after the other. The streams may be any. Counts are in elements. Buffers belong to the
+// operation until its Work is done; any pointer and alignment will do. In place is allowed where noted. Wrong arguments
+// throw at the call and harm nothing; an error in the operation itself reaches whoever waits, and the communicator is then
+// unusable. Where that was because a rank was lost or gave up, other ranks of the host may still read and write the
+// operation's buffers for a moment, until they notice: these must not be freed or reused before the job is taken down.
 class STRETTO_API Communicator {
  public:
   Communicator() = default;  // of no ranks, as split() returns to those that it leaves out
@@ -109,7 +112,7 @@ class STRETTO_API Communicator {
   // Any of them, by its description.
   Work start(const Call& call, const Stream& stream, const OperationOptions& options = {}) const;
   // Checks and plans it now, so that it can be started many times at the cost of the communication alone. Its buffers must
-  // be there until the last Work is done.
+  // be there until the last Work is done, and after an error as long as said above.
   Operation prepare(const Call& call, const OperationOptions& options = {}) const;
 
   // The same on a whole tensor, in place; the work keeps the tensor alive.
@@ -149,7 +152,9 @@ class STRETTO_API Operation {
  public:
   Operation() = default;
   Work start(const Stream& stream) const;
-  const Method& method() const;  // that was chosen
+  // What was chosen. Where the choice depends on memory, as far as this rank's buffers tell: at each start they decide
+  // together with the other ranks'.
+  const Method& method() const;
   const Plan& plan() const;
 
   struct State;

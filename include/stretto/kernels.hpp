@@ -15,12 +15,13 @@ namespace stretto::kernels {
 // The type in which sums over f are kept, and in which gradients of f parameters are stored.
 constexpr DType accumulator(DType f) { return f == DType::f64 ? DType::f64 : DType::f32; }
 
-// ---- element-wise (reduce.cpp, elementwise.cpp, gelu.cpp, sums.cpp). out may be any of the inputs. What becomes of an
-// element does not depend on where in a buffer it lies.
+// ---- element-wise (reduce.cpp, elementwise.cpp, gelu.cpp, sums.cpp). out may be any of the inputs, but
+// where it says otherwise. What becomes of an element does not depend on where in a buffer it lies.
 
-// The five arithmetic passes of collectives, over count elements of any type at any alignment. Narrow floats (16 and 8 bits)
-// compute in f32 and round once at the end; integers wrap. The min and max of NaN and anything is NaN, like their sum.
-// A dtype or op outside its enumeration throws Error(invalid_argument).
+// The passes of collectives, from reduce to convert, at any alignment: copy over bytes, convert over count elements of a
+// floating-point type, the others of any type. Narrow floats (16 and 8 bits) compute in f32 and round once at the end;
+// integers wrap. The min and max of NaN and anything is NaN, like their sum. A dtype or op outside its enumeration throws
+// Error(invalid_argument).
 // out[i] = a[i] op b[i]; avg and premul_sum add, as sum does. Reads 2, writes 1.
 STRETTO_API void reduce(ReduceOp op, DType dtype, const void* a, const void* b, void* out, std::int64_t count);
 // out[i] = (((sources[0][i] op sources[1][i]) op ...) op sources[source_count-1][i]) / divisor. Reads each once, writes 1.
@@ -28,11 +29,12 @@ STRETTO_API void reduce(ReduceOp op, DType dtype, const void* a, const void* b, 
 // then.
 STRETTO_API void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out,
                             std::int64_t count, std::int64_t divisor = 1);
-// The same, written to every one of the outs. streaming: past the caches (non-temporal stores), for what nobody reads soon;
+// The same, written to every one of the outs. An out may be the same memory as a source, at the same place; else outs
+// overlap neither sources nor each other. streaming: past the caches (non-temporal stores), for what nobody reads soon;
 // visible to whoever is told of it by a release afterwards.
 STRETTO_API void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs,
                             int out_count, std::int64_t count, std::int64_t divisor, bool streaming);
-// memcpy, and the same past the caches.
+// memcpy, and the same past the caches. They must not overlap.
 STRETTO_API void copy(const void* from, void* to, std::size_t bytes, bool streaming);
 // x[i] /= divisor, in place; integers round towards zero. A divisor is at least 1.
 STRETTO_API void divide(DType dtype, void* x, std::int64_t count, std::int64_t divisor);

@@ -55,7 +55,7 @@ void AtOnce::remember(const Operation::State& prepared) {
 
 bool AtOnce::run(const Call& call, const OperationOptions& options, Work& work) {
   if (!can_pass(call, options)) return false;
-  if (call.collective == Collective::barrier) return run_barrier(work);
+  if (call.collective == Collective::barrier) return run_barrier(options.method, work);
   const Shape& shape = place_of(call, options.method);
   if (!shape.planned || !same_shape(call, shape.call) || options.method != shape.method) return false;
   if ((call.input == nullptr && shape.read_bytes > 0) || (call.output == nullptr && shape.written_bytes > 0)) return false;
@@ -69,8 +69,8 @@ bool AtOnce::run(const Call& call, const OperationOptions& options, Work& work) 
   return true;
 }
 
-bool AtOnce::run_barrier(Work& work) {
-  if (!barrier_.planned || !group_.is_idle()) return false;
+bool AtOnce::run_barrier(const Method& method, Work& work) {
+  if (!barrier_.planned || method != barrier_.method || !group_.is_idle()) return false;
   work = perform(*barrier_.planned, barrier_.call, 1);
   return true;
 }
@@ -103,9 +103,12 @@ Work AtOnce::perform(const PlannedCall& planned, const Call& call, double factor
       return run.finished() ? Progressed::to_the_end : moved ? Progressed::something : Progressed::nothing;
     };
     drive(network, group_.links().wait_policy(), network.timeout(), advance, [&] {
+      Ledger& ledger = group_.context().ledger();
+      Record now = *way->label;
+      now.sequence = ledger.next_sequence();
+      now.times.started = seconds_of(begin, begin).begin;
       give_up(job_ranks_of(run.awaited(), group_.links()), network,
-              fmt::format("{}; the last operations before it:{}", way->label->to_string(),
-                          group_.context().ledger().last_operations(8)));
+              fmt::format("{}; the last operations before it:{}", now.to_string(), ledger.last_operations(8)));
     });
   };
   try {
@@ -126,6 +129,9 @@ Work AtOnce::perform(const PlannedCall& planned, const Call& call, double factor
         finish(run);
       }
     });
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) group_.give_up();  // else all ranks have found the same, and stopped
+    throw;
   } catch (...) {
     group_.give_up();
     throw;

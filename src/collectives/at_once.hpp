@@ -6,8 +6,8 @@
 namespace stretto {
 
 // Calls on inline streams between ranks of one host, which are over in less time than the bookkeeping of a task takes: they
-// run in the calling thread, without an allocation, a lock or a read-modify-write. What cannot go that way says so, and takes
-// the way of all others.
+// run in the calling thread; where they go over mapped memory and need no buffers of their own, without an allocation, a
+// lock or a read-modify-write. What cannot go that way says so, and takes the way of all others.
 class AtOnce {
  public:
   explicit AtOnce(Communicator::Group& group) : group_(group) {}
@@ -32,7 +32,7 @@ class AtOnce {
   static bool can_pass(const Call& call, const OperationOptions& options);
   // Where the call's shape is, if it is there: another may have the same place.
   Shape& place_of(const Call& call, const Method& method);
-  bool run_barrier(Work& work);
+  bool run_barrier(const Method& method, Work& work);
   Work perform(const PlannedCall& planned, const Call& call, double factor);
 
   Communicator::Group& group_;

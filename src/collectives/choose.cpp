@@ -28,17 +28,15 @@ std::int64_t bytes_of(const PlanRequest& request, DType dtype) {
 
 // Why ranks that lie so cannot do it that way; empty where they can. What depends on the buffers of a call shows when these
 // are known.
-std::string obstacle(const PlanRequest& request, std::int64_t bytes, const Circumstances& circumstances) {
+std::string obstacle(const PlanRequest& request, DType dtype, ReduceOp op, const Circumstances& circumstances) {
   const Algorithm algorithm = request.method.algorithm;
   if (!shares_memory(algorithm)) return "";
   if (!circumstances.shares_memory) return "its ranks do not all reach each other's memory";
-  // Of all_gather and gather, a packet holds one rank's share.
-  const bool one_share = request.collective == Collective::all_gather || request.collective == Collective::gather;
-  const Shares shares = Shares::of(request);
-  const std::int64_t width = bytes / std::max<std::int64_t>(1, shares.total());
-  const std::int64_t packet = one_share ? shares.longest() * width : bytes;
-  if (algorithm != Algorithm::packet || packet <= most_packet_bytes) return "";
-  return fmt::format("a packet holds {} bytes and would need {}", most_packet_bytes, packet);
+  if (algorithm != Algorithm::packet) return "";
+  const DType wire = wire_of(request.collective, algorithm, dtype, op);
+  const std::int64_t bytes = packet_elements(request) * static_cast<std::int64_t>(size_of(wire));
+  if (bytes <= most_packet_bytes) return "";
+  return fmt::format("a packet holds {} bytes and would need {}", most_packet_bytes, bytes);
 }
 
 // Whether the ranks' memory lets them do it that way.
@@ -123,7 +121,7 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
               const Circumstances& circumstances) {
   check_shape(request);
   PlanRequest trial = request;
-  const auto obstacle_of = [&](const PlanRequest& to) { return obstacle(to, bytes_of(to, dtype), circumstances); };
+  const auto obstacle_of = [&](const PlanRequest& to) { return obstacle(to, dtype, op, circumstances); };
   if (request.method.algorithm != Algorithm::automatic) {
     return decided(request, dtype, op, tuning.deterministic, "the caller", obstacle_of(request));
   }

@@ -10,9 +10,9 @@
 namespace stretto {
 
 Journal::Journal(std::size_t most)
-    : most_(most), entries_(static_cast<Entry*>(std::calloc(most, sizeof(Entry))), std::free) {
+    : size_(most + 1), entries_(static_cast<Entry*>(std::calloc(size_, sizeof(Entry))), std::free) {
   require(entries_ != nullptr, "Cannot allocate {} bytes for communication records; lower STRETTO_LEDGER={}.",
-          most * sizeof(Entry), most);
+          size_ * sizeof(Entry), most);
 }
 
 std::shared_ptr<const Journal::Label> Journal::keep(Label label) {
@@ -22,20 +22,25 @@ std::shared_ptr<const Journal::Label> Journal::keep(Label label) {
   return labels_.back();
 }
 
+// Whom nobody holds nobody writes about any more: so those first, and then what has been written.
 void Journal::drop_unused_labels() {
-  std::unordered_set<const Label*> used;
-  const std::uint64_t written = written_.load(std::memory_order_acquire);
-  for (std::uint64_t number = std::max(taken_, written > most_ ? written - most_ : 0); number < written; ++number) {
-    used.insert(entries_[number % most_].label.load(std::memory_order_relaxed));
+  std::unordered_set<const Label*> unused;
+  for (const auto& label : labels_) {
+    if (label.use_count() == 1) unused.insert(label.get());
   }
-  std::erase_if(labels_, [&](const auto& label) { return label.use_count() == 1 && used.count(label.get()) == 0; });
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const std::uint64_t written = written_.load(std::memory_order_acquire);
+  for (std::uint64_t number = std::max(taken_, written > size_ ? written - size_ : 0); number < written; ++number) {
+    unused.erase(entries_[number % size_].label.load(std::memory_order_relaxed));
+  }
+  std::erase_if(labels_, [&](const auto& label) { return unused.count(label.get()) > 0; });
   drop_at_ = 2 * labels_.size() + 1024;
 }
 
 std::vector<Record> Journal::take(std::uint64_t& lost) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t written = written_.load(std::memory_order_acquire);
-  const std::uint64_t first = std::max(taken_, written > most_ ? written - most_ : 0);
+  const std::uint64_t first = std::max(taken_, written > size_ ? written - size_ : 0);
   struct Line {
     std::uint64_t begin, end;
     const Label* label;
@@ -43,14 +48,14 @@ std::vector<Record> Journal::take(std::uint64_t& lost) {
   std::vector<Line> lines;
   lines.reserve(written - first);
   for (std::uint64_t number = first; number < written; ++number) {
-    const Entry& entry = entries_[number % most_];
+    const Entry& entry = entries_[number % size_];
     lines.push_back({entry.begin.load(std::memory_order_relaxed), entry.end.load(std::memory_order_relaxed),
                      entry.label.load(std::memory_order_relaxed)});
   }
   // Meanwhile the writer may have gone on, over what was the oldest; the one behind its last may be half written.
   std::atomic_thread_fence(std::memory_order_acquire);
   const std::uint64_t now = written_.load(std::memory_order_relaxed);
-  const std::uint64_t whole = now >= most_ ? now - most_ + 1 : 0;
+  const std::uint64_t whole = now >= size_ ? now - size_ + 1 : 0;
   const std::uint64_t skip = whole > first ? std::min(whole - first, written - first) : 0;
   std::vector<Record> records;
   records.reserve(lines.size() - skip);

@@ -22,9 +22,11 @@ class Journal {
   std::shared_ptr<const Label> keep(Label label);
 
   void write(const Label* label, std::uint64_t begin, std::uint64_t end) {
+    // Nothing of this entry may be seen before all of the last one: a reader allows for one half-written entry.
+    std::atomic_thread_fence(std::memory_order_release);
     const std::uint64_t number = written_.load(std::memory_order_relaxed);
     Entry& entry = entries_[next_];
-    next_ = next_ + 1 == most_ ? 0 : next_ + 1;
+    next_ = next_ + 1 == size_ ? 0 : next_ + 1;
     entry.begin.store(begin, std::memory_order_relaxed);
     entry.end.store(end, std::memory_order_relaxed);
     entry.label.store(label, std::memory_order_relaxed);
@@ -42,10 +44,10 @@ class Journal {
   };
   void drop_unused_labels();  // under the mutex
 
-  std::size_t most_;
+  std::size_t size_;  // one more than are kept: one may be half written
   std::unique_ptr<Entry[], void (*)(void*)> entries_;  // pages that nobody has written to take no memory
   std::atomic<std::uint64_t> written_ = 0;
-  std::size_t next_ = 0;  // written_ % most_, without the division
+  std::size_t next_ = 0;  // written_ % size_, without the division
   std::mutex mutex_;
   std::uint64_t taken_ = 0;
   std::vector<std::shared_ptr<const Label>> labels_;

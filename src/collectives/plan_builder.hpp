@@ -58,6 +58,13 @@ class Shares {
   std::vector<std::int64_t> begins_;  // of listed shares, and the total
 };
 
+// The most elements that any rank puts into a packet.
+inline std::int64_t packet_elements(const PlanRequest& request) {
+  const Shares shares = Shares::of(request);
+  const bool one_share = request.collective == Collective::all_gather || request.collective == Collective::gather;
+  return one_share ? shares.longest() : shares.total();
+}
+
 // In place, how many elements the input lies behind the output: a gather's input is its share of the output, a scatter's
 // output is its share of the input, elsewhere the two are the same.
 inline std::int64_t input_behind_output(const PlanRequest& request) {

@@ -44,7 +44,6 @@ Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, co
   Circumstances circumstances = circumstances_;
   circumstances.several_nodes = *std::max_element(nodes.begin(), nodes.end()) > 0;
   circumstances.shares_memory = links.shares_memory();
-  circumstances.reads_memory = circumstances_.reads_memory;
   circumstances.symmetric = symmetric;
   return stretto::choose(request, dtype, op, tuning_, circumstances);
 }

@@ -1,7 +1,9 @@
 #include "collectives/shared_memory.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "collectives/plan_builder.hpp"
 #include "collectives/plan_run.hpp"
@@ -13,6 +15,8 @@
 namespace stretto {
 namespace {
 
+static_assert(Board::room_bytes >= most_packet_bytes);
+
 // What all ranks write together fits no cache from here on: then results go past the caches, for nobody reads them soon.
 constexpr std::int64_t streams_from = std::int64_t{16} << 20;
 // Other processes' ordinary memory is fetched in pieces that stay in the cache until they are reduced.
@@ -22,10 +26,6 @@ constexpr std::size_t fetched_piece = std::size_t{128} << 10;
 bool needs_no_scratch(const PlanRequest& request) {
   const Algorithm algorithm = request.method.algorithm;
   return touches_buffers(algorithm) && !(algorithm == Algorithm::pull && request.collective == Collective::reduce);
-}
-
-bool has_own_buffers(const WireBuffers::Caller& caller) {
-  return caller.wire != caller.dtype || caller.op == ReduceOp::premul_sum;
 }
 
 Whereabouts whereabouts_of(const std::byte* input, const std::byte* output, const std::byte* scratch,
@@ -45,9 +45,7 @@ void post(Board& board, const Whereabouts& mine) {
 
 std::size_t packet_bytes_of(const PlanRequest& request, DType wire) {
   if (request.method.algorithm != Algorithm::packet) return 0;
-  const Shares shares = Shares::of(request);
-  const bool one_share = request.collective == Collective::all_gather || request.collective == Collective::gather;
-  return std::max<std::size_t>(1, static_cast<std::size_t>(one_share ? shares.longest() : shares.total()) * size_of(wire));
+  return std::max<std::size_t>(1, static_cast<std::size_t>(packet_elements(request)) * size_of(wire));
 }
 
 std::byte* SharedMemory::scratch(std::size_t bytes) {
@@ -90,7 +88,7 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, bool announced)
       buffers_(run_.caller, run_.plan->request, allocate),
       width_(size_of(run_.caller.wire)),
       post_bytes_(sizeof(Whereabouts)),
-      announced_(announced && needs_no_scratch(run_.plan->request) && !has_own_buffers(run_.caller)) {
+      announced_(announced && needs_no_scratch(run_.plan->request) && !run_.caller.needs_own_buffers()) {
   const Plan& plan = *run_.plan;
   ensure(plan.lanes.size() <= 1, "A plan over shared memory has {} lanes.", plan.lanes.size());
   if (!plan.lanes.empty()) {
@@ -99,9 +97,19 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, bool announced)
   }
   if (run_.packet_bytes > 0 && plan.request.size > 1) {
     post_bytes_ = packet_bytes_ = run_.packet_bytes;
+    ensure(packet_bytes_ <= most_packet_bytes, "A packet of {} bytes does not fit.", packet_bytes_);
   } else if (plan.scratch_count > 0) {
     scratch_ = shared_.scratch(static_cast<std::size_t>(plan.scratch_count) * width_);
   }
+}
+
+// The others may still read and write this rank's buffers, which whoever catches the exception frees. They learn of its end
+// and stop; a dead one has stopped.
+SharedMemoryRun::~SharedMemoryRun() {
+  if (finished_ || !has_signalled_ || !touches_buffers(run_.plan->request.method.algorithm)) return;
+  board_.give_up();
+  const double until = now_seconds() + std::chrono::duration<double>(grace_after_failure).count();
+  while (!board_.all_gave_up() && now_seconds() < until) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 bool SharedMemoryRun::advance() {
@@ -124,11 +132,7 @@ bool SharedMemoryRun::advance() {
 
 std::vector<int> SharedMemoryRun::awaited() const {
   if (begun_ && step_ != end_ && step_->kind == StepKind::wait) return {step_->peer};
-  std::vector<int> others;  // whoever has not read our earlier posts
-  for (int member = 0; member < shared_.size(); ++member) {
-    if (member != shared_.rank()) others.push_back(member);
-  }
-  return others;
+  return board_.behind();
 }
 
 // False where it has to wait.
@@ -150,6 +154,7 @@ bool SharedMemoryRun::perform(const Step& step) {
 
 bool SharedMemoryRun::signal() {
   if (auto* const hold_up = before_each_round.load(std::memory_order_relaxed)) hold_up();
+  has_signalled_ = true;
   if (announced_) {
     announced_ = false;
     return true;
@@ -170,7 +175,9 @@ bool SharedMemoryRun::wait(int peer) {
   const std::byte* const word = shared_.look(peer, post_bytes_);
   if (word == nullptr) return false;
   if (packet_bytes_ == 0) std::memcpy(&shared_.told[peer], word, sizeof(Whereabouts));
-  if (++heard_ == shared_.size() - 1) board_.saw_all();
+  if (++heard_ < shared_.size() - 1) return true;
+  board_.saw_all();
+  if (run_.plan->request.method.algorithm == Algorithm::push) check_symmetric();
   return true;
 }
 
@@ -188,7 +195,6 @@ void SharedMemoryRun::read(const Step& step) {
 void SharedMemoryRun::read_reduce(const Step& step) {
   const int size = shared_.size();
   const bool to_all = step.peer == everybody;
-  if (run_.plan->request.method.algorithm == Algorithm::push) check_symmetric();
   for (int member = 0; member < size; ++member) {
     const bool mapped = member == shared_.rank() || packet_bytes_ > 0 ||
                         shared_.memory(member).maps(place_of_buffer(member, step.source.buffer));
@@ -214,13 +220,15 @@ const std::byte* SharedMemoryRun::own_term(const Slice& slice) const {
   return buffers_.input() + static_cast<std::size_t>(slice.offset) * width_;
 }
 
-// All ranks find the same.
-void SharedMemoryRun::check_symmetric() const {
+// All ranks find the same at the same place, before any of them has touched anything: the communicator is unharmed.
+void SharedMemoryRun::check_symmetric() {
   for (int member = 0; member < shared_.size() && !run_.links->one_process(); ++member) {
-    require(shared_.told[member].symmetric != 0,
-            "{} by push needs all ranks' buffers in symmetric memory, and rank {}'s are not; take them from stretto::allocate, "
-            "or choose pull or staged.",
-            name(run_.plan->request.collective), member);
+    if (shared_.told[member].symmetric != 0) continue;
+    finished_ = true;
+    fail(ErrorCode::invalid_argument,
+         "{} by push needs all ranks' buffers in symmetric memory, and rank {}'s are not; take them from stretto::allocate, or "
+         "choose pull or staged.",
+         name(run_.plan->request.collective), member);
   }
 }
 
@@ -257,7 +265,8 @@ bool SharedMemoryRun::streams(const Step& step) const {
       step.kind == StepKind::read_reduce) {
     return false;
   }
-  return static_cast<std::int64_t>(width_) * output_count(request) * request.size >= streams_from;
+  const std::int64_t written = request.collective == Collective::reduce ? request.count : output_count(request) * request.size;
+  return static_cast<std::int64_t>(width_) * written >= streams_from;
 }
 
 const std::byte* SharedMemoryRun::reach(int member, const Slice& slice) const {

@@ -20,11 +20,11 @@ std::size_t packet_bytes_of(const PlanRequest& request, DType wire);
 class SharedMemory {
  public:
   explicit SharedMemory(Links& links)
-      : links_(links),
-        looks_(links.wait_policy().looks > 1 ? 32 : 1),
-        told(links.membership().job_ranks.size()),
+      : told(links.membership().job_ranks.size()),
         sources(told.size()),
-        targets(told.size()) {}
+        targets(told.size()),
+        links_(links),
+        looks_(links.wait_policy().looks > 1 ? 32 : 1) {}
 
   Board& board() { return links_.board(); }
   PeerMemory& memory(int member) { return links_.memory(member); }
@@ -39,16 +39,15 @@ class SharedMemory {
   }
   std::byte* scratch(std::size_t bytes);  // in the symmetric heap; the same as last time where that was large enough
 
+  std::vector<Whereabouts> told;  // by member
+  std::vector<const void*> sources;
+  std::vector<void*> targets;
+
  private:
   Links& links_;
   int looks_;
   std::shared_ptr<std::byte> scratch_;
   std::size_t scratch_bytes_ = 0;
-
- public:
-  std::vector<Whereabouts> told;  // by member
-  std::vector<const void*> sources;
-  std::vector<void*> targets;
 };
 
 // Whether every member's buffers of a call lie where all others can map them: the members tell each other.
@@ -58,7 +57,7 @@ class MemoryTalk {
   bool advance();  // without waiting; true if anything moved
   bool finished() const { return member_ == shared_.size(); }
   bool symmetric() const { return symmetric_; }  // of all members, once finished
-  std::vector<int> awaited() const { return {member_}; }
+  std::vector<int> awaited() const { return posted_ ? std::vector{member_} : shared_.board().behind(); }
 
  private:
   SharedMemory& shared_;
@@ -74,6 +73,7 @@ class SharedMemoryRun {
   // announced: a MemoryTalk about the same call has just finished, which stands for the plan's first signal if it tells no
   // more than that. The execution must outlive it.
   SharedMemoryRun(const Execution& execution, bool announced);
+  ~SharedMemoryRun();  // unfinished: when the others have given up, too
   SharedMemoryRun(const SharedMemoryRun&) = delete;
   SharedMemoryRun& operator=(const SharedMemoryRun&) = delete;
 
@@ -88,7 +88,7 @@ class SharedMemoryRun {
   void read(const Step& step);
   void read_reduce(const Step& step);
   void reduce_in_pieces(const Step& step);
-  void check_symmetric() const;
+  void check_symmetric();
   bool streams(const Step& step) const;
   const std::byte* own_term(const Slice& slice) const;
   const std::byte* reach(int member, const Slice& slice) const;
@@ -108,6 +108,7 @@ class SharedMemoryRun {
   std::size_t post_bytes_;
   int heard_ = 0;  // members since the last signal
   bool begun_ = false;
+  bool has_signalled_ = false;
   bool announced_;
   bool finished_ = false;
 };

@@ -19,11 +19,12 @@ class WireBuffers {
     DType wire = DType::f32;
     ReduceOp op = ReduceOp::sum;
     double factor = 1;  // of premul_sum
+    bool needs_own_buffers() const { return wire != dtype || op == ReduceOp::premul_sum; }
   };
   using Allocate = std::shared_ptr<std::byte> (*)(std::size_t bytes);
 
   WireBuffers(const Caller& caller, const PlanRequest& request, Allocate allocate) : input_(caller.input), output_(caller.output) {
-    if (caller.wire != caller.dtype || caller.op == ReduceOp::premul_sum) set_up(caller, request, allocate);
+    if (caller.needs_own_buffers()) set_up(caller, request, allocate);
   }
   const std::byte* input() const { return input_; }
   std::byte* output() const { return output_; }

@@ -33,8 +33,8 @@ const std::vector<Rule>& rules() {
        Kind::choice,
        {"auto", "spin", "yield", "sleep"}},
       {{"STRETTO_PIN",
-        "auto: ranks that stretto::launch started get cores of their own where there are enough, and nobody has pinned "
-        "them; "
+        "auto: ranks that stretto::launch started get cores of their own where there are enough, or are spread evenly where "
+        "every core gets as many and no other job has claimed one, unless somebody has pinned them; "
         "off",
         "auto"},
        Kind::choice,

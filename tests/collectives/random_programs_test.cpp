@@ -73,7 +73,8 @@ Problem draw_problem(Draw& draw, int size) {
 bool fits_packet(const Problem& problem) {
   std::int64_t elements = problem.count * problem.size;
   for (const std::int64_t count : problem.counts) elements += count;
-  return elements * static_cast<std::int64_t>(size_of(problem.dtype)) <= most_packet_bytes / 2;  // they may travel as f32
+  const std::int64_t width = std::max<std::int64_t>(size_of(DType::f32), size_of(problem.dtype));  // they may travel as f32
+  return elements * width <= most_packet_bytes;
 }
 
 // Any algorithm that can do it, or the library's choice.

@@ -47,6 +47,7 @@ class STRETTO_API Parameters {
 
   // One block of memory for all values and one for all gradients (zeroed, and from the symmetric heap). Gradients lie in
   // reverse order of add(), which is that in which backward finishes them when layers were built in the order of forward.
+  // A fork()ed child that writes gradients which it inherited writes its parent's.
   void allocate(DType compute_type);
   void initialise(std::uint64_t seed);
   void zero_gradients();

@@ -33,6 +33,22 @@ bool Board::may_post() {
   return true;
 }
 
+std::vector<int> Board::behind() {
+  const std::uint64_t next = posted_ + 1;
+  std::vector<int> members;
+  for (int member = 0; next > slots && member < static_cast<int>(members_.size()); ++member) {
+    const std::uint64_t needed = next - slots + 1;
+    if (line(member, needed).number.load(std::memory_order_acquire) < needed) members.push_back(member);
+  }
+  return members;
+}
+
+bool Board::all_gave_up() const {
+  return std::all_of(members_.begin(), members_.end(), [](const Slots* member) {
+    return member->gave_up.load(std::memory_order_acquire) != 0;
+  });
+}
+
 Board::Leavers::Leavers(int file, std::size_t offset) : memory_(file, offset, page) {}
 
 void Board::Leavers::add_one() { reinterpret_cast<Slots*>(memory_.data())->left.fetch_add(1, std::memory_order_acq_rel); }

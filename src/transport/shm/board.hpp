@@ -47,6 +47,12 @@ class Board {
   // Says that seen() has found all members' posts, which spares may_post() its looks.
   void saw_all() { all_reached_ = posted_; }
 
+  // Those of whom may_post() still waits.
+  std::vector<int> behind();
+  // After an error: this rank does nothing more with the others' memory; and whether that goes for all.
+  void give_up() { members_[rank_]->gave_up.store(1, std::memory_order_release); }
+  bool all_gave_up() const;
+
   // How many members have left, counted in the memory of one. Whoever leaves, board open or not, counts itself in
   // everybody's memory and touches that no more: the owner may give it back when the count is full, and nobody else's
   // depends on it.
@@ -68,6 +74,7 @@ class Board {
   struct Slots {  // one member's
     std::array<Line, slots> lines;
     std::atomic<std::uint32_t> left;
+    std::atomic<std::uint32_t> gave_up;
   };
   Line& line(int member, std::uint64_t number) { return members_[member]->lines[number % slots]; }
   std::byte* room(int member, std::uint64_t number, std::size_t bytes);
