@@ -25,7 +25,7 @@ struct RouteCost {
   int ranks = 2;
   double ranks_per_core = 1;
   LinkCost cost;
-  std::vector<Rule> rules;  // for groups of as many ranks in like circumstances: what the cost model misses
+  std::vector<Rule> rules;            // for groups of as many ranks in like circumstances: what the cost model misses
   std::vector<Rule> symmetric_rules;  // the same where all buffers are in symmetric memory
 };
 // Reads "all_reduce:0-4k:recursive_doubling,4k-inf:ring;broadcast@8:chain/16". Throws Error naming the part that is wrong.

@@ -26,7 +26,7 @@ class AtOnce {
     Method method;                               // that was asked for
     double factor = 1;
     std::int64_t read_bytes = 0, written_bytes = 0;
-    bool in_place = false;         // whether it can be ...
+    bool in_place = false;          // whether it can be ...
     std::ptrdiff_t difference = 0;  // ... and how far the input then lies behind the output
   };
   static bool can_pass(const Call& call, const OperationOptions& options);

@@ -177,9 +177,8 @@ const Way& Operation::State::way() const {
 // One task, in the first one's stream, and in its place in each of the others.
 void launch(const std::vector<Started>& started, const Work& work) {
   auto bundle = std::make_shared<Bundle>();
-  bundle->sequences = sequences_of(started, [owner = bundle.get()](std::size_t i) {
-    return [owner, i](const Way& way) { owner->settle(i, way); };
-  });
+  bundle->sequences = sequences_of(
+      started, [owner = bundle.get()](std::size_t i) { return [owner, i](const Way& way) { owner->settle(i, way); }; });
   if (started.size() > 1) check_apart(bundle->sequences);
   RankContext& context = started.front().operation->group->context();
   std::vector<std::shared_ptr<Group>> groups;

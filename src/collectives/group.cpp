@@ -34,8 +34,8 @@ std::vector<int> numbered_nodes(const Network& network, const std::vector<int>& 
 
 // STRETTO_EXPLAIN: one line a plan.
 void explain(const std::string& group, const Call& call, const Choice& choice, bool symmetric) {
-  std::string line = fmt::format("stretto: {} of {} {} in '{}'{}: {}", name(call.collective), call.count,
-                                 name(call.dtype), group, symmetric ? ", symmetric memory" : "", choice.reason);
+  std::string line = fmt::format("stretto: {} of {} {} in '{}'{}: {}", name(call.collective), call.count, name(call.dtype),
+                                 group, symmetric ? ", symmetric memory" : "", choice.reason);
   for (std::size_t i = 1; i < std::min<std::size_t>(4, choice.candidates.size()); ++i) {
     const Candidate& other = choice.candidates[i];
     line += fmt::format("{} {} {:.1f} us", i == 1 ? "; then" : ",", to_string(other.method), other.seconds * 1e6);

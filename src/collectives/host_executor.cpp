@@ -121,15 +121,14 @@ void execute(const std::vector<Sequence>& sequences, Network& network, bool in_b
     return finished ? Progressed::to_the_end : moved ? Progressed::something : Progressed::nothing;
   };
   naming_losses(network, [&] {
-    drive(network, policy, network.timeout(), advance,
-          [&] {
-            std::vector<int> ranks;
-            for (const Progress& progress : all) {
-              const std::vector<int> more = progress.awaited();
-              ranks.insert(ranks.end(), more.begin(), more.end());
-            }
-            give_up(std::move(ranks), network, describe());
-          });
+    drive(network, policy, network.timeout(), advance, [&] {
+      std::vector<int> ranks;
+      for (const Progress& progress : all) {
+        const std::vector<int> more = progress.awaited();
+        ranks.insert(ranks.end(), more.begin(), more.end());
+      }
+      give_up(std::move(ranks), network, describe());
+    });
   });
 }
 

@@ -51,9 +51,7 @@ struct Execution {
 };
 
 // In which two contributions combine.
-inline ReduceOp combining(ReduceOp op) {
-  return op == ReduceOp::avg || op == ReduceOp::premul_sum ? ReduceOp::sum : op;
-}
+inline ReduceOp combining(ReduceOp op) { return op == ReduceOp::avg || op == ReduceOp::premul_sum ? ReduceOp::sum : op; }
 
 // Executions that follow each other.
 using Sequence = std::vector<Execution>;

@@ -44,7 +44,7 @@ class Journal {
   };
   void drop_unused_labels();  // under the mutex
 
-  std::size_t size_;  // one more than are kept: one may be half written
+  std::size_t size_;                                   // one more than are kept: one may be half written
   std::unique_ptr<Entry[], void (*)(void*)> entries_;  // pages that nobody has written to take no memory
   std::atomic<std::uint64_t> written_ = 0;
   std::size_t next_ = 0;  // written_ % size_, without the division

@@ -77,7 +77,8 @@ std::vector<std::int64_t> counts_of(const PlanRequest& request) {
 
 // Some send blocks of one size on through other ranks, or look for them in other ranks' memory, and refuse uneven shares.
 bool takes_uneven(Collective collective, Algorithm algorithm) {
-  if (algorithm == Algorithm::two_level || (collective == Collective::all_to_all && !takes_uneven_exchange(algorithm))) return false;
+  if (algorithm == Algorithm::two_level || (collective == Collective::all_to_all && !takes_uneven_exchange(algorithm)))
+    return false;
   return counts_shares(collective);
 }
 

@@ -29,7 +29,7 @@ bool needs_no_scratch(const PlanRequest& request) {
 }
 
 Whereabouts whereabouts_of(const std::byte* input, const std::byte* output, const std::byte* scratch,
-                             const PlanRequest& request) {
+                           const PlanRequest& request) {
   Whereabouts mine{place_of(input), place_of(output), place_of(scratch), 1};
   if (input_count(request) > 0 && mine.input.in_heap == Place::no_heap) mine.symmetric = 0;
   if (output_count(request) > 0 && mine.output.in_heap == Place::no_heap) mine.symmetric = 0;
@@ -59,8 +59,7 @@ std::byte* SharedMemory::scratch(std::size_t bytes) {
 
 MemoryTalk::MemoryTalk(const Execution& execution, const PlannedCall& planned)
     : shared_(*execution.shared),
-      mine_(whereabouts_of(execution.caller.input, execution.caller.output, nullptr,
-                            planned.ordinary.plan->request)) {}
+      mine_(whereabouts_of(execution.caller.input, execution.caller.output, nullptr, planned.ordinary.plan->request)) {}
 
 bool MemoryTalk::advance() {
   Board& board = shared_.board();
@@ -131,8 +130,12 @@ bool SharedMemoryRun::advance() {
 }
 
 std::vector<int> SharedMemoryRun::awaited() const {
-  if (begun_ && step_ != end_ && step_->kind == StepKind::wait) return {step_->peer};
-  return board_.behind();
+  if (!begun_ || step_ == end_ || step_->kind != StepKind::wait) return board_.behind();
+  std::vector<int> silent;  // of all that this phase waits for
+  for (const Step* step = step_; step != end_ && step->kind != StepKind::signal; ++step) {
+    if (step->kind == StepKind::wait && board_.seen(step->peer, post_bytes_) == nullptr) silent.push_back(step->peer);
+  }
+  return silent;
 }
 
 // False where it has to wait.
@@ -187,8 +190,8 @@ void SharedMemoryRun::read(const Step& step) {
   if (packet_bytes_ > 0 || shared_.memory(step.peer).maps(place_of_buffer(step.peer, step.source.buffer))) {
     kernels::copy(reach(step.peer, step.source), to, length, streams(step));
   } else {
-    shared_.memory(step.peer)
-        .read(place_of_buffer(step.peer, step.source.buffer), static_cast<std::size_t>(step.source.offset) * width_, to, length);
+    shared_.memory(step.peer).read(place_of_buffer(step.peer, step.source.buffer),
+                                   static_cast<std::size_t>(step.source.offset) * width_, to, length);
   }
 }
 
@@ -213,8 +216,8 @@ void SharedMemoryRun::read_reduce(const Step& step) {
                       divisor, streams(step));
 }
 
-// In a packet, what this rank has put into its slot still is in its input. A look at the slot would wait until the line, which
-// others are reading, is back.
+// In a packet, what this rank has put into its slot still is in its input. A look at the slot would wait until the line,
+// which others are reading, is back.
 const std::byte* SharedMemoryRun::own_term(const Slice& slice) const {
   if (packet_bytes_ == 0) return own(slice);
   return buffers_.input() + static_cast<std::size_t>(slice.offset) * width_;
@@ -226,7 +229,8 @@ void SharedMemoryRun::check_symmetric() {
     if (shared_.told[member].symmetric != 0) continue;
     finished_ = true;
     fail(ErrorCode::invalid_argument,
-         "{} by push needs all ranks' buffers in symmetric memory, and rank {}'s are not; take them from stretto::allocate, or "
+         "{} by push needs all ranks' buffers in symmetric memory, and rank {}'s are not; take them from stretto::allocate, "
+         "or "
          "choose pull or staged.",
          name(run_.plan->request.collective), member);
   }
@@ -265,7 +269,8 @@ bool SharedMemoryRun::streams(const Step& step) const {
       step.kind == StepKind::read_reduce) {
     return false;
   }
-  const std::int64_t written = request.collective == Collective::reduce ? request.count : output_count(request) * request.size;
+  const std::int64_t written =
+      request.collective == Collective::reduce ? request.count : output_count(request) * request.size;
   return static_cast<std::int64_t>(width_) * written >= streams_from;
 }
 

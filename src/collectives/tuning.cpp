@@ -60,11 +60,10 @@ void check_keys(const nlohmann::json& object, const std::vector<std::string>& kn
 }
 
 RouteCost route_from_json(const nlohmann::json& entry, const std::string& source) {
-  check_keys(
-      entry,
-      {"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs", "lane_gain", "table",
-       "symmetric_table"},
-      "A route in " + source);
+  check_keys(entry,
+             {"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs", "lane_gain",
+              "table", "symmetric_table"},
+             "A route in " + source);
   RouteCost route;
   route.ranks = entry.at("ranks");
   route.rules = rules_from_text(entry.value("table", ""), source);

@@ -23,7 +23,8 @@ class WireBuffers {
   };
   using Allocate = std::shared_ptr<std::byte> (*)(std::size_t bytes);
 
-  WireBuffers(const Caller& caller, const PlanRequest& request, Allocate allocate) : input_(caller.input), output_(caller.output) {
+  WireBuffers(const Caller& caller, const PlanRequest& request, Allocate allocate)
+      : input_(caller.input), output_(caller.output) {
     if (caller.needs_own_buffers()) set_up(caller, request, allocate);
   }
   const std::byte* input() const { return input_; }

@@ -39,7 +39,8 @@ Algorithm last_algorithm(const Communicator& world) {
   const auto mine = static_cast<std::int32_t>(world.ledger().records().back().algorithm);
   std::vector<std::int32_t> all(world.size());
   world.all_gather(&mine, all.data(), 1, DType::i32, here);
-  for (const std::int32_t other : all) require(other == mine, "Rank {} did it by {}, another by {}.", world.rank(), mine, other);
+  for (const std::int32_t other : all)
+    require(other == mine, "Rank {} did it by {}, another by {}.", world.rank(), mine, other);
   return static_cast<Algorithm>(mine);
 }
 

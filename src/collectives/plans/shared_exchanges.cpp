@@ -18,8 +18,8 @@ void require_even(const PlanRequest& request) {
 Cost shared_all_gather_cost(const PlanRequest& request) {
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(share);
-  return of_offer(request, share) + one_phase + of_reads(request, (request.size - 1) * share) +
-         of_copies(share) + of_closing(request);
+  return of_offer(request, share) + one_phase + of_reads(request, (request.size - 1) * share) + of_copies(share) +
+         of_closing(request);
 }
 Plan shared_all_gather(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
@@ -41,8 +41,8 @@ Cost shared_all_to_all_cost(const PlanRequest& request) {
   const double share = longest_share(request);
   const double others = request.size - 1;
   if (request.size == 1) return of_copies(share);
-  return of_offer(request, others * share) + one_phase + of_reads(request, others * share) +
-         of_copies(share) + of_closing(request);
+  return of_offer(request, others * share) + one_phase + of_reads(request, others * share) + of_copies(share) +
+         of_closing(request);
 }
 Plan shared_all_to_all(const PlanRequest& request) {
   require_even(request);
@@ -85,8 +85,8 @@ Plan shared_broadcast(const PlanRequest& request) {
 Cost shared_gather_cost(const PlanRequest& request) {
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(share);
-  return of_offer(request, share) + one_phase + of_reads(request, (request.size - 1) * share) +
-         of_copies(share) + of_closing(request);
+  return of_offer(request, share) + one_phase + of_reads(request, (request.size - 1) * share) + of_copies(share) +
+         of_closing(request);
 }
 Plan shared_gather(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
@@ -109,8 +109,7 @@ Plan shared_gather(const PlanRequest& request) {
 Cost shared_scatter_cost(const PlanRequest& request) {
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(share);
-  return of_offer(request, (request.size - 1) * share) + one_phase + of_reads(request, share) +
-         of_closing(request);
+  return of_offer(request, (request.size - 1) * share) + one_phase + of_reads(request, share) + of_closing(request);
 }
 Plan shared_scatter(const PlanRequest& request) {
   if (request.size == 1) return alone(request);

@@ -127,8 +127,7 @@ Plan push_reduce(const PlanRequest& request) {
 Cost shared_reduce_scatter_cost(const PlanRequest& request) {
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(share);
-  return of_offer(request, request.size * share) + one_phase + of_reduction(request, share) +
-         of_closing(request);
+  return of_offer(request, request.size * share) + one_phase + of_reduction(request, share) + of_closing(request);
 }
 Plan shared_reduce_scatter(const PlanRequest& request) {
   if (request.size == 1) return alone(request);

@@ -46,9 +46,8 @@ std::vector<int> Board::behind() {
 }
 
 bool Board::all_gave_up() const {
-  return std::all_of(members_.begin(), members_.end(), [](const Slots* member) {
-    return member->gave_up.load(std::memory_order_acquire) != 0;
-  });
+  return std::all_of(members_.begin(), members_.end(),
+                     [](const Slots* member) { return member->gave_up.load(std::memory_order_acquire) != 0; });
 }
 
 Board::Leavers::Leavers(int file, std::size_t offset) : memory_(file, offset, page) {}
