@@ -86,16 +86,10 @@ Work AtOnce::perform(const PlannedCall& planned, const Call& call, double factor
   Network& network = group_.context().network();
   const Way* way = &planned.ordinary;
   Execution execution;
-  execution.caller = {static_cast<const std::byte*>(call.input),
-                      static_cast<std::byte*>(call.output),
-                      call.dtype,
-                      way->wire,
-                      reduces(call.collective) ? call.op : ReduceOp::sum,
-                      factor};
-  execution.plan = way->plan.get();
+  execution.caller = caller_of(call, factor);
+  execution.take(*way);
   execution.links = &group_.links();
   execution.shared = group_.shared_memory();
-  execution.packet_bytes = way->packet_bytes;
   const auto finish = [&](auto& run) {
     const auto advance = [&] {
       const bool moved = run.advance();
@@ -117,9 +111,7 @@ Work AtOnce::perform(const PlannedCall& planned, const Call& call, double factor
         MemoryTalk talk(execution, planned);
         finish(talk);
         way = talk.symmetric() ? &planned.symmetric : &planned.ordinary;
-        execution.plan = way->plan.get();
-        execution.caller.wire = way->wire;
-        execution.packet_bytes = way->packet_bytes;
+        execution.take(*way);
       }
       if (shares_memory(way->plan->request.method.algorithm)) {
         SharedMemoryRun run(execution, planned.depends_on_memory());

@@ -15,19 +15,12 @@ using Prepared = std::shared_ptr<const Operation::State>;
 
 Execution execution_of(const Operation::State& operation, bool alone, std::function<void(const Way&)> settled) {
   const Call& call = operation.call;
-  const Way& way = operation.planned->ordinary;
   Execution execution;
-  execution.plan = way.plan.get();
-  execution.caller = {static_cast<const std::byte*>(call.input),
-                      static_cast<std::byte*>(call.output),
-                      call.dtype,
-                      way.wire,
-                      reduces(call.collective) ? call.op : ReduceOp::sum,
-                      operation.options.factor};
+  execution.caller = caller_of(call, operation.options.factor);
+  execution.take(operation.planned->ordinary);
   execution.links = &operation.group->links();
   execution.first_lane = is_message(call.collective) ? Links::message_lane : 0;
   execution.shared = operation.group->shared_memory();
-  execution.packet_bytes = way.packet_bytes;
   if (operation.planned->depends_on_memory()) {
     execution.choices = operation.planned;
     execution.settled = std::move(settled);
@@ -166,6 +159,7 @@ std::uint64_t enter_into_ledger(const Started& one, bool is_first) {
 }  // namespace
 
 const Way& Operation::State::way() const {
+  if (!planned->depends_on_memory()) return planned->ordinary;
   const PlanRequest& request = planned->ordinary.plan->request;
   const auto elsewhere = [](const void* buffer, std::int64_t count) {
     return count > 0 && !Heap::mine().offset_of(buffer).has_value();

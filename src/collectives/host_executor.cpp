@@ -57,9 +57,7 @@ class Progress {
     if (!talk_->finished()) return moved;
     const Way& way = talk_->symmetric() ? current_.choices->symmetric : current_.choices->ordinary;
     talk_.reset();
-    current_.plan = way.plan.get();
-    current_.caller.wire = way.wire;
-    current_.packet_bytes = way.packet_bytes;
+    current_.take(way);
     if (current_.settled) current_.settled(way);
     begin_run(true);
     return true;

@@ -48,7 +48,23 @@ struct Execution {
   std::function<void(const Way&)> settled = {};
   std::shared_ptr<const Plan> own_plan = {};  // keeps a plan that nobody else does
   std::shared_ptr<const Checking> checking = {};
+
+  void take(const Way& way) {
+    plan = way.plan.get();
+    caller.wire = way.wire;
+    packet_bytes = way.packet_bytes;
+  }
 };
+
+// A call's buffers and what is done with them, but for the type on the wire.
+inline WireBuffers::Caller caller_of(const Call& call, double factor) {
+  return {static_cast<const std::byte*>(call.input),
+          static_cast<std::byte*>(call.output),
+          call.dtype,
+          call.dtype,
+          reduces(call.collective) ? call.op : ReduceOp::sum,
+          factor};
+}
 
 // In which two contributions combine.
 inline ReduceOp combining(ReduceOp op) { return op == ReduceOp::avg || op == ReduceOp::premul_sum ? ReduceOp::sum : op; }

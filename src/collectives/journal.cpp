@@ -57,21 +57,17 @@ std::vector<Record> Journal::take(std::uint64_t& lost) {
   const std::uint64_t now = written_.load(std::memory_order_relaxed);
   const std::uint64_t whole = now >= size_ ? now - size_ + 1 : 0;
   const std::uint64_t skip = whole > first ? std::min(whole - first, written - first) : 0;
+  lost = first - taken_ + skip;
+  taken_ = written;
   std::vector<Record> records;
+  if (skip == lines.size()) return records;
   records.reserve(lines.size() - skip);
-  if (skip == lines.size()) {
-    lost = first - taken_ + skip;
-    taken_ = written;
-    return records;
-  }
   const TickClock clock;
   for (std::size_t i = skip; i < lines.size(); ++i) {
     records.push_back(*lines[i].label);
     const Span span = clock.seconds_of(lines[i].begin, lines[i].end);
     records.back().times = {span.begin, span.begin, span.end, span.end - span.begin};
   }
-  lost = first - taken_ + skip;
-  taken_ = written;
   return records;
 }
 

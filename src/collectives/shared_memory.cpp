@@ -229,9 +229,8 @@ void SharedMemoryRun::check_symmetric() {
     if (shared_.told[member].symmetric != 0) continue;
     finished_ = true;
     fail(ErrorCode::invalid_argument,
-         "{} by push needs all ranks' buffers in symmetric memory, and rank {}'s are not; take them from stretto::allocate, "
-         "or "
-         "choose pull or staged.",
+         "{} by push needs all ranks' buffers in symmetric memory, and rank {}'s are not; take them from "
+         "stretto::allocate, or choose pull or staged.",
          name(run_.plan->request.collective), member);
   }
 }
