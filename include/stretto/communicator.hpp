@@ -19,6 +19,7 @@ struct OperationOptions {
   std::string tag;  // appears in the ledger
   // Of premul_sum: what this rank's contribution is multiplied by; for integers an integer that their type holds.
   double factor = 1;
+  Quantization quantization = {};
 };
 
 // An operation with its buffers, as data: the named functions of Communicator are shorthands for it.

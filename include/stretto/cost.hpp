@@ -12,9 +12,12 @@ struct Cost {
   double messages = 0;
   double sent = 0;
   double work = 0;
+  double packed = 0;     // bytes sent of records, beside the elements sent
+  double quantized = 0;  // elements packed, unpacked or both in one
 };
 constexpr Cost operator+(const Cost& a, const Cost& b) {
-  return {a.rounds + b.rounds, a.messages + b.messages, a.sent + b.sent, a.work + b.work};
+  return {a.rounds + b.rounds, a.messages + b.messages, a.sent + b.sent,
+          a.work + b.work,     a.packed + b.packed,     a.quantized + b.quantized};
 }
 
 // One route between ranks (Hockney 1994, with LogGP's overhead of Alexandrov et al. 1995 apart from the latency).
@@ -23,6 +26,7 @@ struct LinkCost {
   double overhead = 0;   // seconds that a message keeps its sender and its receiver busy beside its bytes
   double beta = 0;       // seconds a byte sent
   double gamma = 0;      // seconds a byte reduced or copied
+  double quantize = 0;   // seconds an element packed or unpacked
   double lane_gain = 0;  // how much faster bytes go with twice the lanes: 0.1 is 10%
 };
 STRETTO_API double seconds(const Cost& cost, const LinkCost& link, double bytes_per_element, int lanes = 1);

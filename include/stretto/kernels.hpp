@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "stretto/dtype.hpp"
+#include "stretto/quantization.hpp"
 #include "stretto/tensor.hpp"
 
 // The arithmetic of a transformer on the host: what layers call and other trainers may call too. Every function runs in
@@ -43,6 +44,31 @@ STRETTO_API void multiply(DType dtype, const void* x, void* out, std::int64_t co
 // out[i] = x[i], for any two floating-point types, rounded to nearest even where the type narrows (f64 to 16 and 8 bits: by
 // way of f32). x and out must not overlap.
 STRETTO_API void convert(DType from, const void* x, DType to, void* out, std::int64_t count);
+
+// ---- quantization (quantize.cpp; formats and records: quantization.hpp). x and out are of f32, bf16 or f16, at any
+// alignment, as records are. The vector code gives the same bits as the plain one that is used where there is none.
+
+struct QuantizeOptions {
+  Rounding rounding = Rounding::nearest_even;
+  // Of stochastic rounding: a hash of the seed and the element's number (first_element + i) decides.
+  std::uint64_t seed = 0;
+  std::uint64_t first_element = 0;
+  // Error feedback: x + residual is quantized, and what that leaves out becomes the residual; of count elements.
+  float* residual = nullptr;
+};
+// The records of count elements; the last is filled with zeros. For each of them but in fp8 and onebit, |x - code * scale|
+// <= scale / 2 (below scale where rounding is stochastic). Reads x twice, the second time from the cache.
+STRETTO_API void quantize(QuantizedFormat format, DType dtype, const void* x, void* records, std::int64_t count,
+                          const QuantizeOptions& options = {});
+STRETTO_API void dequantize(QuantizedFormat format, const void* records, DType dtype, void* out, std::int64_t count);
+// out[i] = (((x0[i] + x1[i]) + ...) + xk[i]) / divisor in f32, where xj is what the j-th vector of records stands for;
+// rounded once to out's type. Reads each once, writes 1.
+STRETTO_API void dequantize_reduce(QuantizedFormat format, const void* const* vectors, int vector_count, DType dtype,
+                                   void* out, std::int64_t count, std::int64_t divisor = 1);
+// The same sum quantized again, without going through memory.
+STRETTO_API void requantize(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to,
+                            void* records, std::int64_t count, std::int64_t divisor = 1,
+                            const QuantizeOptions& options = {});
 
 // The same of tensors with the same number of elements.
 STRETTO_API void convert(const Tensor& from, const Tensor& out);

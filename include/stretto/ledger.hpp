@@ -24,9 +24,11 @@ struct STRETTO_API Record {
   Algorithm algorithm = Algorithm::automatic;  // the one that was chosen
   std::string group;                           // name of the communicator
   int group_size = 0;
-  DType dtype = DType::f32;      // on the wire
-  std::int64_t count = 0;        // elements, as the caller gave them
+  DType dtype = DType::f32;                           // on the wire ...
+  QuantizedFormat quantized = QuantizedFormat::none;  // ... but where it is quantized: then this is
+  std::int64_t count = 0;                             // elements, as the caller gave them
   std::uint64_t bytes_sent = 0;  // by this rank; over shared memory, what it read from others' memory or wrote there
+  std::uint64_t bytes_between_nodes = 0;  // of these, to ranks of other nodes
   std::string stream;
   std::string tag;  // the caller's
   WorkTimes times;
@@ -37,6 +39,7 @@ struct STRETTO_API Record {
 struct STRETTO_API Traffic {  // sums over records
   std::uint64_t operations = 0;
   std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_between_nodes = 0;
   double busy_seconds = 0;     // between start and end; operations on several streams count each
   double exposed_seconds = 0;  // in which computing threads were blocked for them
   Traffic& operator+=(const Record& record);

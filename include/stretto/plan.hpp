@@ -1,10 +1,12 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "stretto/export.hpp"
+#include "stretto/quantization.hpp"
 
 // What one rank does in one collective, as data. An algorithm is a pure function (rank, size, shape) -> Plan; the host
 // executor runs plans, the verifier proves them for any number of ranks without running them, the simulator times them, and
@@ -45,6 +47,7 @@ enum class Algorithm : std::uint8_t {
   scatter_all_gather,          // broadcast of many bytes
   reduce_scatter_gather,       // reduce of many bytes
   two_level,                   // inside nodes and between them, each by an algorithm of its own
+  three_level,                 // the same with a level more: between pods of nodes
   // Over memory that all ranks of one host reach.
   packet,  // few bytes: each rank puts its vector with a number into a slot that all others read; any memory will do
   staged,  // each rank copies its vector into shared memory, where the others read what they want; any memory will do
@@ -55,13 +58,15 @@ enum class Algorithm : std::uint8_t {
 // More lanes than this a plan cannot have.
 constexpr int most_lanes = 4;
 
-// An algorithm with its parameters. Text: "ring", "ring*4" (lanes), "chain/16" (pieces), "two_level(ring+two_shot)".
+// An algorithm with its parameters. Text: "ring", "ring*4" (lanes), "chain/16" (pieces), "two_level(ring+two_shot)*2/8",
+// "three_level(direct+ring+ring)".
 struct STRETTO_API Method {
   Algorithm algorithm = Algorithm::automatic;
-  int lanes = 1;                             // ring, bidirectional_ring: parts that go round independently
-  int pieces = 1;                            // double_binary_tree, chain: how many follow each other through the tree
-  Algorithm inside = Algorithm::automatic;   // two_level: within a node ...
-  Algorithm between = Algorithm::automatic;  // ... and between nodes
+  int lanes = 1;   // ring, bidirectional_ring: parts that go round independently; levels: parts that go their way at a time
+  int pieces = 1;  // double_binary_tree, chain, levels: how many follow each other
+  Algorithm inside = Algorithm::automatic;   // levels: within a node ...
+  Algorithm between = Algorithm::automatic;  // ... between nodes, of a pod where there are pods ...
+  Algorithm above = Algorithm::automatic;    // ... and between pods
 
   Method() = default;
   Method(Algorithm which) : algorithm(which) {}  // NOLINT(google-explicit-constructor): an algorithm with its defaults
@@ -85,7 +90,9 @@ constexpr bool touches_buffers(Algorithm algorithm) { return algorithm >= Algori
 constexpr std::int64_t most_packet_bytes = 16384;
 
 // Whether a request for it must say how many ranks lie on a node.
-constexpr bool needs_nodes(Algorithm algorithm) { return algorithm == Algorithm::two_level; }
+constexpr bool needs_nodes(Algorithm algorithm) {
+  return algorithm == Algorithm::two_level || algorithm == Algorithm::three_level;
+}
 
 constexpr bool reduces(Collective collective) {
   return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
@@ -114,12 +121,15 @@ constexpr bool takes_uneven_exchange(Algorithm algorithm) {
 }
 
 // input and output may be the same memory where the collective says so (in place); scratch belongs to the executor.
-enum class Buffer : std::uint8_t { input, output, scratch };
+// packed holds records of quantized elements (quantization.hpp), each format in a memory of its own.
+enum class Buffer : std::uint8_t { input, output, scratch, packed };
 
-struct Slice {  // in elements
+// In elements; what is packed begins at a whole group, at the record offset / group_elements(format).
+struct Slice {
   Buffer buffer = Buffer::input;
   std::int64_t offset = 0;
   std::int64_t count = 0;
+  QuantizedFormat format = QuantizedFormat::none;  // of what is packed
 };
 
 enum class StepKind : std::uint8_t {
@@ -128,6 +138,12 @@ enum class StepKind : std::uint8_t {
   recv_reduce,  // destination = what the peer sends, reduced with source (which may be destination)
   copy,         // destination = source
   reduce,       // destination = the vectors that lie one after the other in source, reduced in that order, rounded once
+  // Quantization. Several packed vectors lie one after the other, each beginning at a whole group: of n elements each,
+  // source.count is (vectors - 1) * whole_groups(n) + n. What fills up the last group is written, but stands for nothing.
+  quantize,           // destination, packed = source
+  dequantize,         // destination = source, packed
+  dequantize_reduce,  // destination = the packed vectors in source, added in f32 in that order, rounded once
+  requantize,         // destination, packed = the same sum
   // Between ranks that reach each other's buffers (scratch too), in plans of one lane:
   signal,       // tells everybody that what stands before it is done
   wait,         // until the peer has signalled as often as this rank has
@@ -145,6 +161,9 @@ struct Step {
   std::int32_t peer = -1;
   Slice source;
   Slice destination;
+  // quantize, requantize: which hop this is, and where what it leaves out lies in that hop's error state.
+  Hop hop = Hop::contribution;
+  std::int64_t residual = 0;
 };
 
 // A plan that signals and waits does so equally often on all ranks, and reads or writes another rank's memory only between
@@ -172,7 +191,13 @@ struct PlanRequest {
   // says how much goes to each rank and receive_counts how much comes from each; these differ between the ranks.
   std::vector<std::int64_t> counts = {};
   std::vector<std::int64_t> receive_counts = {};
-  int ranks_per_node = 0;  // two_level: rank r is on node r / ranks_per_node, and size is a multiple of it
+  // Where the ranks lie, for algorithms of levels; ranks come node by node.
+  int ranks_per_node = 0;            // rank r is on node r / ranks_per_node, and size is a multiple of it
+  std::vector<int> node_sizes = {};  // where they differ: how many ranks each node has; then ranks_per_node is 0
+  int nodes_per_pod = 0;             // three_level: node i is in pod i / nodes_per_pod, and there are whole pods
+  // Quantized: all_gather, reduce_scatter and all_reduce by direct (two_shot) and levels.
+  QuantizedFormat quantized = QuantizedFormat::none;
+  QuantizedFormat quantized_result = QuantizedFormat::none;  // all_reduce: in which the sum goes to all; never none there
 };
 
 // Whether rank, root and counts can be meant at all, whatever the method: throws Error(invalid_argument) naming what cannot.
@@ -182,10 +207,17 @@ STRETTO_API void check_shape(const PlanRequest& request);
 struct STRETTO_API Plan {
   PlanRequest request;
   std::int64_t scratch_count = 0;  // elements of scratch that the executor provides
+  // The same of what is packed, by format, and of error state, by hop.
+  std::array<std::int64_t, quantized_formats> packed_counts = {};
+  std::array<std::int64_t, hops> residual_counts = {};
   std::vector<Lane> lanes;
 
   // What this rank sends, and what it reads from or writes into other ranks' memory.
   std::int64_t elements_sent() const;
+  // The same in bytes, records as they are; and what of it goes to (or comes by reading from) ranks of other nodes, given
+  // each rank's node.
+  std::int64_t bytes_sent(std::int64_t element_bytes) const;
+  std::int64_t bytes_between_nodes(std::int64_t element_bytes, const std::vector<int>& nodes) const;
   int rounds() const;             // of the longest lane
   std::string to_string() const;  // a line a step
 };

@@ -64,16 +64,20 @@ struct Candidate {
   Method method;
   DType wire = DType::f32;
   double seconds = 0;  // by the cost model
+  bool quantized = false;
 };
 struct Choice {
   Method method;
   DType wire = DType::f32;            // in which elements travel, see rounds_once()
   std::string reason;                 // one line
   std::vector<Candidate> candidates;  // what the cost model knows, fastest first; empty where a rule or the caller decided
+  bool quantized = false;             // as the request says
 };
 // For a request whose method is automatic, or is what the caller wants. A pure function: all ranks choose alike. Throws
 // Error(invalid_argument) where a rule or the caller demands what cannot be done.
+// Where request.quantized is set, of the methods that quantize; with may_be_plain also of the others, which then compete
+// with what quantizing costs.
 STRETTO_API Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning,
-                          const Circumstances& circumstances);
+                          const Circumstances& circumstances, bool may_be_plain = false);
 
 }  // namespace stretto

@@ -13,12 +13,13 @@ namespace stretto {
 std::string Record::to_string() const {
   const char* state = times.done > 0 ? "done" : times.started > 0 ? "started" : "enqueued";
   return fmt::format("#{} {} of {} {} in group '{}' of {} by {} on stream '{}'{}{}: {}", sequence, name(collective), count,
-                     name(dtype), group, group_size, name(algorithm), stream, tag.empty() ? "" : ", ", tag, state);
+                     quantized == QuantizedFormat::none ? name(dtype) : name(quantized), group, group_size, name(algorithm), stream, tag.empty() ? "" : ", ", tag, state);
 }
 
 Traffic& Traffic::operator+=(const Record& record) {
   ++operations;
   bytes_sent += record.bytes_sent;
+  bytes_between_nodes += record.bytes_between_nodes;
   if (record.shares_times) return *this;
   if (record.times.done > 0) busy_seconds += record.times.done - record.times.started;
   exposed_seconds += record.times.waited;

@@ -119,6 +119,7 @@ constexpr const char* algorithm_names[] = {"auto",
                                            "scatter_all_gather",
                                            "reduce_scatter_gather",
                                            "two_level",
+                                           "three_level",
                                            "packet",
                                            "staged",
                                            "pull",
@@ -162,6 +163,9 @@ void check_request(const PlanRequest& request) {
 double gain_of(const LinkCost& link, double senders) { return std::pow(1 + link.lane_gain, std::log2(senders)); }
 
 std::string text_of(const Slice& slice) {
+  if (slice.buffer == Buffer::packed) {
+    return fmt::format("{}[{}..{})", name(slice.format), slice.offset, slice.offset + slice.count);
+  }
   const char* buffer = slice.buffer == Buffer::input ? "input" : slice.buffer == Buffer::output ? "output" : "scratch";
   return fmt::format("{}[{}..{})", buffer, slice.offset, slice.offset + slice.count);
 }
@@ -176,6 +180,12 @@ std::string text_of(const Step& step) {
     case StepKind::reduce:
       return fmt::format("reduce {} = the {} vectors in {}", text_of(step.destination),
                          step.source.count / std::max<std::int64_t>(1, step.destination.count), text_of(step.source));
+    case StepKind::quantize: return fmt::format("quantize {} = {}", text_of(step.destination), text_of(step.source));
+    case StepKind::dequantize: return fmt::format("dequantize {} = {}", text_of(step.destination), text_of(step.source));
+    case StepKind::dequantize_reduce:
+      return fmt::format("dequantize_reduce {} = the vectors in {}", text_of(step.destination), text_of(step.source));
+    case StepKind::requantize:
+      return fmt::format("requantize {} = the sum of the vectors in {}", text_of(step.destination), text_of(step.source));
     case StepKind::signal: return "signal";
     case StepKind::wait: return fmt::format("wait for {}", step.peer);
     case StepKind::read:
@@ -263,6 +273,51 @@ std::int64_t Plan::elements_sent() const {
       if (step.kind != StepKind::read_reduce) continue;
       const std::int64_t owners = step.peer == everybody ? others : step.peer != request.rank ? 1 : 0;
       sum += (others + owners) * step.destination.count;
+    }
+  }
+  return sum;
+}
+
+namespace {
+
+std::int64_t bytes_of(const Slice& slice, std::int64_t element_bytes) {
+  return slice.buffer == Buffer::packed ? packed_bytes(slice.format, slice.count) : slice.count * element_bytes;
+}
+
+// Bytes that a step moves between its rank and others: visit(peer, bytes).
+template <class Visit>
+void for_each_transfer(const PlanRequest& request, const Step& step, std::int64_t element_bytes, Visit visit) {
+  const bool sends = step.kind == StepKind::send;
+  if (sends || (step.kind == StepKind::read && step.peer != request.rank)) {
+    visit(step.peer, bytes_of(step.source, element_bytes));
+  }
+  if (step.kind != StepKind::read_reduce) return;
+  const std::int64_t bytes = bytes_of(step.destination, element_bytes);
+  for (int peer = 0; peer < request.size; ++peer) {
+    const bool writes = step.peer == everybody || step.peer == peer;
+    if (peer != request.rank) visit(peer, (writes ? 2 : 1) * bytes);
+  }
+}
+
+}  // namespace
+
+std::int64_t Plan::bytes_sent(std::int64_t element_bytes) const {
+  std::int64_t sum = 0;
+  for (const Lane& lane : lanes) {
+    for (const Step& step : lane.steps) {
+      for_each_transfer(request, step, element_bytes, [&](int, std::int64_t bytes) { sum += bytes; });
+    }
+  }
+  return sum;
+}
+
+std::int64_t Plan::bytes_between_nodes(std::int64_t element_bytes, const std::vector<int>& nodes) const {
+  std::int64_t sum = 0;
+  for (const Lane& lane : lanes) {
+    for (const Step& step : lane.steps) {
+      for_each_transfer(request, step, element_bytes, [&](int peer, std::int64_t bytes) {
+        if (nodes[peer] != nodes[request.rank]) sum += bytes;
+      });
     }
   }
   return sum;

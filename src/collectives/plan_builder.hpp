@@ -10,6 +10,13 @@ namespace stretto {
 inline Slice input(std::int64_t offset, std::int64_t count) { return {Buffer::input, offset, count}; }
 inline Slice output(std::int64_t offset, std::int64_t count) { return {Buffer::output, offset, count}; }
 inline Slice scratch(std::int64_t offset, std::int64_t count) { return {Buffer::scratch, offset, count}; }
+inline Slice packed(QuantizedFormat format, std::int64_t offset, std::int64_t count) {
+  return {Buffer::packed, offset, count, format};
+}
+// The vectors of so many elements each that lie packed one after the other.
+inline Slice packed_vectors(QuantizedFormat format, std::int64_t offset, int vectors, std::int64_t each) {
+  return packed(format, offset, vectors > 0 ? (vectors - 1) * whole_groups(format, each) + each : 0);
+}
 
 // The balanced cut of count elements into parts: part i begins here, part i + 1 where it ends. Sizes differ by at most one.
 inline std::int64_t part_begin(std::int64_t count, int parts, int i) {
@@ -102,6 +109,16 @@ class PlanBuilder {
   void reduce(Slice sources, Slice destination, bool finishes) {
     add({StepKind::reduce, finishes, -1, sources, destination});
   }
+  void quantize(Slice source, Slice destination, Hop hop, std::int64_t residual) {
+    add({StepKind::quantize, false, -1, source, destination, hop, residual});
+  }
+  void dequantize(Slice source, Slice destination) { add({StepKind::dequantize, false, -1, source, destination}); }
+  void dequantize_reduce(Slice sources, Slice destination, bool finishes) {
+    add({StepKind::dequantize_reduce, finishes, -1, sources, destination});
+  }
+  void requantize(Slice sources, Slice destination, bool finishes, Hop hop, std::int64_t residual) {
+    add({StepKind::requantize, finishes, -1, sources, destination, hop, residual});
+  }
   void signal() { add({StepKind::signal, false, -1, {}, {}}); }
   void wait(int peer) { add({StepKind::wait, false, peer, {}, {}}); }
   void read(int peer, Slice source, Slice destination) { add({StepKind::read, false, peer, source, destination}); }
@@ -119,6 +136,8 @@ class PlanBuilder {
     plan_.lanes.emplace_back();
   }
   void use_scratch(std::int64_t count) { plan_.scratch_count = count; }
+  void use_packed(QuantizedFormat format, std::int64_t count) { plan_.packed_counts[static_cast<int>(format)] = count; }
+  void use_residual(Hop hop, std::int64_t count) { plan_.residual_counts[static_cast<int>(hop)] = count; }
 
   // The rounds of a plan of one lane, behind those that are there.
   void append(const Plan& part, const Placement& placement) {

@@ -66,6 +66,10 @@ class Compiler {
         return {step.kind, false, ways.between(step.peer, request.rank), step.destination.count * element_bytes_};
       case StepKind::copy: return {step.kind, false, 0, onto_itself(request, step) ? 0 : step.source.count * element_bytes_};
       case StepKind::reduce: return {step.kind, false, 0, (step.source.count - step.destination.count) * element_bytes_};
+      case StepKind::quantize:
+      case StepKind::dequantize:
+      case StepKind::dequantize_reduce:
+      case StepKind::requantize: fail(ErrorCode::internal, "Quantized plans are not simulated.");
       case StepKind::signal: return {step.kind, false, 0, 0};
       case StepKind::wait: return {step.kind, false, ways.between(step.peer, request.rank), 0};
       case StepKind::read: {

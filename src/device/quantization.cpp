@@ -1,0 +1,67 @@
+#include "stretto/quantization.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+#include "core/fail.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr const char* format_names[quantized_formats] = {"none", "int8", "int4", "fp8", "onebit"};
+constexpr const char* hop_names[hops] = {"contribution", "node_sum", "result"};
+
+}  // namespace
+
+const char* name(QuantizedFormat format) {
+  const auto i = static_cast<std::size_t>(format);
+  return i < std::size(format_names) ? format_names[i] : "unknown";
+}
+
+const char* name(Hop hop) {
+  const auto i = static_cast<std::size_t>(hop);
+  return i < std::size(hop_names) ? hop_names[i] : "unknown";
+}
+
+QuantizedFormat quantized_format_from_name(const std::string& text) {
+  const std::string wanted = text == "1bit" ? "onebit" : text;
+  const auto found = std::find(std::begin(format_names), std::end(format_names), wanted);
+  require(found != std::end(format_names), "'{}' is no quantized format; choose one of {}.", text,
+          fmt::join(format_names, ", "));
+  return static_cast<QuantizedFormat>(found - std::begin(format_names));
+}
+
+Tensor ErrorFeedback::state(const std::string& tensor, Hop hop, std::int64_t count) {
+  const std::lock_guard lock(mutex_);
+  const auto [place, is_new] = states_.try_emplace({tensor, hop});
+  Tensor& values = place->second;
+  if (is_new) values = Tensor::zeros({count}, DType::f32);
+  require(
+      values.size() == count,
+      "The error state of '{}' at its hop '{}' has {} elements, and an operation on {} wants it; give each tensor a name "
+      "of its own.",
+      tensor, name(hop), values.size(), count);
+  return values;
+}
+
+std::vector<ErrorFeedback::Entry> ErrorFeedback::entries() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Entry> all;
+  for (const auto& [key, values] : states_) all.push_back({key.first, key.second, values});
+  return all;
+}
+
+void ErrorFeedback::restore(const std::string& tensor, Hop hop, const Tensor& values) {
+  require(values.dtype() == DType::f32, "The error state of '{}' at its hop '{}' is of f32, not {}.", tensor, name(hop),
+          name(values.dtype()));
+  const Tensor mine = state(tensor, hop, values.size());
+  std::memcpy(mine.raw(), values.raw(), static_cast<std::size_t>(values.size()) * sizeof(float));
+}
+
+void ErrorFeedback::clear() {
+  const std::lock_guard lock(mutex_);
+  states_.clear();
+}
+
+}  // namespace stretto
