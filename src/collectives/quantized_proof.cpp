@@ -28,7 +28,7 @@ std::vector<PlanRequest> with_nodes(const PlanRequest& request) {
 
 // None, few, an odd number over several groups in each share. Where that would be too much memory to look at, few alone.
 std::vector<std::int64_t> counts_of(const PlanRequest& request) {
-  constexpr std::int64_t most_cells = std::int64_t{1} << 25;
+  constexpr std::int64_t most_cells = std::int64_t{1} << 22;
   const std::int64_t group = std::max(group_elements(request.quantized), group_elements(request.quantized_result));
   const std::int64_t share = 2 * group + 3;
   const bool shares = counts_shares(request.collective);
