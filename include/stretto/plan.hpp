@@ -214,7 +214,7 @@ struct PlanRequest {
   int ranks_per_node = 0;            // rank r is on node r / ranks_per_node, and size is a multiple of it
   std::vector<int> node_sizes = {};  // where they differ: how many ranks each node has; then ranks_per_node is 0
   int nodes_per_pod = 0;             // three_level: node i is in pod i / nodes_per_pod, and there are whole pods
-  // Quantized: all_gather, reduce_scatter and all_reduce by direct (two_shot) and levels.
+  // Quantized: all_gather, reduce_scatter and all_reduce by direct (two_shot) and two_level, without parts.
   QuantizedFormat quantized = QuantizedFormat::none;
   QuantizedFormat quantized_result = QuantizedFormat::none;  // all_reduce: in which the sum goes to all; never none there
 };

@@ -244,6 +244,22 @@ bool change_format(Slice& slice) {
   return true;
 }
 
+// Whether a step of [begin, middle) makes what one of [middle, end) takes.
+bool feeds(const Lane& lane, std::size_t begin, std::size_t middle, std::size_t end) {
+  for (std::size_t i = begin; i < middle; ++i) {
+    for (std::size_t j = middle; j < end; ++j) {
+      const Slice& made = lane.steps[i].destination;
+      const Slice& taken = lane.steps[j].source;
+      if (lane.steps[i].kind == StepKind::send || lane.steps[j].kind == StepKind::recv) continue;
+      if (made.buffer == taken.buffer && made.format == taken.format && made.offset < taken.offset + taken.count &&
+          taken.offset < made.offset + made.count) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 const NamedMutation mutations[] = {
     {"step_dropped",
      [](Plan&, Lane& lane, std::size_t i) {
@@ -356,9 +372,10 @@ const NamedMutation mutations[] = {
        return leaves_out(lane.steps[i]);
      }},
     {"rounds_merged",
-     [](Plan& plan, Lane& lane, std::size_t i) {
+     [](Plan&, Lane& lane, std::size_t i) {
        const auto end = std::find(lane.round_ends.begin(), lane.round_ends.end(), i + 1);
-       if (plan.request.method.pieces > 1 || end == lane.round_ends.end() || end + 1 == lane.round_ends.end()) return false;
+       if (end == lane.round_ends.end() || end + 1 == lane.round_ends.end()) return false;
+       if (!feeds(lane, end == lane.round_ends.begin() ? 0 : *(end - 1), *end, *(end + 1))) return false;
        lane.round_ends.erase(end);
        return true;
      }},

@@ -5,7 +5,7 @@
 // A block of the rank with place b on its node is carried on each node of m ranks by the one with place b mod m: there its
 // node's contributions to it are added, or its records are passed on to the others of the node. On one level every rank is
 // a node of its own. So nodes may differ, and a hop that would be trivial is not there: a node of one rank passes on its
-// contributions as they are.
+// contributions as they are. A group of one rank quantizes like any other: what it gets does not depend on luck.
 //
 // In pieces, each block is cut at whole groups. In a round, one piece is quantized, another one travels inside nodes, the
 // next between them, and one before is added. Messages stand first, so that they travel while the others are worked on.
