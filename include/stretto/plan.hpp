@@ -248,7 +248,8 @@ STRETTO_API std::int64_t output_count(const PlanRequest& request);
 // Whether sums of 16- and 8-bit floats are rounded once although they travel as they are. Other algorithms carry partial
 // sums, which then travel as f32.
 STRETTO_API bool rounds_once(Algorithm algorithm);
-// Whether the order of summation of an element depends on nothing but the number of ranks.
+// Whether the order of summation of an element depends on nothing but the number of ranks. Quantized sums are always formed
+// in rank order, in two_level node by node.
 STRETTO_API bool is_deterministic(Algorithm algorithm);
 
 // Throws Error(invalid_argument) for an algorithm that cannot do the collective, or a rank, root or counts that do not fit.
