@@ -56,6 +56,7 @@ std::vector<Method> methods_of(Collective collective, bool on_nodes) {
     if (needs_nodes(algorithm)) {
       if (!on_nodes) continue;
       method.inside = method.between = algorithms_for(collective).front();
+      if (algorithm == Algorithm::three_level) method.above = method.inside;
     }
     methods.push_back(method);
     if (takes_lanes(algorithm)) method.lanes = 2;

@@ -26,10 +26,9 @@ bool can_do(Collective collective, Algorithm algorithm) {
 
 // Whether a vector with a root goes between nodes in shares: where the ranks of a node can bring it together, or its sum
 // apart. Else one rank of each node carries all of it.
-bool goes_in_shares(const PlanRequest& request) {
-  const Collective whole = request.collective;
+bool goes_in_shares(Collective whole, Algorithm inside) {
   if (!has_root(whole)) return true;
-  return can_do(whole == Collective::broadcast ? Collective::all_gather : Collective::reduce_scatter, request.method.inside);
+  return can_do(whole == Collective::broadcast ? Collective::all_gather : Collective::reduce_scatter, inside);
 }
 
 class Stager {
@@ -45,7 +44,7 @@ class Stager {
 
   Stages run() {
     const bool levels = nodes_.count() > 1 && nodes_.largest() > 1;
-    const bool shared = goes_in_shares(whole_) && nodes_.largest() > 1;
+    const bool shared = goes_in_shares(whole_.collective, whole_.method.inside) && nodes_.largest() > 1;
     switch (whole_.collective) {
       case Collective::all_reduce: nodes_.largest() > 1 ? all_reduce() : one_level(); break;
       case Collective::reduce_scatter: levels ? reduce_scatter() : one_level(); break;
@@ -67,7 +66,7 @@ class Stager {
   void one_level() {
     std::vector<int> all(whole_.size);
     std::iota(all.begin(), all.end(), 0);
-    const Level level = nodes_.count() == 1 ? Level::inside : Level::between;
+    const Level level = nodes_.largest() > 1 ? Level::inside : Level::between;
     PlanRequest& part =
         add(level, whole_.collective, std::move(all), whole_.rank, whole_.root, input(0, 0), output(0, 0), true);
     part.count = whole_.count;
@@ -419,40 +418,72 @@ class Stager {
   Stages stages_;
 };
 
-void check_part(const PlanRequest& request, Algorithm part) {
-  const bool several_lanes = part == Algorithm::bidirectional_ring || part == Algorithm::double_binary_tree;
-  require(part != Algorithm::automatic && !needs_nodes(part) && !several_lanes,
-          "{} has {} as a part; name algorithms of one level and one lane, like two_level(ring+ring).",
-          to_string(request.method), name(part));
-  require(!shares_memory(part), "{} has {} as a part, whose ranks share memory; name algorithms that send messages.",
-          to_string(request.method), name(part));
+bool can_be_a_part(Collective collective, Algorithm algorithm) {
+  const bool several_lanes = algorithm == Algorithm::bidirectional_ring || algorithm == Algorithm::double_binary_tree;
+  return can_do(collective, algorithm) && !needs_nodes(algorithm) && !several_lanes && !shares_memory(algorithm);
+}
+
+void check_part(const PlanRequest& request, Algorithm part, Collective collective) {
+  if (can_be_a_part(collective, part)) return;
+  std::vector<std::string> names;
+  for (const Algorithm known : algorithms_for(collective)) {
+    if (can_be_a_part(collective, known)) names.emplace_back(name(known));
+  }
+  fail(ErrorCode::invalid_argument, "{} has {} as a part, where {} is done by {}.", to_string(request.method), name(part),
+       name(collective), fmt::join(names, " or "));
 }
 
 }  // namespace
 
+namespace {
+
+// What has other levels around it.
+void check_inner_part(const PlanRequest& request, Algorithm part) {
+  const Collective whole = request.collective;
+  const bool in_shares = has_root(whole) && goes_in_shares(whole, part);
+  if (whole == Collective::all_reduce || (whole == Collective::reduce && in_shares)) {
+    check_part(request, part, Collective::reduce_scatter);
+  }
+  if (whole == Collective::all_reduce || (whole == Collective::broadcast && in_shares)) {
+    check_part(request, part, Collective::all_gather);
+  }
+  if (whole != Collective::all_reduce && !in_shares) check_part(request, part, whole);
+}
+
+}  // namespace
+
+// On all ranks alike, whatever parts each of them has.
 void check_levels(const PlanRequest& request, const Nodes& nodes) {
   const Method& method = request.method;
-  check_part(request, method.inside);
-  check_part(request, method.between);
-  require(request.counts.empty() || request.collective != Collective::all_to_all,
-          "all_to_all by {} takes one count for all ranks, not {} counts; choose another algorithm.", name(method.algorithm),
-          request.counts.size());
-  const bool straight = counts_shares(request.collective) && !nodes.alike();
-  if (method.algorithm == Algorithm::three_level) {
-    check_part(request, method.above);
+  const Collective whole = request.collective;
+  check_inner_part(request, method.inside);
+  if (method.algorithm == Algorithm::two_level) {
+    check_part(request, method.between, whole);
+  } else {
+    check_inner_part(request, method.between);
+    check_part(request, method.above, whole);
     require(request.nodes_per_pod > 0 && nodes.count() % request.nodes_per_pod == 0,
             "three_level needs whole pods, and {} nodes cannot lie in pods of {}; give nodes_per_pod, or choose two_level.",
             nodes.count(), request.nodes_per_pod);
   }
-  require(!straight || (method.algorithm == Algorithm::two_level && method.between == Algorithm::direct),
+  require(request.counts.empty() || whole != Collective::all_to_all,
+          "all_to_all by {} takes one count for all ranks, not {} counts; choose another algorithm.", name(method.algorithm),
+          request.counts.size());
+  if (nodes.alike() || !counts_shares(whole)) return;
+  const bool straight = method.algorithm == Algorithm::two_level && method.between == Algorithm::direct;
+  const bool exchanges = whole != Collective::all_to_all || takes_uneven_exchange(method.inside);
+  require(straight && exchanges,
           "{} by {} over nodes of {} to {} ranks: there blocks go straight to their owners; choose two_level({}+direct).",
-          name(request.collective), to_string(method), nodes.smallest(), nodes.largest(), name(method.inside));
+          name(whole), to_string(method), nodes.smallest(), nodes.largest(),
+          name(exchanges ? method.inside : Algorithm::direct));
 }
 
 Stages stages_of(const PlanRequest& request, const Nodes& nodes, const Cut& cut, int piece) {
   return Stager(request, nodes, cut, piece).run();
 }
 
-int senders(const PlanRequest& request, const Nodes& nodes) { return goes_in_shares(request) ? nodes.smallest() : 1; }
+int senders(const PlanRequest& request, const Nodes& nodes) {
+  return goes_in_shares(request.collective, request.method.inside) ? nodes.smallest() : 1;
+}
 
 }  // namespace stretto::plans
