@@ -270,7 +270,7 @@ Method method_from_text(const std::string& text) {
   demand((open == std::string::npos) == (close == std::string::npos) && (open == std::string::npos || open < close));
   Method method(algorithm_from_name(text.substr(0, text.find_first_of("*/("))));
   const int levels = method.algorithm == Algorithm::two_level ? 2 : method.algorithm == Algorithm::three_level ? 3 : 0;
-  demand((levels > 0) == (open != std::string::npos));
+  demand((levels > 0) == (open != std::string::npos) && (levels == 0 || open == text.find_first_of("*/(")));
   std::string numbers = text.substr(std::min(text.size(), text.find_first_of("*/")));
   if (levels > 0) {
     std::vector<std::string> parts{""};

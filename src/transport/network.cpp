@@ -65,11 +65,11 @@ std::vector<std::uint64_t> virtual_nodes(int ranks) {
     return nodes;
   }
   std::int64_t sum = 0;
-  for (const std::int64_t size : sizes) {
-    sum += size;
+  for (std::size_t node = 0; node < sizes.size(); ++node) {
+    sum += sizes[node];
     require(sum <= ranks, "STRETTO_RANKS_PER_NODE={} has nodes for more ranks than the {} of the job; let it add up.",
             setting("STRETTO_RANKS_PER_NODE"), ranks);
-    nodes.resize(static_cast<std::size_t>(sum), static_cast<std::uint64_t>(&size - sizes.data()));
+    nodes.resize(static_cast<std::size_t>(sum), static_cast<std::uint64_t>(node));
   }
   require(sum == ranks, "STRETTO_RANKS_PER_NODE={} has nodes for {} ranks, but the job has {}; let it add up.",
           setting("STRETTO_RANKS_PER_NODE"), sum, ranks);
