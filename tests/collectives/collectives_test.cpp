@@ -143,6 +143,7 @@ TEST_P(EveryCollective, RunsOnVirtualNodes) {
           if (GetParam() == Collective::all_to_all) method.inside = Algorithm::direct;
         }
         for (const std::int64_t count : {1, 50, 4000}) {
+          if (count > 50 && !needs_nodes(method.algorithm)) continue;  // more than a packet
           Problem problem{GetParam(), 8, count, DType::f64};
           problem.root = 3;
           expect_right(world, problem, method);
