@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 #include "size_text.hpp"
 
@@ -23,7 +24,30 @@ Collective collective_of(const std::string& text) {
   return collective;
 }
 
-bool is_possible(const PlanRequest& request) {
+// --ranks-per-node: 8, or 3,1,2.
+void put_on_nodes(const std::string& text, PlanRequest& request) {
+  std::vector<int> sizes;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', begin), text.size());
+    sizes.push_back(number_from("--ranks-per-node", text.substr(begin, comma - begin)));
+    begin = comma + 1;
+  }
+  if (sizes.size() > 1) {
+    const int sum = std::accumulate(sizes.begin(), sizes.end(), 0);
+    require(sum == request.size, "--ranks-per-node {} has nodes for {} ranks, not {}; let it add up.", text, sum,
+            request.size);
+    request.node_sizes = sizes;
+    return;
+  }
+  request.ranks_per_node = sizes.front();
+  require(request.size % request.ranks_per_node == 0,
+          "{} ranks do not lie on nodes of --ranks-per-node {}; choose a divisor, or name every node's like 3,1,2.",
+          request.size, text);
+}
+
+}  // namespace
+
+bool can_do(const PlanRequest& request) {
   try {
     make_plan(request);
     return true;
@@ -33,18 +57,17 @@ bool is_possible(const PlanRequest& request) {
   }
 }
 
-}  // namespace
-
 bool parse(int argc, char** argv, CommandLine& line) {
   CLI::App app(
       "Shows what the ranks do in a collective, proves that it is right, predicts how long it takes, and draws it.\n"
       "Without --verify and --simulate it prints the plans.");
   app.set_help_flag("-h,--help", "This text");
   app.add_option("COLLECTIVE", line.collective, "all_reduce, broadcast, ...; with --verify also all")->required();
-  app.add_option("--algo", line.algorithm, "ring, ring*4, chain/16, two_level(ring+ring), ..., or all")
+  app.add_option("--algo", line.algorithm, "ring, ring*4, chain/16, two_level(ring+ring)*2/8, ..., or all")
       ->capture_default_str();
   app.add_option("--ranks", line.ranks, "N, or with --verify A..B")->required();
-  auto* nodes = app.add_option("--ranks-per-node", line.ranks_per_node, "For two_level; divides the ranks");
+  auto* nodes = app.add_option("--ranks-per-node", line.ranks_per_node, "For levels: how many, or each node's like 3,1,2");
+  auto* pods = app.add_option("--nodes-per-pod", line.nodes_per_pod, "For three_level")->needs(nodes);
   auto* bytes =
       app.add_option("--bytes", line.bytes,
                      "Of the whole vector, or of all ranks' shares together; shares, and with --simulate vectors of at "
@@ -67,7 +90,7 @@ bool parse(int argc, char** argv, CommandLine& line) {
       ->needs(explain)
       ->needs(quantize);
   auto* svg = app.add_option("--svg", line.svg, "Draw the plan into this file, over rounds, or over time with --simulate");
-  for (auto* other : {nodes, bytes, dtype, root, rank, simulate, svg, explain}) verify->excludes(other);
+  for (auto* other : {nodes, pods, bytes, dtype, root, rank, simulate, svg, explain}) verify->excludes(other);
   rank->excludes(simulate)->excludes(svg);
   explain->excludes(svg);
   try {
@@ -131,12 +154,11 @@ Call call_of(const CommandLine& line) {
   request.quantized = format_of(line);
   if (request.collective == Collective::all_reduce) request.quantized_result = result_format_of(line);
   request.root = line.root;
-  request.ranks_per_node = line.ranks_per_node;
+  if (!line.ranks_per_node.empty()) put_on_nodes(line.ranks_per_node, request);
+  request.nodes_per_pod = line.nodes_per_pod;
   require(line.root == 0 || has_root(request.collective), "{} has no root; leave --root {} out.", line.collective,
           line.root);
   require(line.rank >= -1 && line.rank < request.size, "--rank {} is outside a group of {}.", line.rank, request.size);
-  require(line.ranks_per_node >= 0 && (line.ranks_per_node == 0 || request.size % line.ranks_per_node == 0),
-          "{} ranks do not lie on nodes of --ranks-per-node {}; choose a divisor.", request.size, line.ranks_per_node);
   const std::int64_t bytes = perf::bytes_from_text("--bytes", line.bytes);
   request.count = bytes / call.width() / (counts_shares(request.collective) ? request.size : 1);
   // Where shares differ, the plans of all ranks do, and have to be simulated one by one.
@@ -152,30 +174,44 @@ std::vector<Method> methods_of(const CommandLine& line, const PlanRequest& reque
   std::vector<Method> methods;
   const auto& known = algorithms_for(request.collective);
   PlanRequest trial = request;
-  const bool knows_nodes = line.ranks_per_node > 0;
   const bool quantized = request.quantized != QuantizedFormat::none;
   for (const Algorithm algorithm : known) {
     if (quantized) {
-      if (!quantizes(request.collective, algorithm) || (needs_nodes(algorithm) && !knows_nodes)) continue;
+      if (!quantizes(request.collective, algorithm) || (needs_nodes(algorithm) && line.ranks_per_node.empty())) continue;
       for (const int pieces : {1, 16}) {
         methods.push_back(algorithm);
         methods.back().pieces = pieces;
       }
       continue;
     }
-    if (algorithm != Algorithm::two_level) methods.push_back(algorithm);
+    if (needs_nodes(algorithm)) continue;
+    methods.push_back(algorithm);
     if (takes_pieces(algorithm)) {
       methods.push_back(algorithm);
       methods.back().pieces = 16;
     }
-    if (algorithm != Algorithm::two_level || line.ranks_per_node == 0) continue;
-    for (const Algorithm inside : known) {
-      for (const Algorithm between : known) {
-        trial.method = algorithm;
-        trial.method.inside = inside;
-        trial.method.between = between;
-        if (is_possible(trial)) methods.push_back(trial.method);
-      }
+  }
+  const bool has_levels = std::find(known.begin(), known.end(), Algorithm::two_level) != known.end();
+  if (quantized || !has_levels || line.ranks_per_node.empty()) return methods;
+  const auto add = [&](const Method& method) {
+    trial.method = method;
+    if (!can_do(trial)) return;
+    methods.push_back(method);
+    if (request.size > 64) return;
+    methods.push_back(method);
+    methods.back().lanes = 2;
+    methods.back().pieces = 16;
+  };
+  for (int i = 1; i < static_cast<int>(Algorithm::two_level); ++i) {
+    for (const Algorithm between : known) {
+      Method method(Algorithm::two_level);
+      method.inside = static_cast<Algorithm>(i);
+      method.between = between;
+      add(method);
+      method.algorithm = Algorithm::three_level;
+      method.above = between;
+      method.between = method.inside;
+      if (line.nodes_per_pod > 0) add(method);
     }
   }
   return methods;

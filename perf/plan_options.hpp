@@ -33,7 +33,8 @@ struct CommandLine {
   std::string quantize = "none";
   std::string quantize_result;  // like quantize
   bool only_if_faster = false;
-  int ranks_per_node = 0;
+  std::string ranks_per_node;  // a number or a list; empty: one level
+  int nodes_per_pod = 0;
   int root = 0;
   int rank = -1;  // all
   bool verify = false;
@@ -62,8 +63,10 @@ QuantizedFormat result_format_of(const CommandLine& line);  // and in what a sum
 bool can_do(const CommandLine& line, Collective collective, Algorithm algorithm);
 // ", in int4", or nothing
 std::string quantized_text(const PlanRequest& request);
-// With all: every algorithm, those in pieces also in 16, and where nodes are known two levels of every two of them.
+// With all: every algorithm, those in pieces also in 16, and where nodes are known two levels of every two of them, of up to
+// 64 ranks also in two lanes of 16 pieces; where pods are known, three levels with one algorithm for the inner two.
 std::vector<Method> methods_of(const CommandLine& line, const PlanRequest& request);
+bool can_do(const PlanRequest& request);
 
 // --explain: what the library would choose, and what the cost model thinks of the others (plan_explain.cpp).
 void explain(const CommandLine& line, const Call& call);

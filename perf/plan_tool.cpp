@@ -43,8 +43,10 @@ void prove_one(const CommandLine& line, Collective collective, const Method& met
          quantized ? quantized_proof_cases(collective, method.algorithm, size, format_of(line), result_format_of(line))
                    : proof_cases(collective, method.algorithm, size)) {
       Method& its = which.request.method;
-      if (with_parameters && (its.lanes != 1 || its.pieces != 1)) continue;
+      const bool by_level = needs_nodes(method.algorithm);
+      if (with_parameters && !by_level && (its.lanes != 1 || its.pieces != 1)) continue;
       if (with_parameters) its = method;
+      if (by_level && with_parameters && !which.request.node_sizes.empty() && !can_do(request_of(which, 0))) continue;
       if (const auto fault = prove(which)) fail("{}", *fault);
       ++cases;
     }

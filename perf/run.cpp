@@ -98,7 +98,7 @@ class TestRun {
     std::vector<Method> methods;
     std::vector<Method> by_level;
     for (const Algorithm algorithm : algorithms_for(test.collective)) {
-      if (algorithm == Algorithm::two_level) continue;
+      if (needs_nodes(algorithm)) continue;
       methods.emplace_back(algorithm);
       if (shares_memory(algorithm)) continue;  // no part of two levels
       by_level.emplace_back(Algorithm::two_level);

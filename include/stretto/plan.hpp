@@ -62,7 +62,7 @@ constexpr int most_lanes = 4;
 // "three_level(direct+ring+ring)"; of quantized collectives, whose parts are always direct, "two_level/4".
 struct STRETTO_API Method {
   Algorithm algorithm = Algorithm::automatic;
-  int lanes = 1;   // ring, bidirectional_ring: parts that go round independently; levels: parts that go their way at a time
+  int lanes = 1;   // ring, bidirectional_ring: parts that go round independently; levels: pieces under way at a time
   int pieces = 1;  // double_binary_tree, chain, levels, all that is quantized: how many follow each other
   Algorithm inside = Algorithm::automatic;   // levels: within a node ...
   Algorithm between = Algorithm::automatic;  // ... between nodes, of a pod where there are pods ...
@@ -120,18 +120,16 @@ constexpr bool quantizes(Collective collective, Algorithm algorithm) {
 }
 
 constexpr bool takes_lanes(Algorithm algorithm) {
-  return algorithm == Algorithm::ring || algorithm == Algorithm::bidirectional_ring;
+  return algorithm == Algorithm::ring || algorithm == Algorithm::bidirectional_ring || needs_nodes(algorithm);
 }
 constexpr bool takes_pieces(Algorithm algorithm, bool quantized = false) {
-  if (quantized) {
-    return algorithm == Algorithm::direct || algorithm == Algorithm::two_shot || algorithm == Algorithm::two_level;
-  }
-  return algorithm == Algorithm::double_binary_tree || algorithm == Algorithm::chain;
+  if (quantized && (algorithm == Algorithm::direct || algorithm == Algorithm::two_shot)) return true;
+  return algorithm == Algorithm::double_binary_tree || algorithm == Algorithm::chain || needs_nodes(algorithm);
 }
 
-// all_to_all: whether blocks may differ. Elsewhere every algorithm but two_level takes uneven shares.
+// all_to_all: whether blocks may differ. Elsewhere every algorithm takes uneven shares.
 constexpr bool takes_uneven_exchange(Algorithm algorithm) {
-  return algorithm != Algorithm::bruck && !shares_memory(algorithm);
+  return algorithm != Algorithm::bruck && !needs_nodes(algorithm) && !shares_memory(algorithm);
 }
 
 // input and output may be the same memory where the collective says so (in place); scratch belongs to the executor.

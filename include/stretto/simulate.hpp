@@ -11,7 +11,8 @@
 // holds several of those; the last level holds all. A message takes the innermost level whose unit contains both ranks.
 // - A message starts when both sides have posted it (rendezvous), occupies its ports for overhead + bytes / bandwidth and
 //   arrives alpha later, when it ends for both sides.
-// - Each rank has one port in each direction. A message that leaves a unit of an inner level occupies one of that unit's
+// - Each rank has one port in each direction, and others for the levels that have ports of their own: as memory and a
+//   network card, which work at the same time. A message that leaves a unit of an inner level occupies one of that unit's
 //   `ports` too, and so it does where it enters one. A port serves its messages in the order in which they became ready;
 //   of those that became ready together, in the order of their steps.
 // - Local work takes bytes / local_gbs of the rank's time, one after the other, whatever the lane: a round's copies and
@@ -30,11 +31,12 @@ struct LinkLevel {
   double overhead_us = 0;
   double bandwidth_gbs = 0;  // 1e9 bytes a second, of a port
   int ports = 1;             // through which a unit's messages leave, and as many through which they enter
+  bool own_ports = false;    // a rank's messages of this level do not wait for those of others
 };
 
 // As JSON: {"levels": [{"name": "node", "ranks": 8, "alpha_us": 1, "overhead_us": 0.2, "bandwidth_gbs": 200, "ports": 1},
 // {"name": "network", "alpha_us": 5, "overhead_us": 0.5, "bandwidth_gbs": 50}], "local_gbs": 400}. "ports" is 1 where it is
-// left out; the last level may leave "ranks" out and has no ports.
+// left out, "own_ports" false; the last level may leave "ranks" out and has no "ports".
 struct LinkModel {
   std::vector<LinkLevel> levels;
   double local_gbs = 0;

@@ -49,8 +49,8 @@ bool suits(const PlanRequest& request, const Circumstances& circumstances) {
   return algorithm == Algorithm::pull && circumstances.reads_memory;
 }
 
-// Every method that the cost model may take for a collective.
-std::vector<Method> methods_for(const PlanRequest& request, bool several_nodes) {
+// Every method of one level that the cost model may take for a collective.
+std::vector<Method> methods_for(const PlanRequest& request) {
   std::vector<Method> methods;
   const auto with = [&](Algorithm algorithm, int lanes, int pieces) {
     Method method(algorithm);
@@ -71,21 +71,50 @@ std::vector<Method> methods_for(const PlanRequest& request, bool several_nodes) 
       case Algorithm::bruck:  // all_to_all: even shares only
         if (request.collective != Collective::all_to_all || request.counts.empty()) with(algorithm, 1, 1);
         break;
-      case Algorithm::two_level: break;  // below
+      case Algorithm::two_level:
+      case Algorithm::three_level: break;  // pairs_for(), refinements_of()
       default: with(algorithm, 1, 1);
     }
   }
-  if (!several_nodes || request.ranks_per_node <= 1 || !request.counts.empty()) return methods;
+  return methods;
+}
+
+// Every pair of algorithms for two_level, where nodes have ranks to share the work, in one piece.
+std::vector<Method> pairs_for(const PlanRequest& request, bool several_nodes) {
+  std::vector<Method> methods;
+  if (!several_nodes || (request.ranks_per_node <= 1 && request.node_sizes.empty())) return methods;
+  Method method(Algorithm::two_level);
   const auto& known = algorithms_for(request.collective);
   if (std::find(known.begin(), known.end(), Algorithm::two_level) == known.end()) return methods;
-  Method method(Algorithm::two_level);
-  for (const Algorithm inside : known) {
+  for (int inside = 1; inside < static_cast<int>(Algorithm::two_level); ++inside) {
     for (const Algorithm between : known) {
-      if (inside >= Algorithm::two_level || between >= Algorithm::two_level) continue;  // nor can what shares memory
-      method.inside = inside;
+      if (between >= Algorithm::two_level) break;  // nor can what shares memory
+      method.inside = static_cast<Algorithm>(inside);
       method.between = between;
       methods.push_back(method);
     }
+  }
+  return methods;
+}
+
+// What is worth a look where some pairs are the best: in two lanes of pieces, and with pods also with a level more. All
+// combinations would be thousands.
+std::vector<Method> refinements_of(const std::vector<Method>& pairs, const PlanRequest& request) {
+  std::vector<Method> whole = pairs;
+  if (request.nodes_per_pod > 1) {
+    for (Method method : pairs) {
+      method.algorithm = Algorithm::three_level;
+      for (const Algorithm above : algorithms_for(request.collective)) {
+        if (above >= Algorithm::two_level) break;
+        method.above = above;
+        whole.push_back(method);
+      }
+    }
+  }
+  std::vector<Method> methods(whole.begin() + static_cast<std::ptrdiff_t>(pairs.size()), whole.end());
+  for (Method method : whole) {
+    method.lanes = 2;
+    for (method.pieces = 4; method.pieces <= 16; method.pieces *= 4) methods.push_back(method);
   }
   return methods;
 }
@@ -153,18 +182,27 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     trial.receive_counts.clear();
     trial.count = 1024;
   }
-  for (const Method& method : methods_for(request, circumstances.several_nodes)) {
-    trial.method = method;
-    if (tuning.deterministic && !sums_in_order(trial, dtype, op)) continue;
-    if (unknown_size && shares_memory(method.algorithm)) continue;
-    if (!suits(trial, circumstances) || !obstacle_of(trial).empty()) continue;
-    if (method.algorithm == Algorithm::two_level && !can_be_done(trial)) continue;
-    Candidate candidate{method, wire_of(request.collective, method.algorithm, dtype, op), 0};
-    candidate.seconds = costs.seconds_of(trial, candidate.wire);
-    choice.candidates.push_back(candidate);
+  const auto consider = [&](const std::vector<Method>& methods) {
+    for (const Method& method : methods) {
+      trial.method = method;
+      if (tuning.deterministic && !sums_in_order(trial, dtype, op)) continue;
+      if (unknown_size && shares_memory(method.algorithm)) continue;
+      if (!suits(trial, circumstances) || !obstacle_of(trial).empty()) continue;
+      if (needs_nodes(method.algorithm) && !can_be_done(trial)) continue;
+      Candidate candidate{method, wire_of(request.collective, method.algorithm, dtype, op), 0};
+      candidate.seconds = costs.seconds_of(trial, candidate.wire);
+      choice.candidates.push_back(candidate);
+    }
+    sort_by_seconds(choice.candidates);
+  };
+  consider(pairs_for(trial, circumstances.several_nodes));
+  std::vector<Method> best_pairs;
+  for (const Candidate& pair : choice.candidates) {
+    if (best_pairs.size() < 3) best_pairs.push_back(pair.method);
   }
+  consider(refinements_of(best_pairs, request));
+  consider(methods_for(request));
   ensure(!choice.candidates.empty(), "Nothing can do {} over {} ranks.", name(request.collective), request.size);
-  sort_by_seconds(choice.candidates);
   const Candidate& best = choice.candidates.front();
   choice.method = best.method;
   choice.wire = best.wire;

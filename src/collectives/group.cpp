@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <functional>
+#include <numeric>
 
 #include "collectives/at_once.hpp"
 #include "core/fail.hpp"
@@ -13,23 +15,63 @@
 namespace stretto {
 namespace {
 
-// How many ranks every node has, if it is the same number and the members come node by node; else 0.
-int even_ranks_per_node(const std::vector<int>& nodes) {
-  const auto first = static_cast<std::size_t>(std::count(nodes.begin(), nodes.end(), 0));
-  if (first == 0 || nodes.size() % first != 0) return 0;
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    if (nodes[i] != static_cast<int>(i / first)) return 0;
+// By first appearance.
+template <class Key>
+std::vector<int> numbered(const std::vector<Key>& keys) {
+  std::map<Key, int> numbers;
+  std::vector<int> result;
+  for (const Key& key : keys) {
+    result.push_back(numbers.emplace(key, static_cast<int>(numbers.size())).first->second);
   }
-  return static_cast<int>(first);
+  return result;
 }
 
 std::vector<int> numbered_nodes(const Network& network, const std::vector<int>& job_ranks) {
-  std::map<std::uint64_t, int> numbers;
-  std::vector<int> nodes;
-  for (const int rank : job_ranks) {
-    nodes.push_back(numbers.emplace(network.node_of(rank), static_cast<int>(numbers.size())).first->second);
+  std::vector<std::uint64_t> nodes;
+  for (const int rank : job_ranks) nodes.push_back(network.node_of(rank));
+  return numbered(nodes);
+}
+
+// How often each number stands there, if they come in order; else nothing.
+std::vector<int> runs_of(const std::vector<int>& numbers) {
+  std::vector<int> runs;
+  for (const int number : numbers) {
+    if (number == static_cast<int>(runs.size())) runs.push_back(0);
+    if (number + 1 != static_cast<int>(runs.size())) return {};
+    ++runs.back();
   }
-  return nodes;
+  return runs;
+}
+
+bool all_equal(const std::vector<int>& numbers) {
+  return std::adjacent_find(numbers.begin(), numbers.end(), std::not_equal_to<>()) == numbers.end();
+}
+
+// The nodes of one pod are neighbours among all nodes of the job, in the order of ranks.
+NodeSizes node_sizes(const Network& network, const std::vector<int>& job_ranks, int job_size) {
+  NodeSizes sizes;
+  const std::vector<int> runs = runs_of(numbered_nodes(network, job_ranks));
+  if (runs.empty()) return sizes;
+  if (all_equal(runs)) sizes.ranks_per_node = runs.front();
+  else sizes.uneven = runs;
+
+  const int per_pod = static_cast<int>(number_setting("STRETTO_NODES_PER_POD"));
+  if (per_pod == 0) return sizes;
+  std::vector<int> everybody(static_cast<std::size_t>(job_size));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  const std::vector<int> nodes = numbered_nodes(network, everybody);
+  const int count = *std::max_element(nodes.begin(), nodes.end()) + 1;
+  require(count % per_pod == 0, "STRETTO_NODES_PER_POD={} does not divide the {} nodes of the job; choose a divisor.", per_pod,
+          count);
+  std::vector<int> pods;
+  std::size_t first = 0;
+  for (const int members : runs) {
+    pods.push_back(nodes[static_cast<std::size_t>(job_ranks[first])] / per_pod);
+    first += static_cast<std::size_t>(members);
+  }
+  const std::vector<int> in_pods = runs_of(numbered(pods));
+  if (!in_pods.empty() && all_equal(in_pods)) sizes.nodes_per_pod = in_pods.front();
+  return sizes;
 }
 
 // STRETTO_EXPLAIN: one line a plan.
@@ -70,7 +112,7 @@ Communicator::Group::Group(std::shared_ptr<RankContext> context, Membership memb
       name_(std::move(name)),
       journal_(std::make_shared<Journal>(context_->ledger().most_records())),
       nodes_(numbered_nodes(context_->network(), links_.membership().job_ranks)),
-      ranks_per_node_(even_ranks_per_node(nodes_)) {
+      node_sizes_(node_sizes(context_->network(), links_.membership().job_ranks, context_->job().size())) {
   if (links_.shares_memory()) shared_memory_ = std::make_unique<SharedMemory>(links_);
   if (shared_memory_ && !context_->checks_calls()) at_once_ = std::make_unique<AtOnce>(*this);
   context_->ledger().add(journal_);
@@ -97,7 +139,9 @@ std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& cal
 
 std::shared_ptr<const PlannedCall> Communicator::Group::make_planned(const Call& call, const Method& wanted) const {
   PlanRequest request{call.collective, wanted, rank(), size(), call.count, call.root, call.counts, call.receive_counts};
-  request.ranks_per_node = ranks_per_node_;
+  request.ranks_per_node = node_sizes_.ranks_per_node;
+  request.node_sizes = node_sizes_.uneven;
+  request.nodes_per_pod = node_sizes_.nodes_per_pod;
   auto planned = std::make_shared<PlannedCall>();
   const bool anywhere = links_.one_process();  // all memory is alike
   planned->symmetric = way_of(call, request, links_.shares_memory());

@@ -41,6 +41,13 @@ class RankContext {
 
 class AtOnce;
 
+// How the members of a group lie on nodes and in pods, as plans take it; nothing where they do not come node by node.
+struct NodeSizes {
+  int ranks_per_node = 0;
+  std::vector<int> uneven;  // each node's members, where they differ
+  int nodes_per_pod = 0;    // 0 where pods differ, or there are none
+};
+
 // What the handles of one communicator share.
 class Communicator::Group {
  public:
@@ -107,7 +114,7 @@ class Communicator::Group {
   std::unique_ptr<SharedMemory> shared_memory_;
   std::unique_ptr<AtOnce> at_once_;
   std::vector<int> nodes_;  // of the members, counted from 0
-  int ranks_per_node_;      // 0 where the nodes are uneven or the members are not in the order of nodes
+  NodeSizes node_sizes_;
   std::mutex plans_mutex_;
   std::map<PlanKey, std::shared_ptr<const PlannedCall>> plans_;
   std::mutex mutex_;

@@ -36,7 +36,7 @@ int whole_number(const Json& object, const std::string& where, const char* key) 
 
 LinkLevel level_of(const Json& object, std::size_t i, bool last) {
   const std::string where = fmt::format("Level {}", i);
-  check_keys(object, where, {"name", "ranks", "alpha_us", "overhead_us", "bandwidth_gbs", "ports"});
+  check_keys(object, where, {"name", "ranks", "alpha_us", "overhead_us", "bandwidth_gbs", "ports", "own_ports"});
   require(object.contains("name") && object["name"].is_string(), "{} of a link model needs a name.", where);
   LinkLevel level;
   level.name = object["name"].get<std::string>();
@@ -49,6 +49,11 @@ LinkLevel level_of(const Json& object, std::size_t i, bool last) {
   require(!last || !object.contains("ports"), "{} ({}) is the last of a link model, which nothing leaves; it has no ports.",
           where, level.name);
   if (object.contains("ports")) level.ports = whole_number(object, where, "ports");
+  if (object.contains("own_ports")) {
+    require(object["own_ports"].is_boolean(), "{} of a link model has own_ports = {}; choose true or false.", where,
+            object["own_ports"].dump());
+    level.own_ports = object["own_ports"].get<bool>();
+  }
   return level;
 }
 

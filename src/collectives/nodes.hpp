@@ -42,12 +42,9 @@ class Nodes {
     return static_cast<int>(std::upper_bound(firsts_.begin(), firsts_.end(), rank) - firsts_.begin()) - 1;
   }
   int local(int rank) const { return rank - first(node_of(rank)); }
-  bool alike() const {  // all of the same size
-    for (int node = 1; node < count(); ++node) {
-      if (size(node) != size(0)) return false;
-    }
-    return true;
-  }
+  int largest() const { return extreme(std::max<int>); }  // the most ranks of a node
+  int smallest() const { return extreme(std::min<int>); }
+  bool alike() const { return largest() == smallest(); }  // all of the same size
 
  private:
   explicit Nodes(std::vector<int> firsts) : firsts_(std::move(firsts)) {}
@@ -64,6 +61,12 @@ class Nodes {
             "node_sizes {} are not of {} ranks; give each node's ranks, 1 or more, which make up the group.",
             fmt::join(request.node_sizes, ", "), request.size);
     return Nodes(std::move(firsts));
+  }
+
+  int extreme(const int& (*choose)(const int&, const int&)) const {
+    int ranks = size(0);
+    for (int node = 1; node < count(); ++node) ranks = choose(ranks, size(node));
+    return ranks;
   }
 
   std::vector<int> firsts_;  // by node, and the number of ranks

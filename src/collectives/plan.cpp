@@ -30,6 +30,7 @@ constexpr Entry repertoire[] = {
     STRETTO_ENTRY(all_reduce, one_shot, one_shot_all_reduce),
     STRETTO_ENTRY(all_reduce, two_shot, two_shot_all_reduce),
     STRETTO_ENTRY(all_reduce, two_level, two_level),
+    STRETTO_ENTRY(all_reduce, three_level, two_level),
     STRETTO_ENTRY(all_reduce, packet, packet_all_reduce),
     STRETTO_ENTRY(all_reduce, staged, shared_all_reduce),
     STRETTO_ENTRY(all_reduce, pull, shared_all_reduce),
@@ -40,6 +41,7 @@ constexpr Entry repertoire[] = {
     STRETTO_ENTRY(reduce_scatter, pairwise, pairwise_reduce_scatter),
     STRETTO_ENTRY(reduce_scatter, direct, direct_reduce_scatter),
     STRETTO_ENTRY(reduce_scatter, two_level, two_level),
+    STRETTO_ENTRY(reduce_scatter, three_level, two_level),
     STRETTO_ENTRY(reduce_scatter, packet, shared_reduce_scatter),
     STRETTO_ENTRY(reduce_scatter, staged, shared_reduce_scatter),
     STRETTO_ENTRY(reduce_scatter, pull, shared_reduce_scatter),
@@ -49,6 +51,7 @@ constexpr Entry repertoire[] = {
     STRETTO_ENTRY(all_gather, bruck, bruck_all_gather),
     STRETTO_ENTRY(all_gather, direct, direct_all_gather),
     STRETTO_ENTRY(all_gather, two_level, two_level),
+    STRETTO_ENTRY(all_gather, three_level, two_level),
     STRETTO_ENTRY(all_gather, packet, shared_all_gather),
     STRETTO_ENTRY(all_gather, staged, shared_all_gather),
     STRETTO_ENTRY(all_gather, pull, shared_all_gather),
@@ -56,6 +59,7 @@ constexpr Entry repertoire[] = {
     STRETTO_ENTRY(all_to_all, pairwise, pairwise_all_to_all),
     STRETTO_ENTRY(all_to_all, direct, direct_all_to_all),
     STRETTO_ENTRY(all_to_all, two_level, two_level),
+    STRETTO_ENTRY(all_to_all, three_level, two_level),
     STRETTO_ENTRY(all_to_all, packet, shared_all_to_all),
     STRETTO_ENTRY(all_to_all, staged, shared_all_to_all),
     STRETTO_ENTRY(all_to_all, pull, shared_all_to_all),
@@ -66,6 +70,7 @@ constexpr Entry repertoire[] = {
     STRETTO_ENTRY(broadcast, scatter_all_gather, scatter_all_gather_broadcast),
     STRETTO_ENTRY(broadcast, direct, direct_broadcast),
     STRETTO_ENTRY(broadcast, two_level, two_level),
+    STRETTO_ENTRY(broadcast, three_level, two_level),
     STRETTO_ENTRY(broadcast, packet, shared_broadcast),
     STRETTO_ENTRY(broadcast, staged, shared_broadcast),
     STRETTO_ENTRY(broadcast, pull, shared_broadcast),
@@ -76,6 +81,7 @@ constexpr Entry repertoire[] = {
     STRETTO_ENTRY(reduce, reduce_scatter_gather, reduce_scatter_gather_reduce),
     STRETTO_ENTRY(reduce, direct, direct_reduce),
     STRETTO_ENTRY(reduce, two_level, two_level),
+    STRETTO_ENTRY(reduce, three_level, two_level),
     STRETTO_ENTRY(reduce, packet, packet_reduce),
     STRETTO_ENTRY(reduce, staged, shared_reduce),
     STRETTO_ENTRY(reduce, pull, shared_reduce),
@@ -151,15 +157,40 @@ void check_method(const Method& method, bool quantized) {
           most_lanes / each, method.lanes);
   require(method.lanes == 1 || takes_lanes(method.algorithm), "{} has one lane; {} were asked for.", name(method.algorithm),
           method.lanes);
-  require(method.pieces >= 1 &&
-              (method.pieces == 1 || takes_pieces(method.algorithm) || (quantized && takes_pieces(method.algorithm, true))),
-          "{} cannot go in {} pieces; only {} and {} can, in 1 or more, and what is quantized.", name(method.algorithm),
+  require(method.pieces >= 1 && (method.pieces == 1 || takes_pieces(method.algorithm, quantized)),
+          "{} cannot go in {} pieces; only {}, {}, levels and what is quantized can, in 1 or more.", name(method.algorithm),
           method.pieces, name(Algorithm::chain), name(Algorithm::double_binary_tree));
+  require(!needs_nodes(method.algorithm) || method.lanes <= method.pieces,
+          "{} in {} lanes needs as many pieces, not {}; choose {}*{}/{}.", name(method.algorithm), method.lanes,
+          method.pieces, name(method.algorithm), method.lanes, method.lanes);
+  const bool two_parts = method.algorithm != Algorithm::three_level && method.above != Algorithm::automatic;
+  require(!two_parts, "{} has nothing above nodes, and {} was asked for there; choose three_level.", name(method.algorithm),
+          name(method.above));
 }
 
 void check_request(const PlanRequest& request) {
   check_shape(request);
   check_method(request.method, request.quantized != QuantizedFormat::none);
+}
+
+struct OnLink {
+  Cost cost;
+  LinkCost link;
+  double seconds(double bytes_per_element) const { return stretto::seconds(cost, link, bytes_per_element); }
+  double busy_seconds(double bytes_per_element) const {
+    return stretto::seconds(cost, {0, link.overhead, link.beta, link.gamma}, bytes_per_element);
+  }
+};
+
+// Two levels, whose pieces go through both in so many lanes: all of one lane's one after the other, so that with L lanes it
+// takes an L-th of the sum. But both levels must be gone through as long as each is busy (its latencies aside), and while
+// the first piece begins or the last one ends in the other, nothing overlaps. With one lane this is the sum.
+double overlapped(const OnLink& inside, const OnLink& between, double bytes_per_element, const Method& method) {
+  const double in = inside.seconds(bytes_per_element);
+  const double out = between.seconds(bytes_per_element);
+  if (in == 0 || out == 0) return in + out;  // one level, in one piece
+  return std::max({(in + out) / method.lanes, inside.busy_seconds(bytes_per_element) + out / method.pieces,
+                   between.busy_seconds(bytes_per_element) + in / method.pieces});
 }
 
 // How much faster bytes go that so many send at once.
@@ -222,32 +253,54 @@ Algorithm algorithm_from_name(const std::string& text) { return value_of<Algorit
 
 std::string to_string(const Method& method) {
   std::string text = name(method.algorithm);
+  if (method.inside != Algorithm::automatic) {
+    text += fmt::format("({}+{}", name(method.inside), name(method.between));
+    if (method.algorithm == Algorithm::three_level) text += fmt::format("+{}", name(method.above));
+    text += ")";
+  }
   if (method.lanes != 1) text += fmt::format("*{}", method.lanes);
   if (method.pieces != 1) text += fmt::format("/{}", method.pieces);
-  if (method.inside != Algorithm::automatic) text += fmt::format("({}+{})", name(method.inside), name(method.between));
   return text;
 }
 
 Method method_from_text(const std::string& text) {
-  Method method(algorithm_from_name(text.substr(0, text.find_first_of("*/("))));
-  const auto number_behind = [&](char sign) {
-    const std::size_t at = text.find(sign);
-    if (at == std::string::npos) return 1;
-    const std::string digits = text.substr(at + 1);
-    require(!digits.empty() && digits.size() < 7 && digits.find_first_not_of("0123456789") == std::string::npos,
-            "'{}' is no method; write one like ring, ring*4, chain/16 or two_level(ring+ring).", text);
-    return std::stoi(digits);
+  const auto demand = [&](bool holds) {
+    require(holds,
+            "'{}' is no method; write one like ring, ring*4, chain/16, two_level(ring+two_shot)*2/8 or "
+            "three_level(direct+ring+ring).",
+            text);
   };
-  if (const std::size_t open = text.find('('); open != std::string::npos) {
-    const std::size_t plus = text.find('+', open);
-    require(method.algorithm == Algorithm::two_level && plus != std::string::npos && text.back() == ')',
-            "'{}' is no method; only two_level takes two algorithms, like two_level(ring+two_shot).", text);
-    method.inside = algorithm_from_name(text.substr(open + 1, plus - open - 1));
-    method.between = algorithm_from_name(text.substr(plus + 1, text.size() - plus - 2));
-    return method;
+  const std::size_t open = text.find('(');
+  const std::size_t close = text.find(')');
+  demand((open == std::string::npos) == (close == std::string::npos) && (open == std::string::npos || open < close));
+  Method method(algorithm_from_name(text.substr(0, text.find_first_of("*/("))));
+  const int levels = method.algorithm == Algorithm::two_level ? 2 : method.algorithm == Algorithm::three_level ? 3 : 0;
+  // Without parts, levels mean a quantized collective.
+  const bool has_parts = open != std::string::npos;
+  demand(!has_parts || (levels > 0 && open == text.find_first_of("*/(")));
+  std::string numbers = text.substr(std::min(text.size(), text.find_first_of("*/")));
+  if (has_parts) {
+    std::vector<std::string> parts{""};
+    for (const char letter : text.substr(open + 1, close - open - 1)) {
+      if (letter == '+') parts.emplace_back();
+      else parts.back() += letter;
+    }
+    demand(static_cast<int>(parts.size()) == levels);
+    method.inside = algorithm_from_name(parts[0]);
+    method.between = algorithm_from_name(parts[1]);
+    if (levels == 3) method.above = algorithm_from_name(parts[2]);
+    numbers = text.substr(close + 1);
   }
-  method.lanes = number_behind('*');
-  method.pieces = number_behind('/');
+  const auto take_number = [&](char sign, int& number) {
+    if (numbers.empty() || numbers.front() != sign) return;
+    const std::size_t end = std::min(numbers.size(), numbers.find_first_not_of("0123456789", 1));
+    demand(end > 1 && end < 8);
+    number = std::stoi(numbers.substr(1, end - 1));
+    numbers.erase(0, end);
+  };
+  take_number('*', method.lanes);
+  take_number('/', method.pieces);
+  demand(numbers.empty());
   check_method(method, true);
   return method;
 }
@@ -443,7 +496,7 @@ LevelCost cost_by_level(const PlanRequest& request) {
     return sum;
   }
   const Entry& entry = entry_of(request.collective, request.method.algorithm);
-  if (entry.algorithm == Algorithm::two_level) return plans::two_level_cost_by_level(request);
+  if (needs_nodes(entry.algorithm)) return plans::two_level_cost_by_level(request);
   return {entry.cost(request), {}};
 }
 
@@ -495,10 +548,8 @@ double seconds(const PlanRequest& request, const LinkCost& inside, const LinkCos
   }
   const LevelCost cost = cost_by_level(request);
   const Method& method = request.method;
-  if (method.algorithm != Algorithm::two_level) return seconds(cost.inside, between, bytes_per_element, method.lanes);
-  const double senders = has_root(request.collective) ? ports : request.ranks_per_node;
-  return seconds(cost.inside, inside, bytes_per_element) +
-         seconds(cost.between, shared(between, senders, ports), bytes_per_element);
+  if (!needs_nodes(method.algorithm)) return seconds(cost.inside, between, bytes_per_element, method.lanes);
+  return overlapped({cost.inside, inside}, {cost.between, shared(between, cost.senders, ports)}, bytes_per_element, method);
 }
 
 Cost cost_of(const PlanRequest& request) {

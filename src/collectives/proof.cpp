@@ -1,30 +1,51 @@
 #include "stretto/proof.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "core/fail.hpp"
 
 namespace stretto {
 namespace {
 
-// Pairs of algorithms that two_level takes for a collective; what it refuses is no case to prove.
-std::vector<Method> two_level_methods(Collective collective) {
+bool can_be_planned(PlanRequest request) {
+  request.count = 4;
+  try {
+    make_plan(request);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    return false;
+  }
+}
+
+// Algorithms that levels take for a collective, on nodes that are alike and on others; what they refuse is no case to prove.
+// Three levels are the inner one of a pair and both of another.
+std::vector<Method> methods_of_levels(Collective collective, Algorithm algorithm, bool alike) {
   std::vector<Method> methods;
-  const auto last = static_cast<int>(Algorithm::two_level);
-  for (int inside = 0; inside < last; ++inside) {
-    for (int between = 0; between < last; ++between) {
-      Method method(Algorithm::two_level);
-      method.inside = static_cast<Algorithm>(inside);
-      method.between = static_cast<Algorithm>(between);
-      try {
-        make_plan({.collective = collective, .method = method, .size = 4, .count = 4, .ranks_per_node = 2});
-        methods.push_back(method);
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::invalid_argument) throw;
-      }
+  PlanRequest request{.collective = collective, .size = 4, .ranks_per_node = 2};
+  if (!alike) {
+    request.ranks_per_node = 0;
+    request.node_sizes = {3, 1};
+  }
+  for (int inside = 1; inside < static_cast<int>(Algorithm::two_level); ++inside) {
+    for (const Algorithm between : algorithms_for(collective)) {
+      request.method = Algorithm::two_level;
+      request.method.inside = static_cast<Algorithm>(inside);
+      request.method.between = between;
+      if (can_be_planned(request)) methods.push_back(request.method);
     }
   }
   ensure(!methods.empty(), "{} can be done by two_level, but not by any two algorithms.", name(collective));
+  if (algorithm == Algorithm::three_level) {
+    const std::vector<Method> pairs = methods;
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      const Method& upper = pairs[(i + pairs.size() / 2) % pairs.size()];
+      methods[i].algorithm = algorithm;
+      methods[i].between = upper.inside;
+      methods[i].above = upper.between;
+    }
+  }
   return methods;
 }
 
@@ -49,7 +70,7 @@ std::vector<Method> methods_of(Algorithm algorithm, int size) {
   return methods;
 }
 
-std::vector<int> node_sizes(int size) {
+std::vector<int> divisors_of(int size) {
   std::vector<int> divisors;
   for (int ranks = 1; ranks <= size; ++ranks) {
     if (size % ranks == 0) divisors.push_back(ranks);
@@ -77,29 +98,45 @@ std::vector<std::int64_t> counts_of(const PlanRequest& request) {
 
 // Some send blocks of one size on through other ranks, or look for them in other ranks' memory, and refuse uneven shares.
 bool takes_uneven(Collective collective, Algorithm algorithm) {
-  if (algorithm == Algorithm::two_level || (collective == Collective::all_to_all && !takes_uneven_exchange(algorithm)))
-    return false;
-  return counts_shares(collective);
+  return counts_shares(collective) && (collective != Collective::all_to_all || takes_uneven_exchange(algorithm));
 }
 
 // What a method runs on: the request of a case with everything but root and counts.
 std::vector<PlanRequest> settings_of(Collective collective, Algorithm algorithm, int size) {
   PlanRequest request{.collective = collective, .method = algorithm, .size = size};
   std::vector<PlanRequest> settings;
-  if (algorithm != Algorithm::two_level) {
+  if (!needs_nodes(algorithm)) {
     for (const Method& method : methods_of(algorithm, size)) {
       request.method = method;
       settings.push_back(request);
     }
     return settings;
   }
-  const std::vector<Method> methods = two_level_methods(collective);
-  for (const int ranks : node_sizes(size)) {
-    // Few at each size, all of them over the sizes.
-    request.method = methods[(size + settings.size()) % methods.size()];
-    request.ranks_per_node = ranks;
+  // Few at each size, all of them over the sizes.
+  const auto add = [&](const std::vector<Method>& methods) {
+    static constexpr std::array<std::array<int, 2>, 4> cuts{{{1, 1}, {1, 3}, {2, 4}, {3, 5}}};  // lanes, pieces
+    const std::size_t turn = size + settings.size();
+    request.method = methods[turn % methods.size()];
+    request.method.lanes = cuts[turn % cuts.size()][0];
+    request.method.pieces = cuts[turn % cuts.size()][1];
     settings.push_back(request);
+  };
+  const std::vector<Method> methods = methods_of_levels(collective, algorithm, true);
+  for (const int ranks : divisors_of(size)) {
+    request.ranks_per_node = ranks;
+    const std::vector<int> pods = divisors_of(size / ranks);
+    request.nodes_per_pod = algorithm == Algorithm::three_level ? pods[pods.size() / 2] : 0;
+    add(methods);
   }
+  const bool blocks_need_direct = algorithm == Algorithm::three_level && counts_shares(collective);
+  if (size < 3 || blocks_need_direct) return settings;
+  request.ranks_per_node = 0;
+  for (int left = size; left > 0; left -= request.node_sizes.back()) {
+    request.node_sizes.push_back(std::min(left, 1 + (size + 3 * static_cast<int>(request.node_sizes.size())) % 8));
+  }
+  const std::vector<int> pods = divisors_of(static_cast<int>(request.node_sizes.size()));
+  request.nodes_per_pod = algorithm == Algorithm::three_level ? pods[pods.size() / 2] : 0;
+  add(methods_of_levels(collective, algorithm, false));
   return settings;
 }
 
@@ -135,6 +172,8 @@ std::string to_string(const ProofCase& which) {
   if (request.quantized != QuantizedFormat::none) text += fmt::format(" in {}", name(request.quantized));
   if (!request.node_sizes.empty()) text += fmt::format(" on nodes of {}", fmt::join(request.node_sizes, ", "));
   if (request.ranks_per_node > 0) text += fmt::format(" with {} per node", request.ranks_per_node);
+  if (!request.node_sizes.empty()) text += fmt::format(" on nodes of {}", fmt::join(request.node_sizes, ", "));
+  if (request.nodes_per_pod > 0) text += fmt::format(", {} of them a pod", request.nodes_per_pod);
   text += which.uneven ? fmt::format(", uneven shares of 0 to {} elements", 2 * request.count)
                        : fmt::format(", {} elements", request.count);
   if (has_root(request.collective)) text += fmt::format(", root {}", request.root);

@@ -49,8 +49,8 @@ class Machine {
         levels_(links, ways.size, period),
         signals_(period),
         waiting_(period),
-        out_(period),
-        in_(period),
+        out_(period * (links.levels.size() + 1)),
+        in_(period * (links.levels.size() + 1)),
         busy_(period),
         finish_(period) {
     std::int64_t steps = 0;
@@ -278,7 +278,8 @@ class Machine {
     const auto l = static_cast<std::size_t>(&level - levels_.all().data());
 
     std::vector<Time*>& ports = ports_;
-    ports.assign({&out_[sender.rank], &in_[receiver.rank]});
+    const std::size_t set = level.own_ports ? (l + 1) * static_cast<std::size_t>(period_) : 0;
+    ports.assign({&out_[set + static_cast<std::size_t>(sender.rank)], &in_[set + static_cast<std::size_t>(receiver.rank)]});
     for (std::size_t inner = 0; inner < l; ++inner) {
       Level& unit = levels_.all()[inner];
       ports.push_back(unit.free_port(unit.out, sender.rank));
@@ -325,7 +326,8 @@ class Machine {
   std::vector<std::vector<Time>> signals_;     // by rank: when it has given each of them
   std::vector<std::vector<Waiting>> waiting_;  // by the rank that must signal
   std::vector<LaneState> lanes_;
-  std::vector<Time> out_, in_, busy_;  // by rank, until when: the ports, and its time
+  // By rank, until when: its ports, those of levels with their own behind those of all others, and its time.
+  std::vector<Time> out_, in_, busy_;
   std::vector<Time> finish_;
   std::vector<Time*> ports_;  // of the message that starts
   std::priority_queue<Event> events_;

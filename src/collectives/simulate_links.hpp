@@ -23,6 +23,7 @@ struct Level {
   Time alpha;
   double overhead, beta;
   int ports;
+  bool own_ports;  // of each rank
   std::vector<Time> out, in;  // free from then on; by unit and port
   std::int64_t bytes = 0;
 
@@ -43,6 +44,7 @@ class Levels {
                  level.overhead_us * 1e-6,
                  1e-9 / level.bandwidth_gbs,
                  level.ports,
+                 level.own_ports,
                  {},
                  {}};
       const std::size_t ports = static_cast<std::size_t>((period + made.ranks - 1) / made.ranks) * made.ports;

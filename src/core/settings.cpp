@@ -13,7 +13,7 @@ extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX leav
 namespace stretto {
 namespace {
 
-enum class Kind { text, number, integer, choice };
+enum class Kind { text, number, integer, integers, choice };
 struct Rule {
   Setting setting;
   Kind kind;
@@ -69,7 +69,13 @@ const std::vector<Rule>& rules() {
       {{"STRETTO_CHECK", "1: compare the ranks' calls before each operation, and say where they differ", "0"},
        Kind::choice,
        {"0", "1"}},
-      {{"STRETTO_RANKS_PER_NODE", "treat so many consecutive ranks as one node; 0: nodes are hosts", "0"},
+      {{"STRETTO_RANKS_PER_NODE",
+        "treat so many consecutive ranks as one node, or with a list like 3,1,2 as nodes of these sizes; 0: nodes are hosts",
+        "0"},
+       Kind::integers,
+       {}},
+      {{"STRETTO_NODES_PER_POD", "treat so many consecutive nodes as one pod, in between which links are slower; 0: no pods",
+        "0"},
        Kind::integer,
        {}},
       {{"STRETTO_LOG", "least severe message that is logged to stderr: debug, info, warn or error", "warn"},
@@ -92,9 +98,22 @@ double parse_number(const Rule& rule, const std::string& value) {
   const double number = std::strtod(value.c_str(), &end);
   require(!value.empty() && *end == '\0' && number >= 0 && number <= 1e15,
           "{}='{}' is no number from 0 to 1e15; give one like {}.", rule.setting.name, value, rule.setting.default_value);
-  require(rule.kind != Kind::integer || number == std::floor(number), "{}={} is no whole number; give one like {}.",
+  require(rule.kind == Kind::number || number == std::floor(number), "{}={} is no whole number; give one like {}.",
           rule.setting.name, value, rule.setting.default_value);
   return number;
+}
+
+std::vector<std::int64_t> parse_numbers(const Rule& rule, const std::string& value) {
+  std::vector<std::int64_t> numbers;
+  std::size_t at = 0;
+  for (std::size_t comma = 0; comma != std::string::npos; at = comma + 1) {
+    comma = value.find(',', at);
+    const std::string one = value.substr(at, comma == std::string::npos ? comma : comma - at);
+    numbers.push_back(static_cast<std::int64_t>(parse_number(rule, one)));
+    require(numbers.size() == 1 || (numbers.front() > 0 && numbers.back() > 0),
+            "{}={} has a 0 in a list; give numbers from 1 on, like 3,1,2.", rule.setting.name, value);
+  }
+  return numbers;
 }
 
 }  // namespace
@@ -116,6 +135,7 @@ std::string setting(const std::string& name) {
 }
 
 double number_setting(const std::string& name) { return parse_number(*find(name), setting(name)); }
+std::vector<std::int64_t> numbers_setting(const std::string& name) { return parse_numbers(*find(name), setting(name)); }
 
 void check_settings() {
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -126,6 +146,7 @@ void check_settings() {
     require(rule != nullptr, "{} is set but Stretto has no such setting; stretto-info lists those it has.", name);
     const std::string value = setting(name);
     if (rule->kind == Kind::number || rule->kind == Kind::integer) parse_number(*rule, value);
+    if (rule->kind == Kind::integers) parse_numbers(*rule, value);
     if (rule->kind == Kind::choice) {
       require(std::find(rule->choices.begin(), rule->choices.end(), value) != rule->choices.end(),
               "{}='{}' is not among its choices: {}.", name, value, fmt::join(rule->choices, ", "));

@@ -56,6 +56,26 @@ cpu_set_t allowed_threads() {
   return allowed;
 }
 
+// STRETTO_RANKS_PER_NODE: the node of every rank; empty where nodes are hosts.
+std::vector<std::uint64_t> virtual_nodes(int ranks) {
+  const std::vector<std::int64_t> sizes = numbers_setting("STRETTO_RANKS_PER_NODE");
+  std::vector<std::uint64_t> nodes;
+  if (sizes.size() == 1) {  // of one size, but for the last, which may have fewer
+    for (int rank = 0; sizes[0] > 0 && rank < ranks; ++rank) nodes.push_back(static_cast<std::uint64_t>(rank / sizes[0]));
+    return nodes;
+  }
+  std::int64_t sum = 0;
+  for (std::size_t node = 0; node < sizes.size(); ++node) {
+    sum += sizes[node];
+    require(sum <= ranks, "STRETTO_RANKS_PER_NODE={} has nodes for more ranks than the {} of the job; let it add up.",
+            setting("STRETTO_RANKS_PER_NODE"), ranks);
+    nodes.resize(static_cast<std::size_t>(sum), static_cast<std::uint64_t>(node));
+  }
+  require(sum == ranks, "STRETTO_RANKS_PER_NODE={} has nodes for {} ranks, but the job has {}; let it add up.",
+          setting("STRETTO_RANKS_PER_NODE"), sum, ranks);
+  return nodes;
+}
+
 }  // namespace
 
 Network::Network(Job& job, bool may_pin)
@@ -67,7 +87,7 @@ Network::Network(Job& job, bool may_pin)
                   Ring::footprint(), allowed_threads(),   may_pin && setting("STRETTO_PIN") == "auto"};
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
   const std::vector<Bytes> cards = job.exchange(Bytes(bytes, bytes + sizeof mine));
-  const auto ranks_per_node = static_cast<std::uint64_t>(number_setting("STRETTO_RANKS_PER_NODE"));
+  const std::vector<std::uint64_t> nodes = virtual_nodes(job.size());
   std::vector<int> local_ranks;
   cpu_set_t host_threads = mine.may_run_on;  // of all local ranks
   bool wants_cores = false;                  // anybody
@@ -89,7 +109,7 @@ Network::Network(Job& job, bool may_pin)
       fail(ErrorCode::invalid_argument, "STRETTO_TRANSPORT=shm, but rank {} is on another host than rank {}.", rank,
            job.rank());
     }
-    const std::uint64_t node = ranks_per_node > 0 ? static_cast<std::uint64_t>(rank) / ranks_per_node : card.host;
+    const std::uint64_t node = nodes.empty() ? card.host : nodes[rank];
     peers_[rank] = {card.segment, card.heap, same_host && wanted != "ucx", node, nullptr, nullptr};
     require(!peers_[rank].shares_memory || card.ring_bytes == mine.ring_bytes,
             "STRETTO_RING_BYTES={} on rank {} differs from rank {}'s; give all ranks of a host the same.",

@@ -11,6 +11,7 @@
 #include <functional>
 #include <thread>
 
+#include "../variables.hpp"
 #include "oracle.hpp"
 #include "stretto/stretto.hpp"
 
@@ -56,6 +57,7 @@ std::vector<Method> methods_of(Collective collective, bool on_nodes) {
     if (needs_nodes(algorithm)) {
       if (!on_nodes) continue;
       method.inside = method.between = algorithms_for(collective).front();
+      if (algorithm == Algorithm::three_level) method.above = method.inside;
     }
     methods.push_back(method);
     if (takes_lanes(algorithm)) method.lanes = 2;
@@ -129,15 +131,26 @@ TEST_P(EveryCollective, TakesUnevenSharesAndEmptyOnes) {
 }
 
 TEST_P(EveryCollective, RunsOnVirtualNodes) {
-  setenv("STRETTO_RANKS_PER_NODE", "2", 1);
-  run_threads(6, [&](const Communicator& world) {
-    for (const Method& method : methods_of(GetParam(), true)) {
-      Problem problem{GetParam(), 6, 50, DType::f64};
-      problem.root = 3;
-      expect_right(world, problem, method);
-    }
-  });
-  unsetenv("STRETTO_RANKS_PER_NODE");
+  for (const char* nodes : {"2", "3,1,2,2"}) {
+    const bool alike = std::string(nodes) == "2";
+    const Variable ranks_per_node("STRETTO_RANKS_PER_NODE", nodes);
+    const Variable nodes_per_pod("STRETTO_NODES_PER_POD", "2");
+    run_threads(8, [&](const Communicator& world) {
+      for (Method method : methods_of(GetParam(), true)) {
+        if (!alike && counts_shares(GetParam()) && needs_nodes(method.algorithm)) {  // blocks go straight to their owners
+          if (method.algorithm == Algorithm::three_level) continue;
+          method.between = Algorithm::direct;
+          if (GetParam() == Collective::all_to_all) method.inside = Algorithm::direct;
+        }
+        for (const std::int64_t count : {1, 50, 4000}) {
+          if (count > 50 && !needs_nodes(method.algorithm)) continue;  // more than a packet
+          Problem problem{GetParam(), 8, count, DType::f64};
+          problem.root = 3;
+          expect_right(world, problem, method);
+        }
+      }
+    });
+  }
 }
 
 // 127 + 1 + 1 + 1 in bf16: rounding after each addition gives 127, 128, 128 or 129 by the order; once gives 130.

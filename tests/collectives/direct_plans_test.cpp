@@ -1,4 +1,4 @@
-// The plans of the all-to-all, direct, two-level and shared-memory families, run on integers by all ranks in one thread.
+// The plans of the all-to-all, direct and shared-memory families, run on integers by all ranks in one thread.
 // Messages are not buffered. Contributions are random words, so that a sum that lacks one or has one twice is wrong.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <numeric>
 #include <set>
 
-#include "stretto/cost.hpp"
+#include "cost_of_plans.hpp"
 #include "stretto/error.hpp"
 #include "stretto/plan.hpp"
 
@@ -38,10 +38,9 @@ struct Shape {
   int root = 0;
   std::vector<std::int64_t> counts = {};
   std::vector<std::vector<std::int64_t>> pairs = {};
-  int ranks_per_node = 0;
 
   PlanRequest request(int rank) const {
-    PlanRequest request{collective, method, rank, size, count, root, counts, {}, ranks_per_node};
+    PlanRequest request{collective, method, rank, size, count, root, counts, {}};
     if (pairs.empty()) return request;
     request.counts = pairs[rank];
     for (const auto& row : pairs) request.receive_counts.push_back(row[rank]);
@@ -50,7 +49,6 @@ struct Shape {
   std::string text() const {
     std::string text = std::string(name(collective)) + " by " + to_string(method) + ", " + std::to_string(size) +
                        " ranks, " + std::to_string(count) + " elements, root " + std::to_string(root);
-    if (ranks_per_node > 0) text += ", " + std::to_string(ranks_per_node) + " a node";
     for (const std::int64_t each : counts) text += " " + std::to_string(each);
     return text;
   }
@@ -445,114 +443,11 @@ TEST(Direct, SumsInRankOrder) {
             "");
 }
 
-Method two_level_of(Algorithm inside, Algorithm between) {
-  Method method(Algorithm::two_level);
-  method.inside = inside;
-  method.between = between;
-  return method;
-}
-
-struct Levels {
-  Collective collective;
-  Algorithm inside, between;
-};
-
-const std::vector<Levels> levels{{Collective::all_reduce, Algorithm::ring, Algorithm::ring},
-                                 {Collective::all_reduce, Algorithm::direct, Algorithm::one_shot},
-                                 {Collective::all_reduce, Algorithm::recursive_halving_doubling, Algorithm::two_shot},
-                                 {Collective::all_reduce, Algorithm::ring, Algorithm::recursive_doubling},
-                                 {Collective::reduce_scatter, Algorithm::ring, Algorithm::direct},
-                                 {Collective::reduce_scatter, Algorithm::direct, Algorithm::pairwise},
-                                 {Collective::reduce_scatter, Algorithm::pairwise, Algorithm::recursive_halving_doubling},
-                                 {Collective::all_gather, Algorithm::bruck, Algorithm::ring},
-                                 {Collective::all_gather, Algorithm::direct, Algorithm::bruck},
-                                 {Collective::all_gather, Algorithm::ring, Algorithm::recursive_halving_doubling},
-                                 {Collective::all_to_all, Algorithm::direct, Algorithm::pairwise},
-                                 {Collective::all_to_all, Algorithm::pairwise, Algorithm::bruck},
-                                 {Collective::broadcast, Algorithm::direct, Algorithm::binomial},
-                                 {Collective::broadcast, Algorithm::binomial, Algorithm::direct},
-                                 {Collective::reduce, Algorithm::direct, Algorithm::binomial},
-                                 {Collective::reduce, Algorithm::binomial, Algorithm::direct}};
-
-class TwoLevel : public testing::TestWithParam<Levels> {};
-INSTANTIATE_TEST_SUITE_P(All, TwoLevel, testing::ValuesIn(levels), [](const auto& parameter) {
-  return std::string(name(parameter.param.collective)) + "_" + name(parameter.param.inside) + "_" +
-         name(parameter.param.between);
-});
-
-TEST_P(TwoLevel, IsRightOnAnyNodes) {
-  const auto [collective, inside, between] = GetParam();
-  for (const int ranks_per_node : {1, 2, 3, 4}) {
-    for (int nodes = 1; nodes * ranks_per_node <= 20; ++nodes) {
-      for (const std::int64_t count : {0, 1, 2, 7}) {
-        const int size = nodes * ranks_per_node;
-        for (int root = 0; root < roots(collective, size); ++root)
-          expect_right({.collective = collective,
-                        .method = two_level_of(inside, between),
-                        .size = size,
-                        .count = count,
-                        .root = root,
-                        .ranks_per_node = ranks_per_node});
-      }
-    }
-  }
-}
-
-// The point of two levels: a rank sends (M-1)/M of its place's share of the vector to other nodes, and of all-reduce twice
-// that.
-TEST(TwoLevel, SendsFewBytesBetweenNodes) {
-  constexpr int m = 4;
-  constexpr int nodes = 3;
-  constexpr std::int64_t share = 5;
-  constexpr std::int64_t least = (nodes - 1) * share;  // (M-1)/M of n/m, where n is m M shares
-  const auto crossing = [&](Collective collective, std::int64_t count) {
-    const Plan plan =
-        make_plan({collective, two_level_of(Algorithm::ring, Algorithm::ring), 6, m * nodes, count, 0, {}, {}, m});
-    std::int64_t elements = 0;
-    for (const Step& step : plan.lanes[0].steps) {
-      if (step.kind == StepKind::send && step.peer / m != 6 / m) elements += step.source.count;
-    }
-    return elements;
-  };
-  EXPECT_EQ(crossing(Collective::all_reduce, m * nodes * share), 2 * least);
-  EXPECT_EQ(crossing(Collective::reduce_scatter, share), least);
-  EXPECT_EQ(crossing(Collective::all_gather, share), least);
-}
-
-// The longest of all ranks' plans, where each round with messages waits for the one before.
-Cost cost_of_plans(const Shape& shape) {
-  Cost most;
-  for (int rank = 0; rank < shape.size; ++rank) {
-    const Lane lane = make_plan(shape.request(rank)).lanes[0];
-    Cost own;
-    std::int64_t received = 0;
-    double received_messages = 0;
-    std::size_t at = 0;
-    for (const std::size_t end : lane.round_ends) {
-      bool talks = false;
-      for (; at < end; ++at) {
-        const Step& step = lane.steps[at];
-        talks |= step.peer >= 0;
-        if (step.kind == StepKind::send) own = own + Cost{0, 1, static_cast<double>(step.source.count), 0};
-        if (step.kind == StepKind::recv || step.kind == StepKind::recv_reduce) {
-          received += step.destination.count;
-          ++received_messages;
-        }
-        if (step.kind == StepKind::copy || step.kind == StepKind::recv_reduce)
-          own.work += static_cast<double>(step.destination.count);
-        if (step.kind == StepKind::reduce) own.work += static_cast<double>(step.source.count - step.destination.count);
-      }
-      own.rounds += talks ? 1 : 0;
-    }
-    most = {std::max(most.rounds, own.rounds), std::max({most.messages, own.messages, received_messages}),
-            std::max({most.sent, own.sent, static_cast<double>(received)}), std::max(most.work, own.work)};
-  }
-  return most;
-}
-
 void expect_cost(const Shape& shape) {
   const Cost formula = cost_of(shape.request(0));
-  const Cost plans = cost_of_plans(shape);
+  std::vector<Plan> all;
+  for (int rank = 0; rank < shape.size; ++rank) all.push_back(make_plan(shape.request(rank)));
+  const Cost plans = cost_of_plans(all);
   EXPECT_EQ(formula.rounds, plans.rounds) << shape.text();
   EXPECT_EQ(formula.messages, plans.messages) << shape.text();
   EXPECT_EQ(formula.sent, plans.sent) << shape.text();
@@ -570,76 +465,15 @@ TEST_P(OneLevelCost, IsItsFormula) {
   }
 }
 
-TEST(TwoLevel, CostsItsParts) {
-  const Method method = two_level_of(Algorithm::direct, Algorithm::pairwise);
-  for (const Collective collective : {Collective::reduce_scatter, Collective::all_to_all})
-    expect_cost({.collective = collective, .method = method, .size = 12, .count = 5, .ranks_per_node = 4});
-
-  const LevelCost cost = cost_by_level({Collective::reduce_scatter, method, 7, 12, 5, 0, {}, {}, 4});
-  EXPECT_EQ(cost.inside.messages, 3);
-  EXPECT_EQ(cost.between.messages, 2);
-  EXPECT_EQ(cost.between.sent, 2 * 5);
-  const LevelCost flat = cost_by_level({Collective::reduce_scatter, Algorithm::pairwise, 7, 12, 5});
-  EXPECT_EQ(flat.inside.messages, 11);
-  EXPECT_EQ(flat.between.messages, 0);
-}
-
-TEST(TwoLevel, SharesThePortsOfItsNode) {
-  const LinkCost inside{1, 0, 0, 0};
-  const LinkCost between{100, 7, 3, 0};
-  PlanRequest request{.collective = Collective::all_gather,
-                      .method = two_level_of(Algorithm::direct, Algorithm::direct),
-                      .size = 12,
-                      .count = 5,
-                      .ranks_per_node = 4};
-  const LevelCost cost = cost_by_level(request);
-  const auto expected = [&](double senders) {
-    return cost.inside.rounds * 1 + cost.between.rounds * 100 +
-           senders * (cost.between.messages * 7 + 2 * cost.between.sent * 3);
-  };
-  EXPECT_EQ(seconds(request, inside, between, 2, 1), expected(4));
-  EXPECT_EQ(seconds(request, inside, between, 2, 2), expected(2));
-  EXPECT_EQ(seconds(request, inside, between, 2, 16), expected(1));
-  LinkCost gains = between;
-  gains.overhead = 0;
-  gains.lane_gain = 1;  // four go as fast as one alone
-  EXPECT_EQ(seconds(request, inside, gains, 2, 1), expected(1) - cost.between.messages * 7);
-  // Alone with a root; and what has one level goes by the route between nodes.
-  request.collective = Collective::broadcast;
-  request.method = two_level_of(Algorithm::direct, Algorithm::direct);
-  const LevelCost rooted = cost_by_level(request);
-  EXPECT_EQ(seconds(request, inside, between, 2, 1),
-            seconds(rooted.inside, inside, 2) + seconds(rooted.between, between, 2));
-  request.method = Algorithm::direct;
-  EXPECT_EQ(seconds(request, inside, between, 2, 1), seconds(cost_of(request), between, 2));
-}
-
-TEST(MakePlan, RefusesWhatTheseCannotDoInASentence) {
-  const auto sentence = [](const PlanRequest& request) -> std::string {
-    try {
-      make_plan(request);
-    } catch (const Error& error) {
-      EXPECT_THROW(cost_of(request), Error);
-      return error.what();
-    }
-    return "";
-  };
-  using testing::HasSubstr;
-  EXPECT_THAT(sentence({Collective::all_to_all, Algorithm::bruck, 0, 2, 0, 0, {1, 2}, {1, 0}}),
-              HasSubstr("choose pairwise or direct"));
-  EXPECT_THAT(sentence({Collective::all_reduce, two_level_of(Algorithm::ring, Algorithm::ring), 0, 6, 8}),
-              HasSubstr("6 ranks cannot lie on nodes of 0"));
-  EXPECT_THAT(sentence({Collective::all_reduce, two_level_of(Algorithm::ring, Algorithm::ring), 0, 6, 8, 0, {}, {}, 4}),
-              HasSubstr("6 ranks cannot lie on nodes of 4"));
-  EXPECT_THAT(sentence({Collective::all_reduce, Algorithm::two_level, 0, 6, 8, 0, {}, {}, 3}),
-              HasSubstr("has auto as a part"));
-  EXPECT_THAT(
-      sentence(
-          {Collective::all_reduce, two_level_of(Algorithm::ring, Algorithm::bidirectional_ring), 0, 6, 8, 0, {}, {}, 3}),
-      HasSubstr("has bidirectional_ring as a part"));
-  EXPECT_THAT(
-      sentence({Collective::reduce_scatter, two_level_of(Algorithm::ring, Algorithm::ring), 0, 2, 0, 0, {1, 2}, {}, 1}),
-      HasSubstr("one count for all ranks"));
+TEST(MakePlan, RefusesUnevenBlocksByBruckInASentence) {
+  const PlanRequest request{Collective::all_to_all, Algorithm::bruck, 0, 2, 0, 0, {1, 2}, {1, 0}};
+  EXPECT_THROW(cost_of(request), Error);
+  try {
+    make_plan(request);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("choose pairwise or direct"));
+  }
 }
 
 }  // namespace

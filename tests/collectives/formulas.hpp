@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <bit>
 #include <numeric>
 #include <stdexcept>
@@ -164,43 +165,143 @@ inline std::int64_t gather_or_scatter(Collective collective, Algorithm algorithm
   }
 }
 
-// Of m ranks a node and M nodes, by the stages of the hierarchy. All formulas here are linear in the count, so that it does
-// not matter how a stage's elements are cut.
-inline std::int64_t two_level(const PlanRequest& request) {
+inline std::int64_t elements_sent(const PlanRequest& request, const Pairs& pairs = {});
+
+// The lengths into which two levels cut a vector: lane l's first piece is (l + 1) / lanes of the others, rounded down at the
+// end of each.
+inline std::vector<std::int64_t> pieces_of(const Method& method, std::int64_t n) {
+  std::vector<std::int64_t> weights;
+  for (int i = 0; i < method.pieces; ++i) weights.push_back(std::min(i + 1, method.lanes));
+  const std::int64_t all = std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
+  std::vector<std::int64_t> lengths;
+  std::int64_t weight = 0;
+  std::int64_t begin = 0;
+  for (const std::int64_t each : weights) {
+    weight += each;
+    const std::int64_t end = n * weight / all;
+    lengths.push_back(end - begin);
+    begin = end;
+  }
+  return lengths;
+}
+// Of n elements in so many balanced parts, the longer ones first.
+inline std::int64_t begin_of_part(std::int64_t n, std::int64_t parts, std::int64_t i) {
+  return n / parts * i + std::min(i, n % parts);
+}
+
+// Of M nodes of m ranks each, alike or not, by the stages of the hierarchy. But for a reduction that gathers at its root,
+// the formulas are linear in the count, so that it does not matter how a stage's elements are cut.
+inline std::int64_t levels(const PlanRequest& request) {
   const Algorithm inside = request.method.inside;
-  const Algorithm between = request.method.between;
-  const std::int64_t ranks = request.ranks_per_node;
-  const std::int64_t nodes = request.size / ranks;
-  const std::int64_t count = request.count;
-  const std::int64_t whole = count * (counts_shares(request.collective) ? request.size : 1);
+  std::vector<std::int64_t> sizes(request.node_sizes.begin(), request.node_sizes.end());
+  if (sizes.empty()) sizes.assign(static_cast<std::size_t>(request.size / request.ranks_per_node), request.ranks_per_node);
+  const auto nodes = static_cast<int>(sizes.size());
+  const std::int64_t most = *std::max_element(sizes.begin(), sizes.end());
+  const std::int64_t p = request.size;
+  std::int64_t whole = request.count * (counts_shares(request.collective) ? p : 1);
+  for (const std::int64_t count : request.counts) whole += count;
+
+  PlanRequest over_nodes{request.collective, request.method.between, 0, nodes};
+  if (request.method.algorithm == Algorithm::three_level) {
+    over_nodes.method = Algorithm::two_level;
+    over_nodes.method.inside = request.method.between;
+    over_nodes.method.between = request.method.above;
+    over_nodes.ranks_per_node = request.nodes_per_pod;
+  }
+  std::int64_t before_root = 0;  // ranks
+  while (before_root + sizes[static_cast<std::size_t>(over_nodes.root)] <= request.root) {
+    before_root += sizes[static_cast<std::size_t>(over_nodes.root++)];
+  }
+  const std::int64_t local_root = request.root - before_root;
+  const auto between = [&](std::int64_t n, std::vector<std::int64_t> counts = {}) {
+    over_nodes.count = n;
+    over_nodes.counts = std::move(counts);
+    return elements_sent(over_nodes);
+  };
+  // On every node, of its vector.
+  const auto inside_all = [&](auto formula) {
+    std::int64_t sum = 0;
+    for (const std::int64_t ranks : sizes) sum += ranks > 1 ? formula(ranks) : 0;
+    return sum;
+  };
+  const auto one_level = [&](Algorithm algorithm) {
+    PlanRequest flat = request;
+    flat.method = algorithm;
+    return elements_sent(flat);
+  };
+  if (most == 1) return between(request.count, request.counts);
+  Method cut = request.method;
+  if (nodes == 1) cut.pieces = cut.lanes = 1;
+  // A vector with a root, carried by one rank of each node.
+  const auto in_whole = [&](auto formula) {
+    std::int64_t sum = 0;
+    for (const std::int64_t n : pieces_of(cut, whole)) {
+      if (nodes > 1) sum += between(n);
+      sum += inside_all([&](std::int64_t m) { return formula(inside, m, n); });
+    }
+    return sum;
+  };
+  // Or in shares, of which there are as many slices as the largest node has ranks.
+  const auto in_shares = [&](auto formula) {
+    const std::int64_t ranks = sizes[static_cast<std::size_t>(over_nodes.root)];
+    std::int64_t sum = 0;
+    for (const std::int64_t n : pieces_of(cut, whole)) {
+      for (int slice = 0; nodes > 1 && slice < most; ++slice) {
+        sum += between(begin_of_part(n, most, slice + 1) - begin_of_part(n, most, slice));
+      }
+      const auto local_begin = [&](std::int64_t local) { return begin_of_part(n, most, begin_of_part(most, ranks, local)); };
+      sum += n - (local_begin(local_root + 1) - local_begin(local_root));  // to or from the root, straight
+    }
+    return sum + inside_all([&](std::int64_t m) { return formula(inside, m, whole); });
+  };
   switch (request.collective) {
     // Each node makes one sum of its vectors, the nodes' sums become one, each node spreads it.
     case Collective::all_reduce:
-      return (ranks > 1 ? nodes * (reduce_scatter(inside, ranks, whole) + all_gather(inside, ranks, whole)) : 0) +
-             (nodes > 1 ? all_reduce(between, nodes, whole) : 0);
+      return inside_all([&](std::int64_t m) { return reduce_scatter(inside, m, whole) + all_gather(inside, m, whole); }) +
+             (nodes > 1 ? between(whole) : 0);
     case Collective::reduce_scatter:
-      return (ranks > 1 ? nodes * reduce_scatter(inside, ranks, whole) : 0) +
-             (nodes > 1 ? reduce_scatter(between, nodes, whole) : 0);
+      if (nodes == 1) return one_level(inside);
+      return inside_all([&](std::int64_t m) { return reduce_scatter(inside, m, whole); }) + (nodes - 1) * whole;
     case Collective::all_gather:
-      return (nodes > 1 ? all_gather(between, nodes, whole) : 0) +
-             (ranks > 1 ? nodes * all_gather(inside, ranks, whole) : 0);
-    // Inside, a rank has for each neighbour what goes to that one's place on all nodes; between, what its node has for it.
-    case Collective::all_to_all:
-      return (ranks > 1 ? nodes * all_to_all(inside, ranks, nodes * count) : 0) +
-             (nodes > 1 ? ranks * all_to_all(between, nodes, ranks * count) : 0);
+      if (nodes == 1) return one_level(inside);
+      return inside_all([&](std::int64_t m) { return all_gather(inside, m, whole); }) + (nodes - 1) * whole;
+    // Inside, a rank has for each neighbour the blocks of those whose blocks that one carries: a p-th of all for each of p.
+    // Between, what its node has for them; nodes that differ send it straight.
+    case Collective::all_to_all: {
+      if (nodes == 1) return one_level(inside);
+      std::int64_t sum = 0;
+      if (request.node_sizes.empty() || most == *std::min_element(sizes.begin(), sizes.end())) {
+        return inside_all([&](std::int64_t m) { return all_to_all(inside, m, nodes * request.count); }) +
+               most * between(most * request.count);
+      }
+      for (const std::int64_t m : sizes) sum += (m - 1) * p * request.count + (p - m) * m * request.count;
+      return sum;
+    }
     case Collective::broadcast:
-      return (nodes > 1 ? broadcast(between, nodes, whole) : 0) + (ranks > 1 ? nodes * broadcast(inside, ranks, whole) : 0);
+      switch (inside) {
+        case Algorithm::ring:
+        case Algorithm::recursive_halving_doubling:
+        case Algorithm::bruck:
+        case Algorithm::direct: return in_shares(all_gather);
+        default: return in_whole(broadcast);
+      }
     case Collective::reduce:
-      return (ranks > 1 ? nodes * reduce(inside, ranks, whole) : 0) + (nodes > 1 ? reduce(between, nodes, whole) : 0);
-    default: no_formula(request.collective, Algorithm::two_level);
+      switch (inside) {
+        case Algorithm::ring:
+        case Algorithm::recursive_halving_doubling:
+        case Algorithm::pairwise:
+        case Algorithm::direct: return in_shares(reduce_scatter);
+        default: return in_whole([](Algorithm by, std::int64_t m, std::int64_t n) { return reduce(by, m, n); });
+      }
+    default: no_formula(request.collective, request.method.algorithm);
   }
 }
 
 // By all ranks of the collective that one rank's request describes. An uneven all_to_all needs all pairs.
-inline std::int64_t elements_sent(const PlanRequest& request, const Pairs& pairs = {}) {
+inline std::int64_t elements_sent(const PlanRequest& request, const Pairs& pairs) {
   const Algorithm algorithm = request.method.algorithm;
   const std::int64_t p = request.size;
-  if (algorithm == Algorithm::two_level) return two_level(request);
+  if (needs_nodes(algorithm)) return levels(request);
   std::vector<std::int64_t> shares = request.counts;
   if (shares.empty()) shares.assign(static_cast<std::size_t>(p), request.count);
   const std::int64_t whole = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
@@ -275,14 +376,11 @@ inline bool all_send_alike(const PlanRequest& request) {
       if (algorithm == Algorithm::one_shot || algorithm == Algorithm::packet) return true;
       if (algorithm == Algorithm::recursive_doubling) return power_of_two(request.size);
       if (algorithm == Algorithm::double_binary_tree) return false;
-      if (algorithm == Algorithm::two_level && request.method.between == Algorithm::recursive_doubling &&
-          !power_of_two(request.size / request.ranks_per_node)) {
-        return false;
-      }
+      if (needs_nodes(algorithm)) return false;
       return request.count % request.size == 0;
     case Collective::reduce_scatter:
     case Collective::all_gather:
-    case Collective::all_to_all: return request.counts.empty();
+    case Collective::all_to_all: return request.counts.empty() && request.node_sizes.empty();
     case Collective::barrier: return power_of_two(request.size);
     default: return request.size == 1;
   }

@@ -165,19 +165,28 @@ DType type_on_the_wire(const Problem& problem, Algorithm algorithm) {
   return whole_contributions && problem.op != ReduceOp::premul_sum ? problem.dtype : DType::f32;
 }
 
-std::vector<Method> methods_of(Collective collective, bool on_nodes, bool uneven) {
+// nodes: a request that says where the ranks lie.
+std::vector<Method> methods_of(Collective collective, const PlanRequest& nodes, bool uneven) {
+  const bool on_nodes = nodes.ranks_per_node > 0 || !nodes.node_sizes.empty();
   std::vector<Method> methods{Algorithm::automatic};
   for (const Algorithm algorithm : algorithms_for(collective)) {
     Method method(algorithm);
     if (needs_nodes(algorithm)) {
       if (!on_nodes || uneven) continue;
       method.inside = method.between = algorithms_for(collective).front();
+      const bool blocks_go_straight = counts_shares(collective) && !nodes.node_sizes.empty();
+      if (blocks_go_straight) method.between = Algorithm::direct;
+      if (algorithm == Algorithm::three_level) {
+        if (blocks_go_straight) continue;
+        method.above = method.inside;
+      }
+      if (blocks_go_straight && collective == Collective::all_to_all) method.inside = Algorithm::direct;
     }
     if (uneven && collective == Collective::all_to_all && !takes_uneven_exchange(algorithm)) continue;
     methods.push_back(method);
     if (takes_lanes(algorithm)) method.lanes = 2;
     if (takes_pieces(algorithm)) method.pieces = 3;
-    if (method != Method(algorithm) && !needs_nodes(algorithm)) methods.push_back(method);
+    if (method != methods.back()) methods.push_back(method);
   }
   return methods;
 }
@@ -188,11 +197,11 @@ struct Entry {
 };
 
 // Runs it by every method, and returns what each rank's ledger then says.
-std::vector<std::vector<Entry>> ledgers_of(const Problem& problem, bool on_nodes) {
+std::vector<std::vector<Entry>> ledgers_of(const Problem& problem, const PlanRequest& nodes) {
   const bool uneven = !problem.counts.empty() || !problem.matrix.empty();
   std::vector<std::vector<Entry>> ledgers(static_cast<std::size_t>(problem.size));
   run_threads(problem.size, [&](const Communicator& world) {
-    for (const Method& method : methods_of(problem.collective, on_nodes, uneven)) {
+    for (const Method& method : methods_of(problem.collective, nodes, uneven)) {
       const Buffers buffers(problem, world.rank(), false);
       OperationOptions options;
       options.method = method;
@@ -208,8 +217,8 @@ std::vector<std::vector<Entry>> ledgers_of(const Problem& problem, bool on_nodes
   return ledgers;
 }
 
-void expect_bytes_of_the_formulas(const Problem& problem, int ranks_per_node) {
-  const auto ledgers = ledgers_of(problem, ranks_per_node > 0);
+void expect_bytes_of_the_formulas(const Problem& problem, const PlanRequest& nodes = {}) {
+  const auto ledgers = ledgers_of(problem, nodes);
   for (std::size_t i = 0; i < ledgers.front().size(); ++i) {
     const Method& method = ledgers.front()[i].method;
     const DType wire = type_on_the_wire(problem, method.algorithm);
@@ -223,7 +232,9 @@ void expect_bytes_of_the_formulas(const Problem& problem, int ranks_per_node) {
     }
     PlanRequest request = problem.request(0);
     request.method = method;
-    request.ranks_per_node = ranks_per_node;
+    request.ranks_per_node = nodes.ranks_per_node;
+    request.node_sizes = nodes.node_sizes;
+    request.nodes_per_pod = nodes.nodes_per_pod;
     EXPECT_EQ(sum, formulas::elements_sent(request, problem.matrix) * static_cast<std::int64_t>(size_of(wire)))
         << name(problem.collective) << " by " << to_string(method) << " of " << problem.count << " " << name(problem.dtype)
         << " over " << problem.size << ", root " << problem.root;
@@ -254,12 +265,12 @@ TEST_P(LedgerFormulas, AreItsBytes) {
         Problem problem{GetParam(), size, count, dtype};
         for (const int root : std::set<int>{0, size - 1}) {
           problem.root = root;
-          if (root == 0 || has_root(GetParam())) expect_bytes_of_the_formulas(problem, 0);
+          if (root == 0 || has_root(GetParam())) expect_bytes_of_the_formulas(problem);
         }
       }
     }
     if (!reduces(GetParam())) continue;
-    for (const ReduceOp op : oracle::all_ops) expect_bytes_of_the_formulas({GetParam(), size, 17, DType::f16, op}, 0);
+    for (const ReduceOp op : oracle::all_ops) expect_bytes_of_the_formulas({GetParam(), size, 17, DType::f16, op});
   }
 }
 
@@ -275,16 +286,20 @@ TEST_P(UnevenLedgerFormulas, AreItsBytes) {
         for (int to = 0; to < size; ++to) problem.matrix.back().push_back((from * 3 + to) % 4);
       }
     }
-    expect_bytes_of_the_formulas(problem, 0);
+    expect_bytes_of_the_formulas(problem);
   }
 }
 
 TEST_P(LedgerFormulas, AreItsBytesOnVirtualNodes) {
-  for (const int ranks_per_node : {2, 3}) {
-    const Variable nodes("STRETTO_RANKS_PER_NODE", std::to_string(ranks_per_node));
-    Problem problem{GetParam(), 6, 50, DType::bf16};
+  const std::map<std::string, PlanRequest> all_nodes{{"2", {.size = 8, .ranks_per_node = 2, .nodes_per_pod = 2}},
+                                                     {"3", {.size = 6, .ranks_per_node = 3, .nodes_per_pod = 1}},
+                                                     {"3,1,2,2", {.size = 8, .node_sizes = {3, 1, 2, 2}, .nodes_per_pod = 2}}};
+  for (const auto& [text, nodes] : all_nodes) {
+    const Variable ranks_per_node("STRETTO_RANKS_PER_NODE", text);
+    const Variable nodes_per_pod("STRETTO_NODES_PER_POD", std::to_string(nodes.nodes_per_pod));
+    Problem problem{GetParam(), nodes.size, 50, DType::bf16};
     problem.root = 4;
-    expect_bytes_of_the_formulas(problem, ranks_per_node);
+    expect_bytes_of_the_formulas(problem, nodes);
   }
 }
 
