@@ -161,6 +161,7 @@ HWY_INLINE void quantize_whole_onebit(const void* x, std::int64_t there, std::ui
         store_lanes(d, is_finite(scale) ? left : hn::Zero(d), options.residual + i);
       }
     }
+    if (!is_finite(scale)) word = 0;
     std::memcpy(record + sizeof scale + chunk * Parts::lanes / 2, &word, Parts::lanes / 2);
   }
 }

@@ -16,7 +16,7 @@
 // it leaves of an element. It is never below smallest_scale, so that its inverse is finite, nor so large that a code times
 // it is infinite. A group with an element that is infinite or NaN is a special one: its scale, over its other elements, is
 // negative, and its codes are out of a smaller range (fp8: f8e5m2), which leaves three to say so. A special group in onebit
-// has NaN as its scale.
+// has NaN as its scale, and zeros.
 namespace stretto::kernels {
 
 constexpr std::int64_t largest_group = 1024;

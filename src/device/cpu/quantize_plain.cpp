@@ -78,7 +78,7 @@ void quantize_onebit(const float* x, std::int64_t count, std::uint8_t* record, f
   const float scale = mean_of_sums(sums, count);
   store_scale(QuantizedFormat::onebit, record, scale);
   for (std::int64_t i = 0; i < count; ++i) {
-    const bool negative = std::signbit(x[i]);
+    const bool negative = is_finite(scale) && std::signbit(x[i]);
     if (negative) record[4 + i / 8] |= static_cast<std::uint8_t>(1U << (i % 8));
     if (residual != nullptr) residual[i] = is_finite(scale) ? x[i] - (negative ? -scale : scale) : 0;
   }
@@ -112,7 +112,7 @@ void quantize_group(QuantizedFormat format, const float* x, std::int64_t count, 
     if (format == QuantizedFormat::fp8) {
       const float y = x[i] * inverse;
       if (special) {
-        const f8e5m2 narrow(y);
+        const f8e5m2 narrow(std::isnan(y) ? std::numeric_limits<float>::quiet_NaN() : y);  // of one sign
         codes[i] = narrow.bits;
         code = static_cast<float>(narrow);
       } else {
