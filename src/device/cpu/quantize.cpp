@@ -42,27 +42,42 @@ HWY_INLINE void* element(void* x, std::int64_t i) {
 
 // ---- quantize
 
-// The largest |x| of a group; infinity or NaN where one of them is. Magnitudes have the order of their bits.
-template <class T>
-HWY_INLINE float largest_magnitude(const void* x, std::int64_t count) {
-  using Word = std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint32_t>;
-  constexpr hn::CappedTag<Word, 64 / sizeof(Word)> d;
-  const auto magnitude = hn::Set(d, std::numeric_limits<std::make_signed_t<Word> >::max());
-  auto largest = hn::Zero(d);
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  for (std::int64_t i = 0; i < count; i += lanes) {
-    largest = hn::Max(largest, hn::And(load_lanes(d, element<T>(x, i)), magnitude));
-  }
-  if constexpr (sizeof(T) == 4) {
-    return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(d, largest)));
+// The bits of the largest |x| in each lane of a group, in whose order are magnitudes: infinity and NaN come last.
+template <QuantizedFormat F, class T>
+HWY_INLINE Words largest_of_group(const void* x) {
+  constexpr GroupTag d;
+  constexpr GroupBits bits;
+  if constexpr (std::is_same_v<T, bf16>) {  // two elements a lane
+    constexpr hn::Repartition<std::uint16_t, GroupTag> halves;
+    auto largest = hn::Zero(halves);
+    for (std::int64_t i = 0; i < group_elements(F); i += 2 * Chunks<F>::lanes) {
+      largest = hn::Max(largest, hn::And(load_lanes(halves, element<T>(x, i)), hn::Set(halves, 0x7fff)));
+    }
+    const auto pairs = hn::BitCast(bits, largest);
+    return hn::Max(hn::ShiftLeft<16>(pairs), hn::And(pairs, hn::Set(bits, 0xffff0000)));
   } else {
-    constexpr hn::Repartition<std::uint32_t, decltype(d)> pairs;
-    const auto pair = hn::BitCast(pairs, largest);
-    const auto larger = hn::Max(hn::ShiftRight<16>(pair), hn::And(pair, hn::Set(pairs, 0xffff)));
-    T result;
-    result.bits = static_cast<std::uint16_t>(hn::GetLane(hn::MaxOfLanes(pairs, larger)));
-    return static_cast<float>(result);
+    auto largest = hn::Zero(bits);
+    for (std::int64_t i = 0; i < group_elements(F); i += Chunks<F>::lanes) {
+      const auto magnitude = hn::And(hn::BitCast(bits, load_as<T>(d, element<T>(x, i))), hn::Set(bits, ~sign_bit));
+      largest = hn::Max(largest, magnitude);
+    }
+    return largest;
   }
+}
+
+// The largest lane of each of four vectors.
+HWY_INLINE void store_largest(Words a, Words b, Words c, Words e, std::uint32_t* to) {
+  constexpr GroupBits d;
+  constexpr hn::Repartition<std::uint64_t, GroupBits> pairs;
+  const auto ab = hn::BitCast(pairs, hn::Max(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+  const auto ce = hn::BitCast(pairs, hn::Max(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
+  auto all = hn::Max(hn::BitCast(d, hn::InterleaveLower(pairs, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(pairs, ab, ce)));
+  constexpr std::int64_t lanes = hn::MaxLanes(GroupBits());
+  if constexpr (lanes >= 8) all = hn::Max(all, hn::ReverseBlocks(d, all));
+  if constexpr (lanes >= 16) all = hn::Max(all, hn::SwapAdjacentBlocks(all));
+  HWY_ALIGN std::uint32_t stored[lanes];
+  hn::Store(all, d, stored);
+  std::memcpy(to, stored, 4 * sizeof *to);
 }
 
 // The rare groups: with an element that is no number, or one whose code came out as the wrong neighbour.
@@ -99,38 +114,76 @@ HWY_INLINE bool encode(const void* x, std::uint8_t* codes, const Code& code, flo
   return F == QuantizedFormat::fp8 || hn::AllFalse(d, hn::Gt(worst, hn::Set(d, limit)));
 }
 
-// A whole group, of which `there` elements are not padding.
-template <QuantizedFormat F, class T, bool keeps>
-HWY_INLINE void quantize_whole(const void* x, std::int64_t /*there*/, std::uint8_t* record, const GroupOptions& options) {
-  const float largest = largest_magnitude<T>(x, group_elements(F));
-  constexpr ScaleRule rule = scale_rule(F, false);
-  if (!is_finite(largest)) return quantize_plainly<F, T>(x, record, options);
-  const float scale = rule.scale(largest);
-  const float inverse = 1 / scale;
-  constexpr std::int64_t scale_bytes = F == QuantizedFormat::int4 ? 2 : 4;
-  const std::uint32_t stored = std::bit_cast<std::uint32_t>(scale) >> (32 - 8 * scale_bytes);
-  std::memcpy(record, &stored, scale_bytes);
-  std::uint8_t* const codes = record + scale_bytes;
+// Of the groups that share a batch, the divisions do, too.
+constexpr std::int64_t batch = largest_group;
+constexpr std::int64_t most_groups = 16;
+
+template <QuantizedFormat F>
+HWY_INLINE void scales_of_groups(const std::uint32_t* largest, float* scales, float* inverses) {
   constexpr GroupTag d;
-  bool right = true;
-  if constexpr (F == QuantizedFormat::fp8) {
-    encode<F, T, keeps>(x, codes, NearestFloat{hn::Set(d, scale), hn::Set(d, inverse)}, 0, options.residual);
-  } else if (!options.stochastic) {
-    const NearestInteger code{hn::Set(d, scale), hn::Set(d, inverse)};
-    right = encode<F, T, keeps>(x, codes, code, nearest_limit(scale), options.residual);
-  } else {
-    const auto lower = static_cast<std::uint32_t>(options.first_element);
-    const auto upper = static_cast<std::uint32_t>(options.first_element >> 32);
-    const StochasticInteger code{hn::Set(d, scale), hn::Set(d, inverse), hn::Set(d, rule.range),
-                                 DrawKey(options.seed, upper), lower};
-    right = lower <= std::numeric_limits<std::uint32_t>::max() - largest_group &&
-            encode<F, T, keeps>(x, codes, code, stochastic_limit(scale), options.residual);
+  constexpr GroupBits bits;
+  constexpr ScaleRule rule = scale_rule(F, false);
+  constexpr std::uint32_t dropped = (1U << rule.dropped_bits) - 1;
+  for (std::int64_t i = 0; i < batch / group_elements(F); i += Chunks<F>::lanes) {
+    const auto exact = hn::Div(load_lanes(d, largest + i), hn::Set(d, rule.range));
+    const auto rounded = hn::And(hn::Add(hn::BitCast(bits, exact), hn::Set(bits, dropped)), hn::Set(bits, ~dropped));
+    const auto scale =
+        hn::Min(hn::Max(hn::BitCast(d, rounded), hn::Set(d, smallest_scale)), hn::Set(d, rule.largest_of_scale));
+    store_lanes(d, scale, scales + i);
+    store_lanes(d, hn::Div(hn::Set(d, 1), scale), inverses + i);
   }
-  if (!right) quantize_plainly<F, T>(x, record, options);
+}
+
+// A batch of whole groups, some of which may be padding.
+template <QuantizedFormat F, class T, bool keeps>
+HWY_INLINE void quantize_batch(const void* x, std::int64_t there, std::uint8_t* record, const GroupOptions& options) {
+  constexpr GroupTag d;
+  constexpr std::int64_t group = group_elements(F);
+  constexpr std::int64_t scale_bytes = F == QuantizedFormat::int4 ? 2 : 4;
+  const std::int64_t groups = (there + group - 1) / group;
+  HWY_ALIGN std::uint32_t largest[most_groups] = {};
+  HWY_ALIGN float scales[most_groups];
+  HWY_ALIGN float inverses[most_groups];
+  for (std::int64_t i = 0; i < groups; i += 4) {
+    const auto of_group = [&](std::int64_t g) HWY_ATTR {
+      return g < groups ? largest_of_group<F, T>(element<T>(x, g * group)) : hn::Zero(GroupBits());
+    };
+    store_largest(of_group(i), of_group(i + 1), of_group(i + 2), of_group(i + 3), largest + i);
+  }
+  scales_of_groups<F>(largest, scales, inverses);
+  const Words lane_numbers = hn::Iota(GroupBits(), 0);
+  for (std::int64_t i = 0; i < groups; ++i, record += record_bytes(F)) {
+    const void* const from = element<T>(x, i * group);
+    GroupOptions of_group = options;
+    of_group.first_element += static_cast<std::uint64_t>(i * group);
+    if constexpr (keeps) of_group.residual += i * group;
+    bool right = largest[i] < infinity_bits;
+    if (right) {
+      const float scale = scales[i];
+      const std::uint32_t stored = std::bit_cast<std::uint32_t>(scale) >> (32 - 8 * scale_bytes);
+      std::memcpy(record, &stored, scale_bytes);
+      std::uint8_t* const codes = record + scale_bytes;
+      const auto by = hn::Set(d, scale);
+      const auto inverse = hn::Set(d, inverses[i]);
+      if constexpr (F == QuantizedFormat::fp8) {
+        encode<F, T, keeps>(from, codes, NearestFloat{by, inverse}, 0, of_group.residual);
+      } else if (!options.stochastic) {
+        right = encode<F, T, keeps>(from, codes, NearestInteger{by, inverse}, nearest_limit(scale), of_group.residual);
+      } else {
+        const auto lower = static_cast<std::uint32_t>(of_group.first_element);
+        const auto upper = static_cast<std::uint32_t>(of_group.first_element >> 32);
+        const StochasticInteger code{by, inverse, hn::Set(d, scale_rule(F, false).range), DrawKey(options.seed, upper),
+                                     lower};
+        right = lower <= std::numeric_limits<std::uint32_t>::max() - largest_group &&
+                encode<F, T, keeps>(from, codes, code, stochastic_limit(scale), of_group.residual);
+      }
+    }
+    if (!right) quantize_plainly<F, T>(from, record, of_group);
+  }
 }
 
 template <class T, bool keeps>
-HWY_INLINE void quantize_whole_onebit(const void* x, std::int64_t there, std::uint8_t* record, const GroupOptions& options) {
+HWY_INLINE void quantize_onebit(const void* x, std::int64_t there, std::uint8_t* record, const GroupOptions& options) {
   constexpr GroupTag d;
   using Parts = Chunks<QuantizedFormat::onebit>;
   alignas(64) float sums[mean_lanes];
@@ -167,43 +220,38 @@ HWY_INLINE void quantize_whole_onebit(const void* x, std::int64_t there, std::ui
 }
 
 template <QuantizedFormat F, class T>
-void quantize_elements(const void* x, std::uint8_t* record, std::int64_t count, const QuantizeOptions& options) {
-  constexpr std::int64_t group = group_elements(F);
+void quantize_elements(const void* x, std::uint8_t* records, std::int64_t count, const QuantizeOptions& options) {
   constexpr GroupTag d;
-  const auto quantize_one = [&]<class From, bool keeps>(From, std::bool_constant<keeps>, const void* from,
-                                                        std::int64_t begin, float* left) HWY_ATTR {
-    const GroupOptions one{options.rounding == Rounding::stochastic, options.seed,
-                           options.first_element + static_cast<std::uint64_t>(begin), left};
-    std::uint8_t* const to = record + begin / group * record_bytes(F);
-    if constexpr (F == QuantizedFormat::onebit) {
-      quantize_whole_onebit<From, keeps>(from, std::min(group, count - begin), to, one);
-    } else {
-      quantize_whole<F, From, keeps>(from, group, to, one);
+  for (std::int64_t begin = 0; begin < count; begin += batch, records += packed_bytes(F, batch)) {
+    const std::int64_t there = std::min(batch, count - begin);
+    GroupOptions of_batch{options.rounding == Rounding::stochastic, options.seed,
+                          options.first_element + static_cast<std::uint64_t>(begin)};
+    const auto quantize_from = [&]<class From, bool keeps>(From, std::bool_constant<keeps>, const void* from) HWY_ATTR {
+      if constexpr (F == QuantizedFormat::onebit) {
+        quantize_onebit<From, keeps>(from, there, records, of_batch);
+      } else {
+        quantize_batch<F, From, keeps>(from, there, records, of_batch);
+      }
+    };
+    if (options.residual == nullptr && there % group_elements(F) == 0) {
+      quantize_from(T{}, std::false_type(), element<T>(x, begin));
+      continue;
     }
-  };
-  std::int64_t begin = 0;
-  if (options.residual == nullptr) {
-    for (; begin + group <= count; begin += group) {
-      quantize_one(T{}, std::false_type(), element<T>(x, begin), begin, nullptr);
-    }
-  }
-  // Short groups, and those whose residual is added first, are made whole in the nearest cache.
-  alignas(64) float values[group];
-  alignas(64) float left[group];
-  for (; begin < count; begin += group) {
-    const std::int64_t there = std::min(group, count - begin);
-    if (there < group) std::fill(values, values + group, 0.0F);
-    float* const residual = options.residual == nullptr ? nullptr : options.residual + begin;
+    // With a residual, or a short group: first made whole in the nearest cache.
+    alignas(64) float values[batch];
+    alignas(64) float left[batch];
+    std::fill(values + there, values + whole_groups(F, there), 0.0F);
     for_each_vector(d, there, [&](std::int64_t i, auto which) HWY_ATTR {
       auto v = load_as<T>(d, element<T>(x, begin + i), which);
-      if (residual != nullptr) v = hn::Add(v, load_lanes(d, residual + i, which));
+      if (options.residual != nullptr) v = hn::Add(v, load_lanes(d, options.residual + begin + i, which));
       store_lanes(d, v, values + i, which);
     });
-    if (residual == nullptr) {
-      quantize_one(float{}, std::false_type(), values, begin, nullptr);
+    of_batch.residual = options.residual == nullptr ? nullptr : left;
+    if (options.residual == nullptr) {
+      quantize_from(float{}, std::false_type(), values);
     } else {
-      quantize_one(float{}, std::true_type(), values, begin, left);
-      std::memcpy(residual, left, there * sizeof(float));
+      quantize_from(float{}, std::true_type(), values);
+      std::memcpy(options.residual + begin, left, there * sizeof(float));
     }
   }
 }

@@ -114,14 +114,14 @@ struct NearestInteger {
 struct StochasticInteger {
   Floats scale, inverse, range;
   DrawKey key;
-  std::uint32_t first_element;
+  Words elements;  // the numbers of the group's first
 
   HWY_INLINE Words operator()(std::int64_t i, Floats x, Floats& left) const {
     constexpr GroupTag d;
     constexpr GroupBits bits;
     const auto y = hn::Min(hn::Max(hn::Mul(x, inverse), hn::Neg(range)), range);
     const auto below = hn::Floor(y);
-    auto h = hn::Xor(hn::Iota(bits, first_element + static_cast<std::uint32_t>(i)), hn::Set(bits, key.before));
+    auto h = hn::Xor(hn::Add(elements, hn::Set(bits, static_cast<std::uint32_t>(i))), hn::Set(bits, key.before));
     h = hn::Mul(hn::Xor(h, hn::ShiftRight<16>(h)), hn::Set(bits, draw_factors[0]));
     h = hn::Add(hn::Xor(h, hn::ShiftRight<15>(h)), hn::Set(bits, key.between));
     h = hn::Mul(h, hn::Set(bits, draw_factors[1]));
