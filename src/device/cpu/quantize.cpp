@@ -100,15 +100,15 @@ HWY_INLINE bool encode(const void* x, std::uint8_t* codes, const Code& code, flo
     const auto one = [&](int vector) HWY_ATTR {
       const std::int64_t i = Chunks<F>::at(chunk, vector);
       Floats left;
-      const Words bits = code(i, load_as<T>(d, element<T>(x, i)), left);
+      const auto bits = code(i, load_as<T>(d, element<T>(x, i)), left);
       if constexpr (keeps) store_lanes(d, left, residual + i);
       if constexpr (F != QuantizedFormat::fp8) worst = hn::Max(worst, hn::Abs(left));
       return bits;
     };
-    const Words v0 = one(0);
-    const Words v1 = one(1);
-    const Words v2 = one(2);
-    const Words v3 = one(3);
+    const auto v0 = one(0);
+    const auto v1 = one(1);
+    const auto v2 = one(2);
+    const auto v3 = one(3);
     store_codes<F>(codes, chunk, v0, v1, v2, v3);
   }
   return F == QuantizedFormat::fp8 || hn::AllFalse(d, hn::Gt(worst, hn::Set(d, limit)));
@@ -172,8 +172,9 @@ HWY_INLINE void quantize_batch(const void* x, std::int64_t there, std::uint8_t* 
       } else {
         const auto lower = static_cast<std::uint32_t>(of_group.first_element);
         const auto upper = static_cast<std::uint32_t>(of_group.first_element >> 32);
+        const Words elements = hn::Add(lane_numbers, hn::Set(GroupBits(), lower));
         const StochasticInteger code{by, inverse, hn::Set(d, scale_rule(F, false).range), DrawKey(options.seed, upper),
-                                     lower};
+                                     elements};
         right = lower <= std::numeric_limits<std::uint32_t>::max() - largest_group &&
                 encode<F, T, keeps>(from, codes, code, stochastic_limit(scale), of_group.residual);
       }
@@ -281,7 +282,7 @@ HWY_INLINE std::uint32_t scale_bits(const std::uint8_t* record) {
   }
 }
 
-// The rare groups with special ones among them.
+// The rare groups with special or very large ones among them.
 template <QuantizedFormat F, class T>
 HWY_NOINLINE void add_plainly(const Sum& sum, std::int64_t offset, void* out) {
   float total[group_elements(F)];
@@ -297,11 +298,12 @@ template <QuantizedFormat F, class T, class Finish>
 HWY_INLINE void add_whole(const Sum& sum, std::int64_t offset, void* out, Finish finish) {
   constexpr GroupTag d;
   constexpr std::int64_t scale_bytes = F == QuantizedFormat::int4 ? 2 : 4;
-  if constexpr (F != QuantizedFormat::onebit) {
-    std::uint32_t all = 0;
-    for (int vector = 0; vector < sum.vector_count; ++vector) all |= scale_bits<F>(sum.record(vector, offset));
-    if ((all & sign_bit) != 0) return add_plainly<F, T>(sum, offset, out);
+  // Negative scales of special groups and NaN come after those so large that a sum may be infinite.
+  std::uint32_t largest = 0;
+  for (int vector = 0; vector < sum.vector_count; ++vector) {
+    largest = std::max(largest, scale_bits<F>(sum.record(vector, offset)));
   }
+  if (largest > large_scale_bits) return add_plainly<F, T>(sum, offset, out);
   for (std::int64_t chunk = 0; chunk < Chunks<F>::count; ++chunk) {
     const auto scale_of = [&](const std::uint8_t* record)
                               HWY_ATTR { return hn::Set(d, std::bit_cast<float>(scale_bits<F>(record))); };
@@ -324,10 +326,10 @@ HWY_INLINE void add_whole(const Sum& sum, std::int64_t offset, void* out, Finish
       v2 = hn::MulAdd(c2, scale, v2);
       v3 = hn::MulAdd(c3, scale, v3);
     }
-    store_as<T>(d, finish(v0), element<T>(out, Chunks<F>::at(chunk, 0)));
-    store_as<T>(d, finish(v1), element<T>(out, Chunks<F>::at(chunk, 1)));
-    store_as<T>(d, finish(v2), element<T>(out, Chunks<F>::at(chunk, 2)));
-    store_as<T>(d, finish(v3), element<T>(out, Chunks<F>::at(chunk, 3)));
+    store_number<T>(finish(v0), element<T>(out, Chunks<F>::at(chunk, 0)));
+    store_number<T>(finish(v1), element<T>(out, Chunks<F>::at(chunk, 1)));
+    store_number<T>(finish(v2), element<T>(out, Chunks<F>::at(chunk, 2)));
+    store_number<T>(finish(v3), element<T>(out, Chunks<F>::at(chunk, 3)));
   }
 }
 

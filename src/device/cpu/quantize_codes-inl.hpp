@@ -31,6 +31,24 @@ struct Chunks {
   }
 };
 
+// ---- elements
+
+// A number of a magnitude whose rounding to T is one, too: the rounding without a look at what is none.
+template <class T>
+HWY_INLINE void store_number(Floats v, void* to) {
+  constexpr GroupTag d;
+  if constexpr (std::is_same_v<T, bf16>) {
+    constexpr GroupBits bits;
+    constexpr hn::Rebind<std::uint16_t, GroupTag> d16;
+    const auto u = hn::BitCast(bits, v);
+    const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(bits, 1));
+    const auto rounded = hn::Add(hn::Add(u, hn::Set(bits, 0x7fff)), odd);
+    store_lanes(d16, hn::TruncateTo(d16, hn::ShiftRight<16>(rounded)), to);
+  } else {
+    store_as<T>(d, v, to);
+  }
+}
+
 // ---- reading
 
 HWY_INLINE Floats from_signed(hn::Vec<hn::Rebind<std::int32_t, GroupTag>> code) { return hn::ConvertTo(GroupTag(), code); }
@@ -55,12 +73,13 @@ HWY_INLINE void decode(const std::uint8_t* codes, std::int64_t chunk, Floats& v0
     v3 = load_as<f8e4m3>(d, from + 3 * lanes);
   } else if constexpr (F == QuantizedFormat::int4) {
     const std::uint8_t* const from = codes + chunk * 2 * lanes;
-    const auto a = hn::PromoteTo(d32, load_lanes(d8, from));
-    const auto b = hn::PromoteTo(d32, load_lanes(d8, from + lanes));
-    v0 = from_signed(hn::ShiftRight<28>(hn::ShiftLeft<28>(a)));
-    v1 = from_signed(hn::ShiftRight<28>(hn::ShiftLeft<28>(b)));
-    v2 = from_signed(hn::ShiftRight<4>(a));
-    v3 = from_signed(hn::ShiftRight<4>(b));
+    const auto split = [&](Floats both, Floats& low, Floats& high) HWY_ATTR {
+      const auto rounder = hn::Set(d, integer_rounder);
+      high = hn::Sub(hn::MulAdd(both, hn::Set(d, 1.0F / 16), rounder), rounder);
+      low = hn::NegMulAdd(high, hn::Set(d, 16), both);
+    };
+    split(from_signed(hn::PromoteTo(d32, load_lanes(d8, from))), v0, v2);
+    split(from_signed(hn::PromoteTo(d32, load_lanes(d8, from + lanes))), v1, v3);
   } else {
     constexpr GroupBits bits;
     std::uint64_t word = 0;
@@ -79,22 +98,26 @@ HWY_INLINE void decode(const std::uint8_t* codes, std::int64_t chunk, Floats& v0
 
 // ---- writing
 
-// The lowest byte of each lane; in int4 the lowest 4 bits.
-template <QuantizedFormat F>
-HWY_INLINE void store_codes(std::uint8_t* codes, std::int64_t chunk, Words v0, Words v1, Words v2, Words v3) {
+// Floats to which integer_rounder was added, or (fp8) words whose lowest byte is the code.
+template <QuantizedFormat F, class V>
+HWY_INLINE void store_codes(std::uint8_t* codes, std::int64_t chunk, V v0, V v1, V v2, V v3) {
+  constexpr GroupTag d;
   constexpr hn::Rebind<std::uint8_t, GroupTag> d8;
   constexpr std::int64_t lanes = Chunks<F>::lanes;
+  const auto store_bytes = [&](V v, std::uint8_t* to)
+                               HWY_ATTR { store_lanes(d8, hn::TruncateTo(d8, hn::BitCast(GroupBits(), v)), to); };
   if constexpr (F == QuantizedFormat::int4) {
-    const auto low = hn::Set(GroupBits(), 15);
+    const auto both = [&](V low, V high)
+                          HWY_ATTR { return hn::MulAdd(hn::Sub(high, hn::Set(d, integer_rounder)), hn::Set(d, 16), low); };
     std::uint8_t* const to = codes + chunk * 2 * lanes;
-    store_lanes(d8, hn::TruncateTo(d8, hn::Or(hn::And(v0, low), hn::ShiftLeft<4>(v2))), to);
-    store_lanes(d8, hn::TruncateTo(d8, hn::Or(hn::And(v1, low), hn::ShiftLeft<4>(v3))), to + lanes);
+    store_bytes(both(v0, v2), to);
+    store_bytes(both(v1, v3), to + lanes);
   } else {
     std::uint8_t* const to = codes + chunk * 4 * lanes;
-    store_lanes(d8, hn::TruncateTo(d8, v0), to);
-    store_lanes(d8, hn::TruncateTo(d8, v1), to + lanes);
-    store_lanes(d8, hn::TruncateTo(d8, v2), to + 2 * lanes);
-    store_lanes(d8, hn::TruncateTo(d8, v3), to + 3 * lanes);
+    store_bytes(v0, to);
+    store_bytes(v1, to + lanes);
+    store_bytes(v2, to + 2 * lanes);
+    store_bytes(v3, to + 3 * lanes);
   }
 }
 
@@ -102,12 +125,12 @@ HWY_INLINE void store_codes(std::uint8_t* codes, std::int64_t chunk, Words v0, W
 struct NearestInteger {
   Floats scale, inverse;
 
-  HWY_INLINE Words operator()(std::int64_t /*i*/, Floats x, Floats& left) const {
+  HWY_INLINE Floats operator()(std::int64_t /*i*/, Floats x, Floats& left) const {
     constexpr GroupTag d;
     const auto rounder = hn::Set(d, integer_rounder);
     const auto rounded = hn::Add(hn::Mul(x, inverse), rounder);
     left = hn::NegMulAdd(hn::Sub(rounded, rounder), scale, x);
-    return hn::BitCast(GroupBits(), rounded);
+    return rounded;
   }
 };
 
@@ -116,7 +139,7 @@ struct StochasticInteger {
   DrawKey key;
   Words elements;  // the numbers of the group's first
 
-  HWY_INLINE Words operator()(std::int64_t i, Floats x, Floats& left) const {
+  HWY_INLINE Floats operator()(std::int64_t i, Floats x, Floats& left) const {
     constexpr GroupTag d;
     constexpr GroupBits bits;
     const auto y = hn::Min(hn::Max(hn::Mul(x, inverse), hn::Neg(range)), range);
@@ -130,7 +153,7 @@ struct StochasticInteger {
     const auto up = hn::Lt(drawn, hn::Mul(hn::Sub(y, below), hn::Set(d, draws)));
     const auto code = hn::Add(below, hn::IfThenElseZero(up, hn::Set(d, 1.0F)));
     left = hn::NegMulAdd(code, scale, x);
-    return hn::BitCast(bits, hn::Add(code, hn::Set(d, integer_rounder)));
+    return hn::Add(code, hn::Set(d, integer_rounder));
   }
 };
 

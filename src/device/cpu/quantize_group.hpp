@@ -9,7 +9,7 @@
 // What the plain and the vector code of quantization share: how a record is laid out, its scale, and the numbers that decide
 // stochastic rounding. A record is its scale, little endian, then its codes:
 //   int8, fp8  scale as f32; byte i is the code of element i
-//   int4       scale as bf16; byte i holds element i in its lower half and element i + 32 in its upper
+//   int4       scale as bf16; byte i is the code of element i plus 16 times that of element i + 32
 //   onebit     scale as f32; bit i % 8 of byte i / 8 is 1 where element i is negative
 //
 // A scale has 16 significant bits, rounded up (int4: 8): the product of a code and a scale is exact in f32, and so is what
@@ -21,6 +21,7 @@ namespace stretto::kernels {
 
 constexpr std::int64_t largest_group = 1024;
 constexpr float smallest_scale = 0x1p-120F;
+constexpr std::uint32_t large_scale_bits = 0x6f800000;  // 2^96: sums of thousands of smaller ones are finite
 constexpr std::uint32_t sign_bit = 0x80000000;
 constexpr std::uint32_t infinity_bits = 0x7f800000;
 

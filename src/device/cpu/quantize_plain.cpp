@@ -122,11 +122,11 @@ void quantize_group(QuantizedFormat format, const float* x, std::int64_t count, 
       }
     } else {
       code = integer_code(format, x[i], scale, inverse, rule, options, i);
-      const auto bits = static_cast<unsigned>(static_cast<int>(code));
+      const auto integer = static_cast<int>(code);
       if (format == QuantizedFormat::int8) {
-        codes[i] = static_cast<std::uint8_t>(bits);
+        codes[i] = static_cast<std::uint8_t>(integer);
       } else {
-        codes[i % 32] |= static_cast<std::uint8_t>((bits & 15U) << (i < 32 ? 0 : 4));
+        codes[i % 32] = static_cast<std::uint8_t>(codes[i % 32] + (i < 32 ? integer : 16 * integer));
       }
     }
     if (options.residual != nullptr) options.residual[i] = is_finite(x[i]) ? x[i] - code * scale : 0;
@@ -144,8 +144,9 @@ void dequantize_group(QuantizedFormat format, const std::uint8_t* record, float*
     } else if (format == QuantizedFormat::fp8) {
       out[i] = scale * (special ? static_cast<float>(read<f8e5m2>(codes, i)) : static_cast<float>(read<f8e4m3>(codes, i)));
     } else {
-      const int code = format == QuantizedFormat::int8 ? static_cast<std::int8_t>(codes[i])
-                                                       : static_cast<std::int8_t>(codes[i % 32] << (i < 32 ? 4 : 0)) >> 4;
+      const int byte = static_cast<std::int8_t>(codes[format == QuantizedFormat::int8 ? i : i % 32]);
+      const int high = (byte + 8) >> 4;
+      const int code = format == QuantizedFormat::int8 ? byte : i < 32 ? byte - 16 * high : high;
       out[i] = static_cast<float>(code) * scale;
       if (special && code == not_a_number(format)) out[i] = std::numeric_limits<float>::quiet_NaN();
       if (special && std::abs(code) == plus_infinity(format))
