@@ -18,7 +18,8 @@ namespace stretto {
 //
 // A step: gather_forward, forward, release; gather_backward, backward into gradients(), release, reduce_scatter; the
 // optimizer changes share() by gradient_share(). A unit that is still gathered from forward need not be gathered again. All
-// members do the same in the same order. One thread uses a unit; after an exception it cannot be used again.
+// members do the same in the same order. One thread uses a unit, which outlives the Works that it gave; after an exception
+// it cannot be used again.
 class STRETTO_API ZeroUnit {
  public:
   struct Options {
