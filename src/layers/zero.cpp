@@ -1,7 +1,8 @@
 #include "stretto/layers/zero.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <numeric>
 
