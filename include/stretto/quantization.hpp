@@ -19,7 +19,9 @@
 // between them, and quantizes twice, whatever the number of ranks; never once a step of a ring.
 namespace stretto {
 
-// Codes of a group and its scale s. x stands for code * s; codes are whole numbers but in fp8.
+// Codes of a group and its scale s. x stands for code * s; codes are whole numbers but in fp8. A scale is rounded up to 16
+// significant bits (int4: 8), so that code * s is exact in f32. A group with NaN or infinity in it has a few codes less
+// (int8: to 125, int4: to 5; fp8: f8e5m2), which say where they are, and a scale over its other elements.
 enum class QuantizedFormat : std::uint8_t {
   none,
   int8,    // groups of 256: s as f32, codes -127..127; 1.016 bytes an element
