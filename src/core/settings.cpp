@@ -72,6 +72,12 @@ const std::vector<Rule>& rules() {
       {{"STRETTO_RANKS_PER_NODE", "treat so many consecutive ranks as one node; 0: nodes are hosts", "0"},
        Kind::integer,
        {}},
+      {{"STRETTO_LINKS",
+        "make the ranks of one host talk as slowly as this says, like intra=50GB/s,1us;inter=1Gb/s,20us: inside and between "
+        "nodes (units Gb/s, Mb/s, GB/s, MB/s; us, ms); what is left out is not slowed down",
+        ""},
+       Kind::text,
+       {}},
       {{"STRETTO_LOG", "least severe message that is logged to stderr: debug, info, warn or error", "warn"},
        Kind::choice,
        {"debug", "info", "warn", "error"}},

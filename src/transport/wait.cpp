@@ -7,9 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <climits>
 #include <ctime>
+#include <limits>
 #include <thread>
+#include <utility>
 
 #include "stretto/settings.hpp"
 #include "stretto/stream.hpp"
@@ -17,12 +20,16 @@
 namespace stretto {
 namespace {
 
-constexpr int longest_sleep_ms = 50;
+constexpr std::int64_t longest_sleep = 50'000'000;  // nanoseconds
+// The kernel may end a sleep so much late to end several at once: what is nearer than that is not slept for.
+constexpr std::int64_t sleep_slack = 60'000;
+constexpr std::int64_t nobody_asked = std::numeric_limits<std::int64_t>::max();
+thread_local std::int64_t next_look = nobody_asked;
 constexpr int looks_first = 1000;
 
 // Not the private form: the sleepers and the ringer may be different processes.
-void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, int milliseconds) {
-  const timespec limit{milliseconds / 1000, (milliseconds % 1000) * 1000000L};
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t nanoseconds) {
+  const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
   syscall(SYS_futex, &word, FUTEX_WAIT, expected, &limit, nullptr, 0);
 }
 
@@ -54,6 +61,12 @@ void Bell::wake() {
   syscall(SYS_futex, &rings, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+void look_again_at(std::int64_t steady_nanoseconds) { next_look = std::min(next_look, steady_nanoseconds); }
+
+std::int64_t steady_nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 int usable_cores() {
   cpu_set_t allowed;
   return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed)
@@ -80,6 +93,7 @@ WaitPolicy WaitPolicy::between_hosts() const {
 
 void Waiter::pause() {
   if (looks_ < INT_MAX) ++looks_;
+  const std::int64_t due = std::exchange(next_look, nobody_asked);
   const int paused = looks_ - policy_.looks;
   if (paused <= policy_.spins) return relax();
   if (paused - policy_.spins <= policy_.yields || !policy_.may_sleep) {
@@ -93,7 +107,13 @@ void Waiter::pause() {
     armed_ = true;
     return;
   }
-  futex_wait(bell_.rings, heard_, longest_sleep_ms);
+  std::int64_t sleep = longest_sleep;
+  if (due != nobody_asked) sleep = std::min(sleep, due - steady_nanoseconds() - sleep_slack);
+  if (sleep > 0) {
+    futex_wait(bell_.rings, heard_, sleep);
+  } else {
+    sched_yield();
+  }
   heard_ = bell_.rings.load(std::memory_order_seq_cst);
 }
 
