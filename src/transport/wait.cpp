@@ -3,6 +3,7 @@
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,8 +22,7 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t longest_sleep = 50'000'000;  // nanoseconds
-// The kernel may end a sleep so much late to end several at once: what is nearer than that is not slept for.
-constexpr std::int64_t sleep_slack = 60'000;
+constexpr std::int64_t time_to_wake = 50'000;       // from a sleep that ends, mostly less
 constexpr std::int64_t nobody_asked = std::numeric_limits<std::int64_t>::max();
 thread_local std::int64_t next_look = nobody_asked;
 constexpr int looks_first = 1000;
@@ -31,6 +31,13 @@ constexpr int looks_first = 1000;
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t nanoseconds) {
   const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
   syscall(SYS_futex, &word, FUTEX_WAIT, expected, &limit, nullptr, 0);
+}
+
+void futex_wait_punctually(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t nanoseconds) {
+  const int slack = prctl(PR_GET_TIMERSLACK);
+  prctl(PR_SET_TIMERSLACK, 1);  // else the kernel may add 50 us, to end several sleeps at once
+  futex_wait(word, expected, std::min(nanoseconds, longest_sleep));
+  prctl(PR_SET_TIMERSLACK, slack);
 }
 
 void relax() {
@@ -93,10 +100,13 @@ WaitPolicy WaitPolicy::between_hosts() const {
 
 void Waiter::pause() {
   if (looks_ < INT_MAX) ++looks_;
-  const std::int64_t due = std::exchange(next_look, nobody_asked);
+  const bool timed = next_look != nobody_asked;
+  const std::int64_t left = timed ? std::exchange(next_look, nobody_asked) - steady_nanoseconds() - time_to_wake : 0;
   const int paused = looks_ - policy_.looks;
   if (paused <= policy_.spins) return relax();
-  if (paused - policy_.spins <= policy_.yields || !policy_.may_sleep) {
+  // For what is known to come only later, one sleeps at once; when it is near, there is no time to.
+  const bool yields = timed ? left <= 0 : paused - policy_.spins <= policy_.yields;
+  if (yields || !policy_.may_sleep) {
     sched_yield();
     return;
   }
@@ -107,12 +117,10 @@ void Waiter::pause() {
     armed_ = true;
     return;
   }
-  std::int64_t sleep = longest_sleep;
-  if (due != nobody_asked) sleep = std::min(sleep, due - steady_nanoseconds() - sleep_slack);
-  if (sleep > 0) {
-    futex_wait(bell_.rings, heard_, sleep);
+  if (timed) {
+    futex_wait_punctually(bell_.rings, heard_, left);
   } else {
-    sched_yield();
+    futex_wait(bell_.rings, heard_, longest_sleep);
   }
   heard_ = bell_.rings.load(std::memory_order_seq_cst);
 }
