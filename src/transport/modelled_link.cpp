@@ -36,7 +36,8 @@ bool ModelledLink::progress(Transfer& transfer) {
     arrived_ = 0;
   }
   occupy_ports(transfer, now);
-  const bool moved = pass_on(transfer, now);
+  note_arrivals(now);
+  const bool moved = pass_on(transfer);
   if (!transfer.complete()) ask_for_a_look(transfer, now);
   return moved;
 }
@@ -54,6 +55,7 @@ void ModelledLink::occupy_ports(Transfer& transfer, std::int64_t now) {
       leaving_.reset();
     }
     if (next_from_ > now || transfer.started == transfer.bytes) return;
+    note_arrivals(now);
     if (arrived_ - transfer.moved >= window_bytes) {
       next_from_ = now;  // nothing may leave meanwhile, and that time is not made up for
       return;
@@ -74,11 +76,14 @@ std::int64_t ModelledLink::nanoseconds(std::size_t bytes) const {
   return std::llround(std::ceil(static_cast<double>(bytes) / speed_.bytes_per_second * 1e9));
 }
 
-bool ModelledLink::pass_on(Transfer& transfer, std::int64_t now) {
+void ModelledLink::note_arrivals(std::int64_t now) {
   while (!on_their_way_.empty() && on_their_way_.front().arrival <= now) {
     arrived_ = on_their_way_.front().end;
     on_their_way_.pop_front();
   }
+}
+
+bool ModelledLink::pass_on(Transfer& transfer) {
   Transfer part = transfer;
   part.bytes = arrived_;
   bool moved = false;
