@@ -28,9 +28,7 @@ def busbw(network, program, collective, sizes, iterations, cycles):
     with tempfile.NamedTemporaryFile() as file:
         command = [program, collective, "-b", str(sizes[0]), "-e", str(sizes[-1]), "-f", "4", "-w", "2", "-n", str(iterations),
                    "-N", str(cycles), "--in-place", "0", "--json", file.name]
-        statuses = [process.wait() for process in network.start(command, stdout=subprocess.DEVNULL)]
-        if any(statuses):
-            sys.exit(f"error: {' '.join(command)} ended with {statuses}.")
+        network.run(command)
         return [(row["bytes"], row["algo"], row["busbw"] * 1e9) for row in json.load(open(file.name))["rows"]]
 
 

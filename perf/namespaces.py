@@ -170,6 +170,13 @@ class Network:
                     **{name: value(rank) if callable(value) else value for name, value in how.items()}))
         return started
 
+    def run(self, command):
+        """The same, silently and to the end; raises CommandFailed where a rank fails."""
+        ranks = self.start(command, stdout=subprocess.DEVNULL)
+        statuses = [rank.wait() for rank in ranks]
+        if any(statuses):
+            raise CommandFailed(f"{' '.join(map(str, command))} ended with {statuses}")
+
     def start_mpi(self, command, environment=None, options=(), **how):
         """mpirun on the first host, which starts the ranks: over TCP between hosts, over shared memory inside."""
         holders = ",".join(f"{address}={host.holder.pid}" for address, host in zip(self.addresses, self.hosts))
