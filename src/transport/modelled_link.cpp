@@ -13,6 +13,9 @@ namespace {
 constexpr std::size_t piece_bytes = std::size_t{32} << 10;
 // What may have arrived without being taken: as much as sockets would hold for a receiver that is busy.
 constexpr std::size_t window_bytes = std::size_t{8} << 20;
+// Between looks at a message on its way, in nanoseconds: an eighth of its time, but not less nor more.
+constexpr std::int64_t shortest_rest = 50'000;
+constexpr std::int64_t longest_rest = 500'000;
 
 }  // namespace
 
@@ -49,7 +52,7 @@ void ModelledLink::occupy_ports(Transfer& transfer, std::int64_t now) {
       // Not before: other senders may reach the receiver's port earlier.
       if (leaving_->begin > now) return;
       const std::int64_t begin = in_->occupy(leaving_->begin, leaving_->duration);
-      leaving_->arrival = begin + leaving_->duration + std::llround(std::ceil(speed_.latency * 1e9));
+      leaving_->arrival = begin + leaving_->duration + latency();
       next_from_ = leaving_->begin + leaving_->duration;
       on_their_way_.push_back(*leaving_);
       leaving_.reset();
@@ -92,15 +95,19 @@ bool ModelledLink::pass_on(Transfer& transfer) {
   return moved;
 }
 
-// Nobody rings when it is time.
+// Nobody rings when it is time. Punctual has to be the look at the last byte; pieces before it may be found several at once,
+// since the ports' time goes on without this rank.
 void ModelledLink::ask_for_a_look(const Transfer& transfer, std::int64_t now) const {
-  if (!on_their_way_.empty()) look_again_at(on_their_way_.front().arrival);
-  if (leaving_) {
-    look_again_at(leaving_->begin);
-  } else if (transfer.started < transfer.bytes && next_from_ > now) {
-    look_again_at(next_from_);
-  }
+  const bool all_on_their_way = !leaving_ && transfer.started == transfer.bytes;
+  if (all_on_their_way && on_their_way_.empty()) return;  // the receiver has to make room, and rings
+  const std::int64_t next = leaving_ ? leaving_->begin : next_from_;
+  const std::int64_t left = nanoseconds(transfer.bytes - transfer.started) + (leaving_ ? leaving_->duration : 0);
+  look_again_at(all_on_their_way ? on_their_way_.back().arrival : next + left + latency());
+  const std::int64_t often = std::clamp(nanoseconds(transfer.bytes) / 8, shortest_rest, longest_rest);
+  look_again_at(std::max(now, on_their_way_.empty() ? next : on_their_way_.front().arrival) + often);
 }
+
+std::int64_t ModelledLink::latency() const { return std::llround(std::ceil(speed_.latency * 1e9)); }
 
 void ModelledLink::cancel(Transfer& transfer) {
   leaving_.reset();

@@ -50,6 +50,7 @@ class ModelledLink : public Link {
   void occupy_ports(Transfer& transfer, std::int64_t now);
   Piece next_piece(const Transfer& transfer) const;
   std::int64_t nanoseconds(std::size_t bytes) const;  // that they occupy a port
+  std::int64_t latency() const;
   void note_arrivals(std::int64_t now);
   bool pass_on(Transfer& transfer);
   void ask_for_a_look(const Transfer& transfer, std::int64_t now) const;
