@@ -13,14 +13,17 @@
 namespace stretto {
 namespace {
 
-// How many ranks every node has, if it is the same number and the members come node by node; else 0.
-int even_ranks_per_node(const std::vector<int>& nodes) {
-  const auto first = static_cast<std::size_t>(std::count(nodes.begin(), nodes.end(), 0));
-  if (first == 0 || nodes.size() % first != 0) return 0;
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    if (nodes[i] != static_cast<int>(i / first)) return 0;
+// Says where the ranks lie, if they come node by node.
+void place_on_nodes(const std::vector<int>& nodes, PlanRequest& request) {
+  if (!std::is_sorted(nodes.begin(), nodes.end())) return;  // nodes are numbered as they come
+  std::vector<int> sizes(static_cast<std::size_t>(nodes.back()) + 1);
+  for (const int node : nodes) ++sizes[node];
+  const bool alike = std::count(sizes.begin(), sizes.end(), sizes.front()) == static_cast<std::ptrdiff_t>(sizes.size());
+  if (alike) {
+    request.ranks_per_node = sizes.front();
+  } else {
+    request.node_sizes = std::move(sizes);
   }
-  return static_cast<int>(first);
 }
 
 std::vector<int> numbered_nodes(const Network& network, const std::vector<int>& job_ranks) {
@@ -33,12 +36,17 @@ std::vector<int> numbered_nodes(const Network& network, const std::vector<int>& 
 }
 
 // STRETTO_EXPLAIN: one line a plan.
-void explain(const std::string& group, const Call& call, const Choice& choice, bool symmetric) {
-  std::string line = fmt::format("stretto: {} of {} {} in '{}'{}: {}", name(call.collective), call.count, name(call.dtype),
-                                 group, symmetric ? ", symmetric memory" : "", choice.reason);
+void explain(const std::string& group, const Call& call, QuantizedFormat wanted, const Choice& choice, bool symmetric) {
+  const std::string quantized = wanted == QuantizedFormat::none ? ""
+                                : choice.quantized              ? fmt::format(", quantized to {}", name(wanted))
+                                                                : fmt::format(", faster plain than as {}", name(wanted));
+  std::string line = fmt::format("stretto: {} of {} {} in '{}'{}{}: {}", name(call.collective), call.count, name(call.dtype),
+                                 group, symmetric ? ", symmetric memory" : "", quantized, choice.reason);
   for (std::size_t i = 1; i < std::min<std::size_t>(4, choice.candidates.size()); ++i) {
     const Candidate& other = choice.candidates[i];
-    line += fmt::format("{} {} {:.1f} us", i == 1 ? "; then" : ",", to_string(other.method), other.seconds * 1e6);
+    line +=
+        fmt::format("{} {}{} {:.1f} us", i == 1 ? "; then" : ",", to_string(other.method),
+                    other.quantized && !choice.quantized ? fmt::format(" as {}", name(wanted)) : "", other.seconds * 1e6);
   }
   std::fputs((line + "\n").c_str(), stderr);
 }
@@ -69,8 +77,7 @@ Communicator::Group::Group(std::shared_ptr<RankContext> context, Membership memb
       call_check_(context_->network(), links_),
       name_(std::move(name)),
       journal_(std::make_shared<Journal>(context_->ledger().most_records())),
-      nodes_(numbered_nodes(context_->network(), links_.membership().job_ranks)),
-      ranks_per_node_(even_ranks_per_node(nodes_)) {
+      nodes_(numbered_nodes(context_->network(), links_.membership().job_ranks)) {
   if (links_.shares_memory()) shared_memory_ = std::make_unique<SharedMemory>(links_);
   if (shared_memory_ && !context_->checks_calls()) at_once_ = std::make_unique<AtOnce>(*this);
   context_->ledger().add(journal_);
@@ -84,34 +91,50 @@ void Communicator::Group::give_up() {
   turn_changed_.notify_all();
 }
 
-std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& call, const Method& wanted) {
-  const PlanKey key{call.collective, wanted, call.count, call.root, call.dtype, call.op, call.counts, call.receive_counts};
+std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& call, const OperationOptions& options) {
+  const Quantization& how = options.quantization;
+  const PlanKey key{call.collective, options.method,      call.count, call.root,  call.dtype,        call.op,
+                    call.counts,     call.receive_counts, how.format, how.result, how.only_if_faster};
   const std::lock_guard lock(plans_mutex_);
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;
-  std::shared_ptr<const PlannedCall> planned = make_planned(call, wanted);
+  std::shared_ptr<const PlannedCall> planned = make_planned(call, options);
   if (plans_.size() >= most_plans) plans_.clear();
   plans_.emplace(key, planned);
   return planned;
 }
 
-std::shared_ptr<const PlannedCall> Communicator::Group::make_planned(const Call& call, const Method& wanted) const {
-  PlanRequest request{call.collective, wanted, rank(), size(), call.count, call.root, call.counts, call.receive_counts};
-  request.ranks_per_node = ranks_per_node_;
+PlanRequest Communicator::Group::request_of(const Call& call, const OperationOptions& options) const {
+  PlanRequest request{call.collective, options.method, rank(),      size(),
+                      call.count,      call.root,      call.counts, call.receive_counts};
+  place_on_nodes(nodes_, request);
+  const Quantization& how = options.quantization;
+  request.quantized = how.format;
+  if (call.collective == Collective::all_reduce) {
+    request.quantized_result = how.result == QuantizedFormat::none ? how.format : how.result;
+  }
+  return request;
+}
+
+std::shared_ptr<const PlannedCall> Communicator::Group::make_planned(const Call& call,
+                                                                     const OperationOptions& options) const {
+  const PlanRequest request = request_of(call, options);
+  const bool may_be_plain = options.quantization.only_if_faster;
   auto planned = std::make_shared<PlannedCall>();
   const bool anywhere = links_.one_process();  // all memory is alike
-  planned->symmetric = way_of(call, request, links_.shares_memory());
-  planned->ordinary = anywhere || !links_.shares_memory() ? planned->symmetric : way_of(call, request, false);
-  if (planned->ordinary.plan->request.method == planned->symmetric.plan->request.method) {
-    planned->ordinary = planned->symmetric;
-  }
+  planned->symmetric = way_of(call, request, may_be_plain, links_.shares_memory());
+  planned->ordinary = anywhere || !links_.shares_memory() ? planned->symmetric : way_of(call, request, may_be_plain, false);
+  const PlanRequest& one = planned->ordinary.plan->request;
+  const PlanRequest& other = planned->symmetric.plan->request;
+  if (one.method == other.method && one.quantized == other.quantized) planned->ordinary = planned->symmetric;
   return planned;
 }
 
-Way Communicator::Group::way_of(const Call& call, PlanRequest request, bool symmetric) const {
-  const Choice choice = context_->selector().choose(request, call.dtype, call.op, nodes_, links_, symmetric);
+Way Communicator::Group::way_of(const Call& call, PlanRequest request, bool may_be_plain, bool symmetric) const {
+  const Choice choice = context_->selector().choose(request, call.dtype, call.op, nodes_, links_, symmetric, may_be_plain);
+  if (context_->selector().explains() && rank() == 0) explain(name_, call, request.quantized, choice, symmetric);
   request.method = choice.method;
-  if (context_->selector().explains() && rank() == 0) explain(name_, call, choice, symmetric);
+  if (!choice.quantized) request.quantized = request.quantized_result = QuantizedFormat::none;
   Way way{std::make_shared<const Plan>(make_plan(request)), choice.wire, nullptr, packet_bytes_of(request, choice.wire)};
   Record label;
   label.collective = call.collective;
@@ -119,9 +142,12 @@ Way Communicator::Group::way_of(const Call& call, PlanRequest request, bool symm
   label.group = name_;
   label.group_size = size();
   label.dtype = way.wire;
+  label.quantized = request.quantized;
   // As the caller gave them; of uneven shares, all that this rank puts in or gets out.
   label.count = request.counts.empty() ? request.count : std::max(input_count(request), output_count(request));
-  label.bytes_sent = static_cast<std::uint64_t>(way.plan->elements_sent()) * size_of(way.wire);
+  const auto width = static_cast<std::int64_t>(size_of(way.wire));
+  label.bytes_sent = static_cast<std::uint64_t>(way.plan->bytes_sent(width));
+  label.bytes_between_nodes = static_cast<std::uint64_t>(way.plan->bytes_between_nodes(width, nodes_));
   label.stream = Stream::inline_().name();
   way.label = journal_->keep(std::move(label));
   return way;
