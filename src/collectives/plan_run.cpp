@@ -137,15 +137,21 @@ LocalWork PlanRun::local_work_of(const Step& step) const {
   work.divisor = divisor_of(step);
   work.source_format = step.source.format;
   work.destination_format = step.destination.format;
-  const std::int64_t apart = whole_groups(step.source.format, work.count);  // plain: as many as there are
-  work.distance = static_cast<std::int64_t>(bytes({step.source.buffer, 0, apart, step.source.format}));
-  work.vectors = static_cast<int>((step.source.count - work.count) / apart) + 1;
+  if (step.kind == StepKind::reduce) {
+    work.vectors = static_cast<int>(step.source.count / work.count);
+    work.distance = static_cast<std::int64_t>(bytes(step.destination));
+  } else {
+    work.vectors = step.vectors;
+    work.distance = packed_bytes(step.source.format, step.apart);
+  }
   if (step.kind != StepKind::quantize && step.kind != StepKind::requantize) return work;
   const Quantizing& how = *run_.quantizing;
   const Tensor& residual = how.residuals[static_cast<int>(step.hop)];
   work.quantizing.rounding = how.rounding;
   work.quantizing.seed = seed_of(how.seed, run_.plan->request.rank, step.hop);
-  work.quantizing.first_element = static_cast<std::uint64_t>(step.destination.offset);
+  // Elements have the numbers of their places in the error state, whether there is one or not: then neither pieces nor parts
+  // change what is drawn for them.
+  work.quantizing.first_element = static_cast<std::uint64_t>(step.residual);
   if (residual.size() > 0) work.quantizing.residual = residual.data<float>() + step.residual;
   return work;
 }
