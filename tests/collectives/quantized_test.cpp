@@ -8,13 +8,17 @@
 #include <cstring>
 #include <mutex>
 
+#include "collectives/gaussian_data.hpp"
 #include "collectives/oracle.hpp"
 #include "core/fail.hpp"
+#include "stretto/kernels.hpp"
 #include "variables.hpp"
 
 namespace stretto {
 namespace {
 
+using gaussian_data::gaussian;
+using gaussian_data::normal;
 using oracle::Buffers;
 using oracle::Problem;
 
@@ -41,23 +45,9 @@ OperationOptions quantized_as(QuantizedFormat format, const Method& method = Alg
   return options;
 }
 
-double uniform(std::uint64_t x) {  // in (0, 1); SplitMix64 (Steele et al. 2014)
-  x *= 0x9e3779b97f4a7c15ULL;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return (static_cast<double>((x ^ (x >> 31)) >> 11) + 0.5) * 0x1p-53;
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
 }
-double normal(int salt, std::int64_t i) {  // Box and Muller 1958
-  const auto at = (static_cast<std::uint64_t>(salt) << 40) + 2 * static_cast<std::uint64_t>(i) + 1;
-  return std::sqrt(-2 * std::log(uniform(at))) * std::cos(2 * M_PI * uniform(at + 1));
-}
-Tensor gaussian(std::int64_t count, DType dtype, int salt) {
-  Tensor tensor({count}, dtype);
-  for (std::int64_t i = 0; i < count; ++i) tensor.set(i, normal(salt, i));
-  return tensor;
-}
-
-bool same_bits(const Tensor& a, const Tensor& b) { return a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0; }
 
 // The vectors of all ranks of a job whose ranks are threads.
 class Gathered {
@@ -98,8 +88,8 @@ void expect_exact(const Communicator& world, QuantizedFormat format, const Probl
     options.factor = problem.factor(world.rank());
     world.start(buffers.call(), here(), options);
     ASSERT_EQ(buffers.fault(), "") << name(problem.collective) << " of " << problem.count << " " << name(problem.dtype)
-                                   << " (" << name(problem.op) << ") as " << name(format) << " by "
-                                   << to_string(method) << " over " << world.size() << (in_place ? ", in place" : "");
+                                   << " (" << name(problem.op) << ") as " << name(format) << " by " << to_string(method)
+                                   << " over " << world.size() << (in_place ? ", in place" : "");
   }
 }
 
@@ -264,7 +254,9 @@ void write_results(const Communicator& world, const Stream& stream, bool prepare
       options.quantization.rounding = rounding;
       options.quantization.seed = 7;
       if (prepared) {
-        world.prepare({.input = x.raw(), .output = x.raw(), .count = x.size(), .keep_alive = x}, options).start(stream).wait();
+        world.prepare({.input = x.raw(), .output = x.raw(), .count = x.size(), .keep_alive = x}, options)
+            .start(stream)
+            .wait();
       } else {
         world.all_reduce(x, ReduceOp::sum, stream, options).wait();
       }
@@ -276,7 +268,7 @@ void write_results(const Communicator& world, const Stream& stream, bool prepare
 
 TEST(Quantized, BitsDoNotDependOnTheRoute) {
   constexpr std::size_t bytes = 5 * 70'001 * sizeof(float);
-  const auto shared = [] {
+  const auto shared = [&] {
     auto* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     require(memory != MAP_FAILED, "No {} bytes of memory.", bytes);
     return static_cast<std::byte*>(memory);
@@ -362,8 +354,8 @@ TEST(Quantized, NotANumberAndInfinityArrive) {
 // ---- error feedback
 
 // How far the mean of many results is from what is exact, against the size of what is exact.
-double error_of_the_mean(const Communicator& world, Collective collective, QuantizedFormat format, int steps,
-                         ErrorFeedback* errors) {
+double error_of_the_mean(const Communicator& world, Collective collective, const Method& method, ErrorFeedback* errors) {
+  constexpr int steps = 400;
   const int size = world.size();
   const std::int64_t count = 600;
   const std::int64_t inputs = collective == Collective::reduce_scatter ? count * size : count;
@@ -371,7 +363,7 @@ double error_of_the_mean(const Communicator& world, Collective collective, Quant
   const Tensor x = gaussian(inputs, DType::f32, world.rank());
   const Tensor out({outputs}, DType::f32);
   std::vector<double> sum(static_cast<std::size_t>(outputs));
-  OperationOptions options = quantized_as(format);
+  OperationOptions options = quantized_as(QuantizedFormat::onebit, method);
   options.quantization.errors = errors;
   options.quantization.tensor = "x";
   const Operation operation =
@@ -397,15 +389,21 @@ double error_of_the_mean(const Communicator& world, Collective collective, Quant
 }
 
 TEST_P(EveryQuantized, ErrorFeedbackLosesNothingInTheLongRun) {
-  for (const char* ranks_per_node : {"0", "2"}) {
-    const Variable nodes("STRETTO_RANKS_PER_NODE", ranks_per_node);
+  const Variable nodes("STRETTO_RANKS_PER_NODE", "2");
+  const Algorithm one_level = GetParam() == Collective::all_reduce ? Algorithm::two_shot : Algorithm::direct;
+  for (const Algorithm algorithm : {one_level, Algorithm::two_level}) {
     run_threads(4, [&](const Communicator& world) {
       ErrorFeedback errors;
-      const double with = error_of_the_mean(world, GetParam(), QuantizedFormat::onebit, 400, &errors);
-      const double without = error_of_the_mean(world, GetParam(), QuantizedFormat::onebit, 400, nullptr);
-      EXPECT_LT(with, 0.05);
-      EXPECT_GT(without, 0.3);  // the control
-      EXPECT_FALSE(errors.entries().empty());
+      const double with = error_of_the_mean(world, GetParam(), algorithm, &errors);
+      const double without = error_of_the_mean(world, GetParam(), algorithm, nullptr);
+      EXPECT_LT(with, 0.05) << name(algorithm);
+      EXPECT_GT(without, 0.3) << name(algorithm);  // the control
+      std::vector<Hop> hops;
+      for (const auto& entry : errors.entries()) hops.push_back(entry.hop);
+      std::vector<Hop> expected{Hop::contribution};
+      if (GetParam() != Collective::all_gather && algorithm == Algorithm::two_level) expected.push_back(Hop::node_sum);
+      if (GetParam() == Collective::all_reduce) expected.push_back(Hop::result);
+      EXPECT_EQ(hops, expected) << name(algorithm);
     });
   }
 }
@@ -520,7 +518,8 @@ TEST(Quantized, RefusesWhatItCannotDoAndSaysWhy) {
       }
     };
     const Call sum{.count = 8};
-    refused({.collective = Collective::broadcast, .count = 8}, as(QuantizedFormat::int8), "broadcast cannot be quantized to int8");
+    refused({.collective = Collective::broadcast, .count = 8}, as(QuantizedFormat::int8),
+            "broadcast cannot be quantized to int8");
     refused({.count = 8, .dtype = DType::f64}, as(QuantizedFormat::int4), "all_reduce of f64 cannot be quantized to int4");
     refused({.count = 8, .dtype = DType::i32}, as(QuantizedFormat::int4), "all_reduce of i32 cannot");
     refused({.count = 8, .op = ReduceOp::max}, as(QuantizedFormat::fp8), "all_reduce (max) cannot be quantized to fp8");
