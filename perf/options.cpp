@@ -45,9 +45,22 @@ ReduceOp op_from_name(const std::string& name) {
 // What needs more than CLI11's own conversion, as text.
 struct Texts {
   std::string test, min = "32M", max = "32M", step, dtype = "f32", op = "sum", root = "0", algorithm = "auto",
-                    in_place = "both", memory = "symmetric", peers;
+                    in_place = "both", memory = "symmetric", peers, quantize, quantize_result, rounding = "nearest";
   int over = 1;
 };
+
+void read_quantization(const Texts& texts, Options& options) {
+  using stretto::Rounding;
+  stretto::Quantization& how = options.quantization;
+  if (!texts.quantize.empty()) how.format = stretto::quantized_format_from_name(texts.quantize);
+  if (!texts.quantize_result.empty()) how.result = stretto::quantized_format_from_name(texts.quantize_result);
+  require(texts.rounding == "nearest" || texts.rounding == "stochastic",
+          "--rounding '{}' is not among nearest and stochastic.", texts.rounding);
+  how.rounding = texts.rounding == "stochastic" ? Rounding::stochastic : Rounding::nearest_even;
+  how.seed = options.seed;
+  require(options.is_quantized() || (texts.quantize_result.empty() && how.rounding == Rounding::nearest_even),
+          "--quantize-result and --rounding are of quantized collectives; give --quantize int8, int4, fp8 or 1bit, too.");
+}
 
 void read(const Texts& texts, Options& options) {
   options.every_test = texts.test == "all";
@@ -94,6 +107,28 @@ void read(const Texts& texts, Options& options) {
           texts.memory);
   options.memory = texts.memory == "malloc" ? Memory::ordinary : Memory::symmetric;
   if (!texts.peers.empty()) options.peers = words_of(texts.peers);
+  read_quantization(texts, options);
+}
+
+// What no collective that is asked for can do. What is asked for as "all" may be left out.
+void check_quantized(const Options& options) {
+  const stretto::Quantization& how = options.quantization;
+  const auto wanted = fmt::format("--quantize {}", name(how.format));
+  require(options.every_test || can_be_quantized(options.tests.front()->collective),
+          "{}: {} cannot be quantized; all_gather, reduce_scatter and all_reduce can, and the first two with uneven shares.",
+          wanted, options.tests.front()->name);
+  require(how.result == stretto::QuantizedFormat::none || options.every_test ||
+              options.tests.front()->collective == stretto::Collective::all_reduce,
+          "--quantize-result {}: {} quantizes no result; only all_reduce does.", name(how.result),
+          options.tests.front()->name);
+  for (const DType dtype : options.dtypes) {
+    require(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
+            "{}: {} cannot be quantized; give -d f32, bf16 or f16.", wanted, name(dtype));
+  }
+  for (const ReduceOp op : options.ops) {
+    require(op == ReduceOp::sum || op == ReduceOp::avg || op == ReduceOp::premul_sum,
+            "{}: {} cannot be quantized; give -o sum, avg or mulsum.", wanted, name_of(op));
+  }
 }
 
 void check(const Options& options) {
@@ -112,6 +147,7 @@ void check(const Options& options) {
   require(options.nproc >= 0 && options.ranks_per_node >= 0, "--nproc {} and --ranks-per-node {} cannot be negative.",
           options.nproc, options.ranks_per_node);
   require(!options.threads || options.nproc > 0, "--threads needs --nproc N, the number of ranks.");
+  if (options.is_quantized()) check_quantized(options);
   for (const std::string& peer : options.peers) {
     check_peer(peer);
     require(!options.threads || peer != "mpi", "--vs mpi needs ranks that are processes; leave --threads out.");
@@ -162,6 +198,9 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
   app.add_flag("--threads", options.threads, "They are threads of one process");
   app.add_option("--ranks-per-node", options.ranks_per_node, "Take every so many ranks for a node");
   app.add_flag("--deterministic", options.deterministic, "Set STRETTO_DETERMINISTIC=1 for the run");
+  app.add_option("--quantize", texts.quantize, "Let elements travel as int8, int4, fp8 or 1bit");
+  app.add_option("--quantize-result", texts.quantize_result, "all_reduce: as what sums go to all; else as --quantize");
+  app.add_option("--rounding", texts.rounding, "Of --quantize int8 and int4: nearest or stochastic")->capture_default_str();
   app.add_option("--vs", texts.peers, "Other libraries to time in turn: mpi, gloo or mpi,gloo");
   app.add_option("--json", options.json, "File for the figures");
   app.add_option("--seed", options.seed, "Of the inputs")->capture_default_str();

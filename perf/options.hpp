@@ -38,9 +38,11 @@ struct Options {
   bool threads = false;
   bool deterministic = false;
   int ranks_per_node = 0;
-  std::string command;  // as it was given
+  stretto::Quantization quantization;  // of what Stretto does; peers do it plainly
+  std::string command;                 // as it was given
 
   std::vector<std::int64_t> sizes() const;
+  bool is_quantized() const { return quantization.format != stretto::QuantizedFormat::none; }
   bool has_peer(const std::string& name) const;
   // Throws in one sentence when the options do not fit that many ranks.
   void check_for(int ranks) const;
