@@ -16,7 +16,7 @@
 // it leaves of an element. It is never below smallest_scale, so that its inverse is finite, nor so large that a code times
 // it is infinite. A group with an element that is infinite or NaN is a special one: its scale, over its other elements, is
 // negative, and its codes are out of a smaller range (fp8: f8e5m2), which leaves three to say so. A special group in onebit
-// has NaN as its scale.
+// has NaN as its scale, and zeros.
 namespace stretto::kernels {
 
 constexpr std::int64_t largest_group = 1024;
@@ -57,6 +57,19 @@ constexpr bool is_finite(float x) { return (std::bit_cast<std::uint32_t>(x) & ~s
 
 // Added to a float of less than 2^22, it leaves the nearest integer, ties to even, in the lowest bits.
 constexpr float integer_rounder = 0x1.8p23F;
+
+// What a code may leave of an element. The product of an element and the scale's inverse may be a little off: where it led
+// to the wrong neighbour, this tells.
+constexpr float nearest_limit(float scale) { return scale / 2; }
+constexpr float stochastic_limit(float scale) {  // the number below
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scale) - 1);
+}
+
+// The mean of |x| in onebit is the sum of as many sums, each of every 16th element, which mean_of_sums adds by halves. Terms
+// are scaled down, so that the sum of finite ones is finite; else the mean is NaN.
+constexpr std::int64_t mean_lanes = 16;
+constexpr float mean_factor = 0x1p-11F;
+float mean_of_sums(const float* sums, std::int64_t count);
 
 // ---- stochastic rounding: a hash of the seed and the element's number, of which 24 bits decide
 
@@ -106,6 +119,9 @@ void dequantize_reduce(QuantizedFormat format, const void* const* vectors, int v
                        std::int64_t count, std::int64_t divisor);
 void requantize(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to, void* records,
                 std::int64_t count, std::int64_t divisor, const QuantizeOptions& options);
+// All elements of the group whose records lie at that many bytes in the vectors, added and divided.
+void add_group(QuantizedFormat format, const void* const* vectors, int vector_count, std::int64_t offset,
+               std::int64_t divisor, float* out);
 }  // namespace plain
 
 }  // namespace stretto::kernels

@@ -43,13 +43,15 @@ float largest_finite(const float* x, std::int64_t count, bool& special) {
   return largest;
 }
 
-// The product with the inverse may be a little off: where it led to the wrong neighbour, what is left tells.
-float nearest_code(float x, float scale, float inverse) {
-  const float code = (x * inverse + integer_rounder) - integer_rounder;
+// Or the neighbour, where too much would be left.
+float corrected(float code, float x, float scale, float limit) {
   const float left = x - code * scale;
-  if (left > scale / 2) return code + 1;
-  if (left < -scale / 2) return code - 1;
+  if (left > limit) return code + 1;
+  if (left < -limit) return code - 1;
   return code;
+}
+float nearest_code(float x, float scale, float inverse) {
+  return corrected((x * inverse + integer_rounder) - integer_rounder, x, scale, nearest_limit(scale));
 }
 float stochastic_code(float x, float scale, float inverse, float range, const GroupOptions& options, std::int64_t i) {
   const float y = std::min(std::max(x * inverse, -range), range);
@@ -57,11 +59,7 @@ float stochastic_code(float x, float scale, float inverse, float range, const Gr
   const std::uint64_t number = options.first_element + static_cast<std::uint64_t>(i);
   const DrawKey key(options.seed, static_cast<std::uint32_t>(number >> 32));
   const bool up = static_cast<float>(draw(key, static_cast<std::uint32_t>(number))) < (y - below) * draws;
-  const float code = up ? below + 1 : below;
-  const float left = x - code * scale;
-  if (left >= scale) return code + 1;
-  if (left <= -scale) return code - 1;
-  return code;
+  return corrected(up ? below + 1 : below, x, scale, stochastic_limit(scale));
 }
 
 // The code of int8 and int4 as a float.
@@ -74,29 +72,29 @@ float integer_code(QuantizedFormat format, float x, float scale, float inverse, 
   return options.stochastic ? stochastic_code(x, scale, inverse, rule.range, options, i) : nearest_code(x, scale, inverse);
 }
 
-// The order of the sum is that of vectors of 16: each lane on its own, then halves onto each other. Terms are scaled down so
-// that the sum of finite ones is finite.
-float mean_magnitude(const float* x, std::int64_t count) {
-  float lanes[16] = {};
-  for (std::int64_t i = 0; i < count; ++i) lanes[i % 16] += std::fabs(x[i]) * 0x1p-11F;
-  for (int half = 8; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  if (!is_finite(lanes[0])) return std::numeric_limits<float>::quiet_NaN();
-  return std::min(lanes[0] * (0x1p11F / static_cast<float>(count)), std::numeric_limits<float>::max());
-}
-
 void quantize_onebit(const float* x, std::int64_t count, std::uint8_t* record, float* residual) {
-  const float scale = mean_magnitude(x, count);
+  float sums[mean_lanes] = {};
+  for (std::int64_t i = 0; i < count; ++i) sums[i % mean_lanes] += std::fabs(x[i]) * mean_factor;
+  const float scale = mean_of_sums(sums, count);
   store_scale(QuantizedFormat::onebit, record, scale);
   for (std::int64_t i = 0; i < count; ++i) {
-    const bool negative = std::signbit(x[i]);
+    const bool negative = is_finite(scale) && std::signbit(x[i]);
     if (negative) record[4 + i / 8] |= static_cast<std::uint8_t>(1U << (i % 8));
     if (residual != nullptr) residual[i] = is_finite(scale) ? x[i] - (negative ? -scale : scale) : 0;
   }
 }
 
 }  // namespace
+
+float mean_of_sums(const float* sums, std::int64_t count) {
+  float total[mean_lanes];
+  std::copy(sums, sums + mean_lanes, total);
+  for (std::int64_t half = mean_lanes / 2; half > 0; half /= 2) {
+    for (std::int64_t i = 0; i < half; ++i) total[i] += total[i + half];
+  }
+  if (!is_finite(total[0])) return std::numeric_limits<float>::quiet_NaN();
+  return std::min(total[0] * (1 / mean_factor / static_cast<float>(count)), std::numeric_limits<float>::max());
+}
 
 void quantize_group(QuantizedFormat format, const float* x, std::int64_t count, std::uint8_t* record,
                     const GroupOptions& options) {
@@ -114,7 +112,7 @@ void quantize_group(QuantizedFormat format, const float* x, std::int64_t count, 
     if (format == QuantizedFormat::fp8) {
       const float y = x[i] * inverse;
       if (special) {
-        const f8e5m2 narrow(y);
+        const f8e5m2 narrow(std::isnan(y) ? std::numeric_limits<float>::quiet_NaN() : y);  // of one sign
         codes[i] = narrow.bits;
         code = static_cast<float>(narrow);
       } else {
@@ -142,7 +140,7 @@ void dequantize_group(QuantizedFormat format, const std::uint8_t* record, float*
   const std::uint8_t* const codes = record + scale_bytes(format);
   for (std::int64_t i = 0; i < group_elements(format); ++i) {
     if (format == QuantizedFormat::onebit) {
-      out[i] = ((codes[i / 8] >> (i % 8)) & 1U) != 0 ? -scale : scale;
+      out[i] = scale * (((codes[i / 8] >> (i % 8)) & 1U) != 0 ? -1.0F : 1.0F);
     } else if (format == QuantizedFormat::fp8) {
       out[i] = scale * (special ? static_cast<float>(read<f8e5m2>(codes, i)) : static_cast<float>(read<f8e4m3>(codes, i)));
     } else {
@@ -178,22 +176,26 @@ void quantize(QuantizedFormat format, DType dtype, const void* x, void* records,
   });
 }
 
+void add_group(QuantizedFormat format, const void* const* vectors, int vector_count, std::int64_t offset,
+               std::int64_t divisor, float* out) {
+  const std::int64_t group = group_elements(format);
+  float term[largest_group];
+  for (int vector = 0; vector < vector_count; ++vector) {
+    dequantize_group(format, static_cast<const std::uint8_t*>(vectors[vector]) + offset, term);
+    for (std::int64_t i = 0; i < group; ++i) out[i] = vector == 0 ? term[i] : out[i] + term[i];
+  }
+  if (divisor == 1) return;
+  for (std::int64_t i = 0; i < group; ++i) out[i] /= static_cast<float>(divisor);
+}
+
 void dequantize_reduce(QuantizedFormat format, const void* const* vectors, int vector_count, DType dtype, void* out,
                        std::int64_t count, std::int64_t divisor) {
   const std::int64_t group = group_elements(format);
   float sum[largest_group];
-  float term[largest_group];
   with_float_type(dtype, [&]<class T>(T) {
     for (std::int64_t begin = 0; begin < count; begin += group) {
-      const std::int64_t there = std::min(group, count - begin);
-      for (int vector = 0; vector < vector_count; ++vector) {
-        dequantize_group(format, static_cast<const std::uint8_t*>(vectors[vector]) + begin / group * record_bytes(format),
-                         term);
-        for (std::int64_t i = 0; i < there; ++i) sum[i] = vector == 0 ? term[i] : sum[i] + term[i];
-      }
-      for (std::int64_t i = 0; i < there; ++i) {
-        write(out, static_cast<T>(divisor == 1 ? sum[i] : sum[i] / static_cast<float>(divisor)), begin + i);
-      }
+      plain::add_group(format, vectors, vector_count, packed_bytes(format, begin), divisor, sum);
+      for (std::int64_t i = 0; i < std::min(group, count - begin); ++i) write(out, static_cast<T>(sum[i]), begin + i);
     }
   });
 }
