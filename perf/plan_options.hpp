@@ -30,6 +30,9 @@ struct CommandLine {
   std::string dtype = "f32";
   std::string links;  // --simulate
   std::string svg;
+  std::string quantize = "none";
+  std::string quantize_result;  // like quantize
+  bool only_if_faster = false;
   int ranks_per_node = 0;
   int root = 0;
   int rank = -1;  // all
@@ -48,11 +51,17 @@ Method named_method(const CommandLine& line);
 struct Call {
   PlanRequest request;  // without a method
   DType dtype;
+  bool is_quantized() const { return request.quantized != QuantizedFormat::none; }
   std::int64_t width() const { return static_cast<std::int64_t>(size_of(dtype)); }
   std::int64_t bytes() const { return request.count * width() * (counts_shares(request.collective) ? request.size : 1); }
 };
 
 Call call_of(const CommandLine& line);
+QuantizedFormat format_of(const CommandLine& line);         // --quantize
+QuantizedFormat result_format_of(const CommandLine& line);  // and in what a sum goes to all
+bool can_do(const CommandLine& line, Collective collective, Algorithm algorithm);
+// ", in int4", or nothing
+std::string quantized_text(const PlanRequest& request);
 // With all: every algorithm, those in pieces also in 16, and where nodes are known two levels of every two of them.
 std::vector<Method> methods_of(const CommandLine& line, const PlanRequest& request);
 

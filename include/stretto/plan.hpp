@@ -260,12 +260,17 @@ STRETTO_API Plan make_plan(const PlanRequest& request);
 // received every contribution exactly once and, in the collectives that reduce over two ranks or more, was finished exactly
 // once, when nothing was missing any more; nothing unwritten is read and no input is written; steps that may run at the same
 // time do not touch each other's memory, and where ranks share memory signals put in order whatever two of them do to an
-// element; no slice leaves its buffer. In place, input and output share memory: in all_gather and gather (there at the root
-// only) the input is the rank's share of the output, in reduce_scatter and scatter the output is the rank's share of the
-// input, elsewhere they are the same. Throws Error(invalid_argument) for what is no collective or has no in-place form.
-// Memory: 8 bytes an element of all buffers, size/8 more where the collective reduces; 12 more, and 12 for each rank that
-// reads the element, where ranks share memory.
+// element; no slice leaves its buffer; messages of records are of one format at both ends, records begin at whole groups,
+// nothing that fills up a group is taken for an element, and every quantizing step has error state of its own. In place,
+// input and output share memory: in all_gather and gather (there at the root only) the input is the rank's share of the
+// output, in reduce_scatter and scatter the output is the rank's share of the input, elsewhere they are the same. Throws
+// Error(invalid_argument) for what is no collective or has no in-place form. Memory: 8 bytes an element of all buffers, 1
+// more where any is quantized, size/8 more where the collective reduces; 12 more, and 12 for each rank that reads the
+// element, where ranks share memory.
 STRETTO_API std::optional<std::string> verify(const std::vector<Plan>& plans, bool in_place);
+// The most often that any contribution to any output is quantized on its way. Throws what verify() says of plans that are
+// wrong as Error(invalid_argument).
+STRETTO_API int most_quantizations(const std::vector<Plan>& plans);
 // Whether a collective has an in-place form: all but all_to_all and barrier.
 STRETTO_API bool can_be_in_place(Collective collective);
 

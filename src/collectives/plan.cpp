@@ -337,8 +337,13 @@ int Plan::rounds() const {
 
 std::string Plan::to_string() const {
   std::string text =
-      fmt::format("{} by {}, rank {} of {}, {} elements, {} of scratch\n", name(request.collective),
+      fmt::format("{} by {}, rank {} of {}, {} elements, {} of scratch", name(request.collective),
                   stretto::to_string(request.method), request.rank, request.size, request.count, scratch_count);
+  for (int format = 0; format < quantized_formats; ++format) {
+    const std::int64_t count = packed_counts[static_cast<std::size_t>(format)];
+    if (count > 0) text += fmt::format(", {} packed in {}", count, name(static_cast<QuantizedFormat>(format)));
+  }
+  text += '\n';
   for (std::size_t l = 0; l < lanes.size(); ++l) {
     std::size_t at = 0;
     for (std::size_t round = 0; round < lanes[l].round_ends.size(); ++round) {
