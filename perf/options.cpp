@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "fail.hpp"
 #include "operation.hpp"
@@ -144,8 +145,7 @@ void check(const Options& options) {
   require(options.seconds >= 0 && options.seconds <= 3600, "--seconds {} is no time for a loop; give up to 3600.",
           options.seconds);
   require(options.copies >= 0, "--copies {} cannot be negative; 0 leaves their number to the program.", options.copies);
-  require(options.nproc >= 0 && options.ranks_per_node >= 0, "--nproc {} and --ranks-per-node {} cannot be negative.",
-          options.nproc, options.ranks_per_node);
+  require(options.nproc >= 0, "--nproc {} cannot be negative.", options.nproc);
   require(!options.threads || options.nproc > 0, "--threads needs --nproc N, the number of ranks.");
   if (options.is_quantized()) check_quantized(options);
   for (const std::string& peer : options.peers) {
@@ -154,6 +154,21 @@ void check(const Options& options) {
   }
   if (!options.json.empty()) check_writable("--json", options.json);
   if (options.nproc > 0) options.check_for(options.nproc);
+}
+
+void check_nodes(const std::string& ranks_per_node, int ranks) {
+  if (ranks_per_node.empty()) return;
+  std::vector<int> sizes;
+  for (const std::string& word : words_of(ranks_per_node)) {
+    require(
+        !word.empty() && word.size() < 7 && word.find_first_not_of("0123456789") == std::string::npos && std::stoi(word) > 0,
+        "--ranks-per-node '{}': '{}' is no number of ranks; give one like 4, or each node's like 3,1.", ranks_per_node,
+        word);
+    sizes.push_back(std::stoi(word));
+  }
+  const int sum = std::accumulate(sizes.begin(), sizes.end(), 0);
+  require(sizes.size() == 1 ? ranks % sum == 0 : ranks == sum, "{} ranks do not divide into nodes of --ranks-per-node {}.",
+          ranks, ranks_per_node);
 }
 
 }  // namespace
@@ -196,7 +211,8 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
   app.add_flag("--prepared", options.prepared, "Time operations that were prepared once (Communicator::prepare)");
   app.add_option("--nproc", options.nproc, "Ranks to start on this host (under mpirun, srun or torchrun: leave it out)");
   app.add_flag("--threads", options.threads, "They are threads of one process");
-  app.add_option("--ranks-per-node", options.ranks_per_node, "Take every so many ranks for a node");
+  app.add_option("--ranks-per-node", options.ranks_per_node,
+                 "Take every so many ranks for a node, or with a list like 3,1 as many as each number says");
   app.add_flag("--deterministic", options.deterministic, "Set STRETTO_DETERMINISTIC=1 for the run");
   app.add_option("--quantize", texts.quantize, "Let elements travel as int8, int4, fp8 or 1bit");
   app.add_option("--quantize-result", texts.quantize_result, "all_reduce: as what sums go to all; else as --quantize");
@@ -238,8 +254,7 @@ void Options::check_for(int ranks) const {
           ranks);
   require(every_test || !prepared || can_be_prepared(*tests.front()), "--prepared: {} cannot be prepared; leave it out.",
           tests.front()->name);
-  require(ranks_per_node == 0 || ranks % ranks_per_node == 0, "{} ranks do not divide into nodes of --ranks-per-node {}.",
-          ranks, ranks_per_node);
+  check_nodes(ranks_per_node, ranks);
 }
 
 }  // namespace perf

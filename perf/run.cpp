@@ -102,7 +102,7 @@ class TestRun {
   std::vector<Method> quantizing_methods_of(const Test& test) const {
     std::vector<Method> methods;
     for (const Algorithm algorithm : algorithms_for(test.collective)) {
-      const bool has_nodes = !needs_nodes(algorithm) || options_.ranks_per_node > 0;
+      const bool has_nodes = !needs_nodes(algorithm) || !options_.ranks_per_node.empty();
       if (has_nodes && quantizes(test.collective, algorithm)) methods.emplace_back(algorithm);
     }
     return methods;
@@ -121,7 +121,7 @@ class TestRun {
     }
     const auto& known = algorithms_for(test.collective);
     const bool has_levels = std::find(known.begin(), known.end(), Algorithm::two_level) != known.end();
-    if (has_levels && options_.ranks_per_node > 0) methods.insert(methods.end(), by_level.begin(), by_level.end());
+    if (has_levels && !options_.ranks_per_node.empty()) methods.insert(methods.end(), by_level.begin(), by_level.end());
     return methods;
   }
 

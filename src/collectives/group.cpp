@@ -36,17 +36,13 @@ std::vector<int> numbered_nodes(const Network& network, const std::vector<int>& 
 }
 
 // STRETTO_EXPLAIN: one line a plan.
-void explain(const std::string& group, const Call& call, QuantizedFormat wanted, const Choice& choice, bool symmetric) {
-  const std::string quantized = wanted == QuantizedFormat::none ? ""
-                                : choice.quantized              ? fmt::format(", quantized to {}", name(wanted))
-                                                                : fmt::format(", faster plain than as {}", name(wanted));
-  std::string line = fmt::format("stretto: {} of {} {} in '{}'{}{}: {}", name(call.collective), call.count, name(call.dtype),
-                                 group, symmetric ? ", symmetric memory" : "", quantized, choice.reason);
+void explain(const std::string& group, const Call& call, QuantizedFormat format, const Choice& choice, bool symmetric) {
+  std::string line = fmt::format("stretto: {} of {} {} in '{}'{}: {}", name(call.collective), call.count, name(call.dtype),
+                                 group, symmetric ? ", symmetric memory" : "", choice.reason);
   for (std::size_t i = 1; i < std::min<std::size_t>(4, choice.candidates.size()); ++i) {
     const Candidate& other = choice.candidates[i];
-    line +=
-        fmt::format("{} {}{} {:.1f} us", i == 1 ? "; then" : ",", to_string(other.method),
-                    other.quantized && !choice.quantized ? fmt::format(" as {}", name(wanted)) : "", other.seconds * 1e6);
+    line += fmt::format("{} {}{} {:.1f} us", i == 1 ? "; then" : ",", to_string(other.method),
+                        other.quantized ? fmt::format(" in {}", name(format)) : "", other.seconds * 1e6);
   }
   std::fputs((line + "\n").c_str(), stderr);
 }

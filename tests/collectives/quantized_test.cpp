@@ -601,6 +601,25 @@ TEST(Quantized, ARankThatQuantizesBesideOneThatDoesNotIsTold) {
   });
 }
 
+// A plain call of the same shape, which then runs at once where it can, and a quantized one are not mistaken for each other.
+TEST(Quantized, IsNotMistakenForThePlainCall) {
+  run_threads(2, [](const Communicator& world) {
+    const auto sum = [&](QuantizedFormat format) {
+      const Tensor x = gaussian(1000, DType::f32, world.rank());
+      world.all_reduce(x.raw(), x.raw(), 1000, DType::f32, ReduceOp::sum, here(), quantized_as(format));
+      return x;
+    };
+    const Tensor plain = sum(QuantizedFormat::none);
+    const Tensor int8 = sum(QuantizedFormat::int8);
+    for (int round = 0; round < 3; ++round) {
+      EXPECT_TRUE(same_bits(sum(QuantizedFormat::none), plain));
+      EXPECT_TRUE(same_bits(sum(QuantizedFormat::int8), int8));
+      EXPECT_FALSE(same_bits(sum(QuantizedFormat::int4), int8));
+    }
+    EXPECT_FALSE(same_bits(plain, int8));
+  });
+}
+
 // Where the model takes the plain way, the plain call's bits come out and no error state is made.
 TEST(Quantized, MayBeLeftToTheCostModel) {
   run_threads(2, [](const Communicator& world) {
