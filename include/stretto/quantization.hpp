@@ -107,9 +107,11 @@ struct Quantization {
   QuantizedFormat format = QuantizedFormat::none;
   QuantizedFormat result = QuantizedFormat::none;  // all_reduce: in which the sum goes to all; none: like format
   Rounding rounding = Rounding::nearest_even;
-  std::uint64_t seed = 0;           // of stochastic rounding: the same numbers in another call give the same bits
-  bool only_if_faster = false;      // the cost model may leave it be; the ledger and STRETTO_EXPLAIN tell what was done
-  ErrorFeedback* errors = nullptr;  // must outlive the operation
+  std::uint64_t seed = 0;  // of stochastic rounding: the same numbers in another call give the same bits
+  // The cost model may leave it be: then the elements go as they are, and error feedback stays as it is. The ledger and
+  // STRETTO_EXPLAIN tell what was done.
+  bool only_if_faster = false;
+  ErrorFeedback* errors = nullptr;  // none: what is left out is forgotten. Must outlive the operation
   std::string tensor;               // by this name
 };
 

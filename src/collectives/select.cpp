@@ -61,12 +61,12 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
 }
 
 Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes,
-                        const Links& links, bool symmetric) const {
+                        const Links& links, bool symmetric, bool may_be_plain) const {
   Circumstances circumstances = circumstances_;
   circumstances.several_nodes = *std::max_element(nodes.begin(), nodes.end()) > 0;
   circumstances.shares_memory = links.shares_memory();
   circumstances.symmetric = symmetric;
-  return stretto::choose(request, dtype, op, tuning_, circumstances);
+  return stretto::choose(request, dtype, op, tuning_, circumstances, may_be_plain);
 }
 
 }  // namespace stretto
