@@ -146,8 +146,8 @@ Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool determ
 
 }  // namespace
 
-Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning,
-              const Circumstances& circumstances, [[maybe_unused]] bool may_be_plain) {
+Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning, const Circumstances& circumstances,
+              [[maybe_unused]] bool may_be_plain) {
   check_shape(request);
   PlanRequest trial = request;
   const auto obstacle_of = [&](const PlanRequest& to) { return obstacle(to, dtype, op, circumstances); };

@@ -10,8 +10,8 @@ namespace stretto {
 namespace {
 
 // Settings that change what the ranks do together.
-constexpr const char* common_settings[] = {"STRETTO_ALGO", "STRETTO_DETERMINISTIC", "STRETTO_CHECK", "STRETTO_TRANSPORT",
-                                           "STRETTO_RANKS_PER_NODE", "STRETTO_NODES_PER_POD"};
+constexpr const char* common_settings[] = {"STRETTO_ALGO",      "STRETTO_DETERMINISTIC",  "STRETTO_CHECK",
+                                           "STRETTO_TRANSPORT", "STRETTO_RANKS_PER_NODE", "STRETTO_NODES_PER_POD"};
 
 std::string text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
