@@ -117,7 +117,7 @@ Plan two_level(const PlanRequest& request) {
           plan.append(piece.parts[k], {[](int rank) { return rank; }, input(0, 0), output(0, 0), begin});
           continue;
         }
-        plan.append(piece.parts[k], {[&](int i) { return stage.members[i]; }, behind(begin, stage.input),
+        plan.append(piece.parts[k], {[&](int member) { return stage.members[member]; }, behind(begin, stage.input),
                                      behind(begin, stage.output), begin + piece.stages.scratch_count, stage.finishes});
       }
     }
