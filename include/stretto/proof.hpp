@@ -18,8 +18,8 @@ STRETTO_API std::string to_string(const ProofCase& which);
 // Every way of calling an algorithm that could go wrong by itself, for a group of this size: all roots; fewer elements than
 // ranks, as many as divide evenly, and others; uneven shares, some of them empty; one lane and two, one piece and three, in
 // the smallest groups also four lanes, 16 pieces and 64; for levels every division into nodes of equal size, and one into
-// others, with the algorithms, lanes and pieces that they take in turn. In larger groups one root, few elements, and nodes of up to 8, so that a proof
-// takes seconds at a thousand ranks.
+// others, with the algorithms, lanes and pieces that they take in turn. In larger groups one root, few elements, and nodes
+// of up to 8, so that a proof takes seconds at a thousand ranks.
 constexpr int most_ranks_with_every_case = 128;
 constexpr int most_ranks_with_every_parameter = 16;
 STRETTO_API std::vector<ProofCase> proof_cases(Collective collective, Algorithm algorithm, int size);

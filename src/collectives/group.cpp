@@ -52,8 +52,10 @@ NodeSizes node_sizes(const Network& network, const std::vector<int>& job_ranks, 
   NodeSizes sizes;
   const std::vector<int> runs = runs_of(numbered_nodes(network, job_ranks));
   if (runs.empty()) return sizes;
-  if (all_equal(runs)) sizes.ranks_per_node = runs.front();
-  else sizes.uneven = runs;
+  if (all_equal(runs))
+    sizes.ranks_per_node = runs.front();
+  else
+    sizes.uneven = runs;
 
   const int per_pod = static_cast<int>(number_setting("STRETTO_NODES_PER_POD"));
   if (per_pod == 0) return sizes;
@@ -61,8 +63,8 @@ NodeSizes node_sizes(const Network& network, const std::vector<int>& job_ranks, 
   std::iota(everybody.begin(), everybody.end(), 0);
   const std::vector<int> nodes = numbered_nodes(network, everybody);
   const int count = *std::max_element(nodes.begin(), nodes.end()) + 1;
-  require(count % per_pod == 0, "STRETTO_NODES_PER_POD={} does not divide the {} nodes of the job; choose a divisor.", per_pod,
-          count);
+  require(count % per_pod == 0, "STRETTO_NODES_PER_POD={} does not divide the {} nodes of the job; choose a divisor.",
+          per_pod, count);
   std::vector<int> pods;
   std::size_t first = 0;
   for (const int members : runs) {

@@ -282,8 +282,10 @@ Method method_from_text(const std::string& text) {
   if (has_parts) {
     std::vector<std::string> parts{""};
     for (const char letter : text.substr(open + 1, close - open - 1)) {
-      if (letter == '+') parts.emplace_back();
-      else parts.back() += letter;
+      if (letter == '+')
+        parts.emplace_back();
+      else
+        parts.back() += letter;
     }
     demand(static_cast<int>(parts.size()) == levels);
     method.inside = algorithm_from_name(parts[0]);

@@ -23,7 +23,7 @@ struct Level {
   Time alpha;
   double overhead, beta;
   int ports;
-  bool own_ports;  // of each rank
+  bool own_ports;             // of each rank
   std::vector<Time> out, in;  // free from then on; by unit and port
   std::int64_t bytes = 0;
 

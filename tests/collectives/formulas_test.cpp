@@ -291,9 +291,10 @@ TEST_P(UnevenLedgerFormulas, AreItsBytes) {
 }
 
 TEST_P(LedgerFormulas, AreItsBytesOnVirtualNodes) {
-  const std::map<std::string, PlanRequest> all_nodes{{"2", {.size = 8, .ranks_per_node = 2, .nodes_per_pod = 2}},
-                                                     {"3", {.size = 6, .ranks_per_node = 3, .nodes_per_pod = 1}},
-                                                     {"3,1,2,2", {.size = 8, .node_sizes = {3, 1, 2, 2}, .nodes_per_pod = 2}}};
+  const std::map<std::string, PlanRequest> all_nodes{
+      {"2", {.size = 8, .ranks_per_node = 2, .nodes_per_pod = 2}},
+      {"3", {.size = 6, .ranks_per_node = 3, .nodes_per_pod = 1}},
+      {"3,1,2,2", {.size = 8, .node_sizes = {3, 1, 2, 2}, .nodes_per_pod = 2}}};
   for (const auto& [text, nodes] : all_nodes) {
     const Variable ranks_per_node("STRETTO_RANKS_PER_NODE", text);
     const Variable nodes_per_pod("STRETTO_NODES_PER_POD", std::to_string(nodes.nodes_per_pod));

@@ -116,7 +116,8 @@ TEST_P(OfLevels, AreRightOnAnyNodes) {
     }
     request.count = below(4) == 0 ? below(3) : below(60);
     request.root = has_root(request.collective) ? below(request.size) : 0;
-    const bool takes_counts = request.collective == Collective::all_gather || request.collective == Collective::reduce_scatter;
+    const bool takes_counts =
+        request.collective == Collective::all_gather || request.collective == Collective::reduce_scatter;
     if (takes_counts && below(3) == 0) {
       request.count = 0;
       for (int rank = 0; rank < request.size; ++rank) request.counts.push_back(below(8));
@@ -356,9 +357,10 @@ TEST(Levels, RefuseWhatTheyCannotDoInASentence) {
   EXPECT_THAT(sentence_of(request), HasSubstr("choose two_level(ring+direct)"));
   request.method = two_level_of(Algorithm::ring, Algorithm::ring);
   EXPECT_THAT(sentence_of(request), HasSubstr("choose two_level(ring+direct)"));
-  EXPECT_THAT(sentence_of({Collective::all_to_all, two_level_of(Algorithm::direct, Algorithm::direct), 0, 2, 0, 0, {1, 2},
-                           {1, 2}, 1}),
-              HasSubstr("one count for all ranks"));
+  EXPECT_THAT(
+      sentence_of(
+          {Collective::all_to_all, two_level_of(Algorithm::direct, Algorithm::direct), 0, 2, 0, 0, {1, 2}, {1, 2}, 1}),
+      HasSubstr("one count for all ranks"));
 }
 
 TEST(MethodText, OfLevelsIsReadAsItIsWritten) {
@@ -366,8 +368,9 @@ TEST(MethodText, OfLevelsIsReadAsItIsWritten) {
                            "three_level(direct+ring+ring)/3", "ring*4", "chain/16"}) {
     EXPECT_EQ(to_string(method_from_text(text)), text);
   }
-  for (const char* text : {"two_level(ring)", "two_level(ring+ring+ring)", "three_level(ring+ring)", "two_level*2(ring+ring)",
-                           "two_level(ring+ring)*2", "two_level(ring+ring)8", "two_level(ring+ring", "ring*", "ring)*2("}) {
+  for (const char* text :
+       {"two_level(ring)", "two_level(ring+ring+ring)", "three_level(ring+ring)", "two_level*2(ring+ring)",
+        "two_level(ring+ring)*2", "two_level(ring+ring)8", "two_level(ring+ring", "ring*", "ring)*2("}) {
     EXPECT_THROW(method_from_text(text), Error) << text;
   }
 }

@@ -2,16 +2,13 @@
 // its own, so that few bytes cross the slow boundary and all ranks of a node share them. With three levels, what happens
 // between nodes is itself in two: between the nodes of a pod, and between pods. Blocks that a part wants side by side are
 // brought together by copies through scratch.
-//
-// Nodes may differ. Of a vector there are as many slices as the largest node has ranks, and a rank of a smaller node carries
-// several between nodes, one after the other: so two slices wait for each other only where one rank carries both. (Cut
-// where any node's shares end, slices would be even, but each would wait for the one before it, on one node or another.)
-// Of blocks, the one of a node's b-th rank is carried by rank b mod m on a node of m, and goes straight to its owner.
 #include "collectives/plans/levels.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
+#include "collectives/plans/carriers.hpp"
 #include "core/fail.hpp"
 
 namespace stretto::plans {
@@ -36,8 +33,7 @@ class Stager {
   Stager(const PlanRequest& request, const Nodes& nodes, const Cut& cut, int piece)
       : whole_(request),
         nodes_(nodes),
-        cut_(cut),
-        piece_(piece),
+        piece_{cut, piece},
         node_(nodes.node_of(request.rank)),
         local_(nodes.local(request.rank)),
         ranks_(nodes.size(node_)) {}
@@ -58,9 +54,8 @@ class Stager {
   }
 
  private:
-  // The piece of a vector or block.
-  std::int64_t begin(std::int64_t count) const { return cut_.begin(count, piece_); }
-  std::int64_t length(std::int64_t count) const { return cut_.begin(count, piece_ + 1) - begin(count); }
+  std::int64_t begin(std::int64_t count) const { return piece_.begin(count); }
+  std::int64_t length(std::int64_t count) const { return piece_.length(count); }
 
   // On one node, or with one rank a node, one level does it all.
   void one_level() {
@@ -76,7 +71,7 @@ class Stager {
 
   void all_reduce() {
     const std::int64_t at = begin(whole_.count);
-    const Slices slices(*this, length(whole_.count));
+    const Slices slices(nodes_, whole_.rank, length(whole_.count));
     const Slice own = output(at + slices.own_begin(), 0);
     const bool one_node = nodes_.count() == 1;
     inside(Collective::reduce_scatter, slices.counts(node_), input(at, 0), own, one_node);
@@ -88,7 +83,7 @@ class Stager {
   void broadcast_shares() {
     const std::int64_t at = begin(whole_.count);
     const int root = nodes_.node_of(whole_.root);
-    const Slices slices(*this, length(whole_.count));
+    const Slices slices(nodes_, whole_.rank, length(whole_.count));
     const Slice own = output(at + slices.own_begin(), 0);
     if (node_ == root) {
       inside(Collective::scatter, slices.counts(node_), input(at, 0), own, false, Algorithm::direct);
@@ -101,7 +96,7 @@ class Stager {
   void reduce_shares() {
     const std::int64_t at = begin(whole_.count);
     const int root = nodes_.node_of(whole_.root);
-    const Slices slices(*this, length(whole_.count));
+    const Slices slices(nodes_, whole_.rank, length(whole_.count));
     const bool is_root = whole_.rank == whole_.root;
     const Slice sums = is_root ? output(at, 0) : scratch(-slices.own_begin(), 0);
     const Slice own{sums.buffer, sums.offset + slices.own_begin(), 0};
@@ -109,7 +104,7 @@ class Stager {
     inside(Collective::reduce_scatter, slices.counts(node_), input(at, 0), own, one_node);
     if (!one_node) between(Collective::reduce, slices, sums, sums, root);
     if (node_ == root) inside(Collective::gather, slices.counts(node_), own, output(at, 0), false, Algorithm::direct);
-    stages_.scratch_count = is_root ? 0 : slices.counts(node_)[local_];
+    stages_.scratch_count = is_root ? 0 : slices.own_length();
   }
 
   void broadcast_whole() {
@@ -134,7 +129,7 @@ class Stager {
 
   // The blocks are brought into the order of those who carry them: each reduces its own as one share.
   void reduce_scatter() {
-    const Blocks blocks(*this, Shares::of(whole_));
+    const Blocks blocks(nodes_, whole_.rank, Shares::of(whole_), piece_);
     round(blocks.copies(input(0, 0), scratch(0, 0)));
     const Slice own = scratch(blocks.begin(local_), 0);
     inside(Collective::reduce_scatter, blocks.counts(), scratch(0, 0), own, false);
@@ -161,7 +156,7 @@ class Stager {
 
   // The same, backwards.
   void all_gather() {
-    const Blocks blocks(*this, Shares::of(whole_));
+    const Blocks blocks(nodes_, whole_.rank, Shares::of(whole_), piece_);
     const Slice own = scratch(blocks.begin(local_), 0);
     const Slice mine = input(begin(Shares::of(whole_).length(whole_.rank)), blocks.length(whole_.rank));
     if (nodes_.alike()) {
@@ -173,8 +168,10 @@ class Stager {
       }
       for (const int owner : blocks.carried(local_)) {
         const Slice to = scratch(blocks.place(owner), blocks.length(owner));
-        if (owner != whole_.rank) receive(exchange, owner, to);
-        else exchange.push_back({StepKind::copy, false, -1, mine, to});
+        if (owner != whole_.rank)
+          receive(exchange, owner, to);
+        else
+          exchange.push_back({StepKind::copy, false, -1, mine, to});
       }
       round(exchange, Level::between);
     }
@@ -185,7 +182,7 @@ class Stager {
 
   // Inside, every rank gets what its node has for those whose blocks it carries; between, everything comes home.
   void all_to_all() {
-    const Blocks blocks(*this, Shares::of(whole_));
+    const Blocks blocks(nodes_, whole_.rank, Shares::of(whole_), piece_);
     const std::vector<int>& carried = blocks.carried(local_);
     const auto places = static_cast<std::int64_t>(carried.size());
     const std::int64_t n = length(whole_.count);
@@ -227,113 +224,13 @@ class Stager {
     if (!in_pieces) return;
     std::vector<Step> apart;
     for (int from = 0; from < whole_.size; ++from) {
-      apart.push_back(
-          {StepKind::copy, false, -1, scratch(home + from * n, n), output(from * whole_.count + begins, n)});
+      apart.push_back({StepKind::copy, false, -1, scratch(home + from * n, n), output(from * whole_.count + begins, n)});
     }
     round(apart);
   }
 
-  // The slices of a vector, and who carries them on each node.
-  class Slices {
-   public:
-    Slices(const Stager& of, std::int64_t count)
-        : of_(of), slices_(of.nodes_.largest()), shares_(Shares::balanced(count, slices_)) {}
-
-    int first() const { return first(of_.node_, of_.local_); }
-    int last() const { return first(of_.node_, of_.local_ + 1) - 1; }
-    std::int64_t begin(int slice) const { return shares_.begin(slice); }
-    std::int64_t length(int slice) const { return shares_.length(slice); }
-    std::int64_t own_begin() const { return begin(first()); }
-    Counts counts(int node) const {
-      Counts counts;
-      for (int local = 0; local < of_.nodes_.size(node); ++local) {
-        counts.push_back(begin(first(node, local + 1)) - begin(first(node, local)));
-      }
-      return counts;
-    }
-    std::vector<int> carriers(int slice) const {
-      std::vector<int> carriers;
-      for (int node = 0; node < of_.nodes_.count(); ++node) {
-        int local = 0;
-        while (first(node, local + 1) <= slice) ++local;
-        carriers.push_back(of_.nodes_.first(node) + local);
-      }
-      return carriers;
-    }
-
-   private:
-    // Local may be one behind the node's last.
-    int first(int node, int local) const { return static_cast<int>(part_begin(slices_, of_.nodes_.size(node), local)); }
-
-    const Stager& of_;
-    int slices_;
-    Shares shares_;
-  };
-
-  // The piece of every rank's block, in scratch side by side for each rank of the node that carries it.
-  class Blocks {
-   public:
-    Blocks(const Stager& of, const Shares& shares) : of_(of), shares_(shares), carried_(of.ranks_), places_(of.whole_.size) {
-      const Nodes& nodes = of.nodes_;
-      for (int node = 0; node < nodes.count(); ++node) {
-        for (int rank = nodes.first(node); rank < nodes.first(node + 1); ++rank) {
-          carried_[(rank - nodes.first(node)) % of.ranks_].push_back(rank);
-        }
-      }
-      for (const auto& owners : carried_) {
-        begins_.push_back(total_);
-        for (const int owner : owners) {
-          places_[owner] = total_;
-          total_ += length(owner);
-        }
-      }
-      begins_.push_back(total_);
-    }
-
-    const std::vector<int>& carried(int local) const { return carried_[local]; }
-    int carrier(int node, int owner) const {
-      return of_.nodes_.first(node) + of_.nodes_.local(owner) % of_.nodes_.size(node);
-    }
-    std::int64_t total() const { return total_; }
-    std::int64_t place(int owner) const { return places_[owner]; }
-    std::int64_t begin(int local) const { return begins_[local]; }
-    std::int64_t length(int owner) const { return of_.length(shares_.length(owner)); }
-    Counts counts() const {  // that the node's ranks carry
-      Counts counts;
-      for (int local = 0; local < of_.ranks_; ++local) counts.push_back(begins_[local + 1] - begins_[local]);
-      return counts;
-    }
-    Counts carried_counts() const {  // by this rank
-      Counts counts;
-      for (const int owner : carried(of_.local_)) counts.push_back(length(owner));
-      return counts;
-    }
-    // Between the blocks in rank order, whole, and their pieces here; one of the two is scratch.
-    std::vector<Step> copies(const Slice& from, const Slice& to) const {
-      std::vector<Step> steps;
-      for (int owner = 0; owner < of_.whole_.size; ++owner) {
-        const std::int64_t at = shares_.begin(owner) + of_.begin(shares_.length(owner));
-        const auto in = [&](const Slice& side) {
-          return Slice{side.buffer, side.buffer == Buffer::scratch ? places_[owner] : at, length(owner)};
-        };
-        steps.push_back({StepKind::copy, false, -1, in(from), in(to)});
-      }
-      return steps;
-    }
-
-   private:
-    const Stager& of_;
-    Shares shares_;
-    std::vector<std::vector<int>> carried_;
-    std::vector<std::int64_t> places_;
-    std::vector<std::int64_t> begins_;
-    std::int64_t total_ = 0;
-  };
-
   // The rank that carries a whole vector with a root.
-  int beside_root(int node) const {
-    return nodes_.first(node) + nodes_.local(whole_.root) % nodes_.size(node);
-  }
+  int beside_root(int node) const { return nodes_.first(node) + nodes_.local(whole_.root) % nodes_.size(node); }
   std::vector<int> beside_root() const {
     std::vector<int> ranks;
     for (int node = 0; node < nodes_.count(); ++node) ranks.push_back(beside_root(node));
@@ -398,7 +295,7 @@ class Stager {
   }
   // Of every slice that this rank carries. All ranks go by the order of slices, so that none waits for a later one.
   void between(Collective collective, const Slices& slices, const Slice& from, const Slice& to, int root) {
-    for (int slice = slices.first(); slice <= slices.last(); ++slice) {
+    for (int slice = slices.first(); slice < slices.end(); ++slice) {
       between(collective, slices.length(slice), slices.carriers(slice), at(from, slices.begin(slice)),
               at(to, slices.begin(slice)), root);
     }
@@ -411,8 +308,7 @@ class Stager {
 
   const PlanRequest& whole_;
   const Nodes& nodes_;
-  const Cut& cut_;
-  int piece_;
+  Piece piece_;
   int node_, local_;  // of this rank
   int ranks_;         // of its node
   Stages stages_;

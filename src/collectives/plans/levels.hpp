@@ -50,6 +50,14 @@ class Cut {
   int pieces_ = 1;
 };
 
+struct Piece {
+  std::int64_t begin(std::int64_t count) const { return cut.begin(count, number); }
+  std::int64_t length(std::int64_t count) const { return cut.begin(count, number + 1) - begin(count); }
+
+  Cut cut;
+  int number;
+};
+
 // The way of one piece. What lies in scratch is counted from where the piece's own begins; the parts' own lies behind it.
 struct Stages {
   std::vector<Stage> list;

@@ -20,7 +20,7 @@ Plan plan_of(const Stage& stage) {
   return plan;
 }
 
-struct Piece {
+struct PlannedPiece {
   Stages stages;
   std::vector<Plan> parts;
 };
@@ -90,10 +90,10 @@ Plan two_level(const PlanRequest& request) {
   const Nodes nodes = Nodes::of(request);
   check_levels(request, nodes);
   const Cut cut(request.method, nodes);
-  std::vector<Piece> pieces(cut.pieces());
+  std::vector<PlannedPiece> pieces(cut.pieces());
   std::int64_t scratch_of_lane = 0;
   for (int i = 0; i < cut.pieces(); ++i) {
-    Piece& piece = pieces[i];
+    PlannedPiece& piece = pieces[i];
     piece.stages = stages_of(request, nodes, cut, i);
     scratch_of_lane = std::max(scratch_of_lane, piece.stages.scratch_count);
     for (const Stage& stage : piece.stages.list) {
@@ -110,16 +110,15 @@ Plan two_level(const PlanRequest& request) {
     if (lane > 0) plan.next_lane();
     const std::int64_t begin = lane * scratch_of_lane;
     for (int i = lane; i < cut.pieces(); i += cut.lanes()) {
-      const Piece& piece = pieces[i];
+      const PlannedPiece& piece = pieces[i];
       for (std::size_t k = 0; k < piece.parts.size(); ++k) {
         const Stage& stage = piece.stages.list[k];
         if (!stage.steps.empty()) {
           plan.append(piece.parts[k], {[](int rank) { return rank; }, input(0, 0), output(0, 0), begin});
           continue;
         }
-        plan.append(piece.parts[k],
-                    {[&](int i) { return stage.members[i]; }, behind(begin, stage.input), behind(begin, stage.output),
-                     begin + piece.stages.scratch_count, stage.finishes});
+        plan.append(piece.parts[k], {[&](int member) { return stage.members[member]; }, behind(begin, stage.input),
+                                     behind(begin, stage.output), begin + piece.stages.scratch_count, stage.finishes});
       }
     }
   }
