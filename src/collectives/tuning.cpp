@@ -48,6 +48,11 @@ Rule range_from_text(const std::string& text, Rule rule) {
   require(rule.method.algorithm == Algorithm::automatic ||
               std::find(known.begin(), known.end(), rule.method.algorithm) != known.end(),
           "{} says '{}' for {}, which cannot be done that way.", rule.source, to_string(rule.method), name(rule.collective));
+  const Method& method = rule.method;
+  require((method.pieces == 1 || takes_pieces(method.algorithm)) &&
+              (!needs_nodes(method.algorithm) || method.inside != Algorithm::automatic),
+          "{} says '{}' for {}, which only what is quantized can be; rules are of plain calls.", rule.source,
+          to_string(method), name(rule.collective));
   return rule;
 }
 

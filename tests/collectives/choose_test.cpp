@@ -364,6 +364,8 @@ TEST(Rules, SayWhatIsWrongWithThem) {
   EXPECT_THAT(sentence("broadcast:ring"), HasSubstr("'ring' for broadcast, which cannot be done that way"));
   EXPECT_THAT(sentence("all_reduce:ring*9"), HasSubstr("9"));
   EXPECT_THAT(sentence("all_reduce:one_shot/4"), HasSubstr("one_shot"));
+  EXPECT_THAT(sentence("all_reduce:two_shot/4"), HasSubstr("'two_shot/4' for all_reduce, which only what is quantized"));
+  EXPECT_THAT(sentence("all_reduce:two_level/4"), HasSubstr("rules are of plain calls"));
   EXPECT_TRUE(rules_from_text("", "STRETTO_ALGO").empty());
 }
 
