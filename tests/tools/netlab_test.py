@@ -1,4 +1,6 @@
-"""perf/netlab: where the ranks are, whose status counts, and that nothing is left however it ends."""
+"""perf/netlab: where the ranks are, whose status counts, and that nothing is left however it ends. And what ./dev perf netlab asks
+of figures, with a control that fails beside each."""
+import copy
 import os
 import pathlib
 import shutil
@@ -11,6 +13,7 @@ import unittest
 PERF_DIRECTORY = pathlib.Path(os.environ["PERF_DIRECTORY"])
 PERF_PROGRAM = os.environ["PERF_PROGRAM"]
 sys.path.insert(0, str(PERF_DIRECTORY))
+import netlab_report  # noqa: E402
 from namespaces import CommandFailed, Network, obstacle  # noqa: E402
 
 SECONDS_TO_END = 10
@@ -112,6 +115,60 @@ class Netlab(unittest.TestCase):
         done = self.run_it("--rate", "fast", "--", "true")
         self.assertEqual(done.returncode, 1)
         self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+
+
+def good_figures():
+    """Everything holds, with little to spare: the stream carries a byte a microsecond."""
+    sizes = netlab_report.SIZES
+    bound = {str(size): 1.5 * size for size in sizes}
+
+    def times(factor):
+        return {size: us * factor for size, us in bound.items()}
+
+    chosen = {str(size): "two_level(ring+ring)" for size in sizes}
+    large = str(64 << 20)
+    return {
+        "hosts": 4, "ranks_per_host": 2, "rate": "1gbit", "rounds": 3, "sizes": sizes, "quantized_bytes": 64 << 20, "wrong": 0,
+        "versions": {}, "stream": 1e6, "chosen": {"stretto": chosen, "model": chosen},
+        "times": {"stretto": {"auto": times(1.05), "ring": times(1.3)}, "model": {"auto": times(1.15), "ring": times(1.2)},
+                  "openmpi": {"": times(2.2)}, "gloo": {"": {**times(2.2), large: bound[large] * 1.2}},
+                  "reduce_scatter bf16": {"auto": {large: 60.0}, "ring": {large: 50.0}}, "all_gather bf16": {"auto": {large: 61.0}},
+                  "reduce_scatter int4": {"auto": {large: 15.0}}, "all_gather int8": {"auto": {large: 25.0}}},
+    }
+
+
+class Report(unittest.TestCase):
+
+    def those_that_fail(self, figures):
+        return [text for text, _, holds in netlab_report.verdicts(figures) if not holds]
+
+    def test_good_figures_hold(self):
+        self.assertEqual(self.those_that_fail(good_figures()), [])
+        self.assertNotIn("FALLS SHORT", netlab_report.report(good_figures()))
+
+    def test_each_can_fail(self):
+        mib = 1 << 20
+        faults = [("no wrong values", ["wrong"], 1), ("bound", ["times", "stretto", "auto", str(16 * mib)], 1.5 * 16 * mib * 1.11),
+                  ("best peer", ["times", "gloo", "", str(mib)], 1.5 * mib * 2), ("Open MPI", ["times", "openmpi", "", str(64 * mib)], 1),
+                  ("Gloo", ["times", "gloo", "", str(64 * mib)], 1.5 * 64 * mib),
+                  ("ring: the model within", ["times", "model", "ring", str(4 * mib)], 1.5 * 4 * mib),
+                  ("bf16", ["times", "all_gather int8", "auto", str(64 * mib)], 26.0)]
+        for words, path, value in faults:
+            figures = copy.deepcopy(good_figures())
+            place = figures
+            for key in path[:-1]:
+                place = place[key]
+            place[path[-1]] = value
+            failing = self.those_that_fail(figures)
+            self.assertEqual(len(failing), 1, (words, failing))
+            self.assertIn(words, failing[0])
+
+    def test_other_choices_are_not_compared_with_the_model(self):
+        figures = good_figures()
+        figures["times"]["model"]["auto"] = figures["times"]["openmpi"][""]
+        self.assertEqual(len(self.those_that_fail(figures)), 3)
+        figures["chosen"]["model"] = dict.fromkeys(figures["chosen"]["model"], "ring")
+        self.assertEqual(self.those_that_fail(figures), [])
 
 
 if __name__ == "__main__":
