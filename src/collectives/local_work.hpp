@@ -25,6 +25,9 @@ struct LocalWork {
   bool complete() const { return done == count; }
   // Does what it can within so many bytes of elements read, though one group at least. Returns how many those were.
   std::size_t advance(std::size_t bytes);
+
+ private:
+  void compute(const std::byte* from, std::byte* to, std::int64_t elements) const;
 };
 
 }  // namespace stretto
