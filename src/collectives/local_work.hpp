@@ -23,8 +23,13 @@ struct LocalWork {
 
   std::int64_t done = 0;  // elements
   bool complete() const { return done == count; }
+  // Of all elements that are read.
+  std::size_t bytes() const { return static_cast<std::size_t>(count * vectors) * size_of(dtype); }
   // Does what it can within so many bytes of elements read, though one group at least. Returns how many those were.
   std::size_t advance(std::size_t bytes);
+
+ private:
+  void compute(const std::byte* from, std::byte* to, std::int64_t elements) const;
 };
 
 }  // namespace stretto

@@ -11,6 +11,10 @@ namespace {
 // Local work between two looks at the links, in bytes of elements read.
 constexpr std::size_t bytes_between_looks = std::size_t{256} << 10;
 
+// Work of up to so many bytes is done before the messages of its round are looked at, in less time than it takes to note it
+// down.
+constexpr std::size_t bytes_at_once = std::size_t{4} << 10;
+
 // SplitMix64's last steps (Steele et al. 2014): ranks and hops round with numbers of their own.
 std::uint64_t seed_of(std::uint64_t seed, int rank, Hop hop) {
   std::uint64_t x =
@@ -97,9 +101,13 @@ void PlanRun::begin_round(std::size_t lane) {
   for (std::size_t i = begin; i < plan.round_ends[state.round]; ++i) {
     const Step& step = plan.steps[i];
     if (step.peer < 0) {
-      const LocalWork work = local_work_of(step);
-      const bool is_there = step.kind == StepKind::copy && work.source == work.destination;  // in place
-      if (!is_there) state.local.push_back(work);
+      LocalWork work = local_work_of(step);
+      if (step.kind == StepKind::copy && work.source == work.destination) continue;  // in place
+      if (work.bytes() > bytes_at_once) {
+        state.local.push_back(work);
+      } else {
+        while (!work.complete()) work.advance(bytes_at_once);
+      }
     } else {
       Link& link = run_.links->to(step.peer, run_.first_lane + static_cast<int>(lane));
       state.active.push_back({&link, transfer_of(step), step.peer});

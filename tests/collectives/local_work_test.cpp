@@ -33,7 +33,7 @@ Memory done_in_parts(LocalWork work, std::size_t bytes, bool keeps_errors) {
     EXPECT_LE(work.advance(bytes), std::max(bytes, least));
     ++parts;
   }
-  if (bytes < 4096) EXPECT_GT(parts, 3);
+  EXPECT_EQ(parts > 1, bytes < count * size_of(work.dtype) * static_cast<std::size_t>(work.vectors)) << bytes << " bytes";
   return memory;
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <random>
 
@@ -149,6 +150,49 @@ TEST(Buffers, AChangedInputIsFound) {
     EXPECT_EQ(buffers.wrong(values), 0);
     const_cast<float*>(static_cast<const float*>(buffers.input(0)))[5] += 1;
     EXPECT_EQ(buffers.wrong(values), 1);
+  }
+}
+
+// ---- where the library quantizes
+
+stretto::Quantization as(stretto::QuantizedFormat format) {
+  stretto::Quantization how;
+  how.format = format;
+  return how;
+}
+
+TEST(Approximate, TakesWhatIsWithinTheBoundAndCountsWhatIsBeyond) {
+  constexpr std::int64_t count = 300;
+  for (const char* test : {"all_reduce", "reduce_scatter", "all_gather"}) {
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul_sum}) {
+      const Case what = case_of(test, 3, DType::f32, op);
+      const std::vector<Tensor> inputs = Approximate::inputs_of(what, 1, count);
+      const Approximate approximate(what, as(stretto::QuantizedFormat::int4), inputs);
+      const int source = reduces(what.test->collective) ? Part::reduced : 1;
+      std::vector<float> found;
+      for (std::int64_t i = 0; i < count; ++i) {
+        double exact = 0;
+        for (int rank = 0; rank < 3; ++rank) {
+          exact += inputs[rank].at(i) * (op == ReduceOp::premul_sum ? Values::factor(rank) : 1);
+        }
+        if (op == ReduceOp::avg) exact /= 3;
+        found.push_back(static_cast<float>(source == 1 ? inputs[1].at(i) : exact));
+      }
+      Deviation deviation;
+      EXPECT_EQ(approximate.compare(source, 0, count, found.data(), deviation), 0) << test << " " << name(op);
+      EXPECT_LT(deviation.most, 1e-6);
+      EXPECT_EQ(deviation.elements, count);
+      found[7] += static_cast<float>(0.9 * approximate.bound());
+      EXPECT_EQ(approximate.compare(source, 0, count, found.data(), deviation), 0);
+      EXPECT_NEAR(deviation.most, 0.9 * approximate.bound(), 1e-5);
+      EXPECT_NEAR(deviation.squares, deviation.most * deviation.most, 1e-5);
+      found[7] += static_cast<float>(0.2 * approximate.bound());
+      found[9] = NAN;
+      EXPECT_EQ(approximate.compare(source, 0, count, found.data(), deviation), 2);
+      // In int8 an element at another's place is most often found.
+      const Approximate closer(what, as(stretto::QuantizedFormat::int8), inputs);
+      EXPECT_GT(closer.compare(source, 1, count - 1, found.data(), deviation), count / 2) << test << " " << name(op);
+    }
   }
 }
 
