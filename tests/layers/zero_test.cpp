@@ -162,7 +162,9 @@ TEST(ZeroUnit, BytesBetweenNodesAreThoseOfTheFormulaScalesIncluded) {
               };
               const std::int64_t all = ranks * crossings(ranks, ranks_per_node, algorithm);
               const std::int64_t expected = all * ((secondary ? 1 : 2) * share_bytes(weights) + share_bytes(gradients));
-              EXPECT_EQ(bytes_of_a_step(ranks, {{weights, gradients, secondary, algorithm}, dtype, share}), expected)
+              const Method method = algorithm == Algorithm::direct ? Method(algorithm)
+                                                                   : Method(algorithm, Algorithm::direct, Algorithm::direct);
+              EXPECT_EQ(bytes_of_a_step(ranks, {{weights, gradients, secondary, method}, dtype, share}), expected)
                   << ranks << " ranks, " << name(algorithm) << ", shares of " << share << ", weights " << name(weights)
                   << ", gradients " << name(gradients) << ", secondary " << secondary;
             }
