@@ -65,8 +65,8 @@ void ZeroUnit::make_whole() {
   values_ = views_of(flat_);
 }
 
-OperationOptions ZeroUnit::quantized(QuantizedFormat format, const char* tag) const {
-  OperationOptions options{.method = options_.method, .tag = tag};
+OperationOptions ZeroUnit::quantized(QuantizedFormat format, const Method& method, const char* tag) {
+  OperationOptions options{.method = method, .tag = tag};
   options.quantization.format = format;
   return options;
 }
@@ -79,7 +79,7 @@ Work ZeroUnit::gather_forward(const Stream& stream) {
                   .count = share_.size(),
                   .dtype = share_.dtype(),
                   .keep_alive = flat_};
-  const Work gathered = group_.start(call, stream, quantized(options_.weights, "zero forward"));
+  const Work gathered = group_.start(call, stream, quantized(options_.weights, options_.gather_by, "zero forward"));
   if (!node_) return gathered;
   if (!secondary_) secondary_ = Tensor({node_part_}, share_.dtype());
   return stream.enqueue(
@@ -125,7 +125,7 @@ Work ZeroUnit::reduce_scatter(const Stream& stream) {
                   .dtype = gradient_share_.dtype(),
                   .op = ReduceOp::avg,
                   .keep_alive = flat_gradients_};
-  const Work work = group_.start(call, stream, quantized(options_.gradients, "zero gradients"));
+  const Work work = group_.start(call, stream, quantized(options_.gradients, options_.reduce_by, "zero gradients"));
   flat_gradients_ = {};
   gradients_.clear();
   return work;

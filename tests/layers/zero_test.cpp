@@ -162,7 +162,12 @@ TEST(ZeroUnit, BytesBetweenNodesAreThoseOfTheFormulaScalesIncluded) {
               };
               const std::int64_t all = ranks * crossings(ranks, ranks_per_node, algorithm);
               const std::int64_t expected = all * ((secondary ? 1 : 2) * share_bytes(weights) + share_bytes(gradients));
-              EXPECT_EQ(bytes_of_a_step(ranks, {{weights, gradients, secondary, algorithm}, dtype, share}), expected)
+              const auto by = [&, which = algorithm](QuantizedFormat format) {  // in two levels, plain ones have parts
+                if (format != none || which == Algorithm::direct) return Method(which);
+                return method_from_text("two_level(direct+direct)");
+              };
+              const ZeroUnit::Options options{weights, gradients, secondary, by(weights), by(gradients)};
+              EXPECT_EQ(bytes_of_a_step(ranks, {options, dtype, share}), expected)
                   << ranks << " ranks, " << name(algorithm) << ", shares of " << share << ", weights " << name(weights)
                   << ", gradients " << name(gradients) << ", secondary " << secondary;
             }
@@ -181,7 +186,9 @@ TEST(ZeroUnit, AllThreeTechniquesLeaveAQuarterAndTheScales) {
   constexpr std::int64_t share = 1024;
   const double whole = 2.0 * share * ranks * crossings(ranks, 2, Algorithm::direct);
   const auto in_wholes = [&](QuantizedFormat weights, QuantizedFormat gradients, bool secondary) {
-    return bytes_of_a_step(ranks, {{weights, gradients, secondary, Algorithm::direct}, DType::bf16, share}) / whole;
+    return bytes_of_a_step(ranks,
+                           {{weights, gradients, secondary, Algorithm::direct, Algorithm::direct}, DType::bf16, share}) /
+           whole;
   };
   EXPECT_EQ(in_wholes(none, none, false), 3);
   EXPECT_EQ(in_wholes(int8, none, false), 2 + (1.0 / 64));

@@ -26,7 +26,8 @@ class STRETTO_API ZeroUnit {
     QuantizedFormat weights = QuantizedFormat::none;
     QuantizedFormat gradients = QuantizedFormat::none;
     bool secondary = false;
-    Method method = Algorithm::automatic;  // of what goes over the whole group
+    Method gather_by = Algorithm::automatic;  // over the whole group
+    Method reduce_by = Algorithm::automatic;
   };
   // Collective over the group. Elements travel and lie as dtype, gradients as gradient_dtype. The share begins as zeros.
   ZeroUnit(Communicator group, std::vector<Shape> shapes, DType dtype, DType gradient_dtype, const Options& options);
@@ -54,7 +55,7 @@ class STRETTO_API ZeroUnit {
  private:
   std::vector<Tensor> views_of(const Tensor& flat) const;
   void make_whole();
-  OperationOptions quantized(QuantizedFormat format, const char* tag) const;
+  static OperationOptions quantized(QuantizedFormat format, const Method& method, const char* tag);
 
   Communicator group_, node_;  // node_ with hpZ only
   std::vector<Shape> shapes_;

@@ -136,7 +136,7 @@ HWY_INLINE void scales_of_groups(const std::uint32_t* largest, float* scales, fl
 
 // A batch of whole groups, some of which may be padding.
 template <QuantizedFormat F, class T, bool keeps>
-HWY_INLINE void quantize_batch(const void* x, std::int64_t there, std::uint8_t* record, const GroupOptions& options) {
+HWY_NOINLINE void quantize_batch(const void* x, std::int64_t there, std::uint8_t* record, const GroupOptions& options) {
   constexpr GroupTag d;
   constexpr std::int64_t group = group_elements(F);
   constexpr std::int64_t scale_bytes = F == QuantizedFormat::int4 ? 2 : 4;
@@ -184,7 +184,7 @@ HWY_INLINE void quantize_batch(const void* x, std::int64_t there, std::uint8_t* 
 }
 
 template <class T, bool keeps>
-HWY_INLINE void quantize_onebit(const void* x, std::int64_t there, std::uint8_t* record, const GroupOptions& options) {
+HWY_NOINLINE void quantize_onebit(const void* x, std::int64_t there, std::uint8_t* record, const GroupOptions& options) {
   constexpr GroupTag d;
   using Parts = Chunks<QuantizedFormat::onebit>;
   alignas(64) float sums[mean_lanes];
@@ -220,39 +220,51 @@ HWY_INLINE void quantize_onebit(const void* x, std::int64_t there, std::uint8_t*
   }
 }
 
+// The elements of a batch with their residual, if any, and zeros up to `whole`.
+template <class T>
+HWY_NOINLINE void load_batch(const void* x, const float* residual, std::int64_t there, std::int64_t whole, float* values) {
+  constexpr GroupTag d;
+  std::fill(values + there, values + whole, 0.0F);
+  for_each_vector(d, there, [&](std::int64_t i, auto which) HWY_ATTR {
+    auto v = load_as<T>(d, element<T>(x, i), which);
+    if (residual != nullptr) v = hn::Add(v, load_lanes(d, residual + i, which));
+    store_lanes(d, v, values + i, which);
+  });
+}
+
+template <QuantizedFormat F, class T, bool keeps>
+HWY_INLINE void quantize_batch_of(const void* x, std::int64_t there, std::uint8_t* records, const GroupOptions& options) {
+  if constexpr (F == QuantizedFormat::onebit) {
+    quantize_onebit<T, keeps>(x, there, records, options);
+  } else {
+    quantize_batch<F, T, keeps>(x, there, records, options);
+  }
+}
+
 template <QuantizedFormat F, class T>
 void quantize_elements(const void* x, std::uint8_t* records, std::int64_t count, const QuantizeOptions& options) {
-  constexpr GroupTag d;
+  alignas(64) float values[batch];
+  alignas(64) float left[batch];
   for (std::int64_t begin = 0; begin < count; begin += batch, records += packed_bytes(F, batch)) {
     const std::int64_t there = std::min(batch, count - begin);
+    const void* const from = element<T>(x, begin);
     GroupOptions of_batch{options.rounding == Rounding::stochastic, options.seed,
                           options.first_element + static_cast<std::uint64_t>(begin)};
-    const auto quantize_from = [&]<class From, bool keeps>(From, std::bool_constant<keeps>, const void* from) HWY_ATTR {
-      if constexpr (F == QuantizedFormat::onebit) {
-        quantize_onebit<From, keeps>(from, there, records, of_batch);
-      } else {
-        quantize_batch<F, From, keeps>(from, there, records, of_batch);
+    if constexpr (!std::is_same_v<T, f16>) {
+      if (options.residual == nullptr && there % group_elements(F) == 0) {
+        quantize_batch_of<F, T, false>(from, there, records, of_batch);
+        continue;
       }
-    };
-    if (options.residual == nullptr && there % group_elements(F) == 0) {
-      quantize_from(T{}, std::false_type(), element<T>(x, begin));
-      continue;
     }
     // With a residual, or a short group: first made whole in the nearest cache.
-    alignas(64) float values[batch];
-    alignas(64) float left[batch];
-    std::fill(values + there, values + whole_groups(F, there), 0.0F);
-    for_each_vector(d, there, [&](std::int64_t i, auto which) HWY_ATTR {
-      auto v = load_as<T>(d, element<T>(x, begin + i), which);
-      if (options.residual != nullptr) v = hn::Add(v, load_lanes(d, options.residual + begin + i, which));
-      store_lanes(d, v, values + i, which);
-    });
-    of_batch.residual = options.residual == nullptr ? nullptr : left;
-    if (options.residual == nullptr) {
-      quantize_from(float{}, std::false_type(), values);
+    float* const residual = options.residual == nullptr ? nullptr : options.residual + begin;
+    load_batch<T>(from, residual, there, whole_groups(F, there), values);
+    if (residual == nullptr) {
+      quantize_batch_of<F, float, false>(values, there, records, of_batch);
     } else {
-      quantize_from(float{}, std::true_type(), values);
-      std::memcpy(options.residual + begin, left, there * sizeof(float));
+      of_batch.residual = left;
+      quantize_batch_of<F, float, true>(values, there, records, of_batch);
+      std::memcpy(residual, left, there * sizeof(float));
     }
   }
 }
@@ -262,7 +274,15 @@ void quantize_elements(const void* x, std::uint8_t* records, std::int64_t count,
 struct Sum {
   const void* const* vectors;
   int vector_count;
+  // The inverse of a power of two is exact; by other numbers a sum is divided when it leaves the nearest cache.
+  float factor;
   std::int64_t divisor;
+
+  Sum(const void* const* sources, int source_count, std::int64_t by) : vectors(sources), vector_count(source_count) {
+    const bool exact = (by & (by - 1)) == 0;
+    factor = exact ? 1 / static_cast<float>(by) : 1;
+    divisor = exact ? 1 : by;
+  }
 
   HWY_INLINE const std::uint8_t* record(int vector, std::int64_t offset) const {
     return static_cast<const std::uint8_t*>(vectors[vector]) + offset;
@@ -286,17 +306,18 @@ HWY_INLINE std::uint32_t scale_bits(const std::uint8_t* record) {
 template <QuantizedFormat F, class T>
 HWY_NOINLINE void add_plainly(const Sum& sum, std::int64_t offset, void* out) {
   float total[group_elements(F)];
-  plain::add_group(F, sum.vectors, sum.vector_count, offset, sum.divisor, total);
+  plain::add_group(F, sum.vectors, sum.vector_count, offset, 1, total);
   constexpr GroupTag d;
   for_each_vector(d, group_elements(F), [&](std::int64_t i, auto which) HWY_ATTR {
-    store_as<T>(d, load_lanes(d, total + i, which), element<T>(out, i), which);
+    store_as<T>(d, hn::Mul(load_lanes(d, total + i, which), hn::Set(d, sum.factor)), element<T>(out, i), which);
   });
 }
 
 // The group whose records lie at offset in the vectors, to its elements.
-template <QuantizedFormat F, class T, class Finish>
-HWY_INLINE void add_whole(const Sum& sum, std::int64_t offset, void* out, Finish finish) {
+template <QuantizedFormat F, class T>
+HWY_INLINE void add_group(const Sum& sum, std::int64_t offset, void* out) {
   constexpr GroupTag d;
+  const auto factor = hn::Set(d, sum.factor);
   constexpr std::int64_t scale_bytes = F == QuantizedFormat::int4 ? 2 : 4;
   // Negative scales of special groups and NaN come after those so large that a sum may be infinite.
   std::uint32_t largest = 0;
@@ -326,40 +347,44 @@ HWY_INLINE void add_whole(const Sum& sum, std::int64_t offset, void* out, Finish
       v2 = hn::MulAdd(c2, scale, v2);
       v3 = hn::MulAdd(c3, scale, v3);
     }
-    store_number<T>(finish(v0), element<T>(out, Chunks<F>::at(chunk, 0)));
-    store_number<T>(finish(v1), element<T>(out, Chunks<F>::at(chunk, 1)));
-    store_number<T>(finish(v2), element<T>(out, Chunks<F>::at(chunk, 2)));
-    store_number<T>(finish(v3), element<T>(out, Chunks<F>::at(chunk, 3)));
+    store_number<T>(hn::Mul(v0, factor), element<T>(out, Chunks<F>::at(chunk, 0)));
+    store_number<T>(hn::Mul(v1, factor), element<T>(out, Chunks<F>::at(chunk, 1)));
+    store_number<T>(hn::Mul(v2, factor), element<T>(out, Chunks<F>::at(chunk, 2)));
+    store_number<T>(hn::Mul(v3, factor), element<T>(out, Chunks<F>::at(chunk, 3)));
   }
 }
 
-template <QuantizedFormat F, class T, class Finish>
-HWY_INLINE void add_groups(const Sum& sum, std::int64_t offset, void* out, std::int64_t count, Finish finish) {
-  constexpr std::int64_t group = group_elements(F);
-  std::int64_t begin = 0;
-  for (; begin + group <= count; begin += group, offset += record_bytes(F)) {
-    add_whole<F, T>(sum, offset, element<T>(out, begin), finish);
+template <QuantizedFormat F, class T>
+HWY_NOINLINE void add_groups(const Sum& sum, std::int64_t offset, void* out, std::int64_t groups) {
+  for (std::int64_t i = 0; i < groups; ++i) {
+    add_group<F, T>(sum, offset + i * record_bytes(F), element<T>(out, i * group_elements(F)));
   }
-  if (begin == count) return;
-  alignas(64) float values[group];
-  add_whole<F, float>(sum, offset, values, finish);
+}
+
+template <class T>
+HWY_NOINLINE void store_batch(const float* values, std::int64_t divisor, std::int64_t there, void* out) {
   constexpr GroupTag d;
-  for_each_vector(d, count - begin, [&](std::int64_t i, auto which) HWY_ATTR {
-    store_as<T>(d, load_lanes(d, values + i, which), element<T>(out, begin + i), which);
+  const auto by = hn::Set(d, static_cast<float>(divisor));
+  for_each_vector(d, there, [&](std::int64_t i, auto which) HWY_ATTR {
+    const auto v = load_lanes(d, values + i, which);
+    store_as<T>(d, divisor == 1 ? v : hn::Div(v, by), element<T>(out, i), which);
   });
 }
 
 template <QuantizedFormat F, class T>
 void add_elements(const Sum& sum, std::int64_t offset, void* out, std::int64_t count) {
-  constexpr GroupTag d;
-  if (sum.divisor == 1) {
-    add_groups<F, T>(sum, offset, out, count, [](Floats v) HWY_ATTR { return v; });
-  } else if ((sum.divisor & (sum.divisor - 1)) == 0) {  // whose inverse is exact
-    const auto by = hn::Set(d, 1 / static_cast<float>(sum.divisor));
-    add_groups<F, T>(sum, offset, out, count, [=](Floats v) HWY_ATTR { return hn::Mul(v, by); });
-  } else {
-    const auto by = hn::Set(d, static_cast<float>(sum.divisor));
-    add_groups<F, T>(sum, offset, out, count, [=](Floats v) HWY_ATTR { return hn::Div(v, by); });
+  alignas(64) float values[batch];
+  for (std::int64_t begin = 0; begin < count; begin += batch, offset += packed_bytes(F, batch)) {
+    const std::int64_t there = std::min(batch, count - begin);
+    const std::int64_t groups = whole_groups(F, there) / group_elements(F);
+    if constexpr (!std::is_same_v<T, f16>) {
+      if (sum.divisor == 1 && there % group_elements(F) == 0) {
+        add_groups<F, T>(sum, offset, element<T>(out, begin), groups);
+        continue;
+      }
+    }
+    add_groups<F, float>(sum, offset, values, groups);
+    store_batch<T>(values, sum.divisor, there, element<T>(out, begin));
   }
 }
 
@@ -396,7 +421,7 @@ void quantize_simd(QuantizedFormat format, DType dtype, const void* x, void* rec
 
 void dequantize_reduce_simd(QuantizedFormat format, const void* const* vectors, int vector_count, DType dtype, void* out,
                             std::int64_t count, std::int64_t divisor) {
-  const Sum sum{vectors, vector_count, divisor};
+  const Sum sum(vectors, vector_count, divisor);
   with_format(format, [&](auto f) {
     with_dtype(dtype, [&]<class T>(T) { add_elements<decltype(f)::value, T>(sum, 0, out, count); });
   });
@@ -404,10 +429,10 @@ void dequantize_reduce_simd(QuantizedFormat format, const void* const* vectors, 
 
 void requantize_simd(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to, void* records,
                      std::int64_t count, std::int64_t divisor, const QuantizeOptions& options) {
-  const Sum sum{vectors, vector_count, divisor};
-  alignas(64) float block[largest_group];  // whole groups of every format
-  for (std::int64_t begin = 0; begin < count; begin += largest_group) {
-    const std::int64_t there = std::min(largest_group, count - begin);
+  const Sum sum(vectors, vector_count, divisor);
+  alignas(64) float block[batch];  // whole groups of every format
+  for (std::int64_t begin = 0; begin < count; begin += batch) {
+    const std::int64_t there = std::min(batch, count - begin);
     with_format(format,
                 [&](auto f) { add_elements<decltype(f)::value, float>(sum, packed_bytes(format, begin), block, there); });
     QuantizeOptions of_block = options;
