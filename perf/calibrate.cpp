@@ -46,7 +46,9 @@ stretto::LinkCost fitted(const std::vector<SizeTimes>& all) {
   const std::array<double, 4> x = fit_not_negative(rows);
   std::sort(lane_gains.begin(), lane_gains.end());
   const double lane_gain = lane_gains.empty() ? 0 : std::max(0.0, lane_gains[lane_gains.size() / 2]);
-  return {x[0], x[1], x[2], x[3], lane_gain};
+  stretto::LinkCost cost{x[0], x[1], x[2], x[3]};
+  cost.lane_gain = lane_gain;
+  return cost;
 }
 
 double three_digits(double value) { return std::stod(fmt::format("{:.3g}", value)); }

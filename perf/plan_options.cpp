@@ -47,7 +47,7 @@ void put_on_nodes(const std::string& text, PlanRequest& request) {
 
 }  // namespace
 
-bool can_do(const PlanRequest& request) {
+bool is_possible(const PlanRequest& request) {
   try {
     make_plan(request);
     return true;
@@ -76,6 +76,9 @@ bool parse(int argc, char** argv, CommandLine& line) {
   auto* dtype = app.add_option("--dtype", line.dtype, "Of the elements")->capture_default_str();
   auto* root = app.add_option("--root", line.root, "Of broadcast, reduce, gather and scatter")->capture_default_str();
   auto* rank = app.add_option("--rank", line.rank, "Print this rank's plan only");
+  auto* quantize = app.add_option("--quantize", line.quantize, "Show it quantized: int8, int4, fp8 or onebit");
+  app.add_option("--quantize-result", line.quantize_result, "all_reduce: in which the sum goes to all; else the same")
+      ->needs(quantize);
   auto* verify = app.add_flag("--verify", line.verify, "Prove every root, even and uneven counts, in and out of place");
   auto* simulate = app.add_option("--simulate", line.links, "Predict times on the links of this JSON file");
   auto* explain = app.add_flag("--explain", line.explain, "Say which method the library would choose, and why");
@@ -83,6 +86,9 @@ bool parse(int argc, char** argv, CommandLine& line) {
                                "With --explain: how crowded the cores are; else as if all ranks were on this machine");
   crowd->needs(explain)->check(CLI::PositiveNumber);
   explain->excludes(rank)->excludes(simulate);
+  app.add_flag("--only-if-faster", line.only_if_faster, "With --explain and --quantize: plain methods compete")
+      ->needs(explain)
+      ->needs(quantize);
   auto* svg = app.add_option("--svg", line.svg, "Draw the plan into this file, over rounds, or over time with --simulate");
   for (auto* other : {nodes, pods, bytes, dtype, root, rank, simulate, svg, explain}) verify->excludes(other);
   rank->excludes(simulate)->excludes(svg);
@@ -101,8 +107,28 @@ bool parse(int argc, char** argv, CommandLine& line) {
   require(line.first_size <= line.last_size, "--ranks {} is no range; its end is below its beginning.", line.ranks);
   require(line.verify || dots == std::string::npos, "--ranks {} is a range, which only --verify takes; give one number.",
           line.ranks);
+  require(line.quantize_result.empty() || line.collective == "all" || line.collective == name(Collective::all_reduce),
+          "{} has no result to quantize apart; leave --quantize-result {} out.", line.collective, line.quantize_result);
   require(line.verify || line.collective != "all", "Only --verify takes all collectives at once; name one.");
   return true;
+}
+
+QuantizedFormat format_of(const CommandLine& line) { return quantized_format_from_name(line.quantize); }
+QuantizedFormat result_format_of(const CommandLine& line) {
+  return line.quantize_result.empty() ? format_of(line) : quantized_format_from_name(line.quantize_result);
+}
+
+bool can_do(const CommandLine& line, Collective collective, Algorithm algorithm) {
+  if (format_of(line) != QuantizedFormat::none) return quantizes(collective, algorithm);
+  const auto& known = algorithms_for(collective);
+  return std::find(known.begin(), known.end(), algorithm) != known.end();
+}
+
+std::string quantized_text(const PlanRequest& request) {
+  if (request.quantized == QuantizedFormat::none) return "";
+  const bool sums = request.quantized_result != QuantizedFormat::none && request.quantized_result != request.quantized;
+  return fmt::format(", in {}{}", name(request.quantized),
+                     sums ? fmt::format(" and the sum in {}", name(request.quantized_result)) : "");
 }
 
 std::vector<Collective> collectives_of(const CommandLine& line) {
@@ -125,6 +151,8 @@ Call call_of(const CommandLine& line) {
   PlanRequest& request = call.request;
   request.collective = collective_of(line.collective);
   request.size = line.first_size;
+  request.quantized = format_of(line);
+  if (request.collective == Collective::all_reduce) request.quantized_result = result_format_of(line);
   request.root = line.root;
   if (!line.ranks_per_node.empty()) put_on_nodes(line.ranks_per_node, request);
   request.nodes_per_pod = line.nodes_per_pod;
@@ -146,7 +174,17 @@ std::vector<Method> methods_of(const CommandLine& line, const PlanRequest& reque
   std::vector<Method> methods;
   const auto& known = algorithms_for(request.collective);
   PlanRequest trial = request;
+  const bool knows_nodes = !line.ranks_per_node.empty();
+  const bool quantized = request.quantized != QuantizedFormat::none;
   for (const Algorithm algorithm : known) {
+    if (quantized) {
+      if (!quantizes(request.collective, algorithm) || (needs_nodes(algorithm) && !knows_nodes)) continue;
+      for (const int pieces : {1, 16}) {
+        methods.push_back(algorithm);
+        methods.back().pieces = pieces;
+      }
+      continue;
+    }
     if (needs_nodes(algorithm)) continue;
     methods.push_back(algorithm);
     if (takes_pieces(algorithm)) {
@@ -155,10 +193,10 @@ std::vector<Method> methods_of(const CommandLine& line, const PlanRequest& reque
     }
   }
   const bool has_levels = std::find(known.begin(), known.end(), Algorithm::two_level) != known.end();
-  if (!has_levels || line.ranks_per_node.empty()) return methods;
+  if (quantized || !has_levels || line.ranks_per_node.empty()) return methods;
   const auto add = [&](const Method& method) {
     trial.method = method;
-    if (!can_do(trial)) return;
+    if (!is_possible(trial)) return;
     methods.push_back(method);
     if (request.size > 64) return;
     methods.push_back(method);

@@ -32,6 +32,9 @@ struct CommandLine {
   std::string svg;
   std::string ranks_per_node;  // a number or a list; empty: one level
   int nodes_per_pod = 0;
+  std::string quantize = "none";
+  std::string quantize_result;  // like quantize
+  bool only_if_faster = false;
   int root = 0;
   int rank = -1;  // all
   bool verify = false;
@@ -49,15 +52,21 @@ Method named_method(const CommandLine& line);
 struct Call {
   PlanRequest request;  // without a method
   DType dtype;
+  bool is_quantized() const { return request.quantized != QuantizedFormat::none; }
   std::int64_t width() const { return static_cast<std::int64_t>(size_of(dtype)); }
   std::int64_t bytes() const { return request.count * width() * (counts_shares(request.collective) ? request.size : 1); }
 };
 
 Call call_of(const CommandLine& line);
+QuantizedFormat format_of(const CommandLine& line);         // --quantize
+QuantizedFormat result_format_of(const CommandLine& line);  // and in what a sum goes to all
+bool can_do(const CommandLine& line, Collective collective, Algorithm algorithm);
+// ", in int4", or nothing
+std::string quantized_text(const PlanRequest& request);
 // With all: every algorithm, those in pieces also in 16, and where nodes are known two levels of every two of them, of up to
 // 64 ranks also in two lanes of 16 pieces; where pods are known, three levels with one algorithm for the inner two.
 std::vector<Method> methods_of(const CommandLine& line, const PlanRequest& request);
-bool can_do(const PlanRequest& request);
+bool is_possible(const PlanRequest& request);
 
 // --explain: what the library would choose, and what the cost model thinks of the others (plan_explain.cpp).
 void explain(const CommandLine& line, const Call& call);

@@ -38,12 +38,15 @@ void prove_one(const CommandLine& line, Collective collective, const Method& met
   const bool with_parameters = method != Method(method.algorithm);
   std::int64_t cases = 0;
   for (int size = line.first_size; size <= line.last_size; ++size) {
-    for (ProofCase which : proof_cases(collective, method.algorithm, size)) {
+    const bool quantized = format_of(line) != QuantizedFormat::none;
+    for (ProofCase which :
+         quantized ? quantized_proof_cases(collective, method.algorithm, size, format_of(line), result_format_of(line))
+                   : proof_cases(collective, method.algorithm, size)) {
       Method& its = which.request.method;
       const bool by_level = needs_nodes(method.algorithm);
       if (with_parameters && !by_level && (its.lanes != 1 || its.pieces != 1)) continue;
       if (with_parameters) its = method;
-      if (by_level && with_parameters && !which.request.node_sizes.empty() && !can_do(request_of(which, 0))) continue;
+      if (by_level && with_parameters && !which.request.node_sizes.empty() && !is_possible(request_of(which, 0))) continue;
       if (const auto fault = prove(which)) fail("{}", *fault);
       ++cases;
     }
@@ -68,13 +71,16 @@ void verify_all(const CommandLine& line) {
   for (const Collective collective : collectives_of(line)) {
     const auto& known = algorithms_for(collective);
     if (line.algorithm == "all") {
-      for (const Algorithm algorithm : known) prove_one(line, collective, algorithm, total);
+      for (const Algorithm algorithm : known) {
+        if (can_do(line, collective, algorithm)) prove_one(line, collective, algorithm, total);
+      }
       continue;
     }
     const Method method = named_method(line);
-    const bool can = std::find(known.begin(), known.end(), method.algorithm) != known.end();
+    const bool can = can_do(line, collective, method.algorithm);
     if (can) prove_one(line, collective, method, total);
-    require(can || line.collective == "all", "{} cannot be done by {}.", name(collective), name(method.algorithm));
+    require(can || line.collective == "all", "{}{} cannot be done by {}.",
+            format_of(line) == QuantizedFormat::none ? "" : "A quantized ", name(collective), name(method.algorithm));
   }
   require(total.algorithms > 0, "No collective is done by {}.", line.algorithm);
   fmt::print("Proved {} cases of {} algorithms at {} ranks in {:.1f} s.\n", total.cases, total.algorithms, line.ranks,
@@ -91,7 +97,7 @@ void print_plan(const CommandLine& line, const Call& call, const Method& method)
   for (request.rank = 0; request.rank < request.size; ++request.rank) {
     const Plan plan = make_plan(request);
     if (line.rank < 0 || line.rank == request.rank) fmt::print("{}", plan.to_string());
-    const std::int64_t sent = plan.elements_sent() * call.width();
+    const std::int64_t sent = plan.bytes_sent(call.width());
     least = std::min(least, sent);
     most = std::max(most, sent);
     sum += sent;
@@ -102,7 +108,8 @@ void print_plan(const CommandLine& line, const Call& call, const Method& method)
   fmt::print("sent: {} bytes in all, {} by a rank; {} rounds\n", sum,
              least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most), rounds);
   fmt::print("cost: {:g} alpha + {:g} overhead + {:g} bytes beta + {:g} bytes gamma\n", cost.rounds, cost.messages,
-             cost.sent * static_cast<double>(call.width()), cost.work * static_cast<double>(call.width()));
+             cost.sent * static_cast<double>(call.width()) + cost.packed, cost.work * static_cast<double>(call.width()));
+  if (call.is_quantized()) fmt::print("quantized: {:g} elements packed or unpacked by a rank\n", cost.quantized);
 }
 
 // ---- --simulate
@@ -125,9 +132,12 @@ struct Prediction {
   std::string refusal;  // instead of a result
 };
 
-LinkCost cost_of_level(const LinkModel& links, std::size_t level) {
+// An element is packed or unpacked as fast as it is copied.
+LinkCost cost_of_level(const LinkModel& links, std::size_t level, std::int64_t width) {
   const LinkLevel& known = links.levels[level];
-  return {known.alpha_us * 1e-6, known.overhead_us * 1e-6, 1e-9 / known.bandwidth_gbs, 1e-9 / links.local_gbs};
+  const double gamma = 1e-9 / links.local_gbs;
+  return {known.alpha_us * 1e-6, known.overhead_us * 1e-6, 1e-9 / known.bandwidth_gbs, gamma,
+          gamma * static_cast<double>(width)};
 }
 
 // What the cost formula says, with the innermost level that joins all ranks as the one between nodes.
@@ -135,7 +145,8 @@ double formula_seconds(const PlanRequest& request, std::int64_t width, const Lin
   std::size_t outer = 0;
   while (outer + 1 < links.levels.size() && links.levels[outer].ranks < request.size) ++outer;
   const int ports = outer == 0 ? request.size : links.levels[0].ports;  // ports lead out of a node
-  return seconds(request, cost_of_level(links, 0), cost_of_level(links, outer), static_cast<double>(width), ports);
+  return seconds(request, cost_of_level(links, 0, width), cost_of_level(links, outer, width), static_cast<double>(width),
+                 ports);
 }
 
 // Why a method cannot run over these links, or nothing: memory is shared within a node, and a packet has to fit.
@@ -179,8 +190,8 @@ void predict(const CommandLine& line, const Call& call, const LinkModel& links) 
   for (const Prediction& prediction : predictions) width = std::max(width, to_string(prediction.method).size());
   std::string head = fmt::format("{:<{}} {:>12} {:>12} {:>10}", "method", width, "us", "formula us", "busbw GB/s");
   for (const LinkLevel& level : links.levels) head += fmt::format(" {:>14}", level.name);
-  fmt::print("{} of {}, {} ranks, {}; bytes sent at each level\n{}\n", line.collective,
-             in_units(static_cast<double>(call.bytes())), call.request.size, line.links, head);
+  fmt::print("{} of {}{}, {} ranks, {}; bytes sent at each level\n{}\n", line.collective,
+             in_units(static_cast<double>(call.bytes())), quantized_text(call.request), call.request.size, line.links, head);
   for (const Prediction& prediction : predictions) {
     const std::string method = to_string(prediction.method);
     if (!prediction.refusal.empty()) {
@@ -252,8 +263,8 @@ void draw(const CommandLine& line, const Call& call) {
   Picture picture =
       line.links.empty() ? over_rounds(request) : over_time(request, call.width(), link_model_from_file(line.links));
   picture.ranks = request.size;
-  picture.title = fmt::format("{} by {}, {} ranks, {}", line.collective, to_string(request.method), request.size,
-                              in_units(static_cast<double>(call.bytes())));
+  picture.title = fmt::format("{} by {}, {} ranks, {}{}", line.collective, to_string(request.method), request.size,
+                              in_units(static_cast<double>(call.bytes())), quantized_text(request));
   if (has_root(request.collective)) picture.title += fmt::format(", root {}", request.root);
   std::ofstream file(line.svg);
   file << svg_of(picture);

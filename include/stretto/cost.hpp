@@ -35,14 +35,18 @@ STRETTO_API double seconds(const Cost& cost, const LinkCost& link, double bytes_
 // does. For two_level this is the sum over both levels; cost_by_level() tells them apart.
 STRETTO_API Cost cost_of(const PlanRequest& request);
 struct LevelCost {
-  Cost inside, between;  // nodes; between is zero for all algorithms of one level, and includes what is above it
-  int senders = 1;       // ranks of a node that send between nodes at once
+  // nodes; between is zero for all algorithms of one level but where they quantize between nodes, and includes what is above
+  Cost inside, between;
+  int senders = 1;  // ranks of a node that send between nodes at once
 };
 STRETTO_API LevelCost cost_by_level(const PlanRequest& request);
 
 // On ranks that lie on nodes of request.ranks_per_node. Algorithms of one level go by the route between nodes; what their
 // ranks share of it, this does not know. In two_level all ranks of a node send at once, through as many ports as the node
 // has: they share its bandwidth, but gain as so many lanes do. With a root, one rank of each node sends, alone.
+// Quantized collectives are counted by level on one level, too, where the request says how ranks lie; all local work costs
+// what it does on the route inside. Their pieces overlap: whichever takes longest, packing and unpacking, messages inside or
+// messages between, hides the others but for one piece's way through them.
 STRETTO_API double seconds(const PlanRequest& request, const LinkCost& inside, const LinkCost& between,
                            double bytes_per_element, int ports);
 

@@ -59,11 +59,11 @@ enum class Algorithm : std::uint8_t {
 constexpr int most_lanes = 4;
 
 // An algorithm with its parameters. Text: "ring", "ring*4" (lanes), "chain/16" (pieces), "two_level(ring+two_shot)*2/8",
-// "three_level(direct+ring+ring)".
+// "three_level(direct+ring+ring)"; of quantized collectives, whose parts are always direct, "two_level/4".
 struct STRETTO_API Method {
   Algorithm algorithm = Algorithm::automatic;
   int lanes = 1;   // ring, bidirectional_ring: parts that go round independently; levels: pieces under way at a time
-  int pieces = 1;  // double_binary_tree, chain, levels: how many follow each other
+  int pieces = 1;  // double_binary_tree, chain, levels, all that is quantized: how many follow each other
   Algorithm inside = Algorithm::automatic;   // levels: within a node ...
   Algorithm between = Algorithm::automatic;  // ... between nodes, of a pod where there are pods ...
   Algorithm above = Algorithm::automatic;    // ... and between pods
@@ -108,10 +108,24 @@ constexpr bool counts_shares(Collective collective) {
          collective == Collective::all_to_all || collective == Collective::gather || collective == Collective::scatter;
 }
 
+// What may be quantized, and how it then is done.
+constexpr bool can_be_quantized(Collective collective) {
+  return collective == Collective::all_gather || collective == Collective::reduce_scatter ||
+         collective == Collective::all_reduce;
+}
+constexpr bool quantizes(Collective collective, Algorithm algorithm) {
+  if (!can_be_quantized(collective)) return false;
+  return algorithm == Algorithm::two_level ||
+         algorithm == (collective == Collective::all_reduce ? Algorithm::two_shot : Algorithm::direct);
+}
+
 constexpr bool takes_lanes(Algorithm algorithm) {
   return algorithm == Algorithm::ring || algorithm == Algorithm::bidirectional_ring || needs_nodes(algorithm);
 }
-constexpr bool takes_pieces(Algorithm algorithm) {
+constexpr bool takes_pieces(Algorithm algorithm, bool quantized = false) {
+  if (quantized) {
+    return algorithm == Algorithm::direct || algorithm == Algorithm::two_shot || algorithm == Algorithm::two_level;
+  }
   return algorithm == Algorithm::double_binary_tree || algorithm == Algorithm::chain || needs_nodes(algorithm);
 }
 
@@ -138,11 +152,10 @@ enum class StepKind : std::uint8_t {
   recv_reduce,  // destination = what the peer sends, reduced with source (which may be destination)
   copy,         // destination = source
   reduce,       // destination = the vectors that lie one after the other in source, reduced in that order, rounded once
-  // Quantization. Several packed vectors lie one after the other, each beginning at a whole group: of n elements each,
-  // source.count is (vectors - 1) * whole_groups(n) + n. What fills up the last group is written, but stands for nothing.
+  // Quantization. What fills up the last group of a packed vector is written, but stands for nothing.
   quantize,           // destination, packed = source
   dequantize,         // destination = source, packed
-  dequantize_reduce,  // destination = the packed vectors in source, added in f32 in that order, rounded once
+  dequantize_reduce,  // destination = the step's packed vectors, added in f32 in their order, rounded once
   requantize,         // destination, packed = the same sum
   // Between ranks that reach each other's buffers (scratch too), in plans of one lane:
   signal,       // tells everybody that what stands before it is done
@@ -152,6 +165,7 @@ enum class StepKind : std::uint8_t {
                 // peer's memory, or in everybody's
 };
 constexpr bool between_memories(StepKind kind) { return kind >= StepKind::signal; }
+constexpr bool quantizes(StepKind kind) { return kind >= StepKind::quantize && kind <= StepKind::requantize; }
 
 constexpr std::int32_t everybody = -2;  // as a peer
 
@@ -161,9 +175,14 @@ struct Step {
   std::int32_t peer = -1;
   Slice source;
   Slice destination;
-  // quantize, requantize: which hop this is, and where what it leaves out lies in that hop's error state.
+  // quantize, requantize: which hop this is, and where what it leaves out lies in that hop's error state. No two steps share
+  // a place there, and it does not depend on how many pieces there are.
   Hop hop = Hop::contribution;
   std::int64_t residual = 0;
+  // dequantize_reduce, requantize: so many vectors as long as source; the first is source, each of the others begins so many
+  // elements behind the one before.
+  int vectors = 1;
+  std::int64_t apart = 0;
 };
 
 // A plan that signals and waits does so equally often on all ranks, and reads or writes another rank's memory only between
@@ -195,7 +214,7 @@ struct PlanRequest {
   int ranks_per_node = 0;            // rank r is on node r / ranks_per_node, and size is a multiple of it
   std::vector<int> node_sizes = {};  // where they differ: how many ranks each node has; then ranks_per_node is 0
   int nodes_per_pod = 0;             // three_level: node i is in pod i / nodes_per_pod, and there are whole pods
-  // Quantized: all_gather, reduce_scatter and all_reduce by direct (two_shot) and levels.
+  // Quantized: all_gather, reduce_scatter and all_reduce by direct (two_shot) and two_level, without parts.
   QuantizedFormat quantized = QuantizedFormat::none;
   QuantizedFormat quantized_result = QuantizedFormat::none;  // all_reduce: in which the sum goes to all; never none there
 };
@@ -212,7 +231,7 @@ struct STRETTO_API Plan {
   std::array<std::int64_t, hops> residual_counts = {};
   std::vector<Lane> lanes;
 
-  // What this rank sends, and what it reads from or writes into other ranks' memory.
+  // What this rank sends, and what it reads from or writes into other ranks' memory; with what fills up groups.
   std::int64_t elements_sent() const;
   // The same in bytes, records as they are; and what of it goes to (or comes by reading from) ranks of other nodes, given
   // each rank's node.
@@ -229,7 +248,8 @@ STRETTO_API std::int64_t output_count(const PlanRequest& request);
 // Whether sums of 16- and 8-bit floats are rounded once although they travel as they are. Other algorithms carry partial
 // sums, which then travel as f32.
 STRETTO_API bool rounds_once(Algorithm algorithm);
-// Whether the order of summation of an element depends on nothing but the number of ranks.
+// Whether the order of summation of an element depends on nothing but the number of ranks. Quantized sums are always formed
+// in rank order, in two_level node by node.
 STRETTO_API bool is_deterministic(Algorithm algorithm);
 
 // Throws Error(invalid_argument) for an algorithm that cannot do the collective, or a rank, root or counts that do not fit.
@@ -241,12 +261,17 @@ STRETTO_API Plan make_plan(const PlanRequest& request);
 // received every contribution exactly once and, in the collectives that reduce over two ranks or more, was finished exactly
 // once, when nothing was missing any more; nothing unwritten is read and no input is written; steps that may run at the same
 // time do not touch each other's memory, and where ranks share memory signals put in order whatever two of them do to an
-// element; no slice leaves its buffer. In place, input and output share memory: in all_gather and gather (there at the root
-// only) the input is the rank's share of the output, in reduce_scatter and scatter the output is the rank's share of the
-// input, elsewhere they are the same. Throws Error(invalid_argument) for what is no collective or has no in-place form.
-// Memory: 8 bytes an element of all buffers, size/8 more where the collective reduces; 12 more, and 12 for each rank that
-// reads the element, where ranks share memory.
+// element; no slice leaves its buffer; messages of records are of one format at both ends, records begin at whole groups,
+// nothing that fills up a group is taken for an element, and every quantizing step has error state of its own. In place,
+// input and output share memory: in all_gather and gather (there at the root only) the input is the rank's share of the
+// output, in reduce_scatter and scatter the output is the rank's share of the input, elsewhere they are the same. Throws
+// Error(invalid_argument) for what is no collective or has no in-place form. Memory: 8 bytes an element of all buffers, 1
+// more where any is quantized, size/8 more where the collective reduces; 12 more, and 12 for each rank that reads the
+// element, where ranks share memory.
 STRETTO_API std::optional<std::string> verify(const std::vector<Plan>& plans, bool in_place);
+// The most often that any contribution to any output is quantized on its way. Throws what verify() says of plans that are
+// wrong as Error(invalid_argument).
+STRETTO_API int most_quantizations(const std::vector<Plan>& plans);
 // Whether a collective has an in-place form: all but all_to_all and barrier.
 STRETTO_API bool can_be_in_place(Collective collective);
 

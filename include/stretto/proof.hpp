@@ -24,6 +24,11 @@ constexpr int most_ranks_with_every_case = 128;
 constexpr int most_ranks_with_every_parameter = 16;
 STRETTO_API std::vector<ProofCase> proof_cases(Collective collective, Algorithm algorithm, int size);
 
+// The same of a quantized collective, whose sum goes to all in the format result (all_reduce only): one piece and three, a
+// few groups in each share, and nodes that differ, too.
+STRETTO_API std::vector<ProofCase> quantized_proof_cases(Collective collective, Algorithm algorithm, int size,
+                                                         QuantizedFormat format, QuantizedFormat result);
+
 // verify() of all ranks' plans, out of place and in place where that exists: what is wrong, with the case in which it is, or
 // nothing.
 STRETTO_API std::optional<std::string> prove(const ProofCase& which);

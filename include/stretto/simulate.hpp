@@ -17,7 +17,8 @@
 //   of those that became ready together, in the order of their steps.
 // - Local work takes bytes / local_gbs of the rank's time, one after the other, whatever the lane: a round's copies and
 //   reductions before its messages are posted, a recv_reduce when it has arrived. A copy onto itself is free; reducing k
-//   vectors is the work of k - 1.
+//   vectors is the work of k - 1. What is packed or unpacked is the work of copying as many plain elements, those of all
+//   vectors that are added, while the round's messages are under way; a message of records has their bytes.
 // - A signal takes the rank's time for the innermost overhead, and is known everywhere alpha later; a wait then takes the
 //   overhead. What a rank reads from others, or writes to them, is local work like its own; by pull the bytes read take the
 //   reader bytes / bandwidth, since they may go through the kernel (and are then reduced). Ports play no part in it.

@@ -43,7 +43,8 @@ struct STRETTO_API Tuning {
   static Tuning from_environment(const std::string& file_text);
   static std::string text_from_environment();  // of STRETTO_TUNING's file, or of what the library ships
   // JSON: {"routes": [{"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs",
-  // "lane_gain", "table", "symmetric_table"}], "table": "all_reduce:...", "machine": "..."}; tables may be left out.
+  // "lane_gain", "quantize_ns", "table", "symmetric_table"}], "table": "all_reduce:...", "machine": "..."}; tables may be
+  // left out, and quantize_ns, which then is the time in which an f32 is copied: 4 / local_gbs.
   static Tuning from_json(const std::string& text, const std::string& source);
   // What was measured nearest to these circumstances. Throws if nothing was on that route.
   const RouteCost& nearest(const std::string& route, int ranks, double ranks_per_core) const;
@@ -76,7 +77,8 @@ struct Choice {
 // For a request whose method is automatic, or is what the caller wants. A pure function: all ranks choose alike. Throws
 // Error(invalid_argument) where a rule or the caller demands what cannot be done.
 // Where request.quantized is set, of the methods that quantize; with may_be_plain also of the others, which then compete
-// with what quantizing costs.
+// with what quantizing costs. Rules say how plain calls are done, and nothing of quantized ones. What is quantized does not
+// travel as elements: its wire is the caller's type.
 STRETTO_API Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning,
                           const Circumstances& circumstances, bool may_be_plain = false);
 

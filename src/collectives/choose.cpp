@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "collectives/choose_costs.hpp"
 #include "collectives/plan_builder.hpp"
 #include "core/fail.hpp"
 #include "stretto/tuning.hpp"
@@ -118,18 +119,6 @@ std::vector<Method> refinements_of(const std::vector<Method>& pairs, const PlanR
   return methods;
 }
 
-// The parts of two_level are other collectives than the whole, and not every algorithm can do them; what cannot is no
-// method.
-bool has_parts(const PlanRequest& request) {
-  try {
-    cost_by_level(request);
-    return true;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::invalid_argument) throw;
-    return false;
-  }
-}
-
 Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool deterministic, const std::string& by,
                const std::string& obstacle) {
   const Algorithm algorithm = request.method.algorithm;
@@ -147,8 +136,11 @@ Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool determ
 }  // namespace
 
 Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning, const Circumstances& circumstances,
-              [[maybe_unused]] bool may_be_plain) {
+              bool may_be_plain) {
   check_shape(request);
+  if (request.quantized != QuantizedFormat::none) {
+    return choose_quantized(request, dtype, op, tuning, circumstances, may_be_plain);
+  }
   PlanRequest trial = request;
   const auto obstacle_of = [&](const PlanRequest& to) { return obstacle(to, dtype, op, circumstances); };
   if (request.method.algorithm != Algorithm::automatic) {
@@ -169,10 +161,8 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     trial.method = told->method;
     return decided(trial, dtype, op, tuning.deterministic, told->source, obstacle_of(trial));
   }
-  const RouteCost& inside = tuning.nearest(circumstances.route_inside, request.size, circumstances.ranks_per_core);
-  const RouteCost& between = circumstances.several_nodes
-                                 ? tuning.nearest(circumstances.route_between, request.size, circumstances.ranks_per_core)
-                                 : inside;
+  const KnownCosts costs = KnownCosts::of(request, tuning, circumstances);
+  const RouteCost& inside = costs.inside;
   // What was measured with other numbers of ranks, in a crowd of another size or with wider elements is no guide.
   const bool alike = !circumstances.several_nodes && inside.ranks == request.size &&
                      std::abs(std::log(inside.ranks_per_core / circumstances.ranks_per_core)) < std::log(1.2);
@@ -186,8 +176,6 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     }
   }
 
-  // Shared memory has no ports, nor has a file of costs a word on them: between hosts it is one a node.
-  const int ports = circumstances.route_between == "shm" ? request.size : 1;
   Choice choice;
   if (unknown_size) {
     trial.counts.clear();
@@ -200,14 +188,12 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
       if (tuning.deterministic && !sums_in_order(trial, dtype, op)) continue;
       if (unknown_size && shares_memory(method.algorithm)) continue;
       if (!suits(trial, circumstances) || !obstacle_of(trial).empty()) continue;
-      if (needs_nodes(method.algorithm) && !has_parts(trial)) continue;
+      if (needs_nodes(method.algorithm) && !can_be_done(trial)) continue;
       Candidate candidate{method, wire_of(request.collective, method.algorithm, dtype, op), 0};
-      const auto width = static_cast<double>(size_of(candidate.wire));
-      candidate.seconds = seconds(trial, inside.cost, between.cost, width, ports);
+      candidate.seconds = costs.seconds_of(trial, candidate.wire);
       choice.candidates.push_back(candidate);
     }
-    std::stable_sort(choice.candidates.begin(), choice.candidates.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
+    sort_by_seconds(choice.candidates);
   };
   consider(pairs_for(trial, circumstances.several_nodes));
   std::vector<Method> best_pairs;

@@ -1,11 +1,16 @@
 #pragma once
 #include <algorithm>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "core/fail.hpp"
 #include "stretto/plan.hpp"
 
 namespace stretto {
+
+// Whether a request says where its ranks lie.
+inline bool knows_nodes(const PlanRequest& request) { return request.ranks_per_node > 0 || !request.node_sizes.empty(); }
 
 // Which rank lies on which node: node by node in rank order, as many on each as the request says.
 class Nodes {
@@ -20,6 +25,13 @@ class Nodes {
             name(request.method.algorithm), request.size, ranks);
     std::vector<int> firsts;
     for (int rank = 0; rank <= request.size; rank += ranks) firsts.push_back(rank);
+    return Nodes(std::move(firsts));
+  }
+
+  // Every rank on a node of its own.
+  static Nodes apart(int ranks) {
+    std::vector<int> firsts(ranks + 1);
+    std::iota(firsts.begin(), firsts.end(), 0);
     return Nodes(std::move(firsts));
   }
 

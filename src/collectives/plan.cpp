@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "collectives/nodes.hpp"
 #include "collectives/plans/generators.hpp"
 #include "core/fail.hpp"
 
@@ -149,15 +150,17 @@ const Entry& entry_of(Collective collective, Algorithm algorithm) {
        fmt::join(names, " or "));
 }
 
-void check_method(const Method& method) {
+// quantized: as a quantized collective may have it.
+void check_method(const Method& method, bool quantized) {
   const int each = method.algorithm == Algorithm::bidirectional_ring ? 2 : 1;
   require(method.lanes >= 1 && method.lanes * each <= most_lanes, "{} takes 1 to {} lanes, not {}.", name(method.algorithm),
           most_lanes / each, method.lanes);
   require(method.lanes == 1 || takes_lanes(method.algorithm), "{} has one lane; {} were asked for.", name(method.algorithm),
           method.lanes);
-  require(method.pieces >= 1 && (method.pieces == 1 || takes_pieces(method.algorithm)),
-          "{} cannot go in {} pieces; only {}, {} and levels can, in 1 or more.", name(method.algorithm), method.pieces,
-          name(Algorithm::chain), name(Algorithm::double_binary_tree));
+  require(method.pieces >= 1 &&
+              (method.pieces == 1 || takes_pieces(method.algorithm) || (quantized && takes_pieces(method.algorithm, true))),
+          "{} cannot go in {} pieces; only {}, {}, levels and what is quantized can, in 1 or more.", name(method.algorithm),
+          method.pieces, name(Algorithm::chain), name(Algorithm::double_binary_tree));
   require(!needs_nodes(method.algorithm) || method.lanes <= method.pieces,
           "{} in {} lanes needs as many pieces, not {}; choose {}*{}/{}.", name(method.algorithm), method.lanes,
           method.pieces, name(method.algorithm), method.lanes, method.lanes);
@@ -168,7 +171,7 @@ void check_method(const Method& method) {
 
 void check_request(const PlanRequest& request) {
   check_shape(request);
-  check_method(request.method);
+  check_method(request.method, request.quantized != QuantizedFormat::none);
 }
 
 struct OnLink {
@@ -202,6 +205,10 @@ std::string text_of(const Slice& slice) {
   return fmt::format("{}[{}..{})", buffer, slice.offset, slice.offset + slice.count);
 }
 
+std::string sum_text(const Step& step) {
+  return fmt::format("{} vectors, {} apart, from {}", step.vectors, step.apart, text_of(step.source));
+}
+
 std::string text_of(const Step& step) {
   switch (step.kind) {
     case StepKind::send: return fmt::format("send {} to {}", text_of(step.source), step.peer);
@@ -215,9 +222,8 @@ std::string text_of(const Step& step) {
     case StepKind::quantize: return fmt::format("quantize {} = {}", text_of(step.destination), text_of(step.source));
     case StepKind::dequantize: return fmt::format("dequantize {} = {}", text_of(step.destination), text_of(step.source));
     case StepKind::dequantize_reduce:
-      return fmt::format("dequantize_reduce {} = the vectors in {}", text_of(step.destination), text_of(step.source));
-    case StepKind::requantize:
-      return fmt::format("requantize {} = the sum of the vectors in {}", text_of(step.destination), text_of(step.source));
+      return fmt::format("dequantize_reduce {} = {}", text_of(step.destination), sum_text(step));
+    case StepKind::requantize: return fmt::format("requantize {} = {}", text_of(step.destination), sum_text(step));
     case StepKind::signal: return "signal";
     case StepKind::wait: return fmt::format("wait for {}", step.peer);
     case StepKind::read:
@@ -248,7 +254,7 @@ Algorithm algorithm_from_name(const std::string& text) { return value_of<Algorit
 
 std::string to_string(const Method& method) {
   std::string text = name(method.algorithm);
-  if (needs_nodes(method.algorithm)) {
+  if (method.inside != Algorithm::automatic) {  // levels, unless they are quantized
     text += fmt::format("({}+{}", name(method.inside), name(method.between));
     if (method.algorithm == Algorithm::three_level) text += fmt::format("+{}", name(method.above));
     text += ")";
@@ -270,9 +276,10 @@ Method method_from_text(const std::string& text) {
   demand((open == std::string::npos) == (close == std::string::npos) && (open == std::string::npos || open < close));
   Method method(algorithm_from_name(text.substr(0, text.find_first_of("*/("))));
   const int levels = method.algorithm == Algorithm::two_level ? 2 : method.algorithm == Algorithm::three_level ? 3 : 0;
-  demand((levels > 0) == (open != std::string::npos) && (levels == 0 || open == text.find_first_of("*/(")));
+  const bool has_parts = open != std::string::npos;  // levels of what is quantized have none
+  demand(!has_parts || (levels > 0 && open == text.find_first_of("*/(")));
   std::string numbers = text.substr(std::min(text.size(), text.find_first_of("*/")));
-  if (levels > 0) {
+  if (has_parts) {
     std::vector<std::string> parts{""};
     for (const char letter : text.substr(open + 1, close - open - 1)) {
       if (letter == '+')
@@ -296,7 +303,7 @@ Method method_from_text(const std::string& text) {
   take_number('*', method.lanes);
   take_number('/', method.pieces);
   demand(numbers.empty());
-  check_method(method);
+  check_method(method, true);
   return method;
 }
 
@@ -385,8 +392,13 @@ int Plan::rounds() const {
 
 std::string Plan::to_string() const {
   std::string text =
-      fmt::format("{} by {}, rank {} of {}, {} elements, {} of scratch\n", name(request.collective),
+      fmt::format("{} by {}, rank {} of {}, {} elements, {} of scratch", name(request.collective),
                   stretto::to_string(request.method), request.rank, request.size, request.count, scratch_count);
+  for (int format = 0; format < quantized_formats; ++format) {
+    const std::int64_t count = packed_counts[static_cast<std::size_t>(format)];
+    if (count > 0) text += fmt::format(", {} packed in {}", count, name(static_cast<QuantizedFormat>(format)));
+  }
+  text += '\n';
   for (std::size_t l = 0; l < lanes.size(); ++l) {
     std::size_t at = 0;
     for (std::size_t round = 0; round < lanes[l].round_ends.size(); ++round) {
@@ -472,11 +484,19 @@ void check_shape(const PlanRequest& request) {
 
 Plan make_plan(const PlanRequest& request) {
   check_request(request);
+  if (request.quantized != QuantizedFormat::none) return plans::quantized(request);
   return entry_of(request.collective, request.method.algorithm).generate(request);
 }
 
 LevelCost cost_by_level(const PlanRequest& request) {
   check_request(request);
+  if (request.quantized != QuantizedFormat::none) {
+    LevelCost sum;
+    for (const LevelCost& phase : plans::quantized_phases(request)) {
+      sum = {sum.inside + phase.inside, sum.between + phase.between};
+    }
+    return sum;
+  }
   const Entry& entry = entry_of(request.collective, request.method.algorithm);
   if (needs_nodes(entry.algorithm)) return plans::two_level_cost_by_level(request);
   return {entry.cost(request), {}};
@@ -485,19 +505,53 @@ LevelCost cost_by_level(const PlanRequest& request) {
 double seconds(const Cost& cost, const LinkCost& link, double bytes_per_element, int lanes) {
   const double beta = link.beta / gain_of(link, lanes);
   return cost.rounds * link.alpha + cost.messages * link.overhead +
-         bytes_per_element * (cost.sent * beta + cost.work * link.gamma);
+         bytes_per_element * (cost.sent * beta + cost.work * link.gamma) + cost.packed * beta +
+         cost.quantized * link.quantize;
 }
+
+namespace {
+
+// The link between nodes, for one of so many ranks of a node that send at once through its ports.
+LinkCost shared(LinkCost link, double ranks, int ports) {
+  const double senders = std::max(1.0, ranks / ports);
+  link.beta *= senders / gain_of(link, senders);
+  link.overhead *= senders;
+  return link;
+}
+
+// What is slowest, links inside, links between or local work, hides the others, but for the first piece's way through all.
+double quantized_seconds(const PlanRequest& request, const LinkCost& inside, const LinkCost& between,
+                         double bytes_per_element, int ports) {
+  const LinkCost& near = knows_nodes(request) ? inside : between;
+  LinkCost far = between;
+  if (knows_nodes(request)) {
+    const Nodes nodes = Nodes::of(request);
+    far = shared(between, static_cast<double>(request.size) / nodes.count(), ports);
+  }
+  double sum = 0;
+  for (LevelCost cost : plans::quantized_phases(request)) {
+    const double work = cost.inside.quantized * near.quantize;
+    cost.inside.quantized = 0;
+    const double parts[] = {work, seconds(cost.inside, near, bytes_per_element),
+                            seconds(cost.between, far, bytes_per_element)};
+    const double all = parts[0] + parts[1] + parts[2];
+    const double slowest = *std::max_element(std::begin(parts), std::end(parts));
+    sum += slowest + (all - slowest) / request.method.pieces;
+  }
+  return sum;
+}
+
+}  // namespace
 
 double seconds(const PlanRequest& request, const LinkCost& inside, const LinkCost& between, double bytes_per_element,
                int ports) {
+  if (request.quantized != QuantizedFormat::none) {
+    return quantized_seconds(request, inside, between, bytes_per_element, ports);
+  }
   const LevelCost cost = cost_by_level(request);
   const Method& method = request.method;
   if (!needs_nodes(method.algorithm)) return seconds(cost.inside, between, bytes_per_element, method.lanes);
-  const double senders = std::max(1.0, 1.0 * cost.senders / ports);
-  LinkCost shared = between;
-  shared.beta *= senders / gain_of(between, senders);
-  shared.overhead *= senders;
-  return overlapped({cost.inside, inside}, {cost.between, shared}, bytes_per_element, method);
+  return overlapped({cost.inside, inside}, {cost.between, shared(between, cost.senders, ports)}, bytes_per_element, method);
 }
 
 Cost cost_of(const PlanRequest& request) {

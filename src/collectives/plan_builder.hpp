@@ -13,10 +13,6 @@ inline Slice scratch(std::int64_t offset, std::int64_t count) { return {Buffer::
 inline Slice packed(QuantizedFormat format, std::int64_t offset, std::int64_t count) {
   return {Buffer::packed, offset, count, format};
 }
-// The vectors of so many elements each that lie packed one after the other.
-inline Slice packed_vectors(QuantizedFormat format, std::int64_t offset, int vectors, std::int64_t each) {
-  return packed(format, offset, vectors > 0 ? (vectors - 1) * whole_groups(format, each) + each : 0);
-}
 
 // The balanced cut of count elements into parts: part i begins here, part i + 1 where it ends. Sizes differ by at most one.
 inline std::int64_t part_begin(std::int64_t count, int parts, int i) {
@@ -113,11 +109,13 @@ class PlanBuilder {
     add({StepKind::quantize, false, -1, source, destination, hop, residual});
   }
   void dequantize(Slice source, Slice destination) { add({StepKind::dequantize, false, -1, source, destination}); }
-  void dequantize_reduce(Slice sources, Slice destination, bool finishes) {
-    add({StepKind::dequantize_reduce, finishes, -1, sources, destination});
+  // Of several vectors: the first, how many, and how far each begins behind the one before.
+  void dequantize_reduce(Slice first, int vectors, std::int64_t apart, Slice destination, bool finishes) {
+    add({StepKind::dequantize_reduce, finishes, -1, first, destination, Hop::contribution, 0, vectors, apart});
   }
-  void requantize(Slice sources, Slice destination, bool finishes, Hop hop, std::int64_t residual) {
-    add({StepKind::requantize, finishes, -1, sources, destination, hop, residual});
+  void requantize(Slice first, int vectors, std::int64_t apart, Slice destination, bool finishes, Hop hop,
+                  std::int64_t residual) {
+    add({StepKind::requantize, finishes, -1, first, destination, hop, residual, vectors, apart});
   }
   void signal() { add({StepKind::signal, false, -1, {}, {}}); }
   void wait(int peer) { add({StepKind::wait, false, peer, {}, {}}); }

@@ -169,6 +169,8 @@ std::vector<Plan> plans_of(const ProofCase& which) {
 std::string to_string(const ProofCase& which) {
   const PlanRequest& request = which.request;
   std::string text = fmt::format("{} by {}, {} ranks", name(request.collective), to_string(request.method), request.size);
+  if (request.quantized != QuantizedFormat::none) text += fmt::format(" in {}", name(request.quantized));
+  if (!request.node_sizes.empty()) text += fmt::format(" on nodes of {}", fmt::join(request.node_sizes, ", "));
   if (request.ranks_per_node > 0) text += fmt::format(" with {} per node", request.ranks_per_node);
   if (!request.node_sizes.empty()) text += fmt::format(" on nodes of {}", fmt::join(request.node_sizes, ", "));
   if (request.nodes_per_pod > 0) text += fmt::format(", {} of them a pod", request.nodes_per_pod);

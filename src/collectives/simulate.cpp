@@ -150,6 +150,8 @@ class Machine {
       const Action& action = lane.program.actions[i];
       if (waits(action.kind)) {
         ++lane.open;
+      } else if (quantizes(action.kind)) {
+        ++lane.open;  // beside the messages
       } else if (action.kind == StepKind::signal) {
         now = signal(lane, now);
       } else if (action.bytes > 0) {
@@ -158,9 +160,15 @@ class Machine {
         now = done;
       }
     }
+    Time worked = 0;
     for (std::uint32_t i = begin; i < end; ++i) {
       const Action& action = lane.program.actions[i];
-      if (action.kind == StepKind::wait) {
+      if (quantizes(action.kind)) {
+        const Time done = occupy(lane, seconds_of(lane, action), now);
+        record(lane, action.kind, -1, action.bytes, std::max(now, worked), done);
+        worked = done;
+        close_one(lane, done);
+      } else if (action.kind == StepKind::wait) {
         wait(lane, action, now);
       } else if (waits(action.kind)) {
         post(lane, action, i - begin, now);

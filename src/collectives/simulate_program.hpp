@@ -59,17 +59,16 @@ class Compiler {
   Action action_of(const PlanRequest& request, const Step& step, const Ways& ways) const {
     const bool pulls = request.method.algorithm == Algorithm::pull;
     switch (step.kind) {
-      case StepKind::send:
-        return {step.kind, false, ways.between(request.rank, step.peer), step.source.count * element_bytes_};
+      case StepKind::send: return {step.kind, false, ways.between(request.rank, step.peer), bytes_of(step.source)};
       case StepKind::recv:
       case StepKind::recv_reduce:
-        return {step.kind, false, ways.between(step.peer, request.rank), step.destination.count * element_bytes_};
-      case StepKind::copy: return {step.kind, false, 0, onto_itself(request, step) ? 0 : step.source.count * element_bytes_};
+        return {step.kind, false, ways.between(step.peer, request.rank), bytes_of(step.destination)};
+      case StepKind::copy: return {step.kind, false, 0, onto_itself(request, step) ? 0 : bytes_of(step.source)};
       case StepKind::reduce: return {step.kind, false, 0, (step.source.count - step.destination.count) * element_bytes_};
       case StepKind::quantize:
       case StepKind::dequantize:
       case StepKind::dequantize_reduce:
-      case StepKind::requantize: fail(ErrorCode::internal, "Quantized plans are not simulated.");
+      case StepKind::requantize: return {step.kind, false, 0, step.vectors * step.source.count * element_bytes_};
       case StepKind::signal: return {step.kind, false, 0, 0};
       case StepKind::wait: return {step.kind, false, ways.between(step.peer, request.rank), 0};
       case StepKind::read: {
@@ -83,9 +82,15 @@ class Compiler {
     }
     return {};
   }
+  std::int64_t bytes_of(const Slice& slice) const {
+    return slice.buffer == Buffer::packed ? packed_bytes(slice.format, slice.count) : slice.count * element_bytes_;
+  }
   bool onto_itself(const PlanRequest& request, const Step& step) const {
     if (step.source.buffer == step.destination.buffer) return step.source.offset == step.destination.offset;
-    if (!in_place_ || step.source.buffer == Buffer::scratch || step.destination.buffer == Buffer::scratch) return false;
+    const auto is_callers = [](const Slice& slice) {
+      return slice.buffer == Buffer::input || slice.buffer == Buffer::output;
+    };
+    if (!in_place_ || !is_callers(step.source) || !is_callers(step.destination)) return false;
     const Promise promise({Plan{.request = request}});
     const auto place = [&](const Slice& slice) {
       return slice.offset + (slice.buffer == Buffer::input ? promise.input_begin_in_place(request.rank)

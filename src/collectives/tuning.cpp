@@ -62,7 +62,7 @@ void check_keys(const nlohmann::json& object, const std::vector<std::string>& kn
 RouteCost route_from_json(const nlohmann::json& entry, const std::string& source) {
   check_keys(entry,
              {"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs", "lane_gain",
-              "table", "symmetric_table"},
+              "quantize_ns", "table", "symmetric_table"},
              "A route in " + source);
   RouteCost route;
   route.ranks = entry.at("ranks");
@@ -83,6 +83,9 @@ RouteCost route_from_json(const nlohmann::json& entry, const std::string& source
   route.cost.beta = 1e-9 / entry.at("bandwidth_gbs").get<double>();
   route.cost.gamma = 1e-9 / entry.at("local_gbs").get<double>();
   route.cost.lane_gain = entry.at("lane_gain");
+  const double quantize_ns = entry.value("quantize_ns", route.cost.gamma * 1e9 * sizeof(float));
+  require(quantize_ns >= 0, "{} has a route with quantize_ns = {}; it cannot be negative.", source, quantize_ns);
+  route.cost.quantize = quantize_ns * 1e-9;
   return route;
 }
 

@@ -23,7 +23,8 @@ void check_requests(const std::vector<Plan>& plans) {
   for (int rank = 0; rank < size; ++rank) {
     const PlanRequest& request = plans[rank].request;
     demand(request.rank == rank && request.size == size && request.collective == first.collective &&
-               request.count == first.count && request.root == first.root &&
+               request.count == first.count && request.root == first.root && request.quantized == first.quantized &&
+               request.quantized_result == first.quantized_result &&
                (exchanges ? request.counts.size() == first.counts.size() : request.counts == first.counts) &&
                (request.counts.empty() || request.counts.size() == plans.size()) &&
                request.receive_counts.size() == (exchanges ? request.counts.size() : 0),
@@ -52,6 +53,16 @@ class Run {
       most_lanes_ = std::max(most_lanes_, lanes_of(rank));
     }
     posted_.resize(static_cast<std::size_t>(size_) * size_ * most_lanes_);
+  }
+
+  // Once all is checked.
+  int most_quantizations() const {
+    int most = 0;
+    for (int rank = 0; rank < size_; ++rank) {
+      const Range output = layout_.range_of(rank, Buffer::output);
+      for (std::int64_t cell = output.begin; cell < output.end; ++cell) most = std::max(most, cells_.quantizations(cell));
+    }
+    return most;
   }
 
   void check_all() {
@@ -89,7 +100,10 @@ class Run {
   LaneProgress& progress_of(int rank, int lane) { return progress_[first_lane_[rank] + lane]; }
 
   void fill_inputs() {
-    cells_ = Cells(layout_.cells() + 1, promise_.sums() ? size_ : 0);
+    const bool quantized = std::any_of(plans_.begin(), plans_.end(), [](const Plan& plan) {
+      return std::any_of(plan.packed_counts.begin(), plan.packed_counts.end(), [](std::int64_t count) { return count > 0; });
+    });
+    cells_ = Cells(layout_.cells() + 1, promise_.sums() ? size_ : 0, quantized);
     for (int rank = 0; rank < size_; ++rank) {
       const Range input = layout_.range_of(rank, Buffer::input);
       const std::int64_t first = promise_.first_input_element(rank);
@@ -112,6 +126,26 @@ class Run {
                  std::is_sorted(lane.round_ends.begin(), lane.round_ends.end()),
              "Rank {} has steps that belong to no round.", rank);
       for (const Step& step : lane.steps) steps_.check(rank, step);
+    }
+    check_residuals(rank);
+  }
+
+  // Error state belongs to one step of the whole plan.
+  void check_residuals(int rank) const {
+    for (int hop = 0; hop < hops; ++hop) {
+      std::vector<Access> accesses;
+      for (const Lane& lane : plans_[rank].lanes) {
+        for (const Step& step : lane.steps) {
+          const bool leaves_out = step.kind == StepKind::quantize || step.kind == StepKind::requantize;
+          if (!leaves_out || static_cast<int>(step.hop) != hop || step.destination.count == 0) continue;
+          accesses.push_back({{step.residual, step.residual + step.destination.count}, true});
+          demand(step.residual >= 0 && step.residual + step.destination.count <= plans_[rank].residual_counts[hop],
+                 "Rank {} keeps errors [{}, {}) of its hop '{}', which has {}.", rank, step.residual,
+                 step.residual + step.destination.count, name(step.hop), plans_[rank].residual_counts[hop]);
+        }
+      }
+      std::sort(accesses.begin(), accesses.end(), by_begin);
+      demand(!clash_within(accesses), "Two steps of rank {} keep their errors in the same place.", rank);
     }
   }
 
@@ -169,6 +203,10 @@ class Run {
       case StepKind::reduce: return reduce(rank, step);
       case StepKind::read: return copy(rank, cell_of(step.peer, step.source), rank, step);
       case StepKind::read_reduce: return reduce_all(rank, step);
+      case StepKind::quantize:
+      case StepKind::dequantize:
+      case StepKind::dequantize_reduce:
+      case StepKind::requantize: return pack_or_unpack(rank, step);
       case StepKind::signal: return;  // before all others
       case StepKind::wait:
         if (signals_->hear(rank, step.peer)) close_one(progress);
@@ -190,6 +228,8 @@ class Run {
     partner = nullptr;
     demand(send.source.count == receive.destination.count, "Rank {} sends {} elements to rank {}, which expects {}.", sender,
            send.source.count, receiver, receive.destination.count);
+    demand(send.source.format == receive.destination.format, "Rank {} sends {} to rank {}, which expects {}.", sender,
+           text_of(send.source.format), receiver, text_of(receive.destination.format));
     const std::int64_t arrives = cell_of(sender, send.source);
     if (receive.kind == StepKind::recv) {
       copy(sender, arrives, receiver, receive);
@@ -204,8 +244,8 @@ class Run {
 
   // The arrival of a sender's cells in the destination of a copy or recv.
   void copy(int sender, std::int64_t source, int receiver, const Step& step) {
-    const std::int64_t target = cell_of(receiver, step.destination);
-    for (std::int64_t i = 0; i < step.destination.count; ++i) {
+    const auto [target, end] = range_of(receiver, step.destination);
+    for (std::int64_t i = 0; i < end - target; ++i) {
       demand(cells_.written(source + i), "Rank {} passes on an element that was never written.", sender);
       cells_.copy(source + i, target + i);
     }
@@ -254,6 +294,34 @@ class Run {
     }
   }
 
+  static std::string text_of(QuantizedFormat format) {
+    return format == QuantizedFormat::none ? "elements" : fmt::format("records of {}", name(format));
+  }
+
+  // An element after the other, as its vectors have it.
+  void pack_or_unpack(int rank, const Step& step) {
+    const auto [target, end] = range_of(rank, step.destination);
+    const bool packs = step.kind == StepKind::quantize || step.kind == StepKind::requantize;
+    for (std::int64_t i = 0; i < step.destination.count; ++i) {
+      for (int vector = 0; vector < step.vectors; ++vector) {
+        const std::int64_t source = cell_of(rank, Steps::vector_of(step, vector)) + i;
+        demand(cells_.written(source), "Rank {} packs or unpacks an element that was never written.", rank);
+        demand(!cells_.fills(source), "Rank {} takes what fills up a group for an element.", rank);
+        if (!Steps::adds_records(step.kind)) {
+          cells_.copy(source, spare_cell());
+        } else if (vector == 0) {
+          take(rank, source, spare_cell());
+        } else {
+          add(rank, spare_cell(), source, spare_cell(), 1);
+        }
+      }
+      if (step.finishes) finish(rank, {spare_cell(), spare_cell() + 1});
+      if (packs) cells_.quantize(spare_cell());
+      cells_.copy(spare_cell(), target + i);
+    }
+    for (std::int64_t cell = target + step.destination.count; cell < end; ++cell) cells_.fill(cell);
+  }
+
   void finish(int rank, const Range& range) {
     for (std::int64_t cell = range.begin; cell < range.end; ++cell) {
       demand(cells_.complete(cell), "Rank {} finishes element {}, which still lacks contributions.", rank,
@@ -298,13 +366,30 @@ class Run {
   std::vector<Access> accesses_;  // of one round
 };
 
-}  // namespace
-
-std::optional<std::string> verify(const std::vector<Plan>& plans, bool in_place) {
+void check_collective(const std::vector<Plan>& plans) {
   require(!plans.empty(), "There is no plan to verify.");
   const Collective collective = plans[0].request.collective;
   require(collective != Collective::send && collective != Collective::recv,
           "A single message is no collective; verify() takes the plans of all ranks of one collective.");
+}
+
+}  // namespace
+
+int most_quantizations(const std::vector<Plan>& plans) {
+  check_collective(plans);
+  try {
+    check_requests(plans);
+    Run run(plans, false);
+    run.check_all();
+    return run.most_quantizations();
+  } catch (const Refused& refused) {
+    fail(ErrorCode::invalid_argument, "{}", refused.sentence);
+  }
+}
+
+std::optional<std::string> verify(const std::vector<Plan>& plans, bool in_place) {
+  check_collective(plans);
+  const Collective collective = plans[0].request.collective;
   // The library runs barriers in place.
   require(!in_place || can_be_in_place(collective) || collective == Collective::barrier, "{} has no in-place form.",
           name(collective));

@@ -25,15 +25,18 @@ class Steps {
   }
 
   void check(int rank, const Step& step) const {
-    const bool local = step.kind == StepKind::copy || step.kind == StepKind::reduce || step.kind == StepKind::signal;
+    const bool local = step.kind == StepKind::copy || step.kind == StepKind::reduce || step.kind == StepKind::signal ||
+                       quantizes(step.kind);
     const bool reaches_itself = step.kind == StepKind::read || step.kind == StepKind::read_reduce;
     const bool reaches_all = step.kind == StepKind::read_reduce && step.peer == everybody;
-    const bool adds =
-        step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce || step.kind == StepKind::read_reduce;
+    const bool adds = step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce ||
+                      step.kind == StepKind::read_reduce || adds_records(step.kind);
     demand(local || reaches_all || (step.peer >= 0 && step.peer < size_ && (step.peer != rank || reaches_itself)),
            "Rank {} has rank {} as its peer.", rank, step.peer);
     demand(!adds || sums_, "Rank {} reduces, but the collective only moves elements.", rank);
     demand(adds || !step.finishes, "Rank {} finishes a step that does not reduce.", rank);
+    demand(step.vectors == 1 || (step.vectors > 1 && adds_records(step.kind)), "Rank {} takes {} vectors at once.", rank,
+           step.vectors);
     if (step.kind == StepKind::signal || step.kind == StepKind::wait) return;
     if (step.kind == StepKind::read_reduce) {
       for (int owner = 0; owner < size_; ++owner) check_slice(rank, owner, step.source);
@@ -45,6 +48,9 @@ class Steps {
     demand(step.destination.buffer != Buffer::input, "Rank {} writes to {} input.", rank,
            step.kind == StepKind::read_reduce && step.peer != rank ? "another rank's" : "its");
     if (step.kind == StepKind::recv) return;
+    if (quantizes(step.kind)) return check_quantizing(rank, step);
+    demand(step.source.format == step.destination.format && (step.kind == StepKind::copy || !is_packed(step.destination)),
+           "Rank {} copies or reduces records as if they were elements.", rank);
     const std::int64_t vectors = step.destination.count == 0 ? 0 : step.source.count / step.destination.count;
     demand(step.source.count == vectors * step.destination.count && (vectors == 1 || step.kind == StepKind::reduce),
            "Rank {} combines {} elements with {}.", rank, step.source.count, step.destination.count);
@@ -67,6 +73,7 @@ class Steps {
     const bool moves = step.kind == StepKind::copy || (step.kind == StepKind::read && step.peer == rank);
     if (moves && layout_.cell_of(rank, step.source) == layout_.cell_of(rank, step.destination)) return;
     const bool of_all = step.kind == StepKind::read_reduce;
+    for (int vector = 1; vector < step.vectors; ++vector) add(layout_.range_of(rank, vector_of(step, vector)), false);
     if (step.kind != StepKind::send) {
       for_each_owner(rank, step, [&](int owner) { add(layout_.range_of(owner, step.destination), true); });
     }
@@ -75,11 +82,34 @@ class Steps {
     if (!of_all) add_source(rank, step.kind == StepKind::read ? step.peer : rank, step, add);
   }
 
+  static bool adds_records(StepKind kind) { return kind == StepKind::dequantize_reduce || kind == StepKind::requantize; }
+  // One of the packed vectors that a step adds.
+  static Slice vector_of(const Step& step, int vector) {
+    Slice slice = step.source;
+    slice.offset += vector * step.apart;
+    return slice;
+  }
+
  private:
+  static bool is_packed(const Slice& slice) { return slice.buffer == Buffer::packed; }
+
+  void check_quantizing(int rank, const Step& step) const {
+    demand(is_packed(step.source) == (step.kind != StepKind::quantize) &&
+               is_packed(step.destination) == (step.kind == StepKind::quantize || step.kind == StepKind::requantize),
+           "Rank {} takes elements for records, or records for elements.", rank);
+    demand(step.source.count == step.destination.count, "Rank {} makes {} elements of {}.", rank, step.destination.count,
+           step.source.count);
+    for (int vector = 1; vector < step.vectors; ++vector) check_slice(rank, rank, vector_of(step, vector));
+  }
+
   // rank touches a buffer of the owner's.
   void check_slice(int rank, int owner, const Slice& slice) const {
-    const std::int64_t room = layout_.count(owner, slice.buffer);
-    demand(slice.offset >= 0 && slice.count >= 0 && slice.offset + slice.count <= room,
+    demand(is_packed(slice) == (slice.format != QuantizedFormat::none), "Rank {} touches {} where there are {}.", rank,
+           is_packed(slice) ? "records of no format" : "records", is_packed(slice) ? "records" : "elements");
+    demand(slice.offset % group_elements(slice.format) == 0, "Rank {} touches records of {} from the middle of a group, {}.",
+           rank, name(slice.format), slice.offset);
+    const std::int64_t room = layout_.room(owner, slice);
+    demand(slice.offset >= 0 && slice.count >= 0 && slice.offset + whole_groups(slice.format, slice.count) <= room,
            "Rank {} touches elements [{}, {}) of a buffer of {}.", rank, slice.offset, slice.offset + slice.count, room);
   }
 
@@ -88,7 +118,8 @@ class Steps {
     Range from = layout_.range_of(owner, step.source);
     const bool writes_there = step.kind == StepKind::read_reduce ? step.peer == everybody || step.peer == owner
                                                                  : step.kind != StepKind::send && owner == rank;
-    if (writes_there && step.destination.count > 0 && from.begin == layout_.cell_of(owner, step.destination)) {
+    if (writes_there && !quantizes(step.kind) && step.destination.count > 0 &&
+        from.begin == layout_.cell_of(owner, step.destination)) {
       from.begin += step.destination.count;
     }
     add(from, false);

@@ -174,6 +174,94 @@ TEST(Choose, OneOrderOfSummationOnDemand) {
   EXPECT_THAT(sentence_of([&] { chosen(request(Collective::all_reduce, 8), tuning); }), HasSubstr("order of summation"));
 }
 
+// ---- quantized
+
+PlanRequest quantized(Collective collective, std::int64_t count, int size, int on_node = 0) {
+  PlanRequest what = request(collective, count, size);
+  what.ranks_per_node = on_node;
+  what.quantized = QuantizedFormat::int4;
+  if (collective == Collective::all_reduce) what.quantized_result = QuantizedFormat::int8;
+  return what;
+}
+Circumstances on_nodes() {
+  Circumstances nodes;
+  nodes.several_nodes = true;
+  return nodes;
+}
+
+TEST(ChooseQuantized, TakesWhatQuantizes) {
+  const Tuning tuning = Tuning::from_json(two_routes, "test");
+  for (const Collective collective : {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce}) {
+    const Choice choice = choose(quantized(collective, 1 << 20, 4), DType::bf16, ReduceOp::sum, tuning, {});
+    EXPECT_TRUE(choice.quantized);
+    EXPECT_EQ(choice.wire, DType::bf16);
+    ASSERT_EQ(choice.candidates.size(), 3U);  // in 1, 4 and 16 pieces
+    for (const Candidate& candidate : choice.candidates) {
+      EXPECT_TRUE(quantizes(collective, candidate.method.algorithm) && candidate.quantized);
+    }
+    EXPECT_THAT(choice.reason, HasSubstr(" in int4"));
+    EXPECT_THAT(choice.reason, HasSubstr("us by the cost model"));
+  }
+}
+
+TEST(ChooseQuantized, TwoLevelsInPiecesBetweenNodes) {
+  const Tuning tuning = Tuning::from_json(two_routes, "test");
+  const Choice choice =
+      choose(quantized(Collective::reduce_scatter, 1 << 20, 32, 8), DType::f32, ReduceOp::sum, tuning, on_nodes());
+  EXPECT_EQ(choice.method.algorithm, Algorithm::two_level);
+  EXPECT_GT(choice.method.pieces, 1);
+  EXPECT_THAT(choice.reason, HasSubstr(to_string(choice.method) + " in int4, "));
+  PlanRequest uneven = quantized(Collective::all_reduce, 1 << 20, 9);
+  uneven.node_sizes = {2, 3, 4};
+  EXPECT_EQ(chosen(uneven, tuning, DType::f32, on_nodes()).algorithm, Algorithm::two_level);
+  // Few bytes are not worth the rounds of pieces.
+  EXPECT_EQ(chosen(quantized(Collective::reduce_scatter, 1, 32, 8), tuning, DType::f32, on_nodes()).pieces, 1);
+}
+
+TEST(ChooseQuantized, RulesAreForPlainCalls) {
+  Tuning tuning = Tuning::from_json(two_routes, "test");
+  tuning.rules = rules_from_text("all_reduce:ring", "STRETTO_ALGO");
+  EXPECT_EQ(chosen(quantized(Collective::all_reduce, 1000, 4), tuning).algorithm, Algorithm::two_shot);
+}
+
+// What is slow to quantize pays only where links are slower still.
+TEST(ChooseQuantized, OnlyIfFasterGoesByTheCostOfBoth) {
+  Tuning tuning = Tuning::from_json(two_routes, "test");
+  const PlanRequest what = quantized(Collective::all_gather, 1 << 20, 4);
+  const auto choice_at = [&](double ns) {
+    tuning.routes[0].cost.quantize = ns * 1e-9;
+    return choose(what, DType::f32, ReduceOp::sum, tuning, {}, true);
+  };
+  const Choice fast = choice_at(0.01);
+  EXPECT_TRUE(fast.quantized);
+  EXPECT_GT(fast.candidates.size(), 3U);
+  const Choice slow = choice_at(100);
+  EXPECT_FALSE(slow.quantized);
+  EXPECT_THAT(slow.reason, HasSubstr("not quantized"));
+  EXPECT_EQ(slow.candidates.size(), fast.candidates.size());
+  // A rule says how it is done where it is not quantized.
+  tuning.rules = rules_from_text("all_gather:ring", "STRETTO_ALGO");
+  EXPECT_EQ(to_string(choice_at(100).method), "ring");
+  EXPECT_TRUE(choice_at(0.01).quantized);
+}
+
+TEST(ChooseQuantized, TheCallersMethod) {
+  const Tuning tuning = Tuning::from_json(two_routes, "test");
+  PlanRequest what = quantized(Collective::all_reduce, 1 << 20, 4);
+  const auto choice = [&](bool may_be_plain) { return choose(what, DType::f32, ReduceOp::sum, tuning, {}, may_be_plain); };
+  what.method = method_from_text("two_shot/4");
+  EXPECT_EQ(choice(false).reason, "two_shot/4 in int4, the sum in int8, by the caller");
+  EXPECT_TRUE(choice(true).quantized);  // without it there are no pieces
+  what.method = Algorithm::ring;
+  EXPECT_THAT(sentence_of([&] { choice(false); }), HasSubstr("A quantized all_reduce cannot be done by ring"));
+  EXPECT_FALSE(choice(true).quantized);
+  EXPECT_EQ(choice(true).method, Method(Algorithm::ring));
+  what.method = Algorithm::automatic;
+  what.collective = Collective::broadcast;
+  what.quantized_result = QuantizedFormat::none;
+  EXPECT_THAT(sentence_of([&] { choice(false); }), HasSubstr("broadcast cannot be quantized"));
+}
+
 // A wrong request, with a part of the sentence that says so.
 struct WrongRequest {
   PlanRequest request;
@@ -303,6 +391,12 @@ TEST(TuningFile, SaysWhatIsWrongWithIt) {
   symmetric.replace(symmetric.find("reduce:push"), 11, "gather:push");
   EXPECT_THAT(sentence(symmetric), HasSubstr("'push' for gather, which cannot be done that way"));
   const Tuning tuning = Tuning::from_json(two_routes, "a.json");
+  EXPECT_DOUBLE_EQ(tuning.routes[0].cost.quantize, 0.4e-9);  // 4 bytes at 10 GB/s
+  std::string quantizing = two_routes;
+  quantizing.replace(quantizing.find("\"lane_gain\""), 11, "\"quantize_ns\": 0.25, \"lane_gain\"");
+  EXPECT_DOUBLE_EQ(Tuning::from_json(quantizing, "a.json").routes[0].cost.quantize, 0.25e-9);
+  quantizing.replace(quantizing.find("0.25"), 4, "-1.0");
+  EXPECT_THAT(sentence(quantizing), HasSubstr("quantize_ns = -1"));
   EXPECT_EQ(tuning.nearest("ucx", 8, 1).ranks, 2);
   EXPECT_THAT(sentence_of([&] { tuning.nearest("nccl", 2, 1); }), HasSubstr("'nccl'"));
 }

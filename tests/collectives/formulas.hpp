@@ -328,6 +328,45 @@ inline std::int64_t elements_sent(const PlanRequest& request, const Pairs& pairs
   no_formula(request.collective, algorithm);
 }
 
+// Quantized: bytes of records by all ranks, inside nodes and between them. What is gathered goes from each rank to one of
+// each other node, and there to all the others; what is summed goes the same ways backwards. Directly, everything goes from
+// each to each.
+struct QuantizedBytes {
+  std::int64_t inside = 0, between = 0;
+};
+inline QuantizedBytes quantized_bytes(const PlanRequest& request) {
+  std::vector<std::int64_t> nodes(request.node_sizes.begin(), request.node_sizes.end());
+  if (nodes.empty() && request.ranks_per_node > 0)
+    nodes.assign(request.size / request.ranks_per_node, request.ranks_per_node);
+  if (nodes.empty()) nodes.assign(1, request.size);
+  const auto part = [&](QuantizedFormat format) {
+    QuantizedBytes sum;
+    const auto p = static_cast<std::int64_t>(request.size);
+    std::int64_t rank = 0;
+    for (const std::int64_t on_node : nodes) {
+      for (const std::int64_t end = rank + on_node; rank < end; ++rank) {
+        std::int64_t share = request.count;
+        if (request.collective == Collective::all_reduce) share = request.count / p + (rank < request.count % p ? 1 : 0);
+        if (!request.counts.empty()) share = request.counts[static_cast<std::size_t>(rank)];
+        const std::int64_t group = group_elements(format);
+        const std::int64_t bytes = (share + group - 1) / group * record_bytes(format);
+        if (request.method.algorithm == Algorithm::two_level) {
+          for (const std::int64_t ranks : nodes) sum.inside += (ranks - 1) * bytes;
+          sum.between += (static_cast<std::int64_t>(nodes.size()) - 1) * bytes;
+        } else {
+          sum.inside += (on_node - 1) * bytes;
+          sum.between += (p - on_node) * bytes;
+        }
+      }
+    }
+    return sum;
+  };
+  QuantizedBytes sum = part(request.quantized);
+  if (request.collective != Collective::all_reduce) return sum;
+  const QuantizedBytes results = part(request.quantized_result);
+  return {sum.inside + results.inside, sum.between + results.between};
+}
+
 // Whether every rank sends as much as every other.
 inline bool all_send_alike(const PlanRequest& request) {
   const auto power_of_two = [](int ranks) { return std::has_single_bit(static_cast<unsigned>(ranks)); };

@@ -119,6 +119,103 @@ TEST_P(EverySimulation, IsTheSameWhenOneUnitStandsForAll) {
   }
 }
 
+// ---- quantized
+
+std::vector<PlanRequest> quantized_requests(int size, int pieces) {
+  std::vector<PlanRequest> requests;
+  for (const Collective collective : {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce}) {
+    for (const Algorithm algorithm : algorithms_for(collective)) {
+      if (!quantizes(collective, algorithm)) continue;
+      for (int on_node = 1; on_node <= (needs_nodes(algorithm) ? size : 1); ++on_node) {
+        if (size % on_node != 0) continue;
+        PlanRequest request{.collective = collective, .method = algorithm, .size = size};
+        request.method.pieces = pieces;
+        request.count = 1024L * pieces * (collective == Collective::all_reduce ? size : 1);
+        request.ranks_per_node = needs_nodes(algorithm) ? on_node : 0;
+        request.quantized = QuantizedFormat::int4;
+        if (collective == Collective::all_reduce) request.quantized_result = QuantizedFormat::int8;
+        requests.push_back(request);
+      }
+    }
+  }
+  return requests;
+}
+// On the flat links, where an element is packed as fast as it is copied.
+double quantized_formula(const PlanRequest& request) {
+  LinkCost cost = flat_cost();
+  cost.quantize = cost.gamma * element_bytes;
+  return seconds(request, cost, cost, element_bytes, request.size);
+}
+
+TEST(QuantizedSimulation, TakesTheTimeOfItsFormula) {
+  for (const int size : {1, 2, 3, 4, 6, 8, 12, 16}) {
+    for (const PlanRequest& request : quantized_requests(size, 1)) {
+      SCOPED_TRACE(to_string({request}));
+      const double formula = quantized_formula(request);
+      EXPECT_NEAR(simulate(request, element_bytes, flat()).seconds, formula, 1e-9 * formula);
+    }
+  }
+}
+
+// The formula takes what is slowest to be busy all the time, and in its stead a piece's way through the rest: approximate.
+TEST(QuantizedSimulation, PiecesHideWorkBehindMessages) {
+  for (const int size : {2, 4, 8, 16}) {
+    for (PlanRequest request : quantized_requests(size, 4)) {
+      SCOPED_TRACE(to_string({request}));
+      request.count *= 64;  // beside which latencies are small
+      const double simulated = simulate(request, element_bytes, flat()).seconds;
+      if (!needs_nodes(request.method.algorithm)) {  // elsewhere both levels share a rank's one port
+        EXPECT_NEAR(simulated, quantized_formula(request), 0.15 * simulated);
+      }
+      request.method.pieces = 1;
+      EXPECT_LT(simulated, simulate(request, element_bytes, flat()).seconds);
+    }
+  }
+}
+
+TEST(QuantizedSimulation, IsTheSameWhenOneUnitStandsForAll) {
+  for (const int pieces : {1, 3}) {
+    for (const PlanRequest& request : quantized_requests(16, pieces)) {
+      SCOPED_TRACE(to_string({request}));
+      const Simulation one = simulate(request, element_bytes, two_level(1));
+      const Simulation all = simulate(request, element_bytes, two_level(1), {.symmetry = false});
+      EXPECT_EQ(one.seconds, all.seconds);
+      EXPECT_EQ(one.bytes_sent, all.bytes_sent);
+    }
+  }
+}
+
+TEST(QuantizedSimulation, CountsRecords) {
+  PlanRequest request{.collective = Collective::reduce_scatter, .method = Algorithm::two_level, .size = 16, .count = 1000};
+  request.ranks_per_node = 8;
+  request.quantized = QuantizedFormat::int4;
+  const Simulation result = simulate(request, element_bytes, two_level(1));
+  const std::int64_t block = packed_bytes(request.quantized, request.count);
+  EXPECT_THAT(result.bytes_sent, testing::ElementsAre(16 * 7 * 2 * block, 16 * block));
+}
+
+// As memory and a network card beside it. Two lanes, one of which sends inside the node and one to the other node.
+TEST(Simulation, LevelsWithPortsOfTheirOwnDoNotWaitForOthers) {
+  const auto plan_of = [](int rank) {
+    Plan plan;
+    plan.request = {.rank = rank, .size = 4};
+    for (const int bit : {1, 2}) {
+      const Slice slice{Buffer::input, 0, 1000};
+      plan.lanes.push_back({{{StepKind::send, false, rank ^ bit, slice, {}},
+                             {StepKind::recv, false, rank ^ bit, {}, {Buffer::output, 0, 1000}}},
+                            {2}});
+    }
+    return plan;
+  };
+  LinkModel links{{{"node", 2, 0, 0, 0.25, 2}, {"network", 0, 0, 0, 0.125}}, 1};
+  EXPECT_EQ(simulate(4, plan_of, 4, links).seconds, 48e-6);
+  links.levels[1].own_ports = true;
+  EXPECT_EQ(simulate(4, plan_of, 4, links).seconds, 32e-6);
+  const std::string text =
+      R"({"levels": [{"name": "all", "alpha_us": 1, "overhead_us": 0, "bandwidth_gbs": 1, "own_ports": true}], "local_gbs": 1})";
+  EXPECT_TRUE(link_model_from_text(text).levels[0].own_ports);
+}
+
 TEST(Simulation, OneUnitStandsForAllInARingButNotInATree) {
   const auto ranks = [](Collective collective, Algorithm algorithm, const LinkModel& links, std::int64_t count) {
     return simulate({.collective = collective, .method = algorithm, .size = 32, .count = count}, 4, links).ranks_simulated;

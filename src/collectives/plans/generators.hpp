@@ -78,6 +78,11 @@ STRETTO_PLAN(shared_scatter);
 STRETTO_PLAN(two_level);  // of all collectives that have one
 LevelCost two_level_cost_by_level(const PlanRequest& request);
 
+Plan quantized(const PlanRequest& request);  // of all that can be
+// The costs of its parts that follow each other. The pieces of a part are under way at the same time.
+std::vector<LevelCost> quantized_phases(const PlanRequest& request);
+void check_quantized(const PlanRequest& request);  // throws for what cannot be, naming what can
+
 #undef STRETTO_PLAN
 
 }  // namespace stretto::plans

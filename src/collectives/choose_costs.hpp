@@ -1,0 +1,48 @@
+#pragma once
+#include <algorithm>
+
+#include "stretto/error.hpp"
+#include "stretto/tuning.hpp"
+
+namespace stretto {
+
+// What the cost model knows of the routes between a request's ranks.
+struct KnownCosts {
+  const RouteCost& inside;
+  const RouteCost& between;  // where all ranks lie on one node, inside
+  int ports;                 // of a node
+
+  static KnownCosts of(const PlanRequest& request, const Tuning& tuning, const Circumstances& circumstances) {
+    const RouteCost& inside = tuning.nearest(circumstances.route_inside, request.size, circumstances.ranks_per_core);
+    const RouteCost& between = circumstances.several_nodes
+                                   ? tuning.nearest(circumstances.route_between, request.size, circumstances.ranks_per_core)
+                                   : inside;
+    // Shared memory has no ports, nor has a file of costs a word on them: between hosts it is one a node.
+    return {inside, between, circumstances.route_between == "shm" ? request.size : 1};
+  }
+  double seconds_of(const PlanRequest& request, DType wire) const {
+    return seconds(request, inside.cost, between.cost, static_cast<double>(size_of(wire)), ports);
+  }
+};
+
+// Not every algorithm can be a part of what has several, nor every one quantize; what cannot is no method.
+inline bool can_be_done(const PlanRequest& request) {
+  try {
+    cost_by_level(request);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    return false;
+  }
+}
+
+inline void sort_by_seconds(std::vector<Candidate>& candidates) {
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
+}
+
+// choose() of what is to be quantized (choose_quantized.cpp).
+Choice choose_quantized(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning,
+                        const Circumstances& circumstances, bool may_be_plain);
+
+}  // namespace stretto
