@@ -59,13 +59,13 @@ void Buffers::fill(const Values& values) const {
   }
 }
 
-std::int64_t Buffers::wrong(const Values& values) const {
+std::int64_t Buffers::wrong(const Values& values, Deviation& deviation) const {
   const std::size_t element = size_of(case_.dtype);
   std::int64_t wrong = 0;
   for (int copy = 0; copy < copies_; ++copy) {
     const auto* found = static_cast<const std::byte*>(output(copy));
     for (const Part& part : case_.expected(rank_)) {
-      wrong += values.wrong(part, found);
+      wrong += values.wrong_results(part, found, deviation);
       found += part.count * element;
     }
     if (!in_place_ || case_.output_count(rank_) == 0) {

@@ -25,8 +25,12 @@ class Buffers {
   // Writes everything anew: inputs, guards, and nonsense where results go.
   void fill(const Values& values) const;
   // Wrong elements of the outputs, changed elements of inputs (out of place, or where there is no output) and changed guard
-  // bytes, over all copies.
-  std::int64_t wrong(const Values& values) const;
+  // bytes, over all copies. How far outputs are from what is exact is added to the deviation.
+  std::int64_t wrong(const Values& values, Deviation& deviation) const;
+  std::int64_t wrong(const Values& values) const {
+    Deviation unused;
+    return wrong(values, unused);
+  }
 
  private:
   struct Place {

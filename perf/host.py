@@ -59,6 +59,19 @@ def doublings(sizes):
     return runs
 
 
+def compiled_loop(mpi):
+    """perf/peers/mpi_host_loop.cpp, compiled for that MPI; None where it is absent."""
+    compiler, launcher = MPIS[mpi]
+    if not shutil.which(compiler) or not shutil.which(launcher):
+        print(f"{mpi} is absent: this machine has no {compiler} or {launcher}")
+        return None
+    directory = ROOT / "build/perf_host"
+    directory.mkdir(parents=True, exist_ok=True)
+    program = directory / f"mpi_host_loop_{mpi}"
+    run([compiler, "-std=c++20", "-O2", ROOT / "perf/peers/mpi_host_loop.cpp", "-o", program])
+    return program
+
+
 class Measurement:
     def __init__(self, options):
         self.options = options
@@ -71,17 +84,11 @@ class Measurement:
         self.loops = self.compiled_loops()
 
     def compiled_loops(self):
-        """perf/peers/mpi_host_loop.cpp, once for each MPI that is there: by form."""
+        """By form."""
         loops = {}
-        directory = ROOT / "build/perf_host"
-        directory.mkdir(parents=True, exist_ok=True)
-        for mpi, (compiler, launcher) in MPIS.items():
-            if not shutil.which(compiler) or not shutil.which(launcher):
-                print(f"{mpi} is absent: this machine has no {compiler} or {launcher}")
-                continue
-            program = directory / f"mpi_host_loop_{mpi}"
-            run([compiler, "-std=c++20", "-O2", ROOT / "perf/peers/mpi_host_loop.cpp", "-o", program])
-            loops.update({form: program for form in FORMS if form.startswith(mpi)})
+        for mpi in MPIS:
+            if program := compiled_loop(mpi):
+                loops.update({form: program for form in FORMS if form.startswith(mpi)})
         if "openmpi" in loops and "MCA pml: ucx" not in run(["ompi_info"]):
             print("Open MPI has no UCX here and is measured without")
             del loops["openmpi_ucx"]

@@ -33,6 +33,10 @@ ordered_json entry(const Options& options, const Row& row, const Placement& plac
       {"algbw", algorithm_bandwidth(what, timing.mean)},
       {"busbw", bus_bandwidth(what, timing.mean)},
       {"wrong", nullptr},
+      {"wire_bytes", placement.wire_bytes},
+      {"wire_bytes_inter", placement.wire_bytes_inter},
+      {"max_error", placement.max_error},
+      {"rms_error", placement.rms_error},
       {"peers", peers},
   };
   if (placement.wrong) made["wrong"] = *placement.wrong;
@@ -42,20 +46,24 @@ ordered_json entry(const Options& options, const Row& row, const Placement& plac
 }  // namespace
 
 void write_json(const std::string& path, const Machine& machine, const Options& options, const std::vector<Row>& rows) {
-  ordered_json all = {{"ranks", machine.ranks},
-                      {"ranks_are", options.threads ? "threads" : "processes"},
-                      {"memory", name_of(options.memory)},
-                      {"prepared", options.prepared},
-                      {"machine",
-                       {{"cpu", machine.cpu},
-                        {"cores", machine.cores},
-                        {"hosts", machine.hosts},
-                        {"date", machine.date},
-                        {"version", machine.version},
-                        {"command", options.command},
-                        {"settings", machine.settings},
-                        {"peers", machine.peers}}},
-                      {"rows", ordered_json::array()}};
+  ordered_json all = {
+      {"ranks", machine.ranks},
+      {"ranks_are", options.threads ? "threads" : "processes"},
+      {"memory", name_of(options.memory)},
+      {"prepared", options.prepared},
+      {"quantize", name(options.quantization.format)},
+      {"quantize_result", name(options.quantization.result)},
+      {"rounding", options.quantization.rounding == stretto::Rounding::stochastic ? "stochastic" : "nearest"},
+      {"machine",
+       {{"cpu", machine.cpu},
+        {"cores", machine.cores},
+        {"hosts", machine.hosts},
+        {"date", machine.date},
+        {"version", machine.version},
+        {"command", options.command},
+        {"settings", machine.settings},
+        {"peers", machine.peers}}},
+      {"rows", ordered_json::array()}};
   for (const Row& row : rows) {
     if (row.out_of_place) all["rows"].push_back(entry(options, row, *row.out_of_place, false));
     if (row.in_place) all["rows"].push_back(entry(options, row, *row.in_place, true));

@@ -33,9 +33,9 @@ stretto::Call call_of(const Case& what, int rank, const void* input, void* outpu
 }  // namespace
 
 Action action_of(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const Buffers& buffers,
-                 bool prepared) {
+                 bool prepared, const stretto::Quantization& quantization) {
   const stretto::Stream stream = stretto::Stream::inline_();
-  const stretto::OperationOptions options{method, "", Values::factor(world.rank())};
+  const stretto::OperationOptions options{method, "", Values::factor(world.rank()), quantization};
   std::vector<stretto::Call> calls;  // of each copy
   calls.reserve(buffers.copies());
   for (int copy = 0; copy < buffers.copies(); ++copy) {
@@ -59,22 +59,23 @@ Action action_of(const stretto::Communicator& world, const Case& what, const str
 }
 
 std::string method_of(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const void* input,
-                      void* output) {
+                      void* output, const stretto::Quantization& quantization) {
   if (is_ring_exchange(*what.test) || what.test->collective == Collective::barrier) {
     return name(algorithms_for(what.test->collective).front());
   }
-  return to_string(world.prepare(call_of(what, world.rank(), input, output), {.method = method}).method());
+  return to_string(
+      world.prepare(call_of(what, world.rank(), input, output), {.method = method, .quantization = quantization}).method());
 }
 
 std::string obstacle_to(const stretto::Communicator& world, const Case& what, const stretto::Method& method,
-                        const Buffers& buffers, const Reach& reach) {
+                        const Buffers& buffers, const Reach& reach, const stretto::Quantization& quantization) {
   using stretto::Algorithm;
   if (!reach.maps && method.algorithm == Algorithm::push) return "push needs symmetric memory.";
   if (!reach.maps && !reach.reads && method.algorithm == Algorithm::pull) {
     return "the kernel does not let ranks read each other's memory, which pull needs where it is not symmetric.";
   }
   try {
-    method_of(world, what, method, buffers.input(0), buffers.output(0));
+    method_of(world, what, method, buffers.input(0), buffers.output(0), quantization);
     return "";
   } catch (const stretto::Error& error) {
     if (error.code() != stretto::ErrorCode::invalid_argument) throw;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "fail.hpp"
 #include "operation.hpp"
@@ -45,9 +46,22 @@ ReduceOp op_from_name(const std::string& name) {
 // What needs more than CLI11's own conversion, as text.
 struct Texts {
   std::string test, min = "32M", max = "32M", step, dtype = "f32", op = "sum", root = "0", algorithm = "auto",
-                    in_place = "both", memory = "symmetric", peers;
+                    in_place = "both", memory = "symmetric", peers, quantize, quantize_result, rounding = "nearest";
   int over = 1;
 };
+
+void read_quantization(const Texts& texts, Options& options) {
+  using stretto::Rounding;
+  stretto::Quantization& how = options.quantization;
+  if (!texts.quantize.empty()) how.format = stretto::quantized_format_from_name(texts.quantize);
+  if (!texts.quantize_result.empty()) how.result = stretto::quantized_format_from_name(texts.quantize_result);
+  require(texts.rounding == "nearest" || texts.rounding == "stochastic",
+          "--rounding '{}' is not among nearest and stochastic.", texts.rounding);
+  how.rounding = texts.rounding == "stochastic" ? Rounding::stochastic : Rounding::nearest_even;
+  how.seed = options.seed;
+  require(options.is_quantized() || (texts.quantize_result.empty() && how.rounding == Rounding::nearest_even),
+          "--quantize-result and --rounding are of quantized collectives; give --quantize int8, int4, fp8 or 1bit, too.");
+}
 
 void read(const Texts& texts, Options& options) {
   options.every_test = texts.test == "all";
@@ -94,6 +108,28 @@ void read(const Texts& texts, Options& options) {
           texts.memory);
   options.memory = texts.memory == "malloc" ? Memory::ordinary : Memory::symmetric;
   if (!texts.peers.empty()) options.peers = words_of(texts.peers);
+  read_quantization(texts, options);
+}
+
+// What no collective that is asked for can do. What is asked for as "all" may be left out.
+void check_quantized(const Options& options) {
+  const stretto::Quantization& how = options.quantization;
+  const auto wanted = fmt::format("--quantize {}", name(how.format));
+  require(options.every_test || can_be_quantized(options.tests.front()->collective),
+          "{}: {} cannot be quantized; all_gather, reduce_scatter and all_reduce can, and the first two with uneven shares.",
+          wanted, options.tests.front()->name);
+  require(how.result == stretto::QuantizedFormat::none || options.every_test ||
+              options.tests.front()->collective == stretto::Collective::all_reduce,
+          "--quantize-result {}: {} quantizes no result; only all_reduce does.", name(how.result),
+          options.tests.front()->name);
+  for (const DType dtype : options.dtypes) {
+    require(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
+            "{}: {} cannot be quantized; give -d f32, bf16 or f16.", wanted, name(dtype));
+  }
+  for (const ReduceOp op : options.ops) {
+    require(op == ReduceOp::sum || op == ReduceOp::avg || op == ReduceOp::premul_sum,
+            "{}: {} cannot be quantized; give -o sum, avg or mulsum.", wanted, name_of(op));
+  }
 }
 
 void check(const Options& options) {
@@ -109,15 +145,30 @@ void check(const Options& options) {
   require(options.seconds >= 0 && options.seconds <= 3600, "--seconds {} is no time for a loop; give up to 3600.",
           options.seconds);
   require(options.copies >= 0, "--copies {} cannot be negative; 0 leaves their number to the program.", options.copies);
-  require(options.nproc >= 0 && options.ranks_per_node >= 0, "--nproc {} and --ranks-per-node {} cannot be negative.",
-          options.nproc, options.ranks_per_node);
+  require(options.nproc >= 0, "--nproc {} cannot be negative.", options.nproc);
   require(!options.threads || options.nproc > 0, "--threads needs --nproc N, the number of ranks.");
+  if (options.is_quantized()) check_quantized(options);
   for (const std::string& peer : options.peers) {
     check_peer(peer);
     require(!options.threads || peer != "mpi", "--vs mpi needs ranks that are processes; leave --threads out.");
   }
   if (!options.json.empty()) check_writable("--json", options.json);
   if (options.nproc > 0) options.check_for(options.nproc);
+}
+
+void check_nodes(const std::string& ranks_per_node, int ranks) {
+  if (ranks_per_node.empty()) return;
+  std::vector<int> sizes;
+  for (const std::string& word : words_of(ranks_per_node)) {
+    require(
+        !word.empty() && word.size() < 7 && word.find_first_not_of("0123456789") == std::string::npos && std::stoi(word) > 0,
+        "--ranks-per-node '{}': '{}' is no number of ranks; give one like 4, or each node's like 3,1.", ranks_per_node,
+        word);
+    sizes.push_back(std::stoi(word));
+  }
+  const int sum = std::accumulate(sizes.begin(), sizes.end(), 0);
+  require(sizes.size() == 1 ? ranks % sum == 0 : ranks == sum, "{} ranks do not divide into nodes of --ranks-per-node {}.",
+          ranks, ranks_per_node);
 }
 
 }  // namespace
@@ -160,8 +211,12 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
   app.add_flag("--prepared", options.prepared, "Time operations that were prepared once (Communicator::prepare)");
   app.add_option("--nproc", options.nproc, "Ranks to start on this host (under mpirun, srun or torchrun: leave it out)");
   app.add_flag("--threads", options.threads, "They are threads of one process");
-  app.add_option("--ranks-per-node", options.ranks_per_node, "Take every so many ranks for a node");
+  app.add_option("--ranks-per-node", options.ranks_per_node,
+                 "Take every so many ranks for a node, or with a list like 3,1 as many as each number says");
   app.add_flag("--deterministic", options.deterministic, "Set STRETTO_DETERMINISTIC=1 for the run");
+  app.add_option("--quantize", texts.quantize, "Let elements travel as int8, int4, fp8 or 1bit");
+  app.add_option("--quantize-result", texts.quantize_result, "all_reduce: as what sums go to all; else as --quantize");
+  app.add_option("--rounding", texts.rounding, "Of --quantize int8 and int4: nearest or stochastic")->capture_default_str();
   app.add_option("--vs", texts.peers, "Other libraries to time in turn: mpi, gloo or mpi,gloo");
   app.add_option("--json", options.json, "File for the figures");
   app.add_option("--seed", options.seed, "Of the inputs")->capture_default_str();
@@ -199,8 +254,7 @@ void Options::check_for(int ranks) const {
           ranks);
   require(every_test || !prepared || can_be_prepared(*tests.front()), "--prepared: {} cannot be prepared; leave it out.",
           tests.front()->name);
-  require(ranks_per_node == 0 || ranks % ranks_per_node == 0, "{} ranks do not divide into nodes of --ranks-per-node {}.",
-          ranks, ranks_per_node);
+  check_nodes(ranks_per_node, ranks);
 }
 
 }  // namespace perf

@@ -37,10 +37,12 @@ struct Options {
   int nproc = 0;  // ranks to start here; 0: a launcher started this one
   bool threads = false;
   bool deterministic = false;
-  int ranks_per_node = 0;
-  std::string command;  // as it was given
+  std::string ranks_per_node;  // as STRETTO_RANKS_PER_NODE takes it; empty: nodes are hosts
+  stretto::Quantization quantization;  // of what Stretto does; peers do it plainly
+  std::string command;                 // as it was given
 
   std::vector<std::int64_t> sizes() const;
+  bool is_quantized() const { return quantization.format != stretto::QuantizedFormat::none; }
   bool has_peer(const std::string& name) const;
   // Throws in one sentence when the options do not fit that many ranks.
   void check_for(int ranks) const;

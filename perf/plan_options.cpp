@@ -47,7 +47,7 @@ void put_on_nodes(const std::string& text, PlanRequest& request) {
 
 }  // namespace
 
-bool is_possible(const PlanRequest& request) {
+bool can_do(const PlanRequest& request) {
   try {
     make_plan(request);
     return true;
@@ -174,11 +174,10 @@ std::vector<Method> methods_of(const CommandLine& line, const PlanRequest& reque
   std::vector<Method> methods;
   const auto& known = algorithms_for(request.collective);
   PlanRequest trial = request;
-  const bool knows_nodes = !line.ranks_per_node.empty();
   const bool quantized = request.quantized != QuantizedFormat::none;
   for (const Algorithm algorithm : known) {
     if (quantized) {
-      if (!quantizes(request.collective, algorithm) || (needs_nodes(algorithm) && !knows_nodes)) continue;
+      if (!quantizes(request.collective, algorithm) || (needs_nodes(algorithm) && line.ranks_per_node.empty())) continue;
       for (const int pieces : {1, 16}) {
         methods.push_back(algorithm);
         methods.back().pieces = pieces;
@@ -196,7 +195,7 @@ std::vector<Method> methods_of(const CommandLine& line, const PlanRequest& reque
   if (quantized || !has_levels || line.ranks_per_node.empty()) return methods;
   const auto add = [&](const Method& method) {
     trial.method = method;
-    if (!is_possible(trial)) return;
+    if (!can_do(trial)) return;
     methods.push_back(method);
     if (request.size > 64) return;
     methods.push_back(method);

@@ -30,11 +30,11 @@ struct CommandLine {
   std::string dtype = "f32";
   std::string links;  // --simulate
   std::string svg;
-  std::string ranks_per_node;  // a number or a list; empty: one level
-  int nodes_per_pod = 0;
   std::string quantize = "none";
   std::string quantize_result;  // like quantize
   bool only_if_faster = false;
+  std::string ranks_per_node;  // a number or a list; empty: one level
+  int nodes_per_pod = 0;
   int root = 0;
   int rank = -1;  // all
   bool verify = false;
@@ -66,7 +66,7 @@ std::string quantized_text(const PlanRequest& request);
 // With all: every algorithm, those in pieces also in 16, and where nodes are known two levels of every two of them, of up to
 // 64 ranks also in two lanes of 16 pieces; where pods are known, three levels with one algorithm for the inner two.
 std::vector<Method> methods_of(const CommandLine& line, const PlanRequest& request);
-bool is_possible(const PlanRequest& request);
+bool can_do(const PlanRequest& request);
 
 // --explain: what the library would choose, and what the cost model thinks of the others (plan_explain.cpp).
 void explain(const CommandLine& line, const Call& call);

@@ -46,7 +46,7 @@ void prove_one(const CommandLine& line, Collective collective, const Method& met
       const bool by_level = needs_nodes(method.algorithm);
       if (with_parameters && !by_level && (its.lanes != 1 || its.pieces != 1)) continue;
       if (with_parameters) its = method;
-      if (by_level && with_parameters && !which.request.node_sizes.empty() && !is_possible(request_of(which, 0))) continue;
+      if (by_level && with_parameters && !which.request.node_sizes.empty() && !can_do(request_of(which, 0))) continue;
       if (const auto fault = prove(which)) fail("{}", *fault);
       ++cases;
     }

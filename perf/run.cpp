@@ -1,6 +1,7 @@
 #include "run.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <numeric>
 
@@ -22,14 +23,15 @@ using stretto::ReduceOp;
 namespace {
 
 // Throws where the method cannot do that kind of test.
-void check_method(const Communicator& world, const Case& empty, const Method& method) {
+void check_method(const Communicator& world, const Case& empty, const Method& method,
+                  const stretto::Quantization& quantization) {
   const auto& known = algorithms_for(empty.test->collective);
   std::vector<const char*> names;
   names.reserve(known.size());
   for (const Algorithm algorithm : known) names.push_back(name(algorithm));
   require(method.algorithm == Algorithm::automatic || std::find(known.begin(), known.end(), method.algorithm) != known.end(),
           "{} cannot be done by {}; choose {}.", empty.test->name, to_string(method), fmt::join(names, " or "));
-  method_of(world, empty, method, nullptr, nullptr);
+  method_of(world, empty, method, nullptr, nullptr, quantization);
 }
 
 class TestRun {
@@ -53,6 +55,10 @@ class TestRun {
       }
       if (options_.prepared && !can_be_prepared(*test)) {
         say("left out: it cannot be prepared");
+        continue;
+      }
+      if (options_.is_quantized() && !can_be_quantized(test->collective)) {
+        say("left out: it cannot be quantized");
         continue;
       }
       for (const stretto::DType dtype : types_of(*test)) {
@@ -93,8 +99,17 @@ class TestRun {
     return test.collective == stretto::Collective::barrier ? std::vector<std::int64_t>{0} : options_.sizes();
   }
 
+  std::vector<Method> quantizing_methods_of(const Test& test) const {
+    std::vector<Method> methods;
+    for (const Algorithm algorithm : algorithms_for(test.collective)) {
+      const bool has_nodes = !needs_nodes(algorithm) || !options_.ranks_per_node.empty();
+      if (has_nodes && quantizes(test.collective, algorithm)) methods.emplace_back(algorithm);
+    }
+    return methods;
+  }
   std::vector<Method> methods_of(const Test& test) const {
     if (!options_.every_algorithm) return options_.methods;
+    if (options_.is_quantized()) return quantizing_methods_of(test);
     std::vector<Method> methods;
     std::vector<Method> by_level;
     for (const Algorithm algorithm : algorithms_for(test.collective)) {
@@ -106,14 +121,14 @@ class TestRun {
     }
     const auto& known = algorithms_for(test.collective);
     const bool has_levels = std::find(known.begin(), known.end(), Algorithm::two_level) != known.end();
-    if (has_levels && options_.ranks_per_node > 0) methods.insert(methods.end(), by_level.begin(), by_level.end());
+    if (has_levels && !options_.ranks_per_node.empty()) methods.insert(methods.end(), by_level.begin(), by_level.end());
     return methods;
   }
 
   // Where one collective and its methods are named, check_methods() has thrown already; among all, it is one row less.
   bool can(const Case& empty, const Method& method) const {
     try {
-      check_method(world_, empty, method);
+      check_method(world_, empty, method, quantization_of(*empty.test));
       return true;
     } catch (const stretto::Error& error) {
       say(fmt::format("{} is left out: {}", to_string(method), error.what()));
@@ -126,16 +141,22 @@ class TestRun {
     const Reach reach{options_.threads || options_.memory == Memory::symmetric, ranks_read_each_other(world_)};
     const Buffers buffers(what, world_.rank(), false, 1, options_.memory);
     const auto impossible = [&](const Method& method) {
-      const std::string why = obstacle_to(world_, what, method, buffers, reach);
+      const std::string why = obstacle_to(world_, what, method, buffers, reach, quantization_of(*what.test));
       if (!why.empty()) say(fmt::format("{} is left out from {} bytes on: {}", to_string(method), what.bytes(), why));
       return !why.empty();
     };
     methods.erase(std::remove_if(methods.begin(), methods.end(), impossible), methods.end());
   }
 
+  stretto::Quantization quantization_of(const Test& test) const {
+    stretto::Quantization quantization = options_.quantization;
+    if (test.collective != stretto::Collective::all_reduce) quantization.result = stretto::QuantizedFormat::none;
+    return quantization;
+  }
+
   void sweep(const Test& test, stretto::DType dtype, ReduceOp op, int root) {
     const auto case_of = [&](std::int64_t bytes) { return Case::of_bytes(test, world_.size(), root, dtype, op, bytes); };
-    const Values values(case_of(0), options_.seed);
+    const Values values(case_of(0), options_.seed, quantization_of(test));
     std::vector<Method> methods = methods_of(test);
     const auto impossible = [&](const Method& method) { return !can(case_of(0), method); };
     methods.erase(std::remove_if(methods.begin(), methods.end(), impossible), methods.end());
@@ -163,7 +184,7 @@ class TestRun {
     std::vector<Contender> contenders;
     contenders.reserve(methods.size() + peers_.size());
     for (const Method& method : methods) {
-      contenders.push_back({action_of(world_, what, method, buffers, options_.prepared), 0, {}});
+      contenders.push_back({action_of(world_, what, method, buffers, options_.prepared, quantization_of(*what.test))});
     }
     for (const auto& peer : peers_) {
       contenders.push_back({});
@@ -177,7 +198,8 @@ class TestRun {
       if (i >= methods.size()) {
         drop_if_wrong(what, in_place, *peers_[i - methods.size()], contenders[i]);
       } else {
-        rows[i].algorithm = method_of(world_, what, methods[i], buffers.input(0), buffers.output(0));
+        rows[i].algorithm =
+            method_of(world_, what, methods[i], buffers.input(0), buffers.output(0), quantization_of(*what.test));
       }
     }
     for (int cycle = 0; cycle < options_.cycles; ++cycle) {
@@ -192,7 +214,9 @@ class TestRun {
   struct Contender {
     Action action;  // none: it has no such thing, or does it wrongly
     std::int64_t wrong = 0;
-    std::vector<Timing> timings;
+    Deviation deviation = {};  // of this rank's results
+    std::vector<Timing> timings = {};
+    stretto::Traffic traffic = {};  // of one operation on this rank
   };
 
   // What another library does wrongly is not compared with; all ranks know of it, and leave it out together.
@@ -214,6 +238,15 @@ class TestRun {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       Placement placement{typical(contenders[i].timings), std::nullopt, peers};
       if (options_.check) placement.wrong = contenders[i].wrong;
+      const Contender& done = contenders[i];
+      placement.wire_bytes = static_cast<std::int64_t>(most_over_ranks(static_cast<double>(done.traffic.bytes_sent)));
+      placement.wire_bytes_inter =
+          static_cast<std::int64_t>(most_over_ranks(static_cast<double>(done.traffic.bytes_between_nodes)));
+      placement.max_error = most_over_ranks(done.deviation.most);
+      const std::vector<double> squares = to_rank0(world_, done.deviation.squares);
+      const std::vector<double> elements = to_rank0(world_, static_cast<double>(done.deviation.elements));
+      placement.rms_error = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0) /
+                                      std::max(1.0, std::accumulate(elements.begin(), elements.end(), 0.0)));
       (in_place ? rows[i].in_place : rows[i].out_of_place) = placement;
     }
   }
@@ -228,23 +261,34 @@ class TestRun {
     return static_cast<int>(std::clamp<std::int64_t>(fit, 1, used));
   }
 
-  // Once on each copy.
+  // Once on each copy, all ranks together.
   void check(const Buffers& buffers, const Values& values, Contender& contender) const {
     if (!options_.check || !contender.action) return;
     buffers.fill(values);
     contender.action(0, buffers.copies());
-    contender.wrong += sum_over_ranks(buffers.wrong(values));
+    look_at(buffers, values, contender);
+  }
+  void look_at(const Buffers& buffers, const Values& values, Contender& contender) const {
+    contender.wrong += sum_over_ranks(buffers.wrong(values, contender.deviation));
   }
 
   // What the timed loop itself gave is looked at as well; in place, it has taken its own results for inputs.
   void time(const Buffers& buffers, const Values& values, Contender& contender) const {
     if (!contender.action) return;
     buffers.fill(values);
+    const std::uint64_t since = world_.ledger().next_sequence();
+    contender.action(0, 1);
+    contender.traffic = world_.ledger().traffic(since);
     const Timing mine = measure(world_, {options_.warmup, options_.iterations, options_.seconds}, contender.action);
     contender.timings.push_back(over_ranks(world_, mine, options_.over));
-    if (options_.check && !buffers.in_place()) contender.wrong += sum_over_ranks(buffers.wrong(values));
+    if (options_.check && !buffers.in_place()) look_at(buffers, values, contender);
   }
 
+  // At rank 0.
+  double most_over_ranks(double mine) const {
+    const std::vector<double> all = to_rank0(world_, mine);
+    return all.empty() ? mine : *std::max_element(all.begin(), all.end());
+  }
   std::int64_t sum_over_ranks(std::int64_t mine) const {
     const std::vector<double> all = to_rank0(world_, static_cast<double>(mine));
     return static_cast<std::int64_t>(from_rank0(world_, std::accumulate(all.begin(), all.end(), 0.0)));
@@ -263,7 +307,7 @@ class TestRun {
 void check_methods(const Communicator& world, const Options& options) {
   if (options.every_test || options.every_algorithm) return;
   const Case empty = Case::of_bytes(*options.tests.front(), world.size(), 0, options.dtypes.front(), options.ops.front(), 0);
-  for (const Method& method : options.methods) check_method(world, empty, method);
+  for (const Method& method : options.methods) check_method(world, empty, method, options.quantization);
 }
 
 void run_tests(const Communicator& world, const Options& options) { TestRun(world, options).run(); }

@@ -19,7 +19,7 @@ namespace {
 // Before there are ranks, which read the settings when they begin.
 void set_environment(const Options& options) {
   if (options.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);
-  if (options.ranks_per_node > 0) setenv("STRETTO_RANKS_PER_NODE", std::to_string(options.ranks_per_node).c_str(), 1);
+  if (!options.ranks_per_node.empty()) setenv("STRETTO_RANKS_PER_NODE", options.ranks_per_node.c_str(), 1);
 }
 
 int start(const Options& options, [[maybe_unused]] char** argv) {

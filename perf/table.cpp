@@ -23,6 +23,14 @@ std::string joined(const std::vector<std::string>& words, const char* none) {
   return words.empty() ? none : fmt::format("{}", fmt::join(words, ", "));
 }
 
+std::string quantization_text(const stretto::Quantization& how) {
+  std::string text = name(how.format);
+  if (how.result != stretto::QuantizedFormat::none) text += fmt::format(", sums for all as {}", name(how.result));
+  const bool stochastic = how.rounding == stretto::Rounding::stochastic;
+  return text + (stochastic ? ", rounded stochastically" : ", rounded to nearest") +
+         "; #wrong counts what is farther from the exact result than this allows";
+}
+
 constexpr const char* over_names[] = {"rank 0's", "the average of the ranks'", "the least of the ranks'",
                                       "the most of the ranks'"};
 
@@ -42,6 +50,7 @@ void Table::header(const Machine& machine) const {
   if (!machine.peers.empty()) comment(fmt::format("timed in turn on the same buffers: {}", joined(machine.peers, "")));
   comment(fmt::format("buffers in {} memory{}", name_of(options_.memory),
                       options_.prepared ? "; operations are prepared once" : ""));
+  if (options_.is_quantized()) comment("quantized: " + quantization_text(options_.quantization));
   const std::string loop =
       options_.seconds > 0 ? fmt::format("{} s of", options_.seconds) : fmt::format("{}", options_.iterations);
   comment(fmt::format("{} iterations after {}{}; times are {}; GB = 1e9 bytes; {}", loop, options_.warmup,
@@ -53,7 +62,13 @@ void Table::header(const Machine& machine) const {
 
 void Table::columns() const {
   std::string block = fmt::format("{:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "time", "p50", "p99", "algbw", "busbw", "#wrong");
+  block += fmt::format(" {:>11} {:>11}", "wire", "inter");
   std::string units = fmt::format("{:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "");
+  units += fmt::format(" {:>11} {:>11}", "(B)", "(B)");
+  if (options_.is_quantized()) {
+    block += fmt::format(" {:>9} {:>9}", "max err", "rms err");
+    units += std::string(20, ' ');
+  }
   for (const std::string& peer : options_.peers) {
     block += fmt::format(" {:>9} {:>7}", peer, "ratio");
     units += fmt::format(" {:>9} {:>7}", "(us)", "");
@@ -74,6 +89,8 @@ void Table::columns() const {
 std::string Table::cells(const Case& what, const std::optional<Placement>& placement) {
   if (!placement) {
     std::string text = fmt::format("{0:>9} {0:>9} {0:>9} {0:>7} {0:>7} {0:>6}", "N/A");
+    text += fmt::format(" {0:>11} {0:>11}", "N/A");
+    if (options_.is_quantized()) text += fmt::format(" {0:>9} {0:>9}", "N/A");
     for (std::size_t i = 0; i < options_.peers.size(); ++i) text += fmt::format(" {0:>9} {0:>7}", "N/A");
     return text;
   }
@@ -82,6 +99,8 @@ std::string Table::cells(const Case& what, const std::optional<Placement>& place
       fmt::format("{:>9} {:>9} {:>9} {:>7.2f} {:>7.2f} {:>6}", figure(timing.mean * 1e6), figure(timing.p50 * 1e6),
                   figure(timing.p99 * 1e6), algorithm_bandwidth(what, timing.mean), bus_bandwidth(what, timing.mean),
                   placement->wrong ? std::to_string(*placement->wrong) : "N/A");
+  text += fmt::format(" {:>11} {:>11}", placement->wire_bytes, placement->wire_bytes_inter);
+  if (options_.is_quantized()) text += fmt::format(" {:>9.3g} {:>9.3g}", placement->max_error, placement->rms_error);
   for (const std::optional<Timing>& peer : placement->peers) {
     text += peer ? fmt::format(" {:>9} {:>7.2f}", figure(peer->mean * 1e6), peer->mean / timing.mean)
                  : fmt::format(" {0:>9} {0:>7}", "N/A");

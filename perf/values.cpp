@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "fail.hpp"
+#include "random.hpp"
 
 namespace perf {
 
@@ -13,15 +14,6 @@ using stretto::ReduceOp;
 using stretto::Tensor;
 
 namespace {
-
-// SplitMix64 (Steele et al. 2014) of a position: a random number without a state.
-std::uint64_t random_at(std::uint64_t seed, std::int64_t rank, std::int64_t element) {
-  std::uint64_t x = seed * 0x9e3779b97f4a7c15ULL + static_cast<std::uint64_t>(rank) * 0xd1b54a32d192ed03ULL +
-                    static_cast<std::uint64_t>(element) * 0x8cb92ba72f3d8dd7ULL;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
 
 bool is_unsigned(DType dtype) { return dtype == DType::u8 || dtype == DType::u32 || dtype == DType::u64; }
 
@@ -145,7 +137,12 @@ void fill_random(std::uint64_t seed, int rank, const Tensor& input) {
 
 }  // namespace
 
-Values::Values(const Case& of, std::uint64_t seed) : dtype_(of.dtype) {
+Values::Values(const Case& of, std::uint64_t seed, const stretto::Quantization& quantization) : dtype_(of.dtype) {
+  if (quantization.format != stretto::QuantizedFormat::none) {
+    inputs_ = Approximate::inputs_of(of, seed, period);
+    approximate_.emplace(of, quantization, inputs_);
+    return;
+  }
   const bool reduced = reduces(of.test->collective);
   for (int rank = 0; rank < of.ranks; ++rank) {
     inputs_.emplace_back(stretto::Shape{period}, dtype_);
@@ -160,32 +157,41 @@ const std::byte* Values::pattern(int source) const {
   return static_cast<const std::byte*>((source == Part::reduced ? reduced_ : inputs_[source]).raw());
 }
 
-void Values::fill(const Part& part, void* to) const {
-  const std::size_t element = size_of(dtype_);
-  auto* at = static_cast<std::byte*>(to);
+// visit(where in the period it begins, how many elements, where they are)
+template <class Byte, class Visit>
+void Values::for_each_run(const Part& part, Byte* at, Visit visit) const {
   for (std::int64_t done = 0; done < part.count;) {
     const std::int64_t from = (part.first + done) % period;
     const std::int64_t run = std::min(part.count - done, period - from);
-    std::memcpy(at + done * element, pattern(part.source) + from * element, run * element);
+    visit(from, run, at + done * size_of(dtype_));
     done += run;
   }
 }
 
+void Values::fill(const Part& part, void* to) const {
+  const std::size_t element = size_of(dtype_);
+  for_each_run(part, static_cast<std::byte*>(to), [&](std::int64_t from, std::int64_t run, std::byte* at) {
+    std::memcpy(at, pattern(part.source) + from * element, run * element);
+  });
+}
+
 std::int64_t Values::wrong(const Part& part, const void* found) const {
   const std::size_t element = size_of(dtype_);
-  const auto* at = static_cast<const std::byte*>(found);
   std::int64_t wrong = 0;
-  for (std::int64_t done = 0; done < part.count;) {
-    const std::int64_t from = (part.first + done) % period;
-    const std::int64_t run = std::min(part.count - done, period - from);
+  for_each_run(part, static_cast<const std::byte*>(found), [&](std::int64_t from, std::int64_t run, const std::byte* at) {
     const std::byte* wanted = pattern(part.source) + from * element;
-    if (std::memcmp(at + done * element, wanted, run * element) != 0) {
-      for (std::int64_t i = 0; i < run; ++i) {
-        wrong += std::memcmp(at + (done + i) * element, wanted + i * element, element) != 0;
-      }
-    }
-    done += run;
-  }
+    if (std::memcmp(at, wanted, run * element) == 0) return;
+    for (std::int64_t i = 0; i < run; ++i) wrong += std::memcmp(at + i * element, wanted + i * element, element) != 0;
+  });
+  return wrong;
+}
+
+std::int64_t Values::wrong_results(const Part& part, const void* found, Deviation& deviation) const {
+  if (!approximate_) return wrong(part, found);
+  std::int64_t wrong = 0;
+  for_each_run(part, static_cast<const std::byte*>(found), [&](std::int64_t from, std::int64_t run, const std::byte* at) {
+    wrong += approximate_->compare(part.source, from, run, at, deviation);
+  });
   return wrong;
 }
 

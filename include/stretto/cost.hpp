@@ -35,7 +35,8 @@ STRETTO_API double seconds(const Cost& cost, const LinkCost& link, double bytes_
 // does. For two_level this is the sum over both levels; cost_by_level() tells them apart.
 STRETTO_API Cost cost_of(const PlanRequest& request);
 struct LevelCost {
-  // nodes; between is zero for all algorithms of one level but where they quantize between nodes, and includes what is above
+  // Of nodes; between is zero for all algorithms of one level (but for what is quantized on ranks that lie on nodes), and
+  // includes what is above it.
   Cost inside, between;
   int senders = 1;  // ranks of a node that send between nodes at once
 };

@@ -59,8 +59,9 @@ class STRETTO_API Ledger {
   // For communicators: enters an operation; its times are read from the work, once that is attached.
   std::uint64_t enter(Record record);
   void attach(std::uint64_t sequence, const Work& work);
-  // For what was decided only when all ranks had come: how it was done, and what that moved.
-  void settle(std::uint64_t sequence, Algorithm algorithm, DType dtype, std::uint64_t bytes_sent);
+  // For what was decided only when all ranks had come: how it was done, and what that moved; the rest of the record counts
+  // for nothing.
+  void settle(std::uint64_t sequence, const Record& how);
   // Whose operations it collects when somebody looks; until nobody else holds it.
   void add(std::shared_ptr<Journal> journal);
   std::size_t most_records() const;

@@ -123,9 +123,7 @@ constexpr bool takes_lanes(Algorithm algorithm) {
   return algorithm == Algorithm::ring || algorithm == Algorithm::bidirectional_ring || needs_nodes(algorithm);
 }
 constexpr bool takes_pieces(Algorithm algorithm, bool quantized = false) {
-  if (quantized) {
-    return algorithm == Algorithm::direct || algorithm == Algorithm::two_shot || algorithm == Algorithm::two_level;
-  }
+  if (quantized && (algorithm == Algorithm::direct || algorithm == Algorithm::two_shot)) return true;
   return algorithm == Algorithm::double_binary_tree || algorithm == Algorithm::chain || needs_nodes(algorithm);
 }
 

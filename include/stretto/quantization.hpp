@@ -19,7 +19,9 @@
 // between them, and quantizes twice, whatever the number of ranks; never once a step of a ring.
 namespace stretto {
 
-// Codes of a group and its scale s. x stands for code * s; codes are whole numbers but in fp8.
+// Codes of a group and its scale s. x stands for code * s; codes are whole numbers but in fp8. A scale is rounded up to 16
+// significant bits (int4: 8), so that code * s is exact in f32. A group with NaN or infinity in it has a few codes less
+// (int8: to 125, int4: to 5; fp8: f8e5m2), which say where they are, and a scale over its other elements.
 enum class QuantizedFormat : std::uint8_t {
   none,
   int8,    // groups of 256: s as f32, codes -127..127; 1.016 bytes an element
@@ -105,9 +107,11 @@ struct Quantization {
   QuantizedFormat format = QuantizedFormat::none;
   QuantizedFormat result = QuantizedFormat::none;  // all_reduce: in which the sum goes to all; none: like format
   Rounding rounding = Rounding::nearest_even;
-  std::uint64_t seed = 0;           // of stochastic rounding: the same numbers in another call give the same bits
-  bool only_if_faster = false;      // the cost model may leave it be; the ledger and STRETTO_EXPLAIN tell what was done
-  ErrorFeedback* errors = nullptr;  // must outlive the operation
+  std::uint64_t seed = 0;  // of stochastic rounding: the same numbers in another call give the same bits
+  // The cost model may leave it be: then the elements go as they are, and error feedback stays as it is. The ledger and
+  // STRETTO_EXPLAIN tell what was done.
+  bool only_if_faster = false;
+  ErrorFeedback* errors = nullptr;  // none: what is left out is forgotten. Must outlive the operation
   std::string tensor;               // by this name
 };
 

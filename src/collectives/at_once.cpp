@@ -23,9 +23,10 @@ bool meet(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b_byt
 
 }  // namespace
 
-// Not those whose arguments are lists, nor those with a name of their own in the ledger.
+// Not those whose arguments are lists, those with a name of their own in the ledger, nor those that are quantized.
 bool AtOnce::can_pass(const Call& call, const OperationOptions& options) {
-  return !is_message(call.collective) && call.counts.empty() && call.receive_counts.empty() && options.tag.empty();
+  return !is_message(call.collective) && call.counts.empty() && call.receive_counts.empty() && options.tag.empty() &&
+         options.quantization.format == QuantizedFormat::none && options.quantization.result == QuantizedFormat::none;
 }
 
 AtOnce::Shape& AtOnce::place_of(const Call& call, const Method& method) {

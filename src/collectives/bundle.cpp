@@ -25,11 +25,13 @@ Execution execution_of(const Operation::State& operation, bool alone, std::funct
     execution.choices = operation.planned;
     execution.settled = std::move(settled);
   }
+  if (operation.options.quantization.format != QuantizedFormat::none) execution.quantizing = quantizing_of(operation);
   if (!operation.group->context().checks_calls()) return execution;
   auto checking = std::make_shared<Checking>();
   checking->check = &operation.group->call_check();
   checking->checked.call = &call;
   checking->checked.method = operation.options.method;
+  checking->checked.quantized = text_of(operation.options.quantization);
   checking->checked.alone = alone;
   checking->communicator = operation.group->name();
   execution.checking = std::move(checking);
@@ -103,13 +105,16 @@ void check_apart(const std::vector<Sequence>& sequences) {
     for (const Execution& execution : sequences[i]) {
       const PlanRequest& request = execution.plan->request;
       if (request.collective == Collective::barrier) continue;
-      const auto add = [&](const std::byte* data, std::int64_t count, bool writes) {
+      const auto add = [&](const std::byte* data, std::int64_t count, DType dtype, bool writes) {
         const auto begin = reinterpret_cast<std::uintptr_t>(data);
-        if (count > 0)
-          all.push_back({begin, begin + static_cast<std::uintptr_t>(count) * size_of(execution.caller.dtype), writes, i});
+        if (count > 0) all.push_back({begin, begin + static_cast<std::uintptr_t>(count) * size_of(dtype), writes, i});
       };
-      add(execution.caller.input, input_count(request), false);
-      add(execution.caller.output, output_count(request), true);
+      add(execution.caller.input, input_count(request), execution.caller.dtype, false);
+      add(execution.caller.output, output_count(request), execution.caller.dtype, true);
+      if (!execution.quantizing) continue;
+      for (const Tensor& state : execution.quantizing->residuals) {
+        add(static_cast<const std::byte*>(state.raw()), state.size(), state.dtype(), true);
+      }
     }
   }
   std::sort(all.begin(), all.end(), [](const Access& a, const Access& b) { return a.begin < b.begin; });
@@ -133,8 +138,7 @@ struct Bundle {
   std::vector<std::uint64_t> records;  // of the operations in the ledger
 
   void settle(std::size_t i, const Way& way) const {
-    operations[i]->group->context().ledger().settle(records[i], way.label->algorithm, way.label->dtype,
-                                                    way.label->bytes_sent);
+    operations[i]->group->context().ledger().settle(records[i], *way.label);
   }
   void run(bool in_background) {
     for (const auto& turn : turns) turn->wait();
@@ -149,7 +153,7 @@ struct Bundle {
 std::uint64_t enter_into_ledger(const Started& one, bool is_first) {
   const Operation::State& operation = *one.operation;
   Record record = *operation.way().label;
-  if (is_to_self(operation)) record.bytes_sent = 0;
+  if (is_to_self(operation)) record.bytes_sent = record.bytes_between_nodes = 0;
   record.stream = one.stream.name();
   record.tag = operation.options.tag;
   record.shares_times = !is_first;
@@ -166,6 +170,21 @@ const Way& Operation::State::way() const {
   };
   const bool ordinary = elsewhere(call.input, input_count(request)) || elsewhere(call.output, output_count(request));
   return ordinary ? planned->ordinary : planned->symmetric;
+}
+
+std::shared_ptr<const Quantizing> quantizing_of(const Operation::State& operation) {
+  const Quantization& how = operation.options.quantization;
+  auto quantizing = std::make_shared<Quantizing>();
+  quantizing->rounding = how.rounding;
+  quantizing->seed = how.seed;
+  if (how.errors == nullptr) return quantizing;
+  const PlannedCall& planned = *operation.planned;
+  for (int i = 0; i < hops; ++i) {
+    const std::int64_t count =
+        std::max(planned.ordinary.plan->residual_counts[i], planned.symmetric.plan->residual_counts[i]);
+    if (count > 0) quantizing->residuals[i] = how.errors->state(how.tensor, static_cast<Hop>(i), count);
+  }
+  return quantizing;
 }
 
 // One task, in the first one's stream, and in its place in each of the others.

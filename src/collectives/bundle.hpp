@@ -6,6 +6,8 @@
 // Operations that are put into streams as one task and progress together: one, or those of a group of operations.
 namespace stretto {
 
+struct Quantizing;
+
 struct Operation::State {
   std::shared_ptr<Communicator::Group> group;
   Call call;
@@ -14,6 +16,9 @@ struct Operation::State {
   // As far as this rank can tell, whose buffers decide together with the others'.
   const Way& way() const;
 };
+
+// Of an operation that is to be quantized, with the error state that is there now. Throws where that is of another tensor.
+std::shared_ptr<const Quantizing> quantizing_of(const Operation::State& operation);
 
 struct Started {
   std::shared_ptr<const Operation::State> operation;

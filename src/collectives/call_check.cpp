@@ -37,6 +37,7 @@ std::string text_of(const CheckedCall& checked) {
     text += fmt::format(" {} rank {}", call.collective == Collective::send ? "to" : "from", call.root);
   }
   if (checked.method.algorithm != Algorithm::automatic) text += " by " + to_string(checked.method);
+  text += checked.quantized;
   if (!checked.refusal.empty()) text += ", which was refused there (" + checked.refusal + ")";
   return text;
 }
@@ -57,6 +58,15 @@ bool agree(const Announcement& mine, const Announcement& theirs) {
 }
 
 }  // namespace
+
+std::string text_of(const Quantization& quantization) {
+  if (quantization.format == QuantizedFormat::none) return {};
+  std::string text = fmt::format(", quantized to {}", name(quantization.format));
+  const bool other_result = quantization.result != QuantizedFormat::none && quantization.result != quantization.format;
+  if (other_result) text += fmt::format(" and its result to {}", name(quantization.result));
+  if (quantization.only_if_faster) text += " if that is faster";
+  return text;
+}
 
 // Moves what is on its way to and from a peer. A receive is begun only when an operation needs one, and then something is
 // sure to come; so none is left open when the operations are over.
@@ -126,7 +136,7 @@ bool CheckRun::sent() const {
 
 Announcement CheckRun::announcement(int listener) const {
   const Call& call = *checked_.call;
-  const std::string method = to_string(checked_.method);
+  const std::string method = to_string(checked_.method) + checked_.quantized;
   const std::string text = text_of(checked_);
   Announcement result;
   result.count = call.count;

@@ -19,7 +19,7 @@ struct Announcement {
   std::int64_t count = 0;         // as the call says; in uneven all_to_all, what goes to the listener
   std::int64_t back = 0;          // in uneven all_to_all, what is expected from the listener
   std::uint64_t counts_hash = 0;  // of uneven shares, which all ranks give alike
-  std::uint64_t method_hash = 0;  // of what the caller asked for
+  std::uint64_t method_hash = 0;  // of the method and the quantization that the caller asked for
   std::int32_t root = 0;
   std::int32_t caller = 0;  // rank
   std::uint8_t collective = 0;
@@ -34,10 +34,14 @@ struct Announcement {
 // One operation on its way to being compared. The call must outlive it.
 struct CheckedCall {
   const Call* call = nullptr;
-  Method method;      // that was asked for
-  bool alone = true;  // on its communicator
+  Method method;          // that was asked for ...
+  std::string quantized;  // ... and the quantization, in words; empty where there is none
+  bool alone = true;      // on its communicator
   std::string refusal;
 };
+
+// Of it, what all ranks must give alike.
+std::string text_of(const Quantization& quantization);
 
 // Of one communicator: announcements on their way. Used in the communicator's turn, by one thread at a time.
 class CallCheck {

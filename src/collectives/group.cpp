@@ -77,12 +77,13 @@ NodeSizes node_sizes(const Network& network, const std::vector<int>& job_ranks, 
 }
 
 // STRETTO_EXPLAIN: one line a plan.
-void explain(const std::string& group, const Call& call, const Choice& choice, bool symmetric) {
+void explain(const std::string& group, const Call& call, QuantizedFormat format, const Choice& choice, bool symmetric) {
   std::string line = fmt::format("stretto: {} of {} {} in '{}'{}: {}", name(call.collective), call.count, name(call.dtype),
                                  group, symmetric ? ", symmetric memory" : "", choice.reason);
   for (std::size_t i = 1; i < std::min<std::size_t>(4, choice.candidates.size()); ++i) {
     const Candidate& other = choice.candidates[i];
-    line += fmt::format("{} {} {:.1f} us", i == 1 ? "; then" : ",", to_string(other.method), other.seconds * 1e6);
+    line += fmt::format("{} {}{} {:.1f} us", i == 1 ? "; then" : ",", to_string(other.method),
+                        other.quantized ? fmt::format(" in {}", name(format)) : "", other.seconds * 1e6);
   }
   std::fputs((line + "\n").c_str(), stderr);
 }
@@ -128,36 +129,52 @@ void Communicator::Group::give_up() {
   turn_changed_.notify_all();
 }
 
-std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& call, const Method& wanted) {
-  const PlanKey key{call.collective, wanted, call.count, call.root, call.dtype, call.op, call.counts, call.receive_counts};
+std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& call, const OperationOptions& options) {
+  const Quantization& how = options.quantization;
+  const PlanKey key{call.collective, options.method,      call.count, call.root,  call.dtype,        call.op,
+                    call.counts,     call.receive_counts, how.format, how.result, how.only_if_faster};
   const std::lock_guard lock(plans_mutex_);
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;
-  std::shared_ptr<const PlannedCall> planned = make_planned(call, wanted);
+  std::shared_ptr<const PlannedCall> planned = make_planned(call, options);
   if (plans_.size() >= most_plans) plans_.clear();
   plans_.emplace(key, planned);
   return planned;
 }
 
-std::shared_ptr<const PlannedCall> Communicator::Group::make_planned(const Call& call, const Method& wanted) const {
-  PlanRequest request{call.collective, wanted, rank(), size(), call.count, call.root, call.counts, call.receive_counts};
+PlanRequest Communicator::Group::request_of(const Call& call, const OperationOptions& options) const {
+  PlanRequest request{call.collective, options.method, rank(),      size(),
+                      call.count,      call.root,      call.counts, call.receive_counts};
   request.ranks_per_node = node_sizes_.ranks_per_node;
   request.node_sizes = node_sizes_.uneven;
   request.nodes_per_pod = node_sizes_.nodes_per_pod;
+  const Quantization& how = options.quantization;
+  request.quantized = how.format;
+  if (call.collective == Collective::all_reduce) {
+    request.quantized_result = how.result == QuantizedFormat::none ? how.format : how.result;
+  }
+  return request;
+}
+
+std::shared_ptr<const PlannedCall> Communicator::Group::make_planned(const Call& call,
+                                                                     const OperationOptions& options) const {
+  const PlanRequest request = request_of(call, options);
+  const bool may_be_plain = options.quantization.only_if_faster;
   auto planned = std::make_shared<PlannedCall>();
   const bool anywhere = links_.one_process();  // all memory is alike
-  planned->symmetric = way_of(call, request, links_.shares_memory());
-  planned->ordinary = anywhere || !links_.shares_memory() ? planned->symmetric : way_of(call, request, false);
-  if (planned->ordinary.plan->request.method == planned->symmetric.plan->request.method) {
-    planned->ordinary = planned->symmetric;
-  }
+  planned->symmetric = way_of(call, request, may_be_plain, links_.shares_memory());
+  planned->ordinary = anywhere || !links_.shares_memory() ? planned->symmetric : way_of(call, request, may_be_plain, false);
+  const PlanRequest& one = planned->ordinary.plan->request;
+  const PlanRequest& other = planned->symmetric.plan->request;
+  if (one.method == other.method && one.quantized == other.quantized) planned->ordinary = planned->symmetric;
   return planned;
 }
 
-Way Communicator::Group::way_of(const Call& call, PlanRequest request, bool symmetric) const {
-  const Choice choice = context_->selector().choose(request, call.dtype, call.op, nodes_, links_, symmetric);
+Way Communicator::Group::way_of(const Call& call, PlanRequest request, bool may_be_plain, bool symmetric) const {
+  const Choice choice = context_->selector().choose(request, call.dtype, call.op, nodes_, links_, symmetric, may_be_plain);
+  if (context_->selector().explains() && rank() == 0) explain(name_, call, request.quantized, choice, symmetric);
   request.method = choice.method;
-  if (context_->selector().explains() && rank() == 0) explain(name_, call, choice, symmetric);
+  if (!choice.quantized) request.quantized = request.quantized_result = QuantizedFormat::none;
   Way way{std::make_shared<const Plan>(make_plan(request)), choice.wire, nullptr, packet_bytes_of(request, choice.wire)};
   Record label;
   label.collective = call.collective;
@@ -165,9 +182,12 @@ Way Communicator::Group::way_of(const Call& call, PlanRequest request, bool symm
   label.group = name_;
   label.group_size = size();
   label.dtype = way.wire;
+  label.quantized = request.quantized;
   // As the caller gave them; of uneven shares, all that this rank puts in or gets out.
   label.count = request.counts.empty() ? request.count : std::max(input_count(request), output_count(request));
-  label.bytes_sent = static_cast<std::uint64_t>(way.plan->elements_sent()) * size_of(way.wire);
+  const auto width = static_cast<std::int64_t>(size_of(way.wire));
+  label.bytes_sent = static_cast<std::uint64_t>(way.plan->bytes_sent(width));
+  label.bytes_between_nodes = static_cast<std::uint64_t>(way.plan->bytes_between_nodes(width, nodes_));
   label.stream = Stream::inline_().name();
   way.label = journal_->keep(std::move(label));
   return way;

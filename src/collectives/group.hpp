@@ -67,7 +67,7 @@ class Communicator::Group {
   const std::vector<int>& nodes() const { return nodes_; }
 
   // Planned anew or found among those that were. Throws what make_plan() throws.
-  std::shared_ptr<const PlannedCall> plan_for(const Call& call, const Method& wanted);
+  std::shared_ptr<const PlannedCall> plan_for(const Call& call, const OperationOptions& options);
   // Whether none of its operations is under way or in a stream, and one may begin in the calling thread.
   bool is_idle() const {
     return next_turn_.load(std::memory_order_acquire) == current_turn_.load(std::memory_order_acquire) &&
@@ -101,10 +101,11 @@ class Communicator::Group {
  private:
   static constexpr std::size_t most_plans = 256;
   using PlanKey = std::tuple<Collective, Method, std::int64_t, int, DType, ReduceOp, std::vector<std::int64_t>,
-                             std::vector<std::int64_t>>;
+                             std::vector<std::int64_t>, QuantizedFormat, QuantizedFormat, bool>;
 
-  std::shared_ptr<const PlannedCall> make_planned(const Call& call, const Method& wanted) const;
-  Way way_of(const Call& call, PlanRequest request, bool symmetric) const;
+  PlanRequest request_of(const Call& call, const OperationOptions& options) const;
+  std::shared_ptr<const PlannedCall> make_planned(const Call& call, const OperationOptions& options) const;
+  Way way_of(const Call& call, PlanRequest request, bool may_be_plain, bool symmetric) const;
 
   std::shared_ptr<RankContext> context_;
   Links links_;

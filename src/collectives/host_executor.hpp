@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -35,6 +36,13 @@ struct Checking {
   std::string communicator;
 };
 
+// Of a quantized call: how it rounds, and what it has left out so far, by hop; no elements where that is forgotten.
+struct Quantizing {
+  Rounding rounding = Rounding::nearest_even;
+  std::uint64_t seed = 0;
+  std::array<Tensor, hops> residuals;
+};
+
 // One rank's part in one collective: a plan and the buffers that it is about.
 struct Execution {
   const Plan* plan = nullptr;
@@ -48,6 +56,7 @@ struct Execution {
   std::function<void(const Way&)> settled = {};
   std::shared_ptr<const Plan> own_plan = {};  // keeps a plan that nobody else does
   std::shared_ptr<const Checking> checking = {};
+  std::shared_ptr<const Quantizing> quantizing = {};  // where the call is quantized
 
   void take(const Way& way) {
     plan = way.plan.get();

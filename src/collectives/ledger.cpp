@@ -13,7 +13,8 @@ namespace stretto {
 std::string Record::to_string() const {
   const char* state = times.done > 0 ? "done" : times.started > 0 ? "started" : "enqueued";
   return fmt::format("#{} {} of {} {} in group '{}' of {} by {} on stream '{}'{}{}: {}", sequence, name(collective), count,
-                     quantized == QuantizedFormat::none ? name(dtype) : name(quantized), group, group_size, name(algorithm), stream, tag.empty() ? "" : ", ", tag, state);
+                     quantized == QuantizedFormat::none ? name(dtype) : name(quantized), group, group_size, name(algorithm),
+                     stream, tag.empty() ? "" : ", ", tag, state);
 }
 
 Traffic& Traffic::operator+=(const Record& record) {
@@ -123,13 +124,15 @@ void Ledger::attach(std::uint64_t sequence, const Work& work) {
   if (Book::Entry* const entry = book_->find(sequence)) entry->work = work;
 }
 
-void Ledger::settle(std::uint64_t sequence, Algorithm algorithm, DType dtype, std::uint64_t bytes_sent) {
+void Ledger::settle(std::uint64_t sequence, const Record& how) {
   const std::lock_guard lock(book_->mutex);
   Book::Entry* const entry = book_->find(sequence);
   if (entry == nullptr) return;
-  entry->record.algorithm = algorithm;
-  entry->record.dtype = dtype;
-  entry->record.bytes_sent = bytes_sent;
+  entry->record.algorithm = how.algorithm;
+  entry->record.dtype = how.dtype;
+  entry->record.quantized = how.quantized;
+  entry->record.bytes_sent = how.bytes_sent;
+  entry->record.bytes_between_nodes = how.bytes_between_nodes;
 }
 
 void Ledger::add(std::shared_ptr<Journal> journal) {

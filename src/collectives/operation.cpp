@@ -60,6 +60,36 @@ void check_factor(const Call& call, double factor) {
           name(call.collective), name(call.dtype), factor, name(call.dtype));
 }
 
+// What of it any rank can tell by itself.
+void check_quantization(const Call& call, const Quantization& how) {
+  const char* const what = name(call.collective);
+  const bool known = std::string_view(name(how.format)) != "unknown" && std::string_view(name(how.result)) != "unknown";
+  require(known, "{} got the quantized formats number {} and {}; there are {}, counted from 0.", what,
+          static_cast<int>(how.format), static_cast<int>(how.result), quantized_formats);
+  require(how.result == QuantizedFormat::none || call.collective == Collective::all_reduce,
+          "{} got {} as the format of its result; only all_reduce quantizes twice, {} takes one format.", what,
+          name(how.result), what);
+  require(how.result == QuantizedFormat::none || how.format != QuantizedFormat::none,
+          "{} got {} as the format of its result and none for what goes there; give both, or the latter alone.", what,
+          name(how.result));
+  if (how.format == QuantizedFormat::none) return;
+  require(can_be_quantized(call.collective), "{} cannot be quantized to {}; all_gather, reduce_scatter and all_reduce can.", what, name(how.format));
+  require(call.dtype == DType::f32 || call.dtype == DType::bf16 || call.dtype == DType::f16,
+          "{} of {} cannot be quantized to {}; f32, bf16 and f16 can.", what, name(call.dtype), name(how.format));
+  require(
+      !reduces(call.collective) || call.op == ReduceOp::sum || call.op == ReduceOp::avg || call.op == ReduceOp::premul_sum,
+      "{} ({}) cannot be quantized to {}; sum, avg and premul_sum can.", what, name(call.op), name(how.format));
+  require(how.rounding == Rounding::nearest_even || how.rounding == Rounding::stochastic,
+          "{} got the rounding number {}, which does not exist.", what, static_cast<int>(how.rounding));
+  for (const QuantizedFormat format : {how.format, how.result}) {
+    require(how.rounding == Rounding::nearest_even || (format != QuantizedFormat::fp8 && format != QuantizedFormat::onebit),
+            "{} to {} cannot round stochastically; int8 and int4 can.", what, name(format));
+  }
+  require(how.errors == nullptr || !how.tensor.empty(),
+          "{} to {} got error feedback, but no name of the tensor whose errors these are; give Quantization::tensor.", what,
+          name(how.format));
+}
+
 void check_types(const Call& call) {
   require(std::string_view(name(call.dtype)) != "unknown", "{} got the element type number {}, which does not exist.",
           name(call.collective), static_cast<int>(call.dtype));
@@ -92,6 +122,7 @@ void announce_refusal(const std::shared_ptr<Group>& group, const Call& call, con
     checking->check = &turn->group()->call_check();
     checking->checked.call = &call;
     checking->checked.method = options.method;
+    checking->checked.quantized = text_of(options.quantization);
     checking->checked.refusal = why;
     checking->communicator = turn->group()->name();
     nothing.checking = std::move(checking);
@@ -102,6 +133,7 @@ void announce_refusal(const std::shared_ptr<Group>& group, const Call& call, con
 
 Operation prepared(const std::shared_ptr<Group>& group, const Call& call, const OperationOptions& options) {
   check_types(call);
+  check_quantization(call, options.quantization);
   auto state = std::make_shared<Operation::State>();
   state->group = group;
   state->call = call;
@@ -112,9 +144,10 @@ Operation prepared(const std::shared_ptr<Group>& group, const Call& call, const 
     state->call.dtype = DType::f32;
     state->call.count = 1;
   }
-  state->planned = group->plan_for(state->call, options.method);
+  state->planned = group->plan_for(state->call, options);
   check_call(state->call, state->planned->ordinary.plan->request);
   check_factor(state->call, options.factor);
+  if (options.quantization.errors != nullptr) quantizing_of(*state);  // throws where they do not fit
   return Operation(state);
 }
 

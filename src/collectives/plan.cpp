@@ -157,8 +157,7 @@ void check_method(const Method& method, bool quantized) {
           most_lanes / each, method.lanes);
   require(method.lanes == 1 || takes_lanes(method.algorithm), "{} has one lane; {} were asked for.", name(method.algorithm),
           method.lanes);
-  require(method.pieces >= 1 &&
-              (method.pieces == 1 || takes_pieces(method.algorithm) || (quantized && takes_pieces(method.algorithm, true))),
+  require(method.pieces >= 1 && (method.pieces == 1 || takes_pieces(method.algorithm, quantized)),
           "{} cannot go in {} pieces; only {}, {}, levels and what is quantized can, in 1 or more.", name(method.algorithm),
           method.pieces, name(Algorithm::chain), name(Algorithm::double_binary_tree));
   require(!needs_nodes(method.algorithm) || method.lanes <= method.pieces,
@@ -254,7 +253,7 @@ Algorithm algorithm_from_name(const std::string& text) { return value_of<Algorit
 
 std::string to_string(const Method& method) {
   std::string text = name(method.algorithm);
-  if (method.inside != Algorithm::automatic) {  // levels, unless they are quantized
+  if (method.inside != Algorithm::automatic) {
     text += fmt::format("({}+{}", name(method.inside), name(method.between));
     if (method.algorithm == Algorithm::three_level) text += fmt::format("+{}", name(method.above));
     text += ")";
@@ -276,7 +275,8 @@ Method method_from_text(const std::string& text) {
   demand((open == std::string::npos) == (close == std::string::npos) && (open == std::string::npos || open < close));
   Method method(algorithm_from_name(text.substr(0, text.find_first_of("*/("))));
   const int levels = method.algorithm == Algorithm::two_level ? 2 : method.algorithm == Algorithm::three_level ? 3 : 0;
-  const bool has_parts = open != std::string::npos;  // levels of what is quantized have none
+  // Without parts, levels mean a quantized collective.
+  const bool has_parts = open != std::string::npos;
   demand(!has_parts || (levels > 0 && open == text.find_first_of("*/(")));
   std::string numbers = text.substr(std::min(text.size(), text.find_first_of("*/")));
   if (has_parts) {

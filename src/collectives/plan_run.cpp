@@ -1,22 +1,23 @@
 #include "collectives/plan_run.hpp"
 
 #include <algorithm>
-#include <cstring>
 
+#include "core/fail.hpp"
 #include "device/memory.hpp"
-#include "stretto/kernels.hpp"
 
 namespace stretto {
 namespace {
 
-// What is copied at a time: a long copy must not keep the links from being served.
-constexpr std::size_t copied_at_once = std::size_t{256} << 10;
+// Local work between two looks at the links, in bytes of elements read.
+constexpr std::size_t bytes_between_looks = std::size_t{256} << 10;
 
-bool copy_some(Transfer& transfer) {
-  const std::size_t bytes = std::min(copied_at_once, transfer.bytes - transfer.moved);
-  std::memcpy(transfer.destination + transfer.moved, transfer.source + transfer.moved, bytes);
-  transfer.moved += bytes;
-  return true;
+// SplitMix64's last steps (Steele et al. 2014): ranks and hops round with numbers of their own.
+std::uint64_t seed_of(std::uint64_t seed, int rank, Hop hop) {
+  std::uint64_t x =
+      seed + (static_cast<std::uint64_t>(rank) * hops + static_cast<std::uint64_t>(hop) + 1) * 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
 }
 
 }  // namespace
@@ -29,13 +30,15 @@ PlanRun::PlanRun(const Execution& execution)
       lanes_(run_.plan->lanes.size()) {
   const Plan& plan = *run_.plan;
   if (plan.scratch_count > 0) scratch_ = pool_allocate(static_cast<std::size_t>(plan.scratch_count) * width_);
+  for (int i = 0; i < quantized_formats; ++i) {
+    const std::int64_t bytes = packed_bytes(static_cast<QuantizedFormat>(i), plan.packed_counts[i]);
+    if (bytes > 0) packed_[i] = pool_allocate(static_cast<std::size_t>(bytes));
+  }
 }
 
 PlanRun::~PlanRun() {
   for (LaneState& lane : lanes_) {
-    for (Active& active : lane.active) {
-      if (active.link != nullptr) active.link->cancel(active.transfer);
-    }
+    for (Active& active : lane.active) active.link->cancel(active.transfer);
   }
 }
 
@@ -43,8 +46,9 @@ bool PlanRun::advance() {
   if (finished_) return false;
   bool moved = false;
   bool all = true;
+  std::size_t local_bytes = bytes_between_looks;
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    moved |= advance_lane(lane);
+    moved |= advance_lane(lane, local_bytes);
     all &= lane_finished(lane);
   }
   if (!all) return moved;
@@ -56,28 +60,31 @@ bool PlanRun::advance() {
 std::vector<int> PlanRun::awaited() const {
   std::vector<int> peers;
   for (const LaneState& lane : lanes_) {
-    for (const Active& active : lane.active) {
-      if (active.link != nullptr) peers.push_back(active.peer);
-    }
+    for (const Active& active : lane.active) peers.push_back(active.peer);
   }
   return peers;
 }
 
 bool PlanRun::lane_finished(std::size_t lane) const {
-  return lanes_[lane].active.empty() && lanes_[lane].round == run_.plan->lanes[lane].round_ends.size();
+  return round_finished(lanes_[lane]) && lanes_[lane].round == run_.plan->lanes[lane].round_ends.size();
 }
 
-// Moves what can be moved in a lane, and begins the next round when one is over.
-bool PlanRun::advance_lane(std::size_t lane) {
+// Moves what can be moved in a lane, and begins the next round when one is over. local_bytes: how much local work may still
+// be done before the links are looked at again.
+bool PlanRun::advance_lane(std::size_t lane, std::size_t& local_bytes) {
   LaneState& state = lanes_[lane];
   bool moved = false;
-  if (state.active.empty() && !lane_finished(lane)) {
+  if (round_finished(state) && !lane_finished(lane)) {
     begin_round(lane);
     moved = true;
   }
-  for (Active& active : state.active) {
-    moved |= active.link != nullptr ? active.link->progress(active.transfer) : copy_some(active.transfer);
+  for (Active& active : state.active) moved |= active.link->progress(active.transfer);
+  for (LocalWork& work : state.local) {
+    if (local_bytes == 0) break;
+    local_bytes -= std::min(local_bytes, work.advance(local_bytes));
+    moved = true;
   }
+  std::erase_if(state.local, [](const LocalWork& work) { return work.complete(); });
   std::erase_if(state.active, [](const Active& active) { return active.transfer.complete(); });
   return moved;
 }
@@ -89,11 +96,10 @@ void PlanRun::begin_round(std::size_t lane) {
   const std::size_t begin = state.round == 0 ? 0 : plan.round_ends[state.round - 1];
   for (std::size_t i = begin; i < plan.round_ends[state.round]; ++i) {
     const Step& step = plan.steps[i];
-    if (step.kind == StepKind::copy) {
-      const Transfer transfer = transfer_of(step);
-      if (transfer.source != transfer.destination && transfer.bytes > 0) state.active.push_back({nullptr, transfer, -1});
-    } else if (step.kind == StepKind::reduce) {
-      reduce(step);
+    if (step.peer < 0) {
+      const LocalWork work = local_work_of(step);
+      const bool is_there = step.kind == StepKind::copy && work.source == work.destination;  // in place
+      if (!is_there) state.local.push_back(work);
     } else {
       Link& link = run_.links->to(step.peer, run_.first_lane + static_cast<int>(lane));
       state.active.push_back({&link, transfer_of(step), step.peer});
@@ -113,7 +119,6 @@ Transfer PlanRun::transfer_of(const Step& step) const {
   }
   transfer.destination = target(step.destination);
   transfer.bytes = bytes(step.destination);
-  if (step.kind == StepKind::copy) transfer.source = at(step.source);  // equal in place
   if (step.kind == StepKind::recv_reduce) {
     transfer.operand = at(step.source);
     transfer.divisor = divisor_of(step);
@@ -121,12 +126,34 @@ Transfer PlanRun::transfer_of(const Step& step) const {
   return transfer;
 }
 
-void PlanRun::reduce(const Step& step) const {
-  std::vector<const void*> sources;
-  const std::byte* const begin = at(step.source);
-  for (std::size_t at = 0; at < bytes(step.source); at += bytes(step.destination)) sources.push_back(begin + at);
-  kernels::reduce_all(op_, run_.caller.wire, sources.data(), static_cast<int>(sources.size()), target(step.destination),
-                      step.destination.count, divisor_of(step));
+LocalWork PlanRun::local_work_of(const Step& step) const {
+  LocalWork work;
+  work.kind = step.kind;
+  work.source = at(step.source);
+  work.destination = target(step.destination);
+  work.count = step.destination.count;
+  work.dtype = run_.caller.wire;
+  work.op = op_;
+  work.divisor = divisor_of(step);
+  work.source_format = step.source.format;
+  work.destination_format = step.destination.format;
+  if (step.kind == StepKind::reduce) {
+    work.vectors = static_cast<int>(step.source.count / work.count);
+    work.distance = static_cast<std::int64_t>(bytes(step.destination));
+  } else {
+    work.vectors = step.vectors;
+    work.distance = packed_bytes(step.source.format, step.apart);
+  }
+  if (step.kind != StepKind::quantize && step.kind != StepKind::requantize) return work;
+  const Quantizing& how = *run_.quantizing;
+  const Tensor& residual = how.residuals[static_cast<int>(step.hop)];
+  work.quantizing.rounding = how.rounding;
+  work.quantizing.seed = seed_of(how.seed, run_.plan->request.rank, step.hop);
+  // Elements have the numbers of their places in the error state, whether there is one or not: then neither pieces nor parts
+  // change what is drawn for them.
+  work.quantizing.first_element = static_cast<std::uint64_t>(step.residual);
+  if (residual.size() > 0) work.quantizing.residual = residual.data<float>() + step.residual;
+  return work;
 }
 
 std::int64_t PlanRun::divisor_of(const Step& step) const {
@@ -134,10 +161,19 @@ std::int64_t PlanRun::divisor_of(const Step& step) const {
 }
 
 const std::byte* PlanRun::at(const Slice& slice) const {
-  const std::byte* const begin = slice.buffer == Buffer::input    ? buffers_.input()
-                                 : slice.buffer == Buffer::output ? buffers_.output()
-                                                                  : scratch_.get();
-  return begin + static_cast<std::size_t>(slice.offset) * width_;
+  const std::size_t offset = bytes({slice.buffer, 0, slice.offset, slice.format});
+  switch (slice.buffer) {
+    case Buffer::input: return buffers_.input() + offset;
+    case Buffer::output: return buffers_.output() + offset;
+    case Buffer::scratch: return scratch_.get() + offset;
+    case Buffer::packed: return packed_[static_cast<int>(slice.format)].get() + offset;
+  }
+  return nullptr;
+}
+
+std::size_t PlanRun::bytes(const Slice& slice) const {
+  if (slice.buffer != Buffer::packed) return static_cast<std::size_t>(slice.count) * width_;
+  return static_cast<std::size_t>(packed_bytes(slice.format, slice.count));
 }
 
 }  // namespace stretto

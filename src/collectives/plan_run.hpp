@@ -1,7 +1,9 @@
 #pragma once
+#include <array>
 #include <atomic>
 
 #include "collectives/host_executor.hpp"
+#include "collectives/local_work.hpp"
 #include "collectives/wire_buffers.hpp"
 
 namespace stretto {
@@ -9,7 +11,7 @@ namespace stretto {
 // For tests: called before each round of each lane, to hold it up.
 inline std::atomic<void (*)()> before_each_round = nullptr;
 
-// One plan on its way: which round each lane is in, and the transfers of that round.
+// One plan on its way: which round each lane is in, and the transfers and the local work of that round.
 class PlanRun {
  public:
   // The execution must outlive it.
@@ -26,30 +28,33 @@ class PlanRun {
 
  private:
   struct Active {
-    Link* link;  // null: a copy inside this rank
+    Link* link;
     Transfer transfer;
     int peer;
   };
   struct LaneState {
     std::size_t round = 0;  // the next to begin
     std::vector<Active> active;
+    std::vector<LocalWork> local;
   };
+  static bool round_finished(const LaneState& lane) { return lane.active.empty() && lane.local.empty(); }
 
   bool lane_finished(std::size_t lane) const;
-  bool advance_lane(std::size_t lane);
+  bool advance_lane(std::size_t lane, std::size_t& local_bytes);
   void begin_round(std::size_t lane);
   Transfer transfer_of(const Step& step) const;
-  void reduce(const Step& step) const;
+  LocalWork local_work_of(const Step& step) const;
   std::int64_t divisor_of(const Step& step) const;
   const std::byte* at(const Slice& slice) const;
   std::byte* target(const Slice& slice) const { return const_cast<std::byte*>(at(slice)); }
-  std::size_t bytes(const Slice& slice) const { return static_cast<std::size_t>(slice.count) * width_; }
+  std::size_t bytes(const Slice& slice) const;
 
   const Execution& run_;
   ReduceOp op_;  // in which two contributions combine
   std::size_t width_;
   WireBuffers buffers_;
   std::shared_ptr<std::byte> scratch_;
+  std::array<std::shared_ptr<std::byte>, quantized_formats> packed_;
   std::vector<LaneState> lanes_;
   bool finished_ = false;
 };

@@ -10,8 +10,26 @@ namespace stretto {
 namespace {
 
 // Settings that change what the ranks do together.
-constexpr const char* common_settings[] = {"STRETTO_ALGO",      "STRETTO_DETERMINISTIC",  "STRETTO_CHECK",
-                                           "STRETTO_TRANSPORT", "STRETTO_RANKS_PER_NODE", "STRETTO_NODES_PER_POD"};
+constexpr const char* common_settings[] = {"STRETTO_ALGO",           "STRETTO_DETERMINISTIC", "STRETTO_CHECK",
+                                           "STRETTO_TRANSPORT",      "STRETTO_RANKS_PER_NODE", "STRETTO_NODES_PER_POD",
+                                           "STRETTO_LINKS"};
+
+// A route that STRETTO_LINKS models costs what it says, and otherwise what was measured of the one below. Rules are of that
+// one, too: none holds.
+std::string add_modelled(Tuning& tuning, const std::string& below, const char* name, const LinkSpeed& speed) {
+  const std::vector<RouteCost> measured = tuning.routes;
+  for (RouteCost route : measured) {
+    if (route.route != below) continue;
+    route.route = name;
+    route.cost.alpha = speed.latency;
+    route.cost.beta = 1 / speed.bytes_per_second;
+    route.cost.lane_gain = 0;
+    route.rules.clear();
+    route.symmetric_rules.clear();
+    tuning.routes.push_back(route);
+  }
+  return name;
+}
 
 std::string text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
@@ -37,15 +55,18 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   circumstances_.ranks_per_core = first.at("ranks_per_core");
   circumstances_.route_inside = setting("STRETTO_TRANSPORT") == "ucx" ? "ucx" : "shm";
   circumstances_.route_between = first.at("one_host") ? circumstances_.route_inside : "ucx";
+  const LinkSetting& links = network.link_setting();
+  if (links.inter) circumstances_.route_between = add_modelled(tuning_, "shm", "modelled inter", *links.inter);
+  if (links.intra) circumstances_.route_inside = add_modelled(tuning_, "shm", "modelled intra", *links.intra);
 }
 
 Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes,
-                        const Links& links, bool symmetric) const {
+                        const Links& links, bool symmetric, bool may_be_plain) const {
   Circumstances circumstances = circumstances_;
   circumstances.several_nodes = *std::max_element(nodes.begin(), nodes.end()) > 0;
   circumstances.shares_memory = links.shares_memory();
   circumstances.symmetric = symmetric;
-  return stretto::choose(request, dtype, op, tuning_, circumstances);
+  return stretto::choose(request, dtype, op, tuning_, circumstances, may_be_plain);
 }
 
 }  // namespace stretto

@@ -11,7 +11,7 @@ class Selector {
   Selector(Job& job, const Network& network);
   // nodes: of the group's members. symmetric: all their buffers are in memory that all of them reach.
   Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes, const Links& links,
-                bool symmetric) const;
+                bool symmetric, bool may_be_plain) const;
   bool explains() const { return explains_; }  // STRETTO_EXPLAIN
 
  private:

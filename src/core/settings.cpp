@@ -78,6 +78,12 @@ const std::vector<Rule>& rules() {
         "0"},
        Kind::integer,
        {}},
+      {{"STRETTO_LINKS",
+        "make the ranks of one host talk as slowly as this says, like intra=50GB/s,1us;inter=1Gb/s,20us: inside and between "
+        "nodes (units Gb/s, Mb/s, GB/s, MB/s; us, ms); what is left out is not slowed down",
+        ""},
+       Kind::text,
+       {}},
       {{"STRETTO_LOG", "least severe message that is logged to stderr: debug, info, warn or error", "warn"},
        Kind::choice,
        {"debug", "info", "warn", "error"}},

@@ -9,11 +9,13 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
+#include <set>
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
 #include "core/setting_values.hpp"
 #include "stretto/settings.hpp"
+#include "transport/modelled_link.hpp"
 #include "transport/shm/shm_link.hpp"
 #ifdef STRETTO_HAVE_UCX
 #include "transport/ucx/ucx_worker.hpp"
@@ -79,7 +81,11 @@ std::vector<std::uint64_t> virtual_nodes(int ranks) {
 }  // namespace
 
 Network::Network(Job& job, bool may_pin)
-    : job_(job), segment_(std::make_unique<Segment>()), peers_(job.size()), timeout_(number_setting("STRETTO_TIMEOUT")) {
+    : job_(job),
+      segment_(std::make_unique<Segment>()),
+      peers_(job.size()),
+      link_setting_(link_setting_from_text(setting("STRETTO_LINKS"))),
+      timeout_(number_setting("STRETTO_TIMEOUT")) {
   const std::string wanted = setting("STRETTO_TRANSPORT");
   // Where nobody will open the heap, none is made: that takes addresses, which a job may have few of (ulimit -v).
   const HeapAddress heap = wanted == "ucx" ? HeapAddress{} : Heap::mine().address();
@@ -118,6 +124,7 @@ Network::Network(Job& job, bool may_pin)
   }
   const int local_size = static_cast<int>(local_ranks.size());
   one_host_ = local_size == job.size();
+  check_link_setting();
   // A launcher may have given each rank a core; together they have as many as they are.
   const int cores = std::max(CPU_COUNT(&host_threads), usable_cores());
   ranks_per_core_ = static_cast<double>(local_size) / cores;
@@ -182,6 +189,53 @@ void Network::pin(const std::vector<int>& local_ranks) {
   }
 }
 
+void Network::check_link_setting() const {
+  if (link_setting_.empty()) return;
+  require(one_host_,
+          "STRETTO_LINKS models the links of ranks on one host, and these are on several; unset it, or start all of them on "
+          "one.");
+  require(setting("STRETTO_TRANSPORT") != "ucx",
+          "STRETTO_LINKS models links over shared memory, and STRETTO_TRANSPORT=ucx asks for others; unset one of them.");
+  const bool one_node =
+      std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) { return peer.node == peers_[0].node; });
+  require(link_setting_.intra || !one_node || job_.size() == 1,
+          "STRETTO_LINKS='{}' models links between nodes, and all {} ranks are on one; set STRETTO_RANKS_PER_NODE.",
+          setting("STRETTO_LINKS"), job_.size());
+}
+
+const LinkSpeed* Network::modelled_speed(int rank, int other) const {
+  if (rank == other) return nullptr;
+  const std::optional<LinkSpeed>& speed = node_of(rank) == node_of(other) ? link_setting_.intra : link_setting_.inter;
+  return speed ? &*speed : nullptr;
+}
+
+// The same answer on all of these ranks, though some may have no such link themselves.
+bool Network::models_any_link(const std::vector<int>& ranks) const {
+  std::set<std::uint64_t> nodes;
+  for (const int rank : ranks) nodes.insert(node_of(rank));
+  return (link_setting_.inter && nodes.size() > 1) || (link_setting_.intra && nodes.size() < ranks.size());
+}
+
+std::unique_ptr<Link> Network::modelled(std::unique_ptr<Link> link, int peer) {
+  const LinkSpeed* const speed = modelled_speed(job_.rank(), peer);
+  if (speed == nullptr) return link;
+  const bool same_node = node_of(peer) == node_of(job_.rank());
+  const auto ports_of = [&](int rank) -> std::pair<std::shared_ptr<PeerSegment>, Ports::Pair*> {
+    int owner = rank;
+    if (!same_node) {
+      owner = 0;
+      while (node_of(owner) != node_of(rank)) ++owner;
+    }
+    std::shared_ptr<PeerSegment> segment = open_segment(owner);
+    Ports::Pair* const ports = same_node ? &segment->ports().rank : &segment->ports().node;
+    return {std::move(segment), ports};
+  };
+  const auto [own, own_ports] = ports_of(job_.rank());
+  const auto [other, other_ports] = ports_of(peer);
+  return std::make_unique<ModelledLink>(std::move(link), *speed, std::shared_ptr<Port>(own, &own_ports->out),
+                                        std::shared_ptr<Port>(other, &other_ports->in));
+}
+
 std::shared_ptr<PeerSegment> Network::open_segment(int peer) {
   const std::lock_guard lock(mutex_);
   auto& open = peers_[peer].open;
@@ -217,7 +271,8 @@ Links::Links(Network& network, Membership membership, int area_members)
       area_members_(area_members),
       links_(membership_.job_ranks.size() * most_lanes),
       shares_memory_(std::all_of(membership_.job_ranks.begin(), membership_.job_ranks.end(),
-                                 [&](int peer) { return network.over_shared_memory(peer); })),
+                                 [&](int peer) { return network.over_shared_memory(peer); }) &&
+                     !network.models_any_link(membership_.job_ranks)),
       one_process_(shares_memory_ &&
                    std::all_of(membership_.job_ranks.begin(), membership_.job_ranks.end(),
                                [&](int peer) { return network.peers_[peer].heap.pid == Heap::mine().address().pid; })),
@@ -264,8 +319,9 @@ Link& Links::to(int member, int lane) {
       return membership_.areas[owner] + Board::footprint() +
              Ring::footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);
     };
-    link = std::make_unique<ShmLink>(network_.segment(), ring(membership_.rank, member), network_.open_segment(peer),
-                                     ring(member, membership_.rank));
+    link = network_.modelled(std::make_unique<ShmLink>(network_.segment(), ring(membership_.rank, member),
+                                                       network_.open_segment(peer), ring(member, membership_.rank)),
+                             peer);
   } else {
 #ifdef STRETTO_HAVE_UCX
     const auto tag = [&](int sender) {

@@ -6,6 +6,7 @@
 
 #include "transport/job.hpp"
 #include "transport/link.hpp"
+#include "transport/link_setting.hpp"
 #include "transport/pinning.hpp"
 #include "transport/shm/board.hpp"
 #include "transport/shm/peer_memory.hpp"
@@ -35,6 +36,9 @@ class Network {
   double ranks_per_core() const { return ranks_per_core_; }  // of this host
   // Whether ranks of a host may read each other's memory through the kernel: all of them or none.
   bool reads_memory() const { return reads_memory_; }
+  // STRETTO_LINKS, which says how fast the links between two ranks are; null: as fast as they can be.
+  const LinkSetting& link_setting() const { return link_setting_; }
+  const LinkSpeed* modelled_speed(int rank, int other) const;
   std::string route_name(int peer) const { return over_shared_memory(peer) ? "shm" : "ucx"; }
 
  private:
@@ -42,6 +46,9 @@ class Network {
   std::shared_ptr<PeerSegment> open_segment(int peer);
   void pin(const std::vector<int>& local_ranks);
   PeerMemory& open_memory(int peer);
+  void check_link_setting() const;
+  bool models_any_link(const std::vector<int>& ranks) const;
+  std::unique_ptr<Link> modelled(std::unique_ptr<Link> link, int peer);
   // What a communicator had in our segment, and who has left it; null where no member reads it.
   struct Retired {
     std::size_t area, bytes, members;
@@ -63,6 +70,7 @@ class Network {
   std::unique_ptr<Segment> segment_;
   std::unique_ptr<UcxWorker> ucx_;
   std::vector<Peer> peers_;
+  LinkSetting link_setting_;
   std::vector<Retired> retired_;
   WaitPolicy wait_policy_;
   double timeout_;

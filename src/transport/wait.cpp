@@ -3,13 +3,17 @@
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <climits>
 #include <ctime>
+#include <limits>
 #include <thread>
+#include <utility>
 
 #include "stretto/settings.hpp"
 #include "stretto/stream.hpp"
@@ -17,13 +21,23 @@
 namespace stretto {
 namespace {
 
-constexpr int longest_sleep_ms = 50;
+constexpr std::int64_t longest_sleep = 50'000'000;  // nanoseconds
+constexpr std::int64_t time_to_wake = 50'000;       // from a sleep that ends, mostly less
+constexpr std::int64_t nobody_asked = std::numeric_limits<std::int64_t>::max();
+thread_local std::int64_t next_look = nobody_asked;
 constexpr int looks_first = 1000;
 
 // Not the private form: the sleepers and the ringer may be different processes.
-void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, int milliseconds) {
-  const timespec limit{milliseconds / 1000, (milliseconds % 1000) * 1000000L};
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t nanoseconds) {
+  const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
   syscall(SYS_futex, &word, FUTEX_WAIT, expected, &limit, nullptr, 0);
+}
+
+void futex_wait_punctually(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t nanoseconds) {
+  const int slack = prctl(PR_GET_TIMERSLACK);
+  prctl(PR_SET_TIMERSLACK, 1);  // else the kernel may add 50 us, to end several sleeps at once
+  futex_wait(word, expected, std::min(nanoseconds, longest_sleep));
+  prctl(PR_SET_TIMERSLACK, slack);
 }
 
 void relax() {
@@ -54,6 +68,12 @@ void Bell::wake() {
   syscall(SYS_futex, &rings, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+void look_again_at(std::int64_t steady_nanoseconds) { next_look = std::min(next_look, steady_nanoseconds); }
+
+std::int64_t steady_nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 int usable_cores() {
   cpu_set_t allowed;
   return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed)
@@ -80,9 +100,13 @@ WaitPolicy WaitPolicy::between_hosts() const {
 
 void Waiter::pause() {
   if (looks_ < INT_MAX) ++looks_;
+  const bool timed = next_look != nobody_asked;
+  const std::int64_t left = timed ? std::exchange(next_look, nobody_asked) - steady_nanoseconds() - time_to_wake : 0;
   const int paused = looks_ - policy_.looks;
   if (paused <= policy_.spins) return relax();
-  if (paused - policy_.spins <= policy_.yields || !policy_.may_sleep) {
+  // For what is known to come only later, one sleeps at once; when it is near, there is no time to.
+  const bool yields = timed ? left <= 0 : paused - policy_.spins <= policy_.yields;
+  if (yields || !policy_.may_sleep) {
     sched_yield();
     return;
   }
@@ -93,7 +117,11 @@ void Waiter::pause() {
     armed_ = true;
     return;
   }
-  futex_wait(bell_.rings, heard_, longest_sleep_ms);
+  if (timed) {
+    futex_wait_punctually(bell_.rings, heard_, left);
+  } else {
+    futex_wait(bell_.rings, heard_, longest_sleep);
+  }
   heard_ = bell_.rings.load(std::memory_order_seq_cst);
 }
 

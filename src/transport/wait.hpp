@@ -35,6 +35,11 @@ struct Bell {
 // Cores on which this process may run.
 int usable_cores();
 
+// For what happens at a time that is known, as on a link that models one: this thread's next pause ends by then (and at most
+// about 50 us later), though nobody rings. The earliest that was asked for since the last pause counts.
+void look_again_at(std::int64_t steady_nanoseconds);
+std::int64_t steady_nanoseconds();  // now; the same clock in all processes of a host
+
 struct WaitPolicy {
   int looks = 0;   // without a pause between them: a few hundred nanoseconds in which the answer most often comes
   int spins = 0;   // looks without leaving the core

@@ -38,6 +38,9 @@ struct Problem {
   std::vector<std::int64_t> counts = {};               // uneven shares
   std::vector<std::vector<std::int64_t>> matrix = {};  // uneven all_to_all: matrix[from][to]
   std::int64_t salt = 0;
+  // What inputs are taken from instead of small integers; where they are reduced, all ranks have the same.
+  std::vector<double> values = {};
+  double tolerance = 0;  // relative
 
   Call call(int rank) const {
     Call result;
@@ -57,6 +60,9 @@ struct Problem {
   double factor(int rank) const { return op == ReduceOp::premul_sum ? 1 + rank % 2 : 1; }
 
   double input(int rank, std::int64_t i) const {
+    if (!values.empty()) {
+      return values[static_cast<std::size_t>((i * 7 + i / 11 + (reduces(collective) ? 0 : rank)) % 17) % values.size()];
+    }
     const std::int64_t mixed = (rank * 7 + i * 3 + salt) % 11;
     if (op == ReduceOp::prod && reduces(collective)) return mixed == 1 ? 2 : mixed == 2 && !is_unsigned(dtype) ? -1 : 1;
     return static_cast<double>(is_unsigned(dtype) ? mixed : mixed - 4);
@@ -162,7 +168,7 @@ class Buffers {
     for (std::int64_t i = 0; i < outputs_; ++i) {
       std::memcpy(value.raw(), output_ + i * width, static_cast<std::size_t>(width));
       const double wanted = problem_.expected(rank_, i);
-      if (value.at(0) != wanted) {
+      if (!(std::fabs(value.at(0) - wanted) <= problem_.tolerance * std::fabs(wanted))) {
         return "output element " + std::to_string(i) + " of rank " + std::to_string(rank_) + " is " +
                std::to_string(value.at(0)) + " instead of " + std::to_string(wanted);
       }

@@ -35,16 +35,27 @@ TEST(Settings, AreThereUntilTheProgramHasEnded) {
 }
 
 TEST(Settings, AreListedWithMeaningAndDefault) {
-  const std::map<std::string, std::string> expected{{"STRETTO_TRANSPORT", "auto"},  {"STRETTO_TIMEOUT", "600"},
-                                                    {"STRETTO_WAIT", "auto"},       {"STRETTO_RING_BYTES", "262144"},
-                                                    {"STRETTO_SHM_DIR", ""},        {"STRETTO_COMPUTE_THREADS", "1"},
-                                                    {"STRETTO_JOB_SECRET", ""},     {"STRETTO_PIN", "auto"},
-                                                    {"STRETTO_PORT", "0"},          {"STRETTO_MEET_TIMEOUT", "60"},
-                                                    {"STRETTO_LOG", "warn"},        {"STRETTO_LEDGER", "65536"},
-                                                    {"STRETTO_ALGO", ""},           {"STRETTO_TUNING", ""},
-                                                    {"STRETTO_EXPLAIN", "0"},       {"STRETTO_DETERMINISTIC", "0"},
-                                                    {"STRETTO_CHECK", "0"},         {"STRETTO_RANKS_PER_NODE", "0"},
-                                                    {"STRETTO_NODES_PER_POD", "0"}, {"STRETTO_HEAP_BYTES", "68719476736"}};
+  const std::map<std::string, std::string> expected{{"STRETTO_TRANSPORT", "auto"},
+                                                    {"STRETTO_TIMEOUT", "600"},
+                                                    {"STRETTO_WAIT", "auto"},
+                                                    {"STRETTO_RING_BYTES", "262144"},
+                                                    {"STRETTO_SHM_DIR", ""},
+                                                    {"STRETTO_COMPUTE_THREADS", "1"},
+                                                    {"STRETTO_JOB_SECRET", ""},
+                                                    {"STRETTO_PIN", "auto"},
+                                                    {"STRETTO_PORT", "0"},
+                                                    {"STRETTO_MEET_TIMEOUT", "60"},
+                                                    {"STRETTO_LOG", "warn"},
+                                                    {"STRETTO_LEDGER", "65536"},
+                                                    {"STRETTO_ALGO", ""},
+                                                    {"STRETTO_TUNING", ""},
+                                                    {"STRETTO_EXPLAIN", "0"},
+                                                    {"STRETTO_DETERMINISTIC", "0"},
+                                                    {"STRETTO_CHECK", "0"},
+                                                    {"STRETTO_RANKS_PER_NODE", "0"},
+                                                    {"STRETTO_NODES_PER_POD", "0"},
+                                                    {"STRETTO_LINKS", ""},
+                                                    {"STRETTO_HEAP_BYTES", "68719476736"}};
   std::map<std::string, std::string> listed;
   for (const Setting& one : settings()) {
     EXPECT_STRNE(one.meaning, "") << one.name;

@@ -1,46 +1,36 @@
 """Jobs whose ranks are on two hosts, joined by a cable."""
 import os
 import pathlib
-import shutil
 import signal
+import sys
 import unittest
 
 from harness import FOREVER, SECONDS_TO_END, FaultTest, losses
-from namespaces import PROGRAMS, CommandFailed, Host, lay_cable
 
-ADDRESSES = ["10.213.7.1", "10.213.7.2"]
-PORT = 29500
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "perf"))
+from namespaces import INTERFACE, PORT, CommandFailed, Network, obstacle  # noqa: E402
 
 
-@unittest.skipUnless(os.geteuid() == 0 and all(map(shutil.which, PROGRAMS)),
-                     f"network namespaces take root and the programs {', '.join(PROGRAMS)}")
+@unittest.skipIf(obstacle(), obstacle())
 class TwoHosts(FaultTest):
 
     def setUp(self):
         super().setUp()
         self.need("UCX")
-        self.hosts = []
-        for _ in range(2):
-            self.hosts.append(Host())
-            self.addCleanup(self.hosts[-1].close)
-            if not self.hosts[-1].ready:
-                self.skipTest("network namespaces cannot be made here")
         try:
-            lay_cable(self.hosts[0], "cable", self.hosts[1], "cable")
-            for host, address in zip(self.hosts, ADDRESSES):
-                host.do("ip", "address", "add", f"{address}/24", "dev", "cable")
-                host.wait_for_cable("cable")
+            self.network = Network([1, 1], rate=None)
         except CommandFailed as reason:
             self.skipTest(str(reason))
+        self.addCleanup(self.network.close)
 
     def start_pair(self, flags):
-        return [self.start_rank(rank, 2, PORT, flags, ADDRESSES[0], before=host.inside())
-                for rank, host in enumerate(self.hosts)]
+        return [self.start_rank(rank, 2, PORT, flags, self.network.addresses[0], before=self.network.hosts[rank].inside())
+                for rank in range(2)]
 
     def bytes_over_the_cable(self):
         """Received by the first host; the first number of its line."""
-        table = pathlib.Path("/proc", str(self.hosts[0].holder.pid), "net/dev").read_text()
-        return int(table.split("cable:")[1].split()[0])
+        table = pathlib.Path("/proc", str(self.network.hosts[0].holder.pid), "net/dev").read_text()
+        return int(table.split(f"{INTERFACE}:")[1].split()[0])
 
     def test_trains_as_on_one_host(self):
         before = self.bytes_over_the_cable()
@@ -73,8 +63,8 @@ class TwoHosts(FaultTest):
         self.kill_one(1)
 
     def test_a_rank_is_killed_in_mid_message(self):
-        for host in self.hosts:  # so that the gradients are on their way most of the time
-            host.do("tc", "qdisc", "add", "dev", "cable", "root", "tbf", "rate", "400mbit", "burst", "128kb", "latency", "50ms")
+        for host in self.network.hosts[:2]:  # so that the gradients are on their way most of the time
+            host.hold_to("400mbit")
         self.kill_one(1, {"--hidden-size": 512})
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the build, takes the program out of README.md as it stands, builds it against the installed copy with find_package and with pkg-config, and
-# runs both. Arguments: source directory, build directory, C++ compiler.
+# runs both; and the program of docs/quantization.md. Arguments: source directory, build directory, C++ compiler.
 set -euo pipefail
 source_dir=$1 build_dir=$2 compiler=$3
 work=$(mktemp -d)
@@ -8,7 +8,10 @@ trap 'rm -rf "$work"' EXIT
 
 cmake --install "$build_dir" --prefix "$work/prefix" >/dev/null
 mkdir "$work/program"
-awk '/^```cpp$/ {inside = 1; next} /^```$/ {inside = 0} inside' "$source_dir/README.md" >"$work/program/main.cpp"
+program_in() {
+  awk '/^```cpp$/ {inside = 1; next} /^```$/ {inside = 0} inside' "$source_dir/$1"
+}
+program_in README.md >"$work/program/main.cpp"
 [ -s "$work/program/main.cpp" ] || { echo "README.md has no C++ program."; exit 1; }
 cat >"$work/program/CMakeLists.txt" <<'CMAKE'
 cmake_minimum_required(VERSION 3.22)
@@ -30,6 +33,10 @@ for program in "$work/build/program" "$work/by_pkg_config"; do
   grep -qx 'sum 6' <<<"$output" || { echo "$program printed: $output"; exit 1; }
   grep -q 'all_reduce of 1048576 f32' <<<"$output" || { echo "$program printed no record: $output"; exit 1; }
 done
+program_in docs/quantization.md >"$work/quantization.cpp"
+"$compiler" -std=c++20 "$work/quantization.cpp" -o "$work/quantization" "${flags[@]}"
+output=$("$work/quantization")
+grep -qx 'the mean of the averages: -7.5' <<<"$output" || { echo "The program of docs/quantization.md printed: $output"; exit 1; }
 # Hidden symbols: nothing of the inside is offered.
 nm -DC --defined-only "$(find "$work/prefix" -name 'libstretto.so')" >"$work/symbols"
 grep -q ' T stretto::launch' "$work/symbols" || { echo "stretto::launch is not visible."; exit 1; }
@@ -37,4 +44,4 @@ if grep -E ' T stretto::(execute|make_local_jobs|listen_on)\(' "$work/symbols"; 
   echo "An internal symbol is visible."
   exit 1
 fi
-echo "Both programs printed the sum."
+echo "The programs printed what they should."

@@ -67,6 +67,7 @@ class PerfToolTest(unittest.TestCase):
             self.assertAlmostEqual(row["algbw"], row["bytes"] / row["time_us"] / 1e3)
             self.assertAlmostEqual(row["busbw"], row["algbw"] * FACTORS[collective])
             self.assertEqual(row["peers"], {})
+            self.assertEqual((row["max_error"], row["rms_error"], row["wire_bytes_inter"]), (0, 0, 0))
 
     def test_every_collective_by_processes(self):
         for collective in FACTORS:
@@ -131,6 +132,49 @@ class PerfToolTest(unittest.TestCase):
         run = self.figures("all_reduce", *SMALL, "--nproc", 3, "--threads", "-o", "all", "-d", "all", "-n", 1)
         self.assertEqual(len({(row["dtype"], row["op"]) for row in run["rows"]}), 12 * 6)
 
+    def test_bytes_on_the_wire(self):
+        words = ["-b", "96K", "-e", "96K", "-n", 1, "--nproc", 4, "--threads", "--memory", "malloc"]
+        row = self.figures("all_gather", *words, "--algo", "direct", "--ranks-per-node", 2)["rows"][0]
+        self.assertEqual((row["wire_bytes"], row["wire_bytes_inter"]), (3 * 24 * 1024, 2 * 24 * 1024))
+        for node in ("4", "1"):
+            row = self.figures("reduce_scatter", *words, "--algo", "direct", "--ranks-per-node", node)["rows"][0]
+            self.assertEqual((row["wire_bytes"], row["wire_bytes_inter"]), (3 * 24 * 1024, 0 if node == "4" else 3 * 24 * 1024))
+
+    def test_quantized(self):
+        records = {"int8": (256, 260), "int4": (64, 34), "fp8": (256, 260), "1bit": (1024, 132)}
+        errors = []
+        for name, (group, record) in records.items():
+            share = 6 * 1024 // group * record  # of 6144 elements
+            for collective, sent in (("all_gather", 3 * share), ("reduce_scatter", 3 * share), ("all_reduce", 6 * share)):
+                for dtype in ("f32", "bf16", "f16"):
+                    with self.subTest(collective, format=name, dtype=dtype):
+                        size = 4 * 6144 * (4 if dtype == "f32" else 2)
+                        run = self.figures(collective, "-b", size, "-e", size, "-n", 2, "--nproc", 4, "--threads", "-d", dtype,
+                                           "--quantize", name, "--algo", "two_shot" if collective == "all_reduce" else "direct")
+                        self.assertEqual(run["quantize"], name.replace("1bit", "onebit"))
+                        for row in run["rows"]:
+                            self.assertEqual((row["wrong"], row["wire_bytes"]), (0, sent))
+                            self.assertGreater(row["max_error"], row["rms_error"])
+                            self.assertGreater(row["rms_error"], 0)
+                        if (collective, dtype) == ("reduce_scatter", "f32"):
+                            errors.append(run["rows"][0]["rms_error"])
+        int8, int4, fp8, onebit = errors  # of a sum of 4 deviates of variance 1
+        self.assertLess(0, int8)
+        self.assertLess(int8, fp8)
+        self.assertLess(fp8, int4)
+        self.assertLess(int4, onebit)
+        self.assertLess(onebit, 2)
+
+    def test_quantized_in_other_ways(self):
+        words = ["-b", "96K", "-e", "96K", "-n", 1, "--nproc", 4, "--threads"]
+        for more in (["--quantize-result", "int8"], ["--rounding", "stochastic"], ["-o", "avg"], ["-o", "mulsum"],
+                     ["--prepared"], ["--ranks-per-node", 2, "--algo", "all"]):
+            with self.subTest(more):
+                self.assertTrue(self.figures("all_reduce", *words, "--quantize", "int4", *more)["rows"])
+        run = self.figures("all", *words, "--quantize", "int4", "--quantize-result", "int8")
+        self.assertEqual({row["collective"] for row in run["rows"]},
+                         {"all_reduce", "all_gather", "reduce_scatter", "all_gather_v", "reduce_scatter_v"})
+
     def test_unchecked_results_are_not_called_right(self):
         path = self.directory / "unchecked.json"
         done = self.perf("all_reduce", *SMALL, "--nproc", 2, "-c", 0, "--json", path)
@@ -167,6 +211,17 @@ class PerfToolTest(unittest.TestCase):
             (["all_reduce", "--nproc", "2", "--json", self.directory / "none" / "x.json"], "--json"),
             (["all_reduce", "--nproc", "2", "--json", self.directory], "--json"),
             (["all_reduce", "--nproc", "3", "--ranks-per-node", "2"], "--ranks-per-node 2"),
+            (["all_reduce", "--nproc", "3", "--ranks-per-node", "2,2"], "3 ranks do not divide into nodes"),
+            (["all_reduce", "--nproc", "3", "--ranks-per-node", "2,x"], "'x' is no number of ranks"),
+            (["all_reduce", "--quantize", "int9"], "'int9' is no quantized format"),
+            (["broadcast", "--quantize", "int8"], "broadcast cannot be quantized"),
+            (["all_reduce", "--quantize", "int8", "-d", "f64"], "f64 cannot be quantized"),
+            (["all_reduce", "--quantize", "int8", "-o", "max"], "max cannot be quantized"),
+            (["all_gather", "--quantize", "int8", "--quantize-result", "int4"], "all_gather quantizes no result"),
+            (["all_reduce", "--rounding", "stochastic"], "give --quantize"),
+            (["all_reduce", "--quantize", "int8", "--rounding", "up"], "'up' is not among nearest and stochastic"),
+            (["all_reduce", "--quantize", "fp8", "--rounding", "stochastic", "--nproc", "2"], "cannot round stochastically"),
+            (["all_reduce", "--quantize", "fp8", "--algo", "ring", "--nproc", "2"], "cannot be done by ring"),
             (["selection", "--collectives", "barrier"], "'barrier' has no methods to measure; choose among all_reduce"),
             (["selection", "--collectives", "bogus"], "'bogus' has no methods"),
             (["selection", "--nproc", "1"], "2 or more"),

@@ -7,9 +7,9 @@
 namespace stretto::plans {
 
 // How blocks are cut into pieces: alike for what they are quantized in, and for what their sums are.
-class Cut {
+class GroupCut {
  public:
-  explicit Cut(const PlanRequest& request)
+  explicit GroupCut(const PlanRequest& request)
       : shares_(Shares::of(request)),
         pieces_(request.method.pieces),
         grain_(std::max(group_elements(request.quantized), group_elements(request.quantized_result))) {}
@@ -52,7 +52,7 @@ class PackedMemory {
 class Parcel {
  public:
   // blocks: in rising order.
-  Parcel(const Cut& cut, QuantizedFormat format, std::vector<int> blocks, int vectors, PackedMemory& memory)
+  Parcel(const GroupCut& cut, QuantizedFormat format, std::vector<int> blocks, int vectors, PackedMemory& memory)
       : cut_(&cut), format_(format), blocks_(std::move(blocks)) {
     for (int piece = 0; piece < cut.pieces(); ++piece) {
       std::int64_t length = 0;
@@ -77,7 +77,7 @@ class Parcel {
  private:
   std::int64_t begin(int piece, int vector) const { return begins_[piece] + vector * lengths_[piece]; }
 
-  const Cut* cut_;
+  const GroupCut* cut_;
   QuantizedFormat format_;
   std::vector<int> blocks_;
   std::vector<std::int64_t> begins_;   // by piece: of the first vector

@@ -229,7 +229,7 @@ class Exchange {
 
   const PlanRequest& request_;
   PlanBuilder plan_;
-  Cut cut_;
+  GroupCut cut_;
   Nodes nodes_;
   int node_;
   int local_;

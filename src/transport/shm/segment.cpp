@@ -97,4 +97,6 @@ PeerSegment::~PeerSegment() { close(file_); }
 
 Bell& PeerSegment::bell() const { return reinterpret_cast<SegmentHeader*>(header_->data())->bell; }
 
+Ports& PeerSegment::ports() const { return reinterpret_cast<SegmentHeader*>(header_->data())->ports; }
+
 }  // namespace stretto

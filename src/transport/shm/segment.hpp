@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/modelled_link.hpp"
 #include "transport/wait.hpp"
 
 // The shared memory of one rank: an anonymous file (memfd) that other ranks of the host open through /proc/<pid>/fd. It has
@@ -37,6 +38,7 @@ struct SegmentAddress {  // what a peer needs to open it
 struct SegmentHeader {
   std::int64_t check;
   alignas(128) Bell bell;
+  Ports ports;
 };
 
 // This rank's own segment.
@@ -72,6 +74,7 @@ class PeerSegment {
   PeerSegment(const PeerSegment&) = delete;
   PeerSegment& operator=(const PeerSegment&) = delete;
   Bell& bell() const;
+  Ports& ports() const;
   int file() const { return file_; }
 
  private:

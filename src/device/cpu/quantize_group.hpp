@@ -1,0 +1,128 @@
+#pragma once
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "stretto/kernels.hpp"
+
+// What the plain and the vector code of quantization share: how a record is laid out, its scale, and the numbers that decide
+// stochastic rounding. A record is its scale, little endian, then its codes:
+//   int8, fp8  scale as f32; byte i is the code of element i
+//   int4       scale as bf16; byte i is the code of element i plus 16 times that of element i + 32
+//   onebit     scale as f32; bit i % 8 of byte i / 8 is 1 where element i is negative
+//
+// A scale has 16 significant bits, rounded up (int4: 8): the product of a code and a scale is exact in f32, and so is what
+// it leaves of an element. It is never below smallest_scale, so that its inverse is finite, nor so large that a code times
+// it is infinite. A group with an element that is infinite or NaN is a special one: its scale, over its other elements, is
+// negative, and its codes are out of a smaller range (fp8: f8e5m2), which leaves three to say so. A special group in onebit
+// has NaN as its scale, and zeros.
+namespace stretto::kernels {
+
+constexpr std::int64_t largest_group = 1024;
+constexpr float smallest_scale = 0x1p-120F;
+constexpr std::uint32_t large_scale_bits = 0x6f800000;  // 2^96: sums of thousands of smaller ones are finite
+constexpr std::uint32_t sign_bit = 0x80000000;
+constexpr std::uint32_t infinity_bits = 0x7f800000;
+
+// How a scale follows from the largest |x|.
+struct ScaleRule {
+  float range;             // the largest code
+  int dropped_bits;        // of the 23 of f32's mantissa
+  float largest_of_scale;  // range times it is finite
+
+  constexpr ScaleRule(float largest_code, int dropped)
+      : range(largest_code),
+        dropped_bits(dropped),
+        largest_of_scale(std::bit_cast<float>(std::bit_cast<std::uint32_t>(std::numeric_limits<float>::max() / range) >>
+                                              dropped << dropped)) {}
+  constexpr float scale(float largest) const {
+    const std::uint32_t mask = (1U << dropped_bits) - 1;
+    const float rounded = std::bit_cast<float>((std::bit_cast<std::uint32_t>(largest / range) + mask) & ~mask);
+    return std::min(std::max(rounded, smallest_scale), largest_of_scale);
+  }
+};
+
+constexpr ScaleRule scale_rule(QuantizedFormat format, bool special) {
+  switch (format) {
+    case QuantizedFormat::int8: return {special ? 125.0F : 127.0F, 8};
+    case QuantizedFormat::int4: return {special ? 5.0F : 7.0F, 16};
+    default: return {special ? 57344.0F : 448.0F, 8};
+  }
+}
+// The codes of a special group that are no numbers; -plus_infinity is the other infinity.
+constexpr int plus_infinity(QuantizedFormat format) { return format == QuantizedFormat::int8 ? 126 : 6; }
+constexpr int not_a_number(QuantizedFormat format) { return format == QuantizedFormat::int8 ? 127 : 7; }
+
+constexpr bool is_finite(float x) { return (std::bit_cast<std::uint32_t>(x) & ~sign_bit) < infinity_bits; }
+
+// Added to a float of less than 2^22, it leaves the nearest integer, ties to even, in the lowest bits.
+constexpr float integer_rounder = 0x1.8p23F;
+
+// What a code may leave of an element. The product of an element and the scale's inverse may be a little off: where it led
+// to the wrong neighbour, this tells.
+constexpr float nearest_limit(float scale) { return scale / 2; }
+constexpr float stochastic_limit(float scale) {  // the number below
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scale) - 1);
+}
+
+// The mean of |x| in onebit is the sum of as many sums, each of every 16th element, which mean_of_sums adds by halves. Terms
+// are scaled down, so that the sum of finite ones is finite; else the mean is NaN.
+constexpr std::int64_t mean_lanes = 16;
+constexpr float mean_factor = 0x1p-11F;
+float mean_of_sums(const float* sums, std::int64_t count);
+
+// ---- stochastic rounding: a hash of the seed and the element's number, of which 24 bits decide
+
+// What the seed and the upper half of element numbers make of the hash.
+struct DrawKey {
+  std::uint32_t before, between;
+
+  DrawKey(std::uint64_t seed, std::uint32_t upper) {
+    std::uint64_t z = seed + (upper + std::uint64_t{1}) * 0x9e3779b97f4a7c15U;  // splitmix64 (Steele et al. 2014)
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
+    z ^= z >> 31;
+    before = static_cast<std::uint32_t>(z);
+    between = static_cast<std::uint32_t>(z >> 32);
+  }
+};
+constexpr std::uint32_t draw_factors[2] = {0x7feb352d, 0x846ca68b};
+// Uniform in 0 .. 2^24 - 1.
+constexpr std::uint32_t draw(const DrawKey& key, std::uint32_t lower) {
+  std::uint32_t h = lower ^ key.before;
+  h = (h ^ (h >> 16)) * draw_factors[0];
+  h = ((h ^ (h >> 15)) + key.between) * draw_factors[1];
+  return (h ^ (h >> 16)) >> 8;
+}
+constexpr float draws = 0x1p24F;
+
+// ---- one group, plainly
+
+struct GroupOptions {
+  bool stochastic = false;
+  std::uint64_t seed = 0;
+  std::uint64_t first_element = 0;  // the number of the group's first
+  float* residual = nullptr;        // of the group; written only
+};
+// The record of a whole group, of which the first `count` elements are there; the others are 0.
+void quantize_group(QuantizedFormat format, const float* x, std::int64_t count, std::uint8_t* record,
+                    const GroupOptions& options);
+// All of a group's elements.
+void dequantize_group(QuantizedFormat format, const std::uint8_t* record, float* out);
+
+// ---- the kernels of the same names without vectors, bit for bit what those give; their arguments are not checked
+namespace plain {
+void quantize(QuantizedFormat format, DType dtype, const void* x, void* records, std::int64_t count,
+              const QuantizeOptions& options);
+void dequantize(QuantizedFormat format, const void* records, DType dtype, void* out, std::int64_t count);
+void dequantize_reduce(QuantizedFormat format, const void* const* vectors, int vector_count, DType dtype, void* out,
+                       std::int64_t count, std::int64_t divisor);
+void requantize(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to, void* records,
+                std::int64_t count, std::int64_t divisor, const QuantizeOptions& options);
+// All elements of the group whose records lie at that many bytes in the vectors, added and divided.
+void add_group(QuantizedFormat format, const void* const* vectors, int vector_count, std::int64_t offset,
+               std::int64_t divisor, float* out);
+}  // namespace plain
+
+}  // namespace stretto::kernels

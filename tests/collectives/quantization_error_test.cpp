@@ -1,0 +1,152 @@
+// How large the error of a quantized sum is, against a model of it, at growing numbers of ranks.
+//
+// The model. Rounding to nearest leaves an error that is uniform over a step of the grid, of variance step^2/12, and errors
+// of different elements and ranks have nothing to do with each other. v is that variance, averaged over the groups of the
+// contributions. A sum of p contributions that are quantized once each has an error of variance v p. The sum of a node's m
+// contributions is sqrt(m) times as large as one of them, and so is the step of its groups: quantizing it adds m v, the sums
+// of all p/m nodes together p v. So two quantizations make 2 v p, whatever m, and one of them alone, where a node or the
+// group of nodes is trivial, v p. On a ring that quantizes a partial sum at every hop, the sum of k contributions is
+// quantized for each k from 1 to p-1 and adds k v: (1 + 2 + ... + p-1) v = p (p-1)/2 v.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <mutex>
+
+#include "collectives/gaussian_data.hpp"
+#include "stretto/kernels.hpp"
+#include "stretto/stretto.hpp"
+#include "variables.hpp"
+
+namespace stretto {
+namespace {
+
+using gaussian_data::gaussian;
+using gaussian_data::normal;
+
+constexpr std::int64_t share = 1024;  // elements of a rank's result
+
+// The steps of int8 and int4 are the scales with which records begin.
+double mean_variance(QuantizedFormat format, const std::vector<std::byte>& records) {
+  double sum = 0;
+  const auto bytes = static_cast<std::size_t>(record_bytes(format));
+  for (std::size_t at = 0; at < records.size(); at += bytes) {
+    std::uint32_t bits = 0;
+    if (format == QuantizedFormat::int8) {
+      std::memcpy(&bits, &records[at], 4);
+    } else {
+      std::memcpy(reinterpret_cast<std::byte*>(&bits) + 2, &records[at], 2);
+    }
+    float step = 0;
+    std::memcpy(&step, &bits, 4);
+    sum += static_cast<double>(step) * step / 12;
+  }
+  return sum / static_cast<double>(records.size() / bytes);
+}
+
+std::vector<std::byte> records_of(QuantizedFormat format, const Tensor& x) {
+  std::vector<std::byte> records(static_cast<std::size_t>(packed_bytes(format, x.size())));
+  kernels::quantize(format, DType::f32, x.raw(), records.data(), x.size());
+  return records;
+}
+
+// v, of all ranks' contributions.
+double variance_of_one(QuantizedFormat format, int ranks) {
+  double sum = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    sum += mean_variance(format, records_of(format, gaussian(ranks * share, DType::f32, rank)));
+  }
+  return sum / ranks;
+}
+
+double exact_sum(int ranks, std::int64_t i) {
+  double sum = 0;
+  for (int rank = 0; rank < ranks; ++rank) sum += static_cast<float>(normal(rank, i));
+  return sum;
+}
+
+double square_error(const Tensor& found, int ranks, std::int64_t first) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < found.size(); ++i) sum += std::pow(found.at(i) - exact_sum(ranks, first + i), 2);
+  return sum;
+}
+
+// Over all elements of all ranks.
+double error_of_reduce_scatter(QuantizedFormat format, int ranks_per_node, int nodes) {
+  const Variable variable("STRETTO_RANKS_PER_NODE", std::to_string(ranks_per_node));
+  const int ranks = ranks_per_node * nodes;
+  std::mutex mutex;
+  double sum = 0;
+  run_threads(ranks, [&](const Communicator& world) {
+    const Tensor out({share}, DType::f32);
+    OperationOptions options;
+    options.method = Algorithm::two_level;
+    options.quantization.format = format;
+    world.reduce_scatter(gaussian(ranks * share, DType::f32, world.rank()).raw(), out.raw(), share, DType::f32,
+                         ReduceOp::sum, Stream::inline_(), options);
+    const double mine = square_error(out, ranks, world.rank() * share);
+    const std::lock_guard lock(mutex);
+    sum += mine;
+  });
+  return std::sqrt(sum / static_cast<double>(ranks * share));
+}
+
+// Every partial sum is quantized on its way to the next rank; the last one adds what is its own, as it is.
+double error_of_requantizing_ring(QuantizedFormat format, int ranks) {
+  double sum = 0;
+  for (int owner = 0; owner < ranks; ++owner) {
+    Tensor partial;
+    for (int hop = 1; hop <= ranks; ++hop) {
+      const int rank = (owner + hop) % ranks;
+      const Tensor own = gaussian(ranks * share, DType::f32, rank).view(owner * share, {share});
+      if (partial) {
+        const auto records = records_of(format, partial);
+        kernels::dequantize(format, records.data(), DType::f32, partial.raw(), share);
+        kernels::add(own, partial, partial);
+      } else {
+        partial = own.clone();
+      }
+    }
+    sum += square_error(partial, ranks, owner * share);
+  }
+  return std::sqrt(sum / static_cast<double>(ranks * share));
+}
+
+struct Grid {
+  int ranks_per_node, nodes;
+};
+
+class QuantizationError : public testing::TestWithParam<QuantizedFormat> {};
+INSTANTIATE_TEST_SUITE_P(All, QuantizationError, testing::Values(QuantizedFormat::int8, QuantizedFormat::int4),
+                         [](const auto& parameter) { return std::string(name(parameter.param)); });
+
+TEST_P(QuantizationError, IsThatOfTwoQuantizationsAtAnyNumberOfRanks) {
+  for (const Grid grid : {Grid{2, 2}, {2, 3}, {2, 4}, {4, 2}, {4, 4}, {2, 16}, {8, 4}}) {
+    const int ranks = grid.ranks_per_node * grid.nodes;
+    const double model = std::sqrt(2 * variance_of_one(GetParam(), ranks) * ranks);
+    const double found = error_of_reduce_scatter(GetParam(), grid.ranks_per_node, grid.nodes);
+    EXPECT_NEAR(found / model, 1, 0.1) << grid.nodes << " nodes of " << grid.ranks_per_node;
+  }
+}
+
+TEST_P(QuantizationError, IsThatOfOneQuantizationWhereOneLevelIsTrivial) {
+  for (const Grid grid : {Grid{1, 2}, {2, 1}, {1, 8}, {8, 1}}) {
+    const int ranks = grid.ranks_per_node * grid.nodes;
+    const double model = std::sqrt(variance_of_one(GetParam(), ranks) * ranks);
+    const double found = error_of_reduce_scatter(GetParam(), grid.ranks_per_node, grid.nodes);
+    EXPECT_NEAR(found / model, 1, 0.1) << grid.nodes << " nodes of " << grid.ranks_per_node;
+  }
+}
+
+// The control: a ring has the error that the model says of it, and not that of two quantizations.
+TEST_P(QuantizationError, GrowsWithTheHopsOfARing) {
+  for (const int ranks : {8, 16, 32}) {
+    const double one = variance_of_one(GetParam(), ranks);
+    const double found = error_of_requantizing_ring(GetParam(), ranks);
+    EXPECT_NEAR(found / std::sqrt(one * ranks * (ranks - 1) / 2), 1, 0.1) << ranks;
+    EXPECT_GT(found / std::sqrt(2 * one * ranks), 1.1) << ranks;
+  }
+}
+
+}  // namespace
+}  // namespace stretto
