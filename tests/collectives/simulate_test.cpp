@@ -194,6 +194,28 @@ TEST(QuantizedSimulation, CountsRecords) {
   EXPECT_THAT(result.bytes_sent, testing::ElementsAre(16 * 7 * 2 * block, 16 * block));
 }
 
+// As memory and a network card beside it. Two lanes, one of which sends inside the node and one to the other node.
+TEST(Simulation, LevelsWithPortsOfTheirOwnDoNotWaitForOthers) {
+  const auto plan_of = [](int rank) {
+    Plan plan;
+    plan.request = {.rank = rank, .size = 4};
+    for (const int bit : {1, 2}) {
+      const Slice slice{Buffer::input, 0, 1000};
+      plan.lanes.push_back({{{StepKind::send, false, rank ^ bit, slice, {}},
+                             {StepKind::recv, false, rank ^ bit, {}, {Buffer::output, 0, 1000}}},
+                            {2}});
+    }
+    return plan;
+  };
+  LinkModel links{{{"node", 2, 0, 0, 0.25, 2}, {"network", 0, 0, 0, 0.125}}, 1};
+  EXPECT_GE(simulate(4, plan_of, 4, links).seconds, 48e-6);  // one after the other
+  links.levels[1].own_ports = true;
+  EXPECT_EQ(simulate(4, plan_of, 4, links).seconds, 32e-6);
+  const std::string text =
+      R"({"levels": [{"name": "all", "alpha_us": 1, "overhead_us": 0, "bandwidth_gbs": 1, "own_ports": true}], "local_gbs": 1})";
+  EXPECT_TRUE(link_model_from_text(text).levels[0].own_ports);
+}
+
 TEST(Simulation, OneUnitStandsForAllInARingButNotInATree) {
   const auto ranks = [](Collective collective, Algorithm algorithm, const LinkModel& links, std::int64_t count) {
     return simulate({.collective = collective, .method = algorithm, .size = 32, .count = count}, 4, links).ranks_simulated;

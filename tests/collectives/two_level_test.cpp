@@ -230,9 +230,9 @@ TEST(ThreeLevel, CollapsesWhereThereIsNothingBetween) {
   const auto text = [](PlanRequest request, const Method& method, int nodes_per_pod) {
     request.method = method;
     request.nodes_per_pod = nodes_per_pod;
-    std::string text;
-    for (const Plan& plan : plans_of(request)) text += plan.to_string().substr(plan.to_string().find('\n'));
-    return text;
+    std::string steps;
+    for (const Plan& plan : plans_of(request)) steps += plan.to_string().substr(plan.to_string().find('\n'));
+    return steps;
   };
   const PlanRequest request{.size = 12, .count = 24, .ranks_per_node = 3};
   EXPECT_EQ(text(request, three, 1), text(request, two_level_of(Algorithm::ring, Algorithm::one_shot), 0));
@@ -306,7 +306,7 @@ TEST(TwoLevel, SharesThePortsOfItsNode) {
 
 // Where nodes have a slow port, pieces hide what happens inside them; the formula knows by how much.
 TEST(TwoLevel, PiecesOverlapTheLevels) {
-  const LinkModel links{{{"node", 4, 4, 0.5, 1, 1}, {"network", 0, 30, 2, 0.125}}, 8};
+  const LinkModel links{{{"node", 4, 4, 0.5, 1, 1}, {"network", 0, 30, 2, 0.125, 1, true}}, 8};
   const LinkCost inside{4e-6, 0.5e-6, 1 / 1e9, 1 / 8e9};
   const LinkCost between{30e-6, 2e-6, 1 / 0.125e9, 1 / 8e9};
   constexpr std::int64_t element_bytes = 4;
@@ -323,7 +323,8 @@ TEST(TwoLevel, PiecesOverlapTheLevels) {
       EXPECT_NEAR(formula(), plain, 0.25 * plain) << text_of(request);
       for (const int pieces : {4, 16}) {
         request.method = two_level_of(by, by, 2, pieces);
-        if (pieces == 4 || whole > 1 << 20) EXPECT_LT(simulated(), plain) << text_of(request);  // not of too few bytes
+        const bool enough = pieces == 4 || whole > 1 << 20;
+        EXPECT_LT(simulated(), enough ? plain : 1.1 * plain) << text_of(request);
         EXPECT_NEAR(formula(), simulated(), 0.25 * simulated()) << text_of(request);
       }
     }
