@@ -64,7 +64,7 @@ MemoryTalk::MemoryTalk(const Execution& execution, const PlannedCall& planned)
 bool MemoryTalk::advance() {
   Board& board = shared_.board();
   if (!posted_) {
-    if (!board.may_post()) return false;
+    if (!board.may_post(sizeof mine_)) return false;
     post(board, mine_);
     posted_ = true;
   }
@@ -114,7 +114,7 @@ SharedMemoryRun::~SharedMemoryRun() {
 bool SharedMemoryRun::advance() {
   if (!begun_) {
     if (packet_bytes_ > 0) {  // its scratch is the slot of the next post
-      if (!board_.may_post()) return false;
+      if (!board_.may_post(post_bytes_)) return false;
       scratch_ = board_.draft(packet_bytes_);
     }
     begun_ = true;
@@ -130,7 +130,7 @@ bool SharedMemoryRun::advance() {
 }
 
 std::vector<int> SharedMemoryRun::awaited() const {
-  if (!begun_ || step_ == end_ || step_->kind != StepKind::wait) return board_.behind();
+  if (!begun_ || step_ == end_ || step_->kind != StepKind::wait) return board_.behind(post_bytes_);
   std::vector<int> silent;  // of all that this phase waits for
   for (const Step* step = step_; step != end_ && step->kind != StepKind::signal; ++step) {
     if (step->kind == StepKind::wait && board_.seen(step->peer, post_bytes_) == nullptr) silent.push_back(step->peer);
@@ -165,7 +165,7 @@ bool SharedMemoryRun::signal() {
   if (packet_bytes_ > 0) {
     board_.post();
   } else {
-    if (!board_.may_post()) return false;
+    if (!board_.may_post(post_bytes_)) return false;
     Whereabouts& mine = shared_.told[shared_.rank()];
     mine = whereabouts_of(buffers_.input(), buffers_.output(), scratch_, run_.plan->request);
     post(board_, mine);
@@ -177,6 +177,7 @@ bool SharedMemoryRun::signal() {
 bool SharedMemoryRun::wait(int peer) {
   const std::byte* const word = shared_.look(peer, post_bytes_);
   if (word == nullptr) return false;
+  if (packet_bytes_ > 0 && run_.plan->request.collective == Collective::broadcast) board_.fetch_ahead(peer, post_bytes_);
   if (packet_bytes_ == 0) std::memcpy(&shared_.told[peer], word, sizeof(Whereabouts));
   if (++heard_ < shared_.size() - 1) return true;
   board_.saw_all();

@@ -57,7 +57,7 @@ class MemoryTalk {
   bool advance();  // without waiting; true if anything moved
   bool finished() const { return member_ == shared_.size(); }
   bool symmetric() const { return symmetric_; }  // of all members, once finished
-  std::vector<int> awaited() const { return posted_ ? std::vector{member_} : shared_.board().behind(); }
+  std::vector<int> awaited() const { return posted_ ? std::vector{member_} : shared_.board().behind(sizeof mine_); }
 
  private:
   SharedMemory& shared_;

@@ -16,8 +16,10 @@ namespace stretto {
 // everybody has posted once more. No read-modify-write, no lock; a post costs the cache lines that change cores.
 class Board {
  public:
-  static constexpr std::uint64_t slots = 4;
+  static constexpr std::uint64_t slots = 16;
+  static constexpr std::uint64_t large_slots = 4;
   static constexpr std::size_t line_room = 56;      // bytes that travel in the line of the number
+  static constexpr std::size_t small_room = 5120;
   static constexpr std::size_t room_bytes = 16384;  // of any other post
   static std::size_t footprint();                   // of one member
 
@@ -30,7 +32,7 @@ class Board {
 
   // Whether everybody has read what lies in the slot of the next post. Only who did not read the others' last posts has to
   // wait for that.
-  bool may_post();
+  bool may_post(std::size_t bytes);
   // Where the bytes of the next post go: up to room_bytes.
   std::byte* draft(std::size_t bytes) { return room(rank_, posted_ + 1, bytes); }
   void post() {
@@ -44,11 +46,21 @@ class Board {
     if (line(member, number).number.load(std::memory_order_acquire) < number) return nullptr;
     return room(member, number, bytes);
   }
+  // For who only reads what that member posts, and may be behind: fetches the next post if it is there. A line that the member
+  // is still to write stays its own.
+  void fetch_ahead(int member, std::size_t bytes) {
+    const std::uint64_t next = posted_ + 1;
+    if (line(member, next).number.load(std::memory_order_acquire) < next) return;
+    __builtin_prefetch(&line(member, next + 1));
+    if (bytes <= line_room) return;
+    const std::byte* const begin = room(member, next, bytes);
+    for (std::size_t at = 0; at < bytes && at < 4096; at += 64) __builtin_prefetch(begin + at);
+  }
   // Says that seen() has found all members' posts, which spares may_post() its looks.
   void saw_all() { all_reached_ = posted_; }
 
   // Those of whom may_post() still waits.
-  std::vector<int> behind();
+  std::vector<int> behind(std::size_t bytes);
   // After an error: this rank does nothing more with the others' memory; and whether that goes for all.
   void give_up() { members_[rank_]->gave_up.store(1, std::memory_order_release); }
   bool all_gave_up() const;
@@ -78,6 +90,7 @@ class Board {
   };
   Line& line(int member, std::uint64_t number) { return members_[member]->lines[number % slots]; }
   std::byte* room(int member, std::uint64_t number, std::size_t bytes);
+  static std::uint64_t depth(std::size_t bytes) { return bytes <= small_room ? slots : large_slots; }
 
   int rank_;
   std::uint64_t posted_ = 0;
