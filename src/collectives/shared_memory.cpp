@@ -97,6 +97,9 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, bool announced)
   if (run_.packet_bytes > 0 && plan.request.size > 1) {
     post_bytes_ = packet_bytes_ = run_.packet_bytes;
     ensure(packet_bytes_ <= most_packet_bytes, "A packet of {} bytes does not fit.", packet_bytes_);
+    const Collective collective = plan.request.collective;
+    only_hears_ = (collective == Collective::broadcast || collective == Collective::scatter) &&
+                  plan.request.rank != plan.request.root;
   } else if (plan.scratch_count > 0) {
     scratch_ = shared_.scratch(static_cast<std::size_t>(plan.scratch_count) * width_);
   }
@@ -145,6 +148,11 @@ bool SharedMemoryRun::perform(const Step& step) {
     case StepKind::wait: return wait(step.peer);
     case StepKind::read: read(step); return true;
     case StepKind::read_reduce: read_reduce(step); return true;
+    case StepKind::write: {
+      auto* const to = const_cast<std::byte*>(reach(step.peer, step.destination));
+      kernels::copy(own(step.source), to, bytes(step.source), streams(step));
+      return true;
+    }
     case StepKind::copy: {
       const std::byte* const from = own(step.source);
       std::byte* const to = own(step.destination);
@@ -177,7 +185,7 @@ bool SharedMemoryRun::signal() {
 bool SharedMemoryRun::wait(int peer) {
   const std::byte* const word = shared_.look(peer, post_bytes_);
   if (word == nullptr) return false;
-  if (packet_bytes_ > 0 && run_.plan->request.collective == Collective::broadcast) board_.fetch_ahead(peer, post_bytes_);
+  if (only_hears_) board_.fetch_ahead(peer, post_bytes_);
   if (packet_bytes_ == 0) std::memcpy(&shared_.told[peer], word, sizeof(Whereabouts));
   if (++heard_ < shared_.size() - 1) return true;
   board_.saw_all();

@@ -107,6 +107,7 @@ class SharedMemoryRun {
   std::size_t packet_bytes_ = 0;  // 0: no packet
   std::size_t post_bytes_;
   int heard_ = 0;  // members since the last signal
+  bool only_hears_ = false;  // in packets from the root, which may be ahead
   bool begun_ = false;
   bool has_signalled_ = false;
   bool announced_;

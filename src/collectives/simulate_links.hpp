@@ -61,7 +61,7 @@ class Levels {
 
   double seconds_of_work(std::int64_t bytes) const { return static_cast<double>(bytes) * local_seconds_; }
   // These count the bytes as well.
-  double seconds_of_read(int rank, int peer, std::int64_t bytes, bool by_link) {
+  double seconds_of_move(int rank, int peer, std::int64_t bytes, bool by_link) {
     if (peer == rank) return seconds_of_work(bytes);
     Level& level = between(rank, peer);
     level.bytes += bytes;

@@ -76,6 +76,8 @@ class Compiler {
         const std::int32_t way = step.peer == everybody ? Action::to_all : ways.between(request.rank, step.peer);
         return {step.kind, pulls, way, step.destination.count * element_bytes_};
       }
+      case StepKind::write:
+        return {step.kind, pulls, ways.between(request.rank, step.peer), step.source.count * element_bytes_};
     }
     return {};
   }

@@ -19,6 +19,7 @@ class Steps {
   // visit(rank) for all whose memory a step writes.
   template <class Visit>
   void for_each_owner(int rank, const Step& step, Visit visit) const {
+    if (step.kind == StepKind::write) return visit(step.peer);
     if (step.kind != StepKind::read_reduce) return visit(rank);
     if (step.peer != everybody) return visit(step.peer);
     for (int owner = 0; owner < size_; ++owner) visit(owner);
@@ -43,12 +44,12 @@ class Steps {
     if (step.kind == StepKind::send) return;
     for_each_owner(rank, step, [&](int owner) { check_slice(rank, owner, step.destination); });
     demand(step.destination.buffer != Buffer::input, "Rank {} writes to {} input.", rank,
-           step.kind == StepKind::read_reduce && step.peer != rank ? "another rank's" : "its");
+           (step.kind == StepKind::read_reduce && step.peer != rank) || step.kind == StepKind::write ? "another rank's" : "its");
     if (step.kind == StepKind::recv) return;
     const std::int64_t vectors = step.destination.count == 0 ? 0 : step.source.count / step.destination.count;
     demand(step.source.count == vectors * step.destination.count && (vectors == 1 || step.kind == StepKind::reduce),
            "Rank {} combines {} elements with {}.", rank, step.source.count, step.destination.count);
-    if (step.kind == StepKind::read && step.peer != rank) return;
+    if (step.kind == StepKind::write || (step.kind == StepKind::read && step.peer != rank)) return;
     for_each_owner(rank, step, [&](int owner) {
       const Range from = layout_.range_of(owner, step.source);
       const Range to = layout_.range_of(owner, step.destination);
@@ -87,7 +88,7 @@ class Steps {
   void add_source(int rank, int owner, const Step& step, Add add) const {
     Range from = layout_.range_of(owner, step.source);
     const bool writes_there = step.kind == StepKind::read_reduce ? step.peer == everybody || step.peer == owner
-                                                                 : step.kind != StepKind::send && owner == rank;
+                                                                 : step.kind != StepKind::send && step.kind != StepKind::write && owner == rank;
     if (writes_there && step.destination.count > 0 && from.begin == layout_.cell_of(owner, step.destination)) {
       from.begin += step.destination.count;
     }

@@ -209,7 +209,8 @@ class Run {
     };
     for (std::size_t i = begin; i < end; ++i) {
       const Step& step = lane(rank).steps[i];
-      const bool elsewhere = step.kind == StepKind::read_reduce && step.peer != everybody && step.peer != rank;
+      const bool elsewhere = step.kind == StepKind::write ||
+                             (step.kind == StepKind::read_reduce && step.peer != everybody && step.peer != rank);
       if (touches(step, StepKind::send) && !elsewhere) visit(step.destination, static_cast<int>(i), true);
     }
     for (std::size_t i = begin; i < end; ++i) {
@@ -272,6 +273,9 @@ class Run {
     } else if (step.kind == StepKind::read) {
       demand(step.source.count == step.destination.count, "a read of another length");
       std::copy_n(at(step.peer, step.source), step.source.count, at(rank, step.destination));
+    } else if (step.kind == StepKind::write) {
+      demand(step.source.count == step.destination.count, "a write of another length");
+      std::copy_n(at(rank, step.source), step.source.count, at(step.peer, step.destination));
     } else {
       read_reduce(step);
     }

@@ -23,12 +23,16 @@ Board::Board(const std::vector<Member>& members, int rank) : rank_(rank) {
   }
 }
 
-bool Board::may_post(std::size_t bytes) {
+std::uint64_t Board::needed_for(std::size_t bytes) const {
+  const std::uint64_t depth = bytes <= small_room ? slots : large_slots;
   const std::uint64_t next = posted_ + 1;
-  const std::uint64_t deep = depth(bytes);
-  // The slot holds our post of this number less its depth; who has posted after that has read it.
-  if (next <= all_reached_ + deep - 1) return true;
-  const std::uint64_t needed = next - deep / 2;
+  // The slot holds our post of this number less depth; who has posted after that has read it.
+  return next < all_reached_ + depth ? 0 : next - depth / 2;
+}
+
+bool Board::may_post(std::size_t bytes) {
+  const std::uint64_t needed = needed_for(bytes);
+  if (needed == 0) return true;
   for (std::size_t member = 0; member < members_.size(); ++member) {
     if (line(static_cast<int>(member), needed).number.load(std::memory_order_acquire) < needed) return false;
   }
@@ -37,15 +41,21 @@ bool Board::may_post(std::size_t bytes) {
 }
 
 std::vector<int> Board::behind(std::size_t bytes) {
-  const std::uint64_t next = posted_ + 1;
-  const std::uint64_t deep = depth(bytes);
+  const std::uint64_t needed = needed_for(bytes);
   std::vector<int> members;
-  if (next <= all_reached_ + deep - 1) return members;
-  const std::uint64_t needed = next - deep / 2;
-  for (int member = 0; member < static_cast<int>(members_.size()); ++member) {
+  for (int member = 0; needed > 0 && member < static_cast<int>(members_.size()); ++member) {
     if (line(member, needed).number.load(std::memory_order_acquire) < needed) members.push_back(member);
   }
   return members;
+}
+
+void Board::fetch_ahead(int member, std::size_t bytes) {
+  const std::uint64_t next = posted_ + 1;
+  if (line(member, next).number.load(std::memory_order_acquire) < next) return;
+  __builtin_prefetch(&line(member, next + 1));
+  if (bytes <= line_room || bytes > small_room) return;
+  const std::byte* const begin = room(member, next, bytes);
+  for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(begin + at);
 }
 
 bool Board::all_gave_up() const {
