@@ -184,8 +184,8 @@ std::string text_of(const Step& step) {
     case StepKind::read_reduce:
       return fmt::format("read_reduce {} of {} = {} of all", text_of(step.destination),
                          step.peer == everybody ? "everybody" : fmt::format("{}", step.peer), text_of(step.source));
-    case StepKind::write:
-      return fmt::format("write {} of {} = {}", text_of(step.destination), step.peer, text_of(step.source));
+    case StepKind::spread:
+      return fmt::format("spread {} of everybody = {} of {}", text_of(step.destination), text_of(step.source), step.peer);
   }
   return {};
 }
@@ -262,7 +262,7 @@ std::int64_t Plan::elements_sent() const {
     for (const Step& step : lane.steps) {
       const std::int64_t others = request.size - 1;
       if (step.kind == StepKind::send) sum += step.source.count;
-      if (step.kind == StepKind::write) sum += step.source.count;
+      if (step.kind == StepKind::spread) sum += others * step.source.count;  // the owner's copy does not count
       if (step.kind == StepKind::read && step.peer != request.rank) sum += step.source.count;
       if (step.kind != StepKind::read_reduce) continue;
       const std::int64_t owners = step.peer == everybody ? others : step.peer != request.rank ? 1 : 0;

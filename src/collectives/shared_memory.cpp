@@ -98,8 +98,8 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, bool announced)
     post_bytes_ = packet_bytes_ = run_.packet_bytes;
     ensure(packet_bytes_ <= most_packet_bytes, "A packet of {} bytes does not fit.", packet_bytes_);
     const Collective collective = plan.request.collective;
-    only_hears_ = (collective == Collective::broadcast || collective == Collective::scatter) &&
-                  plan.request.rank != plan.request.root;
+    only_hears_ =
+        (collective == Collective::broadcast || collective == Collective::scatter) && plan.request.rank != plan.request.root;
   } else if (plan.scratch_count > 0) {
     scratch_ = shared_.scratch(static_cast<std::size_t>(plan.scratch_count) * width_);
   }
@@ -148,11 +148,7 @@ bool SharedMemoryRun::perform(const Step& step) {
     case StepKind::wait: return wait(step.peer);
     case StepKind::read: read(step); return true;
     case StepKind::read_reduce: read_reduce(step); return true;
-    case StepKind::write: {
-      auto* const to = const_cast<std::byte*>(reach(step.peer, step.destination));
-      kernels::copy(own(step.source), to, bytes(step.source), streams(step));
-      return true;
-    }
+    case StepKind::spread: spread(step); return true;
     case StepKind::copy: {
       const std::byte* const from = own(step.source);
       std::byte* const to = own(step.destination);
@@ -223,6 +219,16 @@ void SharedMemoryRun::read_reduce(const Step& step) {
   if (!to_all) shared_.targets[0] = const_cast<std::byte*>(reach(step.peer, step.destination));
   kernels::reduce_all(op, run_.caller.wire, shared_.sources.data(), size, shared_.targets.data(), to_all ? size : 1, count,
                       divisor, streams(step));
+}
+
+// Its own first.
+void SharedMemoryRun::spread(const Step& step) {
+  const std::byte* const from = reach(step.peer, step.source);
+  for (int i = 0; i < shared_.size(); ++i) {
+    const int member = (shared_.rank() + i) % shared_.size();
+    auto* const to = const_cast<std::byte*>(reach(member, step.destination));
+    if (from != to) kernels::copy(from, to, bytes(step.source), streams(step));  // equal in place
+  }
 }
 
 // In a packet, what this rank has put into its slot still is in its input. A look at the slot would wait until the line,

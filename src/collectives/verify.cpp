@@ -169,7 +169,9 @@ class Run {
       case StepKind::reduce: return reduce(rank, step);
       case StepKind::read: return copy(rank, cell_of(step.peer, step.source), rank, step);
       case StepKind::read_reduce: return reduce_all(rank, step);
-      case StepKind::write: return copy(rank, cell_of(rank, step.source), step.peer, step);
+      case StepKind::spread:
+        return steps_.for_each_owner(rank, step,
+                                     [&](int owner) { copy(rank, cell_of(step.peer, step.source), owner, step); });
       case StepKind::signal: return;  // before all others
       case StepKind::wait:
         if (signals_->hear(rank, step.peer)) close_one(progress);

@@ -79,7 +79,7 @@ bool exchanges(const Step& step) {
   return step.kind == StepKind::send || step.kind == StepKind::recv || step.kind == StepKind::recv_reduce;
 }
 bool reaches_others(const Step& step) {
-  return step.kind == StepKind::read || step.kind == StepKind::read_reduce || step.kind == StepKind::write;
+  return step.kind == StepKind::read || step.kind == StepKind::read_reduce || step.kind == StepKind::spread;
 }
 bool orders(const Step& step) { return step.kind == StepKind::signal || step.kind == StepKind::wait; }
 bool adds(const Step& step) {

@@ -81,28 +81,19 @@ Plan shared_broadcast(const PlanRequest& request) {
   return plan.finish();
 }
 
-// 2 alpha + (p-1)/p n gamma: all ranks copy, also the root. Its own copy counts as above.
+// 2 alpha + n gamma, of which in place n/p gamma are spared: all ranks copy, the root as well.
 Cost push_broadcast_cost(const PlanRequest& request) {
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(share);
-  return one_phase + of_copies((request.size - 1) * share) + of_closing(request);
+  return one_phase + of_copies(request.size * share) + of_closing(request);
 }
 Plan push_broadcast(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
-  const Slice from = share_in(shares, request.rank);
-  const Slice to = share_out(shares, request.rank);
-  const bool is_root = request.rank == request.root;
   plan.tell();
   plan.wait_for_all();
-  if (!is_root) plan.read(request.root, from, to);
-  plan.next_round();
-  plan.for_each_peer([&](int peer) {
-    if (peer != request.root) plan.write(peer, is_root ? from : to, to);
-  });
-  plan.next_round();
-  if (is_root) plan.copy(input(0, request.count), output(0, request.count));
+  plan.spread(request.root, share_in(shares, request.rank), share_out(shares, request.rank));
   plan.close();
   return plan.finish();
 }

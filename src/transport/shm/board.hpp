@@ -22,7 +22,7 @@ class Board {
   // How many posts are kept: a member that waits for no others, as the root of a broadcast, can be so far ahead.
   static constexpr std::uint64_t slots = 16;
   static constexpr std::uint64_t large_slots = 4;
-  static std::size_t footprint();                   // of one member
+  static std::size_t footprint();  // of one member
 
   struct Member {
     const Segment* own = nullptr;  // of this rank ...
@@ -47,8 +47,8 @@ class Board {
     if (line(member, number).number.load(std::memory_order_acquire) < number) return nullptr;
     return room(member, number, bytes);
   }
-  // For whoever only reads what that member posts, and may be behind: begins to fetch the next post if it is there, while the
-  // caller does something else. Where it is not, that memory is left to its writer.
+  // For whoever only reads what that member posts, and may be behind: begins to fetch the next post if it is there, while
+  // the caller does something else. Where it is not, that memory is left to its writer.
   void fetch_ahead(int member, std::size_t bytes);
   // Says that seen() has found all members' posts, which spares may_post() its looks.
   void saw_all() { all_reached_ = posted_; }
