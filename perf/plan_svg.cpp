@@ -18,7 +18,7 @@ struct Look {
   const char* color;
   int track;
 };
-constexpr std::array<Look, 13> looks{{{"send", "#8db3d9", 0},
+constexpr std::array<Look, 14> looks{{{"send", "#8db3d9", 0},
                                       {"recv", "#8ecf9b", 1},
                                       {"recv_reduce", "#f0a35e", 1},
                                       {"copy", "#c9c9c9", 2},
@@ -30,7 +30,8 @@ constexpr std::array<Look, 13> looks{{{"send", "#8db3d9", 0},
                                       {"signal", "#5b7fa6", 0},
                                       {"wait", "#d7e6d9", 1},
                                       {"read", "#8ecf9b", 2},
-                                      {"read_reduce", "#f0a35e", 2}}};
+                                      {"read_reduce", "#f0a35e", 2},
+                                      {"spread", "#8db3d9", 2}}};
 const Look& look_of(StepKind kind) { return looks[static_cast<std::size_t>(kind)]; }
 
 std::string escaped(const std::string& text) {

@@ -52,7 +52,7 @@ enum class Algorithm : std::uint8_t {
   packet,  // few bytes: each rank puts its vector with a number into a slot that all others read; any memory will do
   staged,  // each rank copies its vector into shared memory, where the others read what they want; any memory will do
   pull,    // each rank reads what it wants where it lies in the others' memory: mapped, or through the kernel
-  push,    // each rank reduces its share of all inputs where they lie, and writes it into all outputs: mapped memory only
+  push,    // each rank takes its share of the inputs where they lie, and writes it into all outputs: mapped memory only
 };
 
 // More lanes than this a plan cannot have.
@@ -161,6 +161,7 @@ enum class StepKind : std::uint8_t {
   read,         // destination = source in the peer's memory (the peer may be this rank)
   read_reduce,  // destination = the same source in every rank's memory, reduced in rank order, rounded once; it lies in the
                 // peer's memory, or in everybody's
+  spread,       // destination in everybody's memory = source in the peer's memory (the peer may be this rank)
 };
 constexpr bool between_memories(StepKind kind) { return kind >= StepKind::signal; }
 constexpr bool quantizes(StepKind kind) { return kind >= StepKind::quantize && kind <= StepKind::requantize; }

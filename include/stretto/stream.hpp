@@ -35,9 +35,12 @@ class STRETTO_API Work {
 
   struct State;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  // The library's own: done already, in the calling thread, and nothing had to be allocated for it; the times are ticks of
-  // a clock that only it reads.
-  Work(std::uint64_t started_ticks, std::uint64_t done_ticks) : started_ticks_(started_ticks), done_ticks_(done_ticks) {}
+  // The library's own: what had no task was done in the calling thread, and nothing had to be allocated for it; the times are
+  // ticks of a clock that only it reads.
+  void was_done(std::uint64_t started_ticks, std::uint64_t done_ticks) {
+    started_ticks_ = started_ticks;
+    done_ticks_ = done_ticks;
+  }
   const std::shared_ptr<State>& state() const { return state_; }
 
  private:

@@ -33,7 +33,7 @@ class AtOnce {
   // Where the call's shape is, if it is there: another may have the same place.
   Shape& place_of(const Call& call, const Method& method);
   bool run_barrier(const Method& method, Work& work);
-  Work perform(const PlannedCall& planned, const Call& call, double factor);
+  void perform(const PlannedCall& planned, const Call& call, double factor, Work& work);
 
   Communicator::Group& group_;
   std::array<Shape, 64> shapes_;

@@ -159,8 +159,8 @@ Operation Communicator::prepare(const Call& call, const OperationOptions& option
 }
 
 Work Communicator::start(const Call& call, const Stream& stream, const OperationOptions& options) const {
+  Work work;  // the only one that is returned: in the caller's place from the beginning, see AtOnce::perform()
   if (AtOnce* const at_once = group().at_once(); at_once != nullptr && stream.is_inline() && depth == 0) {
-    Work work;
     if (at_once->run(call, options, work)) return work;
   }
   Operation operation;
@@ -176,23 +176,25 @@ Work Communicator::start(const Call& call, const Stream& stream, const Operation
     throw;
   }
   if (group_->at_once() != nullptr && stream.is_inline()) group_->at_once()->remember(*operation.state());
-  return operation.start(stream);
+  work = operation.start(stream);
+  return work;
 }
 
 Work Operation::start(const Stream& stream) const {
   require(state_ != nullptr, "This operation was never prepared.");
+  Work work;  // the only one that is returned, as above
   if (depth > 0) {
     collected.started.push_back({state_, stream});
-    return collected.work;
+    work = collected.work;
+    return work;
   }
   if (AtOnce* const at_once = state_->group->at_once(); at_once != nullptr && stream.is_inline()) {
-    Work work;
     if (at_once->run(*state_, work)) return work;
   }
   const Call& call = state_->call;
   require(!is_to_self(*state_), "Rank {} cannot {} a message to or from itself outside a group of operations.",
           state_->group->rank(), name(call.collective));
-  const Work work = Work::reserve();
+  work = Work::reserve();
   launch({{state_, stream}}, work);
   return work;
 }

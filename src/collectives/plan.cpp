@@ -74,6 +74,7 @@ constexpr Entry repertoire[] = {
     STRETTO_ENTRY(broadcast, packet, shared_broadcast),
     STRETTO_ENTRY(broadcast, staged, shared_broadcast),
     STRETTO_ENTRY(broadcast, pull, shared_broadcast),
+    STRETTO_ENTRY(broadcast, push, push_broadcast),
     STRETTO_ENTRY(reduce, binomial, tree_reduce),
     STRETTO_ENTRY(reduce, knomial, tree_reduce),
     STRETTO_ENTRY(reduce, double_binary_tree, double_tree_reduce),
@@ -230,6 +231,8 @@ std::string text_of(const Step& step) {
     case StepKind::read_reduce:
       return fmt::format("read_reduce {} of {} = {} of all", text_of(step.destination),
                          step.peer == everybody ? "everybody" : fmt::format("{}", step.peer), text_of(step.source));
+    case StepKind::spread:
+      return fmt::format("spread {} of everybody = {} of {}", text_of(step.destination), text_of(step.source), step.peer);
   }
   return {};
 }
@@ -330,6 +333,7 @@ std::int64_t Plan::elements_sent() const {
     for (const Step& step : lane.steps) {
       const std::int64_t others = request.size - 1;
       if (step.kind == StepKind::send) sum += step.source.count;
+      if (step.kind == StepKind::spread) sum += others * step.source.count;  // the owner's copy does not count
       if (step.kind == StepKind::read && step.peer != request.rank) sum += step.source.count;
       if (step.kind != StepKind::read_reduce) continue;
       const std::int64_t owners = step.peer == everybody ? others : step.peer != request.rank ? 1 : 0;

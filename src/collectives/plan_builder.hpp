@@ -120,6 +120,7 @@ class PlanBuilder {
   void signal() { add({StepKind::signal, false, -1, {}, {}}); }
   void wait(int peer) { add({StepKind::wait, false, peer, {}, {}}); }
   void read(int peer, Slice source, Slice destination) { add({StepKind::read, false, peer, source, destination}); }
+  void spread(int owner, Slice source, Slice destination) { add({StepKind::spread, false, owner, source, destination}); }
   // Of all ranks' contributions, so that nothing is missing any more; owner has the destination, or everybody does.
   void read_reduce(Slice source, int owner, Slice destination) {
     add({StepKind::read_reduce, true, owner, source, destination});

@@ -64,7 +64,7 @@ MemoryTalk::MemoryTalk(const Execution& execution, const PlannedCall& planned)
 bool MemoryTalk::advance() {
   Board& board = shared_.board();
   if (!posted_) {
-    if (!board.may_post()) return false;
+    if (!board.may_post(sizeof mine_)) return false;
     post(board, mine_);
     posted_ = true;
   }
@@ -97,6 +97,9 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, bool announced)
   if (run_.packet_bytes > 0 && plan.request.size > 1) {
     post_bytes_ = packet_bytes_ = run_.packet_bytes;
     ensure(packet_bytes_ <= most_packet_bytes, "A packet of {} bytes does not fit.", packet_bytes_);
+    const Collective collective = plan.request.collective;
+    only_hears_ =
+        (collective == Collective::broadcast || collective == Collective::scatter) && plan.request.rank != plan.request.root;
   } else if (plan.scratch_count > 0) {
     scratch_ = shared_.scratch(static_cast<std::size_t>(plan.scratch_count) * width_);
   }
@@ -114,7 +117,7 @@ SharedMemoryRun::~SharedMemoryRun() {
 bool SharedMemoryRun::advance() {
   if (!begun_) {
     if (packet_bytes_ > 0) {  // its scratch is the slot of the next post
-      if (!board_.may_post()) return false;
+      if (!board_.may_post(post_bytes_)) return false;
       scratch_ = board_.draft(packet_bytes_);
     }
     begun_ = true;
@@ -130,7 +133,7 @@ bool SharedMemoryRun::advance() {
 }
 
 std::vector<int> SharedMemoryRun::awaited() const {
-  if (!begun_ || step_ == end_ || step_->kind != StepKind::wait) return board_.behind();
+  if (!begun_ || step_ == end_ || step_->kind != StepKind::wait) return board_.behind(post_bytes_);
   std::vector<int> silent;  // of all that this phase waits for
   for (const Step* step = step_; step != end_ && step->kind != StepKind::signal; ++step) {
     if (step->kind == StepKind::wait && board_.seen(step->peer, post_bytes_) == nullptr) silent.push_back(step->peer);
@@ -145,6 +148,7 @@ bool SharedMemoryRun::perform(const Step& step) {
     case StepKind::wait: return wait(step.peer);
     case StepKind::read: read(step); return true;
     case StepKind::read_reduce: read_reduce(step); return true;
+    case StepKind::spread: spread(step); return true;
     case StepKind::copy: {
       const std::byte* const from = own(step.source);
       std::byte* const to = own(step.destination);
@@ -165,7 +169,7 @@ bool SharedMemoryRun::signal() {
   if (packet_bytes_ > 0) {
     board_.post();
   } else {
-    if (!board_.may_post()) return false;
+    if (!board_.may_post(post_bytes_)) return false;
     Whereabouts& mine = shared_.told[shared_.rank()];
     mine = whereabouts_of(buffers_.input(), buffers_.output(), scratch_, run_.plan->request);
     post(board_, mine);
@@ -177,6 +181,7 @@ bool SharedMemoryRun::signal() {
 bool SharedMemoryRun::wait(int peer) {
   const std::byte* const word = shared_.look(peer, post_bytes_);
   if (word == nullptr) return false;
+  if (only_hears_) board_.fetch_ahead(peer, post_bytes_);
   if (packet_bytes_ == 0) std::memcpy(&shared_.told[peer], word, sizeof(Whereabouts));
   if (++heard_ < shared_.size() - 1) return true;
   board_.saw_all();
@@ -214,6 +219,16 @@ void SharedMemoryRun::read_reduce(const Step& step) {
   if (!to_all) shared_.targets[0] = const_cast<std::byte*>(reach(step.peer, step.destination));
   kernels::reduce_all(op, run_.caller.wire, shared_.sources.data(), size, shared_.targets.data(), to_all ? size : 1, count,
                       divisor, streams(step));
+}
+
+// Its own first.
+void SharedMemoryRun::spread(const Step& step) {
+  const std::byte* const from = reach(step.peer, step.source);
+  for (int i = 0; i < shared_.size(); ++i) {
+    const int member = (shared_.rank() + i) % shared_.size();
+    auto* const to = const_cast<std::byte*>(reach(member, step.destination));
+    if (from != to) kernels::copy(from, to, bytes(step.source), streams(step));  // equal in place
+  }
 }
 
 // In a packet, what this rank has put into its slot still is in its input. A look at the slot would wait until the line,

@@ -57,7 +57,7 @@ class MemoryTalk {
   bool advance();  // without waiting; true if anything moved
   bool finished() const { return member_ == shared_.size(); }
   bool symmetric() const { return symmetric_; }  // of all members, once finished
-  std::vector<int> awaited() const { return posted_ ? std::vector{member_} : shared_.board().behind(); }
+  std::vector<int> awaited() const { return posted_ ? std::vector{member_} : shared_.board().behind(sizeof mine_); }
 
  private:
   SharedMemory& shared_;
@@ -87,6 +87,7 @@ class SharedMemoryRun {
   bool wait(int peer);
   void read(const Step& step);
   void read_reduce(const Step& step);
+  void spread(const Step& step);
   void reduce_in_pieces(const Step& step);
   void check_symmetric();
   bool streams(const Step& step) const;
@@ -106,7 +107,8 @@ class SharedMemoryRun {
   std::byte* scratch_ = nullptr;
   std::size_t packet_bytes_ = 0;  // 0: no packet
   std::size_t post_bytes_;
-  int heard_ = 0;  // members since the last signal
+  int heard_ = 0;            // members since the last signal
+  bool only_hears_ = false;  // in packets from the root, which may be ahead
   bool begun_ = false;
   bool has_signalled_ = false;
   bool announced_;

@@ -182,8 +182,8 @@ class Machine {
   }
   int peer_of(const LaneState& lane, const Action& action) const {
     if (action.kind == StepKind::read) return ways_.sender(lane.rank, action.way);
-    if (action.kind != StepKind::read_reduce) return -1;
-    return action.way == Action::to_all ? everybody : ways_.receiver(lane.rank, action.way);
+    if (action.kind != StepKind::read_reduce && action.kind != StepKind::spread) return -1;
+    return action.way < 0 ? everybody : ways_.receiver(lane.rank, action.way);
   }
 
   // The rank's time that can begin now; when it is over.
@@ -199,6 +199,9 @@ class Machine {
   double seconds_of(const LaneState& lane, const Action& action) {
     const int peer = peer_of(lane, action);
     if (action.kind == StepKind::read) return levels_.seconds_of_read(lane.rank, peer, action.bytes, action.by_link);
+    if (action.kind == StepKind::spread) {
+      return levels_.seconds_of_spread(lane.rank, action.bytes, action.way == Action::to_all);
+    }
     if (action.kind != StepKind::read_reduce) return levels_.seconds_of_work(action.bytes);
     return levels_.seconds_of_read_reduce(lane.rank, peer, action.bytes, action.by_link);
   }

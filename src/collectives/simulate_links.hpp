@@ -73,20 +73,32 @@ class Levels {
   double seconds_of_read_reduce(int rank, int owner, std::int64_t bytes, bool by_link) {
     const int ways = owner == everybody ? 2 : 1;  // that the bytes go: to and fro
     double seconds = seconds_of_work(bytes) * (size_ - 1) * ways;
+    for_each_level(rank, [&](Level& level, std::int64_t others) {
+      level.bytes += others * bytes * ways;
+      if (by_link) seconds += static_cast<double>(others * bytes) * level.beta;
+    });
+    if (owner != everybody && owner != rank) between(rank, owner).bytes += bytes;
+    return seconds;
+  }
+  // One rank's bytes are written to all others, and to itself where they do not lie there already.
+  double seconds_of_spread(int rank, std::int64_t bytes, bool to_itself) {
+    for_each_level(rank, [&](Level& level, std::int64_t others) { level.bytes += others * bytes; });
+    return seconds_of_work(bytes) * (size_ - (to_itself ? 0 : 1));
+  }
+
+ private:
+  // visit(level, how many ranks that level reaches from this one, and no nearer level does)
+  template <class Visit>
+  void for_each_level(int rank, Visit visit) {
     int nearer = 1;
     for (Level& level : all_) {
       const int unit = std::min(level.ranks, size_);
       const int reached = std::min(unit, size_ - rank / unit * unit);
-      const std::int64_t others = reached - nearer;
-      level.bytes += others * bytes * ways;
-      if (by_link) seconds += static_cast<double>(others * bytes) * level.beta;
+      visit(level, reached - nearer);
       nearer = reached;
     }
-    if (owner != everybody && owner != rank) between(rank, owner).bytes += bytes;
-    return seconds;
   }
 
- private:
   int size_;
   double local_seconds_;  // a byte
   std::vector<Level> all_;

@@ -21,14 +21,15 @@ struct Ways {
 
 // What is left of a step once its memory is forgotten.
 struct Action {
-  static constexpr std::int32_t to_all = -1;  // a way to everybody
+  static constexpr std::int32_t to_all = -1;          // a way to everybody
+  static constexpr std::int32_t to_all_but_one = -2;  // to everybody but the owner of the source, in place
 
   StepKind kind;
   bool by_link = false;  // a read whose bytes go over the link
   // From the sender to the receiver; 0 for local work. Of a wait or read: from the peer; of a read_reduce: to the owner of
   // the destination.
   std::int32_t way;
-  std::int64_t bytes;  // of a read_reduce: of one rank's vector
+  std::int64_t bytes;  // of a read_reduce or spread: of one rank's vector
   bool operator==(const Action&) const = default;
 };
 struct Program {
@@ -77,6 +78,10 @@ class Compiler {
       }
       case StepKind::read_reduce: {
         const std::int32_t way = step.peer == everybody ? Action::to_all : ways.between(request.rank, step.peer);
+        return {step.kind, pulls, way, step.destination.count * element_bytes_};
+      }
+      case StepKind::spread: {
+        const std::int32_t way = onto_itself(request, step) ? Action::to_all_but_one : Action::to_all;
         return {step.kind, pulls, way, step.destination.count * element_bytes_};
       }
     }

@@ -207,6 +207,9 @@ class Run {
       case StepKind::dequantize:
       case StepKind::dequantize_reduce:
       case StepKind::requantize: return pack_or_unpack(rank, step);
+      case StepKind::spread:
+        return steps_.for_each_owner(rank, step,
+                                     [&](int owner) { copy(rank, cell_of(step.peer, step.source), owner, step); });
       case StepKind::signal: return;  // before all others
       case StepKind::wait:
         if (signals_->hear(rank, step.peer)) close_one(progress);

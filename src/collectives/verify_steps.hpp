@@ -19,15 +19,16 @@ class Steps {
   // visit(rank) for all whose memory a step writes.
   template <class Visit>
   void for_each_owner(int rank, const Step& step, Visit visit) const {
-    if (step.kind != StepKind::read_reduce) return visit(rank);
-    if (step.peer != everybody) return visit(step.peer);
+    const bool reaches_all = step.kind == StepKind::spread || (step.kind == StepKind::read_reduce && step.peer == everybody);
+    if (!reaches_all) return visit(step.kind == StepKind::read_reduce ? step.peer : rank);
     for (int owner = 0; owner < size_; ++owner) visit(owner);
   }
 
   void check(int rank, const Step& step) const {
     const bool local = step.kind == StepKind::copy || step.kind == StepKind::reduce || step.kind == StepKind::signal ||
                        quantizes(step.kind);
-    const bool reaches_itself = step.kind == StepKind::read || step.kind == StepKind::read_reduce;
+    const bool reads_one = step.kind == StepKind::read || step.kind == StepKind::spread;
+    const bool reaches_itself = reads_one || step.kind == StepKind::read_reduce;
     const bool reaches_all = step.kind == StepKind::read_reduce && step.peer == everybody;
     const bool adds = step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce ||
                       step.kind == StepKind::read_reduce || adds_records(step.kind);
@@ -41,12 +42,13 @@ class Steps {
     if (step.kind == StepKind::read_reduce) {
       for (int owner = 0; owner < size_; ++owner) check_slice(rank, owner, step.source);
     } else if (step.kind != StepKind::recv) {
-      check_slice(rank, step.kind == StepKind::read ? step.peer : rank, step.source);
+      check_slice(rank, reads_one ? step.peer : rank, step.source);
     }
     if (step.kind == StepKind::send) return;
     for_each_owner(rank, step, [&](int owner) { check_slice(rank, owner, step.destination); });
     demand(step.destination.buffer != Buffer::input, "Rank {} writes to {} input.", rank,
-           step.kind == StepKind::read_reduce && step.peer != rank ? "another rank's" : "its");
+           (step.kind == StepKind::read_reduce && step.peer != rank) || step.kind == StepKind::spread ? "another rank's"
+                                                                                                      : "its");
     if (step.kind == StepKind::recv) return;
     if (quantizes(step.kind)) return check_quantizing(rank, step);
     demand(step.source.format == step.destination.format && (step.kind == StepKind::copy || !is_packed(step.destination)),
@@ -54,8 +56,8 @@ class Steps {
     const std::int64_t vectors = step.destination.count == 0 ? 0 : step.source.count / step.destination.count;
     demand(step.source.count == vectors * step.destination.count && (vectors == 1 || step.kind == StepKind::reduce),
            "Rank {} combines {} elements with {}.", rank, step.source.count, step.destination.count);
-    if (step.kind == StepKind::read && step.peer != rank) return;
     for_each_owner(rank, step, [&](int owner) {
+      if (reads_one && owner != step.peer) return;
       const Range from = layout_.range_of(owner, step.source);
       const Range to = layout_.range_of(owner, step.destination);
       demand(from.begin == to.begin || from.end <= to.begin || to.end <= from.begin,
@@ -70,6 +72,14 @@ class Steps {
     const auto add = [&](Range range, bool writes) {
       if (range.begin < range.end) accesses.push_back({range, writes});
     };
+    if (step.kind == StepKind::spread) {
+      const Range from = layout_.range_of(step.peer, step.source);
+      add(from, false);
+      return for_each_owner(rank, step, [&](int owner) {
+        const Range to = layout_.range_of(owner, step.destination);
+        if (to.begin != from.begin) add(to, true);
+      });
+    }
     const bool moves = step.kind == StepKind::copy || (step.kind == StepKind::read && step.peer == rank);
     if (moves && layout_.cell_of(rank, step.source) == layout_.cell_of(rank, step.destination)) return;
     const bool of_all = step.kind == StepKind::read_reduce;

@@ -203,7 +203,8 @@ class Run {
       }
     };
     const auto touches = [&](const Step& step, StepKind other) {  // a copy onto itself, in place, is left out
-      return step.kind != other && (step.kind != StepKind::copy || at(rank, step.source) != at(rank, step.destination));
+      const bool moves = step.kind == StepKind::copy || (step.kind == StepKind::spread && step.peer == rank);
+      return step.kind != other && (!moves || at(rank, step.source) != at(rank, step.destination));
     };
     for (std::size_t i = begin; i < end; ++i) {
       const Step& step = lane(rank).steps[i];
@@ -212,7 +213,7 @@ class Run {
     }
     for (std::size_t i = begin; i < end; ++i) {
       const Step& step = lane(rank).steps[i];
-      const bool elsewhere = step.kind == StepKind::read && step.peer != rank;
+      const bool elsewhere = (step.kind == StepKind::read || step.kind == StepKind::spread) && step.peer != rank;
       if (touches(step, StepKind::recv) && !elsewhere) visit(step.source, static_cast<int>(i), false);
     }
   }
@@ -270,6 +271,11 @@ class Run {
     } else if (step.kind == StepKind::read) {
       demand(step.source.count == step.destination.count, "a read of another length");
       std::copy_n(at(step.peer, step.source), step.source.count, at(rank, step.destination));
+    } else if (step.kind == StepKind::spread) {
+      demand(step.source.count == step.destination.count, "a spread of another length");
+      const Word* const from = at(step.peer, step.source);
+      const Words words(from, from + step.source.count);
+      for (int owner = 0; owner < shape_.size; ++owner) std::copy(words.begin(), words.end(), at(owner, step.destination));
     } else {
       read_reduce(step);
     }

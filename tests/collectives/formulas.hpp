@@ -125,7 +125,8 @@ inline std::int64_t broadcast(Algorithm algorithm, std::int64_t p, std::int64_t 
     case Algorithm::direct:
     case Algorithm::packet:
     case Algorithm::staged:
-    case Algorithm::pull: return (p - 1) * n;
+    case Algorithm::pull:
+    case Algorithm::push: return (p - 1) * n;
     default: no_formula(Collective::broadcast, algorithm);
   }
 }

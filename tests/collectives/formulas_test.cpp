@@ -84,7 +84,8 @@ TEST_P(Formulas, NoticeAMessageTooFewOrTooMany) {
         std::vector<Plan> wrong = plans;
         for (Lane& lane : wrong[static_cast<std::size_t>(sender - plans.begin())].lanes) {
           const auto message = std::find_if(lane.steps.begin(), lane.steps.end(), [](const Step& step) {
-            return step.kind == StepKind::send || step.kind == StepKind::read || step.kind == StepKind::read_reduce;
+            return step.kind == StepKind::send || step.kind == StepKind::read || step.kind == StepKind::read_reduce ||
+                   step.kind == StepKind::spread;
           });
           if (message == lane.steps.end()) continue;
           if (twice) {

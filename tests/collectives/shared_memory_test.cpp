@@ -109,6 +109,51 @@ TEST(AnyMemory, PushNamesTheRankWhoseMemoryIsOrdinary) {
             0);
 }
 
+// A root does not wait for the others, who must find each of its packets; now and then they are late.
+TEST(Broadcast, OfARootThatIsAheadLosesNothing) {
+  for (const int size : {2, 3}) {
+    EXPECT_EQ(launch(size,
+                     [](const Communicator& world) {
+                       for (const std::int64_t count : {1, 14, 15, 500, 600, 4096}) {
+                         for (int i = 0; i < 200; ++i) {
+                           const float value = static_cast<float>(i);
+                           Buffer buffer(count, false, world.rank() == 1 ? value : -1);
+                           if (world.rank() == 0 && i % 64 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                           world.broadcast(buffer.data(), buffer.data(), count, DType::f32, 1, here,
+                                           {.method = Algorithm::packet});
+                           require_all(buffer.data(), count, value, "elements");
+                         }
+                       }
+                     }),
+              0);
+  }
+}
+
+// All ranks write into all others; out of place the root has an output of its own.
+TEST(Broadcast, ByPushReachesEverybody) {
+  for (const int size : {1, 2, 3, 4}) {
+    EXPECT_EQ(launch(size,
+                     [](const Communicator& world) {
+                       for (const std::int64_t count : {1, 3, 1000, 100003}) {
+                         for (int root = 0; root < world.size(); ++root) {
+                           const bool is_root = world.rank() == root;
+                           const float value = static_cast<float>(10 * root + 1);
+                           Buffer input(count, true, is_root ? value : -1);
+                           Buffer output(count, true, -2);
+                           world.broadcast(input.data(), output.data(), count, DType::f32, root, here,
+                                           {.method = Algorithm::push});
+                           require_all(output.data(), count, value, "elements");
+                           require_all(input.data(), count, is_root ? value : -1, "inputs");
+                           world.broadcast(input.data(), input.data(), count, DType::f32, root, here,
+                                           {.method = Algorithm::push});
+                           require_all(input.data(), count, value, "elements in place");
+                         }
+                       }
+                     }),
+              0);
+  }
+}
+
 // The threads' vectors are gone as soon as the error reaches them.
 TEST(AnyMemory, IsNotTouchedAfterARankHasGivenUp) {
   constexpr std::int64_t count = 4 << 20;

@@ -78,7 +78,9 @@ using Mutation = std::function<bool(Plan&, Lane&, std::size_t step)>;  // false:
 bool exchanges(const Step& step) {
   return step.kind == StepKind::send || step.kind == StepKind::recv || step.kind == StepKind::recv_reduce;
 }
-bool reads_others(const Step& step) { return step.kind == StepKind::read || step.kind == StepKind::read_reduce; }
+bool reaches_others(const Step& step) {
+  return step.kind == StepKind::read || step.kind == StepKind::read_reduce || step.kind == StepKind::spread;
+}
 bool orders(const Step& step) { return step.kind == StepKind::signal || step.kind == StepKind::wait; }
 bool adds(const Step& step) {
   return step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce || step.kind == StepKind::read_reduce;
@@ -87,7 +89,7 @@ bool adds(const Step& step) {
 // What others wait for when this rank signals, or may still touch. The root of a reduce gives nothing that anybody wants.
 bool is_told(const Plan& plan, const Step& step) {
   if (plan.request.collective == Collective::reduce && plan.request.rank == plan.request.root) return false;
-  return reads_others(step) || (step.kind == StepKind::copy && step.destination.buffer == Buffer::scratch);
+  return reaches_others(step) || (step.kind == StepKind::copy && step.destination.buffer == Buffer::scratch);
 }
 
 // A wait for a rank from whom, or for whom, there is nothing to read may be left out.
@@ -248,14 +250,14 @@ const std::vector<NamedMutation>& mutations() {
       {"wait_behind_what_it_guards",
        [](Plan&, Lane& lane, std::size_t i) {
          if (lane.steps[i].kind != StepKind::wait || i + 1 == lane.steps.size()) return false;
-         if (!reads_others(lane.steps[i + 1])) return false;
+         if (!reaches_others(lane.steps[i + 1])) return false;
          std::swap(lane.steps[i], lane.steps[i + 1]);
          return true;
        }},
       {"wait_beside_what_it_guards",
        [](Plan&, Lane& lane, std::size_t i) {
          if (lane.steps[i].kind != StepKind::wait || i + 1 == lane.steps.size()) return false;
-         if (!reads_others(lane.steps[i + 1])) return false;
+         if (!reaches_others(lane.steps[i + 1])) return false;
          lane.round_ends.erase(std::find(lane.round_ends.begin(), lane.round_ends.end(), i + 1));
          return true;
        }},

@@ -65,6 +65,7 @@ STRETTO_PLAN(direct_recv);
 STRETTO_PLAN(packet_all_reduce);
 STRETTO_PLAN(packet_reduce);
 STRETTO_PLAN(push_all_reduce);
+STRETTO_PLAN(push_broadcast);
 STRETTO_PLAN(push_reduce);
 STRETTO_PLAN(shared_all_reduce);  // by staged or pull, and
 STRETTO_PLAN(shared_reduce);

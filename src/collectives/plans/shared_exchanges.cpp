@@ -81,6 +81,23 @@ Plan shared_broadcast(const PlanRequest& request) {
   return plan.finish();
 }
 
+// 2 alpha + n gamma, of which in place n/p gamma are spared: all ranks copy, the root as well.
+Cost push_broadcast_cost(const PlanRequest& request) {
+  const double share = longest_share(request);
+  if (request.size == 1) return of_copies(share);
+  return one_phase + of_copies(request.size * share) + of_closing(request);
+}
+Plan push_broadcast(const PlanRequest& request) {
+  if (request.size == 1) return alone(request);
+  SharedPlan plan(request);
+  const Shares shares = Shares::of(request);
+  plan.tell();
+  plan.wait_for_all();
+  plan.spread(request.root, share_in(shares, request.rank), share_out(shares, request.rank));
+  plan.close();
+  return plan.finish();
+}
+
 // n is the whole output. packet, staged: alpha, or 2 alpha, + (p+1)/p n gamma; pull: 2 alpha + (p-1)/p n beta + n/p gamma
 Cost shared_gather_cost(const PlanRequest& request) {
   const double share = longest_share(request);

@@ -9,7 +9,7 @@ constexpr std::size_t page = 4096;
 
 }  // namespace
 
-std::size_t Board::footprint() { return page + slots * room_bytes; }
+std::size_t Board::footprint() { return page + slots * small_room + large_slots * room_bytes; }
 
 Board::Board(const std::vector<Member>& members, int rank) : rank_(rank) {
   static_assert(sizeof(Slots) <= page);
@@ -23,11 +23,16 @@ Board::Board(const std::vector<Member>& members, int rank) : rank_(rank) {
   }
 }
 
-bool Board::may_post() {
+std::uint64_t Board::needed_for(std::size_t bytes) const {
+  const std::uint64_t depth = bytes <= small_room ? slots : large_slots;
   const std::uint64_t next = posted_ + 1;
-  // The slot holds our post of this number less slots; who has posted after that has read it.
-  const std::uint64_t needed = next > slots ? next - slots + 1 : 0;
-  if (needed <= all_reached_) return true;
+  // The slot holds our post of this number less depth; who has posted after that has read it.
+  return next < all_reached_ + depth ? 0 : next - depth / 2;
+}
+
+bool Board::may_post(std::size_t bytes) {
+  const std::uint64_t needed = needed_for(bytes);
+  if (needed == 0) return true;
   for (std::size_t member = 0; member < members_.size(); ++member) {
     if (line(static_cast<int>(member), needed).number.load(std::memory_order_acquire) < needed) return false;
   }
@@ -35,14 +40,22 @@ bool Board::may_post() {
   return true;
 }
 
-std::vector<int> Board::behind() {
-  const std::uint64_t next = posted_ + 1;
+std::vector<int> Board::behind(std::size_t bytes) {
+  const std::uint64_t needed = needed_for(bytes);
   std::vector<int> members;
-  for (int member = 0; next > slots && member < static_cast<int>(members_.size()); ++member) {
-    const std::uint64_t needed = next - slots + 1;
+  for (int member = 0; needed > 0 && member < static_cast<int>(members_.size()); ++member) {
     if (line(member, needed).number.load(std::memory_order_acquire) < needed) members.push_back(member);
   }
   return members;
+}
+
+void Board::fetch_ahead(int member, std::size_t bytes) {
+  const std::uint64_t next = posted_ + 1;
+  if (line(member, next).number.load(std::memory_order_acquire) < next) return;
+  __builtin_prefetch(&line(member, next + 1));
+  if (bytes <= line_room || bytes > small_room) return;
+  const std::byte* const begin = room(member, next, bytes);
+  for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(begin + at);
 }
 
 bool Board::all_gave_up() const {
@@ -61,7 +74,9 @@ std::size_t Board::Leavers::count() const {
 std::byte* Board::room(int member, std::uint64_t number, std::size_t bytes) {
   Line& head = line(member, number);
   if (bytes <= line_room) return head.inside;
-  return reinterpret_cast<std::byte*>(members_[member]) + page + number % slots * room_bytes;
+  std::byte* const rooms = reinterpret_cast<std::byte*>(members_[member]) + page;
+  if (bytes <= small_room) return rooms + number % slots * small_room;
+  return rooms + slots * small_room + number % large_slots * room_bytes;
 }
 
 }  // namespace stretto

@@ -10,16 +10,19 @@
 
 namespace stretto {
 
-// What the members of a communicator on one host tell each other. Each member posts, over and over, into a few slots that
+// What the members of a communicator on one host tell each other. Each member posts, over and over, into slots that
 // only it writes and all others read: a number and what comes with it, in one cache line where that fits. All members post
 // equally often, and read each other's k-th posts after their own k-th and before the next: so a slot is free again when
 // everybody has posted once more. No read-modify-write, no lock; a post costs the cache lines that change cores.
 class Board {
  public:
-  static constexpr std::uint64_t slots = 4;
   static constexpr std::size_t line_room = 56;      // bytes that travel in the line of the number
-  static constexpr std::size_t room_bytes = 16384;  // of any other post
-  static std::size_t footprint();                   // of one member
+  static constexpr std::size_t small_room = 2048;   // of any other post that is kept as long as those
+  static constexpr std::size_t room_bytes = 16384;  // of the largest post
+  // How many posts are kept: a member that waits for no others, as the root of a broadcast, can be so far ahead.
+  static constexpr std::uint64_t slots = 16;
+  static constexpr std::uint64_t large_slots = 4;
+  static std::size_t footprint();  // of one member
 
   struct Member {
     const Segment* own = nullptr;  // of this rank ...
@@ -29,8 +32,8 @@ class Board {
   Board(const std::vector<Member>& members, int rank);
 
   // Whether everybody has read what lies in the slot of the next post. Only who did not read the others' last posts has to
-  // wait for that.
-  bool may_post();
+  // wait for that; it then waits until half the slots are free, since each look takes a line from whoever writes it.
+  bool may_post(std::size_t bytes);
   // Where the bytes of the next post go: up to room_bytes.
   std::byte* draft(std::size_t bytes) { return room(rank_, posted_ + 1, bytes); }
   void post() {
@@ -44,11 +47,14 @@ class Board {
     if (line(member, number).number.load(std::memory_order_acquire) < number) return nullptr;
     return room(member, number, bytes);
   }
+  // For whoever only reads what that member posts, and may be behind: begins to fetch the next post if it is there, while
+  // the caller does something else. Where it is not, that memory is left to its writer.
+  void fetch_ahead(int member, std::size_t bytes);
   // Says that seen() has found all members' posts, which spares may_post() its looks.
   void saw_all() { all_reached_ = posted_; }
 
   // Those of whom may_post() still waits.
-  std::vector<int> behind();
+  std::vector<int> behind(std::size_t bytes);
   // After an error: this rank does nothing more with the others' memory; and whether that goes for all.
   void give_up() { members_[rank_]->gave_up.store(1, std::memory_order_release); }
   bool all_gave_up() const;
@@ -78,6 +84,8 @@ class Board {
   };
   Line& line(int member, std::uint64_t number) { return members_[member]->lines[number % slots]; }
   std::byte* room(int member, std::uint64_t number, std::size_t bytes);
+  // How often all must have posted before the next post of so many bytes; 0 where it is known that they have.
+  std::uint64_t needed_for(std::size_t bytes) const;
 
   int rank_;
   std::uint64_t posted_ = 0;

@@ -1,0 +1,91 @@
+// How far a member may be ahead of the others, and that nothing of what it has posted is lost until then.
+#include "transport/shm/board.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace stretto {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+// The boards of two ranks that never sleep.
+class Boards : public testing::Test {
+ protected:
+  static std::shared_ptr<PeerSegment> peer(const Segment& segment, int rank) {
+    return std::make_shared<PeerSegment>(segment.address(), rank);
+  }
+
+  static bool can_post(Board& board, std::size_t bytes, std::uint8_t value) {
+    if (!board.may_post(bytes)) return false;
+    std::fill_n(board.draft(bytes), bytes, static_cast<std::byte>(value));
+    board.post();
+    return true;
+  }
+  // The other's post of the same number as our last, if it is there and nothing else lies in it.
+  static bool shows(Board& board, int member, std::size_t bytes, std::uint8_t value) {
+    const std::byte* const seen = board.seen(member, bytes);
+    return seen != nullptr && std::count(seen, seen + bytes, static_cast<std::byte>(value)) == static_cast<long>(bytes);
+  }
+
+  Segment one_, other_;
+  std::size_t one_at_ = one_.reserve(Board::footprint());
+  std::size_t other_at_ = other_.reserve(Board::footprint());
+  Board root_{{{&one_, nullptr, one_at_}, {nullptr, peer(other_, 1), other_at_}}, 0};
+  Board reader_{{{nullptr, peer(one_, 0), one_at_}, {&other_, nullptr, other_at_}}, 1};
+};
+
+TEST_F(Boards, AMemberThatWaitsForNobodyIsAheadByAsManyPostsAsAreKept) {
+  for (const std::size_t bytes : {Board::line_room, Board::small_room, Board::room_bytes}) {
+    const std::uint64_t kept = bytes == Board::room_bytes ? Board::large_slots : Board::slots;
+    std::uint64_t ahead = 0;
+    while (can_post(root_, bytes, static_cast<std::uint8_t>(ahead))) ++ahead;
+    EXPECT_GE(ahead, kept / 2) << bytes;  // of a board on which it once had to wait
+    EXPECT_LE(ahead, kept) << bytes;
+    EXPECT_THAT(root_.behind(bytes), ElementsAre(1));
+    // The reader catches up, and finds everything, whether it asks for it in advance or not.
+    for (std::uint64_t i = 0; i < ahead; ++i) {
+      ASSERT_TRUE(can_post(reader_, 1, 0));
+      EXPECT_TRUE(shows(reader_, 0, bytes, static_cast<std::uint8_t>(i))) << bytes << " bytes, post " << i;
+      if (i % 2 == 0) reader_.fetch_ahead(0, bytes);
+      reader_.saw_all();
+    }
+    EXPECT_THAT(root_.behind(bytes), IsEmpty());
+    ASSERT_TRUE(root_.may_post(bytes));
+  }
+}
+
+TEST_F(Boards, AMemberThatIsFarAheadWaitsUntilHalfIsRead) {
+  int ahead = 0;
+  while (can_post(root_, 8, 1)) ++ahead;
+  EXPECT_EQ(ahead, static_cast<int>(Board::slots) - 1);
+  int read = 0;
+  for (; !root_.may_post(8); ++read) {
+    ASSERT_LT(read, ahead);
+    ASSERT_TRUE(can_post(reader_, 8, 1));
+    reader_.saw_all();
+  }
+  EXPECT_GE(read, static_cast<int>(Board::slots) / 2);
+  EXPECT_LT(read, ahead);  // it does not wait for the last
+}
+
+// The larger ones have fewer places; those of another size have places of their own.
+TEST_F(Boards, PostsOfAllSizesMayFollowEachOther) {
+  constexpr std::size_t sizes[] = {1, Board::line_room, 57, Board::small_room, Board::small_room + 1, Board::room_bytes};
+  std::uint8_t posted = 0, read = 0;
+  const auto size_of = [&](int number) { return sizes[number * 7 % 6]; };
+  while (read < 200) {
+    while (posted < 200 && can_post(root_, size_of(posted), posted)) ++posted;
+    ASSERT_LT(read, posted);
+    ASSERT_TRUE(can_post(reader_, 1, 0));
+    ASSERT_TRUE(shows(reader_, 0, size_of(read), read)) << "post " << int{read};
+    reader_.saw_all();
+    ++read;
+  }
+}
+
+}  // namespace
+}  // namespace stretto
