@@ -414,6 +414,8 @@ TEST_P(EveryMutation, IsRefusedWhereverItApplies) {
         const PlanRequest& request = which.request;
         const std::int64_t count = collective == Collective::barrier ? 1 : counts_shares(collective) ? 3 : 2L * size + 1;
         if (request.root > 1 || (!which.uneven && request.count != count)) continue;
+        // As a part, Bruck brings what is in its place already there once more: a copy that may as well be left out.
+        if (needs_nodes(algorithm) && request.method.inside == Algorithm::bruck) continue;
         SCOPED_TRACE(to_string(which));
         applied += expect_refusal(GetParam(), plans_of(which));
       }
@@ -623,7 +625,7 @@ TEST(MakePlan, RefusesWhatItCannotDoInASentence) {
   levels.inside = Algorithm::pull;
   levels.between = Algorithm::ring;
   EXPECT_THAT(sentence({Collective::all_reduce, levels, 0, 4, 1, 0, {}, {}, 2}),
-              testing::HasSubstr("has pull as a part, whose ranks share memory"));
+              testing::HasSubstr("has pull as a part, where reduce_scatter is done by ring or"));
 }
 
 }  // namespace
