@@ -120,6 +120,9 @@ class Network:
 
     def __init__(self, ranks, rate="1gbit", burst="128kb"):
         self.ranks = ranks
+        self.known = {"GLOO_SOCKET_IFNAME": INTERFACE}  # Gloo finds its interface by its name
+        if rate:
+            self.known["STRETTO_NETWORK"] = network_setting(rate)  # Stretto chooses by what the network carries
         self.hosts = []
         self.addresses = [f"10.213.{7 + i // 250}.{i % 250 + 1}" for i in range(len(ranks))]
         try:
@@ -193,10 +196,16 @@ class Network:
         return subprocess.Popen(self.hosts[0].inside(*words, *options, *command),
                                 env=self.variables({"NETLAB_HOLDERS": holders, **(environment or {})}), **how)
 
-    @staticmethod
-    def variables(more):
-        # Gloo finds its interface by its name.
-        return {**os.environ, "GLOO_SOCKET_IFNAME": INTERFACE, **{name: str(value) for name, value in more.items()}}
+    def variables(self, more):
+        return {**self.known, **os.environ, **{name: str(value) for name, value in more.items()}}
+
+
+def network_setting(rate):
+    """STRETTO_NETWORK for a rate as tc writes it. The latency is what a message between two namespaces takes."""
+    for unit, name in {"gbit": "Gb/s", "mbit": "Mb/s", "gbps": "GB/s", "mbps": "MB/s"}.items():
+        if rate.lower().endswith(unit):
+            return f"{rate[:-len(unit)]}{name},40us"
+    raise CommandFailed(f"the rate {rate} is neither in gbit nor in mbit, gbps or mbps")
 
 
 def end_by_exception(*_):

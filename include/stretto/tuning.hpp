@@ -21,7 +21,7 @@ struct Rule {
 };
 // What was measured on one kind of route, among so many ranks of which so many share a core.
 struct RouteCost {
-  std::string route;  // "shm" or "ucx"
+  std::string route;  // "shm", "ucx" (measured between ranks of one host), or "network" between hosts
   int ranks = 2;
   double ranks_per_core = 1;
   LinkCost cost;

@@ -10,13 +10,13 @@ namespace stretto {
 namespace {
 
 // Settings that change what the ranks do together.
-constexpr const char* common_settings[] = {"STRETTO_ALGO",           "STRETTO_DETERMINISTIC", "STRETTO_CHECK",
-                                           "STRETTO_TRANSPORT",      "STRETTO_RANKS_PER_NODE", "STRETTO_NODES_PER_POD",
-                                           "STRETTO_LINKS"};
+constexpr const char* common_settings[] = {"STRETTO_ALGO",      "STRETTO_DETERMINISTIC",  "STRETTO_CHECK",
+                                           "STRETTO_TRANSPORT", "STRETTO_RANKS_PER_NODE", "STRETTO_NODES_PER_POD",
+                                           "STRETTO_LINKS",     "STRETTO_NETWORK"};
 
-// A route that STRETTO_LINKS models costs what it says, and otherwise what was measured of the one below. Rules are of that
-// one, too: none holds.
-std::string add_modelled(Tuning& tuning, const std::string& below, const char* name, const LinkSpeed& speed) {
+// A route costs what a setting says, and otherwise what was measured of the one below. Rules are of that one, too: none
+// holds.
+std::string add_route(Tuning& tuning, const std::string& below, const char* name, const LinkSpeed& speed) {
   const std::vector<RouteCost> measured = tuning.routes;
   for (RouteCost route : measured) {
     if (route.route != below) continue;
@@ -54,10 +54,14 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   circumstances_.reads_memory = network.reads_memory();
   circumstances_.ranks_per_core = first.at("ranks_per_core");
   circumstances_.route_inside = setting("STRETTO_TRANSPORT") == "ucx" ? "ucx" : "shm";
-  circumstances_.route_between = first.at("one_host") ? circumstances_.route_inside : "ucx";
+  circumstances_.route_between = first.at("one_host") ? circumstances_.route_inside : "network";
+  const bool network_known = std::any_of(tuning_.routes.begin(), tuning_.routes.end(),
+                                         [](const RouteCost& route) { return route.route == "network"; });
+  const LinkSpeed network_speed = network_speed_from_text(setting("STRETTO_NETWORK"));
+  if (!network_known) add_route(tuning_, "ucx", "network", network_speed);
   const LinkSetting& links = network.link_setting();
-  if (links.inter) circumstances_.route_between = add_modelled(tuning_, "shm", "modelled inter", *links.inter);
-  if (links.intra) circumstances_.route_inside = add_modelled(tuning_, "shm", "modelled intra", *links.intra);
+  if (links.inter) circumstances_.route_between = add_route(tuning_, "shm", "modelled inter", *links.inter);
+  if (links.intra) circumstances_.route_inside = add_route(tuning_, "shm", "modelled intra", *links.intra);
 }
 
 Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes,

@@ -84,6 +84,13 @@ const std::vector<Rule>& rules() {
         ""},
        Kind::text,
        {}},
+      {{"STRETTO_NETWORK",
+        "what a host's network carries, and how late, like 10Gb/s,20us (units as above): what the choice of algorithms "
+        "takes "
+        "it for; a tuning file that knows the route 'network' goes before it",
+        "10Gb/s,20us"},
+       Kind::text,
+       {}},
       {{"STRETTO_LOG", "least severe message that is logged to stderr: debug, info, warn or error", "warn"},
        Kind::choice,
        {"debug", "info", "warn", "error"}},

@@ -30,17 +30,16 @@ double measured(std::string_view text, const Units& units) {
   return -1;
 }
 
-LinkSpeed speed_of(std::string_view text, std::string_view part) {
+LinkSpeed speed_of(std::string_view text, std::string_view part, const char* setting, const char* form) {
   const std::size_t comma = text.find(',');
-  require(comma != std::string_view::npos, "'{}' in STRETTO_LINKS needs a bandwidth and a latency; write it like {}.", part,
-          example);
+  require(comma != std::string_view::npos, "'{}' in {} needs a bandwidth and a latency; write it like {}.", part, setting,
+          form);
   const LinkSpeed speed{measured(text.substr(0, comma), rates), measured(text.substr(comma + 1), times)};
   require(speed.bytes_per_second >= 1 && speed.bytes_per_second <= 1e15,
-          "'{}' in STRETTO_LINKS is no bandwidth; give a number above 0 with Gb/s, Mb/s, GB/s or MB/s, like {}.",
-          text.substr(0, comma), example);
+          "'{}' in {} is no bandwidth; give a number above 0 with Gb/s, Mb/s, GB/s or MB/s, like {}.", text.substr(0, comma),
+          setting, form);
   require(speed.latency >= 0 && speed.latency <= 3600,
-          "'{}' in STRETTO_LINKS is no latency; give a number from 0 with us or ms, like {}.", text.substr(comma + 1),
-          example);
+          "'{}' in {} is no latency; give a number from 0 with us or ms, like {}.", text.substr(comma + 1), setting, form);
   return speed;
 }
 
@@ -58,11 +57,13 @@ LinkSetting link_setting_from_text(const std::string& text) {
             "'{}' in STRETTO_LINKS is neither intra=... nor inter=...; write it like {}.", part, example);
     std::optional<LinkSpeed>& speed = name == "intra" ? setting.intra : setting.inter;
     require(!speed, "STRETTO_LINKS='{}' gives {} twice.", text, name);
-    speed = speed_of(part.substr(equals + 1), part);
+    speed = speed_of(part.substr(equals + 1), part, "STRETTO_LINKS", example);
     require(end != rest.size() - 1, "STRETTO_LINKS='{}' ends with ';'; leave that out.", text);
     rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
   }
   return setting;
 }
+
+LinkSpeed network_speed_from_text(const std::string& text) { return speed_of(text, text, "STRETTO_NETWORK", "10Gb/s,20us"); }
 
 }  // namespace stretto

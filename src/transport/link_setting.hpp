@@ -5,7 +5,7 @@
 
 namespace stretto {
 
-// What STRETTO_LINKS says of one kind of link.
+// What a setting says of one kind of link.
 struct LinkSpeed {
   double bytes_per_second = 0;
   double latency = 0;  // seconds
@@ -19,5 +19,7 @@ struct LinkSetting {
 // Reads "intra=50GB/s,1us;inter=1Gb/s,20us"; either part may be left out. Throws Error(invalid_argument) that names what is
 // wrong.
 LinkSetting link_setting_from_text(const std::string& text);
+// The same of STRETTO_NETWORK: "10Gb/s,20us".
+LinkSpeed network_speed_from_text(const std::string& text);
 
 }  // namespace stretto

@@ -55,6 +55,7 @@ TEST(Settings, AreListedWithMeaningAndDefault) {
                                                     {"STRETTO_RANKS_PER_NODE", "0"},
                                                     {"STRETTO_NODES_PER_POD", "0"},
                                                     {"STRETTO_LINKS", ""},
+                                                    {"STRETTO_NETWORK", "10Gb/s,20us"},
                                                     {"STRETTO_HEAP_BYTES", "68719476736"}};
   std::map<std::string, std::string> listed;
   for (const Setting& one : settings()) {

@@ -35,6 +35,8 @@ TEST(LinkSetting, IsReadInAnyUnitAndOrder) {
   EXPECT_DOUBLE_EQ(one.inter->latency, 0.5e-3);
   EXPECT_DOUBLE_EQ(link_setting_from_text("intra=8Mb/s,0us").intra->bytes_per_second, 1e6);
   EXPECT_DOUBLE_EQ(link_setting_from_text("inter=1Gb/s,1us;intra=1GB/s,1us").intra->bytes_per_second, 1e9);
+  EXPECT_DOUBLE_EQ(network_speed_from_text("25Gb/s,5us").bytes_per_second, 3.125e9);
+  EXPECT_THROW(network_speed_from_text("25Gb/s"), Error);
   EXPECT_TRUE(link_setting_from_text("").empty());
 }
 
