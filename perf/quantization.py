@@ -88,6 +88,13 @@ class Measurement:
         }
 
 
+def read_json(path):
+    try:
+        return json.loads(pathlib.Path(path).read_text())
+    except (OSError, ValueError) as reason:
+        sys.exit(f"error: {path} cannot be read as JSON: {reason}.")
+
+
 def parse():
     parser = argparse.ArgumentParser(prog="./dev perf quantization", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -128,8 +135,9 @@ def parse():
 
 def main():
     options = parse()
+    kernels = read_json(options.kernels) if options.kernels else None
     if options.earlier:
-        figures = json.loads(pathlib.Path(options.earlier).read_text())
+        figures = read_json(options.earlier)
     else:
         measurement = Measurement(options)
         for i in range(options.rounds):
@@ -138,7 +146,6 @@ def main():
         figures = measurement.figures()
         pathlib.Path(options.json).parent.mkdir(parents=True, exist_ok=True)
         pathlib.Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
-    kernels = json.loads(pathlib.Path(options.kernels).read_text()) if options.kernels else None
     print(quantization_page.crossover_section(figures))
     if kernels:
         print(quantization_page.kernels_section(kernels))

@@ -136,8 +136,8 @@ def crossover_section(figures):
 
 def plot(figures):
     dtype = dtypes_of(figures)[0]
-    return crossover_svg(list(curves(figures, dtype)), f"{dtype}: {setting_text(figures)}",
-                         f"{machine_text(figures)}; {rounds_text(figures)}")
+    return crossover_svg(list(curves(figures, dtype)), f"{dtype}: {setting_text(figures)}; {rounds_text(figures)}",
+                         machine_text(figures))
 
 
 # ---- the kernels
@@ -181,11 +181,11 @@ def kernels_section(kernels):
     rows = kernels["rows"]
     sizes = list(dict.fromkeys(row["bytes"] for row in rows))
     formats = [name for name in RECORDS if any(row["format"] == name for row in rows)]
-    lines = [f"One thread of {kernels['cpu']} ({kernels['vectors']}), {kernels['version']}, by `./dev perf kernels`: GB/s of bytes read and "
+    lines = [f"One thread of {kernels['cpu']} ({kernels['vectors']}), Stretto {kernels['version']}, by `./dev perf kernels`: GB/s of bytes read and "
              "written, and in brackets the part of what a copy of as many bytes reaches."]
     for size in sizes:
         found = {(row["kernel"], row["dtype"], row["format"]): row for row in rows if row["bytes"] == size}
-        lines += ["", f"### Elements of {size}iB", ""]
+        lines += ["", f"### Elements of {size[:-1]} {size[-1]}iB", ""]
         body = []
         for kernel, dtype in dict.fromkeys((kernel, dtype) for kernel, dtype, _ in found):
             cells = [found.get((kernel, dtype, name)) for name in formats]

@@ -37,7 +37,7 @@ def good_figures():
                        for collective in page.COLLECTIVES for rate, gain in ((1, 3.0), (10, 2.0), (100, 0.5))])
 
 
-KERNELS = {"cpu": "A processor", "vectors": "AVX3", "version": "Stretto 1", "rows": [
+KERNELS = {"cpu": "A processor", "vectors": "AVX3", "version": "1", "rows": [
     {"format": name, "dtype": "bf16", "bytes": size, "kernel": kernel, "bytes_a_second": rate, "copy_bytes_a_second": 2e9,
      "ratio": rate / 2e9}
     for size, rate in (("512K", 2e9), ("64M", 1e9)) for name in ("int8", "int4")
@@ -180,6 +180,7 @@ class Program(unittest.TestCase):
         for _ in range(2):
             self.assertEqual(self.run_it("--from", self.written(figures), "--kernels", kernels, "--write-docs", mine).returncode, 0)
             twice = mine.read_text()
+            self.assertIn("### Elements of 64 MiB", twice)
             self.assertIn("| quantize | bf16 | 1.0 (50%) | 1.0 (50%) |", twice)
             self.assertEqual(twice[:twice.index(page.KERNELS[0])], once[:once.index(page.KERNELS[0])])
             self.assertEqual(twice[twice.index(page.KERNELS[1]):], once[once.index(page.KERNELS[1]):])
@@ -206,6 +207,7 @@ class Program(unittest.TestCase):
     def test_bad_arguments(self):
         for words, said in ((["--rates", "1,x"], "'1,x' is no list of Gb/s"), (["--dtypes", "f64"], "'f64'"), (["--rates", "0,1"], "--rates"),
                             (["--nodes", "1"], "--nodes"), (["--write-docs", self.directory / "none"], "cannot be read"),
+                            (["--from", self.directory / "none"], "cannot be read"), (["--kernels", PERF_PROGRAM], "cannot be read"),
                             (["--program", "false", "--mib", "1"], "ended with status 1")):
             with self.subTest(words=words):
                 done = self.run_it(*words)
