@@ -1,6 +1,5 @@
 """The figures of perf/host.py as text on a terminal and as a section of docs/performance.md."""
-import sys
-
+import marked_text
 from host_verdicts import (ALL_REDUCE, LARGEST, OTHERS, PEERS, best_peer, fastest, geometric_mean, ratios, side, size_text, time_text,
                            verdicts)
 
@@ -122,17 +121,10 @@ def section(figures):
 
 
 def marked(path):
-    """What the file holds up to the first mark, and from the second on."""
-    try:
-        text = path.read_text()
-    except OSError as error:
-        sys.exit(f"error: {path} cannot be read ({error.strerror}).")
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        sys.exit(f"error: {path} has not the two marks between which the figures go: '{BEGIN}' and '{END}'.")
-    return text[:text.index(BEGIN)], text[text.index(END):]
+    """Ends the program where the page has no place for the figures."""
+    marked_text.around(path, BEGIN, END)
 
 
 def write_docs(figures, path):
     """Replaces what lies between the marks."""
-    before, after = marked(path)
-    path.write_text(f"{before}{BEGIN}\n\n{section(figures)}\n{after}")
+    marked_text.replace(path, BEGIN, END, section(figures))
