@@ -1,6 +1,7 @@
 // The choice of an algorithm: what the caller or a rule says, else the fastest by the cost model.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "collectives/choose_costs.hpp"
 #include "collectives/plan_builder.hpp"
@@ -97,7 +98,17 @@ std::vector<Method> pairs_for(const PlanRequest& request, bool several_nodes) {
   return methods;
 }
 
-// What is worth a look where some pairs are the best: in two lanes of pieces, and with pods also with a level more. All
+// Between nodes by ring, where the collective has one: each node then sends to one other and receives from one, at all times.
+// Lanes, which are out of step, would else meet at a node's port.
+Method with_fixed_neighbours(Method method, Collective collective) {
+  const auto& known = algorithms_for(collective);
+  if (std::find(known.begin(), known.end(), Algorithm::ring) == known.end()) return method;
+  method.between = Algorithm::ring;
+  if (method.algorithm == Algorithm::three_level) method.above = Algorithm::ring;
+  return method;
+}
+
+// What is worth a look where some pairs are the best: in lanes of pieces, and with pods also with a level more. All
 // combinations would be thousands.
 std::vector<Method> refinements_of(const std::vector<Method>& pairs, const PlanRequest& request) {
   std::vector<Method> whole = pairs;
@@ -111,12 +122,14 @@ std::vector<Method> refinements_of(const std::vector<Method>& pairs, const PlanR
       }
     }
   }
-  std::vector<Method> methods(whole.begin() + static_cast<std::ptrdiff_t>(pairs.size()), whole.end());
-  for (Method method : whole) {
-    method.lanes = 2;
-    for (method.pieces = 4; method.pieces <= 16; method.pieces *= 4) methods.push_back(method);
+  std::set<Method> methods(whole.begin() + static_cast<std::ptrdiff_t>(pairs.size()), whole.end());
+  for (const Method& one : whole) {
+    Method method = with_fixed_neighbours(one, request.collective);
+    for (method.lanes = 2; method.lanes <= most_lanes; method.lanes *= 2) {
+      for (method.pieces = 4; method.pieces <= 16; method.pieces *= 2) methods.insert(method);
+    }
   }
-  return methods;
+  return {methods.begin(), methods.end()};
 }
 
 Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool deterministic, const std::string& by,
