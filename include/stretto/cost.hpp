@@ -42,8 +42,8 @@ struct LevelCost {
 };
 STRETTO_API LevelCost cost_by_level(const PlanRequest& request);
 
-// On ranks that lie on nodes of request.ranks_per_node. Algorithms of one level go by the route between nodes; what their
-// ranks share of it, this does not know. In two_level all ranks of a node send at once, through as many ports as the node
+// On ranks that lie on nodes, as the request says. Algorithms of one level go by the route between nodes; where all ranks
+// send to all, or ever farther, a node's share it, but for what stays inside. In two_level all ranks of a node send at once, through as many ports as the node
 // has: they share its bandwidth, but gain as so many lanes do. With a root, one rank of each node sends, alone.
 // Quantized collectives are counted by level on one level, too, where the request says how ranks lie; all local work costs
 // what it does on the route inside. Their pieces overlap: whichever takes longest, packing and unpacking, messages inside or

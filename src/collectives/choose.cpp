@@ -98,14 +98,13 @@ std::vector<Method> pairs_for(const PlanRequest& request, bool several_nodes) {
   return methods;
 }
 
-// Between nodes by ring, where the collective has one: each node then sends to one other and receives from one, at all times.
-// Lanes, which are out of step, would else meet at a node's port.
-Method with_fixed_neighbours(Method method, Collective collective) {
-  const auto& known = algorithms_for(collective);
-  if (std::find(known.begin(), known.end(), Algorithm::ring) == known.end()) return method;
-  method.between = Algorithm::ring;
-  if (method.algorithm == Algorithm::three_level) method.above = Algorithm::ring;
-  return method;
+// Between nodes by ring, where that can be: each node then sends to one other and receives from one, at all times. Lanes,
+// which are out of step, would else meet at a node's port.
+Method with_fixed_neighbours(const Method& method, PlanRequest request) {
+  request.method = method;
+  request.method.between = Algorithm::ring;
+  if (method.algorithm == Algorithm::three_level) request.method.above = Algorithm::ring;
+  return can_be_done(request) ? request.method : method;
 }
 
 // What is worth a look where some pairs are the best: in lanes of pieces, and with pods also with a level more. All
@@ -124,7 +123,7 @@ std::vector<Method> refinements_of(const std::vector<Method>& pairs, const PlanR
   }
   std::set<Method> methods(whole.begin() + static_cast<std::ptrdiff_t>(pairs.size()), whole.end());
   for (const Method& one : whole) {
-    Method method = with_fixed_neighbours(one, request.collective);
+    Method method = with_fixed_neighbours(one, request);
     for (method.lanes = 2; method.lanes <= most_lanes; method.lanes *= 2) {
       for (method.pieces = 4; method.pieces <= 16; method.pieces *= 2) methods.insert(method);
     }

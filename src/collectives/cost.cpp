@@ -74,6 +74,29 @@ double quantized_seconds(const PlanRequest& request, const LinkCost& inside, con
   return sum;
 }
 
+// Which ranks meet on the link between nodes by algorithms of one level: where everybody sends to everybody, or to ranks
+// ever farther away, all of a node at once, with what crosses. Around a ring, or down a tree or chain, only one does.
+bool all_ranks_cross(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::direct:
+    case Algorithm::pairwise:
+    case Algorithm::bruck:
+    case Algorithm::one_shot:
+    case Algorithm::two_shot:
+    case Algorithm::recursive_doubling:
+    case Algorithm::recursive_halving_doubling: return true;
+    default: return false;
+  }
+}
+
+LinkCost of_one_level(const PlanRequest& request, const LinkCost& between, int ports) {
+  if (!knows_nodes(request) || has_root(request.collective) || !all_ranks_cross(request.method.algorithm)) return between;
+  const Nodes nodes = Nodes::of(request);
+  if (nodes.count() == 1) return between;
+  const double ranks = static_cast<double>(request.size) / nodes.count();
+  return shared(between, ranks * (request.size - ranks) / (request.size - 1), ports);
+}
+
 }  // namespace
 
 double seconds(const PlanRequest& request, const LinkCost& inside, const LinkCost& between, double bytes_per_element,
@@ -83,7 +106,9 @@ double seconds(const PlanRequest& request, const LinkCost& inside, const LinkCos
   }
   const LevelCost cost = cost_by_level(request);
   const Method& method = request.method;
-  if (!needs_nodes(method.algorithm)) return seconds(cost.inside, between, bytes_per_element, method.lanes);
+  if (!needs_nodes(method.algorithm)) {
+    return seconds(cost.inside, of_one_level(request, between, ports), bytes_per_element, method.lanes);
+  }
   return overlapped({cost.inside, inside}, {cost.between, shared(between, cost.senders, ports)}, bytes_per_element, method);
 }
 

@@ -57,7 +57,7 @@ NodeSizes node_sizes(const Network& network, const std::vector<int>& job_ranks, 
   else
     sizes.uneven = runs;
 
-  const int per_pod = static_cast<int>(number_setting("STRETTO_NODES_PER_POD"));
+  const auto per_pod = static_cast<std::int64_t>(number_setting("STRETTO_NODES_PER_POD"));
   if (per_pod == 0) return sizes;
   std::vector<int> everybody(static_cast<std::size_t>(job_size));
   std::iota(everybody.begin(), everybody.end(), 0);
@@ -68,7 +68,7 @@ NodeSizes node_sizes(const Network& network, const std::vector<int>& job_ranks, 
   std::vector<int> pods;
   std::size_t first = 0;
   for (const int members : runs) {
-    pods.push_back(nodes[static_cast<std::size_t>(job_ranks[first])] / per_pod);
+    pods.push_back(static_cast<int>(nodes[static_cast<std::size_t>(job_ranks[first])] / per_pod));
     first += static_cast<std::size_t>(members);
   }
   const std::vector<int> in_pods = runs_of(numbered(pods));

@@ -73,7 +73,8 @@ void check_quantization(const Call& call, const Quantization& how) {
           "{} got {} as the format of its result and none for what goes there; give both, or the latter alone.", what,
           name(how.result));
   if (how.format == QuantizedFormat::none) return;
-  require(can_be_quantized(call.collective), "{} cannot be quantized to {}; all_gather, reduce_scatter and all_reduce can.", what, name(how.format));
+  require(can_be_quantized(call.collective), "{} cannot be quantized to {}; all_gather, reduce_scatter and all_reduce can.",
+          what, name(how.format));
   require(call.dtype == DType::f32 || call.dtype == DType::bf16 || call.dtype == DType::f16,
           "{} of {} cannot be quantized to {}; f32, bf16 and f16 can.", what, name(call.dtype), name(how.format));
   require(

@@ -1,6 +1,7 @@
 #include "collectives/select.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "core/fail.hpp"
@@ -55,10 +56,11 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   circumstances_.ranks_per_core = first.at("ranks_per_core");
   circumstances_.route_inside = setting("STRETTO_TRANSPORT") == "ucx" ? "ucx" : "shm";
   circumstances_.route_between = first.at("one_host") ? circumstances_.route_inside : "network";
-  const bool network_known = std::any_of(tuning_.routes.begin(), tuning_.routes.end(),
-                                         [](const RouteCost& route) { return route.route == "network"; });
-  const LinkSpeed network_speed = network_speed_from_text(setting("STRETTO_NETWORK"));
-  if (!network_known) add_route(tuning_, "ucx", "network", network_speed);
+  const auto is_network = [](const RouteCost& route) { return route.route == "network"; };
+  if (std::getenv("STRETTO_NETWORK") != nullptr) std::erase_if(tuning_.routes, is_network);  // what is said goes first
+  if (std::none_of(tuning_.routes.begin(), tuning_.routes.end(), is_network)) {
+    add_route(tuning_, "ucx", "network", network_speed_from_text(setting("STRETTO_NETWORK")));
+  }
   const LinkSetting& links = network.link_setting();
   if (links.inter) circumstances_.route_between = add_route(tuning_, "shm", "modelled inter", *links.inter);
   if (links.intra) circumstances_.route_inside = add_route(tuning_, "shm", "modelled intra", *links.intra);

@@ -87,7 +87,7 @@ const std::vector<Rule>& rules() {
       {{"STRETTO_NETWORK",
         "what a host's network carries, and how late, like 10Gb/s,20us (units as above): what the choice of algorithms "
         "takes "
-        "it for; a tuning file that knows the route 'network' goes before it",
+        "it for, unless it is left out and a tuning file knows the route 'network'",
         "10Gb/s,20us"},
        Kind::text,
        {}},

@@ -198,8 +198,14 @@ void Network::check_link_setting() const {
           "STRETTO_LINKS models links over shared memory, and STRETTO_TRANSPORT=ucx asks for others; unset one of them.");
   const bool one_node =
       std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) { return peer.node == peers_[0].node; });
-  require(link_setting_.intra || !one_node || job_.size() == 1,
+  require(!link_setting_.inter || !one_node || job_.size() == 1,
           "STRETTO_LINKS='{}' models links between nodes, and all {} ranks are on one; set STRETTO_RANKS_PER_NODE.",
+          setting("STRETTO_LINKS"), job_.size());
+  std::set<std::uint64_t> nodes;
+  for (const Peer& peer : peers_) nodes.insert(peer.node);
+  require(link_setting_.inter || nodes.size() < peers_.size() || job_.size() == 1,
+          "STRETTO_LINKS='{}' models links inside nodes, and each of the {} ranks is on a node of its own; change "
+          "STRETTO_RANKS_PER_NODE.",
           setting("STRETTO_LINKS"), job_.size());
 }
 

@@ -262,6 +262,36 @@ TEST(ChooseQuantized, TheCallersMethod) {
   EXPECT_THAT(sentence_of([&] { choice(false); }), HasSubstr("broadcast cannot be quantized"));
 }
 
+// Between nodes that differ, blocks go straight to their owners: pieces are worth a look there, too.
+TEST(Choose, LevelsInPiecesOverNodesThatDiffer) {
+  Tuning tuning = Tuning::from_json(two_routes, "test");
+  for (RouteCost& route : tuning.routes) {
+    if (route.route == "ucx") route.cost.beta = 1 / 0.125e9;
+  }
+  PlanRequest what = request(Collective::reduce_scatter, 1 << 20, 4);
+  what.node_sizes = {3, 1};
+  Circumstances circumstances;
+  circumstances.several_nodes = true;
+  const Choice choice = choose(what, DType::f32, ReduceOp::sum, tuning, circumstances);
+  const auto in_pieces = [](const Candidate& one) { return one.method.pieces > 1; };
+  EXPECT_TRUE(std::any_of(choice.candidates.begin(), choice.candidates.end(), in_pieces));
+}
+
+// Ranks of a node that send all at once share its port: a ring, where one of them does, has the link to itself.
+TEST(Cost, RanksOfANodeShareItsPort) {
+  const LinkCost inside{1e-6, 0, 1e-10, 0, 0, 0};
+  const LinkCost between{1e-6, 0, 1e-8, 0, 0, 0};
+  const auto seconds_by = [&](Algorithm algorithm, int ranks_per_node, int ports) {
+    PlanRequest what = request(Collective::all_gather, 1 << 20, 8);
+    what.method = algorithm;
+    what.ranks_per_node = ranks_per_node;
+    return seconds(what, inside, between, 4, ports);
+  };
+  EXPECT_NEAR(seconds_by(Algorithm::direct, 4, 1) / seconds_by(Algorithm::direct, 1, 1), 4 * 4 / 7.0, 1e-3);
+  EXPECT_EQ(seconds_by(Algorithm::direct, 4, 8), seconds_by(Algorithm::direct, 1, 8));
+  EXPECT_EQ(seconds_by(Algorithm::ring, 4, 1), seconds_by(Algorithm::ring, 1, 1));
+}
+
 // A wrong request, with a part of the sentence that says so.
 struct WrongRequest {
   PlanRequest request;

@@ -338,6 +338,13 @@ TEST_F(ModelledLinks, AreNotSetInVain) {
     const Variable nodes("STRETTO_RANKS_PER_NODE", "0");
     EXPECT_THAT(sentence(4), HasSubstr("all 4 ranks are on one; set STRETTO_RANKS_PER_NODE"));
     EXPECT_EQ(sentence(1), "");
+    const Variable both("STRETTO_LINKS", "intra=50GB/s,1us;inter=1Gb/s,20us");
+    EXPECT_THAT(sentence(4), HasSubstr("all 4 ranks are on one; set STRETTO_RANKS_PER_NODE"));
+  }
+  {
+    const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
+    const Variable inside("STRETTO_LINKS", "intra=1Mb/s,20ms");
+    EXPECT_THAT(sentence(4), HasSubstr("each of the 4 ranks is on a node of its own"));
   }
   const Variable transport("STRETTO_TRANSPORT", "ucx");
   EXPECT_THAT(sentence(4), HasSubstr("STRETTO_TRANSPORT=ucx asks for others"));
