@@ -99,11 +99,18 @@ class TestRun {
     return test.collective == stretto::Collective::barrier ? std::vector<std::int64_t>{0} : options_.sizes();
   }
 
+  bool has_nodes(Algorithm algorithm) const {
+    const std::vector<int>& nodes = world_.nodes();
+    const bool several = std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
+    if (!several) say(fmt::format("{} is left out: all ranks are on one node", name(algorithm)));
+    return several;
+  }
   std::vector<Method> quantizing_methods_of(const Test& test) const {
     std::vector<Method> methods;
     for (const Algorithm algorithm : algorithms_for(test.collective)) {
-      const bool has_nodes = !needs_nodes(algorithm) || !options_.ranks_per_node.empty();
-      if (has_nodes && quantizes(test.collective, algorithm)) methods.emplace_back(algorithm);
+      if (!quantizes(test.collective, algorithm)) continue;
+      if (needs_nodes(algorithm) && !has_nodes(algorithm)) continue;
+      methods.emplace_back(algorithm);
     }
     return methods;
   }
@@ -121,7 +128,7 @@ class TestRun {
     }
     const auto& known = algorithms_for(test.collective);
     const bool has_levels = std::find(known.begin(), known.end(), Algorithm::two_level) != known.end();
-    if (has_levels && !options_.ranks_per_node.empty()) methods.insert(methods.end(), by_level.begin(), by_level.end());
+    if (has_levels && has_nodes(Algorithm::two_level)) methods.insert(methods.end(), by_level.begin(), by_level.end());
     return methods;
   }
 
