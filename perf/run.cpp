@@ -249,11 +249,14 @@ class TestRun {
       placement.wire_bytes = static_cast<std::int64_t>(most_over_ranks(static_cast<double>(done.traffic.bytes_sent)));
       placement.wire_bytes_inter =
           static_cast<std::int64_t>(most_over_ranks(static_cast<double>(done.traffic.bytes_between_nodes)));
-      placement.max_error = most_over_ranks(done.deviation.most);
+      const double most = most_over_ranks(done.deviation.most);
       const std::vector<double> squares = to_rank0(world_, done.deviation.squares);
-      const std::vector<double> elements = to_rank0(world_, static_cast<double>(done.deviation.elements));
-      placement.rms_error = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0) /
-                                      std::max(1.0, std::accumulate(elements.begin(), elements.end(), 0.0)));
+      const std::vector<double> all = to_rank0(world_, static_cast<double>(done.deviation.elements));
+      const double elements = std::accumulate(all.begin(), all.end(), 0.0);
+      if (elements > 0) {
+        placement.max_error = most;
+        placement.rms_error = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0) / elements);
+      }
       (in_place ? rows[i].in_place : rows[i].out_of_place) = placement;
     }
   }
@@ -294,7 +297,7 @@ class TestRun {
   // At rank 0.
   double most_over_ranks(double mine) const {
     const std::vector<double> all = to_rank0(world_, mine);
-    return all.empty() ? mine : *std::max_element(all.begin(), all.end());
+    return std::accumulate(all.begin(), all.end(), mine, worse);
   }
   std::int64_t sum_over_ranks(std::int64_t mine) const {
     const std::vector<double> all = to_rank0(world_, static_cast<double>(mine));
