@@ -94,7 +94,7 @@ std::int64_t Approximate::compare(int source, std::int64_t from, std::int64_t co
   for (std::int64_t i = 0; i < count; ++i) {
     const double error = std::fabs(results[i] - exact[from + i]);
     if (!(error <= bound_)) ++beyond;  // nor is NaN within it
-    deviation.most = error <= deviation.most ? deviation.most : error;
+    deviation.most = worse(deviation.most, error);
     deviation.squares += error * error;
   }
   deviation.elements += count;

@@ -1,4 +1,5 @@
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -7,6 +8,9 @@
 #include "stretto/tensor.hpp"
 
 namespace perf {
+
+// NaN is the worst.
+inline double worse(double one, double other) { return other > one || std::isnan(other) ? other : one; }
 
 // How far results are from what is exact.
 struct Deviation {

@@ -35,11 +35,13 @@ ordered_json entry(const Options& options, const Row& row, const Placement& plac
       {"wrong", nullptr},
       {"wire_bytes", placement.wire_bytes},
       {"wire_bytes_inter", placement.wire_bytes_inter},
-      {"max_error", placement.max_error},
-      {"rms_error", placement.rms_error},
+      {"max_error", nullptr},
+      {"rms_error", nullptr},
       {"peers", peers},
   };
   if (placement.wrong) made["wrong"] = *placement.wrong;
+  if (placement.max_error) made["max_error"] = *placement.max_error;
+  if (placement.rms_error) made["rms_error"] = *placement.rms_error;
   return made;
 }
 

@@ -1,5 +1,6 @@
 """Network namespaces of this machine stand for hosts: their ranks share no memory and meet over virtual cables. Takes root."""
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -200,12 +201,26 @@ class Network:
         return {**self.known, **os.environ, **{name: str(value) for name, value in more.items()}}
 
 
+# Of rates as tc writes them: as STRETTO_NETWORK does, and in bytes per second.
+UNITS = {"gbit": ("Gb/s", 1e9 / 8), "mbit": ("Mb/s", 1e6 / 8), "gbps": ("GB/s", 1e9), "mbps": ("MB/s", 1e6)}
+
+
+def number_and_unit(rate):
+    found = re.fullmatch(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)})", rate.lower())
+    if not found or float(found[1]) == 0:
+        raise CommandFailed(f"'{rate}' is no rate of a link; give a number above 0 in gbit, mbit, gbps or mbps, like 1gbit.")
+    return found[1], UNITS[found[2]]
+
+
+def bytes_per_second(rate):
+    number, (_, factor) = number_and_unit(rate)
+    return float(number) * factor
+
+
 def network_setting(rate):
-    """STRETTO_NETWORK for a rate as tc writes it. The latency is what a message between two namespaces takes."""
-    for unit, name in {"gbit": "Gb/s", "mbit": "Mb/s", "gbps": "GB/s", "mbps": "MB/s"}.items():
-        if rate.lower().endswith(unit):
-            return f"{rate[:-len(unit)]}{name},40us"
-    raise CommandFailed(f"the rate {rate} is neither in gbit nor in mbit, gbps or mbps")
+    """STRETTO_NETWORK for a rate. The latency is what a message between two namespaces takes."""
+    number, (name, _) = number_and_unit(rate)
+    return f"{number}{name},40us"
 
 
 def end_by_exception(*_):

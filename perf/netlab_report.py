@@ -4,7 +4,8 @@
 Network namespaces of this machine stand for hosts (perf/netlab). In each round, whole programs in turn: a bare TCP stream both ways
 at once; stretto-perf with the method that the library chooses and with each --method, and Gloo on the same buffers; Open MPI, in a
 program of its own; quantized reduce-scatter and all-gather beside those in bf16; and stretto-perf on one host with STRETTO_LINKS of
-the stream's rate. Figures are medians over the rounds. Prints a table and what is asked of it; exits 1 where that falls short.
+the stream's rate. Figures are medians over the rounds. Prints a table and what is asked of it; exits 1 where that falls short or
+was not measured.
 """
 import argparse
 import json
@@ -17,16 +18,13 @@ import sys
 import tempfile
 
 import namespaces
-from host import BIN, compiled_loop, machine
+import netlab_page
+from host import BIN, ROOT, compiled_loop, machine
 from host_verdicts import size_text
+from netlab_page import CHOSEN, MIB, QUANTIZED, SIZES
 
-MIB = 1 << 20
-SIZES = [1 * MIB, 4 * MIB, 16 * MIB, 64 * MIB]
-METHODS = ["two_level(ring+ring)", "two_level(recursive_halving_doubling+ring)",
-           "two_level(recursive_halving_doubling+recursive_halving_doubling)"]
-QUANTIZED = {"reduce_scatter": "int4", "all_gather": "int8"}
+METHODS = ["two_level(ring+ring)*4/8", "two_level(ring+ring)*4/16", "two_level(direct+ring)*4/16"]
 QUANTIZED_BYTES = 64 * MIB  # of the whole vector in bf16
-CHOSEN = "auto"
 
 
 class Measurement:
@@ -41,7 +39,9 @@ class Measurement:
         self.versions = {}
         self.mpi_loop = compiled_loop("openmpi")
         self.program = pathlib.Path(options.program)
-        self.quantizes = "--quantize " in subprocess.run([self.program, "--help"], capture_output=True, text=True).stdout
+        # A stretto-perf that was built without Gloo refuses it.
+        trial = [self.program, "all_reduce", "--nproc", "1", "-b", "8", "-e", "8", "-n", "1", "--vs", "gloo"]
+        self.peers = ["--vs", "gloo"] if subprocess.run(trial, capture_output=True).returncode == 0 else []
 
     def add(self, side, method, size, us):
         self.samples.setdefault((side, method, size), []).append(us)
@@ -99,17 +99,15 @@ class Measurement:
                 self.add("openmpi", "", row["bytes"], row["time_us"])
 
     def quantized(self):
-        if not self.quantizes:
-            return
         size = self.options.quantized_bytes
         for collective, bits in QUANTIZED.items():
             words = [collective, "-d", "bf16", "-b", size, "-e", size]
-            self.perf(f"{collective} bf16", [*words, "--algo", f"{CHOSEN},{METHODS[0]}"], self.network.run)
+            self.perf(f"{collective} bf16", [*words, "--algo", ",".join([CHOSEN, *METHODS])], self.network.run)
             self.perf(f"{collective} {bits}", [*words, "--quantize", bits], self.network.run)
 
     def round(self):
         self.streams.append(self.network.stream())
-        self.all_reduce("stretto", self.network.run, ["--vs", "gloo"])
+        self.all_reduce("stretto", self.network.run, self.peers)
         self.mpi()
         self.quantized()
         self.model()
@@ -120,7 +118,7 @@ class Measurement:
             times.setdefault(side, {}).setdefault(method, {})[str(size)] = statistics.median(samples)
         return {
             "machine": machine(),
-            "command": "./dev perf netlab" + "".join(f" {word}" for word in sys.argv[1:]),
+            "command": self.options.command,
             "hosts": self.options.hosts,
             "ranks_per_host": self.options.ranks_per_host,
             "rate": self.options.rate,
@@ -136,92 +134,6 @@ class Measurement:
         }
 
 
-def bound_us(figures, size):
-    """What two levels cannot beat: each host sends and receives all but its share of the vector, twice."""
-    return 2 * (figures["hosts"] - 1) / figures["hosts"] * size / figures["stream"] * 1e6
-
-
-def best(figures, side, size):
-    """(method, microseconds) of the fastest that was given."""
-    return min(((method, by_size[str(size)]) for method, by_size in figures["times"].get(side, {}).items() if str(size) in by_size),
-               key=lambda pair: pair[1], default=("", None))
-
-
-def time_of(figures, side, size, method=""):
-    return figures["times"].get(side, {}).get(method, {}).get(str(size))
-
-
-def quantized_times(figures):
-    """Microseconds of reduce-scatter and all-gather together: in bf16 as the library chooses, in bf16 by the faster of that and
-    two levels, and quantized. None where they were not measured."""
-    size = figures["quantized_bytes"]
-    plain, quantized = [[f"{name} {type_}" for name, type_ in types.items()] for types in (dict.fromkeys(QUANTIZED, "bf16"), QUANTIZED)]
-    if any(side not in figures["times"] for side in plain + quantized):
-        return None
-    return (sum(time_of(figures, side, size, CHOSEN) for side in plain), sum(best(figures, side, size)[1] for side in plain),
-            sum(time_of(figures, side, size, CHOSEN) for side in quantized))
-
-
-def verdicts(figures):
-    """(what is asked, what was found, whether that holds)."""
-    sizes = figures["sizes"]
-    found = [("no wrong values", figures["wrong"], figures["wrong"] == 0)]
-
-    def ask(text, value, holds):
-        found.append((text, f"{value:.2f}", holds))
-
-    for size in sizes:
-        ours = time_of(figures, "stretto", size, CHOSEN)
-        openmpi, gloo = (time_of(figures, side, size) for side in ("openmpi", "gloo"))
-        if size >= 16 * MIB:
-            ratio = ours / bound_us(figures, size)
-            ask(f"{size_text(size)}: at most 1.1 times the bound", ratio, ratio <= 1.1)
-        if size == MIB and (openmpi or gloo):
-            ratio = min(time for time in (openmpi, gloo) if time) / ours
-            ask(f"{size_text(size)}: at least 2 times as fast as the best peer", ratio, ratio >= 2)
-        if size == 64 * MIB and openmpi:
-            ask(f"{size_text(size)}: at least 1.8 times as fast as Open MPI", openmpi / ours, openmpi / ours >= 1.8)
-        if size == 64 * MIB and gloo:
-            ask(f"{size_text(size)}: at least 1.05 times as fast as Gloo", gloo / ours, gloo / ours >= 1.05)
-        if size >= 4 * MIB:
-            for method in figures["times"].get("model", {}):
-                model, sockets = (time_of(figures, side, size, method) for side in ("model", "stretto"))
-                same = method != CHOSEN or figures["chosen"]["model"][str(size)] == figures["chosen"]["stretto"][str(size)]
-                if model and sockets and same:
-                    ask(f"{size_text(size)}, {method}: the model within 15% of sockets", model / sockets, abs(model / sockets - 1) <= 0.15)
-    if times := quantized_times(figures):
-        chosen, _, quantized = times
-        ask("quantized reduce-scatter and all-gather at least 3 times as fast as in bf16", chosen / quantized, chosen / quantized >= 3)
-    return found
-
-
-def report(figures):
-    def ms(us):
-        return f"{us / 1e3:.1f}" if us else ""
-
-    versions = "; ".join(figures["versions"].values())
-    lines = [f"{figures['hosts']} hosts x {figures['ranks_per_host']} ranks, links of {figures['rate']}; a TCP stream, both ways at once: "
-             f"{figures['stream'] / 1e6:.1f} MB/s each", f"{versions}; medians of {figures['rounds']} rounds; all_reduce of f32, ms", "",
-             "| size | bound | Stretto | its method | best of all methods | which | Open MPI | Gloo | model | best of the model |",
-             "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
-    for size in figures["sizes"]:
-        method, us = best(figures, "stretto", size)
-        cells = [size_text(size), ms(bound_us(figures, size)), ms(time_of(figures, "stretto", size, CHOSEN)),
-                 figures["chosen"]["stretto"].get(str(size), ""), ms(us), method, ms(time_of(figures, "openmpi", size)),
-                 ms(time_of(figures, "gloo", size)), ms(time_of(figures, "model", size, CHOSEN)), ms(best(figures, "model", size)[1])]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines.append("")
-    if times := quantized_times(figures):
-        chosen, fastest, quantized = times
-        lines += [f"reduce-scatter and all-gather of {size_text(figures['quantized_bytes'])} in bf16: {ms(chosen)} ms as the library "
-                  f"chooses, {ms(fastest)} ms at best; as {' and '.join(QUANTIZED.values())}: {ms(quantized)} ms", ""]
-    else:
-        lines += ["Quantized collectives were not measured: this stretto-perf has no --quantize.", ""]
-    for text, value, holds in verdicts(figures):
-        lines.append(f"{'holds' if holds else 'FALLS SHORT'}: {text}: {value}")
-    return "\n".join(lines)
-
-
 def parse():
     parser = argparse.ArgumentParser(prog="./dev perf netlab", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=str(BIN / "stretto-perf"), help="stretto-perf")
@@ -234,9 +146,18 @@ def parse():
     parser.add_argument("--sizes", default=",".join(str(size // MIB) for size in SIZES), help="MiB (default 1,4,16,64)")
     parser.add_argument("--quantized-bytes", type=int, default=QUANTIZED_BYTES, help="of the vector in bf16 (default 64 MiB)")
     parser.add_argument("--method", action="append", help="beside the library's choice, several times; default: " + " ".join(METHODS))
-    parser.add_argument("--json", default=str(BIN.parent.parent / "runs/netlab.json"), help="where the figures go (default runs/netlab.json)")
+    parser.add_argument("--json", default=str(ROOT / "runs/netlab.json"), help="where the figures go (default runs/netlab.json)")
     parser.add_argument("--from", dest="earlier", metavar="JSON", help="measure nothing, judge what an earlier run wrote")
+    parser.add_argument("--write-docs", nargs="?", const=str(ROOT / "docs/performance.md"), metavar="FILE",
+                        help="put the figures between the marks of docs/performance.md, or of FILE")
     options = parser.parse_args()
+    namespaces.bytes_per_second(options.rate)  # says now, before anything is made, that it is none
+    if options.write_docs:
+        netlab_page.marked(pathlib.Path(options.write_docs))
+    named = ("hosts", "ranks_per_host", "rate", "latency", "rounds", "seconds", "sizes", "quantized_bytes")
+    words = [f"--{name.replace('_', '-')} {value}" for name in named if (value := getattr(options, name)) != parser.get_default(name)]
+    words += [f"--method '{method}'" for method in options.method or []]
+    options.command = " ".join(["./dev perf netlab", *words])
     options.method = options.method or METHODS
     try:
         options.sizes = sorted({int(word) * MIB for word in options.sizes.split(",")})
@@ -267,8 +188,10 @@ def main():
         figures = measured(options)
         pathlib.Path(options.json).parent.mkdir(parents=True, exist_ok=True)
         pathlib.Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
-    print(report(figures))
-    return 0 if all(holds for _, _, holds in verdicts(figures)) else 1
+    print(netlab_page.report(figures))
+    if options.write_docs:
+        netlab_page.write_docs(figures, pathlib.Path(options.write_docs))
+    return 1 if netlab_page.falls_short(figures) else 0
 
 
 if __name__ == "__main__":

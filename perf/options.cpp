@@ -167,7 +167,8 @@ void check_nodes(const std::string& ranks_per_node, int ranks) {
     sizes.push_back(std::stoi(word));
   }
   const int sum = std::accumulate(sizes.begin(), sizes.end(), 0);
-  require(sizes.size() == 1 ? ranks % sum == 0 : ranks == sum, "{} ranks do not divide into nodes of --ranks-per-node {}.",
+  require(sizes.size() == 1 ? ranks % sum == 0 : ranks == sum,
+          "{} ranks do not divide into nodes of --ranks-per-node {}; choose a divisor, or name every node's like 3,1.",
           ranks, ranks_per_node);
 }
 

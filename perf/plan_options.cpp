@@ -107,6 +107,13 @@ bool parse(int argc, char** argv, CommandLine& line) {
   require(line.first_size <= line.last_size, "--ranks {} is no range; its end is below its beginning.", line.ranks);
   require(line.verify || dots == std::string::npos, "--ranks {} is a range, which only --verify takes; give one number.",
           line.ranks);
+  if (format_of(line) != QuantizedFormat::none) {
+    require(line.collective == "all" || can_be_quantized(collective_of(line.collective)),
+            "{} cannot be quantized; all_gather, reduce_scatter and all_reduce can.", line.collective);
+    const DType dtype = dtype_from_name(line.dtype.c_str());
+    require(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
+            "{} cannot be quantized; give --dtype f32, bf16 or f16.", line.dtype);
+  }
   require(line.quantize_result.empty() || line.collective == "all" || line.collective == name(Collective::all_reduce),
           "{} has no result to quantize apart; leave --quantize-result {} out.", line.collective, line.quantize_result);
   require(line.verify || line.collective != "all", "Only --verify takes all collectives at once; name one.");

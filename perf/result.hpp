@@ -17,8 +17,8 @@ struct Placement {
   std::vector<std::optional<Timing>> peers;  // in the order of --vs; nothing: it has no such thing
   // What a rank sends, the one that sends most, and what of it goes to other nodes.
   std::int64_t wire_bytes = 0, wire_bytes_inter = 0;
-  // From the exact result, over all ranks; 0 where nothing was quantized or checked.
-  double max_error = 0, rms_error = 0;
+  // From the exact result, over all ranks; nothing where nothing was quantized or compared.
+  std::optional<double> max_error, rms_error;
 };
 
 struct Row {

@@ -99,11 +99,18 @@ class TestRun {
     return test.collective == stretto::Collective::barrier ? std::vector<std::int64_t>{0} : options_.sizes();
   }
 
+  bool has_nodes(Algorithm algorithm) const {
+    const std::vector<int>& nodes = world_.nodes();
+    const bool several = std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
+    if (!several) say(fmt::format("{} is left out: all ranks are on one node", name(algorithm)));
+    return several;
+  }
   std::vector<Method> quantizing_methods_of(const Test& test) const {
     std::vector<Method> methods;
     for (const Algorithm algorithm : algorithms_for(test.collective)) {
-      const bool has_nodes = !needs_nodes(algorithm) || !options_.ranks_per_node.empty();
-      if (has_nodes && quantizes(test.collective, algorithm)) methods.emplace_back(algorithm);
+      if (!quantizes(test.collective, algorithm)) continue;
+      if (needs_nodes(algorithm) && !has_nodes(algorithm)) continue;
+      methods.emplace_back(algorithm);
     }
     return methods;
   }
@@ -121,7 +128,7 @@ class TestRun {
     }
     const auto& known = algorithms_for(test.collective);
     const bool has_levels = std::find(known.begin(), known.end(), Algorithm::two_level) != known.end();
-    if (has_levels && !options_.ranks_per_node.empty()) methods.insert(methods.end(), by_level.begin(), by_level.end());
+    if (has_levels && has_nodes(Algorithm::two_level)) methods.insert(methods.end(), by_level.begin(), by_level.end());
     return methods;
   }
 
@@ -242,11 +249,14 @@ class TestRun {
       placement.wire_bytes = static_cast<std::int64_t>(most_over_ranks(static_cast<double>(done.traffic.bytes_sent)));
       placement.wire_bytes_inter =
           static_cast<std::int64_t>(most_over_ranks(static_cast<double>(done.traffic.bytes_between_nodes)));
-      placement.max_error = most_over_ranks(done.deviation.most);
+      const double most = most_over_ranks(done.deviation.most);
       const std::vector<double> squares = to_rank0(world_, done.deviation.squares);
-      const std::vector<double> elements = to_rank0(world_, static_cast<double>(done.deviation.elements));
-      placement.rms_error = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0) /
-                                      std::max(1.0, std::accumulate(elements.begin(), elements.end(), 0.0)));
+      const std::vector<double> all = to_rank0(world_, static_cast<double>(done.deviation.elements));
+      const double elements = std::accumulate(all.begin(), all.end(), 0.0);
+      if (elements > 0) {
+        placement.max_error = most;
+        placement.rms_error = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0) / elements);
+      }
       (in_place ? rows[i].in_place : rows[i].out_of_place) = placement;
     }
   }
@@ -287,7 +297,7 @@ class TestRun {
   // At rank 0.
   double most_over_ranks(double mine) const {
     const std::vector<double> all = to_rank0(world_, mine);
-    return all.empty() ? mine : *std::max_element(all.begin(), all.end());
+    return std::accumulate(all.begin(), all.end(), mine, worse);
   }
   std::int64_t sum_over_ranks(std::int64_t mine) const {
     const std::vector<double> all = to_rank0(world_, static_cast<double>(mine));

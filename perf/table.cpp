@@ -100,7 +100,11 @@ std::string Table::cells(const Case& what, const std::optional<Placement>& place
                   figure(timing.p99 * 1e6), algorithm_bandwidth(what, timing.mean), bus_bandwidth(what, timing.mean),
                   placement->wrong ? std::to_string(*placement->wrong) : "N/A");
   text += fmt::format(" {:>11} {:>11}", placement->wire_bytes, placement->wire_bytes_inter);
-  if (options_.is_quantized()) text += fmt::format(" {:>9.3g} {:>9.3g}", placement->max_error, placement->rms_error);
+  if (options_.is_quantized()) {
+    for (const auto& error : {placement->max_error, placement->rms_error}) {
+      text += fmt::format(" {:>9}", error ? fmt::format("{:.3g}", *error) : "N/A");
+    }
+  }
   for (const std::optional<Timing>& peer : placement->peers) {
     text += peer ? fmt::format(" {:>9} {:>7.2f}", figure(peer->mean * 1e6), peer->mean / timing.mean)
                  : fmt::format(" {0:>9} {0:>7}", "N/A");

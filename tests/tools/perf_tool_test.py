@@ -67,7 +67,7 @@ class PerfToolTest(unittest.TestCase):
             self.assertAlmostEqual(row["algbw"], row["bytes"] / row["time_us"] / 1e3)
             self.assertAlmostEqual(row["busbw"], row["algbw"] * FACTORS[collective])
             self.assertEqual(row["peers"], {})
-            self.assertEqual((row["max_error"], row["rms_error"], row["wire_bytes_inter"]), (0, 0, 0))
+            self.assertEqual((row["max_error"], row["rms_error"], row["wire_bytes_inter"]), (None, None, 0))
 
     def test_every_collective_by_processes(self):
         for collective in FACTORS:
@@ -120,6 +120,17 @@ class PerfToolTest(unittest.TestCase):
         self.assertEqual(named, {"ring", "ring*2"})
         every = {row["algo"] for row in self.figures("all_reduce", *SMALL, "--nproc", 3, "--algo", "all")["rows"]}
         self.assertLess({"ring", "recursive_doubling", "packet", "push"}, every)
+
+    def test_every_algorithm_takes_levels_where_there_are_nodes(self):
+        for more in ([], ["--quantize", "int8"]):
+            for ranks_per_node, levels in ((2, True), (4, False)):
+                with self.subTest(more, ranks_per_node=ranks_per_node):
+                    done = self.run_program("env", f"STRETTO_RANKS_PER_NODE={ranks_per_node}", PERF, "all_reduce", *SMALL, "-n", 1,
+                                            "--nproc", 4, "--threads", "--algo", "all", *more)
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    rows = [line for line in done.stdout.splitlines() if not line.startswith("#")]
+                    self.assertEqual(any(" two_level" in row for row in rows), levels, done.stdout)
+                    self.assertEqual("# two_level is left out: all ranks are on one node" in done.stdout, not levels)
 
     def test_every_algorithm_that_can(self):
         rows = self.figures("all_reduce", "-b", "16K", "-e", "32K", "-n", 1, "--nproc", 2, "--algo", "all", "--memory",
@@ -182,6 +193,15 @@ class PerfToolTest(unittest.TestCase):
         self.assertNotIn("OK", done.stdout)
         self.assertEqual({row["wrong"] for row in json.loads(path.read_text())["rows"]}, {None})
 
+    def test_unchecked_results_have_no_error(self):
+        path = self.directory / "unchecked.json"
+        for check in (0, 1):
+            done = self.perf("all_gather", *SMALL, "--nproc", 2, "--quantize", "int8", "-c", check, "--json", path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for row in json.loads(path.read_text())["rows"]:
+                for key in ("max_error", "rms_error"):
+                    self.assertEqual(row[key] is not None, check == 1, row)
+
     def test_bad_arguments(self):
         for words, said in (
             (["bogus"], "no collective"),
@@ -210,7 +230,7 @@ class PerfToolTest(unittest.TestCase):
             (["all_reduce", "--vs", "bogus", "--nproc", "2"], "bogus"),
             (["all_reduce", "--nproc", "2", "--json", self.directory / "none" / "x.json"], "--json"),
             (["all_reduce", "--nproc", "2", "--json", self.directory], "--json"),
-            (["all_reduce", "--nproc", "3", "--ranks-per-node", "2"], "--ranks-per-node 2"),
+            (["all_reduce", "--nproc", "3", "--ranks-per-node", "2"], "choose a divisor, or name every node's"),
             (["all_reduce", "--nproc", "3", "--ranks-per-node", "2,2"], "3 ranks do not divide into nodes"),
             (["all_reduce", "--nproc", "3", "--ranks-per-node", "2,x"], "'x' is no number of ranks"),
             (["all_reduce", "--quantize", "int9"], "'int9' is no quantized format"),

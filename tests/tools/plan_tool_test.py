@@ -94,6 +94,11 @@ class Quantized(PlanTool):
         self.assertIn("two_level/5", self.lines("all_gather", "--quantize", "onebit", "--algo", "two_level/5",
                                                 "--verify", "--ranks", 6)[0])
 
+    def test_types(self):
+        for dtype in ["f32", "bf16", "f16"]:
+            self.assertTrue(self.lines("all_gather", "--quantize", "int8", "--dtype", dtype, "--ranks", 4))
+        self.assertTrue(self.lines("broadcast", "--quantize", "none", "--dtype", "i32", "--ranks", 4))
+
     def test_predictions(self):
         lines = self.lines("all_gather", "--quantize", "int8", "--bytes", "1M", *self.two_levels, "--simulate", LINKS)
         self.assertTrue(lines[0].startswith("all_gather of 1 MiB, in int8, 8 ranks"), lines[0])
@@ -125,6 +130,9 @@ class Quantized(PlanTool):
             ("'int2' is no quantized format", ["all_reduce", "--quantize", "int2"]),
             ("A quantized all_reduce cannot be done by ring", ["all_reduce", "--algo", "ring", "--quantize", "int8"]),
             ("broadcast cannot be quantized", ["broadcast", "--algo", "direct", "--quantize", "int8"]),
+            ("broadcast cannot be quantized", ["broadcast", "--quantize", "int8"]),
+            ("i32 cannot be quantized; give --dtype", ["all_reduce", "--quantize", "int8", "--dtype", "i32"]),
+            ("f64 cannot be quantized; give --dtype", ["all_gather", "--quantize", "int8", "--dtype", "f64"]),
             ("has no result to quantize", ["all_gather", "--quantize", "int8", "--quantize-result", "int8"]),
             ("--quantize-result requires --quantize", ["all_reduce", "--quantize-result", "int8"]),
             ("--only-if-faster requires", ["all_reduce", "--explain", "--only-if-faster"]),
