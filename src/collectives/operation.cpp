@@ -72,8 +72,18 @@ void check_quantization(const Call& call, const Quantization& how) {
   require(how.result == QuantizedFormat::none || how.format != QuantizedFormat::none,
           "{} got {} as the format of its result and none for what goes there; give both, or the latter alone.", what,
           name(how.result));
-  if (how.format == QuantizedFormat::none) return;
-  require(can_be_quantized(call.collective), "{} cannot be quantized to {}; all_gather, reduce_scatter and all_reduce can.", what, name(how.format));
+  if (how.format == QuantizedFormat::none) {
+    const char* const meant = how.errors != nullptr                    ? "errors"
+                              : !how.tensor.empty()                    ? "tensor"
+                              : how.only_if_faster                     ? "only_if_faster"
+                              : how.rounding != Rounding::nearest_even ? "rounding"
+                                                                       : nullptr;
+    require(meant == nullptr, "{} got Quantization::{}, but no format that it would be for; give Quantization::format, too.",
+            what, meant == nullptr ? "" : meant);
+    return;
+  }
+  require(can_be_quantized(call.collective), "{} cannot be quantized to {}; all_gather, reduce_scatter and all_reduce can.",
+          what, name(how.format));
   require(call.dtype == DType::f32 || call.dtype == DType::bf16 || call.dtype == DType::f16,
           "{} of {} cannot be quantized to {}; f32, bf16 and f16 can.", what, name(call.dtype), name(how.format));
   require(

@@ -543,6 +543,15 @@ TEST(Quantized, RefusesWhatItCannotDoAndSaysWhy) {
     how.errors = &errors;
     refused(sum, how, "no name of the tensor");
     EXPECT_TRUE(errors.entries().empty());
+    const Call narrow{.count = 8, .dtype = DType::f32};  // what would be for a format that is not given
+    for (int round = 0; round < 2; ++round) {
+      refused(narrow, {.rounding = Rounding::stochastic}, "all_reduce got Quantization::rounding, but no format");
+      refused(narrow, {.only_if_faster = true}, "Quantization::only_if_faster");
+      refused(narrow, {.errors = &errors}, "Quantization::errors");
+      refused(narrow, {.tensor = "w"}, "Quantization::tensor");
+      // The control, after which such a call runs at once.
+      world.all_reduce(x.raw(), x.raw(), 8, DType::f32, ReduceOp::sum, here());
+    }
     how.tensor = "w";
     OperationOptions options;
     options.quantization = how;
