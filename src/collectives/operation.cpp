@@ -49,6 +49,22 @@ void check_call(const Call& call, const PlanRequest& request) {
           can_be_in_place(call.collective) ? ", or the in-place form" : "");
 }
 
+// An operation writes its error state while it reads its input and writes its output.
+void check_errors_apart(const Call& call, const PlanRequest& request, const std::string& tensor,
+                        const Quantizing& quantizing) {
+  for (const Tensor& state : quantizing.residuals) {
+    if (!state) continue;
+    const Range errors(state.raw(), state.size(), state.dtype());
+    const auto shares = [&](const void* data, std::int64_t count) {
+      return count > 0 && Range(data, count, call.dtype).meets(errors);
+    };
+    const bool input = shares(call.input, input_count(request));
+    require(!input && !shares(call.output, output_count(request)),
+            "{} of {} {} on rank {} got an {} that lies in its own error state, '{}'; give it a buffer of its own.",
+            name(call.collective), call.count, name(call.dtype), request.rank, input ? "input" : "output", tensor);
+  }
+}
+
 // Integers are multiplied by an integer that their type holds.
 void check_factor(const Call& call, double factor) {
   if (!reduces(call.collective) || call.op != ReduceOp::premul_sum || is_narrow(call.dtype)) return;
@@ -157,7 +173,10 @@ Operation prepared(const std::shared_ptr<Group>& group, const Call& call, const 
   state->planned = group->plan_for(state->call, options);
   check_call(state->call, state->planned->ordinary.plan->request);
   check_factor(state->call, options.factor);
-  if (options.quantization.errors != nullptr) quantizing_of(*state);  // throws where they do not fit
+  if (options.quantization.errors != nullptr) {
+    const auto quantizing = quantizing_of(*state);  // throws where they do not fit
+    check_errors_apart(state->call, state->planned->ordinary.plan->request, options.quantization.tensor, *quantizing);
+  }
   return Operation(state);
 }
 

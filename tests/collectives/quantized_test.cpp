@@ -564,6 +564,27 @@ TEST(Quantized, RefusesWhatItCannotDoAndSaysWhy) {
   });
 }
 
+TEST(Quantized, NothingIsReducedInItsOwnErrorState) {
+  run_threads(2, [](const Communicator& world) {
+    ErrorFeedback errors;
+    OperationOptions options = quantized_as(QuantizedFormat::int8);
+    options.quantization.errors = &errors;
+    options.quantization.tensor = "w";
+    const Tensor x = gaussian(600, DType::f32, world.rank());
+    const Tensor y({600}, DType::f32);
+    const auto sum = [&](const Tensor& from, const Tensor& to) {
+      return sentence_of([&] { world.all_reduce(from.raw(), to.raw(), 600, DType::f32, ReduceOp::sum, here(), options); });
+    };
+    EXPECT_EQ(sum(x, y), "");
+    const Tensor state = errors.entries().front().values;
+    EXPECT_THAT(sum(state, state), testing::HasSubstr("an input that lies in its own error state, 'w'"));
+    EXPECT_THAT(sum(state, y), testing::HasSubstr("an input that"));
+    EXPECT_THAT(sum(x, state), testing::HasSubstr("an output that lies in its own error state, 'w'"));
+    options.quantization.tensor = "another";  // the control: another's is memory like any other
+    EXPECT_EQ(sum(state, y), "");
+  });
+}
+
 TEST(Quantized, TwoOperationsOfAGroupMustNotShareAnErrorState) {
   run_threads(2, [](const Communicator& world) {
     const Communicator copy = world.duplicate("copy");
