@@ -30,7 +30,7 @@ bool goes_in_shares(Collective whole, Algorithm inside) {
 
 class Stager {
  public:
-  Stager(const PlanRequest& request, const Nodes& nodes, const Cut& cut, int piece)
+  Stager(const PlanRequest& request, const Nodes& nodes, const LaneCut& cut, int piece)
       : whole_(request),
         nodes_(nodes),
         piece_{cut, piece},
@@ -374,7 +374,7 @@ void check_levels(const PlanRequest& request, const Nodes& nodes) {
           name(exchanges ? method.inside : Algorithm::direct));
 }
 
-Stages stages_of(const PlanRequest& request, const Nodes& nodes, const Cut& cut, int piece) {
+Stages stages_of(const PlanRequest& request, const Nodes& nodes, const LaneCut& cut, int piece) {
   return Stager(request, nodes, cut, piece).run();
 }
 
