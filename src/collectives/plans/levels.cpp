@@ -16,11 +16,6 @@ namespace {
 
 using Counts = std::vector<std::int64_t>;
 
-bool can_do(Collective collective, Algorithm algorithm) {
-  const auto& known = algorithms_for(collective);
-  return std::find(known.begin(), known.end(), algorithm) != known.end();
-}
-
 // Whether a vector with a root goes between nodes in shares: where the ranks of a node can bring it together, or its sum
 // apart. Else one rank of each node carries all of it.
 bool goes_in_shares(Collective whole, Algorithm inside) {
