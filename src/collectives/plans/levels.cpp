@@ -320,13 +320,13 @@ void check_part(const PlanRequest& request, Algorithm part, Collective collectiv
   for (const Algorithm known : algorithms_for(collective)) {
     if (can_be_a_part(collective, known)) names.emplace_back(name(known));
   }
+  const std::vector<std::string> parts(request.method.algorithm == Algorithm::three_level ? 3 : 2, names.front());
+  require(part != Algorithm::automatic,
+          "{} by {} lacks a part, which only what is quantized may; write {}({}), for example.", name(request.collective),
+          to_string(request.method), name(request.method.algorithm), fmt::join(parts, "+"));
   fail(ErrorCode::invalid_argument, "{} has {} as a part, where {} is done by {}.", to_string(request.method), name(part),
        name(collective), fmt::join(names, " or "));
 }
-
-}  // namespace
-
-namespace {
 
 // What has other levels around it.
 void check_inner_part(const PlanRequest& request, Algorithm part) {
