@@ -110,8 +110,8 @@ bool parse(int argc, char** argv, CommandLine& line) {
   if (format_of(line) != QuantizedFormat::none) {
     require(line.collective == "all" || can_be_quantized(collective_of(line.collective)),
             "{} cannot be quantized; all_gather, reduce_scatter and all_reduce can.", line.collective);
-    const DType dtype = dtype_from_name(line.dtype.c_str());
-    require(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
+    const DType element = dtype_from_name(line.dtype.c_str());
+    require(element == DType::f32 || element == DType::bf16 || element == DType::f16,
             "{} cannot be quantized; give --dtype f32, bf16 or f16.", line.dtype);
   }
   require(line.quantize_result.empty() || line.collective == "all" || line.collective == name(Collective::all_reduce),

@@ -115,6 +115,8 @@ class STRETTO_API Communicator {
   // Checks and plans it now, so that it can be started many times at the cost of the communication alone. Its buffers must
   // be there until the last Work is done, and after an error as long as said above.
   Operation prepare(const Call& call, const OperationOptions& options = {}) const;
+  // Throws what prepare() would say of it whatever its buffers are, which need not be there. No communication.
+  void check(const Call& call, const OperationOptions& options = {}) const;
 
   // The same on a whole tensor, in place; the work keeps the tensor alive.
   Work all_reduce(const Tensor& tensor, ReduceOp op, const Stream& stream, const OperationOptions& options = {}) const;

@@ -81,6 +81,7 @@ STRETTO_API Algorithm algorithm_from_name(const std::string& name);
 STRETTO_API Method method_from_text(const std::string& text);
 // The algorithms that can do a collective, at any number of ranks; two_level only where the ranks lie on nodes.
 STRETTO_API const std::vector<Algorithm>& algorithms_for(Collective collective);
+STRETTO_API bool can_do(Collective collective, Algorithm algorithm);  // whether it is among them
 
 // The algorithms whose ranks read and write each other's memory: a communicator on one host can run them.
 constexpr bool shares_memory(Algorithm algorithm) { return algorithm >= Algorithm::packet; }

@@ -23,10 +23,13 @@ bool meet(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b_byt
 
 }  // namespace
 
-// Not those whose arguments are lists, those with a name of their own in the ledger, nor those that are quantized.
+// Not those whose arguments are lists, those with a name of their own in the ledger, nor those that are quantized or say how
+// and not to what, which is refused.
 bool AtOnce::can_pass(const Call& call, const OperationOptions& options) {
+  const Quantization& how = options.quantization;
   return !is_message(call.collective) && call.counts.empty() && call.receive_counts.empty() && options.tag.empty() &&
-         options.quantization.format == QuantizedFormat::none && options.quantization.result == QuantizedFormat::none;
+         how.format == QuantizedFormat::none && how.result == QuantizedFormat::none &&
+         how.rounding == Rounding::nearest_even && !how.only_if_faster && how.errors == nullptr && how.tensor.empty();
 }
 
 AtOnce::Shape& AtOnce::place_of(const Call& call, const Method& method) {

@@ -49,6 +49,22 @@ void check_call(const Call& call, const PlanRequest& request) {
           can_be_in_place(call.collective) ? ", or the in-place form" : "");
 }
 
+// An operation writes its error state while it reads its input and writes its output.
+void check_errors_apart(const Call& call, const PlanRequest& request, const std::string& tensor,
+                        const Quantizing& quantizing) {
+  for (const Tensor& state : quantizing.residuals) {
+    if (!state) continue;
+    const Range errors(state.raw(), state.size(), state.dtype());
+    const auto shares = [&](const void* data, std::int64_t count) {
+      return count > 0 && Range(data, count, call.dtype).meets(errors);
+    };
+    const bool input = shares(call.input, input_count(request));
+    require(!input && !shares(call.output, output_count(request)),
+            "{} of {} {} on rank {} got an {} that lies in its own error state, '{}'; give it a buffer of its own.",
+            name(call.collective), call.count, name(call.dtype), request.rank, input ? "input" : "output", tensor);
+  }
+}
+
 // Integers are multiplied by an integer that their type holds.
 void check_factor(const Call& call, double factor) {
   if (!reduces(call.collective) || call.op != ReduceOp::premul_sum || is_narrow(call.dtype)) return;
@@ -72,7 +88,16 @@ void check_quantization(const Call& call, const Quantization& how) {
   require(how.result == QuantizedFormat::none || how.format != QuantizedFormat::none,
           "{} got {} as the format of its result and none for what goes there; give both, or the latter alone.", what,
           name(how.result));
-  if (how.format == QuantizedFormat::none) return;
+  if (how.format == QuantizedFormat::none) {
+    const char* const meant = how.errors != nullptr                    ? "errors"
+                              : !how.tensor.empty()                    ? "tensor"
+                              : how.only_if_faster                     ? "only_if_faster"
+                              : how.rounding != Rounding::nearest_even ? "rounding"
+                                                                       : nullptr;
+    require(meant == nullptr, "{} got Quantization::{}, but no format that it would be for; give Quantization::format, too.",
+            what, meant == nullptr ? "" : meant);
+    return;
+  }
   require(can_be_quantized(call.collective), "{} cannot be quantized to {}; all_gather, reduce_scatter and all_reduce can.",
           what, name(how.format));
   require(call.dtype == DType::f32 || call.dtype == DType::bf16 || call.dtype == DType::f16,
@@ -148,7 +173,10 @@ Operation prepared(const std::shared_ptr<Group>& group, const Call& call, const 
   state->planned = group->plan_for(state->call, options);
   check_call(state->call, state->planned->ordinary.plan->request);
   check_factor(state->call, options.factor);
-  if (options.quantization.errors != nullptr) quantizing_of(*state);  // throws where they do not fit
+  if (options.quantization.errors != nullptr) {
+    const auto quantizing = quantizing_of(*state);  // throws where they do not fit
+    check_errors_apart(state->call, state->planned->ordinary.plan->request, options.quantization.tensor, *quantizing);
+  }
   return Operation(state);
 }
 
@@ -157,6 +185,14 @@ Operation prepared(const std::shared_ptr<Group>& group, const Call& call, const 
 Operation Communicator::prepare(const Call& call, const OperationOptions& options) const {
   group();
   return prepared(group_, call, options);
+}
+
+void Communicator::check(const Call& call, const OperationOptions& options) const {
+  group();
+  check_types(call);
+  check_quantization(call, options.quantization);
+  group_->plan_for(call, options);
+  check_factor(call, options.factor);
 }
 
 Work Communicator::start(const Call& call, const Stream& stream, const OperationOptions& options) const {

@@ -136,6 +136,11 @@ const std::vector<Algorithm>& algorithms_for(Collective collective) {
   return table[i];
 }
 
+bool can_do(Collective collective, Algorithm algorithm) {
+  const auto& known = algorithms_for(collective);
+  return std::find(known.begin(), known.end(), algorithm) != known.end();
+}
+
 bool can_be_in_place(Collective collective) {
   return collective != Collective::all_to_all && collective != Collective::barrier && collective != Collective::send &&
          collective != Collective::recv;

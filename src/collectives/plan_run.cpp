@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
+#include "core/split_mix.hpp"
 #include "device/memory.hpp"
 
 namespace stretto {
@@ -15,13 +16,10 @@ constexpr std::size_t bytes_between_looks = std::size_t{256} << 10;
 // down.
 constexpr std::size_t bytes_at_once = std::size_t{4} << 10;
 
-// SplitMix64's last steps (Steele et al. 2014): ranks and hops round with numbers of their own.
+// Ranks and hops round with numbers of their own.
 std::uint64_t seed_of(std::uint64_t seed, int rank, Hop hop) {
-  std::uint64_t x =
-      seed + (static_cast<std::uint64_t>(rank) * hops + static_cast<std::uint64_t>(hop) + 1) * 0x9e3779b97f4a7c15ULL;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
+  return split_mixed(seed +
+                     (static_cast<std::uint64_t>(rank) * hops + static_cast<std::uint64_t>(hop) + 1) * split_mix_step);
 }
 
 }  // namespace

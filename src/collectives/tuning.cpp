@@ -44,9 +44,7 @@ Rule range_from_text(const std::string& text, Rule rule) {
     require(rule.first < rule.last, "The range '{}' in {} is empty.", range, rule.source);
   }
   rule.method = method_from_text(text.substr(colon == std::string::npos ? 0 : colon + 1));
-  const auto& known = algorithms_for(rule.collective);
-  require(rule.method.algorithm == Algorithm::automatic ||
-              std::find(known.begin(), known.end(), rule.method.algorithm) != known.end(),
+  require(rule.method.algorithm == Algorithm::automatic || can_do(rule.collective, rule.method.algorithm),
           "{} says '{}' for {}, which cannot be done that way.", rule.source, to_string(rule.method), name(rule.collective));
   const Method& method = rule.method;
   require((method.pieces == 1 || takes_pieces(method.algorithm)) &&

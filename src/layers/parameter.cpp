@@ -8,24 +8,18 @@
 
 #include "collectives/plan_builder.hpp"
 #include "core/fail.hpp"
+#include "core/split_mix.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
 namespace {
-
-// The finaliser of SplitMix64 (Steele et al. 2014): a bijection that mixes all bits.
-std::uint64_t mixed(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31);
-}
 
 std::uint64_t key_of(std::uint64_t seed, const std::string& stream) {
   return XXH3_64bits_withSeed(stream.data(), stream.size(), seed);
 }
 
 double uniform_at(std::uint64_t key, std::uint64_t index) {
-  return static_cast<double>(mixed(key + (index + 1) * 0x9e3779b97f4a7c15U) >> 11) * 0x1p-53;
+  return static_cast<double>(split_mixed(key + (index + 1) * split_mix_step) >> 11) * 0x1p-53;
 }
 
 double normal_at(std::uint64_t key, std::uint64_t index) {  // Box & Muller 1958

@@ -25,7 +25,13 @@ ZeroUnit::ZeroUnit(Communicator group, std::vector<Shape> shapes, DType dtype, D
           shapes_.size(), group_ ? group_.size() : 0);
   std::int64_t total = 0;
   for (const Shape& shape : shapes_) total += elements_of(shape);
-  share_ = Tensor::zeros({divided_up(total, group_.size())}, dtype);
+  const std::int64_t share = divided_up(total, group_.size());
+  // What would be refused at the first gather or reduce_scatter.
+  group_.check({.collective = Collective::all_gather, .count = share, .dtype = dtype},
+               quantized(options_.weights, options_.gather_by, ""));
+  group_.check({.collective = Collective::reduce_scatter, .count = share, .dtype = gradient_dtype, .op = ReduceOp::avg},
+               quantized(options_.gradients, options_.reduce_by, ""));
+  share_ = Tensor::zeros({share}, dtype);
   gradient_share_ = Tensor::zeros({share_.size()}, gradient_dtype);
   if (options_.secondary) node_ = group_.node();
   node_part_ = divided_up(share_.size() * group_.size(), node_ ? node_.size() : 1);
@@ -59,10 +65,11 @@ void ZeroUnit::adopt(const std::vector<Tensor>& whole) const {
   }
 }
 
-void ZeroUnit::make_whole() {
+void ZeroUnit::begin_gather(const Stream& stream) {
   require(!flat_, "A unit of {} tensors is gathered already; release it first.", shapes_.size());
   flat_ = Tensor({whole_}, share_.dtype());
   values_ = views_of(flat_);
+  stream.wait(last_gather_);  // forward writes the second copy that backward reads
 }
 
 OperationOptions ZeroUnit::quantized(QuantizedFormat format, const Method& method, const char* tag) {
@@ -72,7 +79,7 @@ OperationOptions ZeroUnit::quantized(QuantizedFormat format, const Method& metho
 }
 
 Work ZeroUnit::gather_forward(const Stream& stream) {
-  make_whole();
+  begin_gather(stream);
   const Call call{.collective = Collective::all_gather,
                   .input = share_.raw(),
                   .output = flat_.raw(),
@@ -80,27 +87,27 @@ Work ZeroUnit::gather_forward(const Stream& stream) {
                   .dtype = share_.dtype(),
                   .keep_alive = flat_};
   const Work gathered = group_.start(call, stream, quantized(options_.weights, options_.gather_by, "zero forward"));
-  if (!node_) return gathered;
+  if (!node_) return last_gather_ = gathered;
   if (!secondary_) secondary_ = Tensor({node_part_}, share_.dtype());
-  return stream.enqueue(
-      [flat = flat_, kept = secondary_, filled = share_.size() * group_.size(), first = node_.rank() * node_part_] {
-        // What fills the last part up has been gathered from nobody.
-        if (filled < flat.size()) flat.view(filled, {flat.size() - filled}).zero();
-        kept.copy_from(flat.view(first, {kept.size()}));
-      });
+  return last_gather_ = stream.enqueue(
+             [flat = flat_, kept = secondary_, filled = share_.size() * group_.size(), first = node_.rank() * node_part_] {
+               // What fills the last part up has been gathered from nobody.
+               if (filled < flat.size()) flat.view(filled, {flat.size() - filled}).zero();
+               kept.copy_from(flat.view(first, {kept.size()}));
+             });
 }
 
 Work ZeroUnit::gather_backward(const Stream& stream) {
   if (!node_) return gather_forward(stream);
   require(bool(secondary_), "A unit of {} tensors keeps no second copy yet; gather it for forward first.", shapes_.size());
-  make_whole();
+  begin_gather(stream);
   const Call call{.collective = Collective::all_gather,
                   .input = secondary_.raw(),
                   .output = flat_.raw(),
                   .count = node_part_,
                   .dtype = share_.dtype(),
                   .keep_alive = flat_};
-  return node_.start(call, stream, {.tag = "zero backward"});
+  return last_gather_ = node_.start(call, stream, {.tag = "zero backward"});
 }
 
 void ZeroUnit::release() {

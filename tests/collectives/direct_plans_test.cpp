@@ -379,6 +379,12 @@ std::vector<Case> cases_of_shared_memory() {
   return list;
 }
 
+TEST(Repertoire, SaysWhatCanBeDone) {
+  EXPECT_TRUE(can_do(Collective::all_reduce, Algorithm::ring));
+  EXPECT_FALSE(can_do(Collective::all_reduce, Algorithm::bruck));
+  EXPECT_FALSE(can_do(Collective::all_reduce, Algorithm::automatic));
+}
+
 class OneLevel : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(All, OneLevel, testing::ValuesIn(cases), case_name);
 

@@ -543,6 +543,15 @@ TEST(Quantized, RefusesWhatItCannotDoAndSaysWhy) {
     how.errors = &errors;
     refused(sum, how, "no name of the tensor");
     EXPECT_TRUE(errors.entries().empty());
+    const Call narrow{.count = 8, .dtype = DType::f32};  // what would be for a format that is not given
+    for (int round = 0; round < 2; ++round) {
+      refused(narrow, {.rounding = Rounding::stochastic}, "all_reduce got Quantization::rounding, but no format");
+      refused(narrow, {.only_if_faster = true}, "Quantization::only_if_faster");
+      refused(narrow, {.errors = &errors}, "Quantization::errors");
+      refused(narrow, {.tensor = "w"}, "Quantization::tensor");
+      // The control, after which such a call runs at once.
+      world.all_reduce(x.raw(), x.raw(), 8, DType::f32, ReduceOp::sum, here());
+    }
     how.tensor = "w";
     OperationOptions options;
     options.quantization = how;
@@ -552,6 +561,27 @@ TEST(Quantized, RefusesWhatItCannotDoAndSaysWhy) {
     EXPECT_THROW(world.all_reduce(x.raw(), x.raw(), 8, DType::f32, ReduceOp::sum, here(), by_ring), Error);
     // All is well after that.
     world.all_reduce(x.raw(), x.raw(), 40, DType::f32, ReduceOp::sum, here(), options);
+  });
+}
+
+TEST(Quantized, NothingIsReducedInItsOwnErrorState) {
+  run_threads(2, [](const Communicator& world) {
+    ErrorFeedback errors;
+    OperationOptions options = quantized_as(QuantizedFormat::int8);
+    options.quantization.errors = &errors;
+    options.quantization.tensor = "w";
+    const Tensor x = gaussian(600, DType::f32, world.rank());
+    const Tensor y({600}, DType::f32);
+    const auto sum = [&](const Tensor& from, const Tensor& to) {
+      return sentence_of([&] { world.all_reduce(from.raw(), to.raw(), 600, DType::f32, ReduceOp::sum, here(), options); });
+    };
+    EXPECT_EQ(sum(x, y), "");
+    const Tensor state = errors.entries().front().values;
+    EXPECT_THAT(sum(state, state), testing::HasSubstr("an input that lies in its own error state, 'w'"));
+    EXPECT_THAT(sum(state, y), testing::HasSubstr("an input that"));
+    EXPECT_THAT(sum(x, state), testing::HasSubstr("an output that lies in its own error state, 'w'"));
+    options.quantization.tensor = "another";  // the control: another's is memory like any other
+    EXPECT_EQ(sum(state, y), "");
   });
 }
 

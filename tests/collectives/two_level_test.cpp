@@ -344,7 +344,10 @@ TEST(Levels, RefuseWhatTheyCannotDoInASentence) {
   request.method.lanes = 2;
   EXPECT_THAT(sentence_of(request), HasSubstr("needs as many pieces, not 1"));
   request.method = Algorithm::two_level;
-  EXPECT_THAT(sentence_of(request), HasSubstr("has auto as a part"));
+  EXPECT_THAT(sentence_of(request), HasSubstr("all_reduce by two_level lacks a part"));
+  EXPECT_THAT(sentence_of(request), HasSubstr("write two_level(ring+ring), for example"));
+  EXPECT_EQ(sentence_of({.method = method_from_text("two_level(ring+ring)"), .size = 6, .count = 8, .node_sizes = {4, 2}}),
+            "");
   request.method = two_level_of(Algorithm::ring, Algorithm::bidirectional_ring);
   EXPECT_THAT(sentence_of(request), HasSubstr("has bidirectional_ring as a part"));
   request.method = two_level_of(Algorithm::ring, Algorithm::ring);

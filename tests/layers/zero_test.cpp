@@ -1,12 +1,15 @@
 // ZeRO-3 and the three techniques of ZeRO++: what arrives, and what goes between nodes.
 #include "stretto/layers/zero.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "stretto/stretto.hpp"
@@ -195,6 +198,52 @@ TEST(ZeroUnit, AllThreeTechniquesLeaveAQuarterAndTheScales) {
   EXPECT_EQ(in_wholes(none, none, true), 2);
   EXPECT_EQ(in_wholes(none, int4, false), 2.25 + (1.0 / 64));
   EXPECT_EQ(in_wholes(int8, int4, true), 0.75 + (1.0 / 128) + (1.0 / 64));
+}
+
+// A gather before forward that comes right behind one before backward, on another stream, does not change what the latter
+// gets.
+TEST(ZeroUnit, GathersFollowEachOtherOnWhateverStreams) {
+  const Variable nodes("STRETTO_RANKS_PER_NODE", "2");
+  run_threads(4, [](const Communicator& world) {
+    const Stream one("one");
+    const Stream two("two");
+    const std::vector<Shape> shapes = {{40000}};
+    const std::vector<Tensor> before = filled(shapes, DType::f32, 1);
+    const std::vector<Tensor> after = filled(shapes, DType::f32, 2);
+    ZeroUnit unit(world, shapes, DType::f32, DType::f32, {.secondary = true});
+    for (int round = 0; round < 5; ++round) {
+      unit.adopt(before);
+      unit.gather_forward(one).wait();
+      unit.release();
+      unit.adopt(after);
+      one.enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });  // holds it up
+      const Work backward = unit.gather_backward(one);
+      const std::vector<Tensor> backward_values = unit.values();
+      unit.release();
+      unit.gather_forward(two).wait();
+      EXPECT_TRUE(backward.done());
+      EXPECT_TRUE(same_bits(backward_values, before));
+      EXPECT_TRUE(same_bits(unit.values(), after)) << "the control";
+      unit.release();
+    }
+  });
+}
+
+TEST(ZeroUnit, WhatCannotBeGatheredIsRefusedBeforeThereIsMemory) {
+  run_threads(2, [](const Communicator& world) {
+    const auto unit_of = [&](DType dtype, DType gradients, const ZeroUnit::Options& options) {
+      return sentence_of([&] { ZeroUnit(world, {{std::int64_t{1} << 50}}, dtype, gradients, options); });
+    };
+    using testing::HasSubstr;
+    EXPECT_THAT(unit_of(DType::f64, DType::f32, {.weights = int8}), HasSubstr("all_gather of f64 cannot be quantized"));
+    EXPECT_THAT(unit_of(DType::f32, DType::f64, {.gradients = int4}), HasSubstr("reduce_scatter of f64 cannot be"));
+    EXPECT_THAT(unit_of(DType::f32, DType::f32, {.weights = static_cast<QuantizedFormat>(9)}), HasSubstr("number 9"));
+    EXPECT_THAT(unit_of(static_cast<DType>(99), DType::f32, {}), HasSubstr("number 99"));
+    EXPECT_THAT(unit_of(DType::f32, DType::f32, {.gather_by = Algorithm::pairwise}), HasSubstr("all_gather cannot be done"));
+    EXPECT_THAT(unit_of(DType::f32, DType::f32, {.reduce_by = Algorithm::bruck}), HasSubstr("reduce_scatter cannot be"));
+    EXPECT_THAT(unit_of(DType::f32, DType::f32, {.weights = int8, .gather_by = Algorithm::ring}), HasSubstr("ring"));
+    ZeroUnit(world, odd_shapes, DType::f64, DType::f64, {});  // the control: what is not quantized may be f64
+  });
 }
 
 TEST(ZeroUnit, WhatDoesNotFitIsRefusedInASentence) {

@@ -30,6 +30,7 @@ class STRETTO_API ZeroUnit {
     Method reduce_by = Algorithm::automatic;
   };
   // Collective over the group. Elements travel and lie as dtype, gradients as gradient_dtype. The share begins as zeros.
+  // Throws Error(invalid_argument), before memory is made, for formats, types and methods that do not go together.
   ZeroUnit(Communicator group, std::vector<Shape> shapes, DType dtype, DType gradient_dtype, const Options& options);
 
   // What this rank owns; its optimizer writes it when no gather is under way.
@@ -37,8 +38,9 @@ class STRETTO_API ZeroUnit {
   // Takes this rank's part of whole tensors, one for each shape, into the share. No communication.
   void adopt(const std::vector<Tensor>& whole) const;
 
-  // values() can be used when the Work is done. Throw Error(invalid_argument) where the unit is gathered already, and with
-  // hpZ where backward comes before any forward.
+  // values() can be used when the Work is done. Gathers of a unit follow each other, on whatever streams: one begins when
+  // the one before is done, for which its stream waits (an inline stream: the calling thread). Throw Error(invalid_argument)
+  // where the unit is gathered already, and with hpZ where backward comes before any forward.
   Work gather_forward(const Stream& stream);
   Work gather_backward(const Stream& stream);
   // Views by shape of what was gathered; none before a gather and after a release.
@@ -54,7 +56,7 @@ class STRETTO_API ZeroUnit {
 
  private:
   std::vector<Tensor> views_of(const Tensor& flat) const;
-  void make_whole();
+  void begin_gather(const Stream& stream);
   static OperationOptions quantized(QuantizedFormat format, const Method& method, const char* tag);
 
   Communicator group_, node_;  // node_ with hpZ only
@@ -64,6 +66,7 @@ class STRETTO_API ZeroUnit {
   std::int64_t node_part_;  // of these, what a rank keeps with hpZ
   Tensor share_, gradient_share_, secondary_, flat_, flat_gradients_;
   std::vector<Tensor> values_, gradients_;
+  Work last_gather_;
 };
 
 }  // namespace stretto

@@ -16,11 +16,6 @@ namespace {
 
 using Counts = std::vector<std::int64_t>;
 
-bool can_do(Collective collective, Algorithm algorithm) {
-  const auto& known = algorithms_for(collective);
-  return std::find(known.begin(), known.end(), algorithm) != known.end();
-}
-
 // Whether a vector with a root goes between nodes in shares: where the ranks of a node can bring it together, or its sum
 // apart. Else one rank of each node carries all of it.
 bool goes_in_shares(Collective whole, Algorithm inside) {
@@ -30,7 +25,7 @@ bool goes_in_shares(Collective whole, Algorithm inside) {
 
 class Stager {
  public:
-  Stager(const PlanRequest& request, const Nodes& nodes, const Cut& cut, int piece)
+  Stager(const PlanRequest& request, const Nodes& nodes, const LaneCut& cut, int piece)
       : whole_(request),
         nodes_(nodes),
         piece_{cut, piece},
@@ -325,13 +320,13 @@ void check_part(const PlanRequest& request, Algorithm part, Collective collectiv
   for (const Algorithm known : algorithms_for(collective)) {
     if (can_be_a_part(collective, known)) names.emplace_back(name(known));
   }
+  const std::vector<std::string> parts(request.method.algorithm == Algorithm::three_level ? 3 : 2, names.front());
+  require(part != Algorithm::automatic,
+          "{} by {} lacks a part, which only what is quantized may; write {}({}), for example.", name(request.collective),
+          to_string(request.method), name(request.method.algorithm), fmt::join(parts, "+"));
   fail(ErrorCode::invalid_argument, "{} has {} as a part, where {} is done by {}.", to_string(request.method), name(part),
        name(collective), fmt::join(names, " or "));
 }
-
-}  // namespace
-
-namespace {
 
 // What has other levels around it.
 void check_inner_part(const PlanRequest& request, Algorithm part) {
@@ -374,7 +369,7 @@ void check_levels(const PlanRequest& request, const Nodes& nodes) {
           name(exchanges ? method.inside : Algorithm::direct));
 }
 
-Stages stages_of(const PlanRequest& request, const Nodes& nodes, const Cut& cut, int piece) {
+Stages stages_of(const PlanRequest& request, const Nodes& nodes, const LaneCut& cut, int piece) {
   return Stager(request, nodes, cut, piece).run();
 }
 

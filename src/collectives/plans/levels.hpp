@@ -23,10 +23,10 @@ struct Stage {
 // How every vector, or every block, is cut into pieces. Piece i goes in lane i % lanes. Lanes whose pieces are all alike
 // would run in step, all of them inside and then all of them between nodes: so lane l's first piece is (l + 1) / lanes of
 // the others.
-class Cut {
+class LaneCut {
  public:
   // In one piece where there is one level, and nothing to do meanwhile.
-  Cut(const Method& method, const Nodes& nodes) {
+  LaneCut(const Method& method, const Nodes& nodes) {
     if (nodes.count() == 1 || nodes.largest() == 1) return;
     lanes_ = method.lanes;
     pieces_ = method.pieces;
@@ -54,7 +54,7 @@ struct Piece {
   std::int64_t begin(std::int64_t count) const { return cut.begin(count, number); }
   std::int64_t length(std::int64_t count) const { return cut.begin(count, number + 1) - begin(count); }
 
-  Cut cut;
+  LaneCut cut;
   int number;
 };
 
@@ -66,7 +66,7 @@ struct Stages {
 
 // Throws Error(invalid_argument) for a method or nodes that do not fit.
 void check_levels(const PlanRequest& request, const Nodes& nodes);
-Stages stages_of(const PlanRequest& request, const Nodes& nodes, const Cut& cut, int piece);
+Stages stages_of(const PlanRequest& request, const Nodes& nodes, const LaneCut& cut, int piece);
 // How many ranks of a node send to others at once.
 int senders(const PlanRequest& request, const Nodes& nodes);
 

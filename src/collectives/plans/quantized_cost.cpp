@@ -23,8 +23,7 @@ class Group {
     const Nodes nodes = Nodes::of(request);
     if (nodes.count() == 1) return;
     nodes_ = nodes.count();
-    on_node_ = nodes.size(0);
-    for (int node = 1; node < nodes.count(); ++node) on_node_ = std::min<double>(on_node_, nodes.size(node));
+    on_node_ = nodes.smallest();
     two_level_ = request.method.algorithm == Algorithm::two_level && on_node_ > 1;
   }
 

@@ -68,7 +68,7 @@ Cost longest(const Cost& a, const Cost& b) {
 }
 
 LevelCost cost_of_rank(const PlanRequest& request, const Nodes& nodes) {
-  const Cut cut(request.method, nodes);
+  const LaneCut cut(request.method, nodes);
   LevelCost cost;
   for (int piece = 0; piece < cut.pieces(); ++piece) {
     for (const Stage& stage : stages_of(request, nodes, cut, piece).list) {
@@ -89,7 +89,7 @@ LevelCost cost_of_rank(const PlanRequest& request, const Nodes& nodes) {
 Plan two_level(const PlanRequest& request) {
   const Nodes nodes = Nodes::of(request);
   check_levels(request, nodes);
-  const Cut cut(request.method, nodes);
+  const LaneCut cut(request.method, nodes);
   std::vector<PlannedPiece> pieces(cut.pieces());
   std::int64_t scratch_of_lane = 0;
   for (int i = 0; i < cut.pieces(); ++i) {
