@@ -131,36 +131,58 @@ HWY_NOINLINE void quantize_batch(const void* x, std::int64_t there, std::uint8_t
     store_largest(of_group(i), of_group(i + 1), of_group(i + 2), of_group(i + 3), largest + i);
   }
   scales_of_groups<F>(largest, scales, inverses);
-  const Words lane_numbers = hn::Iota(GroupBits(), 0);
-  for (std::int64_t i = 0; i < groups; ++i, record += record_bytes(F)) {
-    const void* const from = element<T>(x, i * group);
+  const auto options_of = [&](std::int64_t i) {
     GroupOptions of_group = options;
     of_group.first_element += static_cast<std::uint64_t>(i * group);
     if constexpr (keeps) of_group.residual += i * group;
-    bool right = largest[i] < infinity_bits;
-    if (right) {
-      const float scale = scales[i];
-      const std::uint32_t stored = std::bit_cast<std::uint32_t>(scale) >> (32 - 8 * scale_bytes<F>);
-      std::memcpy(record, &stored, scale_bytes<F>);
-      std::uint8_t* const codes = record + scale_bytes<F>;
-      const auto by = hn::Set(d, scale);
-      const auto inverse = hn::Set(d, inverses[i]);
-      if constexpr (F == QuantizedFormat::fp8) {
-        encode<F, T>(from, codes, NearestFloat<keeps>{by, inverse, of_group.residual});
-      } else if (!options.stochastic) {
-        right = (!keeps && encode<F, T>(from, codes, ClearlyNearest<F>{inverse})) ||
-                encode_nearest<F, T, keeps>(from, codes, scale, inverses[i], of_group.residual);
-      } else {
-        const auto lower = static_cast<std::uint32_t>(of_group.first_element);
-        const auto upper = static_cast<std::uint32_t>(of_group.first_element >> 32);
-        right = std::bit_cast<float>(largest[i]) <= scale_rule(F, false).range * scale &&
-                lower <= std::numeric_limits<std::uint32_t>::max() - largest_group;
-        const Words elements = hn::Add(lane_numbers, hn::Set(GroupBits(), lower));
-        const DrawKey key(options.seed, upper);
-        if (right) encode<F, T>(from, codes, StochasticInteger<F, keeps>{by, inverse, key, elements, of_group.residual});
-      }
+    return of_group;
+  };
+  // First all of them, without a call in between, so that constants stay in registers; then those that came out wrong.
+  std::uint32_t wrong = 0;  // a bit a group
+  const auto for_each_group = [&](auto encode_group) HWY_ATTR {
+    for (std::int64_t i = 0; i < groups; ++i) {
+      std::uint8_t* const to = record + i * record_bytes(F);
+      const std::uint32_t stored = std::bit_cast<std::uint32_t>(scales[i]) >> (32 - 8 * scale_bytes<F>);
+      std::memcpy(to, &stored, scale_bytes<F>);
+      const bool right = encode_group(i, element<T>(x, i * group), to + scale_bytes<F>);
+      wrong |= static_cast<std::uint32_t>(!right || largest[i] >= infinity_bits) << i;
     }
-    if (!right) quantize_plainly<F, T>(from, record, of_group);
+  };
+  if constexpr (F == QuantizedFormat::fp8) {
+    for_each_group([&](std::int64_t i, const void* from, std::uint8_t* codes) HWY_ATTR {
+      const NearestFloat<keeps> round{hn::Set(d, scales[i]), hn::Set(d, inverses[i]), options_of(i).residual};
+      return encode<F, T>(from, codes, round);
+    });
+  } else if (options.stochastic) {
+    const Words lane_numbers = hn::Iota(GroupBits(), 0);
+    for_each_group([&](std::int64_t i, const void* from, std::uint8_t* codes) HWY_ATTR {
+      const GroupOptions of_group = options_of(i);
+      const auto lower = static_cast<std::uint32_t>(of_group.first_element);
+      const DrawKey key(options.seed, static_cast<std::uint32_t>(of_group.first_element >> 32));
+      const StochasticInteger<F, keeps> round{hn::Set(d, scales[i]), hn::Set(d, inverses[i]), key,
+                                              hn::Add(lane_numbers, hn::Set(GroupBits(), lower)), of_group.residual};
+      return encode<F, T>(from, codes, round) && lower <= std::numeric_limits<std::uint32_t>::max() - largest_group &&
+             std::bit_cast<float>(largest[i]) <= scale_rule(F, false).range * scales[i];
+    });
+  } else {
+    for_each_group([&](std::int64_t i, const void* from, std::uint8_t* codes) HWY_ATTR {
+      if constexpr (keeps) {
+        return encode_nearest<F, T, true>(from, codes, scales[i], inverses[i], options_of(i).residual);
+      } else {
+        return encode<F, T>(from, codes, ClearlyNearest<F>{hn::Set(d, inverses[i])});
+      }
+    });
+  }
+  for (; wrong != 0; wrong &= wrong - 1) {
+    const int i = std::countr_zero(wrong);
+    const void* const from = element<T>(x, i * group);
+    std::uint8_t* const to = record + i * record_bytes(F);
+    if constexpr (!keeps && F != QuantizedFormat::fp8) {
+      if (!options.stochastic && largest[i] < infinity_bits &&
+          encode_nearest<F, T, false>(from, to + scale_bytes<F>, scales[i], inverses[i], nullptr))
+        continue;
+    }
+    quantize_plainly<F, T>(from, to, options_of(i));
   }
 }
 

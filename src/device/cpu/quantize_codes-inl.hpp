@@ -143,13 +143,21 @@ HWY_INLINE void add_chunk(const std::uint8_t* record, std::int64_t chunk, float 
 
 // ---- writing
 
+HWY_INLINE Words select_bits(Words mask, Words yes, Words no) {
+#if HWY_TARGET <= HWY_AVX3
+  return hn::IfVecThenElse(mask, yes, no);  // one instruction here, for any bits; elsewhere it may look at some only
+#else
+  return hn::Or(hn::And(mask, yes), hn::AndNot(mask, no));
+#endif
+}
+
 // Words with a code in the third byte: plus 128 in int8, in the lower four bits in int4.
 template <QuantizedFormat F>
 HWY_INLINE void store_codes(std::uint8_t* codes, std::int64_t chunk, Words w0, Words w1, Words w2, Words w3) {
   constexpr GroupBits bits;
   constexpr std::int64_t lanes = Chunks<F>::lanes;
   const auto select = [&](std::uint32_t mask, Words yes, Words no)
-                          HWY_ATTR { return hn::OrAnd(hn::AndNot(hn::Set(bits, mask), no), hn::Set(bits, mask), yes); };
+                          HWY_ATTR { return select_bits(hn::Set(bits, mask), yes, no); };
   if constexpr (F == QuantizedFormat::int4) {
     constexpr hn::Rebind<std::uint16_t, GroupTag> d16;
     const Words low = select(0x000f0000, w0, hn::ShiftLeft<4>(w1));
