@@ -112,7 +112,7 @@ HWY_INLINE void add_group(const Sum& sum, std::int64_t offset, void* out) {
 }
 
 template <QuantizedFormat F, class T>
-HWY_NOINLINE void add_groups(const Sum& sum, std::int64_t offset, void* out, std::int64_t groups) {
+HWY_NOINLINE void add_groups(Sum sum, std::int64_t offset, void* out, std::int64_t groups) {
   for (std::int64_t i = 0; i < groups; ++i) {
     add_group<F, T>(sum, offset + i * record_bytes(F), element<T>(out, i * group_elements(F)));
   }

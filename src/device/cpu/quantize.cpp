@@ -97,15 +97,15 @@ HWY_NOINLINE bool encode_nearest(const void* x, std::uint8_t* codes, float scale
 }
 
 // Of the groups that share a batch, the divisions do, too.
-constexpr std::int64_t most_groups = 16;
+constexpr std::int64_t most_groups = batch / group_elements(QuantizedFormat::int4);
 
 template <QuantizedFormat F>
-HWY_INLINE void scales_of_groups(const std::uint32_t* largest, float* scales, float* inverses) {
+HWY_INLINE void scales_of_groups(std::int64_t groups, const std::uint32_t* largest, float* scales, float* inverses) {
   constexpr GroupTag d;
   constexpr GroupBits bits;
   constexpr ScaleRule rule = scale_rule(F, false);
   constexpr std::uint32_t dropped = (1U << rule.dropped_bits) - 1;
-  for (std::int64_t i = 0; i < batch / group_elements(F); i += Chunks<F>::lanes) {
+  for (std::int64_t i = 0; i < groups; i += Chunks<F>::lanes) {
     const auto exact = hn::Div(load_lanes(d, largest + i), hn::Set(d, rule.range));
     const auto rounded = hn::And(hn::Add(hn::BitCast(bits, exact), hn::Set(bits, dropped)), hn::Set(bits, ~dropped));
     const auto scale =
@@ -130,7 +130,7 @@ HWY_NOINLINE void quantize_batch(const void* x, std::int64_t there, std::uint8_t
     };
     store_largest(of_group(i), of_group(i + 1), of_group(i + 2), of_group(i + 3), largest + i);
   }
-  scales_of_groups<F>(largest, scales, inverses);
+  scales_of_groups<F>(groups, largest, scales, inverses);
   const auto options_of = [&](std::int64_t i) {
     GroupOptions of_group = options;
     of_group.first_element += static_cast<std::uint64_t>(i * group);
@@ -138,14 +138,14 @@ HWY_NOINLINE void quantize_batch(const void* x, std::int64_t there, std::uint8_t
     return of_group;
   };
   // First all of them, without a call in between, so that constants stay in registers; then those that came out wrong.
-  std::uint32_t wrong = 0;  // a bit a group
+  std::uint64_t wrong = 0;  // a bit a group
   const auto for_each_group = [&](auto encode_group) HWY_ATTR {
     for (std::int64_t i = 0; i < groups; ++i) {
       std::uint8_t* const to = record + i * record_bytes(F);
       const std::uint32_t stored = std::bit_cast<std::uint32_t>(scales[i]) >> (32 - 8 * scale_bytes<F>);
       std::memcpy(to, &stored, scale_bytes<F>);
       const bool right = encode_group(i, element<T>(x, i * group), to + scale_bytes<F>);
-      wrong |= static_cast<std::uint32_t>(!right || largest[i] >= infinity_bits) << i;
+      wrong |= static_cast<std::uint64_t>(!right || largest[i] >= infinity_bits) << i;
     }
   };
   if constexpr (F == QuantizedFormat::fp8) {
@@ -238,7 +238,11 @@ HWY_NOINLINE void load_batch(const void* x, const float* residual, std::int64_t 
 template <QuantizedFormat F, class T, bool keeps>
 HWY_INLINE void quantize_batch_of(const void* x, std::int64_t there, std::uint8_t* records, const GroupOptions& options) {
   if constexpr (F == QuantizedFormat::onebit) {
-    quantize_onebit<T, keeps>(x, there, records, options);
+    for (std::int64_t begin = 0; begin < there; begin += largest_group, records += record_bytes(F)) {
+      GroupOptions of_group = options;
+      if constexpr (keeps) of_group.residual += begin;
+      quantize_onebit<T, keeps>(element<T>(x, begin), std::min(largest_group, there - begin), records, of_group);
+    }
   } else {
     quantize_batch<F, T, keeps>(x, there, records, options);
   }

@@ -47,7 +47,7 @@ HWY_INLINE void* element(void* x, std::int64_t i) {
 }
 
 // Elements that are worked on at a time: whole groups of every format.
-constexpr std::int64_t batch = largest_group;
+constexpr std::int64_t batch = 4 * largest_group;
 
 // Calls run with the format as a constant.
 template <class Run>
@@ -90,7 +90,7 @@ HWY_INLINE void add_chunk(const std::uint8_t* record, std::int64_t chunk, float 
   const std::uint8_t* const codes = record + scale_bytes<F>;
   Floats scale = hn::BitCast(d, hn::Set(bits, scale_bits));
   if constexpr (F == QuantizedFormat::int4) scale = hn::BitCast(d, hn::ShiftLeft<16>(hn::Set(bits, scale_bits)));
-  scale = hn::Mul(scale, hn::Set(d, factor));
+  if constexpr (!(F == QuantizedFormat::int4 && HWY_TARGET <= HWY_AVX3)) scale = hn::Mul(scale, hn::Set(d, factor));
   const auto add = [&](Floats code, Floats& sum)
                        HWY_ATTR { sum = first ? hn::Mul(code, scale) : hn::MulAdd(code, scale, sum); };
   if constexpr (F == QuantizedFormat::int4) {
@@ -98,7 +98,7 @@ HWY_INLINE void add_chunk(const std::uint8_t* record, std::int64_t chunk, float 
     const Words words = hn::PromoteTo(bits, load_lanes(d16, codes + 2 * chunk * lanes));
 #if HWY_TARGET <= HWY_AVX3  // whose vectors hold what each code stands for
     alignas(64) constexpr float numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
-    const Floats table = hn::Mul(hn::Load(d, numbers), scale);
+    const Floats table = hn::Mul(hn::Mul(hn::Load(d, numbers), hn::Set(d, factor)), scale);
     const auto add_four_bits = [&](Words where, Floats& sum) HWY_ATTR {
       const Floats element{_mm512_permutexvar_ps(where.raw, table.raw)};  // by the lowest four bits
       sum = first ? element : hn::Add(sum, element);
@@ -209,9 +209,8 @@ struct ClearlyNearest {
     return fixed;
   }
   HWY_INLINE bool right() const {
-    constexpr GroupBits bits;
-    const Words fractions = hn::And(hn::BitCast(bits, least), hn::Set(bits, 0xffff));
-    return hn::AllTrue(bits, hn::Gt(fractions, hn::Set(bits, 2U << shift)));
+    // The upper halves have a float's exponent in them, and are larger.
+    return hn::AllTrue(Halves(), hn::Gt(least, hn::Set(Halves(), 2U << shift)));
   }
 };
 
