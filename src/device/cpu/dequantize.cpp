@@ -5,6 +5,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/dequantize.cpp"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/quantize_arguments.hpp"
@@ -83,13 +84,18 @@ HWY_INLINE void store_number(Floats v, void* to) {
   }
 }
 
+// How far ahead records are fetched: what is done with a group takes longer than the processor looks ahead.
+constexpr std::int64_t prefetched_bytes = 2048;
+
 // The group whose records lie at offset in the vectors, to its elements.
 template <QuantizedFormat F, class T>
 HWY_INLINE void add_group(const Sum& sum, std::int64_t offset, void* out) {
   // Negative scales of special groups and NaN come after those so large that a sum may be infinite.
   std::uint32_t largest = 0;
   for (int vector = 0; vector < sum.vector_count; ++vector) {
-    largest = std::max(largest, scale_bits<F>(sum.record(vector, offset)));
+    const std::uint8_t* const record = sum.record(vector, offset);
+    for (std::int64_t line = 0; line < record_bytes(F); line += 64) hwy::Prefetch(record + prefetched_bytes + line);
+    largest = std::max(largest, scale_bits<F>(record));
   }
   if (largest > large_scale_bits) return add_plainly<F, T>(sum, offset, out);
   // In onebit scales may be so small that they lose their last bits.

@@ -5,6 +5,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/quantize.cpp"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/quantize_arguments.hpp"
@@ -78,6 +79,7 @@ template <QuantizedFormat F, class T, class Round>
 HWY_INLINE bool encode(const void* x, std::uint8_t* codes, Round round) {
   for (std::int64_t chunk = 0; chunk < Chunks<F>::count; ++chunk) {
     const auto word = [&](int vector) HWY_ATTR {
+      hwy::Prefetch(static_cast<const std::byte*>(element<T>(x, Chunks<F>::at(chunk, vector) + batch)));
       return round(chunk, vector, load_as<T>(GroupTag(), element<T>(x, Chunks<F>::at(chunk, vector))));
     };
     const Words w0 = word(0);
