@@ -5,7 +5,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/dequantize.cpp"
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/quantize_arguments.hpp"
@@ -84,9 +83,6 @@ HWY_INLINE void store_number(Floats v, void* to) {
   }
 }
 
-// How far ahead records are fetched: what is done with a group takes longer than the processor looks ahead.
-constexpr std::int64_t prefetched_bytes = 2048;
-
 // The group whose records lie at offset in the vectors, to its elements.
 template <QuantizedFormat F, class T>
 HWY_INLINE void add_group(const Sum& sum, std::int64_t offset, void* out) {
@@ -94,7 +90,7 @@ HWY_INLINE void add_group(const Sum& sum, std::int64_t offset, void* out) {
   std::uint32_t largest = 0;
   for (int vector = 0; vector < sum.vector_count; ++vector) {
     const std::uint8_t* const record = sum.record(vector, offset);
-    for (std::int64_t line = 0; line < record_bytes(F); line += 64) hwy::Prefetch(record + prefetched_bytes + line);
+    fetch_ahead<F>(record);
     largest = std::max(largest, scale_bits<F>(record));
   }
   if (largest > large_scale_bits) return add_plainly<F, T>(sum, offset, out);
@@ -102,6 +98,7 @@ HWY_INLINE void add_group(const Sum& sum, std::int64_t offset, void* out) {
   const float of_scales = F == QuantizedFormat::onebit ? 1 : sum.factor;
   const auto store = [&](Floats v, std::int64_t i) HWY_ATTR {
     if constexpr (F == QuantizedFormat::onebit) v = hn::Mul(v, hn::Set(GroupTag(), sum.factor));
+    hwy::Prefetch(static_cast<std::byte*>(element<T>(out, i)) + fetch_distance);
     store_number<T>(v, element<T>(out, i));
   };
   for (std::int64_t chunk = 0; chunk < Chunks<F>::count; ++chunk) {

@@ -5,7 +5,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/quantize.cpp"
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/quantize_arguments.hpp"
@@ -79,7 +78,7 @@ template <QuantizedFormat F, class T, class Round>
 HWY_INLINE bool encode(const void* x, std::uint8_t* codes, Round round) {
   for (std::int64_t chunk = 0; chunk < Chunks<F>::count; ++chunk) {
     const auto word = [&](int vector) HWY_ATTR {
-      hwy::Prefetch(static_cast<const std::byte*>(element<T>(x, Chunks<F>::at(chunk, vector) + batch)));
+      hwy::Prefetch(static_cast<const std::byte*>(element<T>(x, Chunks<F>::at(chunk, vector) + batch)));  // of the next
       return round(chunk, vector, load_as<T>(GroupTag(), element<T>(x, Chunks<F>::at(chunk, vector))));
     };
     const Words w0 = word(0);
@@ -144,6 +143,7 @@ HWY_NOINLINE void quantize_batch(const void* x, std::int64_t there, std::uint8_t
   const auto for_each_group = [&](auto encode_group) HWY_ATTR {
     for (std::int64_t i = 0; i < groups; ++i) {
       std::uint8_t* const to = record + i * record_bytes(F);
+      fetch_ahead<F>(to);
       const std::uint32_t stored = std::bit_cast<std::uint32_t>(scales[i]) >> (32 - 8 * scale_bytes<F>);
       std::memcpy(to, &stored, scale_bytes<F>);
       const bool right = encode_group(i, element<T>(x, i * group), to + scale_bytes<F>);

@@ -7,6 +7,8 @@
 #define STRETTO_DEVICE_CPU_QUANTIZE_CODES_INL_HPP
 #endif
 
+#include <hwy/cache_control.h>
+
 #include "device/cpu/quantize_group.hpp"
 #include "device/cpu/simd-inl.hpp"
 
@@ -48,6 +50,14 @@ HWY_INLINE void* element(void* x, std::int64_t i) {
 
 // Elements that are worked on at a time: whole groups of every format.
 constexpr std::int64_t batch = 4 * largest_group;
+
+// Bytes ahead of what is read or written that are fetched: so much is done with a group that the processor by itself looks
+// ahead too late. Beyond the end, nothing comes of it.
+constexpr std::int64_t fetch_distance = 2048;
+template <QuantizedFormat F>
+HWY_INLINE void fetch_ahead(const std::uint8_t* record) {
+  for (std::int64_t line = 0; line < record_bytes(F); line += 64) hwy::Prefetch(record + fetch_distance + line);
+}
 
 // Calls run with the format as a constant.
 template <class Run>
