@@ -50,7 +50,8 @@ STRETTO_API void convert(DType from, const void* x, DType to, void* out, std::in
 
 struct QuantizeOptions {
   Rounding rounding = Rounding::nearest_even;
-  // Of stochastic rounding: a hash of the seed and the element's number (first_element + i) decides.
+  // Of stochastic rounding: 15 (int8) or 16 bits (int4) of a hash of the seed and the element's number (first_element + i)
+  // decide. The expectation is off by 2^-16 of the scale at most. Vectors are to be cut at whole groups.
   std::uint64_t seed = 0;
   std::uint64_t first_element = 0;
   // Error feedback: x + residual is quantized, and what that leaves out becomes the residual; of count elements.

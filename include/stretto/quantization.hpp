@@ -65,7 +65,8 @@ constexpr std::int64_t packed_bytes(QuantizedFormat format, std::int64_t count) 
 
 enum class Rounding : std::uint8_t {
   nearest_even,
-  stochastic,  // up or down, each with the probability that makes the expectation exact; int8 and int4 only
+  stochastic,  // up or down, each with the probability that makes the expectation exact (to 2^-16 of the scale); int8 and
+               // int4 only
 };
 
 // Where an element is quantized on its way.

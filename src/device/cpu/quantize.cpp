@@ -7,6 +7,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/quantize.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/quantize_arguments.hpp"
 #include "device/cpu/quantize_codes-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -18,29 +19,10 @@ void quantize_simd(QuantizedFormat format, DType dtype, const void* x, void* rec
                    const QuantizeOptions& options) {
   plain::quantize(format, dtype, x, records, count, options);
 }
-void dequantize_reduce_simd(QuantizedFormat format, const void* const* vectors, int vector_count, DType dtype, void* out,
-                            std::int64_t count, std::int64_t divisor) {
-  plain::dequantize_reduce(format, vectors, vector_count, dtype, out, count, divisor);
-}
-void requantize_simd(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to, void* records,
-                     std::int64_t count, std::int64_t divisor, const QuantizeOptions& options) {
-  plain::requantize(format, vectors, vector_count, to, records, count, divisor, options);
-}
 
 #else
 
 namespace {
-
-template <class T>
-HWY_INLINE const void* element(const void* x, std::int64_t i) {
-  return static_cast<const std::byte*>(x) + i * static_cast<std::int64_t>(sizeof(T));
-}
-template <class T>
-HWY_INLINE void* element(void* x, std::int64_t i) {
-  return static_cast<std::byte*>(x) + i * static_cast<std::int64_t>(sizeof(T));
-}
-
-// ---- quantize
 
 // The bits of the largest |x| in each lane of a group, in whose order are magnitudes: infinity and NaN come last.
 template <QuantizedFormat F, class T>
@@ -80,7 +62,7 @@ HWY_INLINE void store_largest(Words a, Words b, Words c, Words e, std::uint32_t*
   std::memcpy(to, stored, 4 * sizeof *to);
 }
 
-// The rare groups: with an element that is no number, or one whose code came out as the wrong neighbour.
+// The rare groups: with an element that is no number, or too large, or one whose code came out as the wrong neighbour.
 template <QuantizedFormat F, class T>
 HWY_NOINLINE void quantize_plainly(const void* x, std::uint8_t* record, const GroupOptions& options) {
   float values[group_elements(F)];
@@ -91,40 +73,40 @@ HWY_NOINLINE void quantize_plainly(const void* x, std::uint8_t* record, const Gr
   quantize_group(F, values, group_elements(F), record, options);
 }
 
-// False where what a code leaves is beyond the limit.
-template <QuantizedFormat F, class T, bool keeps, class Code>
-HWY_INLINE bool encode(const void* x, std::uint8_t* codes, const Code& code, float limit, float* residual) {
-  constexpr GroupTag d;
-  auto worst = hn::Zero(d);
+// The codes of a group; false where one may be wrong.
+template <QuantizedFormat F, class T, class Round>
+HWY_INLINE bool encode(const void* x, std::uint8_t* codes, Round round) {
   for (std::int64_t chunk = 0; chunk < Chunks<F>::count; ++chunk) {
-    const auto one = [&](int vector) HWY_ATTR {
-      const std::int64_t i = Chunks<F>::at(chunk, vector);
-      Floats left;
-      const auto bits = code(i, load_as<T>(d, element<T>(x, i)), left);
-      if constexpr (keeps) store_lanes(d, left, residual + i);
-      if constexpr (F != QuantizedFormat::fp8) worst = hn::Max(worst, hn::Abs(left));
-      return bits;
+    const auto word = [&](int vector) HWY_ATTR {
+      hwy::Prefetch(static_cast<const std::byte*>(element<T>(x, Chunks<F>::at(chunk, vector) + batch)));  // of the next
+      return round(chunk, vector, load_as<T>(GroupTag(), element<T>(x, Chunks<F>::at(chunk, vector))));
     };
-    const auto v0 = one(0);
-    const auto v1 = one(1);
-    const auto v2 = one(2);
-    const auto v3 = one(3);
-    store_codes<F>(codes, chunk, v0, v1, v2, v3);
+    const Words w0 = word(0);
+    const Words w1 = word(1);
+    const Words w2 = word(2);
+    const Words w3 = word(3);
+    store_codes<F>(codes, chunk, w0, w1, w2, w3);
   }
-  return F == QuantizedFormat::fp8 || hn::AllFalse(d, hn::Gt(worst, hn::Set(d, limit)));
+  return round.right();
+}
+
+// A group with elements near the middle between two codes, or whose residual is kept.
+template <QuantizedFormat F, class T, bool keeps>
+HWY_NOINLINE bool encode_nearest(const void* x, std::uint8_t* codes, float scale, float inverse, float* residual) {
+  constexpr GroupTag d;
+  return encode<F, T>(x, codes, NearestInteger<F, keeps>{scale, hn::Set(d, scale), hn::Set(d, inverse), residual});
 }
 
 // Of the groups that share a batch, the divisions do, too.
-constexpr std::int64_t batch = largest_group;
-constexpr std::int64_t most_groups = 16;
+constexpr std::int64_t most_groups = batch / group_elements(QuantizedFormat::int4);
 
 template <QuantizedFormat F>
-HWY_INLINE void scales_of_groups(const std::uint32_t* largest, float* scales, float* inverses) {
+HWY_INLINE void scales_of_groups(std::int64_t groups, const std::uint32_t* largest, float* scales, float* inverses) {
   constexpr GroupTag d;
   constexpr GroupBits bits;
   constexpr ScaleRule rule = scale_rule(F, false);
   constexpr std::uint32_t dropped = (1U << rule.dropped_bits) - 1;
-  for (std::int64_t i = 0; i < batch / group_elements(F); i += Chunks<F>::lanes) {
+  for (std::int64_t i = 0; i < groups; i += Chunks<F>::lanes) {
     const auto exact = hn::Div(load_lanes(d, largest + i), hn::Set(d, rule.range));
     const auto rounded = hn::And(hn::Add(hn::BitCast(bits, exact), hn::Set(bits, dropped)), hn::Set(bits, ~dropped));
     const auto scale =
@@ -139,7 +121,6 @@ template <QuantizedFormat F, class T, bool keeps>
 HWY_NOINLINE void quantize_batch(const void* x, std::int64_t there, std::uint8_t* record, const GroupOptions& options) {
   constexpr GroupTag d;
   constexpr std::int64_t group = group_elements(F);
-  constexpr std::int64_t scale_bytes = F == QuantizedFormat::int4 ? 2 : 4;
   const std::int64_t groups = (there + group - 1) / group;
   HWY_ALIGN std::uint32_t largest[most_groups] = {};
   HWY_ALIGN float scales[most_groups];
@@ -150,36 +131,60 @@ HWY_NOINLINE void quantize_batch(const void* x, std::int64_t there, std::uint8_t
     };
     store_largest(of_group(i), of_group(i + 1), of_group(i + 2), of_group(i + 3), largest + i);
   }
-  scales_of_groups<F>(largest, scales, inverses);
-  const Words lane_numbers = hn::Iota(GroupBits(), 0);
-  for (std::int64_t i = 0; i < groups; ++i, record += record_bytes(F)) {
-    const void* const from = element<T>(x, i * group);
+  scales_of_groups<F>(groups, largest, scales, inverses);
+  const auto options_of = [&](std::int64_t i) {
     GroupOptions of_group = options;
     of_group.first_element += static_cast<std::uint64_t>(i * group);
     if constexpr (keeps) of_group.residual += i * group;
-    bool right = largest[i] < infinity_bits;
-    if (right) {
-      const float scale = scales[i];
-      const std::uint32_t stored = std::bit_cast<std::uint32_t>(scale) >> (32 - 8 * scale_bytes);
-      std::memcpy(record, &stored, scale_bytes);
-      std::uint8_t* const codes = record + scale_bytes;
-      const auto by = hn::Set(d, scale);
-      const auto inverse = hn::Set(d, inverses[i]);
-      if constexpr (F == QuantizedFormat::fp8) {
-        encode<F, T, keeps>(from, codes, NearestFloat{by, inverse}, 0, of_group.residual);
-      } else if (!options.stochastic) {
-        right = encode<F, T, keeps>(from, codes, NearestInteger{by, inverse}, nearest_limit(scale), of_group.residual);
-      } else {
-        const auto lower = static_cast<std::uint32_t>(of_group.first_element);
-        const auto upper = static_cast<std::uint32_t>(of_group.first_element >> 32);
-        const Words elements = hn::Add(lane_numbers, hn::Set(GroupBits(), lower));
-        const StochasticInteger code{by, inverse, hn::Set(d, scale_rule(F, false).range), DrawKey(options.seed, upper),
-                                     elements};
-        right = lower <= std::numeric_limits<std::uint32_t>::max() - largest_group &&
-                encode<F, T, keeps>(from, codes, code, stochastic_limit(scale), of_group.residual);
-      }
+    return of_group;
+  };
+  // First all of them, without a call in between, so that constants stay in registers; then those that came out wrong.
+  std::uint64_t wrong = 0;  // a bit a group
+  const auto for_each_group = [&](auto encode_group) HWY_ATTR {
+    for (std::int64_t i = 0; i < groups; ++i) {
+      std::uint8_t* const to = record + i * record_bytes(F);
+      fetch_ahead<F>(to);
+      const std::uint32_t stored = std::bit_cast<std::uint32_t>(scales[i]) >> (32 - 8 * scale_bytes<F>);
+      std::memcpy(to, &stored, scale_bytes<F>);
+      const bool right = encode_group(i, element<T>(x, i * group), to + scale_bytes<F>);
+      wrong |= static_cast<std::uint64_t>(!right || largest[i] >= infinity_bits) << i;
     }
-    if (!right) quantize_plainly<F, T>(from, record, of_group);
+  };
+  if constexpr (F == QuantizedFormat::fp8) {
+    for_each_group([&](std::int64_t i, const void* from, std::uint8_t* codes) HWY_ATTR {
+      const NearestFloat<keeps> round{hn::Set(d, scales[i]), hn::Set(d, inverses[i]), options_of(i).residual};
+      return encode<F, T>(from, codes, round);
+    });
+  } else if (options.stochastic) {
+    const Words lane_numbers = hn::Iota(GroupBits(), 0);
+    for_each_group([&](std::int64_t i, const void* from, std::uint8_t* codes) HWY_ATTR {
+      const GroupOptions of_group = options_of(i);
+      const auto lower = static_cast<std::uint32_t>(of_group.first_element);
+      const DrawKey key(options.seed, static_cast<std::uint32_t>(of_group.first_element >> 32));
+      const StochasticInteger<F, keeps> round{hn::Set(d, scales[i]), hn::Set(d, inverses[i]), key,
+                                              hn::Add(lane_numbers, hn::Set(GroupBits(), lower)), of_group.residual};
+      return encode<F, T>(from, codes, round) && lower <= std::numeric_limits<std::uint32_t>::max() - largest_group &&
+             std::bit_cast<float>(largest[i]) <= scale_rule(F, false).range * scales[i];
+    });
+  } else {
+    for_each_group([&](std::int64_t i, const void* from, std::uint8_t* codes) HWY_ATTR {
+      if constexpr (keeps) {
+        return encode_nearest<F, T, true>(from, codes, scales[i], inverses[i], options_of(i).residual);
+      } else {
+        return encode<F, T>(from, codes, ClearlyNearest<F>{hn::Set(d, inverses[i])});
+      }
+    });
+  }
+  for (; wrong != 0; wrong &= wrong - 1) {
+    const int i = std::countr_zero(wrong);
+    const void* const from = element<T>(x, i * group);
+    std::uint8_t* const to = record + i * record_bytes(F);
+    if constexpr (!keeps && F != QuantizedFormat::fp8) {
+      if (!options.stochastic && largest[i] < infinity_bits &&
+          encode_nearest<F, T, false>(from, to + scale_bytes<F>, scales[i], inverses[i], nullptr))
+        continue;
+    }
+    quantize_plainly<F, T>(from, to, options_of(i));
   }
 }
 
@@ -235,7 +240,11 @@ HWY_NOINLINE void load_batch(const void* x, const float* residual, std::int64_t 
 template <QuantizedFormat F, class T, bool keeps>
 HWY_INLINE void quantize_batch_of(const void* x, std::int64_t there, std::uint8_t* records, const GroupOptions& options) {
   if constexpr (F == QuantizedFormat::onebit) {
-    quantize_onebit<T, keeps>(x, there, records, options);
+    for (std::int64_t begin = 0; begin < there; begin += largest_group, records += record_bytes(F)) {
+      GroupOptions of_group = options;
+      if constexpr (keeps) of_group.residual += begin;
+      quantize_onebit<T, keeps>(element<T>(x, begin), std::min(largest_group, there - begin), records, of_group);
+    }
   } else {
     quantize_batch<F, T, keeps>(x, there, records, options);
   }
@@ -269,145 +278,6 @@ void quantize_elements(const void* x, std::uint8_t* records, std::int64_t count,
   }
 }
 
-// ---- dequantize and add
-
-struct Sum {
-  const void* const* vectors;
-  int vector_count;
-  // The inverse of a power of two is exact; by other numbers a sum is divided when it leaves the nearest cache.
-  float factor;
-  std::int64_t divisor;
-
-  Sum(const void* const* sources, int source_count, std::int64_t by) : vectors(sources), vector_count(source_count) {
-    const bool exact = (by & (by - 1)) == 0;
-    factor = exact ? 1 / static_cast<float>(by) : 1;
-    divisor = exact ? 1 : by;
-  }
-
-  HWY_INLINE const std::uint8_t* record(int vector, std::int64_t offset) const {
-    return static_cast<const std::uint8_t*>(vectors[vector]) + offset;
-  }
-};
-
-template <QuantizedFormat F>
-HWY_INLINE std::uint32_t scale_bits(const std::uint8_t* record) {
-  if constexpr (F == QuantizedFormat::int4) {
-    std::uint16_t bits;
-    std::memcpy(&bits, record, sizeof bits);
-    return static_cast<std::uint32_t>(bits) << 16;
-  } else {
-    std::uint32_t bits;
-    std::memcpy(&bits, record, sizeof bits);
-    return bits;
-  }
-}
-
-// The rare groups with special or very large ones among them.
-template <QuantizedFormat F, class T>
-HWY_NOINLINE void add_plainly(const Sum& sum, std::int64_t offset, void* out) {
-  float total[group_elements(F)];
-  plain::add_group(F, sum.vectors, sum.vector_count, offset, 1, total);
-  constexpr GroupTag d;
-  for_each_vector(d, group_elements(F), [&](std::int64_t i, auto which) HWY_ATTR {
-    store_as<T>(d, hn::Mul(load_lanes(d, total + i, which), hn::Set(d, sum.factor)), element<T>(out, i), which);
-  });
-}
-
-// The group whose records lie at offset in the vectors, to its elements.
-template <QuantizedFormat F, class T>
-HWY_INLINE void add_group(const Sum& sum, std::int64_t offset, void* out) {
-  constexpr GroupTag d;
-  const auto factor = hn::Set(d, sum.factor);
-  constexpr std::int64_t scale_bytes = F == QuantizedFormat::int4 ? 2 : 4;
-  // Negative scales of special groups and NaN come after those so large that a sum may be infinite.
-  std::uint32_t largest = 0;
-  for (int vector = 0; vector < sum.vector_count; ++vector) {
-    largest = std::max(largest, scale_bits<F>(sum.record(vector, offset)));
-  }
-  if (largest > large_scale_bits) return add_plainly<F, T>(sum, offset, out);
-  for (std::int64_t chunk = 0; chunk < Chunks<F>::count; ++chunk) {
-    const auto scale_of = [&](const std::uint8_t* record)
-                              HWY_ATTR { return hn::Set(d, std::bit_cast<float>(scale_bits<F>(record))); };
-    Floats v0, v1, v2, v3;
-    const std::uint8_t* record = sum.record(0, offset);
-    auto scale = scale_of(record);
-    decode<F>(record + scale_bytes, chunk, v0, v1, v2, v3);
-    v0 = hn::Mul(v0, scale);
-    v1 = hn::Mul(v1, scale);
-    v2 = hn::Mul(v2, scale);
-    v3 = hn::Mul(v3, scale);
-    for (int vector = 1; vector < sum.vector_count; ++vector) {
-      Floats c0, c1, c2, c3;
-      record = sum.record(vector, offset);
-      scale = scale_of(record);
-      decode<F>(record + scale_bytes, chunk, c0, c1, c2, c3);
-      // These products are exact: fused with the sum or not, it is the same.
-      v0 = hn::MulAdd(c0, scale, v0);
-      v1 = hn::MulAdd(c1, scale, v1);
-      v2 = hn::MulAdd(c2, scale, v2);
-      v3 = hn::MulAdd(c3, scale, v3);
-    }
-    store_number<T>(hn::Mul(v0, factor), element<T>(out, Chunks<F>::at(chunk, 0)));
-    store_number<T>(hn::Mul(v1, factor), element<T>(out, Chunks<F>::at(chunk, 1)));
-    store_number<T>(hn::Mul(v2, factor), element<T>(out, Chunks<F>::at(chunk, 2)));
-    store_number<T>(hn::Mul(v3, factor), element<T>(out, Chunks<F>::at(chunk, 3)));
-  }
-}
-
-template <QuantizedFormat F, class T>
-HWY_NOINLINE void add_groups(const Sum& sum, std::int64_t offset, void* out, std::int64_t groups) {
-  for (std::int64_t i = 0; i < groups; ++i) {
-    add_group<F, T>(sum, offset + i * record_bytes(F), element<T>(out, i * group_elements(F)));
-  }
-}
-
-template <class T>
-HWY_NOINLINE void store_batch(const float* values, std::int64_t divisor, std::int64_t there, void* out) {
-  constexpr GroupTag d;
-  const auto by = hn::Set(d, static_cast<float>(divisor));
-  for_each_vector(d, there, [&](std::int64_t i, auto which) HWY_ATTR {
-    const auto v = load_lanes(d, values + i, which);
-    store_as<T>(d, divisor == 1 ? v : hn::Div(v, by), element<T>(out, i), which);
-  });
-}
-
-template <QuantizedFormat F, class T>
-void add_elements(const Sum& sum, std::int64_t offset, void* out, std::int64_t count) {
-  alignas(64) float values[batch];
-  for (std::int64_t begin = 0; begin < count; begin += batch, offset += packed_bytes(F, batch)) {
-    const std::int64_t there = std::min(batch, count - begin);
-    const std::int64_t groups = whole_groups(F, there) / group_elements(F);
-    if constexpr (!std::is_same_v<T, f16>) {
-      if (sum.divisor == 1 && there % group_elements(F) == 0) {
-        add_groups<F, T>(sum, offset, element<T>(out, begin), groups);
-        continue;
-      }
-    }
-    add_groups<F, float>(sum, offset, values, groups);
-    store_batch<T>(values, sum.divisor, there, element<T>(out, begin));
-  }
-}
-
-// Calls run with the format as a constant.
-template <class Run>
-HWY_INLINE void with_format(QuantizedFormat format, Run run) {
-  using enum QuantizedFormat;
-  switch (format) {
-    case none: return;
-    case int8: return run(std::integral_constant<QuantizedFormat, int8>());
-    case int4: return run(std::integral_constant<QuantizedFormat, int4>());
-    case fp8: return run(std::integral_constant<QuantizedFormat, fp8>());
-    case onebit: return run(std::integral_constant<QuantizedFormat, onebit>());
-  }
-}
-// The same for types that are quantized.
-template <class Run>
-HWY_INLINE void with_dtype(DType dtype, Run run) {
-  if (dtype == DType::f32) return run(float{});
-  if (dtype == DType::bf16) return run(bf16{});
-  run(f16{});
-}
-
 }  // namespace
 
 void quantize_simd(QuantizedFormat format, DType dtype, const void* x, void* records, std::int64_t count,
@@ -419,31 +289,6 @@ void quantize_simd(QuantizedFormat format, DType dtype, const void* x, void* rec
   });
 }
 
-void dequantize_reduce_simd(QuantizedFormat format, const void* const* vectors, int vector_count, DType dtype, void* out,
-                            std::int64_t count, std::int64_t divisor) {
-  const Sum sum(vectors, vector_count, divisor);
-  with_format(format, [&](auto f) {
-    with_dtype(dtype, [&]<class T>(T) { add_elements<decltype(f)::value, T>(sum, 0, out, count); });
-  });
-}
-
-void requantize_simd(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to, void* records,
-                     std::int64_t count, std::int64_t divisor, const QuantizeOptions& options) {
-  const Sum sum(vectors, vector_count, divisor);
-  alignas(64) float block[batch];  // whole groups of every format
-  for (std::int64_t begin = 0; begin < count; begin += batch) {
-    const std::int64_t there = std::min(batch, count - begin);
-    with_format(format,
-                [&](auto f) { add_elements<decltype(f)::value, float>(sum, packed_bytes(format, begin), block, there); });
-    QuantizeOptions of_block = options;
-    of_block.first_element += static_cast<std::uint64_t>(begin);
-    if (options.residual != nullptr) of_block.residual += begin;
-    with_format(to, [&](auto f) {
-      quantize_elements<decltype(f)::value, float>(block, static_cast<std::uint8_t*>(records) + packed_bytes(to, begin),
-                                                   there, of_block);
-    });
-  }
-}
 #endif
 
 }  // namespace stretto::kernels::HWY_NAMESPACE
@@ -454,57 +299,11 @@ HWY_AFTER_NAMESPACE();
 namespace stretto::kernels {
 
 HWY_EXPORT(quantize_simd);
-HWY_EXPORT(dequantize_reduce_simd);
-HWY_EXPORT(requantize_simd);
-
-namespace {
-
-void check_format(QuantizedFormat format) {
-  require(format != QuantizedFormat::none && static_cast<int>(format) < quantized_formats,
-          "{} is the number of no format with records; quantize to int8, int4, fp8 or onebit.", static_cast<int>(format));
-}
-void check_dtype(DType dtype) {
-  require(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
-          "Elements of {} cannot be quantized; use f32, bf16 or f16.", name(dtype));
-}
-void check_options(QuantizedFormat format, const QuantizeOptions& options) {
-  require(options.rounding == Rounding::nearest_even || format == QuantizedFormat::int8 || format == QuantizedFormat::int4,
-          "{} rounds to nearest only; for stochastic rounding use int8 or int4.", name(format));
-}
-void check_sum(int vector_count, std::int64_t divisor) {
-  require(vector_count >= 1, "There is nothing to add in {} vectors of records; give at least one.", vector_count);
-  require(divisor >= 1, "Elements cannot be divided by {}; a divisor counts ranks and is at least 1.", divisor);
-}
-
-}  // namespace
 
 void quantize(QuantizedFormat format, DType dtype, const void* x, void* records, std::int64_t count,
               const QuantizeOptions& options) {
-  check_format(format);
-  check_dtype(dtype);
-  check_options(format, options);
+  check_quantize_arguments(format, dtype, options);
   HWY_DYNAMIC_DISPATCH(quantize_simd)(format, dtype, x, records, count, options);
-}
-
-void dequantize(QuantizedFormat format, const void* records, DType dtype, void* out, std::int64_t count) {
-  dequantize_reduce(format, &records, 1, dtype, out, count, 1);
-}
-
-void dequantize_reduce(QuantizedFormat format, const void* const* vectors, int vector_count, DType dtype, void* out,
-                       std::int64_t count, std::int64_t divisor) {
-  check_format(format);
-  check_dtype(dtype);
-  check_sum(vector_count, divisor);
-  HWY_DYNAMIC_DISPATCH(dequantize_reduce_simd)(format, vectors, vector_count, dtype, out, count, divisor);
-}
-
-void requantize(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to, void* records,
-                std::int64_t count, std::int64_t divisor, const QuantizeOptions& options) {
-  check_format(format);
-  check_format(to);
-  check_options(to, options);
-  check_sum(vector_count, divisor);
-  HWY_DYNAMIC_DISPATCH(requantize_simd)(format, vectors, vector_count, to, records, count, divisor, options);
 }
 
 }  // namespace stretto::kernels

@@ -9,7 +9,9 @@
 // What the plain and the vector code of quantization share: how a record is laid out, its scale, and the numbers that decide
 // stochastic rounding. A record is its scale, little endian, then its codes:
 //   int8, fp8  scale as f32; byte i is the code of element i
-//   int4       scale as bf16; byte i is the code of element i plus 16 times that of element i + 32
+//   int4       scale as bf16; 16 words of 16 bits: word i holds the codes of elements i, i + 16, i + 32 and i + 48, four
+//   bits
+//              each in two's complement, the first the lowest
 //   onebit     scale as f32; bit i % 8 of byte i / 8 is 1 where element i is negative
 //
 // A scale has 16 significant bits, rounded up (int4: 8): the product of a code and a scale is exact in f32, and so is what
@@ -62,8 +64,18 @@ constexpr float integer_rounder = 0x1.8p23F;
 // What a code may leave of an element. The product of an element and the scale's inverse may be a little off: where it led
 // to the wrong neighbour, this tells.
 constexpr float nearest_limit(float scale) { return scale / 2; }
-constexpr float stochastic_limit(float scale) {  // the number below
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scale) - 1);
+
+// Codes in fixed point: added to a float of at most `range`, zero leaves it in the lowest bits, so many of them behind the
+// point. What the product with the inverse and the addition are off by is less than 1 of the last bit, and less than 1/2
+// before the sum is rounded.
+struct FixedPoint {
+  int fraction_bits;
+  float zero;
+
+  constexpr float unit() const { return 1 / static_cast<float>(1 << fraction_bits); }
+};
+constexpr FixedPoint fixed_point(QuantizedFormat format) {
+  return format == QuantizedFormat::int8 ? FixedPoint{15, 0x1.8p8F} : FixedPoint{16, 0x1.8p7F};
 }
 
 // The mean of |x| in onebit is the sum of as many sums, each of every 16th element, which mean_of_sums adds by halves. Terms
@@ -72,7 +84,9 @@ constexpr std::int64_t mean_lanes = 16;
 constexpr float mean_factor = 0x1p-11F;
 float mean_of_sums(const float* sums, std::int64_t count);
 
-// ---- stochastic rounding: a hash of the seed and the element's number, of which 24 bits decide
+// ---- stochastic rounding: a draw is added to the fraction in fixed point, and what carries counts. Elements i and i + 16
+// of 32 in a group share a hash of the seed and the first one's number: its lowest bits are the draw of one, its highest
+// that of the other.
 
 // What the seed and the upper half of element numbers make of the hash.
 struct DrawKey {
@@ -88,14 +102,13 @@ struct DrawKey {
   }
 };
 constexpr std::uint32_t draw_factors[2] = {0x7feb352d, 0x846ca68b};
-// Uniform in 0 .. 2^24 - 1.
+// Uniform in 0 .. 2^32 - 1.
 constexpr std::uint32_t draw(const DrawKey& key, std::uint32_t lower) {
   std::uint32_t h = lower ^ key.before;
   h = (h ^ (h >> 16)) * draw_factors[0];
   h = ((h ^ (h >> 15)) + key.between) * draw_factors[1];
-  return (h ^ (h >> 16)) >> 8;
+  return h ^ (h >> 16);
 }
-constexpr float draws = 0x1p24F;
 
 // ---- one group, plainly
 

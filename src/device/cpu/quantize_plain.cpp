@@ -31,6 +31,10 @@ float load_scale(QuantizedFormat format, const std::uint8_t* record) {
 }
 std::int64_t scale_bytes(QuantizedFormat format) { return format == QuantizedFormat::int4 ? 2 : 4; }
 
+// Where the four bits of element i lie.
+std::int64_t int4_byte(std::int64_t i) { return i % 16 * 2 + i / 32; }
+int int4_shift(std::int64_t i) { return static_cast<int>(i / 16 % 2 * 4); }
+
 float largest_finite(const float* x, std::int64_t count, bool& special) {
   float largest = 0;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -53,13 +57,16 @@ float corrected(float code, float x, float scale, float limit) {
 float nearest_code(float x, float scale, float inverse) {
   return corrected((x * inverse + integer_rounder) - integer_rounder, x, scale, nearest_limit(scale));
 }
-float stochastic_code(float x, float scale, float inverse, float range, const GroupOptions& options, std::int64_t i) {
-  const float y = std::min(std::max(x * inverse, -range), range);
-  const float below = std::floor(y);
-  const std::uint64_t number = options.first_element + static_cast<std::uint64_t>(i);
+float stochastic_code(QuantizedFormat format, float x, float inverse, float range, const GroupOptions& options,
+                      std::int64_t i) {
+  const auto [fraction_bits, zero] = fixed_point(format);
+  const float y = std::clamp(x * inverse + zero, zero - range, zero + range);
+  const std::uint64_t number = options.first_element + static_cast<std::uint64_t>(i & ~std::int64_t{16});
   const DrawKey key(options.seed, static_cast<std::uint32_t>(number >> 32));
-  const bool up = static_cast<float>(draw(key, static_cast<std::uint32_t>(number))) < (y - below) * draws;
-  return corrected(up ? below + 1 : below, x, scale, stochastic_limit(scale));
+  const std::uint32_t hash = draw(key, static_cast<std::uint32_t>(number));
+  const std::uint32_t drawn = (i & 16) == 0 ? hash & ((1U << fraction_bits) - 1) : hash >> (32 - fraction_bits);
+  const auto whole = [&](std::uint32_t bits) { return static_cast<int>(bits >> fraction_bits); };
+  return static_cast<float>(whole(std::bit_cast<std::uint32_t>(y) + drawn) - whole(std::bit_cast<std::uint32_t>(zero)));
 }
 
 // The code of int8 and int4 as a float.
@@ -69,7 +76,7 @@ float integer_code(QuantizedFormat format, float x, float scale, float inverse, 
     if (std::isnan(x)) return static_cast<float>(not_a_number(format));
     return static_cast<float>(x > 0 ? plus_infinity(format) : -plus_infinity(format));
   }
-  return options.stochastic ? stochastic_code(x, scale, inverse, rule.range, options, i) : nearest_code(x, scale, inverse);
+  return options.stochastic ? stochastic_code(format, x, inverse, rule.range, options, i) : nearest_code(x, scale, inverse);
 }
 
 void quantize_onebit(const float* x, std::int64_t count, std::uint8_t* record, float* residual) {
@@ -126,7 +133,7 @@ void quantize_group(QuantizedFormat format, const float* x, std::int64_t count, 
       if (format == QuantizedFormat::int8) {
         codes[i] = static_cast<std::uint8_t>(integer);
       } else {
-        codes[i % 32] = static_cast<std::uint8_t>(codes[i % 32] + (i < 32 ? integer : 16 * integer));
+        codes[int4_byte(i)] |= static_cast<std::uint8_t>((integer & 15) << int4_shift(i));
       }
     }
     if (options.residual != nullptr) options.residual[i] = is_finite(x[i]) ? x[i] - code * scale : 0;
@@ -144,9 +151,8 @@ void dequantize_group(QuantizedFormat format, const std::uint8_t* record, float*
     } else if (format == QuantizedFormat::fp8) {
       out[i] = scale * (special ? static_cast<float>(read<f8e5m2>(codes, i)) : static_cast<float>(read<f8e4m3>(codes, i)));
     } else {
-      const int byte = static_cast<std::int8_t>(codes[format == QuantizedFormat::int8 ? i : i % 32]);
-      const int high = (byte + 8) >> 4;
-      const int code = format == QuantizedFormat::int8 ? byte : i < 32 ? byte - 16 * high : high;
+      int code = static_cast<std::int8_t>(codes[format == QuantizedFormat::int8 ? i : int4_byte(i)]);
+      if (format == QuantizedFormat::int4) code = (((code >> int4_shift(i)) & 15) ^ 8) - 8;
       out[i] = static_cast<float>(code) * scale;
       if (special && code == not_a_number(format)) out[i] = std::numeric_limits<float>::quiet_NaN();
       if (special && std::abs(code) == plus_infinity(format))
