@@ -37,7 +37,7 @@ struct Options {
   int nproc = 0;  // ranks to start here; 0: a launcher started this one
   bool threads = false;
   bool deterministic = false;
-  std::string ranks_per_node;  // as STRETTO_RANKS_PER_NODE takes it; empty: nodes are hosts
+  std::string ranks_per_node;          // as STRETTO_RANKS_PER_NODE takes it; empty: nodes are hosts
   stretto::Quantization quantization;  // of what Stretto does; peers do it plainly
   std::string command;                 // as it was given
 

@@ -43,11 +43,11 @@ struct LevelCost {
 STRETTO_API LevelCost cost_by_level(const PlanRequest& request);
 
 // On ranks that lie on nodes, as the request says. Algorithms of one level go by the route between nodes; where all ranks
-// send to all, or ever farther, a node's share it, but for what stays inside. In two_level all ranks of a node send at once, through as many ports as the node
-// has: they share its bandwidth, but gain as so many lanes do. With a root, one rank of each node sends, alone.
-// Quantized collectives are counted by level on one level, too, where the request says how ranks lie; all local work costs
-// what it does on the route inside. Their pieces overlap: whichever takes longest, packing and unpacking, messages inside or
-// messages between, hides the others but for one piece's way through them.
+// send to all, or ever farther, a node's share it, but for what stays inside. In two_level all ranks of a node send at once,
+// through as many ports as the node has: they share its bandwidth, but gain as so many lanes do. With a root, one rank of
+// each node sends, alone. Quantized collectives are counted by level on one level, too, where the request says how ranks
+// lie; all local work costs what it does on the route inside. Their pieces overlap: whichever takes longest, packing and
+// unpacking, messages inside or messages between, hides the others but for one piece's way through them.
 STRETTO_API double seconds(const PlanRequest& request, const LinkCost& inside, const LinkCost& between,
                            double bytes_per_element, int ports);
 

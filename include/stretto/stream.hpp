@@ -35,8 +35,8 @@ class STRETTO_API Work {
 
   struct State;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  // The library's own: what had no task was done in the calling thread, and nothing had to be allocated for it; the times are
-  // ticks of a clock that only it reads.
+  // The library's own: what had no task was done in the calling thread, and nothing had to be allocated for it; the times
+  // are ticks of a clock that only it reads.
   void was_done(std::uint64_t started_ticks, std::uint64_t done_ticks) {
     started_ticks_ = started_ticks;
     done_ticks_ = done_ticks;
