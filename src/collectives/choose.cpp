@@ -128,7 +128,7 @@ std::vector<Method> refinements_of(const std::vector<Method>& pairs, const PlanR
       for (method.pieces = 4; method.pieces <= 16; method.pieces *= 2) methods.insert(method);
     }
   }
-  return {methods.begin(), methods.end()};
+  return {methods.rbegin(), methods.rend()};  // among equals the one with more lanes, which rides out delays
 }
 
 Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool deterministic, const std::string& by,
