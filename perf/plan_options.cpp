@@ -127,8 +127,7 @@ QuantizedFormat result_format_of(const CommandLine& line) {
 
 bool can_do(const CommandLine& line, Collective collective, Algorithm algorithm) {
   if (format_of(line) != QuantizedFormat::none) return quantizes(collective, algorithm);
-  const auto& known = algorithms_for(collective);
-  return std::find(known.begin(), known.end(), algorithm) != known.end();
+  return stretto::can_do(collective, algorithm);
 }
 
 std::string quantized_text(const PlanRequest& request) {

@@ -29,7 +29,7 @@ void check_method(const Communicator& world, const Case& empty, const Method& me
   std::vector<const char*> names;
   names.reserve(known.size());
   for (const Algorithm algorithm : known) names.push_back(name(algorithm));
-  require(method.algorithm == Algorithm::automatic || std::find(known.begin(), known.end(), method.algorithm) != known.end(),
+  require(method.algorithm == Algorithm::automatic || stretto::can_do(empty.test->collective, method.algorithm),
           "{} cannot be done by {}; choose {}.", empty.test->name, to_string(method), fmt::join(names, " or "));
   method_of(world, empty, method, nullptr, nullptr, quantization);
 }
@@ -126,8 +126,7 @@ class TestRun {
       by_level.emplace_back(Algorithm::two_level);
       by_level.back().inside = by_level.back().between = algorithm;
     }
-    const auto& known = algorithms_for(test.collective);
-    const bool has_levels = std::find(known.begin(), known.end(), Algorithm::two_level) != known.end();
+    const bool has_levels = stretto::can_do(test.collective, Algorithm::two_level);
     if (has_levels && has_nodes(Algorithm::two_level)) methods.insert(methods.end(), by_level.begin(), by_level.end());
     return methods;
   }

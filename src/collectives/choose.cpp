@@ -85,10 +85,9 @@ std::vector<Method> pairs_for(const PlanRequest& request, bool several_nodes) {
   std::vector<Method> methods;
   if (!several_nodes || (request.ranks_per_node <= 1 && request.node_sizes.empty())) return methods;
   Method method(Algorithm::two_level);
-  const auto& known = algorithms_for(request.collective);
-  if (std::find(known.begin(), known.end(), Algorithm::two_level) == known.end()) return methods;
+  if (!can_do(request.collective, Algorithm::two_level)) return methods;
   for (int inside = 1; inside < static_cast<int>(Algorithm::two_level); ++inside) {
-    for (const Algorithm between : known) {
+    for (const Algorithm between : algorithms_for(request.collective)) {
       if (between >= Algorithm::two_level) break;  // nor can what shares memory
       method.inside = static_cast<Algorithm>(inside);
       method.between = between;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/split_mix.hpp"
 #include "stretto/kernels.hpp"
 
 // What the plain and the vector code of quantization share: how a record is laid out, its scale, and the numbers that decide
@@ -93,10 +94,7 @@ struct DrawKey {
   std::uint32_t before, between;
 
   DrawKey(std::uint64_t seed, std::uint32_t upper) {
-    std::uint64_t z = seed + (upper + std::uint64_t{1}) * 0x9e3779b97f4a7c15U;  // splitmix64 (Steele et al. 2014)
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-    z ^= z >> 31;
+    const std::uint64_t z = split_mixed(seed + (upper + std::uint64_t{1}) * split_mix_step);
     before = static_cast<std::uint32_t>(z);
     between = static_cast<std::uint32_t>(z >> 32);
   }
