@@ -2,8 +2,8 @@
 #include <memory>
 
 #include "model.hpp"
-#include "stretto/gradient_buckets.hpp"
 #include "stretto/layers/optimizer.hpp"
+#include "stretto/overlap/gradient_buckets.hpp"
 
 namespace gpt {
 

@@ -50,10 +50,15 @@ class STRETTO_API Work {
 
 class STRETTO_API Event;
 
+// Between streams of one rank whose operations want the same links: what the next computation waits for goes first, what
+// nobody waits for until the end of the step goes last. CUDA has the same of kernels.
+enum class Priority : std::uint8_t { background, normal, urgent };
+STRETTO_API const char* name(Priority priority);
+
 class STRETTO_API Stream {
  public:
   // Starts a worker thread; the name appears in the ledger and in debuggers.
-  explicit Stream(std::string name);
+  explicit Stream(std::string name, Priority priority = Priority::normal);
   // Runs every task at once in the calling thread; errors are thrown from enqueue itself. Costs nothing to make.
   static Stream inline_() { return Stream(std::shared_ptr<Queue>()); }
 
@@ -75,6 +80,7 @@ class STRETTO_API Stream {
   void synchronize() const;
 
   const std::string& name() const;
+  Priority priority() const;  // of an inline stream: urgent, for its caller waits
   bool is_inline() const { return queue_ == nullptr; }
   bool operator==(const Stream&) const = default;  // the same queue
 

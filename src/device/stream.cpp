@@ -139,7 +139,8 @@ struct Tasks {
 
 class Stream::Queue {
  public:
-  explicit Queue(std::string name) : name_(std::move(name)), tasks_(std::make_shared<Tasks>()) {
+  Queue(std::string name, Priority priority)
+      : name_(std::move(name)), priority_(priority), tasks_(std::make_shared<Tasks>()) {
     thread_ = std::thread([tasks = tasks_] { tasks->work_through(); });
     pthread_setname_np(thread_.native_handle(), name_.substr(0, 15).c_str());
   }
@@ -169,6 +170,7 @@ class Stream::Queue {
   }
 
   const std::string& name() const { return name_; }
+  Priority priority() const { return priority_; }
 
  private:
   void report(const std::exception_ptr& error) const {
@@ -182,11 +184,21 @@ class Stream::Queue {
   }
 
   std::string name_;
+  Priority priority_;
   std::shared_ptr<Tasks> tasks_;
   std::thread thread_;
 };
 
-Stream::Stream(std::string name) : queue_(std::make_shared<Queue>(std::move(name))) {}
+const char* name(Priority priority) {
+  switch (priority) {
+    case Priority::background: return "background";
+    case Priority::normal: return "normal";
+    case Priority::urgent: return "urgent";
+  }
+  return "unknown";
+}
+
+Stream::Stream(std::string name, Priority priority) : queue_(std::make_shared<Queue>(std::move(name), priority)) {}
 
 Work Stream::enqueue(std::function<void()> task) const {
   Work work = Work::reserve();
@@ -229,6 +241,8 @@ const std::string& Stream::name() const {
   static const auto& inline_name = *new std::string("inline");
   return queue_ ? queue_->name() : inline_name;
 }
+
+Priority Stream::priority() const { return queue_ ? queue_->priority() : Priority::urgent; }
 
 bool Event::reached() const { return place_.done(); }
 void Event::wait() const { place_.wait(); }

@@ -1,4 +1,4 @@
-#include "stretto/gradient_buckets.hpp"
+#include "stretto/overlap/gradient_buckets.hpp"
 
 #include <algorithm>
 

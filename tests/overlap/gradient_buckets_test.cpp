@@ -1,5 +1,5 @@
 // Buckets of gradients: which there are, in what order they travel, and what is refused.
-#include "stretto/gradient_buckets.hpp"
+#include "stretto/overlap/gradient_buckets.hpp"
 
 #include <gmock/gmock.h>
 
