@@ -5,6 +5,7 @@
 
 #include "calibrate.hpp"
 #include "fail.hpp"
+#include "overlap.hpp"
 #include "run.hpp"
 #include "selection.hpp"
 #include "stretto/launch.hpp"
@@ -57,6 +58,7 @@ int main(int argc, char** argv) {
   try {
     const std::string verb = argc > 1 ? argv[1] : "";
     if (verb == "calibrate") return perf::calibrate(argc - 1, argv + 1);
+    if (verb == "overlap") return perf::measure_overlap_case(argc - 1, argv + 1);
     if (verb == "selection") return perf::check_selection(argc - 1, argv + 1);
     const auto options = perf::parse_command_line(argc, argv);
     return options ? perf::start(*options, argv) : 0;

@@ -10,6 +10,7 @@
 #include "collectives/host_executor.hpp"
 #include "collectives/plan_builder.hpp"
 #include "core/fail.hpp"
+#include "core/left_out.hpp"
 #include "stretto/communicator.hpp"
 
 namespace stretto {
@@ -157,6 +158,19 @@ void announce_refusal(const std::shared_ptr<Group>& group, const Call& call, con
   });
 }
 
+// Which a rehearsal may leave out, or not let overlap.
+void launch_or_leave_out(const std::vector<Started>& started, const Work& work) {
+  if (started.empty() || left_out.communication) {
+    return Stream::inline_().enqueue([] {}, work);
+  }
+  launch(started, work);
+  if (left_out.overlap) work.wait();
+}
+
+bool may_run_at_once(const AtOnce* at_once, const Stream& stream) {
+  return at_once != nullptr && stream.is_inline() && !left_out.communication;
+}
+
 Operation prepared(const std::shared_ptr<Group>& group, const Call& call, const OperationOptions& options) {
   check_types(call);
   check_quantization(call, options.quantization);
@@ -197,7 +211,7 @@ void Communicator::check(const Call& call, const OperationOptions& options) cons
 
 Work Communicator::start(const Call& call, const Stream& stream, const OperationOptions& options) const {
   Work work;  // the only one that is returned: in the caller's place from the beginning, see AtOnce::perform()
-  if (AtOnce* const at_once = group().at_once(); at_once != nullptr && stream.is_inline() && depth == 0) {
+  if (AtOnce* const at_once = group().at_once(); may_run_at_once(at_once, stream) && depth == 0) {
     if (at_once->run(call, options, work)) return work;
   }
   Operation operation;
@@ -225,14 +239,14 @@ Work Operation::start(const Stream& stream) const {
     work = collected.work;
     return work;
   }
-  if (AtOnce* const at_once = state_->group->at_once(); at_once != nullptr && stream.is_inline()) {
+  if (AtOnce* const at_once = state_->group->at_once(); may_run_at_once(at_once, stream)) {
     if (at_once->run(*state_, work)) return work;
   }
   const Call& call = state_->call;
   require(!is_to_self(*state_), "Rank {} cannot {} a message to or from itself outside a group of operations.",
           state_->group->rank(), name(call.collective));
   work = Work::reserve();
-  launch({{state_, stream}}, work);
+  launch_or_leave_out({{state_, stream}}, work);
   return work;
 }
 
@@ -260,11 +274,7 @@ Work OperationGroup::end() {
   open_ = false;
   if (--depth > 0) return collected.work;
   const Collected all = std::exchange(collected, {});
-  if (all.started.empty()) {
-    Stream::inline_().enqueue([] {}, all.work);
-  } else {
-    launch(all.started, all.work);
-  }
+  launch_or_leave_out(all.started, all.work);
   return all.work;
 }
 

@@ -7,6 +7,7 @@
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/simd-inl.hpp"
+#include "device/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -71,6 +72,8 @@ void adamw(const AdamW& options, const Tensor& gradient, const Tensor& master, c
   require(options.step >= 1, "adamw counts steps from 1, but was given step {}.", options.step);
   require(parameter.dtype() != wide || parameter.raw() == master.raw(),
           "adamw needs parameter and master to be the same tensor, since both are {}.", name(wide));
+  const KernelScope scope("adamw");
+  if (scope.left_out()) return;
   HWY_DYNAMIC_DISPATCH(adamw_simd)(options, gradient, master, m, v, parameter);
 }
 

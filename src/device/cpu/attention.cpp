@@ -13,6 +13,7 @@
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/attention_softmax-inl.hpp"
+#include "device/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::attention::HWY_NAMESPACE {
@@ -228,6 +229,8 @@ void check(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, co
 
 void checked_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
   check(shape, qkv, out, log_sum_exp);
+  const KernelScope scope("attention_forward");
+  if (scope.left_out()) return;
   HWY_DYNAMIC_DISPATCH(forward)(shape, qkv, out, log_sum_exp);
 }
 
@@ -235,6 +238,8 @@ void checked_backward(const AttentionShape& shape, const Tensor& qkv, const Tens
                       const Tensor& dout, const Tensor& dqkv) {
   check(shape, qkv, dout, log_sum_exp);
   check(shape, dqkv, out, log_sum_exp);
+  const KernelScope scope("attention_backward");
+  if (scope.left_out()) return;
   HWY_DYNAMIC_DISPATCH(backward)(shape, qkv, out, log_sum_exp, dout, dqkv);
 }
 

@@ -6,6 +6,7 @@
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/exp-inl.hpp"
 #include "device/cpu/simd-inl.hpp"
+#include "device/kernel_scope.hpp"
 
 // A share of the vocabulary may have no columns; the number of rows is then known from the other tensors only.
 HWY_BEFORE_NAMESPACE();
@@ -94,6 +95,8 @@ HWY_EXPORT(cross_entropy_backward_simd);
 
 void row_max(const Tensor& logits, const Tensor& row_max) {
   check_rows("row_max", logits, row_max);
+  const KernelScope scope("row_max");
+  if (scope.left_out()) return;
   HWY_DYNAMIC_DISPATCH(row_max_simd)(logits, row_max);
 }
 
@@ -102,6 +105,8 @@ void cross_entropy_forward(const Tensor& logits, const std::int32_t* targets, st
   check_rows("cross_entropy_forward", logits, row_max);
   check_holds("cross_entropy_forward", "sum_exp", sum_exp, row_max.dtype(), row_max.size());
   check_holds("cross_entropy_forward", "target_logit", target_logit, row_max.dtype(), row_max.size());
+  const KernelScope scope("cross_entropy_forward");
+  if (scope.left_out()) return;
   HWY_DYNAMIC_DISPATCH(cross_entropy_forward_simd)(logits, targets, first, row_max, sum_exp, target_logit);
 }
 
@@ -109,6 +114,8 @@ void cross_entropy_backward(const Tensor& logits, const std::int32_t* targets, s
                             const Tensor& sum_exp, double factor) {
   check_rows("cross_entropy_backward", logits, row_max);
   check_holds("cross_entropy_backward", "sum_exp", sum_exp, row_max.dtype(), row_max.size());
+  const KernelScope scope("cross_entropy_backward");
+  if (scope.left_out()) return;
   HWY_DYNAMIC_DISPATCH(cross_entropy_backward_simd)(logits, targets, first, row_max, sum_exp, factor);
 }
 

@@ -8,6 +8,7 @@
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/simd-inl.hpp"
+#include "device/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -66,6 +67,8 @@ void convert(DType from, const void* x, DType to, void* out, std::int64_t count)
 
 void convert(const Tensor& from, const Tensor& out) {
   check_holds("convert", "out", out, out.dtype(), from.size());
+  const KernelScope scope("convert");
+  if (scope.left_out()) return;
   if (from.raw() != out.raw() || from.dtype() != out.dtype())
     convert(from.dtype(), from.raw(), out.dtype(), out.raw(), from.size());
 }
@@ -73,15 +76,21 @@ void convert(const Tensor& from, const Tensor& out) {
 void add(const Tensor& a, const Tensor& b, const Tensor& out) {
   check_holds("add", "b", b, a.dtype(), a.size());
   check_holds("add", "out", out, a.dtype(), a.size());
+  const KernelScope scope("add");
+  if (scope.left_out()) return;
   reduce(ReduceOp::sum, a.dtype(), a.raw(), b.raw(), out.raw(), a.size());
 }
 
 void scale(const Tensor& x, double factor) {
+  const KernelScope scope("scale");
+  if (scope.left_out()) return;
   with_compute_type(x.dtype(), [&]<class T>(T) { multiply(dtype_of<T>, x.data<T>(), x.data<T>(), x.size(), factor); });
 }
 
 void add_bias(const Tensor& x, const Tensor& bias) {
   check_holds("add_bias", "bias", bias, x.dtype(), x.columns());
+  const KernelScope scope("add_bias");
+  if (scope.left_out()) return;
   HWY_DYNAMIC_DISPATCH(add_bias_simd)(x, bias);
 }
 

@@ -7,6 +7,7 @@
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/simd-inl.hpp"
+#include "device/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -44,6 +45,8 @@ HWY_EXPORT(embedding_backward_simd);
 void embedding_forward(const std::int32_t* tokens, std::int64_t first, const Tensor& table, const Tensor& y) {
   check_holds("embedding_forward", "y", y, table.dtype(), y.size());
   check_columns("embedding_forward", "y", y, table.columns());
+  const KernelScope scope("embedding_forward");
+  if (scope.left_out()) return;
   const std::size_t row_bytes = static_cast<std::size_t>(y.columns()) * size_of(y.dtype());
   for (std::int64_t row = 0; row < y.rows(); ++row) {
     const std::int64_t entry = tokens[row] - first;
@@ -59,6 +62,8 @@ void embedding_forward(const std::int32_t* tokens, std::int64_t first, const Ten
 void embedding_backward(const std::int32_t* tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable) {
   check_holds("embedding_backward", "dtable", dtable, accumulator(dy.dtype()), dtable.size());
   check_columns("embedding_backward", "dtable", dtable, dy.columns());
+  const KernelScope scope("embedding_backward");
+  if (scope.left_out()) return;
   HWY_DYNAMIC_DISPATCH(embedding_backward_simd)(tokens, first, dy, dtable);
 }
 

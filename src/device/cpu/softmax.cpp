@@ -6,6 +6,7 @@
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/exp-inl.hpp"
 #include "device/cpu/simd-inl.hpp"
+#include "device/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -45,6 +46,8 @@ HWY_EXPORT(softmax_simd);
 void softmax(const Tensor& x, const Tensor& y) {
   check_holds("softmax", "y", y, x.dtype(), x.size());
   check_columns("softmax", "y", y, x.columns());
+  const KernelScope scope("softmax");
+  if (scope.left_out()) return;
   HWY_DYNAMIC_DISPATCH(softmax_simd)(x, y);
 }
 

@@ -1,0 +1,224 @@
+#include "overlap.hpp"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "fail.hpp"
+#include "output_file.hpp"
+#include "overlap_case.hpp"
+#include "result.hpp"
+#include "stretto/launch.hpp"
+#include "stretto/overlap/rehearsal.hpp"
+
+namespace perf {
+
+using stretto::Communicator;
+using stretto::Rehearsal;
+using stretto::RehearsalScope;
+using stretto::Tensor;
+
+namespace {
+
+struct OverlapRun {
+  std::string case_name;
+  int nproc = 0;
+  double ratio = 0;  // 0: links are what they are
+  std::string links;
+  bool no_overlap = false;
+  OverlapSizes sizes;
+  stretto::OverlapMeasurement how;
+  std::string json;
+};
+
+// What a step costs, as far as links need it.
+struct Needs {
+  double compute_seconds = 0;
+  double bytes_sent = 0;  // by the busiest rank
+};
+
+double largest(const Communicator& world, double value) {
+  world.all_reduce(&value, &value, 1, stretto::DType::f64, stretto::ReduceOp::max, stretto::Stream::inline_());
+  return value;
+}
+
+double bytes_of_step(const Communicator& world, OverlapCase& what) {
+  what.step();  // the first may do what no other does
+  what.finish();
+  const std::uint64_t first = world.ledger().next_sequence();
+  what.step();
+  what.finish();
+  return largest(world, static_cast<double>(world.ledger().traffic(first).bytes_sent));
+}
+
+// From the same beginning, two steps with overlap and two that wait for every operation.
+bool same_bits(OverlapCase& what) {
+  std::vector<Tensor> overlapped;
+  for (const Rehearsal way : {Rehearsal::full, Rehearsal::serial}) {
+    what.reset();
+    {
+      const RehearsalScope scope(way);
+      what.step();
+      what.step();
+      what.finish();
+    }
+    const std::vector<Tensor> results = what.results();
+    if (way == Rehearsal::full) {
+      for (const Tensor& tensor : results) overlapped.push_back(tensor.clone());
+      continue;
+    }
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (std::memcmp(results[i].raw(), overlapped[i].raw(), results[i].bytes()) != 0) return false;
+    }
+  }
+  return true;
+}
+
+nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& options) {
+  const auto what = make_overlap_case(options.case_name, world, options.sizes);
+  const double differs = largest(world, same_bits(*what) ? 0 : 1);
+  const double bytes = bytes_of_step(world, *what);
+  const stretto::OverlapTimes times = stretto::measure_overlap(
+      world, [&] { what->step(); }, options.how);
+  what->finish();
+  const char* const links = std::getenv("STRETTO_LINKS");
+  return {{"case", options.case_name},
+          {"ranks", world.size()},
+          {"processor", processor_name()},
+          {"overlap", !options.no_overlap},
+          {"links", links == nullptr ? "" : links},
+          {"layers", options.sizes.layers},
+          {"hidden", options.sizes.hidden},
+          {"rows", options.sizes.rows},
+          {"dtype", name(options.sizes.dtype)},
+          {"rounds", options.how.rounds},
+          {"bytes_sent", bytes},
+          {"t_full_ms", times.full * 1e3},
+          {"t_compute_ms", times.computation * 1e3},
+          {"t_comm_ms", times.communication * 1e3},
+          {"t_serial_ms", times.serial * 1e3},
+          {"exposed_ms", times.exposed() * 1e3},
+          {"efficiency", times.efficiency()},
+          {"same_bits", differs == 0}};
+}
+
+// Runs body on new processes and gives what rank 0 had it return; launch() has said what was wrong where there is nothing.
+std::optional<nlohmann::ordered_json> from_ranks(int nproc,
+                                                 const std::function<nlohmann::ordered_json(const Communicator&)>& body) {
+  // Rank 0 writes into an open file, which the processes of the ranks inherit.
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
+  if (!file) fail(stretto::ErrorCode::io, "No temporary file can be made; look at what TMPDIR names.");
+  bool is_first = false;  // of a job that a launcher has started
+  const int status = stretto::launch(nproc, [&](const Communicator& world) {
+    const std::string text = body(world).dump();
+    if (world.rank() != 0) return;
+    is_first = true;
+    std::fwrite(text.data(), 1, text.size(), file.get());
+    std::fflush(file.get());
+  });
+  if (status != 0) return std::nullopt;
+  if (nproc == 0 && !is_first) return nlohmann::ordered_json();
+  std::rewind(file.get());
+  return nlohmann::ordered_json::parse(file.get());
+}
+
+// So fast that communication takes ratio times as long as computation.
+std::optional<std::string> links_for(const OverlapRun& options) {
+  const auto needs = from_ranks(options.nproc, [&](const Communicator& world) -> nlohmann::ordered_json {
+    const auto what = make_overlap_case(options.case_name, world, options.sizes);
+    const double bytes = bytes_of_step(world, *what);
+    const stretto::OverlapTimes times = stretto::measure_overlap(world, [&] { what->step(); }, {1, 2, 3});
+    what->finish();
+    return {{"bytes", bytes}, {"seconds", times.computation}};
+  });
+  if (!needs) return std::nullopt;
+  const double bytes_per_second = needs->at("bytes").get<double>() / (options.ratio * needs->at("seconds").get<double>());
+  return fmt::format("inter={:.3f}MB/s,20us", bytes_per_second * 1e-6);
+}
+
+void print(const nlohmann::ordered_json& result) {
+  const auto number = [&](const char* key) { return result.at(key).get<double>(); };
+  std::printf("# %s: %d layers of width %d, %d rows a rank, %s; %d ranks; links %s; %s\n",
+              result["case"].get<std::string>().c_str(), result["layers"].get<int>(), result["hidden"].get<int>(),
+              result["rows"].get<int>(), result["dtype"].get<std::string>().c_str(), result["ranks"].get<int>(),
+              result["links"].get<std::string>().empty() ? "as they are" : result["links"].get<std::string>().c_str(),
+              result["processor"].get<std::string>().c_str());
+  std::printf("%10s %10s %10s %10s %10s %10s %10s  %s\n", "full", "compute", "comm", "serial", "exposed", "efficiency",
+              "of bound", "bits");
+  std::printf("%7.2f ms %7.2f ms %7.2f ms %7.2f ms %7.2f ms %10.3f %10.3f  %s\n", number("t_full_ms"),
+              number("t_compute_ms"), number("t_comm_ms"), number("t_serial_ms"), number("exposed_ms"), number("efficiency"),
+              number("t_full_ms") / std::max(number("t_compute_ms"), number("t_comm_ms")),
+              result["same_bits"].get<bool>() ? "equal" : "DIFFERENT");
+}
+
+std::optional<OverlapRun> parse(int argc, char** argv) {
+  OverlapRun options;
+  CLI::App app(
+      "Runs a training step full, computation only, communication only and serial: how much of communication is hidden");
+  app.name("stretto-perf overlap");
+  app.add_option("--case", options.case_name, "What overlaps")->required()->check(CLI::IsMember(overlap_cases()));
+  app.add_option("--nproc", options.nproc, "Ranks to start here; 0: a launcher has started this one")->capture_default_str();
+  app.add_option("--ratio", options.ratio,
+                 "Model links on which communication takes so many times as long as computation; 0: links as they are")
+      ->capture_default_str();
+  app.add_option("--links", options.links, "Model these links instead, as STRETTO_LINKS");
+  app.add_flag("--no-overlap", options.no_overlap, "The control: the same step without overlap");
+  app.add_option("--layers", options.sizes.layers)->capture_default_str();
+  app.add_option("--hidden", options.sizes.hidden, "Width of a layer")->capture_default_str();
+  app.add_option("--rows", options.sizes.rows, "Tokens of a rank")->capture_default_str();
+  app.add_option("--dtype", options.sizes.dtype)
+      ->transform(CLI::CheckedTransformer(std::map<std::string, stretto::DType>{
+          {"fp64", stretto::DType::f64}, {"fp32", stretto::DType::f32}, {"bf16", stretto::DType::bf16}}));
+  app.add_option("--rounds", options.how.rounds, "Of the four ways of running, in turn; medians count")
+      ->capture_default_str();
+  app.add_option("--steps", options.how.steps, "Timed together")->capture_default_str();
+  app.add_option("--warmup", options.how.warmup, "Steps before them")->capture_default_str();
+  app.add_option("--json", options.json, "Write the figures to this file");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    fail(stretto::ErrorCode::invalid_argument, "{}; stretto-perf overlap --help lists the flags.", error.what());
+  }
+  options.sizes.overlap = !options.no_overlap;
+  require(options.nproc >= 0, "--nproc {} must be at least 1.", options.nproc);
+  require(options.ratio >= 0, "--ratio {} must be above 0, or 0 for links as they are.", options.ratio);
+  require(options.ratio == 0 || options.links.empty(), "--ratio {} and --links {} both say how fast links are; give one.",
+          options.ratio, options.links);
+  require((options.ratio == 0 && options.links.empty()) || options.nproc > 0,
+          "--ratio and --links model links between ranks that are started here; give --nproc N, too.");
+  require(options.sizes.layers >= 1 && options.sizes.hidden >= 1 && options.sizes.rows >= 1,
+          "--layers {}, --hidden {} and --rows {} must be at least 1.", options.sizes.layers, options.sizes.hidden,
+          options.sizes.rows);
+  return options;
+}
+
+}  // namespace
+
+int measure_overlap_case(int argc, char** argv) {
+  const std::optional<OverlapRun> options = parse(argc, argv);
+  if (!options) return 0;
+  if (!options->json.empty()) check_writable("--json", options->json);
+  std::optional<std::string> links = options->links;
+  if (options->ratio > 0) {
+    unsetenv("STRETTO_LINKS");  // for the ranks that measure what is needed
+    links = links_for(*options);
+    if (!links) return 1;
+  }
+  if (options->ratio > 0) setenv("STRETTO_RANKS_PER_NODE", "1", 1);  // every rank is a node of its own
+  if (!links->empty()) setenv("STRETTO_LINKS", links->c_str(), 1);
+  const auto result = from_ranks(options->nproc, [&](const Communicator& world) { return run_case(world, *options); });
+  if (!result) return 1;
+  if (result->is_null()) return 0;  // rank 0 says it
+  print(*result);
+  if (!options->json.empty()) write_file("--json", options->json, result->dump(1) + "\n");
+  return result->at("same_bits").get<bool>() ? 0 : 1;
+}
+
+}  // namespace perf

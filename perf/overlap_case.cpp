@@ -1,0 +1,33 @@
+#include "overlap_case.hpp"
+
+#include <map>
+
+#include "fail.hpp"
+#include "overlap_cases.hpp"
+
+namespace perf {
+
+namespace {
+
+using Make = std::unique_ptr<OverlapCase> (*)(const stretto::Communicator&, const OverlapSizes&);
+const std::map<std::string, Make>& makers() {
+  static const std::map<std::string, Make> all{{"dp", make_data_parallel}};
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> overlap_cases() {
+  std::vector<std::string> names;
+  for (const auto& [name, make] : makers()) names.push_back(name);
+  return names;
+}
+
+std::unique_ptr<OverlapCase> make_overlap_case(const std::string& name, const stretto::Communicator& world,
+                                               const OverlapSizes& sizes) {
+  const auto place = makers().find(name);
+  require(place != makers().end(), "--case {} is none of {}.", name, fmt::join(overlap_cases(), ", "));
+  return place->second(world, sizes);
+}
+
+}  // namespace perf

@@ -1,0 +1,79 @@
+#include "stretto/overlap/rehearsal.hpp"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "core/fail.hpp"
+#include "core/left_out.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::array ways = {Rehearsal::full, Rehearsal::computation, Rehearsal::communication, Rehearsal::serial};
+
+void leave_out(Rehearsal rehearsal) {
+  left_out.kernels = rehearsal == Rehearsal::communication;
+  left_out.communication = rehearsal == Rehearsal::computation;
+  left_out.overlap = rehearsal == Rehearsal::serial;
+}
+
+double slowest(const Communicator& world, double seconds) {
+  world.all_reduce(&seconds, &seconds, 1, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "rehearsal"});
+  return seconds;
+}
+
+double seconds_per_step(const Communicator& world, Rehearsal way, const std::function<void()>& step,
+                        const OverlapMeasurement& how) {
+  const auto run = [&](int steps) {
+    world.barrier(Stream::inline_());
+    double seconds = 0;
+    {
+      const RehearsalScope scope(way);
+      const double from = now_seconds();
+      for (int i = 0; i < steps; ++i) step();
+      seconds = now_seconds() - from;
+    }
+    return seconds;
+  };
+  run(how.warmup);
+  return slowest(world, run(how.steps) / how.steps);
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
+}
+
+}  // namespace
+
+const char* name(Rehearsal rehearsal) {
+  switch (rehearsal) {
+    case Rehearsal::full: return "full";
+    case Rehearsal::computation: return "computation";
+    case Rehearsal::communication: return "communication";
+    case Rehearsal::serial: return "serial";
+  }
+  return "unknown";
+}
+
+RehearsalScope::RehearsalScope(Rehearsal rehearsal) { leave_out(rehearsal); }
+RehearsalScope::~RehearsalScope() { leave_out(Rehearsal::full); }
+
+double OverlapTimes::efficiency() const {
+  const double shorter = std::min(computation, communication);
+  return shorter > 0 ? (computation + communication - full) / shorter : 0;
+}
+
+OverlapTimes measure_overlap(const Communicator& world, const std::function<void()>& step, const OverlapMeasurement& how) {
+  require(how.warmup >= 0 && how.steps >= 1 && how.rounds >= 1,
+          "{} rounds of {} steps behind {} cannot be measured; give at least 1 round, 1 step and 0 before them.", how.rounds,
+          how.steps, how.warmup);
+  std::array<std::vector<double>, ways.size()> seconds;
+  for (int round = 0; round < how.rounds; ++round) {
+    for (std::size_t i = 0; i < ways.size(); ++i) seconds[i].push_back(seconds_per_step(world, ways[i], step, how));
+  }
+  return {median(seconds[0]), median(seconds[1]), median(seconds[2]), median(seconds[3])};
+}
+
+}  // namespace stretto
