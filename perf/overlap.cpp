@@ -86,24 +86,20 @@ nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& opt
       world, [&] { what->step(); }, options.how);
   what->finish();
   const char* const links = std::getenv("STRETTO_LINKS");
-  return {{"case", options.case_name},
-          {"ranks", world.size()},
-          {"processor", processor_name()},
-          {"overlap", !options.no_overlap},
-          {"links", links == nullptr ? "" : links},
-          {"layers", options.sizes.layers},
-          {"hidden", options.sizes.hidden},
-          {"rows", options.sizes.rows},
-          {"dtype", name(options.sizes.dtype)},
-          {"rounds", options.how.rounds},
-          {"bytes_sent", bytes},
-          {"t_full_ms", times.full * 1e3},
-          {"t_compute_ms", times.computation * 1e3},
-          {"t_comm_ms", times.communication * 1e3},
-          {"t_serial_ms", times.serial * 1e3},
-          {"exposed_ms", times.exposed() * 1e3},
-          {"efficiency", times.efficiency()},
-          {"same_bits", differs == 0}};
+  nlohmann::ordered_json result{{"case", options.case_name},
+                                {"ranks", world.size()},
+                                {"processor", processor_name()},
+                                {"overlap", !options.no_overlap},
+                                {"links", links == nullptr ? "" : links},
+                                {"layers", options.sizes.layers},
+                                {"hidden", options.sizes.hidden},
+                                {"rows", options.sizes.rows},
+                                {"dtype", name(options.sizes.dtype)},
+                                {"rounds", options.how.rounds},
+                                {"bytes_sent", bytes},
+                                {"same_bits", differs == 0}};
+  for (const auto& [name, value] : times.figures()) result[name] = value;
+  return result;
 }
 
 // Runs body on new processes and gives what rank 0 had it return; launch() has said what was wrong where there is nothing.

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "checkpoint.hpp"
+#include "comm_report.hpp"
 #include "fail.hpp"
 #include "options.hpp"
 #include "report.hpp"
@@ -64,6 +65,7 @@ class TrainingRun {
     if (!line_.save.empty() && saved_at_ != line_.steps) save(line_.steps);
     if (sampled_at_ != line_.steps || line_.steps == 0) show_sample();
     if (rank0_) reporter_.finish(records);
+    if (line_.comm_report) report_communication();
   }
 
  private:
@@ -81,10 +83,7 @@ class TrainingRun {
     const Ledger& ledger = mesh_.world.ledger();
     const std::uint64_t first_operation = ledger.next_sequence();
     const double from = now_seconds();
-    const auto fill = [&](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
-      data_.training_window(step * batch + slot, tokens, targets);
-    };
-    const StepResult result = trainer_.step(fill, schedule.at(step));
+    const StepResult result = trainer_.step(slots_of(step), schedule.at(step));
     // All ranks have the same numbers; one says so.
     if (rank0_ && (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))) {
       fail(ErrorCode::invalid_argument, "Step {} has loss {} and gradient norm {}; lower --lr {}.", step + 1, result.loss,
@@ -114,6 +113,12 @@ class TrainingRun {
     }
   }
 
+  FillSlot slots_of(std::int64_t step) const {
+    return [this, step](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
+      data_.training_window(step * line_.trainer.global_batch + slot, tokens, targets);
+    };
+  }
+
   static bool due(std::int64_t interval, std::int64_t step) { return interval > 0 && (step + 1) % interval == 0; }
 
   double validate() const {
@@ -132,6 +137,15 @@ class TrainingRun {
     if (mesh_.data.rank() != 0) return;
     const std::string text = sample(trainer_.model(), mesh_.tensor, line_.prompt, {.seed = line_.trainer.seed});
     if (rank0_) reporter_.say("\n--- a sample ---\n" + text + "\n----------------\n");
+  }
+
+  // Last of all: its steps are worthless.
+  void report_communication() {
+    const OverlapTimes times = measure_overlap(mesh_.world, [&] { trainer_.step(slots_of(line_.steps), 0); },
+                                               {.warmup = 1, .steps = 2, .rounds = 3});
+    if (!rank0_) return;
+    reporter_.say(comm_report(times));
+    if (!line_.log_dir.empty()) write_comm_report(times, line_.log_dir);
   }
 
   void describe() {

@@ -63,6 +63,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--load", line.load, "Checkpoint whose weights to begin with");
   app.add_flag("--resume", line.resume, "Go on from the newest checkpoint in --save");
   app.add_option("--log-dir", line.log_dir, "Directory for metrics.jsonl and loss.svg");
+  app.add_flag("--comm-report", line.comm_report,
+               "At the end, run steps full, computation only, communication only and serial, and say how much is hidden");
   app.add_option("--log-interval", line.log_interval, "Steps between printed lines")->capture_default_str();
 
   try {

@@ -21,6 +21,7 @@ struct CommandLine {
   std::int64_t save_interval = 0, eval_interval = 0, sample_interval = 0, log_interval = 10;
   bool resume = false;
   bool deterministic = false;
+  bool comm_report = false;
 
   int data_parallel_on(int ranks) const;  // throws when the product is not the number of ranks
   void check(int ranks) const;            // whatever can be said before a rank is started

@@ -65,6 +65,15 @@ double OverlapTimes::efficiency() const {
   return shorter > 0 ? (computation + communication - full) / shorter : 0;
 }
 
+std::array<std::pair<const char*, double>, 6> OverlapTimes::figures() const {
+  return {{{"t_full_ms", full * 1e3},
+           {"t_compute_ms", computation * 1e3},
+           {"t_comm_ms", communication * 1e3},
+           {"t_serial_ms", serial * 1e3},
+           {"exposed_ms", exposed() * 1e3},
+           {"efficiency", efficiency()}}};
+}
+
 OverlapTimes measure_overlap(const Communicator& world, const std::function<void()>& step, const OverlapMeasurement& how) {
   require(how.warmup >= 0 && how.steps >= 1 && how.rounds >= 1,
           "{} rounds of {} steps behind {} cannot be measured; give at least 1 round, 1 step and 0 before them.", how.rounds,

@@ -1,5 +1,7 @@
 #pragma once
+#include <array>
 #include <functional>
+#include <utility>
 
 #include "stretto/communicator.hpp"
 
@@ -34,6 +36,8 @@ struct STRETTO_API OverlapTimes {
   double exposed() const { return full - computation; }
   // 1: the shorter one of the two is hidden entirely; 0: nothing is. 0 where there is nothing to hide.
   double efficiency() const;
+  // Under the names that they have in JSON: t_full_ms, t_compute_ms, t_comm_ms, t_serial_ms, exposed_ms, efficiency.
+  std::array<std::pair<const char*, double>, 6> figures() const;
 };
 
 struct OverlapMeasurement {

@@ -1,0 +1,33 @@
+#include "comm_report.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "fail.hpp"
+
+namespace gpt {
+
+std::string comm_report(const stretto::OverlapTimes& times) {
+  const auto [shorter, longer] = std::minmax(times.computation, times.communication);
+  const bool little = shorter < 0.05 * longer;
+  return fmt::format(
+      "\nA step, run four ways: full {:.1f} ms, computation only {:.1f} ms, communication only {:.1f} ms, serial {:.1f} ms\n"
+      "Exposed communication: {:.1f} ms. Efficiency of overlap, of the shorter of the two the part that is hidden: {:.2f}{}",
+      times.full * 1e3, times.computation * 1e3, times.communication * 1e3, times.serial * 1e3, times.exposed() * 1e3,
+      times.efficiency(), little ? " (it is so short that this is noise)" : "");
+}
+
+void write_comm_report(const stretto::OverlapTimes& times, const std::string& log_directory) {
+  nlohmann::ordered_json figures;
+  for (const auto& [name, value] : times.figures()) figures[name] = value;
+  const std::string path = log_directory + "/comm_report.json";
+  std::ofstream file(path);
+  file << figures.dump(1) << '\n';
+  file.close();
+  if (!file) fail(stretto::ErrorCode::io, "Cannot write {}: {}.", path, std::strerror(errno));
+}
+
+}  // namespace gpt
