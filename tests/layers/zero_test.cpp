@@ -241,9 +241,11 @@ TEST(ZeroUnit, GradientsMayHaveAGroupOfTheirOwn) {
       return unit.gradient_share();
     };
     const Communicator own = world.duplicate("gradients");
-    EXPECT_TRUE(same_bits({averaged({.gradient_group = own})}, {averaged({})}));
-    const auto last = world.ledger().records().back();
-    EXPECT_EQ(last.group, world.name()) << "the control: without one it is the unit's";
+    const auto group_of_last = [&] { return world.ledger().records().back().group; };
+    const Tensor apart = averaged({.gradient_group = own});
+    EXPECT_EQ(group_of_last(), "gradients");
+    EXPECT_TRUE(same_bits({averaged({})}, {apart}));
+    EXPECT_EQ(group_of_last(), world.name()) << "the control: without one it is the unit's";
     const Communicator reversed = world.split(0, -world.rank(), "reversed");
     if (world.rank() != 1) EXPECT_THROW(averaged({.gradient_group = reversed}), Error);
   });
