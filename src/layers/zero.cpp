@@ -20,26 +20,17 @@ std::int64_t divided_up(std::int64_t count, std::int64_t parts) { return (count 
 }  // namespace
 
 ZeroUnit::ZeroUnit(Communicator group, std::vector<Shape> shapes, DType dtype, DType gradient_dtype, const Options& options)
-    : group_(std::move(group)),
-      gradient_group_(options.gradient_group ? options.gradient_group : group_),
-      shapes_(std::move(shapes)),
-      options_(options) {
+    : group_(std::move(group)), shapes_(std::move(shapes)), options_(options) {
   require(group_ && !shapes_.empty(), "A unit of {} tensors over {} ranks has nothing to gather; give at least one of each.",
           shapes_.size(), group_ ? group_.size() : 0);
-  require(
-      gradient_group_.size() == group_.size() && gradient_group_.rank() == group_.rank(),
-      "Gradients of a unit are summed over rank {} of {}, but it is rank {} of {} that owns the share; give a duplicate of "
-      "the group.",
-      gradient_group_.rank(), gradient_group_.size(), group_.rank(), group_.size());
   std::int64_t total = 0;
   for (const Shape& shape : shapes_) total += elements_of(shape);
   const std::int64_t share = divided_up(total, group_.size());
   // What would be refused at the first gather or reduce_scatter.
   group_.check({.collective = Collective::all_gather, .count = share, .dtype = dtype},
                quantized(options_.weights, options_.gather_by, ""));
-  gradient_group_.check(
-      {.collective = Collective::reduce_scatter, .count = share, .dtype = gradient_dtype, .op = ReduceOp::avg},
-      quantized(options_.gradients, options_.reduce_by, ""));
+  group_.check({.collective = Collective::reduce_scatter, .count = share, .dtype = gradient_dtype, .op = ReduceOp::avg},
+               quantized(options_.gradients, options_.reduce_by, ""));
   share_ = Tensor::zeros({share}, dtype);
   gradient_share_ = Tensor::zeros({share_.size()}, gradient_dtype);
   if (options_.secondary) node_ = group_.node();
@@ -141,7 +132,7 @@ Work ZeroUnit::reduce_scatter(const Stream& stream) {
                   .dtype = gradient_share_.dtype(),
                   .op = ReduceOp::avg,
                   .keep_alive = flat_gradients_};
-  const Work work = gradient_group_.start(call, stream, quantized(options_.gradients, options_.reduce_by, "zero gradients"));
+  const Work work = group_.start(call, stream, quantized(options_.gradients, options_.reduce_by, "zero gradients"));
   flat_gradients_ = {};
   gradients_.clear();
   return work;

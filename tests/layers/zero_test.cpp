@@ -229,28 +229,6 @@ TEST(ZeroUnit, GathersFollowEachOtherOnWhateverStreams) {
   });
 }
 
-TEST(ZeroUnit, GradientsMayHaveAGroupOfTheirOwn) {
-  run_threads(3, [](const Communicator& world) {
-    const auto averaged = [&](const ZeroUnit::Options& options) {
-      ZeroUnit unit(world, odd_shapes, DType::f32, DType::f32, options);
-      const std::vector<Tensor> mine = filled(odd_shapes, DType::f32, world.rank());
-      for (std::size_t i = 0; i < mine.size(); ++i) unit.gradients()[i].copy_from(mine[i]);
-      const Work gather = unit.gather_forward(Stream("gathers", Priority::urgent));
-      unit.reduce_scatter(Stream("gradients", Priority::background)).wait();
-      gather.wait();
-      return unit.gradient_share();
-    };
-    const Communicator own = world.duplicate("gradients");
-    const auto group_of_last = [&] { return world.ledger().records().back().group; };
-    const Tensor apart = averaged({.gradient_group = own});
-    EXPECT_EQ(group_of_last(), "gradients");
-    EXPECT_TRUE(same_bits({averaged({})}, {apart}));
-    EXPECT_EQ(group_of_last(), world.name()) << "the control: without one it is the unit's";
-    const Communicator reversed = world.split(0, -world.rank(), "reversed");
-    if (world.rank() != 1) EXPECT_THROW(averaged({.gradient_group = reversed}), Error);
-  });
-}
-
 TEST(ZeroUnit, WhatCannotBeGatheredIsRefusedBeforeThereIsMemory) {
   run_threads(2, [](const Communicator& world) {
     const auto unit_of = [&](DType dtype, DType gradients, const ZeroUnit::Options& options) {

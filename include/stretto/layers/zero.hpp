@@ -28,9 +28,6 @@ class STRETTO_API ZeroUnit {
     bool secondary = false;
     Method gather_by = Algorithm::automatic;  // over the whole group
     Method reduce_by = Algorithm::automatic;
-    // For reduce_scatter: the same ranks once more (Communicator::duplicate), so that on a stream that is more urgent
-    // gathers overtake it; where there is none it takes its turn among them.
-    Communicator gradient_group = {};
   };
   // Collective over the group. Elements travel and lie as dtype, gradients as gradient_dtype. The share begins as zeros.
   // Throws Error(invalid_argument), before memory is made, for formats, types and methods that do not go together.
@@ -62,7 +59,7 @@ class STRETTO_API ZeroUnit {
   void begin_gather(const Stream& stream);
   static OperationOptions quantized(QuantizedFormat format, const Method& method, const char* tag);
 
-  Communicator group_, gradient_group_, node_;  // node_ with hpZ only
+  Communicator group_, node_;  // node_ with hpZ only
   std::vector<Shape> shapes_;
   Options options_;
   std::int64_t whole_;      // elements that a gather may write
