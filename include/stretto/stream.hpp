@@ -51,7 +51,17 @@ class STRETTO_API Work {
 class STRETTO_API Event;
 
 // Between streams of one rank whose operations want the same links: what the next computation waits for goes first, what
-// nobody waits for until the end of the step goes last. CUDA has the same of kernels.
+// nobody waits for until the end of the step goes last. CUDA has the same of kernels; for messages Jayarajan et al. 2019
+// (P3) and Peng et al. 2019 (ByteScheduler).
+//
+// On the host, while an operation of a more urgent stream moves bytes, those of less urgent ones hand no further pieces (32
+// to 256 KiB) to their links; what is with the network already goes on, and so do receives. A small gather so overtakes a
+// large sum that began before it. One that has moved nothing for 4 ms holds nobody, and nobody is held for more than 50 ms
+// without handing over a piece: no order of calls deadlocks. No result changes by it.
+//
+// Operations of one communicator still follow each other in the order of the calls: what is to overtake needs a
+// communicator of its own (Communicator::duplicate). A group of operations goes with the most urgent of its streams.
+// Between ranks that reach each other's memory there is no link to wait for, and nobody is held.
 enum class Priority : std::uint8_t { background, normal, urgent };
 STRETTO_API const char* name(Priority priority);
 

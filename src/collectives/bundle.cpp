@@ -140,10 +140,10 @@ struct Bundle {
   void settle(std::size_t i, const Way& way) const {
     operations[i]->group->context().ledger().settle(records[i], *way.label);
   }
-  void run(bool in_background) {
+  void run(bool in_background, Priority priority) {
     for (const auto& turn : turns) turn->wait();
     RankContext& context = operations.front()->group->context();
-    execute(sequences, context.network(), in_background, [&] {
+    execute(sequences, context.network(), in_background, priority, [&] {
       return fmt::format("operation #{}; its last operations:{}", records.front(), context.ledger().last_operations(8));
     });
     for (const auto& turn : turns) turn->done();
@@ -223,7 +223,9 @@ void launch(const std::vector<Started>& started, const Work& work) {
     }
   }
   if (home.is_inline()) issuing.unlock();
-  home.enqueue([bundle, in_background = !home.is_inline()] { bundle->run(in_background); }, work);
+  Priority priority = home.priority();  // all of them go together, as urgently as the most urgent one
+  for (const Stream& stream : streams) priority = std::max(priority, stream.priority());
+  home.enqueue([bundle, priority, in_background = !home.is_inline()] { bundle->run(in_background, priority); }, work);
   if (issuing.owns_lock()) issuing.unlock();
   for (std::size_t i = 1; i < streams.size(); ++i) streams[i].wait(work);
 }

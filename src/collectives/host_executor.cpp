@@ -12,7 +12,7 @@ namespace {
 // A sequence and the one of its executions that is under way: being compared, deciding on its plan, or running.
 class Progress {
  public:
-  explicit Progress(const Sequence& sequence) : sequence_(sequence) {}
+  Progress(const Sequence& sequence, Precedence::Operation& precedence) : sequence_(sequence), precedence_(precedence) {}
 
   bool finished() const { return next_ == sequence_.size(); }
   bool advance() {
@@ -45,6 +45,7 @@ class Progress {
   }
   bool begin_plan() {
     current_ = sequence_[next_];
+    current_.precedence = &precedence_;
     if (current_.choices == nullptr) {
       begin_run(false);
     } else {
@@ -80,6 +81,7 @@ class Progress {
   }
 
   const Sequence& sequence_;
+  Precedence::Operation& precedence_;
   std::size_t next_ = 0;
   Execution current_;
   std::unique_ptr<CheckRun> check_;
@@ -102,11 +104,12 @@ void give_up(std::vector<int> ranks, Network& network, const std::string& what) 
        fmt::join(ranks, ", "), what);
 }
 
-void execute(const std::vector<Sequence>& sequences, Network& network, bool in_background,
+void execute(const std::vector<Sequence>& sequences, Network& network, bool in_background, Priority priority,
              const std::function<std::string()>& describe) {
+  Precedence::Operation precedence(network.precedence(), priority);
   std::vector<Progress> all;
   all.reserve(sequences.size());
-  for (const Sequence& sequence : sequences) all.emplace_back(sequence);
+  for (const Sequence& sequence : sequences) all.emplace_back(sequence, precedence);
   const WaitPolicy& base = sequences.front().front().links->wait_policy();  // groups seldom mix routes
   const WaitPolicy policy = in_background ? base.in_background() : base;
   const auto advance = [&] {

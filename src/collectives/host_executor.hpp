@@ -57,6 +57,7 @@ struct Execution {
   std::shared_ptr<const Plan> own_plan = {};  // keeps a plan that nobody else does
   std::shared_ptr<const Checking> checking = {};
   std::shared_ptr<const Quantizing> quantizing = {};  // where the call is quantized
+  Precedence::Operation* precedence = nullptr;        // none: it is not held, nor holds others
 
   void take(const Way& way) {
     plan = way.plan.get();
@@ -84,8 +85,9 @@ using Sequence = std::vector<Execution>;
 // Runs the sequences in the calling thread, all progressing together, until they are complete. Two of them must not use the
 // same lane of the same links in the same direction. Throws Error(timeout) after STRETTO_TIMEOUT seconds in which nothing
 // moved (describe says what it was, for the sentence), and what the job or a link throws when a peer is lost; no buffer is
-// in use any more when it returns or throws. in_background: on a stream's thread, beside this rank's computation.
-void execute(const std::vector<Sequence>& sequences, Network& network, bool in_background,
+// in use any more when it returns or throws. in_background: on a stream's thread, beside this rank's computation. Together
+// they have one priority among this rank's operations.
+void execute(const std::vector<Sequence>& sequences, Network& network, bool in_background, Priority priority,
              const std::function<std::string()>& describe);
 
 // Members of a communicator, as ranks of the job.

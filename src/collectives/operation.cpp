@@ -153,7 +153,8 @@ void announce_refusal(const std::shared_ptr<Group>& group, const Call& call, con
     checking->checked.refusal = why;
     checking->communicator = turn->group()->name();
     nothing.checking = std::move(checking);
-    execute({{nothing}}, turn->group()->context().network(), false, [&] { return "the refusal of a call: " + why; });
+    execute({{nothing}}, turn->group()->context().network(), false, Priority::urgent,
+            [&] { return "the refusal of a call: " + why; });
     turn->done();
   });
 }

@@ -49,10 +49,13 @@ bool PlanRun::advance() {
   bool moved = false;
   bool all = true;
   std::size_t local_bytes = bytes_between_looks;
+  held_ = run_.precedence != nullptr && run_.precedence->held();
+  moved_bytes_ = false;
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
     moved |= advance_lane(lane, local_bytes);
     all &= lane_finished(lane);
   }
+  if (moved_bytes_ && run_.precedence != nullptr) run_.precedence->moved();
   if (!all) return moved;
   buffers_.finish(run_.caller, run_.plan->request);
   finished_ = true;
@@ -80,7 +83,7 @@ bool PlanRun::advance_lane(std::size_t lane, std::size_t& local_bytes) {
     begin_round(lane);
     moved = true;
   }
-  for (Active& active : state.active) moved |= active.link->progress(active.transfer);
+  for (Active& active : state.active) moved |= progress(active);
   for (LocalWork& work : state.local) {
     if (local_bytes == 0) break;
     local_bytes -= std::min(local_bytes, work.advance(local_bytes));
@@ -88,6 +91,18 @@ bool PlanRun::advance_lane(std::size_t lane, std::size_t& local_bytes) {
   }
   std::erase_if(state.local, [](const LocalWork& work) { return work.complete(); });
   std::erase_if(state.active, [](const Active& active) { return active.transfer.complete(); });
+  return moved;
+}
+
+// What the link says may be true of another operation's bytes; whether this one's moved, its transfer knows.
+bool PlanRun::progress(Active& active) {
+  Transfer& transfer = active.transfer;
+  const bool sends = transfer.source != nullptr;
+  const auto handed_over = [&] { return transfer.moved + (sends ? transfer.started : 0); };
+  const std::size_t before = handed_over();
+  transfer.held = sends && held_;
+  const bool moved = active.link->progress(transfer);
+  moved_bytes_ |= handed_over() != before;
   return moved;
 }
 

@@ -41,6 +41,7 @@ class PlanRun {
 
   bool lane_finished(std::size_t lane) const;
   bool advance_lane(std::size_t lane, std::size_t& local_bytes);
+  bool progress(Active& active);
   void begin_round(std::size_t lane);
   Transfer transfer_of(const Step& step) const;
   LocalWork local_work_of(const Step& step) const;
@@ -56,6 +57,8 @@ class PlanRun {
   std::shared_ptr<std::byte> scratch_;
   std::array<std::shared_ptr<std::byte>, quantized_formats> packed_;
   std::vector<LaneState> lanes_;
+  bool held_ = false;         // in this advance()
+  bool moved_bytes_ = false;  // in this advance(), to or from a peer
   bool finished_ = false;
 };
 

@@ -20,9 +20,17 @@ std::int64_t divided_up(std::int64_t count, std::int64_t parts) { return (count 
 }  // namespace
 
 ZeroUnit::ZeroUnit(Communicator group, std::vector<Shape> shapes, DType dtype, DType gradient_dtype, const Options& options)
-    : group_(std::move(group)), shapes_(std::move(shapes)), options_(options) {
+    : group_(std::move(group)),
+      reduce_group_(options.reduce_group ? options.reduce_group : group_),
+      shapes_(std::move(shapes)),
+      options_(options) {
   require(group_ && !shapes_.empty(), "A unit of {} tensors over {} ranks has nothing to gather; give at least one of each.",
           shapes_.size(), group_ ? group_.size() : 0);
+  require(
+      reduce_group_.size() == group_.size() && reduce_group_.rank() == group_.rank(),
+      "Gradients of a unit over {} ranks cannot be reduced over {}, where rank {} is rank {}; give a communicator of the "
+      "same ranks.",
+      group_.size(), reduce_group_.size(), group_.rank(), reduce_group_.rank());
   std::int64_t total = 0;
   for (const Shape& shape : shapes_) total += elements_of(shape);
   const std::int64_t share = divided_up(total, group_.size());
@@ -132,7 +140,7 @@ Work ZeroUnit::reduce_scatter(const Stream& stream) {
                   .dtype = gradient_share_.dtype(),
                   .op = ReduceOp::avg,
                   .keep_alive = flat_gradients_};
-  const Work work = group_.start(call, stream, quantized(options_.gradients, options_.reduce_by, "zero gradients"));
+  const Work work = reduce_group_.start(call, stream, quantized(options_.gradients, options_.reduce_by, "zero gradients"));
   flat_gradients_ = {};
   gradients_.clear();
   return work;

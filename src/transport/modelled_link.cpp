@@ -59,7 +59,7 @@ void ModelledLink::occupy_ports(Transfer& transfer, std::int64_t now) {
     }
     if (next_from_ > now || transfer.started == transfer.bytes) return;
     note_arrivals(now);
-    if (arrived_ - transfer.moved >= window_bytes) {
+    if (transfer.held || arrived_ - transfer.moved >= window_bytes) {
       next_from_ = now;  // nothing may leave meanwhile, and that time is not made up for
       return;
     }
@@ -100,6 +100,11 @@ bool ModelledLink::pass_on(Transfer& transfer) {
 void ModelledLink::ask_for_a_look(const Transfer& transfer, std::int64_t now) const {
   const bool all_on_their_way = !leaving_ && transfer.started == transfer.bytes;
   if (all_on_their_way && on_their_way_.empty()) return;  // the receiver has to make room, and rings
+  if (transfer.held && !all_on_their_way) {               // only for what has been handed over
+    if (leaving_) look_again_at(leaving_->begin);
+    if (!on_their_way_.empty()) look_again_at(std::max(now + shortest_rest, on_their_way_.front().arrival));
+    return;
+  }
   const std::int64_t next = leaving_ ? leaving_->begin : next_from_;
   const std::int64_t left = nanoseconds(transfer.bytes - transfer.started) + (leaving_ ? leaving_->duration : 0);
   look_again_at(all_on_their_way ? on_their_way_.back().arrival : next + left + latency());

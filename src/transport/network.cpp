@@ -83,6 +83,7 @@ std::vector<std::uint64_t> virtual_nodes(int ranks) {
 Network::Network(Job& job, bool may_pin)
     : job_(job),
       segment_(std::make_unique<Segment>()),
+      precedence_(std::make_unique<Precedence>(segment_->bell(), Precedence::Bounds{})),
       peers_(job.size()),
       link_setting_(link_setting_from_text(setting("STRETTO_LINKS"))),
       timeout_(number_setting("STRETTO_TIMEOUT")) {

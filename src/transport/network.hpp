@@ -8,6 +8,7 @@
 #include "transport/link.hpp"
 #include "transport/link_setting.hpp"
 #include "transport/pinning.hpp"
+#include "transport/precedence.hpp"
 #include "transport/shm/board.hpp"
 #include "transport/shm/peer_memory.hpp"
 #include "transport/shm/segment.hpp"
@@ -27,6 +28,7 @@ class Network {
 
   Job& job() { return job_; }
   Segment& segment() { return *segment_; }
+  Precedence& precedence() { return *precedence_; }
   const WaitPolicy& wait_policy() const { return wait_policy_; }
   double timeout() const { return timeout_; }  // STRETTO_TIMEOUT
   bool over_shared_memory(int peer) const { return peers_[peer].shares_memory; }
@@ -68,6 +70,7 @@ class Network {
 
   Job& job_;
   std::unique_ptr<Segment> segment_;
+  std::unique_ptr<Precedence> precedence_;
   std::unique_ptr<UcxWorker> ucx_;
   std::vector<Peer> peers_;
   LinkSetting link_setting_;

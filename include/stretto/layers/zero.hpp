@@ -28,6 +28,9 @@ class STRETTO_API ZeroUnit {
     bool secondary = false;
     Method gather_by = Algorithm::automatic;  // over the whole group
     Method reduce_by = Algorithm::automatic;
+    // Of the same ranks in the same order: gradients are reduced over it, so that gathers, on a more urgent stream, overtake
+    // them. Operations of one communicator wait for each other. None: over the unit's group.
+    Communicator reduce_group = {};
   };
   // Collective over the group. Elements travel and lie as dtype, gradients as gradient_dtype. The share begins as zeros.
   // Throws Error(invalid_argument), before memory is made, for formats, types and methods that do not go together.
@@ -59,7 +62,7 @@ class STRETTO_API ZeroUnit {
   void begin_gather(const Stream& stream);
   static OperationOptions quantized(QuantizedFormat format, const Method& method, const char* tag);
 
-  Communicator group_, node_;  // node_ with hpZ only
+  Communicator group_, reduce_group_, node_;  // node_ with hpZ only
   std::vector<Shape> shapes_;
   Options options_;
   std::int64_t whole_;      // elements that a gather may write

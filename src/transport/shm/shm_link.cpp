@@ -40,6 +40,7 @@ bool ShmLink::progress(Transfer& transfer) {
 }
 
 bool ShmLink::send_some(Transfer& transfer) {
+  if (transfer.held) return false;
   const std::uint64_t written = outgoing_.header->written.load(std::memory_order_relaxed);
   const std::uint64_t read = outgoing_.header->read.load(std::memory_order_acquire);
   const std::size_t room = outgoing_.capacity - static_cast<std::size_t>(written - read);

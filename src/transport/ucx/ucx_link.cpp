@@ -25,7 +25,7 @@ bool UcxLink::progress(Transfer& transfer) {
 
 bool UcxLink::send_some(Transfer& transfer) {
   bool moved = false;
-  while (transfer.started < transfer.bytes && sending_.size() < most_under_way) {
+  while (!transfer.held && transfer.started < transfer.bytes && sending_.size() < most_under_way) {
     const std::size_t bytes = std::min(segment_bytes, transfer.bytes - transfer.started);
     if (!may_send(bytes)) break;
     if (void* request = worker_.send(peer_, send_tag_, transfer.source + transfer.started, bytes)) {

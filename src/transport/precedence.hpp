@@ -1,0 +1,65 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "stretto/stream.hpp"
+#include "transport/wait.hpp"
+
+namespace stretto {
+
+// Who goes first on the links of one rank: while an operation of a more urgent stream moves bytes, those of less urgent ones
+// hand no further pieces to their links (Transfer::held). What they have handed over goes on, and so do their receives.
+//
+// This cannot deadlock, in whatever order ranks get into operations: an operation is held only while a more urgent one has
+// moved bytes within the last few milliseconds, so one that waits for a rank that has not come yet, perhaps because that one
+// waits for what is held here, soon holds nobody. Nor can it starve: who has been held for long hands a piece over all the
+// same. To its peers a rank that holds a send is one whose link is slow for a while, and plans end over slow links.
+class Precedence {
+ public:
+  struct Bounds {  // in nanoseconds
+    // For how long one goes first that moves nothing: twice what a piece of 256 KiB takes at 1 Gb/s, so that it does not
+    // lose its place between two pieces.
+    std::int64_t patience = 4'000'000;
+    // After which time whoever is held hands over a piece: nobody's timeout is near then, and the share is a small one.
+    std::int64_t longest_hold = 50'000'000;
+  };
+  // The bell is the rank's, on which those who are held sleep.
+  Precedence(Bell& bell, const Bounds& bounds) : bell_(bell), bounds_(bounds) {}
+  Precedence(const Precedence&) = delete;
+  Precedence& operator=(const Precedence&) = delete;
+
+  // One under way, from its first byte to its last, in the thread that runs it.
+  class Operation {
+   public:
+    Operation(Precedence& all, Priority priority);
+    ~Operation();
+    Operation(const Operation&) = delete;
+    Operation& operator=(const Operation&) = delete;
+
+    // Bytes of it have been handed to a link, or have arrived.
+    void moved();
+    // Whether it hands nothing over for now; then its thread's next pause ends in time to ask again.
+    bool held();
+
+   private:
+    Precedence& all_;
+    Priority priority_;
+    std::int64_t held_since_ = 0;  // 0: it is not
+  };
+
+ private:
+  static constexpr int priorities = static_cast<int>(Priority::urgent) + 1;
+  struct Level {
+    std::atomic<int> under_way = 0;
+    std::atomic<std::int64_t> goes_first_until = 0;  // by the steady clock; 0: none of it moves
+  };
+  bool anybody_below(Priority priority) const;
+  std::int64_t claimed_until(Priority by_more_than) const;
+
+  Bell& bell_;
+  Bounds bounds_;
+  std::array<Level, priorities> levels_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,191 @@
+// Priorities of streams: a small urgent operation overtakes a large one on slow links, by what ratio, and nothing waits
+// forever whatever the order in which ranks enter their operations.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "stretto/stretto.hpp"
+#include "transport/precedence.hpp"
+#include "variables.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr int ranks = 4;
+constexpr std::int64_t large = std::int64_t{1} << 20;  // f32: 4 MiB
+constexpr std::int64_t small = std::int64_t{1} << 14;  // 64 KiB
+
+double value(int rank, std::int64_t i) { return static_cast<double>((i * 3 + rank * 5) % 17); }
+
+void fill(const Tensor& tensor, int rank) {
+  for (std::int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, value(rank, i));
+}
+
+// The first that is wrong in a sum and in what was gathered over all ranks; -1 for none.
+std::int64_t wrong_in_sum(const Tensor& sum, int size) {
+  for (std::int64_t i = 0; i < sum.size(); ++i) {
+    double expected = 0;
+    for (int rank = 0; rank < size; ++rank) expected += value(rank, i);
+    if (sum.at(i) != expected) return i;
+  }
+  return -1;
+}
+std::int64_t wrong_in_gathered(const Tensor& all, int size) {
+  const std::int64_t share = all.size() / size;
+  for (std::int64_t i = 0; i < all.size(); ++i) {
+    if (all.at(i) != value(static_cast<int>(i / share), i % share)) return i;
+  }
+  return -1;
+}
+
+struct Overtaking {
+  double small_seconds = 0, large_seconds = 0;
+  bool first = false;  // the small one was done first
+};
+
+// A small gather that begins when a large sum is on its way, as the first rank sees it.
+Overtaking overtake(Priority of_large, Priority of_small) {
+  Overtaking seen;
+  run_threads(ranks, [&](const Communicator& world) {
+    const Communicator other = world.duplicate("parameters");
+    const Stream background("gradients", of_large);
+    const Stream foreground("parameters", of_small);
+    const Tensor sum({large}, DType::f32);
+    const Tensor share({small}, DType::f32);
+    const Tensor gathered({small * ranks}, DType::f32);
+    fill(sum, world.rank());
+    fill(share, world.rank());
+    const OperationOptions ring{.method = method_from_text("ring*3")};
+    other.all_gather(share.raw(), gathered.raw(), 16, DType::f32, foreground, {.method = Algorithm::ring}).wait();
+    world.barrier(Stream::inline_());
+    const Work slow = world.all_reduce(sum, ReduceOp::sum, background, ring);
+    slow.wait_started();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const Work fast =
+        other.all_gather(share.raw(), gathered.raw(), small, DType::f32, foreground, {.method = Algorithm::ring});
+    fast.wait();
+    slow.wait();
+    EXPECT_EQ(wrong_in_sum(sum, ranks), -1);
+    EXPECT_EQ(wrong_in_gathered(gathered, ranks), -1);
+    if (world.rank() != 0) return;
+    seen = {fast.times().done - fast.times().started, slow.times().done - slow.times().started,
+            fast.times().done < slow.times().done};
+  });
+  return seen;
+}
+
+TEST(Priority, ASmallUrgentGatherOvertakesALargeBackgroundSum) {
+  const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
+  const Variable links("STRETTO_LINKS", "inter=40MB/s,50us");
+  const Overtaking urgent = overtake(Priority::background, Priority::urgent);
+  const Overtaking equal = overtake(Priority::normal, Priority::normal);
+  EXPECT_TRUE(urgent.first);
+  EXPECT_LT(urgent.small_seconds * 4, urgent.large_seconds);
+  EXPECT_GT(equal.small_seconds, 1.5 * urgent.small_seconds) << "the control: among equals it shares the links";
+}
+
+// ---- what holds whom
+
+constexpr std::int64_t millisecond = 1'000'000;
+constexpr std::int64_t forever = 1'000'000 * millisecond;
+
+struct Rank {
+  explicit Rank(const Precedence::Bounds& bounds) : precedence(bell, bounds) { bell.prepare(); }
+  Bell bell{};
+  Precedence precedence;
+};
+
+TEST(Precedence, HoldsWhatIsLessUrgentAndNothingElse) {
+  Rank rank({forever, forever});
+  Precedence::Operation background(rank.precedence, Priority::background);
+  Precedence::Operation normal(rank.precedence, Priority::normal);
+  {
+    Precedence::Operation urgent(rank.precedence, Priority::urgent);
+    EXPECT_FALSE(background.held()) << "nothing has moved";
+    normal.moved();
+    EXPECT_TRUE(background.held());
+    EXPECT_FALSE(normal.held());
+    EXPECT_FALSE(urgent.held());
+    background.moved();
+    EXPECT_FALSE(normal.held());
+    urgent.moved();
+    EXPECT_TRUE(normal.held());
+    EXPECT_TRUE(background.held());
+  }
+  EXPECT_FALSE(normal.held()) << "it has ended";
+  EXPECT_TRUE(background.held()) << "the other one has not";
+}
+
+TEST(Precedence, AHoldEndsWhenNothingMovesAndIsTakenUpAgain) {
+  Rank brief({millisecond, forever});
+  Rank patient({forever, forever});
+  Precedence::Operation background(brief.precedence, Priority::background);
+  Precedence::Operation urgent(brief.precedence, Priority::urgent);
+  Precedence::Operation other_background(patient.precedence, Priority::background);
+  Precedence::Operation other_urgent(patient.precedence, Priority::urgent);
+  for (int round = 0; round < 2; ++round) {
+    do {  // once more where this thread was kept from its core for that long
+      urgent.moved();
+    } while (!background.held());
+    other_urgent.moved();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT_FALSE(background.held());
+    EXPECT_TRUE(other_background.held()) << "the control";
+  }
+}
+
+TEST(Precedence, NobodyStarves) {
+  Rank rank({forever, 10 * millisecond});
+  Precedence::Operation background(rank.precedence, Priority::background);
+  Precedence::Operation urgent(rank.precedence, Priority::urgent);
+  urgent.moved();
+  int pieces = 0;
+  const std::int64_t begin = steady_nanoseconds();
+  while (pieces < 2) pieces += background.held() ? 0 : 1;
+  EXPECT_GE(steady_nanoseconds() - begin, 20 * millisecond);
+}
+
+// ---- no order of calls waits forever
+
+// In every round a large and a small sum, the same one of which comes first for all ranks: some wait for it before they call
+// the other, some call both, in either order. So a rank may hold the large one for a small one whose other ranks wait for
+// the large one.
+void run_interleaved(int size, unsigned seed) {
+  run_threads(size, [&](const Communicator& world) {
+    const std::vector<Communicator> groups{world.duplicate("large"), world.duplicate("small")};
+    const std::vector<Stream> streams{Stream("large", Priority::background), Stream("small", Priority::urgent)};
+    std::mt19937 shared(seed);
+    std::mt19937 own(seed * 31 + static_cast<unsigned>(world.rank()));
+    for (int round = 0; round < 10; ++round) {
+      const std::vector<Tensor> data{Tensor({100000}, DType::f32), Tensor({3000}, DType::f32)};
+      for (const Tensor& tensor : data) fill(tensor, world.rank());
+      std::vector<Work> works(2);
+      const auto call = [&](std::size_t i) {
+        if (own() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 2000));
+        works[i] = groups[i].all_reduce(data[i], ReduceOp::sum, streams[i], {.method = Algorithm::ring});
+      };
+      std::size_t first = shared() % 2;
+      const bool waits_between = own() % 2 == 0;
+      if (!waits_between && own() % 2 == 0) first = 1 - first;
+      call(first);
+      if (waits_between) works[first].wait();
+      call(1 - first);
+      for (std::size_t i = 0; i < 2; ++i) {
+        works[i].wait();
+        ASSERT_EQ(wrong_in_sum(data[i], size), -1);
+      }
+    }
+  });
+}
+
+TEST(Priority, NoInterleavingOfRanksWaitsForever) {
+  const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
+  const Variable links("STRETTO_LINKS", "inter=300MB/s,20us");
+  for (unsigned seed = 0; seed < 9; ++seed) run_interleaved(2 + static_cast<int>(seed % 3), seed);
+}
+
+}  // namespace
+}  // namespace stretto
