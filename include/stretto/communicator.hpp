@@ -36,6 +36,12 @@ struct Call {
   Tensor keep_alive = {};
 };
 
+// What the cost model says of a call, in seconds.
+struct Estimate {
+  double seconds = 0;   // that it takes where nothing else uses the links
+  double overhead = 0;  // of these, what it would take with hardly any bytes: what every further piece costs if it is cut up
+};
+
 // A group of ranks that communicate. A handle: copies mean the same group.
 //
 // Every operation is put into a stream and returns at once (on Stream::inline_(), when it is done). All members call the
@@ -117,6 +123,11 @@ class STRETTO_API Communicator {
   Operation prepare(const Call& call, const OperationOptions& options = {}) const;
   // Throws what prepare() would say of it whatever its buffers are, which need not be there. No communication.
   void check(const Call& call, const OperationOptions& options = {}) const;
+  // How long it takes, by the cost model that also chooses methods and over the same routes (STRETTO_LINKS and
+  // STRETTO_NETWORK included), done as it would be done in ordinary memory, whoever decided that. Its buffers need not be
+  // there. Of collectives all ranks get the same number; of send and recv it is that of the route to the peer. Of uneven
+  // all_to_all the other ranks' counts are unknown: this rank's mean counts for all. No communication.
+  Estimate estimate(const Call& call, const OperationOptions& options = {}) const;
 
   // The same on a whole tensor, in place; the work keeps the tensor alive.
   Work all_reduce(const Tensor& tensor, ReduceOp op, const Stream& stream, const OperationOptions& options = {}) const;

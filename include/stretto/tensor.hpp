@@ -24,6 +24,8 @@ class STRETTO_API Tensor {
 
   // count elements of this tensor from the given one on, under another shape; shares the memory.
   Tensor view(std::int64_t first_element, Shape shape) const;
+  // The same of another element type: memory from that byte on, which must be aligned for it.
+  Tensor view(std::size_t first_byte, Shape shape, DType dtype) const;
   Tensor reshaped(Shape shape) const { return view(0, std::move(shape)); }
   // elements from this tensor's first on, also behind its end, where this is a view and the memory goes on there.
   Tensor spanning(std::int64_t elements) const;

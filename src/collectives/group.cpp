@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "collectives/at_once.hpp"
+#include "collectives/plan_builder.hpp"
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
 
@@ -140,6 +141,23 @@ std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& cal
   if (plans_.size() >= most_plans) plans_.clear();
   plans_.emplace(key, planned);
   return planned;
+}
+
+Estimate Communicator::Group::estimate(const Call& call, const OperationOptions& options) {
+  const std::shared_ptr<const PlannedCall> planned = plan_for(call, options);
+  const Way& way = planned->ordinary;
+  PlanRequest request = way.plan->request;
+  if (call.collective == Collective::all_to_all && !request.counts.empty()) {
+    request.count = (Shares::of(request).total() + size() - 1) / size();
+    request.counts.clear();
+    request.receive_counts.clear();
+  }
+  Estimate estimate;
+  estimate.seconds = context_->selector().seconds(request, way.wire, nodes_);
+  request.count = std::min<std::int64_t>(request.count, 1);
+  for (std::int64_t& count : request.counts) count = std::min<std::int64_t>(count, 1);
+  estimate.overhead = std::min(estimate.seconds, context_->selector().seconds(request, way.wire, nodes_));
+  return estimate;
 }
 
 PlanRequest Communicator::Group::request_of(const Call& call, const OperationOptions& options) const {

@@ -68,6 +68,7 @@ class Communicator::Group {
 
   // Planned anew or found among those that were. Throws what make_plan() throws.
   std::shared_ptr<const PlannedCall> plan_for(const Call& call, const OperationOptions& options);
+  Estimate estimate(const Call& call, const OperationOptions& options);
   // Whether none of its operations is under way or in a stream, and one may begin in the calling thread.
   bool is_idle() const {
     return next_turn_.load(std::memory_order_acquire) == current_turn_.load(std::memory_order_acquire) &&

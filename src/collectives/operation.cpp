@@ -210,6 +210,13 @@ void Communicator::check(const Call& call, const OperationOptions& options) cons
   check_factor(call, options.factor);
 }
 
+Estimate Communicator::estimate(const Call& call, const OperationOptions& options) const {
+  group();
+  check_types(call);
+  check_quantization(call, options.quantization);
+  return group_->estimate(call, options);
+}
+
 Work Communicator::start(const Call& call, const Stream& stream, const OperationOptions& options) const {
   Work work;  // the only one that is returned: in the caller's place from the beginning, see AtOnce::perform()
   if (AtOnce* const at_once = group().at_once(); may_run_at_once(at_once, stream) && depth == 0) {

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "collectives/bundle.hpp"
+#include "collectives/choose_costs.hpp"
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
 
@@ -33,6 +35,8 @@ std::string add_route(Tuning& tuning, const std::string& below, const char* name
 }
 
 std::string text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+bool on_several_nodes(const std::vector<int>& nodes) { return *std::max_element(nodes.begin(), nodes.end()) > 0; }
 
 }  // namespace
 
@@ -69,10 +73,20 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
 Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes,
                         const Links& links, bool symmetric, bool may_be_plain) const {
   Circumstances circumstances = circumstances_;
-  circumstances.several_nodes = *std::max_element(nodes.begin(), nodes.end()) > 0;
+  circumstances.several_nodes = on_several_nodes(nodes);
   circumstances.shares_memory = links.shares_memory();
   circumstances.symmetric = symmetric;
   return stretto::choose(request, dtype, op, tuning_, circumstances, may_be_plain);
+}
+
+double Selector::seconds(const PlanRequest& request, DType wire, const std::vector<int>& nodes) const {
+  Circumstances circumstances = circumstances_;
+  circumstances.several_nodes = on_several_nodes(nodes);
+  const KnownCosts costs = KnownCosts::of(request, tuning_, circumstances);
+  if (!is_message(request.collective)) return costs.seconds_of(request, wire);
+  const auto node_of = [&](int rank) { return nodes[static_cast<std::size_t>(rank)]; };
+  const RouteCost& route = node_of(request.rank) == node_of(request.root) ? costs.inside : costs.between;
+  return stretto::seconds(cost_of(request), route.cost, static_cast<double>(size_of(wire)));
 }
 
 }  // namespace stretto

@@ -12,6 +12,8 @@ class Selector {
   // nodes: of the group's members. symmetric: all their buffers are in memory that all of them reach.
   Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes, const Links& links,
                 bool symmetric, bool may_be_plain) const;
+  // By the cost model, for a request whose method is known.
+  double seconds(const PlanRequest& request, DType wire, const std::vector<int>& nodes) const;
   bool explains() const { return explains_; }  // STRETTO_EXPLAIN
 
  private:

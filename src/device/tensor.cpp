@@ -52,6 +52,19 @@ Tensor Tensor::view(std::int64_t first_element, Shape shape) const {
   return result;
 }
 
+Tensor Tensor::view(std::size_t first_byte, Shape shape, DType dtype) const {
+  const std::size_t count = static_cast<std::size_t>(elements(shape)) * size_of(dtype);
+  require(first_byte + count <= bytes() && first_byte % size_of(dtype) == 0,
+          "A view of {} bytes of {} from byte {} on does not fit into the {} bytes of a tensor.", count, name(dtype),
+          first_byte, bytes());
+  Tensor result = *this;
+  result.data_ = static_cast<std::byte*>(data_) + first_byte;
+  result.shape_ = std::move(shape);
+  result.size_ = elements(result.shape_);
+  result.dtype_ = dtype;
+  return result;
+}
+
 Tensor Tensor::spanning(std::int64_t elements) const {
   const auto room = (memory_end_ - static_cast<std::byte*>(data_)) / static_cast<std::ptrdiff_t>(size_of(dtype_));
   require(elements >= 0 && elements <= room, "A view of {} elements does not fit into the {} that are left there.", elements,

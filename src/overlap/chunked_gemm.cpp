@@ -1,0 +1,238 @@
+#include "stretto/overlap/chunked_gemm.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/fail.hpp"
+#include "overlap/exchange.hpp"
+
+namespace stretto {
+namespace {
+
+using kernels::Transpose;
+
+constexpr int most_chunks = 16;
+// The weight is read and laid out anew for every chunk that is multiplied by it.
+constexpr double weight_bytes_per_second = 10e9;
+
+// A weight and what it makes of rows.
+class Factor {
+ public:
+  Factor(const char* function, const Tensor& weight, Transpose transpose)
+      : function_(function), weight_(weight), transpose_(transpose) {}
+
+  std::int64_t inner() const { return transpose_ == Transpose::yes ? weight_.columns() : weight_.rows(); }
+  std::int64_t columns() const { return transpose_ == Transpose::yes ? weight_.rows() : weight_.columns(); }
+  void multiply(const Tensor& x, const Tensor& y) const {
+    if (y.size() > 0) kernels::gemm(x, Transpose::no, weight_, transpose_, y);
+  }
+
+  void require_rows(const char* what, const Tensor& x, std::int64_t rows) const {
+    require(x.columns() == inner() && x.rows() == rows && x.dtype() == weight_.dtype(),
+            "{} needs {} of [{}, {}] {} for a weight of [{}]{}, and got [{}] {}.", function_, what, rows, inner(),
+            name(weight_.dtype()), fmt::join(weight_.shape(), ", "), transpose_ == Transpose::yes ? " transposed" : "",
+            fmt::join(x.shape(), ", "), name(x.dtype()));
+  }
+  void require_result(const Tensor& y, std::int64_t rows) const {
+    const DType dtype = weight_.dtype();
+    require(y.columns() == columns() && y.rows() == rows && (y.dtype() == dtype || y.dtype() == kernels::accumulator(dtype)),
+            "{} makes y of [{}, {}] {}, and got a y of [{}] {}.", function_, rows, columns(), name(dtype),
+            fmt::join(y.shape(), ", "), name(y.dtype()));
+  }
+
+  double seconds(std::int64_t rows, const ChunkedGemmOptions& options) const {
+    const double rate = options.flops_per_second > 0 ? options.flops_per_second : assumed_flops_per_second(weight_.dtype());
+    return 2.0 * static_cast<double>(rows) * static_cast<double>(weight_.size()) / rate;
+  }
+  double overhead_seconds() const {  // of a chunk, beside what its message costs
+    return hand_over_seconds + static_cast<double>(weight_.bytes()) / weight_bytes_per_second;
+  }
+
+ private:
+  const char* function_;
+  Tensor weight_;
+  Transpose transpose_;
+};
+
+// Which rows are whose.
+class RowShares {
+ public:
+  RowShares(const char* function, const std::vector<std::int64_t>& rows, const Communicator& group) {
+    require(static_cast<int>(rows.size()) == group.size() &&
+                std::all_of(rows.begin(), rows.end(), [](std::int64_t each) { return each >= 0; }),
+            "{} got the rows [{}] for a group of {} ranks; give each rank's number of rows, 0 or more.", function,
+            fmt::join(rows, ", "), group.size());
+    for (const std::int64_t each : rows) firsts_.push_back(firsts_.back() + each);
+  }
+  std::int64_t first(int rank) const { return firsts_[static_cast<std::size_t>(rank)]; }
+  std::int64_t count(int rank) const { return first(rank + 1) - first(rank); }
+  std::int64_t all() const { return firsts_.back(); }
+  std::int64_t most() const {
+    std::int64_t rows = 0;
+    for (int rank = 0; rank < ranks(); ++rank) rows = std::max(rows, count(rank));
+    return rows;
+  }
+  int ranks() const { return static_cast<int>(firsts_.size()) - 1; }
+  Tensor share(const Tensor& of_all, int rank) const { return rows_of(of_all, first(rank), count(rank)); }
+
+ private:
+  std::vector<std::int64_t> firsts_{0};  // of each rank, and how many there are in all
+};
+
+Tensor chunk(const Tensor& share, int chunks, int i) {
+  const Rows rows = chunk_of(share.rows(), chunks, i, gemm_granule);
+  return rows_of(share, rows.first, rows.count);
+}
+
+int most_chunks_of(std::int64_t rows) {
+  return static_cast<int>(std::clamp<std::int64_t>((rows + gemm_granule - 1) / gemm_granule, 1, most_chunks));
+}
+
+void check_options(const char* function, const ChunkedGemmOptions& options) {
+  require(
+      options.chunks >= 0 && options.flops_per_second >= 0,
+      "{} got {} chunks and {} floating-point operations a second; neither can be negative, and 0 leaves it to the library.",
+      function, options.chunks, options.flops_per_second);
+}
+
+// Of each share, where shares of so many columns go from rank to rank while the others' rows are multiplied.
+int chunks_of_shares(const RowShares& shares, std::int64_t columns, DType dtype, const Factor& factor,
+                     const Communicator& group, const ChunkedGemmOptions& options) {
+  if (options.chunks > 0) return options.chunks;
+  if (shares.ranks() == 1 || shares.all() == 0) return 1;
+  Call call{Collective::all_gather, nullptr, nullptr, 0, dtype};
+  for (int rank = 0; rank < shares.ranks(); ++rank) call.counts.push_back(shares.count(rank) * columns);
+  const Estimate communication = group.estimate(call, {.method = Algorithm::ring});
+  const int others = shares.ranks() - 1;
+  const double compute = factor.seconds(shares.all(), options) * others / shares.ranks();
+  return chunks_per_block(compute, communication.seconds, communication.overhead / others + factor.overhead_seconds(),
+                          others, most_chunks_of(shares.most()));
+}
+
+// Computes all chunks; but for the last, each is summed in the stream while the next is computed.
+struct Summing {
+  Work earlier;
+  Tensor last;
+};
+Summing sum_all_but_last(const char* function, const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y,
+                         const Communicator& group, const Stream& stream, const ChunkedGemmOptions& options) {
+  const Factor factor(function, weight, transpose);
+  check_options(function, options);
+  factor.require_rows("x", x, x.rows());
+  factor.require_result(y, x.rows());
+  int chunks = options.chunks;
+  if (group.size() == 1) {
+    chunks = 1;
+  } else if (chunks == 0) {
+    const Estimate sum = group.estimate({Collective::all_reduce, nullptr, nullptr, y.size(), y.dtype()});
+    chunks = chunk_count(factor.seconds(x.rows(), options), sum.seconds, sum.overhead + factor.overhead_seconds(),
+                         most_chunks_of(x.rows()));
+  }
+  Summing summing;
+  for (int i = 0; i < chunks; ++i) {
+    const Tensor part = chunk(y, chunks, i);
+    if (part.size() == 0) continue;
+    if (summing.last) summing.earlier = group.all_reduce(summing.last, ReduceOp::sum, stream, {.tag = options.tag});
+    factor.multiply(chunk(x, chunks, i), part);
+    summing.last = part;
+  }
+  return summing;
+}
+
+}  // namespace
+
+void all_gather_gemm(const Tensor& x, const std::vector<std::int64_t>& rows, const Tensor& weight, Transpose transpose,
+                     const Tensor& y, const Tensor& gathered, const Communicator& group, const Stream& stream,
+                     const ChunkedGemmOptions& options) {
+  const char* const function = "all_gather_gemm";
+  const Factor factor(function, weight, transpose);
+  const RowShares shares(function, rows, group);
+  const int me = group.rank();
+  const int ranks = group.size();
+  check_options(function, options);
+  factor.require_rows("x", x, shares.count(me));
+  factor.require_result(y, shares.all());
+  if (gathered) factor.require_rows("gathered", gathered, shares.all());
+
+  const Tensor own = x.reshaped({x.rows(), factor.inner()});
+  const Tensor all = gathered ? gathered : Tensor::symmetric({ranks > 1 ? shares.all() : 0, factor.inner()}, x.dtype());
+  const int chunks = chunks_of_shares(shares, factor.inner(), x.dtype(), factor, group, options);
+  std::vector<Work> arrived;
+  for (int step = 1; step < ranks; ++step) {
+    const Tensor out = step == 1 ? own : shares.share(all, around(me - step + 1, ranks));
+    const Tensor in = shares.share(all, around(me - step, ranks));
+    for (int i = 0; i < chunks; ++i) {
+      arrived.push_back(exchange(group, chunk(out, chunks, i), around(me + 1, ranks), chunk(in, chunks, i),
+                                 around(me - 1, ranks), stream, options.tag));
+    }
+  }
+  factor.multiply(own, shares.share(y, me));
+  if (gathered && shares.share(gathered, me).raw() != own.raw()) shares.share(gathered, me).copy_from(own);
+  auto next = arrived.begin();
+  for (int step = 1; step < ranks; ++step) {
+    const int from = around(me - step, ranks);
+    for (int i = 0; i < chunks; ++i) {
+      (next++)->wait();
+      factor.multiply(chunk(shares.share(all, from), chunks, i), chunk(shares.share(y, from), chunks, i));
+    }
+  }
+}
+
+void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows, const Tensor& weight, Transpose transpose,
+                         const Tensor& y, const Communicator& group, const Stream& stream,
+                         const ChunkedGemmOptions& options) {
+  const char* const function = "gemm_reduce_scatter";
+  const Factor factor(function, weight, transpose);
+  const RowShares shares(function, rows, group);
+  const int me = group.rank();
+  const int ranks = group.size();
+  check_options(function, options);
+  factor.require_rows("x", x, shares.all());
+  factor.require_result(y, shares.count(me));
+  if (ranks == 1) return factor.multiply(x, y);
+
+  const Tensor own = y.reshaped({y.rows(), factor.columns()});
+  const Tensor for_others = Tensor::symmetric({shares.all(), factor.columns()}, y.dtype());
+  std::vector<Tensor> products(static_cast<std::size_t>(ranks), own);  // of each rank, for the own rows
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (rank != me) products[static_cast<std::size_t>(rank)] = Tensor::symmetric(own.shape(), y.dtype());
+  }
+  const int chunks = chunks_of_shares(shares, factor.columns(), y.dtype(), factor, group, options);
+  std::vector<Work> arrived;
+  for (int step = 1; step < ranks; ++step) {
+    const int to = around(me + step, ranks);
+    const int from = around(me - step, ranks);
+    for (int i = 0; i < chunks; ++i) {
+      const Tensor out = chunk(shares.share(for_others, to), chunks, i);
+      factor.multiply(chunk(shares.share(x, to), chunks, i), out);
+      arrived.push_back(
+          exchange(group, out, to, chunk(products[static_cast<std::size_t>(from)], chunks, i), from, stream, options.tag));
+    }
+  }
+  for (int i = 0; i < chunks; ++i) {
+    const Tensor sum = chunk(own, chunks, i);
+    factor.multiply(chunk(shares.share(x, me), chunks, i), sum);
+    arrived[arrived.size() - static_cast<std::size_t>(chunks - i)].wait();  // so have those of earlier steps
+    std::vector<const void*> sources;
+    for (const Tensor& product : products) sources.push_back(chunk(product, chunks, i).raw());
+    kernels::reduce_all(ReduceOp::sum, y.dtype(), sources.data(), ranks, sum.raw(), sum.size());
+  }
+}
+
+void gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y, const Communicator& group,
+                     const Stream& stream, const ChunkedGemmOptions& options) {
+  const Summing summing = sum_all_but_last("gemm_all_reduce", x, weight, transpose, y, group, stream, options);
+  if (!summing.last || group.size() == 1) return;
+  group.all_reduce(summing.last, ReduceOp::sum, Stream::inline_(), {.tag = options.tag});
+  summing.earlier.wait();
+}
+
+Work start_gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y,
+                           const Communicator& group, const Stream& stream, const ChunkedGemmOptions& options) {
+  const Summing summing = sum_all_but_last("start_gemm_all_reduce", x, weight, transpose, y, group, stream, options);
+  if (!summing.last || group.size() == 1) return {};
+  return group.all_reduce(summing.last, ReduceOp::sum, stream, {.tag = options.tag});
+}
+
+}  // namespace stretto

@@ -1,0 +1,111 @@
+#include "stretto/overlap/ring_pass.hpp"
+
+#include "core/fail.hpp"
+#include "overlap/exchange.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+namespace {
+
+// Tensors like these, one behind the other in a buffer of their own.
+struct Packed {
+  Tensor buffer;
+  std::vector<Tensor> tensors;
+};
+
+Packed packed_like(const std::vector<Tensor>& like, const Communicator& group) {
+  constexpr std::size_t alignment = 64;
+  std::vector<std::size_t> places;
+  std::size_t end = 0;
+  for (const Tensor& tensor : like) {
+    places.push_back((end + alignment - 1) / alignment * alignment);
+    end = places.back() + tensor.bytes();
+  }
+  const Shape bytes{static_cast<std::int64_t>(end)};
+  Packed packed{group.size() > 1 ? Tensor::symmetric(bytes, DType::u8) : Tensor(bytes, DType::u8), {}};
+  for (std::size_t i = 0; i < like.size(); ++i) {
+    packed.tensors.push_back(packed.buffer.view(places[i], like[i].shape(), like[i].dtype()));
+  }
+  return packed;
+}
+
+Work hop(const Communicator& group, const Tensor& out, const Tensor& in, const Stream& stream, const std::string& tag) {
+  const int ranks = group.size();
+  return exchange(group, out, around(group.rank() + 1, ranks), in, around(group.rank() - 1, ranks), stream, tag);
+}
+
+}  // namespace
+
+RingPass::RingPass(const std::vector<Tensor>& tensors, const Communicator& group, const Stream& stream, std::string tag)
+    : group_(group), stream_(stream), tag_(std::move(tag)) {
+  for (std::size_t i = 0; i < (group.size() > 1 ? buffers_.size() : 1); ++i) {
+    Packed packed = packed_like(tensors, group);
+    buffers_[i] = std::move(packed.buffer);
+    blocks_[i] = std::move(packed.tensors);
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) blocks_[0][i].copy_from(tensors[i]);
+  start_hop();
+}
+
+int RingPass::source() const { return around(group_.rank() - hops_, group_.size()); }
+
+bool RingPass::rotate() {
+  if (hops_ + 1 == group_.size()) return false;
+  hop_.wait();
+  place_ = 1 - place_;
+  ++hops_;
+  start_hop();
+  return true;
+}
+
+void RingPass::start_hop() {
+  if (hops_ + 1 < group_.size()) hop_ = hop(group_, buffers_[place_], buffers_[1 - place_], stream_, tag_);
+}
+
+RingSum::RingSum(const std::vector<Tensor>& like, const Communicator& group, const Stream& stream, std::string tag)
+    : group_(group), stream_(stream), tag_(std::move(tag)) {
+  for (std::size_t i = 0; i < (group.size() > 1 ? buffers_.size() : 1); ++i) {
+    Packed packed = packed_like(like, group);
+    buffers_[i] = std::move(packed.buffer);
+    parts_[i] = std::move(packed.tensors);
+  }
+  if (group.size() == 1) return;
+  Packed packed = packed_like(like, group);
+  arriving_ = std::move(packed.buffer);
+  arrived_ = std::move(packed.tensors);
+}
+
+void RingSum::pass() {
+  require(hops_ < group_.size(), "A ring sum of {} ranks was passed on {} times and is home; finish() gives it.",
+          group_.size(), hops_);
+  ++hops_;
+  if (group_.size() == 1) return;
+  const std::vector<Tensor>& sums = parts_[place_];
+  if (hops_ > 1) {
+    hop_.wait();
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      kernels::reduce(ReduceOp::sum, sums[i].dtype(), arrived_[i].raw(), sums[i].raw(), sums[i].raw(), sums[i].size());
+    }
+  }
+  hop_ = hop(group_, buffers_[place_], arriving_, stream_, tag_);
+  place_ = 1 - place_;
+}
+
+const std::vector<Tensor>& RingSum::finish() {
+  require(hops_ == group_.size(), "A ring sum of {} ranks was passed on {} times; it is home after {}.", group_.size(),
+          hops_, group_.size());
+  hop_.wait();
+  return group_.size() == 1 ? parts_[0] : arrived_;
+}
+
+double contiguous_causal_efficiency(int ranks) {
+  require(ranks >= 1, "A ring has no {} ranks.", ranks);
+  return static_cast<double>(ranks) / (2 * ranks - 1);
+}
+
+std::array<int, 2> zigzag_chunks(int rank, int ranks) {
+  require(rank >= 0 && rank < ranks, "Rank {} is outside a ring of {}.", rank, ranks);
+  return {rank, 2 * ranks - 1 - rank};
+}
+
+}  // namespace stretto
