@@ -102,6 +102,7 @@ void replace_file(const fs::path& path, const std::string& text) {
 }  // namespace
 
 void save_checkpoint(Trainer& trainer, const std::string& directory, std::int64_t step) {
+  trainer.gather_optimizer_state();
   if (trainer.mesh().data.rank() == 0) {
     const std::string name = fmt::format("step_{:08}", step);
     const fs::path final = fs::path(directory) / name;

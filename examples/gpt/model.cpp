@@ -44,21 +44,28 @@ Model::Model(Parameters& parameters, const ModelShape& shape, const TensorParall
       norm_(parameters, "ln_f", shape.hidden, TransformerShape().norm_epsilon),
       cross_entropy_(tensor_parallel) {}
 
-Tensor Model::logits(const std::int32_t* tokens, std::int64_t batch, std::int64_t sequence, Saved& saved) const {
+Tensor Model::logits(const std::int32_t* tokens, std::int64_t batch, std::int64_t sequence, Saved& saved,
+                     const ParametersNeeded& needed) const {
+  const auto ask = [&](const Parameter& parameter) {
+    if (needed) needed(parameter);
+  };
+  ask(table_.parameter());
   Tensor x = table_.embed(tokens, batch * sequence);
   Tensor places(x.shape(), x.dtype());
+  ask(*positions_);
   kernels::embedding_forward(position_numbers(batch, sequence).data(), 0, positions_->value, places);
   kernels::add(x, places, x);
   saved.blocks.resize(blocks_.size());
-  for (std::size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i].forward(x, batch, sequence, saved.blocks[i]);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i].forward(x, batch, sequence, saved.blocks[i], needed);
+  for (const Parameter* parameter : norm_.parameters()) ask(*parameter);
   saved.normed = norm_.forward(x, saved.norm);
   return table_.logits(saved.normed);
 }
 
 double Model::loss(const std::int32_t* tokens, const std::int32_t* targets, std::int64_t batch, std::int64_t sequence,
-                   std::optional<double> backward_factor, const GradientReady& ready) const {
+                   std::optional<double> backward_factor, const GradientReady& ready, const ParametersNeeded& needed) const {
   Saved saved;
-  const Tensor logits = this->logits(tokens, batch, sequence, saved);
+  const Tensor logits = this->logits(tokens, batch, sequence, saved, needed);
   const double sum = cross_entropy_.forward(logits, targets, first_column(), saved.loss);
   if (!backward_factor) return sum;
 
@@ -72,7 +79,8 @@ double Model::loss(const std::int32_t* tokens, const std::int32_t* targets, std:
   const auto tell = [&](const Parameter& parameter) {
     if (ready) ready(parameter);
   };
-  for (const Parameter* parameter : norm_.parameters()) tell(*parameter);
+  const std::vector<Parameter*> last = norm_.parameters();
+  for (auto each = last.rbegin(); each != last.rend(); ++each) tell(**each);  // as they lie in memory
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     blocks_[i].backward(dx, saved.blocks[i], ready);
     saved.blocks[i] = {};  // gives its activations back

@@ -30,13 +30,15 @@ class Model {
   };
 
   // tokens: batch sequences of the same length, at most shape.sequence, one after the other. This rank's columns of the
-  // logits.
-  stretto::Tensor logits(const std::int32_t* tokens, std::int64_t batch, std::int64_t sequence, Saved& saved) const;
+  // logits. needed: asked for parameters before they are used; may be empty.
+  stretto::Tensor logits(const std::int32_t* tokens, std::int64_t batch, std::int64_t sequence, Saved& saved,
+                         const stretto::ParametersNeeded& needed = {}) const;
 
   // The sum of the losses of all tokens; with a factor the gradients grow by factor times that of the sum. ready: told of
   // parameters that this microbatch completes; may be empty.
   double loss(const std::int32_t* tokens, const std::int32_t* targets, std::int64_t batch, std::int64_t sequence,
-              std::optional<double> backward_factor, const stretto::GradientReady& ready) const;
+              std::optional<double> backward_factor, const stretto::GradientReady& ready,
+              const stretto::ParametersNeeded& needed = {}) const;
 
   const ModelShape& shape() const { return shape_; }
   std::int64_t first_column() const { return table_.first(); }

@@ -1,5 +1,7 @@
 #include "trainer.hpp"
 
+#include <algorithm>
+
 #include "fail.hpp"
 
 namespace gpt {
@@ -30,23 +32,45 @@ Trainer::Trainer(const Mesh& mesh, const TrainerOptions& options) : mesh_(mesh),
   parameters_.initialise(options.seed);
   optimizer_ = std::make_unique<AdamWOptimizer>(parameters_, options.adamw);
 
-  std::vector<Tensor> gradients;  // in the order of backward
-  for (std::size_t i = parameters_.all().size(); i-- > 0;) gradients.push_back(parameters_.all()[i]->gradient);
-  const bool in_background = options.overlap && mesh.data.size() > 1;
-  buckets_ =
-      std::make_unique<GradientBuckets>(std::move(gradients), mesh.data, in_background ? Stream("dp") : Stream::inline_(),
-                                        GradientBuckets::Options{options.bucket_bytes, options.overlap});
+  const bool divided = mesh.data.size() > 1;
+  settled_ = !divided;
+  buckets_ = std::make_unique<GradientBuckets>(
+      by_gradient([&](std::size_t i) { return parameters_.all()[i]->gradient; }), mesh.data,
+      options.overlap && divided ? Stream("dp", Priority::background) : Stream::inline_(),
+      GradientBuckets::Options{.bucket_bytes = options.bucket_bytes, .overlap = options.overlap, .scatter = divided});
+  postpone(0);
 }
 
-StepResult Trainer::compute_gradients(const FillSlot& fill) {
+// ---- parameters are counted in the order of forward, gradients in that of backward
+
+std::size_t Trainer::gradient_of(const Parameter& parameter) const {
+  return parameters_.all().size() - 1 - parameters_.index_of(parameter);
+}
+
+std::vector<Tensor> Trainer::by_gradient(const std::function<Tensor(std::size_t)>& tensor) const {
+  std::vector<Tensor> result;
+  for (std::size_t i = parameters_.all().size(); i-- > 0;) result.push_back(tensor(i));
+  return result;
+}
+
+std::vector<ElementRange> Trainer::by_parameter(std::vector<ElementRange> gradients) const {
+  for (ElementRange& range : gradients) range.tensor = parameters_.all().size() - 1 - range.tensor;
+  return gradients;
+}
+
+// ---- a step
+
+double Trainer::sum_gradients(const FillSlot& fill) {
   const std::int64_t sequence = options_.model.sequence;
   const std::int64_t slots = options_.global_batch / mesh_.data.size();
   const std::int64_t tokens = options_.micro_batch * sequence;
   const double mean_over = static_cast<double>(options_.global_batch * sequence);
   std::vector<std::int32_t> inputs(tokens);
   std::vector<std::int32_t> targets(tokens);
-  const GradientReady ready = [&](const Parameter& parameter) {
-    buckets_->ready(parameters_.all().size() - 1 - parameters_.index_of(parameter));
+  const GradientReady ready = [&](const Parameter& parameter) { buckets_->ready(gradient_of(parameter)); };
+  const ParametersNeeded needed = [&](const Parameter& parameter) {
+    arriving_->wait_for(gradient_of(parameter));
+    if (measurement_) measurement_->needed(gradient_of(parameter));
   };
 
   parameters_.zero_gradients();
@@ -58,27 +82,48 @@ StepResult Trainer::compute_gradients(const FillSlot& fill) {
     // Gradients are complete, and may travel, only when the last microbatch has added its own.
     const bool last = done + options_.micro_batch == slots;
     loss += model_->loss(inputs.data(), targets.data(), options_.micro_batch, sequence, 1 / mean_over,
-                         last ? ready : GradientReady());
+                         last ? ready : GradientReady(), needed);
   }
+  if (measurement_) measurement_->computed();
   buckets_->finish();
-  return {sum_over_data(loss) / mean_over, gradient_norm(parameters_, mesh_)};
+  return sum_over_data(loss) / mean_over;
 }
 
 StepResult Trainer::step(const FillSlot& fill, double lr) {
-  const StepResult result = compute_gradients(fill);
+  if (!settled_ && buckets_->knows_order()) measurement_.emplace(parameters_.all().size());
+  StepResult result;
+  result.loss = sum_gradients(fill);
+  result.gradient_norm = norm();
   const double norm = result.gradient_norm;
-  optimizer_->step(lr, options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0);
+  const double from = now_seconds();
+  optimizer_->step(lr, options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0,
+                   by_parameter(buckets_->owned()));
+  if (measurement_) measurement_->updated(now_seconds() - from);
+  arriving_->start();
+  settle_postponement();
   return result;
 }
 
+StepResult Trainer::compute_gradients(const FillSlot& fill) {
+  StepResult result;
+  result.loss = sum_gradients(fill);
+  result.gradient_norm = norm();
+  gather_gradients();
+  return result;
+}
+
+// From shares also where everybody has the whole: its bits must not depend on what is postponed.
+double Trainer::norm() const { return gradient_norm(parameters_, mesh_, by_parameter(buckets_->shares())); }
+
 double Trainer::evaluate(const FillSlot& fill, std::int64_t count) const {
+  const Model& model = this->model();
   const std::int64_t sequence = options_.model.sequence;
   std::vector<std::int32_t> inputs(sequence);
   std::vector<std::int32_t> targets(sequence);
   double loss = 0;
   for (std::int64_t slot = mesh_.data.rank(); slot < count; slot += mesh_.data.size()) {
     fill(slot, inputs.data(), targets.data());
-    loss += model_->loss(inputs.data(), targets.data(), 1, sequence, std::nullopt, {});
+    loss += model.loss(inputs.data(), targets.data(), 1, sequence, std::nullopt, {});
   }
   return sum_over_data(loss) / static_cast<double>(count * sequence);
 }
@@ -88,6 +133,60 @@ double Trainer::sum_over_data(double value) const {
     mesh_.data.all_reduce(&value, &value, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "loss"});
   }
   return value;
+}
+
+// ---- what is postponed
+
+void Trainer::postpone(std::size_t buckets) {
+  if (buckets > 0) buckets_->set_postponed(buckets);
+  arriving_ = std::make_unique<PostponedGather>(
+      *buckets_, by_gradient([&](std::size_t i) { return parameters_.all()[i]->value; }), "parameters");
+}
+
+void Trainer::settle_postponement() {
+  if (settled_) return;
+  if (options_.postponed_buckets) {
+    postpone(std::min(*options_.postponed_buckets, buckets_->bucket_count()));
+  } else if (measurement_) {
+    const auto gradients = by_gradient([&](std::size_t i) { return parameters_.all()[i]->gradient; });
+    postpone(best_postponed(measurement_->of(*buckets_, gradients, size_of(options_.dtype))));
+    measurement_.reset();
+  } else {
+    return;  // until there is a step to be measured
+  }
+  settled_ = true;
+}
+
+void Trainer::gather_shares(const std::vector<Tensor>& by_gradient, const char* tag) const {
+  PostponedGather gather(*buckets_, by_gradient, tag);
+  gather.start();
+  gather.wait();
+}
+
+void Trainer::gather_gradients() {
+  gather_shares(by_gradient([&](std::size_t i) { return parameters_.all()[i]->gradient; }), "whole gradients");
+}
+
+void Trainer::gather_optimizer_state() {
+  arriving_->wait();
+  const auto& states = optimizer_->states();
+  gather_shares(by_gradient([&](std::size_t i) { return states[i].m; }), "checkpoint");
+  gather_shares(by_gradient([&](std::size_t i) { return states[i].v; }), "checkpoint");
+  const bool own_master = !states.empty() && states.front().master.raw() != parameters_.all().front()->value.raw();
+  if (own_master) gather_shares(by_gradient([&](std::size_t i) { return states[i].master; }), "checkpoint");
+}
+
+const Model& Trainer::model() const {
+  arriving_->wait();
+  return *model_;
+}
+Parameters& Trainer::parameters() {
+  arriving_->wait();
+  return parameters_;
+}
+AdamWOptimizer& Trainer::optimizer() {
+  arriving_->wait();
+  return *optimizer_;
 }
 
 }  // namespace gpt

@@ -1,9 +1,11 @@
 #pragma once
 #include <memory>
+#include <optional>
 
 #include "model.hpp"
 #include "stretto/layers/optimizer.hpp"
-#include "stretto/overlap/gradient_buckets.hpp"
+#include "stretto/overlap/postponed_gather.hpp"
+#include "stretto/overlap/postponement.hpp"
 
 namespace gpt {
 
@@ -17,6 +19,9 @@ struct TrainerOptions {
   std::uint64_t seed = 1;
   bool overlap = true;
   std::size_t bucket_bytes = std::size_t{4} << 20;
+  // Buckets whose parameters are gathered behind the next forward, at most as many as there are; when left out it is
+  // measured how many are best. Changes no bit of the results.
+  std::optional<std::size_t> postponed_buckets;
 
   // Throws Error(invalid_argument) naming the sizes that do not fit together.
   void check(int data_size, int tensor_size) const;
@@ -31,25 +36,43 @@ struct StepResult {
   double gradient_norm = 0;  // before clipping
 };
 
-// One rank of data x tensor parallel training with gradient accumulation.
+// One rank of data x tensor parallel training with gradient accumulation. Of a data-parallel group's gradients the first
+// buckets of backward are summed whole, behind backward; of the others each rank sums its share, updates that share of the
+// parameters, and the parameters are gathered behind the next step's forward. All are summed whole in the first step, in
+// which the order of backward is learned, and in the second, which is measured to choose how many are not.
 class Trainer {
  public:
   Trainer(const stretto::Mesh& mesh, const TrainerOptions& options);
 
   // Collective.
   StepResult step(const FillSlot& fill, double lr);
-  // Gradients of one step without using them: what parity tests compare. step() is this, then the optimizer.
+  // Gradients of one step without using them, complete on every rank: what parity tests compare. Collective.
   StepResult compute_gradients(const FillSlot& fill);
+  // Completes on this rank what step() leaves with the ranks that own it: gradients, to look at them; the optimizer's state,
+  // for a checkpoint. Collective.
+  void gather_gradients();
+  void gather_optimizer_state();
   // Mean loss over count slots, each computed by one data-parallel rank. Collective.
   double evaluate(const FillSlot& fill, std::int64_t count) const;
 
-  const Model& model() const { return *model_; }
+  // These wait for parameters that are still on their way.
+  const Model& model() const;
+  stretto::Parameters& parameters();
+  stretto::AdamWOptimizer& optimizer();
   const stretto::Mesh& mesh() const { return mesh_; }
-  stretto::Parameters& parameters() { return parameters_; }
-  stretto::AdamWOptimizer& optimizer() { return *optimizer_; }
   const TrainerOptions& options() const { return options_; }
+  std::size_t postponed_buckets() const { return buckets_->postponed(); }
 
  private:
+  // One step's gradients, summed; of postponed buckets this rank's share.
+  double sum_gradients(const FillSlot& fill);
+  double norm() const;
+  void gather_shares(const std::vector<stretto::Tensor>& by_gradient, const char* tag) const;
+  void postpone(std::size_t buckets);
+  void settle_postponement();
+  std::size_t gradient_of(const stretto::Parameter& parameter) const;
+  std::vector<stretto::Tensor> by_gradient(const std::function<stretto::Tensor(std::size_t parameter)>& tensor) const;
+  std::vector<stretto::ElementRange> by_parameter(std::vector<stretto::ElementRange> gradients) const;
   double sum_over_data(double value) const;
 
   stretto::Mesh mesh_;
@@ -58,6 +81,9 @@ class Trainer {
   std::unique_ptr<Model> model_;
   std::unique_ptr<stretto::AdamWOptimizer> optimizer_;
   std::unique_ptr<stretto::GradientBuckets> buckets_;
+  std::unique_ptr<stretto::PostponedGather> arriving_;   // parameters
+  std::optional<stretto::StepMeasurement> measurement_;  // of the second step
+  bool settled_ = false;                                 // how many buckets are postponed
 };
 
 }  // namespace gpt

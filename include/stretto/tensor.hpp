@@ -29,6 +29,10 @@ class STRETTO_API Tensor {
   Tensor reshaped(Shape shape) const { return view(0, std::move(shape)); }
   // elements from this tensor's first on, also behind its end, where this is a view and the memory goes on there.
   Tensor spanning(std::int64_t elements) const;
+  // next begins where this tensor ends, in the same memory.
+  bool continues_in(const Tensor& next) const {
+    return memory_ == next.memory_ && static_cast<std::byte*>(data_) + bytes() == next.data_;
+  }
   Tensor clone() const;
 
   explicit operator bool() const { return memory_ != nullptr; }

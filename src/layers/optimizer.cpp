@@ -20,6 +20,19 @@ double gradient_norm(const Parameters& parameters, const Mesh& mesh) {
   return std::sqrt(squares);
 }
 
+double gradient_norm(const Parameters& parameters, const Mesh& mesh, const std::vector<ElementRange>& ranges) {
+  double squares = 0;
+  for (const ElementRange& range : ranges) {
+    const Parameter& parameter = *parameters.all().at(range.tensor);
+    const bool counted_elsewhere = parameter.is_replicated_over(Axis::tensor) && mesh.tensor.rank() != 0;
+    if (!counted_elsewhere) squares += kernels::sum_of_squares(parameter.gradient.view(range.first, {range.count}));
+  }
+  if (mesh.world.size() > 1) {
+    mesh.world.all_reduce(&squares, &squares, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "gradient norm"});
+  }
+  return std::sqrt(squares);
+}
+
 AdamWOptimizer::AdamWOptimizer(Parameters& parameters, const Options& options) : parameters_(parameters), options_(options) {
   const DType accumulator = kernels::accumulator(parameters.compute_type());
   for (const auto& parameter : parameters.all()) {
@@ -31,9 +44,17 @@ AdamWOptimizer::AdamWOptimizer(Parameters& parameters, const Options& options) :
 }
 
 void AdamWOptimizer::step(double lr, double gradient_scale) {
+  std::vector<ElementRange> all;
+  for (std::size_t i = 0; i < states_.size(); ++i) all.push_back({i, 0, states_[i].m.size()});
+  step(lr, gradient_scale, all);
+}
+
+void AdamWOptimizer::step(double lr, double gradient_scale, const std::vector<ElementRange>& ranges) {
   ++steps_;
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    const Parameter& parameter = *parameters_.all()[i];
+  for (const ElementRange& range : ranges) {
+    const Parameter& parameter = *parameters_.all().at(range.tensor);
+    const State& state = states_[range.tensor];
+    const auto part = [&](const Tensor& whole) { return whole.view(range.first, {range.count}); };
     const kernels::AdamW options{.lr = lr,
                                  .beta1 = options_.beta1,
                                  .beta2 = options_.beta2,
@@ -41,7 +62,8 @@ void AdamWOptimizer::step(double lr, double gradient_scale) {
                                  .weight_decay = parameter.decays ? options_.weight_decay : 0,
                                  .step = steps_,
                                  .gradient_scale = gradient_scale};
-    kernels::adamw(options, parameter.gradient, states_[i].master, states_[i].m, states_[i].v, parameter.value);
+    kernels::adamw(options, part(parameter.gradient), part(state.master), part(state.m), part(state.v),
+                   part(parameter.value));
   }
 }
 

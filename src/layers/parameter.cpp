@@ -59,17 +59,14 @@ Parameter& Parameters::add(Parameter parameter) {
 
 void Parameters::allocate(DType compute_type) {
   compute_type_ = compute_type;
-  const Tensor values({local_elements()}, compute_type);
+  const Tensor values = Tensor::symmetric({local_elements()}, compute_type);
   gradients_ = Tensor::symmetric({local_elements()}, kernels::accumulator(compute_type));
   gradients_.zero();
-  std::int64_t from_front = 0;
-  std::int64_t from_back = local_elements();
+  std::int64_t begin = local_elements();
   for (const auto& parameter : all_) {
-    const std::int64_t elements = product(parameter->extents);
-    parameter->value = values.view(from_front, parameter->extents);
-    from_front += elements;
-    from_back -= elements;
-    parameter->gradient = gradients_.view(from_back, parameter->extents);
+    begin -= product(parameter->extents);
+    parameter->value = values.view(begin, parameter->extents);
+    parameter->gradient = gradients_.view(begin, parameter->extents);
   }
 }
 

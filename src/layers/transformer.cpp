@@ -14,11 +14,17 @@ Initial into_residual(const TransformerShape& shape) {
   return {0, deviation / std::sqrt(2.0 * static_cast<double>(shape.layers))};
 }
 
+// In the reverse order of their making, in which gradients lie in memory.
 void tell(const GradientReady& ready, std::initializer_list<std::vector<Parameter*>> finished) {
   if (!ready) return;
   for (const auto& parameters : finished) {
-    for (const Parameter* parameter : parameters) ready(*parameter);
+    for (auto each = parameters.rbegin(); each != parameters.rend(); ++each) ready(**each);
   }
+}
+
+void ask(const ParametersNeeded& needed, const std::vector<Parameter*>& parameters) {
+  if (!needed) return;
+  for (const Parameter* parameter : parameters) needed(*parameter);
 }
 
 }  // namespace
@@ -65,14 +71,18 @@ AttentionLayer::AttentionLayer(Parameters& parameters, const std::string& norm_n
           shape.heads, tensor_parallel.group.size());
 }
 
-Tensor AttentionLayer::forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved) const {
+Tensor AttentionLayer::forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
+                               const ParametersNeeded& needed) const {
   saved.batch = batch;
   saved.sequence = sequence;
+  ask(needed, norm_.parameters());
   saved.normed = norm_.forward(x, saved.norm);
+  ask(needed, qkv_.parameters());
   saved.qkv = qkv_.forward(saved.normed);
   saved.attended = Tensor({x.rows(), local_heads_ * head_size_}, x.dtype());
   saved.log_sum_exp = Tensor({batch, local_heads_, sequence}, kernels::accumulator(x.dtype()));
   kernels::attention_forward({batch, sequence, local_heads_, head_size_}, saved.qkv, saved.attended, saved.log_sum_exp);
+  ask(needed, projection_.parameters());
   Tensor y = projection_.forward(saved.attended);
   kernels::add(x, y, y);
   return y;
@@ -101,11 +111,14 @@ MlpLayer::MlpLayer(Parameters& parameters, const std::string& norm_name, const s
       projection_(parameters, name + ".c_proj", shape.mlp_factor * shape.hidden, shape.hidden, into_residual(shape),
                   tensor_parallel) {}
 
-Tensor MlpLayer::forward(const Tensor& x, Saved& saved) const {
+Tensor MlpLayer::forward(const Tensor& x, Saved& saved, const ParametersNeeded& needed) const {
+  ask(needed, norm_.parameters());
   saved.normed = norm_.forward(x, saved.norm);
+  ask(needed, fc_.parameters());
   saved.before_gelu = fc_.product(saved.normed);
   saved.after_gelu = Tensor(saved.before_gelu.shape(), x.dtype());
   kernels::add_bias_gelu(saved.before_gelu, fc_.bias(), saved.after_gelu);
+  ask(needed, projection_.parameters());
   Tensor y = projection_.forward(saved.after_gelu);
   kernels::add(x, y, y);
   return y;
@@ -129,8 +142,9 @@ TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& pr
     : attention_(parameters, prefix + "ln_1", prefix + "attn", shape, tensor_parallel),
       mlp_(parameters, prefix + "ln_2", prefix + "mlp", shape, tensor_parallel) {}
 
-Tensor TransformerBlock::forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved) const {
-  return mlp_.forward(attention_.forward(x, batch, sequence, saved.attention), saved.mlp);
+Tensor TransformerBlock::forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
+                                 const ParametersNeeded& needed) const {
+  return mlp_.forward(attention_.forward(x, batch, sequence, saved.attention, needed), saved.mlp, needed);
 }
 
 void TransformerBlock::backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const {

@@ -3,28 +3,44 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
+#include "overlap/bucket_cut.hpp"
+#include "overlap/bucket_shares.hpp"
 
 namespace stretto {
 
 GradientBuckets::GradientBuckets(std::vector<Tensor> gradients, Communicator group, Stream stream, const Options& options)
-    : group_(std::move(group)), stream_(std::move(stream)), options_(options), is_ready_(gradients.size(), false) {
-  for (std::size_t first = 0; first < gradients.size();) {
-    const Tensor& head = gradients[first];
-    std::int64_t elements = 0;
-    std::size_t last = first;
-    while (last < gradients.size() &&
-           (last == first || static_cast<std::size_t>(elements) * size_of(head.dtype()) < options.bucket_bytes)) {
-      const auto* const expected =
-          static_cast<const std::byte*>(head.raw()) + static_cast<std::size_t>(elements) * size_of(head.dtype());
-      require(gradients[last].raw() == expected && gradients[last].dtype() == head.dtype(),
-              "Gradient {} does not lie behind gradient {} in memory; buckets are made of neighbours of one type.", last,
-              last - 1);
-      elements += gradients[last].size();
-      bucket_of_.push_back(buckets_.size());
-      ++last;
+    : gradients_(std::move(gradients)),
+      group_(std::move(group)),
+      stream_(options.overlap ? std::move(stream) : Stream::inline_()),
+      options_(options),
+      is_ready_(gradients_.size(), false) {
+  std::vector<Place> as_given;
+  for (std::size_t i = 0; i < gradients_.size(); ++i) as_given.push_back({i, false});
+  cut(as_given);
+}
+
+void GradientBuckets::cut(const std::vector<Place>& order) {
+  std::vector<GradientSize> sizes;
+  for (const Place& place : order) {
+    const Tensor& gradient = gradients_[place.gradient];
+    sizes.push_back({gradient.bytes(), gradient.dtype(), place.ends_bucket});
+  }
+  buckets_.clear();
+  bucket_of_.assign(gradients_.size(), 0);
+  std::size_t begin = 0;
+  for (const std::size_t end :
+       cut_into_buckets(sizes, options_.bucket_bytes, std::min(options_.first_bucket_bytes, options_.bucket_bytes))) {
+    std::vector<std::size_t> members;
+    for (std::size_t i = begin; i < end; ++i) {
+      members.push_back(order[i].gradient);
+      bucket_of_[order[i].gradient] = buckets_.size();
     }
-    buckets_.push_back({head.spanning(elements), last - first, last - first, Work()});
-    first = last;
+    std::sort(members.begin(), members.end());
+    std::vector<Tensor> tensors;
+    for (const std::size_t member : members) tensors.push_back(gradients_[member]);
+    const std::size_t count = members.size();
+    buckets_.push_back({std::move(members), FlatTensors(std::move(tensors)), count});
+    begin = end;
   }
 }
 
@@ -32,25 +48,124 @@ void GradientBuckets::ready(std::size_t i) {
   require(i < is_ready_.size() && !is_ready_[i], "Gradient {} of {} is ready twice in one step, or does not exist.", i,
           is_ready_.size());
   is_ready_[i] = true;
+  if (!knows_order_) came_.push_back({i, false});
   Bucket& bucket = buckets_[bucket_of_[i]];
-  if (--bucket.waiting == 0 && options_.overlap) reduce(bucket, stream_);
+  if (--bucket.waiting > 0) return;
+  bucket.ready_at = now_seconds();
+  while (options_.overlap && started_ < buckets_.size() && buckets_[started_].waiting == 0) start(started_++);
+}
+
+void GradientBuckets::flush() {
+  if (!came_.empty()) came_.back().ends_bucket = true;
 }
 
 void GradientBuckets::finish() {
   const auto missing = std::find(is_ready_.begin(), is_ready_.end(), false);
   require(missing == is_ready_.end(), "Gradient {} of {} was not ready when the step ended.", missing - is_ready_.begin(),
           is_ready_.size());
-  for (Bucket& bucket : buckets_) {
-    if (!options_.overlap) reduce(bucket, Stream::inline_());
-    bucket.work.wait();
-    bucket.waiting = bucket.members;
+  while (started_ < buckets_.size()) start(started_++);
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    Bucket& bucket = buckets_[i];
+    bucket.reduced.wait();
+    bucket.gathered.wait();
+    if (group_.size() > 1) unpack(i);
+    bucket.waiting = bucket.members.size();
   }
   std::fill(is_ready_.begin(), is_ready_.end(), false);
+  started_ = 0;
+  if (!knows_order_) learn();
 }
 
-void GradientBuckets::reduce(Bucket& bucket, const Stream& stream) {
-  if (group_.size() == 1) return;
-  bucket.work = group_.all_reduce(bucket.memory, ReduceOp::sum, stream, {.tag = "gradients"});
+// Everybody takes rank 0's order: ranks that cut differently would sum different gradients.
+void GradientBuckets::learn() {
+  std::vector<std::int64_t> told;
+  for (const Place& place : came_)
+    told.push_back(static_cast<std::int64_t>(place.gradient) * 2 + (place.ends_bucket ? 1 : 0));
+  if (group_.size() > 1 && !told.empty()) {
+    group_.broadcast(told.data(), told.data(), static_cast<std::int64_t>(told.size()), DType::i64, 0, Stream::inline_(),
+                     {.tag = "order of gradients"});
+  }
+  std::vector<Place> order;
+  bool is_as_given = true;
+  for (const std::int64_t each : told) {
+    order.push_back({static_cast<std::size_t>(each / 2), each % 2 == 1});
+    is_as_given = is_as_given && order.back() == Place{order.size() - 1, false};
+  }
+  came_.clear();
+  knows_order_ = true;
+  if (!is_as_given) cut(order);
+}
+
+void GradientBuckets::start(std::size_t b) {
+  Bucket& bucket = buckets_[b];
+  const Tensor& flat = bucket.memory.flat();
+  if (group_.size() == 1 || flat.size() == 0) return;
+  bucket.memory.pack(0, flat.size());
+  const OperationOptions named{.tag = "gradients"};
+  if (!options_.scatter) {
+    bucket.reduced = group_.all_reduce(flat, ReduceOp::sum, stream_, named);
+    return;
+  }
+  void* const own = flat.view(share(b).first, {share(b).count}).raw();
+  Call call{Collective::reduce_scatter, flat.raw(), own, 0, flat.dtype()};
+  call.counts = share_counts(flat.size(), group_.size());
+  call.keep_alive = flat;
+  bucket.reduced = group_.start(call, stream_, named);
+  bucket.gathered = Work();
+  if (is_postponed(b)) return;
+  call.collective = Collective::all_gather;
+  call.input = own;
+  call.output = flat.raw();
+  bucket.gathered = group_.start(call, stream_, named);
+}
+
+void GradientBuckets::unpack(std::size_t b) const {
+  const FlatTensors& memory = buckets_[b].memory;
+  if (is_postponed(b)) {
+    memory.unpack(share(b).first, share(b).count);
+  } else {
+    memory.unpack(0, memory.flat().size());
+  }
+}
+
+void GradientBuckets::set_postponed(std::size_t buckets) {
+  require(options_.scatter && knows_order_ && buckets <= buckets_.size(),
+          "{} of {} buckets cannot be postponed: that takes scatter, a first step that has ended, and so many buckets.",
+          buckets, buckets_.size());
+  postponed_ = buckets;
+}
+
+ElementRange GradientBuckets::share(std::size_t bucket) const {
+  const std::int64_t elements = buckets_[bucket].memory.flat().size();
+  const std::int64_t first = part_begin(elements, group_.size(), group_.rank());
+  return {0, first, part_begin(elements, group_.size(), group_.rank() + 1) - first};
+}
+
+void GradientBuckets::append_ranges(std::size_t bucket, const ElementRange& of, std::vector<ElementRange>& to) const {
+  for (ElementRange range : buckets_[bucket].memory.ranges(of.first, of.count)) {
+    range.tensor = buckets_[bucket].members[range.tensor];
+    to.push_back(range);
+  }
+}
+
+std::vector<ElementRange> GradientBuckets::owned() const {
+  std::vector<ElementRange> result;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    append_ranges(b, is_postponed(b) ? share(b) : ElementRange{0, 0, buckets_[b].memory.flat().size()}, result);
+  }
+  return result;
+}
+
+std::vector<ElementRange> GradientBuckets::shares() const {
+  std::vector<ElementRange> result;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) append_ranges(b, share(b), result);
+  return result;
+}
+
+GradientBuckets::Times GradientBuckets::times(std::size_t bucket) const {
+  const Bucket& of = buckets_[bucket];
+  const auto seconds = [](const Work& work) { return work.times().done - work.times().started; };
+  return {of.ready_at, seconds(of.reduced), seconds(of.gathered)};
 }
 
 }  // namespace stretto

@@ -32,53 +32,161 @@ struct Gradients {
   std::vector<Tensor> all;
 };
 
-// In f32 and buckets of 9000 bytes: 3000 | 10 1 2000 0 500 | 4000 | 7.
+// In f32 and buckets of 9000 bytes: 3000 | 10 1 2000 0 500 | 4000 | 7, since the last is small.
 const std::vector<std::int64_t> sizes{3000, 10, 1, 2000, 0, 500, 4000, 7};
 
-TEST(GradientBuckets, AreRunsOfAtLeastTheirSize) {
-  run_threads(1, [](const Communicator& world) {
-    const auto count = [&](const std::vector<std::int64_t>& of, std::size_t bytes) {
-      return GradientBuckets(Gradients(of).all, world, Stream::inline_(), {.bucket_bytes = bytes}).bucket_count();
-    };
-    EXPECT_EQ(count({100, 100, 100, 100}, 4), 4U);
-    EXPECT_EQ(count({100, 100, 100, 100}, 400), 4U);
-    EXPECT_EQ(count({100, 100, 100, 100}, 401), 2U);
-    EXPECT_EQ(count({100, 100, 100}, 401), 2U);  // the last is smaller
-    EXPECT_EQ(count({100, 100, 100, 100}, 1 << 20), 1U);
-    EXPECT_EQ(count({100, 1, 1, 1000, 1}, 400), 3U);  // 100 | 1 1 1000 | 1
-    EXPECT_EQ(count({}, 400), 0U);
+// Every rank and every step has an order of its own.
+std::vector<std::size_t> some_order(int rank, int step) {
+  std::vector<std::size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::mt19937 generator(static_cast<unsigned>(rank * 100 + step));
+  if (rank + step > 0) std::shuffle(order.begin(), order.end(), generator);
+  return order;
+}
+
+// In any order of readiness, on every rank another, for several steps, also with a gradient of no elements: the sums, and
+// the same bits without overlap.
+TEST(GradientBuckets, SumInAnyOrderOfReadiness) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const bool scatter : {false, true}) {
+      run_threads(ranks, [&](const Communicator& world) {
+        const Communicator second = world.duplicate("without overlap");
+        const Gradients overlapped(sizes);
+        const Gradients plain(sizes);
+        GradientBuckets with(overlapped.all, world, Stream("dp"), {.bucket_bytes = 9000, .scatter = scatter});
+        GradientBuckets without(plain.all, second, Stream::inline_(),
+                                {.bucket_bytes = 9000, .overlap = false, .scatter = scatter});
+        EXPECT_EQ(with.bucket_count(), 4U);
+        for (int step = 0; step < 5; ++step) {
+          overlapped.fill(world.rank(), step);
+          plain.fill(world.rank(), step);
+          for (const std::size_t i : some_order(world.rank(), step)) {
+            with.ready(i);
+            without.ready(i);
+          }
+          with.finish();
+          without.finish();
+          for (std::int64_t i = 0; i < plain.memory.size(); ++i) {
+            double sum = 0;
+            for (int rank = 0; rank < ranks; ++rank) sum += Gradients::value(rank, step, i);
+            ASSERT_NEAR(overlapped.memory.at(i), sum, 1e-5) << i;
+            ASSERT_EQ(overlapped.memory.at(i), plain.memory.at(i)) << i;
+          }
+        }
+      });
+    }
+  }
+}
+
+// The counts of what travelled since then, in the order in which it was started.
+std::vector<std::int64_t> counts_since(const Communicator& world, std::uint64_t since) {
+  std::vector<std::int64_t> counts;
+  for (const Record& record : world.ledger().records(since)) {
+    if (record.tag == "gradients") counts.push_back(record.count);
+  }
+  return counts;
+}
+
+// The first step travels as given, whatever the order; the second as rank 0 was in the first, whatever it is by then.
+TEST(GradientBuckets, TravelInTheOrderOfRank0sFirstStep) {
+  run_threads(3, [](const Communicator& world) {
+    const Gradients gradients({100, 200, 300, 400});
+    GradientBuckets buckets(gradients.all, world, Stream("dp"), {.bucket_bytes = 4});
+    const std::vector<std::vector<std::size_t>> orders{{3, 1, 2, 0}, {0, 1, 2, 3}, {2, 3, 1, 0}};
+    for (int step = 0; step < 3; ++step) {
+      const std::uint64_t since = world.ledger().next_sequence();
+      EXPECT_EQ(buckets.knows_order(), step > 0);
+      gradients.fill(world.rank(), step);
+      for (const std::size_t i : orders[static_cast<std::size_t>((world.rank() + step) % 3)]) buckets.ready(i);
+      buckets.finish();
+      using testing::ElementsAre;
+      if (step == 0) EXPECT_THAT(counts_since(world, since), ElementsAre(100, 200, 300, 400));
+      if (step > 0) EXPECT_THAT(counts_since(world, since), ElementsAre(400, 200, 300, 100));
+    }
   });
 }
 
-// In any order, for several steps, also with a gradient of no elements: the sums, and the same bits without overlap.
-TEST(GradientBuckets, SumInAnyOrderOfReadiness) {
-  for (const int ranks : {1, 2, 3, 4}) {
+// Gradients that lie apart, or in another order than they become ready, are packed: the same sums, and a bucket for each
+// type.
+TEST(GradientBuckets, PackWhatDoesNotLieTogether) {
+  for (const bool scatter : {false, true}) {
+    run_threads(3, [&](const Communicator& world) {
+      const Gradients one({10, 20, 30});
+      const Gradients other({40, 50});
+      const Gradients wide({7}, DType::f64);
+      GradientBuckets buckets({one.all[2], other.all[0], wide.all[0], one.all[0], other.all[1], one.all[1]}, world,
+                              Stream("dp"), {.scatter = scatter});
+      EXPECT_EQ(buckets.bucket_count(), 3U);
+      for (int step = 0; step < 3; ++step) {
+        for (const Gradients* each : {&one, &other, &wide}) each->fill(world.rank(), step);
+        for (const std::size_t i : {5, 3, 1, 0, 2, 4}) buckets.ready(i);
+        buckets.finish();
+        for (const Gradients* each : {&one, &other, &wide}) {
+          for (std::int64_t i = 0; i < each->memory.size(); ++i) {
+            double sum = 0;
+            for (int rank = 0; rank < 3; ++rank) sum += Gradients::value(rank, step, i);
+            ASSERT_NEAR(each->memory.at(i), sum, 1e-5) << i;
+          }
+        }
+      }
+      EXPECT_EQ(buckets.bucket_count(), 3U);
+    });
+  }
+}
+
+// With whole numbers any order of summation gives the same bits.
+TEST(GradientBuckets, EndWhereTheFirstStepFlushed) {
+  run_threads(2, [](const Communicator& world) {
+    const Gradients gradients({10, 20, 30, 40});
+    GradientBuckets buckets(gradients.all, world, Stream("dp"), {.first_bucket_bytes = 4});
+    EXPECT_EQ(buckets.bucket_count(), 3U);  // 10 | 20 30 | 40
+    for (int step = 0; step < 2; ++step) {
+      for (std::size_t i = 0; i < 4; ++i) {
+        buckets.ready(i);
+        if (i == 1 && world.rank() == 0) buckets.flush();
+      }
+      buckets.finish();
+      EXPECT_EQ(buckets.bucket_count(), 4U);  // 10 | 20 | 30 | 40
+    }
+  });
+}
+
+// What a rank has of postponed buckets is the sum of its share; all the shares are the whole, and the same bits as when
+// nothing is postponed.
+TEST(GradientBuckets, LeaveEachRankItsShareOfWhatIsPostponed) {
+  for (const int ranks : {1, 2, 3}) {
     run_threads(ranks, [&](const Communicator& world) {
-      const Gradients overlapped(sizes);
-      const Gradients plain(sizes);
-      GradientBuckets with(overlapped.all, world, Stream("dp"), {.bucket_bytes = 9000});
-      GradientBuckets without(plain.all, world, Stream::inline_(), {.bucket_bytes = 9000, .overlap = false});
-      EXPECT_EQ(with.bucket_count(), 4U);
-      std::vector<std::size_t> order(sizes.size());
-      std::iota(order.begin(), order.end(), std::size_t{0});
-      for (int step = 0; step < 5; ++step) {
-        overlapped.fill(world.rank(), step);
-        plain.fill(world.rank(), step);
-        // The same on all ranks: a group's operations are called in one order.
-        std::mt19937 generator(static_cast<unsigned>(step));
-        if (step > 0) std::shuffle(order.begin(), order.end(), generator);
-        for (const std::size_t i : order) {
-          with.ready(i);
-          without.ready(i);
+      const Gradients whole(sizes);
+      const Gradients shared(sizes);
+      const GradientBuckets::Options options{.bucket_bytes = 9000, .scatter = true};
+      GradientBuckets all(whole.all, world, Stream("dp"), options);
+      GradientBuckets some(shared.all, world.duplicate("postponed"), Stream("dp"), options);
+      for (int step = 0; step < 3; ++step) {
+        if (step > 0) some.set_postponed(step == 1 ? 2 : 4);
+        const std::vector<ElementRange> shares = some.shares();
+        whole.fill(world.rank(), step);
+        shared.fill(world.rank(), step);
+        for (const std::size_t i : some_order(0, 0)) {
+          all.ready(i);
+          some.ready(i);
         }
-        with.finish();
-        without.finish();
-        for (std::int64_t i = 0; i < plain.memory.size(); ++i) {
-          double sum = 0;
-          for (int rank = 0; rank < ranks; ++rank) sum += Gradients::value(rank, step, i);
-          ASSERT_NEAR(overlapped.memory.at(i), sum, 1e-5) << i;
-          ASSERT_EQ(overlapped.memory.at(i), plain.memory.at(i)) << i;
+        all.finish();
+        some.finish();
+        std::int64_t owned = 0;
+        for (const ElementRange& range : some.owned()) {
+          owned += range.count;
+          for (std::int64_t i = 0; i < range.count; ++i) {
+            ASSERT_EQ(shared.all[range.tensor].at(range.first + i), whole.all[range.tensor].at(range.first + i));
+          }
         }
+        if (step == 0) EXPECT_EQ(owned, shared.memory.size());
+        if (step == 2) EXPECT_EQ(some.owned(), some.shares());
+        if (step > 0 && ranks > 1) EXPECT_LT(owned, shared.memory.size());
+        EXPECT_EQ(some.shares(), shares);
+        std::int64_t mine = 0;
+        for (const ElementRange& range : shares) mine += range.count;
+        world.all_reduce(&mine, &mine, 1, DType::i64, ReduceOp::sum, Stream::inline_());
+        EXPECT_EQ(mine, shared.memory.size());
       }
     });
   }
@@ -104,13 +212,13 @@ TEST(GradientBuckets, TravelBeforeTheLastGradientIsReady) {
     EXPECT_EQ(world.ledger().records(since)[0].tag, "gradients");
     for (std::size_t i = 1; i < sizes.size(); ++i) buckets.ready(i);
     buckets.finish();
-    EXPECT_EQ(world.ledger().records(since).size(), 4U);
+    EXPECT_EQ(counts_since(world, since).size(), 4U);
 
     const std::uint64_t then = world.ledger().next_sequence();
     for (std::size_t i = 0; i < sizes.size(); ++i) plain.ready(i);
-    EXPECT_EQ(world.ledger().records(then).size(), 0U);
+    EXPECT_EQ(counts_since(world, then).size(), 0U);
     plain.finish();
-    EXPECT_EQ(world.ledger().records(then).size(), 4U);
+    EXPECT_EQ(counts_since(world, then).size(), 4U);
   });
 }
 
@@ -147,13 +255,13 @@ TEST(GradientBuckets, RefuseWhatWouldSumWrongNumbers) {
     buckets.ready(2);  // nothing was harmed
     buckets.finish();
 
-    const Gradients elsewhere({10});
-    const auto bucket_of = [&](const std::vector<Tensor>& members) {
-      return GradientBuckets(members, world, Stream::inline_(), {});
-    };
-    expect_refusal([&] { bucket_of({gradients.all[0], elsewhere.all[0]}); }, "Gradient 1 does not lie behind gradient 0");
-    expect_refusal([&] { bucket_of({gradients.all[0], gradients.all[2]}); }, "Gradient 1 does not lie behind gradient 0");
-    expect_refusal([&] { bucket_of({gradients.all[1], gradients.all[0]}); }, "Gradient 1 does not lie behind gradient 0");
+    expect_refusal([&] { buckets.set_postponed(1); }, "1 of 2 buckets cannot be postponed");
+    GradientBuckets in_halves(gradients.all, world, Stream("dp"), {.bucket_bytes = 100, .scatter = true});
+    expect_refusal([&] { in_halves.set_postponed(1); }, "a first step that has ended");
+    for (std::size_t i = 0; i < 3; ++i) in_halves.ready(i);
+    in_halves.finish();
+    expect_refusal([&] { in_halves.set_postponed(in_halves.bucket_count() + 1); }, "cannot be postponed");
+    in_halves.set_postponed(in_halves.bucket_count());
   });
 }
 

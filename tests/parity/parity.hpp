@@ -27,10 +27,11 @@ struct Layout {
 };
 
 // Which algorithms these tests run must not depend on what was measured on some machine.
-inline const Variable algorithms("STRETTO_ALGO", "all_reduce:0-4k:recursive_doubling,4k-inf:ring");
+inline const Variable algorithms("STRETTO_ALGO",
+                                 "all_reduce:0-4k:recursive_doubling,4k-inf:ring;reduce_scatter:ring;all_gather:ring");
 
 // Any tensor size divides its heads, and 61 entries of vocabulary are odd to all of them. Activations have 12 KiB in f64, so
-// that they travel in shares; buckets are small, so that there are several.
+// that they travel in shares; buckets are small, so that there are several, and some are postponed.
 inline gpt::TrainerOptions tiny(Layout layout, DType dtype = DType::f64) {
   gpt::TrainerOptions options;
   options.model.layers = 2;
@@ -43,6 +44,7 @@ inline gpt::TrainerOptions tiny(Layout layout, DType dtype = DType::f64) {
   options.global_batch = 2L * layout.data;
   options.clip_norm = 0.25;  // below all norms here, so that the norm takes part in every step
   options.bucket_bytes = std::size_t{16} << 10;
+  options.postponed_buckets = 2;
   return options;
 }
 
@@ -91,6 +93,7 @@ inline Trace advance(gpt::Trainer& trainer, std::int64_t first_step, std::int64_
     trace.records = trainer.mesh().world.ledger().records(since);
     trace.losses.push_back(loss);
     trace.norms.push_back(norm);
+    trainer.gather_gradients();
     Pieces& gradients = trace.gradients.emplace_back();
     for (const auto& parameter : trainer.parameters().all()) {
       gradients[parameter->name] = piece_of(*parameter, parameter->gradient);

@@ -143,7 +143,7 @@ TEST(TrafficControl, FailsOnAnOperationTooManyOrTooFew) {
   ASSERT_EQ(traffic_divergence(layout, options, traces), "");
   std::map<std::string, Record> one_of_each;
   for (const Record& record : traces[3].records) one_of_each[record.tag] = record;
-  EXPECT_EQ(one_of_each.size(), 8U);
+  EXPECT_EQ(one_of_each.size(), 9U);
   for (const auto& [tag, record] : one_of_each) {
     std::vector<Trace> more = traces;
     more[3].records.push_back(record);

@@ -26,13 +26,22 @@ inline std::map<std::string, Expected> expected_traffic(Layout layout, const gpt
     result["embedding forward"] = activations(1);
     result["cross entropy max"] = {microbatches, microbatches * tokens, false};
     result["cross entropy sums"] = {microbatches, microbatches * 2 * tokens, false};
-    result["gradient norm"] = {1, 1, false};
   }
+  if (layout.ranks() > 1) result["gradient norm"] = {1, 1, false};
   if (layout.data > 1) {
-    result["gradients"] = {0, local_elements, false};  // the last bucket may be small
+    // A reduce-scatter of all gradients; an all-gather of each, or of its parameter in its place: 2 (N-1)/N Psi e.
+    result["gradients"] = {0, 2 * local_elements, false};
     result["loss"] = {1, 1, false};
   }
   return result;
+}
+
+inline std::int64_t formula_of(const Record& record) {
+  switch (record.collective) {
+    case Collective::reduce_scatter: return formulas::reduce_scatter(record.algorithm, record.group_size, record.count);
+    case Collective::all_gather: return formulas::all_gather(record.algorithm, record.group_size, record.count);
+    default: return formulas::all_reduce(record.algorithm, record.group_size, record.count);
+  }
 }
 
 // What is wrong with the records of a step, or nothing. It accounts for every byte that any rank sent.
@@ -46,16 +55,16 @@ inline std::string traffic_divergence(Layout layout, const gpt::TrainerOptions& 
     std::map<std::string, Expected> left = expected_traffic(layout, options, local_elements);
     std::map<std::string, std::int64_t> operations;
     for (const Record& record : trace.records) {
-      const auto expected = left.find(record.tag);
+      const std::string tag = record.tag == "parameters" ? "gradients" : record.tag;
+      const auto expected = left.find(tag);
       if (expected == left.end()) return "Nobody expects " + record.to_string();
       const bool whole = record.algorithm == Algorithm::recursive_doubling || record.algorithm == Algorithm::one_shot;
       if (expected->second.shares && whole) return "Whole vectors travel in " + record.to_string();
       expected->second.elements -= record.count;
-      ++operations[record.tag];
-      sent[record.tag] += static_cast<std::int64_t>(record.bytes_sent);
-      formula[record.tag] += formulas::all_reduce(record.algorithm, record.group_size, record.count) *
-                             static_cast<std::int64_t>(size_of(record.dtype));
-      group_size[record.tag] = record.group_size;
+      ++operations[tag];
+      sent[tag] += static_cast<std::int64_t>(record.bytes_sent);
+      formula[tag] += formula_of(record) * static_cast<std::int64_t>(size_of(record.dtype));
+      group_size[tag] = record.group_size;
     }
     for (const auto& [tag, expected] : left) {
       const bool as_many = expected.operations == 0 ? operations[tag] >= 2 : operations[tag] == expected.operations;

@@ -1,5 +1,6 @@
 #pragma once
 #include "stretto/layers/parameter.hpp"
+#include "stretto/overlap/flat_tensors.hpp"
 
 namespace stretto {
 
@@ -7,6 +8,9 @@ namespace stretto {
 // up over the axes that divide a parameter; what is replicated counts once. Costs one all-reduce of one number over the
 // tensor-parallel group.
 STRETTO_API double gradient_norm(const Parameters& parameters, const Mesh& mesh);
+// The same where this rank has the sums of some elements only; the ranges of all data-parallel ranks together hold every
+// element once. ElementRange::tensor counts as Parameters::all() does. Costs one all-reduce of one number over all ranks.
+STRETTO_API double gradient_norm(const Parameters& parameters, const Mesh& mesh, const std::vector<ElementRange>& ranges);
 
 // AdamW (Loshchilov & Hutter 2017) over this rank's slices. Moments, and master weights where the compute type has 16 bits,
 // are kept in the accumulator type.
@@ -19,6 +23,9 @@ class STRETTO_API AdamWOptimizer {
 
   // gradient_scale multiplies every gradient first.
   void step(double lr, double gradient_scale);
+  // The same for some elements only: each as if all were updated, bit for bit. What the state of the others is then worth is
+  // the caller's business, such as that another rank updates them.
+  void step(double lr, double gradient_scale, const std::vector<ElementRange>& ranges);
 
   // The state, by parameter in the order of Parameters::all(): for checkpoints.
   struct State {

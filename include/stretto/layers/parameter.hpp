@@ -45,9 +45,10 @@ class STRETTO_API Parameters {
   // The record is filled in but for value and gradient. The reference stays good for the life of this object.
   Parameter& add(Parameter parameter);
 
-  // One block of memory for all values and one for all gradients (zeroed, and from the symmetric heap). Gradients lie in
-  // reverse order of add(), which is that in which backward finishes them when layers were built in the order of forward.
-  // A fork()ed child that writes gradients which it inherited writes its parent's.
+  // One block of memory for all values and one for all gradients (zeroed), both from the symmetric heap. In both they lie in
+  // reverse order of add(), which is that in which backward finishes gradients when layers were built in the order of
+  // forward: what is a run of gradients is a run of values. A fork()ed child that writes what it inherited writes its
+  // parent's.
   void allocate(DType compute_type);
   void initialise(std::uint64_t seed);
   void zero_gradients();

@@ -18,6 +18,8 @@ struct TransformerShape {
 
 // Told of every parameter whose gradient has become complete.
 using GradientReady = std::function<void(const Parameter&)>;
+// Told in forward of every parameter before it is used, so that it can be waited for.
+using ParametersNeeded = std::function<void(const Parameter&)>;
 
 class STRETTO_API LayerNorm {
  public:
@@ -46,7 +48,8 @@ class STRETTO_API AttentionLayer {
     Tensor normed, qkv, attended, log_sum_exp;
     std::int64_t batch = 0, sequence = 0;
   };
-  Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved) const;
+  Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
+                 const ParametersNeeded& needed = {}) const;
   // dx comes as the gradient of the result and becomes that of x. The sum over the group travels while the weights'
   // gradients are computed.
   void backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const;
@@ -69,7 +72,7 @@ class STRETTO_API MlpLayer {
     LayerNorm::Saved norm;
     Tensor normed, before_gelu, after_gelu;
   };
-  Tensor forward(const Tensor& x, Saved& saved) const;
+  Tensor forward(const Tensor& x, Saved& saved, const ParametersNeeded& needed = {}) const;
   void backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const;
 
  private:
@@ -88,7 +91,8 @@ class STRETTO_API TransformerBlock {
     AttentionLayer::Saved attention;
     MlpLayer::Saved mlp;
   };
-  Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved) const;
+  Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
+                 const ParametersNeeded& needed = {}) const;
   void backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const;
 
  private:

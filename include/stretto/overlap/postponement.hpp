@@ -1,0 +1,51 @@
+#pragma once
+#include <vector>
+
+#include "stretto/overlap/gradient_buckets.hpp"
+
+// How many buckets of gradients to postpone: the link's time is divided between backward, where it can hide sums, and the
+// next forward, where it can hide gathers, so that neither is left over (Centauri; Chen et al. 2024).
+namespace stretto {
+
+// A bucket, in seconds. needed and ready count from the beginning of a step in which computation waits for nothing.
+struct BucketTimes {
+  double needed = 0;          // by forward: the first of its parameters
+  double ready = 0;           // in backward: its last gradient
+  double reduce_scatter = 0;  // of the gradients
+  double gather_gradients = 0;
+  double gather_parameters = 0;  // which may have fewer bits
+  double update = 0;             // of all its parameters by the optimizer
+};
+
+struct StepTimes {
+  double compute = 0;                // when backward has ended
+  int ranks = 1;                     // of the group, which shares the update of postponed buckets
+  std::vector<BucketTimes> buckets;  // in the order of backward
+};
+
+// How long a step takes when the last so many buckets are postponed: forward begins while they are gathered, the last bucket
+// first, and waits where one is needed that is not there; backward and the sums; the update.
+STRETTO_API double step_seconds(const StepTimes& times, std::size_t postponed);
+// The number with the shortest step; of equal ones the least.
+STRETTO_API std::size_t best_postponed(const StepTimes& times);
+
+// Measures a step for that, in which nothing is postponed: it is told when what happens. One thread uses it.
+class STRETTO_API StepMeasurement {
+ public:
+  explicit StepMeasurement(std::size_t gradients);  // the step begins
+  void needed(std::size_t gradient);                // forward is going to use its parameter
+  void computed();                                  // backward has ended
+  void updated(double seconds);                     // the optimizer took so long
+
+  // Collective over the buckets' group, after the step; the same on all ranks: of computation what the slowest rank
+  // measured, of communication what the fastest did, which waited for nobody. element_bytes: of the parameters.
+  StepTimes of(const GradientBuckets& buckets, const std::vector<Tensor>& gradients, std::size_t element_bytes) const;
+
+ private:
+  double begin_;
+  double compute_ = 0;
+  double update_ = 0;
+  std::vector<double> needed_;  // by gradient
+};
+
+}  // namespace stretto

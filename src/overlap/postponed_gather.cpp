@@ -1,0 +1,56 @@
+#include "stretto/overlap/postponed_gather.hpp"
+
+#include "core/fail.hpp"
+#include "overlap/bucket_shares.hpp"
+
+namespace stretto {
+
+PostponedGather::PostponedGather(const GradientBuckets& buckets, const std::vector<Tensor>& tensors, std::string tag)
+    : group_(buckets.group()),
+      stream_(buckets.stream()),
+      tag_(std::move(tag)),
+      part_of_(tensors.size(), buckets.postponed()) {
+  for (std::size_t i = 0; i < buckets.postponed(); ++i) {
+    std::vector<Tensor> members;
+    for (const std::size_t member : buckets.members(buckets.bucket_count() - 1 - i)) {
+      require(member < tensors.size(), "Gradient {} has no tensor among the {} to be gathered.", member, tensors.size());
+      members.push_back(tensors[member]);
+      part_of_[member] = i;
+    }
+    parts_.push_back({FlatTensors(std::move(members))});
+  }
+}
+
+void PostponedGather::start() {
+  wait();
+  for (Part& part : parts_) {
+    const Tensor& flat = part.memory.flat();
+    if (flat.size() == 0) continue;
+    const std::int64_t first = part_begin(flat.size(), group_.size(), group_.rank());
+    const std::int64_t count = part_begin(flat.size(), group_.size(), group_.rank() + 1) - first;
+    part.memory.pack(first, count);
+    Call call{Collective::all_gather, flat.view(first, {count}).raw(), flat.raw(), 0, flat.dtype()};
+    call.counts = share_counts(flat.size(), group_.size());
+    call.keep_alive = flat;
+    part.arriving = group_.start(call, stream_, {.tag = tag_});
+    part.under_way = true;
+  }
+}
+
+void PostponedGather::wait_for(std::size_t tensor) {
+  require(tensor < part_of_.size(), "There is no tensor {} among the {} that are gathered.", tensor, part_of_.size());
+  if (part_of_[tensor] < parts_.size()) wait_for(parts_[part_of_[tensor]]);
+}
+
+void PostponedGather::wait() {
+  for (Part& part : parts_) wait_for(part);
+}
+
+void PostponedGather::wait_for(Part& part) const {
+  if (!part.under_way) return;
+  part.arriving.wait();
+  part.memory.unpack(0, part.memory.flat().size());
+  part.under_way = false;
+}
+
+}  // namespace stretto

@@ -1,0 +1,97 @@
+#include "stretto/overlap/postponement.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace stretto {
+namespace {
+
+constexpr double never = std::numeric_limits<double>::max();
+
+// For how long forward waits for gathers that begin when it does.
+double forward_waits(const StepTimes& times, std::size_t postponed) {
+  double link = 0;
+  double waited = 0;
+  for (std::size_t i = 0; i < postponed; ++i) {
+    const BucketTimes& bucket = times.buckets[times.buckets.size() - 1 - i];
+    link += bucket.gather_parameters;
+    waited += std::max(0.0, link - (bucket.needed + waited));
+  }
+  return waited;
+}
+
+double sums_end(const StepTimes& times, std::size_t postponed) {
+  double link = 0;
+  for (std::size_t i = 0; i < times.buckets.size(); ++i) {
+    const BucketTimes& bucket = times.buckets[i];
+    const bool is_postponed = i + postponed >= times.buckets.size();
+    link = std::max(link, bucket.ready) + bucket.reduce_scatter + (is_postponed ? 0 : bucket.gather_gradients);
+  }
+  return link;
+}
+
+double update_seconds(const StepTimes& times, std::size_t postponed) {
+  double seconds = 0;
+  for (std::size_t i = 0; i < times.buckets.size(); ++i) {
+    seconds += times.buckets[i].update / (i + postponed >= times.buckets.size() ? times.ranks : 1);
+  }
+  return seconds;
+}
+
+}  // namespace
+
+double step_seconds(const StepTimes& times, std::size_t postponed) {
+  return forward_waits(times, postponed) + std::max(times.compute, sums_end(times, postponed)) +
+         update_seconds(times, postponed);
+}
+
+std::size_t best_postponed(const StepTimes& times) {
+  std::size_t best = 0;
+  for (std::size_t k = 1; k <= times.buckets.size(); ++k) {
+    if (step_seconds(times, k) < step_seconds(times, best)) best = k;
+  }
+  return best;
+}
+
+StepMeasurement::StepMeasurement(std::size_t gradients) : begin_(now_seconds()), needed_(gradients, never) {}
+
+void StepMeasurement::needed(std::size_t gradient) {
+  needed_[gradient] = std::min(needed_[gradient], now_seconds() - begin_);
+}
+void StepMeasurement::computed() { compute_ = now_seconds() - begin_; }
+void StepMeasurement::updated(double seconds) { update_ = seconds; }
+
+StepTimes StepMeasurement::of(const GradientBuckets& buckets, const std::vector<Tensor>& gradients,
+                              std::size_t element_bytes) const {
+  double all_elements = 0;
+  for (const Tensor& gradient : gradients) all_elements += static_cast<double>(gradient.size());
+  StepTimes result{compute_, buckets.group().size(), {}};
+  std::vector<double> measured{compute_};
+  std::vector<double> narrower;  // of a bucket: bytes of parameters for each of gradients
+  for (std::size_t b = 0; b < buckets.bucket_count(); ++b) {
+    const GradientBuckets::Times times = buckets.times(b);
+    double needed = compute_;
+    double elements = 0;
+    for (const std::size_t member : buckets.members(b)) {
+      needed = std::min(needed, needed_[member]);
+      elements += static_cast<double>(gradients[member].size());
+    }
+    const DType dtype = gradients[buckets.members(b).front()].dtype();
+    narrower.push_back(static_cast<double>(element_bytes) / static_cast<double>(size_of(dtype)));
+    // The largest of a negative number is the least of the number.
+    const double update = all_elements > 0 ? update_ * elements / all_elements : 0;
+    measured.insert(measured.end(), {needed, times.ready - begin_, -times.reduce, -times.gather, update});
+  }
+  if (buckets.group().size() > 1) {
+    buckets.group().all_reduce(measured.data(), measured.data(), static_cast<std::int64_t>(measured.size()), DType::f64,
+                               ReduceOp::max, Stream::inline_(), {.tag = "times"});
+  }
+  result.compute = measured[0];
+  for (std::size_t b = 0; b < buckets.bucket_count(); ++b) {
+    const double* const of = &measured[1 + 5 * b];
+    result.buckets.push_back({of[0], of[1], -of[2], -of[3], -of[3] * narrower[b], of[4]});
+  }
+  return result;
+}
+
+}  // namespace stretto

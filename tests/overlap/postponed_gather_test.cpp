@@ -1,0 +1,126 @@
+// What was postponed arrives behind other work, whole, and bucket by bucket.
+#include "stretto/overlap/postponed_gather.hpp"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <thread>
+
+#include "../variables.hpp"
+#include "stretto/stretto.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t lengths[] = {100, 200, 301, 50};
+
+std::vector<Tensor> tensors(bool neighbours) {
+  std::vector<Tensor> result;
+  const Tensor memory = Tensor::zeros({1000}, DType::f32);
+  std::int64_t at = 0;
+  for (const std::int64_t length : lengths) {
+    result.push_back(memory.view(at, {length}));
+    at += length + (neighbours ? 0 : 3);
+  }
+  return result;
+}
+
+// 100 | 200 | 301 | 50, of which the last three are postponed.
+struct Buckets {
+  Buckets(const Communicator& world, const Stream& stream, bool overlap = true)
+      : gradients(tensors(true)),
+        buckets(gradients, world, stream, {.bucket_bytes = 4, .overlap = overlap, .scatter = true}) {
+    for (std::size_t i = 0; i < 4; ++i) buckets.ready(i);
+    buckets.finish();
+    buckets.set_postponed(3);
+  }
+  std::vector<Tensor> gradients;
+  GradientBuckets buckets;
+};
+
+double value(int rank, int round, std::size_t tensor, std::int64_t i) {
+  return 1 + rank + 10 * round + 100 * static_cast<double>(tensor) + 1000 * static_cast<double>(i);
+}
+
+void write_owned(const GradientBuckets& buckets, const std::vector<Tensor>& values, int round) {
+  for (const ElementRange& range : buckets.owned()) {
+    for (std::int64_t i = range.first; i < range.first + range.count; ++i) {
+      values[range.tensor].set(i, value(buckets.group().rank(), round, range.tensor, i));
+    }
+  }
+}
+
+// Element i of a tensor of one bucket belongs to the rank whose share it is in.
+int owner(const Communicator& world, std::int64_t length, std::int64_t i) {
+  int rank = 0;
+  while (i >= length / world.size() * (rank + 1) + std::min<std::int64_t>(rank + 1, length % world.size())) ++rank;
+  return rank;
+}
+
+TEST(PostponedGather, BringsTheOthersShares) {
+  for (const int ranks : {1, 2, 3}) {
+    for (const bool neighbours : {true, false}) {
+      for (const bool overlap : {true, false}) {
+        run_threads(ranks, [&](const Communicator& world) {
+          const Buckets of(world, Stream("dp"), overlap);
+          const std::vector<Tensor> values = tensors(neighbours);
+          PostponedGather gather(of.buckets, values, "parameters");
+          for (int round = 0; round < 3; ++round) {
+            write_owned(of.buckets, values, round);
+            gather.start();
+            for (const std::size_t tensor : {0, 3, 2, 1}) {
+              gather.wait_for(tensor);
+              for (std::int64_t i = 0; i < lengths[tensor]; ++i) {
+                const int rank = tensor == 0 ? world.rank() : owner(world, lengths[tensor], i);
+                ASSERT_EQ(values[tensor].at(i), value(rank, round, tensor, i)) << tensor << " " << i;
+              }
+            }
+            gather.wait();
+          }
+        });
+      }
+    }
+  }
+}
+
+// The stream is held up: nothing has come, which who does not wait would take for the parameters. What forward needs first
+// comes first, and does not wait for the rest.
+TEST(PostponedGather, ComesWhenItIsWaitedForTheLastBucketFirst) {
+  run_threads(2, [](const Communicator& world) {
+    const Stream stream("dp");
+    const Buckets of(world, stream);
+    const std::vector<Tensor> values = tensors(false);
+    PostponedGather gather(of.buckets, values, "parameters");
+    write_owned(of.buckets, values, 0);
+    std::atomic<bool> held = true;
+    stream.enqueue([&] {
+      while (held) std::this_thread::yield();
+    });
+    const std::uint64_t since = world.ledger().next_sequence();
+    gather.start();
+    const std::int64_t theirs = world.rank() == 0 ? lengths[3] - 1 : 0;
+    EXPECT_EQ(values[3].at(theirs), 0) << "the control";
+    held = false;
+    gather.wait_for(3);
+    EXPECT_EQ(values[3].at(theirs), value(1 - world.rank(), 0, 3, theirs));
+    gather.wait();
+    std::vector<std::int64_t> counts;
+    for (const Record& record : world.ledger().records(since)) counts.push_back(record.count);
+    EXPECT_THAT(counts, testing::ElementsAre(50, 301, 200));
+    EXPECT_EQ(world.ledger().records(since)[0].tag, "parameters");
+    EXPECT_EQ(world.ledger().records(since)[0].collective, Collective::all_gather);
+  });
+}
+
+TEST(PostponedGather, RefusesTensorsThatAreMissing) {
+  run_threads(1, [](const Communicator& world) {
+    const Buckets of(world, Stream::inline_());
+    EXPECT_THAT(sentence_of([&] { PostponedGather(of.buckets, {Tensor({1}, DType::f32)}, ""); }),
+                testing::HasSubstr("has no tensor among the 1"));
+    PostponedGather gather(of.buckets, tensors(true), "");
+    EXPECT_THAT(sentence_of([&] { gather.wait_for(4); }), testing::HasSubstr("no tensor 4"));
+  });
+}
+
+}  // namespace
+}  // namespace stretto
