@@ -11,7 +11,11 @@ namespace {
 
 using Make = std::unique_ptr<OverlapCase> (*)(const stretto::Communicator&, const OverlapSizes&);
 const std::map<std::string, Make>& makers() {
-  static const std::map<std::string, Make> all{{"dp", make_data_parallel}};
+  static const std::map<std::string, Make> all{{"dp", make_data_parallel},
+                                               {"zero3", make_zero3},
+                                               {"tp", make_tensor_parallel},
+                                               {"ring_pass", make_ring_pass},
+                                               {"all_to_all", make_all_to_all}};
   return all;
 }
 

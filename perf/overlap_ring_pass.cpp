@@ -1,0 +1,120 @@
+#include <algorithm>
+
+#include "dense_layers.hpp"
+#include "fail.hpp"
+#include "overlap_cases.hpp"
+#include "stretto/overlap/ring_pass.hpp"
+
+namespace perf {
+
+using stretto::Communicator;
+using stretto::RingPass;
+using stretto::RingSum;
+using stretto::Stream;
+using stretto::Tensor;
+using stretto::kernels::gemm;
+using stretto::kernels::Transpose;
+
+namespace {
+
+// A rank's rows are cut into so many parts with a ring pass each: while some are computed with, others travel, also where
+// two ranks have no more than one block to exchange.
+constexpr int parts = 4;
+
+// Linear attention without softmax, whose products are those of attention: S = Q K^T, O = S V. Each layer's output is the
+// next one's Q, K and V.
+class RingAttention : public OverlapCase {
+ public:
+  RingAttention(const Communicator& world, const OverlapSizes& sizes)
+      : sizes_(sizes),
+        world_(world),
+        sums_world_(world.duplicate("sums")),
+        stream_(sizes.overlap ? Stream("blocks") : Stream::inline_()),
+        sums_stream_(sizes.overlap ? Stream("sums") : Stream::inline_()),
+        scores_({sizes.rows, sizes.rows / parts}, sizes.dtype),
+        dscores_(scores_.shape(), sizes.dtype) {
+    require(sizes.rows % parts == 0, "--rows {} do not divide into {} parts.", sizes.rows, parts);
+    for (std::int64_t layer = 0; layer <= sizes.layers; ++layer) {
+      x_.push_back(Tensor::zeros({sizes.rows, sizes.hidden}, sizes.dtype));
+      dx_.push_back(Tensor::zeros({sizes.rows, sizes.hidden}, sizes.dtype));
+    }
+    RingAttention::reset();
+  }
+
+  void step() override {
+    for (std::int64_t layer = 0; layer < sizes_.layers; ++layer) forward_layer(x_[layer], x_[layer + 1]);
+    for (std::int64_t layer = sizes_.layers - 1; layer >= 0; --layer) backward_layer(x_[layer], dx_[layer + 1], dx_[layer]);
+  }
+
+  void reset() override {
+    fill_patterned(x_.front(), world_.rank(), scale());
+    fill_patterned(dx_.back(), world_.rank() + 5, scale());
+  }
+
+  std::vector<Tensor> results() const override { return {x_.back(), dx_.front()}; }
+
+ private:
+  // Sums of about rows hidden products stay near one.
+  double scale() const { return 0.3 / std::max<double>(1, static_cast<double>(sizes_.rows * world_.size()) / 256); }
+
+  Tensor part(const Tensor& of, int i) const {
+    const std::int64_t rows = sizes_.rows / parts;
+    return of.view(i * rows * sizes_.hidden, {rows, sizes_.hidden});
+  }
+
+  std::vector<RingPass> passes_of(const Tensor& x) const {
+    std::vector<RingPass> passes;
+    for (int i = 0; i < parts; ++i) passes.emplace_back(std::vector<Tensor>{part(x, i), part(x, i)}, world_, stream_);
+    return passes;
+  }
+
+  void forward_layer(const Tensor& x, const Tensor& out) const {
+    std::vector<RingPass> passes = passes_of(x);
+    for (int hop = 0; hop < world_.size(); ++hop) {
+      for (int i = 0; i < parts; ++i) {
+        const std::vector<Tensor>& block = passes[i].current();
+        gemm(x, Transpose::no, block[0], Transpose::yes, scores_);
+        gemm(scores_, Transpose::no, block[1], Transpose::no, out, hop + i > 0);
+        passes[i].rotate();
+      }
+    }
+  }
+
+  // dx gathers dQ; dK and dV come home with their block.
+  void backward_layer(const Tensor& x, const Tensor& dout, const Tensor& dx) const {
+    std::vector<RingPass> passes = passes_of(x);
+    std::vector<RingSum> sums;
+    for (int i = 0; i < parts; ++i)
+      sums.emplace_back(std::vector<Tensor>{part(x, i), part(x, i)}, sums_world_, sums_stream_);
+    for (int hop = 0; hop < world_.size(); ++hop) {
+      for (int i = 0; i < parts; ++i) {
+        const std::vector<Tensor>& block = passes[i].current();
+        const std::vector<Tensor>& dblock = sums[i].contribution();
+        gemm(x, Transpose::no, block[0], Transpose::yes, scores_);
+        gemm(scores_, Transpose::yes, dout, Transpose::no, dblock[1]);
+        gemm(dout, Transpose::no, block[1], Transpose::yes, dscores_);
+        gemm(dscores_, Transpose::yes, x, Transpose::no, dblock[0]);
+        gemm(dscores_, Transpose::no, block[0], Transpose::no, dx, hop + i > 0);
+        sums[i].pass();
+        passes[i].rotate();
+      }
+    }
+    for (int i = 0; i < parts; ++i) {
+      for (const Tensor& home : sums[i].finish()) stretto::kernels::add(part(dx, i), home, part(dx, i));
+    }
+  }
+
+  OverlapSizes sizes_;
+  Communicator world_, sums_world_;
+  Stream stream_, sums_stream_;
+  Tensor scores_, dscores_;
+  std::vector<Tensor> x_, dx_;
+};
+
+}  // namespace
+
+std::unique_ptr<OverlapCase> make_ring_pass(const Communicator& world, const OverlapSizes& sizes) {
+  return std::make_unique<RingAttention>(world, sizes);
+}
+
+}  // namespace perf
