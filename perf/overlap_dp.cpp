@@ -1,69 +1,137 @@
+#include <fmt/format.h>
+
+#include <optional>
+
 #include "dense_layers.hpp"
 #include "overlap_cases.hpp"
-#include "stretto/overlap/gradient_buckets.hpp"
+#include "stretto/layers/optimizer.hpp"
+#include "stretto/overlap/postponed_gather.hpp"
+#include "stretto/overlap/postponement.hpp"
 
 namespace perf {
 
+using stretto::AdamWOptimizer;
+using stretto::Axis;
 using stretto::Communicator;
+using stretto::ElementRange;
 using stretto::GradientBuckets;
+using stretto::Parameters;
+using stretto::PostponedGather;
 using stretto::Priority;
+using stretto::StepMeasurement;
 using stretto::Stream;
 using stretto::Tensor;
 
 namespace {
 
+// Linear layers whose gradients are summed in buckets, with AdamW. The first step learns the order of backward, the second
+// is measured to choose which buckets are gathered as parameters behind the next forward.
 class DataParallel : public OverlapCase {
  public:
-  DataParallel(const Communicator& world, const OverlapSizes& sizes) : sizes_(sizes) {
-    const std::int64_t weight = sizes.hidden * sizes.hidden;
-    const Tensor all = Tensor::symmetric({sizes.layers * weight}, sizes.dtype);
-    all.zero();
-    for (std::int64_t layer = 0; layer < sizes.layers; ++layer) {
-      weights_.push_back(Tensor({sizes.hidden, sizes.hidden}, sizes.dtype));
+  DataParallel(const Communicator& world, const OverlapSizes& sizes)
+      : sizes_(sizes), dy_({sizes.rows, sizes.hidden}, sizes.dtype), dx_({sizes.rows, sizes.hidden}, sizes.dtype) {
+    for (std::int64_t i = 0; i < sizes.layers; ++i) {
+      parameters_.add({.name = fmt::format("{}.weight", i),
+                       .global_shape = {sizes.hidden, sizes.hidden},
+                       .first = {0, 0},
+                       .extents = {sizes.hidden, sizes.hidden},
+                       .replicated_over = {Axis::data},
+                       .sum_gradient_over = {Axis::data},
+                       .initial = {0, 0.02}});
       activations_.push_back(Tensor({sizes.rows, sizes.hidden}, sizes.dtype));
-      // Backward finishes the last layer first.
-      gradients_.push_back(all.view((sizes.layers - 1 - layer) * weight, {sizes.hidden, sizes.hidden}));
     }
     activations_.push_back(Tensor({sizes.rows, sizes.hidden}, sizes.dtype));
-    fill_patterned(activations_[0], world.rank(), 1.0 / 8);
-    dy_ = Tensor({sizes.rows, sizes.hidden}, sizes.dtype);
-    dx_ = Tensor({sizes.rows, sizes.hidden}, sizes.dtype);
+    fill_patterned(activations_.front(), world.rank(), 1.0 / 8);
     fill_patterned(dy_, 3, 1.0 / 8);
-    buckets_ =
-        std::make_unique<GradientBuckets>(std::vector<Tensor>(gradients_.rbegin(), gradients_.rend()), world,
-                                          sizes.overlap ? Stream("dp", Priority::background) : Stream::inline_(),
-                                          GradientBuckets::Options{.bucket_bytes = 1 << 20, .overlap = sizes.overlap});
+    parameters_.allocate(sizes.dtype);
+    optimizer_ = std::make_unique<AdamWOptimizer>(parameters_, AdamWOptimizer::Options{});
+    buckets_ = std::make_unique<GradientBuckets>(
+        backward_order([](const stretto::Parameter& parameter) { return parameter.gradient; }), world,
+        sizes.overlap ? Stream("dp", Priority::background) : Stream::inline_(),
+        GradientBuckets::Options{.bucket_bytes = std::size_t{2} << 20, .overlap = sizes.overlap, .scatter = true});
+    gather_postponed();
     DataParallel::reset();
   }
 
   void step() override {
-    for (std::int64_t layer = 0; layer < sizes_.layers; ++layer) {
-      forward(activations_[layer], weights_[layer], activations_[layer + 1]);
+    if (!settled_ && buckets_->knows_order()) measurement_.emplace(layers());
+    for (std::size_t i = 0; i < layers(); ++i) {
+      arriving_->wait_for(layers() - 1 - i);
+      if (measurement_) measurement_->needed(layers() - 1 - i);
+      forward(activations_[i], parameters_.all()[i]->value, activations_[i + 1]);
     }
-    for (std::int64_t layer = sizes_.layers - 1; layer >= 0; --layer) {
-      backward_input(dy_, weights_[layer], dx_);
-      backward_weight(activations_[layer], dy_, gradients_[layer]);
-      buckets_->ready(sizes_.layers - 1 - layer);
+    for (std::size_t i = layers(); i-- > 0;) {
+      backward_input(dy_, parameters_.all()[i]->value, dx_);
+      backward_weight(activations_[i], dy_, parameters_.all()[i]->gradient);
+      buckets_->ready(layers() - 1 - i);
     }
+    if (measurement_) measurement_->computed();
     buckets_->finish();
-    for (std::int64_t layer = 0; layer < sizes_.layers; ++layer) {
-      stretto::kernels::add(weights_[layer], gradients_[layer], weights_[layer]);
-    }
+    update();
+    if (measurement_) choose_postponed();
   }
+
+  void finish() override { arriving_->wait(); }
 
   void reset() override {
-    for (std::int64_t layer = 0; layer < sizes_.layers; ++layer) {
-      fill_patterned(weights_[layer], static_cast<int>(layer), 1.0 / 4096);
+    finish();
+    parameters_.initialise(1);
+    optimizer_->adopt_values();
+    for (const auto& state : optimizer_->states()) {
+      state.m.zero();
+      state.v.zero();
     }
+    optimizer_->restore(0);
   }
 
-  std::vector<Tensor> results() const override { return weights_; }
+  std::vector<Tensor> results() const override {
+    return backward_order([](const stretto::Parameter& parameter) { return parameter.value; });
+  }
 
  private:
+  std::size_t layers() const { return parameters_.all().size(); }
+
+  template <class Tensor_of>
+  std::vector<Tensor> backward_order(Tensor_of tensor_of) const {
+    std::vector<Tensor> result;
+    for (std::size_t i = layers(); i-- > 0;) result.push_back(tensor_of(*parameters_.all()[i]));
+    return result;
+  }
+  // Of gradients in the order of backward; the optimizer counts layers.
+  std::vector<ElementRange> by_layer(std::vector<ElementRange> ranges) const {
+    for (ElementRange& range : ranges) range.tensor = layers() - 1 - range.tensor;
+    return ranges;
+  }
+
+  void update() {
+    const double from = stretto::now_seconds();
+    optimizer_->begin_step(1e-4, 1);
+    arriving_->start([&](const std::vector<ElementRange>& share) { optimizer_->update(by_layer(share)); });
+    optimizer_->update(by_layer(buckets_->complete()));  // while the others travel
+    if (measurement_) measurement_->updated(stretto::now_seconds() - from);
+  }
+
+  void choose_postponed() {
+    const auto gradients = backward_order([](const stretto::Parameter& parameter) { return parameter.gradient; });
+    buckets_->set_postponed(best_postponed(measurement_->of(*buckets_, gradients, size_of(sizes_.dtype))));
+    gather_postponed();
+    measurement_.reset();
+    settled_ = true;
+  }
+  void gather_postponed() {
+    arriving_ = std::make_unique<PostponedGather>(
+        *buckets_, backward_order([](const stretto::Parameter& parameter) { return parameter.value; }), "parameters");
+  }
+
   OverlapSizes sizes_;
-  std::vector<Tensor> weights_, gradients_, activations_;
+  Parameters parameters_;
+  std::vector<Tensor> activations_;
   Tensor dy_, dx_;
+  std::unique_ptr<AdamWOptimizer> optimizer_;
   std::unique_ptr<GradientBuckets> buckets_;
+  std::unique_ptr<PostponedGather> arriving_;
+  std::optional<StepMeasurement> measurement_;
+  bool settled_ = false;  // which buckets are postponed
 };
 
 }  // namespace
