@@ -1,6 +1,7 @@
 #include "stretto/layers/linear.hpp"
 
 #include "stretto/kernels.hpp"
+#include "stretto/overlap/chunked_gemm.hpp"
 
 namespace stretto {
 namespace {
@@ -113,8 +114,9 @@ RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& 
 }
 
 Tensor RowParallelLinear::forward(const Tensor& x) const {
-  Tensor y = times_transposed(x, weight_->value, tensor_parallel_.tensor_to_sum(shape_of_y(x, weight_->value), x.dtype()));
-  tensor_parallel_.sum(y, "row-parallel forward");
+  Tensor y = tensor_parallel_.tensor_to_sum(shape_of_y(x, weight_->value), x.dtype());
+  gemm_all_reduce(x, weight_->value, Transpose::yes, y, tensor_parallel_.group, tensor_parallel_.stream,
+                  {.tag = "row-parallel forward"});
   kernels::add_bias(y, bias_->value);
   return y;
 }

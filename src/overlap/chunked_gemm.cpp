@@ -20,7 +20,11 @@ constexpr double weight_bytes_per_second = 10e9;
 class Factor {
  public:
   Factor(const char* function, const Tensor& weight, Transpose transpose)
-      : function_(function), weight_(weight), transpose_(transpose) {}
+      : function_(function), weight_(weight), transpose_(transpose) {
+    const DType dtype = weight.dtype();
+    require(dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16,
+            "{} got a weight of {}; matrices of f64, f32 and bf16 are multiplied.", function, name(dtype));
+  }
 
   std::int64_t inner() const { return transpose_ == Transpose::yes ? weight_.columns() : weight_.rows(); }
   std::int64_t columns() const { return transpose_ == Transpose::yes ? weight_.rows() : weight_.columns(); }

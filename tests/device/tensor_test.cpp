@@ -36,5 +36,17 @@ TEST(Tensor, RoundsToIntegersAndRefusesThoseBeyond) {
   EXPECT_THROW(Tensor({1}, DType::i64).set(0, 0x1p63), Error);
 }
 
+TEST(Tensor, ShowsItsBytesAsAnotherType) {
+  const Tensor bytes = Tensor::zeros({64}, DType::u8);
+  const Tensor numbers = bytes.view(std::size_t{16}, {2, 3}, DType::f64);
+  EXPECT_EQ(numbers.shape(), (Shape{2, 3}));
+  numbers.set(5, 1);
+  EXPECT_EQ(bytes.at(16 + 47), 0x3f);
+  EXPECT_EQ(numbers.view(std::size_t{40}, {}, DType::f64).at(0), 1);  // of what is left
+  EXPECT_THROW(bytes.view(std::size_t{12}, {2, 3}, DType::f64), Error);
+  EXPECT_EQ(bytes.view(std::size_t{16}, {6}, DType::f64).size(), 6);
+  EXPECT_THROW(bytes.view(std::size_t{24}, {6}, DType::f64), Error);
+}
+
 }  // namespace
 }  // namespace stretto

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "device/kernel_data.hpp"
 #include "stretto/stretto.hpp"
+#include "variables.hpp"
 
 namespace stretto {
 namespace {
@@ -138,6 +140,39 @@ TEST(RowParallelLinear, GivesTheBitsOfOneRank) {
   const Wholes expected = row_parallel(1);
   EXPECT_EQ(expected.size(), 4U);
   for (const int ranks : {2, 3, 4}) EXPECT_EQ(row_parallel(ranks), expected) << ranks;
+}
+
+// On links so slow that it pays, rows are summed in the stream while others are computed: in chunks that are the same, and
+// give the same bits, where nothing overlaps.
+TEST(RowParallelLinear, SumsRowsWhileItComputesOthers) {
+  const Variable links("STRETTO_LINKS", "intra=1GB/s,5us");
+  run_threads(2, [](const Communicator& world) {
+    constexpr std::int64_t width = 256;
+    const auto forward = [&](const Stream& stream, std::int64_t rows) {
+      Parameters parameters;
+      const RowParallelLinear layer(parameters, "row", 2 * width, width, {}, {world, stream});
+      parameters.allocate(DType::f32);
+      for (const auto& parameter : parameters.all())
+        parameter->value.copy_from(random_tensor(parameter->extents, DType::f32));
+      return layer.forward(random_tensor({rows, width}, DType::f32, static_cast<unsigned>(world.rank())));
+    };
+    const auto on = [&](const std::string& stream, std::uint64_t since) {
+      return std::ranges::count_if(world.ledger().records(since),
+                                   [&](const Record& record) { return record.stream == stream; });
+    };
+    std::uint64_t since = world.ledger().next_sequence();
+    const Tensor overlapped = forward(Stream("tp"), 2048);
+    EXPECT_GE(on("tp", since), 1);
+    EXPECT_EQ(on("inline", since), 1);  // the last chunk, beside which there is nothing
+    const auto chunks = on("tp", since) + 1;
+    since = world.ledger().next_sequence();
+    const Tensor plain = forward(Stream::inline_(), 2048);
+    EXPECT_EQ(on("inline", since), chunks);
+    EXPECT_EQ(values(overlapped), values(plain));
+    since = world.ledger().next_sequence();
+    forward(Stream("tp"), 16);
+    EXPECT_EQ(on("tp", since), 0);  // too little to be cut
+  });
 }
 
 }  // namespace

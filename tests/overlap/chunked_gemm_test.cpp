@@ -264,6 +264,33 @@ TEST(ChunkedGemm, ChoosesTheNumberOfChunks) {
   });
 }
 
+// Of uneven shares, too, all ranks choose alike; else they would wait for each other forever.
+TEST(ChunkedGemm, ChoosesTheNumberOfChunksOfEachShare) {
+  const Variable links("STRETTO_LINKS", "intra=1GB/s,5us");
+  run_threads(3, [](const Communicator& world) {
+    const Stream stream("tp");
+    const auto messages = [&](const std::vector<std::int64_t>& rows, const ChunkedGemmOptions& options) {
+      const Case each{rows, 64, 64};
+      const Tensor x = Tensor::zeros({each.all(), each.inner}, each.dtype);
+      const Tensor weight = Tensor::zeros({each.columns, each.inner}, each.dtype);
+      const Tensor y({each.all(), each.columns}, each.dtype);
+      const std::uint64_t since = world.ledger().next_sequence();
+      all_gather_gemm(each.share(x, world.rank()), rows, weight, each.transpose, y, {}, world, stream, options);
+      const std::int64_t gathering = sent_since(world, since, "").operations;
+      gemm_reduce_scatter(x, rows, weight, each.transpose, each.share(y, world.rank()), world, stream, options);
+      if (rows.front() == rows.back()) {
+        EXPECT_EQ(sent_since(world, since, "").operations, 2 * gathering);
+      }
+      return gathering;
+    };
+    EXPECT_EQ(messages({16, 16, 16}, {}), 4);  // a send and a receive in each of two steps
+    const std::int64_t many = messages({1600, 1600, 1600}, {.flops_per_second = 1e9});
+    EXPECT_GT(many, 4);
+    EXPECT_EQ(many % 4, 0);
+    messages({1600, 700, 0}, {.flops_per_second = 1e9});
+  });
+}
+
 TEST(ChunkedGemm, SendsNothingInAGroupOfOne) {
   run_threads(1, [](const Communicator& world) {
     const Case each{{40}, 20, 30};
@@ -293,6 +320,10 @@ TEST(ChunkedGemm, RefusesWhatDoesNotFitBeforeAnythingTravels) {
     EXPECT_THAT(refusal({8, 8}, Tensor({8, 4}, DType::f64), y), testing::HasSubstr("got [8, 4] f64"));
     EXPECT_THAT(refusal({8, 8}, x, x), testing::HasSubstr("makes y of [16, 6] f32"));
     EXPECT_THAT(refusal({8, 8}, x, y, {.chunks = -1}), testing::HasSubstr("-1 chunks"));
+    EXPECT_THAT(sentence_of([&] {
+                  gemm_all_reduce(x, Tensor({6, 4}, DType::i32), Transpose::yes, y, world, stream);
+                }),
+                testing::HasSubstr("got a weight of i32"));
     EXPECT_THAT(sentence_of([&] { gemm_all_reduce(x, weight, Transpose::no, y, world, stream); }),
                 testing::HasSubstr("for a weight of [6, 4],"));
     EXPECT_THAT(sentence_of([&] {

@@ -49,7 +49,8 @@ class STRETTO_API RowParallelLinear {
   RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out, Initial weight,
                     const TensorParallel& tensor_parallel);
 
-  // x: [tokens, this rank's share of in]; the result is complete on every rank.
+  // x: [tokens, this rank's share of in]; the result is complete on every rank. Where it pays, rows are summed on the stream
+  // while others are computed (gemm_all_reduce).
   Tensor forward(const Tensor& x) const;
   // dy is the same on every rank; the result is this rank's share of dx, complete.
   Tensor backward_input(const Tensor& dy) const;
