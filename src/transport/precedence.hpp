@@ -37,6 +37,7 @@ class Precedence {
     Operation(const Operation&) = delete;
     Operation& operator=(const Operation&) = delete;
 
+    bool is_background() const { return priority_ == Priority::background; }
     // Bytes of it have been handed to a link, or have arrived.
     void moved();
     // Whether it hands nothing over for now; then its thread's next pause ends in time to ask again.

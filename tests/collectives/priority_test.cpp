@@ -187,5 +187,12 @@ TEST(Priority, NoInterleavingOfRanksWaitsForever) {
   for (unsigned seed = 0; seed < 9; ++seed) run_interleaved(2 + static_cast<int>(seed % 3), seed);
 }
 
+#ifdef STRETTO_HAVE_UCX
+TEST(Priority, NoInterleavingOfRanksWaitsForeverOverUcx) {
+  const Variable transport("STRETTO_TRANSPORT", "ucx");
+  for (unsigned seed = 0; seed < 3; ++seed) run_interleaved(2 + static_cast<int>(seed % 3), seed);
+}
+#endif
+
 }  // namespace
 }  // namespace stretto
