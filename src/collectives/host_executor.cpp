@@ -119,6 +119,7 @@ void execute(const std::vector<Sequence>& sequences, Network& network, bool in_b
       moved |= progress.advance();
       finished &= progress.finished();
     }
+    precedence.looked();
     return finished ? Progressed::to_the_end : moved ? Progressed::something : Progressed::nothing;
   };
   naming_losses(network, [&] {

@@ -136,6 +136,7 @@ Transfer PlanRun::transfer_of(const Step& step) const {
   if (step.kind == StepKind::send) {
     transfer.source = at(step.source);
     transfer.bytes = bytes(step.source);
+    transfer.background = run_.precedence != nullptr && run_.precedence->is_background();
     return transfer;
   }
   transfer.destination = target(step.destination);

@@ -15,6 +15,7 @@ struct Transfer {
   DType dtype = DType::f32;  // for the reduction
   ReduceOp op = ReduceOp::sum;
   std::int64_t divisor = 1;  // of what has been reduced
+  bool background = false;   // a send of which little is to be with the network: others will want to overtake it
   bool held = false;         // a send that hands nothing more to the network for now; what it has handed over goes on
 
   std::size_t moved = 0;    // bytes that have arrived (receive) or left the source (send)

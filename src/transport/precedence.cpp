@@ -9,30 +9,48 @@ Precedence::Operation::Operation(Precedence& all, Priority priority) : all_(all)
 }
 
 Precedence::Operation::~Operation() {
-  Level& own = all_.levels_[static_cast<int>(priority_)];
-  if (own.under_way.fetch_sub(1, std::memory_order_relaxed) > 1) return;  // another one may be moving: the time will tell
-  if (own.goes_first_until.exchange(0, std::memory_order_relaxed) != 0) all_.bell_.ring();
+  if (goes_first_) let_go();
+  all_.levels_[static_cast<int>(priority_)].under_way.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Precedence::Operation::moved() {
-  if (!all_.anybody_below(priority_)) return;
-  all_.levels_[static_cast<int>(priority_)].goes_first_until.store(steady_nanoseconds() + all_.bounds_.patience,
-                                                                   std::memory_order_relaxed);
+  if (!goes_first_) {
+    if (!all_.anybody_below(priority_)) return;
+    goes_first_ = true;
+    all_.levels_[static_cast<int>(priority_)].go_first.fetch_add(1, std::memory_order_relaxed);
+  }
+  moved_at_ = steady_nanoseconds();
+}
+
+void Precedence::Operation::looked() {
+  if (!goes_first_) return;
+  const std::int64_t until = moved_at_ + all_.bounds_.patience;
+  if (steady_nanoseconds() >= until) {
+    let_go();
+  } else {
+    look_again_at(until);
+  }
+}
+
+void Precedence::Operation::let_go() {
+  goes_first_ = false;
+  all_.levels_[static_cast<int>(priority_)].go_first.fetch_sub(1, std::memory_order_relaxed);
+  all_.bell_.ring();
 }
 
 bool Precedence::Operation::held() {
-  const std::int64_t until = all_.claimed_until(priority_);
-  const std::int64_t now = until == 0 ? 0 : steady_nanoseconds();
-  if (until <= now) {
+  if (!all_.anybody_goes_before(priority_)) {
     held_since_ = 0;
     return false;
   }
+  const std::int64_t now = steady_nanoseconds();
   if (held_since_ == 0) held_since_ = now;
-  if (now - held_since_ >= all_.bounds_.longest_hold) {
+  const std::int64_t until = held_since_ + all_.bounds_.longest_hold;
+  if (now >= until) {
     held_since_ = 0;
     return false;
   }
-  look_again_at(std::min(until, held_since_ + all_.bounds_.longest_hold));
+  look_again_at(until);
   return true;
 }
 
@@ -41,12 +59,9 @@ bool Precedence::anybody_below(Priority priority) const {
                      [](const Level& level) { return level.under_way.load(std::memory_order_relaxed) > 0; });
 }
 
-std::int64_t Precedence::claimed_until(Priority by_more_than) const {
-  std::int64_t latest = 0;
-  for (int i = static_cast<int>(by_more_than) + 1; i < priorities; ++i) {
-    latest = std::max(latest, levels_[i].goes_first_until.load(std::memory_order_relaxed));
-  }
-  return latest;
+bool Precedence::anybody_goes_before(Priority priority) const {
+  return std::any_of(levels_.begin() + static_cast<int>(priority) + 1, levels_.end(),
+                     [](const Level& level) { return level.go_first.load(std::memory_order_relaxed) > 0; });
 }
 
 }  // namespace stretto

@@ -11,15 +11,15 @@ namespace stretto {
 // Who goes first on the links of one rank: while an operation of a more urgent stream moves bytes, those of less urgent ones
 // hand no further pieces to their links (Transfer::held). What they have handed over goes on, and so do their receives.
 //
-// This cannot deadlock, in whatever order ranks get into operations: an operation is held only while a more urgent one has
-// moved bytes within the last few milliseconds, so one that waits for a rank that has not come yet, perhaps because that one
-// waits for what is held here, soon holds nobody. Nor can it starve: who has been held for long hands a piece over all the
-// same. To its peers a rank that holds a send is one whose link is slow for a while, and plans end over slow links.
+// This cannot deadlock, in whatever order ranks get into operations: an operation that has looked and moved nothing for a
+// few milliseconds holds nobody. One that waits for a rank that has not come yet, perhaps because that one waits for what is
+// held here, so lets go. Nor can it starve: who has been held for long hands a piece over all the same. To its peers a rank
+// that holds a send is one whose link is slow for a while, and plans end over slow links.
 class Precedence {
  public:
   struct Bounds {  // in nanoseconds
-    // For how long one goes first that moves nothing: twice what a piece of 256 KiB takes at 1 Gb/s, so that it does not
-    // lose its place between two pieces.
+    // For how long one goes first that finds nothing to move: twice what a piece of 256 KiB takes at 1 Gb/s, so that it does
+    // not lose its place between two pieces. While its thread waits for a core, nothing is found.
     std::int64_t patience = 4'000'000;
     // After which time whoever is held hands over a piece: nobody's timeout is near then, and the share is a small one.
     std::int64_t longest_hold = 50'000'000;
@@ -37,14 +37,21 @@ class Precedence {
     Operation(const Operation&) = delete;
     Operation& operator=(const Operation&) = delete;
 
+    bool is_background() const { return priority_ == Priority::background; }
     // Bytes of it have been handed to a link, or have arrived.
     void moved();
+    // After each look at all of its links. Where it goes first, its thread's next pause ends in time to let others go.
+    void looked();
     // Whether it hands nothing over for now; then its thread's next pause ends in time to ask again.
     bool held();
 
    private:
+    void let_go();
+
     Precedence& all_;
     Priority priority_;
+    bool goes_first_ = false;
+    std::int64_t moved_at_ = 0;
     std::int64_t held_since_ = 0;  // 0: it is not
   };
 
@@ -52,10 +59,10 @@ class Precedence {
   static constexpr int priorities = static_cast<int>(Priority::urgent) + 1;
   struct Level {
     std::atomic<int> under_way = 0;
-    std::atomic<std::int64_t> goes_first_until = 0;  // by the steady clock; 0: none of it moves
+    std::atomic<int> go_first = 0;  // of these
   };
   bool anybody_below(Priority priority) const;
-  std::int64_t claimed_until(Priority by_more_than) const;
+  bool anybody_goes_before(Priority priority) const;
 
   Bell& bell_;
   Bounds bounds_;

@@ -13,6 +13,9 @@ constexpr std::size_t most_under_way = 4;
 // What the sockets of both directions may hold, twice over: news of a part travels behind the data of its own direction.
 constexpr std::size_t window_parts = 16;
 constexpr std::size_t part_bytes = std::size_t{512} << 10;
+// Of what nobody waits for soon: sockets are queues in which nothing overtakes. The least that still keeps a link busy, for
+// a part is granted only when all of it has been taken.
+constexpr std::size_t background_window_parts = 2;
 // What UCX needs beside the bytes of a message that nobody waits for.
 constexpr std::size_t overhead = 256;
 
@@ -27,7 +30,7 @@ bool UcxLink::send_some(Transfer& transfer) {
   bool moved = false;
   while (!transfer.held && transfer.started < transfer.bytes && sending_.size() < most_under_way) {
     const std::size_t bytes = std::min(segment_bytes, transfer.bytes - transfer.started);
-    if (!may_send(bytes)) break;
+    if (!may_send(transfer, bytes)) break;
     if (void* request = worker_.send(peer_, send_tag_, transfer.source + transfer.started, bytes)) {
       sending_.push_back({request, transfer.started, bytes, nullptr});
     }
@@ -71,8 +74,9 @@ bool UcxLink::receive_some(Transfer& transfer) {
   return moved;
 }
 
-bool UcxLink::may_send(std::size_t bytes) {
-  while (sent_ + bytes + overhead > (window_parts + parts_granted_) * part_bytes) {
+bool UcxLink::may_send(const Transfer& transfer, std::size_t bytes) {
+  const std::size_t window = transfer.background ? background_window_parts : window_parts;
+  while (sent_ + bytes + overhead > (window + parts_granted_) * part_bytes) {
     if (grant_ == nullptr) grant_ = worker_.receive(peer_, receive_tag_ | taken_flag, nullptr, 0);
     if (grant_ != nullptr && !worker_.finished(peer_, grant_)) return false;
     grant_ = nullptr;

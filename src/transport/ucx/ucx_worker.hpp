@@ -91,7 +91,7 @@ class UcxLink : public Link {
   };
   bool send_some(Transfer& transfer);
   bool receive_some(Transfer& transfer);
-  bool may_send(std::size_t bytes);
+  bool may_send(const Transfer& transfer, std::size_t bytes);
   void take(std::size_t bytes);
 
   UcxWorker& worker_;
