@@ -32,7 +32,7 @@ struct Buckets {
         buckets(gradients, world, stream, {.bucket_bytes = 4, .overlap = overlap, .scatter = true}) {
     for (std::size_t i = 0; i < 4; ++i) buckets.ready(i);
     buckets.finish();
-    buckets.set_postponed(3);
+    buckets.set_postponed({false, true, true, true});
   }
   std::vector<Tensor> gradients;
   GradientBuckets buckets;

@@ -6,9 +6,9 @@
 namespace stretto {
 
 // The all-gathers that GradientBuckets has postponed, of other tensors: each rank has changed its shares of them, and gets
-// the others' behind the next forward, in the order in which that needs them (Megatron's --overlap-param-gather). There is a
-// tensor for each gradient, of as many elements; those of a bucket are gathered together, the bucket that backward finished
-// last, and forward therefore needs first, before the others. Where a bucket's tensors are neighbours in memory like its
+// the others' behind the next forward, in the order in which that needs them (Megatron's --overlap-param-gather).There is a
+// tensor for each gradient, of as many elements; those of a bucket are gathered together, first the bucket that backward
+// finished last and forward therefore needs first. Where a bucket's tensors are neighbours in memory like its
 // gradients, nothing is copied. Traffic: (p-1)/p of the postponed buckets' bytes.
 //
 // One thread uses it, the same as the buckets; after an exception it cannot be used again.
@@ -36,7 +36,7 @@ class STRETTO_API PostponedGather {
   Stream stream_;
   std::string tag_;
   std::vector<Part> parts_;           // in the order in which they travel
-  std::vector<std::size_t> part_of_;  // by tensor; parts_.size() for none
+  std::vector<std::size_t> part_of_;  // by tensor; -1: it is not postponed
 };
 
 }  // namespace stretto
