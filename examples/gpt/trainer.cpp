@@ -105,10 +105,10 @@ StepResult Trainer::step(const FillSlot& fill, double lr) {
   result.gradient_norm = norm();
   const double norm = result.gradient_norm;
   const double from = now_seconds();
-  optimizer_->step(lr, options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0,
-                   by_parameter(buckets_->owned()));
+  optimizer_->begin_step(lr, options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0);
+  arriving_->start([&](const std::vector<ElementRange>& share) { optimizer_->update(by_parameter(share)); });
+  optimizer_->update(by_parameter(buckets_->complete()));  // while the others travel
   if (measurement_) measurement_->updated(now_seconds() - from);
-  arriving_->start();
   settle_postponement();
   return result;
 }

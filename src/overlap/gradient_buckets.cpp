@@ -149,10 +149,10 @@ void GradientBuckets::append_ranges(std::size_t bucket, const ElementRange& of, 
   }
 }
 
-std::vector<ElementRange> GradientBuckets::owned() const {
+std::vector<ElementRange> GradientBuckets::complete() const {
   std::vector<ElementRange> result;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    append_ranges(b, is_postponed(b) ? share(b) : ElementRange{0, 0, buckets_[b].memory.flat().size()}, result);
+    if (!is_postponed(b)) append_ranges(b, {0, 0, buckets_[b].memory.flat().size()}, result);
   }
   return result;
 }

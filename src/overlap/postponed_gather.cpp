@@ -20,17 +20,22 @@ PostponedGather::PostponedGather(const GradientBuckets& buckets, const std::vect
       members.push_back(tensors[member]);
       part_of_[member] = parts_.size();
     }
-    parts_.push_back({FlatTensors(std::move(members))});
+    parts_.push_back({buckets.members(b), FlatTensors(std::move(members))});
   }
 }
 
-void PostponedGather::start() {
+void PostponedGather::start(const Update& update) {
   wait();
   for (Part& part : parts_) {
     const Tensor& flat = part.memory.flat();
     if (flat.size() == 0) continue;
     const std::int64_t first = part_begin(flat.size(), group_.size(), group_.rank());
     const std::int64_t count = part_begin(flat.size(), group_.size(), group_.rank() + 1) - first;
+    if (update) {
+      std::vector<ElementRange> share = part.memory.ranges(first, count);
+      for (ElementRange& range : share) range.tensor = part.members[range.tensor];
+      update(share);
+    }
     part.memory.pack(first, count);
     Call call{Collective::all_gather, flat.view(first, {count}).raw(), flat.raw(), 0, flat.dtype()};
     call.counts = share_counts(flat.size(), group_.size());

@@ -59,9 +59,9 @@ class STRETTO_API GradientBuckets {
   bool is_postponed(std::size_t bucket) const { return postponed_[bucket]; }
   bool knows_order() const { return knows_order_; }
 
-  // After finish(): of which elements this rank has the sum. All, but in postponed buckets only its share.
-  std::vector<ElementRange> owned() const;
-  // Its share of every bucket: over the ranks of the group, every element once, the same whatever is postponed.
+  // After finish() this rank has the sums of all buckets that are not postponed, and of its share of every bucket: over the
+  // ranks of the group every element once, the same whatever is postponed.
+  std::vector<ElementRange> complete() const;
   std::vector<ElementRange> shares() const;
 
   std::size_t bucket_count() const { return buckets_.size(); }
