@@ -107,14 +107,14 @@ inline Trace advance(gpt::Trainer& trainer, std::int64_t first_step, std::int64_
 
 inline constexpr std::int64_t trained_steps = 3;
 
-// Some steps on ranks that are threads; the traces by rank. prepare may change the trainer before.
+// Three steps on ranks that are threads; the traces by rank. prepare may change the trainer before.
 inline std::vector<Trace> train(Layout layout, const gpt::TrainerOptions& options,
-                                const std::function<void(gpt::Trainer&)>& prepare = {}, std::int64_t steps = trained_steps) {
+                                const std::function<void(gpt::Trainer&)>& prepare = {}) {
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
   run_threads(layout.ranks(), [&](const Communicator& world) {
     gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
     if (prepare) prepare(trainer);
-    traces[static_cast<std::size_t>(world.rank())] = advance(trainer, 0, steps);
+    traces[static_cast<std::size_t>(world.rank())] = advance(trainer, 0, trained_steps);
   });
   return traces;
 }
