@@ -109,7 +109,9 @@ TEST(Postponement, ChangesNoBit) {
 TEST(Postponement, WaitsForParametersThatAreLate) {
   gpt::TrainerOptions options = tiny({2, 1}, DType::f32);
   options.postponed_buckets = 1000;
+  options.overlap = false;
   const std::vector<Trace> expected = train_without_a_look({2, 1}, options);
+  options.overlap = true;
   const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
   const Variable links("STRETTO_LINKS", "intra=100MB/s,300us;inter=100MB/s,300us");
   const std::vector<Trace> late = train_without_a_look({2, 1}, options);
