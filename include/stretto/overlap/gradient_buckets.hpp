@@ -10,8 +10,8 @@ namespace stretto {
 // Sums gradients over a group while backward is still computing others (PyTorch DDP; Li et al. 2020). A bucket is a run of
 // gradients, in the order in which they become ready, of one type and at least bucket_bytes; its sum starts on the stream
 // when its last gradient is ready and all buckets before it have gone. So every rank starts the buckets in the same order,
-// whatever the order in which its own gradients become ready. The first bucket is small, so that the link begins early, and
-// so is the last, whose sum nothing hides.
+// whatever the order in which its own gradients become ready.The first bucket is small, so that the link begins early;
+// towards the end they become smaller, for there is less left to hide their sums, and nothing for the last.
 //
 // The order is learned. In the first step it is that in which the gradients were given; from the second step on it is that
 // in which they became ready on rank 0 in the first, which rank 0 tells the others at the end of it. Inside a bucket they
