@@ -1,4 +1,5 @@
 // stretto-train: a GPT on the bytes of a text, data and tensor parallel.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -57,8 +58,8 @@ class StepTraffic {
     }
     const Traffic own = ledger_.traffic(first_);
     Traffic result = own;
-    result.busy_seconds += late.busy_seconds - counted_.busy_seconds;
-    result.exposed_seconds += late.exposed_seconds - counted_.exposed_seconds;
+    result.busy_seconds += std::max(0.0, late.busy_seconds - counted_.busy_seconds);  // the ledger may have forgotten some
+    result.exposed_seconds += std::max(0.0, late.exposed_seconds - counted_.exposed_seconds);
     counted_ = own;
     left_first_ = first_;
     left_end_ = ledger_.next_sequence();
