@@ -18,7 +18,7 @@ struct TrainerOptions {
   double clip_norm = 1.0;  // 0: no clipping
   std::uint64_t seed = 1;
   bool overlap = true;
-  std::size_t bucket_bytes = std::size_t{4} << 20;
+std::size_t bucket_bytes = std::size_t{1} << 20;
   // So many buckets, spread over backward, whose parameters are gathered behind the next forward, at most as many as there
   // are; when left out it is measured which are best. Changes no bit of the results.
   std::optional<std::size_t> postponed_buckets;
