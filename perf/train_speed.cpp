@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
   options.model = {.layers = 6, .hidden = 384, .heads = 6, .sequence = 256, .vocabulary = 65};
   options.micro_batch = 6;
   CLI::App app("Measures training steps on random tokens");
-  app.add_option("--nproc", nproc);
+  app.add_option("--nproc", nproc, "Ranks to start on this host; 0: this is one rank of a job that a launcher started");
   app.add_option("--steps", steps);
   app.add_option("--warmup", warmup);
   app.add_option("--layers", options.model.layers);
@@ -55,20 +55,21 @@ int main(int argc, char** argv) {
   app.add_option("--seq-length", options.model.sequence);
   app.add_option("--vocab", options.model.vocabulary);
   app.add_option("--batch", options.micro_batch, "Sequences of a rank");
+  app.add_flag("!--no-overlap", options.overlap, "Communicate after computing");
+  app.add_option("--bucket-bytes", options.bucket_bytes, "Of gradients, what travels together");
   app.add_option("--dtype", options.dtype)
       ->transform(CLI::CheckedTransformer(std::map<std::string, DType>{{"fp32", DType::f32}, {"bf16", DType::bf16}}));
   CLI11_PARSE(app, argc, argv);
-  options.global_batch = options.micro_batch * nproc;
-
   return launch(nproc, [&](const Communicator& world) {
-    const Mesh mesh = Mesh::create(world, nproc, 1);
+    options.global_batch = options.micro_batch * world.size();
+    const Mesh mesh = Mesh::create(world, world.size(), 1);
     gpt::Trainer trainer(mesh, options);
     const std::int64_t sequence = options.model.sequence;
     const double rate = peak_matrix_rate(world, options.model, options.micro_batch * sequence, options.dtype);
     std::vector<double> seconds;
-    Traffic traffic;
+    std::uint64_t first_operation = 0;
     for (int step = 0; step < warmup + steps; ++step) {
-      const std::uint64_t first_operation = world.ledger().next_sequence();
+      if (step == warmup) first_operation = world.ledger().next_sequence();
       const double from = now_seconds();
       trainer.step(
           [&](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
@@ -80,21 +81,26 @@ int main(int argc, char** argv) {
             }
           },
           3e-4);
-      if (step < warmup) continue;
-      seconds.push_back(now_seconds() - from);
-      for (const Record& record : world.ledger().records(first_operation)) traffic += record;
+      if (step >= warmup) seconds.push_back(now_seconds() - from);
     }
+    trainer.parameters();  // which may be on their way
+    const Traffic traffic = world.ledger().traffic(first_operation);
     if (world.rank() != 0) return;
     const double step_seconds = median(seconds);
     const double tokens_per_second = static_cast<double>(options.global_batch * sequence) / step_seconds;
+    std::int64_t postponed = 0;
+    const GradientBuckets& buckets = trainer.buckets();
+    for (std::size_t b = 0; b < buckets.bucket_count(); ++b) postponed += buckets.is_postponed(b) ? 1 : 0;
     const double flops = options.model.flops_per_token(trainer.parameters().global_elements());
     const nlohmann::ordered_json result{{"tokens_per_s", tokens_per_second},
                                         {"step_ms", step_seconds * 1e3},
                                         {"steps", steps},
                                         {"gemm_gflops_per_rank", rate * 1e-9},
-                                        {"gemm_share", tokens_per_second * flops / (rate * nproc)},
+                                        {"gemm_share", tokens_per_second * flops / (rate * world.size())},
                                         {"comm_ms", traffic.busy_seconds / steps * 1e3},
-                                        {"exposed_ms", traffic.exposed_seconds / steps * 1e3}};
+                                        {"exposed_ms", traffic.exposed_seconds / steps * 1e3},
+                                        {"buckets", buckets.bucket_count()},
+                                        {"postponed", postponed}};
     std::printf("%s\n", result.dump().c_str());
   });
 }

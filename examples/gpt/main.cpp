@@ -1,4 +1,5 @@
 // stretto-train: a GPT on the bytes of a text, data and tensor parallel.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -45,6 +46,34 @@ void rank0_first(const Communicator& world, const std::function<void()>& look) {
   if (world.rank() == 0) world.barrier(Stream::inline_());
 }
 
+// The parameters that a step leaves on their way travel behind the next: their bytes are of the step that sent them, their
+// time of the one behind which they arrived.
+class StepTraffic {
+ public:
+  explicit StepTraffic(const Ledger& ledger) : ledger_(ledger) {}
+  void begin() { first_ = ledger_.next_sequence(); }
+  Traffic end() {
+    Traffic late;
+    for (const Record& record : ledger_.records(left_first_)) {
+      if (record.sequence < left_end_) late += record;
+    }
+    const Traffic own = ledger_.traffic(first_);
+    Traffic result = own;
+    result.busy_seconds += std::max(0.0, late.busy_seconds - counted_.busy_seconds);  // the ledger may have forgotten some
+    result.exposed_seconds += std::max(0.0, late.exposed_seconds - counted_.exposed_seconds);
+    counted_ = own;
+    left_first_ = first_;
+    left_end_ = ledger_.next_sequence();
+    return result;
+  }
+
+ private:
+  const Ledger& ledger_;
+  std::uint64_t first_ = 0;
+  std::uint64_t left_first_ = 0, left_end_ = 0;  // of the step before
+  Traffic counted_;                              // then
+};
+
 class TrainingRun {
  public:
   TrainingRun(const Communicator& world, const CommandLine& line)
@@ -53,7 +82,8 @@ class TrainingRun {
         data_(line.train_data, line.validation_data, line.trainer.model.sequence, line.trainer.seed),
         trainer_(mesh_, line.trainer),
         rank0_(world.rank() == 0),
-        reporter_(rank0_ ? line.log_dir : "", line.resume, line.log_interval) {}
+        reporter_(rank0_ ? line.log_dir : "", line.resume, line.log_interval),
+        traffic_(world.ledger()) {}
 
   void run() {
     rank0_first(mesh_.world, [&] { load(); });
@@ -80,8 +110,7 @@ class TrainingRun {
   void train(std::int64_t step) {
     const CosineSchedule schedule{line_.lr, line_.min_lr, line_.warmup, line_.steps};
     const std::int64_t batch = line_.trainer.global_batch;
-    const Ledger& ledger = mesh_.world.ledger();
-    const std::uint64_t first_operation = ledger.next_sequence();
+    traffic_.begin();
     const double from = now_seconds();
     const StepResult result = trainer_.step(slots_of(step), schedule.at(step));
     // All ranks have the same numbers; one says so.
@@ -92,7 +121,7 @@ class TrainingRun {
 
     StepReport report;
     report.seconds = now_seconds() - from;
-    report.traffic = ledger.traffic(first_operation);
+    report.traffic = traffic_.end();
     report.step = step + 1;
     report.steps = line_.steps;
     report.loss = result.loss;
@@ -172,6 +201,7 @@ class TrainingRun {
   Trainer trainer_;
   bool rank0_;
   Reporter reporter_;
+  StepTraffic traffic_;
   double rate_ = 0;
   std::int64_t first_step_ = 0;
   std::int64_t saved_at_ = -1;

@@ -1,7 +1,5 @@
 #include "trainer.hpp"
 
-#include <algorithm>
-
 #include "fail.hpp"
 
 namespace gpt {
@@ -22,6 +20,17 @@ void TrainerOptions::check(int data_size, int tensor_size) const {
           micro_batch, data_size);
 }
 
+namespace {
+
+// So many of them, at equal distances; all where there are not as many.
+std::vector<bool> spread(std::size_t chosen, std::size_t all) {
+  std::vector<bool> flags;
+  for (std::size_t i = 0; i < all; ++i) flags.push_back(chosen >= all || (i + 1) * chosen / all > i * chosen / all);
+  return flags;
+}
+
+}  // namespace
+
 Trainer::Trainer(const Mesh& mesh, const TrainerOptions& options) : mesh_(mesh), options_(options) {
   options.check(mesh.data.size(), mesh.tensor.size());
   // Two streams: a small sum that the next layer waits for must not queue behind a bucket of gradients.
@@ -38,7 +47,7 @@ Trainer::Trainer(const Mesh& mesh, const TrainerOptions& options) : mesh_(mesh),
       by_gradient([&](std::size_t i) { return parameters_.all()[i]->gradient; }), mesh.data,
       options.overlap && divided ? Stream("dp", Priority::background) : Stream::inline_(),
       GradientBuckets::Options{.bucket_bytes = options.bucket_bytes, .overlap = options.overlap, .scatter = divided});
-  postpone(0);
+  postpone({});
 }
 
 // ---- parameters are counted in the order of forward, gradients in that of backward
@@ -96,10 +105,10 @@ StepResult Trainer::step(const FillSlot& fill, double lr) {
   result.gradient_norm = norm();
   const double norm = result.gradient_norm;
   const double from = now_seconds();
-  optimizer_->step(lr, options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0,
-                   by_parameter(buckets_->owned()));
+  optimizer_->begin_step(lr, options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0);
+  arriving_->start([&](const std::vector<ElementRange>& share) { optimizer_->update(by_parameter(share)); });
+  optimizer_->update(by_parameter(buckets_->complete()));  // while the others travel
   if (measurement_) measurement_->updated(now_seconds() - from);
-  arriving_->start();
   settle_postponement();
   return result;
 }
@@ -137,8 +146,8 @@ double Trainer::sum_over_data(double value) const {
 
 // ---- what is postponed
 
-void Trainer::postpone(std::size_t buckets) {
-  if (buckets > 0) buckets_->set_postponed(buckets);
+void Trainer::postpone(const std::vector<bool>& buckets) {
+  if (!buckets.empty()) buckets_->set_postponed(buckets);
   arriving_ = std::make_unique<PostponedGather>(
       *buckets_, by_gradient([&](std::size_t i) { return parameters_.all()[i]->value; }), "parameters");
 }
@@ -146,7 +155,7 @@ void Trainer::postpone(std::size_t buckets) {
 void Trainer::settle_postponement() {
   if (settled_) return;
   if (options_.postponed_buckets) {
-    postpone(std::min(*options_.postponed_buckets, buckets_->bucket_count()));
+    postpone(spread(*options_.postponed_buckets, buckets_->bucket_count()));
   } else if (measurement_) {
     const auto gradients = by_gradient([&](std::size_t i) { return parameters_.all()[i]->gradient; });
     postpone(best_postponed(measurement_->of(*buckets_, gradients, size_of(options_.dtype))));

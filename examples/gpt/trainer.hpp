@@ -18,9 +18,9 @@ struct TrainerOptions {
   double clip_norm = 1.0;  // 0: no clipping
   std::uint64_t seed = 1;
   bool overlap = true;
-  std::size_t bucket_bytes = std::size_t{4} << 20;
-  // Buckets whose parameters are gathered behind the next forward, at most as many as there are; when left out it is
-  // measured how many are best. Changes no bit of the results.
+std::size_t bucket_bytes = std::size_t{1} << 20;
+  // So many buckets, spread over backward, whose parameters are gathered behind the next forward, at most as many as there
+  // are; when left out it is measured which are best. Changes no bit of the results.
   std::optional<std::size_t> postponed_buckets;
 
   // Throws Error(invalid_argument) naming the sizes that do not fit together.
@@ -36,10 +36,10 @@ struct StepResult {
   double gradient_norm = 0;  // before clipping
 };
 
-// One rank of data x tensor parallel training with gradient accumulation. Of a data-parallel group's gradients the first
-// buckets of backward are summed whole, behind backward; of the others each rank sums its share, updates that share of the
-// parameters, and the parameters are gathered behind the next step's forward. All are summed whole in the first step, in
-// which the order of backward is learned, and in the second, which is measured to choose how many are not.
+// One rank of data x tensor parallel training with gradient accumulation. Some buckets of a data-parallel group's gradients
+// are summed whole, behind backward; of the others each rank sums its share, updates that share of the parameters, and the
+// parameters are gathered behind the next step's forward. All are summed whole in the first step, in which the order of
+// backward is learned, and in the second, which is measured to choose which are not.
 class Trainer {
  public:
   Trainer(const stretto::Mesh& mesh, const TrainerOptions& options);
@@ -61,14 +61,14 @@ class Trainer {
   stretto::AdamWOptimizer& optimizer();
   const stretto::Mesh& mesh() const { return mesh_; }
   const TrainerOptions& options() const { return options_; }
-  std::size_t postponed_buckets() const { return buckets_->postponed(); }
+  const stretto::GradientBuckets& buckets() const { return *buckets_; }
 
  private:
   // One step's gradients, summed; of postponed buckets this rank's share.
   double sum_gradients(const FillSlot& fill);
   double norm() const;
   void gather_shares(const std::vector<stretto::Tensor>& by_gradient, const char* tag) const;
-  void postpone(std::size_t buckets);
+  void postpone(const std::vector<bool>& buckets);
   void settle_postponement();
   std::size_t gradient_of(const stretto::Parameter& parameter) const;
   std::vector<stretto::Tensor> by_gradient(const std::function<stretto::Tensor(std::size_t parameter)>& tensor) const;
@@ -83,7 +83,7 @@ class Trainer {
   std::unique_ptr<stretto::GradientBuckets> buckets_;
   std::unique_ptr<stretto::PostponedGather> arriving_;   // parameters
   std::optional<stretto::StepMeasurement> measurement_;  // of the second step
-  bool settled_ = false;                                 // how many buckets are postponed
+  bool settled_ = false;                                 // which buckets are postponed
 };
 
 }  // namespace gpt

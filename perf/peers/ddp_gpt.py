@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Tokens per second of PyTorch DistributedDataParallel over Gloo, training the GPT that stretto-train trains.
 
-Debian's python3-torch runs it; it starts its own ranks on this host, one thread each, and rank 0 prints one JSON line.
+Debian's python3-torch runs it; it starts its own ranks on this host, one thread each, and rank 0 prints one JSON line. With
+--nproc 0 it is one rank of a job that a launcher started (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
 The model is nanoGPT's shape: pre-LN, fused qkv, tanh GELU, learned positions, tied embedding, biases, no dropout.
 """
 
@@ -11,6 +12,7 @@ import math
 import os
 import socket
 import statistics
+import sys
 import time
 
 import torch
@@ -81,10 +83,14 @@ def blas():
     return " ".join(built + sorted(name for name in files if "blas" in name or "mkl" in name or "dnnl" in name))
 
 
-def train(rank, options, port):
-    torch.set_num_threads(1)
+def train_on_this_host(rank, options, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=options.nproc)
+    train(rank, options.nproc, options)
+
+
+def train(rank, size, options):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=size)
     torch.manual_seed(0)
     model = nn.parallel.DistributedDataParallel(Gpt(options), gradient_as_bucket_view=True)
     parameters = list(model.parameters())
@@ -115,7 +121,7 @@ def train(rank, options, port):
         print(
             json.dumps(
                 {
-                    "tokens_per_s": round(options.nproc * options.batch * options.seq_length / median, 1),
+                    "tokens_per_s": round(size * options.batch * options.seq_length / median, 1),
                     "step_ms": round(1e3 * median, 2),
                     "steps": len(seconds),
                     "torch": torch.__version__,
@@ -156,10 +162,17 @@ def main():
     for name, value in dict(layers=6, hidden=384, heads=6, seq_length=256, vocab=65, batch=6, steps=20, warmup=5).items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
-    parser.add_argument("--nproc", type=int, default=2)
+    parser.add_argument("--nproc", type=int, default=2, help="ranks to start; 0: a launcher has started this one")
     options = parser.parse_args()
-    os.environ.update(fastest_environment())
-    torch.multiprocessing.spawn(train, (options, free_port()), nprocs=options.nproc)
+    wanted = fastest_environment()
+    prepared = all(os.environ.get(name) == value for name, value in wanted.items())
+    os.environ.update(wanted)
+    if options.nproc > 0:
+        torch.multiprocessing.spawn(train_on_this_host, (options, free_port()), nprocs=options.nproc)
+    elif not prepared:
+        os.execv(sys.executable, [sys.executable, *sys.argv])  # its libraries have been loaded without
+    else:
+        train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), options)
 
 
 if __name__ == "__main__":

@@ -46,22 +46,28 @@ AdamWOptimizer::AdamWOptimizer(Parameters& parameters, const Options& options) :
 void AdamWOptimizer::step(double lr, double gradient_scale) {
   std::vector<ElementRange> all;
   for (std::size_t i = 0; i < states_.size(); ++i) all.push_back({i, 0, states_[i].m.size()});
-  step(lr, gradient_scale, all);
+  begin_step(lr, gradient_scale);
+  update(all);
 }
 
-void AdamWOptimizer::step(double lr, double gradient_scale, const std::vector<ElementRange>& ranges) {
+void AdamWOptimizer::begin_step(double lr, double gradient_scale) {
   ++steps_;
+  lr_ = lr;
+  gradient_scale_ = gradient_scale;
+}
+
+void AdamWOptimizer::update(const std::vector<ElementRange>& ranges) {
   for (const ElementRange& range : ranges) {
     const Parameter& parameter = *parameters_.all().at(range.tensor);
     const State& state = states_[range.tensor];
     const auto part = [&](const Tensor& whole) { return whole.view(range.first, {range.count}); };
-    const kernels::AdamW options{.lr = lr,
+    const kernels::AdamW options{.lr = lr_,
                                  .beta1 = options_.beta1,
                                  .beta2 = options_.beta2,
                                  .epsilon = options_.epsilon,
                                  .weight_decay = parameter.decays ? options_.weight_decay : 0,
                                  .step = steps_,
-                                 .gradient_scale = gradient_scale};
+                                 .gradient_scale = gradient_scale_};
     kernels::adamw(options, part(parameter.gradient), part(state.master), part(state.m), part(state.v),
                    part(parameter.value));
   }

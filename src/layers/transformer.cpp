@@ -15,11 +15,9 @@ Initial into_residual(const TransformerShape& shape) {
 }
 
 // In the reverse order of their making, in which gradients lie in memory.
-void tell(const GradientReady& ready, std::initializer_list<std::vector<Parameter*>> finished) {
+void tell(const GradientReady& ready, const std::vector<Parameter*>& finished) {
   if (!ready) return;
-  for (const auto& parameters : finished) {
-    for (auto each = parameters.rbegin(); each != parameters.rend(); ++each) ready(**each);
-  }
+  for (auto each = finished.rbegin(); each != finished.rend(); ++each) ready(**each);
 }
 
 void ask(const ParametersNeeded& needed, const std::vector<Parameter*>& parameters) {
@@ -91,16 +89,17 @@ Tensor AttentionLayer::forward(const Tensor& x, std::int64_t batch, std::int64_t
 void AttentionLayer::backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const {
   const Tensor dattended = projection_.backward_input(dx);
   projection_.backward_weight(saved.attended, dx);
+  tell(ready, projection_.parameters());
   const Tensor dqkv(saved.qkv.shape(), saved.qkv.dtype());
   kernels::attention_backward({saved.batch, saved.sequence, local_heads_, head_size_}, saved.qkv, saved.attended,
                               saved.log_sum_exp, dattended, dqkv);
   const Tensor dnormed = qkv_.backward_input(dqkv);
   const Work sum = tensor_parallel_.start_sum(dnormed, "column-parallel backward");
   qkv_.backward_weight(saved.normed, dqkv);
-  tell(ready, {projection_.parameters(), qkv_.parameters()});
+  tell(ready, qkv_.parameters());
   sum.wait();
   norm_.backward(dnormed, saved.norm, dx);
-  tell(ready, {norm_.parameters()});
+  tell(ready, norm_.parameters());
 }
 
 MlpLayer::MlpLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
@@ -127,14 +126,15 @@ Tensor MlpLayer::forward(const Tensor& x, Saved& saved, const ParametersNeeded& 
 void MlpLayer::backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const {
   const Tensor dgelu = projection_.backward_input(dx);
   projection_.backward_weight(saved.after_gelu, dx);
+  tell(ready, projection_.parameters());
   kernels::gelu_backward(saved.before_gelu, dgelu, dgelu);
   const Tensor dnormed = fc_.backward_input(dgelu);
   const Work sum = tensor_parallel_.start_sum(dnormed, "column-parallel backward");
   fc_.backward_weight(saved.normed, dgelu);
-  tell(ready, {projection_.parameters(), fc_.parameters()});
+  tell(ready, fc_.parameters());
   sum.wait();
   norm_.backward(dnormed, saved.norm, dx);
-  tell(ready, {norm_.parameters()});
+  tell(ready, norm_.parameters());
 }
 
 TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& prefix, const TransformerShape& shape,

@@ -1,5 +1,7 @@
 #include "overlap/bucket_cut.hpp"
 
+#include <algorithm>
+
 namespace stretto {
 namespace {
 
@@ -25,11 +27,14 @@ std::vector<std::size_t> cut_into_buckets(const std::vector<GradientSize>& gradi
   if (gradients.empty()) return ends;
   const std::size_t last = begin_of_last(gradients, first_bytes);
   std::size_t held = 0;
+  std::size_t left = 0;  // from where the run begins
+  for (const GradientSize& gradient : gradients) left += gradient.bytes;
   for (std::size_t i = 0; i < last; ++i) {
     held += gradients[i].bytes;
-    const std::size_t wanted = ends.empty() ? first_bytes : bytes;
+    const std::size_t wanted = ends.empty() ? first_bytes : std::clamp(left / 2, first_bytes, bytes);
     if (held >= wanted || i + 1 == last || !belong_together(gradients[i], gradients[i + 1])) {
       ends.push_back(i + 1);
+      left -= held;
       held = 0;
     }
   }

@@ -14,7 +14,8 @@ struct GradientSize {
 
 // Cuts gradients, in the order in which they become ready, into runs; the result is where each ends. A run has one type and
 // at least so many bytes, unless something ends it earlier. The first needs only first_bytes, so that the link begins early.
-// The last, whose sum nothing hides, has the gradients at the end that fit into first_bytes, but at least one.
+// Towards the end they become smaller, as there is less and less computation left to hide their sums: none needs more than
+// half of what is left, and the last has the gradients at the end that fit into first_bytes, but at least one.
 std::vector<std::size_t> cut_into_buckets(const std::vector<GradientSize>& gradients, std::size_t bytes,
                                           std::size_t first_bytes);
 

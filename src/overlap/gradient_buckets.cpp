@@ -42,6 +42,7 @@ void GradientBuckets::cut(const std::vector<Place>& order) {
     buckets_.push_back({std::move(members), FlatTensors(std::move(tensors)), count});
     begin = end;
   }
+  postponed_.assign(buckets_.size(), false);
 }
 
 void GradientBuckets::ready(std::size_t i) {
@@ -128,11 +129,11 @@ void GradientBuckets::unpack(std::size_t b) const {
   }
 }
 
-void GradientBuckets::set_postponed(std::size_t buckets) {
-  require(options_.scatter && knows_order_ && buckets <= buckets_.size(),
-          "{} of {} buckets cannot be postponed: that takes scatter, a first step that has ended, and so many buckets.",
-          buckets, buckets_.size());
-  postponed_ = buckets;
+void GradientBuckets::set_postponed(std::vector<bool> buckets) {
+  require(options_.scatter && knows_order_, "Buckets can be postponed with scatter, and after the first step only.");
+  require(buckets.size() == buckets_.size(), "{} flags do not say which of {} buckets are postponed; give one for each.",
+          buckets.size(), buckets_.size());
+  postponed_ = std::move(buckets);
 }
 
 ElementRange GradientBuckets::share(std::size_t bucket) const {
@@ -148,10 +149,10 @@ void GradientBuckets::append_ranges(std::size_t bucket, const ElementRange& of, 
   }
 }
 
-std::vector<ElementRange> GradientBuckets::owned() const {
+std::vector<ElementRange> GradientBuckets::complete() const {
   std::vector<ElementRange> result;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    append_ranges(b, is_postponed(b) ? share(b) : ElementRange{0, 0, buckets_[b].memory.flat().size()}, result);
+    if (!is_postponed(b)) append_ranges(b, {0, 0, buckets_[b].memory.flat().size()}, result);
   }
   return result;
 }

@@ -4,30 +4,38 @@
 #include "overlap/bucket_shares.hpp"
 
 namespace stretto {
+namespace {
+
+constexpr auto none = static_cast<std::size_t>(-1);
+
+}  // namespace
 
 PostponedGather::PostponedGather(const GradientBuckets& buckets, const std::vector<Tensor>& tensors, std::string tag)
-    : group_(buckets.group()),
-      stream_(buckets.stream()),
-      tag_(std::move(tag)),
-      part_of_(tensors.size(), buckets.postponed()) {
-  for (std::size_t i = 0; i < buckets.postponed(); ++i) {
+    : group_(buckets.group()), stream_(buckets.stream()), tag_(std::move(tag)), part_of_(tensors.size(), none) {
+  for (std::size_t b = buckets.bucket_count(); b-- > 0;) {
+    if (!buckets.is_postponed(b)) continue;
     std::vector<Tensor> members;
-    for (const std::size_t member : buckets.members(buckets.bucket_count() - 1 - i)) {
+    for (const std::size_t member : buckets.members(b)) {
       require(member < tensors.size(), "Gradient {} has no tensor among the {} to be gathered.", member, tensors.size());
       members.push_back(tensors[member]);
-      part_of_[member] = i;
+      part_of_[member] = parts_.size();
     }
-    parts_.push_back({FlatTensors(std::move(members))});
+    parts_.push_back({buckets.members(b), FlatTensors(std::move(members))});
   }
 }
 
-void PostponedGather::start() {
+void PostponedGather::start(const Update& update) {
   wait();
   for (Part& part : parts_) {
     const Tensor& flat = part.memory.flat();
     if (flat.size() == 0) continue;
     const std::int64_t first = part_begin(flat.size(), group_.size(), group_.rank());
     const std::int64_t count = part_begin(flat.size(), group_.size(), group_.rank() + 1) - first;
+    if (update) {
+      std::vector<ElementRange> share = part.memory.ranges(first, count);
+      for (ElementRange& range : share) range.tensor = part.members[range.tensor];
+      update(share);
+    }
     part.memory.pack(first, count);
     Call call{Collective::all_gather, flat.view(first, {count}).raw(), flat.raw(), 0, flat.dtype()};
     call.counts = share_counts(flat.size(), group_.size());
@@ -39,7 +47,7 @@ void PostponedGather::start() {
 
 void PostponedGather::wait_for(std::size_t tensor) {
   require(tensor < part_of_.size(), "There is no tensor {} among the {} that are gathered.", tensor, part_of_.size());
-  if (part_of_[tensor] < parts_.size()) wait_for(parts_[part_of_[tensor]]);
+  if (part_of_[tensor] != none) wait_for(parts_[part_of_[tensor]]);
 }
 
 void PostponedGather::wait() {

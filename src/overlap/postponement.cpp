@@ -9,48 +9,58 @@ namespace {
 constexpr double never = std::numeric_limits<double>::max();
 
 // For how long forward waits for gathers that begin when it does.
-double forward_waits(const StepTimes& times, std::size_t postponed) {
+double forward_waits(const StepTimes& times, const std::vector<bool>& postponed) {
   double link = 0;
   double waited = 0;
-  for (std::size_t i = 0; i < postponed; ++i) {
-    const BucketTimes& bucket = times.buckets[times.buckets.size() - 1 - i];
-    link += bucket.gather_parameters;
-    waited += std::max(0.0, link - (bucket.needed + waited));
+  for (std::size_t b = times.buckets.size(); b-- > 0;) {
+    if (!postponed[b]) continue;
+    link += times.buckets[b].gather_parameters;
+    waited += std::max(0.0, link - (times.buckets[b].needed + waited));
   }
   return waited;
 }
 
-double sums_end(const StepTimes& times, std::size_t postponed) {
+double sums_end(const StepTimes& times, const std::vector<bool>& postponed) {
   double link = 0;
-  for (std::size_t i = 0; i < times.buckets.size(); ++i) {
-    const BucketTimes& bucket = times.buckets[i];
-    const bool is_postponed = i + postponed >= times.buckets.size();
-    link = std::max(link, bucket.ready) + bucket.reduce_scatter + (is_postponed ? 0 : bucket.gather_gradients);
+  for (std::size_t b = 0; b < times.buckets.size(); ++b) {
+    const BucketTimes& bucket = times.buckets[b];
+    link = std::max(link, bucket.ready) + bucket.reduce_scatter + (postponed[b] ? 0 : bucket.gather_gradients);
   }
   return link;
 }
 
-double update_seconds(const StepTimes& times, std::size_t postponed) {
+double update_seconds(const StepTimes& times, const std::vector<bool>& postponed) {
   double seconds = 0;
-  for (std::size_t i = 0; i < times.buckets.size(); ++i) {
-    seconds += times.buckets[i].update / (i + postponed >= times.buckets.size() ? times.ranks : 1);
+  for (std::size_t b = 0; b < times.buckets.size(); ++b) {
+    seconds += times.buckets[b].update / (postponed[b] ? times.ranks : 1);
   }
   return seconds;
 }
 
 }  // namespace
 
-double step_seconds(const StepTimes& times, std::size_t postponed) {
+double step_seconds(const StepTimes& times, const std::vector<bool>& postponed) {
   return forward_waits(times, postponed) + std::max(times.compute, sums_end(times, postponed)) +
          update_seconds(times, postponed);
 }
 
-std::size_t best_postponed(const StepTimes& times) {
-  std::size_t best = 0;
-  for (std::size_t k = 1; k <= times.buckets.size(); ++k) {
-    if (step_seconds(times, k) < step_seconds(times, best)) best = k;
+std::vector<bool> best_postponed(const StepTimes& times) {
+  constexpr double worth = 1e-9;  // of a step: less is rounding
+  std::vector<bool> best(times.buckets.size(), false);
+  double shortest = step_seconds(times, best);
+  while (true) {
+    const std::vector<bool> before = best;
+    for (std::size_t b = 0; b < before.size(); ++b) {
+      if (before[b]) continue;
+      std::vector<bool> trial = before;
+      trial[b] = true;
+      const double seconds = step_seconds(times, trial);
+      if (seconds >= shortest * (1 - worth)) continue;
+      shortest = seconds;
+      best = trial;
+    }
+    if (best == before) return best;
   }
-  return best;
 }
 
 StepMeasurement::StepMeasurement(std::size_t gradients) : begin_(now_seconds()), needed_(gradients, never) {}

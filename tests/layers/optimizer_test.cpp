@@ -76,6 +76,38 @@ TEST(CosineSchedule, WarmsUpThenFallsToTheFloor) {
   EXPECT_DOUBLE_EQ(CosineSchedule{.peak = 3}.at(0), 3);  // without a warm-up
 }
 
+// Ranges that hold every element of a data-parallel group once: the same norm, whatever the ranges.
+TEST(GradientNorm, IsTheSameFromTheSharesOfAllRanks) {
+  for (const int tensor_size : {1, 2}) {
+    run_threads(2 * tensor_size, [&](const Communicator& world) {
+      const Mesh mesh = Mesh::create(world, 2, tensor_size);
+      Parameters parameters;
+      parameters.add({.name = "divided",
+                      .global_shape = {10 * tensor_size, 4},
+                      .first = {10 * mesh.tensor.rank(), 0},
+                      .extents = {10, 4},
+                      .replicated_over = {Axis::data},
+                      .initial = {}});
+      parameters.add({.name = "replicated",
+                      .global_shape = {9},
+                      .first = {0},
+                      .extents = {9},
+                      .replicated_over = {Axis::data, Axis::tensor},
+                      .initial = {}});
+      parameters.allocate(DType::f64);
+      for (const auto& parameter : parameters.all()) {
+        for (std::int64_t i = 0; i < parameter->gradient.size(); ++i) parameter->gradient.set(i, static_cast<double>(i));
+      }
+      const bool first = mesh.data.rank() == 0;
+      const std::vector<ElementRange> own =
+          first ? std::vector<ElementRange>{{0, 0, 11}, {1, 0, 9}} : std::vector<ElementRange>{{0, 11, 20}, {0, 31, 9}};
+      const double whole = gradient_norm(parameters, mesh);
+      EXPECT_DOUBLE_EQ(gradient_norm(parameters, mesh, own), whole);
+      EXPECT_NE(gradient_norm(parameters, mesh, {{0, 0, 40}, {1, 0, 9}}), whole) << "the control: each counts twice";
+    });
+  }
+}
+
 // Two steps by hand: m and v, their corrections, and decay of the weight itself.
 TEST(AdamWOptimizer, StepsAsThePaperSays) {
   Parameters parameters;
@@ -100,6 +132,43 @@ TEST(AdamWOptimizer, StepsAsThePaperSays) {
   optimizer.step(0.01, 1);
   EXPECT_DOUBLE_EQ(bias.value.at(0), 1.99 - 0.01 * (0.5 / 0.75) / std::sqrt(0.75 / 0.4375));
   EXPECT_EQ(optimizer.steps(), 2);
+}
+
+// However the elements are divided, and begin where no vector does: the same bits. The control: what is in no part stays.
+TEST(AdamWOptimizer, UpdatesInPartsLikeTheWhole) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto trained = [&](const std::vector<std::vector<ElementRange>>& parts) {
+      Parameters parameters;
+      parameters.add({.name = "w", .global_shape = {101}, .first = {0}, .extents = {101}, .initial = {2, 1}});
+      parameters.add({.name = "b", .global_shape = {7}, .first = {0}, .extents = {7}, .initial = {2, 1}, .decays = false});
+      parameters.allocate(dtype);
+      parameters.initialise(1);
+      AdamWOptimizer optimizer(parameters, {});
+      for (int step = 0; step < 3; ++step) {
+        for (const auto& parameter : parameters.all()) {
+          for (std::int64_t i = 0; i < parameter->gradient.size(); ++i) {
+            parameter->gradient.set(i, random_normal(3, parameter->name, static_cast<std::uint64_t>(i + step)));
+          }
+        }
+        if (parts.empty()) {
+          optimizer.step(1e-2, 0.7);
+        } else {
+          optimizer.begin_step(1e-2, 0.7);
+          for (const auto& part : parts) optimizer.update(part);
+        }
+      }
+      std::vector<double> numbers;
+      for (std::size_t p = 0; p < 2; ++p) {
+        for (const Tensor& tensor : {parameters.all()[p]->value, optimizer.states()[p].m, optimizer.states()[p].v}) {
+          for (std::int64_t i = 0; i < tensor.size(); ++i) numbers.push_back(tensor.at(i));
+        }
+      }
+      return numbers;
+    };
+    const std::vector<double> whole = trained({});
+    EXPECT_EQ(trained({{{1, 3, 4}, {0, 13, 59}}, {{0, 0, 13}, {1, 0, 3}}, {{0, 72, 29}}}), whole);
+    EXPECT_NE(trained({{{1, 3, 4}, {0, 13, 59}}, {{0, 0, 13}, {1, 0, 3}}, {{0, 72, 28}}}), whole);
+  }
 }
 
 }  // namespace

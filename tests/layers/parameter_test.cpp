@@ -119,7 +119,7 @@ TEST(RandomUniform, LiesBetweenZeroAndOneAndDependsOnAllItIsGiven) {
   EXPECT_NE(random_uniform(1, "a", 7), random_uniform(1, "b", 7));
 }
 
-TEST(Parameters, LayGradientsOutInReverseAndCountElements) {
+TEST(Parameters, LayThemselvesOutInReverseAndCountElements) {
   Parameters parameters;
   const Parameter& first =
       parameters.add({.name = "first", .global_shape = {4, 3}, .first = {0, 0}, .extents = {2, 3}, .initial = {}});
@@ -132,6 +132,7 @@ TEST(Parameters, LayGradientsOutInReverseAndCountElements) {
   EXPECT_EQ(first.value.dtype(), DType::bf16);
   EXPECT_EQ(first.gradient.dtype(), DType::f32);
   EXPECT_EQ(second.gradient.data<float>() + 5, first.gradient.data<float>());
+  EXPECT_TRUE(second.value.continues_in(first.value));
   first.gradient.set(5, 1);
   parameters.zero_gradients();
   EXPECT_EQ(first.gradient.at(5), 0);

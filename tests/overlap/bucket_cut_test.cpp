@@ -25,6 +25,7 @@ TEST(CutIntoBuckets, GivesRunsOfAtLeastTheirSizeBetweenTwoSmallOnes) {
   EXPECT_THAT(cut({100, 100, 100, 100, 100, 100, 100}, 200, 100), ElementsAre(1, 3, 5, 6, 7));
   EXPECT_THAT(cut({100, 1, 1, 1000, 1, 9}, 400, 50), ElementsAre(1, 4, 6));
   EXPECT_THAT(cut({100, 1, 1, 1000}, 400, 50), ElementsAre(1, 3, 4));  // one gradient that is not small stays alone
+  EXPECT_THAT(cut(std::vector<std::size_t>(16, 100), 400, 100), ElementsAre(1, 5, 9, 13, 15, 16));  // less and less
   EXPECT_THAT(cut({5}, 1, 1), ElementsAre(1));
   EXPECT_THAT(cut({0, 0, 0}, 1, 1), ElementsAre(3));
 }

@@ -32,7 +32,7 @@ struct Buckets {
         buckets(gradients, world, stream, {.bucket_bytes = 4, .overlap = overlap, .scatter = true}) {
     for (std::size_t i = 0; i < 4; ++i) buckets.ready(i);
     buckets.finish();
-    buckets.set_postponed(3);
+    buckets.set_postponed({false, true, true, true});
   }
   std::vector<Tensor> gradients;
   GradientBuckets buckets;
@@ -42,12 +42,14 @@ double value(int rank, int round, std::size_t tensor, std::int64_t i) {
   return 1 + rank + 10 * round + 100 * static_cast<double>(tensor) + 1000 * static_cast<double>(i);
 }
 
-void write_owned(const GradientBuckets& buckets, const std::vector<Tensor>& values, int round) {
-  for (const ElementRange& range : buckets.owned()) {
-    for (std::int64_t i = range.first; i < range.first + range.count; ++i) {
-      values[range.tensor].set(i, value(buckets.group().rank(), round, range.tensor, i));
+PostponedGather::Update writing(const Communicator& world, const std::vector<Tensor>& values, int round) {
+  return [&world, &values, round](const std::vector<ElementRange>& share) {
+    for (const ElementRange& range : share) {
+      for (std::int64_t i = range.first; i < range.first + range.count; ++i) {
+        values[range.tensor].set(i, value(world.rank(), round, range.tensor, i));
+      }
     }
-  }
+  };
 }
 
 // Element i of a tensor of one bucket belongs to the rank whose share it is in.
@@ -66,13 +68,12 @@ TEST(PostponedGather, BringsTheOthersShares) {
           const std::vector<Tensor> values = tensors(neighbours);
           PostponedGather gather(of.buckets, values, "parameters");
           for (int round = 0; round < 3; ++round) {
-            write_owned(of.buckets, values, round);
-            gather.start();
+            gather.start(writing(world, values, round));
             for (const std::size_t tensor : {0, 3, 2, 1}) {
               gather.wait_for(tensor);
               for (std::int64_t i = 0; i < lengths[tensor]; ++i) {
-                const int rank = tensor == 0 ? world.rank() : owner(world, lengths[tensor], i);
-                ASSERT_EQ(values[tensor].at(i), value(rank, round, tensor, i)) << tensor << " " << i;
+                const double expected = tensor == 0 ? 0 : value(owner(world, lengths[tensor], i), round, tensor, i);
+                ASSERT_EQ(values[tensor].at(i), expected) << tensor << " " << i;
               }
             }
             gather.wait();
@@ -91,13 +92,12 @@ TEST(PostponedGather, ComesWhenItIsWaitedForTheLastBucketFirst) {
     const Buckets of(world, stream);
     const std::vector<Tensor> values = tensors(false);
     PostponedGather gather(of.buckets, values, "parameters");
-    write_owned(of.buckets, values, 0);
     std::atomic<bool> held = true;
     stream.enqueue([&] {
       while (held) std::this_thread::yield();
     });
     const std::uint64_t since = world.ledger().next_sequence();
-    gather.start();
+    gather.start(writing(world, values, 0));
     const std::int64_t theirs = world.rank() == 0 ? lengths[3] - 1 : 0;
     EXPECT_EQ(values[3].at(theirs), 0) << "the control";
     held = false;

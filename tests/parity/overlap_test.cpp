@@ -1,6 +1,7 @@
 // Whether communication overlaps with computation, and over what it travels, must not change a bit of the results.
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 
 #include "parity.hpp"
 #include "temporary_directory.hpp"
@@ -55,6 +56,101 @@ std::vector<Cell> cells() {
 INSTANTIATE_TEST_SUITE_P(Layouts, Overlap, testing::ValuesIn(cells()), [](const auto& cell) {
   return fmt::format("{}x{}_{}", cell.param.layout.data, cell.param.layout.tensor, name(cell.param.dtype));
 });
+
+// Nobody looks at parameters between the steps, so that they are still on their way when the next begins.
+std::vector<Trace> train_without_a_look(Layout layout, const gpt::TrainerOptions& options) {
+  constexpr std::int64_t steps = 5;  // three of them with what the second chose
+  std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
+  run_threads(layout.ranks(), [&](const Communicator& world) {
+    gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
+    Trace& trace = traces[static_cast<std::size_t>(world.rank())];
+    const std::uint64_t since = world.ledger().next_sequence();
+    for (std::int64_t step = 0; step < steps; ++step) {
+      const auto [loss, norm] = trainer.step(text_of_step(options, step), 3e-3);
+      trace.losses.push_back(loss);
+      trace.norms.push_back(norm);
+    }
+    for (const auto& parameter : trainer.parameters().all()) {
+      trace.parameters[parameter->name] = piece_of(*parameter, parameter->value);
+    }
+    trace.records = world.ledger().records(since);
+  });
+  return traces;
+}
+
+std::size_t gathers_of(const std::vector<Trace>& traces) {
+  return static_cast<std::size_t>(std::ranges::count(traces.front().records, "parameters", &Record::tag));
+}
+
+// Whatever is postponed, and whatever is found to be best.
+TEST(Postponement, ChangesNoBit) {
+  for (const auto& [layout, dtype] :
+       {Cell{{2, 1}, DType::f64}, Cell{{3, 1}, DType::bf16}, Cell{{2, 2}, DType::f32}, Cell{{4, 1}, DType::f32}}) {
+    gpt::TrainerOptions options = tiny(layout, dtype);
+    options.bucket_bytes = std::size_t{8} << 10;
+    options.postponed_buckets = 0;
+    const std::vector<Trace> expected = train_without_a_look(layout, options);
+    EXPECT_EQ(gathers_of(expected), 0U);
+    for (const std::size_t postponed : {1, 4, 1000}) {
+      options.postponed_buckets = postponed;
+      const std::vector<Trace> traces = train_without_a_look(layout, options);
+      EXPECT_EQ(divergence(expected, traces), "") << layout.data << "x" << layout.tensor << ", " << postponed;
+      EXPECT_GE(gathers_of(traces), 4 * std::min<std::size_t>(postponed, 5));
+    }
+    options.postponed_buckets.reset();
+    for (const bool overlap : {true, false}) {
+      options.overlap = overlap;
+      EXPECT_EQ(divergence(expected, train_without_a_look(layout, options)), "") << layout.data << "x" << layout.tensor;
+    }
+  }
+}
+
+// Over a link that brings the parameters later than forward would need them if it did not wait.
+TEST(Postponement, WaitsForParametersThatAreLate) {
+  gpt::TrainerOptions options = tiny({2, 1}, DType::f32);
+  options.postponed_buckets = 1000;
+  options.overlap = false;
+  const std::vector<Trace> expected = train_without_a_look({2, 1}, options);
+  options.overlap = true;
+  const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
+  const Variable links("STRETTO_LINKS", "intra=100MB/s,300us;inter=100MB/s,300us");
+  const std::vector<Trace> late = train_without_a_look({2, 1}, options);
+  EXPECT_EQ(divergence(expected, late), "");
+  double waited = 0;
+  for (const Record& record : late.front().records) waited += record.tag == "parameters" ? record.times.waited : 0;
+  EXPECT_GT(waited, 0);
+}
+
+// Values are there only once they have been asked for: forward asks for each in time. The control: one that never comes.
+TEST(Postponement, ForwardAsksForEveryParameterBeforeItUsesIt) {
+  const Layout layout{1, 2};
+  run_threads(layout.ranks(), [&](const Communicator& world) {
+    const gpt::TrainerOptions options = tiny(layout);
+    gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.model.sequence));
+    std::vector<std::int32_t> targets(tokens.size());
+    text_of_step(options, 0)(0, tokens.data(), targets.data());
+    const auto loss = [&](const ParametersNeeded& needed) {
+      return trainer.model().loss(tokens.data(), targets.data(), 1, options.model.sequence, std::nullopt, {}, needed);
+    };
+    const double expected = loss({});
+    std::map<std::string, Tensor> values;
+    for (const auto& parameter : trainer.parameters().all()) values[parameter->name] = parameter->value.clone();
+    std::vector<std::string> forgotten{"", "wte.weight", "wpe.weight", "ln_f.bias"};
+    for (const char* layer : {"ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj"}) {
+      forgotten.push_back(std::string("h.1.") + layer + ".weight");
+    }
+    for (const std::string& name : forgotten) {
+      for (const auto& parameter : trainer.parameters().all()) {
+        for (std::int64_t i = 0; i < parameter->value.size(); ++i) parameter->value.set(i, NAN);
+      }
+      const double found = loss([&](const Parameter& parameter) {
+        if (parameter.name != name) parameter.value.copy_from(values[parameter.name]);
+      });
+      EXPECT_EQ(found == expected, name.empty()) << name;
+    }
+  });
+}
 
 // What is told to be ready may travel at once: backward must not touch it again. Also every parameter is told, once.
 TEST(Backward, LeavesGradientsAloneThatAreReady) {

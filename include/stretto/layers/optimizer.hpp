@@ -23,9 +23,10 @@ class STRETTO_API AdamWOptimizer {
 
   // gradient_scale multiplies every gradient first.
   void step(double lr, double gradient_scale);
-  // The same for some elements only: each as if all were updated, bit for bit. What the state of the others is then worth is
-  // the caller's business, such as that another rank updates them.
-  void step(double lr, double gradient_scale, const std::vector<ElementRange>& ranges);
+  // The same in parts: a step begins, then elements are updated, each at most once. The bits do not depend on how they are
+  // divided. Other ranks may update the others: their state here is then worth nothing until it is brought here.
+  void begin_step(double lr, double gradient_scale);
+  void update(const std::vector<ElementRange>& ranges);
 
   // The state, by parameter in the order of Parameters::all(): for checkpoints.
   struct State {
@@ -44,6 +45,7 @@ class STRETTO_API AdamWOptimizer {
   Options options_;
   std::vector<State> states_;
   std::int64_t steps_ = 0;
+  double lr_ = 0, gradient_scale_ = 1;  // of the step that has begun
 };
 
 // lr at a step counted from 0: a linear warm-up, then half a cosine from peak to floor over what is left (Loshchilov &

@@ -10,8 +10,8 @@ namespace stretto {
 // Sums gradients over a group while backward is still computing others (PyTorch DDP; Li et al. 2020). A bucket is a run of
 // gradients, in the order in which they become ready, of one type and at least bucket_bytes; its sum starts on the stream
 // when its last gradient is ready and all buckets before it have gone. So every rank starts the buckets in the same order,
-// whatever the order in which its own gradients become ready. The first bucket is small, so that the link begins early, and
-// so is the last, whose sum nothing hides.
+// whatever the order in which its own gradients become ready.The first bucket is small, so that the link begins early;
+// towards the end they become smaller, for there is less left to hide their sums, and nothing for the last.
 //
 // The order is learned. In the first step it is that in which the gradients were given; from the second step on it is that
 // in which they became ready on rank 0 in the first, which rank 0 tells the others at the end of it. Inside a bucket they
@@ -20,10 +20,10 @@ namespace stretto {
 // in finish().
 //
 // A bucket travels as one all-reduce; with scatter as the two halves of one, a reduce-scatter that leaves each rank the sum
-// of its share and an all-gather of these. The all-gather of the last buckets can be postponed: the rank then has the sums
-// of its share only, updates that share of the parameters, and the parameters are gathered behind the next forward
+// of its share and an all-gather of these. The all-gather of any bucket can be postponed: the rank then has the sums of its
+// share only, updates that share of the parameters, and the parameters are gathered behind the next forward
 // (PostponedGather), which has nothing else to hide. That is Centauri's substitution (Chen et al. 2024) and Megatron's
-// --overlap-param-gather, for as many buckets as are good for the step (best_postponed).
+// --overlap-param-gather, for those buckets for which it is good (best_postponed).
 //
 // Traffic: 2 (p-1)/p of all bytes, in about total / bucket_bytes messages. With overlap or without, and however many buckets
 // are postponed, the same sums are formed in the same way: their bits are equal. They may depend on which bucket a gradient
@@ -31,7 +31,7 @@ namespace stretto {
 class STRETTO_API GradientBuckets {
  public:
   struct Options {
-    std::size_t bucket_bytes = std::size_t{4} << 20;
+std::size_t bucket_bytes = std::size_t{1} << 20;
     std::size_t first_bucket_bytes = std::size_t{512} << 10;  // also of the last; at most bucket_bytes
     bool overlap = true;                                      // false: all buckets are summed in finish(), by the caller
     bool scatter = false;                                     // the two halves of an all-reduce instead of one
@@ -53,15 +53,15 @@ class STRETTO_API GradientBuckets {
   void finish();
 
   // With scatter, between two steps and after the first (which says what the buckets are): from now on the all-gather of
-  // that many buckets, the last of backward, is left to the caller. Ranks give the same number. An optimizer that has kept
-  // its state for a share only must complete it before the number becomes smaller.
-  void set_postponed(std::size_t buckets);
-  std::size_t postponed() const { return postponed_; }
+  // these buckets, a flag for each, is left to the caller. Ranks give the same. An optimizer that has kept its state for a
+  // share only must complete it before a bucket is no longer postponed.
+  void set_postponed(std::vector<bool> buckets);
+  bool is_postponed(std::size_t bucket) const { return postponed_[bucket]; }
   bool knows_order() const { return knows_order_; }
 
-  // After finish(): of which elements this rank has the sum. All, but in postponed buckets only its share.
-  std::vector<ElementRange> owned() const;
-  // Its share of every bucket: over the ranks of the group, every element once, the same whatever is postponed.
+  // After finish() this rank has the sums of all buckets that are not postponed, and of its share of every bucket: over the
+  // ranks of the group every element once, the same whatever is postponed.
+  std::vector<ElementRange> complete() const;
   std::vector<ElementRange> shares() const;
 
   std::size_t bucket_count() const { return buckets_.size(); }
@@ -93,7 +93,7 @@ class STRETTO_API GradientBuckets {
   };
   void cut(const std::vector<Place>& order);
   void learn();
-  bool is_postponed(std::size_t bucket) const { return bucket + postponed_ >= buckets_.size(); }
+
   ElementRange share(std::size_t bucket) const;
   void append_ranges(std::size_t bucket, const ElementRange& of, std::vector<ElementRange>& to) const;
   void start(std::size_t bucket);
@@ -106,9 +106,9 @@ class STRETTO_API GradientBuckets {
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_;  // by gradient
   std::vector<bool> is_ready_;
-  std::vector<Place> came_;  // in the first step
-  std::size_t started_ = 0;  // buckets of this step
-  std::size_t postponed_ = 0;
+  std::vector<Place> came_;      // in the first step
+  std::size_t started_ = 0;      // buckets of this step
+  std::vector<bool> postponed_;  // by bucket
   bool knows_order_ = false;
 };
 

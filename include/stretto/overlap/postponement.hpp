@@ -3,8 +3,10 @@
 
 #include "stretto/overlap/gradient_buckets.hpp"
 
-// How many buckets of gradients to postpone: the link's time is divided between backward, where it can hide sums, and the
-// next forward, where it can hide gathers, so that neither is left over (Centauri; Chen et al. 2024).
+// Which buckets of gradients to postpone: the link's time is divided between backward, where it can hide sums, and the next
+// forward, where it can hide gathers, so that neither is left over (Centauri; Chen et al. 2024). What is postponed lies
+// spread among the rest: forward then needs it no faster than the link brings it, and in backward the link falls nowhere far
+// behind.
 namespace stretto {
 
 // A bucket, in seconds. needed and ready count from the beginning of a step in which computation waits for nothing.
@@ -23,11 +25,12 @@ struct StepTimes {
   std::vector<BucketTimes> buckets;  // in the order of backward
 };
 
-// How long a step takes when the last so many buckets are postponed: forward begins while they are gathered, the last bucket
-// first, and waits where one is needed that is not there; backward and the sums; the update.
-STRETTO_API double step_seconds(const StepTimes& times, std::size_t postponed);
-// The number with the shortest step; of equal ones the least.
-STRETTO_API std::size_t best_postponed(const StepTimes& times);
+// How long a step takes when these buckets are postponed, a flag for each: forward begins while they are gathered, the last
+// bucket first, and waits where one is needed that is not there; backward and the sums; the update.
+STRETTO_API double step_seconds(const StepTimes& times, const std::vector<bool>& postponed);
+// Those that make the step short: one after the other the bucket that shortens it most, of equal ones the first of backward,
+// which forward needs last; until none does. Costs as many steps to be worked out as there are buckets, squared.
+STRETTO_API std::vector<bool> best_postponed(const StepTimes& times);
 
 // Measures a step for that, in which nothing is postponed: it is told when what happens. One thread uses it.
 class STRETTO_API StepMeasurement {
