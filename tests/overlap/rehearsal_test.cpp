@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/launch.hpp"
 
