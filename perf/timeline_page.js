@@ -28,10 +28,11 @@ const xOf = (time) => GUTTER + ((time - from) / (to - from)) * (width() - GUTTER
 const timeOf = (x) => from + ((x - GUTTER) / (width() - GUTTER)) * (to - from);
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 
-function timeText(us) {
-  if (Math.abs(us) >= 1e6) return +(us / 1e6).toPrecision(4) + " s";
-  if (Math.abs(us) >= 1e3) return +(us / 1e3).toPrecision(4) + " ms";
-  return +us.toPrecision(4) + " us";
+// With digits enough to tell times so far apart from one another.
+function timeText(us, apart = Math.abs(us) / 1000) {
+  const [unit, name] = Math.abs(us) >= 1e6 ? [1e6, "s"] : Math.abs(us) >= 1e3 ? [1e3, "ms"] : [1, "us"];
+  const digits = apart > 0 ? Math.max(0, Math.min(9, -Math.floor(Math.log10(apart / unit) + 1e-9))) : 0;
+  return +(us / unit).toFixed(digits) + " " + name;
 }
 
 // Shortened to the width, or nothing.
@@ -73,8 +74,8 @@ function drawSlices(row, colors) {
     for (let k = 5; k < row.slices[i].length; k += 2) fill("exposed", row.slices[i][k], row.slices[i][k + 1]);
     const left = Math.max(GUTTER, xOf(begin)), right = Math.min(width(), xOf(begin + lasts));
     if (right - left < 24) continue;
-    paint.strokeStyle = colors.page; // neighbours stay apart
-    paint.strokeRect(left, bottom, right - left, SLICE);
+    paint.fillStyle = colors.page; // neighbours stay apart
+    paint.fillRect(right - 1, bottom, 1, SLICE);
     paint.fillStyle = isStep ? colors.text : colors.on;
     paint.fillText(fitting(trace.texts[name], right - left - 8), left + 4, bottom + SLICE / 2);
   }
@@ -92,9 +93,9 @@ function drawAxis(colors) {
     paint.moveTo(x, AXIS - 4);
     paint.lineTo(x, height);
     paint.stroke();
-    const half = paint.measureText(timeText(tick)).width / 2;
+    const half = paint.measureText(timeText(tick, step)).width / 2;
     paint.fillStyle = colors.quiet;
-    if (x - half > GUTTER && x + half < width()) paint.fillText(timeText(tick), x, AXIS / 2);
+    if (x - half > GUTTER && x + half < width()) paint.fillText(timeText(tick, step), x, AXIS / 2);
   }
   paint.textAlign = "left";
 }
@@ -199,7 +200,7 @@ function say(event) {
   said.style.display = pointed ? "block" : "none";
   if (!pointed) return;
   const [, begin, lasts, name, more] = pointed.slice, row = trace.rows[pointed.row];
-  said.textContent = `${trace.texts[name]}, ${timeText(lasts)}\n${row.rank}, ${row.track}, at ${timeText(begin)}` +
+  said.textContent = `${trace.texts[name]}, ${timeText(lasts)}\n${row.rank}, ${row.track}, at ${timeText(begin, 0.1)}` +
     (trace.texts[more] ? "\n" + trace.texts[more] : "");
   const box = said.getBoundingClientRect();
   said.style.left = Math.max(4, Math.min(event.clientX + 14, window.innerWidth - box.width - 8)) + "px";

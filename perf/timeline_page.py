@@ -36,7 +36,7 @@ def said_of(slice_, exposed):
         return ""
     of = slice_.arguments
     lines = [f"{of['bytes']:,} bytes sent" + (f", {of['bytes_between_nodes']:,} of them between nodes" if of.get("bytes_between_nodes") else ""),
-             f"{of['count']:,} x {of['dtype']} by {of['algorithm']}", f"group {of['group']} of {of['group_size']}"]
+             f"{of['count']:,} x {of['dtype']} by {of['algorithm']}", f"group {of['group']} of {of['group_size']} ranks"]
     lines += [f"for {of['tag']}"] if of["tag"] else []
     lines.append(f"{length(exposed):,.1f} us of it exposed; {of['waited_us']:,.1f} us waited for")
     return "\n".join(lines)
