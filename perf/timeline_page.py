@@ -117,7 +117,7 @@ def page(trace, name):
         "<!DOCTYPE html><html lang=en><head><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         f"<title>Stretto: {escape(name)}</title><style>{STYLE}</style></head><body><h1>Who did what when: {escape(name)}</h1>",
         *(f'<p class="warning">{escape(warning)}</p>' for warning in warnings(trace)),
-        f"<p>{len(trace.ranks)} ranks on one clock, which is wrong by {error:g} us at most. Drag to move, ctrl and wheel or the buttons to zoom, "
+        f"<p>{len(trace.ranks)} ranks on one clock{f', which is wrong by {error:g} us at most' if error else ''}. Drag to move, ctrl and wheel or the buttons to zoom, "
         "point at a slice for what it is and where its bytes went.</p>",
         '<div class="legend">', key("compute", "computation"), key("hidden", "communication, hidden: the computing thread computes beside it"),
         key("exposed", "communication, exposed: it computes nothing"), "</div>",
