@@ -43,7 +43,12 @@ class Numbering {
   std::map<std::uint64_t, std::uint64_t> counts_;  // by sequence of operations
 };
 
-bool before(const OperationPart& a, const OperationPart& b) { return std::tie(a.key, a.rank) < std::tie(b.key, b.rank); }
+bool part_before(const OperationPart& a, const OperationPart& b) {
+  return std::tie(a.key, a.rank) < std::tie(b.key, b.rank);
+}
+bool transmission_before(const Transmission& a, const Transmission& b) {
+  return std::tie(a.key, a.from, a.to) < std::tie(b.key, b.from, b.to);
+}
 
 }  // namespace
 
@@ -67,13 +72,13 @@ RankArrows arrows_of(int rank, const std::vector<Record>& operations, const std:
 }
 
 std::vector<TraceArrow> pair_up(RankArrows all) {
-  std::sort(all.parts.begin(), all.parts.end(), before);
-  std::sort(all.transmissions.begin(), all.transmissions.end());
+  std::sort(all.parts.begin(), all.parts.end(), part_before);
+  std::sort(all.transmissions.begin(), all.transmissions.end(), transmission_before);
   all.transmissions.erase(std::unique(all.transmissions.begin(), all.transmissions.end()), all.transmissions.end());
   const auto find = [&](std::uint64_t key, int rank) -> const OperationPart* {
     const OperationPart wanted{key, 0, 0, rank, 0};
-    const auto place = std::lower_bound(all.parts.begin(), all.parts.end(), wanted, before);
-    return place != all.parts.end() && !before(wanted, *place) ? &*place : nullptr;
+    const auto place = std::lower_bound(all.parts.begin(), all.parts.end(), wanted, part_before);
+    return place != all.parts.end() && !part_before(wanted, *place) ? &*place : nullptr;
   };
   std::vector<TraceArrow> arrows;
   for (const Transmission& each : all.transmissions) {

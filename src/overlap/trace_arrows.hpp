@@ -17,7 +17,7 @@ struct OperationPart {
 struct Transmission {
   std::uint64_t key;
   std::int32_t from, to;
-  auto operator<=>(const Transmission&) const = default;
+  bool operator==(const Transmission&) const = default;
 };
 struct RankArrows {
   std::vector<OperationPart> parts;

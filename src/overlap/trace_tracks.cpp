@@ -103,10 +103,12 @@ TraceTracks lay_out(const std::vector<KernelSpan>& kernels, const std::vector<Re
                     const std::vector<NamedSpan>& spans, const ClockLine& clock, double now) {
   Layout layout(clock);
   std::vector<TraceSlice> steps;
+  steps.reserve(spans.size());
   for (const NamedSpan& span : spans) {
     steps.push_back(layout.slice(span.begin, span.end > 0 ? span.end : now, span.name, span.category));
   }
   std::vector<TraceSlice> computing;
+  computing.reserve(kernels.size());
   for (const KernelSpan& span : kernels) {
     computing.push_back(layout.slice(span.begin, span.end, span.kernel, "compute"));
   }
