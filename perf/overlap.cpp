@@ -14,6 +14,7 @@
 #include "result.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/overlap/rehearsal.hpp"
+#include "stretto/overlap/trace.hpp"
 
 namespace perf {
 
@@ -33,6 +34,7 @@ struct OverlapRun {
   OverlapSizes sizes;
   stretto::OverlapMeasurement how;
   std::string json;
+  std::string trace;
 };
 
 // What a step costs, as far as links need it.
@@ -78,6 +80,17 @@ bool same_bits(OverlapCase& what) {
   return true;
 }
 
+// Three steps as they are.
+void trace_steps(const Communicator& world, OverlapCase& what, const std::string& path) {
+  stretto::Trace trace(world);
+  for (int number = 1; number <= 3; ++number) {
+    const stretto::Trace::Span step = trace.step(number);
+    what.step();
+  }
+  what.finish();
+  trace.write(path);
+}
+
 nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& options) {
   const auto what = make_overlap_case(options.case_name, world, options.sizes);
   const double differs = largest(world, same_bits(*what) ? 0 : 1);
@@ -85,6 +98,7 @@ nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& opt
   const stretto::OverlapTimes times = stretto::measure_overlap(
       world, [&] { what->step(); }, options.how);
   what->finish();
+  if (!options.trace.empty()) trace_steps(world, *what, options.trace);
   const char* const links = std::getenv("STRETTO_LINKS");
   nlohmann::ordered_json result{{"case", options.case_name},
                                 {"ranks", world.size()},
@@ -173,6 +187,8 @@ std::optional<OverlapRun> parse(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--steps", options.how.steps, "Timed together")->capture_default_str();
   app.add_option("--warmup", options.how.warmup, "Steps before them")->capture_default_str();
+  app.add_option("--trace", options.trace,
+                 "Write what every rank did in three more steps to this file, for Perfetto or perf/timeline");
   app.add_option("--json", options.json, "Write the figures to this file");
   try {
     app.parse(argc, argv);
@@ -201,6 +217,7 @@ int measure_overlap_case(int argc, char** argv) {
   const std::optional<OverlapRun> options = parse(argc, argv);
   if (!options) return 0;
   if (!options->json.empty()) check_writable("--json", options->json);
+  if (!options->trace.empty()) stretto::Trace::check_writable(options->trace);
   std::optional<std::string> links = options->links;
   if (options->ratio > 0) {
     unsetenv("STRETTO_LINKS");  // for the ranks that measure what is needed

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 
 #include "checkpoint.hpp"
 #include "comm_report.hpp"
@@ -12,6 +13,7 @@
 #include "report.hpp"
 #include "sampling.hpp"
 #include "stretto/kernels.hpp"
+#include "stretto/overlap/trace.hpp"
 #include "stretto/stretto.hpp"
 #include "text_data.hpp"
 #ifdef STRETTO_HAVE_MPI
@@ -89,12 +91,14 @@ class TrainingRun {
     rank0_first(mesh_.world, [&] { load(); });
     rate_ = matrix_rate(mesh_.world, line_.trainer.dtype);
     describe();
+    if (!line_.trace.empty()) trace_ = std::make_unique<Trace>(mesh_.world);
     const std::uint64_t first_operation = mesh_.world.ledger().next_sequence();
     for (std::int64_t step = first_step_; step < line_.steps; ++step) train(step);
     const std::vector<Record> records = mesh_.world.ledger().records(first_operation);
     if (!line_.save.empty() && saved_at_ != line_.steps) save(line_.steps);
     if (sampled_at_ != line_.steps || line_.steps == 0) show_sample();
     if (rank0_) reporter_.finish(records);
+    if (trace_) write_trace();
     if (line_.comm_report) report_communication();
   }
 
@@ -111,8 +115,12 @@ class TrainingRun {
     const CosineSchedule schedule{line_.lr, line_.min_lr, line_.warmup, line_.steps};
     const std::int64_t batch = line_.trainer.global_batch;
     traffic_.begin();
-    const double from = now_seconds();
-    const StepResult result = trainer_.step(slots_of(step), schedule.at(step));
+    double from = 0;
+    const StepResult result = [&] {
+      const Trace::Span span = trace_ ? trace_->step(step + 1) : Trace::Span();
+      from = now_seconds();
+      return trainer_.step(slots_of(step), schedule.at(step));
+    }();
     // All ranks have the same numbers; one says so.
     if (rank0_ && (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))) {
       fail(ErrorCode::invalid_argument, "Step {} has loss {} and gradient norm {}; lower --lr {}.", step + 1, result.loss,
@@ -148,15 +156,25 @@ class TrainingRun {
     };
   }
 
+  void write_trace() {
+    trace_->write(line_.trace);
+    trace_.reset();
+    if (rank0_) reporter_.say(fmt::format("Wrote {}.", line_.trace));
+  }
+
+  Trace::Span part(const char* name) const { return trace_ ? trace_->part(name) : Trace::Span(); }
+
   static bool due(std::int64_t interval, std::int64_t step) { return interval > 0 && (step + 1) % interval == 0; }
 
   double validate() const {
+    const Trace::Span span = part("validate");
     return trainer_.evaluate(
         [&](std::int64_t i, std::int32_t* tokens, std::int32_t* targets) { data_.validation_window(i, tokens, targets); },
         data_.validation_windows());
   }
 
   void save(std::int64_t step) {
+    const Trace::Span span = part("save");
     save_checkpoint(trainer_, line_.save, step);
     saved_at_ = step;
     if (rank0_) reporter_.say(fmt::format("Saved {}/step_{:08}.", line_.save, step));
@@ -164,6 +182,7 @@ class TrainingRun {
 
   void show_sample() {
     if (mesh_.data.rank() != 0) return;
+    const Trace::Span span = part("sample");
     const std::string text = sample(trainer_.model(), mesh_.tensor, line_.prompt, {.seed = line_.trainer.seed});
     if (rank0_) reporter_.say("\n--- a sample ---\n" + text + "\n----------------\n");
   }
@@ -202,6 +221,7 @@ class TrainingRun {
   bool rank0_;
   Reporter reporter_;
   StepTraffic traffic_;
+  std::unique_ptr<Trace> trace_;
   double rate_ = 0;
   std::int64_t first_step_ = 0;
   std::int64_t saved_at_ = -1;

@@ -6,6 +6,7 @@
 
 #include "checkpoint.hpp"
 #include "fail.hpp"
+#include "stretto/overlap/trace.hpp"
 #include "text_data.hpp"
 
 namespace gpt {
@@ -65,6 +66,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--log-dir", line.log_dir, "Directory for metrics.jsonl and loss.svg");
   app.add_flag("--comm-report", line.comm_report,
                "At the end, run steps full, computation only, communication only and serial, and say how much is hidden");
+  app.add_option("--trace", line.trace, "Write what every rank did when to this file, for Perfetto or perf/timeline");
   app.add_option("--log-interval", line.log_interval, "Steps between printed lines")->capture_default_str();
 
   try {
@@ -106,6 +108,7 @@ void CommandLine::check(int ranks) const {
   require(!resume || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
   require(!resume || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);
   require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
+  if (!trace.empty()) stretto::Trace::check_writable(trace);
   // Opened here too, so that what is missing is said once, before there are ranks.
   if (resume) find_checkpoint(save);
   if (!load.empty()) find_checkpoint(load);

@@ -17,7 +17,7 @@ struct CommandLine {
   double min_lr = 0;
   std::int64_t warmup = 0;
   std::string train_data, validation_data;
-  std::string save, load, log_dir, prompt;
+  std::string save, load, log_dir, trace, prompt;
   std::int64_t save_interval = 0, eval_interval = 0, sample_interval = 0, log_interval = 10;
   bool resume = false;
   bool deterministic = false;

@@ -147,6 +147,9 @@ class STRETTO_API Communicator {
   // Of each member: which node it is on, counted from 0 in the order of the members.
   const std::vector<int>& nodes() const;
 
+  // Of each member: its rank in the job.
+  const std::vector<int>& job_ranks() const;
+
   // This rank's, over all its communicators.
   Ledger& ledger() const;
   // Tells every rank of the job that this one gives up; their operations then throw Error(peer_gave_up) with the reason.

@@ -16,6 +16,15 @@ namespace stretto {
 
 class Journal;
 
+// Between whom an operation moves bytes: of all operations that are done in the same way, the same object. All are ranks of
+// the job.
+struct Partners {
+  std::uint32_t group_id = 0;      // the same on all members; with them it means one communicator
+  std::vector<int> members;        // of the communicator, in their order
+  std::vector<int> sends_to;       // or into whose memory this rank writes
+  std::vector<int> receives_from;  // or in whose memory it reads
+};
+
 struct STRETTO_API Record {
   // Counts this rank's operations, of all communicators: those of streams when they are enqueued; those that ran at once
   // when somebody looks or something is enqueued, in the order of their beginnings among themselves.
@@ -29,6 +38,7 @@ struct STRETTO_API Record {
   std::int64_t count = 0;                             // elements, as the caller gave them
   std::uint64_t bytes_sent = 0;  // by this rank; over shared memory, what it read from others' memory or wrote there
   std::uint64_t bytes_between_nodes = 0;  // of these, to ranks of other nodes
+  std::shared_ptr<const Partners> partners;
   std::string stream;
   std::string tag;  // the caller's
   WorkTimes times;

@@ -237,6 +237,10 @@ struct STRETTO_API Plan {
   // each rank's node.
   std::int64_t bytes_sent(std::int64_t element_bytes) const;
   std::int64_t bytes_between_nodes(std::int64_t element_bytes, const std::vector<int>& nodes) const;
+  // To whom this rank sends, or into whose memory it writes; from whom it receives, or in whose memory it reads. In order,
+  // without this rank.
+  std::vector<int> sends_to() const;
+  std::vector<int> receives_from() const;
   int rounds() const;             // of the longest lane
   std::string to_string() const;  // a line a step
 };

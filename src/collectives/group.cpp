@@ -77,6 +77,15 @@ NodeSizes node_sizes(const Network& network, const std::vector<int>& job_ranks, 
   return sizes;
 }
 
+std::shared_ptr<const Partners> partners_of(const Plan& plan, const Membership& membership) {
+  const auto in_job = [&](std::vector<int> ranks) {
+    for (int& rank : ranks) rank = membership.job_ranks[static_cast<std::size_t>(rank)];
+    return ranks;
+  };
+  return std::make_shared<const Partners>(
+      Partners{membership.id, membership.job_ranks, in_job(plan.sends_to()), in_job(plan.receives_from())});
+}
+
 // STRETTO_EXPLAIN: one line a plan.
 void explain(const std::string& group, const Call& call, QuantizedFormat format, const Choice& choice, bool symmetric) {
   std::string line = fmt::format("stretto: {} of {} {} in '{}'{}: {}", name(call.collective), call.count, name(call.dtype),
@@ -206,6 +215,7 @@ Way Communicator::Group::way_of(const Call& call, PlanRequest request, bool may_
   const auto width = static_cast<std::int64_t>(size_of(way.wire));
   label.bytes_sent = static_cast<std::uint64_t>(way.plan->bytes_sent(width));
   label.bytes_between_nodes = static_cast<std::uint64_t>(way.plan->bytes_between_nodes(width, nodes_));
+  label.partners = partners_of(*way.plan, links_.membership());
   label.stream = Stream::inline_().name();
   way.label = journal_->keep(std::move(label));
   return way;

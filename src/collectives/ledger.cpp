@@ -133,6 +133,7 @@ void Ledger::settle(std::uint64_t sequence, const Record& how) {
   entry->record.quantized = how.quantized;
   entry->record.bytes_sent = how.bytes_sent;
   entry->record.bytes_between_nodes = how.bytes_between_nodes;
+  entry->record.partners = how.partners;
 }
 
 void Ledger::add(std::shared_ptr<Journal> journal) {

@@ -1,5 +1,6 @@
 // What a plan moves between ranks.
 #include <algorithm>
+#include <set>
 
 #include "stretto/plan.hpp"
 
@@ -28,7 +29,53 @@ std::int64_t bytes_of(const Slice& slice, std::int64_t element_bytes) {
   return slice.buffer == Buffer::packed ? packed_bytes(slice.format, slice.count) : slice.count * element_bytes;
 }
 
+// visit(from, to) for every step that moves something between two ranks, of which one is the plan's.
+template <class Visit>
+void for_each_partner(const Plan& plan, Visit visit) {
+  const int rank = plan.request.rank;
+  const auto with_all = [&](auto visit_one) {
+    for (int peer = 0; peer < plan.request.size; ++peer) visit_one(peer);
+  };
+  for (const Lane& lane : plan.lanes) {
+    for (const Step& step : lane.steps) {
+      switch (step.kind) {
+        case StepKind::send: visit(rank, step.peer); break;
+        case StepKind::recv:
+        case StepKind::recv_reduce:
+        case StepKind::read: visit(step.peer, rank); break;
+        case StepKind::read_reduce:
+          with_all([&](int peer) {
+            visit(peer, rank);
+            if (step.peer == everybody || step.peer == peer) visit(rank, peer);
+          });
+          break;
+        case StepKind::spread:
+          visit(step.peer, rank);
+          with_all([&](int peer) { visit(rank, peer); });
+          break;
+        default: break;  // in this rank's memory, or a signal, which says nothing but that
+      }
+    }
+  }
+}
+
 }  // namespace
+
+std::vector<int> Plan::sends_to() const {
+  std::set<int> peers;
+  for_each_partner(*this, [&](int from, int to) {
+    if (from == request.rank && to != request.rank) peers.insert(to);
+  });
+  return {peers.begin(), peers.end()};
+}
+
+std::vector<int> Plan::receives_from() const {
+  std::set<int> peers;
+  for_each_partner(*this, [&](int from, int to) {
+    if (to == request.rank && from != request.rank) peers.insert(from);
+  });
+  return {peers.begin(), peers.end()};
+}
 
 std::int64_t Plan::elements_sent() const {
   std::int64_t sum = 0;
