@@ -1,0 +1,285 @@
+// The search for a step's best knobs. Every candidate is judged by the simulated step, which is what the schedule predicts.
+#include "stretto/overlap/planner.hpp"
+
+#include <algorithm>
+#include <functional>
+
+#include "core/fail.hpp"
+#include "overlap/operation_tier.hpp"
+#include "overlap/step_lowering.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t mebibyte = std::int64_t{1} << 20;
+constexpr std::int64_t bucket_sizes[] = {0,
+                                         mebibyte,
+                                         2 * mebibyte,
+                                         4 * mebibyte,
+                                         8 * mebibyte,
+                                         16 * mebibyte,
+                                         25 * mebibyte,
+                                         50 * mebibyte,
+                                         100 * mebibyte,
+                                         200 * mebibyte,
+                                         400 * mebibyte};
+constexpr int postponements[] = {0, 1, 2, 4, 8, 16, 1 << 20};
+constexpr double worth_a_change = 1e-4;     // of the step: below, a candidate is no better
+constexpr double worth_the_trouble = 1e-3;  // below, a decision is taken back
+
+// What nobody partitions: every collective as a whole, by one level.
+StepKnobs blocking_knobs() {
+  StepKnobs knobs;
+  knobs.blocking = true;
+  return knobs;
+}
+StepKnobs unpartitioned_knobs(const StepGraph& graph) {
+  StepKnobs knobs;
+  knobs.ahead = graph.most_live_gathers - 1;
+  return knobs;
+}
+// As PyTorch DDP has them by default.
+StepKnobs bucket_knobs(const StepGraph& graph) {
+  StepKnobs knobs = unpartitioned_knobs(graph);
+  knobs.bucket_bytes = 25 * mebibyte;
+  knobs.first_bucket_bytes = mebibyte;
+  return knobs;
+}
+
+class Search {
+ public:
+  Search(const StepGraph& graph, const StepCluster& cluster, const PlannerOptions& options)
+      : graph_(graph), costs_(cluster), options_(options) {
+    for (int i = 0; i < static_cast<int>(graph.nodes.size()); ++i) {
+      const StepNode& node = graph.nodes[i];
+      if (!node.collective) continue;
+      gathers_ |= node.collective->traffic == Traffic::parameter;
+      activates_ |= node.collective->traffic == Traffic::activation;
+      if (!is_bucketed(node)) continue;
+      postpones_ = (buckets_ == 0 || postpones_) && can_be_postponed(graph, i);
+      ++buckets_;
+    }
+    worth_ = partitions_worth_trying(graph, costs_, options);
+  }
+
+  StepSchedule best() {
+    const StepKnobs starts[] = {unpartitioned_knobs(graph_), bucket_knobs(graph_)};
+    StepKnobs best = blocking_knobs();
+    for (const StepKnobs& start : starts) {
+      const StepKnobs top = climbed(start);
+      if (seconds(top) < seconds(best)) best = top;
+    }
+    best = without_what_does_nothing(best);
+    // What was taken back may have cost a little.
+    for (const StepKnobs& each : {starts[0], starts[1], blocking_knobs()}) {
+      if (seconds(each) < seconds(best)) best = each;
+    }
+    StepSchedule schedule = lower_step(graph_, costs_, best, options_.slowdown);
+    int buckets = 0;
+    for (const ScheduledCollective& each : schedule.collectives) buckets = std::max(buckets, each.bucket + 1);
+    schedule.knobs.postponed = best.postponed = std::min(best.postponed, buckets);
+    schedule.blocking_seconds = seconds(blocking_knobs());
+    schedule.unpartitioned_seconds = seconds(starts[0]);
+    schedule.buckets_seconds = seconds(starts[1]);
+    schedule.bound_seconds = step_bound(graph_, costs_.cluster());
+    schedule.reasons = reasons(best);
+    return schedule;
+  }
+
+ private:
+  struct Decision {
+    std::string name;
+    std::function<void(StepKnobs&)> undo;
+  };
+
+  double seconds(const StepKnobs& knobs) {
+    const auto found = known_.find(knobs);
+    if (found != known_.end()) return found->second;
+    return known_[knobs] = lower_step(graph_, costs_, knobs, options_.slowdown, false).predicted_seconds;
+  }
+
+  bool take_if_better(StepKnobs& knobs, const StepKnobs& candidate) {
+    if (seconds(candidate) >= seconds(knobs) * (1 - worth_a_change)) return false;
+    knobs = candidate;
+    return true;
+  }
+
+  StepKnobs climbed(StepKnobs knobs) {
+    knobs.priorities = true;
+    for (int round = 0; round < 4; ++round) {
+      bool better = try_orders(knobs);
+      better |= try_partitions(knobs);
+      better |= try_buckets(knobs);
+      better |= try_gathers(knobs);
+      if (!better) break;
+    }
+    return knobs;
+  }
+
+  // The layer tier.
+  bool try_orders(StepKnobs& knobs) {
+    StepKnobs candidate = knobs;
+    candidate.early = !knobs.early;
+    return options_.may_reorder_compute && activates_ && take_if_better(knobs, candidate);
+  }
+
+  // The operation tier: equal layers share what is best in the whole step.
+  bool try_partitions(StepKnobs& knobs) {
+    bool better = false;
+    for (const auto& [kind, partitions] : worth_) {
+      const StepKnobs before = knobs;
+      for (const Partition& partition : partitions) {
+        StepKnobs candidate = before;
+        candidate.partitions.erase(kind);
+        if (partition != Partition()) candidate.partitions[kind] = partition;
+        better |= take_if_better(knobs, candidate);
+      }
+    }
+    return better;
+  }
+
+  // The model tier: sizes of buckets together with how many are postponed, then the first one's.
+  bool try_buckets(StepKnobs& knobs) {
+    if (buckets_ == 0) return false;
+    bool better = false;
+    const StepKnobs before = knobs;
+    for (const std::int64_t bytes : bucket_sizes) {
+      for (const int postponed : postponements) {
+        if (postponed > options_.most_postponed || (postponed > 0 && !postpones_)) continue;
+        StepKnobs candidate = before;
+        candidate.bucket_bytes = bytes;
+        candidate.postponed = postponed;
+        if (candidate.first_bucket_bytes >= bytes) candidate.first_bucket_bytes = 0;
+        better |= take_if_better(knobs, candidate);
+      }
+    }
+    for (const std::int64_t first : {std::int64_t{0}, mebibyte, knobs.bucket_bytes / 4}) {
+      StepKnobs candidate = knobs;
+      candidate.first_bucket_bytes = first < knobs.bucket_bytes ? first : 0;
+      better |= take_if_better(knobs, candidate);
+    }
+    return better;
+  }
+
+  bool try_gathers(StepKnobs& knobs) {
+    bool better = false;
+    const StepKnobs before = knobs;
+    for (int ahead = 0; gathers_ && ahead < graph_.most_live_gathers; ++ahead) {
+      StepKnobs candidate = before;
+      candidate.ahead = ahead;
+      better |= take_if_better(knobs, candidate);
+    }
+    return better;
+  }
+
+  std::vector<Decision> decisions(const StepKnobs& knobs) const {
+    std::vector<Decision> made;
+    for (const auto& each : knobs.partitions) {
+      const CollectiveKind kind = each.first;
+      made.push_back({fmt::format("{}: {} rather than whole", to_string(kind), to_string(each.second)),
+                      [kind](StepKnobs& undone) { undone.partitions.erase(kind); }});
+    }
+    const auto add = [&](bool decided, std::string name, std::function<void(StepKnobs&)> undo) {
+      if (decided) made.push_back({std::move(name), std::move(undo)});
+    };
+    const double mebibytes = 1.0 / mebibyte;
+    add(knobs.postponed > 0, fmt::format("{} last buckets gathered in the next forward rather than none", knobs.postponed),
+        [](StepKnobs& undone) { undone.postponed = 0; });
+    add(knobs.first_bucket_bytes > 0,
+        fmt::format("a first bucket of {:.3g} MiB rather than one like the others",
+                    static_cast<double>(knobs.first_bucket_bytes) * mebibytes),
+        [](StepKnobs& undone) { undone.first_bucket_bytes = 0; });
+    add(knobs.bucket_bytes > 0 && buckets_ > 0,
+        fmt::format("buckets of {:.3g} MiB rather than each gradient by itself",
+                    static_cast<double>(knobs.bucket_bytes) * mebibytes),
+        [](StepKnobs& undone) { undone.bucket_bytes = undone.first_bucket_bytes = 0; });
+    add(knobs.early, "inside layers, what communication waits for first, rather than in program order",
+        [](StepKnobs& undone) { undone.early = false; });
+    add(knobs.priorities, "activations before parameters before gradients, rather than in program order",
+        [](StepKnobs& undone) { undone.priorities = false; });
+    add(gathers_ && knobs.ahead > 0, fmt::format("{} gathers ahead of the one in use rather than none", knobs.ahead),
+        [](StepKnobs& undone) { undone.ahead = 0; });
+    return made;
+  }
+
+  // The simplest knobs that are as good: fewer words to say, fewer things to go wrong.
+  StepKnobs without_what_does_nothing(StepKnobs knobs) {
+    const double good = seconds(knobs) * (1 + worth_the_trouble);
+    for (const Decision& decision : decisions(knobs)) {
+      StepKnobs undone = knobs;
+      decision.undo(undone);
+      if (seconds(undone) <= good) knobs = undone;
+    }
+    return knobs;
+  }
+
+  std::vector<std::string> reasons(const StepKnobs& knobs) {
+    std::vector<std::string> lines;
+    if (knobs == blocking_knobs()) lines.emplace_back("nothing tried is faster than collectives that block");
+    for (const Decision& decision : decisions(knobs)) {
+      StepKnobs undone = knobs;
+      decision.undo(undone);
+      lines.push_back(
+          fmt::format("{}: {:.3f} ms rather than {:.3f}", decision.name, seconds(knobs) * 1e3, seconds(undone) * 1e3));
+    }
+    lines.push_back(fmt::format("{} schedules were compared", known_.size()));
+    return lines;
+  }
+
+  const StepGraph& graph_;
+  CollectiveCosts costs_;
+  const PlannerOptions options_;
+  bool gathers_ = false, activates_ = false, postpones_ = false;
+  int buckets_ = 0;
+  std::map<CollectiveKind, std::vector<Partition>> worth_;
+  std::map<StepKnobs, double> known_;
+};
+
+}  // namespace
+
+StepSchedule plan_step(const StepGraph& graph, const StepCluster& cluster, const PlannerOptions& options) {
+  check(graph);
+  require(options.most_chunks >= 1 && (options.most_chunks & (options.most_chunks - 1)) == 0,
+          "At most {} chunks cannot be; choose a power of two.", options.most_chunks);
+  return Search(graph, cluster, options).best();
+}
+
+double step_bound(const StepGraph& graph, const StepCluster& cluster) {
+  const LinkModel& links = cluster.links;
+  double computing = 0, inside = 0, between = 0;
+  for (const StepNode& node : graph.nodes) {
+    if (!node.collective) {
+      int ranks = 1;
+      for (const StepDependency& each : node.after) {
+        const StepNode& other = graph.nodes[each.node];
+        if (node.elementwise && is_bucketed(other)) ranks = std::max(ranks, other.collective->group.size);
+      }
+      computing += node.seconds / ranks;
+      continue;
+    }
+    const StepCollective& own = *node.collective;
+    const GroupPlace place = GroupPlace::of(own.group, cluster);
+    if (own.measured_seconds || place.ranks == 1) {
+      inside += own.measured_seconds.value_or(0);
+      continue;
+    }
+    // Once round for whatever is scattered or gathered; broadcast and reduce pass at least the vector on.
+    const auto bytes = [&](DType dtype) { return static_cast<double>(own.elements) * static_cast<double>(size_of(dtype)); };
+    double moved = bytes(own.dtype);
+    if (own.kind == Collective::all_reduce) moved += std::min(bytes(own.gathers_as.value_or(own.dtype)), bytes(own.dtype));
+    const LinkLevel& near = links.levels.front();
+    const auto share = [](int parts) { return static_cast<double>(parts - 1) / parts; };
+    if (place.nodes() == 1) {
+      inside += moved * share(place.ranks) / (near.bandwidth_gbs * 1e9);
+      continue;
+    }
+    std::size_t outer = 0;
+    while (outer + 1 < links.levels.size() && links.levels[outer].ranks < cluster.ranks) ++outer;
+    // A group's ranks on a node have so many ports at most, and the groups of a node share them all.
+    const double ports = std::min<double>(place.on_node, static_cast<double>(near.ports) / place.groups);
+    between += moved * share(place.nodes()) / (links.levels[outer].bandwidth_gbs * 1e9 * ports);
+  }
+  return std::max({computing, inside, between});
+}
+
+}  // namespace stretto

@@ -1,0 +1,90 @@
+// What a schedule says in words.
+#include <algorithm>
+
+#include "core/fail.hpp"
+#include "stretto/overlap/planner.hpp"
+
+namespace stretto {
+
+const char* name(Form form) {
+  switch (form) {
+    case Form::whole: return "whole";
+    case Form::scatter_gather: return "reduce_scatter+all_gather";
+    case Form::reduce_broadcast: return "reduce+broadcast";
+    default: return "by_level";
+  }
+}
+
+std::string to_string(const Partition& partition) {
+  return partition.chunks == 1 ? name(partition.form) : fmt::format("{}/{}", name(partition.form), partition.chunks);
+}
+
+CollectiveKind kind_of(const StepNode& node) {
+  const StepCollective& own = *node.collective;
+  return {own.traffic, node.phase, own.kind, own.traffic == Traffic::gradient ? 0 : own.elements, own.group};
+}
+
+std::string to_string(const CollectiveKind& kind) {
+  return fmt::format("{} {} in {}{} over {} ranks", name(kind.kind), name(kind.traffic), name(kind.phase),
+                     kind.elements > 0 ? fmt::format(" of {} elements", kind.elements) : "", kind.group.size);
+}
+
+std::string to_string(const StepStage& stage) {
+  const char* const where[] = {"", " inside nodes", " between nodes"};
+  return fmt::format("{} by {}{}, {} ranks, {:.1f} us", name(stage.collective), to_string(stage.method),
+                     where[static_cast<int>(stage.level)], stage.ranks, stage.seconds * 1e6);
+}
+
+StepCluster simple_cluster(int ranks, double alpha_seconds, double bytes_per_second) {
+  require(alpha_seconds >= 0 && bytes_per_second > 0, "A link of {} seconds and {} bytes a second cannot be.", alpha_seconds,
+          bytes_per_second);
+  LinkLevel level;
+  level.name = "link";
+  level.alpha_us = alpha_seconds * 1e6;
+  level.bandwidth_gbs = bytes_per_second * 1e-9;
+  return {{{level}, 1e12}, ranks};
+}
+
+std::string StepSchedule::choice() const {
+  if (knobs.blocking) return "blocking";
+  std::vector<std::string> words;
+  for (const auto& [kind, partition] : knobs.partitions) {
+    std::string word = fmt::format("{} {}", name(kind.traffic), stretto::to_string(partition));
+    if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(std::move(word));
+  }
+  bool gathers = false;
+  int buckets = 0;
+  for (const ScheduledCollective& each : collectives) {
+    gathers |= each.kind.traffic == Traffic::parameter;
+    buckets = std::max(buckets, each.bucket + 1);
+  }
+  if (buckets > 0) words.push_back(fmt::format("{} bucket{}", buckets, buckets == 1 ? "" : "s"));
+  if (knobs.postponed > 0) words.push_back(fmt::format("{} postponed", std::min(knobs.postponed, buckets)));
+  if (gathers) words.push_back(fmt::format("{} ahead", knobs.ahead));
+  if (knobs.early) words.emplace_back("dgrad first");
+  return words.empty() ? "nothing partitioned" : fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string StepSchedule::to_string() const {
+  std::string text = fmt::format("step {:.3f} ms: {}\n", predicted_seconds * 1e3, choice());
+  text += fmt::format("busy: computing {:.3f} ms, links inside nodes {:.3f} ms, between nodes {:.3f} ms\n",
+                      computing_seconds * 1e3, inside_seconds * 1e3, between_seconds * 1e3);
+  text += fmt::format("knobs: bucket_bytes {}, first_bucket_bytes {}, postponed {}, ahead {}\n", knobs.bucket_bytes,
+                      knobs.first_bucket_bytes, knobs.postponed, knobs.ahead);
+  for (const ScheduledCollective& each : collectives) {
+    const std::string issued = each.issued_after < 0 ? "at once" : fmt::format("after node {}", each.issued_after);
+    text += fmt::format("{}: {} of {} bytes over {} ranks, {}, {} on stream {} ({})", each.name, name(each.kind.kind),
+                        each.bytes, each.kind.group.size, stretto::to_string(each.partition), issued, each.stream,
+                        name(each.priority));
+    if (each.nodes.size() > 1) text += fmt::format("; {} gradients", each.nodes.size());
+    if (each.method.algorithm != Algorithm::automatic) text += fmt::format("; as {}", stretto::to_string(each.method));
+    text += "\n";
+    for (const StepStage& stage : each.stages) text += fmt::format("  {}\n", stretto::to_string(stage));
+    for (const StepStage& stage : each.postponed) text += fmt::format("  next forward: {}\n", stretto::to_string(stage));
+  }
+  for (const auto& [node, chunks] : compute_chunks) text += fmt::format("node {} is computed in {} chunks\n", node, chunks);
+  for (const std::string& reason : reasons) text += fmt::format("because: {}\n", reason);
+  return text;
+}
+
+}  // namespace stretto
