@@ -58,6 +58,7 @@ class Search {
       if (!is_bucketed(node)) continue;
       postpones_ = (buckets_ == 0 || postpones_) && can_be_postponed(graph, i);
       ++buckets_;
+      bucketed_ = kind_of(node);
     }
     worth_ = partitions_worth_trying(graph, costs_, options);
   }
@@ -116,11 +117,19 @@ class Search {
     return knobs;
   }
 
-  // The layer tier.
+  static void put(StepKnobs& knobs, const CollectiveKind& kind, const Partition& partition) {
+    knobs.partitions.erase(kind);
+    if (partition != Partition()) knobs.partitions[kind] = partition;
+  }
+
+  // The layer tier, and who goes first on the links.
   bool try_orders(StepKnobs& knobs) {
     StepKnobs candidate = knobs;
+    candidate.priorities = !knobs.priorities;
+    const bool better = take_if_better(knobs, candidate);
+    candidate = knobs;
     candidate.early = !knobs.early;
-    return options_.may_reorder_compute && activates_ && take_if_better(knobs, candidate);
+    return (options_.may_reorder_compute && activates_ && take_if_better(knobs, candidate)) || better;
   }
 
   // The operation tier: equal layers share what is best in the whole step.
@@ -130,27 +139,30 @@ class Search {
       const StepKnobs before = knobs;
       for (const Partition& partition : partitions) {
         StepKnobs candidate = before;
-        candidate.partitions.erase(kind);
-        if (partition != Partition()) candidate.partitions[kind] = partition;
+        put(candidate, kind, partition);
         better |= take_if_better(knobs, candidate);
       }
     }
     return better;
   }
 
-  // The model tier: sizes of buckets together with how many are postponed, then the first one's.
+  // The model tier: how gradients are partitioned, sizes of buckets and how many are postponed, all together since each
+  // changes what the others are worth; then the first one's size.
   bool try_buckets(StepKnobs& knobs) {
     if (buckets_ == 0) return false;
     bool better = false;
     const StepKnobs before = knobs;
-    for (const std::int64_t bytes : bucket_sizes) {
-      for (const int postponed : postponements) {
-        if (postponed > options_.most_postponed || (postponed > 0 && !postpones_)) continue;
-        StepKnobs candidate = before;
-        candidate.bucket_bytes = bytes;
-        candidate.postponed = postponed;
-        if (candidate.first_bucket_bytes >= bytes) candidate.first_bucket_bytes = 0;
-        better |= take_if_better(knobs, candidate);
+    for (const Partition& partition : worth_.at(bucketed_)) {
+      for (const std::int64_t bytes : bucket_sizes) {
+        for (const int postponed : postponements) {
+          if (postponed > options_.most_postponed || (postponed > 0 && !postpones_)) continue;
+          StepKnobs candidate = before;
+          put(candidate, bucketed_, partition);
+          candidate.bucket_bytes = bytes;
+          candidate.postponed = postponed;
+          if (candidate.first_bucket_bytes >= bytes) candidate.first_bucket_bytes = 0;
+          better |= take_if_better(knobs, candidate);
+        }
       }
     }
     for (const std::int64_t first : {std::int64_t{0}, mebibyte, knobs.bucket_bytes / 4}) {
@@ -202,15 +214,22 @@ class Search {
     return made;
   }
 
-  // The simplest knobs that are as good: fewer words to say, fewer things to go wrong.
+  // The simplest knobs that are as good: fewer words to say, fewer things to go wrong. What costs least goes first.
   StepKnobs without_what_does_nothing(StepKnobs knobs) {
     const double good = seconds(knobs) * (1 + worth_the_trouble);
-    for (const Decision& decision : decisions(knobs)) {
-      StepKnobs undone = knobs;
-      decision.undo(undone);
-      if (seconds(undone) <= good) knobs = undone;
+    for (;;) {
+      StepKnobs simplest = knobs;
+      double least = good;
+      for (const Decision& decision : decisions(knobs)) {
+        StepKnobs undone = knobs;
+        decision.undo(undone);
+        if (seconds(undone) > least) continue;
+        least = seconds(undone);
+        simplest = undone;
+      }
+      if (simplest == knobs) return knobs;
+      knobs = simplest;
     }
-    return knobs;
   }
 
   std::vector<std::string> reasons(const StepKnobs& knobs) {
@@ -231,6 +250,7 @@ class Search {
   const PlannerOptions options_;
   bool gathers_ = false, activates_ = false, postpones_ = false;
   int buckets_ = 0;
+  CollectiveKind bucketed_;
   std::map<CollectiveKind, std::vector<Partition>> worth_;
   std::map<StepKnobs, double> known_;
 };
@@ -242,44 +262,6 @@ StepSchedule plan_step(const StepGraph& graph, const StepCluster& cluster, const
   require(options.most_chunks >= 1 && (options.most_chunks & (options.most_chunks - 1)) == 0,
           "At most {} chunks cannot be; choose a power of two.", options.most_chunks);
   return Search(graph, cluster, options).best();
-}
-
-double step_bound(const StepGraph& graph, const StepCluster& cluster) {
-  const LinkModel& links = cluster.links;
-  double computing = 0, inside = 0, between = 0;
-  for (const StepNode& node : graph.nodes) {
-    if (!node.collective) {
-      int ranks = 1;
-      for (const StepDependency& each : node.after) {
-        const StepNode& other = graph.nodes[each.node];
-        if (node.elementwise && is_bucketed(other)) ranks = std::max(ranks, other.collective->group.size);
-      }
-      computing += node.seconds / ranks;
-      continue;
-    }
-    const StepCollective& own = *node.collective;
-    const GroupPlace place = GroupPlace::of(own.group, cluster);
-    if (own.measured_seconds || place.ranks == 1) {
-      inside += own.measured_seconds.value_or(0);
-      continue;
-    }
-    // Once round for whatever is scattered or gathered; broadcast and reduce pass at least the vector on.
-    const auto bytes = [&](DType dtype) { return static_cast<double>(own.elements) * static_cast<double>(size_of(dtype)); };
-    double moved = bytes(own.dtype);
-    if (own.kind == Collective::all_reduce) moved += std::min(bytes(own.gathers_as.value_or(own.dtype)), bytes(own.dtype));
-    const LinkLevel& near = links.levels.front();
-    const auto share = [](int parts) { return static_cast<double>(parts - 1) / parts; };
-    if (place.nodes() == 1) {
-      inside += moved * share(place.ranks) / (near.bandwidth_gbs * 1e9);
-      continue;
-    }
-    std::size_t outer = 0;
-    while (outer + 1 < links.levels.size() && links.levels[outer].ranks < cluster.ranks) ++outer;
-    // A group's ranks on a node have so many ports at most, and the groups of a node share them all.
-    const double ports = std::min<double>(place.on_node, static_cast<double>(near.ports) / place.groups);
-    between += moved * share(place.nodes()) / (links.levels[outer].bandwidth_gbs * 1e9 * ports);
-  }
-  return std::max({computing, inside, between});
 }
 
 }  // namespace stretto

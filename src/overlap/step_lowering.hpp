@@ -1,5 +1,5 @@
 #pragma once
-#include "overlap/collective_costs.hpp"
+#include "overlap/step_units.hpp"
 
 namespace stretto {
 
@@ -8,11 +8,8 @@ namespace stretto {
 StepSchedule lower_step(const StepGraph& graph, CollectiveCosts& costs, const StepKnobs& knobs, double slowdown,
                         bool described = true);
 
-// By node whether its gradient's update can be done by shares: all that waits for it updates element by element.
-bool can_be_postponed(const StepGraph& graph, int gradient);
-
-inline bool is_bucketed(const StepNode& node) {
-  return node.collective && node.collective->traffic == Traffic::gradient && node.collective->kind == Collective::all_reduce;
-}
+// That list. rooms: by gather, the computation after which there is room for it.
+std::vector<ScheduledCollective> scheduled_collectives(const StepUnits& units, CollectiveCosts& costs,
+                                                       const std::map<int, int>& rooms);
 
 }  // namespace stretto

@@ -65,24 +65,54 @@ std::string StepSchedule::choice() const {
   return words.empty() ? "nothing partitioned" : fmt::format("{}", fmt::join(words, ", "));
 }
 
+namespace {
+
+// All but the name and the place in the step.
+std::string what_is_done(const ScheduledCollective& of) {
+  std::string text =
+      fmt::format("{} {} of {} bytes over {} ranks, {}, on stream {} ({})", name(of.kind.phase), name(of.kind.kind),
+                  of.bytes, of.kind.group.size, to_string(of.partition), of.stream, name(of.priority));
+  if (of.nodes.size() > 1) text += fmt::format("; {} gradients", of.nodes.size());
+  if (of.method.algorithm != Algorithm::automatic) text += fmt::format("; as {}", to_string(of.method));
+  text += "\n";
+  for (const StepStage& stage : of.stages) text += fmt::format("  {}\n", to_string(stage));
+  for (const StepStage& stage : of.postponed) text += fmt::format("  next forward: {}\n", to_string(stage));
+  return text;
+}
+
+// "3 nodes in 4 chunks: 1, 5, 9"
+std::string chunked_text(const std::map<int, int>& chunks_of) {
+  std::map<int, std::vector<int>> by_count;
+  for (const auto& [node, chunks] : chunks_of) by_count[chunks].push_back(node);
+  std::string text;
+  for (const auto& [chunks, nodes] : by_count) {
+    text += fmt::format("computed in {} chunks: {} nodes, {}\n", chunks, nodes.size(), fmt::join(nodes, ", "));
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string StepSchedule::to_string() const {
   std::string text = fmt::format("step {:.3f} ms: {}\n", predicted_seconds * 1e3, choice());
   text += fmt::format("busy: computing {:.3f} ms, links inside nodes {:.3f} ms, between nodes {:.3f} ms\n",
                       computing_seconds * 1e3, inside_seconds * 1e3, between_seconds * 1e3);
   text += fmt::format("knobs: bucket_bytes {}, first_bucket_bytes {}, postponed {}, ahead {}\n", knobs.bucket_bytes,
                       knobs.first_bucket_bytes, knobs.postponed, knobs.ahead);
-  for (const ScheduledCollective& each : collectives) {
-    const std::string issued = each.issued_after < 0 ? "at once" : fmt::format("after node {}", each.issued_after);
-    text += fmt::format("{}: {} of {} bytes over {} ranks, {}, {} on stream {} ({})", each.name, name(each.kind.kind),
-                        each.bytes, each.kind.group.size, stretto::to_string(each.partition), issued, each.stream,
-                        name(each.priority));
-    if (each.nodes.size() > 1) text += fmt::format("; {} gradients", each.nodes.size());
-    if (each.method.algorithm != Algorithm::automatic) text += fmt::format("; as {}", stretto::to_string(each.method));
-    text += "\n";
-    for (const StepStage& stage : each.stages) text += fmt::format("  {}\n", stretto::to_string(stage));
-    for (const StepStage& stage : each.postponed) text += fmt::format("  next forward: {}\n", stretto::to_string(stage));
+  for (std::size_t i = 0; i < collectives.size(); ++i) {
+    const ScheduledCollective& each = collectives[i];
+    const auto is_like_it = [&](const ScheduledCollective& other) { return what_is_done(other) == what_is_done(each); };
+    const auto begin = collectives.begin();
+    if (std::any_of(begin, begin + static_cast<std::ptrdiff_t>(i), is_like_it)) continue;
+    text += each.name + ": " + what_is_done(each);
+    std::vector<std::string> issued;
+    for (const ScheduledCollective& other : collectives) {
+      if (is_like_it(other)) issued.push_back(other.issued_after < 0 ? "begin" : fmt::format("{}", other.issued_after));
+    }
+    text += fmt::format("  {}issued after node {}\n", issued.size() > 1 ? fmt::format("{} like it, ", issued.size()) : "",
+                        fmt::join(issued, ", "));
   }
-  for (const auto& [node, chunks] : compute_chunks) text += fmt::format("node {} is computed in {} chunks\n", node, chunks);
+  text += chunked_text(compute_chunks);
   for (const std::string& reason : reasons) text += fmt::format("because: {}\n", reason);
   return text;
 }
