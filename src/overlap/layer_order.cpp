@@ -1,5 +1,7 @@
 #include "overlap/layer_order.hpp"
 
+#include <algorithm>
+
 namespace stretto {
 namespace {
 
@@ -35,9 +37,11 @@ std::vector<int> layer_order(const StepGraph& graph) {
       fillers.push_back(i);
       continue;
     }
-    // What waits for activations leaves time for the others.
+    // What waits for activations leaves time for the others; and what waits for one of those cannot go before it.
     for (const StepDependency& each : node.after) {
-      if (!node.collective && each.steps_back == 0 && is_activation(graph.nodes[each.node])) fill();
+      const bool leaves_time = !node.collective && is_activation(graph.nodes[each.node]);
+      if (each.steps_back == 0 && (leaves_time || std::find(fillers.begin(), fillers.end(), each.node) != fillers.end()))
+        fill();
     }
     order.push_back(i);
   }

@@ -58,6 +58,9 @@ class Search {
       if (!is_bucketed(node)) continue;
       postpones_ = (buckets_ == 0 || postpones_) && can_be_postponed(graph, i);
       ++buckets_;
+      const std::int64_t bytes = node.collective->elements * static_cast<std::int64_t>(size_of(node.collective->dtype));
+      smallest_gradient_ = std::min(smallest_gradient_, bytes);
+      all_gradients_ += bytes;
       bucketed_ = kind_of(node);
     }
     worth_ = partitions_worth_trying(graph, costs_, options);
@@ -154,8 +157,12 @@ class Search {
     const StepKnobs before = knobs;
     for (const Partition& partition : worth_.at(bucketed_)) {
       for (const std::int64_t bytes : bucket_sizes) {
+        // Of at most the smallest gradient's size, or twice what there is, buckets are as with none, or with one.
+        if (bytes > 0 && (bytes <= smallest_gradient_ || bytes / 2 > all_gradients_)) continue;
         for (const int postponed : postponements) {
-          if (postponed > options_.most_postponed || (postponed > 0 && !postpones_)) continue;
+          const bool is_all = postponed == postponements[std::size(postponements) - 1];
+          if (std::min(postponed, buckets_) > options_.most_postponed || (postponed > 0 && !postpones_)) continue;
+          if (postponed >= buckets_ && !is_all) continue;
           StepKnobs candidate = before;
           put(candidate, bucketed_, partition);
           candidate.bucket_bytes = bytes;
@@ -249,7 +256,8 @@ class Search {
   CollectiveCosts costs_;
   const PlannerOptions options_;
   bool gathers_ = false, activates_ = false, postpones_ = false;
-  int buckets_ = 0;
+  int buckets_ = 0;                                                 // at most: gradients
+  std::int64_t smallest_gradient_ = INT64_MAX, all_gradients_ = 0;  // bytes
   CollectiveKind bucketed_;
   std::map<CollectiveKind, std::vector<Partition>> worth_;
   std::map<StepKnobs, double> known_;

@@ -135,7 +135,7 @@ class StepBuilder {
     ready_ = output;
   }
 
-  // What the next step takes from it: the gather of a layer that is gathered, else its computation.
+  // What the next step takes from it: the gathers of a layer that is gathered, else its computation.
   void update() {
     ready_ = gradients_[layer_];
     StepNode node;
@@ -144,9 +144,10 @@ class StepBuilder {
     node.elementwise = true;
     const int updated = add(std::move(node), "update");
     for (StepNode& each : graph_.nodes) {
-      if (each.layer != layer_ || each.phase != Phase::forward) continue;
+      if (each.layer != layer_) continue;
       const bool gathers = each.collective && each.collective->traffic == Traffic::parameter;
-      if (gathers_ ? gathers : !each.collective) each.after.push_back({updated, 1});
+      const bool computes = !each.collective && each.phase == Phase::forward;
+      if (gathers_ ? gathers : computes) each.after.push_back({updated, 1});
     }
   }
 

@@ -33,6 +33,7 @@ class Lowering {
     for (const int i : units_.order) graph_.nodes[i].collective ? make_communication_wait(i) : make_computation_wait(i);
     for (const auto& [update, unit] : shared_updates_) wait(gathers_[unit], {computation_[update].last(), 1}, 0);
     bound_gathers();
+    begin_with_the_step();
     if (knobs_.blocking) block();
     if (described) schedule_.collectives = scheduled_collectives(units_, costs_, rooms_);
     schedule_.knobs = knobs_;
@@ -125,7 +126,8 @@ class Lowering {
     std::sort(sorted.begin(), sorted.end());
     for (const auto& [position, which] : sorted) {
       const Unit& unit = units_.units[which];
-      const StepTask task = task_of(unit, unit.gathers(costs_), units_.priority(Traffic::parameter));
+      StepTask task = task_of(unit, unit.gathers(costs_), units_.priority(Traffic::parameter));
+      task.postponed = true;
       gathers_[which] = add_tasks(unit.partition.chunks, task);
     }
   }
@@ -212,6 +214,15 @@ class Lowering {
       if (is_held || node(user).collective) continue;
       wait(communication_[units_.unit_of[gathers[i]]], {computation_[user].last(), 1}, steps_back);
       if (steps_back == 0) rooms_[gathers[i]] = user;
+    }
+  }
+
+  // What waits for nothing would else be done for all steps at once.
+  void begin_with_the_step() {
+    const auto& order = schedule_.compute_order;
+    require(!order.empty(), "A step of {} collectives computes nothing.", units_.units.size());
+    for (const Run& run : communication_) {
+      if (schedule_.tasks[run.first].after.empty()) wait(run, {computation_[order.back()].last(), 1}, 1);
     }
   }
 

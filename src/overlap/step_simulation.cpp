@@ -107,7 +107,9 @@ class Steps {
 
   Turn turn_of(int instance) const {
     int first = instance % count_;
-    while (first > 0 && tasks_[first - 1].communicates && tasks_[first - 1].node == tasks_[first].node) --first;
+    while (first > 0 && tasks_[first - 1].communicates && tasks_[first - 1].node == tasks_[first].node &&
+           tasks_[first - 1].postponed == tasks_[first].postponed)
+      --first;
     return {-static_cast<int>(task_of(instance).priority), instance / count_, first, stage_[instance], instance % count_};
   }
 
@@ -183,7 +185,9 @@ class Steps {
   }
 
   void note(int instance, int stage, StepResource resource, double begin) {
-    if (options_.timeline && instance / count_ >= steps_ - 2) pieces.push_back({instance, stage, resource, begin, now_});
+    if (options_.timeline && instance / count_ >= steps_ - 2) {
+      pieces.push_back({instance / count_ - (steps_ - 2), instance % count_, stage, resource, begin, now_});
+    }
   }
 
   const std::vector<StepTask>& tasks_;
@@ -226,7 +230,6 @@ StepTimeline simulate_step(const std::vector<StepTask>& tasks, const StepSimulat
     result.seconds = steady ? last : (ends[steps - 1] - ends[steps / 2 - 1]) / (steps - steps / 2);
     result.last_begin = simulated.first_begin_of_last();
     result.pieces = std::move(simulated.pieces);
-    for (StepTimeline::Piece& piece : result.pieces) piece.task -= (steps - 2) * static_cast<int>(tasks.size());
     break;
   }
   return result;

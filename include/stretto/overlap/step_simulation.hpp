@@ -25,6 +25,7 @@ struct StepTask {
     double inside = 0, between = 0;  // seconds that the links are occupied
   };
   bool communicates = false;
+  bool postponed = false;     // communication of a node's that comes after its update
   std::vector<Stage> stages;  // of communication, one after the other
   Priority priority = Priority::normal;
   std::vector<StepDependency> after;  // tasks, by index
@@ -34,11 +35,12 @@ struct StepTimeline {
   double seconds = 0;               // of a step, in steady state
   std::array<double, 3> busy = {};  // by resource, of one step, without slowdown
   struct Piece {
+    int step = 0;  // 0 or 1, of the last two simulated
     int task = 0, stage = 0;
     StepResource resource = StepResource::compute;
     double begin = 0, end = 0;  // seconds since the first of the steps simulated began
   };
-  std::vector<Piece> pieces;  // of the last two steps simulated, in the order of their ends, where wanted
+  std::vector<Piece> pieces;  // in the order of their ends, where wanted
   double last_begin = 0;      // when the last step's first computation began
   double computing() const { return busy[0]; }
   double busiest_link() const { return busy[1] > busy[2] ? busy[1] : busy[2]; }
