@@ -31,6 +31,7 @@ constexpr double worth_the_trouble = 1e-3;  // below, a decision is taken back
 StepKnobs blocking_knobs() {
   StepKnobs knobs;
   knobs.blocking = true;
+  knobs.ahead = 0;
   return knobs;
 }
 StepKnobs unpartitioned_knobs(const StepGraph& graph) {

@@ -32,9 +32,8 @@ class Lowering {
     add_postponed_gathers();
     for (const int i : units_.order) graph_.nodes[i].collective ? make_communication_wait(i) : make_computation_wait(i);
     for (const auto& [update, unit] : shared_updates_) wait(gathers_[unit], {computation_[update].last(), 1}, 0);
-    bound_gathers();
-    begin_with_the_step();
-    if (knobs_.blocking) block();
+    knobs_.blocking ? block() : bound_gathers();  // what blocks is gathered where the program has room for it
+    stay_in_the_step();
     if (described) schedule_.collectives = scheduled_collectives(units_, costs_, rooms_);
     schedule_.knobs = knobs_;
     return std::move(schedule_);
@@ -210,19 +209,28 @@ class Lowering {
       const int steps_back = before < 0 ? 1 : 0;
       const int other = gathers[before + steps_back * count];
       const int user = units_.order[units_.last_use[other]];
-      const bool is_held = steps_back == 0 && units_.last_use[other] > units_.first_use[gathers[i]];
+      const bool is_held = steps_back == 0 && units_.last_use[other] >= units_.first_use[gathers[i]];
       if (is_held || node(user).collective) continue;
       wait(communication_[units_.unit_of[gathers[i]]], {computation_[user].last(), 1}, steps_back);
       if (steps_back == 0) rooms_[gathers[i]] = user;
     }
   }
 
-  // What waits for nothing would else be done for all steps at once.
-  void begin_with_the_step() {
+  // What waits for nothing would else be done for all steps at once, and what nobody waits for pile up; and so would what
+  // only other collectives wait for, or are waited for by.
+  void stay_in_the_step() {
     const auto& order = schedule_.compute_order;
     require(!order.empty(), "A step of {} collectives computes nothing.", units_.units.size());
+    std::vector<bool> is_wanted(schedule_.tasks.size(), false);
+    for (const StepTask& task : schedule_.tasks) {
+      for (const StepDependency& each : task.after) is_wanted[each.node] = true;
+    }
     for (const Run& run : communication_) {
-      if (schedule_.tasks[run.first].after.empty()) wait(run, {computation_[order.back()].last(), 1}, 1);
+      const Run last{computation_[order.back()].last(), 1};
+      wait(run, last, schedule_.tasks[run.first].after.empty() ? 1 : 2);
+      for (int task = run.first; task <= run.last(); ++task) {
+        wait(computation_[order.front()].first, task, is_wanted[task] ? 2 : 1);
+      }
     }
   }
 

@@ -125,12 +125,19 @@ Priority StepUnits::priority(Traffic traffic) const {
 }
 
 bool can_be_postponed(const StepGraph& graph, int gradient) {
+  const auto waits_for = [](const StepNode& node, int other, bool in_the_step) {
+    return std::any_of(node.after.begin(), node.after.end(), [&](const StepDependency& each) {
+      return each.node == other && !(in_the_step && each.steps_back != 0);
+    });
+  };
   bool updates = false;
-  for (const StepNode& node : graph.nodes) {
-    for (const StepDependency& each : node.after) {
-      if (each.node != gradient) continue;
-      if (node.collective || node.phase != Phase::update || !node.elementwise) return false;
-      updates = true;
+  for (int i = 0; i < static_cast<int>(graph.nodes.size()); ++i) {
+    const StepNode& node = graph.nodes[i];
+    if (!waits_for(node, gradient, false)) continue;
+    if (node.collective || node.phase != Phase::update || !node.elementwise) return false;
+    updates = true;
+    for (const StepNode& user : graph.nodes) {
+      if ((user.collective || user.phase != Phase::update) && waits_for(user, i, true)) return false;
     }
   }
   return updates;

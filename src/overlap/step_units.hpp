@@ -43,7 +43,8 @@ struct StepUnits {
   void postpone();
 };
 
-// Whether a gradient's update can be done by shares: all that waits for it updates element by element.
+// Whether a gradient's update can be done by shares: all that waits for it updates element by element, and what was updated
+// is wanted in the next step only.
 bool can_be_postponed(const StepGraph& graph, int gradient);
 
 inline bool is_bucketed(const StepNode& node) {

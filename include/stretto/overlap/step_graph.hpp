@@ -63,7 +63,8 @@ struct StepNode {
 };
 
 // In the order in which a rank's program says them: a dependency within the step is on an earlier node. Computation begins
-// when what stands before it is done; a collective that waits for nothing, when the step before has computed all.
+// when what stands before it is done; a collective that waits for nothing, when the step before has computed all. One
+// for which nobody waits is over before the next step computes.
 struct STRETTO_API StepGraph {
   std::vector<StepNode> nodes;
   // So many gathers of parameters (Traffic::parameter) may be begun whose last use is not over: a bound on memory. What is
