@@ -21,7 +21,9 @@ std::string to_string(const Partition& partition) {
 
 CollectiveKind kind_of(const StepNode& node) {
   const StepCollective& own = *node.collective;
-  return {own.traffic, node.phase, own.kind, own.traffic == Traffic::gradient ? 0 : own.elements, own.group};
+  return {own.traffic, node.phase,
+          own.kind,    own.traffic == Traffic::gradient ? 0 : own.elements,
+          own.group,   own.measured_seconds.has_value()};
 }
 
 std::string to_string(const CollectiveKind& kind) {

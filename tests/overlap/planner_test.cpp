@@ -231,7 +231,7 @@ class Random {
 };
 
 TEST(Planner, IsSoundForTransformersOfAnySize) {
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  for (unsigned seed = 0; seed < 25; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
     const int tensor = 1 << random.below(3), data = 1 << random.below(4);
@@ -283,7 +283,7 @@ StepGraph any_graph(Random& random) {
 }
 
 TEST(Planner, IsSoundForAnyGraph) {
-  for (unsigned seed = 0; seed < 150; ++seed) {
+  for (unsigned seed = 0; seed < 80; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
     expect_sound(any_graph(random), cluster_of(16, 4), {}, false);  // gathers may be held over each other's uses

@@ -43,6 +43,7 @@ struct CollectiveKind {
   Collective kind = Collective::all_reduce;
   std::int64_t elements = 0;  // of gradients 0
   StepGroup group;
+  bool measured = false;
   auto operator<=>(const CollectiveKind&) const = default;
 };
 STRETTO_API CollectiveKind kind_of(const StepNode& node);
