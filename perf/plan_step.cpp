@@ -108,6 +108,7 @@ void print(const StepLine& line, const StepSchedule& schedule, double searched) 
   beside("no partition, blocking", schedule.blocking_seconds);
   beside("no partition, as early as can be", schedule.unpartitioned_seconds);
   beside("buckets of 25 MiB only, the first of 1 MiB", schedule.buckets_seconds);
+  beside("those buckets, and all by level", schedule.by_level_seconds);
   beside("no schedule can be faster than", schedule.bound_seconds);
   fmt::print("planned in {:.2f} s\n", searched);
 }
@@ -117,6 +118,7 @@ void write_json(const std::string& path, const StepSchedule& schedule) {
                                  {"blocking_ms", milliseconds(schedule.blocking_seconds)},
                                  {"unpartitioned_ms", milliseconds(schedule.unpartitioned_seconds)},
                                  {"buckets_ms", milliseconds(schedule.buckets_seconds)},
+                                 {"by_level_ms", milliseconds(schedule.by_level_seconds)},
                                  {"bound_ms", milliseconds(schedule.bound_seconds)},
                                  {"computing_ms", milliseconds(schedule.computing_seconds)},
                                  {"inside_ms", milliseconds(schedule.inside_seconds)},

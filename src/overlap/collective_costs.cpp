@@ -136,7 +136,8 @@ StepStage CollectiveCosts::fastest(Collective kind, Level level, const GroupPlac
   const int ports = links.levels.front().ports;
   // Between nodes the ranks of a group that lie on a node are groups of their own.
   const int groups = level == Level::between ? where.groups * where.on_node : where.groups;
-  const LinkCost far = shared_by_groups(cost_of_level(links, outer_level(cluster_)), groups, ports);
+  const LinkCost network = cost_of_level(links, outer_level(cluster_));
+  const LinkCost far = shared_by_groups(network, groups, ports);
   const bool leaves = where.nodes() > 1 && level != Level::inside;
   PlanRequest request{kind, Algorithm::ring, 0, best.ranks};
   request.count = counts_shares(kind) ? (elements + best.ranks - 1) / best.ranks : elements;
@@ -156,10 +157,13 @@ StepStage CollectiveCosts::fastest(Collective kind, Level level, const GroupPlac
     best.bytes_sent = static_cast<std::int64_t>(cost.sent * width);
     best.bytes_between = leaves ? best.bytes_sent : 0;
     best.links = leaves ? StepTask::Stage{0, seconds} : StepTask::Stage{seconds, 0};
-    // What stays inside goes by those links, while the crossing takes its time.
-    if (leaves && level == Level::all && where.on_node > 1) {
-      best.links.inside = std::min(seconds, cost.sent * width * near.beta);
+    // What stays inside goes by those links while the crossing takes its time; and where both have a rank's port in common,
+    // what crosses keeps it busy.
+    if (leaves && level == Level::all && where.on_node > 1) best.links.inside = cost.sent * width * near.beta;
+    if (leaves && !outer_level(cluster_).own_ports) {
+      best.links.inside = cost.messages * network.overhead + cost.sent * width * network.beta;
     }
+    best.links.inside = std::min(best.links.inside, seconds);
   }
   ensure(best.seconds >= 0, "Nothing can do {} over {} ranks.", name(kind), best.ranks);
   return best;

@@ -68,7 +68,7 @@ class Search {
   }
 
   StepSchedule best() {
-    const StepKnobs starts[] = {unpartitioned_knobs(graph_), bucket_knobs(graph_)};
+    const StepKnobs starts[] = {unpartitioned_knobs(graph_), bucket_knobs(graph_), by_level_knobs()};
     StepKnobs best = blocking_knobs();
     for (const StepKnobs& start : starts) {
       const StepKnobs top = climbed(start);
@@ -76,7 +76,7 @@ class Search {
     }
     best = without_what_does_nothing(best);
     // What was taken back may have cost a little.
-    for (const StepKnobs& each : {starts[0], starts[1], blocking_knobs()}) {
+    for (const StepKnobs& each : {starts[0], starts[1], starts[2], blocking_knobs()}) {
       if (seconds(each) < seconds(best)) best = each;
     }
     StepSchedule schedule = lower_step(graph_, costs_, best, options_.slowdown);
@@ -86,6 +86,7 @@ class Search {
     schedule.blocking_seconds = seconds(blocking_knobs());
     schedule.unpartitioned_seconds = seconds(starts[0]);
     schedule.buckets_seconds = seconds(starts[1]);
+    schedule.by_level_seconds = seconds(starts[2]);
     schedule.bound_seconds = step_bound(graph_, costs_.cluster());
     schedule.reasons = reasons(best);
     return schedule;
@@ -101,6 +102,16 @@ class Search {
     const auto found = known_.find(knobs);
     if (found != known_.end()) return found->second;
     return known_[knobs] = lower_step(graph_, costs_, knobs, options_.slowdown, false).predicted_seconds;
+  }
+
+  // What the library's own choice of algorithms gives without a planner: two_level wherever there are two levels.
+  StepKnobs by_level_knobs() const {
+    StepKnobs knobs = bucket_knobs(graph_);
+    for (const StepNode& node : graph_.nodes) {
+      if (node.collective && costs_.has(*node.collective, Form::by_level))
+        knobs.partitions[kind_of(node)].form = Form::by_level;
+    }
+    return knobs;
   }
 
   bool take_if_better(StepKnobs& knobs, const StepKnobs& candidate) {

@@ -19,7 +19,7 @@ StepCluster cluster_of(int ranks, int ranks_per_node, int ports = 1) {
   return {
       link_model_from_text(fmt::format(
           R"({{"levels": [{{"name": "node", "ranks": {}, "alpha_us": 1, "overhead_us": 0.2, "bandwidth_gbs": 200, "ports": {}}},
-                              {{"name": "network", "alpha_us": 5, "overhead_us": 0.5, "bandwidth_gbs": 25}}], "local_gbs": 2000}})",
+                              {{"name": "network", "alpha_us": 5, "overhead_us": 0.5, "bandwidth_gbs": 25, "own_ports": true}}], "local_gbs": 2000}})",
           ranks_per_node, ports)),
       ranks};
 }
@@ -205,6 +205,7 @@ void expect_sound(const StepGraph& graph, const StepCluster& cluster, const Plan
   EXPECT_LE(schedule.predicted_seconds, schedule.blocking_seconds);
   EXPECT_LE(schedule.predicted_seconds, schedule.unpartitioned_seconds);
   EXPECT_LE(schedule.predicted_seconds, schedule.buckets_seconds);
+  EXPECT_LE(schedule.predicted_seconds, schedule.by_level_seconds);
   const double busiest = std::max({schedule.computing_seconds, schedule.inside_seconds, schedule.between_seconds});
   EXPECT_GE(schedule.predicted_seconds, busiest * (1 - 1e-9));
   EXPECT_GE(schedule.predicted_seconds, schedule.bound_seconds * (1 - 1e-9));
@@ -417,6 +418,21 @@ TEST(Planner, GroupsThatShareANodesPortShareItsBandwidth) {
   // Of 4 ranks on 4 nodes each: alone at a port of eight, or eight at one.
   EXPECT_NEAR(between({4, 8}, {8, 1}, 1) / between({4, 8}, {8, 1}, 8), 8, 0.1);
   EXPECT_GT(between({4, 8}, {8, 1}, 2), between({4, 8}, {8, 1}, 4));
+}
+
+TEST(Planner, WithoutPortsOfItsOwnTheNetworkKeepsLinksInsideBusy) {
+  StepCluster cluster = cluster_of(16, 4);
+  const StepGraph graph = data_parallel_step(transformer(1, {16, 1}));
+  StepKnobs knobs;
+  for (const StepNode& node : graph.nodes) {
+    if (node.collective) knobs.partitions[kind_of(node)] = {Form::by_level, 1};
+  }
+  const auto between = [&] { return schedule_step(graph, cluster, knobs).collectives.at(0).stages.at(1); };
+  EXPECT_EQ(between().links.inside, 0);
+  cluster.links.levels.back().own_ports = false;
+  EXPECT_NEAR(between().links.inside, static_cast<double>(between().bytes_sent) / 25e9,
+              1e-4);  // not as long as four share it
+  EXPECT_NEAR(between().links.between, 4 * static_cast<double>(between().bytes_sent) / 25e9, 1e-4);
 }
 
 TEST(Planner, ComputationIsCutAlongWithItsActivations) {

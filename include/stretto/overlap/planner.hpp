@@ -14,8 +14,10 @@
 namespace stretto {
 
 struct StepCluster {
-  LinkModel links;  // a unit of level 0 is a node; beyond it, the innermost level that joins all ranks counts
-  int ranks = 1;    // of the whole job, which share the ports of their nodes
+  // A unit of level 0 is a node; beyond it, the innermost level that joins all ranks counts. Unless that has own_ports, what
+  // goes between nodes keeps the links inside busy, too.
+  LinkModel links;
+  int ranks = 1;  // of the whole job, which share the ports of their nodes
 };
 // One kind of link between all ranks: alpha seconds a round, so many bytes a second; local work is free.
 STRETTO_API StepCluster simple_cluster(int ranks, double alpha_seconds, double bytes_per_second);
@@ -102,8 +104,9 @@ struct STRETTO_API StepSchedule {
   double predicted_seconds = 0;
   double computing_seconds = 0, inside_seconds = 0, between_seconds = 0;  // how long each is busy
   // plan_step() only: the same of what partitions nothing and blocks, or is as early as it can be; of 25 MiB buckets with a
-  // first one of 1 MiB; and what no schedule can fall below.
-  double blocking_seconds = 0, unpartitioned_seconds = 0, buckets_seconds = 0, bound_seconds = 0;
+  // first one of 1 MiB; of those with every collective by level that can be, in one chunk; and what no schedule can fall
+  // below.
+  double blocking_seconds = 0, unpartitioned_seconds = 0, buckets_seconds = 0, by_level_seconds = 0, bound_seconds = 0;
   std::vector<std::string> reasons;  // a line a decision: what it was compared with, and what it wins
 
   std::string choice() const;  // in a few words
@@ -122,7 +125,7 @@ struct PlannerOptions {
   bool may_chunk_compute = true;
   bool may_reorder_compute = true;
 };
-// The best that a search by hill-climbing from those three finds; never worse than any of them. Costs hundreds of
+// The best that a search by hill-climbing from those four finds; never worse than any of them. Costs hundreds of
 // simulations of the step; seconds for 1,024 ranks, whose number it does not depend on.
 STRETTO_API StepSchedule plan_step(const StepGraph& graph, const StepCluster& cluster, const PlannerOptions& options = {});
 
