@@ -16,7 +16,7 @@ namespace {
 struct StepLine {
   int ranks = 0, ranks_per_node = 0, data = 0, tensor = 1, zero = 0;
   int layers = 24, hidden = 2048, sequence = 2048, micro_batch = 1;
-  int live_gathers = 2;
+  int live_gathers = 2, parts = 8;
   double gflops = 0, slowdown = 0;
   std::string links, json;
 };
@@ -34,6 +34,9 @@ bool parse(int argc, char** argv, StepLine& line) {
       ->capture_default_str()
       ->check(CLI::IsMember({0, 3}));
   app.add_option("--live-gathers", line.live_gathers, "With --zero 3: so many layers may be gathered at a time")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--parts", line.parts, "Into how many a layer's backward falls whose gradients are ready one by one")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   for (auto [flag, value, what] :
@@ -92,6 +95,7 @@ TransformerStep step_of(const StepLine& line, const LinkModel& links) {
   step.activations = std::int64_t{line.micro_batch} * line.sequence * line.hidden;
   step.attention_share = sequence / (6 * hidden + sequence);
   step.most_live_gathers = line.live_gathers;
+  step.backward_parts = line.parts;
   return step;
 }
 

@@ -1,6 +1,9 @@
 // Graphs of the usual steps of a transformer.
 #include <fmt/format.h>
 
+#include <cmath>
+#include <utility>
+
 #include "core/fail.hpp"
 #include "stretto/overlap/step_graph.hpp"
 
@@ -19,6 +22,8 @@ class StepBuilder {
     require(step.tensor.size == 1 || step.activations > 0,
             "Layers are cut over {} ranks, but have {} activations; say how many elements a layer's input has.",
             step.tensor.size, step.activations);
+    require(step.backward_parts >= 1, "A layer's backward cannot fall into {} parts; give at least one.",
+            step.backward_parts);
     graph_.most_live_gathers = step.most_live_gathers;
     gathered_.assign(layers, -1);
     gradients_.resize(layers);
@@ -59,14 +64,15 @@ class StepBuilder {
   int activations(const char* what, Phase phase, Collective kind) {
     return communicate(what, phase, {kind, Traffic::activation, step_.activations, step_.activation_dtype, step_.tensor});
   }
-  int of_parameters(const char* what, Phase phase, Collective kind, Traffic traffic, DType dtype) {
-    StepCollective collective{kind, traffic, step_.parameters[layer_], dtype, step_.data};
+  int of_parameters(const char* what, Phase phase, Collective kind, Traffic traffic, DType dtype, std::int64_t elements) {
+    StepCollective collective{kind, traffic, elements, dtype, step_.data};
     if (kind == Collective::all_reduce) collective.gathers_as = step_.parameter_dtype;
     return communicate(what, phase, collective);
   }
   void gather(const char* what, Phase phase) {
     const Nodes input = std::exchange(ready_, {});  // weights are there before the input is
-    gathered_[layer_] = of_parameters(what, phase, Collective::all_gather, Traffic::parameter, step_.parameter_dtype);
+    gathered_[layer_] = of_parameters(what, phase, Collective::all_gather, Traffic::parameter, step_.parameter_dtype,
+                                      step_.parameters[layer_]);
     ready_ = input;
   }
 
@@ -103,11 +109,11 @@ class StepBuilder {
     const Phase phase = Phase::backward;
     ready_ = {activations(names.gather, phase, Collective::all_gather)};
     const int from_above = compute(names.out, phase, out, true);
-    gradients_[layer_].push_back(compute(names.out_weights, phase, out));
+    has_gradients(compute(names.out_weights, phase, out), out);
     ready_ = {from_above};
     if (attention > 0) ready_ = {compute("attention backward", phase, attention)};
     const int to_below = compute(names.into, phase, into, true);
-    gradients_[layer_].push_back(compute(names.into_weights, phase, into));
+    has_gradients(compute(names.into_weights, phase, into), into);
     ready_ = {to_below};
     ready_ = {activations(names.scatter, phase, Collective::reduce_scatter)};
   }
@@ -115,12 +121,18 @@ class StepBuilder {
   void backward(bool is_gathered) {
     const double seconds = step_.layers[layer_].backward;
     if (gathers_ && !is_gathered) gather("gather backward", Phase::backward);
+    whole_ = 0;
+    given_ = 0;
     if (step_.tensor.size == 1) {
-      ready_ = {compute("backward", Phase::backward, seconds)};
-      gradients_[layer_] = ready_;
+      whole_ = parts();
+      for (int part = 0; part < parts(); ++part) {
+        ready_ = {compute("backward", Phase::backward, seconds / parts())};
+        has_gradients(ready_.front(), 1);
+      }
     } else {
       const double attention = seconds * step_.attention_share;
       const double products = (seconds - attention) / 24;  // each with respect to input and weights
+      whole_ = 12 * products;
       backward_block({"gather of mlp backward", "mlp down backward", "mlp down weights", "mlp up backward", "mlp up weights",
                       "scatter of mlp backward"},
                      4 * products, 0, 4 * products);
@@ -128,10 +140,34 @@ class StepBuilder {
                       "qkv weights", "scatter of attention backward"},
                      products, attention, 3 * products);
     }
-    if (step_.data.size == 1) return;
-    const Nodes output = std::exchange(ready_, gradients_[layer_]);
+    if (parts() == 1) communicate_gradients(step_.parameters[layer_]);
+  }
+
+  int parts() const { return gathers_ ? 1 : step_.backward_parts; }
+
+  // A computation that so much of `whole_` gives gradients for.
+  void has_gradients(int computation, double share) {
+    pending_.push_back(computation);
+    if (parts() == 1) return;
+    const std::int64_t parameters = step_.parameters[layer_];
+    const double before = given_ / whole_;
+    given_ += share;
+    const auto until = [&](double part) {
+      return static_cast<std::int64_t>(std::llround(part * static_cast<double>(parameters)));
+    };
+    communicate_gradients(until(given_ / whole_) - until(before));
+  }
+
+  void communicate_gradients(std::int64_t elements) {
+    const Nodes made = std::exchange(pending_, {});
+    if (step_.data.size == 1 || elements == 0) {
+      gradients_[layer_].insert(gradients_[layer_].end(), made.begin(), made.end());
+      return;
+    }
+    const Nodes output = std::exchange(ready_, made);
     const Collective kind = gathers_ ? Collective::reduce_scatter : Collective::all_reduce;
-    gradients_[layer_] = {of_parameters("gradients", Phase::backward, kind, Traffic::gradient, step_.gradient_dtype)};
+    gradients_[layer_].push_back(
+        of_parameters("gradients", Phase::backward, kind, Traffic::gradient, step_.gradient_dtype, elements));
     ready_ = output;
   }
 
@@ -156,6 +192,8 @@ class StepBuilder {
   StepGraph graph_;
   int layer_ = 0;
   Nodes ready_;
+  Nodes pending_;                 // computations whose gradients are not communicated yet
+  double whole_ = 0, given_ = 0;  // of a layer's backward, what gives gradients, and what of it is behind
   Nodes gathered_;                // by layer, the gather that its computation needs
   std::vector<Nodes> gradients_;  // by layer, what its update waits for
 };

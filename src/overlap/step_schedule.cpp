@@ -1,5 +1,8 @@
 // What a schedule says in words.
 #include <algorithm>
+#include <set>
+
+#include <fmt/ranges.h>
 
 #include "core/fail.hpp"
 #include "stretto/overlap/planner.hpp"
@@ -49,10 +52,13 @@ StepCluster simple_cluster(int ranks, double alpha_seconds, double bytes_per_sec
 
 std::string StepSchedule::choice() const {
   if (knobs.blocking) return "blocking";
-  std::vector<std::string> words;
+  std::map<std::string, std::set<int>> chunks;  // by what is done in them
   for (const auto& [kind, partition] : knobs.partitions) {
-    std::string word = fmt::format("{} {}", name(kind.traffic), stretto::to_string(partition));
-    if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(std::move(word));
+    chunks[fmt::format("{} {}", name(kind.traffic), name(partition.form))].insert(partition.chunks);
+  }
+  std::vector<std::string> words;
+  for (const auto& [what, counts] : chunks) {
+    words.push_back(counts == std::set<int>{1} ? what : fmt::format("{}/{}", what, fmt::join(counts, " or ")));
   }
   bool gathers = false;
   int buckets = 0;

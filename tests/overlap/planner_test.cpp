@@ -242,6 +242,7 @@ TEST(Planner, IsSoundForTransformersOfAnySize) {
     step.activations = 1 + random.below(1 << 24);
     step.chunk_seconds = random.maybe() ? 5e-6 : 1e-3;
     step.most_live_gathers = 1 + random.below(4);
+    step.backward_parts = 1 + random.below(3);
     const int ranks_per_node = std::min(data * tensor, 1 << random.below(4));
     const StepGraph graph = random.maybe() ? zero3_step(step) : data_parallel_step(step);
     PlannerOptions options;

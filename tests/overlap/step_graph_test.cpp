@@ -97,6 +97,29 @@ TEST(StepGraph, OfTensorParallelismKeepsALayersSeconds) {
   EXPECT_EQ(named(both, "gradients 1").collective->group, (StepGroup{4, 8}));
 }
 
+TEST(StepGraph, OfBackwardInPartsHasGradientsOfEach) {
+  TransformerStep step = three_layers();
+  step.backward_parts = 3;
+  const StepGraph graph = data_parallel_step(step);
+  EXPECT_DOUBLE_EQ(graph.compute_seconds(), 21.75);
+  std::vector<std::int64_t> elements;
+  for (const StepNode& node : graph.nodes) {
+    if (node.collective && node.layer == 1) elements.push_back(node.collective->elements);
+  }
+  EXPECT_THAT(elements, testing::ElementsAre(67, 66, 67));  // of 200
+  EXPECT_EQ(waits_for(graph, "update 1").size(), 3U);
+  step.tensor = {8, 1};
+  step.data = {4, 8};
+  step.activations = 1024;
+  elements.clear();
+  for (const StepNode& node : data_parallel_step(step).nodes) {
+    if (node.collective && node.layer == 2 && node.collective->traffic == Traffic::gradient) {
+      elements.push_back(node.collective->elements);
+    }
+  }
+  EXPECT_THAT(elements, testing::ElementsAre(100, 100, 25, 75));  // of 300: down, up, projection, qkv
+}
+
 template <class Call>
 void expect_refusal(Call call, const std::string& words) {
   try {

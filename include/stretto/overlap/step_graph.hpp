@@ -95,6 +95,9 @@ struct TransformerStep {
   DType activation_dtype = DType::bf16;
   double attention_share = 0.1;  // of a layer's time that is attention itself, no product with a weight
   double chunk_seconds = 5e-6;   // what a further chunk of a product costs: a launch, and a less full machine
+  // Into how many equal parts a layer's backward falls whose gradients are ready one after the other, so that buckets may be
+  // smaller than a layer. With tensor parallelism these are the four products, if it is more than one. Not of ZeRO-3.
+  int backward_parts = 1;
   int most_live_gathers = 2;
 };
 
