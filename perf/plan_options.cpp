@@ -60,7 +60,7 @@ bool can_do(const PlanRequest& request) {
 bool parse(int argc, char** argv, CommandLine& line) {
   CLI::App app(
       "Shows what the ranks do in a collective, proves that it is right, predicts how long it takes, and draws it.\n"
-      "Without --verify and --simulate it prints the plans.");
+      "Without --verify and --simulate it prints the plans. stretto-plan step --help: of whole training steps.");
   app.set_help_flag("-h,--help", "This text");
   app.add_option("COLLECTIVE", line.collective, "all_reduce, broadcast, ...; with --verify also all")->required();
   app.add_option("--algo", line.algorithm, "ring, ring*4, chain/16, two_level(ring+ring)*2/8, ..., or all")

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "plan_options.hpp"
+#include "plan_step.hpp"
 #include "plan_svg.hpp"
 #include "stretto/cost.hpp"
 #include "stretto/proof.hpp"
@@ -290,6 +291,10 @@ void run(const CommandLine& line) {
 int main(int argc, char** argv) {
   try {
     stretto::check_settings();
+    if (argc > 1 && std::string(argv[1]) == "step") {
+      plan_tool::plan_step_of(argc - 1, argv + 1);
+      return 0;
+    }
     plan_tool::CommandLine line;
     if (plan_tool::parse(argc, argv, line)) plan_tool::run(line);
     return 0;

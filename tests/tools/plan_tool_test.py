@@ -1,6 +1,8 @@
 """What stretto-plan prints, draws and refuses, seen from outside."""
+import json
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
@@ -266,6 +268,48 @@ class Refusals(PlanTool):
 
     def test_help(self):
         self.assertIn("--simulate", "\n".join(self.lines("--help")))
+
+
+class Steps(PlanTool):
+    STEP = ["step", "--ranks", 64, "--links", LINKS, "--gflops", 100000, "--layers", 4, "--hidden", 1024]
+
+    def times(self, lines):
+        """What each schedule takes, in ms."""
+        names = {"planned  ": "planned", "no partition, blocking": "blocking", "no partition, as early": "early",
+                 "buckets of 25 MiB": "buckets", "those buckets, and all by level": "levels",
+                 "no schedule can be faster": "bound"}
+        return {short: float(re.search(r"([\d.]+) ms", line).group(1))
+                for line in lines for begin, short in names.items() if line.startswith(begin)}
+
+    def test_is_never_worse_than_what_it_is_beside(self):
+        for more in ([], ["--tp", 8], ["--zero", 3], ["--dp", 8, "--tp", 8, "--slowdown", 0.1]):
+            lines = self.lines(*self.STEP, *more)
+            times = self.times(lines)
+            self.assertEqual(len(times), 6, lines)
+            self.assertLessEqual(times["planned"], min(times[name] for name in ("blocking", "early", "buckets", "levels")))
+            self.assertGreaterEqual(times["planned"], times["bound"])
+            self.assertTrue(any(line.startswith("because: ") for line in lines))
+
+    def test_json_says_every_collective(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "plan.json"
+            lines = self.lines(*self.STEP, "--tp", 8, "--json", path)
+            plan = json.loads(path.read_text())
+        self.assertAlmostEqual(plan["planned_ms"], self.times(lines)["planned"], places=2)
+        gradients = [each for each in plan["collectives"] if each["carries"] == "gradients"]
+        self.assertEqual(sum(each["bytes"] for each in gradients), 4 * 12 * 1024 * 1024 // 8 * 4)
+        activations = [each for each in plan["collectives"] if each["carries"] == "activations"]
+        self.assertEqual(len(activations), 4 * 8)
+        self.assertEqual({each["ranks"] for each in activations}, {8})
+
+    def test_refusals(self):
+        self.refused("--tp 3 does not divide --ranks 64", *self.STEP, "--tp", 3)
+        self.refused("--dp 4 x --tp 8 are not --ranks 64", *self.STEP, "--dp", 4, "--tp", 8)
+        self.refused("--gflops", "step", "--ranks", 8, "--links", LINKS)
+        self.refused("no_such.json", "step", "--ranks", 8, "--links", "no_such.json", "--gflops", 1)
+        self.refused("cut a group of 12 ranks", *self.STEP[:1], "--ranks", 24, "--tp", 12, *self.STEP[3:])
+        self.refused("--zero", *self.STEP, "--zero", 2)
+        self.refused("--json", *self.STEP, "--json", "/no/such/directory/plan.json")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,128 @@
+// What a schedule says in words.
+#include <algorithm>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "core/fail.hpp"
+#include "stretto/overlap/planner.hpp"
+
+namespace stretto {
+
+const char* name(Form form) {
+  switch (form) {
+    case Form::whole: return "whole";
+    case Form::scatter_gather: return "reduce_scatter+all_gather";
+    case Form::reduce_broadcast: return "reduce+broadcast";
+    default: return "by_level";
+  }
+}
+
+std::string to_string(const Partition& partition) {
+  return partition.chunks == 1 ? name(partition.form) : fmt::format("{}/{}", name(partition.form), partition.chunks);
+}
+
+CollectiveKind kind_of(const StepNode& node) {
+  const StepCollective& own = *node.collective;
+  return {own.traffic, node.phase,
+          own.kind,    own.traffic == Traffic::gradient ? 0 : own.elements,
+          own.group,   own.measured_seconds.has_value()};
+}
+
+std::string to_string(const CollectiveKind& kind) {
+  return fmt::format("{} {} in {}{} over {} ranks", name(kind.kind), name(kind.traffic), name(kind.phase),
+                     kind.elements > 0 ? fmt::format(" of {} elements", kind.elements) : "", kind.group.size);
+}
+
+std::string to_string(const StepStage& stage) {
+  const char* const where[] = {"", " inside nodes", " between nodes"};
+  return fmt::format("{} by {}{}, {} ranks, {:.1f} us", name(stage.collective), to_string(stage.method),
+                     where[static_cast<int>(stage.level)], stage.ranks, stage.seconds * 1e6);
+}
+
+StepCluster simple_cluster(int ranks, double alpha_seconds, double bytes_per_second) {
+  require(alpha_seconds >= 0 && bytes_per_second > 0, "A link of {} seconds and {} bytes a second cannot be.", alpha_seconds,
+          bytes_per_second);
+  LinkLevel level;
+  level.name = "link";
+  level.alpha_us = alpha_seconds * 1e6;
+  level.bandwidth_gbs = bytes_per_second * 1e-9;
+  return {{{level}, 1e12}, ranks};
+}
+
+std::string StepSchedule::choice() const {
+  if (knobs.blocking) return "blocking";
+  std::map<std::string, std::set<int>> chunks;  // by what is done in them
+  for (const auto& [kind, partition] : knobs.partitions) {
+    chunks[fmt::format("{} {}", name(kind.traffic), name(partition.form))].insert(partition.chunks);
+  }
+  std::vector<std::string> words;
+  for (const auto& [what, counts] : chunks) {
+    words.push_back(counts == std::set<int>{1} ? what : fmt::format("{}/{}", what, fmt::join(counts, " or ")));
+  }
+  bool gathers = false;
+  int buckets = 0;
+  for (const ScheduledCollective& each : collectives) {
+    gathers |= each.kind.traffic == Traffic::parameter;
+    buckets = std::max(buckets, each.bucket + 1);
+  }
+  if (buckets > 0) words.push_back(fmt::format("{} bucket{}", buckets, buckets == 1 ? "" : "s"));
+  if (knobs.postponed > 0) words.push_back(fmt::format("{} postponed", std::min(knobs.postponed, buckets)));
+  if (gathers) words.push_back(fmt::format("{} ahead", knobs.ahead));
+  if (knobs.early) words.emplace_back("dgrad first");
+  return words.empty() ? "nothing partitioned" : fmt::format("{}", fmt::join(words, ", "));
+}
+
+namespace {
+
+// All but the name and the place in the step.
+std::string what_is_done(const ScheduledCollective& of) {
+  std::string text =
+      fmt::format("{} {} of {} bytes over {} ranks, {}, on stream {} ({})", name(of.kind.phase), name(of.kind.kind),
+                  of.bytes, of.kind.group.size, to_string(of.partition), of.stream, name(of.priority));
+  if (of.nodes.size() > 1) text += fmt::format("; {} gradients", of.nodes.size());
+  if (of.method.algorithm != Algorithm::automatic) text += fmt::format("; as {}", to_string(of.method));
+  text += "\n";
+  for (const StepStage& stage : of.stages) text += fmt::format("  {}\n", to_string(stage));
+  for (const StepStage& stage : of.postponed) text += fmt::format("  next forward: {}\n", to_string(stage));
+  return text;
+}
+
+// "3 nodes in 4 chunks: 1, 5, 9"
+std::string chunked_text(const std::map<int, int>& chunks_of) {
+  std::map<int, std::vector<int>> by_count;
+  for (const auto& [node, chunks] : chunks_of) by_count[chunks].push_back(node);
+  std::string text;
+  for (const auto& [chunks, nodes] : by_count) {
+    text += fmt::format("computed in {} chunks: {} nodes, {}\n", chunks, nodes.size(), fmt::join(nodes, ", "));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string StepSchedule::to_string() const {
+  std::string text = fmt::format("step {:.3f} ms: {}\n", predicted_seconds * 1e3, choice());
+  text += fmt::format("busy: computing {:.3f} ms, links inside nodes {:.3f} ms, between nodes {:.3f} ms\n",
+                      computing_seconds * 1e3, inside_seconds * 1e3, between_seconds * 1e3);
+  text += fmt::format("knobs: bucket_bytes {}, first_bucket_bytes {}, postponed {}, ahead {}\n", knobs.bucket_bytes,
+                      knobs.first_bucket_bytes, knobs.postponed, knobs.ahead);
+  for (std::size_t i = 0; i < collectives.size(); ++i) {
+    const ScheduledCollective& each = collectives[i];
+    const auto is_like_it = [&](const ScheduledCollective& other) { return what_is_done(other) == what_is_done(each); };
+    const auto begin = collectives.begin();
+    if (std::any_of(begin, begin + static_cast<std::ptrdiff_t>(i), is_like_it)) continue;
+    text += each.name + ": " + what_is_done(each);
+    std::vector<std::string> issued;
+    for (const ScheduledCollective& other : collectives) {
+      if (is_like_it(other)) issued.push_back(other.issued_after < 0 ? "begin" : fmt::format("{}", other.issued_after));
+    }
+    text += fmt::format("  {}issued after node {}\n", issued.size() > 1 ? fmt::format("{} like it, ", issued.size()) : "",
+                        fmt::join(issued, ", "));
+  }
+  text += chunked_text(compute_chunks);
+  for (const std::string& reason : reasons) text += fmt::format("because: {}\n", reason);
+  return text;
+}
+
+}  // namespace stretto
