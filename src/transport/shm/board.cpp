@@ -17,6 +17,7 @@ Board::Board(const std::vector<Member>& members, int rank) : rank_(rank) {
     const int file = member.peer ? member.peer->file() : member.own->file();
     memory_.push_back(std::make_unique<Mapping>(file, member.offset, footprint()));
     members_.push_back(reinterpret_cast<Slots*>(memory_.back()->data()));
+    words_.emplace_back(file, member.offset);
     if (!member.peer) continue;
     bells_.push_back(&member.peer->bell());
     peers_.push_back(member.peer);
@@ -36,6 +37,7 @@ bool Board::may_post(std::size_t bytes) {
   for (std::size_t member = 0; member < members_.size(); ++member) {
     if (line(static_cast<int>(member), needed).number.load(std::memory_order_acquire) < needed) return false;
   }
+  for (const OneWord& word : words_) word.seen();
   all_reached_ = needed;
   return true;
 }
@@ -59,8 +61,10 @@ void Board::fetch_ahead(int member, std::size_t bytes) {
 }
 
 bool Board::all_gave_up() const {
-  return std::all_of(members_.begin(), members_.end(),
-                     [](const Slots* member) { return member->gave_up.load(std::memory_order_acquire) != 0; });
+  const bool all = std::all_of(members_.begin(), members_.end(),
+                               [](const Slots* member) { return member->gave_up.load(std::memory_order_acquire) != 0; });
+  for (const OneWord& word : words_) word.seen();
+  return all;
 }
 
 Board::Leavers::Leavers(int file, std::size_t offset) : memory_(file, offset, page) {}

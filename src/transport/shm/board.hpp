@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "transport/shm/one_word.hpp"
 #include "transport/shm/segment.hpp"
 
 namespace stretto {
@@ -38,6 +39,7 @@ class Board {
   std::byte* draft(std::size_t bytes) { return room(rank_, posted_ + 1, bytes); }
   void post() {
     const std::uint64_t number = ++posted_;
+    words_[rank_].published();
     line(rank_, number).number.store(number, std::memory_order_release);
     for (Bell* bell : bells_) bell->ring();
   }
@@ -45,6 +47,7 @@ class Board {
   const std::byte* seen(int member, std::size_t bytes) {
     const std::uint64_t number = posted_;
     if (line(member, number).number.load(std::memory_order_acquire) < number) return nullptr;
+    words_[member].seen();
     return room(member, number, bytes);
   }
   // For whoever only reads what that member posts, and may be behind: begins to fetch the next post if it is there, while
@@ -56,7 +59,10 @@ class Board {
   // Those of whom may_post() still waits.
   std::vector<int> behind(std::size_t bytes);
   // After an error: this rank does nothing more with the others' memory; and whether that goes for all.
-  void give_up() { members_[rank_]->gave_up.store(1, std::memory_order_release); }
+  void give_up() {
+    words_[rank_].published();
+    members_[rank_]->gave_up.store(1, std::memory_order_release);
+  }
   bool all_gave_up() const;
 
   // How many members have left, counted in the memory of one. Whoever leaves, board open or not, counts itself in
@@ -91,7 +97,8 @@ class Board {
   std::uint64_t posted_ = 0;
   std::uint64_t all_reached_ = 0;  // everybody has posted as often, for all that we know
   std::vector<Slots*> members_;
-  std::vector<Bell*> bells_;  // of the others
+  std::vector<OneWord> words_;  // one for all that a member says
+  std::vector<Bell*> bells_;    // of the others
   std::vector<std::shared_ptr<PeerSegment>> peers_;
   std::vector<std::unique_ptr<Mapping>> memory_;
 };

@@ -1,0 +1,51 @@
+#pragma once
+#include <cstddef>
+
+#if defined(__SANITIZE_THREAD__)
+#define STRETTO_SEES_THREADS
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define STRETTO_SEES_THREADS
+#endif
+#endif
+
+#ifdef STRETTO_SEES_THREADS
+#include <sys/stat.h>
+
+#include <array>
+#include <cstdint>
+
+#include "core/split_mix.hpp"
+
+extern "C" void __tsan_acquire(void* address);
+extern "C" void __tsan_release(void* address);
+#endif
+
+namespace stretto {
+
+// ThreadSanitizer knows a word by its address. Ranks that are threads of one process map the memory in which they tell each
+// other things each for itself, so it takes what one has published and another has seen for two words, and whatever relies
+// on that for a race. Here it is told that they are one. Without it this is nothing.
+class OneWord {
+ public:
+#ifdef STRETTO_SEES_THREADS
+  OneWord(int file, std::size_t offset) {
+    // Words that get the same address by chance are ordered more than they are; none is ordered less.
+    static std::array<std::uint64_t, 65536> addresses;
+    struct stat status {};
+    fstat(file, &status);
+    address_ = &addresses[split_mixed(static_cast<std::uint64_t>(status.st_ino) * split_mix_step + offset) >> 48];
+  }
+  void published() const { __tsan_release(address_); }  // before the store
+  void seen() const { __tsan_acquire(address_); }       // after the load
+
+ private:
+  void* address_;
+#else
+  OneWord(int /*file*/, std::size_t /*offset*/) {}
+  void published() const {}
+  void seen() const {}
+#endif
+};
+
+}  // namespace stretto
