@@ -59,10 +59,11 @@ Trace::Span Trace::part(std::string name) {
 void Trace::harvest() {
   TraceNotes& notes = *notes_;
   std::vector<Record> records = notes.world.ledger().records(notes.next_operation);
-  const std::uint64_t oldest = records.empty() ? notes.world.ledger().next_sequence() : records.front().sequence;
+  if (records.empty()) return;
+  const std::uint64_t oldest = records.front().sequence;
   if (oldest > notes.next_operation) {
     log().warn(
-        "A trace has lost {} operations of rank {} (#{} to #{}), which the ledger had dropped; raise STRETTO_LEDGER={} or "
+        "A trace has lost {} operations of rank {}, #{} to #{}, which the ledger had dropped; raise STRETTO_LEDGER={} or "
         "mark "
         "more steps.",
         oldest - notes.next_operation, notes.world.rank(), notes.next_operation, oldest - 1,

@@ -60,6 +60,7 @@ RankArrows arrows_of(int rank, const std::vector<Record>& operations, const std:
   Numbering numbering(rank);
   RankArrows arrows;
   for (const Record& record : operations) {
+    if (record.partners == nullptr) continue;  // no communicator has entered it
     const std::uint64_t key = numbering.next(record);
     const auto place = slice_of.find(&record);
     if (place == slice_of.end()) continue;

@@ -249,6 +249,7 @@ class OfTheTrainer(unittest.TestCase):
         self.refused(timeline(self.directory / "nothing.json"), "is not readable as a trace")
         self.refused(timeline(self.directory / "trace.json", "--steps", "7..9"), "which has step 1, step 2, step 3")
         self.refused(timeline(self.directory / "trace.json", "--steps", "first"), "is neither a number nor a range")
+        self.refused(timeline(self.directory / "trace.json", "-o", self.directory / "nowhere/page.html"), "cannot be written")
         self.refused(self.train("--trace", self.directory / "nowhere/trace.json"), "nowhere/trace.json cannot be written")
 
 
