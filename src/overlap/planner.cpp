@@ -82,13 +82,13 @@ class Search {
     StepSchedule schedule = lower_step(graph_, costs_, best, options_.slowdown);
     int buckets = 0;
     for (const ScheduledCollective& each : schedule.collectives) buckets = std::max(buckets, each.bucket + 1);
-    schedule.knobs.postponed = best.postponed = std::min(best.postponed, buckets);
+    schedule.knobs.postponed = std::min(best.postponed, buckets);
     schedule.blocking_seconds = seconds(blocking_knobs());
     schedule.unpartitioned_seconds = seconds(starts[0]);
     schedule.buckets_seconds = seconds(starts[1]);
     schedule.by_level_seconds = seconds(starts[2]);
     schedule.bound_seconds = step_bound(graph_, costs_.cluster());
-    schedule.reasons = reasons(best);
+    schedule.reasons = reasons(best, buckets);
     return schedule;
   }
 
@@ -203,7 +203,7 @@ class Search {
     return better;
   }
 
-  std::vector<Decision> decisions(const StepKnobs& knobs) const {
+  std::vector<Decision> decisions(const StepKnobs& knobs, int buckets = 0) const {
     std::vector<Decision> made;
     for (const auto& each : knobs.partitions) {
       const CollectiveKind kind = each.first;
@@ -214,7 +214,8 @@ class Search {
       if (decided) made.push_back({std::move(name), std::move(undo)});
     };
     const double mebibytes = 1.0 / mebibyte;
-    add(knobs.postponed > 0, fmt::format("{} last buckets gathered in the next forward rather than none", knobs.postponed),
+    add(knobs.postponed > 0,
+        fmt::format("{} last buckets gathered in the next forward rather than none", std::min(knobs.postponed, buckets)),
         [](StepKnobs& undone) { undone.postponed = 0; });
     add(knobs.first_bucket_bytes > 0,
         fmt::format("a first bucket of {:.3g} MiB rather than one like the others",
@@ -251,10 +252,10 @@ class Search {
     }
   }
 
-  std::vector<std::string> reasons(const StepKnobs& knobs) {
+  std::vector<std::string> reasons(const StepKnobs& knobs, int buckets) {
     std::vector<std::string> lines;
     if (knobs == blocking_knobs()) lines.emplace_back("nothing tried is faster than collectives that block");
-    for (const Decision& decision : decisions(knobs)) {
+    for (const Decision& decision : decisions(knobs, buckets)) {
       StepKnobs undone = knobs;
       decision.undo(undone);
       lines.push_back(

@@ -57,6 +57,7 @@ std::string StepSchedule::choice() const {
     chunks[fmt::format("{} {}", name(kind.traffic), name(partition.form))].insert(partition.chunks);
   }
   std::vector<std::string> words;
+  words.reserve(chunks.size());
   for (const auto& [what, counts] : chunks) {
     words.push_back(counts == std::set<int>{1} ? what : fmt::format("{}/{}", what, fmt::join(counts, " or ")));
   }

@@ -228,7 +228,8 @@ StepTimeline simulate_step(const std::vector<StepTask>& tasks, const StepSimulat
     // Steps may be alike before what they leave to the next has piled up: none is shorter than its busiest link for long.
     const bool steady = std::abs(last - before) <= 1e-9 * last && last >= result.busiest_link() * (1 - 1e-9);
     if (!steady && 2 * steps <= most_steps) continue;
-    const double mean = (ends[steps - 1] - ends[steps / 2 - 1]) / (steps - steps / 2);
+    const int half = steps / 2;
+    const double mean = (ends[steps - 1] - ends[half - 1]) / (steps - half);
     result.seconds = steady ? last : std::max(mean, result.busiest_link());
     result.last_begin = simulated.first_begin_of_last();
     result.pieces = std::move(simulated.pieces);

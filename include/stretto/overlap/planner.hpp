@@ -34,7 +34,7 @@ STRETTO_API const char* name(Form form);
 struct Partition {
   Form form = Form::whole;
   int chunks = 1;  // a power of two; activations are cut along with divisible computation beside them
-  auto operator<=>(const Partition&) const = default;
+  auto operator<=>(const Partition&) const = default;  // NOLINT(modernize-use-nullptr): none is here
 };
 STRETTO_API std::string to_string(const Partition& partition);
 
@@ -46,7 +46,7 @@ struct CollectiveKind {
   std::int64_t elements = 0;  // of gradients 0
   StepGroup group;
   bool measured = false;
-  auto operator<=>(const CollectiveKind&) const = default;
+  auto operator<=>(const CollectiveKind&) const = default;  // NOLINT(modernize-use-nullptr): none is here
 };
 STRETTO_API CollectiveKind kind_of(const StepNode& node);
 STRETTO_API std::string to_string(const CollectiveKind& kind);
@@ -61,8 +61,8 @@ struct StepKnobs {
   std::int64_t first_bucket_bytes = 0;  // of the first; 0: like the others
   int postponed = 0;  // so many last buckets are reduced and scattered, updated by shares, gathered in the next forward
   int ahead = 1;      // gathers of parameters begun beyond the one in use
-  std::map<CollectiveKind, Partition> partitions;  // what is not in it is whole
-  auto operator<=>(const StepKnobs&) const = default;
+  std::map<CollectiveKind, Partition> partitions;      // what is not in it is whole
+  auto operator<=>(const StepKnobs&) const = default;  // NOLINT(modernize-use-nullptr): none is here
 };
 
 // One primitive over a group, or over its ranks on a node or between nodes.

@@ -23,15 +23,15 @@ STRETTO_API const char* name(Traffic traffic);
 struct StepGroup {
   int size = 1;
   int stride = 1;
-  auto operator<=>(const StepGroup&) const = default;
+  auto operator<=>(const StepGroup&) const = default;  // NOLINT(modernize-use-nullptr): none is here
 };
 
 // On a node of the same step, or of the one before: steady state, the graph repeats every step. In the first step there is
 // nothing to wait for.
 struct StepDependency {
   int node = 0;
-  int steps_back = 0;  // 0 or 1
-  auto operator<=>(const StepDependency&) const = default;
+  int steps_back = 0;                                       // 0 or 1
+  auto operator<=>(const StepDependency&) const = default;  // NOLINT(modernize-use-nullptr): none is here
 };
 
 struct StepCollective {
