@@ -31,7 +31,7 @@ namespace stretto {
 class STRETTO_API GradientBuckets {
  public:
   struct Options {
-std::size_t bucket_bytes = std::size_t{1} << 20;
+    std::size_t bucket_bytes = std::size_t{1} << 20;
     std::size_t first_bucket_bytes = std::size_t{512} << 10;  // also of the last; at most bucket_bytes
     bool overlap = true;                                      // false: all buckets are summed in finish(), by the caller
     bool scatter = false;                                     // the two halves of an all-reduce instead of one

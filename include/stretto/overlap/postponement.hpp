@@ -32,6 +32,9 @@ STRETTO_API double step_seconds(const StepTimes& times, const std::vector<bool>&
 // which forward needs last; until none does. Costs as many steps to be worked out as there are buckets, squared.
 STRETTO_API std::vector<bool> best_postponed(const StepTimes& times);
 
+// Of each number the least: what several steps have measured, without what disturbed one of them.
+STRETTO_API StepTimes least(StepTimes one, const StepTimes& other);
+
 // Measures a step for that, in which nothing is postponed: it is told when what happens. One thread uses it.
 class STRETTO_API StepMeasurement {
  public:
