@@ -38,7 +38,7 @@ struct StepResult {
 
 // One rank of data x tensor parallel training with gradient accumulation. Some buckets of a data-parallel group's gradients
 // are summed whole, behind backward; of the others each rank sums its share, updates that share of the parameters, and the
-// parameters are gathered behind the next step's forward.All are summed whole in the first step, in which the order of
+// parameters are gathered behind the next step's forward. All are summed whole in the first step, in which the order of
 // backward is learned, and in the three that follow, which are measured to choose which are not.
 class Trainer {
  public:
