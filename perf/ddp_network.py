@@ -57,7 +57,7 @@ def main():
     parser.add_argument("--burst", default="128kb", help="of its token bucket")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5, help="timed in each run")
-    parser.add_argument("--warmup", type=int, default=4, help="before them; Stretto chooses what to postpone in the second")
+    parser.add_argument("--warmup", type=int, default=6, help="before them; Stretto measures three of them to choose what to postpone")
     parser.add_argument("--batch", type=int, default=6, help="sequences of a rank")
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()

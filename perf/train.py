@@ -36,7 +36,7 @@ def main():
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()
-    steps = ["--steps", str(options.steps), "--warmup", "2", "--dtype", options.dtype]
+    steps = ["--steps", str(options.steps), "--warmup", "6", "--dtype", options.dtype]
     sides = {
         "stretto": [options.program, *steps],
         "ddp": ["/usr/bin/python3", str(PERF / "peers/ddp_gpt.py"), *steps],

@@ -41,7 +41,7 @@ double peak_matrix_rate(const Communicator& world, const gpt::ModelShape& model,
 int main(int argc, char** argv) {
   int nproc = 2;
   int steps = 5;
-  int warmup = 2;
+  int warmup = 6;  // Trainer measures three steps to choose what to postpone
   gpt::TrainerOptions options;
   options.model = {.layers = 6, .hidden = 384, .heads = 6, .sequence = 256, .vocabulary = 65};
   options.micro_batch = 6;

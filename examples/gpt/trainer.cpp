@@ -158,8 +158,11 @@ void Trainer::settle_postponement() {
     postpone(spread(*options_.postponed_buckets, buckets_->bucket_count()));
   } else if (measurement_) {
     const auto gradients = by_gradient([&](std::size_t i) { return parameters_.all()[i]->gradient; });
-    postpone(best_postponed(measurement_->of(*buckets_, gradients, size_of(options_.dtype))));
+    const StepTimes times = measurement_->of(*buckets_, gradients, size_of(options_.dtype));
+    times_ = times_ ? least(std::move(*times_), times) : times;
     measurement_.reset();
+    if (++measured_steps_ < 3) return;
+    postpone(best_postponed(*times_));
   } else {
     return;  // until there is a step to be measured
   }

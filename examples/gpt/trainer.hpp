@@ -18,7 +18,7 @@ struct TrainerOptions {
   double clip_norm = 1.0;  // 0: no clipping
   std::uint64_t seed = 1;
   bool overlap = true;
-std::size_t bucket_bytes = std::size_t{1} << 20;
+  std::size_t bucket_bytes = std::size_t{1} << 20;
   // So many buckets, spread over backward, whose parameters are gathered behind the next forward, at most as many as there
   // are; when left out it is measured which are best. Changes no bit of the results.
   std::optional<std::size_t> postponed_buckets;
@@ -39,7 +39,7 @@ struct StepResult {
 // One rank of data x tensor parallel training with gradient accumulation. Some buckets of a data-parallel group's gradients
 // are summed whole, behind backward; of the others each rank sums its share, updates that share of the parameters, and the
 // parameters are gathered behind the next step's forward. All are summed whole in the first step, in which the order of
-// backward is learned, and in the second, which is measured to choose which are not.
+// backward is learned, and in the three that follow, which are measured to choose which are not.
 class Trainer {
  public:
   Trainer(const stretto::Mesh& mesh, const TrainerOptions& options);
@@ -82,8 +82,10 @@ class Trainer {
   std::unique_ptr<stretto::AdamWOptimizer> optimizer_;
   std::unique_ptr<stretto::GradientBuckets> buckets_;
   std::unique_ptr<stretto::PostponedGather> arriving_;   // parameters
-  std::optional<stretto::StepMeasurement> measurement_;  // of the second step
-  bool settled_ = false;                                 // which buckets are postponed
+  std::optional<stretto::StepMeasurement> measurement_;  // of this step, if it is measured
+  std::optional<stretto::StepTimes> times_;              // that were measured
+  int measured_steps_ = 0;
+  bool settled_ = false;  // which buckets are postponed
 };
 
 }  // namespace gpt

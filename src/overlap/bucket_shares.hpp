@@ -8,6 +8,7 @@ namespace stretto {
 
 inline std::vector<std::int64_t> share_counts(std::int64_t elements, int ranks) {
   std::vector<std::int64_t> counts;
+  counts.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     counts.push_back(part_begin(elements, ranks, rank + 1) - part_begin(elements, ranks, rank));
   }

@@ -37,6 +37,7 @@ void GradientBuckets::cut(const std::vector<Place>& order) {
     }
     std::sort(members.begin(), members.end());
     std::vector<Tensor> tensors;
+    tensors.reserve(members.size());
     for (const std::size_t member : members) tensors.push_back(gradients_[member]);
     const std::size_t count = members.size();
     buckets_.push_back({std::move(members), FlatTensors(std::move(tensors)), count});

@@ -63,6 +63,18 @@ std::vector<bool> best_postponed(const StepTimes& times) {
   }
 }
 
+StepTimes least(StepTimes one, const StepTimes& other) {
+  one.compute = std::min(one.compute, other.compute);
+  for (std::size_t b = 0; b < one.buckets.size(); ++b) {
+    for (double BucketTimes::*const number :
+         {&BucketTimes::needed, &BucketTimes::ready, &BucketTimes::reduce_scatter, &BucketTimes::gather_gradients,
+          &BucketTimes::gather_parameters, &BucketTimes::update}) {
+      one.buckets[b].*number = std::min(one.buckets[b].*number, other.buckets[b].*number);
+    }
+  }
+  return one;
+}
+
 StepMeasurement::StepMeasurement(std::size_t gradients) : begin_(now_seconds()), needed_(gradients, never) {}
 
 void StepMeasurement::needed(std::size_t gradient) {

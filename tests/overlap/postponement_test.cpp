@@ -112,6 +112,20 @@ TEST(BestPostponed, IsAboutAsGoodAsTheBestOfAll) {
   RecordProperty("worst", std::to_string(worst));
 }
 
+TEST(StepTimes, AreWithoutWhatDisturbedOneStep) {
+  StepTimes disturbed = even(0.25, 0.1);
+  disturbed.compute = 9;
+  disturbed.buckets[2].gather_gradients = 9;
+  disturbed.buckets[1].update = 9;
+  const StepTimes times = least(disturbed, even(0.25, 0.1));
+  EXPECT_EQ(times.compute, 3);
+  EXPECT_EQ(times.ranks, 2);
+  for (std::size_t postponed = 0; postponed <= 4; ++postponed) {
+    EXPECT_EQ(seconds_with(times, postponed), seconds_with(even(0.25, 0.1), postponed));
+    EXPECT_NE(seconds_with(times, postponed), seconds_with(disturbed, postponed)) << "the control";
+  }
+}
+
 // Every rank gets the same numbers: of computation the largest, of communication the least.
 TEST(StepMeasurement, IsTheSameOnAllRanks) {
   run_threads(3, [](const Communicator& world) {

@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Overlap, testing::ValuesIn(cells()), [](const 
 
 // Nobody looks at parameters between the steps, so that they are still on their way when the next begins.
 std::vector<Trace> train_without_a_look(Layout layout, const gpt::TrainerOptions& options) {
-  constexpr std::int64_t steps = 5;  // three of them with what the second chose
+  constexpr std::int64_t steps = 7;  // three of them with what the second to the fourth chose
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
   run_threads(layout.ranks(), [&](const Communicator& world) {
     gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);

@@ -10,7 +10,7 @@ namespace stretto {
 // Sums gradients over a group while backward is still computing others (PyTorch DDP; Li et al. 2020). A bucket is a run of
 // gradients, in the order in which they become ready, of one type and at least bucket_bytes; its sum starts on the stream
 // when its last gradient is ready and all buckets before it have gone. So every rank starts the buckets in the same order,
-// whatever the order in which its own gradients become ready.The first bucket is small, so that the link begins early;
+// whatever the order in which its own gradients become ready. The first bucket is small, so that the link begins early;
 // towards the end they become smaller, for there is less left to hide their sums, and nothing for the last.
 //
 // The order is learned. In the first step it is that in which the gradients were given; from the second step on it is that
@@ -31,7 +31,7 @@ namespace stretto {
 class STRETTO_API GradientBuckets {
  public:
   struct Options {
-std::size_t bucket_bytes = std::size_t{1} << 20;
+    std::size_t bucket_bytes = std::size_t{1} << 20;
     std::size_t first_bucket_bytes = std::size_t{512} << 10;  // also of the last; at most bucket_bytes
     bool overlap = true;                                      // false: all buckets are summed in finish(), by the caller
     bool scatter = false;                                     // the two halves of an all-reduce instead of one
@@ -48,8 +48,8 @@ std::size_t bucket_bytes = std::size_t{1} << 20;
   // layer behind which backward will wait for something. From the second step on the bucket before it goes without waiting
   // for more. Elsewhere there is nothing to do: what is to go has gone.
   void flush();
-  // Blocks until all sums are there; throws if a gradient was not ready. Begins the next step. The first time it is
-  // collective even where nothing travels any more.
+  // Blocks until all sums are there; throws if a gradient was not ready. Begins the next step. In the first step rank 0 then
+  // tells its order.
   void finish();
 
   // With scatter, between two steps and after the first (which says what the buckets are): from now on the all-gather of
@@ -93,7 +93,6 @@ std::size_t bucket_bytes = std::size_t{1} << 20;
   };
   void cut(const std::vector<Place>& order);
   void learn();
-
   ElementRange share(std::size_t bucket) const;
   void append_ranges(std::size_t bucket, const ElementRange& of, std::vector<ElementRange>& to) const;
   void start(std::size_t bucket);

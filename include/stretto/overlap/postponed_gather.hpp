@@ -7,7 +7,7 @@
 namespace stretto {
 
 // The all-gathers that GradientBuckets has postponed, of other tensors: each rank has changed its shares of them, and gets
-// the others' behind the next forward, in the order in which that needs them (Megatron's --overlap-param-gather).There is a
+// the others' behind the next forward, in the order in which that needs them (Megatron's --overlap-param-gather). There is a
 // tensor for each gradient, of as many elements; those of a bucket are gathered together, first the bucket that backward
 // finished last and forward therefore needs first. Where a bucket's tensors are neighbours in memory like its
 // gradients, nothing is copied. Traffic: (p-1)/p of the postponed buckets' bytes.

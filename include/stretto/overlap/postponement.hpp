@@ -29,8 +29,11 @@ struct StepTimes {
 // bucket first, and waits where one is needed that is not there; backward and the sums; the update.
 STRETTO_API double step_seconds(const StepTimes& times, const std::vector<bool>& postponed);
 // Those that make the step short: one after the other the bucket that shortens it most, of equal ones the first of backward,
-// which forward needs last; until none does. Costs as many steps to be worked out as there are buckets, squared.
+// which forward needs last; until none does. Of n buckets, at most n^2 / 2 steps are worked out.
 STRETTO_API std::vector<bool> best_postponed(const StepTimes& times);
+
+// Of each number the least: what several steps have measured, without what disturbed one of them.
+STRETTO_API StepTimes least(StepTimes one, const StepTimes& other);
 
 // Measures a step for that, in which nothing is postponed: it is told when what happens. One thread uses it.
 class STRETTO_API StepMeasurement {
