@@ -136,7 +136,7 @@ void write_json(const std::string& path, const StepSchedule& schedule) {
   for (const ScheduledCollective& each : schedule.collectives) {
     nlohmann::ordered_json made = {{"name", each.name},
                                    {"collective", name(each.kind.kind)},
-                                   {"carries", name(each.kind.traffic)},
+                                   {"carries", name(each.kind.payload)},
                                    {"bytes", each.bytes},
                                    {"ranks", each.kind.group.size},
                                    {"form", name(each.partition.form)},

@@ -5,7 +5,7 @@
 namespace stretto {
 namespace {
 
-bool is_activation(const StepNode& node) { return node.collective && node.collective->traffic == Traffic::activation; }
+bool is_activation(const StepNode& node) { return node.collective && node.collective->payload == Payload::activation; }
 
 // By node: whether activations that are communicated in the same step wait for its result.
 std::vector<bool> feeds_activations(const StepGraph& graph) {
@@ -32,7 +32,7 @@ std::vector<int> layer_order(const StepGraph& graph) {
   for (int i = 0; i < static_cast<int>(graph.nodes.size()); ++i) {
     const StepNode& node = graph.nodes[i];
     if (i > 0 && (node.layer != graph.nodes[i - 1].layer || node.phase != graph.nodes[i - 1].phase)) fill();
-    const bool waits_long = node.collective ? node.collective->traffic == Traffic::gradient : !feeds[i];
+    const bool waits_long = node.collective ? node.collective->payload == Payload::gradient : !feeds[i];
     if (waits_long) {
       fillers.push_back(i);
       continue;

@@ -71,7 +71,7 @@ class Operation {
 
 Beside beside(const StepGraph& graph, int collective) {
   Beside found;
-  if (graph.nodes[collective].collective->traffic != Traffic::activation) return found;
+  if (graph.nodes[collective].collective->payload != Payload::activation) return found;
   const auto note = [&](const StepNode& node, double& seconds) {
     if (node.collective || !node.divisible) return;
     seconds += node.seconds;
@@ -120,7 +120,7 @@ std::map<CollectiveKind, std::vector<Partition>> partitions_worth_trying(const S
     if (!node.collective || worth.count(kind_of(node)) != 0) continue;
     PlannerOptions its = options;
     const Beside neighbours = options.may_chunk_compute ? beside(graph, i) : Beside();
-    if (!options.may_chunk_compute && node.collective->traffic == Traffic::activation) its.most_chunks = 1;
+    if (!options.may_chunk_compute && node.collective->payload == Payload::activation) its.most_chunks = 1;
     worth[kind_of(node)] = best_of(*node.collective, neighbours, costs, its);
   }
   return worth;

@@ -54,8 +54,8 @@ class Search {
     for (int i = 0; i < static_cast<int>(graph.nodes.size()); ++i) {
       const StepNode& node = graph.nodes[i];
       if (!node.collective) continue;
-      gathers_ |= node.collective->traffic == Traffic::parameter;
-      activates_ |= node.collective->traffic == Traffic::activation;
+      gathers_ |= node.collective->payload == Payload::parameter;
+      activates_ |= node.collective->payload == Payload::activation;
       if (!is_bucketed(node)) continue;
       postpones_ = (buckets_ == 0 || postpones_) && can_be_postponed(graph, i);
       ++buckets_;

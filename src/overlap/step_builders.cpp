@@ -62,16 +62,16 @@ class StepBuilder {
     return add(std::move(node), what);
   }
   int activations(const char* what, Phase phase, Collective kind) {
-    return communicate(what, phase, {kind, Traffic::activation, step_.activations, step_.activation_dtype, step_.tensor});
+    return communicate(what, phase, {kind, Payload::activation, step_.activations, step_.activation_dtype, step_.tensor});
   }
-  int of_parameters(const char* what, Phase phase, Collective kind, Traffic traffic, DType dtype, std::int64_t elements) {
-    StepCollective collective{kind, traffic, elements, dtype, step_.data};
+  int of_parameters(const char* what, Phase phase, Collective kind, Payload payload, DType dtype, std::int64_t elements) {
+    StepCollective collective{kind, payload, elements, dtype, step_.data};
     if (kind == Collective::all_reduce) collective.gathers_as = step_.parameter_dtype;
     return communicate(what, phase, collective);
   }
   void gather(const char* what, Phase phase) {
     const Nodes input = std::exchange(ready_, {});  // weights are there before the input is
-    gathered_[layer_] = of_parameters(what, phase, Collective::all_gather, Traffic::parameter, step_.parameter_dtype,
+    gathered_[layer_] = of_parameters(what, phase, Collective::all_gather, Payload::parameter, step_.parameter_dtype,
                                       step_.parameters[layer_]);
     ready_ = input;
   }
@@ -167,7 +167,7 @@ class StepBuilder {
     const Nodes output = std::exchange(ready_, made);
     const Collective kind = gathers_ ? Collective::reduce_scatter : Collective::all_reduce;
     gradients_[layer_].push_back(
-        of_parameters("gradients", Phase::backward, kind, Traffic::gradient, step_.gradient_dtype, elements));
+        of_parameters("gradients", Phase::backward, kind, Payload::gradient, step_.gradient_dtype, elements));
     ready_ = output;
   }
 
@@ -181,7 +181,7 @@ class StepBuilder {
     const int updated = add(std::move(node), "update");
     for (StepNode& each : graph_.nodes) {
       if (each.layer != layer_) continue;
-      const bool gathers = each.collective && each.collective->traffic == Traffic::parameter;
+      const bool gathers = each.collective && each.collective->payload == Payload::parameter;
       const bool computes = !each.collective && each.phase == Phase::forward;
       if (gathers_ ? gathers : computes) each.after.push_back({updated, 1});
     }

@@ -14,10 +14,10 @@ const char* name(Phase phase) {
   }
 }
 
-const char* name(Traffic traffic) {
-  switch (traffic) {
-    case Traffic::activation: return "activations";
-    case Traffic::parameter: return "parameters";
+const char* name(Payload payload) {
+  switch (payload) {
+    case Payload::activation: return "activations";
+    case Payload::parameter: return "parameters";
     default: return "gradients";
   }
 }

@@ -80,7 +80,7 @@ class Lowering {
   void add_communication(int i) {
     const Unit& unit = units_.of(i);
     if (i != unit.members.back()) return;
-    const Priority priority = units_.priority(unit.collective.traffic);
+    const Priority priority = units_.priority(unit.collective.payload);
     communication_[units_.unit_of[i]] = add_tasks(unit.partition.chunks, task_of(unit, unit.stages(costs_), priority));
   }
 
@@ -125,7 +125,7 @@ class Lowering {
     std::sort(sorted.begin(), sorted.end());
     for (const auto& [position, which] : sorted) {
       const Unit& unit = units_.units[which];
-      StepTask task = task_of(unit, unit.gathers(costs_), units_.priority(Traffic::parameter));
+      StepTask task = task_of(unit, unit.gathers(costs_), units_.priority(Payload::parameter));
       task.postponed = true;
       gathers_[which] = add_tasks(unit.partition.chunks, task);
     }
@@ -197,7 +197,7 @@ class Lowering {
     std::vector<int> gathers;
     for (const int i : units_.order) {
       const auto& collective = node(i).collective;
-      if (collective && collective->traffic == Traffic::parameter && units_.last_use[i] >= 0) gathers.push_back(i);
+      if (collective && collective->payload == Payload::parameter && units_.last_use[i] >= 0) gathers.push_back(i);
     }
     const int count = static_cast<int>(gathers.size());
     require(count == 0 || (knobs_.ahead >= 0 && knobs_.ahead < graph_.most_live_gathers),

@@ -24,13 +24,13 @@ std::string to_string(const Partition& partition) {
 
 CollectiveKind kind_of(const StepNode& node) {
   const StepCollective& own = *node.collective;
-  return {own.traffic, node.phase,
-          own.kind,    own.traffic == Traffic::gradient ? 0 : own.elements,
+  return {own.payload, node.phase,
+          own.kind,    own.payload == Payload::gradient ? 0 : own.elements,
           own.group,   own.measured_seconds.has_value()};
 }
 
 std::string to_string(const CollectiveKind& kind) {
-  return fmt::format("{} {} in {}{} over {} ranks", name(kind.kind), name(kind.traffic), name(kind.phase),
+  return fmt::format("{} {} in {}{} over {} ranks", name(kind.kind), name(kind.payload), name(kind.phase),
                      kind.elements > 0 ? fmt::format(" of {} elements", kind.elements) : "", kind.group.size);
 }
 
@@ -54,7 +54,7 @@ std::string StepSchedule::choice() const {
   if (knobs.blocking) return "blocking";
   std::map<std::string, std::set<int>> chunks;  // by what is done in them
   for (const auto& [kind, partition] : knobs.partitions) {
-    chunks[fmt::format("{} {}", name(kind.traffic), name(partition.form))].insert(partition.chunks);
+    chunks[fmt::format("{} {}", name(kind.payload), name(partition.form))].insert(partition.chunks);
   }
   std::vector<std::string> words;
   words.reserve(chunks.size());
@@ -64,7 +64,7 @@ std::string StepSchedule::choice() const {
   bool gathers = false;
   int buckets = 0;
   for (const ScheduledCollective& each : collectives) {
-    gathers |= each.kind.traffic == Traffic::parameter;
+    gathers |= each.kind.payload == Payload::parameter;
     buckets = std::max(buckets, each.bucket + 1);
   }
   if (buckets > 0) words.push_back(fmt::format("{} bucket{}", buckets, buckets == 1 ? "" : "s"));

@@ -112,14 +112,14 @@ bool StepUnits::go_together(int computation, int collective) const {
   const StepNode& computes = graph.nodes[computation];
   const StepNode& communicates = graph.nodes[collective];
   return !computes.collective && computes.divisible && communicates.collective &&
-         communicates.collective->traffic == Traffic::activation;
+         communicates.collective->payload == Payload::activation;
 }
 
-Priority StepUnits::priority(Traffic traffic) const {
+Priority StepUnits::priority(Payload payload) const {
   if (!knobs.priorities) return Priority::normal;
-  switch (traffic) {
-    case Traffic::activation: return Priority::urgent;
-    case Traffic::parameter: return Priority::normal;
+  switch (payload) {
+    case Payload::activation: return Priority::urgent;
+    case Payload::parameter: return Priority::normal;
     default: return Priority::background;
   }
 }

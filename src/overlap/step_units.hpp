@@ -26,7 +26,7 @@ struct StepUnits {
   const Unit& of(int collective) const { return units[unit_of[collective]]; }
   // Divisible computation, and activations of the same step that it makes or takes.
   bool go_together(int computation, int collective) const;
-  Priority priority(Traffic traffic) const;
+  Priority priority(Payload payload) const;
 
   const StepGraph& graph;
   const StepKnobs& knobs;
@@ -48,7 +48,7 @@ struct StepUnits {
 bool can_be_postponed(const StepGraph& graph, int gradient);
 
 inline bool is_bucketed(const StepNode& node) {
-  return node.collective && node.collective->traffic == Traffic::gradient && node.collective->kind == Collective::all_reduce;
+  return node.collective && node.collective->payload == Payload::gradient && node.collective->kind == Collective::all_reduce;
 }
 
 }  // namespace stretto

@@ -134,7 +134,7 @@ StepGraph any_graph(Random& random) {
     }
     if (i > 0 && random.below(3) > 0) {
       node.collective = StepCollective{kinds[random.below(6)],
-                                       static_cast<Traffic>(random.below(3)),
+                                       static_cast<Payload>(random.below(3)),
                                        1 + random.below(1 << 22),
                                        random.maybe() ? DType::f32 : DType::bf16,
                                        {random.maybe() ? 16 : 8, 1}};

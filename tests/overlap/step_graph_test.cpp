@@ -79,7 +79,7 @@ TEST(StepGraph, OfTensorParallelismKeepsALayersSeconds) {
   for (const StepNode& node : graph.nodes) {
     if (node.layer == 1 && node.phase == Phase::forward) in_forward.insert(node.name);
     if (node.collective) {
-      EXPECT_EQ(node.collective->traffic, Traffic::activation) << node.name;
+      EXPECT_EQ(node.collective->payload, Payload::activation) << node.name;
     }
   }
   EXPECT_THAT(in_forward, testing::UnorderedElementsAre("gather of attention 1", "qkv 1", "attention 1", "projection 1",
@@ -113,7 +113,7 @@ TEST(StepGraph, OfBackwardInPartsHasGradientsOfEach) {
   step.activations = 1024;
   elements.clear();
   for (const StepNode& node : data_parallel_step(step).nodes) {
-    if (node.collective && node.layer == 2 && node.collective->traffic == Traffic::gradient) {
+    if (node.collective && node.layer == 2 && node.collective->payload == Payload::gradient) {
       elements.push_back(node.collective->elements);
     }
   }

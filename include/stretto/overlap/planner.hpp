@@ -40,7 +40,7 @@ STRETTO_API std::string to_string(const Partition& partition);
 
 // Collectives that are planned alike: the same one in every layer; all gradients together, whatever their size.
 struct CollectiveKind {
-  Traffic traffic = Traffic::activation;
+  Payload payload = Payload::activation;
   Phase phase = Phase::forward;
   Collective kind = Collective::all_reduce;
   std::int64_t elements = 0;  // of gradients 0

@@ -14,9 +14,9 @@ namespace stretto {
 enum class Phase : std::uint8_t { forward, backward, update };
 // What a collective carries, which says who waits for it: the next computation (activation); the computation of a layer,
 // which leaves time to fetch its weights earlier (parameter); nobody before the update (gradient).
-enum class Traffic : std::uint8_t { activation, parameter, gradient };
+enum class Payload : std::uint8_t { activation, parameter, gradient };
 STRETTO_API const char* name(Phase phase);
-STRETTO_API const char* name(Traffic traffic);
+STRETTO_API const char* name(Payload payload);
 
 // Ranks that are so many apart: {8, 1} are eight neighbours, {4, 8} every eighth of 32. Rank r of a job of D x T lies at
 // r / T in data and r % T in tensor parallelism; its groups are {D, T} and {T, 1}. Nodes are those of the cluster.
@@ -36,7 +36,7 @@ struct StepDependency {
 
 struct StepCollective {
   Collective kind = Collective::all_reduce;
-  Traffic traffic = Traffic::activation;
+  Payload payload = Payload::activation;
   std::int64_t elements = 0;  // of the whole vector, also where counts are of shares
   DType dtype = DType::f32;
   StepGroup group;
@@ -67,7 +67,7 @@ struct StepNode {
 // for which nobody waits is over before the next step computes.
 struct STRETTO_API StepGraph {
   std::vector<StepNode> nodes;
-  // So many gathers of parameters (Traffic::parameter) may be begun whose last use is not over: a bound on memory. What is
+  // So many gathers of parameters (Payload::parameter) may be begun whose last use is not over: a bound on memory. What is
   // held over the first use of a later gather does not count.
   int most_live_gathers = 2;
 
