@@ -48,9 +48,14 @@ double largest(const Communicator& world, double value) {
   return value;
 }
 
+std::unique_ptr<OverlapCase> settled_case(const Communicator& world, const OverlapRun& options) {
+  auto what = make_overlap_case(options.case_name, world, options.sizes);
+  for (int i = 0; i < what->steps_to_settle(); ++i) what->step();
+  what->finish();
+  return what;
+}
+
 double bytes_of_step(const Communicator& world, OverlapCase& what) {
-  what.step();  // the first may do what no other does
-  what.finish();
   const std::uint64_t first = world.ledger().next_sequence();
   what.step();
   what.finish();
@@ -92,7 +97,7 @@ void trace_steps(const Communicator& world, OverlapCase& what, const std::string
 }
 
 nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& options) {
-  const auto what = make_overlap_case(options.case_name, world, options.sizes);
+  const auto what = settled_case(world, options);
   const double differs = largest(world, same_bits(*what) ? 0 : 1);
   const double bytes = bytes_of_step(world, *what);
   const stretto::OverlapTimes times = stretto::measure_overlap(
@@ -139,7 +144,7 @@ std::optional<nlohmann::ordered_json> from_ranks(int nproc,
 // So fast that communication takes ratio times as long as computation.
 std::optional<std::string> links_for(const OverlapRun& options) {
   const auto needs = from_ranks(options.nproc, [&](const Communicator& world) -> nlohmann::ordered_json {
-    const auto what = make_overlap_case(options.case_name, world, options.sizes);
+    const auto what = settled_case(world, options);
     const double bytes = bytes_of_step(world, *what);
     const stretto::OverlapTimes times = stretto::measure_overlap(world, [&] { what->step(); }, {1, 2, 3});
     what->finish();

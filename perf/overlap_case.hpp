@@ -23,6 +23,8 @@ class OverlapCase {
  public:
   virtual ~OverlapCase() = default;
   virtual void step() = 0;
+  // So many steps learn and measure something first, and may do what later ones do not.
+  virtual int steps_to_settle() const { return 1; }
   // Until nothing is under way that a step has left behind.
   virtual void finish() {}
   // What steps have changed, back as it was in the beginning.

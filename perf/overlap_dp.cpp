@@ -17,8 +17,8 @@ using stretto::ElementRange;
 using stretto::GradientBuckets;
 using stretto::Parameters;
 using stretto::PostponedGather;
+using stretto::PostponementChoice;
 using stretto::Priority;
-using stretto::StepMeasurement;
 using stretto::Stream;
 using stretto::Tensor;
 
@@ -29,7 +29,10 @@ namespace {
 class DataParallel : public OverlapCase {
  public:
   DataParallel(const Communicator& world, const OverlapSizes& sizes)
-      : sizes_(sizes), dy_({sizes.rows, sizes.hidden}, sizes.dtype), dx_({sizes.rows, sizes.hidden}, sizes.dtype) {
+      : sizes_(sizes),
+        choice_(static_cast<std::size_t>(sizes.layers), size_of(sizes.dtype)),
+        dy_({sizes.rows, sizes.hidden}, sizes.dtype),
+        dx_({sizes.rows, sizes.hidden}, sizes.dtype) {
     for (std::int64_t i = 0; i < sizes.layers; ++i) {
       parameters_.add({.name = fmt::format("{}.weight", i),
                        .global_shape = {sizes.hidden, sizes.hidden},
@@ -46,18 +49,17 @@ class DataParallel : public OverlapCase {
     parameters_.allocate(sizes.dtype);
     optimizer_ = std::make_unique<AdamWOptimizer>(parameters_, AdamWOptimizer::Options{});
     buckets_ = std::make_unique<GradientBuckets>(
-        backward_order([](const stretto::Parameter& parameter) { return parameter.gradient; }), world,
-        sizes.overlap ? Stream("dp", Priority::background) : Stream::inline_(),
-        GradientBuckets::Options{.bucket_bytes = std::size_t{2} << 20, .overlap = sizes.overlap, .scatter = true});
+        gradients(), world, sizes.overlap ? Stream("dp", Priority::background) : Stream::inline_(),
+        GradientBuckets::Options{.bucket_bytes = std::size_t{1} << 20, .overlap = sizes.overlap, .scatter = true});
     gather_postponed();
     DataParallel::reset();
   }
 
   void step() override {
-    if (!settled_ && buckets_->knows_order()) measurement_.emplace(layers());
+    choice_.begin_step(*buckets_);
     for (std::size_t i = 0; i < layers(); ++i) {
       arriving_->wait_for(layers() - 1 - i);
-      if (measurement_) measurement_->needed(layers() - 1 - i);
+      choice_.needed(layers() - 1 - i);
       forward(activations_[i], parameters_.all()[i]->value, activations_[i + 1]);
     }
     for (std::size_t i = layers(); i-- > 0;) {
@@ -65,12 +67,13 @@ class DataParallel : public OverlapCase {
       backward_weight(activations_[i], dy_, parameters_.all()[i]->gradient);
       buckets_->ready(layers() - 1 - i);
     }
-    if (measurement_) measurement_->computed();
+    choice_.computed();
     buckets_->finish();
     update();
-    if (measurement_) choose_postponed();
+    postpone(choice_.end_step(*buckets_, gradients()));
   }
 
+  int steps_to_settle() const override { return 4; }
   void finish() override { arriving_->wait(); }
 
   void reset() override {
@@ -108,15 +111,16 @@ class DataParallel : public OverlapCase {
     optimizer_->begin_step(1e-4, 1);
     arriving_->start([&](const std::vector<ElementRange>& share) { optimizer_->update(by_layer(share)); });
     optimizer_->update(by_layer(buckets_->complete()));  // while the others travel
-    if (measurement_) measurement_->updated(stretto::now_seconds() - from);
+    choice_.updated(stretto::now_seconds() - from);
   }
 
-  void choose_postponed() {
-    const auto gradients = backward_order([](const stretto::Parameter& parameter) { return parameter.gradient; });
-    buckets_->set_postponed(best_postponed(measurement_->of(*buckets_, gradients, size_of(sizes_.dtype))));
+  std::vector<Tensor> gradients() const {
+    return backward_order([](const stretto::Parameter& parameter) { return parameter.gradient; });
+  }
+  void postpone(const std::optional<std::vector<bool>>& chosen) {
+    if (!chosen) return;
+    buckets_->set_postponed(*chosen);
     gather_postponed();
-    measurement_.reset();
-    settled_ = true;
   }
   void gather_postponed() {
     arriving_ = std::make_unique<PostponedGather>(
@@ -124,14 +128,13 @@ class DataParallel : public OverlapCase {
   }
 
   OverlapSizes sizes_;
+  PostponementChoice choice_;
   Parameters parameters_;
   std::vector<Tensor> activations_;
   Tensor dy_, dx_;
   std::unique_ptr<AdamWOptimizer> optimizer_;
   std::unique_ptr<GradientBuckets> buckets_;
   std::unique_ptr<PostponedGather> arriving_;
-  std::optional<StepMeasurement> measurement_;
-  bool settled_ = false;  // which buckets are postponed
 };
 
 }  // namespace

@@ -189,6 +189,7 @@ class TrainingRun {
 
   // Last of all: its steps are worthless.
   void report_communication() {
+    while (!trainer_.is_settled()) trainer_.step(slots_of(line_.steps), 0);
     const OverlapTimes times = measure_overlap(mesh_.world, [&] { trainer_.step(slots_of(line_.steps), 0); },
                                                {.warmup = 1, .steps = 2, .rounds = 3});
     if (!rank0_) return;

@@ -43,6 +43,7 @@ Trainer::Trainer(const Mesh& mesh, const TrainerOptions& options) : mesh_(mesh),
 
   const bool divided = mesh.data.size() > 1;
   settled_ = !divided;
+  if (divided && !options.postponed_buckets) choice_.emplace(parameters_.all().size(), size_of(options.dtype));
   buckets_ = std::make_unique<GradientBuckets>(
       by_gradient([&](std::size_t i) { return parameters_.all()[i]->gradient; }), mesh.data,
       options.overlap && divided ? Stream("dp", Priority::background) : Stream::inline_(),
@@ -79,7 +80,7 @@ double Trainer::sum_gradients(const FillSlot& fill) {
   const GradientReady ready = [&](const Parameter& parameter) { buckets_->ready(gradient_of(parameter)); };
   const ParametersNeeded needed = [&](const Parameter& parameter) {
     arriving_->wait_for(gradient_of(parameter));
-    if (measurement_) measurement_->needed(gradient_of(parameter));
+    if (choice_) choice_->needed(gradient_of(parameter));
   };
 
   parameters_.zero_gradients();
@@ -93,13 +94,13 @@ double Trainer::sum_gradients(const FillSlot& fill) {
     loss += model_->loss(inputs.data(), targets.data(), options_.micro_batch, sequence, 1 / mean_over,
                          last ? ready : GradientReady(), needed);
   }
-  if (measurement_) measurement_->computed();
+  if (choice_) choice_->computed();
   buckets_->finish();
   return sum_over_data(loss) / mean_over;
 }
 
 StepResult Trainer::step(const FillSlot& fill, double lr) {
-  if (!settled_ && buckets_->knows_order()) measurement_.emplace(parameters_.all().size());
+  if (choice_) choice_->begin_step(*buckets_);
   StepResult result;
   result.loss = sum_gradients(fill);
   result.gradient_norm = norm();
@@ -108,7 +109,7 @@ StepResult Trainer::step(const FillSlot& fill, double lr) {
   optimizer_->begin_step(lr, options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0);
   arriving_->start([&](const std::vector<ElementRange>& share) { optimizer_->update(by_parameter(share)); });
   optimizer_->update(by_parameter(buckets_->complete()));  // while the others travel
-  if (measurement_) measurement_->updated(now_seconds() - from);
+  if (choice_) choice_->updated(now_seconds() - from);
   settle_postponement();
   return result;
 }
@@ -154,17 +155,14 @@ void Trainer::postpone(const std::vector<bool>& buckets) {
 
 void Trainer::settle_postponement() {
   if (settled_) return;
-  if (options_.postponed_buckets) {
-    postpone(spread(*options_.postponed_buckets, buckets_->bucket_count()));
-  } else if (measurement_) {
+  if (choice_) {
     const auto gradients = by_gradient([&](std::size_t i) { return parameters_.all()[i]->gradient; });
-    const StepTimes times = measurement_->of(*buckets_, gradients, size_of(options_.dtype));
-    times_ = times_ ? least(std::move(*times_), times) : times;
-    measurement_.reset();
-    if (++measured_steps_ < 3) return;
-    postpone(best_postponed(*times_));
+    const auto chosen = choice_->end_step(*buckets_, gradients);
+    if (!chosen) return;
+    postpone(*chosen);
+    choice_.reset();
   } else {
-    return;  // until there is a step to be measured
+    postpone(spread(*options_.postponed_buckets, buckets_->bucket_count()));
   }
   settled_ = true;
 }

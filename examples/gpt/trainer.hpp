@@ -62,6 +62,7 @@ class Trainer {
   const stretto::Mesh& mesh() const { return mesh_; }
   const TrainerOptions& options() const { return options_; }
   const stretto::GradientBuckets& buckets() const { return *buckets_; }
+  bool is_settled() const { return settled_; }  // all further steps do as this one
 
  private:
   // One step's gradients, summed; of postponed buckets this rank's share.
@@ -81,11 +82,9 @@ class Trainer {
   std::unique_ptr<Model> model_;
   std::unique_ptr<stretto::AdamWOptimizer> optimizer_;
   std::unique_ptr<stretto::GradientBuckets> buckets_;
-  std::unique_ptr<stretto::PostponedGather> arriving_;   // parameters
-  std::optional<stretto::StepMeasurement> measurement_;  // of this step, if it is measured
-  std::optional<stretto::StepTimes> times_;              // that were measured
-  int measured_steps_ = 0;
-  bool settled_ = false;  // which buckets are postponed
+  std::unique_ptr<stretto::PostponedGather> arriving_;  // parameters
+  std::optional<stretto::PostponementChoice> choice_;   // while it is measured what to postpone
+  bool settled_ = false;                                // what is postponed
 };
 
 }  // namespace gpt

@@ -116,4 +116,28 @@ StepTimes StepMeasurement::of(const GradientBuckets& buckets, const std::vector<
   return result;
 }
 
+void PostponementChoice::begin_step(const GradientBuckets& buckets) {
+  if (!is_made() && buckets.knows_order()) step_.emplace(gradients_);
+}
+void PostponementChoice::needed(std::size_t gradient) {
+  if (step_) step_->needed(gradient);
+}
+void PostponementChoice::computed() {
+  if (step_) step_->computed();
+}
+void PostponementChoice::updated(double seconds) {
+  if (step_) step_->updated(seconds);
+}
+
+std::optional<std::vector<bool>> PostponementChoice::end_step(const GradientBuckets& buckets,
+                                                              const std::vector<Tensor>& gradients) {
+  if (!step_) return std::nullopt;
+  const StepTimes times = step_->of(buckets, gradients, element_bytes_);
+  times_ = times_ ? least(std::move(*times_), times) : times;
+  step_.reset();
+  ++measured_;
+  if (!is_made()) return std::nullopt;
+  return best_postponed(*times_);
+}
+
 }  // namespace stretto

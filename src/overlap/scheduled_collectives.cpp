@@ -67,8 +67,8 @@ std::vector<ScheduledCollective> scheduled_collectives(const StepUnits& units, C
     made.stages = unit.stages(costs);
     if (unit.postponed) made.postponed = unit.gathers(costs);
     made.method = method_of(unit, made.stages);
-    made.stream = name(unit.collective.traffic);
-    made.priority = units.priority(unit.collective.traffic);
+    made.stream = name(unit.collective.payload);
+    made.priority = units.priority(unit.collective.payload);
     made.bucket = unit.bucket;
     made.bytes = unit.collective.elements * static_cast<std::int64_t>(size_of(unit.collective.dtype));
     const int position = positions.of(unit);

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "stretto/overlap/gradient_buckets.hpp"
@@ -52,6 +53,30 @@ class STRETTO_API StepMeasurement {
   double compute_ = 0;
   double update_ = 0;
   std::vector<double> needed_;  // by gradient
+};
+
+// Measures the three steps behind the one in which the order of backward is learned, and chooses. One thread uses it.
+class STRETTO_API PostponementChoice {
+ public:
+  // element_bytes: of the parameters.
+  PostponementChoice(std::size_t gradients, std::size_t element_bytes)
+      : gradients_(gradients), element_bytes_(element_bytes) {}
+
+  bool is_made() const { return measured_ == steps_to_measure; }
+  void begin_step(const GradientBuckets& buckets);
+  // As StepMeasurement's; for nothing in steps that are not measured.
+  void needed(std::size_t gradient);
+  void computed();
+  void updated(double seconds);
+  // Collective over the buckets' group while the choice is not made; gives it in the step that makes it.
+  std::optional<std::vector<bool>> end_step(const GradientBuckets& buckets, const std::vector<Tensor>& gradients);
+
+ private:
+  static constexpr int steps_to_measure = 3;
+  std::size_t gradients_, element_bytes_;
+  std::optional<StepMeasurement> step_;
+  std::optional<StepTimes> times_;  // of each the least so far
+  int measured_ = 0;
 };
 
 }  // namespace stretto
