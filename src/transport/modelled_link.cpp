@@ -15,7 +15,7 @@ constexpr std::size_t piece_bytes = std::size_t{32} << 10;
 constexpr std::size_t window_bytes = std::size_t{8} << 20;
 // Between looks at a message on its way, in nanoseconds: an eighth of its time, but not less nor more.
 constexpr std::int64_t shortest_rest = 50'000;
-constexpr std::int64_t longest_rest = 500'000;
+constexpr std::int64_t longest_rest = 2'000'000;
 
 }  // namespace
 

@@ -25,6 +25,7 @@ constexpr std::int64_t longest_sleep = 50'000'000;  // nanoseconds
 constexpr std::int64_t time_to_wake = 50'000;       // from a sleep that ends, mostly less
 constexpr std::int64_t nobody_asked = std::numeric_limits<std::int64_t>::max();
 thread_local std::int64_t next_look = nobody_asked;
+constexpr std::int64_t longest_nap = 1'000'000;  // nanoseconds, by which a ring that was missed may be late
 constexpr int looks_first = 1000;
 
 // Not the private form: the sleepers and the ringer may be different processes.
@@ -110,11 +111,14 @@ void Waiter::pause() {
     sched_yield();
     return;
   }
-  if (!armed_) {
-    bell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
-    order_stores_of_all();
+  // Ordering the stores of all interrupts every core. Not for a nap: it is over before a ring that it missed would matter.
+  const bool naps = timed && left <= longest_nap;
+  if (!armed_ || (!hears_all_ && !naps)) {
+    if (!armed_) bell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    if (!naps) order_stores_of_all();
     heard_ = bell_.rings.load(std::memory_order_seq_cst);
     armed_ = true;
+    hears_all_ = !naps;
     return;
   }
   if (timed) {
@@ -135,7 +139,7 @@ double Waiter::idle_seconds() {
 
 void Waiter::disarm() {
   bell_.sleepers.fetch_sub(1, std::memory_order_seq_cst);
-  armed_ = false;
+  armed_ = hears_all_ = false;
 }
 
 }  // namespace stretto

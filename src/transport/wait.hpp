@@ -83,7 +83,8 @@ class Waiter {
   const WaitPolicy& policy_;
   Bell& bell_;
   int looks_ = 0;
-  bool armed_ = false;  // counted among the sleepers: one more look, then sleep
+  bool armed_ = false;      // counted among the sleepers: one more look, then sleep
+  bool hears_all_ = false;  // no ring that comes after that look is missed
   std::uint32_t heard_ = 0;
   double idle_since_ = 0;  // 0: nobody has asked
 };
