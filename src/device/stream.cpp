@@ -34,19 +34,24 @@ struct Work::State {
   std::atomic<bool> error_seen = false;
   bool finished = false;
 
+  // Who is woken needs the mutex: it is free by then.
   void begin() {
-    const std::lock_guard lock(mutex);
-    times.started = now_seconds();
+    {
+      const std::lock_guard lock(mutex);
+      times.started = now_seconds();
+    }
     changed.notify_all();
   }
 
   // Drops the task before anybody can see the end: whoever waited may free what the task held.
   void end(std::exception_ptr with) {
     task = nullptr;
-    const std::lock_guard lock(mutex);
-    error = std::move(with);
-    times.done = now_seconds();
-    finished = true;
+    {
+      const std::lock_guard lock(mutex);
+      error = std::move(with);
+      times.done = now_seconds();
+      finished = true;
+    }
     changed.notify_all();
   }
 
@@ -164,8 +169,10 @@ class Stream::Queue {
   Queue& operator=(const Queue&) = delete;
 
   void push(const std::shared_ptr<Work::State>& work) {
-    const std::lock_guard lock(tasks_->mutex);
-    tasks_->waiting.push_back(work);
+    {
+      const std::lock_guard lock(tasks_->mutex);
+      tasks_->waiting.push_back(work);
+    }
     tasks_->changed.notify_all();
   }
 

@@ -91,7 +91,7 @@ WaitPolicy WaitPolicy::chosen(int local_ranks) {
 
 WaitPolicy WaitPolicy::in_background() const {
   if (!may_sleep) return *this;  // the user has asked for spin or yield
-  return {1, 0, 4, true};
+  return {1, 0, 4, true, false};
 }
 
 WaitPolicy WaitPolicy::between_hosts() const {
@@ -102,7 +102,8 @@ WaitPolicy WaitPolicy::between_hosts() const {
 void Waiter::pause() {
   if (looks_ < INT_MAX) ++looks_;
   const bool timed = next_look != nobody_asked;
-  const std::int64_t left = timed ? std::exchange(next_look, nobody_asked) - steady_nanoseconds() - time_to_wake : 0;
+  const std::int64_t left =
+      timed ? std::exchange(next_look, nobody_asked) - steady_nanoseconds() - (policy_.punctual ? time_to_wake : 0) : 0;
   const int paused = looks_ - policy_.looks;
   if (paused <= policy_.spins) return relax();
   // For what is known to come only later, one sleeps at once; when it is near, there is no time to.
@@ -121,8 +122,10 @@ void Waiter::pause() {
     hears_all_ = !naps;
     return;
   }
-  if (timed) {
+  if (timed && policy_.punctual) {
     futex_wait_punctually(bell_.rings, heard_, left);
+  } else if (timed) {
+    futex_wait(bell_.rings, heard_, std::min(left, longest_sleep));
   } else {
     futex_wait(bell_.rings, heard_, longest_sleep);
   }

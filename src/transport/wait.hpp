@@ -45,8 +45,11 @@ struct WaitPolicy {
   int spins = 0;   // looks without leaving the core
   int yields = 0;  // looks with sched_yield between
   bool may_sleep = true;
+  // A pause that look_again_at() bounds ends about then, on the core; else by a plain sleep, up to 100 us later.
+  bool punctual = true;
   static WaitPolicy chosen(int local_ranks);  // from STRETTO_WAIT and the number of cores
-  // For a thread that waits beside its own rank's computation: gives up the core at once.
+  // For a thread that waits beside its own rank's computation: gives up the core at once, and takes no more of it for being
+  // punctual.
   WaitPolicy in_background() const;
   // Where answers take tens of microseconds at best, and a look is a system call.
   WaitPolicy between_hosts() const;
