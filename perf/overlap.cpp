@@ -11,6 +11,7 @@
 #include "fail.hpp"
 #include "output_file.hpp"
 #include "overlap_case.hpp"
+#include "overlap_prediction.hpp"
 #include "result.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/overlap/rehearsal.hpp"
@@ -31,6 +32,7 @@ struct OverlapRun {
   double ratio = 0;  // 0: links are what they are
   std::string links;
   bool no_overlap = false;
+  bool planned = false;
   OverlapSizes sizes;
   stretto::OverlapMeasurement how;
   std::string json;
@@ -48,10 +50,14 @@ double largest(const Communicator& world, double value) {
   return value;
 }
 
+void settle(OverlapCase& what) {
+  for (int i = 0; i < what.steps_to_settle(); ++i) what.step();
+  what.finish();
+}
+
 std::unique_ptr<OverlapCase> settled_case(const Communicator& world, const OverlapRun& options) {
   auto what = make_overlap_case(options.case_name, world, options.sizes);
-  for (int i = 0; i < what->steps_to_settle(); ++i) what->step();
-  what->finish();
+  settle(*what);
   return what;
 }
 
@@ -98,8 +104,18 @@ void trace_steps(const Communicator& world, OverlapCase& what, const std::string
 
 nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& options) {
   const auto what = settled_case(world, options);
-  const double differs = largest(world, same_bits(*what) ? 0 : 1);
   const double bytes = bytes_of_step(world, *what);
+  auto prediction = predict(world, *what, bytes);
+  if (options.planned) {
+    require(prediction.has_value(),
+            "--planned: the planner has no graph of --case {} over {} ranks; it has of dp and zero3.", options.case_name,
+            world.size());
+    if (world.rank() == 0) std::printf("%s\n", prediction->best.to_string().c_str());
+    what->use(prediction->best.knobs);
+    settle(*what);
+    prediction->seconds = prediction->best.predicted_seconds;
+  }
+  const double differs = largest(world, same_bits(*what) ? 0 : 1);
   const stretto::OverlapTimes times = stretto::measure_overlap(
       world, [&] { what->step(); }, options.how);
   what->finish();
@@ -118,6 +134,7 @@ nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& opt
                                 {"bytes_sent", bytes},
                                 {"same_bits", differs == 0}};
   for (const auto& [name, value] : times.figures()) result[name] = value;
+  if (prediction) result["t_predicted_ms"] = prediction->seconds * 1e3;
   return result;
 }
 
@@ -162,6 +179,9 @@ void print(const nlohmann::ordered_json& result) {
               result["rows"].get<int>(), result["dtype"].get<std::string>().c_str(), result["ranks"].get<int>(),
               result["links"].get<std::string>().empty() ? "as they are" : result["links"].get<std::string>().c_str(),
               result["processor"].get<std::string>().c_str());
+  if (result.contains("t_predicted_ms")) {
+    std::printf("# the planner predicts %.2f ms for the full step\n", number("t_predicted_ms"));
+  }
   std::printf("%10s %10s %10s %10s %10s %10s %10s  %s\n", "full", "compute", "comm", "serial", "exposed", "efficiency",
               "of bound", "bits");
   std::printf("%7.2f ms %7.2f ms %7.2f ms %7.2f ms %7.2f ms %10.3f %10.3f  %s\n", number("t_full_ms"),
@@ -181,6 +201,8 @@ std::optional<OverlapRun> parse(int argc, char** argv) {
                  "Model links on which communication takes so many times as long as computation; 0: links as they are")
       ->capture_default_str();
   app.add_option("--links", options.links, "Model these links instead, as STRETTO_LINKS");
+  app.add_flag("--planned", options.planned,
+               "Print the planner's schedule for the step, and run the step by it (dp, zero3)");
   app.add_flag("--no-overlap", options.no_overlap, "The control: the same step without overlap");
   app.add_option("--layers", options.sizes.layers)->capture_default_str();
   app.add_option("--hidden", options.sizes.hidden, "Width of a layer")->capture_default_str();

@@ -1,10 +1,12 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "stretto/communicator.hpp"
+#include "stretto/overlap/planner.hpp"
 #include "stretto/tensor.hpp"
 
 namespace perf {
@@ -16,6 +18,45 @@ struct OverlapSizes {
   std::int64_t rows = 4096;  // tokens of a rank
   stretto::DType dtype = stretto::DType::f32;
   bool overlap = true;
+};
+
+// For how long each layer computes. Told after each of a layer's parts, it takes what has passed since it was told last.
+class LayerClock {
+ public:
+  explicit LayerClock(std::int64_t layers) : sums_(static_cast<std::size_t>(layers)) {}
+  void step() {
+    ++steps_;
+    last_ = stretto::now_seconds();
+  }
+  void lap(std::size_t layer, stretto::Phase phase) {
+    const double now = stretto::now_seconds();
+    stretto::LayerSeconds& sum = sums_[layer];
+    (phase == stretto::Phase::forward    ? sum.forward
+     : phase == stretto::Phase::backward ? sum.backward
+                                         : sum.update) += now - last_;
+    last_ = now;
+  }
+  void clear() { *this = LayerClock(static_cast<std::int64_t>(sums_.size())); }
+  std::vector<stretto::LayerSeconds> per_step() const {
+    std::vector<stretto::LayerSeconds> means = sums_;
+    for (stretto::LayerSeconds& mean : means) {
+      mean.forward /= steps_;
+      mean.backward /= steps_;
+      mean.update /= steps_;
+    }
+    return means;
+  }
+
+ private:
+  std::vector<stretto::LayerSeconds> sums_;
+  double last_ = 0;
+  int steps_ = 0;
+};
+
+// What the planner is to know of a case: its step, and what the case does of all that could be done.
+struct Planned {
+  stretto::StepGraph graph;
+  stretto::StepKnobs knobs;
 };
 
 // A training step, or its part, with real matrix products, in which one of the library's ways to overlap does its work.
@@ -31,6 +72,13 @@ class OverlapCase {
   virtual void reset() = 0;
   // All that steps have computed, which no way of running may change; what is under way has been finished.
   virtual std::vector<stretto::Tensor> results() const = 0;
+
+  // Nothing where the planner has no graph of it. clock(): of the steps since it was cleared, in which nothing was
+  // communicated.
+  virtual LayerClock* clock() { return nullptr; }
+  virtual std::optional<Planned> planned() const { return std::nullopt; }
+  // Does what the planner says from now on. Collective.
+  virtual void use(const stretto::StepKnobs&) {}
 };
 
 std::vector<std::string> overlap_cases();

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "dense_layers.hpp"
@@ -16,6 +17,7 @@ using stretto::Communicator;
 using stretto::ElementRange;
 using stretto::GradientBuckets;
 using stretto::Parameters;
+using stretto::Phase;
 using stretto::PostponedGather;
 using stretto::PostponementChoice;
 using stretto::Priority;
@@ -30,6 +32,8 @@ class DataParallel : public OverlapCase {
  public:
   DataParallel(const Communicator& world, const OverlapSizes& sizes)
       : sizes_(sizes),
+        world_(world),
+        clock_(sizes.layers),
         choice_(static_cast<std::size_t>(sizes.layers), size_of(sizes.dtype)),
         dy_({sizes.rows, sizes.hidden}, sizes.dtype),
         dx_({sizes.rows, sizes.hidden}, sizes.dtype) {
@@ -48,29 +52,30 @@ class DataParallel : public OverlapCase {
     fill_patterned(dy_, 3, 1.0 / 8);
     parameters_.allocate(sizes.dtype);
     optimizer_ = std::make_unique<AdamWOptimizer>(parameters_, AdamWOptimizer::Options{});
-    buckets_ = std::make_unique<GradientBuckets>(
-        gradients(), world, sizes.overlap ? Stream("dp", Priority::background) : Stream::inline_(),
-        GradientBuckets::Options{.bucket_bytes = std::size_t{1} << 20, .overlap = sizes.overlap, .scatter = true});
-    gather_postponed();
+    make_buckets(std::size_t{1} << 20, std::size_t{512} << 10);
     DataParallel::reset();
   }
 
   void step() override {
+    clock_.step();
     choice_.begin_step(*buckets_);
     for (std::size_t i = 0; i < layers(); ++i) {
       arriving_->wait_for(layers() - 1 - i);
       choice_.needed(layers() - 1 - i);
       forward(activations_[i], parameters_.all()[i]->value, activations_[i + 1]);
+      clock_.lap(i, Phase::forward);
     }
     for (std::size_t i = layers(); i-- > 0;) {
       backward_input(dy_, parameters_.all()[i]->value, dx_);
       backward_weight(activations_[i], dy_, parameters_.all()[i]->gradient);
       buckets_->ready(layers() - 1 - i);
+      clock_.lap(i, Phase::backward);
     }
     choice_.computed();
     buckets_->finish();
     update();
-    postpone(choice_.end_step(*buckets_, gradients()));
+    clock_.lap(0, Phase::update);
+    postpone(chosen_buckets());
   }
 
   int steps_to_settle() const override { return 4; }
@@ -87,11 +92,61 @@ class DataParallel : public OverlapCase {
     optimizer_->restore(0);
   }
 
+  LayerClock* clock() override { return &clock_; }
+  std::optional<Planned> planned() const override {
+    std::vector<stretto::LayerSeconds> seconds = clock_.per_step();
+    // The update was measured as a whole, and postponed buckets are updated by shares.
+    double postponed = 0;
+    for (std::size_t i = 0; i < buckets_->bucket_count(); ++i) postponed += buckets_->is_postponed(i) ? 1 : 0;
+    const double share = postponed / static_cast<double>(buckets_->bucket_count());
+    const double whole = seconds.front().update / (1 - share + share / world_.size());
+    for (stretto::LayerSeconds& layer : seconds) layer.update = whole / static_cast<double>(layers());
+    stretto::TransformerStep step;
+    step.layers = std::move(seconds);
+    step.parameters.assign(layers(), sizes_.hidden * sizes_.hidden);
+    step.data = {world_.size(), 1};
+    step.parameter_dtype = step.gradient_dtype = sizes_.dtype;
+    Planned result{data_parallel_step(step), {}};
+    result.knobs.priorities = true;
+    result.knobs.bucket_bytes = static_cast<std::int64_t>(bucket_bytes_);
+    result.knobs.first_bucket_bytes = static_cast<std::int64_t>(first_bucket_bytes_);
+    result.knobs.postponed = static_cast<int>(postponed);
+    for (const stretto::StepNode& node : result.graph.nodes) {
+      if (node.collective) result.knobs.partitions[kind_of(node)] = {stretto::Form::scatter_gather, 1};
+    }
+    return result;
+  }
+  void use(const stretto::StepKnobs& knobs) override {
+    finish();
+    const auto bytes = [](std::int64_t wanted) { return static_cast<std::size_t>(std::max<std::int64_t>(wanted, 1)); };
+    const std::size_t first = bytes(knobs.first_bucket_bytes > 0 ? knobs.first_bucket_bytes : knobs.bucket_bytes);
+    make_buckets(bytes(knobs.bucket_bytes), std::min(first, bytes(knobs.bucket_bytes)));
+    last_postponed_ = knobs.postponed;
+  }
+
   std::vector<Tensor> results() const override {
     return backward_order([](const stretto::Parameter& parameter) { return parameter.value; });
   }
 
  private:
+  void make_buckets(std::size_t bytes, std::size_t first_bytes) {
+    bucket_bytes_ = bytes;
+    first_bucket_bytes_ = first_bytes;
+    choice_ = PostponementChoice(layers(), size_of(sizes_.dtype));
+    buckets_ = std::make_unique<GradientBuckets>(
+        gradients(), world_, sizes_.overlap ? Stream("dp", Priority::background) : Stream::inline_(),
+        GradientBuckets::Options{
+            .bucket_bytes = bytes, .first_bucket_bytes = first_bytes, .overlap = sizes_.overlap, .scatter = true});
+    gather_postponed();
+  }
+  // The planner's choice, or what was measured.
+  std::optional<std::vector<bool>> chosen_buckets() {
+    auto chosen = choice_.end_step(*buckets_, gradients());
+    if (!chosen || !last_postponed_) return chosen;
+    const std::size_t all = buckets_->bucket_count();
+    for (std::size_t i = 0; i < all; ++i) (*chosen)[i] = i + static_cast<std::size_t>(*last_postponed_) >= all;
+    return chosen;
+  }
   std::size_t layers() const { return parameters_.all().size(); }
 
   template <class Tensor_of>
@@ -128,7 +183,11 @@ class DataParallel : public OverlapCase {
   }
 
   OverlapSizes sizes_;
+  Communicator world_;
+  LayerClock clock_;
   PostponementChoice choice_;
+  std::size_t bucket_bytes_ = 0, first_bucket_bytes_ = 0;
+  std::optional<int> last_postponed_;  // as the planner counts: so many last buckets
   Parameters parameters_;
   std::vector<Tensor> activations_;
   Tensor dy_, dx_;

@@ -6,6 +6,7 @@
 namespace perf {
 
 using stretto::Communicator;
+using stretto::Phase;
 using stretto::Prefetcher;
 using stretto::Priority;
 using stretto::Stream;
@@ -31,6 +32,7 @@ class ShardedLayers : public OverlapCase {
   ShardedLayers(const Communicator& world, const OverlapSizes& sizes)
       : sizes_(sizes),
         world_(world),
+        clock_(sizes.layers),
         gather_stream_(sizes.overlap ? Stream("gather", Priority::urgent) : Stream::inline_()),
         gradient_stream_(sizes.overlap ? Stream("gradients", Priority::background) : Stream::inline_()),
         dy_({sizes.rows, sizes.hidden}, sizes.dtype),
@@ -44,25 +46,18 @@ class ShardedLayers : public OverlapCase {
     activations_.push_back(Tensor({sizes.rows, sizes.hidden}, sizes.dtype));
     fill_patterned(activations_[0], world.rank(), 1.0 / 8);
     fill_patterned(dy_, 3, 1.0 / 8);
-    std::vector<Prefetcher::Unit> gathered;
-    for (const auto& unit : units_) {
-      gathered.push_back({.gather =
-                              [&unit = *unit](Pass pass, const Stream& stream) {
-                                return pass == Pass::forward ? unit.gather_forward(stream) : unit.gather_backward(stream);
-                              },
-                          .release = [&unit = *unit] { unit.release(); }});
-    }
-    prefetcher_ = std::make_unique<Prefetcher>(std::move(gathered), uses_of_step(units_.size()), gather_stream_,
-                                               Prefetcher::Options{.ahead = 2, .most_live = 3, .overlap = sizes.overlap});
+    prefetch(2);
     ShardedLayers::reset();
   }
 
   void step() override {
+    clock_.step();
     prefetcher_->begin_step();
     for (std::size_t i = 0; i < units_.size(); ++i) {
       prefetcher_->begin_use(i, Pass::forward);
       forward(activations_[i], units_[i]->values()[0], activations_[i + 1]);
       prefetcher_->end_use(i);
+      clock_.lap(i, Phase::forward);
     }
     std::vector<Work> sums(units_.size());
     for (std::size_t i = units_.size(); i-- > 0;) {
@@ -71,11 +66,13 @@ class ShardedLayers : public OverlapCase {
       backward_weight(activations_[i], dy_, units_[i]->gradients()[0]);
       prefetcher_->end_use(i);
       sums[i] = units_[i]->reduce_scatter(gradient_stream_);
+      clock_.lap(i, Phase::backward);
     }
     prefetcher_->end_step();
     for (std::size_t i = units_.size(); i-- > 0;) {
       sums[i].wait();
       stretto::kernels::add(units_[i]->share(), units_[i]->gradient_share(), units_[i]->share());
+      clock_.lap(i, Phase::update);
     }
   }
 
@@ -85,6 +82,21 @@ class ShardedLayers : public OverlapCase {
     }
   }
 
+  LayerClock* clock() override { return &clock_; }
+  std::optional<Planned> planned() const override {
+    stretto::TransformerStep step;
+    step.layers = clock_.per_step();
+    step.parameters.assign(units_.size(), sizes_.hidden * sizes_.hidden);
+    step.data = {world_.size(), 1};
+    step.parameter_dtype = step.gradient_dtype = sizes_.dtype;
+    step.most_live_gathers = most_ahead + 1;
+    stretto::StepKnobs knobs;
+    knobs.priorities = true;
+    knobs.ahead = ahead_;
+    return Planned{zero3_step(step), knobs};
+  }
+  void use(const stretto::StepKnobs& knobs) override { prefetch(knobs.ahead); }
+
   std::vector<Tensor> results() const override {
     std::vector<Tensor> shares;
     for (const auto& unit : units_) shares.push_back(unit->share());
@@ -92,13 +104,32 @@ class ShardedLayers : public OverlapCase {
   }
 
  private:
+  static constexpr int most_ahead = 4;
+
+  void prefetch(int ahead) {
+    ahead_ = ahead;
+    std::vector<Prefetcher::Unit> gathered;
+    for (const auto& unit : units_) {
+      gathered.push_back({.gather =
+                              [&unit = *unit](Pass pass, const Stream& stream) {
+                                return pass == Pass::forward ? unit.gather_forward(stream) : unit.gather_backward(stream);
+                              },
+                          .release = [&unit = *unit] { unit.release(); }});
+    }
+    prefetcher_ =
+        std::make_unique<Prefetcher>(std::move(gathered), uses_of_step(units_.size()), gather_stream_,
+                                     Prefetcher::Options{.ahead = ahead, .most_live = ahead + 1, .overlap = sizes_.overlap});
+  }
+
   OverlapSizes sizes_;
   Communicator world_;
+  LayerClock clock_;
   Stream gather_stream_, gradient_stream_;
   Tensor dy_, dx_;
   std::vector<std::unique_ptr<ZeroUnit>> units_;
   std::vector<Tensor> activations_;
   std::unique_ptr<Prefetcher> prefetcher_;
+  int ahead_ = 0;
 };
 
 }  // namespace

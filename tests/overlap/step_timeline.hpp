@@ -46,7 +46,7 @@ class Timeline {
     for (int step = 0; step < 2; ++step) {
       for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
         const auto& collective = graph_.nodes[i].collective;
-        if (!collective || collective->traffic != Traffic::parameter) continue;
+        if (!collective || collective->payload != Payload::parameter) continue;
         double until = -1;
         for (std::size_t user = 0; user < graph_.nodes.size(); ++user) {
           for (const StepDependency& each : graph_.nodes[user].after) {
@@ -100,7 +100,7 @@ class Timeline {
     const StepNode& other = graph_.nodes[each.node];
     const auto along = [](const StepNode& computation, const StepNode& collective) {
       return !computation.collective && computation.divisible && collective.collective &&
-             collective.collective->traffic == Traffic::activation;
+             collective.collective->payload == Payload::activation;
     };
     const bool makes = along(other, own);
     const bool by_chunks = each.steps_back == 0 && (along(own, other) || makes);
