@@ -13,9 +13,9 @@ namespace perf {
 
 // How much a step of a case computes and sends.
 struct OverlapSizes {
-  std::int64_t layers = 24;
+  std::int64_t layers = 16;
   std::int64_t hidden = 512;
-  std::int64_t rows = 4096;  // tokens of a rank
+  std::int64_t rows = 2048;  // tokens of a rank
   stretto::DType dtype = stretto::DType::f32;
   bool overlap = true;
 };

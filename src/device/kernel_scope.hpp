@@ -36,4 +36,11 @@ class KernelScope {
   double begin_ = 0;
 };
 
+// For work that counts as computation though it calls no kernel on tensors, such as copying a part of them.
+template <class Work>
+void as_kernel(const char* name, Work work) {
+  const KernelScope scope(name);
+  if (!scope.left_out()) work();
+}
+
 }  // namespace stretto

@@ -9,6 +9,7 @@
 #include "collectives/plan_builder.hpp"
 #include "core/fail.hpp"
 #include "core/split_mix.hpp"
+#include "device/kernel_scope.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
@@ -86,7 +87,9 @@ void Parameters::initialise(std::uint64_t seed) {
   }
 }
 
-void Parameters::zero_gradients() { gradients_.zero(); }
+void Parameters::zero_gradients() {
+  as_kernel("zero", [&] { gradients_.zero(); });
+}
 
 std::size_t Parameters::index_of(const Parameter& parameter) const {
   const auto found = std::find_if(all_.begin(), all_.end(), [&](const auto& each) { return each.get() == &parameter; });

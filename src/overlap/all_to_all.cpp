@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/fail.hpp"
+#include "device/kernel_scope.hpp"
 #include "overlap/exchange.hpp"
 
 namespace stretto {
@@ -76,7 +77,9 @@ class Exchange {
     return exchange(group_, outgoing(step, piece).rows, to(step), incoming(step, piece).rows, from(step), stream_,
                     options_.tag);
   }
-  void keep_own_block() const { received_.whole(rank()).rows.copy_from(sent_.whole(rank()).rows); }
+  void keep_own_block() const {
+    as_kernel("copy", [&] { received_.whole(rank()).rows.copy_from(sent_.whole(rank()).rows); });
+  }
 
  private:
   // One size will do, and costs no plan for every number of rows: time grows evenly with the bytes.

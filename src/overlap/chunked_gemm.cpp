@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
+#include "device/kernel_scope.hpp"
 #include "overlap/exchange.hpp"
 
 namespace stretto {
@@ -172,7 +173,9 @@ void all_gather_gemm(const Tensor& x, const std::vector<std::int64_t>& rows, con
     }
   }
   factor.multiply(own, shares.share(y, me));
-  if (gathered && shares.share(gathered, me).raw() != own.raw()) shares.share(gathered, me).copy_from(own);
+  if (gathered && shares.share(gathered, me).raw() != own.raw()) {
+    as_kernel("copy", [&] { shares.share(gathered, me).copy_from(own); });
+  }
   auto next = arrived.begin();
   for (int step = 1; step < ranks; ++step) {
     const int from = around(me - step, ranks);
@@ -220,7 +223,8 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
     arrived[arrived.size() - static_cast<std::size_t>(chunks - i)].wait();  // so have those of earlier steps
     std::vector<const void*> sources;
     for (const Tensor& product : products) sources.push_back(chunk(product, chunks, i).raw());
-    kernels::reduce_all(ReduceOp::sum, y.dtype(), sources.data(), ranks, sum.raw(), sum.size());
+    as_kernel("reduce",
+              [&] { kernels::reduce_all(ReduceOp::sum, y.dtype(), sources.data(), ranks, sum.raw(), sum.size()); });
   }
 }
 

@@ -1,6 +1,7 @@
 #include "stretto/overlap/ring_pass.hpp"
 
 #include "core/fail.hpp"
+#include "device/kernel_scope.hpp"
 #include "overlap/exchange.hpp"
 #include "stretto/kernels.hpp"
 
@@ -43,7 +44,9 @@ RingPass::RingPass(const std::vector<Tensor>& tensors, const Communicator& group
     buffers_[i] = std::move(packed.buffer);
     blocks_[i] = std::move(packed.tensors);
   }
-  for (std::size_t i = 0; i < tensors.size(); ++i) blocks_[0][i].copy_from(tensors[i]);
+  as_kernel("copy", [&] {
+    for (std::size_t i = 0; i < tensors.size(); ++i) blocks_[0][i].copy_from(tensors[i]);
+  });
   start_hop();
 }
 
@@ -83,9 +86,7 @@ void RingSum::pass() {
   const std::vector<Tensor>& sums = parts_[place_];
   if (hops_ > 1) {
     hop_.wait();
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      kernels::reduce(ReduceOp::sum, sums[i].dtype(), arrived_[i].raw(), sums[i].raw(), sums[i].raw(), sums[i].size());
-    }
+    for (std::size_t i = 0; i < sums.size(); ++i) kernels::add(arrived_[i], sums[i], sums[i]);
   }
   hop_ = hop(group_, buffers_[place_], arriving_, stream_, tag_);
   place_ = 1 - place_;

@@ -90,6 +90,7 @@ void ModelledLink::note_arrivals(std::int64_t now) {
 bool ModelledLink::pass_on(Transfer& transfer) {
   Transfer part = transfer;
   part.bytes = arrived_;
+  part.held = false;  // what has arrived goes on
   bool moved = false;
   while (!part.complete() && link_->progress(part)) moved = true;
   transfer.moved = part.moved;

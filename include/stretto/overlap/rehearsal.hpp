@@ -17,9 +17,8 @@ enum class Rehearsal {
 };
 STRETTO_API const char* name(Rehearsal rehearsal);
 
-// Holds for all threads of this process while it lives; one at a time. All ranks begin and end theirs in the same places,
-// with a barrier before and after where ranks are threads. Communicators cannot be made meanwhile, and what is computed is
-// worthless, but for full and serial.
+// Holds for what the calling thread computes and starts while it lives, one at a time. All ranks begin and end theirs in the
+// same places. Communicators cannot be made meanwhile, and what is computed is worthless, but for full and serial.
 class STRETTO_API RehearsalScope {
  public:
   explicit RehearsalScope(Rehearsal rehearsal);
