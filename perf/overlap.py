@@ -21,6 +21,9 @@ PAGE = ROOT / "docs/overlap.md"
 BEGIN = "<!-- overlap: perf/overlap.py --write-docs replaces what follows -->"
 END = "<!-- end of overlap -->"
 RATIOS = [0.5, 0.7, 0.9, 2.0]
+# So large that a step takes about half a second on a core of 100 GFLOP/s, and its pieces milliseconds.
+SIZES = {"dp": [16, 512, 4096], "zero3": [16, 512, 4096], "tp": [4, 768, 2048], "ring_pass": [4, 512, 1024],
+         "all_to_all": [6, 768, 2048]}
 WANTED = {"dp": 0.9, "zero3": 0.9, "ring_pass": 0.85, "tp": 0.8, "all_to_all": 0.8}
 HEADERS = 1.055  # bytes on a cable for each byte that is sent over TCP
 MOST_OVER_BOUND = 1.10
@@ -52,8 +55,9 @@ def over_sockets(case, ratio, alone, words):
 
 def rows_of(options):
     """(kind, ratio wanted, figures): kind is model, sockets, off or free."""
-    extra = ["--rounds", options.rounds]
     for case in options.cases:
+        layers, hidden, rows = SIZES[case]
+        extra = ["--rounds", options.rounds, "--layers", layers, "--hidden", hidden, "--rows", rows]
         alone = measure(case, ["--nproc", 2, *extra])
         yield "free", 0, alone
         yield "off", CONTROL_RATIO, measure(case, ["--nproc", 2, "--ratio", CONTROL_RATIO, "--no-overlap", *extra])
@@ -85,12 +89,13 @@ def cells(kind, ratio, row):
     times = [row[key] for key in ("t_compute_ms", "t_comm_ms", "t_serial_ms", "t_full_ms", "exposed_ms")]
     return [row["case"], KINDS[kind], f"{row['t_comm_ms'] / row['t_compute_ms']:.2f}", *(f"{time:.0f}" for time in times),
             "-" if kind == "free" else f"{row['efficiency']:.2f}",
-            f"{row['t_full_ms'] / max(row['t_compute_ms'], row['t_comm_ms']):.2f}", "equal" if row["same_bits"] else "DIFFERENT",
+            f"{row['t_full_ms'] / max(row['t_compute_ms'], row['t_comm_ms']):.2f}",
+            f"{row['t_predicted_ms']:.0f}" if "t_predicted_ms" in row else "-", "equal" if row["same_bits"] else "DIFFERENT",
             f"{wanted}: {'holds' if holds else 'FALLS SHORT'}"]
 
 
 HEADINGS = ["case", "links", "comm/compute", "compute ms", "comm ms", "serial ms", "full ms", "exposed ms", "efficiency", "full/bound",
-            "bits", "asked"]
+            "predicted ms", "bits", "asked"]
 
 
 def section(figures):

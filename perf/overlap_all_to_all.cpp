@@ -42,7 +42,11 @@ class Experts : public OverlapCase {
     }
   }
 
-  void reset() override { fill_patterned(x_.front(), world_.rank(), 1.0 / 8); }
+  void reset() override {
+    for (const Tensor& x : x_) x.zero();  // nothing of earlier steps stands where rows are to arrive
+    dispatched_.zero();
+    fill_patterned(x_.front(), world_.rank(), 1.0 / 8);
+  }
   std::vector<Tensor> results() const override { return {x_.back()}; }
 
  private:
