@@ -57,12 +57,13 @@ class STRETTO_API Event;
 // On the host, while an operation of a more urgent stream moves bytes, those of less urgent ones hand no further pieces (32
 // to 256 KiB) to their links; what is with the network already goes on, and so do receives. A small gather so overtakes a
 // large sum that began before it. Between hosts a background stream gives the network no more than 1 MiB a link at a time,
-// for there nothing overtakes. Who finds nothing to move for 4 ms holds nobody, and nobody is held for more than 50 ms
+// for there nothing overtakes. Who finds nothing to move for 20 ms holds nobody, and nobody is held for more than 50 ms
 // without handing over a piece: no order of calls deadlocks. No result changes by it.
 //
 // Operations of one communicator still follow each other in the order of the calls: what is to overtake needs a
 // communicator of its own (Communicator::duplicate). A group of operations goes with the most urgent of its streams.
-// Between ranks that reach each other's memory there is no link to wait for, and nobody is held.
+// Held are messages, those within a host as well. Plans in which ranks of a host read and write each other's memory (packet,
+// staged, pull, push) hand nothing to a link, and are not.
 enum class Priority : std::uint8_t { background, normal, urgent };
 STRETTO_API const char* name(Priority priority);
 

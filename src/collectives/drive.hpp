@@ -4,6 +4,7 @@
 
 #include "core/fail.hpp"
 #include "transport/network.hpp"
+#include "transport/wait.hpp"
 
 namespace stretto {
 
@@ -13,6 +14,7 @@ enum class Progressed { nothing, something, to_the_end };
 // moved for so many seconds, give_up() throws. A lost rank of the job throws, too.
 template <class Advance, class GiveUp>
 void drive(Network& network, const WaitPolicy& policy, double timeout, Advance advance, GiveUp give_up) {
+  forget_looks();  // an operation that ended without a pause may have asked for some
   Waiter waiter(policy, network.segment().bell());
   while (true) {
     const Progressed progressed = advance();

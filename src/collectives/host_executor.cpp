@@ -115,6 +115,7 @@ void execute(const std::vector<Sequence>& sequences, Network& network, bool in_b
   const auto advance = [&] {
     bool moved = false;
     bool finished = true;
+    precedence.begin_look();
     for (Progress& progress : all) {
       moved |= progress.advance();
       finished &= progress.finished();

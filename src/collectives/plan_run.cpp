@@ -49,13 +49,12 @@ bool PlanRun::advance() {
   bool moved = false;
   bool all = true;
   std::size_t local_bytes = bytes_between_looks;
-  held_ = run_.precedence != nullptr && run_.precedence->held();
   moved_bytes_ = false;
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
     moved |= advance_lane(lane, local_bytes);
     all &= lane_finished(lane);
   }
-  if (moved_bytes_ && run_.precedence != nullptr) run_.precedence->moved();
+  if (moved_bytes_) run_.precedence->moved();
   if (!all) return moved;
   buffers_.finish(run_.caller, run_.plan->request);
   finished_ = true;
@@ -98,11 +97,17 @@ bool PlanRun::advance_lane(std::size_t lane, std::size_t& local_bytes) {
 bool PlanRun::progress(Active& active) {
   Transfer& transfer = active.transfer;
   const bool sends = transfer.source != nullptr;
-  const auto handed_over = [&] { return transfer.moved + (sends ? transfer.started : 0); };
-  const std::size_t before = handed_over();
-  transfer.held = sends && held_;
+  Precedence::Operation* const precedence = run_.precedence;
+  // Not every link counts what it has started.
+  const auto handed_over = [&] { return sends ? std::max(transfer.moved, transfer.started) : 0; };
+  const std::size_t moved_before = transfer.moved;
+  const std::size_t handed_before = handed_over();
+  transfer.held = sends && precedence != nullptr && precedence->held();
   const bool moved = active.link->progress(transfer);
-  moved_bytes_ |= handed_over() != before;
+  if (precedence == nullptr) return moved;
+  const bool hands_over = handed_over() != handed_before;
+  if (hands_over) precedence->handed_over();
+  if (hands_over || transfer.moved != moved_before) moved_bytes_ = true;
   return moved;
 }
 

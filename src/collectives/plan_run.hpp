@@ -57,8 +57,7 @@ class PlanRun {
   std::shared_ptr<std::byte> scratch_;
   std::array<std::shared_ptr<std::byte>, quantized_formats> packed_;
   std::vector<LaneState> lanes_;
-  bool held_ = false;         // in this advance()
-  bool moved_bytes_ = false;  // in this advance(), to or from a peer
+  bool moved_bytes_ = false;  // in this advance(), to or from a peer, where there is a precedence
   bool finished_ = false;
 };
 

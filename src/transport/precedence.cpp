@@ -28,7 +28,7 @@ void Precedence::Operation::looked() {
   if (steady_nanoseconds() >= until) {
     let_go();
   } else {
-    look_again_at(until);
+    look_again_by(until);
   }
 }
 
@@ -38,20 +38,22 @@ void Precedence::Operation::let_go() {
   all_.bell_.ring();
 }
 
-bool Precedence::Operation::held() {
+void Precedence::Operation::begin_look() {
+  held_ = false;
   if (!all_.anybody_goes_before(priority_)) {
     held_since_ = 0;
-    return false;
+    return;
   }
   const std::int64_t now = steady_nanoseconds();
   if (held_since_ == 0) held_since_ = now;
   const std::int64_t until = held_since_ + all_.bounds_.longest_hold;
-  if (now >= until) {
-    held_since_ = 0;
-    return false;
-  }
-  look_again_at(until);
-  return true;
+  if (now >= until) return;
+  look_again_by(until);
+  held_ = true;
+}
+
+void Precedence::Operation::handed_over() {
+  if (!held_) held_since_ = 0;
 }
 
 bool Precedence::anybody_below(Priority priority) const {

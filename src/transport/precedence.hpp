@@ -12,16 +12,17 @@ namespace stretto {
 // hand no further pieces to their links (Transfer::held). What they have handed over goes on, and so do their receives.
 //
 // This cannot deadlock, in whatever order ranks get into operations: an operation that has looked and moved nothing for a
-// few milliseconds holds nobody. One that waits for a rank that has not come yet, perhaps because that one waits for what is
-// held here, so lets go. Nor can it starve: who has been held for long hands a piece over all the same. To its peers a rank
-// that holds a send is one whose link is slow for a while, and plans end over slow links.
+// few tens of milliseconds holds nobody. One that waits for a rank that has not come yet, perhaps because that one waits for
+// what is held here, so lets go. Nor can it starve: who has been held for long hands a piece over all the same. To its peers
+// a rank that holds a send is one whose link is slow for a while, and plans end over slow links.
 class Precedence {
  public:
   struct Bounds {  // in nanoseconds
-    // For how long one goes first that finds nothing to move: twice what a piece of 256 KiB takes at 1 Gb/s, so that it does
-    // not lose its place between two pieces. While its thread waits for a core, nothing is found.
-    std::int64_t patience = 4'000'000;
-    // After which time whoever is held hands over a piece: nobody's timeout is near then, and the share is a small one.
+    // For how long one goes first that finds nothing to move: thrice what a piece of 256 KiB takes at 300 Mb/s, so that it
+    // does not lose its place between two pieces. While its thread waits for a core, nothing is found.
+    std::int64_t patience = 20'000'000;
+    // After which time whoever is held hands over a piece: nobody's timeout is near then, and the share is a small one, of
+    // such a link a seventh. Longer than the patience, so that who goes first and is stuck lets go before.
     std::int64_t longest_hold = 50'000'000;
   };
   // The bell is the rank's, on which those who are held sleep.
@@ -38,12 +39,18 @@ class Precedence {
     Operation& operator=(const Operation&) = delete;
 
     bool is_background() const { return priority_ == Priority::background; }
+    // Before each look at all of its links: decides whether it is held in that look. If so, its thread's next pause ends in
+    // time to ask again.
+    void begin_look();
+    // Whether it hands nothing over in this look: one answer for all that share the operation. Who has been held for long is
+    // not, until something has been handed over.
+    bool held() const { return held_; }
+    // Bytes of it have been handed to a link.
+    void handed_over();
     // Bytes of it have been handed to a link, or have arrived.
     void moved();
     // After each look at all of its links. Where it goes first, its thread's next pause ends in time to let others go.
     void looked();
-    // Whether it hands nothing over for now; then its thread's next pause ends in time to ask again.
-    bool held();
 
    private:
     void let_go();
@@ -52,7 +59,8 @@ class Precedence {
     Priority priority_;
     bool goes_first_ = false;
     std::int64_t moved_at_ = 0;
-    std::int64_t held_since_ = 0;  // 0: it is not
+    bool held_ = false;            // in this look
+    std::int64_t held_since_ = 0;  // with nothing handed over since; 0: it is not held
   };
 
  private:

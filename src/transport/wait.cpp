@@ -13,7 +13,6 @@
 #include <ctime>
 #include <limits>
 #include <thread>
-#include <utility>
 
 #include "stretto/settings.hpp"
 #include "stretto/stream.hpp"
@@ -24,8 +23,9 @@ namespace {
 constexpr std::int64_t longest_sleep = 50'000'000;  // nanoseconds
 constexpr std::int64_t time_to_wake = 50'000;       // from a sleep that ends, mostly less
 constexpr std::int64_t nobody_asked = std::numeric_limits<std::int64_t>::max();
-thread_local std::int64_t next_look = nobody_asked;
-constexpr std::int64_t longest_nap = 1'000'000;  // nanoseconds, by which a ring that was missed may be late
+thread_local std::int64_t next_look = nobody_asked;    // nothing is to come before
+thread_local std::int64_t latest_look = nobody_asked;  // anything may
+constexpr std::int64_t longest_nap = 1'000'000;        // nanoseconds, by which a ring that was missed may be late
 constexpr int looks_first = 1000;
 
 // Not the private form: the sleepers and the ringer may be different processes.
@@ -71,6 +71,10 @@ void Bell::wake() {
 
 void look_again_at(std::int64_t steady_nanoseconds) { next_look = std::min(next_look, steady_nanoseconds); }
 
+void look_again_by(std::int64_t steady_nanoseconds) { latest_look = std::min(latest_look, steady_nanoseconds); }
+
+void forget_looks() { next_look = latest_look = nobody_asked; }
+
 std::int64_t steady_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -102,18 +106,20 @@ WaitPolicy WaitPolicy::between_hosts() const {
 void Waiter::pause() {
   if (looks_ < INT_MAX) ++looks_;
   const bool timed = next_look != nobody_asked;
-  const std::int64_t left =
-      timed ? std::exchange(next_look, nobody_asked) - steady_nanoseconds() - (policy_.punctual ? time_to_wake : 0) : 0;
+  const bool bounded = timed || latest_look != nobody_asked;
+  const std::int64_t end = std::min(next_look - (policy_.punctual ? time_to_wake : 0), latest_look);
+  const std::int64_t left = bounded ? end - steady_nanoseconds() : longest_sleep;
+  forget_looks();
   const int paused = looks_ - policy_.looks;
   if (paused <= policy_.spins) return relax();
   // For what is known to come only later, one sleeps at once; when it is near, there is no time to.
-  const bool yields = timed ? left <= 0 : paused - policy_.spins <= policy_.yields;
+  const bool yields = left <= 0 || (!timed && paused - policy_.spins <= policy_.yields);
   if (yields || !policy_.may_sleep) {
     sched_yield();
     return;
   }
   // Ordering the stores of all interrupts every core. Not for a nap: it is over before a ring that it missed would matter.
-  const bool naps = timed && left <= longest_nap;
+  const bool naps = left <= longest_nap;
   if (!armed_ || (!hears_all_ && !naps)) {
     if (!armed_) bell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
     if (!naps) order_stores_of_all();
@@ -124,10 +130,8 @@ void Waiter::pause() {
   }
   if (timed && policy_.punctual) {
     futex_wait_punctually(bell_.rings, heard_, left);
-  } else if (timed) {
-    futex_wait(bell_.rings, heard_, std::min(left, longest_sleep));
   } else {
-    futex_wait(bell_.rings, heard_, longest_sleep);
+    futex_wait(bell_.rings, heard_, std::min(left, longest_sleep));
   }
   heard_ = bell_.rings.load(std::memory_order_seq_cst);
 }

@@ -36,8 +36,14 @@ struct Bell {
 int usable_cores();
 
 // For what happens at a time that is known, as on a link that models one: this thread's next pause ends by then (and at most
-// about 50 us later), though nobody rings. The earliest that was asked for since the last pause counts.
+// about 50 us later), though nobody rings. The earliest that was asked for since the last pause counts. Nothing is to come
+// before, so that the pause is a sleep at once, without the policy's yields.
 void look_again_at(std::int64_t steady_nanoseconds);
+// For what has to be noticed by then, while what is waited for may come at any time: if the next pause is a sleep, it ends
+// about then. Whether it is one stays the policy's affair. The earliest counts here, too.
+void look_again_by(std::int64_t steady_nanoseconds);
+// What this thread has asked for and not paused for is of a wait that is over.
+void forget_looks();
 std::int64_t steady_nanoseconds();  // now; the same clock in all processes of a host
 
 struct WaitPolicy {
@@ -45,7 +51,7 @@ struct WaitPolicy {
   int spins = 0;   // looks without leaving the core
   int yields = 0;  // looks with sched_yield between
   bool may_sleep = true;
-  // A pause that look_again_at() bounds ends about then, on the core; else by a plain sleep, up to 100 us later.
+  // A pause that look_again_at() ends does so about then, on the core; else by a plain sleep, up to 100 us later.
   bool punctual = true;
   static WaitPolicy chosen(int local_ranks);  // from STRETTO_WAIT and the number of cores
   // For a thread that waits beside its own rank's computation: gives up the core at once, and takes no more of it for being

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <random>
 #include <thread>
@@ -104,6 +105,11 @@ TEST(Priority, ASmallUrgentGatherOvertakesALargeBackgroundSum) {
 constexpr std::int64_t millisecond = 1'000'000;
 constexpr std::int64_t forever = 1'000'000 * millisecond;
 
+bool held(Precedence::Operation& operation) {
+  operation.begin_look();
+  return operation.held();
+}
+
 struct Rank {
   explicit Rank(const Precedence::Bounds& bounds) : precedence(bell, bounds) { bell.prepare(); }
   Bell bell{};
@@ -116,19 +122,19 @@ TEST(Precedence, HoldsWhatIsLessUrgentAndNothingElse) {
   Precedence::Operation normal(rank.precedence, Priority::normal);
   {
     Precedence::Operation urgent(rank.precedence, Priority::urgent);
-    EXPECT_FALSE(background.held()) << "nothing has moved";
+    EXPECT_FALSE(held(background)) << "nothing has moved";
     normal.moved();
-    EXPECT_TRUE(background.held());
-    EXPECT_FALSE(normal.held());
-    EXPECT_FALSE(urgent.held());
+    EXPECT_TRUE(held(background));
+    EXPECT_FALSE(held(normal));
+    EXPECT_FALSE(held(urgent));
     background.moved();
-    EXPECT_FALSE(normal.held());
+    EXPECT_FALSE(held(normal));
     urgent.moved();
-    EXPECT_TRUE(normal.held());
-    EXPECT_TRUE(background.held());
+    EXPECT_TRUE(held(normal));
+    EXPECT_TRUE(held(background));
   }
-  EXPECT_FALSE(normal.held()) << "it has ended";
-  EXPECT_TRUE(background.held()) << "the other one has not";
+  EXPECT_FALSE(held(normal)) << "it has ended";
+  EXPECT_TRUE(held(background)) << "the other one has not";
 }
 
 TEST(Precedence, AHoldEndsWhenNothingMovesAndIsTakenUpAgain) {
@@ -141,13 +147,13 @@ TEST(Precedence, AHoldEndsWhenNothingMovesAndIsTakenUpAgain) {
   for (int round = 0; round < 2; ++round) {
     urgent.moved();
     other_urgent.moved();
-    EXPECT_TRUE(background.held());
+    EXPECT_TRUE(held(background));
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    EXPECT_TRUE(background.held()) << "it has not looked: its thread may only wait for a core";
+    EXPECT_TRUE(held(background)) << "it has not looked: its thread may only wait for a core";
     urgent.looked();
     other_urgent.looked();
-    EXPECT_FALSE(background.held());
-    EXPECT_TRUE(other_background.held()) << "the control";
+    EXPECT_FALSE(held(background));
+    EXPECT_TRUE(held(other_background)) << "the control";
   }
 }
 
@@ -156,10 +162,34 @@ TEST(Precedence, NobodyStarves) {
   Precedence::Operation background(rank.precedence, Priority::background);
   Precedence::Operation urgent(rank.precedence, Priority::urgent);
   urgent.moved();
-  int pieces = 0;
+  std::array<int, 2> pieces{};  // of two sequences of one operation, and of two looks that hand something over
   const std::int64_t begin = steady_nanoseconds();
-  while (pieces < 2) pieces += background.held() ? 0 : 1;
-  EXPECT_GE(steady_nanoseconds() - begin, 20 * millisecond);
+  for (int passes = 0; passes < 2;) {
+    background.begin_look();
+    if (background.held()) continue;
+    for (int& handed_over : pieces) {
+      if (background.held()) continue;
+      background.handed_over();
+      ++handed_over;
+    }
+    ++passes;
+  }
+  EXPECT_GE(steady_nanoseconds() - begin, 20 * millisecond) << "what was handed over began another hold";
+  EXPECT_EQ(pieces, (std::array<int, 2>{2, 2})) << "the first takes nothing from the second";
+}
+
+TEST(Precedence, APassLastsUntilSomethingIsHandedOver) {
+  Rank rank({forever, 2 * millisecond});
+  Precedence::Operation background(rank.precedence, Priority::background);
+  Precedence::Operation urgent(rank.precedence, Priority::urgent);
+  urgent.moved();
+  EXPECT_TRUE(held(background));
+  background.handed_over();  // held, so that it is not of a pass
+  std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  for (int look = 0; look < 3; ++look) EXPECT_FALSE(held(background)) << "its links have no room";
+  background.handed_over();
+  EXPECT_FALSE(background.held()) << "in this look others of it go, too";
+  EXPECT_TRUE(held(background));
 }
 
 // ---- no order of calls waits forever

@@ -86,6 +86,42 @@ TEST(Waiter, IsNoSleeperAfterItFoundSomething) {
   EXPECT_EQ(waiter.idle_seconds(), 0);
 }
 
+// Who does not yield is counted as a sleeper at its first pause.
+TEST(Waiter, SleepsAtOnceForWhatComesLaterButNotForABound) {
+  constexpr WaitPolicy yields_first{0, 0, 3, true};
+  constexpr std::int64_t millisecond = 1'000'000;
+  Bell bell{};
+  {
+    Waiter waiter(yields_first, bell);
+    for (int pause = 0; pause < 3; ++pause) {
+      look_again_by(steady_nanoseconds() + 1000 * millisecond);
+      waiter.pause();
+      EXPECT_EQ(bell.sleepers.load(), 0U);
+    }
+    const std::int64_t begin = steady_nanoseconds();
+    for (int pause = 0; pause < 5; ++pause) {  // a bound that is forgotten would cost the longest sleep each time
+      look_again_by(steady_nanoseconds() + 2 * millisecond);
+      waiter.pause();
+    }
+    EXPECT_EQ(bell.sleepers.load(), 1U);
+    EXPECT_GE(steady_nanoseconds() - begin, 8 * millisecond) << "the first of five gets ready to sleep";
+  }
+  Waiter control(yields_first, bell);
+  look_again_at(steady_nanoseconds() + 1000 * millisecond);
+  control.pause();
+  EXPECT_EQ(bell.sleepers.load(), 1U);
+}
+
+TEST(Waiter, DoesNotSleepForWhatWasForgotten) {
+  constexpr WaitPolicy yields_first{0, 0, 1, true};
+  Bell bell{};
+  Waiter waiter(yields_first, bell);
+  look_again_at(steady_nanoseconds() + 1'000'000'000);
+  forget_looks();
+  waiter.pause();
+  EXPECT_EQ(bell.sleepers.load(), 0U);
+}
+
 TEST(WaitPolicy, IsTheOneThatTheUserChose) {
   const auto chosen = [](const char* mode, int ranks) {
     const Variable wait("STRETTO_WAIT", mode);
