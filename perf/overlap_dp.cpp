@@ -78,7 +78,7 @@ class DataParallel : public OverlapCase {
     postpone(chosen_buckets());
   }
 
-  int steps_to_settle() const override { return 4; }
+  int steps_to_settle() const override { return PostponementChoice::steps_to_settle; }
   void finish() override { arriving_->wait(); }
 
   void reset() override {

@@ -41,7 +41,7 @@ double peak_matrix_rate(const Communicator& world, const gpt::ModelShape& model,
 int main(int argc, char** argv) {
   int nproc = 2;
   int steps = 5;
-  int warmup = 6;  // Trainer measures three steps to choose what to postpone
+  int warmup = PostponementChoice::steps_to_settle + 2;  // the first two with what was chosen
   gpt::TrainerOptions options;
   options.model = {.layers = 6, .hidden = 384, .heads = 6, .sequence = 256, .vocabulary = 65};
   options.micro_batch = 6;
@@ -95,6 +95,7 @@ int main(int argc, char** argv) {
     const nlohmann::ordered_json result{{"tokens_per_s", tokens_per_second},
                                         {"step_ms", step_seconds * 1e3},
                                         {"steps", steps},
+                                        {"parameters", trainer.parameters().global_elements()},
                                         {"gemm_gflops_per_rank", rate * 1e-9},
                                         {"gemm_share", tokens_per_second * flops / (rate * world.size())},
                                         {"comm_ms", traffic.busy_seconds / steps * 1e3},

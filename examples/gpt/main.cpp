@@ -230,7 +230,7 @@ class TrainingRun {
 };
 
 void train(const Communicator& world, const CommandLine& line) {
-  rank0_first(world, [&] { line.check(world.size()); });
+  rank0_first(world, [&] { line.check(world.size(), world.rank()); });
   TrainingRun(world, line).run();
 }
 

@@ -93,7 +93,7 @@ int CommandLine::data_parallel_on(int ranks) const {
   return derived;
 }
 
-void CommandLine::check(int ranks) const {
+void CommandLine::check(int ranks, int rank) const {
   require(nproc >= 0, "--nproc {} must be at least 1.", nproc);
   trainer.check(data_parallel_on(ranks), tensor_parallel);
   require(steps >= 0 && warmup >= 0 && save_interval >= 0 && eval_interval >= 0 && sample_interval >= 0 && log_interval >= 1,
@@ -108,7 +108,7 @@ void CommandLine::check(int ranks) const {
   require(!resume || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
   require(!resume || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);
   require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
-  if (!trace.empty()) stretto::Trace::check_writable(trace);
+  if (!trace.empty() && rank == 0) stretto::Trace::check_writable(trace);
   // Opened here too, so that what is missing is said once, before there are ranks.
   if (resume) find_checkpoint(save);
   if (!load.empty()) find_checkpoint(load);

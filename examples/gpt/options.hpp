@@ -24,7 +24,8 @@ struct CommandLine {
   bool comm_report = false;
 
   int data_parallel_on(int ranks) const;  // throws when the product is not the number of ranks
-  void check(int ranks) const;            // whatever can be said before a rank is started
+  // Whatever can be said before a rank is started. What is written is tried by rank 0 only, or for it by the parent.
+  void check(int ranks, int rank = 0) const;
 };
 
 // Nothing: the command line asked for help, which has been printed. Throws Error(invalid_argument) in one sentence.

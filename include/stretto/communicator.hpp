@@ -147,6 +147,8 @@ class STRETTO_API Communicator {
   // Of each member: which node it is on, counted from 0 in the order of the members.
   const std::vector<int>& nodes() const;
 
+  // Which of this rank's communicators it is: as Partners::group_id in the ledger. Names may be used twice.
+  std::uint32_t id() const;
   // Of each member: its rank in the job.
   const std::vector<int>& job_ranks() const;
 

@@ -17,6 +17,8 @@ int Communicator::rank() const { return group().rank(); }
 int Communicator::size() const { return group().size(); }
 const std::string& Communicator::name() const { return group().name(); }
 const std::vector<int>& Communicator::nodes() const { return group().nodes(); }
+std::uint32_t Communicator::id() const { return group().membership().id; }
+
 const std::vector<int>& Communicator::job_ranks() const { return group().membership().job_ranks; }
 Ledger& Communicator::ledger() const { return group().context().ledger(); }
 void Communicator::abort(const std::string& reason) const { group().context().job().abort(reason); }

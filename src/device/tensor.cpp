@@ -54,9 +54,12 @@ Tensor Tensor::view(std::int64_t first_element, Shape shape) const {
 
 Tensor Tensor::view(std::size_t first_byte, Shape shape, DType dtype) const {
   const std::size_t count = static_cast<std::size_t>(elements(shape)) * size_of(dtype);
-  require(first_byte + count <= bytes() && first_byte % size_of(dtype) == 0,
+  require(first_byte + count <= bytes(),
           "A view of {} bytes of {} from byte {} on does not fit into the {} bytes of a tensor.", count, name(dtype),
           first_byte, bytes());
+  require((reinterpret_cast<std::uintptr_t>(data_) + first_byte) % size_of(dtype) == 0,
+          "A view of {} from byte {} on is not aligned; begin where the address is a multiple of {}.", name(dtype),
+          first_byte, size_of(dtype));
   Tensor result = *this;
   result.data_ = static_cast<std::byte*>(data_) + first_byte;
   result.shape_ = std::move(shape);

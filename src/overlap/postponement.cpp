@@ -8,6 +8,15 @@ namespace {
 
 constexpr double never = std::numeric_limits<double>::max();
 
+// Runs of neighbours, as even as can be: where each begins, and the end of the last.
+std::vector<std::size_t> runs_of(std::size_t buckets) {
+  constexpr std::size_t most = 64;  // the search takes their square in steps worked out, inside a step of training
+  const std::size_t runs = std::min(buckets, most);
+  std::vector<std::size_t> begins{0};
+  for (std::size_t run = 1; run <= runs; ++run) begins.push_back(run * buckets / runs);
+  return begins;
+}
+
 // For how long forward waits for gathers that begin when it does.
 double forward_waits(const StepTimes& times, const std::vector<bool>& postponed) {
   double link = 0;
@@ -46,14 +55,18 @@ double step_seconds(const StepTimes& times, const std::vector<bool>& postponed) 
 
 std::vector<bool> best_postponed(const StepTimes& times) {
   constexpr double worth = 1e-9;  // of a step: less is rounding
+  const auto position = [](std::vector<bool>& flags, std::size_t at) {
+    return flags.begin() + static_cast<std::ptrdiff_t>(at);
+  };
+  const std::vector<std::size_t> begins = runs_of(times.buckets.size());
   std::vector<bool> best(times.buckets.size(), false);
   double shortest = step_seconds(times, best);
   while (true) {
     const std::vector<bool> before = best;
-    for (std::size_t b = 0; b < before.size(); ++b) {
-      if (before[b]) continue;
+    for (std::size_t run = 0; run + 1 < begins.size(); ++run) {
+      if (before[begins[run]]) continue;
       std::vector<bool> trial = before;
-      trial[b] = true;
+      std::fill(position(trial, begins[run]), position(trial, begins[run + 1]), true);
       const double seconds = step_seconds(times, trial);
       if (seconds >= shortest * (1 - worth)) continue;
       shortest = seconds;

@@ -64,8 +64,7 @@ void Trace::harvest() {
   if (oldest > notes.next_operation) {
     log().warn(
         "A trace has lost {} operations of rank {}, #{} to #{}, which the ledger had dropped; raise STRETTO_LEDGER={} or "
-        "mark "
-        "more steps.",
+        "mark more steps.",
         oldest - notes.next_operation, notes.world.rank(), notes.next_operation, oldest - 1,
         notes.world.ledger().most_records());
     notes.lost += oldest - notes.next_operation;
@@ -75,7 +74,7 @@ void Trace::harvest() {
   notes.next_operation += static_cast<std::uint64_t>(end - records.begin());
   std::remove_copy_if(std::make_move_iterator(records.begin()), std::make_move_iterator(end),
                       std::back_inserter(notes.operations),
-                      [&](const Record& record) { return record.group == notes.world.name(); });
+                      [&](const Record& record) { return record.partners->group_id == notes.world.id(); });
 }
 
 void Trace::write(const std::string& path) {

@@ -48,5 +48,17 @@ TEST(Tensor, ShowsItsBytesAsAnotherType) {
   EXPECT_THROW(bytes.view(std::size_t{24}, {6}, DType::f64), Error);
 }
 
+// A view need not begin where its memory does.
+TEST(Tensor, IsShownAsAnotherTypeWhereItsAddressIsAligned) {
+  const Tensor bytes = Tensor::zeros({64}, DType::u8);
+  const Tensor behind = bytes.view(std::int64_t{4}, {60});
+  EXPECT_THROW(behind.view(std::size_t{0}, {2}, DType::f64), Error);
+  EXPECT_THROW(behind.view(std::size_t{8}, {2}, DType::f64), Error);
+  EXPECT_EQ(behind.view(std::size_t{0}, {2}, DType::f32).size(), 2);
+  const Tensor numbers = behind.view(std::size_t{4}, {2}, DType::f64);
+  numbers.set(0, 1);
+  EXPECT_EQ(bytes.at(8 + 7), 0x3f);
+}
+
 }  // namespace
 }  // namespace stretto

@@ -162,6 +162,19 @@ TEST(Trace, GoesOnBehindAFile) {
   EXPECT_EQ(operations("second.json"), 2U * steps * 4) << "without what the first one sent";
 }
 
+// Its own communicator bears that name as well, whose operations are left out.
+TEST(Trace, HoldsThoseOfACommunicatorNamedTrace) {
+  const Directory directory;
+  run_threads(2, [&](const Communicator& world) {
+    const Communicator named = world.duplicate("trace");
+    Trace trace(world);
+    const Stream stream("dp");
+    some_steps(named, trace, stream);
+    trace.write(directory / "trace.json");
+  });
+  EXPECT_EQ(events_of(parsed(directory / "trace.json"), "X", "communication").size(), 2U * steps * 2);
+}
+
 TEST(Trace, LeavesArrowsOutWhereOperationsWereLost) {
   const Directory directory;
   for (const bool harvested : {false, true}) {

@@ -26,11 +26,14 @@ struct StepTimes {
   std::vector<BucketTimes> buckets;  // in the order of backward
 };
 
+// A model of its own beside simulate_step, which plans steps that nobody has run: this one is fed with what was measured of
+// each bucket, and is so cheap that it decides inside a step of training.
 // How long a step takes when these buckets are postponed, a flag for each: forward begins while they are gathered, the last
 // bucket first, and waits where one is needed that is not there; backward and the sums; the update.
 STRETTO_API double step_seconds(const StepTimes& times, const std::vector<bool>& postponed);
 // Those that make the step short: one after the other the bucket that shortens it most, of equal ones the first of backward,
-// which forward needs last; until none does. Of n buckets, at most n^2 / 2 steps are worked out.
+// which forward needs last; until none does. Of more than 64 buckets, as many runs of neighbours are chosen in their place.
+// Of n buckets, at most min(n, 64)^2 / 2 steps are worked out, in a time proportional to n each.
 STRETTO_API std::vector<bool> best_postponed(const StepTimes& times);
 
 // Of each number the least: what several steps have measured, without what disturbed one of them.
@@ -62,6 +65,9 @@ class STRETTO_API PostponementChoice {
   PostponementChoice(std::size_t gradients, std::size_t element_bytes)
       : gradients_(gradients), element_bytes_(element_bytes) {}
 
+  // Of training, until the choice is made: one to learn the order and those that are measured.
+  static constexpr int steps_to_settle = 4;
+
   bool is_made() const { return measured_ == steps_to_measure; }
   void begin_step(const GradientBuckets& buckets);
   // As StepMeasurement's; for nothing in steps that are not measured.
@@ -72,7 +78,7 @@ class STRETTO_API PostponementChoice {
   std::optional<std::vector<bool>> end_step(const GradientBuckets& buckets, const std::vector<Tensor>& gradients);
 
  private:
-  static constexpr int steps_to_measure = 3;
+  static constexpr int steps_to_measure = steps_to_settle - 1;
   std::size_t gradients_, element_bytes_;
   std::optional<StepMeasurement> step_;
   std::optional<StepTimes> times_;  // of each the least so far
