@@ -228,7 +228,8 @@ struct Links {
   const char* name;
   const char* nodes;
   const char* links;
-  int ranks, how_many;  // of the long run; over links a step takes ten times as long, for urgent streams hold others up
+  // Of the long run. Over links a step of four ranks takes five times as long, which is not computation but waiting.
+  int ranks, how_many;
 };
 
 class RandomDelays : public testing::TestWithParam<Links> {
