@@ -1,17 +1,23 @@
-// Steps like those of training, with everything that overlaps at once: gradients in buckets on a background stream, gathers
-// of parameters ahead on an urgent one, small sums over subgroups on a normal one. Every rank is late where chance has it,
-// before operations and inside them, and calls the communicators in an order of its own. The same bits as one after the
-// other without delays, and nobody waits forever.
+// Steps like those of training, with everything that overlaps at once: gradients in buckets, whole and in halves of which
+// some are postponed, gathers of parameters ahead, small sums over subgroups, blocks round a ring, products and rows in
+// chunks, on streams whose priorities chance has drawn for each rank. Every rank is late where chance has it, before
+// operations and inside them, and calls the communicators in an order of its own. The same bits as one after the other
+// without delays, and nobody waits forever.
+//
+// A failure says its seed; --gtest_random_seed=SEED draws the same delays, orders and priorities again.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <iostream>
 #include <memory>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "collectives/plan_run.hpp"
+#include "random_steps.hpp"
 #include "stretto/overlap/gradient_buckets.hpp"
 #include "stretto/overlap/prefetcher.hpp"
 #include "stretto/stretto.hpp"
@@ -20,21 +26,28 @@
 namespace stretto {
 namespace {
 
+using random_steps::Chance;
+using random_steps::Part;
+using random_steps::reduced;
 using Pass = Prefetcher::Pass;
 
 #ifdef STRETTO_SANITIZE
-constexpr int steps = 40;
+constexpr int steps = 40;  // instead of 200: under a sanitizer each takes several times as long
 #else
 constexpr int steps = 200;
 #endif
 constexpr std::size_t layers = 5;
 constexpr std::int64_t state_size = 48;  // of activations
 constexpr std::int64_t share_size = 90;  // of a layer's parameters, by rank
+constexpr std::size_t parts = 3;         // which a sum has one of beside it
+
+enum class Forgets { nothing, sums, ring, exchange, gathered_product, summed_product, postponed };
 
 struct How {
   bool overlap = true;
   int ahead = 1;
-  bool forgets_sums = false;  // of forward
+  unsigned seed = 0;
+  Forgets forgets = Forgets::nothing;
 };
 
 // One rank. Nothing that it computes depends on chance, only when and in what order it calls.
@@ -42,131 +55,142 @@ class Training {
  public:
   Training(const Communicator& world, const How& how)
       : how_(how),
-        chance_(std::random_device{}()),
+        chance_(how.seed, world.rank(), how.overlap),
         rank_(world.rank()),
         ranks_(world.size()),
         gathers_(world.duplicate("parameters")),
         sums_{world.split(rank_ / 2, rank_, "neighbours"), world.split(rank_ % 2, rank_, "others")},
-        normal_(how.overlap ? Stream("sums") : Stream::inline_()),
+        sum_stream_(chance_.stream("sums")),
         state_({state_size}, DType::f32),
-        gradients_({static_cast<std::int64_t>(layers) * share_size * ranks_}, DType::f32) {
+        gradients_({static_cast<std::int64_t>(layers) * share_size * ranks_}, DType::f32),
+        summed_product_(world, chance_),
+        postponed_(world, chance_, layers, how.overlap) {
+    parts_.push_back(std::make_unique<random_steps::Ring>(world, chance_));
+    parts_.push_back(std::make_unique<random_steps::Exchange>(world, chance_));
+    parts_.push_back(std::make_unique<random_steps::GatheredProduct>(world, chance_));
     std::vector<Tensor> by_layer;  // as backward finishes them: the last layer's first
     for (std::size_t i = 0; i < layers; ++i) {
       by_layer.push_back(gradients_.view(static_cast<std::int64_t>(i) * share_size * ranks_, {share_size * ranks_}));
       shares_.push_back(Tensor({share_size}, DType::f32));
       for (std::int64_t e = 0; e < share_size; ++e) {
-        shares_[i].set(e, static_cast<double>((e * 11 + rank_ * 5 + static_cast<int>(i)) % 31) / 31);
+        shares_[i].set(e, static_cast<double>((e * 11 + rank_ * 5 + static_cast<int>(i)) % 31));
       }
       whole_.push_back(Tensor({share_size * ranks_}, DType::f32));
     }
-    const Stream background = how.overlap ? Stream("gradients", Priority::background) : Stream::inline_();
     buckets_ = std::make_unique<GradientBuckets>(
-        by_layer, world.duplicate("gradients"), background,
+        by_layer, world.duplicate("gradients"), chance_.stream("gradients"),
         GradientBuckets::Options{.bucket_bytes = by_layer[0].bytes() + 1, .overlap = how.overlap});
     std::vector<Prefetcher::Unit> units;
     for (std::size_t i = 0; i < layers; ++i) {
       units.push_back({[this, i](Pass, const Stream& stream) {
-                         delay();
+                         chance_.delay();
                          return gathers_.all_gather(shares_[i].raw(), whole_[i].raw(), share_size, DType::f32, stream);
                        },
                        [this, i] { whole_[i].zero(); }});
     }
-    prefetcher_ = std::make_unique<Prefetcher>(std::move(units), std::vector<Prefetcher::Use>{},
-                                               Stream("parameters", Priority::urgent),
-                                               Prefetcher::Options{.ahead = how.ahead, .overlap = how.overlap});
+    prefetcher_ =
+        std::make_unique<Prefetcher>(std::move(units), std::vector<Prefetcher::Use>{}, chance_.stream("parameters"),
+                                     Prefetcher::Options{.ahead = how.ahead, .overlap = how.overlap});
   }
 
   void step(int number) {
     for (std::int64_t e = 0; e < state_size; ++e) {
-      state_.set(e, static_cast<double>((e * 5 + rank_ * 3 + number) % 23) / 23);
+      state_.set(e, static_cast<double>((e * 5 + rank_ * 3 + number) % 23));
     }
     prefetcher_->begin_step();
-    for (std::size_t i = 0; i < layers; ++i) forward(i);
-    for (std::size_t i = layers; i-- > 0;) backward(i);
+    for (std::size_t i = 0; i < layers; ++i) forward(i, number);
+    if (how_.forgets != Forgets::summed_product) random_steps::absorb(state_, summed_product_.wait());
+    if (number % 3 == 0) postponed_.draw(chance_);
+    for (std::size_t i = layers; i-- > 0;) backward(i, number);
     prefetcher_->end_step();
-    delay();
+    chance_.delay();
     buckets_->finish();
+    postponed_.update(chance_, how_.forgets != Forgets::postponed);
     for (std::size_t i = 0; i < layers; ++i) {
       for (std::int64_t e = 0; e < share_size; ++e) {
-        const double gradient = gradients_.at((place_of(i) * ranks_ + rank_) * share_size + e);
-        shares_[i].set(e, shares_[i].at(e) * 0.875 + 0.01 * gradient / ranks_);
+        const double gradient = gradients_.at((static_cast<std::int64_t>(place_of(i)) * ranks_ + rank_) * share_size + e);
+        shares_[i].set(e, reduced(shares_[i].at(e) + gradient));
       }
     }
   }
-  std::vector<Tensor> result() const {
-    std::vector<Tensor> all{state_.clone()};
+  std::vector<Tensor> result() {
+    std::vector<Tensor> all = postponed_.result();
+    all.push_back(state_.clone());
     for (const Tensor& share : shares_) all.push_back(share.clone());
     return all;
   }
 
  private:
-  static std::int64_t place_of(std::size_t layer) { return static_cast<std::int64_t>(layers - 1 - layer); }
-
-  void delay() {
-    if (how_.overlap && chance_() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(chance_() % 200));
-  }
-  bool coin() { return how_.overlap && chance_() % 2 == 0; }
+  static std::size_t place_of(std::size_t layer) { return layers - 1 - layer; }
 
   // The state takes the layer's parameters in, and is summed over a subgroup, while the layer may already be given back.
-  void forward(std::size_t layer) {
+  void forward(std::size_t layer, int number) {
     prefetcher_->begin_use(layer, Pass::forward);
     mix(layer);
-    const bool first = coin();
+    random_steps::absorb(state_, postponed_.value(place_of(layer)));
+    if (layer == 1) summed_product_.start(state_);
+    const bool first = chance_.coin();
     if (first) prefetcher_->end_use(layer);
-    const Work summed = sum_state(0);
-    delay();
+    sum_beside(0, layer + static_cast<std::size_t>(number));
     if (!first) prefetcher_->end_use(layer);
-    summed.wait();
-    shrink();
   }
 
-  // The layer's gradient is ready before or after the sum has begun.
-  void backward(std::size_t layer) {
+  // The layer's gradients are ready before or after the sum has begun.
+  void backward(std::size_t layer, int number) {
     prefetcher_->begin_use(layer, Pass::backward);
     mix(layer);
-    const Tensor gradient = gradients_.view(place_of(layer) * share_size * ranks_, {share_size * ranks_});
+    const auto place = static_cast<std::int64_t>(place_of(layer));
+    const Tensor gradient = gradients_.view(place * share_size * ranks_, {share_size * ranks_});
     for (std::int64_t e = 0; e < gradient.size(); ++e) {
-      gradient.set(e, state_.at((e * 7 + static_cast<std::int64_t>(layer)) % state_size) - 0.5 * whole_[layer].at(e));
+      gradient.set(e, state_.at((e * 7 + static_cast<std::int64_t>(layer)) % state_size) + 2 * whole_[layer].at(e));
     }
-    const bool first = coin();
-    if (first) buckets_->ready(static_cast<std::size_t>(place_of(layer)));
-    const Work summed = sum_state(1);
-    delay();
-    if (!first) buckets_->ready(static_cast<std::size_t>(place_of(layer)));
-    if (coin()) {
-      prefetcher_->end_use(layer);
-      summed.wait();
-    } else {
-      summed.wait();
-      prefetcher_->end_use(layer);
-    }
-    shrink();
+    const Tensor before = state_.clone();
+    const bool first = chance_.coin(), released = chance_.coin();
+    if (first) buckets_->ready(place_of(layer));
+    if (released) prefetcher_->end_use(layer);
+    if (!first) postponed_.ready(place_of(layer), before);
+    sum_beside(1, layer + static_cast<std::size_t>(number));
+    if (first) postponed_.ready(place_of(layer), before);
+    if (!first) buckets_->ready(place_of(layer));
+    if (!released) prefetcher_->end_use(layer);
   }
 
   void mix(std::size_t layer) const {
     for (std::int64_t e = 0; e < state_size; ++e) {
-      state_.set(e, 0.5 * state_.at(e) + whole_[layer].at((e * 13 + 5) % whole_[layer].size()));
+      state_.set(e, reduced(state_.at(e) + whole_[layer].at((e * 13 + 5) % whole_[layer].size())));
     }
   }
-  Work sum_state(std::size_t group) {
-    delay();
-    if (how_.forgets_sums && group == 0) return {};
-    return sums_[group].all_reduce(state_, ReduceOp::sum, normal_);
-  }
-  void shrink() const {
-    for (std::int64_t e = 0; e < state_size; ++e) state_.set(e, state_.at(e) / 3);
+  // The state is summed over a subgroup; one of the parts works on what it was, from before the sum's call or from behind
+  // it.
+  void sum_beside(std::size_t group, std::size_t turn) {
+    const Tensor before = state_.clone();
+    Part& part = *parts_[turn % parts];
+    const bool part_first = chance_.coin();
+    Tensor found;
+    if (part_first) found = part.run(before, chance_);
+    chance_.delay();
+    Work summed;
+    if (how_.forgets != Forgets::sums) summed = sums_[group].all_reduce(state_, ReduceOp::sum, sum_stream_);
+    if (!part_first) found = part.run(before, chance_);
+    summed.wait();
+    const bool forgotten =
+        static_cast<int>(how_.forgets) == static_cast<int>(Forgets::ring) + static_cast<int>(turn % parts);
+    if (!forgotten) random_steps::absorb(state_, found);
   }
 
   How how_;
-  std::mt19937 chance_;
+  Chance chance_;
   int rank_, ranks_;
   Communicator gathers_;
   std::vector<Communicator> sums_;
-  Stream normal_;
+  Stream sum_stream_;
   Tensor state_, gradients_;
   std::vector<Tensor> shares_, whole_;
   std::unique_ptr<GradientBuckets> buckets_;
   std::unique_ptr<Prefetcher> prefetcher_;
+  random_steps::SummedProduct summed_product_;
+  random_steps::PostponedParameters postponed_;
+  std::vector<std::unique_ptr<Part>> parts_;
 };
 
 std::vector<std::vector<Tensor>> trained(int ranks, int how_many, const How& how) {
@@ -188,16 +212,24 @@ bool same_bits(const std::vector<std::vector<Tensor>>& a, const std::vector<std:
   return true;
 }
 
-// Holds up one round in sixteen, of any rank, for a moment.
+// Holds up one round in sixteen, of any rank, for a moment. Each thread has delays of its own, from the seed.
+std::atomic<unsigned> next_thread = 0;
 void delay_some_rounds() {
-  thread_local std::mt19937 engine(std::random_device{}());
+  thread_local std::mt19937 engine(next_thread++);
   if (engine() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(engine() % 200));
+}
+
+unsigned drawn_seed() {
+  const auto given = static_cast<unsigned>(GTEST_FLAG_GET(random_seed));
+  return given != 0 ? given : std::random_device{}() % 99999 + 1;  // what the flag takes
 }
 
 struct Links {
   const char* name;
   const char* nodes;
   const char* links;
+  // Of the long run. Over links a step of four ranks takes five times as long, which is not computation but waiting.
+  int ranks, how_many;
 };
 
 class RandomDelays : public testing::TestWithParam<Links> {
@@ -209,16 +241,34 @@ class RandomDelays : public testing::TestWithParam<Links> {
   Variable nodes_, links_;
 };
 INSTANTIATE_TEST_SUITE_P(Everywhere, RandomDelays,
-                         testing::Values(Links{"InOneHost", "0", ""}, Links{"OverLinks", "1", "inter=1GB/s,5us"}),
+                         testing::Values(Links{"InOneHost", "0", "", 4, steps},
+                                         Links{"OverLinks", "1", "inter=1GB/s,5us", 2, steps / 5}),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST_P(RandomDelays, ChangeNoBitAndBlockNobody) {
+  const unsigned seed = drawn_seed();
+  RecordProperty("seed", std::to_string(seed));
+  std::cout << "seed " << seed << std::endl;  // for who waits forever as well
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  next_thread = seed * 1024;
   for (const int ranks : {2, 3, 4}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks");
+    const int how_many = ranks == GetParam().ranks ? GetParam().how_many : 10;
     before_each_round = nullptr;
-    const auto plain = trained(ranks, steps / 3, {.overlap = false});
-    EXPECT_FALSE(same_bits(trained(ranks, steps / 3, {.overlap = false, .forgets_sums = true}), plain)) << "the control";
+    const auto plain = trained(ranks, how_many, {.overlap = false});
     before_each_round = delay_some_rounds;
-    EXPECT_TRUE(same_bits(trained(ranks, steps / 3, {.ahead = ranks - 1}), plain)) << ranks << " ranks";
+    EXPECT_TRUE(same_bits(trained(ranks, how_many, {.ahead = ranks - 1, .seed = seed}), plain));
+  }
+}
+
+// The control: whatever is left out once changes the bits. That of the postponed needs some that are.
+TEST_P(RandomDelays, WhateverIsForgottenIsMissed) {
+  const auto plain = trained(4, 6, {.overlap = false});
+  for (const Forgets what : {Forgets::sums, Forgets::ring, Forgets::exchange, Forgets::gathered_product,
+                             Forgets::summed_product, Forgets::postponed}) {
+    const bool overlap = what == Forgets::postponed;
+    EXPECT_FALSE(same_bits(trained(4, 6, {.overlap = overlap, .seed = 1, .forgets = what}), plain))
+        << static_cast<int>(what);
   }
 }
 
