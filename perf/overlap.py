@@ -63,8 +63,8 @@ def rows_of(options):
         yield "off", CONTROL_RATIO, measure(case, ["--nproc", 2, "--ratio", CONTROL_RATIO, "--no-overlap", *extra])
         for ratio in options.ratios:
             yield "model", ratio, measure(case, ["--nproc", 2, "--ratio", ratio, *extra])
-            if options.sockets:
-                yield "sockets", ratio, over_sockets(case, ratio, alone, ["--nproc", 0, *extra])
+        for ratio in options.socket_ratios if options.sockets else []:
+            yield "sockets", ratio, over_sockets(case, ratio, alone, ["--nproc", 0, *extra])
 
 
 def verdict(kind, ratio, row):
@@ -109,6 +109,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=sorted(WANTED), default=list(WANTED))
     parser.add_argument("--ratios", nargs="+", type=float, default=RATIOS, help="of communication to computation")
+    parser.add_argument("--socket-ratios", nargs="+", type=float, default=RATIOS, help="the same of sockets")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-sockets", dest="sockets", action="store_false", help="the link model alone, which takes no root")
     parser.add_argument("--json", help="write the figures to this file")
@@ -128,9 +129,9 @@ def main():
         for row in rows_of(options):
             figures["rows"].append(row)
             print("  ".join(f"{cell:>10}" for cell in cells(*row)), flush=True)
-        figures["processor"] = figures["rows"][0][2]["processor"]
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
+            figures["processor"] = row[2]["processor"]
+            if options.json:  # what there is: it takes a while
+                pathlib.Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
     if options.write_docs:
         marked_text.replace(PAGE, BEGIN, END, section(figures))
     return 0 if all(verdict(*row)[1] for row in figures["rows"]) else 1
