@@ -8,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "overlap/refusal.hpp"
 #include "stretto/stretto.hpp"
 
 namespace stretto {
@@ -234,17 +235,6 @@ TEST(GradientBuckets, SendNothingInAGroupOfOne) {
     buckets.finish();
     EXPECT_EQ(world.ledger().records().size(), 0U);
   });
-}
-
-template <class Call>
-void expect_refusal(Call call, const std::string& words) {
-  try {
-    call();
-    ADD_FAILURE() << "nobody refused: " << words;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(error.what(), testing::HasSubstr(words));
-  }
 }
 
 TEST(GradientBuckets, RefuseWhatWouldSumWrongNumbers) {

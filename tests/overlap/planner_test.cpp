@@ -8,6 +8,7 @@
 #include <cmath>
 #include <random>
 
+#include "overlap/refusal.hpp"
 #include "overlap/step_timeline.hpp"
 #include "stretto/cost.hpp"
 #include "stretto/error.hpp"
@@ -372,17 +373,6 @@ TEST(Planner, ThousandRanksAndALargeModel) {
 }
 
 // ---- What is refused
-
-template <class Call>
-void expect_refusal(Call call, const std::string& words) {
-  try {
-    call();
-    ADD_FAILURE() << "nobody refused: " << words;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(error.what(), testing::HasSubstr(words));
-  }
-}
 
 TEST(Planner, RefusesWhatCannotBe) {
   const StepGraph graph = data_parallel_step(transformer(2, {16, 1}));

@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "overlap/refusal.hpp"
 #include "stretto/error.hpp"
 
 namespace stretto {
@@ -118,17 +119,6 @@ TEST(StepGraph, OfBackwardInPartsHasGradientsOfEach) {
     }
   }
   EXPECT_THAT(elements, testing::ElementsAre(100, 100, 25, 75));  // of 300: down, up, projection, qkv
-}
-
-template <class Call>
-void expect_refusal(Call call, const std::string& words) {
-  try {
-    call();
-    ADD_FAILURE() << "nobody refused: " << words;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(error.what(), testing::HasSubstr(words));
-  }
 }
 
 TEST(StepGraph, RefusesWhatIsNone) {

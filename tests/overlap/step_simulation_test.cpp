@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "overlap/refusal.hpp"
 #include "stretto/error.hpp"
 
 namespace stretto {
@@ -98,17 +99,6 @@ TEST(StepSimulation, TellsHowLongEachIsBusy) {
   EXPECT_THAT(timeline.busy, testing::ElementsAre(4, 2, 3.5));
   EXPECT_DOUBLE_EQ(timeline.busiest_link(), 3.5);
   EXPECT_EQ(timeline.pieces.size(), 10U);
-}
-
-template <class Call>
-void expect_refusal(Call call, const std::string& words) {
-  try {
-    call();
-    ADD_FAILURE() << "nobody refused: " << words;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(error.what(), testing::HasSubstr(words));
-  }
 }
 
 TEST(StepSimulation, RefusesWhatNeverEnds) {
