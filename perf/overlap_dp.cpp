@@ -66,9 +66,9 @@ class DataParallel : public OverlapCase {
       clock_.lap(i, Phase::forward);
     }
     for (std::size_t i = layers(); i-- > 0;) {
-      backward_input(dy_, parameters_.all()[i]->value, dx_);
       backward_weight(activations_[i], dy_, parameters_.all()[i]->gradient);
-      buckets_->ready(layers() - 1 - i);
+      buckets_->ready(layers() - 1 - i);  // also of the last layer, behind what is left of backward
+      backward_input(dy_, parameters_.all()[i]->value, dx_);
       clock_.lap(i, Phase::backward);
     }
     choice_.computed();

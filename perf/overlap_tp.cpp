@@ -1,3 +1,6 @@
+#include <array>
+#include <functional>
+
 #include "dense_layers.hpp"
 #include "fail.hpp"
 #include "overlap_cases.hpp"
@@ -37,7 +40,7 @@ class TensorParallelLayers : public OverlapCase {
       dx_.push_back(make(rows_[0], sizes.hidden));
     }
     dy_gathered_ = make(sizes.rows, sizes.hidden);
-    dinner_ = make(sizes.rows, inner);
+    for (Tensor& dinner : dinner_) dinner = make(sizes.rows, inner);
     TensorParallelLayers::reset();
   }
 
@@ -47,13 +50,19 @@ class TensorParallelLayers : public OverlapCase {
       all_gather_gemm(x_[i], rows_, layer.up, Transpose::yes, layer.inner, layer.gathered, world_, stream_);
       gemm_reduce_scatter(layer.inner, rows_, layer.down, Transpose::yes, x_[i + 1], world_, stream_);
     }
+    // Gradients of weights are computed where there is something to hide: one while dx is on its way to its owners, the other
+    // while the layer before gathers it. So dinner has two buffers, for what the one and the other of two layers needs.
+    std::function<void()> left;
     for (std::size_t i = layers_.size(); i-- > 0;) {
       const Layer& layer = layers_[i];
-      all_gather_gemm(dx_[i + 1], rows_, layer.down, Transpose::no, dinner_, dy_gathered_, world_, stream_);
-      backward_weight(layer.inner, dy_gathered_, layer.ddown);
-      gemm_reduce_scatter(dinner_, rows_, layer.up, Transpose::no, dx_[i], world_, stream_);
-      backward_weight(layer.gathered, dinner_, layer.dup);
+      const Tensor& dinner = dinner_[i % 2];
+      all_gather_gemm(dx_[i + 1], rows_, layer.down, Transpose::no, dinner, dy_gathered_, world_, stream_,
+                      {.meanwhile = left});
+      gemm_reduce_scatter(dinner, rows_, layer.up, Transpose::no, dx_[i], world_, stream_,
+                          {.meanwhile = [&] { backward_weight(layer.inner, dy_gathered_, layer.ddown); }});
+      left = [this, i] { backward_weight(layers_[i].gathered, dinner_[i % 2], layers_[i].dup); };
     }
+    left();
   }
 
   void reset() override {
@@ -78,7 +87,8 @@ class TensorParallelLayers : public OverlapCase {
   std::vector<std::int64_t> rows_;
   std::vector<Layer> layers_;
   std::vector<Tensor> x_, dx_;
-  Tensor dy_gathered_, dinner_;
+  Tensor dy_gathered_;
+  std::array<Tensor, 2> dinner_;
 };
 
 }  // namespace

@@ -62,10 +62,10 @@ class ShardedLayers : public OverlapCase {
     std::vector<Work> sums(units_.size());
     for (std::size_t i = units_.size(); i-- > 0;) {
       prefetcher_->begin_use(i, Pass::backward);
-      backward_input(dy_, units_[i]->values()[0], dx_);
       backward_weight(activations_[i], dy_, units_[i]->gradients()[0]);
+      sums[i] = units_[i]->reduce_scatter(gradient_stream_);  // also of the last layer, behind what is left of backward
+      backward_input(dy_, units_[i]->values()[0], dx_);
       prefetcher_->end_use(i);
-      sums[i] = units_[i]->reduce_scatter(gradient_stream_);
       clock_.lap(i, Phase::backward);
     }
     prefetcher_->end_step();

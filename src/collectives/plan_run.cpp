@@ -36,6 +36,12 @@ PlanRun::PlanRun(const Execution& execution)
     const std::int64_t bytes = packed_bytes(static_cast<QuantizedFormat>(i), plan.packed_counts[i]);
     if (bytes > 0) packed_[i] = pool_allocate(static_cast<std::size_t>(bytes));
   }
+  if (run_.precedence == nullptr) return;
+  for (const Lane& lane : plan.lanes) {
+    for (const Step& step : lane.steps) {
+      if (step.kind == StepKind::send) run_.precedence->will_send(bytes(step.source));
+    }
+  }
 }
 
 PlanRun::~PlanRun() {
@@ -99,15 +105,15 @@ bool PlanRun::progress(Active& active) {
   const bool sends = transfer.source != nullptr;
   Precedence::Operation* const precedence = run_.precedence;
   // Not every link counts what it has started.
-  const auto handed_over = [&] { return sends ? std::max(transfer.moved, transfer.started) : 0; };
+  const auto handed_over = [&] { return sends ? std::max(transfer.moved, transfer.started) : std::size_t{0}; };
   const std::size_t moved_before = transfer.moved;
   const std::size_t handed_before = handed_over();
   transfer.held = sends && precedence != nullptr && precedence->held();
   const bool moved = active.link->progress(transfer);
   if (precedence == nullptr) return moved;
-  const bool hands_over = handed_over() != handed_before;
-  if (hands_over) precedence->handed_over();
-  if (hands_over || transfer.moved != moved_before) moved_bytes_ = true;
+  const std::size_t handed = handed_over() - handed_before;
+  if (handed > 0) precedence->handed_over(handed);
+  if (handed > 0 || transfer.moved != moved_before) moved_bytes_ = true;
   return moved;
 }
 

@@ -12,6 +12,7 @@
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
+#include "device/prompt_thread.hpp"
 #include "device/ticks.hpp"
 
 namespace stretto {
@@ -128,6 +129,7 @@ struct Tasks {
 
   void work_through() {
     on_worker_thread = true;
+    run_promptly();
     std::unique_lock lock(mutex);
     while (true) {
       changed.wait(lock, [&] { return closing || !waiting.empty(); });

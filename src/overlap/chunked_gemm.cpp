@@ -176,6 +176,7 @@ void all_gather_gemm(const Tensor& x, const std::vector<std::int64_t>& rows, con
   if (gathered && shares.share(gathered, me).raw() != own.raw()) {
     as_kernel("copy", [&] { shares.share(gathered, me).copy_from(own); });
   }
+  if (options.meanwhile) options.meanwhile();
   auto next = arrived.begin();
   for (int step = 1; step < ranks; ++step) {
     const int from = around(me - step, ranks);
@@ -197,7 +198,11 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
   check_options(function, options);
   factor.require_rows("x", x, shares.all());
   factor.require_result(y, shares.count(me));
-  if (ranks == 1) return factor.multiply(x, y);
+  if (ranks == 1) {
+    factor.multiply(x, y);
+    if (options.meanwhile) options.meanwhile();
+    return;
+  }
 
   const Tensor own = y.reshaped({y.rows(), factor.columns()});
   const Tensor for_others = Tensor::symmetric({shares.all(), factor.columns()}, y.dtype());
@@ -217,9 +222,10 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
           exchange(group, out, to, chunk(products[static_cast<std::size_t>(from)], chunks, i), from, stream, options.tag));
     }
   }
+  factor.multiply(shares.share(x, me), own);
+  if (options.meanwhile) options.meanwhile();
   for (int i = 0; i < chunks; ++i) {
     const Tensor sum = chunk(own, chunks, i);
-    factor.multiply(chunk(shares.share(x, me), chunks, i), sum);
     arrived[arrived.size() - static_cast<std::size_t>(chunks - i)].wait();  // so have those of earlier steps
     std::vector<const void*> sources;
     for (const Tensor& product : products) sources.push_back(chunk(product, chunks, i).raw());

@@ -15,7 +15,7 @@ Precedence::Operation::~Operation() {
 
 void Precedence::Operation::moved() {
   if (!goes_first_) {
-    if (!all_.anybody_below(priority_)) return;
+    if (to_send_ == 0 || !all_.anybody_below(priority_)) return;
     goes_first_ = true;
     all_.levels_[static_cast<int>(priority_)].go_first.fetch_add(1, std::memory_order_relaxed);
   }
@@ -25,7 +25,7 @@ void Precedence::Operation::moved() {
 void Precedence::Operation::looked() {
   if (!goes_first_) return;
   const std::int64_t until = moved_at_ + all_.bounds_.patience;
-  if (steady_nanoseconds() >= until) {
+  if (to_send_ == 0 || steady_nanoseconds() >= until) {
     let_go();
   } else {
     look_again_by(until);
@@ -52,7 +52,8 @@ void Precedence::Operation::begin_look() {
   held_ = true;
 }
 
-void Precedence::Operation::handed_over() {
+void Precedence::Operation::handed_over(std::size_t bytes) {
+  to_send_ -= bytes;
   if (!held_) held_since_ = 0;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "stretto/stream.hpp"
@@ -8,8 +9,9 @@
 
 namespace stretto {
 
-// Who goes first on the links of one rank: while an operation of a more urgent stream moves bytes, those of less urgent ones
-// hand no further pieces to their links (Transfer::held). What they have handed over goes on, and so do their receives.
+// Who goes first on the links of one rank: while an operation of a more urgent stream has bytes to send and moves, those of
+// less urgent ones hand no further pieces to their links (Transfer::held). What they have handed over goes on, and so do
+// their receives.
 //
 // This cannot deadlock, in whatever order ranks get into operations: an operation that has looked and moved nothing for a
 // few tens of milliseconds holds nobody. One that waits for a rank that has not come yet, perhaps because that one waits for
@@ -45,11 +47,14 @@ class Precedence {
     // Whether it hands nothing over in this look: one answer for all that share the operation. Who has been held for long is
     // not, until something has been handed over.
     bool held() const { return held_; }
-    // Bytes of it have been handed to a link.
-    void handed_over();
+    // It has so many more bytes to hand to links.
+    void will_send(std::size_t bytes) { to_send_ += bytes; }
+    // So many of them have been.
+    void handed_over(std::size_t bytes);
     // Bytes of it have been handed to a link, or have arrived.
     void moved();
-    // After each look at all of its links. Where it goes first, its thread's next pause ends in time to let others go.
+    // After each look at all of its links. It lets others go when all of its own is handed over: what it receives they do not
+    // slow down. Where it goes first, its thread's next pause ends in time to let them go.
     void looked();
 
    private:
@@ -57,6 +62,7 @@ class Precedence {
 
     Precedence& all_;
     Priority priority_;
+    std::size_t to_send_ = 0;
     bool goes_first_ = false;
     std::int64_t moved_at_ = 0;
     bool held_ = false;            // in this look

@@ -95,7 +95,7 @@ WaitPolicy WaitPolicy::chosen(int local_ranks) {
 
 WaitPolicy WaitPolicy::in_background() const {
   if (!may_sleep) return *this;  // the user has asked for spin or yield
-  return {1, 0, 4, true, false};
+  return {1, 0, 0, true, false};
 }
 
 WaitPolicy WaitPolicy::between_hosts() const {

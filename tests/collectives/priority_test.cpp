@@ -116,12 +116,17 @@ struct Rank {
   Precedence precedence;
 };
 
+struct Sender : Precedence::Operation {
+  Sender(Precedence& of_rank, Priority priority) : Operation(of_rank, priority) { will_send(bytes); }
+  static constexpr std::size_t bytes = 100;
+};
+
 TEST(Precedence, HoldsWhatIsLessUrgentAndNothingElse) {
   Rank rank({forever, forever});
-  Precedence::Operation background(rank.precedence, Priority::background);
-  Precedence::Operation normal(rank.precedence, Priority::normal);
+  Sender background(rank.precedence, Priority::background);
+  Sender normal(rank.precedence, Priority::normal);
   {
-    Precedence::Operation urgent(rank.precedence, Priority::urgent);
+    Sender urgent(rank.precedence, Priority::urgent);
     EXPECT_FALSE(held(background)) << "nothing has moved";
     normal.moved();
     EXPECT_TRUE(held(background));
@@ -140,10 +145,10 @@ TEST(Precedence, HoldsWhatIsLessUrgentAndNothingElse) {
 TEST(Precedence, AHoldEndsWhenNothingMovesAndIsTakenUpAgain) {
   Rank brief({millisecond, forever});
   Rank patient({forever, forever});
-  Precedence::Operation background(brief.precedence, Priority::background);
-  Precedence::Operation urgent(brief.precedence, Priority::urgent);
-  Precedence::Operation other_background(patient.precedence, Priority::background);
-  Precedence::Operation other_urgent(patient.precedence, Priority::urgent);
+  Sender background(brief.precedence, Priority::background);
+  Sender urgent(brief.precedence, Priority::urgent);
+  Sender other_background(patient.precedence, Priority::background);
+  Sender other_urgent(patient.precedence, Priority::urgent);
   for (int round = 0; round < 2; ++round) {
     urgent.moved();
     other_urgent.moved();
@@ -157,10 +162,27 @@ TEST(Precedence, AHoldEndsWhenNothingMovesAndIsTakenUpAgain) {
   }
 }
 
+TEST(Precedence, WhoHasHandedAllOverHoldsNobody) {
+  Rank rank({forever, forever});
+  Sender background(rank.precedence, Priority::background);
+  Sender urgent(rank.precedence, Priority::urgent);
+  urgent.handed_over(Sender::bytes - 1);
+  urgent.moved();
+  urgent.looked();
+  EXPECT_TRUE(held(background)) << "the control: a byte is left";
+  urgent.handed_over(1);
+  urgent.moved();
+  urgent.looked();
+  EXPECT_FALSE(held(background));
+  urgent.moved();  // what it receives
+  urgent.looked();
+  EXPECT_FALSE(held(background));
+}
+
 TEST(Precedence, NobodyStarves) {
   Rank rank({forever, 10 * millisecond});
-  Precedence::Operation background(rank.precedence, Priority::background);
-  Precedence::Operation urgent(rank.precedence, Priority::urgent);
+  Sender background(rank.precedence, Priority::background);
+  Sender urgent(rank.precedence, Priority::urgent);
   urgent.moved();
   std::array<int, 2> pieces{};  // of two sequences of one operation, and of two looks that hand something over
   const std::int64_t begin = steady_nanoseconds();
@@ -169,7 +191,7 @@ TEST(Precedence, NobodyStarves) {
     if (background.held()) continue;
     for (int& handed_over : pieces) {
       if (background.held()) continue;
-      background.handed_over();
+      background.handed_over(1);
       ++handed_over;
     }
     ++passes;
@@ -180,14 +202,14 @@ TEST(Precedence, NobodyStarves) {
 
 TEST(Precedence, APassLastsUntilSomethingIsHandedOver) {
   Rank rank({forever, 2 * millisecond});
-  Precedence::Operation background(rank.precedence, Priority::background);
-  Precedence::Operation urgent(rank.precedence, Priority::urgent);
+  Sender background(rank.precedence, Priority::background);
+  Sender urgent(rank.precedence, Priority::urgent);
   urgent.moved();
   EXPECT_TRUE(held(background));
-  background.handed_over();  // held, so that it is not of a pass
+  background.handed_over(1);  // held, so that it is not of a pass
   std::this_thread::sleep_for(std::chrono::milliseconds(3));
   for (int look = 0; look < 3; ++look) EXPECT_FALSE(held(background)) << "its links have no room";
-  background.handed_over();
+  background.handed_over(1);
   EXPECT_FALSE(background.held()) << "in this look others of it go, too";
   EXPECT_TRUE(held(background));
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,10 @@ struct ChunkedGemmOptions {
   // At which a rank multiplies, for that choice; 0: assumed_flops_per_second(). The same on all ranks.
   double flops_per_second = 0;
   std::string tag = {};  // in the ledger
+  // Of all_gather_gemm and gemm_reduce_scatter, whose communication takes longer than the product with which they share the
+  // time: what else there is to compute, a weight's gradient for example. Called once, in the calling thread, when the own
+  // rows have been multiplied. It may start operations, but waits for none of this stream's.
+  std::function<void()> meanwhile = {};
 };
 
 // y [sum of rows, columns] = x of all ranks times the weight. x: [rows[rank], k], this rank's. gathered: gets x of all
