@@ -18,8 +18,9 @@ inline void forward(const stretto::Tensor& x, const stretto::Tensor& weight, con
 inline void backward_input(const stretto::Tensor& dy, const stretto::Tensor& weight, const stretto::Tensor& dx) {
   stretto::kernels::gemm(dy, stretto::kernels::Transpose::no, weight, stretto::kernels::Transpose::no, dx);
 }
-inline void backward_weight(const stretto::Tensor& x, const stretto::Tensor& dy, const stretto::Tensor& gradient) {
-  stretto::kernels::gemm(dy, stretto::kernels::Transpose::yes, x, stretto::kernels::Transpose::no, gradient);
+inline void backward_weight(const stretto::Tensor& x, const stretto::Tensor& dy, const stretto::Tensor& gradient,
+                            bool accumulate = false) {
+  stretto::kernels::gemm(dy, stretto::kernels::Transpose::yes, x, stretto::kernels::Transpose::no, gradient, accumulate);
 }
 
 }  // namespace perf

@@ -39,12 +39,6 @@ struct OverlapRun {
   std::string trace;
 };
 
-// What a step costs, as far as links need it.
-struct Needs {
-  double compute_seconds = 0;
-  double bytes_sent = 0;  // by the busiest rank
-};
-
 double largest(const Communicator& world, double value) {
   world.all_reduce(&value, &value, 1, stretto::DType::f64, stretto::ReduceOp::max, stretto::Stream::inline_());
   return value;
@@ -161,18 +155,36 @@ std::optional<nlohmann::ordered_json> from_ranks(int nproc,
   return nlohmann::ordered_json::parse(file.get());
 }
 
-// So fast that communication takes ratio times as long as computation.
-std::optional<std::string> links_for(const OverlapRun& options) {
-  const auto needs = from_ranks(options.nproc, [&](const Communicator& world) -> nlohmann::ordered_json {
-    const auto what = settled_case(world, options);
-    const double bytes = bytes_of_step(world, *what);
-    const stretto::OverlapTimes times = stretto::measure_overlap(world, [&] { what->step(); }, {1, 2, 1});
-    what->finish();
-    return {{"bytes", bytes}, {"seconds", times.computation}};
-  });
-  if (!needs) return std::nullopt;
-  const double bytes_per_second = needs->at("bytes").get<double>() / (options.ratio * needs->at("seconds").get<double>());
-  return fmt::format("inter={:.3f}MB/s,20us", bytes_per_second * 1e-6);
+void model_links(const std::string& links) {
+  setenv("STRETTO_RANKS_PER_NODE", "1", 1);  // every rank is a node of its own
+  setenv("STRETTO_LINKS", links.c_str(), 1);
+}
+
+// So fast that communication takes ratio times as long as computation. How long it takes on links of some speed is measured,
+// too: what is communicated at all may depend on the links.
+bool model_links_by_ratio(const OverlapRun& options) {
+  const auto measured = [&] {
+    return from_ranks(options.nproc, [&](const Communicator& world) -> nlohmann::ordered_json {
+      const auto what = settled_case(world, options);
+      const double bytes = bytes_of_step(world, *what);
+      const stretto::OverlapTimes times = stretto::measure_overlap(world, [&] { what->step(); }, {1, 2, 1});
+      what->finish();
+      return {{"bytes", bytes}, {"computation", times.computation}, {"communication", times.communication}};
+    });
+  };
+  const auto model = [&](double bytes_per_second) {
+    model_links(fmt::format("inter={:.3f}MB/s,20us", bytes_per_second * 1e-6));
+  };
+  unsetenv("STRETTO_LINKS");
+  const auto alone = measured();
+  if (!alone) return false;
+  const double wanted = options.ratio * alone->at("computation").get<double>();
+  const double guess = alone->at("bytes").get<double>() / wanted;
+  model(guess);
+  const auto on_links = measured();
+  if (!on_links) return false;
+  model(guess * on_links->at("communication").get<double>() / wanted);
+  return true;
 }
 
 void print(const nlohmann::ordered_json& result) {
@@ -253,14 +265,8 @@ int measure_overlap_case(int argc, char** argv) {
   if (!options) return 0;
   if (!options->json.empty()) check_writable("--json", options->json);
   if (!options->trace.empty()) stretto::Trace::check_writable(options->trace);
-  std::optional<std::string> links = options->links;
-  if (options->ratio > 0) {
-    unsetenv("STRETTO_LINKS");  // for the ranks that measure what is needed
-    links = links_for(*options);
-    if (!links) return 1;
-  }
-  if (options->ratio > 0) setenv("STRETTO_RANKS_PER_NODE", "1", 1);  // every rank is a node of its own
-  if (!links->empty()) setenv("STRETTO_LINKS", links->c_str(), 1);
+  if (options->ratio > 0 && !model_links_by_ratio(*options)) return 1;
+  if (!options->links.empty()) setenv("STRETTO_LINKS", options->links.c_str(), 1);
   const auto result = from_ranks(options->nproc, [&](const Communicator& world) { return run_case(world, *options); });
   if (!result) return 1;
   if (result->is_null()) return 0;  // rank 0 says it

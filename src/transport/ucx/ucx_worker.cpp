@@ -1,6 +1,7 @@
 #include "transport/ucx/ucx_worker.hpp"
 
 #include <poll.h>
+#include <pthread.h>
 #include <ucs/config/global_opts.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
+#include "device/prompt_thread.hpp"
 #include "stretto/stream.hpp"
 
 namespace stretto {
@@ -162,6 +164,8 @@ void UcxWorker::give_up(int peer, std::vector<void*> requests) {
 }
 
 void UcxWorker::serve_events() {
+  run_promptly();
+  pthread_setname_np(pthread_self(), "ucx events");
   while (!closing_) {
     bool armed = false;
     {
