@@ -20,6 +20,7 @@ namespace {
 // A rank's rows are cut into so many parts with a ring pass each: while some are computed with, others travel, also where
 // two ranks have no more than one block to exchange.
 constexpr int parts = 4;
+static_assert(parts % 2 == 0, "backward computes half of the own block first and half last");
 
 // Linear attention without softmax, whose products are those of attention: S = Q K^T, O = S V. The next layer's Q, K and V
 // are x + share() O, which stays in range over any number of layers.
@@ -62,45 +63,63 @@ class RingAttention : public OverlapCase {
     return of.view(i * rows * sizes_.hidden, {rows, sizes_.hidden});
   }
 
+  // Keys and values of a part of this rank's block.
+  std::vector<Tensor> own_block(const Tensor& x, int i) const { return {part(x, i), part(x, i)}; }
+
   std::vector<RingPass> passes_of(const Tensor& x) const {
     std::vector<RingPass> passes;
-    for (int i = 0; i < parts; ++i) passes.emplace_back(std::vector<Tensor>{part(x, i), part(x, i)}, world_, stream_);
+    for (int i = 0; i < parts; ++i) passes.emplace_back(own_block(x, i), world_, stream_);
     return passes;
   }
+  std::vector<RingSum> sums_of(const Tensor& x) const {
+    std::vector<RingSum> sums;
+    for (int i = 0; i < parts; ++i) sums.emplace_back(own_block(x, i), sums_world_, sums_stream_);
+    return sums;
+  }
 
+  // The first writes to out, the others add to it.
+  void attend(const Tensor& x, const std::vector<Tensor>& block, const Tensor& out, bool first) const {
+    gemm(x, Transpose::no, block[0], Transpose::yes, scores_);
+    gemm(scores_, Transpose::no, block[1], Transpose::no, out, !first);
+  }
+
+  // The own block while the first ones of others come in.
   void forward_layer(const Tensor& x, const Tensor& out) const {
     std::vector<RingPass> passes = passes_of(x);
-    for (int hop = 0; hop < world_.size(); ++hop) {
-      for (int i = 0; i < parts; ++i) {
-        const std::vector<Tensor>& block = passes[i].current();
-        gemm(x, Transpose::no, block[0], Transpose::yes, scores_);
-        gemm(scores_, Transpose::no, block[1], Transpose::no, out, hop + i > 0);
-        passes[i].rotate();
+    for (int i = 0; i < parts; ++i) attend(x, own_block(x, i), out, i == 0);
+    for (int hop = 1; hop < world_.size(); ++hop) {
+      for (RingPass& pass : passes) {
+        pass.rotate();
+        attend(x, pass.current(), out, false);
       }
     }
     stretto::kernels::scale(out, share());
     stretto::kernels::add(x, out, out);
   }
 
-  // dx gathers dQ; dK and dV come home with their block.
+  // Writes dK and dV of the block. The first writes dQ to dx, the others add to it.
+  void attend_backward(const Tensor& x, const Tensor& dout, const std::vector<Tensor>& block,
+                       const std::vector<Tensor>& dblock, const Tensor& dx, bool first) const {
+    gemm(x, Transpose::no, block[0], Transpose::yes, scores_);
+    gemm(scores_, Transpose::yes, dout, Transpose::no, dblock[1]);
+    gemm(dout, Transpose::no, block[1], Transpose::yes, dscores_);
+    gemm(dscores_, Transpose::yes, x, Transpose::no, dblock[0]);
+    gemm(dscores_, Transpose::no, block[0], Transpose::no, dx, !first);
+  }
+
+  // Half of the own block while the first ones of others come in, and half while the last sums travel home.
   void backward_layer(const Tensor& x, const Tensor& dout, const Tensor& dx) const {
     std::vector<RingPass> passes = passes_of(x);
-    std::vector<RingSum> sums;
-    for (int i = 0; i < parts; ++i)
-      sums.emplace_back(std::vector<Tensor>{part(x, i), part(x, i)}, sums_world_, sums_stream_);
-    for (int hop = 0; hop < world_.size(); ++hop) {
+    std::vector<RingSum> sums = sums_of(x);
+    for (int i = 0; i < parts / 2; ++i) attend_backward(x, dout, own_block(x, i), sums[i].own(), dx, i == 0);
+    for (int hop = 1; hop < world_.size(); ++hop) {
       for (int i = 0; i < parts; ++i) {
-        const std::vector<Tensor>& block = passes[i].current();
-        const std::vector<Tensor>& dblock = sums[i].contribution();
-        gemm(x, Transpose::no, block[0], Transpose::yes, scores_);
-        gemm(scores_, Transpose::yes, dout, Transpose::no, dblock[1]);
-        gemm(dout, Transpose::no, block[1], Transpose::yes, dscores_);
-        gemm(dscores_, Transpose::yes, x, Transpose::no, dblock[0]);
-        gemm(dscores_, Transpose::no, block[0], Transpose::no, dx, hop + i > 0);
-        sums[i].pass();
         passes[i].rotate();
+        attend_backward(x, dout, passes[i].current(), sums[i].contribution(), dx, false);
+        sums[i].pass();
       }
     }
+    for (int i = parts / 2; i < parts; ++i) attend_backward(x, dout, own_block(x, i), sums[i].own(), dx, false);
     for (int i = 0; i < parts; ++i) {
       for (const Tensor& home : sums[i].finish()) stretto::kernels::add(part(dx, i), home, part(dx, i));
     }

@@ -1,5 +1,7 @@
 #include "stretto/overlap/ring_pass.hpp"
 
+#include <algorithm>
+
 #include "core/fail.hpp"
 #include "device/kernel_scope.hpp"
 #include "overlap/exchange.hpp"
@@ -35,6 +37,10 @@ Work hop(const Communicator& group, const Tensor& out, const Tensor& in, const S
   return exchange(group, out, around(group.rank() + 1, ranks), in, around(group.rank() - 1, ranks), stream, tag);
 }
 
+void add_all(const std::vector<Tensor>& what, const std::vector<Tensor>& sums) {
+  for (std::size_t i = 0; i < what.size(); ++i) kernels::add(what[i], sums[i], sums[i]);
+}
+
 }  // namespace
 
 RingPass::RingPass(const std::vector<Tensor>& tensors, const Communicator& group, const Stream& stream, std::string tag)
@@ -67,36 +73,53 @@ void RingPass::start_hop() {
 
 RingSum::RingSum(const std::vector<Tensor>& like, const Communicator& group, const Stream& stream, std::string tag)
     : group_(group), stream_(stream), tag_(std::move(tag)) {
-  for (std::size_t i = 0; i < (group.size() > 1 ? buffers_.size() : 1); ++i) {
+  for (const Tensor& tensor : like) own_.emplace_back(tensor.shape(), tensor.dtype());
+  const auto hops = static_cast<std::size_t>(group.size() - 1);
+  for (std::size_t i = 0; i < std::min(hops, buffers_.size()); ++i) {
     Packed packed = packed_like(like, group);
     buffers_[i] = std::move(packed.buffer);
-    parts_[i] = std::move(packed.tensors);
+    contributions_[i] = std::move(packed.tensors);
   }
-  if (group.size() == 1) return;
+  if (hops == 0) return;
   Packed packed = packed_like(like, group);
   arriving_ = std::move(packed.buffer);
   arrived_ = std::move(packed.tensors);
 }
 
-void RingSum::pass() {
-  require(hops_ < group_.size(), "A ring sum of {} ranks was passed on {} times and is home; finish() gives it.",
+const std::vector<Tensor>& RingSum::contribution() const {
+  require(hops_ + 1 < group_.size(),
+          "A ring sum of {} ranks takes {} contributions to blocks of others and has them; what concerns the own block is "
+          "written to own().",
           group_.size(), hops_);
-  ++hops_;
-  if (group_.size() == 1) return;
-  const std::vector<Tensor>& sums = parts_[place_];
-  if (hops_ > 1) {
+  return contributions_[place_];
+}
+
+void RingSum::pass() {
+  require(hops_ + 1 < group_.size(),
+          "A ring sum of {} ranks was passed on {} times, and no more blocks of others are left; finish() gives the sum of "
+          "the own one.",
+          group_.size(), hops_);
+  const std::vector<Tensor>& sums = contributions_[place_];
+  if (hops_ > 0) {
     hop_.wait();
-    for (std::size_t i = 0; i < sums.size(); ++i) kernels::add(arrived_[i], sums[i], sums[i]);
+    add_all(arrived_, sums);
   }
   hop_ = hop(group_, buffers_[place_], arriving_, stream_, tag_);
   place_ = 1 - place_;
+  ++hops_;
 }
 
 const std::vector<Tensor>& RingSum::finish() {
-  require(hops_ == group_.size(), "A ring sum of {} ranks was passed on {} times; it is home after {}.", group_.size(),
-          hops_, group_.size());
-  hop_.wait();
-  return group_.size() == 1 ? parts_[0] : arrived_;
+  require(hops_ + 1 == group_.size(),
+          "A ring sum of {} ranks was passed on {} times; the own block's is home after {}: call pass() for each block of "
+          "another rank.",
+          group_.size(), hops_, group_.size() - 1);
+  if (!home_) {
+    hop_.wait();
+    add_all(arrived_, own_);
+    home_ = true;
+  }
+  return own_;
 }
 
 double contiguous_causal_efficiency(int ranks) {

@@ -77,13 +77,17 @@ class Ring : public Part {
   Tensor run(const Tensor& state, Chance& chance) override {
     RingPass blocks({state}, blocks_, block_stream_);
     RingSum sums({state}, sums_, sum_stream_);
-    do {
+    const auto contribute = [&](const Tensor& block, int source, const Tensor& to) {
       chance.delay();
-      for (std::int64_t e = 0; e < state.size(); ++e) {
-        sums.contribution()[0].set(e, blocks.current()[0].at(e) * (blocks_.rank() + 1) + state.at(e) + blocks.source());
-      }
+      for (std::int64_t e = 0; e < state.size(); ++e) to.set(e, block.at(e) * (blocks_.rank() + 1) + state.at(e) + source);
+    };
+    const bool own_first = chance.coin();
+    if (own_first) contribute(state, blocks_.rank(), sums.own()[0]);
+    while (blocks.rotate()) {
+      contribute(blocks.current()[0], blocks.source(), sums.contribution()[0]);
       sums.pass();
-    } while (blocks.rotate());
+    }
+    if (!own_first) contribute(state, blocks_.rank(), sums.own()[0]);
     return sums.finish()[0].clone();
   }
 

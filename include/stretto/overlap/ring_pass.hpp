@@ -49,43 +49,61 @@ class STRETTO_API RingPass {
 };
 
 // Backward: sums that travel behind the blocks of a RingPass. Each rank adds what it knows of the current block (of dK and
-// dV) and passes the sum on; after p hops it is home. It has buffers of its own: give it a communicator
+// dV) to what the ranks before have found, and passes the sum on. What a rank finds of its own block never travels: the sum
+// for it begins at the next rank and is home after p-1 hops. It has buffers of its own: give it a communicator
 // (Communicator::duplicate) and a stream of its own too, and the blocks never wait for the sums.
 //
 //   RingPass blocks({k, v}, group, stream);
 //   RingSum sums({dk, dv}, group2, stream2);
-//   do {
-//     attend_backward(..., sums.contribution()[0], sums.contribution()[1]);
+//   attend_backward(k, v, ..., sums.own()[0], sums.own()[1]);
+//   while (blocks.rotate()) {
+//     attend_backward(blocks.current()[0], blocks.current()[1], ..., sums.contribution()[0], sums.contribution()[1]);
 //     sums.pass();
-//   } while (blocks.rotate());
+//   }
 //   const auto dkv = sums.finish();
 //
-// While a sum is on its way, the contribution to the next is computed. Each is added up in the order of the ring, beginning
-// with the rank whose block it is. Bytes sent per rank: p times those of the tensors, with filling as above; none in a group
-// of one. Memory: three times the tensors. Rules as for RingPass.
+// While a sum is on its way, the contribution to the next is computed; the last one has nothing to hide behind here. It has
+// where some of the own block is left for the end, such as the second half of its keys:
+//
+//   attend_backward(k1, v1, ..., dk1, dv1);     // views of the first half of k and v, and of sums.own()
+//   while (blocks.rotate()) { ... }             // as above
+//   attend_backward(k2, v2, ..., dk2, dv2);     // of the second half, while the sum travels home
+//   const auto dkv = sums.finish();
+//
+// The sum for the block of rank r is added up as the contribution of rank r+1, plus that of r+2, and so on round the ring to
+// r-1, and last plus that of r itself. Bytes sent per rank: (p-1) times those of the tensors, with filling as above. Memory:
+// four times the tensors (own(), two contributions and what arrives); three times over two ranks, once in a group of one.
+// Rules as for RingPass.
 class STRETTO_API RingSum {
  public:
   // Only the shapes and types of the tensors count. No communication.
   RingSum(const std::vector<Tensor>& like, const Communicator& group, const Stream& stream, std::string tag = "ring sum");
 
-  // Where this rank writes its part of the sum for the current block, all of it: the contents are unspecified before. Good
-  // until pass().
-  const std::vector<Tensor>& contribution() const { return parts_[place_]; }
-  // Adds it to what the ranks before have found, which it waits for, and sends it on. To be called p times.
+  // Where this rank writes its part of the sum for its own block, all of it, at any time before finish(): the contents are
+  // unspecified before.
+  const std::vector<Tensor>& own() const { return own_; }
+  // Where it writes its part of the sum for the current block of another rank: in turn rank - 1, rank - 2 and so on to
+  // rank + 1, as RingPass brings them. All of it: the contents are unspecified before. Good until pass(); there are p-1.
+  const std::vector<Tensor>& contribution() const;
+  // Adds it to what the ranks before have found, which it waits for, and sends it on. To be called p-1 times: for every
+  // block but the own one.
   void pass();
-  // Waits for the sum of this rank's own block. After p times pass(); the tensors stay good.
+  // Waits for the sum of this rank's own block and adds it to own(), which it gives: the tensors stay good. After p-1 times
+  // pass(). Called again, it gives the same.
   const std::vector<Tensor>& finish();
 
  private:
   Communicator group_;
   Stream stream_;
   std::string tag_;
+  std::vector<Tensor> own_;
   std::array<Tensor, 2> buffers_;  // of contributions: one is written, one may be on its way
-  std::array<std::vector<Tensor>, 2> parts_;
+  std::array<std::vector<Tensor>, 2> contributions_;
   Tensor arriving_;
   std::vector<Tensor> arrived_;
-  std::size_t place_ = 0;
-  int hops_ = 0;  // begun
+  std::size_t place_ = 0;  // of the contribution that is written
+  int hops_ = 0;           // begun
+  bool home_ = false;      // what came home has been added to own_
   Work hop_;
 };
 
