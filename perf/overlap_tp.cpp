@@ -17,8 +17,8 @@ using stretto::kernels::Transpose;
 namespace {
 
 // Two linear layers, of four times the width between them, divided over the ranks as Megatron-LM does with sequence
-// parallelism: each rank has a share of the rows outside and of the columns inside. A step is two microbatches of forward and
-// backward.
+// parallelism: each rank has a share of the rows outside and of the columns inside. A step is two microbatches of forward
+// and backward.
 //
 // A collective takes longer than the product with which it shares the time, for a third of all products, the gradients of
 // weights, have none. These are cut in halves and computed wherever a collective leaves time, those of the first microbatch
@@ -37,8 +37,8 @@ class TensorParallelLayers : public OverlapCase {
       return Tensor::symmetric({rows, columns}, sizes.dtype);
     };
     for (std::int64_t i = 0; i < sizes.layers; ++i) {
-      layers_.push_back({make(inner, sizes.hidden), make(sizes.hidden, inner), make(inner, sizes.hidden),
-                         make(sizes.hidden, inner), {}});
+      layers_.push_back(
+          {make(inner, sizes.hidden), make(sizes.hidden, inner), make(inner, sizes.hidden), make(sizes.hidden, inner), {}});
       fill_patterned(layers_.back().up, static_cast<int>(i), 1.0 / 128);
       fill_patterned(layers_.back().down, static_cast<int>(i) + 3, 1.0 / 128);
       for (Kept& kept : layers_.back().kept) {

@@ -12,7 +12,7 @@ void run_promptly() {
   sched_attr attributes{};
   if (syscall(SYS_sched_getattr, this_thread, &attributes, sizeof attributes, 0) != 0) return;
   if (attributes.sched_policy != SCHED_NORMAL) return;  // someone has said how it is to run
-  attributes.sched_runtime = 100'000;                  // nanoseconds, the least that there is
+  attributes.sched_runtime = 100'000;                   // nanoseconds, the least that there is
   syscall(SYS_sched_setattr, this_thread, &attributes, 0);
 }
 

@@ -236,6 +236,7 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
 
 void gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y, const Communicator& group,
                      const Stream& stream, const ChunkedGemmOptions& options) {
+  if (options.meanwhile) return start_gemm_all_reduce(x, weight, transpose, y, group, stream, options).wait();
   const Summing summing = sum_all_but_last("gemm_all_reduce", x, weight, transpose, y, group, stream, options);
   if (!summing.last || group.size() == 1) return;
   group.all_reduce(summing.last, ReduceOp::sum, Stream::inline_(), {.tag = options.tag});
@@ -245,8 +246,10 @@ void gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose,
 Work start_gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y,
                            const Communicator& group, const Stream& stream, const ChunkedGemmOptions& options) {
   const Summing summing = sum_all_but_last("start_gemm_all_reduce", x, weight, transpose, y, group, stream, options);
-  if (!summing.last || group.size() == 1) return {};
-  return group.all_reduce(summing.last, ReduceOp::sum, stream, {.tag = options.tag});
+  Work sum;
+  if (summing.last && group.size() > 1) sum = group.all_reduce(summing.last, ReduceOp::sum, stream, {.tag = options.tag});
+  if (options.meanwhile) options.meanwhile();
+  return sum;
 }
 
 }  // namespace stretto

@@ -74,13 +74,13 @@ void RingPass::start_hop() {
 RingSum::RingSum(const std::vector<Tensor>& like, const Communicator& group, const Stream& stream, std::string tag)
     : group_(group), stream_(stream), tag_(std::move(tag)) {
   for (const Tensor& tensor : like) own_.emplace_back(tensor.shape(), tensor.dtype());
-  const auto hops = static_cast<std::size_t>(group.size() - 1);
-  for (std::size_t i = 0; i < std::min(hops, buffers_.size()); ++i) {
+  const auto others = static_cast<std::size_t>(group.size() - 1);
+  for (std::size_t i = 0; i < std::min(others, buffers_.size()); ++i) {
     Packed packed = packed_like(like, group);
     buffers_[i] = std::move(packed.buffer);
     contributions_[i] = std::move(packed.tensors);
   }
-  if (hops == 0) return;
+  if (others == 0) return;
   Packed packed = packed_like(like, group);
   arriving_ = std::move(packed.buffer);
   arrived_ = std::move(packed.tensors);

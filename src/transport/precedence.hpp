@@ -53,8 +53,8 @@ class Precedence {
     void handed_over(std::size_t bytes);
     // Bytes of it have been handed to a link, or have arrived.
     void moved();
-    // After each look at all of its links. It lets others go when all of its own is handed over: what it receives they do not
-    // slow down. Where it goes first, its thread's next pause ends in time to let them go.
+    // After each look at all of its links. It lets others go when all of its own is handed over: what it receives they do
+    // not slow down. Where it goes first, its thread's next pause ends in time to let them go.
     void looked();
 
    private:

@@ -37,9 +37,9 @@ struct ChunkedGemmOptions {
   // At which a rank multiplies, for that choice; 0: assumed_flops_per_second(). The same on all ranks.
   double flops_per_second = 0;
   std::string tag = {};  // in the ledger
-  // Of all_gather_gemm and gemm_reduce_scatter, whose communication takes longer than the product with which they share the
-  // time: what else there is to compute, a weight's gradient for example. Called once, in the calling thread, when the own
-  // rows have been multiplied. It may start operations, but waits for none of this stream's.
+  // What else there is to compute, a weight's gradient for example: a collective often takes longer than the product with
+  // which it shares the time. Called once, in the calling thread, when this rank has multiplied all rows that it has. It may
+  // start operations in the stream, but must not wait for them.
   std::function<void()> meanwhile = {};
 };
 
@@ -61,8 +61,8 @@ STRETTO_API void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int
                                      const Stream& stream, const ChunkedGemmOptions& options = {});
 
 // y [rows, columns] = the sum over all ranks of x times the weight, complete on each. x: [rows, k]. Chunks of rows are
-// summed in place as soon as they are computed; the last one in the calling thread, which has nothing else left to do. Bytes
-// sent per rank: as all_reduce of y.
+// summed in place as soon as they are computed; the last one in the calling thread, unless there is something else to
+// compute meanwhile. Bytes sent per rank: as all_reduce of y.
 STRETTO_API void gemm_all_reduce(const Tensor& x, const Tensor& weight, kernels::Transpose transpose, const Tensor& y,
                                  const Communicator& group, const Stream& stream, const ChunkedGemmOptions& options = {});
 // The same for who has more to compute before y is wanted: all sums are the stream's. Wait before reading y.
