@@ -22,7 +22,7 @@ BEGIN = "<!-- overlap: perf/overlap.py --write-docs replaces what follows -->"
 END = "<!-- end of overlap -->"
 RATIOS = [0.5, 0.7, 0.9, 2.0]
 # So large that a step takes about half a second on a core of 100 GFLOP/s, and its pieces milliseconds.
-SIZES = {"dp": [16, 512, 4096], "zero3": [16, 512, 4096], "tp": [4, 768, 2048], "ring_pass": [2, 256, 2048],
+SIZES = {"dp": [24, 320, 8192], "zero3": [24, 320, 8192], "tp": [2, 1024, 1024], "ring_pass": [2, 256, 2048],
          "all_to_all": [6, 768, 2048]}
 WANTED = {"dp": 0.9, "zero3": 0.9, "ring_pass": 0.85, "tp": 0.8, "all_to_all": 0.8}
 HEADERS = 1.055  # bytes on a cable for each byte that is sent over TCP
@@ -41,9 +41,10 @@ def measure(case, words, start=None):
         return json.load(open(file.name))
 
 
-def over_sockets(case, ratio, alone, words):
-    """alone: of the same case on links of no cost. The cable carries a step's bytes in ratio times what it computes."""
-    rate = alone["bytes_sent"] * HEADERS / (ratio * alone["t_compute_ms"] / 1e3)
+def over_sockets(case, ratio, between_hosts, words):
+    """between_hosts: the same case on modelled links, whose bytes are those between hosts. The cable carries a step's in ratio
+    times what it computes."""
+    rate = between_hosts["bytes_sent"] * HEADERS / (ratio * between_hosts["t_compute_ms"] / 1e3)
     with_rate = f"{rate * 8 / 1e6:.2f}mbit"
     network = namespaces.Network([1, 1], with_rate)
     try:
@@ -58,13 +59,13 @@ def rows_of(options):
     for case in options.cases:
         layers, hidden, rows = SIZES[case]
         extra = ["--rounds", options.rounds, "--layers", layers, "--hidden", hidden, "--rows", rows]
-        alone = measure(case, ["--nproc", 2, *extra])
-        yield "free", 0, alone
+        yield "free", 0, measure(case, ["--nproc", 2, *extra])
         yield "off", CONTROL_RATIO, measure(case, ["--nproc", 2, "--ratio", CONTROL_RATIO, "--no-overlap", *extra])
         for ratio in options.ratios:
-            yield "model", ratio, measure(case, ["--nproc", 2, "--ratio", ratio, *extra])
+            modelled = measure(case, ["--nproc", 2, "--ratio", ratio, *extra])
+            yield "model", ratio, modelled
         for ratio in options.socket_ratios if options.sockets else []:
-            yield "sockets", ratio, over_sockets(case, ratio, alone, ["--nproc", 0, *extra])
+            yield "sockets", ratio, over_sockets(case, ratio, modelled, ["--nproc", 0, *extra])
 
 
 def verdict(kind, ratio, row):
