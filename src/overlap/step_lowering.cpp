@@ -31,7 +31,7 @@ class Lowering {
     for (const int i : units_.order) graph_.nodes[i].collective ? add_communication(i) : add_computation(i);
     add_postponed_gathers();
     for (const int i : units_.order) graph_.nodes[i].collective ? make_communication_wait(i) : make_computation_wait(i);
-    for (const auto& [update, unit] : shared_updates_) wait(gathers_[unit], {computation_[update].last(), 1}, 0);
+    make_gathers_wait();
     knobs_.blocking ? block() : bound_gathers();  // what blocks is gathered where the program has room for it
     stay_in_the_step();
     if (described) schedule_.collectives = scheduled_collectives(units_, costs_, rooms_);
@@ -125,9 +125,10 @@ class Lowering {
     std::sort(sorted.begin(), sorted.end());
     for (const auto& [position, which] : sorted) {
       const Unit& unit = units_.units[which];
-      StepTask task = task_of(unit, unit.gathers(costs_), units_.priority(Payload::parameter));
+      StepTask task = task_of(unit, unit.gathers(costs_), units_.priority(unit.collective.payload));
       task.postponed = true;
       gathers_[which] = add_tasks(unit.partition.chunks, task);
+      gathers_in_order_.push_back(which);
     }
   }
 
@@ -189,6 +190,20 @@ class Lowering {
           wait(own.first + chunk, its.first + (chunk + 1) * its.count / own.count - 1, 0);
         }
       }
+    }
+  }
+
+  // For their own updates, and for those of whoever goes first: none is started before the one that forward needs earlier.
+  void make_gathers_wait() {
+    std::map<int, int> updated;  // by unit, the last task of its last update
+    for (const auto& [update, unit] : shared_updates_) {
+      int& last = updated.insert({unit, -1}).first->second;
+      last = std::max(last, computation_[update].last());
+    }
+    Run last{-1, 0};
+    for (const int unit : gathers_in_order_) {
+      if (updated.count(unit) != 0) last = {std::max(last.first, updated[unit]), 1};
+      wait(gathers_[unit], last, 0);
     }
   }
 
@@ -259,6 +274,7 @@ class Lowering {
   std::vector<Run> computation_;                  // by node
   std::vector<Run> communication_, gathers_;      // by unit; what of it is postponed
   std::set<std::pair<int, int>> shared_updates_;  // update node, postponed unit
+  std::vector<int> gathers_in_order_;             // units
   std::map<int, int> rooms_;                      // by gather, the computation after which there is room for it
   StepSchedule schedule_;
 };
