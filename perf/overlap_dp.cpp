@@ -105,7 +105,10 @@ class DataParallel : public OverlapCase {
     step.update_behind_all = true;
     // Gradients and gathers take turns on one stream: no priorities, and each of its buckets as one layer.
     Planned result{data_parallel_step(step), data_parallel_step(with_a_layer_for_each_bucket(step)), {}};
-    for (std::size_t i = 0; i < buckets_->bucket_count(); ++i) result.knobs.postponed.push_back(buckets_->is_postponed(i));
+    result.knobs.blocking = !sizes_.overlap;
+    for (std::size_t i = 0; sizes_.overlap && i < buckets_->bucket_count(); ++i) {
+      result.knobs.postponed.push_back(buckets_->is_postponed(i));
+    }
     for (const stretto::StepNode& node : result.graph.nodes) {
       if (node.collective) result.knobs.partitions[kind_of(node)] = {stretto::Form::scatter_gather, 1};
     }

@@ -23,7 +23,7 @@ double seconds_of_steps(const Communicator& world, OverlapCase& what, Rehearsal 
   return (stretto::now_seconds() - from) / steps;
 }
 
-// What a collective costs in steps that only communicate, without its latency no more than all of them.
+// By steps that only communicate: what is not latency is the time of the bytes, at least half of it.
 struct LinkSpeed {
   double latency = 0, bytes_per_second = 0;
 };

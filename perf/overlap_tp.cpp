@@ -50,9 +50,8 @@ class TensorParallelLayers : public OverlapCase {
       all_gather_gemm(x_[i], rows_, layer.up, Transpose::yes, layer.inner, layer.gathered, world_, stream_);
       gemm_reduce_scatter(layer.inner, rows_, layer.down, Transpose::yes, x_[i + 1], world_, stream_);
     }
-    // Gradients of weights are computed where there is something to hide: one while dx is on its way to its owners, the
-    // other while the layer before gathers it. So dinner has two buffers, for what the one and the other of two layers
-    // needs.
+    // Gradients of weights are computed where there is something to hide: one while dx is on its way to its owners, the other
+    // while the layer before gathers it. So dinner has two buffers, for what the one and the other of two layers needs.
     std::function<void()> left;
     for (std::size_t i = layers_.size(); i-- > 0;) {
       const Layer& layer = layers_[i];

@@ -92,6 +92,7 @@ class ShardedLayers : public OverlapCase {
     step.most_live_gathers = most_ahead + 1;
     stretto::StepKnobs knobs;
     knobs.priorities = true;
+    knobs.blocking = !sizes_.overlap;
     knobs.ahead = ahead_;
     const stretto::StepGraph graph = zero3_step(step);
     return Planned{graph, graph, knobs};

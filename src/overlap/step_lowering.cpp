@@ -104,6 +104,7 @@ class Lowering {
       if (!unit.postponed) continue;
       ranks = unit.collective.group.size;
       shared_updates_.insert({i, units_.unit_of[each.node]});
+      last_update_[units_.unit_of[each.node]] = i;
     }
     return all ? ranks : 1;
   }
@@ -195,14 +196,10 @@ class Lowering {
 
   // For their own updates, and for those of whoever goes first: none is started before the one that forward needs earlier.
   void make_gathers_wait() {
-    std::map<int, int> updated;  // by unit, the last task of its last update
-    for (const auto& [update, unit] : shared_updates_) {
-      int& last = updated.insert({unit, -1}).first->second;
-      last = std::max(last, computation_[update].last());
-    }
-    Run last{-1, 0};
+    Run last;
     for (const int unit : gathers_in_order_) {
-      if (updated.count(unit) != 0) last = {std::max(last.first, updated[unit]), 1};
+      const auto update = last_update_.find(unit);
+      if (update != last_update_.end()) last = {std::max(last.first, computation_[update->second].last()), 1};
       wait(gathers_[unit], last, 0);
     }
   }
@@ -274,6 +271,7 @@ class Lowering {
   std::vector<Run> computation_;                  // by node
   std::vector<Run> communication_, gathers_;      // by unit; what of it is postponed
   std::set<std::pair<int, int>> shared_updates_;  // update node, postponed unit
+  std::map<int, int> last_update_;                // by postponed unit, a node
   std::vector<int> gathers_in_order_;             // units
   std::map<int, int> rooms_;                      // by gather, the computation after which there is room for it
   StepSchedule schedule_;
