@@ -108,7 +108,7 @@ nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& opt
             "--planned: the planner has no graph of --case {} over {} ranks; it has of dp and zero3.", options.case_name,
             world.size());
     if (world.rank() == 0) std::printf("%s\n", prediction->best.to_string().c_str());
-    what->use(prediction->best.knobs);
+    what->use(prediction->best);
     settle(*what);
     prediction->seconds = prediction->best.predicted_seconds;
   }

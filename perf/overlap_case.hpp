@@ -53,9 +53,11 @@ class LayerClock {
   int steps_ = 0;
 };
 
-// What the planner is to know of a case: its step, and what the case does of all that could be done.
+// What the planner is to know of a case: its step, layer by layer; the step that runs, and what it does of all that could be
+// done.
 struct Planned {
   stretto::StepGraph graph;
+  stretto::StepGraph running;
   stretto::StepKnobs knobs;
 };
 
@@ -78,7 +80,7 @@ class OverlapCase {
   virtual LayerClock* clock() { return nullptr; }
   virtual std::optional<Planned> planned() const { return std::nullopt; }
   // Does what the planner says from now on. Collective.
-  virtual void use(const stretto::StepKnobs&) {}
+  virtual void use(const stretto::StepSchedule&) {}
 };
 
 std::vector<std::string> overlap_cases();

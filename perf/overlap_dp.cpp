@@ -94,34 +94,36 @@ class DataParallel : public OverlapCase {
 
   LayerClock* clock() override { return &clock_; }
   std::optional<Planned> planned() const override {
-    std::vector<stretto::LayerSeconds> seconds = clock_.per_step();
-    // The update was measured as a whole, and postponed buckets are updated by shares.
-    double postponed = 0;
-    for (std::size_t i = 0; i < buckets_->bucket_count(); ++i) postponed += buckets_->is_postponed(i) ? 1 : 0;
-    const double share = postponed / static_cast<double>(buckets_->bucket_count());
-    const double whole = seconds.front().update / (1 - share + share / world_.size());
-    for (stretto::LayerSeconds& layer : seconds) layer.update = whole / static_cast<double>(layers());
     stretto::TransformerStep step;
-    step.layers = std::move(seconds);
+    step.layers = clock_.per_step();
+    // The update was measured as a whole, and postponed buckets are updated by shares.
+    const double whole = step.layers.front().update / updated_share();
+    for (stretto::LayerSeconds& layer : step.layers) layer.update = whole / static_cast<double>(layers());
     step.parameters.assign(layers(), sizes_.hidden * sizes_.hidden);
     step.data = {world_.size(), 1};
     step.parameter_dtype = step.gradient_dtype = sizes_.dtype;
-    Planned result{data_parallel_step(step), {}};
-    result.knobs.priorities = true;
-    result.knobs.bucket_bytes = static_cast<std::int64_t>(bucket_bytes_);
-    result.knobs.first_bucket_bytes = static_cast<std::int64_t>(first_bucket_bytes_);
-    result.knobs.postponed = static_cast<int>(postponed);
+    step.update_behind_all = true;
+    // Gradients and gathers take turns on one stream: no priorities, and each of its buckets as one layer.
+    Planned result{data_parallel_step(step), data_parallel_step(with_a_layer_for_each_bucket(step)), {}};
+    result.knobs.blocking = !sizes_.overlap;
+    for (std::size_t i = 0; sizes_.overlap && i < buckets_->bucket_count(); ++i) {
+      result.knobs.postponed.push_back(buckets_->is_postponed(i));
+    }
     for (const stretto::StepNode& node : result.graph.nodes) {
       if (node.collective) result.knobs.partitions[kind_of(node)] = {stretto::Form::scatter_gather, 1};
     }
     return result;
   }
-  void use(const stretto::StepKnobs& knobs) override {
+  void use(const stretto::StepSchedule& schedule) override {
     finish();
+    planned_.clear();
+    for (const stretto::ScheduledCollective& each : schedule.collectives) {
+      planned_.insert(planned_.end(), each.nodes.size(), !each.postponed.empty());
+    }
     const auto bytes = [](std::int64_t wanted) { return static_cast<std::size_t>(std::max<std::int64_t>(wanted, 1)); };
+    const stretto::StepKnobs& knobs = schedule.knobs;
     const std::size_t first = bytes(knobs.first_bucket_bytes > 0 ? knobs.first_bucket_bytes : knobs.bucket_bytes);
     make_buckets(bytes(knobs.bucket_bytes), std::min(first, bytes(knobs.bucket_bytes)));
-    last_postponed_ = knobs.postponed;
   }
 
   std::vector<Tensor> results() const override {
@@ -130,8 +132,6 @@ class DataParallel : public OverlapCase {
 
  private:
   void make_buckets(std::size_t bytes, std::size_t first_bytes) {
-    bucket_bytes_ = bytes;
-    first_bucket_bytes_ = first_bytes;
     choice_ = PostponementChoice(layers(), size_of(sizes_.dtype));
     buckets_ = std::make_unique<GradientBuckets>(
         gradients(), world_, sizes_.overlap ? Stream("dp", Priority::background) : Stream::inline_(),
@@ -139,13 +139,41 @@ class DataParallel : public OverlapCase {
             .bucket_bytes = bytes, .first_bucket_bytes = first_bytes, .overlap = sizes_.overlap, .scatter = true});
     gather_postponed();
   }
-  // The planner's choice, or what was measured.
+  // The planner's choice, or what was measured. Where a bucket here is of several there, it goes as its first gradient.
   std::optional<std::vector<bool>> chosen_buckets() {
     auto chosen = choice_.end_step(*buckets_, gradients());
-    if (!chosen || !last_postponed_) return chosen;
-    const std::size_t all = buckets_->bucket_count();
-    for (std::size_t i = 0; i < all; ++i) (*chosen)[i] = i + static_cast<std::size_t>(*last_postponed_) >= all;
+    if (!chosen || planned_.empty()) return chosen;
+    for (std::size_t i = 0; i < chosen->size(); ++i) (*chosen)[i] = planned_.at(buckets_->members(i).front());
     return chosen;
+  }
+  // How much of the whole update a rank does.
+  double updated_share() const {
+    std::int64_t elements = 0;
+    for (const ElementRange& range : buckets_->complete()) elements += range.count;
+    double all = 0;
+    double mine = static_cast<double>(elements);
+    for (std::size_t i = 0; i < buckets_->bucket_count(); ++i) {
+      const auto bucket =
+          static_cast<double>(buckets_->members(i).size()) * static_cast<double>(sizes_.hidden * sizes_.hidden);
+      all += bucket;
+      if (buckets_->is_postponed(i)) mine += bucket / world_.size();
+    }
+    return mine / all;
+  }
+  stretto::TransformerStep with_a_layer_for_each_bucket(stretto::TransformerStep step) const {
+    const std::vector<stretto::LayerSeconds> of = std::move(step.layers);
+    step.layers.clear();
+    step.parameters.clear();
+    for (std::size_t b = buckets_->bucket_count(); b-- > 0;) {
+      stretto::LayerSeconds sum;
+      for (const std::size_t member : buckets_->members(b)) {
+        const stretto::LayerSeconds& layer = of[layers() - 1 - member];
+        sum = {sum.forward + layer.forward, sum.backward + layer.backward, sum.update + layer.update};
+      }
+      step.layers.push_back(sum);
+      step.parameters.push_back(static_cast<std::int64_t>(buckets_->members(b).size()) * sizes_.hidden * sizes_.hidden);
+    }
+    return step;
   }
   std::size_t layers() const { return parameters_.all().size(); }
 
@@ -186,8 +214,7 @@ class DataParallel : public OverlapCase {
   Communicator world_;
   LayerClock clock_;
   PostponementChoice choice_;
-  std::size_t bucket_bytes_ = 0, first_bucket_bytes_ = 0;
-  std::optional<int> last_postponed_;  // as the planner counts: so many last buckets
+  std::vector<bool> planned_;  // by gradient, what the planner postpones; empty: it was not asked
   Parameters parameters_;
   std::vector<Tensor> activations_;
   Tensor dy_, dx_;

@@ -1,5 +1,7 @@
 #include "overlap_prediction.hpp"
 
+#include <algorithm>
+
 #include "stretto/overlap/rehearsal.hpp"
 
 namespace perf {
@@ -10,7 +12,7 @@ using stretto::Rehearsal;
 namespace {
 
 constexpr int steps = 3;
-constexpr double latency = 100e-6;  // of a collective beside its bytes: a hand-over to a stream's thread, and a message
+constexpr double usual_latency = 100e-6;  // of a collective beside its bytes: a hand-over to a stream's thread, a message
 
 double seconds_of_steps(const Communicator& world, OverlapCase& what, Rehearsal way) {
   world.barrier(stretto::Stream::inline_());
@@ -21,14 +23,32 @@ double seconds_of_steps(const Communicator& world, OverlapCase& what, Rehearsal 
   return (stretto::now_seconds() - from) / steps;
 }
 
+// By steps that only communicate: what is not latency is the time of the bytes, at least half of it.
+struct LinkSpeed {
+  double latency = 0, bytes_per_second = 0;
+};
+LinkSpeed speed_of_links(const Communicator& world, OverlapCase& what, double bytes_per_step) {
+  const std::uint64_t first = world.ledger().next_sequence();
+  const double seconds = seconds_of_steps(world, what, Rehearsal::communication);
+  // Among them the barrier in front.
+  const double collectives = (static_cast<double>(world.ledger().traffic(first).operations) - 1) / steps;
+  LinkSpeed speed;
+  speed.latency = std::min(usual_latency, seconds / 2 / collectives);
+  speed.bytes_per_second = bytes_per_step / (seconds - collectives * speed.latency);
+  return speed;
+}
+
 // All ranks plan with rank 0's times.
-void take_rank0s(const Communicator& world, stretto::StepGraph& graph, double& bytes_per_second) {
-  std::vector<double> seconds{bytes_per_second};
-  for (const stretto::StepNode& node : graph.nodes) seconds.push_back(node.seconds);
+void take_rank0s(const Communicator& world, Planned& planned, LinkSpeed& speed) {
+  std::vector<double*> all{&speed.latency, &speed.bytes_per_second};
+  for (stretto::StepGraph* const graph : {&planned.graph, &planned.running}) {
+    for (stretto::StepNode& node : graph->nodes) all.push_back(&node.seconds);
+  }
+  std::vector<double> seconds;
+  for (const double* const each : all) seconds.push_back(*each);
   world.broadcast(seconds.data(), seconds.data(), static_cast<std::int64_t>(seconds.size()), stretto::DType::f64, 0,
                   stretto::Stream::inline_());
-  bytes_per_second = seconds[0];
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) graph.nodes[i].seconds = seconds[i + 1];
+  for (std::size_t i = 0; i < all.size(); ++i) *all[i] = seconds[i];
 }
 
 }  // namespace
@@ -38,10 +58,10 @@ std::optional<Prediction> predict(const Communicator& world, OverlapCase& what, 
   what.clock()->clear();
   seconds_of_steps(world, what, Rehearsal::computation);
   auto planned = what.planned();
-  double bytes_per_second = bytes_per_step / seconds_of_steps(world, what, Rehearsal::communication);
-  take_rank0s(world, planned->graph, bytes_per_second);
-  const stretto::StepCluster cluster = stretto::simple_cluster(world.size(), latency, bytes_per_second);
-  return Prediction{schedule_step(planned->graph, cluster, planned->knobs).predicted_seconds,
+  LinkSpeed speed = speed_of_links(world, what, bytes_per_step);
+  take_rank0s(world, *planned, speed);
+  const stretto::StepCluster cluster = stretto::simple_cluster(world.size(), speed.latency, speed.bytes_per_second);
+  return Prediction{schedule_step(planned->running, cluster, planned->knobs).predicted_seconds,
                     plan_step(planned->graph, cluster, {.may_chunk_compute = false, .may_reorder_compute = false})};
 }
 

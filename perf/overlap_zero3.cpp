@@ -92,10 +92,12 @@ class ShardedLayers : public OverlapCase {
     step.most_live_gathers = most_ahead + 1;
     stretto::StepKnobs knobs;
     knobs.priorities = true;
+    knobs.blocking = !sizes_.overlap;
     knobs.ahead = ahead_;
-    return Planned{zero3_step(step), knobs};
+    const stretto::StepGraph graph = zero3_step(step);
+    return Planned{graph, graph, knobs};
   }
-  void use(const stretto::StepKnobs& knobs) override { prefetch(knobs.ahead); }
+  void use(const stretto::StepSchedule& schedule) override { prefetch(schedule.knobs.ahead); }
 
   std::vector<Tensor> results() const override {
     std::vector<Tensor> shares;

@@ -117,6 +117,14 @@ void print(const StepLine& line, const StepSchedule& schedule, double searched) 
   fmt::print("planned in {:.2f} s\n", searched);
 }
 
+std::vector<std::size_t> indices(const std::vector<bool>& flags) {
+  std::vector<std::size_t> set;
+  for (std::size_t i = 0; i < flags.size(); ++i) {
+    if (flags[i]) set.push_back(i);
+  }
+  return set;
+}
+
 void write_json(const std::string& path, const StepSchedule& schedule) {
   nlohmann::ordered_json json = {{"planned_ms", milliseconds(schedule.predicted_seconds)},
                                  {"blocking_ms", milliseconds(schedule.blocking_seconds)},
@@ -130,7 +138,7 @@ void write_json(const std::string& path, const StepSchedule& schedule) {
                                  {"choice", schedule.choice()},
                                  {"bucket_bytes", schedule.knobs.bucket_bytes},
                                  {"first_bucket_bytes", schedule.knobs.first_bucket_bytes},
-                                 {"postponed", schedule.knobs.postponed},
+                                 {"postponed", indices(schedule.knobs.postponed)},
                                  {"ahead", schedule.knobs.ahead},
                                  {"reasons", schedule.reasons}};
   for (const ScheduledCollective& each : schedule.collectives) {

@@ -6,6 +6,7 @@
 
 #include "core/fail.hpp"
 #include "overlap/operation_tier.hpp"
+#include "overlap/postponed_sets.hpp"
 #include "overlap/step_lowering.hpp"
 
 namespace stretto {
@@ -23,7 +24,6 @@ constexpr std::int64_t bucket_sizes[] = {0,
                                          100 * mebibyte,
                                          200 * mebibyte,
                                          400 * mebibyte};
-constexpr int postponements[] = {0, 1, 2, 4, 8, 16, 1 << 20};
 constexpr double worth_a_change = 1e-4;     // of the step: below, a candidate is no better
 constexpr double worth_the_trouble = 1e-3;  // below, a decision is taken back
 
@@ -80,15 +80,12 @@ class Search {
       if (seconds(each) < seconds(best)) best = each;
     }
     StepSchedule schedule = lower_step(graph_, costs_, best, options_.slowdown);
-    int buckets = 0;
-    for (const ScheduledCollective& each : schedule.collectives) buckets = std::max(buckets, each.bucket + 1);
-    schedule.knobs.postponed = std::min(best.postponed, buckets);
     schedule.blocking_seconds = seconds(blocking_knobs());
     schedule.unpartitioned_seconds = seconds(starts[0]);
     schedule.buckets_seconds = seconds(starts[1]);
     schedule.by_level_seconds = seconds(starts[2]);
     schedule.bound_seconds = step_bound(graph_, costs_.cluster());
-    schedule.reasons = reasons(best, buckets);
+    schedule.reasons = reasons(best);
     return schedule;
   }
 
@@ -144,6 +141,7 @@ class Search {
     const bool better = take_if_better(knobs, candidate);
     candidate = knobs;
     candidate.early = !knobs.early;
+    candidate.postponed = same_postponed(graph_, knobs, candidate);
     return (options_.may_reorder_compute && activates_ && take_if_better(knobs, candidate)) || better;
   }
 
@@ -161,7 +159,7 @@ class Search {
     return better;
   }
 
-  // The model tier: how gradients are partitioned, sizes of buckets and how many are postponed, all together since each
+  // The model tier: how gradients are partitioned, sizes of buckets and which are postponed, all together since each
   // changes what the others are worth; then the first one's size.
   bool try_buckets(StepKnobs& knobs) {
     if (buckets_ == 0) return false;
@@ -171,15 +169,12 @@ class Search {
       for (const std::int64_t bytes : bucket_sizes) {
         // Of at most the smallest gradient's size, or twice what there is, buckets are as with none, or with one.
         if (bytes > 0 && (bytes <= smallest_gradient_ || bytes / 2 > all_gradients_)) continue;
-        for (const int postponed : postponements) {
-          const bool is_all = postponed == postponements[std::size(postponements) - 1];
-          if (std::min(postponed, buckets_) > options_.most_postponed || (postponed > 0 && !postpones_)) continue;
-          if (postponed >= buckets_ && !is_all) continue;
-          StepKnobs candidate = before;
-          put(candidate, bucketed_, partition);
-          candidate.bucket_bytes = bytes;
+        StepKnobs candidate = before;
+        put(candidate, bucketed_, partition);
+        candidate.bucket_bytes = bytes;
+        if (candidate.first_bucket_bytes >= bytes) candidate.first_bucket_bytes = 0;
+        for (const auto& postponed : postponed_sets(graph_, costs_, candidate, postpones_ ? options_.most_postponed : 0)) {
           candidate.postponed = postponed;
-          if (candidate.first_bucket_bytes >= bytes) candidate.first_bucket_bytes = 0;
           better |= take_if_better(knobs, candidate);
         }
       }
@@ -187,6 +182,7 @@ class Search {
     for (const std::int64_t first : {std::int64_t{0}, mebibyte, knobs.bucket_bytes / 4}) {
       StepKnobs candidate = knobs;
       candidate.first_bucket_bytes = first < knobs.bucket_bytes ? first : 0;
+      candidate.postponed = same_postponed(graph_, knobs, candidate);
       better |= take_if_better(knobs, candidate);
     }
     return better;
@@ -203,7 +199,7 @@ class Search {
     return better;
   }
 
-  std::vector<Decision> decisions(const StepKnobs& knobs, int buckets = 0) const {
+  std::vector<Decision> decisions(const StepKnobs& knobs) const {
     std::vector<Decision> made;
     for (const auto& each : knobs.partitions) {
       const CollectiveKind kind = each.first;
@@ -214,9 +210,10 @@ class Search {
       if (decided) made.push_back({std::move(name), std::move(undo)});
     };
     const double mebibytes = 1.0 / mebibyte;
-    add(knobs.postponed > 0,
-        fmt::format("{} last buckets gathered in the next forward rather than none", std::min(knobs.postponed, buckets)),
-        [](StepKnobs& undone) { undone.postponed = 0; });
+    add(!knobs.postponed.empty(),
+        fmt::format("{} of {} buckets gathered in the next forward rather than none",
+                    std::count(knobs.postponed.begin(), knobs.postponed.end(), true), knobs.postponed.size()),
+        [](StepKnobs& undone) { undone.postponed.clear(); });
     add(knobs.first_bucket_bytes > 0,
         fmt::format("a first bucket of {:.3g} MiB rather than one like the others",
                     static_cast<double>(knobs.first_bucket_bytes) * mebibytes),
@@ -234,6 +231,13 @@ class Search {
     return made;
   }
 
+  StepKnobs without(const Decision& decision, const StepKnobs& knobs) const {
+    StepKnobs undone = knobs;
+    decision.undo(undone);
+    if (!undone.postponed.empty()) undone.postponed = same_postponed(graph_, knobs, undone);
+    return undone;
+  }
+
   // The simplest knobs that are as good: fewer words to say, fewer things to go wrong. What costs least goes first.
   StepKnobs without_what_does_nothing(StepKnobs knobs) {
     const double good = seconds(knobs) * (1 + worth_the_trouble);
@@ -241,8 +245,7 @@ class Search {
       StepKnobs simplest = knobs;
       double least = good;
       for (const Decision& decision : decisions(knobs)) {
-        StepKnobs undone = knobs;
-        decision.undo(undone);
+        const StepKnobs undone = without(decision, knobs);
         if (seconds(undone) > least) continue;
         least = seconds(undone);
         simplest = undone;
@@ -252,12 +255,11 @@ class Search {
     }
   }
 
-  std::vector<std::string> reasons(const StepKnobs& knobs, int buckets) {
+  std::vector<std::string> reasons(const StepKnobs& knobs) {
     std::vector<std::string> lines;
     if (knobs == blocking_knobs()) lines.emplace_back("nothing tried is faster than collectives that block");
-    for (const Decision& decision : decisions(knobs, buckets)) {
-      StepKnobs undone = knobs;
-      decision.undo(undone);
+    for (const Decision& decision : decisions(knobs)) {
+      const StepKnobs undone = without(decision, knobs);
       lines.push_back(
           fmt::format("{}: {:.3f} ms rather than {:.3f}", decision.name, seconds(knobs) * 1e3, seconds(undone) * 1e3));
     }

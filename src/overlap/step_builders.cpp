@@ -33,7 +33,11 @@ class StepBuilder {
     const int layers = static_cast<int>(step_.layers.size());
     for (layer_ = 0; layer_ < layers; ++layer_) forward();
     for (layer_ = layers - 1; layer_ >= 0; --layer_) backward(layer_ == layers - 1);
-    for (layer_ = layers - 1; layer_ >= 0; --layer_) update();
+    if (step_.update_behind_all) wait_for_all_gradients();
+    for (int i = 0; i < layers; ++i) {
+      layer_ = step_.update_behind_all ? i : layers - 1 - i;
+      update();
+    }
     check(graph_);
     return std::move(graph_);
   }
@@ -171,9 +175,21 @@ class StepBuilder {
     ready_ = output;
   }
 
+  // The update of nothing, for which all others wait.
+  void wait_for_all_gradients() {
+    layer_ = 0;
+    ready_.clear();
+    for (const Nodes& each : gradients_) ready_.insert(ready_.end(), each.begin(), each.end());
+    StepNode node;
+    node.phase = Phase::update;
+    node.elementwise = true;
+    summed_ = {add(std::move(node), "all gradients of")};
+  }
+
   // What the next step takes from it: the gathers of a layer that is gathered, else its computation.
   void update() {
     ready_ = gradients_[layer_];
+    ready_.insert(ready_.end(), summed_.begin(), summed_.end());
     StepNode node;
     node.phase = Phase::update;
     node.seconds = step_.layers[layer_].update;
@@ -196,6 +212,7 @@ class StepBuilder {
   double whole_ = 0, given_ = 0;  // of a layer's backward, what gives gradients, and what of it is behind
   Nodes gathered_;                // by layer, the gather that its computation needs
   std::vector<Nodes> gradients_;  // by layer, what its update waits for
+  Nodes summed_;                  // what every update waits for
 };
 
 }  // namespace

@@ -31,7 +31,7 @@ class Lowering {
     for (const int i : units_.order) graph_.nodes[i].collective ? add_communication(i) : add_computation(i);
     add_postponed_gathers();
     for (const int i : units_.order) graph_.nodes[i].collective ? make_communication_wait(i) : make_computation_wait(i);
-    for (const auto& [update, unit] : shared_updates_) wait(gathers_[unit], {computation_[update].last(), 1}, 0);
+    make_gathers_wait();
     knobs_.blocking ? block() : bound_gathers();  // what blocks is gathered where the program has room for it
     stay_in_the_step();
     if (described) schedule_.collectives = scheduled_collectives(units_, costs_, rooms_);
@@ -104,6 +104,7 @@ class Lowering {
       if (!unit.postponed) continue;
       ranks = unit.collective.group.size;
       shared_updates_.insert({i, units_.unit_of[each.node]});
+      last_update_[units_.unit_of[each.node]] = i;
     }
     return all ? ranks : 1;
   }
@@ -125,9 +126,10 @@ class Lowering {
     std::sort(sorted.begin(), sorted.end());
     for (const auto& [position, which] : sorted) {
       const Unit& unit = units_.units[which];
-      StepTask task = task_of(unit, unit.gathers(costs_), units_.priority(Payload::parameter));
+      StepTask task = task_of(unit, unit.gathers(costs_), units_.priority(unit.collective.payload));
       task.postponed = true;
       gathers_[which] = add_tasks(unit.partition.chunks, task);
+      gathers_in_order_.push_back(which);
     }
   }
 
@@ -189,6 +191,16 @@ class Lowering {
           wait(own.first + chunk, its.first + (chunk + 1) * its.count / own.count - 1, 0);
         }
       }
+    }
+  }
+
+  // For their own updates, and for those of whoever goes first: none is started before the one that forward needs earlier.
+  void make_gathers_wait() {
+    Run last;
+    for (const int unit : gathers_in_order_) {
+      const auto update = last_update_.find(unit);
+      if (update != last_update_.end()) last = {std::max(last.first, computation_[update->second].last()), 1};
+      wait(gathers_[unit], last, 0);
     }
   }
 
@@ -259,6 +271,8 @@ class Lowering {
   std::vector<Run> computation_;                  // by node
   std::vector<Run> communication_, gathers_;      // by unit; what of it is postponed
   std::set<std::pair<int, int>> shared_updates_;  // update node, postponed unit
+  std::map<int, int> last_update_;                // by postponed unit, a node
+  std::vector<int> gathers_in_order_;             // units
   std::map<int, int> rooms_;                      // by gather, the computation after which there is room for it
   StepSchedule schedule_;
 };

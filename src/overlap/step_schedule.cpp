@@ -68,7 +68,8 @@ std::string StepSchedule::choice() const {
     buckets = std::max(buckets, each.bucket + 1);
   }
   if (buckets > 0) words.push_back(fmt::format("{} bucket{}", buckets, buckets == 1 ? "" : "s"));
-  if (knobs.postponed > 0) words.push_back(fmt::format("{} postponed", std::min(knobs.postponed, buckets)));
+  const auto postponed = std::count(knobs.postponed.begin(), knobs.postponed.end(), true);
+  if (postponed > 0) words.push_back(fmt::format("{} postponed", postponed));
   if (gathers) words.push_back(fmt::format("{} ahead", knobs.ahead));
   if (knobs.early) words.emplace_back("dgrad first");
   return words.empty() ? "nothing partitioned" : fmt::format("{}", fmt::join(words, ", "));
@@ -100,6 +101,24 @@ std::string chunked_text(const std::map<int, int>& chunks_of) {
   return text;
 }
 
+// "0-3 5 of 8"; of many runs only how many there are.
+std::string runs_text(const std::vector<bool>& flags) {
+  constexpr std::size_t most_runs = 16;
+  std::vector<std::string> runs;
+  std::size_t count = 0;
+  for (std::size_t begin = 0; begin < flags.size(); ++begin) {
+    if (!flags[begin]) continue;
+    std::size_t last = begin;
+    while (last + 1 < flags.size() && flags[last + 1]) ++last;
+    runs.push_back(begin == last ? fmt::format("{}", begin) : fmt::format("{}-{}", begin, last));
+    count += last - begin + 1;
+    begin = last;
+  }
+  if (runs.empty()) return "none";
+  if (runs.size() > most_runs) return fmt::format("{} in {} runs of {}", count, runs.size(), flags.size());
+  return fmt::format("{} of {}", fmt::join(runs, " "), flags.size());
+}
+
 }  // namespace
 
 std::string StepSchedule::to_string() const {
@@ -107,7 +126,7 @@ std::string StepSchedule::to_string() const {
   text += fmt::format("busy: computing {:.3f} ms, links inside nodes {:.3f} ms, between nodes {:.3f} ms\n",
                       computing_seconds * 1e3, inside_seconds * 1e3, between_seconds * 1e3);
   text += fmt::format("knobs: bucket_bytes {}, first_bucket_bytes {}, postponed {}, ahead {}\n", knobs.bucket_bytes,
-                      knobs.first_bucket_bytes, knobs.postponed, knobs.ahead);
+                      knobs.first_bucket_bytes, runs_text(knobs.postponed), knobs.ahead);
   for (std::size_t i = 0; i < collectives.size(); ++i) {
     const ScheduledCollective& each = collectives[i];
     const auto is_like_it = [&](const ScheduledCollective& other) { return what_is_done(other) == what_is_done(each); };

@@ -97,8 +97,10 @@ Partition StepUnits::partition_of(const StepNode& node) const {
 void StepUnits::postpone() {
   int buckets = 0;
   for (const Unit& unit : units) buckets = std::max(buckets, unit.bucket + 1);
+  require(knobs.postponed.empty() || static_cast<int>(knobs.postponed.size()) == buckets,
+          "There are {} flags of what is postponed for {} buckets; give as many, or none.", knobs.postponed.size(), buckets);
   for (Unit& unit : units) {
-    unit.postponed = unit.bucket >= 0 && unit.bucket >= buckets - knobs.postponed;
+    unit.postponed = unit.bucket >= 0 && !knobs.postponed.empty() && knobs.postponed[unit.bucket];
     if (!unit.postponed) continue;
     for (const int member : unit.members) {
       require(can_be_postponed(graph, member),

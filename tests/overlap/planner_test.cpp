@@ -1,4 +1,4 @@
-// Plans of steps: exact ones, and what holds for any.
+// Plans of steps: what holds for any.
 #include "stretto/overlap/planner.hpp"
 
 #include <fmt/format.h>
@@ -8,33 +8,12 @@
 #include <cmath>
 #include <random>
 
+#include "overlap/planned_clusters.hpp"
 #include "overlap/refusal.hpp"
 #include "overlap/step_timeline.hpp"
-#include "stretto/cost.hpp"
-#include "stretto/error.hpp"
 
 namespace stretto {
 namespace {
-
-// Nodes of so many ranks: 200 GB/s inside, ports of 25 GB/s between.
-StepCluster cluster_of(int ranks, int ranks_per_node, int ports = 1) {
-  return {
-      link_model_from_text(fmt::format(
-          R"({{"levels": [{{"name": "node", "ranks": {}, "alpha_us": 1, "overhead_us": 0.2, "bandwidth_gbs": 200, "ports": {}}},
-                              {{"name": "network", "alpha_us": 5, "overhead_us": 0.5, "bandwidth_gbs": 25, "own_ports": true}}], "local_gbs": 2000}})",
-          ranks_per_node, ports)),
-      ranks};
-}
-
-TransformerStep transformer(int layers, StepGroup data, StepGroup tensor = {}) {
-  TransformerStep step;
-  step.layers.assign(layers, {2e-3, 4e-3, 0.3e-3});
-  step.parameters.assign(layers, 12 << 20);
-  step.data = data;
-  step.tensor = tensor;
-  step.activations = 4 << 20;
-  return step;
-}
 
 // ---- What holds for any schedule
 
@@ -175,196 +154,6 @@ TEST(Planner, WithoutADependencyTheTimelineIsFaulty) {
   EXPECT_EQ(noticed, dropped);
 }
 
-// ---- Steps that can be told by hand
-
-// Links of 1 GB/s without latency between two ranks: an all_reduce of n bytes takes n ns, its halves n/2.
-TransformerStep by_hand() {
-  TransformerStep step;
-  step.layers.assign(2, {1, 2, 0.5});
-  step.parameters.assign(2, 250'000'000);  // of 4 bytes: 1 s to reduce and scatter and 1 s to gather, or 0.5 in bf16
-  step.data = {2, 1};
-  return step;
-}
-
-TEST(Planner, StepsAreAsLongAsTheirHandsSay) {
-  const StepCluster cluster = simple_cluster(2, 0, 0.5e9);
-  const StepGraph graph = data_parallel_step(by_hand());
-  const auto seconds = [&](const StepKnobs& knobs) { return schedule_step(graph, cluster, knobs).predicted_seconds; };
-  StepKnobs knobs;
-  // Forward 2, backward 4, update 1, two all_reduces of 2.
-  knobs.blocking = true;
-  EXPECT_NEAR(seconds(knobs), 7 + 4, 1e-6);
-  // The first under the second layer's backward; then 2 more, with the first update under them.
-  knobs.blocking = false;
-  EXPECT_NEAR(seconds(knobs), 2 + 4 + 2 + 0.5, 1e-6);
-  // One bucket waits for all, and both updates wait for it.
-  knobs.bucket_bytes = std::int64_t{4} << 30;
-  EXPECT_NEAR(seconds(knobs), 2 + 4 + 4 + 1, 1e-6);
-  // The last bucket by halves: 1 to reduce and scatter, while the other is updated; its own half of the update, 0.25; the
-  // gather, 0.5 in bf16, for which the next step's first layer waits.
-  knobs.bucket_bytes = 0;
-  knobs.postponed = 1;
-  EXPECT_NEAR(seconds(knobs), 2 + 4 + 1 + 0.25 + 0.5, 1e-6);
-}
-
-TEST(Planner, MeasuredSecondsStandForLinks) {
-  StepGraph graph = data_parallel_step(by_hand());
-  for (StepNode& node : graph.nodes) {
-    if (node.collective) node.collective->measured_seconds = 2;
-  }
-  const StepCluster cluster = simple_cluster(2, 1e-3, 1);  // would take forever
-  StepKnobs knobs;
-  EXPECT_NEAR(schedule_step(graph, cluster, knobs).predicted_seconds, 2 + 4 + 2 + 0.5, 1e-9);
-  knobs.postponed = 1;
-  EXPECT_NEAR(schedule_step(graph, cluster, knobs).predicted_seconds, 2 + 4 + 1 + 0.25 + 1, 1e-9);
-  EXPECT_LE(plan_step(graph, cluster).predicted_seconds, 2 + 4 + 1 + 0.25 + 1);
-}
-
-TEST(Planner, BucketsAreThoseOfGradientBuckets) {
-  TransformerStep step = transformer(6, {16, 1});
-  step.parameters = {100, 1000, 1, 1, 100, 100};  // from behind: 400 400 4 4 4000 400 bytes
-  const auto bytes = [&](std::int64_t bucket, std::int64_t first) {
-    StepKnobs knobs;
-    knobs.bucket_bytes = bucket;
-    knobs.first_bucket_bytes = first;
-    std::vector<std::int64_t> all;
-    for (const auto& each : schedule_step(data_parallel_step(step), cluster_of(16, 4), knobs).collectives)
-      all.push_back(each.bytes);
-    return all;
-  };
-  EXPECT_THAT(bytes(0, 0), testing::ElementsAre(400, 400, 4, 4, 4000, 400));
-  EXPECT_THAT(bytes(400, 0), testing::ElementsAre(400, 400, 4008, 400));
-  EXPECT_THAT(bytes(401, 0), testing::ElementsAre(800, 4008, 400));
-  EXPECT_THAT(bytes(1 << 20, 1), testing::ElementsAre(400, 4808));
-}
-
-// ---- The dimensions of partition
-
-TEST(Planner, ByLevelFewBytesLeaveANode) {
-  const int ranks = 16, on_node = 4;
-  const StepCluster cluster = cluster_of(ranks, on_node);
-  const StepGraph graph = data_parallel_step(transformer(1, {ranks, 1}));
-  CollectiveKind kind;
-  for (const StepNode& node : graph.nodes) {
-    if (node.collective) kind = kind_of(node);
-  }
-  const auto between = [&](const Partition& partition) {
-    StepKnobs knobs;
-    knobs.partitions[kind] = partition;
-    const ScheduledCollective made = schedule_step(graph, cluster, knobs).collectives.at(0);
-    std::int64_t bytes = 0;
-    for (const StepStage& stage : made.stages) bytes += stage.bytes_between * partition.chunks;
-    // The call that does the same sends as much between nodes, as its plan says.
-    PlanRequest request{Collective::all_reduce, made.method, 0, ranks, std::int64_t{12} << 20};
-    if (made.method.algorithm == Algorithm::two_level) {
-      request.ranks_per_node = on_node;
-      std::vector<int> nodes;
-      for (int rank = 0; rank < ranks; ++rank) nodes.push_back(rank / on_node);
-      // Chunks are of whole elements for each of the ranks.
-      EXPECT_NEAR(make_plan(request).bytes_between_nodes(4, nodes), bytes, partition.chunks == 1 ? 0 : 100);
-    }
-    return bytes;
-  };
-  const std::int64_t whole = std::int64_t{12 << 20} * 4;
-  const int nodes = ranks / on_node;
-  EXPECT_EQ(between({Form::by_level, 1}), 2 * (nodes - 1) * (whole / nodes / on_node));
-  EXPECT_EQ(between({Form::by_level, 4}), 2 * (nodes - 1) * (whole / nodes / on_node));
-  EXPECT_EQ(between({Form::whole, 1}), 2 * (ranks - 1) * (whole / ranks));
-  EXPECT_EQ(between({Form::scatter_gather, 1}), 2 * (ranks - 1) * (whole / ranks));
-}
-
-// What a stage is taken to cost is what the simulator of plans says of it. Over several nodes and one level the formula does
-// not know how ranks of a node that send at once get in each other's way.
-TEST(Planner, StagesCostWhatTheirPlansTakeOnTheLinks) {
-  const int ranks = 32, on_node = 8;
-  const StepCluster cluster = cluster_of(ranks, on_node, 8);
-  const StepGraph graph = data_parallel_step(transformer(1, {ranks, 1}));
-  const auto expect_alike = [&](const StepStage& stage, const LinkModel& links, int ranks_per_node) {
-    PlanRequest request{stage.collective, stage.method, 0, stage.ranks};
-    request.count = counts_shares(stage.collective) ? stage.elements / stage.ranks : stage.elements;
-    request.ranks_per_node = ranks_per_node;
-    const double ratio = simulate(request, 4, links).seconds / stage.seconds;
-    EXPECT_GT(ratio, 0.8) << to_string(stage);
-    EXPECT_LT(ratio, stage.level == StepStage::Level::all ? 1.6 : 1.2) << to_string(stage);
-  };
-  LinkModel inside = cluster.links, between = cluster.links;
-  inside.levels.pop_back();
-  inside.levels.front() = cluster.links.levels.front();
-  inside.levels.front().ports = 1;
-  inside.levels.front().ranks = 0;
-  between.levels.erase(between.levels.begin());  // each of a node's ranks has a port
-  for (const Form form : {Form::whole, Form::scatter_gather, Form::by_level}) {
-    StepKnobs knobs;
-    for (const StepNode& node : graph.nodes) {
-      if (node.collective) knobs.partitions[kind_of(node)].form = form;
-    }
-    const StepSchedule schedule = schedule_step(graph, cluster, knobs);
-    for (const StepStage& stage : schedule.collectives.at(0).stages) {
-      const bool all = stage.level == StepStage::Level::all;
-      expect_alike(stage,
-                   all                                       ? cluster.links
-                   : stage.level == StepStage::Level::inside ? inside
-                                                             : between,
-                   all ? on_node : 0);
-    }
-  }
-}
-
-TEST(Planner, GroupsThatShareANodesPortShareItsBandwidth) {
-  const auto between = [](StepGroup data, StepGroup tensor, int ports) {
-    const StepCluster cluster = cluster_of(32, 8, ports);
-    StepKnobs knobs;
-    const auto schedule = schedule_step(data_parallel_step(transformer(1, data, tensor)), cluster, knobs);
-    for (const ScheduledCollective& each : schedule.collectives) {
-      if (each.bucket == 0) return each.stages.at(0).links.between;
-    }
-    return 0.0;
-  };
-  // Of 4 ranks on 4 nodes each: alone at a port of eight, or eight at one.
-  EXPECT_NEAR(between({4, 8}, {8, 1}, 1) / between({4, 8}, {8, 1}, 8), 8, 0.1);
-  EXPECT_GT(between({4, 8}, {8, 1}, 2), between({4, 8}, {8, 1}, 4));
-}
-
-TEST(Planner, WithoutPortsOfItsOwnTheNetworkKeepsLinksInsideBusy) {
-  StepCluster cluster = cluster_of(16, 4);
-  const StepGraph graph = data_parallel_step(transformer(1, {16, 1}));
-  StepKnobs knobs;
-  for (const StepNode& node : graph.nodes) {
-    if (node.collective) knobs.partitions[kind_of(node)] = {Form::by_level, 1};
-  }
-  const auto between = [&] { return schedule_step(graph, cluster, knobs).collectives.at(0).stages.at(1); };
-  EXPECT_EQ(between().links.inside, 0);
-  cluster.links.levels.back().own_ports = false;
-  EXPECT_NEAR(between().links.inside, static_cast<double>(between().bytes_sent) / 25e9,
-              1e-4);  // not as long as four share it
-  EXPECT_NEAR(between().links.between, 4 * static_cast<double>(between().bytes_sent) / 25e9, 1e-4);
-}
-
-TEST(Planner, ComputationIsCutAlongWithItsActivations) {
-  TransformerStep step = transformer(2, {1, 8}, {8, 1});
-  step.activations = 32 << 20;
-  const StepGraph graph = tensor_parallel_step(step);
-  const StepSchedule schedule = plan_step(graph, cluster_of(8, 8));
-  EXPECT_FALSE(schedule.compute_chunks.empty());
-  EXPECT_LT(schedule.predicted_seconds, 0.95 * schedule.unpartitioned_seconds);
-  PlannerOptions whole;
-  whole.may_chunk_compute = false;
-  const StepSchedule uncut = plan_step(graph, cluster_of(8, 8), whole);
-  EXPECT_TRUE(uncut.compute_chunks.empty());
-  EXPECT_LT(schedule.predicted_seconds, uncut.predicted_seconds);
-  whole.may_reorder_compute = false;
-  EXPECT_FALSE(plan_step(graph, cluster_of(8, 8), whole).knobs.early);
-}
-
-TEST(Planner, PostponesOnlyWhatTheProgramCanGather) {
-  StepGraph graph = data_parallel_step(transformer(4, {64, 1}));
-  const StepCluster cluster = cluster_of(64, 8);
-  EXPECT_GT(plan_step(graph, cluster).knobs.postponed, 0);
-  EXPECT_EQ(plan_step(graph, cluster, {.most_postponed = 0}).knobs.postponed, 0);
-  for (StepNode& node : graph.nodes) node.elementwise = false;
-  EXPECT_EQ(plan_step(graph, cluster).knobs.postponed, 0);
-}
-
 TEST(Planner, ThousandRanksAndALargeModel) {
   const StepSchedule schedule = plan_step(data_parallel_step(transformer(48, {1024, 1})), cluster_of(1024, 8));
   EXPECT_LT(schedule.predicted_seconds, schedule.buckets_seconds);
@@ -398,8 +187,10 @@ TEST(Planner, RefusesWhatCannotBe) {
   StepGraph global = graph;
   for (StepNode& node : global.nodes) node.elementwise = false;
   knobs = {};
-  knobs.postponed = 1;
+  knobs.postponed = {false, true};
   expect_refusal([&] { schedule_step(global, cluster, knobs); }, "postpone less");
+  knobs.postponed = {false, true, false};
+  expect_refusal([&] { schedule_step(graph, cluster, knobs); }, "3 flags of what is postponed for 2 buckets");
 }
 
 }  // namespace

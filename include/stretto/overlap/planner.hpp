@@ -59,8 +59,10 @@ struct StepKnobs {
   // Gradients of one all_reduce: as GradientBuckets fills them, in program order. 0: each gradient by itself.
   std::int64_t bucket_bytes = 0;
   std::int64_t first_bucket_bytes = 0;  // of the first; 0: like the others
-  int postponed = 0;  // so many last buckets are reduced and scattered, updated by shares, gathered in the next forward
-  int ahead = 1;      // gathers of parameters begun beyond the one in use
+  // By bucket, in the order of backward; empty: none. What is postponed is reduced and scattered, updated by shares, and
+  // gathered behind the next forward, in the order in which that needs it and on the stream of the sums (PostponedGather).
+  std::vector<bool> postponed;
+  int ahead = 1;                                       // gathers of parameters begun beyond the one in use
   std::map<CollectiveKind, Partition> partitions;      // what is not in it is whole
   auto operator<=>(const StepKnobs&) const = default;  // NOLINT(modernize-use-nullptr): none is here
 };
@@ -114,7 +116,8 @@ struct STRETTO_API StepSchedule {
 };
 
 // The schedule that these knobs mean, and what it takes. Throws Error(invalid_argument) for what cannot be done: groups that
-// do not fit the nodes, forms that a collective has not, more gathers ahead than may be live.
+// do not fit the nodes, forms that a collective has not, more gathers ahead than may be live, flags of other buckets than
+// there are.
 STRETTO_API StepSchedule schedule_step(const StepGraph& graph, const StepCluster& cluster, const StepKnobs& knobs,
                                        double slowdown = 0);
 

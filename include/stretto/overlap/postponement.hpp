@@ -27,7 +27,7 @@ struct StepTimes {
 };
 
 // A model of its own beside simulate_step, which plans steps that nobody has run: this one is fed with what was measured of
-// each bucket, and is so cheap that it decides inside a step of training.
+// each bucket, and is so cheap that it decides inside a step of training. The planner tries what it chooses, too.
 // How long a step takes when these buckets are postponed, a flag for each: forward begins while they are gathered, the last
 // bucket first, and waits where one is needed that is not there; backward and the sums; the update.
 STRETTO_API double step_seconds(const StepTimes& times, const std::vector<bool>& postponed);

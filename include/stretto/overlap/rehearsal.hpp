@@ -40,7 +40,7 @@ struct STRETTO_API OverlapTimes {
 };
 
 struct OverlapMeasurement {
-  int warmup = 1;  // steps before each way of running, not timed
+  int warmup = 1;  // steps before each way of running, not timed but for what the last of them leaves to the next step
   int steps = 2;   // timed together, so that what one step leaves to the next is counted where it comes to pass
   int rounds = 5;  // of all four ways, in turn; the median counts
 };

@@ -98,6 +98,9 @@ struct TransformerStep {
   // Into how many equal parts a layer's backward falls whose gradients are ready one after the other, so that buckets may be
   // smaller than a layer. With tensor parallelism these are the four products, if it is more than one. Not of ZeRO-3.
   int backward_parts = 1;
+  // Updates begin when all gradients are summed (GradientBuckets::finish()), and go from the first layer to the last, as
+  // forward needs them; else each as soon as its own are, in the order of backward.
+  bool update_behind_all = false;
   int most_live_gathers = 2;
 };
 
