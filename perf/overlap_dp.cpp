@@ -52,7 +52,8 @@ class DataParallel : public OverlapCase {
     fill_patterned(dy_, 3, 1.0 / 8);
     parameters_.allocate(sizes.dtype);
     optimizer_ = std::make_unique<AdamWOptimizer>(parameters_, AdamWOptimizer::Options{});
-    make_buckets(std::size_t{1} << 20, std::size_t{512} << 10);
+    const auto layer_bytes = static_cast<std::size_t>(sizes.hidden * sizes.hidden) * size_of(sizes.dtype);
+    make_buckets(std::max(layer_bytes, std::size_t{256} << 10), std::max(layer_bytes, std::size_t{128} << 10));
     DataParallel::reset();
   }
 
