@@ -61,11 +61,13 @@ def rows_of(options):
         extra = ["--rounds", options.rounds, "--layers", layers, "--hidden", hidden, "--rows", rows]
         yield "free", 0, measure(case, ["--nproc", 2, *extra])
         yield "off", CONTROL_RATIO, measure(case, ["--nproc", 2, "--ratio", CONTROL_RATIO, "--no-overlap", *extra])
+        modelled = {}
         for ratio in options.ratios:
-            modelled = measure(case, ["--nproc", 2, "--ratio", ratio, *extra])
-            yield "model", ratio, modelled
+            modelled[ratio] = measure(case, ["--nproc", 2, "--ratio", ratio, *extra])
+            yield "model", ratio, modelled[ratio]
         for ratio in options.socket_ratios if options.sockets else []:
-            yield "sockets", ratio, over_sockets(case, ratio, modelled, ["--nproc", 0, *extra])
+            nearest = min(modelled, key=lambda each: abs(each - ratio))
+            yield "sockets", ratio, over_sockets(case, ratio, modelled[nearest], ["--nproc", 0, *extra])
 
 
 def verdict(kind, ratio, row):

@@ -68,7 +68,7 @@ class DataParallel : public OverlapCase {
     }
     for (std::size_t i = layers(); i-- > 0;) {
       backward_weight(activations_[i], dy_, parameters_.all()[i]->gradient);
-      buckets_->ready(layers() - 1 - i);  // also of the last layer, behind what is left of backward
+      buckets_->ready(layers() - 1 - i);  // so the last sum, too, has something to hide behind
       backward_input(dy_, parameters_.all()[i]->value, dx_);
       clock_.lap(i, Phase::backward);
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fail.hpp"
 #include "stretto/overlap/rehearsal.hpp"
 
 namespace perf {
@@ -23,7 +24,8 @@ double seconds_of_steps(const Communicator& world, OverlapCase& what, Rehearsal 
   return (stretto::now_seconds() - from) / steps;
 }
 
-// By steps that only communicate: what is not latency is the time of the bytes, at least half of it.
+// By steps that only communicate: what is not latency is the time of the bytes, and that is taken for at least half, since
+// operations of a few bytes may take less than the usual latency.
 struct LinkSpeed {
   double latency = 0, bytes_per_second = 0;
 };
@@ -32,6 +34,7 @@ LinkSpeed speed_of_links(const Communicator& world, OverlapCase& what, double by
   const double seconds = seconds_of_steps(world, what, Rehearsal::communication);
   // Among them the barrier in front.
   const double collectives = (static_cast<double>(world.ledger().traffic(first).operations) - 1) / steps;
+  require(collectives > 0, "A step of {} ranks that communicates nothing has no links to predict it by.", world.size());
   LinkSpeed speed;
   speed.latency = std::min(usual_latency, seconds / 2 / collectives);
   speed.bytes_per_second = bytes_per_step / (seconds - collectives * speed.latency);

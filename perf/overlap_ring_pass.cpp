@@ -19,8 +19,10 @@ namespace {
 
 // A rank's rows are cut into so many parts with a ring pass each: while some are computed with, others travel, also where
 // two ranks have no more than one block to exchange.
-constexpr int parts = 4;
+constexpr int parts = 8;
 static_assert(parts % 2 == 0, "backward computes half of the own block first and half last");
+// As many tiles of queries meet a part one after the other, so that a tile's scores stay in the cache.
+constexpr int tiles = 2 * parts;
 
 // Linear attention without softmax, whose products are those of attention: S = Q K^T, O = S V. The next layer's Q, K and V
 // are x + share() O, which stays in range over any number of layers.
@@ -32,9 +34,9 @@ class RingAttention : public OverlapCase {
         sums_world_(world.duplicate("sums")),
         stream_(sizes.overlap ? Stream("blocks") : Stream::inline_()),
         sums_stream_(sizes.overlap ? Stream("sums") : Stream::inline_()),
-        scores_({sizes.rows, sizes.rows / parts}, sizes.dtype),
+        scores_({sizes.rows / tiles, sizes.rows / parts}, sizes.dtype),
         dscores_(scores_.shape(), sizes.dtype) {
-    require(sizes.rows % parts == 0, "--rows {} do not divide into {} parts.", sizes.rows, parts);
+    require(sizes.rows % tiles == 0, "--rows {} do not divide into {} tiles.", sizes.rows, tiles);
     for (std::int64_t layer = 0; layer <= sizes.layers; ++layer) {
       x_.push_back(Tensor::zeros({sizes.rows, sizes.hidden}, sizes.dtype));
       dx_.push_back(Tensor::zeros({sizes.rows, sizes.hidden}, sizes.dtype));
@@ -58,10 +60,12 @@ class RingAttention : public OverlapCase {
   double scale() const { return 1.0 / 8; }
   double share() const { return 1 / (64.0 * static_cast<double>(sizes_.rows * world_.size() * sizes_.hidden)); }
 
-  Tensor part(const Tensor& of, int i) const {
-    const std::int64_t rows = sizes_.rows / parts;
+  Tensor share_of_rows(const Tensor& of, int i, int shares) const {
+    const std::int64_t rows = sizes_.rows / shares;
     return of.view(i * rows * sizes_.hidden, {rows, sizes_.hidden});
   }
+  Tensor part(const Tensor& of, int i) const { return share_of_rows(of, i, parts); }
+  Tensor tile(const Tensor& of, int i) const { return share_of_rows(of, i, tiles); }
 
   // Keys and values of a part of this rank's block.
   std::vector<Tensor> own_block(const Tensor& x, int i) const { return {part(x, i), part(x, i)}; }
@@ -79,8 +83,10 @@ class RingAttention : public OverlapCase {
 
   // The first writes to out, the others add to it.
   void attend(const Tensor& x, const std::vector<Tensor>& block, const Tensor& out, bool first) const {
-    gemm(x, Transpose::no, block[0], Transpose::yes, scores_);
-    gemm(scores_, Transpose::no, block[1], Transpose::no, out, !first);
+    for (int i = 0; i < tiles; ++i) {
+      gemm(tile(x, i), Transpose::no, block[0], Transpose::yes, scores_);
+      gemm(scores_, Transpose::no, block[1], Transpose::no, tile(out, i), !first);
+    }
   }
 
   // The own block while the first ones of others come in.
@@ -100,11 +106,13 @@ class RingAttention : public OverlapCase {
   // Writes dK and dV of the block. The first writes dQ to dx, the others add to it.
   void attend_backward(const Tensor& x, const Tensor& dout, const std::vector<Tensor>& block,
                        const std::vector<Tensor>& dblock, const Tensor& dx, bool first) const {
-    gemm(x, Transpose::no, block[0], Transpose::yes, scores_);
-    gemm(scores_, Transpose::yes, dout, Transpose::no, dblock[1]);
-    gemm(dout, Transpose::no, block[1], Transpose::yes, dscores_);
-    gemm(dscores_, Transpose::yes, x, Transpose::no, dblock[0]);
-    gemm(dscores_, Transpose::no, block[0], Transpose::no, dx, !first);
+    for (int i = 0; i < tiles; ++i) {
+      gemm(tile(x, i), Transpose::no, block[0], Transpose::yes, scores_);
+      gemm(scores_, Transpose::yes, tile(dout, i), Transpose::no, dblock[1], i > 0);
+      gemm(tile(dout, i), Transpose::no, block[1], Transpose::yes, dscores_);
+      gemm(dscores_, Transpose::yes, tile(x, i), Transpose::no, dblock[0], i > 0);
+      gemm(dscores_, Transpose::no, block[0], Transpose::no, tile(dx, i), !first);
+    }
   }
 
   // Half of the own block while the first ones of others come in, and half while the last sums travel home.

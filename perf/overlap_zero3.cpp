@@ -63,7 +63,7 @@ class ShardedLayers : public OverlapCase {
     for (std::size_t i = units_.size(); i-- > 0;) {
       prefetcher_->begin_use(i, Pass::backward);
       backward_weight(activations_[i], dy_, units_[i]->gradients()[0]);
-      sums[i] = units_[i]->reduce_scatter(gradient_stream_);  // also of the last layer, behind what is left of backward
+      sums[i] = units_[i]->reduce_scatter(gradient_stream_);  // so the last sum, too, has something to hide behind
       backward_input(dy_, units_[i]->values()[0], dx_);
       prefetcher_->end_use(i);
       clock_.lap(i, Phase::backward);

@@ -133,6 +133,8 @@ void execute(const std::vector<Sequence>& sequences, Network& network, bool in_b
       give_up(std::move(ranks), network, describe());
     });
   });
+  ensure(precedence.left_to_send() == 0, "{} bytes of {} have been handed to no link.", precedence.left_to_send(),
+         describe());
 }
 
 }  // namespace stretto

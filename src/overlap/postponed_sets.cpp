@@ -94,10 +94,9 @@ std::vector<std::vector<bool>> postponed_sets(const StepGraph& graph, Collective
   };
   for (int last = 1; last < 2 * buckets; last *= 2) {
     std::vector<bool> set(buckets, false);
-    std::fill(set.end() - std::min(last, buckets), set.end(), true);
+    std::fill(set.end() - std::min({last, buckets, most}), set.end(), true);
     add(std::move(set));
   }
-  add(std::vector<bool>(buckets, true));
   add(best_postponed(times));
   return sets;
 }

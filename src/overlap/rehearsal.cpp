@@ -73,8 +73,9 @@ std::array<std::pair<const char*, double>, 6> OverlapTimes::figures() const {
 }
 
 OverlapTimes measure_overlap(const Communicator& world, const std::function<void()>& step, const OverlapMeasurement& how) {
-  require(how.warmup >= 0 && how.steps >= 1 && how.rounds >= 1,
-          "{} rounds of {} steps behind {} cannot be measured; give at least 1 round, 1 step and 0 before them.", how.rounds,
+  // What a step leaves to the next is counted in the next: the first that is timed needs one of its kind before it.
+  require(how.warmup >= 1 && how.steps >= 1 && how.rounds >= 1,
+          "{} rounds of {} steps behind {} cannot be measured; give at least 1 round, 1 step and 1 before them.", how.rounds,
           how.steps, how.warmup);
   std::array<std::vector<double>, ways.size()> seconds;
   for (int round = 0; round < how.rounds; ++round) {

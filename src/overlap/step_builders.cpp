@@ -183,7 +183,7 @@ class StepBuilder {
     StepNode node;
     node.phase = Phase::update;
     node.elementwise = true;
-    summed_ = {add(std::move(node), "all gradients of")};
+    summed_ = {add(std::move(node), "all gradients, then update")};
   }
 
   // What the next step takes from it: the gathers of a layer that is gathered, else its computation.

@@ -113,6 +113,7 @@ void Waiter::pause() {
   const int paused = looks_ - policy_.looks;
   if (paused <= policy_.spins) return relax();
   // For what is known to come only later, one sleeps at once; when it is near, there is no time to.
+  if (left <= 0 && policy_.may_sleep && policy_.yields == 0) return;
   const bool yields = left <= 0 || (!timed && paused - policy_.spins <= policy_.yields);
   if (yields || !policy_.may_sleep) {
     sched_yield();

@@ -55,7 +55,8 @@ struct WaitPolicy {
   bool punctual = true;
   static WaitPolicy chosen(int local_ranks);  // from STRETTO_WAIT and the number of cores
   // For a thread that waits beside its own rank's computation: gives up the core at once, and takes no more of it for being
-  // punctual.
+  // punctual. It sleeps and never yields: Linux takes a yield for the rest of a time slice, and lets who yields wait longer
+  // than who is woken.
   WaitPolicy in_background() const;
   // Where answers take tens of microseconds at best, and a look is a system call.
   WaitPolicy between_hosts() const;

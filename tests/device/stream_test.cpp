@@ -1,8 +1,6 @@
 #include "stretto/stream.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -26,29 +24,6 @@ TEST(Stream, RunsItsTasksInOrder) {
     ASSERT_EQ(order.size(), 1000U);
   }
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[i], i);
-}
-
-// A communication thread that has been woken does not wait for the end of a time slice of computation.
-TEST(Stream, AsksForShortTimeSlices) {
-  struct Attributes {  // struct sched_attr
-    std::uint32_t size, policy;
-    std::uint64_t flags;
-    std::int32_t nice;
-    std::uint32_t priority;
-    std::uint64_t runtime, deadline, period;
-    std::uint32_t least_utilization, most_utilization;
-  };
-  const auto slice = [] {
-    Attributes attributes{};
-    EXPECT_EQ(syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0), 0);
-    return attributes.runtime;
-  };
-  const std::uint64_t usual = slice();
-  if (usual == 0) GTEST_SKIP() << "this kernel has no time slices of a thread's own (Linux 6.12)";
-  std::uint64_t of_stream = 0;
-  Stream("slices").enqueue([&] { of_stream = slice(); }).wait();
-  EXPECT_LT(of_stream, usual);
-  EXPECT_EQ(slice(), usual) << "other threads keep theirs";
 }
 
 TEST(Stream, TwoStreamsRunSideBySide) {

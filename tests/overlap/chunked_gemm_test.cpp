@@ -131,31 +131,43 @@ TEST(ChunkedGemm, TakesResultsInTheAccumulatorType) {
   });
 }
 
-// Which takes part of none of the results.
+// When rows are on their way, and none of other ranks has been used.
 TEST(ChunkedGemm, ComputesSomethingElseOnceMeanwhile) {
   for_each_case([](const Case& each, int chunks, const Communicator& world, const Stream& stream) {
     const Tensor x = each.x(1, true);
     const Tensor weight = each.weight(0, true);
-    int calls = 0;
-    const auto same_with_and_without = [&](const Shape& shape, auto multiply) {
+    const bool even = world.size() > 1 && each.rows == std::vector<std::int64_t>(each.rows.size(), 33);
+    const auto unfinished_meanwhile = [&](const Shape& shape, auto multiply) {
       const Tensor plain(shape, each.dtype);
-      const Tensor meanwhile(shape, each.dtype);
+      const Tensor y = Tensor::zeros(shape, each.dtype);
       multiply(plain, ChunkedGemmOptions{.chunks = chunks});
-      calls = 0;
-      multiply(meanwhile, ChunkedGemmOptions{.chunks = chunks, .meanwhile = [&] { ++calls; }});
-      EXPECT_TRUE(same_bits(plain, meanwhile));
+      const std::uint64_t first = world.ledger().next_sequence();
+      int calls = 0;
+      Tensor then;
+      bool communicates = false;
+      multiply(y, ChunkedGemmOptions{.chunks = chunks, .meanwhile = [&] {
+                                       ++calls;
+                                       then = y.clone();
+                                       communicates = world.ledger().next_sequence() > first;
+                                     }});
+      EXPECT_TRUE(same_bits(plain, y));
       EXPECT_EQ(calls, 1);
+      if (even) {
+        EXPECT_TRUE(communicates);
+      }
+      return !even || !same_bits(then, plain);
     };
-    same_with_and_without({each.all(), each.columns}, [&](const Tensor& y, const ChunkedGemmOptions& options) {
+    EXPECT_TRUE(unfinished_meanwhile({each.all(), each.columns}, [&](const Tensor& y, const ChunkedGemmOptions& options) {
       all_gather_gemm(each.share(x, world.rank()), each.rows, weight, each.transpose, y, {}, world, stream, options);
-    });
-    same_with_and_without({each.own(world.rank()), each.columns}, [&](const Tensor& y, const ChunkedGemmOptions& options) {
+    }));
+    const Shape own{each.own(world.rank()), each.columns};
+    EXPECT_TRUE(unfinished_meanwhile(own, [&](const Tensor& y, const ChunkedGemmOptions& options) {
       gemm_reduce_scatter(x, each.rows, weight, each.transpose, y, world, stream, options);
-    });
-    same_with_and_without({each.all(), each.columns}, [&](const Tensor& y, const ChunkedGemmOptions& options) {
+    }));
+    unfinished_meanwhile({each.all(), each.columns}, [&](const Tensor& y, const ChunkedGemmOptions& options) {
       gemm_all_reduce(x, weight, each.transpose, y, world, stream, options);
     });
-    same_with_and_without({each.all(), each.columns}, [&](const Tensor& y, const ChunkedGemmOptions& options) {
+    unfinished_meanwhile({each.all(), each.columns}, [&](const Tensor& y, const ChunkedGemmOptions& options) {
       start_gemm_all_reduce(x, weight, each.transpose, y, world, stream, options).wait();
     });
   });

@@ -72,7 +72,7 @@ class Overlap(unittest.TestCase):
                 (["--case", "pipeline"], "pipeline"),
                 (["--case", "dp", "--ratio", "0.5"], "give --nproc N"),
                 (["--case", "dp", "--nproc", "2", "--ratio", "0.5", "--links", "inter=1MB/s,1us"], "both say how fast links are"),
-                (["--case", "ring_pass", "--nproc", "2", "--rows", "63"], "--rows 63 do not divide into 4 parts"),
+                (["--case", "ring_pass", "--nproc", "2", "--rows", "63"], "--rows 63 do not divide into 16 tiles"),
                 (["--case", "dp", "--nproc", "2", "--layers", "0"], "--layers 0")]:
             with self.subTest(words=words):
                 done = run(PERF, "overlap", *words)

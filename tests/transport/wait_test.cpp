@@ -134,6 +134,8 @@ TEST(WaitPolicy, IsTheOneThatTheUserChose) {
   EXPECT_GT(chosen("auto", 1).spins, 0);
   EXPECT_EQ(chosen("auto", 100000).spins, 0);  // more ranks than cores
   EXPECT_TRUE(chosen("auto", 1).in_background().may_sleep);
+  EXPECT_GT(chosen("auto", 1).yields, 0);
+  EXPECT_EQ(chosen("auto", 1).in_background().yields, 0);
   EXPECT_FALSE(chosen("spin", 1).in_background().may_sleep);
 }
 

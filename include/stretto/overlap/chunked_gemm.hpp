@@ -38,8 +38,9 @@ struct ChunkedGemmOptions {
   double flops_per_second = 0;
   std::string tag = {};  // in the ledger
   // What else there is to compute, a weight's gradient for example: a collective often takes longer than the product with
-  // which it shares the time. Called once, in the calling thread, when this rank has multiplied all rows that it has. It may
-  // start operations in the stream, but must not wait for them.
+  // which it shares the time. Called once, in the calling thread, when this rank has multiplied all rows that it has, none
+  // too, and in a group of one. Operations that it starts are the same on all ranks, as everywhere; those in this stream
+  // come behind the rows. What it throws leaves y unfinished.
   std::function<void()> meanwhile = {};
 };
 
