@@ -219,10 +219,11 @@ std::optional<OverlapRun> parse(int argc, char** argv) {
   app.add_flag("--planned", options.planned,
                "Print the planner's schedule for the step, and run the step by it (dp, zero3)");
   app.add_flag("--no-overlap", options.no_overlap, "The control: the same step without overlap");
-  const auto* const layers = app.add_option("--layers", options.sizes.layers, "Of ring_pass 2")->capture_default_str();
+  const auto* const layers = app.add_option("--layers", options.sizes.layers, "Of ring_pass 1")->capture_default_str();
   const auto* const hidden =
-      app.add_option("--hidden", options.sizes.hidden, "Width of a layer; of ring_pass 256")->capture_default_str();
-  app.add_option("--rows", options.sizes.rows, "Tokens of a rank")->capture_default_str();
+      app.add_option("--hidden", options.sizes.hidden, "Width of a layer; of ring_pass 64")->capture_default_str();
+  const auto* const rows =
+      app.add_option("--rows", options.sizes.rows, "Tokens of a rank; of ring_pass 8192")->capture_default_str();
   app.add_option("--dtype", options.sizes.dtype)
       ->transform(CLI::CheckedTransformer(std::map<std::string, stretto::DType>{
           {"fp64", stretto::DType::f64}, {"fp32", stretto::DType::f32}, {"bf16", stretto::DType::bf16}}));
@@ -241,9 +242,10 @@ std::optional<OverlapRun> parse(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     fail(stretto::ErrorCode::invalid_argument, "{}; stretto-perf overlap --help lists the flags.", error.what());
   }
-  if (options.case_name == "ring_pass") {  // whose products grow with the square of the rows: few layers, and narrow ones
-    if (layers->count() == 0) options.sizes.layers = 2;
-    if (hidden->count() == 0) options.sizes.hidden = 256;
+  if (options.case_name == "ring_pass") {  // whose products grow with the square of the rows: one head of a long sequence
+    if (layers->count() == 0) options.sizes.layers = 1;
+    if (hidden->count() == 0) options.sizes.hidden = 64;
+    if (rows->count() == 0) options.sizes.rows = 8192;
   }
   options.sizes.overlap = !options.no_overlap;
   require(options.nproc >= 0, "--nproc {} must be at least 1.", options.nproc);
