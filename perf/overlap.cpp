@@ -163,27 +163,25 @@ void model_links(const std::string& links) {
 // So fast that communication takes ratio times as long as computation. How long it takes on links of some speed is measured,
 // too: what is communicated at all may depend on the links.
 bool model_links_by_ratio(const OverlapRun& options) {
-  const auto measured = [&] {
+  const auto measured = [&](Rehearsal way) {
     return from_ranks(options.nproc, [&](const Communicator& world) -> nlohmann::ordered_json {
       const auto what = settled_case(world, options);
       const double bytes = bytes_of_step(world, *what);
-      const stretto::OverlapTimes times = stretto::measure_overlap(world, [&] { what->step(); }, {1, 2, 1});
-      what->finish();
-      return {{"bytes", bytes}, {"computation", times.computation}, {"communication", times.communication}};
+      return {{"bytes", bytes}, {"seconds", seconds_per_step(world, *what, way)}};
     });
   };
   const auto model = [&](double bytes_per_second) {
     model_links(fmt::format("inter={:.3f}MB/s,20us", bytes_per_second * 1e-6));
   };
   unsetenv("STRETTO_LINKS");
-  const auto alone = measured();
+  const auto alone = measured(Rehearsal::computation);
   if (!alone) return false;
-  const double wanted = options.ratio * alone->at("computation").get<double>();
+  const double wanted = options.ratio * alone->at("seconds").get<double>();
   const double guess = alone->at("bytes").get<double>() / wanted;
   model(guess);
-  const auto on_links = measured();
+  const auto on_links = measured(Rehearsal::communication);
   if (!on_links) return false;
-  model(guess * on_links->at("communication").get<double>() / wanted);
+  model(guess * on_links->at("seconds").get<double>() / wanted);
   return true;
 }
 

@@ -22,7 +22,7 @@ BEGIN = "<!-- overlap: perf/overlap.py --write-docs replaces what follows -->"
 END = "<!-- end of overlap -->"
 RATIOS = [0.5, 0.7, 0.9, 2.0]
 # Layers, width, rows: a step takes about a second on a core of 100 GFLOP/s and its pieces milliseconds, and a rank computes so
-# much for every byte that moving it, which over TCP takes 2 ns of the core, is a small part.
+# much for every byte that moving it, which takes the core too, is a small part.
 SIZES = {"dp": [24, 320, 8192], "zero3": [24, 320, 8192], "tp": [2, 1024, 1024], "ring_pass": [1, 64, 8192],
          "all_to_all": [6, 768, 2048]}
 WANTED = {"dp": 0.9, "zero3": 0.9, "ring_pass": 0.85, "tp": 0.8, "all_to_all": 0.8}

@@ -21,6 +21,15 @@ const std::map<std::string, Make>& makers() {
 
 }  // namespace
 
+double seconds_per_step(const stretto::Communicator& world, OverlapCase& what, stretto::Rehearsal way) {
+  world.barrier(stretto::Stream::inline_());
+  const stretto::RehearsalScope scope(way);
+  const double from = stretto::now_seconds();
+  for (int i = 0; i < timed_steps; ++i) what.step();
+  what.finish();
+  return (stretto::now_seconds() - from) / timed_steps;
+}
+
 std::vector<std::string> overlap_cases() {
   std::vector<std::string> names;
   for (const auto& [name, make] : makers()) names.push_back(name);

@@ -7,6 +7,7 @@
 
 #include "stretto/communicator.hpp"
 #include "stretto/overlap/planner.hpp"
+#include "stretto/overlap/rehearsal.hpp"
 #include "stretto/tensor.hpp"
 
 namespace perf {
@@ -82,6 +83,10 @@ class OverlapCase {
   // Does what the planner says from now on. Collective.
   virtual void use(const stretto::StepSchedule&) {}
 };
+
+// Collective over world: of a few steps and all that they leave to be finished, run in one way.
+constexpr int timed_steps = 3;
+double seconds_per_step(const stretto::Communicator& world, OverlapCase& what, stretto::Rehearsal way);
 
 std::vector<std::string> overlap_cases();
 // Collective. Throws in one sentence where the sizes do not fit the ranks.

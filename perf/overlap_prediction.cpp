@@ -12,17 +12,7 @@ using stretto::Rehearsal;
 
 namespace {
 
-constexpr int steps = 3;
 constexpr double usual_latency = 100e-6;  // of a collective beside its bytes: a hand-over to a stream's thread, a message
-
-double seconds_of_steps(const Communicator& world, OverlapCase& what, Rehearsal way) {
-  world.barrier(stretto::Stream::inline_());
-  const stretto::RehearsalScope scope(way);
-  const double from = stretto::now_seconds();
-  for (int i = 0; i < steps; ++i) what.step();
-  what.finish();
-  return (stretto::now_seconds() - from) / steps;
-}
 
 // By steps that only communicate: what is not latency is the time of the bytes, and that is taken for at least half, since
 // operations of a few bytes may take less than the usual latency.
@@ -31,9 +21,9 @@ struct LinkSpeed {
 };
 LinkSpeed speed_of_links(const Communicator& world, OverlapCase& what, double bytes_per_step) {
   const std::uint64_t first = world.ledger().next_sequence();
-  const double seconds = seconds_of_steps(world, what, Rehearsal::communication);
+  const double seconds = seconds_per_step(world, what, Rehearsal::communication);
   // Among them the barrier in front.
-  const double collectives = (static_cast<double>(world.ledger().traffic(first).operations) - 1) / steps;
+  const double collectives = (static_cast<double>(world.ledger().traffic(first).operations) - 1) / timed_steps;
   require(collectives > 0, "A step of {} ranks that communicates nothing has no links to predict it by.", world.size());
   LinkSpeed speed;
   speed.latency = std::min(usual_latency, seconds / 2 / collectives);
@@ -59,7 +49,7 @@ void take_rank0s(const Communicator& world, Planned& planned, LinkSpeed& speed) 
 std::optional<Prediction> predict(const Communicator& world, OverlapCase& what, double bytes_per_step) {
   if (what.clock() == nullptr || world.size() == 1) return std::nullopt;
   what.clock()->clear();
-  seconds_of_steps(world, what, Rehearsal::computation);
+  seconds_per_step(world, what, Rehearsal::computation);
   auto planned = what.planned();
   LinkSpeed speed = speed_of_links(world, what, bytes_per_step);
   take_rank0s(world, *planned, speed);
