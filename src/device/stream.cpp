@@ -224,7 +224,10 @@ void Stream::enqueue(std::function<void()> task, const Work& reserved) const {
   }
   if (queue_) return queue_->push(work);
   work->run(nullptr);
-  work->times.waited = work->times.done - work->times.started;
+  {
+    const std::lock_guard lock(work->mutex);  // others read the ledger
+    work->times.waited = work->times.done - work->times.started;
+  }
   if (work->error) std::rethrow_exception(work->error);
 }
 
