@@ -53,8 +53,9 @@ class Precedence {
     void handed_over(std::size_t bytes);
     // Bytes of it have been handed to a link, or have arrived.
     void moved();
-    // After each look at all of its links. It lets others go when all of its own is handed over: they do not slow down what it
-    // receives, and queue behind what it has sent. Where it goes first, its thread's next pause ends in time to let them go.
+    // After each look at all of its links. It lets others go when all of its own is handed over: they do not slow down what
+    // it receives, and queue behind what it has sent. Where it goes first, its thread's next pause ends in time to let them
+    // go.
     void looked();
     std::size_t left_to_send() const { return to_send_; }
 
