@@ -1,5 +1,6 @@
 #include "model.hpp"
 
+#include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
 namespace gpt {
@@ -21,10 +22,16 @@ std::vector<TransformerBlock> make_blocks(Parameters& parameters, const ModelSha
   return blocks;
 }
 
-std::vector<std::int32_t> position_numbers(std::int64_t batch, std::int64_t sequence) {
+Tensor tensor_of(const std::int32_t* numbers, std::int64_t count) {
+  Tensor result({count}, DType::i32);
+  result.copy_from_host(numbers);
+  return result;
+}
+
+Tensor position_numbers(std::int64_t batch, std::int64_t sequence) {
   std::vector<std::int32_t> positions;
   for (std::int64_t i = 0; i < batch * sequence; ++i) positions.push_back(static_cast<std::int32_t>(i % sequence));
-  return positions;
+  return Tensor::of(positions);
 }
 
 }  // namespace
@@ -49,11 +56,12 @@ Tensor Model::logits(const std::int32_t* tokens, std::int64_t batch, std::int64_
   const auto ask = [&](const Parameter& parameter) {
     if (needed) needed(parameter);
   };
+  saved.tokens = tensor_of(tokens, batch * sequence);
   ask(table_.parameter());
-  Tensor x = table_.embed(tokens, batch * sequence);
+  Tensor x = table_.embed(saved.tokens);
   Tensor places(x.shape(), x.dtype());
   ask(*positions_);
-  kernels::embedding_forward(position_numbers(batch, sequence).data(), 0, positions_->value, places);
+  kernels::embedding_forward(position_numbers(batch, sequence), 0, positions_->value, places);
   kernels::add(x, places, x);
   saved.blocks.resize(blocks_.size());
   for (std::size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i].forward(x, batch, sequence, saved.blocks[i], needed);
@@ -66,14 +74,15 @@ double Model::loss(const std::int32_t* tokens, const std::int32_t* targets, std:
                    std::optional<double> backward_factor, const GradientReady& ready, const ParametersNeeded& needed) const {
   Saved saved;
   const Tensor logits = this->logits(tokens, batch, sequence, saved, needed);
-  const double sum = cross_entropy_.forward(logits, targets, first_column(), saved.loss);
+  const Tensor wanted = tensor_of(targets, batch * sequence);
+  const double sum = cross_entropy_.forward(logits, wanted, first_column(), saved.loss);
   if (!backward_factor) return sum;
 
-  cross_entropy_.backward(logits, targets, first_column(), saved.loss, *backward_factor);
+  cross_entropy_.backward(logits, wanted, first_column(), saved.loss, *backward_factor);
   const Tensor dnormed = table_.logits_backward_input(logits);
   const Work arriving = tensor_parallel_.start_sum(dnormed, "column-parallel backward");
   table_.logits_backward_weight(saved.normed, logits);
-  arriving.wait();
+  computation().wait(arriving);
   const Tensor dx = Tensor::zeros(dnormed.shape(), dnormed.dtype());
   norm_.backward(dnormed, saved.norm, dx);
   const auto tell = [&](const Parameter& parameter) {
@@ -85,9 +94,9 @@ double Model::loss(const std::int32_t* tokens, const std::int32_t* targets, std:
     blocks_[i].backward(dx, saved.blocks[i], ready);
     saved.blocks[i] = {};  // gives its activations back
   }
-  kernels::embedding_backward(position_numbers(batch, sequence).data(), 0, dx, positions_->gradient);
+  kernels::embedding_backward(position_numbers(batch, sequence), 0, dx, positions_->gradient);
   tell(*positions_);
-  table_.embed_backward(tokens, dx);
+  table_.embed_backward(saved.tokens, dx);
   tell(table_.parameter());
   return sum;
 }

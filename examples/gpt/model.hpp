@@ -25,7 +25,7 @@ class Model {
   struct Saved {
     std::vector<stretto::TransformerBlock::Saved> blocks;
     stretto::LayerNorm::Saved norm;
-    stretto::Tensor normed;
+    stretto::Tensor tokens, normed;
     stretto::VocabularyParallelCrossEntropy::Saved loss;
   };
 

@@ -1,6 +1,7 @@
 #include "trainer.hpp"
 
 #include "fail.hpp"
+#include "stretto/device.hpp"
 
 namespace gpt {
 
@@ -35,7 +36,7 @@ Trainer::Trainer(const Mesh& mesh, const TrainerOptions& options) : mesh_(mesh),
   options.check(mesh.data.size(), mesh.tensor.size());
   // Two streams: a small sum that the next layer waits for must not queue behind a bucket of gradients.
   const TensorParallel tensor_parallel{mesh.tensor,
-                                       options.overlap && mesh.tensor.size() > 1 ? Stream("tp") : Stream::inline_()};
+                                       options.overlap && mesh.tensor.size() > 1 ? Stream("tp") : computation()};
   model_ = std::make_unique<Model>(parameters_, options.model, tensor_parallel);
   parameters_.allocate(options.dtype);
   parameters_.initialise(options.seed);
@@ -46,7 +47,7 @@ Trainer::Trainer(const Mesh& mesh, const TrainerOptions& options) : mesh_(mesh),
   if (divided && !options.postponed_buckets) choice_.emplace(parameters_.all().size(), size_of(options.dtype));
   buckets_ = std::make_unique<GradientBuckets>(
       by_gradient([&](std::size_t i) { return parameters_.all()[i]->gradient; }), mesh.data,
-      options.overlap && divided ? Stream("dp", Priority::background) : Stream::inline_(),
+      options.overlap && divided ? Stream("dp", Priority::background) : computation(),
       GradientBuckets::Options{.bucket_bytes = options.bucket_bytes, .overlap = options.overlap, .scatter = divided});
   postpone({});
 }

@@ -107,19 +107,19 @@ STRETTO_API void softmax(const Tensor& x, const Tensor& y);
 // Shoeybi et al. 2019). logits: f [rows, columns]; targets: global token numbers, one a row; all others: accumulator
 // type [rows]. Between the calls the caller all-reduces: row_max with max, the two outputs of the second with sum.
 STRETTO_API void row_max(const Tensor& logits, const Tensor& row_max);  // -infinity where there are no columns
-STRETTO_API void cross_entropy_forward(const Tensor& logits, const std::int32_t* targets, std::int64_t first,
+STRETTO_API void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                        const Tensor& row_max, const Tensor& sum_exp, const Tensor& target_logit);
 // logits become their gradient, in place: (exp(logit - row_max) / sum_exp - [column is the target]) * factor.
 // loss of a row = log(sum_exp) + row_max - target_logit, with sum_exp = sum over columns of exp(logit - row_max).
-STRETTO_API void cross_entropy_backward(const Tensor& logits, const std::int32_t* targets, std::int64_t first,
+STRETTO_API void cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                         const Tensor& row_max, const Tensor& sum_exp, double factor);
 
 // ---- embedding (embedding.cpp). table: f [vocabulary share, columns], this rank's rows [first, first + share).
 
 // y[row] = table[token - first] where this rank holds the token, else zero.
-STRETTO_API void embedding_forward(const std::int32_t* tokens, std::int64_t first, const Tensor& table, const Tensor& y);
+STRETTO_API void embedding_forward(const Tensor& tokens, std::int64_t first, const Tensor& table, const Tensor& y);
 // dtable[token - first] += dy[row], in row order; dtable in the accumulator type.
-STRETTO_API void embedding_backward(const std::int32_t* tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable);
+STRETTO_API void embedding_backward(const Tensor& tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable);
 
 // ---- optimizer (adamw.cpp)
 

@@ -7,9 +7,13 @@
 #include "stretto/export.hpp"
 
 // Time, in CUDA's vocabulary: a Stream is a queue that runs its tasks in order, an Event marks a place in a stream, a Work
-// is one task that was put there. On the host a stream is a worker thread. All three are handles: copies mean the same
-// object, and every function may be called from any thread; only one Event is not recorded by two threads at once.
+// is one task that was put there. On the host a stream is a worker thread; on a GPU it is a CUDA stream, and a task is a
+// function that puts kernels and copies there: it runs in enqueue() itself, and is done when the GPU has done them. All
+// three are handles: copies mean the same object, and every function may be called from any thread; only one Event is not
+// recorded by two threads at once.
 namespace stretto {
+
+enum class Device : std::uint8_t { cpu, cuda };
 
 // When a task was put into its stream, began and ended, in seconds of one monotonic clock (zero: not yet), and for how long
 // threads that are no stream's were blocked in waiting for it: the part of the task that was not hidden. On an inline stream
@@ -69,8 +73,10 @@ STRETTO_API const char* name(Priority priority);
 
 class STRETTO_API Stream {
  public:
-  // Starts a worker thread; the name appears in the ledger and in debuggers.
+  // Of this thread's device (OnDevice, stretto/device.hpp): starts a worker thread, or makes a CUDA stream. The name appears
+  // in the ledger, in debuggers and in traces.
   explicit Stream(std::string name, Priority priority = Priority::normal);
+  Stream(std::string name, Priority priority, Device device);
   // Runs every task at once in the calling thread; errors are thrown from enqueue itself. Costs nothing to make.
   static Stream inline_() { return Stream(std::shared_ptr<Queue>()); }
 
@@ -82,10 +88,13 @@ class STRETTO_API Stream {
   void enqueue(std::function<void()> task, const Work& reserved) const;
 
   // What is enqueued from now on begins only after the work, or the place that the event last recorded, is done. Does not
-  // block the caller (except on an inline stream). Waiting for an event that was never recorded is no wait, as in CUDA; a
-  // reserved work whose task is not in a stream yet throws at this call.
+  // block the caller (except on an inline stream, and where a GPU's stream waits for a task of the host, which is looked for
+  // at once). Waiting for an event that was never recorded is no wait, as in CUDA; a reserved work whose task is not in a
+  // stream yet throws at this call.
   void wait(const Work& work) const;
   void wait(const Event& event) const;
+  // For everything that is in the other stream now; nothing where that is inline, or this very stream.
+  void wait(const Stream& other) const;
   // Marks the place behind everything enqueued so far.
   void record(Event& event) const;
   // Blocks until everything enqueued so far is done; throws if the stream has failed.
@@ -94,11 +103,15 @@ class STRETTO_API Stream {
   const std::string& name() const;
   Priority priority() const;  // of an inline stream: urgent, for its caller waits
   bool is_inline() const { return queue_ == nullptr; }
+  Device device() const;
   bool operator==(const Stream&) const = default;  // the same queue
 
- private:
+  // The library's own.
   class Queue;
   explicit Stream(std::shared_ptr<Queue> queue) : queue_(std::move(queue)) {}
+  const std::shared_ptr<Queue>& queue() const { return queue_; }
+
+ private:
   // None for the inline stream. The last handle to go lets the queue run empty, then joins its thread; an error that nobody
   // waited for is logged.
   std::shared_ptr<Queue> queue_;

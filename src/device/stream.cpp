@@ -13,82 +13,88 @@
 #include "core/fail.hpp"
 #include "core/log.hpp"
 #include "device/prompt_thread.hpp"
+#include "device/stream_queue.hpp"
 #include "device/ticks.hpp"
+#include "stretto/device.hpp"
 
 namespace stretto {
-namespace {
-
-// Waiting inside a stream holds nobody up but that stream, so it does not count as waited.
-thread_local bool on_worker_thread = false;
-
-}  // namespace
-
 double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-struct Work::State {
-  std::function<void()> task;
-  mutable std::mutex mutex;
-  mutable std::condition_variable changed;
-  WorkTimes times;  // under the mutex
-  std::exception_ptr error;
-  std::shared_ptr<State> cause;  // the earlier work of the stream whose error this one has taken over
-  std::atomic<bool> error_seen = false;
-  bool finished = false;
-
-  // Who is woken needs the mutex: it is free by then.
-  void begin() {
-    {
-      const std::lock_guard lock(mutex);
-      times.started = now_seconds();
-    }
-    changed.notify_all();
+// Who is woken needs the mutex: it is free by then.
+void Work::State::begin() {
+  {
+    const std::lock_guard lock(mutex);
+    times.started = now_seconds();
   }
+  changed.notify_all();
+}
 
-  // Drops the task before anybody can see the end: whoever waited may free what the task held.
-  void end(std::exception_ptr with) {
-    task = nullptr;
-    {
-      const std::lock_guard lock(mutex);
-      error = std::move(with);
-      times.done = now_seconds();
-      finished = true;
-    }
-    changed.notify_all();
+void Work::State::end(std::exception_ptr with) {
+  task = nullptr;
+  {
+    const std::lock_guard lock(mutex);
+    error = std::move(with);
+    times.done = now_seconds();
+    finished = true;
   }
+  changed.notify_all();
+}
 
-  void run(const std::shared_ptr<State>& failed_before) {
-    if (failed_before) {
-      cause = failed_before;
-      return end(cause->error);
-    }
-    begin();
-    std::exception_ptr thrown;
-    try {
-      task();
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-    end(thrown);
+void Work::State::run(const std::shared_ptr<State>& failed_before) {
+  if (failed_before) {
+    cause = failed_before;
+    return end(cause->error);
   }
+  begin();
+  std::exception_ptr thrown;
+  try {
+    task();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  end(thrown);
+}
 
-  // Whoever waited for a task that nobody enqueues would wait forever. Under the mutex.
-  void require_enqueued() const {
-    require(times.enqueued > 0, "A work was waited for before it was put into a stream; end its group of operations first.");
+void Work::State::go_on(std::shared_ptr<GpuMarks> at) {
+  {
+    const std::lock_guard lock(mutex);
+    marks = std::move(at);
   }
+  changed.notify_all();
+}
 
-  std::exception_ptr wait_for_end() {
-    std::unique_lock lock(mutex);
-    require_enqueued();
-    if (!finished) {
-      const double from = now_seconds();
-      changed.wait(lock, [&] { return finished; });
-      if (!on_worker_thread) times.waited += now_seconds() - from;
+bool Work::State::settle() {
+  std::shared_ptr<GpuMarks> gone;
+  std::function<void()> dropped;  // what they held goes without the mutex
+  const std::lock_guard lock(mutex);
+  if (finished || !marks || !marks->done()) return finished;
+  const double waited = times.waited;
+  times = marks->times(times.enqueued);
+  times.waited = waited;
+  finished = true;
+  gone = std::move(marks);
+  dropped = std::move(task);
+  return true;
+}
+
+std::exception_ptr Work::State::wait_for_end() {
+  std::unique_lock lock(mutex);
+  require_enqueued();
+  if (!finished) {
+    const double from = now_seconds();
+    changed.wait(lock, [&] { return finished || marks; });
+    if (const std::shared_ptr<GpuMarks> on_gpu = marks) {
+      lock.unlock();
+      on_gpu->wait_done();
+      settle();
+      lock.lock();
     }
-    error_seen = true;
-    if (cause) cause->error_seen = true;
-    return error;
+    if (!on_worker_thread) times.waited += now_seconds() - from;
   }
-};
+  error_seen = true;
+  if (cause) cause->error_seen = true;
+  return error;
+}
 
 Work Work::reserve() { return Work(std::make_shared<State>()); }
 
@@ -101,20 +107,21 @@ void Work::wait_started() const {
   if (!state_) return;
   std::unique_lock lock(state_->mutex);
   state_->require_enqueued();
-  state_->changed.wait(lock, [&] { return state_->finished || state_->times.started > 0; });
+  state_->changed.wait(lock, [&] { return state_->finished || state_->times.started > 0 || state_->marks; });
+  if (const std::shared_ptr<GpuMarks> on_gpu = state_->marks) {
+    lock.unlock();
+    on_gpu->wait_started();
+  }
 }
 
-bool Work::done() const {
-  if (!state_) return true;
-  const std::lock_guard lock(state_->mutex);
-  return state_->finished;
-}
+bool Work::done() const { return !state_ || state_->settle(); }
 
 WorkTimes Work::times() const {
   if (!state_) {
     const Span span = seconds_of(started_ticks_, done_ticks_);
     return {span.begin, span.begin, span.end, span.end - span.begin};
   }
+  state_->settle();
   const std::lock_guard lock(state_->mutex);
   return state_->times;
 }
@@ -144,15 +151,26 @@ struct Tasks {
   }
 };
 
-class Stream::Queue {
+void Stream::Queue::report(const std::shared_ptr<Work::State>& failed) const {
+  if (!failed || failed->error_seen) return;
+  try {
+    std::rethrow_exception(failed->error);
+  } catch (const std::exception& reason) {
+    log().error("Stream '{}' ended with an error that nobody waited for: {}", name(), reason.what());
+  } catch (...) {
+    log().error("Stream '{}' ended with an error that nobody waited for.", name());
+  }
+}
+
+// A worker thread.
+class HostQueue final : public Stream::Queue {
  public:
-  Queue(std::string name, Priority priority)
-      : name_(std::move(name)), priority_(priority), tasks_(std::make_shared<Tasks>()) {
+  HostQueue(std::string name, Priority priority) : Queue(std::move(name), priority), tasks_(std::make_shared<Tasks>()) {
     thread_ = std::thread([tasks = tasks_] { tasks->work_through(); });
-    pthread_setname_np(thread_.native_handle(), name_.substr(0, 15).c_str());
+    pthread_setname_np(thread_.native_handle(), this->name().substr(0, 15).c_str());
   }
 
-  ~Queue() {
+  ~HostQueue() override {
     {
       const std::lock_guard lock(tasks_->mutex);
       tasks_->closing = true;
@@ -163,14 +181,11 @@ class Stream::Queue {
       thread_.detach();
     } else {
       thread_.join();
-      if (tasks_->failed && !tasks_->failed->error_seen) report(tasks_->failed->error);
+      report(tasks_->failed);
     }
   }
 
-  Queue(const Queue&) = delete;
-  Queue& operator=(const Queue&) = delete;
-
-  void push(const std::shared_ptr<Work::State>& work) {
+  void push(const std::shared_ptr<Work::State>& work) override {
     {
       const std::lock_guard lock(tasks_->mutex);
       tasks_->waiting.push_back(work);
@@ -178,25 +193,21 @@ class Stream::Queue {
     tasks_->changed.notify_all();
   }
 
-  const std::string& name() const { return name_; }
-  Priority priority() const { return priority_; }
-
- private:
-  void report(const std::exception_ptr& error) const {
-    try {
-      std::rethrow_exception(error);
-    } catch (const std::exception& reason) {
-      log().error("Stream '{}' ended with an error that nobody waited for: {}", name_, reason.what());
-    } catch (...) {
-      log().error("Stream '{}' ended with an error that nobody waited for.", name_);
-    }
+  void wait(const Work& work) override {
+    const Work waits = Work::reserve();
+    waits.state()->task = [work] { work.wait(); };
+    waits.state()->times.enqueued = now_seconds();
+    push(waits.state());
   }
 
-  std::string name_;
-  Priority priority_;
+  Device device() const override { return Device::cpu; }
+
+ private:
   std::shared_ptr<Tasks> tasks_;
   std::thread thread_;
 };
+
+std::shared_ptr<Stream::Queue> gpu_queue(std::string name, Priority priority);  // gpu_stream.cpp
 
 const char* name(Priority priority) {
   switch (priority) {
@@ -207,7 +218,15 @@ const char* name(Priority priority) {
   return "unknown";
 }
 
-Stream::Stream(std::string name, Priority priority) : queue_(std::make_shared<Queue>(std::move(name), priority)) {}
+Stream::Stream(std::string name, Priority priority) : Stream(std::move(name), priority, current_device()) {}
+
+Stream::Stream(std::string name, Priority priority, Device device) {
+  if (device == Device::cpu) {
+    queue_ = std::make_shared<HostQueue>(std::move(name), priority);
+  } else {
+    queue_ = gpu_queue(std::move(name), priority);
+  }
+}
 
 Work Stream::enqueue(std::function<void()> task) const {
   Work work = Work::reserve();
@@ -236,10 +255,18 @@ void Stream::wait(const Work& work) const {
     const std::lock_guard lock(work.state()->mutex);
     work.state()->require_enqueued();
   }
-  enqueue([work] { work.wait(); });
+  if (queue_) return queue_->wait(work);
+  work.wait();
 }
 
 void Stream::wait(const Event& event) const { wait(event.place_); }
+
+void Stream::wait(const Stream& other) const {
+  if (other.is_inline() || other == *this) return;
+  Event place;
+  other.record(place);
+  wait(place);
+}
 
 void Stream::record(Event& event) const {
   event.place_ = enqueue([] {});
@@ -253,6 +280,8 @@ const std::string& Stream::name() const {
   static const auto& inline_name = *new std::string("inline");
   return queue_ ? queue_->name() : inline_name;
 }
+
+Device Stream::device() const { return queue_ ? queue_->device() : Device::cpu; }
 
 Priority Stream::priority() const { return queue_ ? queue_->priority() : Priority::urgent; }
 

@@ -2,10 +2,12 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/fail.hpp"
 #include "device/element_types.hpp"
+#include "device/gpu.hpp"
 #include "device/memory.hpp"
 #include "stretto/memory.hpp"
 
@@ -22,18 +24,36 @@ std::int64_t elements(const Shape& shape) {
   return product;
 }
 
+std::shared_ptr<std::byte> gpu_allocate(std::size_t bytes) {
+  // The stream lives as long as the memory, which goes back in its order.
+  const Stream stream = computation();
+  Gpu& on = gpu();
+  std::byte* const memory = on.allocate(std::max<std::size_t>(bytes, 1), handle_of(stream));
+  return {memory, [&on, stream](std::byte* block) { on.release(block, handle_of(stream)); }};
+}
+
+void copy_bytes(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) gpu().copy(to, from, bytes, gpu_stream());
+}
+
 }  // namespace
 
-Tensor::Tensor(Shape shape, DType dtype, Allocate allocate)
-    : shape_(std::move(shape)), size_(elements(shape_)), dtype_(dtype) {
+Tensor::Tensor(Shape shape, DType dtype, Device device, Allocate allocate)
+    : shape_(std::move(shape)), size_(elements(shape_)), dtype_(dtype), device_(device) {
   memory_ = allocate(bytes());
   memory_end_ = memory_.get() + bytes();
   data_ = memory_.get();
 }
 
-Tensor::Tensor(Shape shape, DType dtype) : Tensor(std::move(shape), dtype, pool_allocate) {}
+Tensor::Tensor(Shape shape, DType dtype) : Tensor(std::move(shape), dtype, current_device()) {}
 
-Tensor Tensor::symmetric(Shape shape, DType dtype) { return {std::move(shape), dtype, stretto::allocate}; }
+Tensor::Tensor(Shape shape, DType dtype, Device device)
+    : Tensor(std::move(shape), dtype, device, device == Device::cpu ? pool_allocate : gpu_allocate) {}
+
+Tensor Tensor::symmetric(Shape shape, DType dtype) {
+  const Device device = current_device();
+  return {std::move(shape), dtype, device, device == Device::cpu ? stretto::allocate : gpu_allocate};
+}
 
 Tensor Tensor::zeros(Shape shape, DType dtype) {
   Tensor result(std::move(shape), dtype);
@@ -79,12 +99,43 @@ Tensor Tensor::spanning(std::int64_t elements) const {
 }
 
 Tensor Tensor::clone() const {
-  Tensor result(shape_, dtype_);
+  Tensor result(shape_, dtype_, device_);
   result.copy_from(*this);
   return result;
 }
 
+Tensor Tensor::on(Device device) const {
+  if (device == device_) return *this;
+  Tensor result(shape_, dtype_, device);
+  copy_bytes(result.data_, data_, bytes());
+  if (device == Device::cpu) computation().synchronize();
+  return result;
+}
+
+void Tensor::copy_from_host(const void* elements) const {
+  if (device_ == Device::cpu) {
+    std::memcpy(data_, elements, bytes());
+  } else {
+    copy_bytes(data_, elements, bytes());
+    computation().synchronize();
+  }
+}
+
+void Tensor::copy_to_host(void* elements) const {
+  if (device_ == Device::cpu) {
+    std::memcpy(elements, data_, bytes());
+  } else {
+    copy_bytes(elements, data_, bytes());
+    computation().synchronize();
+  }
+}
+
 double Tensor::at(std::int64_t i) const {
+  if (device_ == Device::cuda) {
+    Tensor one({1}, dtype_, Device::cpu);
+    view(i, {1}).copy_to_host(one.data_);
+    return one.at(0);
+  }
   double value = 0;
   with_element_type(dtype_, [&]<class T>(T) {
     const T element = static_cast<const T*>(data_)[i];
@@ -98,6 +149,11 @@ double Tensor::at(std::int64_t i) const {
 }
 
 void Tensor::set(std::int64_t i, double value) const {
+  if (device_ == Device::cuda) {
+    const Tensor one({1}, dtype_, Device::cpu);
+    one.set(0, value);
+    return view(i, {1}).copy_from_host(one.data_);
+  }
   with_element_type(dtype_, [&]<class T>(T) {
     T& element = static_cast<T*>(data_)[i];
     if constexpr (std::is_integral_v<T>) {
@@ -110,12 +166,23 @@ void Tensor::set(std::int64_t i, double value) const {
   });
 }
 
-void Tensor::zero() const { std::memset(data_, 0, bytes()); }
+void Tensor::zero() const {
+  if (device_ == Device::cpu) {
+    std::memset(data_, 0, bytes());
+  } else if (size_ > 0) {
+    gpu().zero(data_, bytes(), gpu_stream());
+  }
+}
 
 void Tensor::copy_from(const Tensor& other) const {
   require(other.dtype_ == dtype_ && other.size_ == size_, "Cannot copy {} {} elements into {} {} elements.", other.size_,
           name(other.dtype_), size_, name(dtype_));
-  std::memcpy(data_, other.data_, bytes());
+  if (device_ == Device::cpu && other.device_ == Device::cpu) {
+    std::memcpy(data_, other.data_, bytes());
+  } else {
+    copy_bytes(data_, other.data_, bytes());
+    if (device_ == Device::cpu) computation().synchronize();
+  }
 }
 
 void Tensor::check_type(DType wanted) const {

@@ -1,5 +1,6 @@
 #include "stretto/layers/linear.hpp"
 
+#include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/overlap/chunked_gemm.hpp"
 
@@ -33,7 +34,7 @@ Tensor TensorParallel::tensor_to_sum(Shape shape, DType dtype) const {
 }
 
 void TensorParallel::sum(const Tensor& tensor, const char* tag) const {
-  if (group.size() > 1) group.all_reduce(tensor, ReduceOp::sum, Stream::inline_(), {.tag = tag});
+  if (group.size() > 1) group.all_reduce(tensor, ReduceOp::sum, computation(), {.tag = tag});
 }
 
 Work TensorParallel::start_sum(const Tensor& tensor, const char* tag) const {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/fail.hpp"
+#include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
@@ -97,7 +98,7 @@ void AttentionLayer::backward(const Tensor& dx, const Saved& saved, const Gradie
   const Work sum = tensor_parallel_.start_sum(dnormed, "column-parallel backward");
   qkv_.backward_weight(saved.normed, dqkv);
   tell(ready, qkv_.parameters());
-  sum.wait();
+  computation().wait(sum);
   norm_.backward(dnormed, saved.norm, dx);
   tell(ready, norm_.parameters());
 }
@@ -132,7 +133,7 @@ void MlpLayer::backward(const Tensor& dx, const Saved& saved, const GradientRead
   const Work sum = tensor_parallel_.start_sum(dnormed, "column-parallel backward");
   fc_.backward_weight(saved.normed, dgelu);
   tell(ready, fc_.parameters());
-  sum.wait();
+  computation().wait(sum);
   norm_.backward(dnormed, saved.norm, dx);
   tell(ready, norm_.parameters());
 }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
@@ -21,14 +22,14 @@ VocabularyParallelTable::VocabularyParallelTable(Parameters& parameters, const s
                             .initial = initial});
 }
 
-Tensor VocabularyParallelTable::embed(const std::int32_t* tokens, std::int64_t count) const {
-  Tensor y = tensor_parallel_.tensor_to_sum({count, table_->value.columns()}, table_->value.dtype());
+Tensor VocabularyParallelTable::embed(const Tensor& tokens) const {
+  Tensor y = tensor_parallel_.tensor_to_sum({tokens.size(), table_->value.columns()}, table_->value.dtype());
   kernels::embedding_forward(tokens, first(), table_->value, y);
   tensor_parallel_.sum(y, "embedding forward");
   return y;
 }
 
-void VocabularyParallelTable::embed_backward(const std::int32_t* tokens, const Tensor& dy) const {
+void VocabularyParallelTable::embed_backward(const Tensor& tokens, const Tensor& dy) const {
   kernels::embedding_backward(tokens, first(), dy, table_->gradient);
 }
 
@@ -48,27 +49,27 @@ void VocabularyParallelTable::logits_backward_weight(const Tensor& x, const Tens
   kernels::gemm(dlogits, Transpose::yes, x, Transpose::no, table_->gradient, true);
 }
 
-double VocabularyParallelCrossEntropy::forward(const Tensor& logits, const std::int32_t* targets, std::int64_t first,
+double VocabularyParallelCrossEntropy::forward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                                Saved& saved) const {
   const std::int64_t rows = logits.rows();
   const DType accumulator = kernels::accumulator(logits.dtype());
   saved.row_max = tensor_parallel_.tensor_to_sum({rows}, accumulator);
   kernels::row_max(logits, saved.row_max);
   if (tensor_parallel_.group.size() > 1) {
-    tensor_parallel_.group.all_reduce(saved.row_max, ReduceOp::max, Stream::inline_(), {.tag = "cross entropy max"});
+    tensor_parallel_.group.all_reduce(saved.row_max, ReduceOp::max, computation(), {.tag = "cross entropy max"});
   }
   const Tensor sums = tensor_parallel_.tensor_to_sum({2, rows}, accumulator);
   saved.sum_exp = sums.view(0, {rows});
   const Tensor target_logit = sums.view(rows, {rows});
   kernels::cross_entropy_forward(logits, targets, first, saved.row_max, saved.sum_exp, target_logit);
   tensor_parallel_.sum(sums, "cross entropy sums");
+  const Tensor here[] = {saved.sum_exp.on(Device::cpu), saved.row_max.on(Device::cpu), target_logit.on(Device::cpu)};
   double loss = 0;
-  for (std::int64_t row = 0; row < rows; ++row)
-    loss += std::log(saved.sum_exp.at(row)) + saved.row_max.at(row) - target_logit.at(row);
+  for (std::int64_t row = 0; row < rows; ++row) loss += std::log(here[0].at(row)) + here[1].at(row) - here[2].at(row);
   return loss;
 }
 
-void VocabularyParallelCrossEntropy::backward(const Tensor& logits, const std::int32_t* targets, std::int64_t first,
+void VocabularyParallelCrossEntropy::backward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                               const Saved& saved, double factor) const {
   kernels::cross_entropy_backward(logits, targets, first, saved.row_max, saved.sum_exp, factor);
 }

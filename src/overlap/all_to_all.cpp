@@ -8,6 +8,7 @@
 #include "core/fail.hpp"
 #include "device/kernel_scope.hpp"
 #include "overlap/exchange.hpp"
+#include "stretto/device.hpp"
 
 namespace stretto {
 namespace {
@@ -152,7 +153,7 @@ void compute_then_all_to_all(const ComputeRows& compute, const Tensor& input, co
   }
   compute_on(blocks.sent().whole(blocks.rank()), compute);
   blocks.keep_own_block();
-  for (const Work& work : works) work.wait();
+  for (const Work& work : works) computation().wait(work);
 }
 
 }  // namespace stretto

@@ -7,6 +7,7 @@
 #include "core/fail.hpp"
 #include "device/kernel_scope.hpp"
 #include "overlap/exchange.hpp"
+#include "stretto/device.hpp"
 
 namespace stretto {
 namespace {
@@ -226,7 +227,7 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
   if (options.meanwhile) options.meanwhile();
   for (int i = 0; i < chunks; ++i) {
     const Tensor sum = chunk(own, chunks, i);
-    arrived[arrived.size() - static_cast<std::size_t>(chunks - i)].wait();  // so have those of earlier steps
+    computation().wait(arrived[arrived.size() - static_cast<std::size_t>(chunks - i)]);  // so have those of earlier steps
     std::vector<const void*> sources;
     for (const Tensor& product : products) sources.push_back(chunk(product, chunks, i).raw());
     as_kernel("reduce",
@@ -236,11 +237,11 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
 
 void gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y, const Communicator& group,
                      const Stream& stream, const ChunkedGemmOptions& options) {
-  if (options.meanwhile) return start_gemm_all_reduce(x, weight, transpose, y, group, stream, options).wait();
+  if (options.meanwhile) return computation().wait(start_gemm_all_reduce(x, weight, transpose, y, group, stream, options));
   const Summing summing = sum_all_but_last("gemm_all_reduce", x, weight, transpose, y, group, stream, options);
   if (!summing.last || group.size() == 1) return;
-  group.all_reduce(summing.last, ReduceOp::sum, Stream::inline_(), {.tag = options.tag});
-  summing.earlier.wait();
+  group.all_reduce(summing.last, ReduceOp::sum, computation(), {.tag = options.tag});
+  computation().wait(summing.earlier);
 }
 
 Work start_gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y,

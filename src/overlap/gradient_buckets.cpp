@@ -5,13 +5,14 @@
 #include "core/fail.hpp"
 #include "overlap/bucket_cut.hpp"
 #include "overlap/bucket_shares.hpp"
+#include "stretto/device.hpp"
 
 namespace stretto {
 
 GradientBuckets::GradientBuckets(std::vector<Tensor> gradients, Communicator group, Stream stream, const Options& options)
     : gradients_(std::move(gradients)),
       group_(std::move(group)),
-      stream_(options.overlap ? std::move(stream) : Stream::inline_()),
+      stream_(options.overlap ? std::move(stream) : computation()),
       options_(options),
       is_ready_(gradients_.size(), false) {
   std::vector<Place> as_given;
@@ -68,8 +69,8 @@ void GradientBuckets::finish() {
   while (started_ < buckets_.size()) start(started_++);
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
-    bucket.reduced.wait();
-    bucket.gathered.wait();
+    computation().wait(bucket.reduced);
+    computation().wait(bucket.gathered);
     if (group_.size() > 1) unpack(i);
     bucket.waiting = bucket.members.size();
   }

@@ -2,6 +2,7 @@
 
 #include "core/fail.hpp"
 #include "overlap/bucket_shares.hpp"
+#include "stretto/device.hpp"
 
 namespace stretto {
 namespace {
@@ -56,7 +57,7 @@ void PostponedGather::wait() {
 
 void PostponedGather::wait_for(Part& part) const {
   if (!part.under_way) return;
-  part.arriving.wait();
+  computation().wait(part.arriving);
   part.memory.unpack(0, part.memory.flat().size());
   part.under_way = false;
 }

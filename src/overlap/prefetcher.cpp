@@ -6,6 +6,7 @@
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
+#include "stretto/device.hpp"
 
 namespace stretto {
 
@@ -32,7 +33,7 @@ Prefetcher::Prefetcher(std::vector<Unit> units, std::vector<Use> order, Stream s
 Prefetcher::~Prefetcher() {
   for (const State& state : units_) {
     try {
-      if (state.live) state.gathered.wait();
+      if (state.live) computation().wait(state.gathered);
     } catch (const std::exception& error) {
       log().debug("A gather of parameters that nobody used has failed: {}", error.what());
     }
@@ -66,11 +67,11 @@ void Prefetcher::begin_use(std::size_t unit, Pass pass) {
     require(live_ < options_.most_live,
             "Unit {} cannot be gathered while {} others are in use; most_live={} has to be larger for uses that are nested.",
             unit, live_, options_.most_live);
-    gather(use, options_.overlap ? stream_ : Stream::inline_());
+    gather(use, options_.overlap ? stream_ : computation());
   }
   state.in_use = true;
   gather_ahead();
-  state.gathered.wait();
+  computation().wait(state.gathered);
 }
 
 void Prefetcher::end_use(std::size_t unit) {

@@ -5,6 +5,7 @@
 #include "core/fail.hpp"
 #include "device/kernel_scope.hpp"
 #include "overlap/exchange.hpp"
+#include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
@@ -60,7 +61,7 @@ int RingPass::source() const { return around(group_.rank() - hops_, group_.size(
 
 bool RingPass::rotate() {
   if (hops_ + 1 == group_.size()) return false;
-  hop_.wait();
+  computation().wait(hop_);
   place_ = 1 - place_;
   ++hops_;
   start_hop();
@@ -101,7 +102,7 @@ void RingSum::pass() {
           group_.size(), hops_);
   const std::vector<Tensor>& sums = contributions_[place_];
   if (hops_ > 0) {
-    hop_.wait();
+    computation().wait(hop_);
     add_all(arrived_, sums);
   }
   hop_ = hop(group_, buffers_[place_], arriving_, stream_, tag_);
@@ -115,7 +116,7 @@ const std::vector<Tensor>& RingSum::finish() {
           "another rank.",
           group_.size(), hops_, group_.size() - 1);
   if (!home_) {
-    hop_.wait();
+    computation().wait(hop_);
     add_all(arrived_, own_);
     home_ = true;
   }

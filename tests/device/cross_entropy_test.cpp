@@ -52,14 +52,14 @@ Loss loss_of_shares(const Tensor& logits, const std::vector<std::int32_t>& targe
   }
   first = 0;
   for (const Tensor& share : result.gradients) {
-    cross_entropy_forward(share, targets.data(), first, max, share_sum, share_logit);
+    cross_entropy_forward(share, Tensor::of(targets), first, max, share_sum, share_logit);
     add(sum_exp, share_sum, sum_exp);
     add(target_logit, share_logit, target_logit);
     first += share.columns();
   }
   first = 0;
   for (const Tensor& share : result.gradients) {
-    cross_entropy_backward(share, targets.data(), first, max, sum_exp, factor);
+    cross_entropy_backward(share, Tensor::of(targets), first, max, sum_exp, factor);
     first += share.columns();
   }
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -185,7 +185,7 @@ TEST(Softmax, MaskedColumnsAreZeroAndHugeOnesDoNotOverflow) {
 }
 
 TEST(CrossEntropy, ArgumentsMustFit) {
-  const std::int32_t targets[rows] = {};
+  const Tensor targets = Tensor::zeros({rows}, DType::i32);
   const Tensor logits({rows, 8}, DType::bf16);
   const Tensor wide({rows}, DType::f32);
   const Tensor narrow({rows}, DType::bf16);

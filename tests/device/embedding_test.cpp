@@ -17,7 +17,7 @@ TEST(Embedding, TakesTheRowsOfThisRank) {
     for (const std::int64_t columns : {1, 17, 64}) {
       const Tensor table = random_tensor({share, columns}, dtype);
       const Tensor y = random_tensor({static_cast<std::int64_t>(tokens.size()), columns}, dtype, 2);
-      embedding_forward(tokens.data(), first, table, y);
+      embedding_forward(Tensor::of(tokens), first, table, y);
       for (std::int64_t i = 0; i < y.size(); ++i) {
         const std::int64_t entry = tokens[static_cast<std::size_t>(i / columns)] - first;
         EXPECT_EQ(y.at(i), entry >= 0 && entry < share ? table.at(entry * columns + i % columns) : 0);
@@ -36,7 +36,7 @@ TEST(Embedding, BackwardAddsEveryOccurrence) {
         const std::int64_t entry = tokens[static_cast<std::size_t>(i / columns)] - first;
         if (entry >= 0 && entry < share) expected[static_cast<std::size_t>(entry * columns + i % columns)] += dy.at(i);
       }
-      embedding_backward(tokens.data(), first, dy, dtable);
+      embedding_backward(Tensor::of(tokens), first, dy, dtable);
       EXPECT_EQ(values(dtable), expected);
     }
   }
@@ -44,9 +44,9 @@ TEST(Embedding, BackwardAddsEveryOccurrence) {
 
 TEST(Embedding, ArgumentsMustFit) {
   const Tensor table({share, 4}, DType::bf16);
-  EXPECT_THROW(embedding_forward(tokens.data(), first, table, Tensor({8, 5}, DType::bf16)), Error);
-  EXPECT_THROW(embedding_forward(tokens.data(), first, table, Tensor({8, 4}, DType::f32)), Error);
-  EXPECT_THROW(embedding_backward(tokens.data(), first, Tensor({8, 4}, DType::bf16), table), Error);
+  EXPECT_THROW(embedding_forward(Tensor::of(tokens), first, table, Tensor({8, 5}, DType::bf16)), Error);
+  EXPECT_THROW(embedding_forward(Tensor::of(tokens), first, table, Tensor({8, 4}, DType::f32)), Error);
+  EXPECT_THROW(embedding_backward(Tensor::of(tokens), first, Tensor({8, 4}, DType::bf16), table), Error);
 }
 
 }  // namespace

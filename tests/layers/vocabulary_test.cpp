@@ -33,17 +33,17 @@ Ends ends_of(int ranks, std::int64_t vocabulary, DType dtype) {
     const VocabularyParallelCrossEntropy cross_entropy(tensor_parallel);
 
     Ends& ends = by_rank[static_cast<std::size_t>(world.rank())];
-    ends.embedded = values(table.embed(tokens.data(), count));
+    ends.embedded = values(table.embed(Tensor::of(tokens)));
     const Tensor x = random_tensor({count, hidden}, dtype, 2);
     const Tensor logits = table.logits(x);
     VocabularyParallelCrossEntropy::Saved saved;
-    ends.loss = cross_entropy.forward(logits, targets.data(), table.first(), saved);
-    cross_entropy.backward(logits, targets.data(), table.first(), saved, 0.5);
+    ends.loss = cross_entropy.forward(logits, Tensor::of(targets), table.first(), saved);
+    cross_entropy.backward(logits, Tensor::of(targets), table.first(), saved, 0.5);
     const Tensor dx = table.logits_backward_input(logits);
     tensor_parallel.start_sum(dx, "dx").wait();
     ends.dx = values(dx);
     table.logits_backward_weight(x, logits);
-    table.embed_backward(tokens.data(), random_tensor({count, hidden}, dtype, 3));
+    table.embed_backward(Tensor::of(tokens), random_tensor({count, hidden}, dtype, 3));
     ends.gradient = values(table.parameter().gradient);
   });
   Ends result = by_rank[0];
@@ -90,7 +90,7 @@ TEST(VocabularyParallel, TheLossOfKnowingNothing) {
     for (std::int64_t i = 0; i < logits.size(); ++i) logits.set(i, 1000);  // exp of it is infinite
     VocabularyParallelCrossEntropy::Saved saved;
     const std::vector<std::int32_t> of_two_rows{6, 0};
-    EXPECT_NEAR(cross_entropy.forward(logits, of_two_rows.data(), share.first, saved), 2 * std::log(7), 1e-12);
+    EXPECT_NEAR(cross_entropy.forward(logits, Tensor::of(of_two_rows), share.first, saved), 2 * std::log(7), 1e-12);
   });
 }
 

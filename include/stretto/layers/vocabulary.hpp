@@ -14,9 +14,9 @@ class STRETTO_API VocabularyParallelTable {
   VocabularyParallelTable(Parameters& parameters, const std::string& name, std::int64_t vocabulary, std::int64_t hidden,
                           Initial initial, const TensorParallel& tensor_parallel);
 
-  // [count, hidden], complete on every rank: one all-reduce of it.
-  Tensor embed(const std::int32_t* tokens, std::int64_t count) const;
-  void embed_backward(const std::int32_t* tokens, const Tensor& dy) const;
+  // tokens: i32. [tokens, hidden], complete on every rank: one all-reduce of it.
+  Tensor embed(const Tensor& tokens) const;
+  void embed_backward(const Tensor& tokens, const Tensor& dy) const;
 
   // This rank's columns of the logits: [tokens, share].
   Tensor logits(const Tensor& x) const;
@@ -42,11 +42,10 @@ class STRETTO_API VocabularyParallelCrossEntropy {
     Tensor row_max, sum_exp;
   };
   // The sum over all rows of -log softmax(logits)[target], the same on every rank of the group. first: of this rank's
-  // columns.
-  double forward(const Tensor& logits, const std::int32_t* targets, std::int64_t first, Saved& saved) const;
+  // columns; targets: i32.
+  double forward(const Tensor& logits, const Tensor& targets, std::int64_t first, Saved& saved) const;
   // logits become factor times the gradient of that sum.
-  void backward(const Tensor& logits, const std::int32_t* targets, std::int64_t first, const Saved& saved,
-                double factor) const;
+  void backward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Saved& saved, double factor) const;
 
  private:
   TensorParallel tensor_parallel_;

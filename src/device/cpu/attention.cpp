@@ -13,6 +13,7 @@
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/attention_softmax-inl.hpp"
+#include "device/gpu.hpp"
 #include "device/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -231,6 +232,8 @@ void checked_forward(const AttentionShape& shape, const Tensor& qkv, const Tenso
   check(shape, qkv, out, log_sum_exp);
   const KernelScope scope("attention_forward");
   if (scope.left_out()) return;
+  if (on_gpu("attention_forward", qkv, out, log_sum_exp))
+    return gpu().kernels().attention_forward(shape, qkv, out, log_sum_exp, gpu_stream());
   HWY_DYNAMIC_DISPATCH(forward)(shape, qkv, out, log_sum_exp);
 }
 
@@ -240,6 +243,8 @@ void checked_backward(const AttentionShape& shape, const Tensor& qkv, const Tens
   check(shape, dqkv, out, log_sum_exp);
   const KernelScope scope("attention_backward");
   if (scope.left_out()) return;
+  if (on_gpu("attention_backward", qkv, out, log_sum_exp, dout, dqkv))
+    return gpu().kernels().attention_backward(shape, qkv, out, log_sum_exp, dout, dqkv, gpu_stream());
   HWY_DYNAMIC_DISPATCH(backward)(shape, qkv, out, log_sum_exp, dout, dqkv);
 }
 

@@ -6,6 +6,7 @@
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/exp-inl.hpp"
 #include "device/cpu/simd-inl.hpp"
+#include "device/gpu.hpp"
 #include "device/kernel_scope.hpp"
 
 // A share of the vocabulary may have no columns; the number of rows is then known from the other tensors only.
@@ -48,28 +49,28 @@ void row_max_simd(const Tensor& logits, const Tensor& row_max) {
   });
 }
 
-void cross_entropy_forward_simd(const Tensor& logits, const std::int32_t* targets, std::int64_t first, const Tensor& row_max,
+void cross_entropy_forward_simd(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
                                 const Tensor& sum_exp, const Tensor& target_logit) {
   with_compute_type(logits.dtype(), [&]<class T>(T) {
     using A = Accumulator<T>;
     const std::int64_t columns = logits.columns();
     for (std::int64_t row = 0; row < row_max.size(); ++row) {
       const T* const x = logits.data<T>() + row * columns;
-      const std::int64_t target = targets[row] - first;
+      const std::int64_t target = targets.data<std::int32_t>()[row] - first;
       sum_exp.data<A>()[row] = sum_of_exp(x, columns, row_max.data<A>()[row]);
       target_logit.data<A>()[row] = target >= 0 && target < columns ? static_cast<A>(x[target]) : A{0};
     }
   });
 }
 
-void cross_entropy_backward_simd(const Tensor& logits, const std::int32_t* targets, std::int64_t first,
-                                 const Tensor& row_max, const Tensor& sum_exp, double factor) {
+void cross_entropy_backward_simd(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
+                                 const Tensor& sum_exp, double factor) {
   with_compute_type(logits.dtype(), [&]<class T>(T) {
     using A = Accumulator<T>;
     const std::int64_t columns = logits.columns();
     for (std::int64_t row = 0; row < row_max.size(); ++row) {
-      gradient_row(logits.data<T>() + row * columns, columns, targets[row] - first, row_max.data<A>()[row],
-                   sum_exp.data<A>()[row], static_cast<A>(factor));
+      gradient_row(logits.data<T>() + row * columns, columns, targets.data<std::int32_t>()[row] - first,
+                   row_max.data<A>()[row], sum_exp.data<A>()[row], static_cast<A>(factor));
     }
   });
 }
@@ -97,25 +98,32 @@ void row_max(const Tensor& logits, const Tensor& row_max) {
   check_rows("row_max", logits, row_max);
   const KernelScope scope("row_max");
   if (scope.left_out()) return;
+  if (on_gpu("row_max", logits, row_max)) return gpu().kernels().row_max(logits, row_max, gpu_stream());
   HWY_DYNAMIC_DISPATCH(row_max_simd)(logits, row_max);
 }
 
-void cross_entropy_forward(const Tensor& logits, const std::int32_t* targets, std::int64_t first, const Tensor& row_max,
+void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
                            const Tensor& sum_exp, const Tensor& target_logit) {
   check_rows("cross_entropy_forward", logits, row_max);
+  check_holds("cross_entropy_forward", "targets", targets, DType::i32, row_max.size());
   check_holds("cross_entropy_forward", "sum_exp", sum_exp, row_max.dtype(), row_max.size());
   check_holds("cross_entropy_forward", "target_logit", target_logit, row_max.dtype(), row_max.size());
   const KernelScope scope("cross_entropy_forward");
   if (scope.left_out()) return;
+  if (on_gpu("cross_entropy_forward", logits, targets, row_max, sum_exp, target_logit))
+    return gpu().kernels().cross_entropy_forward(logits, targets, first, row_max, sum_exp, target_logit, gpu_stream());
   HWY_DYNAMIC_DISPATCH(cross_entropy_forward_simd)(logits, targets, first, row_max, sum_exp, target_logit);
 }
 
-void cross_entropy_backward(const Tensor& logits, const std::int32_t* targets, std::int64_t first, const Tensor& row_max,
+void cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
                             const Tensor& sum_exp, double factor) {
   check_rows("cross_entropy_backward", logits, row_max);
+  check_holds("cross_entropy_backward", "targets", targets, DType::i32, row_max.size());
   check_holds("cross_entropy_backward", "sum_exp", sum_exp, row_max.dtype(), row_max.size());
   const KernelScope scope("cross_entropy_backward");
   if (scope.left_out()) return;
+  if (on_gpu("cross_entropy_backward", logits, targets, row_max, sum_exp))
+    return gpu().kernels().cross_entropy_backward(logits, targets, first, row_max, sum_exp, factor, gpu_stream());
   HWY_DYNAMIC_DISPATCH(cross_entropy_backward_simd)(logits, targets, first, row_max, sum_exp, factor);
 }
 

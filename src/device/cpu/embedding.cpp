@@ -7,6 +7,7 @@
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/simd-inl.hpp"
+#include "device/gpu.hpp"
 #include "device/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,11 +24,12 @@ void add_row(const T* from, Accumulator<T>* to, std::int64_t columns) {
 
 }  // namespace
 
-void embedding_backward_simd(const std::int32_t* tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable) {
+void embedding_backward_simd(const Tensor& tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable) {
   with_compute_type(dy.dtype(), [&]<class T>(T) {
     const std::int64_t columns = dy.columns();
+    const std::int32_t* const numbers = tokens.data<std::int32_t>();
     for (std::int64_t row = 0; row < dy.rows(); ++row) {
-      const std::int64_t entry = tokens[row] - first;
+      const std::int64_t entry = numbers[row] - first;
       if (entry < 0 || entry >= dtable.rows()) continue;
       add_row(dy.data<T>() + row * columns, dtable.data<Accumulator<T>>() + entry * columns, columns);
     }
@@ -42,14 +44,18 @@ namespace stretto::kernels {
 
 HWY_EXPORT(embedding_backward_simd);
 
-void embedding_forward(const std::int32_t* tokens, std::int64_t first, const Tensor& table, const Tensor& y) {
+void embedding_forward(const Tensor& tokens, std::int64_t first, const Tensor& table, const Tensor& y) {
   check_holds("embedding_forward", "y", y, table.dtype(), y.size());
   check_columns("embedding_forward", "y", y, table.columns());
+  check_holds("embedding_forward", "tokens", tokens, DType::i32, y.rows());
   const KernelScope scope("embedding_forward");
   if (scope.left_out()) return;
+  if (on_gpu("embedding_forward", tokens, table, y))
+    return gpu().kernels().embedding_forward(tokens, first, table, y, gpu_stream());
+  const std::int32_t* const numbers = tokens.data<std::int32_t>();
   const std::size_t row_bytes = static_cast<std::size_t>(y.columns()) * size_of(y.dtype());
   for (std::int64_t row = 0; row < y.rows(); ++row) {
-    const std::int64_t entry = tokens[row] - first;
+    const std::int64_t entry = numbers[row] - first;
     std::byte* const to = static_cast<std::byte*>(y.raw()) + row * row_bytes;
     if (entry >= 0 && entry < table.rows()) {
       std::memcpy(to, static_cast<const std::byte*>(table.raw()) + entry * row_bytes, row_bytes);
@@ -59,11 +65,14 @@ void embedding_forward(const std::int32_t* tokens, std::int64_t first, const Ten
   }
 }
 
-void embedding_backward(const std::int32_t* tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable) {
+void embedding_backward(const Tensor& tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable) {
   check_holds("embedding_backward", "dtable", dtable, accumulator(dy.dtype()), dtable.size());
   check_columns("embedding_backward", "dtable", dtable, dy.columns());
+  check_holds("embedding_backward", "tokens", tokens, DType::i32, dy.rows());
   const KernelScope scope("embedding_backward");
   if (scope.left_out()) return;
+  if (on_gpu("embedding_backward", tokens, dy, dtable))
+    return gpu().kernels().embedding_backward(tokens, first, dy, dtable, gpu_stream());
   HWY_DYNAMIC_DISPATCH(embedding_backward_simd)(tokens, first, dy, dtable);
 }
 

@@ -11,6 +11,7 @@
 #include "core/setting_values.hpp"
 #include "device/cpu/arguments.hpp"
 #include "device/cpu/matmul_primitive.hpp"
+#include "device/gpu.hpp"
 #include "device/kernel_scope.hpp"
 #include "stretto/kernels.hpp"
 
@@ -121,6 +122,7 @@ void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
     if (!accumulate) c.zero();
     return;
   }
+  if (on_gpu("gemm", a, b, c)) return gpu().kernels().gemm(a, transpose_a, b, transpose_b, c, accumulate, gpu_stream());
   const Product product{
       transpose_a == Transpose::yes, transpose_b == Transpose::yes, of_a.rows, of_b.columns, of_a.columns, accumulate};
   switch (a.dtype()) {

@@ -7,6 +7,7 @@
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/simd-inl.hpp"
+#include "device/gpu.hpp"
 #include "device/kernel_scope.hpp"
 
 // A row is read several times, but from memory only once: a row fits into the first or second cache.
@@ -107,6 +108,8 @@ void layer_norm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta
   check_holds(kernel, "rstd", rstd, accumulator(x.dtype()), x.rows());
   const KernelScope scope("layer_norm_forward");
   if (scope.left_out()) return;
+  if (on_gpu("layer_norm_forward", x, gamma, beta, y, mean, rstd))
+    return gpu().kernels().layer_norm_forward(x, gamma, beta, epsilon, y, mean, rstd, gpu_stream());
   HWY_DYNAMIC_DISPATCH(layer_norm_forward_simd)(x, gamma, beta, epsilon, y, mean, rstd);
 }
 
@@ -122,6 +125,8 @@ void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mea
   check_holds(kernel, "dbeta", dbeta, accumulator(x.dtype()), x.columns());
   const KernelScope scope("layer_norm_backward");
   if (scope.left_out()) return;
+  if (on_gpu("layer_norm_backward", x, gamma, mean, rstd, dy, dx, dgamma, dbeta))
+    return gpu().kernels().layer_norm_backward(x, gamma, mean, rstd, dy, dx, dgamma, dbeta, gpu_stream());
   HWY_DYNAMIC_DISPATCH(layer_norm_backward_simd)(x, gamma, mean, rstd, dy, dx, dgamma, dbeta);
 }
 

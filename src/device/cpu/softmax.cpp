@@ -6,6 +6,7 @@
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/exp-inl.hpp"
 #include "device/cpu/simd-inl.hpp"
+#include "device/gpu.hpp"
 #include "device/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -48,6 +49,7 @@ void softmax(const Tensor& x, const Tensor& y) {
   check_columns("softmax", "y", y, x.columns());
   const KernelScope scope("softmax");
   if (scope.left_out()) return;
+  if (on_gpu("softmax", x, y)) return gpu().kernels().softmax(x, y, gpu_stream());
   HWY_DYNAMIC_DISPATCH(softmax_simd)(x, y);
 }
 

@@ -5,6 +5,7 @@
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/simd-inl.hpp"
+#include "device/gpu.hpp"
 #include "device/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -66,12 +67,15 @@ void add_column_sums(const Tensor& x, const Tensor& sums) {
   check_holds("add_column_sums", "sums", sums, accumulator(x.dtype()), x.columns());
   const KernelScope scope("add_column_sums");
   if (scope.left_out()) return;
+  if (on_gpu("add_column_sums", x, sums)) return gpu().kernels().add_column_sums(x, sums, gpu_stream());
   HWY_DYNAMIC_DISPATCH(add_column_sums_simd)(x, sums);
 }
 
 double sum_of_squares(const Tensor& x) {
   const KernelScope scope("sum_of_squares");
-  return scope.left_out() ? 0 : HWY_DYNAMIC_DISPATCH(sum_of_squares_simd)(x);
+  if (scope.left_out()) return 0;
+  if (on_gpu("sum_of_squares", x)) return gpu().kernels().sum_of_squares(x, gpu_stream());
+  return HWY_DYNAMIC_DISPATCH(sum_of_squares_simd)(x);
 }
 
 }  // namespace stretto::kernels

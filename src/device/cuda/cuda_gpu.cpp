@@ -1,0 +1,170 @@
+// The table of device/gpu.hpp, filled from the CUDA runtime.
+#include <cstdlib>
+#include <string>
+
+#include "core/setting_values.hpp"
+#include "device/cuda/cuda_check.hpp"
+#include "device/cuda/cuda_kernels.hpp"
+
+namespace stretto {
+namespace {
+
+// The driver's own pool keeps what was freed, for the next allocation.
+void keep_freed_memory(int device) {
+  cudaMemPool_t pool = nullptr;
+  check_cuda(cudaDeviceGetDefaultMemPool(&pool, device), "find the memory pool");
+  std::uint64_t everything = ~std::uint64_t{0};
+  check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything), "set up the memory pool");
+}
+
+GpuInfo info_of(int device) {
+  cudaDeviceProp properties;
+  check_cuda(cudaGetDeviceProperties(&properties, device), "describe the GPU");
+  return {properties.name,           device,
+          properties.major,          properties.minor,
+          properties.totalGlobalMem, properties.multiProcessorCount};
+}
+
+class CudaGpu final : public Gpu {
+ public:
+  explicit CudaGpu(int device) : info_(info_of(device)) {
+    choose();
+    keep_freed_memory(device);
+  }
+
+  const GpuInfo& info() const override { return info_; }
+
+  GpuStream create_stream(Priority priority) override {
+    choose();
+    int least = 0;
+    int greatest = 0;
+    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "ask for the priorities of streams");
+    const int number = priority == Priority::urgent       ? greatest
+                       : priority == Priority::background ? least
+                                                          : (least + greatest) / 2;
+    cudaStream_t stream = nullptr;
+    check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, number), "make a stream");
+    return reinterpret_cast<GpuStream>(stream);
+  }
+  void destroy(GpuStream stream) override { check_cuda(cudaStreamDestroy(cuda(stream)), "destroy a stream"); }
+
+  GpuEvent create_event() override {
+    choose();
+    cudaEvent_t event = nullptr;
+    check_cuda(cudaEventCreateWithFlags(&event, cudaEventBlockingSync), "make an event");
+    return reinterpret_cast<GpuEvent>(event);
+  }
+  void destroy(GpuEvent event) override { check_cuda(cudaEventDestroy(cuda(event)), "destroy an event"); }
+  void record(GpuEvent event, GpuStream stream) override {
+    check_cuda(cudaEventRecord(cuda(event), cuda(stream)), "record an event");
+  }
+  void wait(GpuStream stream, GpuEvent event) override {
+    check_cuda(cudaStreamWaitEvent(cuda(stream), cuda(event), 0), "make a stream wait for an event");
+  }
+  bool reached(GpuEvent event) override {
+    const cudaError_t result = cudaEventQuery(cuda(event));
+    if (result == cudaErrorNotReady) return false;
+    check_cuda(result, "ask for an event");
+    return true;
+  }
+  void synchronize(GpuEvent event) override { check_cuda(cudaEventSynchronize(cuda(event)), "wait for an event"); }
+  double seconds_between(GpuEvent earlier, GpuEvent later) override {
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, cuda(earlier), cuda(later)), "measure the time between two events");
+    return static_cast<double>(milliseconds) * 1e-3;
+  }
+
+  std::byte* allocate(std::size_t bytes, GpuStream stream) override {
+    choose();
+    void* memory = nullptr;
+    const cudaError_t result = cudaMallocAsync(&memory, bytes, cuda(stream));
+    if (result != cudaSuccess) {
+      cudaGetLastError();
+      fail(ErrorCode::unavailable, "The GPU has no {} bytes of memory left of its {} ({}).", bytes, info_.memory_bytes,
+           cudaGetErrorName(result));
+    }
+    return static_cast<std::byte*>(memory);
+  }
+  void release(std::byte* memory, GpuStream stream) override {
+    check_cuda(cudaFreeAsync(memory, cuda(stream)), "free memory");
+  }
+  bool is_device_memory(const void* pointer) override {
+    cudaPointerAttributes attributes;
+    if (cudaPointerGetAttributes(&attributes, pointer) != cudaSuccess) {
+      cudaGetLastError();
+      return false;
+    }
+    return attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+  }
+  void copy(void* to, const void* from, std::size_t bytes, GpuStream stream) override {
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda(stream)), "copy memory");
+  }
+  void zero(void* memory, std::size_t bytes, GpuStream stream) override {
+    check_cuda(cudaMemsetAsync(memory, 0, bytes, cuda(stream)), "fill memory with zeros");
+  }
+
+  void begin_capture(GpuStream stream) override {
+    check_cuda(cudaStreamBeginCapture(cuda(stream), cudaStreamCaptureModeThreadLocal), "begin a graph");
+  }
+  bool is_capturing(GpuStream stream) override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check_cuda(cudaStreamIsCapturing(cuda(stream), &status), "ask whether a graph is being made");
+    return status != cudaStreamCaptureStatusNone;
+  }
+  GpuGraph end_capture(GpuStream stream) override {
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamEndCapture(cuda(stream), &graph), "end a graph");
+    cudaGraphExec_t runnable = nullptr;
+    const cudaError_t result = cudaGraphInstantiate(&runnable, graph, 0);
+    cudaGraphDestroy(graph);
+    check_cuda(result, "make a graph ready");
+    return reinterpret_cast<GpuGraph>(runnable);
+  }
+  void launch(GpuGraph graph, GpuStream stream) override {
+    check_cuda(cudaGraphLaunch(reinterpret_cast<cudaGraphExec_t>(graph), cuda(stream)), "launch a graph");
+  }
+  void destroy(GpuGraph graph) override {
+    check_cuda(cudaGraphExecDestroy(reinterpret_cast<cudaGraphExec_t>(graph)), "destroy a graph");
+  }
+
+  GpuKernels& kernels() override { return kernels_; }
+
+ private:
+  // CUDA's choice is per thread.
+  void choose() const { check_cuda(cudaSetDevice(info_.index), "choose the GPU"); }
+
+  GpuInfo info_;
+  CudaKernels kernels_;
+};
+
+// STRETTO_GPU, or by the rank's number on its host.
+int chosen_device(int devices) {
+  const std::string chosen = setting("STRETTO_GPU");
+  if (!chosen.empty()) return std::atoi(chosen.c_str());
+  const char* const local_rank = std::getenv("LOCAL_RANK");
+  return local_rank == nullptr ? 0 : std::atoi(local_rank) % devices;
+}
+
+}  // namespace
+
+std::unique_ptr<Gpu> open_cuda_gpu(std::string& obstacle) {
+  int devices = 0;
+  const cudaError_t result = cudaGetDeviceCount(&devices);
+  if (result != cudaSuccess || devices == 0) {
+    cudaGetLastError();
+    obstacle = result == cudaSuccess || result == cudaErrorNoDevice
+                   ? "CUDA finds no GPU on this machine; run on the host with device cpu."
+                   : fmt::format("CUDA cannot be used here: {} ({}); run on the host with device cpu.",
+                                 cudaGetErrorString(result), cudaGetErrorName(result));
+    return nullptr;
+  }
+  const int device = chosen_device(devices);
+  if (device < 0 || device >= devices) {
+    obstacle =
+        fmt::format("STRETTO_GPU={} is none of the {} GPUs of this machine, which are counted from 0.", device, devices);
+    return nullptr;
+  }
+  return std::make_unique<CudaGpu>(device);
+}
+
+}  // namespace stretto

@@ -1,0 +1,95 @@
+#include "stretto/device.hpp"
+
+#include <atomic>
+#include <utility>
+
+#include "core/fail.hpp"
+#include "device/computing_in.hpp"
+#include "device/gpu.hpp"
+
+namespace stretto {
+namespace {
+
+thread_local Stream computing = Stream::inline_();
+
+std::atomic<Gpu*> instead = nullptr;  // of the real one
+
+#if defined(STRETTO_HAVE_CUDA)
+}  // namespace
+
+// cuda/cuda_gpu.cpp. The obstacle is empty where there is a GPU.
+std::unique_ptr<Gpu> open_cuda_gpu(std::string& obstacle);
+
+namespace {
+struct Real {
+  std::string obstacle;
+  std::unique_ptr<Gpu> gpu = open_cuda_gpu(obstacle);
+};
+#else
+struct Real {
+  std::string obstacle = "This build of Stretto has no CUDA; configure it with STRETTO_WITH_CUDA=ON where nvcc is.";
+  std::unique_ptr<Gpu> gpu;
+};
+#endif
+
+Real& real() {
+  static auto& opened = *new Real;  // CUDA may be gone before static storage is
+  return opened;
+}
+
+}  // namespace
+
+const char* name(Device device) {
+  switch (device) {
+    case Device::cpu: return "cpu";
+    case Device::cuda: return "cuda";
+  }
+  return "unknown";
+}
+
+Device device_from_name(const std::string& text) {
+  for (const Device device : {Device::cpu, Device::cuda}) {
+    if (text == name(device)) return device;
+  }
+  fail(ErrorCode::invalid_argument, "There is no device '{}'; choose cpu or cuda.", text);
+}
+
+bool has_gpu() { return instead != nullptr || real().gpu != nullptr; }
+
+Gpu& gpu() {
+  if (Gpu* const other = instead) return *other;
+  if (real().gpu == nullptr) fail(ErrorCode::unavailable, "{}", real().obstacle);
+  return *real().gpu;
+}
+
+void use_gpu(Gpu* other) { instead = other; }
+
+std::string cuda_obstacle() { return has_gpu() ? "" : real().obstacle; }
+
+std::optional<GpuInfo> gpu_info() {
+  if (!has_gpu()) return std::nullopt;
+  return gpu().info();
+}
+
+GpuStream gpu_stream() {
+  require(computing.device() == Device::cuda,
+          "This thread computes on the host, and was given what lies on a GPU; make an OnDevice(Device::cuda) first.");
+  return handle_of(computing);
+}
+
+Stream computation() { return computing; }
+Device current_device() { return computing.device(); }
+
+ComputingIn::ComputingIn(Stream stream) : before_(std::exchange(computing, std::move(stream))) {}
+ComputingIn::~ComputingIn() { computing = std::move(before_); }
+
+OnDevice::OnDevice(Device device) : before_(computing) {
+  computing = device == Device::cpu ? Stream::inline_() : Stream("computation", Priority::normal, device);
+}
+
+OnDevice::~OnDevice() {
+  // The stream's end waits for what is in it.
+  computing = std::move(before_);
+}
+
+}  // namespace stretto

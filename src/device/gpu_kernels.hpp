@@ -1,0 +1,66 @@
+#pragma once
+#include <vector>
+
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+
+using GpuStream = struct GpuStreamHandle*;
+
+// The kernels of stretto/kernels.hpp on a GPU, behind the same checks: each puts its work into the stream and returns. What
+// they compute is said there; sums over rows may be formed in another order, but in the same one at each call.
+class GpuKernels {
+ public:
+  virtual ~GpuKernels() = default;
+
+  // ---- of collectives: pointers into the GPU's memory, at any alignment of their elements
+  virtual void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out,
+                          std::int64_t count, std::int64_t divisor, GpuStream stream) = 0;
+  virtual void multiply(DType dtype, const void* x, void* out, std::int64_t count, double factor, GpuStream stream) = 0;
+  virtual void convert(DType from, const void* x, DType to, void* out, std::int64_t count, GpuStream stream) = 0;
+  virtual void quantize(QuantizedFormat format, DType dtype, const void* x, void* records, std::int64_t count,
+                        const kernels::QuantizeOptions& options, GpuStream stream) = 0;
+  virtual void dequantize(QuantizedFormat format, const void* records, DType dtype, void* out, std::int64_t count,
+                          GpuStream stream) = 0;
+  virtual void dequantize_reduce(QuantizedFormat format, const void* const* vectors, int vector_count, DType dtype,
+                                 void* out, std::int64_t count, std::int64_t divisor, GpuStream stream) = 0;
+  virtual void requantize(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to,
+                          void* records, std::int64_t count, std::int64_t divisor, const kernels::QuantizeOptions& options,
+                          GpuStream stream) = 0;
+
+  // ---- of layers
+  virtual void add(const Tensor& a, const Tensor& b, const Tensor& out, GpuStream stream) = 0;
+  virtual void scale(const Tensor& x, double factor, GpuStream stream) = 0;
+  // Waits for the result.
+  virtual double sum_of_squares(const Tensor& x, GpuStream stream) = 0;
+  virtual void gelu_forward(const Tensor& x, const Tensor& y, GpuStream stream) = 0;
+  virtual void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) = 0;
+  virtual void add_bias(const Tensor& x, const Tensor& bias, GpuStream stream) = 0;
+  virtual void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y, GpuStream stream) = 0;
+  virtual void add_column_sums(const Tensor& x, const Tensor& sums, GpuStream stream) = 0;
+  virtual void layer_norm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta, double epsilon, const Tensor& y,
+                                  const Tensor& mean, const Tensor& rstd, GpuStream stream) = 0;
+  virtual void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd,
+                                   const Tensor& dy, const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
+                                   GpuStream stream) = 0;
+  virtual void softmax(const Tensor& x, const Tensor& y, GpuStream stream) = 0;
+  virtual void row_max(const Tensor& logits, const Tensor& row_max, GpuStream stream) = 0;
+  virtual void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
+                                     const Tensor& sum_exp, const Tensor& target_logit, GpuStream stream) = 0;
+  virtual void cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
+                                      const Tensor& sum_exp, double factor, GpuStream stream) = 0;
+  virtual void embedding_forward(const Tensor& tokens, std::int64_t first, const Tensor& table, const Tensor& y,
+                                 GpuStream stream) = 0;
+  virtual void embedding_backward(const Tensor& tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable,
+                                  GpuStream stream) = 0;
+  virtual void adamw(const kernels::AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m,
+                     const Tensor& v, const Tensor& parameter, GpuStream stream) = 0;
+  virtual void gemm(const Tensor& a, kernels::Transpose transpose_a, const Tensor& b, kernels::Transpose transpose_b,
+                    const Tensor& c, bool accumulate, GpuStream stream) = 0;
+  virtual void attention_forward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,
+                                 const Tensor& log_sum_exp, GpuStream stream) = 0;
+  virtual void attention_backward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,
+                                  const Tensor& log_sum_exp, const Tensor& dout, const Tensor& dqkv, GpuStream stream) = 0;
+};
+
+}  // namespace stretto

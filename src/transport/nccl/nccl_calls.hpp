@@ -1,0 +1,54 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "device/gpu.hpp"
+#include "stretto/dtype.hpp"
+
+namespace stretto {
+
+using NcclComm = struct NcclCommHandle*;
+using NcclId = std::array<std::byte, 128>;
+
+// What the library calls of NCCL: with Gpu (device/gpu.hpp) the narrow table through which everything on a GPU goes.
+// nccl_library.cpp fills it from libnccl; the tests fill it with threads (tests/stand_in/), and hold callers to NCCL's
+// rules. Each throws Error(unavailable) with what NCCL said.
+class NcclCalls {
+ public:
+  virtual ~NcclCalls() = default;
+  virtual NcclId new_id() = 0;
+  virtual NcclComm join(int size, const NcclId& id, int rank) = 0;  // collective; blocks
+  virtual void destroy(NcclComm comm) = 0;                          // collective; what is under way ends first
+  virtual void abort(NcclComm comm) = 0;                            // the communicator goes, whatever is under way
+  virtual std::string failure(NcclComm comm) = 0;                   // asynchronous; empty: none
+
+  // Between the two, sends and receives are only noted; at the end they go together. Nothing else may be put into their
+  // streams meanwhile.
+  virtual void group_start() = 0;
+  virtual void group_end() = 0;
+  virtual void send(const void* data, std::size_t bytes, int peer, NcclComm comm, GpuStream stream) = 0;
+  virtual void recv(void* data, std::size_t bytes, int peer, NcclComm comm, GpuStream stream) = 0;
+
+  // count as NCCL counts: of the whole vector for all_reduce, reduce and broadcast; of one rank's share for the others.
+  virtual void all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, NcclComm comm,
+                          GpuStream stream) = 0;
+  virtual void reduce_scatter(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, NcclComm comm,
+                              GpuStream stream) = 0;
+  virtual void all_gather(const void* input, void* output, std::int64_t count, DType dtype, NcclComm comm,
+                          GpuStream stream) = 0;
+  virtual void all_to_all(const void* input, void* output, std::int64_t count, DType dtype, NcclComm comm,
+                          GpuStream stream) = 0;
+  virtual void broadcast(const void* input, void* output, std::int64_t count, DType dtype, int root, NcclComm comm,
+                         GpuStream stream) = 0;
+  virtual void reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, int root, NcclComm comm,
+                      GpuStream stream) = 0;
+};
+
+// libnccl; null where this build has none.
+NcclCalls* nccl();
+// For tests: another one takes its place; null: the real one again.
+void use_nccl(NcclCalls* other);
+
+}  // namespace stretto
