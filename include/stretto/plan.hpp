@@ -48,6 +48,7 @@ enum class Algorithm : std::uint8_t {
   reduce_scatter_gather,       // reduce of many bytes
   two_level,                   // inside nodes and between them, each by an algorithm of its own
   three_level,                 // the same with a level more: between pods of nodes
+  nccl,  // on GPUs: NCCL's own collective, which is no plan of ours: it has no steps, and rounds as NCCL does
   // Over memory that all ranks of one host reach.
   packet,  // few bytes: each rank puts its vector with a number into a slot that all others read; any memory will do
   staged,  // each rank copies its vector into shared memory, where the others read what they want; any memory will do

@@ -59,6 +59,8 @@ struct Circumstances {
   bool shares_memory = false;  // all ranks are on one host and reach each other's memory ...
   bool symmetric = false;      // ... and so do they the buffers of this call; else they get at those through the kernel
   bool reads_memory = false;   // ... if it lets them
+  bool on_gpus = false;        // the buffers of this call lie on GPUs; then nothing is shared, whatever stands above
+  bool nccl_does = false;      // ... and NCCL has a collective for it
 };
 
 struct Candidate {

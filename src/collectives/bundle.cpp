@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "collectives/host_executor.hpp"
+#include "collectives/stream_executor.hpp"
 #include "core/fail.hpp"
 
 namespace stretto {
@@ -21,6 +22,7 @@ Execution execution_of(const Operation::State& operation, bool alone, std::funct
   execution.links = &operation.group->links();
   execution.first_lane = is_message(call.collective) ? Links::message_lane : 0;
   execution.shared = operation.group->shared_memory();
+  execution.gpu_links = operation.group->gpu_links();
   if (operation.planned->depends_on_memory()) {
     execution.choices = operation.planned;
     execution.settled = std::move(settled);
@@ -140,6 +142,13 @@ struct Bundle {
   void settle(std::size_t i, const Way& way) const {
     operations[i]->group->context().ledger().settle(records[i], *way.label);
   }
+  // What a GPU's stream gets is a plan of what will be done; only the comparison of calls is done here and now.
+  void put_into(const Stream& stream) {
+    for (const auto& turn : turns) turn->wait();
+    compare_calls();
+    put_into_stream(sequences, gpu(), handle_of(stream));
+    for (const auto& turn : turns) turn->done();
+  }
   void run(bool in_background, Priority priority) {
     for (const auto& turn : turns) turn->wait();
     RankContext& context = operations.front()->group->context();
@@ -147,6 +156,25 @@ struct Bundle {
       return fmt::format("operation #{}; its last operations:{}", records.front(), context.ledger().last_operations(8));
     });
     for (const auto& turn : turns) turn->done();
+  }
+
+ private:
+  void compare_calls() const {
+    std::vector<Sequence> checks;
+    for (const Sequence& sequence : sequences) {
+      for (const Execution& execution : sequence) {
+        if (!execution.checking) continue;
+        Execution check;
+        check.own_plan = std::make_shared<Plan>();
+        check.plan = check.own_plan.get();
+        check.links = execution.links;
+        check.checking = execution.checking;
+        checks.push_back({check});
+      }
+    }
+    if (checks.empty()) return;
+    execute(checks, operations.front()->group->context().network(), false, Priority::urgent,
+            [&] { return fmt::format("the comparison of operation #{} with other ranks'", records.front()); });
   }
 };
 
@@ -158,6 +186,17 @@ std::uint64_t enter_into_ledger(const Started& one, bool is_first) {
   record.tag = operation.options.tag;
   record.shares_times = !is_first;
   return operation.group->context().ledger().enter(std::move(record));
+}
+
+void watch(const Bundle& bundle, const Work& work) {
+  std::vector<Group*> seen;
+  for (const Prepared& operation : bundle.operations) {
+    Group* const group = operation->group.get();
+    if (std::find(seen.begin(), seen.end(), group) != seen.end()) continue;
+    seen.push_back(group);
+    group->gpu_watch().add(work, fmt::format("operation #{} of '{}', {}", bundle.records.front(), group->name(),
+                                             name(operation->call.collective)));
+  }
 }
 
 }  // namespace
@@ -203,6 +242,12 @@ void launch(const std::vector<Started>& started, const Work& work) {
     if (std::find(streams.begin(), streams.end(), one.stream) == streams.end()) streams.push_back(one.stream);
   }
   const Stream home = streams.front();
+  const Device device = started.front().operation->device;
+  for (const Started& one : started) {
+    require(one.operation->device == device,
+            "A group of operations got {} in host memory beside others in a GPU's; make a group of each.",
+            name(one.operation->call.collective));
+  }
   // Several threads of a rank may start operations: the turns that these get must be in the order of their streams.
   std::unique_lock issuing(context.issue_mutex);
   for (const Started& one : started) {
@@ -223,6 +268,15 @@ void launch(const std::vector<Started>& started, const Work& work) {
     }
   }
   if (home.is_inline()) issuing.unlock();
+  if (device == Device::cuda) {
+    if (computation().device() == Device::cuda) home.wait(computation());
+    // Here and now: two threads that put operations into one stream do so in the order of their turns.
+    home.enqueue([bundle] { bundle->put_into(computation()); }, work);
+    issuing.unlock();
+    watch(*bundle, work);
+    for (std::size_t i = 1; i < streams.size(); ++i) streams[i].wait(work);
+    return;
+  }
   Priority priority = home.priority();  // all of them go together, as urgently as the most urgent one
   for (const Stream& stream : streams) priority = std::max(priority, stream.priority());
   home.enqueue([bundle, priority, in_background = !home.is_inline()] { bundle->run(in_background, priority); }, work);

@@ -12,6 +12,7 @@ struct Operation::State {
   std::shared_ptr<Communicator::Group> group;
   Call call;
   OperationOptions options;
+  Device device = Device::cpu;  // where its buffers lie
   std::shared_ptr<const PlannedCall> planned;
   // As far as this rank can tell, whose buffers decide together with the others'.
   const Way& way() const;

@@ -13,6 +13,7 @@ namespace {
 
 // Narrow floats travel as they are where that rounds once, or where nothing is rounded; else as f32.
 DType wire_of(Collective collective, Algorithm algorithm, DType dtype, ReduceOp op) {
+  if (algorithm == Algorithm::nccl) return dtype;
   if (!reduces(collective) || !is_narrow(dtype) || op == ReduceOp::min || op == ReduceOp::max) return dtype;
   return rounds_once(algorithm) && op != ReduceOp::premul_sum ? dtype : DType::f32;
 }
@@ -32,7 +33,10 @@ std::int64_t bytes_of(const PlanRequest& request, DType dtype) {
 // are known.
 std::string obstacle(const PlanRequest& request, DType dtype, ReduceOp op, const Circumstances& circumstances) {
   const Algorithm algorithm = request.method.algorithm;
+  if (algorithm == Algorithm::nccl && !circumstances.on_gpus) return "its buffers do not lie on GPUs";
+  if (algorithm == Algorithm::nccl && !circumstances.nccl_does) return "NCCL does not do this call between these ranks";
   if (!shares_memory(algorithm)) return "";
+  if (circumstances.on_gpus) return "its buffers lie on GPUs, whose memory no plan shares";
   if (!circumstances.shares_memory) return "its ranks do not all reach each other's memory";
   if (algorithm != Algorithm::packet) return "";
   const DType wire = wire_of(request.collective, algorithm, dtype, op);
@@ -44,10 +48,19 @@ std::string obstacle(const PlanRequest& request, DType dtype, ReduceOp op, const
 // Whether the ranks' memory lets them do it that way.
 bool suits(const PlanRequest& request, const Circumstances& circumstances) {
   const Algorithm algorithm = request.method.algorithm;
+  if (circumstances.on_gpus && shares_memory(algorithm)) return false;
   if (request.collective == Collective::all_to_all && !request.counts.empty() && shares_memory(algorithm)) return false;
   if (circumstances.several_nodes && shares_memory(algorithm)) return false;
   if (circumstances.symmetric || !touches_buffers(algorithm)) return true;
   return algorithm == Algorithm::pull && circumstances.reads_memory;
+}
+
+// NCCL's own collective is one launch, whatever the number of rounds inside: what its ring sends, and no round's latency
+// twice.
+double nccl_seconds(const PlanRequest& request, const LinkCost& link, DType dtype) {
+  const double shares = static_cast<double>(Shares::of(request).total()) * (request.size - 1) / request.size;
+  const double sent = request.collective == Collective::all_reduce ? 2 * shares : shares;
+  return 2 * link.alpha + sent * static_cast<double>(size_of(dtype)) * link.beta;
 }
 
 // Every method of one level that the cost model may take for a collective.
@@ -206,10 +219,13 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     }
     sort_by_seconds(choice.candidates);
   };
+  if (circumstances.nccl_does && !tuning.deterministic) {
+    choice.candidates.push_back({Algorithm::nccl, dtype, nccl_seconds(trial, costs.inside.cost, dtype)});
+  }
   consider(pairs_for(trial, circumstances.several_nodes));
   std::vector<Method> best_pairs;
   for (const Candidate& pair : choice.candidates) {
-    if (best_pairs.size() < 3) best_pairs.push_back(pair.method);
+    if (pair.method.algorithm == Algorithm::two_level && best_pairs.size() < 3) best_pairs.push_back(pair.method);
   }
   consider(refinements_of(best_pairs, request));
   consider(methods_for(request));

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "collectives/at_once.hpp"
+#include "collectives/bundle.hpp"
 #include "collectives/plan_builder.hpp"
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
@@ -139,21 +140,24 @@ void Communicator::Group::give_up() {
   turn_changed_.notify_all();
 }
 
-std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& call, const OperationOptions& options) {
+std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& call, const OperationOptions& options,
+                                                                 Device device) {
+  if (device == Device::cuda && !gpu_links_) join_gpus();
   const Quantization& how = options.quantization;
-  const PlanKey key{call.collective, options.method,      call.count, call.root,  call.dtype,        call.op,
-                    call.counts,     call.receive_counts, how.format, how.result, how.only_if_faster};
+  const PlanKey key{call.collective, options.method,      call.count, call.root,  call.dtype,         call.op,
+                    call.counts,     call.receive_counts, how.format, how.result, how.only_if_faster, device};
   const std::lock_guard lock(plans_mutex_);
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;
-  std::shared_ptr<const PlannedCall> planned = make_planned(call, options);
+  std::shared_ptr<const PlannedCall> planned =
+      device == Device::cuda ? planned_on_gpus(call, options) : make_planned(call, options);
   if (plans_.size() >= most_plans) plans_.clear();
   plans_.emplace(key, planned);
   return planned;
 }
 
 Estimate Communicator::Group::estimate(const Call& call, const OperationOptions& options) {
-  const std::shared_ptr<const PlannedCall> planned = plan_for(call, options);
+  const std::shared_ptr<const PlannedCall> planned = plan_for(call, options, Device::cpu);
   const Way& way = planned->ordinary;
   PlanRequest request = way.plan->request;
   if (call.collective == Collective::all_to_all && !request.counts.empty()) {
@@ -197,12 +201,32 @@ std::shared_ptr<const PlannedCall> Communicator::Group::make_planned(const Call&
   return planned;
 }
 
+std::shared_ptr<const PlannedCall> Communicator::Group::planned_on_gpus(const Call& call,
+                                                                        const OperationOptions& options) const {
+  const PlanRequest request = request_of(call, options);
+  const bool plain = request.quantized == QuantizedFormat::none && request.counts.empty() && call.op != ReduceOp::premul_sum;
+  const bool nccl_does =
+      plain && gpu_links_->does({call.collective, nullptr, nullptr, call.count, call.dtype, call.op, call.root});
+  const Choice choice = context_->selector().choose_on_gpus(request, call.dtype, call.op, nodes_, nccl_does,
+                                                            options.quantization.only_if_faster);
+  if (context_->selector().explains() && rank() == 0) explain(name_, call, request.quantized, choice, false);
+  auto planned = std::make_shared<PlannedCall>();
+  planned->ordinary = planned->symmetric = way_of(call, request, choice);
+  return planned;
+}
+
 Way Communicator::Group::way_of(const Call& call, PlanRequest request, bool may_be_plain, bool symmetric) const {
   const Choice choice = context_->selector().choose(request, call.dtype, call.op, nodes_, links_, symmetric, may_be_plain);
   if (context_->selector().explains() && rank() == 0) explain(name_, call, request.quantized, choice, symmetric);
+  return way_of(call, std::move(request), choice);
+}
+
+Way Communicator::Group::way_of(const Call& call, PlanRequest request, const Choice& choice) const {
   request.method = choice.method;
   if (!choice.quantized) request.quantized = request.quantized_result = QuantizedFormat::none;
-  Way way{std::make_shared<const Plan>(make_plan(request)), choice.wire, nullptr, packet_bytes_of(request, choice.wire)};
+  const bool has_steps = request.method.algorithm != Algorithm::nccl;
+  Way way{std::make_shared<const Plan>(has_steps ? make_plan(request) : Plan{.request = request}), choice.wire, nullptr,
+          has_steps ? packet_bytes_of(request, choice.wire) : 0};
   Record label;
   label.collective = call.collective;
   label.algorithm = request.method.algorithm;
@@ -219,6 +243,29 @@ Way Communicator::Group::way_of(const Call& call, PlanRequest request, bool may_
   label.stream = Stream::inline_().name();
   way.label = journal_->keep(std::move(label));
   return way;
+}
+
+// The members tell each other by operations of their own, which have their places in the order of calls.
+void Communicator::Group::join_gpus() {
+  const Communicator members(std::shared_ptr<Group>(std::shared_ptr<Group>(), this));
+  const OutsideOperationGroups alone;
+  const Exchange exchange = [&](const Bytes& mine) {
+    std::int64_t bytes = static_cast<std::int64_t>(mine.size());
+    std::vector<std::int64_t> sizes(static_cast<std::size_t>(size()));
+    members.all_gather(&bytes, sizes.data(), 1, DType::i64, Stream::inline_(), {.tag = "join GPUs"});
+    Bytes all(static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})));
+    members.all_gather_v(mine.data(), all.data(), sizes, DType::u8, Stream::inline_(), {.tag = "join GPUs"});
+    std::vector<Bytes> result;
+    auto from = all.begin();
+    for (const std::int64_t each : sizes) {
+      result.emplace_back(from, from + each);
+      from += each;
+    }
+    return result;
+  };
+  gpu_links_ = make_gpu_links(links_, gpu(), exchange);
+  gpu_watch_ =
+      std::make_unique<GpuWatch>(context_->job(), *gpu_links_, context_->network().timeout(), [this] { give_up(); });
 }
 
 Communicator::Group::Turn::Turn(std::shared_ptr<Group> group) : group_(std::move(group)) {

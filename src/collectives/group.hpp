@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "collectives/call_check.hpp"
+#include "collectives/gpu_watch.hpp"
 #include "collectives/select.hpp"
 #include "collectives/shared_memory.hpp"
 #include "stretto/communicator.hpp"
@@ -66,8 +67,9 @@ class Communicator::Group {
   CallCheck& call_check() { return call_check_; }
   const std::vector<int>& nodes() const { return nodes_; }
 
-  // Planned anew or found among those that were. Throws what make_plan() throws.
-  std::shared_ptr<const PlannedCall> plan_for(const Call& call, const OperationOptions& options);
+  // Planned anew or found among those that were. Throws what make_plan() throws. device: where its buffers are; the first
+  // call for GPUs is collective.
+  std::shared_ptr<const PlannedCall> plan_for(const Call& call, const OperationOptions& options, Device device);
   Estimate estimate(const Call& call, const OperationOptions& options);
   // Whether none of its operations is under way or in a stream, and one may begin in the calling thread.
   bool is_idle() const {
@@ -76,7 +78,9 @@ class Communicator::Group {
   }
   void give_up();  // an operation has failed in the middle: the communicator is unusable
   Journal& journal() { return *journal_; }
-  AtOnce* at_once() { return at_once_.get(); }  // none where members are on several hosts, or calls are compared
+  AtOnce* at_once() { return at_once_.get(); }        // none where members are on several hosts, or calls are compared
+  GpuLinks* gpu_links() { return gpu_links_.get(); }  // none before the first call for GPUs
+  GpuWatch& gpu_watch() { return *gpu_watch_; }
   SharedMemory* shared_memory() { return shared_memory_.get(); }  // none where members are on several hosts
 
   // Operations of one communicator run one at a time, in the order of the calls, whatever their streams. A turn that is
@@ -102,11 +106,14 @@ class Communicator::Group {
  private:
   static constexpr std::size_t most_plans = 256;
   using PlanKey = std::tuple<Collective, Method, std::int64_t, int, DType, ReduceOp, std::vector<std::int64_t>,
-                             std::vector<std::int64_t>, QuantizedFormat, QuantizedFormat, bool>;
+                             std::vector<std::int64_t>, QuantizedFormat, QuantizedFormat, bool, Device>;
 
   PlanRequest request_of(const Call& call, const OperationOptions& options) const;
   std::shared_ptr<const PlannedCall> make_planned(const Call& call, const OperationOptions& options) const;
+  std::shared_ptr<const PlannedCall> planned_on_gpus(const Call& call, const OperationOptions& options) const;
   Way way_of(const Call& call, PlanRequest request, bool may_be_plain, bool symmetric) const;
+  Way way_of(const Call& call, PlanRequest request, const Choice& choice) const;
+  void join_gpus();
 
   std::shared_ptr<RankContext> context_;
   Links links_;
@@ -115,6 +122,8 @@ class Communicator::Group {
   std::shared_ptr<Journal> journal_;
   std::unique_ptr<SharedMemory> shared_memory_;
   std::unique_ptr<AtOnce> at_once_;
+  std::unique_ptr<GpuLinks> gpu_links_;
+  std::unique_ptr<GpuWatch> gpu_watch_;
   std::vector<int> nodes_;  // of the members, counted from 0
   NodeSizes node_sizes_;
   std::mutex plans_mutex_;
@@ -129,6 +138,17 @@ class Communicator::Group {
 
 // Whether this thread's calls are being collected by an OperationGroup.
 bool in_operation_group();
+// While it lives, this thread's calls are not.
+class OutsideOperationGroups {
+ public:
+  OutsideOperationGroups();
+  ~OutsideOperationGroups();
+  OutsideOperationGroups(const OutsideOperationGroups&) = delete;
+  OutsideOperationGroups& operator=(const OutsideOperationGroups&) = delete;
+
+ private:
+  int depth_;
+};
 
 // Collective: the communicator of all ranks of the job. may_pin: see Network.
 Communicator world_of(std::unique_ptr<Job> job, bool may_pin = false);

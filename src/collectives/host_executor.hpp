@@ -13,6 +13,7 @@
 
 namespace stretto {
 
+class GpuLinks;
 class SharedMemory;
 
 // How one call is done.
@@ -50,6 +51,7 @@ struct Execution {
   Links* links = nullptr;
   int first_lane = 0;  // of the links
   SharedMemory* shared = nullptr;
+  GpuLinks* gpu_links = nullptr;  // where its buffers lie on GPUs
   std::size_t packet_bytes = 0;
   // Set: the plan is one of these, as the ranks' memory turns out; settled is told which.
   std::shared_ptr<const PlannedCall> choices = {};

@@ -11,6 +11,7 @@
 #include "collectives/plan_builder.hpp"
 #include "core/fail.hpp"
 #include "core/left_out.hpp"
+#include "device/gpu.hpp"
 #include "stretto/communicator.hpp"
 
 namespace stretto {
@@ -168,6 +169,24 @@ void launch_or_leave_out(const std::vector<Started>& started, const Work& work) 
   if (left_out.overlap) work.wait();
 }
 
+// Where a call's buffers lie.
+Device device_of(const Call& call) {
+  if (!gpu_in_use()) [[likely]]
+    return Device::cpu;
+  const bool input = call.input != nullptr && gpu().is_device_memory(call.input);
+  const bool output = call.output != nullptr && gpu().is_device_memory(call.output);
+  require((input || call.input == nullptr) == (output || call.output == nullptr) || input == output,
+          "{} got one buffer in a GPU's memory and one in the host's; put both into one.", name(call.collective));
+  return input || output ? Device::cuda : Device::cpu;
+}
+
+void check_stream(const Operation::State& operation, const Stream& stream) {
+  require(
+      operation.device == Device::cpu || stream.device() == Device::cuda,
+      "{} of buffers in a GPU's memory got stream '{}', which is the host's; give one of the GPU, such as computation().",
+      name(operation.call.collective), stream.name());
+}
+
 bool may_run_at_once(const AtOnce* at_once, const Stream& stream) {
   return at_once != nullptr && stream.is_inline() && !left_out.communication;
 }
@@ -180,12 +199,14 @@ Operation prepared(const std::shared_ptr<Group>& group, const Call& call, const 
   state->call = call;
   state->options = options;
   if (call.collective == Collective::barrier) {  // one element whose value nobody looks at
-    state->call.keep_alive = Tensor::zeros({1}, DType::f32);
+    state->call.keep_alive = Tensor({1}, DType::f32, Device::cpu);
+    state->call.keep_alive.set(0, 0);
     state->call.input = state->call.output = state->call.keep_alive.raw();
     state->call.dtype = DType::f32;
     state->call.count = 1;
   }
-  state->planned = group->plan_for(state->call, options);
+  state->device = device_of(state->call);
+  state->planned = group->plan_for(state->call, options, state->device);
   check_call(state->call, state->planned->ordinary.plan->request);
   check_factor(state->call, options.factor);
   if (options.quantization.errors != nullptr) {
@@ -206,7 +227,7 @@ void Communicator::check(const Call& call, const OperationOptions& options) cons
   group();
   check_types(call);
   check_quantization(call, options.quantization);
-  group_->plan_for(call, options);
+  group_->plan_for(call, options, Device::cpu);
   check_factor(call, options.factor);
 }
 
@@ -219,7 +240,8 @@ Estimate Communicator::estimate(const Call& call, const OperationOptions& option
 
 Work Communicator::start(const Call& call, const Stream& stream, const OperationOptions& options) const {
   Work work;  // the only one that is returned: in the caller's place from the beginning, see AtOnce::perform()
-  if (AtOnce* const at_once = group().at_once(); may_run_at_once(at_once, stream) && depth == 0) {
+  if (AtOnce* const at_once = group().at_once();
+      may_run_at_once(at_once, stream) && depth == 0 && device_of(call) == Device::cpu) {
     if (at_once->run(call, options, work)) return work;
   }
   Operation operation;
@@ -241,6 +263,7 @@ Work Communicator::start(const Call& call, const Stream& stream, const Operation
 
 Work Operation::start(const Stream& stream) const {
   require(state_ != nullptr, "This operation was never prepared.");
+  check_stream(*state_, stream);
   Work work;  // the only one that is returned, as above
   if (depth > 0) {
     collected.started.push_back({state_, stream});
@@ -265,6 +288,8 @@ const Plan& Operation::plan() const {
 }
 
 bool in_operation_group() { return depth > 0; }
+OutsideOperationGroups::OutsideOperationGroups() : depth_(std::exchange(depth, 0)) {}
+OutsideOperationGroups::~OutsideOperationGroups() { depth = depth_; }
 
 OperationGroup::OperationGroup() : thread_(std::this_thread::get_id()), first_(collected.started.size()) {
   if (depth++ == 0) collected.work = Work::reserve();

@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
-#include "core/split_mix.hpp"
-#include "device/memory.hpp"
 
 namespace stretto {
 namespace {
@@ -16,30 +14,14 @@ constexpr std::size_t bytes_between_looks = std::size_t{256} << 10;
 // down.
 constexpr std::size_t bytes_at_once = std::size_t{4} << 10;
 
-// Ranks and hops round with numbers of their own.
-std::uint64_t seed_of(std::uint64_t seed, int rank, Hop hop) {
-  return split_mixed(seed +
-                     (static_cast<std::uint64_t>(rank) * hops + static_cast<std::uint64_t>(hop) + 1) * split_mix_step);
-}
-
 }  // namespace
 
 PlanRun::PlanRun(const Execution& execution)
-    : run_(execution),
-      op_(combining(run_.caller.op)),
-      width_(size_of(run_.caller.wire)),
-      buffers_(run_.caller, run_.plan->request, pool_allocate),
-      lanes_(run_.plan->lanes.size()) {
-  const Plan& plan = *run_.plan;
-  if (plan.scratch_count > 0) scratch_ = pool_allocate(static_cast<std::size_t>(plan.scratch_count) * width_);
-  for (int i = 0; i < quantized_formats; ++i) {
-    const std::int64_t bytes = packed_bytes(static_cast<QuantizedFormat>(i), plan.packed_counts[i]);
-    if (bytes > 0) packed_[i] = pool_allocate(static_cast<std::size_t>(bytes));
-  }
+    : run_(execution), memory_(run_, host_place()), lanes_(run_.plan->lanes.size()) {
   if (run_.precedence == nullptr) return;
-  for (const Lane& lane : plan.lanes) {
+  for (const Lane& lane : run_.plan->lanes) {
     for (const Step& step : lane.steps) {
-      if (step.kind == StepKind::send) run_.precedence->will_send(bytes(step.source));
+      if (step.kind == StepKind::send) run_.precedence->will_send(memory_.bytes(step.source));
     }
   }
 }
@@ -62,7 +44,7 @@ bool PlanRun::advance() {
   }
   if (moved_bytes_) run_.precedence->moved();
   if (!all) return moved;
-  buffers_.finish(run_.caller, run_.plan->request);
+  memory_.finish();
   finished_ = true;
   return true;
 }
@@ -125,7 +107,7 @@ void PlanRun::begin_round(std::size_t lane) {
   for (std::size_t i = begin; i < plan.round_ends[state.round]; ++i) {
     const Step& step = plan.steps[i];
     if (step.peer < 0) {
-      LocalWork work = local_work_of(step);
+      LocalWork work = memory_.local_work_of(step);
       if (step.kind == StepKind::copy && work.source == work.destination) continue;  // in place
       if (work.bytes() > bytes_at_once) {
         state.local.push_back(work);
@@ -143,70 +125,20 @@ void PlanRun::begin_round(std::size_t lane) {
 Transfer PlanRun::transfer_of(const Step& step) const {
   Transfer transfer;
   transfer.dtype = run_.caller.wire;
-  transfer.op = op_;
+  transfer.op = memory_.op();
   if (step.kind == StepKind::send) {
-    transfer.source = at(step.source);
-    transfer.bytes = bytes(step.source);
+    transfer.source = memory_.at(step.source);
+    transfer.bytes = memory_.bytes(step.source);
     transfer.background = run_.precedence != nullptr && run_.precedence->is_background();
     return transfer;
   }
-  transfer.destination = target(step.destination);
-  transfer.bytes = bytes(step.destination);
+  transfer.destination = memory_.target(step.destination);
+  transfer.bytes = memory_.bytes(step.destination);
   if (step.kind == StepKind::recv_reduce) {
-    transfer.operand = at(step.source);
-    transfer.divisor = divisor_of(step);
+    transfer.operand = memory_.at(step.source);
+    transfer.divisor = memory_.divisor_of(step);
   }
   return transfer;
-}
-
-LocalWork PlanRun::local_work_of(const Step& step) const {
-  LocalWork work;
-  work.kind = step.kind;
-  work.source = at(step.source);
-  work.destination = target(step.destination);
-  work.count = step.destination.count;
-  work.dtype = run_.caller.wire;
-  work.op = op_;
-  work.divisor = divisor_of(step);
-  work.source_format = step.source.format;
-  work.destination_format = step.destination.format;
-  if (step.kind == StepKind::reduce) {
-    work.vectors = static_cast<int>(step.source.count / work.count);
-    work.distance = static_cast<std::int64_t>(bytes(step.destination));
-  } else {
-    work.vectors = step.vectors;
-    work.distance = packed_bytes(step.source.format, step.apart);
-  }
-  if (step.kind != StepKind::quantize && step.kind != StepKind::requantize) return work;
-  const Quantizing& how = *run_.quantizing;
-  const Tensor& residual = how.residuals[static_cast<int>(step.hop)];
-  work.quantizing.rounding = how.rounding;
-  work.quantizing.seed = seed_of(how.seed, run_.plan->request.rank, step.hop);
-  // Elements have the numbers of their places in the error state, whether there is one or not: then neither pieces nor parts
-  // change what is drawn for them.
-  work.quantizing.first_element = static_cast<std::uint64_t>(step.residual);
-  if (residual.size() > 0) work.quantizing.residual = residual.data<float>() + step.residual;
-  return work;
-}
-
-std::int64_t PlanRun::divisor_of(const Step& step) const {
-  return step.finishes && run_.caller.op == ReduceOp::avg ? run_.plan->request.size : 1;
-}
-
-const std::byte* PlanRun::at(const Slice& slice) const {
-  const std::size_t offset = bytes({slice.buffer, 0, slice.offset, slice.format});
-  switch (slice.buffer) {
-    case Buffer::input: return buffers_.input() + offset;
-    case Buffer::output: return buffers_.output() + offset;
-    case Buffer::scratch: return scratch_.get() + offset;
-    case Buffer::packed: return packed_[static_cast<int>(slice.format)].get() + offset;
-  }
-  return nullptr;
-}
-
-std::size_t PlanRun::bytes(const Slice& slice) const {
-  if (slice.buffer != Buffer::packed) return static_cast<std::size_t>(slice.count) * width_;
-  return static_cast<std::size_t>(packed_bytes(slice.format, slice.count));
 }
 
 }  // namespace stretto

@@ -1,10 +1,8 @@
 #pragma once
-#include <array>
 #include <atomic>
 
 #include "collectives/host_executor.hpp"
-#include "collectives/local_work.hpp"
-#include "collectives/wire_buffers.hpp"
+#include "collectives/plan_memory.hpp"
 
 namespace stretto {
 
@@ -44,18 +42,9 @@ class PlanRun {
   bool progress(Active& active);
   void begin_round(std::size_t lane);
   Transfer transfer_of(const Step& step) const;
-  LocalWork local_work_of(const Step& step) const;
-  std::int64_t divisor_of(const Step& step) const;
-  const std::byte* at(const Slice& slice) const;
-  std::byte* target(const Slice& slice) const { return const_cast<std::byte*>(at(slice)); }
-  std::size_t bytes(const Slice& slice) const;
 
   const Execution& run_;
-  ReduceOp op_;  // in which two contributions combine
-  std::size_t width_;
-  WireBuffers buffers_;
-  std::shared_ptr<std::byte> scratch_;
-  std::array<std::shared_ptr<std::byte>, quantized_formats> packed_;
+  PlanMemory memory_;
   std::vector<LaneState> lanes_;
   bool moved_bytes_ = false;  // in this advance(), to or from a peer, where there is a precedence
   bool finished_ = false;

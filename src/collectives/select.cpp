@@ -34,6 +34,17 @@ std::string add_route(Tuning& tuning, const std::string& below, const char* name
   return name;
 }
 
+// Until somebody has measured one: a round is a launch of NCCL's and one of a kernel, and bytes go over NVLink. It decides
+// between plans where NCCL does not do a call by itself.
+void add_gpu_route(Tuning& tuning) {
+  const bool known =
+      std::any_of(tuning.routes.begin(), tuning.routes.end(), [](const RouteCost& each) { return each.route == "gpu"; });
+  if (known) return;
+  RouteCost route{.route = "gpu"};
+  route.cost = {.alpha = 10e-6, .overhead = 2e-6, .beta = 1 / 150e9, .gamma = 1 / 1.5e12, .quantize = 4 / 1.5e12};
+  tuning.routes.push_back(route);
+}
+
 std::string text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
 bool on_several_nodes(const std::vector<int>& nodes) { return *std::max_element(nodes.begin(), nodes.end()) > 0; }
@@ -65,6 +76,7 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   if (std::none_of(tuning_.routes.begin(), tuning_.routes.end(), is_network)) {
     add_route(tuning_, "ucx", "network", network_speed_from_text(setting("STRETTO_NETWORK")));
   }
+  add_gpu_route(tuning_);
   const LinkSetting& links = network.link_setting();
   if (links.inter) circumstances_.route_between = add_route(tuning_, "shm", "modelled inter", *links.inter);
   if (links.intra) circumstances_.route_inside = add_route(tuning_, "shm", "modelled intra", *links.intra);
@@ -76,6 +88,18 @@ Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, co
   circumstances.several_nodes = on_several_nodes(nodes);
   circumstances.shares_memory = links.shares_memory();
   circumstances.symmetric = symmetric;
+  return stretto::choose(request, dtype, op, tuning_, circumstances, may_be_plain);
+}
+
+Choice Selector::choose_on_gpus(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes,
+                                bool nccl_does, bool may_be_plain) const {
+  Circumstances circumstances = circumstances_;
+  circumstances.several_nodes = on_several_nodes(nodes);
+  circumstances.route_inside = "gpu";
+  circumstances.ranks_per_core = 1;
+  circumstances.shares_memory = circumstances.symmetric = circumstances.reads_memory = false;
+  circumstances.on_gpus = true;
+  circumstances.nccl_does = nccl_does;
   return stretto::choose(request, dtype, op, tuning_, circumstances, may_be_plain);
 }
 

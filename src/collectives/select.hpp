@@ -12,6 +12,9 @@ class Selector {
   // nodes: of the group's members. symmetric: all their buffers are in memory that all of them reach.
   Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes, const Links& links,
                 bool symmetric, bool may_be_plain) const;
+  // The same of buffers on GPUs.
+  Choice choose_on_gpus(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes, bool nccl_does,
+                        bool may_be_plain) const;
   // By the cost model, for a request whose method is known.
   double seconds(const PlanRequest& request, DType wire, const std::vector<int>& nodes) const;
   bool explains() const { return explains_; }  // STRETTO_EXPLAIN

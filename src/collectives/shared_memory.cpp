@@ -84,7 +84,7 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, bool announced)
     : run_(execution),
       shared_(*run_.shared),
       board_(shared_.board()),
-      buffers_(run_.caller, run_.plan->request, allocate),
+      buffers_(run_.caller, run_.plan->request, symmetric_place()),
       width_(size_of(run_.caller.wire)),
       post_bytes_(sizeof(Whereabouts)),
       announced_(announced && needs_no_scratch(run_.plan->request) && !run_.caller.needs_own_buffers()) {
@@ -128,7 +128,7 @@ bool SharedMemoryRun::advance() {
     moved = true;
   }
   if (finished_) return false;
-  buffers_.finish(run_.caller, run_.plan->request);
+  buffers_.finish(run_.caller, run_.plan->request, symmetric_place());
   return finished_ = true;
 }
 

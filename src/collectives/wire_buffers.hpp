@@ -1,8 +1,8 @@
 #pragma once
 #include <cstddef>
-#include <functional>
 #include <memory>
 
+#include "collectives/plan_place.hpp"
 #include "stretto/dtype.hpp"
 #include "stretto/plan.hpp"
 
@@ -21,22 +21,21 @@ class WireBuffers {
     double factor = 1;  // of premul_sum
     bool needs_own_buffers() const { return wire != dtype || op == ReduceOp::premul_sum; }
   };
-  using Allocate = std::shared_ptr<std::byte> (*)(std::size_t bytes);
 
-  WireBuffers(const Caller& caller, const PlanRequest& request, Allocate allocate)
+  WireBuffers(const Caller& caller, const PlanRequest& request, const PlanPlace& place)
       : input_(caller.input), output_(caller.output) {
-    if (caller.needs_own_buffers()) set_up(caller, request, allocate);
+    if (caller.needs_own_buffers()) set_up(caller, request, place);
   }
   const std::byte* input() const { return input_; }
   std::byte* output() const { return output_; }
   // The plan is done: the caller's output gets what the plan's output holds.
-  void finish(const Caller& caller, const PlanRequest& request) const {
-    if (own_output_) narrow(caller, request);
+  void finish(const Caller& caller, const PlanRequest& request, const PlanPlace& place) const {
+    if (own_output_) narrow(caller, request, place);
   }
 
  private:
-  void set_up(const Caller& caller, const PlanRequest& request, Allocate allocate);
-  void narrow(const Caller& caller, const PlanRequest& request) const;
+  void set_up(const Caller& caller, const PlanRequest& request, const PlanPlace& place);
+  void narrow(const Caller& caller, const PlanRequest& request, const PlanPlace& place) const;
 
   const std::byte* input_;
   std::byte* output_;

@@ -13,6 +13,7 @@ namespace {
 thread_local Stream computing = Stream::inline_();
 
 std::atomic<Gpu*> instead = nullptr;  // of the real one
+std::atomic<bool> in_use = false;
 
 #if defined(STRETTO_HAVE_CUDA)
 }  // namespace
@@ -59,10 +60,12 @@ bool has_gpu() { return instead != nullptr || real().gpu != nullptr; }
 Gpu& gpu() {
   if (Gpu* const other = instead) return *other;
   if (real().gpu == nullptr) fail(ErrorCode::unavailable, "{}", real().obstacle);
+  in_use = true;
   return *real().gpu;
 }
 
 void use_gpu(Gpu* other) { instead = other; }
+bool gpu_in_use() { return in_use.load(std::memory_order_relaxed) || instead.load(std::memory_order_relaxed) != nullptr; }
 
 std::string cuda_obstacle() { return has_gpu() ? "" : real().obstacle; }
 

@@ -56,6 +56,8 @@ class Gpu {
 // The one that this process uses; throws Error(unavailable) with cuda_obstacle() where there is none.
 Gpu& gpu();
 bool has_gpu();  // whether gpu() would return
+// Whether gpu() was ever asked for: until then no memory is a GPU's. One load.
+bool gpu_in_use();
 // For tests: another one takes its place; null: the real one again, if there is one. The caller keeps it.
 void use_gpu(Gpu* other);
 

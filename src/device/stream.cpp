@@ -96,6 +96,21 @@ std::exception_ptr Work::State::wait_for_end() {
   return error;
 }
 
+bool Work::State::has_started() {
+  std::shared_ptr<GpuMarks> on_gpu;
+  {
+    const std::lock_guard lock(mutex);
+    if (finished || !marks) return finished || times.started > 0;
+    on_gpu = marks;
+  }
+  return on_gpu->started();
+}
+
+void Work::State::fail_with(std::exception_ptr with) {
+  const std::lock_guard lock(mutex);
+  if (!finished && !error) error = std::move(with);
+}
+
 Work Work::reserve() { return Work(std::make_shared<State>()); }
 
 void Work::wait() const {

@@ -53,6 +53,9 @@ struct Work::State {
     require(times.enqueued > 0, "A work was waited for before it was put into a stream; end its group of operations first.");
   }
   std::exception_ptr wait_for_end();
+  bool has_started();  // never blocks
+  // Of a task that goes on by itself and will come to no good end: whoever waits gets this error.
+  void fail_with(std::exception_ptr with);
 };
 
 class Stream::Queue : public std::enable_shared_from_this<Stream::Queue> {

@@ -1,11 +1,13 @@
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "device/gpu.hpp"
 #include "stretto/plan.hpp"
+#include "transport/job.hpp"
 
 namespace stretto {
 
@@ -51,7 +53,10 @@ class GpuLinks {
   virtual void abort() = 0;
 };
 
+// What each member tells the others, by member.
+using Exchange = std::function<std::vector<Bytes>(const Bytes& mine)>;
+
 // Collective over the members: by NCCL where each has a GPU of its own, by copies where they share GPUs of one host.
-std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu);
+std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const Exchange& exchange);
 
 }  // namespace stretto
