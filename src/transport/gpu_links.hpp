@@ -51,7 +51,9 @@ class GpuLinks {
   virtual void abort() = 0;
 };
 
-// Collective over the members: by NCCL where each has a GPU of its own, by copies where they share GPUs of one host.
+// Collective over the members, who tell each other which GPUs they use: by NCCL where each has one of its own and their
+// builds have NCCL, by copies where they are threads of one process. STRETTO_GPU_TRANSPORT asks for one of the two. All get
+// the same, or throw: Error(unavailable) where they can communicate by neither, or Error(invalid_argument).
 std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu);
 
 }  // namespace stretto
