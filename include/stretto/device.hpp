@@ -23,6 +23,7 @@ struct GpuInfo {
   int major = 0, minor = 0;  // compute capability
   std::size_t memory_bytes = 0;
   int multiprocessors = 0;
+  std::string uuid = {};  // "GPU-8d0a...", as nvidia-smi prints it: the same for all who use this very GPU
 };
 // The GPU that this process uses; nothing where it can use none. Rank r of a host (LOCAL_RANK, or what launch() gives it)
 // takes GPU r modulo their number, STRETTO_GPU another one.

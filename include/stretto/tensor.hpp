@@ -71,6 +71,12 @@ class STRETTO_API Tensor {
     result.device_ = device;
     return result;
   }
+  // The same, without a share in the memory: whoever uses it makes sure that it lives.
+  Tensor borrowed_as(Device device) const {
+    Tensor result = seen_as(device);
+    result.memory_ = std::shared_ptr<std::byte>(std::shared_ptr<std::byte>(), memory_.get());
+    return result;
+  }
 
   void* raw() const { return data_; }
   template <class T>

@@ -117,6 +117,7 @@ class Links {
   Board& board() { return board_ ? *board_ : open_board(); }
   PeerMemory& memory(int member) { return memories_[member] ? *memories_[member] : open_memory(member); }
   const Membership& membership() const { return membership_; }
+  Network& network() { return network_; }
   const WaitPolicy& wait_policy() const { return wait_policy_; }  // for these members
 
  private:

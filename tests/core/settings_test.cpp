@@ -41,6 +41,8 @@ TEST(Settings, AreListedWithMeaningAndDefault) {
                                                     {"STRETTO_RING_BYTES", "262144"},
                                                     {"STRETTO_SHM_DIR", ""},
                                                     {"STRETTO_COMPUTE_THREADS", "1"},
+                                                    {"STRETTO_GPU", ""},
+                                                    {"STRETTO_GPU_TRANSPORT", "auto"},
                                                     {"STRETTO_JOB_SECRET", ""},
                                                     {"STRETTO_PIN", "auto"},
                                                     {"STRETTO_PORT", "0"},

@@ -17,12 +17,23 @@ void keep_freed_memory(int device) {
   check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything), "set up the memory pool");
 }
 
+// As nvidia-smi writes it: 16 bytes in groups of 4, 2, 2, 2 and 6.
+std::string text_of(const cudaUUID_t& uuid) {
+  std::string text = "GPU";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
+  }
+  return text;
+}
+
 GpuInfo info_of(int device) {
   cudaDeviceProp properties;
   check_cuda(cudaGetDeviceProperties(&properties, device), "describe the GPU");
   return {properties.name,           device,
           properties.major,          properties.minor,
-          properties.totalGlobalMem, properties.multiProcessorCount};
+          properties.totalGlobalMem, properties.multiProcessorCount,
+          text_of(properties.uuid)};
 }
 
 class CudaGpu final : public Gpu {

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "device/gpu.hpp"
@@ -19,19 +20,22 @@ class NcclCalls {
  public:
   virtual ~NcclCalls() = default;
   virtual NcclId new_id() = 0;
-  virtual NcclComm join(int size, const NcclId& id, int rank) = 0;  // collective; blocks
-  virtual void destroy(NcclComm comm) = 0;                          // collective; what is under way ends first
-  virtual void abort(NcclComm comm) = 0;                            // the communicator goes, whatever is under way
-  virtual std::string failure(NcclComm comm) = 0;                   // asynchronous; empty: none
+  // Collective; blocks until all have come, or throws Error(timeout) after STRETTO_TIMEOUT seconds. Meanwhile check(), which
+  // may throw, is called now and then.
+  virtual NcclComm join(int size, const NcclId& id, int rank, const std::function<void()>& check) = 0;
+  virtual void destroy(NcclComm comm) = 0;         // collective; what is under way ends first
+  virtual void abort(NcclComm comm) = 0;           // the communicator goes, whatever is under way
+  virtual std::string failure(NcclComm comm) = 0;  // asynchronous; empty: none
 
   // Between the two, sends and receives are only noted; at the end they go together. Nothing else may be put into their
-  // streams meanwhile.
+  // streams meanwhile. group_end() ends the group even when it throws.
   virtual void group_start() = 0;
   virtual void group_end() = 0;
   virtual void send(const void* data, std::size_t bytes, int peer, NcclComm comm, GpuStream stream) = 0;
   virtual void recv(void* data, std::size_t bytes, int peer, NcclComm comm, GpuStream stream) = 0;
 
-  // count as NCCL counts: of the whole vector for all_reduce, reduce and broadcast; of one rank's share for the others.
+  // count as NCCL counts: of the whole vector for all_reduce, reduce and broadcast; of one rank's share for the others. All
+  // operations but premul_sum; avg multiplies floats by 1/size first, and divides sums of integers.
   virtual void all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, NcclComm comm,
                           GpuStream stream) = 0;
   virtual void reduce_scatter(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, NcclComm comm,
@@ -50,5 +54,15 @@ class NcclCalls {
 NcclCalls* nccl();
 // For tests: another one takes its place; null: the real one again.
 void use_nccl(NcclCalls* other);
+
+// A communicator that the program has made with NCCL by itself (an ncclComm_t), as it says of itself. It stays the
+// program's: whoever wraps it neither destroys nor aborts it. Throws Error(unavailable) where this build has no NCCL.
+struct AdoptedNcclComm {
+  NcclComm comm = nullptr;
+  int rank = 0;
+  int size = 1;
+  int device = 0;  // as CUDA counts
+};
+AdoptedNcclComm adopt_nccl_comm(void* nccl_comm);
 
 }  // namespace stretto

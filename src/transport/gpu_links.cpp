@@ -1,0 +1,136 @@
+#include "transport/gpu_links.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <random>
+
+#include "core/fail.hpp"
+#include "stretto/settings.hpp"
+#include "transport/nccl/nccl_links.hpp"
+#include "transport/network.hpp"
+#include "transport/peer_copies.hpp"
+
+namespace stretto {
+namespace {
+
+enum class Wish : std::uint8_t { any, nccl, copies };
+
+struct Card {                  // what every member tells the others
+  std::array<char, 48> gpu{};  // its uuid
+  std::array<char, 48> gpu_name{};
+  std::uint64_t process[2]{};  // which of all
+  std::int32_t major = 0;
+  Wish wish = Wish::any;
+  bool has_nccl = false;
+};
+
+template <std::size_t size>
+void put(std::array<char, size>& place, const std::string& text) {
+  std::memcpy(place.data(), text.data(), std::min(text.size(), size - 1));
+}
+
+Wish wish() {
+  const std::string text = setting("STRETTO_GPU_TRANSPORT");
+  return text == "nccl" ? Wish::nccl : text == "copies" ? Wish::copies : Wish::any;
+}
+
+Card own_card(const Gpu& gpu) {
+  static const std::uint64_t random = [] {
+    std::random_device source;
+    return (static_cast<std::uint64_t>(source()) << 32) | source();
+  }();
+  Card card;
+  put(card.gpu, gpu.info().uuid);
+  put(card.gpu_name, gpu.info().name);
+  card.process[0] = random;  // a forked child has the same, but another number
+  card.process[1] = static_cast<std::uint64_t>(getpid());
+  card.major = gpu.info().major;
+  card.wish = wish();
+  card.has_nccl = nccl() != nullptr;
+  return card;
+}
+
+template <class T>
+std::vector<T> tell(const Exchange& exchange, const T& mine) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
+  std::vector<T> all;
+  for (const Bytes& one : exchange(Bytes(bytes, bytes + sizeof mine))) {
+    T& said = all.emplace_back();
+    std::memcpy(&said, one.data(), sizeof said);
+  }
+  return all;
+}
+
+// Why these members cannot communicate by NCCL, or by copies; empty: they can. The same on all members.
+std::string obstacle_to_nccl(const std::vector<Card>& cards, const std::vector<int>& ranks) {
+  for (std::size_t one = 0; one < cards.size(); ++one) {
+    if (!cards[one].has_nccl) {
+      return fmt::format("rank {} runs a build of Stretto without NCCL (configure it where CUDA and NCCL 2.28 are)",
+                         ranks[one]);
+    }
+    for (std::size_t other = one + 1; other < cards.size(); ++other) {
+      if (cards[one].gpu == cards[other].gpu) {
+        return fmt::format("ranks {} and {} share GPU {} ({}), which NCCL refuses", ranks[one], ranks[other],
+                           cards[one].gpu.data(), cards[one].gpu_name.data());
+      }
+    }
+  }
+  return "";
+}
+
+std::string obstacle_to_copies(const std::vector<Card>& cards, const std::vector<int>& ranks) {
+  for (std::size_t other = 1; other < cards.size(); ++other) {
+    if (!std::equal(cards[0].process, cards[0].process + 2, cards[other].process)) {
+      return fmt::format("ranks {} and {} are different processes, and copies are between threads of one", ranks[0],
+                         ranks[other]);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const Exchange& exchange) {
+  const Membership& members = links.membership();
+  const std::vector<int>& ranks = members.job_ranks;
+  const std::vector<Card> cards = tell(exchange, own_card(gpu));
+  const Wish wanted = cards[0].wish;
+  for (std::size_t member = 1; member < cards.size(); ++member) {
+    require(cards[member].wish == wanted, "STRETTO_GPU_TRANSPORT differs between ranks {} and {}; give all ranks the same.",
+            ranks[0], ranks[member]);
+  }
+  const std::string no_nccl = obstacle_to_nccl(cards, ranks);
+  const std::string no_copies = obstacle_to_copies(cards, ranks);
+  require(wanted != Wish::nccl || no_nccl.empty(), "STRETTO_GPU_TRANSPORT=nccl cannot be: {}.", no_nccl);
+  require(wanted != Wish::copies || no_copies.empty(), "STRETTO_GPU_TRANSPORT=copies cannot be: {}.", no_copies);
+  if (!no_nccl.empty() && !no_copies.empty()) {
+    fail(ErrorCode::unavailable,
+         "The GPUs of these {} ranks cannot communicate: {}; {}. Give each rank a GPU of its own (STRETTO_GPU), or run the "
+         "ranks as threads of one process.",
+         ranks.size(), no_nccl, no_copies);
+  }
+  // Alone there is nobody to set NCCL up for.
+  const bool by_nccl = wanted == Wish::nccl || (wanted == Wish::any && no_nccl.empty() && ranks.size() > 1);
+  Network& network = links.network();
+  const auto check = [&network] { network.job().check(); };
+  if (by_nccl) {
+    const NcclId id = tell(exchange, members.rank == 0 ? nccl()->new_id() : NcclId{})[0];
+    const auto least = std::min_element(cards.begin(), cards.end(),
+                                        [](const Card& one, const Card& other) { return one.major < other.major; });
+    return std::make_unique<NcclLinks>(
+        *nccl(), gpu, NcclLinks::Place{members.rank, static_cast<int>(ranks.size()), least->major}, id, check);
+  }
+  const int others = static_cast<int>(ranks.size()) - 1;
+  std::shared_ptr<CopyBoard> board = members.rank == 0 ? make_copy_board(others + 1) : nullptr;
+  const std::uint64_t number = tell(exchange, members.rank == 0 ? offer_copy_board(board, others) : std::uint64_t{0})[0];
+  if (members.rank != 0) board = take_copy_board(number);
+  ensure(board != nullptr, "Rank {} does not find the board for copies that rank {} has made.", ranks[members.rank],
+         ranks[0]);
+  return std::make_unique<PeerCopies>(gpu, std::move(board),
+                                      PeerCopies::Place{members.rank, ranks, network.timeout(), check});
+}
+
+}  // namespace stretto

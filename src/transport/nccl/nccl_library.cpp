@@ -1,0 +1,218 @@
+// The table of nccl_calls.hpp, filled from libnccl.
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "core/fail.hpp"
+#include "core/setting_values.hpp"
+#include "transport/nccl/nccl_calls.hpp"
+
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 0)
+#error "Stretto needs NCCL 2.28 or newer, for all-to-all and 8-bit floats."
+#endif
+
+namespace stretto {
+namespace {
+
+static_assert(sizeof(ncclUniqueId) == sizeof(NcclId));
+
+ncclComm_t of_nccl(NcclComm comm) { return reinterpret_cast<ncclComm_t>(comm); }
+cudaStream_t of_cuda(GpuStream stream) { return reinterpret_cast<cudaStream_t>(stream); }
+
+ncclDataType_t of_nccl(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return ncclFloat64;
+    case DType::f32: return ncclFloat32;
+    case DType::bf16: return ncclBfloat16;
+    case DType::f16: return ncclFloat16;
+    case DType::i8: return ncclInt8;
+    case DType::u8: return ncclUint8;
+    case DType::i32: return ncclInt32;
+    case DType::u32: return ncclUint32;
+    case DType::i64: return ncclInt64;
+    case DType::u64: return ncclUint64;
+    case DType::f8e4m3: return ncclFloat8e4m3;
+    case DType::f8e5m2: return ncclFloat8e5m2;
+  }
+  fail(ErrorCode::invalid_argument, "There is no type of number {}.", static_cast<int>(dtype));
+}
+
+ncclRedOp_t of_nccl(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return ncclSum;
+    case ReduceOp::prod: return ncclProd;
+    case ReduceOp::min: return ncclMin;
+    case ReduceOp::max: return ncclMax;
+    case ReduceOp::avg: return ncclAvg;
+    case ReduceOp::premul_sum: break;  // NCCL makes one a factor and communicator; the library multiplies by itself
+  }
+  fail(ErrorCode::internal, "{} went to NCCL, which is asked for sum, prod, min, max and avg only.", name(op));
+}
+
+// In one sentence: NCCL's name for it, and the last thing that it logged.
+std::string said(ncclResult_t result, ncclComm_t comm) {
+  std::string text = ncclGetErrorString(result);
+  const char* const last = ncclGetLastError(comm);
+  if (last != nullptr && *last != '\0') text += fmt::format("; {}", last);
+  while (!text.empty() && (text.back() == '\n' || text.back() == '.')) text.pop_back();
+  return text;
+}
+
+void check(ncclResult_t result, const char* what, ncclComm_t comm = nullptr) {
+  if (result == ncclSuccess) [[likely]]
+    return;
+  fail(ErrorCode::unavailable, "NCCL could not {}: {}.", what, said(result, comm));
+}
+
+// ncclCommInitRank returns when all ranks have come, or never. So a thread of its own calls it, and whoever waits can give
+// up; what the thread uses is its own, for it may be left behind.
+struct Joining {
+  ncclUniqueId id{};
+  int size = 0;
+  int rank = 0;
+  int device = 0;
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool done = false;
+  bool left = false;  // nobody waits any more
+  ncclComm_t comm = nullptr;
+  std::string failure;
+
+  void run() {
+    ncclComm_t made = nullptr;
+    std::string sentence;
+    const cudaError_t chosen = cudaSetDevice(device);
+    if (chosen != cudaSuccess) {
+      sentence = fmt::format("CUDA could not choose GPU {}: {}.", device, cudaGetErrorString(chosen));
+    } else if (const ncclResult_t result = ncclCommInitRank(&made, size, id, rank); result != ncclSuccess) {
+      sentence = fmt::format("NCCL could not join {} ranks: {}.", size, said(result, nullptr));
+    }
+    const std::lock_guard lock(mutex);
+    comm = made;
+    failure = std::move(sentence);
+    done = true;
+    if (left && failure.empty()) ncclCommAbort(comm);
+    ended.notify_all();
+  }
+};
+
+class NcclLibrary final : public NcclCalls {
+ public:
+  NcclId new_id() override {
+    gpu();  // says what is missing where there is none; NCCL would give an id all the same
+    ncclUniqueId id;
+    check(ncclGetUniqueId(&id), "make an id for a communicator");
+    NcclId result;
+    std::memcpy(result.data(), &id, sizeof id);
+    return result;
+  }
+
+  NcclComm join(int size, const NcclId& id, int rank, const std::function<void()>& look) override {
+    const auto joining = std::make_shared<Joining>();
+    std::memcpy(&joining->id, id.data(), sizeof joining->id);
+    joining->size = size;
+    joining->rank = rank;
+    joining->device = gpu().info().index;
+    std::thread([joining] { joining->run(); }).detach();
+    const double seconds = number_setting("STRETTO_TIMEOUT");
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    std::unique_lock lock(joining->mutex);
+    try {
+      while (!joining->ended.wait_for(lock, std::chrono::milliseconds(50), [&] { return joining->done; })) {
+        look();
+        if (std::chrono::steady_clock::now() > end) {
+          fail(
+              ErrorCode::timeout,
+              "Rank {} of {} has waited {} s (STRETTO_TIMEOUT) for the others to join a communicator of NCCL's; look at the "
+              "messages of NCCL_DEBUG=INFO.",
+              rank, size, seconds);
+        }
+      }
+    } catch (...) {
+      joining->left = true;
+      throw;
+    }
+    if (!joining->failure.empty()) fail(ErrorCode::unavailable, "{}", joining->failure);
+    return reinterpret_cast<NcclComm>(joining->comm);
+  }
+
+  void destroy(NcclComm comm) override { check(ncclCommDestroy(of_nccl(comm)), "end a communicator"); }
+  void abort(NcclComm comm) override { check(ncclCommAbort(of_nccl(comm)), "abort a communicator"); }
+  std::string failure(NcclComm comm) override {
+    ncclResult_t result = ncclSuccess;
+    check(ncclCommGetAsyncError(of_nccl(comm), &result), "say how a communicator is", of_nccl(comm));
+    if (result == ncclSuccess || result == ncclInProgress) return "";
+    return fmt::format("NCCL failed meanwhile: {}.", said(result, of_nccl(comm)));
+  }
+
+  void group_start() override { check(ncclGroupStart(), "begin a group"); }
+  void group_end() override { check(ncclGroupEnd(), "start a group of messages"); }
+  void send(const void* data, std::size_t bytes, int peer, NcclComm comm, GpuStream stream) override {
+    check(ncclSend(data, bytes, ncclUint8, peer, of_nccl(comm), of_cuda(stream)), "send", of_nccl(comm));
+  }
+  void recv(void* data, std::size_t bytes, int peer, NcclComm comm, GpuStream stream) override {
+    check(ncclRecv(data, bytes, ncclUint8, peer, of_nccl(comm), of_cuda(stream)), "receive", of_nccl(comm));
+  }
+
+  void all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, NcclComm comm,
+                  GpuStream stream) override {
+    check(ncclAllReduce(input, output, size_of_count(count), of_nccl(dtype), of_nccl(op), of_nccl(comm), of_cuda(stream)),
+          "all-reduce", of_nccl(comm));
+  }
+  void reduce_scatter(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, NcclComm comm,
+                      GpuStream stream) override {
+    check(
+        ncclReduceScatter(input, output, size_of_count(count), of_nccl(dtype), of_nccl(op), of_nccl(comm), of_cuda(stream)),
+        "reduce-scatter", of_nccl(comm));
+  }
+  void all_gather(const void* input, void* output, std::int64_t count, DType dtype, NcclComm comm,
+                  GpuStream stream) override {
+    check(ncclAllGather(input, output, size_of_count(count), of_nccl(dtype), of_nccl(comm), of_cuda(stream)), "all-gather",
+          of_nccl(comm));
+  }
+  void all_to_all(const void* input, void* output, std::int64_t count, DType dtype, NcclComm comm,
+                  GpuStream stream) override {
+    check(ncclAlltoAll(input, output, size_of_count(count), of_nccl(dtype), of_nccl(comm), of_cuda(stream)), "all-to-all",
+          of_nccl(comm));
+  }
+  void broadcast(const void* input, void* output, std::int64_t count, DType dtype, int root, NcclComm comm,
+                 GpuStream stream) override {
+    check(ncclBroadcast(input, output, size_of_count(count), of_nccl(dtype), root, of_nccl(comm), of_cuda(stream)),
+          "broadcast", of_nccl(comm));
+  }
+  void reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, int root, NcclComm comm,
+              GpuStream stream) override {
+    check(ncclReduce(input, output, size_of_count(count), of_nccl(dtype), of_nccl(op), root, of_nccl(comm), of_cuda(stream)),
+          "reduce", of_nccl(comm));
+  }
+
+ private:
+  static std::size_t size_of_count(std::int64_t count) { return static_cast<std::size_t>(count); }
+};
+
+}  // namespace
+
+NcclCalls& nccl_library() {
+  static auto& library = *new NcclLibrary;  // a communicator in a static of the program's still ends by it
+  return library;
+}
+
+AdoptedNcclComm adopt_nccl_comm(void* nccl_comm) {
+  require(nccl_comm != nullptr, "A communicator of NCCL's is to be adopted, and null was given.");
+  const auto comm = static_cast<ncclComm_t>(nccl_comm);
+  AdoptedNcclComm result;
+  result.comm = reinterpret_cast<NcclComm>(comm);
+  check(ncclCommUserRank(comm, &result.rank), "say the rank in a communicator", comm);
+  check(ncclCommCount(comm, &result.size), "say the size of a communicator", comm);
+  check(ncclCommCuDevice(comm, &result.device), "say the GPU of a communicator", comm);
+  return result;
+}
+
+}  // namespace stretto

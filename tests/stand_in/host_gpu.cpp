@@ -1,0 +1,344 @@
+#include "stand_in/host_gpu.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "core/fail.hpp"
+
+namespace stretto {
+namespace {
+
+std::uintptr_t next_number() {
+  static std::atomic<std::uintptr_t> last = 0;
+  return ++last;
+}
+
+std::uintptr_t number_of(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
+
+// What destructors call must not throw; the violation is kept.
+template <class Function>
+void without_throwing(Function function) {
+  try {
+    function();
+  } catch (const Error&) {
+  }
+}
+
+}  // namespace
+
+struct HostGpu::Capture {
+  Number origin;
+  std::thread::id thread;
+  Functions functions;             // in the order of their calls, which is one that all waits allow
+  std::map<Number, Seen> streams;  // that take part
+  bool ended = false;
+};
+
+HostGpu::HostGpu(const HostGpuOptions& options)
+    : options_(options), info_{"stand-in of threads", 0, 9, 0, std::size_t{1} << 36, 1} {}
+
+// Streams may wait for each other: all are closed before any is joined.
+HostGpu::~HostGpu() {
+  for (const auto& [number, each] : queues_) each.stream->close();
+  for (const auto& each : ending_) each->close();
+}
+
+// ---- rules
+
+void HostGpu::violate(const std::string& sentence) {
+  {
+    const std::lock_guard lock(violations_mutex_);
+    violations_.push_back(sentence);
+  }
+  throw Error(ErrorCode::internal, sentence);
+}
+
+std::vector<std::string> HostGpu::violations() const {
+  const std::lock_guard lock(violations_mutex_);
+  return violations_;
+}
+
+HostGpu::Queue& HostGpu::queue(GpuStream stream, const char* who) {
+  const auto found = queues_.find(number_of(stream));
+  if (found == queues_.end()) {
+    violate(fmt::format("{} got stream {}, which was destroyed or is another GPU's.", who, number_of(stream)));
+  }
+  return found->second;
+}
+
+HostGpu::Place& HostGpu::place(GpuEvent event, const char* who) {
+  const auto found = places_.find(number_of(event));
+  if (found == places_.end()) {
+    violate(fmt::format("{} got event {}, which was destroyed or is another GPU's.", who, number_of(event)));
+  }
+  return found->second;
+}
+
+void HostGpu::require_no_capture_here(const char* who) {
+  if (capturing_threads_.contains(std::this_thread::get_id())) {
+    violate(
+        fmt::format("{} was called by a thread that captures a graph; nothing may be asked or waited for meanwhile.", who));
+  }
+}
+
+void HostGpu::require_memory(const char* who, const void* first, std::size_t bytes) {
+  if (bytes > 0 && !memory_.holds(first, bytes)) {
+    violate(fmt::format("{} got {} bytes at {} that are not in this GPU's memory, or were released.", who, bytes, first));
+  }
+}
+
+void HostGpu::throw_if_failed() const {
+  if (const std::string what = failure_->what(); !what.empty()) throw Error(ErrorCode::unavailable, what);
+}
+
+// ---- streams
+
+std::size_t HostGpu::streams_in_use() const {
+  const std::lock_guard lock(mutex_);
+  return queues_.size();
+}
+
+std::size_t HostGpu::events_in_use() const {
+  const std::lock_guard lock(mutex_);
+  return places_.size();
+}
+
+GpuStream HostGpu::create_stream(Priority /*priority*/) {
+  const Number number = next_number();
+  const auto stream =
+      std::make_shared<HostStream>(failure_, HostStream::Delays{options_.seed * 7919 + number, options_.longest_delay_us});
+  const std::lock_guard lock(mutex_);
+  join_ended();
+  queues_[number].stream = stream;
+  return reinterpret_cast<GpuStream>(number);
+}
+
+void HostGpu::destroy(GpuStream stream) {
+  without_throwing([&] {
+    const std::lock_guard lock(mutex_);
+    const Queue& ends = queue(stream, "destroy");
+    if (ends.capture) violate("destroy got a stream that takes part in a capture.");
+    ends.stream->close();
+    ending_.push_back(ends.stream);
+    queues_.erase(number_of(stream));
+  });
+}
+
+void HostGpu::join_ended() {
+  std::erase_if(ending_, [](const auto& stream) { return stream->ended(); });
+}
+
+void HostGpu::put(GpuStream stream, std::function<void()> function) {
+  const std::lock_guard lock(mutex_);
+  put_into(queue(stream, "put"), number_of(stream), std::move(function));
+}
+
+void HostGpu::put_into(Queue& queue, Number number, std::function<void()> function) {
+  if (!queue.capture) return queue.stream->put(std::move(function));
+  queue.capture->functions.push_back(std::move(function));
+  ++queue.capture->streams[number][number];
+}
+
+// ---- events
+
+GpuEvent HostGpu::create_event() {
+  const Number number = next_number();
+  const std::lock_guard lock(mutex_);
+  places_[number];
+  return reinterpret_cast<GpuEvent>(number);
+}
+
+void HostGpu::destroy(GpuEvent event) {
+  without_throwing([&] {
+    const std::lock_guard lock(mutex_);
+    place(event, "destroy");
+    places_.erase(number_of(event));
+  });
+}
+
+void HostGpu::record(GpuEvent event, GpuStream stream) {
+  const std::lock_guard lock(mutex_);
+  Place& here = place(event, "record");
+  Queue& in = queue(stream, "record");
+  if (in.capture) {
+    here = {nullptr, in.capture, in.capture->streams[number_of(stream)]};
+    return;
+  }
+  here = {std::make_shared<Marker>(), nullptr, {}};
+  in.stream->put([marker = here.marker] { marker->reach(now_seconds()); }, true);
+}
+
+void HostGpu::wait(GpuStream stream, GpuEvent event) {
+  const std::lock_guard lock(mutex_);
+  const Place& there = place(event, "wait");
+  Queue& here = queue(stream, "wait");
+  if (there.capture) {
+    if (there.capture->ended || (here.capture && here.capture != there.capture)) {
+      violate("wait got an event that was recorded in another capture; wait for a launch of the graph.");
+    }
+    const auto [joined, is_new] = there.capture->streams.try_emplace(number_of(stream));
+    here.capture = there.capture;
+    Seen& seen = joined->second;
+    for (const auto& [number, count] : there.seen) seen[number] = std::max(seen[number], count);
+    if (is_new) seen[number_of(stream)] = 1;  // so that it has to be waited for, whatever it does
+    return;
+  }
+  if (!there.marker) return;
+  if (here.capture) violate("A stream that takes part in a capture got an event to wait for that was recorded outside.");
+  if (!options_.ignores_waits) here.stream->put([marker = there.marker] { marker->wait(); }, true);
+}
+
+std::shared_ptr<Marker> HostGpu::marker_to_ask(GpuEvent event, const char* who) {
+  const std::lock_guard lock(mutex_);
+  const Place& there = place(event, who);
+  require_no_capture_here(who);
+  if (there.capture) violate(fmt::format("{} got an event that was recorded in a capture.", who));
+  return there.marker;
+}
+
+bool HostGpu::reached(GpuEvent event) {
+  const auto marker = marker_to_ask(event, "reached");
+  throw_if_failed();
+  return !marker || marker->reached();
+}
+
+void HostGpu::synchronize(GpuEvent event) {
+  const auto marker = marker_to_ask(event, "synchronize");
+  if (marker) marker->wait();
+  throw_if_failed();
+}
+
+double HostGpu::seconds_between(GpuEvent earlier, GpuEvent later) {
+  const auto from = marker_to_ask(earlier, "seconds_between");
+  const auto to = marker_to_ask(later, "seconds_between");
+  if (!from || !to || !from->reached() || !to->reached()) violate("seconds_between got an event that is not reached.");
+  return to->seconds() - from->seconds();
+}
+
+void HostGpu::wait_until_here(GpuStream stream, const char* who) {
+  const auto marker = std::make_shared<Marker>();
+  {
+    const std::lock_guard lock(mutex_);
+    const Queue& in = queue(stream, who);
+    require_no_capture_here(who);
+    if (in.capture) violate(fmt::format("{} would wait for a stream that takes part in a capture.", who));
+    in.stream->put([marker] { marker->reach(now_seconds()); }, true);
+  }
+  marker->wait();
+  throw_if_failed();
+}
+
+// ---- memory
+
+std::byte* HostGpu::allocate(std::size_t bytes, GpuStream stream) {
+  const std::lock_guard lock(mutex_);
+  const Queue& in = queue(stream, "allocate");
+  if (in.capture) violate("allocate was called for a stream that takes part in a capture.");
+  std::byte* const block = memory_.take(bytes);
+  in.stream->put([block, bytes] { HostMemory::poison(block, bytes); });
+  return block;
+}
+
+void HostGpu::release(std::byte* memory, GpuStream stream) {
+  without_throwing([&] {
+    const std::lock_guard lock(mutex_);
+    const Queue& in = queue(stream, "release");
+    if (in.capture) violate("release was called for a stream that takes part in a capture.");
+    if (!memory_.holds(memory, 1)) violate("release got memory that is not this GPU's, or was released.");
+    const std::size_t bytes = memory_.forget(memory);
+    in.stream->put(
+        [this, memory, bytes] {
+          HostMemory::poison(memory, bytes);
+          memory_.give_back(memory, bytes);
+        },
+        true);
+  });
+}
+
+void HostGpu::copy(void* to, const void* from, std::size_t bytes, GpuStream stream) {
+  const bool both_here = is_device_memory(to) && is_device_memory(from);
+  if (is_device_memory(to)) require_memory("copy", to, bytes);
+  if (is_device_memory(from)) require_memory("copy", from, bytes);
+  if (!both_here) {
+    const std::lock_guard lock(mutex_);
+    require_no_capture_here("copy from or to ordinary host memory");
+    if (queue(stream, "copy").capture) violate("copy from or to ordinary host memory cannot become part of a graph.");
+  }
+  put(stream, [to, from, bytes] { std::memmove(to, from, bytes); });
+  if (!both_here) wait_until_here(stream, "copy");
+}
+
+void HostGpu::zero(void* memory, std::size_t bytes, GpuStream stream) {
+  require_memory("zero", memory, bytes);
+  put(stream, [memory, bytes] { std::memset(memory, 0, bytes); });
+}
+
+// ---- graphs
+
+void HostGpu::begin_capture(GpuStream stream) {
+  const std::lock_guard lock(mutex_);
+  Queue& in = queue(stream, "begin_capture");
+  require_no_capture_here("begin_capture");
+  if (in.capture) violate("begin_capture got a stream that takes part in a capture.");
+  in.capture = std::make_shared<Capture>();
+  in.capture->origin = number_of(stream);
+  in.capture->thread = std::this_thread::get_id();
+  in.capture->streams[in.capture->origin];
+  capturing_threads_.insert(in.capture->thread);
+}
+
+bool HostGpu::is_capturing(GpuStream stream) {
+  const std::lock_guard lock(mutex_);
+  return queue(stream, "is_capturing").capture != nullptr;
+}
+
+GpuGraph HostGpu::end_capture(GpuStream stream) {
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<Capture> capture = queue(stream, "end_capture").capture;
+  if (!capture || capture->origin != number_of(stream)) violate("end_capture got a stream that began no capture.");
+  if (capture->thread != std::this_thread::get_id()) violate("end_capture was called by another thread than begin_capture.");
+  capture->ended = true;
+  capturing_threads_.erase(capture->thread);
+  const Seen& joined = capture->streams[capture->origin];
+  std::size_t forgotten = 0;
+  for (const auto& [number, seen] : capture->streams) {
+    if (const auto found = queues_.find(number); found != queues_.end()) found->second.capture = nullptr;
+    const auto own = seen.find(number);
+    const auto known = joined.find(number);
+    if (own != seen.end() && (known == joined.end() || known->second < own->second)) ++forgotten;
+  }
+  if (forgotten > 0) {
+    violate(fmt::format("At the end of a capture its stream has not waited for {} of those that took part.", forgotten));
+  }
+  const Number number = next_number();
+  graphs_[number].functions = std::make_shared<const Functions>(std::move(capture->functions));
+  return reinterpret_cast<GpuGraph>(number);
+}
+
+void HostGpu::launch(GpuGraph graph, GpuStream stream) {
+  const std::lock_guard lock(mutex_);
+  const auto found = graphs_.find(number_of(graph));
+  if (found == graphs_.end()) violate("launch got a graph that was destroyed or is another GPU's.");
+  Queue& in = queue(stream, "launch");
+  // A graph's launches follow each other, whatever their streams.
+  if (const auto before = found->second.last_launch; before && !in.capture) {
+    in.stream->put([before] { before->wait(); }, true);
+  }
+  const auto functions = found->second.functions;
+  for (std::size_t i = 0; i < functions->size(); ++i) {
+    put_into(in, number_of(stream), [functions, i] { (*functions)[i](); });
+  }
+  if (in.capture) return;
+  const auto done = found->second.last_launch = std::make_shared<Marker>();
+  in.stream->put([done] { done->reach(now_seconds()); }, true);
+}
+
+void HostGpu::destroy(GpuGraph graph) {
+  without_throwing([&] {
+    const std::lock_guard lock(mutex_);
+    if (graphs_.erase(number_of(graph)) == 0) violate("destroy got a graph that was destroyed or is another GPU's.");
+  });
+}
+
+}  // namespace stretto

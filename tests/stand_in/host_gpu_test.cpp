@@ -1,0 +1,274 @@
+#include "stand_in/host_gpu.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "stretto/error.hpp"
+
+namespace stretto {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+template <class Call>
+std::string sentence_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// What is put behind it in a stream begins when it is opened.
+struct Gate {
+  std::shared_ptr<Marker> open = std::make_shared<Marker>();
+  Gate(HostGpu& gpu, GpuStream stream) {
+    gpu.put(stream, [open = open] { open->wait(); });
+  }
+  ~Gate() { open->reach(0); }
+};
+
+class HostGpuRules : public testing::Test {
+ protected:
+  HostGpu gpu;
+  GpuStream a = gpu.create_stream(Priority::normal);
+  GpuStream b = gpu.create_stream(Priority::normal);
+  GpuEvent event = gpu.create_event();
+  GpuEvent other_event = gpu.create_event();
+};
+
+TEST_F(HostGpuRules, AnEventIsReachedWhenItsStreamComesToIt) {
+  EXPECT_TRUE(gpu.reached(event));  // never recorded
+  {
+    const Gate gate(gpu, a);
+    gpu.record(event, a);
+    EXPECT_FALSE(gpu.reached(event));
+  }
+  gpu.synchronize(event);
+  EXPECT_TRUE(gpu.reached(event));
+}
+
+TEST_F(HostGpuRules, AStreamWaitsForTheRecordThatWasTheLatestAtTheCall) {
+  std::atomic<int> step = 0;
+  std::atomic<int> seen = -1;
+  gpu.record(event, a);
+  gpu.wait(b, event);  // for this record
+  const Gate gate(gpu, a);
+  gpu.record(event, a);  // not for this
+  gpu.put(b, [&] { seen = step.load(); });
+  gpu.wait_until_here(b, "test");
+  EXPECT_EQ(seen, 0);
+}
+
+TEST_F(HostGpuRules, WhatWasWaitedForIsOverAndOneThatIgnoresWaitsIsNot) {
+  for (const bool ignores : {false, true}) {
+    HostGpu other({.ignores_waits = ignores});
+    const GpuStream first = other.create_stream(Priority::normal);
+    const GpuStream second = other.create_stream(Priority::normal);
+    const GpuEvent written = other.create_event();
+    std::atomic<bool> is_written = false;
+    std::atomic<bool> seen = false;
+    {
+      Gate gate(other, first);
+      other.put(first, [&] { is_written = true; });
+      other.record(written, first);
+      other.wait(second, written);
+      other.put(second, [&] { seen = is_written.load(); });
+      if (ignores) other.wait_until_here(second, "test");
+    }
+    other.wait_until_here(second, "test");
+    EXPECT_EQ(seen, !ignores);
+  }
+}
+
+TEST_F(HostGpuRules, SecondsLieBetweenTwoRecords) {
+  gpu.record(event, a);
+  gpu.put(a, [] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); });
+  gpu.record(other_event, a);
+  gpu.synchronize(other_event);
+  EXPECT_GE(gpu.seconds_between(event, other_event), 0.002);
+}
+
+TEST_F(HostGpuRules, MemoryIsPoisonedWhenItIsTakenAndWhenItIsReleased) {
+  std::byte* const memory = gpu.allocate(8, a);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % 256, 0U);
+  EXPECT_TRUE(gpu.is_device_memory(memory + 7));
+  EXPECT_FALSE(gpu.is_device_memory(memory + 8));
+  double value = 0;
+  EXPECT_FALSE(gpu.is_device_memory(&value));
+  gpu.copy(&value, memory, 8, a);
+  EXPECT_TRUE(std::isnan(value));
+
+  value = 3;
+  gpu.copy(memory, &value, 8, a);
+  {
+    const Gate gate(gpu, a);
+    gpu.release(memory, a);
+    EXPECT_FALSE(gpu.is_device_memory(memory));
+    std::memcpy(&value, memory, 8);  // the stream has not come to the release
+    EXPECT_EQ(value, 3);
+  }
+  gpu.wait_until_here(a, "test");
+  std::memcpy(&value, memory, 8);
+  EXPECT_TRUE(std::isnan(value));
+  EXPECT_EQ(gpu.bytes_in_use(), 0U);
+  EXPECT_THAT(gpu.violations(), IsEmpty());
+}
+
+TEST_F(HostGpuRules, ZeroAndCopiesBetweenItsMemoriesHappenInTheirTurn) {
+  std::byte* const from = gpu.allocate(8, a);
+  std::byte* const to = gpu.allocate(8, a);
+  {
+    const Gate gate(gpu, a);
+    gpu.zero(from, 8, a);
+    gpu.copy(to, from, 8, a);  // does not block
+  }
+  double value = 1;
+  gpu.copy(&value, to, 8, a);
+  EXPECT_EQ(value, 0);
+  gpu.release(from, a);
+  gpu.release(to, a);
+}
+
+TEST_F(HostGpuRules, AGraphDoesTheSameAtEachLaunch) {
+  std::vector<int> order;
+  gpu.begin_capture(a);
+  EXPECT_TRUE(gpu.is_capturing(a));
+  gpu.put(a, [&] { order.push_back(1); });
+  gpu.record(event, a);
+  gpu.wait(b, event);
+  EXPECT_TRUE(gpu.is_capturing(b));
+  gpu.put(b, [&] { order.push_back(2); });
+  gpu.record(event, b);
+  gpu.wait(a, event);
+  gpu.put(a, [&] { order.push_back(3); });
+  const GpuGraph graph = gpu.end_capture(a);
+  EXPECT_FALSE(gpu.is_capturing(a));
+  EXPECT_FALSE(gpu.is_capturing(b));
+  EXPECT_THAT(order, IsEmpty());
+  gpu.launch(graph, b);
+  gpu.launch(graph, a);  // behind the first
+  gpu.destroy(graph);
+  gpu.wait_until_here(a, "test");
+  EXPECT_THAT(order, ElementsAre(1, 2, 3, 1, 2, 3));
+  EXPECT_THAT(gpu.violations(), IsEmpty());
+}
+
+TEST_F(HostGpuRules, ACaptureKnowsWhoseWorkNobodyWaitedFor) {
+  gpu.begin_capture(a);
+  gpu.record(event, a);
+  gpu.wait(b, event);
+  gpu.put(b, [] {});
+  gpu.record(event, b);
+  gpu.wait(a, event);
+  gpu.put(b, [] {});  // behind what a waited for
+  EXPECT_THAT(sentence_of([&] { gpu.end_capture(a); }), HasSubstr("has not waited for 1"));
+  EXPECT_FALSE(gpu.is_capturing(b));
+}
+
+TEST_F(HostGpuRules, NothingIsAskedOrWaitedForDuringACapture) {
+  std::byte* const memory = gpu.allocate(8, a);
+  gpu.record(other_event, b);
+  gpu.begin_capture(a);
+  gpu.record(event, a);
+  double value = 0;
+  const std::vector<std::function<void()>> forbidden = {
+      [&] { gpu.reached(event); },
+      [&] { gpu.synchronize(event); },
+      [&] { gpu.seconds_between(event, event); },
+      [&] { gpu.reached(other_event); },
+      [&] { gpu.wait(a, other_event); },  // recorded outside
+      [&] { gpu.copy(&value, memory, 8, a); },
+      [&] { gpu.copy(memory, &value, 8, b); },
+      [&] { gpu.allocate(8, a); },
+      [&] { gpu.begin_capture(a); },
+      [&] { gpu.end_capture(b); },
+  };
+  for (std::size_t i = 0; i < forbidden.size(); ++i) {
+    EXPECT_NE(sentence_of(forbidden[i]), "") << i;
+    EXPECT_EQ(gpu.violations().size(), i + 1);
+  }
+  std::thread([&] {
+    EXPECT_NE(sentence_of([&] { gpu.reached(event); }), "");  // recorded inside
+    EXPECT_EQ(sentence_of([&] { gpu.synchronize(other_event); }), "");
+    EXPECT_NE(sentence_of([&] { gpu.end_capture(a); }), "");
+  }).join();
+  gpu.end_capture(a);
+  EXPECT_NE(sentence_of([&] { gpu.wait(b, event); }), "");  // of a capture that is over
+  gpu.release(memory, a);
+}
+
+TEST_F(HostGpuRules, HandlesAreItsOwnAndAlive) {
+  HostGpu other;
+  EXPECT_THAT(sentence_of([&] { other.record(event, a); }), HasSubstr("another GPU's"));
+  gpu.destroy(a);
+  EXPECT_THAT(gpu.violations(), IsEmpty());
+  gpu.destroy(a);
+  EXPECT_THAT(gpu.violations(), ElementsAre(HasSubstr("destroyed")));
+  gpu.destroy(event);
+  EXPECT_THAT(sentence_of([&] { gpu.synchronize(event); }), HasSubstr("destroyed"));
+  std::byte* const memory = gpu.allocate(8, b);
+  gpu.release(memory, b);
+  gpu.release(memory, b);
+  EXPECT_EQ(gpu.violations().size(), 3U);
+}
+
+TEST_F(HostGpuRules, WhatIsInADestroyedStreamStillHappens) {
+  std::atomic<bool> happened = false;
+  {
+    const Gate gate(gpu, a);
+    gpu.put(a, [&] { happened = true; });
+    gpu.record(event, a);
+    gpu.destroy(a);
+  }
+  gpu.synchronize(event);
+  EXPECT_TRUE(happened);
+}
+
+TEST_F(HostGpuRules, KernelsGetItsMemoryOnly) {
+  std::byte* const memory = gpu.allocate(4, a);
+  float host = 0;
+  EXPECT_NE(sentence_of([&] { gpu.kernels().multiply(DType::f32, &host, memory, 1, 2, a); }), "");
+  EXPECT_NE(sentence_of([&] { gpu.kernels().multiply(DType::f32, memory, memory, 2, 2, a); }), "");  // too long
+  gpu.kernels().multiply(DType::f32, &host, memory, 0, 2, a);
+  gpu.release(memory, a);
+}
+
+// As a launch does.
+TEST_F(HostGpuRules, AKernelCopiesItsArraysAtTheCall) {
+  std::byte* const memory = gpu.allocate(8, a);
+  const float two[] = {2, 3};
+  gpu.copy(memory, two, 8, a);
+  {
+    const Gate gate(gpu, a);
+    const void* sources[] = {memory, memory + 4};
+    gpu.kernels().reduce_all(ReduceOp::sum, DType::f32, sources, 2, memory, 1, 1, a);
+    sources[0] = sources[1] = nullptr;
+  }
+  float sum = 0;
+  gpu.copy(&sum, memory, 4, a);
+  EXPECT_EQ(sum, 5);
+  gpu.release(memory, a);
+}
+
+TEST_F(HostGpuRules, AFunctionThatThrowsIsTheFailureOfTheGpu) {
+  bool ran = false;
+  gpu.put(a, [] { throw Error(ErrorCode::internal, "an illegal address"); });
+  gpu.put(a, [&] { ran = true; });
+  gpu.record(event, a);
+  EXPECT_THAT(sentence_of([&] { gpu.synchronize(event); }), HasSubstr("an illegal address"));
+  EXPECT_THAT(sentence_of([&] { gpu.reached(event); }), HasSubstr("an illegal address"));
+  EXPECT_FALSE(ran);
+}
+
+}  // namespace
+}  // namespace stretto
