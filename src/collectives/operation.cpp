@@ -175,7 +175,7 @@ Device device_of(const Call& call) {
     return Device::cpu;
   const bool input = call.input != nullptr && gpu().is_device_memory(call.input);
   const bool output = call.output != nullptr && gpu().is_device_memory(call.output);
-  require((input || call.input == nullptr) == (output || call.output == nullptr) || input == output,
+  require(call.input == nullptr || call.output == nullptr || input == output,
           "{} got one buffer in a GPU's memory and one in the host's; put both into one.", name(call.collective));
   return input || output ? Device::cuda : Device::cpu;
 }

@@ -14,6 +14,7 @@ thread_local Stream computing = Stream::inline_();
 
 std::atomic<Gpu*> instead = nullptr;  // of the real one
 std::atomic<bool> in_use = false;
+thread_local Gpu* of_this_thread = nullptr;
 
 #if defined(STRETTO_HAVE_CUDA)
 }  // namespace
@@ -55,9 +56,10 @@ Device device_from_name(const std::string& text) {
   fail(ErrorCode::invalid_argument, "There is no device '{}'; choose cpu or cuda.", text);
 }
 
-bool has_gpu() { return instead != nullptr || real().gpu != nullptr; }
+bool has_gpu() { return of_this_thread != nullptr || instead != nullptr || real().gpu != nullptr; }
 
 Gpu& gpu() {
+  if (of_this_thread != nullptr) return *of_this_thread;
   if (Gpu* const other = instead) return *other;
   if (real().gpu == nullptr) fail(ErrorCode::unavailable, "{}", real().obstacle);
   in_use = true;
@@ -65,6 +67,10 @@ Gpu& gpu() {
 }
 
 void use_gpu(Gpu* other) { instead = other; }
+void use_gpu_in_this_thread(Gpu* other) {
+  of_this_thread = other;
+  if (other != nullptr) in_use = true;
+}
 bool gpu_in_use() { return in_use.load(std::memory_order_relaxed) || instead.load(std::memory_order_relaxed) != nullptr; }
 
 std::string cuda_obstacle() { return has_gpu() ? "" : real().obstacle; }

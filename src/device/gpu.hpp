@@ -60,6 +60,8 @@ bool has_gpu();  // whether gpu() would return
 bool gpu_in_use();
 // For tests: another one takes its place; null: the real one again, if there is one. The caller keeps it.
 void use_gpu(Gpu* other);
+// The same for this thread alone: ranks that are threads then have a GPU each.
+void use_gpu_in_this_thread(Gpu* other);
 
 // Of a stream on a GPU; throws Error(invalid_argument) for one of the host.
 GpuStream handle_of(const Stream& stream);

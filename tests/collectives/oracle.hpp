@@ -23,7 +23,7 @@ inline bool is_integer(DType dtype) {
 
 // A double as the type holds it.
 inline double rounded(double value, DType dtype) {
-  const Tensor one({1}, dtype);
+  const Tensor one({1}, dtype, Device::cpu);
   one.set(0, value);
   return one.at(0);
 }
@@ -146,7 +146,7 @@ class Buffers {
                    pattern);
     input_ = memory_.data() + input_at;
     output_ = memory_.data() + output_at;
-    const Tensor value({1}, problem.dtype);
+    const Tensor value({1}, problem.dtype, Device::cpu);
     for (std::int64_t i = 0; i < inputs_; ++i) {
       value.set(0, problem.input(rank, i));
       std::memcpy(input_ + i * width, value.raw(), static_cast<std::size_t>(width));
@@ -161,10 +161,19 @@ class Buffers {
     return call;
   }
 
+  // The same on a copy of the memory that lies elsewhere.
+  std::vector<std::byte>& memory() { return memory_; }
+  Call call_in(std::byte* copy) const {
+    Call call = problem_.call(rank_);
+    call.input = copy + (input_ - memory_.data());
+    call.output = copy + (output_ - memory_.data());
+    return call;
+  }
+
   // What is wrong, or nothing.
   std::string fault() const {
     const auto width = static_cast<std::int64_t>(size_of(problem_.dtype));
-    const Tensor value({1}, problem_.dtype);
+    const Tensor value({1}, problem_.dtype, Device::cpu);
     for (std::int64_t i = 0; i < outputs_; ++i) {
       std::memcpy(value.raw(), output_ + i * width, static_cast<std::size_t>(width));
       const double wanted = problem_.expected(rank_, i);

@@ -1,0 +1,265 @@
+// Every plan in a GPU's stream, over the stand-in for a GPU: ranks are threads, and share one GPU (where messages are copies)
+// or have one each (where they are NCCL's, by a stand-in that holds its callers to NCCL's rules).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "../variables.hpp"
+#include "collectives/stream_executor.hpp"
+#include "oracle.hpp"
+#include "stand_in/host_gpu.hpp"
+#include "stand_in/host_nccl.hpp"
+#include "stretto/device.hpp"
+#include "stretto/stretto.hpp"
+
+namespace stretto {
+namespace {
+
+using oracle::Buffers;
+using oracle::Problem;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// Ranks with their GPUs.
+class GpuRanks {
+ public:
+  explicit GpuRanks(bool one_gpu_each, const HostGpuOptions& options = {.longest_delay_us = 20})
+      : one_gpu_each_(one_gpu_each), options_(options) {
+    use_nccl(&nccl_);
+  }
+  ~GpuRanks() { use_nccl(nullptr); }
+
+  void run(int size, const std::function<void(const Communicator&)>& body) {
+    std::vector<std::unique_ptr<HostGpu>> gpus;
+    for (int i = 0; i < (one_gpu_each_ ? size : 1); ++i) gpus.push_back(std::make_unique<HostGpu>(options_));
+    run_threads(size, [&](const Communicator& world) {
+      use_gpu_in_this_thread(gpus[one_gpu_each_ ? static_cast<std::size_t>(world.rank()) : 0].get());
+      try {
+        const OnDevice on_gpu(Device::cuda);
+        body(world);
+      } catch (...) {
+        use_gpu_in_this_thread(nullptr);
+        throw;
+      }
+      use_gpu_in_this_thread(nullptr);
+    });
+    for (const auto& gpu : gpus) EXPECT_THAT(gpu->violations(), IsEmpty());
+  }
+
+ private:
+  bool one_gpu_each_;
+  HostGpuOptions options_;
+  HostNccl nccl_;
+};
+
+// A problem's buffers in a GPU's memory.
+class GpuBuffers {
+ public:
+  GpuBuffers(const Problem& problem, int rank, bool in_place)
+      : here_(problem, rank, in_place),
+        there_({static_cast<std::int64_t>(here_.memory().size())}, DType::u8, Device::cuda) {
+    there_.copy_from_host(here_.memory().data());
+  }
+  Call call() const {
+    Call call = here_.call_in(there_.data<std::uint8_t>() == nullptr ? nullptr : static_cast<std::byte*>(there_.raw()));
+    call.keep_alive = there_;
+    return call;
+  }
+  std::string fault() {
+    there_.copy_to_host(here_.memory().data());
+    return here_.fault();
+  }
+
+ private:
+  Buffers here_;
+  Tensor there_;
+};
+
+void expect_right(const Communicator& group, const Problem& problem, const Method& method, const Stream& stream) {
+  for (const bool in_place : {false, true}) {
+    if (in_place && !can_be_in_place(problem.collective)) continue;
+    GpuBuffers buffers(problem, group.rank(), in_place);
+    OperationOptions options;
+    options.method = method;
+    options.factor = problem.factor(group.rank());
+    computation().wait(group.start(buffers.call(), stream, options));
+    ASSERT_EQ(buffers.fault(), "") << name(problem.collective) << " by " << to_string(method) << " of " << problem.count
+                                   << " " << name(problem.dtype) << " (" << name(problem.op) << ") over " << group.size()
+                                   << (in_place ? ", in place" : "");
+  }
+}
+
+std::vector<Method> methods_of(Collective collective, bool on_nodes) {
+  std::vector<Method> methods{Algorithm::automatic};
+  for (const Algorithm algorithm : algorithms_for(collective)) {
+    if (shares_memory(algorithm)) continue;
+    Method method(algorithm);
+    if (needs_nodes(algorithm)) {
+      if (!on_nodes) continue;
+      method.inside = method.between = algorithms_for(collective).front();
+      if (algorithm == Algorithm::three_level) method.above = method.inside;
+    }
+    methods.push_back(method);
+    if (takes_lanes(algorithm)) method.lanes = 2;
+    if (takes_pieces(algorithm)) method.pieces = 3;
+    if (method != Method(algorithm)) methods.push_back(method);
+  }
+  return methods;
+}
+
+struct Case {
+  Collective collective;
+  bool one_gpu_each;
+};
+class EveryPlanInAStream : public testing::TestWithParam<Case> {
+ protected:
+  GpuRanks ranks_{GetParam().one_gpu_each};
+};
+
+std::vector<Case> every_case() {
+  std::vector<Case> cases;
+  for (int i = 0; i < static_cast<int>(Collective::barrier); ++i) {
+    for (const bool one_each : {false, true}) cases.push_back({static_cast<Collective>(i), one_each});
+  }
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(All, EveryPlanInAStream, testing::ValuesIn(every_case()), [](const auto& parameter) {
+  return std::string(name(parameter.param.collective)) + (parameter.param.one_gpu_each ? "_nccl" : "_copies");
+});
+
+TEST_P(EveryPlanInAStream, EqualsTheOracle) {
+  const Collective collective = GetParam().collective;
+  for (int size = 1; size <= 8; ++size) {
+    ranks_.run(size, [&](const Communicator& world) {
+      const Stream stream("communication");
+      for (const Method& method : methods_of(collective, false)) {
+        for (const std::int64_t count : {0, 1, 250}) {
+          Problem problem{collective, size, count};
+          problem.root = size / 2;
+          expect_right(world, problem, method, stream);
+        }
+      }
+    });
+  }
+}
+
+TEST_P(EveryPlanInAStream, KnowsEveryTypeAndOperation) {
+  const Collective collective = GetParam().collective;
+  ranks_.run(3, [&](const Communicator& world) {
+    for (const Method& method : methods_of(collective, false)) {
+      for (const DType dtype : oracle::all_dtypes) {
+        for (const ReduceOp op : reduces(collective) ? oracle::all_ops : std::vector{ReduceOp::sum}) {
+          expect_right(world, {collective, 3, 37, dtype, op}, method, computation());
+        }
+      }
+    }
+  });
+}
+
+TEST_P(EveryPlanInAStream, RunsOnVirtualNodes) {
+  const Collective collective = GetParam().collective;
+  const Variable ranks_per_node("STRETTO_RANKS_PER_NODE", "2");
+  const Variable nodes_per_pod("STRETTO_NODES_PER_POD", "2");
+  ranks_.run(8, [&](const Communicator& world) {
+    for (const Method& method : methods_of(collective, true)) {
+      if (!needs_nodes(method.algorithm)) continue;
+      for (const std::int64_t count : {1, 400}) {
+        Problem problem{collective, 8, count, DType::f64};
+        problem.root = 3;
+        expect_right(world, problem, method, computation());
+      }
+    }
+  });
+}
+
+class InAStream : public testing::TestWithParam<bool> {
+ protected:
+  GpuRanks ranks_{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(All, InAStream, testing::Bool(),
+                         [](const auto& parameter) { return std::string(parameter.param ? "nccl" : "copies"); });
+
+TEST_P(InAStream, QuantizedCollectivesGiveTheHostsBits) {
+  ranks_.run(4, [](const Communicator& world) {
+    for (const QuantizedFormat format : {QuantizedFormat::int8, QuantizedFormat::int4, QuantizedFormat::fp8}) {
+      OperationOptions options;
+      options.quantization.format = format;
+      const Tensor here({5000}, DType::f32, Device::cpu);
+      for (std::int64_t i = 0; i < here.size(); ++i) here.set(i, random_normal(7, "x", static_cast<std::uint64_t>(i + 9999 * world.rank())));
+      const Tensor there = here.on(Device::cuda);
+      world.all_reduce(here, ReduceOp::sum, Stream::inline_(), options);
+      computation().wait(world.all_reduce(there, ReduceOp::sum, Stream("communication"), options));
+      const Tensor back = there.on(Device::cpu);
+      for (std::int64_t i = 0; i < here.size(); ++i) ASSERT_EQ(here.at(i), back.at(i)) << name(format) << " " << i;
+    }
+  });
+}
+
+TEST_P(InAStream, MessagesOfAGroupGoTogether) {
+  ranks_.run(4, [](const Communicator& world) {
+    const Stream stream("communication");
+    std::vector<Tensor> sent, received;
+    OperationGroup group;
+    for (int peer = 0; peer < world.size(); ++peer) {
+      const Tensor out({100}, DType::f32);
+      const Tensor data({100}, DType::f32, Device::cpu);
+      for (int i = 0; i < 100; ++i) data.set(i, world.rank() * 1000 + peer * 100 + i);
+      out.copy_from(data);
+      sent.push_back(out);
+      received.push_back(Tensor({100}, DType::f32));
+      world.send(out.raw(), 100, DType::f32, peer, stream);
+      world.recv(received.back().raw(), 100, DType::f32, peer, stream);
+    }
+    computation().wait(group.end());
+    for (int peer = 0; peer < world.size(); ++peer) {
+      EXPECT_EQ(received[static_cast<std::size_t>(peer)].at(7), peer * 1000 + world.rank() * 100 + 7);
+    }
+  });
+}
+
+// What is computed before is communicated, and what is communicated is there for what is computed after, without a wait of
+// the host's.
+TEST_P(InAStream, CommunicationFollowsComputationAndIsFollowedByIt) {
+  GpuRanks slow(GetParam(), {.longest_delay_us = 400});
+  slow.run(2, [](const Communicator& world) {
+    const Stream stream("communication");
+    const Tensor x({1000}, DType::f32), y({1000}, DType::f32), z({1000}, DType::f32);
+    const Tensor ones({1000}, DType::f32, Device::cpu);
+    for (int i = 0; i < 1000; ++i) ones.set(i, 1);
+    x.copy_from(ones);
+    for (int round = 0; round < 10; ++round) {
+      kernels::add(x, x, y);
+      const Work sum = world.all_reduce(y, ReduceOp::sum, stream);
+      computation().wait(sum);
+      kernels::add(y, x, z);
+    }
+    EXPECT_EQ(z.at(999), 5);
+  });
+}
+
+TEST_P(InAStream, TheLedgerKnowsWhenTheGpuDidIt) {
+  ranks_.run(2, [](const Communicator& world) {
+    const Tensor x = Tensor::zeros({1000}, DType::f32);
+    world.all_reduce(x, ReduceOp::sum, Stream("communication"), {.method = Algorithm::ring, .tag = "here"}).wait();
+    const Record record = world.ledger().records().back();
+    EXPECT_EQ(record.tag, "here");
+    EXPECT_EQ(record.bytes_sent, 4000);
+    EXPECT_GT(record.times.done, record.times.started);
+  });
+}
+
+TEST_P(InAStream, BuffersOnBothSidesAreRefused) {
+  ranks_.run(2, [](const Communicator& world) {
+    const Tensor here = Tensor({10}, DType::f32, Device::cpu);
+    const Tensor there = Tensor::zeros({10}, DType::f32);
+    try {
+      world.all_reduce(here.raw(), there.raw(), 10, DType::f32, ReduceOp::sum, computation());
+      ADD_FAILURE() << "was taken";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("one buffer in a GPU's memory and one in the host's"));
+    }
+    EXPECT_THROW(world.all_reduce(there, ReduceOp::sum, Stream::inline_()), Error);
+  });
+}
+
+}  // namespace
+}  // namespace stretto
