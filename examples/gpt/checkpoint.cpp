@@ -19,11 +19,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The undivided tensor at tensor rank 0; elsewhere nothing. Slices are added into zeros: exact, and it needs no knowledge of
-// the others' slices.
-Tensor whole(const Parameter& parameter, const Tensor& slice, const Mesh& mesh) {
+// The undivided tensor in host memory at tensor rank 0; elsewhere nothing. Slices are added into zeros: exact, and it needs
+// no knowledge of the others' slices.
+Tensor whole(const Parameter& parameter, const Tensor& tensor, const Mesh& mesh) {
+  const Tensor slice = tensor.on(Device::cpu);
   if (mesh.tensor.size() == 1) return slice;
-  Tensor sum = Tensor::zeros(parameter.global_shape, slice.dtype());
+  Tensor sum(parameter.global_shape, slice.dtype(), Device::cpu);
+  sum.zero();
   if (!parameter.is_replicated_over(Axis::tensor) || mesh.tensor.rank() == 0) {
     for_each_run(parameter.global_shape, parameter.first, parameter.extents,
                  [&](std::int64_t from, std::int64_t to, std::int64_t count) {
@@ -154,11 +156,13 @@ std::int64_t load_checkpoint(Trainer& trainer, const std::string& checkpoint, bo
         const auto saved = reader.tensor(prefix + parameter.name);
         require(saved.shape == parameter.global_shape, "{} has {} of shape [{}], but this model's is [{}].", reader.path(),
                 parameter.name, fmt::join(saved.shape, ", "), fmt::join(parameter.global_shape, ", "));
-        const Tensor& target = states[i].*which;
+        const Tensor& state = states[i].*which;
+        const Tensor target(state.shape(), state.dtype(), Device::cpu);
         for_each_run(parameter.global_shape, parameter.first, parameter.extents,
                      [&](std::int64_t to, std::int64_t from, std::int64_t count) {
                        for (std::int64_t k = 0; k < count; ++k) target.set(to + k, saved.at(from + k));
                      });
+        state.copy_from(target);
       }
     }
   }

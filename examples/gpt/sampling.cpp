@@ -20,11 +20,11 @@ std::string sample(const Model& model, const Communicator& tensor_group, const s
     Model::Saved saved;
     const Tensor logits = model.logits(tokens.data(), 1, seen, saved);
 
-    // Each rank puts its columns of the last row into a row of zeros; the sum is the whole row.
-    const Tensor row = Tensor::zeros({shape.vocabulary}, DType::f64);
-    for (std::int64_t c = 0; c < logits.columns(); ++c) {
-      row.set(model.first_column() + c, logits.at((seen - 1) * logits.columns() + c));
-    }
+    // Each rank puts its columns of the last row into a row of zeros, in host memory; the sum is the whole row.
+    const Tensor last = logits.view((seen - 1) * logits.columns(), {logits.columns()}).on(Device::cpu);
+    const Tensor row({shape.vocabulary}, DType::f64, Device::cpu);
+    row.zero();
+    for (std::int64_t c = 0; c < last.size(); ++c) row.set(model.first_column() + c, last.at(c));
     tensor_group.all_reduce(row, ReduceOp::sum, Stream::inline_(), {.tag = "sampling"});
 
     double* const p = row.data<double>();

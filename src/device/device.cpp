@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
+#include "core/log.hpp"
 #include "device/computing_in.hpp"
 #include "device/gpu.hpp"
 
@@ -93,11 +94,21 @@ ComputingIn::ComputingIn(Stream stream) : before_(std::exchange(computing, std::
 ComputingIn::~ComputingIn() { computing = std::move(before_); }
 
 OnDevice::OnDevice(Device device) : before_(computing) {
-  computing = device == Device::cpu ? Stream::inline_() : Stream("computation", Priority::normal, device);
+  if (device == Device::cpu) {
+    computing = Stream::inline_();
+    return;
+  }
+  Stream fresh("computation", Priority::normal, device);
+  if (before_.device() == device) fresh.wait(before_);  // what there is already
+  computing = std::move(fresh);
 }
 
 OnDevice::~OnDevice() {
-  // The stream's end waits for what is in it.
+  try {
+    if (!computing.is_inline()) computing.synchronize();
+  } catch (const std::exception& error) {
+    log().error("A device is left with an error: {}", error.what());
+  }
   computing = std::move(before_);
 }
 

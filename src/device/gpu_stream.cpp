@@ -5,13 +5,11 @@
 #include "core/log.hpp"
 #include "device/computing_in.hpp"
 #include "device/gpu.hpp"
+#include "device/graph_recording.hpp"
 #include "device/stream_queue.hpp"
 
 namespace stretto {
 namespace {
-
-// While this thread records a graph: where the works go that are part of it.
-thread_local std::vector<std::shared_ptr<Work::State>>* kept_for_graph = nullptr;
 
 // A GPU's stream and its events; lives as long as anybody may ask for one of these.
 class GpuTimeline {
@@ -58,6 +56,7 @@ class Marks final : public GpuMarks {
  public:
   explicit Marks(std::shared_ptr<GpuTimeline> timeline)
       : captured_(timeline->gpu().is_capturing(timeline->stream())),
+        recording_over_(recording != nullptr ? recording->over : nullptr),
         timeline_(std::move(timeline)),
         started_(timeline_->take_event()),
         done_(timeline_->take_event()) {}
@@ -72,12 +71,15 @@ class Marks final : public GpuMarks {
   }
 
   bool captured() const { return captured_; }
+  // Then other streams cannot wait for it any more, as part of the graph or otherwise.
+  bool graph_is_complete() const { return captured_ && recording_over_ && *recording_over_; }
   void begin() { timeline_->gpu().record(started_, timeline_->stream()); }
   void end() { timeline_->gpu().record(done_, timeline_->stream()); }
   GpuEvent done_event() const { return done_; }
 
-  bool started() override { return !captured_ && timeline_->gpu().reached(started_); }
-  bool done() override { return !captured_ && timeline_->gpu().reached(done_); }
+  // While this thread records a graph, it may ask the GPU for nothing, and does not know.
+  bool started() override { return !captured_ && recording == nullptr && timeline_->gpu().reached(started_); }
+  bool done() override { return !captured_ && recording == nullptr && timeline_->gpu().reached(done_); }
   void wait_started() override { wait(started_); }
   void wait_done() override { wait(done_); }
   WorkTimes times(double enqueued) override {
@@ -87,10 +89,12 @@ class Marks final : public GpuMarks {
  private:
   void wait(GpuEvent event) {
     require(!captured_, "A work that became part of a graph was waited for; wait for a launch of the graph.");
+    require(recording == nullptr, "A work was waited for while this thread records a graph; wait for it before or behind.");
     timeline_->gpu().synchronize(event);
   }
 
   bool captured_;
+  std::shared_ptr<const std::atomic<bool>> recording_over_;  // of the graph that it is part of
   std::shared_ptr<GpuTimeline> timeline_;
   GpuEvent started_, done_;
 };
@@ -112,55 +116,83 @@ class GpuQueue final : public Stream::Queue {
 
   void push(const std::shared_ptr<Work::State>& work) override {
     const std::lock_guard lock(mutex_);
-    drop_done();
+    if (recording == nullptr) drop_done();
     if (failed_) return work->run(failed_);
-    const auto marks = std::make_shared<Marks>(timeline_);
-    marks->begin();
+    std::shared_ptr<Marks> marks;
     try {
+      marks = std::make_shared<Marks>(timeline_);
+      require(!marks->captured() || recording != nullptr,
+              "Stream '{}' was given a task while another thread records a graph of it; wait until the graph is made.",
+              name());
+      marks->begin();
       const ComputingIn scope{Stream(shared_from_this())};
       work->task();
+      marks->end();
     } catch (...) {
       const std::exception_ptr error = std::current_exception();
-      marks->end();
-      if (!marks->captured()) marks->wait_done();  // what is there already uses what the task holds
+      if (marks) wait_for_what_is_there(*marks);
       failed_ = work;
       return work->end(error);
     }
-    marks->end();
     work->go_on(marks);
-    if (!marks->captured()) {
+    if (marks->captured()) {
+      recording->works.push_back(work);
+    } else {
       under_way_.push_back(work);
-    } else if (kept_for_graph != nullptr) {
-      kept_for_graph->push_back(work);
     }
   }
 
   void wait(const Work& work) override {
     const std::shared_ptr<Work::State>& other = work.state();
     if (!other) return;
-    std::shared_ptr<GpuMarks> marks;
-    std::exception_ptr error;
-    {
-      std::unique_lock lock(other->mutex);
-      const double from = now_seconds();
-      if (!other->finished && !other->marks) {  // a task of the host, or one that another thread is putting in
-        other->changed.wait(lock, [&] { return other->finished || other->marks; });
-        other->times.waited += now_seconds() - from;
-      }
-      marks = other->marks;
-      error = other->error;
-    }
+    const std::shared_ptr<GpuMarks> marks = marks_of(*other);
     const std::lock_guard lock(mutex_);
-    if (marks) timeline_->gpu().wait(timeline_->stream(), static_cast<const Marks&>(*marks).done_event());
-    if (error && !failed_) failed_ = other;
+    if (marks) {
+      const auto& there = static_cast<const Marks&>(*marks);
+      require(!there.graph_is_complete(),
+              "A work that became part of a graph was waited for in stream '{}'; wait for a launch of the graph.", name());
+      require(there.captured() || !timeline_->gpu().is_capturing(timeline_->stream()),
+              "A graph of stream '{}' cannot wait for what is outside of it; wait before the graph is recorded.", name());
+      timeline_->gpu().wait(timeline_->stream(), there.done_event());
+      return;
+    }
+    const std::lock_guard other_lock(other->mutex);
+    if (other->error && !failed_) failed_ = other;
   }
 
   Device device() const override { return Device::cuda; }
   GpuStream handle() const { return timeline_->stream(); }
+  std::shared_ptr<GpuStreamHandle> kept_handle() const { return {timeline_, timeline_->stream()}; }
 
  private:
   void drop_done() {
-    while (!under_way_.empty() && under_way_.front()->settle()) under_way_.pop_front();
+    while (!under_way_.empty() && under_way_.front()->settle()) {
+      // What it held may be the last handle of something that comes back here.
+      const std::shared_ptr<Work::State> done = std::move(under_way_.front());
+      under_way_.pop_front();
+    }
+  }
+
+  // What a task that failed has put there uses what the task holds.
+  static void wait_for_what_is_there(Marks& marks) {
+    try {
+      marks.end();
+      if (!marks.captured() && recording == nullptr) marks.wait_done();
+    } catch (const std::exception&) {  // the GPU itself has failed
+    }
+  }
+
+  // Where a work is done on a GPU; nothing when it is done. Waits for tasks of the host, and for one that another thread is
+  // putting in.
+  static std::shared_ptr<GpuMarks> marks_of(Work::State& other) {
+    std::unique_lock lock(other.mutex);
+    if (!other.finished && !other.marks) {
+      require(recording == nullptr, "A task of the host was waited for while this thread records a graph; wait before.");
+      const double from = now_seconds();
+      other.changed.wait(lock, [&] { return other.finished || other.marks; });
+      if (!on_worker_thread) other.times.waited += now_seconds() - from;
+    }
+    return other.marks;
   }
 
   std::shared_ptr<GpuTimeline> timeline_;
@@ -172,6 +204,7 @@ class GpuQueue final : public Stream::Queue {
 }  // namespace
 
 std::shared_ptr<Stream::Queue> gpu_queue(std::string name, Priority priority) {
+  require(recording == nullptr, "Stream '{}' cannot be made while this thread records a graph; make it before.", name);
   return std::make_shared<GpuQueue>(std::move(name), priority);
 }
 
@@ -180,12 +213,19 @@ GpuStream handle_of(const Stream& stream) {
   return static_cast<const GpuQueue&>(*stream.queue()).handle();
 }
 
+std::shared_ptr<GpuStreamHandle> kept_handle_of(const Stream& stream) {
+  handle_of(stream);
+  return static_cast<const GpuQueue&>(*stream.queue()).kept_handle();
+}
+
 // ---- graphs
 
 struct Graph::Captured {
+  std::function<void()> function;  // with what it holds
+  std::shared_ptr<GraphMemory> memory;
+  std::vector<std::shared_ptr<Work::State>> works;  // these as well
   Gpu* gpu = nullptr;
   GpuGraph graph = nullptr;
-  std::vector<std::shared_ptr<Work::State>> works;  // with what they hold
   ~Captured() {
     if (graph != nullptr) gpu->destroy(graph);
   }
@@ -193,9 +233,15 @@ struct Graph::Captured {
 
 Graph::Graph(const Stream& stream, const std::function<void()>& function) : captured_(std::make_shared<Captured>()) {
   const GpuStream handle = handle_of(stream);
-  captured_->gpu = &gpu();
-  captured_->gpu->begin_capture(handle);
-  auto* const before = std::exchange(kept_for_graph, &captured_->works);
+  require(recording == nullptr, "A graph cannot be recorded inside another; make it before.");
+  Gpu& on = gpu();
+  captured_->gpu = &on;
+  captured_->function = function;
+  captured_->memory = std::make_shared<GraphMemory>(on);
+  GraphRecording here;
+  here.memory = captured_->memory;
+  on.begin_capture(handle);
+  recording = &here;
   std::exception_ptr error;
   try {
     const ComputingIn scope(stream);
@@ -203,9 +249,16 @@ Graph::Graph(const Stream& stream, const std::function<void()>& function) : capt
   } catch (...) {
     error = std::current_exception();
   }
-  kept_for_graph = before;
-  captured_->graph = captured_->gpu->end_capture(handle);
+  *here.over = true;
+  captured_->works = std::move(here.works);
+  try {
+    captured_->graph = on.end_capture(handle);
+  } catch (...) {  // often for the reason that the function stopped
+    if (!error) error = std::current_exception();
+  }
+  recording = nullptr;
   if (error) std::rethrow_exception(error);
+  captured_->memory->wait_until_allocated();
 }
 
 Work Graph::launch(const Stream& stream) const {

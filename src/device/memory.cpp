@@ -22,13 +22,6 @@ std::size_t rounded(std::size_t bytes) {
 std::atomic<std::size_t> bytes_in_use = 0;  // in all pools
 std::atomic<std::size_t> peak_bytes = 0;
 
-void count_in(std::size_t bytes) {
-  const std::size_t now = bytes_in_use.fetch_add(bytes) + bytes;
-  std::size_t peak = peak_bytes.load();
-  while (peak < now && !peak_bytes.compare_exchange_weak(peak, now)) {
-  }
-}
-
 class ProcessMemory final : public Pool {
   std::byte* fresh(std::size_t bytes) override {
     void* block = nullptr;
@@ -42,6 +35,15 @@ class ProcessMemory final : public Pool {
 };
 
 }  // namespace
+
+void count_memory(std::size_t bytes) {
+  const std::size_t now = bytes_in_use.fetch_add(bytes) + bytes;
+  std::size_t peak = peak_bytes.load();
+  while (peak < now && !peak_bytes.compare_exchange_weak(peak, now)) {
+  }
+}
+
+void count_memory_gone(std::size_t bytes) { bytes_in_use -= bytes; }
 
 std::shared_ptr<std::byte> Pool::allocate(std::size_t bytes) {
   const std::size_t size = rounded(std::max<std::size_t>(bytes, 1));
@@ -57,13 +59,13 @@ std::byte* Pool::take(std::size_t bytes) {
   } else {
     block = fresh(bytes);
   }
-  count_in(bytes);
+  count_memory(bytes);
   return block;
 }
 
 void Pool::give_back(std::byte* block, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  bytes_in_use -= bytes;
+  count_memory_gone(bytes);
 #if defined(STRETTO_SANITIZE)
   discard(block, bytes);
 #else

@@ -36,6 +36,10 @@ class Pool {
   std::unordered_map<std::size_t, std::vector<std::byte*>> free_;
 };
 
+// What memory_use() says, of memory that no pool hands out.
+void count_memory(std::size_t bytes);
+void count_memory_gone(std::size_t bytes);
+
 // Memory of this process alone.
 std::shared_ptr<std::byte> pool_allocate(std::size_t bytes);
 

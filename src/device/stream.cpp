@@ -67,10 +67,16 @@ bool Work::State::settle() {
   std::shared_ptr<GpuMarks> gone;
   std::function<void()> dropped;  // what they held goes without the mutex
   const std::lock_guard lock(mutex);
-  if (finished || !marks || !marks->done()) return finished;
-  const double waited = times.waited;
-  times = marks->times(times.enqueued);
-  times.waited = waited;
+  if (finished || !marks) return finished;
+  try {
+    if (!marks->done()) return false;
+    const double waited = times.waited;
+    times = marks->times(times.enqueued);
+    times.waited = waited;
+  } catch (...) {  // the GPU has failed, and with it all that it had still to do
+    error = std::current_exception();
+    times.done = now_seconds();
+  }
   finished = true;
   gone = std::move(marks);
   dropped = std::move(task);

@@ -13,6 +13,8 @@
 // What a stream is made of, and what a task knows: of the host in stream.cpp, of a GPU in gpu_stream.cpp.
 namespace stretto {
 
+struct GpuStreamHandle;
+
 // Waiting inside a stream holds nobody up but that stream, so it does not count as waited.
 [[gnu::tls_model("initial-exec")]] inline constinit thread_local bool on_worker_thread = false;
 
@@ -57,6 +59,9 @@ struct Work::State {
   // Of a task that goes on by itself and will come to no good end: whoever waits gets this error.
   void fail_with(std::exception_ptr with);
 };
+
+// Of a stream on a GPU, like handle_of; while anybody has it, the GPU's stream is not destroyed, though its Stream may be.
+std::shared_ptr<GpuStreamHandle> kept_handle_of(const Stream& stream);
 
 class Stream::Queue : public std::enable_shared_from_this<Stream::Queue> {
  public:

@@ -8,6 +8,7 @@
 #include "core/fail.hpp"
 #include "device/element_types.hpp"
 #include "device/gpu.hpp"
+#include "device/graph_recording.hpp"
 #include "device/memory.hpp"
 #include "stretto/memory.hpp"
 
@@ -24,12 +25,31 @@ std::int64_t elements(const Shape& shape) {
   return product;
 }
 
-std::shared_ptr<std::byte> gpu_allocate(std::size_t bytes) {
-  // The stream lives as long as the memory, which goes back in its order.
-  const Stream stream = computation();
+std::shared_ptr<std::byte> counted(std::shared_ptr<std::byte> memory, std::size_t bytes) {
+  count_memory(bytes);
+  std::byte* const block = memory.get();
+  return {block, [kept = std::move(memory), bytes](std::byte*) mutable {
+            kept.reset();
+            count_memory_gone(bytes);
+          }};
+}
+
+std::shared_ptr<std::byte> gpu_allocate(std::size_t wanted) {
+  const std::size_t bytes = std::max<std::size_t>(wanted, 1);
   Gpu& on = gpu();
-  std::byte* const memory = on.allocate(std::max<std::size_t>(bytes, 1), handle_of(stream));
-  return {memory, [&on, stream](std::byte* block) { on.release(block, handle_of(stream)); }};
+  const GpuStream stream = gpu_stream();
+  if (recording != nullptr && on.is_capturing(stream)) return counted(recording->memory->allocate(bytes, stream), bytes);
+  // The GPU's stream lives as long as the memory, which goes back in its order. (The Stream does not: its tasks may hold
+  // such memory.)
+  return counted({on.allocate(bytes, stream),
+                  [&on, kept = kept_handle_of(computation())](std::byte* block) {
+                    if (recording != nullptr && on.is_capturing(kept.get())) {
+                      recording->memory->take_over(block, kept);
+                    } else {
+                      on.release(block, kept.get());
+                    }
+                  }},
+                 bytes);
 }
 
 void copy_bytes(void* to, const void* from, std::size_t bytes) {

@@ -75,15 +75,18 @@ void Parameters::initialise(std::uint64_t seed) {
   for (const auto& parameter : all_) {
     const std::uint64_t key = key_of(seed, parameter->name);
     const Initial initial = parameter->initial;
+    const bool on_gpu = parameter->value.device() != Device::cpu;
+    const Tensor values = on_gpu ? Tensor(parameter->extents, parameter->value.dtype(), Device::cpu) : parameter->value;
     for_each_run(parameter->global_shape, parameter->first, parameter->extents,
                  [&](std::int64_t here, std::int64_t whole, std::int64_t count) {
                    for (std::int64_t i = 0; i < count; ++i) {
                      const double noise = initial.deviation == 0
                                               ? 0
                                               : initial.deviation * normal_at(key, static_cast<std::uint64_t>(whole + i));
-                     parameter->value.set(here + i, initial.mean + noise);
+                     values.set(here + i, initial.mean + noise);
                    }
                  });
+    if (on_gpu) parameter->value.copy_from(values);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/fail.hpp"
+#include "stretto/device.hpp"
 
 namespace stretto {
 
@@ -96,7 +97,10 @@ Work ZeroUnit::gather_forward(const Stream& stream) {
                   .keep_alive = flat_};
   const Work gathered = group_.start(call, stream, quantized(options_.weights, options_.gather_by, "zero forward"));
   if (!node_) return last_gather_ = gathered;
-  if (!secondary_) secondary_ = Tensor({node_part_}, share_.dtype());
+  if (!secondary_) {
+    secondary_ = Tensor({node_part_}, share_.dtype());
+    stream.wait(computation());  // a GPU's memory is there from this place on
+  }
   return last_gather_ = stream.enqueue(
              [flat = flat_, kept = secondary_, filled = share_.size() * group_.size(), first = node_.rank() * node_part_] {
                // What fills the last part up has been gathered from nobody.

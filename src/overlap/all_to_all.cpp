@@ -134,7 +134,7 @@ void all_to_all_then(const Tensor& input, const std::vector<std::int64_t>& send_
   auto next = works.begin();
   for (int step = 1; step < blocks.steps(); ++step) {
     for (int i = 0; i < blocks.pieces(step); ++i) {
-      (next++)->wait();
+      computation().wait(*next++);
       compute_on(blocks.incoming(step, i), compute);
     }
   }

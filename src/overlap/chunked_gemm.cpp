@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
+#include "device/gpu.hpp"
 #include "device/kernel_scope.hpp"
 #include "overlap/exchange.hpp"
 #include "stretto/device.hpp"
@@ -182,7 +183,7 @@ void all_gather_gemm(const Tensor& x, const std::vector<std::int64_t>& rows, con
   for (int step = 1; step < ranks; ++step) {
     const int from = around(me - step, ranks);
     for (int i = 0; i < chunks; ++i) {
-      (next++)->wait();
+      computation().wait(*next++);
       factor.multiply(chunk(shares.share(all, from), chunks, i), chunk(shares.share(y, from), chunks, i));
     }
   }
@@ -230,8 +231,13 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
     computation().wait(arrived[arrived.size() - static_cast<std::size_t>(chunks - i)]);  // so have those of earlier steps
     std::vector<const void*> sources;
     for (const Tensor& product : products) sources.push_back(chunk(product, chunks, i).raw());
-    as_kernel("reduce",
-              [&] { kernels::reduce_all(ReduceOp::sum, y.dtype(), sources.data(), ranks, sum.raw(), sum.size()); });
+    as_kernel("reduce", [&] {
+      if (on_gpu("reduce", own, for_others)) {
+        gpu().kernels().reduce_all(ReduceOp::sum, y.dtype(), sources.data(), ranks, sum.raw(), sum.size(), 1, gpu_stream());
+      } else {
+        kernels::reduce_all(ReduceOp::sum, y.dtype(), sources.data(), ranks, sum.raw(), sum.size());
+      }
+    });
   }
 }
 

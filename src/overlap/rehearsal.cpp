@@ -6,6 +6,7 @@
 
 #include "core/fail.hpp"
 #include "core/left_out.hpp"
+#include "stretto/device.hpp"
 
 namespace stretto {
 namespace {
@@ -30,9 +31,11 @@ double seconds_per_step(const Communicator& world, Rehearsal way, const std::fun
   {
     const RehearsalScope scope(way);
     for (int i = 0; i < how.warmup; ++i) step();
+    computation().synchronize();
     // No barrier here, which would wait for what the last step has left to the next: as much is left at the end.
     const double from = now_seconds();
     for (int i = 0; i < how.steps; ++i) step();
+    computation().synchronize();
     seconds = now_seconds() - from;
   }
   return slowest(world, seconds / how.steps);

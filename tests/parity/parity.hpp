@@ -73,7 +73,8 @@ using Pieces = std::map<std::string, Piece>;
 
 inline Piece piece_of(const Parameter& parameter, const Tensor& tensor) {
   Piece piece{parameter.global_shape, parameter.first, parameter.extents, {}};
-  for (std::int64_t i = 0; i < tensor.size(); ++i) piece.values.push_back(tensor.at(i));
+  const Tensor here = tensor.on(Device::cpu);
+  for (std::int64_t i = 0; i < here.size(); ++i) piece.values.push_back(here.at(i));
   return piece;
 }
 

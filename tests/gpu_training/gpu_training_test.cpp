@@ -1,0 +1,115 @@
+// The trainer on a GPU, over a stand-in whose kernels are the host's: the same bits come out, whatever its streams do when.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "checkpoint.hpp"
+#include "parity/parity.hpp"
+#include "parity/temporary_directory.hpp"
+#include "sampling.hpp"
+#include "stand_in/host_gpu.hpp"
+#include "stretto/device.hpp"
+
+namespace parity {
+namespace {
+
+using testing::IsEmpty;
+
+gpt::TrainerOptions tiny_of(DType dtype) {
+  gpt::TrainerOptions options = tiny({}, dtype);
+  options.model.sequence = 16;
+  return options;
+}
+
+// Three steps, and what the model then says.
+struct Training {
+  Trace trace;
+  std::string text;
+};
+
+Training train_on(Device device, DType dtype) {
+  Training result;
+  run_threads(1, [&](const Communicator& world) {
+    const OnDevice on(device);
+    gpt::Trainer trainer(Mesh::create(world, 1, 1), tiny_of(dtype));
+    result.trace = advance(trainer, 0, trained_steps);
+    result.text = gpt::sample(trainer.model(), trainer.mesh().tensor, "\1\2\3", {.length = 4, .temperature = 0.5});
+  });
+  return result;
+}
+
+class TrainingOnAGpu : public testing::TestWithParam<DType> {
+ protected:
+  HostGpu gpu{{.longest_delay_us = 200}};
+  GpuInUse in_use{gpu};
+  void TearDown() override {
+    EXPECT_THAT(gpu.violations(), IsEmpty());
+    EXPECT_EQ(gpu.bytes_in_use(), 0U);
+    EXPECT_EQ(gpu.streams_in_use(), 0U);
+  }
+};
+
+TEST_P(TrainingOnAGpu, HasTheBitsOfTheHost) {
+  const Training host = train_on(Device::cpu, GetParam());
+  const Training device = train_on(Device::cuda, GetParam());
+  EXPECT_EQ(compare(host.trace, device.trace, equal_bits).all(), "");
+  EXPECT_EQ(host.text, device.text);
+}
+
+// What a checkpoint holds does not depend on the device that wrote it, nor on the one that goes on from it.
+TEST_P(TrainingOnAGpu, GoesOnFromTheHostsCheckpointAndBack) {
+  const TemporaryDirectory directory;
+  Pieces there;
+  Pieces back;
+  run_threads(1, [&](const Communicator& world) {
+    gpt::Trainer trainer(Mesh::create(world, 1, 1), tiny_of(GetParam()));
+    advance(trainer, 0, 1);
+    gpt::save_checkpoint(trainer, directory.path(), 1);
+    there = advance(trainer, 1, 2).parameters;
+  });
+  run_threads(1, [&](const Communicator& world) {
+    const OnDevice on(Device::cuda);
+    gpt::Trainer trainer(Mesh::create(world, 1, 1), tiny_of(GetParam()));
+    EXPECT_EQ(gpt::load_checkpoint(trainer, gpt::find_checkpoint(directory.path()), true), 1);
+    advance(trainer, 1, 1);
+    gpt::save_checkpoint(trainer, directory.path(), 2);
+  });
+  run_threads(1, [&](const Communicator& world) {
+    gpt::Trainer trainer(Mesh::create(world, 1, 1), tiny_of(GetParam()));
+    EXPECT_EQ(gpt::load_checkpoint(trainer, gpt::find_checkpoint(directory.path()), true), 2);
+    back = advance(trainer, 2, 1).parameters;
+  });
+  EXPECT_EQ(Comparer(equal_bits).pieces(there, back, "parameter"), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, TrainingOnAGpu, testing::Values(DType::f32, DType::bf16),
+                         [](const auto& type) { return stretto::name(type.param); });
+
+// A layer whose halves are computed in two streams: the control of the tests above, which compute in one.
+std::vector<double> two_streams(bool ignores_waits) {
+  HostGpu gpu({.longest_delay_us = 500, .ignores_waits = ignores_waits});
+  const GpuInUse in_use(gpu);
+  const OnDevice on(Device::cuda);
+  const Stream other("other");
+  const Tensor x = Tensor::of(std::vector<float>(256, 1));
+  const Tensor y = Tensor::zeros({256}, DType::f32);
+  for (int i = 0; i < 20; ++i) {
+    kernels::add(x, y, y);
+    other.wait(computation());
+    other.enqueue([&] { kernels::scale(y, 2); });
+    computation().wait(other);
+  }
+  other.synchronize();
+  const Tensor here = y.on(Device::cpu);
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < here.size(); ++i) values.push_back(here.at(i));
+  return values;
+}
+
+TEST(StandIn, ShowsWhatDoesNotWait) {
+  const std::vector<double> expected(256, 0x1p21 - 2);  // each round y = 2 (y + 1)
+  EXPECT_EQ(two_streams(false), expected);
+  EXPECT_NE(two_streams(true), expected);
+}
+
+}  // namespace
+}  // namespace parity
