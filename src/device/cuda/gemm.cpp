@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "device/cuda/cuda_kernels.hpp"
+#include "device/cuda/relaxed_capture.hpp"
 #include "device/cuda/stream_memory.hpp"
 
 namespace stretto {
@@ -103,13 +104,9 @@ class Description {
 // One for all threads: calls with it may run at once. Never destroyed, for at exit the driver may be gone first.
 cublasLtHandle_t handle(const Product& product) {
   static const cublasLtHandle_t made = [&] {
-    // Making it may allocate, which a thread that captures a graph is refused by default.
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "set the mode of capture");
+    const RelaxedCapture relaxed;
     cublasLtHandle_t result = nullptr;
-    const cublasStatus_t status = cublasLtCreate(&result);
-    check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "set the mode of capture");
-    check(status, product, "get ready for");
+    check(cublasLtCreate(&result), product, "get ready for");
     return result;
   }();
   return made;
