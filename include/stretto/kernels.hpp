@@ -152,7 +152,8 @@ STRETTO_API void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor
 
 // ---- causal attention (attention.cpp), after FlashAttention (Dao et al. 2022): blocks of the s x s score matrix are made,
 // used and forgotten; what remains is one log-sum-exp per row, from which backward recomputes the blocks. That log-sum-exp
-// is what ring attention needs to merge partial results.
+// is what ring attention needs to merge partial results. On a GPU, cuDNN attends in bf16 where it was found and takes the
+// tensors, and else kernels of the library, with heads of up to 256 elements; STRETTO_LOG=info says where cuDNN refuses.
 
 struct AttentionShape {
   std::int64_t batch, sequence, heads, head_size;
