@@ -11,6 +11,11 @@ if(NOT STRETTO_WITH_CUDA STREQUAL "OFF")
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     find_package(CUDAToolkit 12.0 REQUIRED)
+    # CMake 3.25, which Debian 12 has, does not know yet how to ask nvcc for it.
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    endif()
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_EXTENSIONS OFF)
@@ -26,10 +31,19 @@ if(NOT STRETTO_WITH_CUDA STREQUAL "OFF")
         message(STATUS "NCCL ${nccl_version} in ${NCCL_INCLUDE_DIR} is left out; Stretto needs 2.28 or newer")
       endif()
     endif()
-    # Header-only, over the cuDNN that is there.
-    find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h)
+    # Header-only, over the cuDNN that is there: from the Python package nvidia-cudnn-frontend, where python3 has it or where
+    # ./dev deps puts it.
+    if(NOT CUDNN_FRONTEND_INCLUDE_DIR)
+      execute_process(
+        COMMAND python3 -c "from importlib.metadata import files
+print(next(f for f in files('nvidia-cudnn-frontend') if f.name == 'cudnn_frontend.h').locate().parent)"
+        OUTPUT_VARIABLE python_has_it OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    endif()
+    find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h
+      HINTS ${python_has_it} ${PROJECT_SOURCE_DIR}/.cache/cudnn-frontend/include)
+    find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
     find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
-    if(CUDNN_FRONTEND_INCLUDE_DIR AND CUDNN_LIBRARY)
+    if(CUDNN_FRONTEND_INCLUDE_DIR AND CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY)
       set(CUDNN_FOUND ON)
     endif()
   endif()

@@ -142,10 +142,18 @@ enum class Transpose : bool { no = false, yes = true };
 // a and b: f; c: f or the accumulator type (gradients of bf16 weights accumulate in f32).
 STRETTO_API void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, const Tensor& c,
                       bool accumulate = false);
+// y = x weight^T + bias for every row. x: f [rows, in]; weight: f [out, in]; bias: f, out elements; y: f [rows, out]. The
+// host rounds the product to f before it adds the bias; a GPU may round once, behind it.
+STRETTO_API void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y);
+// The same fused with GELU: before_gelu = x weight^T + bias (kept for backward), y = gelu(before_gelu), both f [rows, out].
+// A GPU may apply GELU before it rounds.
+STRETTO_API void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before_gelu,
+                             const Tensor& y);
 
 // ---- causal attention (attention.cpp), after FlashAttention (Dao et al. 2022): blocks of the s x s score matrix are made,
 // used and forgotten; what remains is one log-sum-exp per row, from which backward recomputes the blocks. That log-sum-exp
-// is what ring attention needs to merge partial results.
+// is what ring attention needs to merge partial results. On a GPU, cuDNN attends in bf16 where it was found and takes the
+// tensors, and else kernels of the library, with heads of up to 256 elements; STRETTO_LOG=info says where cuDNN refuses.
 
 struct AttentionShape {
   std::int64_t batch, sequence, heads, head_size;

@@ -57,6 +57,16 @@ class GpuKernels {
                      const Tensor& v, const Tensor& parameter, GpuStream stream) = 0;
   virtual void gemm(const Tensor& a, kernels::Transpose transpose_a, const Tensor& b, kernels::Transpose transpose_b,
                     const Tensor& c, bool accumulate, GpuStream stream) = 0;
+  // Without empty matrices. A GPU that cannot add the bias within the product does it afterwards.
+  virtual void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y, GpuStream stream) {
+    gemm(x, kernels::Transpose::no, weight, kernels::Transpose::yes, y, false, stream);
+    add_bias(y, bias, stream);
+  }
+  virtual void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before_gelu,
+                           const Tensor& y, GpuStream stream) {
+    gemm(x, kernels::Transpose::no, weight, kernels::Transpose::yes, before_gelu, false, stream);
+    add_bias_gelu(before_gelu, bias, y, stream);
+  }
   virtual void attention_forward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                                  const Tensor& log_sum_exp, GpuStream stream) = 0;
   virtual void attention_backward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,

@@ -9,12 +9,8 @@ namespace {
 
 using kernels::Transpose;
 
-// y = x W^T; a weight of several parts is a matrix with its parts below each other.
+// Of y = x W^T; a weight of several parts is a matrix with its parts below each other.
 Shape shape_of_y(const Tensor& x, const Tensor& weight) { return {x.rows(), weight.rows()}; }
-Tensor times_transposed(const Tensor& x, const Tensor& weight, Tensor y) {
-  kernels::gemm(x, Transpose::no, weight, Transpose::yes, y);
-  return y;
-}
 
 Shape shape_of_dx(const Tensor& dy, const Tensor& weight) { return {dy.rows(), weight.columns()}; }
 Tensor times(const Tensor& dy, const Tensor& weight, Tensor dx) {
@@ -74,13 +70,16 @@ ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::st
                            .decays = false});
 }
 
-Tensor ColumnParallelLinear::product(const Tensor& x) const {
-  return times_transposed(x, weight_->value, Tensor(shape_of_y(x, weight_->value), x.dtype()));
+Tensor ColumnParallelLinear::forward(const Tensor& x) const {
+  Tensor y(shape_of_y(x, weight_->value), x.dtype());
+  kernels::linear(x, weight_->value, bias_->value, y);
+  return y;
 }
 
-Tensor ColumnParallelLinear::forward(const Tensor& x) const {
-  Tensor y = product(x);
-  kernels::add_bias(y, bias_->value);
+Tensor ColumnParallelLinear::forward_gelu(const Tensor& x, Tensor& before_gelu) const {
+  before_gelu = Tensor(shape_of_y(x, weight_->value), x.dtype());
+  Tensor y(before_gelu.shape(), x.dtype());
+  kernels::linear_gelu(x, weight_->value, bias_->value, before_gelu, y);
   return y;
 }
 

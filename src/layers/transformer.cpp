@@ -115,9 +115,7 @@ Tensor MlpLayer::forward(const Tensor& x, Saved& saved, const ParametersNeeded& 
   ask(needed, norm_.parameters());
   saved.normed = norm_.forward(x, saved.norm);
   ask(needed, fc_.parameters());
-  saved.before_gelu = fc_.product(saved.normed);
-  saved.after_gelu = Tensor(saved.before_gelu.shape(), x.dtype());
-  kernels::add_bias_gelu(saved.before_gelu, fc_.bias(), saved.after_gelu);
+  saved.after_gelu = fc_.forward_gelu(saved.normed, saved.before_gelu);
   ask(needed, projection_.parameters());
   Tensor y = projection_.forward(saved.after_gelu);
   kernels::add(x, y, y);

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <thread>
 #include <tuple>
 
@@ -140,6 +142,101 @@ TEST(GemmArguments, WhatDoesNotFitIsRefused) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
     EXPECT_NE(std::string(error.what()).find("[4, 5]"), std::string::npos) << error.what();
   }
+}
+
+// Rows, columns in and out; sums stay small enough to be exact in bf16, before the bias as well as behind it.
+const std::tuple<std::int64_t, std::int64_t, std::int64_t> layers[] = {
+    {1, 1, 1}, {1, 16, 8},   {3, 5, 7},    {0, 3, 2},   {3, 0, 2},
+    {3, 2, 0}, {17, 24, 40}, {64, 32, 64}, {9, 31, 33}, {130, 48, 136}};
+
+class Linear : public testing::TestWithParam<DType> {};
+
+TEST_P(Linear, IsTheProductAndItsBias) {
+  for (const auto& [rows, in, out] : layers) {
+    SCOPED_TRACE(testing::Message() << rows << " rows, " << in << " to " << out);
+    const Tensor x = whole_numbers({rows, in}, GetParam(), 1);
+    const Tensor weight = whole_numbers({out, in}, GetParam(), 2);
+    const Tensor bias = whole_numbers({out}, GetParam(), 4);
+    const Tensor y({rows, out}, GetParam());
+    const Tensor expected({rows, out}, GetParam());
+    gemm(x, Transpose::no, weight, Transpose::yes, expected);
+    add_bias(expected, bias);
+    linear(x, weight, bias, y);
+    expect_equal(y, expected);
+  }
+}
+
+// A view that begins at an odd element is aligned to nothing but its elements.
+TEST_P(Linear, TakesAnyAlignment) {
+  const auto shifted = [](const Tensor& tensor) {
+    const Tensor longer({tensor.size() + 1}, tensor.dtype());
+    const Tensor result = longer.view(1, tensor.shape());
+    result.copy_from(tensor);
+    return result;
+  };
+  const Tensor x = whole_numbers({24, 16}, GetParam(), 1);
+  const Tensor weight = whole_numbers({32, 16}, GetParam(), 2);
+  const Tensor bias = whole_numbers({32}, GetParam(), 4);
+  const Tensor before_gelu({24, 32}, GetParam());
+  const Tensor y({24, 32}, GetParam());
+  linear_gelu(x, weight, bias, before_gelu, y);
+  const Tensor shifted_before = shifted(before_gelu);
+  const Tensor shifted_y = shifted(y);
+  shifted_before.zero();
+  linear_gelu(shifted(x), shifted(weight), shifted(bias), shifted_before, shifted_y);
+  expect_equal(shifted_before, before_gelu);
+  linear(shifted(x), shifted(weight), shifted(bias), shifted_y);
+  expect_equal(shifted_y, before_gelu);
+}
+
+TEST_P(Linear, GeluIsOfTheSumThatIsKept) {
+  const double tolerance = GetParam() == DType::f64 ? 1e-14 : GetParam() == DType::f32 ? 1e-6 : 1e-2;
+  for (const auto& [rows, in, out] : layers) {
+    SCOPED_TRACE(testing::Message() << rows << " rows, " << in << " to " << out);
+    const Tensor x = whole_numbers({rows, in}, GetParam(), 1);
+    const Tensor weight = whole_numbers({out, in}, GetParam(), 2);
+    const Tensor bias = whole_numbers({out}, GetParam(), 4);
+    const Tensor before_gelu({rows, out}, GetParam());
+    const Tensor y({rows, out}, GetParam());
+    const Tensor sum({rows, out}, GetParam());
+    linear(x, weight, bias, sum);
+    linear_gelu(x, weight, bias, before_gelu, y);
+    expect_equal(before_gelu, sum);
+    const Tensor expected({rows, out}, GetParam());
+    gelu_forward(sum, expected);
+    for (std::int64_t i = 0; i < y.size(); ++i) {
+      ASSERT_NEAR(y.at(i), expected.at(i), tolerance * std::max(1.0, std::abs(expected.at(i)))) << "element " << i;
+    }
+  }
+}
+
+// A weight of several parts is a matrix with its parts below each other, and so is its bias.
+TEST_P(Linear, PartsOfAWeightLieBelowEachOther) {
+  const Tensor x = whole_numbers({4, 16}, GetParam(), 1);
+  const Tensor weight = whole_numbers({3, 8, 16}, GetParam(), 2);
+  const Tensor bias = whole_numbers({3, 8}, GetParam(), 4);
+  const Tensor y({4, 24}, GetParam());
+  const Tensor flat({4, 24}, GetParam());
+  linear(x, weight, bias, y);
+  linear(x, weight.reshaped({24, 16}), bias.reshaped({24}), flat);
+  expect_equal(y, flat);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Linear, testing::Values(DType::f64, DType::f32, DType::bf16),
+                         [](const auto& parameter) { return std::string(name(parameter.param)); });
+
+TEST(LinearArguments, WhatDoesNotFitIsRefused) {
+  const auto make = [](Shape shape, DType dtype = DType::f32) { return Tensor(std::move(shape), dtype); };
+  const Tensor x = make({2, 3});
+  const Tensor weight = make({5, 3});
+  EXPECT_THROW(linear(x, make({3, 5}), make({5}), make({2, 5})), Error);
+  EXPECT_THROW(linear(x, weight, make({4}), make({2, 5})), Error);
+  EXPECT_THROW(linear(x, weight, make({5}, DType::f64), make({2, 5})), Error);
+  EXPECT_THROW(linear(x, weight, make({5}), make({2, 5}, DType::f64)), Error);
+  EXPECT_THROW(linear_gelu(x, weight, make({5}), make({2, 5}), make({2, 4})), Error);
+  EXPECT_THROW(
+      linear_gelu(make({2, 3}, DType::bf16), make({5, 3}, DType::bf16), make({5}, DType::bf16), make({2, 5}), make({2, 5})),
+      Error);
 }
 
 }  // namespace

@@ -30,8 +30,8 @@ class STRETTO_API ColumnParallelLinear {
                        Initial weight, const TensorParallel& tensor_parallel);
 
   Tensor forward(const Tensor& x) const;  // [tokens, this rank's share of out]
-  Tensor product(const Tensor& x) const;  // the same without the bias, for who fuses its addition
-  const Tensor& bias() const { return bias_->value; }
+  // gelu(forward(x)); before_gelu becomes what forward would return, for backward.
+  Tensor forward_gelu(const Tensor& x, Tensor& before_gelu) const;
   // dx = dy W: this rank's part of a sum over the group, which the caller starts.
   Tensor backward_input(const Tensor& dy) const;
   void backward_weight(const Tensor& x, const Tensor& dy) const;

@@ -104,32 +104,66 @@ std::string described(const Tensor& x, Transpose transpose) {
   return fmt::format("[{}]{}", fmt::join(x.shape(), ", "), transpose == Transpose::yes ? " transposed" : "");
 }
 
-}  // namespace
-
-void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, const Tensor& c, bool accumulate) {
+void check_product(const char* kernel, const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+                   const Tensor& c) {
   const Extents of_a = extents(a, transpose_a);
   const Extents of_b = extents(b, transpose_b);
   const Extents of_c = extents(c, Transpose::no);
   require(of_a.columns == of_b.rows && of_a.rows == of_c.rows && of_b.columns == of_c.columns,
-          "gemm cannot make c of shape {} from a of shape {} and b of shape {}.", described(c, Transpose::no),
+          "{} cannot make a matrix of shape {} from those of shapes {} and {}.", kernel, described(c, Transpose::no),
           described(a, transpose_a), described(b, transpose_b));
   require(a.dtype() == b.dtype() && is_compute_type(a.dtype()) &&
               (c.dtype() == a.dtype() || c.dtype() == accumulator(a.dtype())),
-          "gemm cannot multiply {} by {} into {}.", name(a.dtype()), name(b.dtype()), name(c.dtype()));
+          "{} cannot multiply {} by {} into {}.", kernel, name(a.dtype()), name(b.dtype()), name(c.dtype()));
+}
+
+void check_linear(const char* kernel, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
+  check_product(kernel, x, Transpose::no, weight, Transpose::yes, y);
+  check_holds(kernel, "y", y, x.dtype(), y.size());
+  check_holds(kernel, "bias", bias, x.dtype(), y.columns());
+}
+
+}  // namespace
+
+void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, const Tensor& c, bool accumulate) {
+  check_product("gemm", a, transpose_a, b, transpose_b, c);
   const KernelScope scope("gemm");
   if (c.size() == 0 || scope.left_out()) return;
-  if (of_a.columns == 0) {  // an empty sum
+  const auto [m, k] = extents(a, transpose_a);
+  if (k == 0) {  // an empty sum
     if (!accumulate) c.zero();
     return;
   }
   if (on_gpu("gemm", a, b, c)) return gpu().kernels().gemm(a, transpose_a, b, transpose_b, c, accumulate, gpu_stream());
-  const Product product{
-      transpose_a == Transpose::yes, transpose_b == Transpose::yes, of_a.rows, of_b.columns, of_a.columns, accumulate};
+  const Product product{transpose_a == Transpose::yes, transpose_b == Transpose::yes, m, c.columns(), k, accumulate};
   switch (a.dtype()) {
     case DType::f64: return product_f64(product, a.data<double>(), b.data<double>(), c.data<double>());
     case DType::f32: return product_f32(product, a.data<float>(), b.data<float>(), c.data<float>());
     default: return product_bf16(product, a, b, c);
   }
+}
+
+void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
+  check_linear("linear", x, weight, bias, y);
+  if (on_gpu("linear", x, weight, bias, y) && y.size() > 0 && x.columns() > 0) {
+    const KernelScope scope("linear");
+    if (!scope.left_out()) gpu().kernels().linear(x, weight, bias, y, gpu_stream());
+    return;
+  }
+  gemm(x, Transpose::no, weight, Transpose::yes, y);
+  add_bias(y, bias);
+}
+
+void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before_gelu, const Tensor& y) {
+  check_linear("linear_gelu", x, weight, bias, before_gelu);
+  check_holds("linear_gelu", "y", y, x.dtype(), before_gelu.size());
+  if (on_gpu("linear_gelu", x, weight, bias, before_gelu, y) && y.size() > 0 && x.columns() > 0) {
+    const KernelScope scope("linear_gelu");
+    if (!scope.left_out()) gpu().kernels().linear_gelu(x, weight, bias, before_gelu, y, gpu_stream());
+    return;
+  }
+  gemm(x, Transpose::no, weight, Transpose::yes, before_gelu);
+  add_bias_gelu(before_gelu, bias, y);
 }
 
 }  // namespace stretto::kernels

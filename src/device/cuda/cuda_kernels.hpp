@@ -49,6 +49,9 @@ class CudaKernels final : public GpuKernels {
              const Tensor& parameter, GpuStream stream) override;
   void gemm(const Tensor& a, kernels::Transpose transpose_a, const Tensor& b, kernels::Transpose transpose_b,
             const Tensor& c, bool accumulate, GpuStream stream) override;
+  void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y, GpuStream stream) override;
+  void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before_gelu, const Tensor& y,
+                   GpuStream stream) override;
   void attention_forward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                          const Tensor& log_sum_exp, GpuStream stream) override;
   void attention_backward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,

@@ -65,16 +65,5 @@ void CudaKernels::adamw(const kernels::AdamW&, const Tensor&, const Tensor&, con
                         GpuStream) {
   no_kernel("adamw");
 }
-void CudaKernels::gemm(const Tensor&, kernels::Transpose, const Tensor&, kernels::Transpose, const Tensor&, bool,
-                       GpuStream) {
-  no_kernel("gemm");
-}
-void CudaKernels::attention_forward(const kernels::AttentionShape&, const Tensor&, const Tensor&, const Tensor&, GpuStream) {
-  no_kernel("attention_forward");
-}
-void CudaKernels::attention_backward(const kernels::AttentionShape&, const Tensor&, const Tensor&, const Tensor&,
-                                     const Tensor&, const Tensor&, GpuStream) {
-  no_kernel("attention_backward");
-}
 
 }  // namespace stretto

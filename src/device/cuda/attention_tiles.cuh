@@ -1,0 +1,189 @@
+// What forward and backward share: how a block of threads holds and multiplies tiles.
+//
+// A block has side x side threads and works on square tiles of scores, `tile` queries by `tile` keys. Thread (x, y) owns
+// the rows y, y + side, ... and the columns x, x + side, ... of every matrix: of the scores as of what is summed up over
+// them. A row of scores so belongs to 16 threads of one warp, which is why rows are reduced by shuffles, and why
+// weights that are multiplied from the left need no barrier of the block.
+#pragma once
+#include <cuda_bf16.h>
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "stretto/kernels.hpp"
+
+namespace stretto::attention {
+
+using Index = std::int64_t;
+
+constexpr int side = 16;
+constexpr int block_threads = side * side;
+
+template <class F>
+using Compute = std::conditional_t<std::is_same_v<F, double>, double, float>;
+
+__device__ inline double widened(double x) { return x; }
+__device__ inline float widened(float x) { return x; }
+__device__ inline float widened(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline void store(double x, double* to) { *to = x; }
+__device__ inline void store(float x, float* to) { *to = x; }
+__device__ inline void store(float x, __nv_bfloat16* to) { *to = __float2bfloat16_rn(x); }
+
+// Tokens a tile, for heads of up to `width` elements: so many that its matrices fit into shared memory, of which every GPU
+// since A100 has 99 KiB for a block (f64 with 256 elements takes 131 KiB in backward; A100, H100 and B200 have them).
+template <class T, int width, int row_bytes = width * sizeof(T)>
+constexpr int forward_tile = 32768 / (row_bytes < 512 ? 512 : row_bytes);
+template <class T, int width, int row_bytes = width * sizeof(T)>
+constexpr int backward_tile = row_bytes <= 256   ? 64
+                              : row_bytes <= 512 ? 32
+                                                 : 16;
+
+// A row of a tile is one element longer than it has to be, so that threads that read down a column meet different banks.
+template <int width>
+constexpr int pitch = width + 1;
+
+// One head of one sequence, and a tile's place in it.
+template <class F>
+struct Head {
+  Index head;              // among those of all sequences
+  Index qkv_at, token_at;  // its first elements in qkv and in what has one vector a token
+  Index qkv_row, token_row;
+
+  __device__ Head(const kernels::AttentionShape& shape, Index number) : head(number) {
+    const Index hidden = shape.heads * shape.head_size;
+    const Index token = number / shape.heads * shape.sequence;
+    const Index within = number % shape.heads * shape.head_size;
+    qkv_at = token * 3 * hidden + within;
+    token_at = token * hidden + within;
+    qkv_row = 3 * hidden;
+    token_row = hidden;
+  }
+};
+
+// `tile` rows from the given one on, times a factor. What lies behind the head or the sequence becomes zero.
+template <int tile, int width, class F, class T>
+__device__ void load_tile(const F* from, Index row_elements, Index first, Index sequence, int head_size, T factor, T* to) {
+  const int thread = threadIdx.y * side + threadIdx.x;
+  for (int i = thread; i < tile * width; i += block_threads) {
+    const int row = i / width;
+    const int column = i % width;
+    const bool is_there = first + row < sequence && column < head_size;
+    to[row * pitch<width> + column] = is_there ? widened(from[(first + row) * row_elements + column]) * factor : T(0);
+  }
+}
+
+// products[i][j] = the owned row i of a times the owned row j of b.
+template <int width, int own, class T>
+__device__ void multiply_rows(const T* a, const T* b, int head_size, T (&products)[own][own]) {
+#pragma unroll
+  for (int i = 0; i < own; ++i) {
+#pragma unroll
+    for (int j = 0; j < own; ++j) products[i][j] = 0;
+  }
+#pragma unroll 4
+  for (int c = 0; c < head_size; ++c) {
+    T left[own];
+    T right[own];
+#pragma unroll
+    for (int i = 0; i < own; ++i) left[i] = a[(threadIdx.y + side * i) * pitch<width> + c];
+#pragma unroll
+    for (int j = 0; j < own; ++j) right[j] = b[(threadIdx.x + side * j) * pitch<width> + c];
+#pragma unroll
+    for (int i = 0; i < own; ++i) {
+#pragma unroll
+      for (int j = 0; j < own; ++j) products[i][j] += left[i] * right[j];
+    }
+  }
+}
+
+// sums[i] += the rows of b, weighted by the owned row i of weights.
+template <int tile, int width, class T>
+__device__ void add_weighted_rows(const T* weights, const T* b, T (&sums)[tile / side][width / side]) {
+#pragma unroll 4
+  for (int k = 0; k < tile; ++k) {
+    T left[tile / side];
+    T right[width / side];
+#pragma unroll
+    for (int i = 0; i < tile / side; ++i) left[i] = weights[(threadIdx.y + side * i) * pitch<tile> + k];
+#pragma unroll
+    for (int j = 0; j < width / side; ++j) right[j] = b[k * pitch<width> + threadIdx.x + side * j];
+#pragma unroll
+    for (int i = 0; i < tile / side; ++i) {
+#pragma unroll
+      for (int j = 0; j < width / side; ++j) sums[i][j] += left[i] * right[j];
+    }
+  }
+}
+
+// Keeps the owned elements where the same threads find them as rows of weights.
+template <int tile, class T>
+__device__ void keep_weights(const T (&from)[tile / side][tile / side], T* weights) {
+#pragma unroll
+  for (int i = 0; i < tile / side; ++i) {
+#pragma unroll
+    for (int j = 0; j < tile / side; ++j) {
+      weights[(threadIdx.y + side * i) * pitch<tile> + threadIdx.x + side * j] = from[i][j];
+    }
+  }
+}
+
+// The owned elements of rows of the sequence, times a factor for each row.
+template <int tile, int width, class F, class T>
+__device__ void store_tile(const T (&from)[tile / side][width / side], const T (&factors)[tile / side], Index first,
+                           Index sequence, int head_size, F* to, Index row_elements) {
+#pragma unroll
+  for (int i = 0; i < tile / side; ++i) {
+    const Index row = first + threadIdx.y + side * i;
+    if (row >= sequence) continue;
+#pragma unroll
+    for (int j = 0; j < width / side; ++j) {
+      const int column = threadIdx.x + side * j;
+      if (column < head_size) store(from[i][j] * factors[i], to + row * row_elements + column);
+    }
+  }
+}
+
+// Over the 16 threads that own a row; every one of them gets the result. All threads of a warp call it together.
+template <class T>
+__device__ T row_max(T x) {
+  for (int distance = side / 2; distance > 0; distance /= 2) x = max(x, __shfl_xor_sync(0xffffffffU, x, distance));
+  return x;
+}
+template <class T>
+__device__ T row_sum(T x) {
+  for (int distance = side / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffU, x, distance);
+  return x;
+}
+
+// ---- on the host
+
+// Calls run with an element of the C++ type and the least width compiled that holds a head.
+template <class Run>
+cudaError_t with_type_and_width(DType dtype, Index head_size, Run run) {
+  const auto with_width = [&]<class F>(F type) {
+    if (head_size <= 32) return run(type, std::integral_constant<int, 32>{});
+    if (head_size <= 64) return run(type, std::integral_constant<int, 64>{});
+    if (head_size <= 128) return run(type, std::integral_constant<int, 128>{});
+    return run(type, std::integral_constant<int, 256>{});
+  };
+  switch (dtype) {
+    case DType::f64: return with_width(double{});
+    case DType::f32: return with_width(float{});
+    default: return with_width(__nv_bfloat16{});
+  }
+}
+
+// A block for each tile of each head; they start in the order of their numbers.
+template <class Kernel, class... Arguments>
+cudaError_t launch(Kernel kernel, const kernels::AttentionShape& shape, int tile, std::size_t shared_bytes,
+                   cudaStream_t stream, Arguments... arguments) {
+  const Index blocks = (shape.sequence + tile - 1) / tile * shape.batch * shape.heads;
+  const cudaError_t result =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  if (result != cudaSuccess) return result;
+  kernel<<<static_cast<unsigned>(blocks), dim3(side, side), shared_bytes, stream>>>(shape, arguments...);
+  return cudaGetLastError();
+}
+
+}  // namespace stretto::attention

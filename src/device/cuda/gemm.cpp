@@ -1,0 +1,238 @@
+// Matrix products by cuBLASLt, with the addition of a bias and GELU in the same pass where it can.
+//
+// cuBLASLt thinks in columns: what is a row-major [rows, columns] here is its column-major columns x rows matrix without
+// moving an element. So c = op(a) op(b) is asked for as c^T = op(b)^T op(a)^T: our b comes first, and a matrix is
+// transposed for cuBLASLt exactly where it is transposed for us.
+#include <cublasLt.h>
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "device/cuda/cuda_kernels.hpp"
+#include "device/cuda/relaxed_capture.hpp"
+#include "device/cuda/stream_memory.hpp"
+
+namespace stretto {
+namespace {
+
+using kernels::Transpose;
+
+constexpr std::size_t most_workspace = std::size_t{32} << 20;  // what NVIDIA recommends for Hopper
+
+// All that the choice of an algorithm depends on.
+struct Product {
+  std::int64_t m, n, k;  // op(a): [m, k], op(b): [k, n], c: [m, n], none of them empty
+  bool transpose_a, transpose_b;
+  DType dtype, dtype_c;
+  cublasLtEpilogue_t epilogue;
+  std::size_t aligned_a, aligned_b, aligned_c, aligned_bias, aligned_aux;
+  auto operator<=>(const Product&) const = default;
+};
+
+struct Operands {
+  const void *a, *b;
+  void* c;
+  const void* bias = nullptr;  // [n]
+  void* aux = nullptr;         // [m, n]: what GELU is applied to
+};
+
+struct Algorithm {
+  cublasLtMatmulAlgo_t chosen;
+  std::size_t workspace;
+};
+
+void check(cublasStatus_t status, const Product& product, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
+    return;
+  fail(ErrorCode::unavailable, "cuBLASLt could not {} [{}, {}] times [{}, {}] of {} into {}: {}.", what, product.m,
+       product.k, product.k, product.n, name(product.dtype), name(product.dtype_c), cublasLtGetStatusString(status));
+}
+
+// No kernel asks for more than 16 bytes. To call everything beyond that equal keeps the choice, and with it the order of
+// sums, the same wherever in its pool a matrix lies.
+std::size_t alignment(const void* pointer) {
+  constexpr std::uintptr_t most = 16;
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer) | most;
+  return address & (~address + 1);
+}
+
+cudaDataType_t cuda_type(DType dtype) {
+  return dtype == DType::f64 ? CUDA_R_64F : dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+// Of one call: the structures live on the stack.
+class Description {
+ public:
+  Description(const Product& product, const void* bias, void* aux) : product_(product) {
+    const bool wide = product.dtype == DType::f64;
+    // True f32 products, no TF32: gradients shall agree with the host's. CUBLAS_COMPUTE_32F_FAST_TF32 would allow it.
+    check(cublasLtMatmulDescInit(&operation, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, wide ? CUDA_R_64F : CUDA_R_32F),
+          product, "describe");
+    set(CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue);
+    if (bias != nullptr) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    if (aux != nullptr) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.n);
+    }
+    lay_out(b, product.dtype, product.transpose_b ? product.n : product.k, product.transpose_b ? product.k : product.n);
+    lay_out(a, product.dtype, product.transpose_a ? product.k : product.m, product.transpose_a ? product.m : product.k);
+    lay_out(c, product.dtype_c, product.m, product.n);
+  }
+
+  cublasLtMatmulDescOpaque_t operation;
+  cublasLtMatrixLayoutOpaque_t a, b, c;
+
+ private:
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    check(cublasLtMatmulDescSetAttribute(&operation, attribute, &value, sizeof value), product_, "describe");
+  }
+  void lay_out(cublasLtMatrixLayoutOpaque_t& layout, DType dtype, std::int64_t rows, std::int64_t columns) {
+    check(cublasLtMatrixLayoutInit(&layout, cuda_type(dtype), static_cast<std::uint64_t>(columns),
+                                   static_cast<std::uint64_t>(rows), columns),
+          product_, "describe");
+  }
+
+  const Product& product_;
+};
+
+// One for all threads: calls with it may run at once. Never destroyed, for at exit the driver may be gone first.
+cublasLtHandle_t handle(const Product& product) {
+  static const cublasLtHandle_t made = [&] {
+    const RelaxedCapture relaxed;
+    cublasLtHandle_t result = nullptr;
+    check(cublasLtCreate(&result), product, "get ready for");
+    return result;
+  }();
+  return made;
+}
+
+// A place with that alignment, for questions that do not look at what is there.
+void* some_place(std::size_t alignment) { return reinterpret_cast<void*>(alignment); }
+
+// Nothing where cuBLASLt has none.
+std::optional<Algorithm> ask(const Product& product) {
+  Description description(product, product.aligned_bias == 0 ? nullptr : some_place(product.aligned_bias),
+                          product.aligned_aux == 0 ? nullptr : some_place(product.aligned_aux));
+  cublasLtMatmulPreferenceOpaque_t preference;
+  check(cublasLtMatmulPreferenceInit(&preference), product, "choose how to multiply");
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    check(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value), product,
+          "choose how to multiply");
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(most_workspace));
+  // Parts of a sum over k are added in the accumulator type and in a fixed order, never in c.
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(product.aligned_b));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(product.aligned_a));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(product.aligned_c));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(product.aligned_c));
+  cublasLtMatmulHeuristicResult_t result;
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle(product), &description.operation, &description.b, &description.a, &description.c,
+                                     &description.c, &preference, 1, &result, &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return {};
+  check(status, product, "choose how to multiply");
+  if (count == 0 || result.state != CUBLAS_STATUS_SUCCESS) return {};
+  return Algorithm{result.algo, result.workspaceSize};
+}
+
+// Asking takes tens of microseconds, so each answer is kept; a training step asks for a few dozen.
+std::optional<Algorithm> algorithm(const Product& product) {
+  static std::mutex mutex;
+  static std::map<Product, std::optional<Algorithm>> answers;
+  const std::lock_guard lock(mutex);
+  const auto known = answers.find(product);
+  return known != answers.end() ? known->second : answers.emplace(product, ask(product)).first->second;
+}
+
+// False, and nothing done, where cuBLASLt cannot multiply so.
+bool run(const Product& product, const Operands& operands, bool accumulate, GpuStream stream) {
+  const std::optional<Algorithm> found = algorithm(product);
+  if (!found) return false;
+  Description description(product, operands.bias, operands.aux);
+  const StreamMemory workspace(found->workspace, stream);
+  const float narrow[] = {1, accumulate ? 1.0F : 0.0F};
+  const double wide[] = {1, accumulate ? 1.0 : 0.0};
+  const bool is_wide = product.dtype == DType::f64;
+  check(cublasLtMatmul(handle(product), &description.operation, is_wide ? static_cast<const void*>(wide) : narrow,
+                       operands.b, &description.b, operands.a, &description.a,
+                       is_wide ? static_cast<const void*>(wide + 1) : narrow + 1, operands.c, &description.c, operands.c,
+                       &description.c, &found->chosen, workspace.data(), found->workspace, cuda(stream)),
+        product, "multiply");
+  return true;
+}
+
+// y = x weight^T with something done to it on the way out.
+bool multiply_by_weight(const Tensor& x, const Tensor& weight, const Operands& operands, DType dtype_y,
+                        cublasLtEpilogue_t epilogue, GpuStream stream) {
+  const auto aligned = [](const void* pointer) { return pointer == nullptr ? 0 : alignment(pointer); };
+  const Product product{x.rows(),
+                        weight.rows(),
+                        x.columns(),
+                        false,
+                        true,
+                        x.dtype(),
+                        dtype_y,
+                        epilogue,
+                        alignment(operands.a),
+                        alignment(operands.b),
+                        alignment(operands.c),
+                        aligned(operands.bias),
+                        aligned(operands.aux)};
+  return run(product, operands, false, stream);
+}
+
+}  // namespace
+
+void CudaKernels::gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, const Tensor& c,
+                       bool accumulate, GpuStream stream) {
+  const bool turned_a = transpose_a == Transpose::yes;
+  const bool turned_b = transpose_b == Transpose::yes;
+  const Product product{turned_a ? a.columns() : a.rows(),
+                        turned_b ? b.rows() : b.columns(),
+                        turned_a ? a.rows() : a.columns(),
+                        turned_a,
+                        turned_b,
+                        a.dtype(),
+                        c.dtype(),
+                        CUBLASLT_EPILOGUE_DEFAULT,
+                        alignment(a.raw()),
+                        alignment(b.raw()),
+                        alignment(c.raw()),
+                        0,
+                        0};
+  if (!run(product, {a.raw(), b.raw(), c.raw()}, accumulate, stream)) {
+    fail(ErrorCode::unavailable, "cuBLASLt has no kernel for [{}, {}] times [{}, {}] of {} into {}.", product.m, product.k,
+         product.k, product.n, name(product.dtype), name(product.dtype_c));
+  }
+}
+
+// The sum is rounded once, behind the bias.
+void CudaKernels::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y, GpuStream stream) {
+  const bool fused =
+      x.dtype() != DType::f64 &&  // for which there are no epilogues
+      multiply_by_weight(x, weight, {x.raw(), weight.raw(), y.raw(), bias.raw()}, y.dtype(), CUBLASLT_EPILOGUE_BIAS, stream);
+  if (!fused) GpuKernels::linear(x, weight, bias, y, stream);
+}
+
+// The epilogue's GELU is the tanh form, too, but how exact its tanh is NVIDIA does not say: good for bf16, while f32 takes
+// our own. Its second output wants rows of whole 16 bytes.
+void CudaKernels::linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before_gelu,
+                              const Tensor& y, GpuStream stream) {
+  if (x.dtype() == DType::f64) return GpuKernels::linear_gelu(x, weight, bias, before_gelu, y, stream);
+  const bool fused = x.dtype() == DType::bf16 && weight.rows() % 8 == 0 && alignment(before_gelu.raw()) == 16 &&
+                     multiply_by_weight(x, weight, {x.raw(), weight.raw(), y.raw(), bias.raw(), before_gelu.raw()},
+                                        y.dtype(), CUBLASLT_EPILOGUE_GELU_AUX_BIAS, stream);
+  if (fused) return;
+  linear(x, weight, bias, before_gelu, stream);
+  gelu_forward(before_gelu, y, stream);
+}
+
+}  // namespace stretto
