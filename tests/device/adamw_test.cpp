@@ -4,7 +4,7 @@
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
 
-namespace stretto::kernels {
+namespace stretto::kernels::tested {
 namespace {
 
 constexpr DType compute_types[] = {DType::f64, DType::f32, DType::bf16};
@@ -82,4 +82,4 @@ TEST(AdamW, ArgumentsMustFit) {
 }
 
 }  // namespace
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::tested

@@ -6,7 +6,7 @@
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
 
-namespace stretto::kernels {
+namespace stretto::kernels::tested {
 namespace {
 
 constexpr DType compute_types[] = {DType::f64, DType::f32, DType::bf16};
@@ -198,4 +198,4 @@ TEST(CrossEntropy, ArgumentsMustFit) {
 }
 
 }  // namespace
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::tested

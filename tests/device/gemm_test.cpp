@@ -6,10 +6,11 @@
 #include <tuple>
 
 #include "device/cpu/matmul_primitive.hpp"
+#include "device/tested_kernels.hpp"
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
 
-namespace stretto::kernels {
+namespace stretto::kernels::tested {
 namespace {
 
 // Small whole numbers: every sum is exact in every type, in every order.
@@ -72,6 +73,7 @@ TEST_P(Gemm, EqualsTheSum) {
 
 // The way that processors with bf16 instructions take; oneDNN emulates it elsewhere.
 TEST_P(Gemm, EqualsTheSumInOneDnnPrimitives) {
+  HOST_ONLY("oneDNN computes on the host");
   const auto [dtype, dtype_c] = GetParam();
   if (dtype == DType::f64) return;  // which oneDNN lacks
   for (const auto& [m, n, k] : shapes) {
@@ -240,4 +242,4 @@ TEST(LinearArguments, WhatDoesNotFitIsRefused) {
 }
 
 }  // namespace
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::tested

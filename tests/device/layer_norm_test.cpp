@@ -4,7 +4,7 @@
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
 
-namespace stretto::kernels {
+namespace stretto::kernels::tested {
 namespace {
 
 constexpr DType compute_types[] = {DType::f64, DType::f32, DType::bf16};
@@ -157,4 +157,4 @@ TEST(LayerNorm, ArgumentsMustFit) {
 }
 
 }  // namespace
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::tested

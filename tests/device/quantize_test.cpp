@@ -12,10 +12,11 @@
 
 #include "device/cpu/quantize_group.hpp"
 #include "device/element_types.hpp"
+#include "device/tested_kernels.hpp"
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
 
-namespace stretto::kernels {
+namespace stretto::kernels::tested {
 namespace {
 
 using enum QuantizedFormat;
@@ -207,6 +208,7 @@ TEST(Quantize, EqualsThePlainCodeWhateverTheNumbersAre) {
 
 // A process may run on another machine tomorrow: results are the same bits on each.
 TEST(Quantize, AllInstructionSetsEqualThePlainCode) {
+  HOST_ONLY("the GPU has no instruction sets to choose from");
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
     SCOPED_TRACE(hwy::TargetName(target));
     hwy::SetSupportedTargetsForTest(target);
@@ -501,4 +503,4 @@ TEST(Quantize, WhatDoesNotFitIsRefusedInASentence) {
 }
 
 }  // namespace
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::tested

@@ -14,7 +14,7 @@
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
 
-namespace stretto::kernels {
+namespace stretto::kernels::tested {
 namespace {
 
 constexpr DType all_types[] = {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i8,     DType::u8,
@@ -322,6 +322,7 @@ void expect_same_at_all_outs(ReduceOp op, const std::vector<Elements<T>>& source
 }
 
 TEST(ReduceAll, WritesTheSameToAllOuts) {
+  HOST_ONLY("a GPU writes one result");
   for_each_type([]<class T>(T) {
     for (const std::int64_t size : {0, 1, 5, 16, 65, 257, 3001}) {
       std::vector<Elements<T>> sources;
@@ -343,6 +344,7 @@ TEST(ReduceAll, WritesTheSameToAllOuts) {
 }
 
 TEST(Copy, CopiesEveryByteAndNoOther) {
+  HOST_ONLY("copies on a GPU are CUDA's");
   for (const bool streaming : {false, true}) {
     for (const std::int64_t size : {0, 1, 63, 64, 127, 128, 129, 1000, 70001}) {
       for (const std::size_t from : {0, 1, 32}) {
@@ -360,6 +362,7 @@ TEST(Copy, CopiesEveryByteAndNoOther) {
 }
 
 TEST(Divide, EqualsScalarArithmetic) {
+  HOST_ONLY("a GPU divides with the sum");
   for_each_type([]<class T>(T) {
     for (const std::int64_t size : kernel_sizes) {
       for (const std::int64_t divisor : {std::int64_t{1}, std::int64_t{2}, std::int64_t{7}, std::int64_t{128},
@@ -376,6 +379,7 @@ TEST(Divide, EqualsScalarArithmetic) {
 
 // The quotients nearest to the next integer, and those of the least and largest numbers.
 TEST(Divide, TruncatesIntegersTowardsZero) {
+  HOST_ONLY("a GPU divides with the sum");
   for_each_type([]<class T>(T) {
     if constexpr (std::is_integral_v<T>) {
       const T most = std::numeric_limits<T>::max();
@@ -438,6 +442,7 @@ TEST(Multiply, RoundsTheFactorToAnIntegerThatFits) {
 
 // A process may run on another machine tomorrow: results are the same bits on each.
 TEST(Reduce, AllInstructionSetsEqualScalarArithmetic) {
+  HOST_ONLY("the GPU has no instruction sets to choose from");
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
     SCOPED_TRACE(hwy::TargetName(target));
     hwy::SetSupportedTargetsForTest(target);
@@ -499,4 +504,4 @@ TEST(Reduce, WhatDoesNotFitIsRefusedInASentence) {
 }
 
 }  // namespace
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::tested

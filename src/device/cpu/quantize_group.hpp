@@ -93,7 +93,7 @@ float mean_of_sums(const float* sums, std::int64_t count);
 struct DrawKey {
   std::uint32_t before, between;
 
-  DrawKey(std::uint64_t seed, std::uint32_t upper) {
+  constexpr DrawKey(std::uint64_t seed, std::uint32_t upper) : before(0), between(0) {
     const std::uint64_t z = split_mixed(seed + (upper + std::uint64_t{1}) * split_mix_step);
     before = static_cast<std::uint32_t>(z);
     between = static_cast<std::uint32_t>(z >> 32);

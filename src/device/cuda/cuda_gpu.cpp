@@ -138,7 +138,10 @@ class CudaGpu final : public Gpu {
     check_cuda(cudaGraphExecDestroy(reinterpret_cast<cudaGraphExec_t>(graph)), "destroy a graph");
   }
 
-  GpuKernels& kernels() override { return kernels_; }
+  GpuKernels& kernels() override {
+    choose();  // kernels start on the GPU that the calling thread has chosen
+    return kernels_;
+  }
 
  private:
   // CUDA's choice is per thread.

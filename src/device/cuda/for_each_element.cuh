@@ -1,0 +1,85 @@
+#pragma once
+#include "device/cuda/element.cuh"
+#include "device/cuda/launch.cuh"
+
+// Element-wise kernels: a Body says what becomes of a few neighbours, and this file how all of them get their turn. A Body
+// has
+//   pack      how many neighbours it takes where addresses allow, so that they are 16 bytes (or more) of each array;
+//   together  how many packs it takes at a time, far from each other, so that enough loads are on their way;
+//   run<W, U>(i, step)  for the elements i + u * step ... + W - 1, u < U; W is pack or 1. It loads all before it stores.
+namespace stretto::gpu_code {
+
+// The elements of a launch: those before the first pack, the packs, and what is left behind them.
+struct Range {
+  std::int64_t count;
+  std::int64_t head = 0;
+  bool aligned = false;  // all arrays, from the head on; else elements are taken one by one
+  int pack;
+
+  // The packs begin where the first array allows.
+  Range(std::int64_t elements, int pack_elements, const void* array, std::size_t element_bytes)
+      : count(elements), pack(pack_elements) {
+    const std::size_t alignment = pack_alignment(static_cast<std::size_t>(pack) * element_bytes);
+    const auto address = reinterpret_cast<std::uintptr_t>(array);
+    if (address % element_bytes != 0) return;
+    head = std::min<std::int64_t>(count,
+                                  static_cast<std::int64_t>((alignment - address % alignment) % alignment / element_bytes));
+    aligned = true;
+  }
+  void also(const void* array, std::size_t element_bytes) {
+    const std::size_t alignment = pack_alignment(static_cast<std::size_t>(pack) * element_bytes);
+    const auto address = reinterpret_cast<std::uintptr_t>(array) + static_cast<std::uintptr_t>(head) * element_bytes;
+    if (address % alignment != 0) aligned = false;
+  }
+  // No pack is to lie in two rows.
+  void in_rows_of(std::int64_t columns) {
+    if (head != 0 || columns % pack != 0) aligned = false;
+  }
+};
+
+// Of element i of a matrix. Division by 32 bits is much cheaper than by 64.
+__device__ inline std::int64_t column_of(std::int64_t i, std::int64_t columns) {
+  if (((i | columns) >> 32) == 0) return static_cast<std::uint32_t>(i) % static_cast<std::uint32_t>(columns);
+  return i % columns;
+}
+
+constexpr int element_threads = 256;
+
+// What falls to this thread of all that a launch has.
+template <class Body>
+__device__ inline void take_turns(const Range& range, Body& body) {
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  if (!range.aligned) {
+    for (std::int64_t i = thread; i < range.count; i += threads) body.template run<1, 1>(i, 0);
+    return;
+  }
+  constexpr int pack = Body::pack;
+  constexpr int together = Body::together;
+  const std::int64_t packs = (range.count - range.head) / pack;
+  std::int64_t p = thread;
+  for (; p + (together - 1) * threads < packs; p += together * threads)
+    body.template run<pack, together>(range.head + p * pack, threads * pack);
+  for (; p < packs; p += threads) body.template run<pack, 1>(range.head + p * pack, 0);
+  const std::int64_t behind = range.head + packs * pack;  // fewer than a pack, as before the first
+  if (thread < range.head) body.template run<1, 1>(thread, 0);
+  if (thread < range.count - behind) body.template run<1, 1>(behind + thread, 0);
+}
+
+template <class Body>
+__global__ void __launch_bounds__(element_threads) element_kernel(const Range range, const __grid_constant__ Body body) {
+  take_turns(range, body);
+}
+
+inline unsigned element_blocks(const Range& range, int together) {
+  const std::int64_t pieces = range.aligned ? divided_up(range.count, std::int64_t{range.pack} * together) : range.count;
+  return blocks_for(divided_up(pieces, element_threads), 16);
+}
+
+template <class Body>
+void for_each_element(const char* what, const Range& range, const Body& body, GpuStream stream) {
+  if (range.count <= 0) return;
+  launch(what, element_kernel<Body>, element_blocks(range, Body::together), element_threads, stream, range, body);
+}
+
+}  // namespace stretto::gpu_code

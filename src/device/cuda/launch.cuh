@@ -1,0 +1,60 @@
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "device/cuda/cuda_check.hpp"
+
+// How kernels get into a stream, and the memory that they need on the way.
+namespace stretto::gpu_code {
+
+template <class... Parameters, class... Arguments>
+void launch(const char* what, void (*kernel)(Parameters...), dim3 grid, dim3 block, GpuStream stream,
+            Arguments&&... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = cuda(stream);
+  check_cuda(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), what);
+}
+
+inline int multiprocessors() {
+  int device = 0;
+  int count = 0;
+  check_cuda(cudaGetDevice(&device), "tell which GPU it uses");
+  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "describe the GPU");
+  return count;
+}
+
+constexpr std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Blocks for so many pieces of work, of which each takes one after the other in strides of the grid.
+inline unsigned blocks_for(std::int64_t pieces, int blocks_per_multiprocessor) {
+  const std::int64_t most = std::int64_t{multiprocessors()} * blocks_per_multiprocessor;
+  return static_cast<unsigned>(std::clamp<std::int64_t>(pieces, 1, most));
+}
+
+// Memory from this place in the stream until the place where this object goes; also part of a graph.
+class Scratch {
+ public:
+  Scratch(std::size_t bytes, GpuStream stream) : stream_(stream) {
+    if (bytes > 0) check_cuda(cudaMallocAsync(&memory_, bytes, cuda(stream)), "find memory for a kernel");
+  }
+  ~Scratch() {
+    if (memory_ != nullptr) cudaFreeAsync(memory_, cuda(stream_));
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(memory_);
+  }
+
+ private:
+  void* memory_ = nullptr;
+  GpuStream stream_;
+};
+
+}  // namespace stretto::gpu_code

@@ -1,0 +1,198 @@
+// Sums, products, minima and maxima of several arrays, and products with a number.
+#include "device/cuda/cuda_kernels.hpp"
+#include "device/cuda/for_each_element.cuh"
+#include "device/cuda/pointers.cuh"
+
+namespace stretto {
+namespace gpu_code {
+namespace {
+
+// Sums and products of integers are of unsigned ones, which wrap, and have the same bits.
+template <class A>
+struct WrappingOf {
+  using type = std::make_unsigned_t<A>;
+};
+template <>
+struct WrappingOf<float> {
+  using type = float;
+};
+template <>
+struct WrappingOf<double> {
+  using type = double;
+};
+template <class A>
+using Wrapping = typename WrappingOf<A>::type;
+
+struct Add {
+  template <class A>
+  __device__ A operator()(A a, A b) const {
+    return static_cast<A>(static_cast<Wrapping<A>>(a) + static_cast<Wrapping<A>>(b));
+  }
+};
+struct Multiply {
+  template <class A>
+  __device__ A operator()(A a, A b) const {
+    return static_cast<A>(static_cast<Wrapping<A>>(a) * static_cast<Wrapping<A>>(b));
+  }
+};
+
+// And and or of the bits of numbers that are equal: +0 and -0, in which only the sign differs.
+__device__ inline float both(float a, float b) { return __uint_as_float(__float_as_uint(a) & __float_as_uint(b)); }
+__device__ inline float either(float a, float b) { return __uint_as_float(__float_as_uint(a) | __float_as_uint(b)); }
+__device__ inline double both(double a, double b) {
+  return __longlong_as_double(__double_as_longlong(a) & __double_as_longlong(b));
+}
+__device__ inline double either(double a, double b) {
+  return __longlong_as_double(__double_as_longlong(a) | __double_as_longlong(b));
+}
+
+// A NaN on either side wins; +0 is more than -0.
+struct Larger {
+  template <class A>
+  __device__ A operator()(A a, A b) const {
+    if constexpr (std::is_floating_point_v<A>) {
+      if (a == b) return both(a, b);
+      return a < b || b != b ? b : a;
+    } else {
+      return a < b ? b : a;
+    }
+  }
+};
+struct Smaller {
+  template <class A>
+  __device__ A operator()(A a, A b) const {
+    if constexpr (std::is_floating_point_v<A>) {
+      if (a == b) return either(a, b);
+      return b < a || b != b ? b : a;
+    } else {
+      return b < a ? b : a;
+    }
+  }
+};
+
+// Quotients of integers of 8 and 32 bits never round up to the next one in f32 and f64, which divide faster.
+template <class T>
+__device__ inline T divided(T value, std::int64_t divisor) {
+  if constexpr (sizeof(T) == 1) {
+    return static_cast<T>(static_cast<float>(value) / static_cast<float>(divisor));
+  } else if constexpr (sizeof(T) == 4) {
+    return static_cast<T>(static_cast<double>(value) / static_cast<double>(divisor));
+  } else {
+    return value / static_cast<T>(divisor);
+  }
+}
+
+template <class T>
+struct Reduce {
+  static constexpr int pack = 16 / sizeof(Raw<T>);
+  static constexpr int together = 1;  // two sources are on their way already
+  using A = Accumulator<T>;
+
+  Pointers sources;
+  int source_count;
+  ReduceOp op;
+  void* out;
+  std::int64_t divisor;
+
+  template <int W, int U>
+  __device__ void run(std::int64_t i, std::int64_t /*step*/) const {
+    static_assert(U == 1);
+    switch (op) {
+      case ReduceOp::prod: return combine_all<W>(i, Multiply());
+      case ReduceOp::min: return combine_all<W>(i, Smaller());
+      case ReduceOp::max: return combine_all<W>(i, Larger());
+      default: return combine_all<W>(i, Add());
+    }
+  }
+
+  // The elements of the next source are on their way while those of one are combined.
+  template <int W, class Combine>
+  __device__ void combine_all(std::int64_t i, Combine combine) const {
+    A values[W];
+    Pack<T, W> term = load<T, W>(sources[0], i);
+    for (int s = 1; s < source_count; ++s) {
+      const Pack<T, W> next = load<T, W>(sources[s], i);
+      add_term(values, term, s == 1, combine);
+      term = next;
+    }
+    add_term(values, term, source_count == 1, combine);
+#pragma unroll
+    for (int w = 0; w < W; ++w) term.at[w] = finished(values[w]);
+    store<T, W>(out, i, term);
+  }
+  template <int W, class Combine>
+  __device__ static void add_term(A (&values)[W], const Pack<T, W>& term, bool is_first, Combine combine) {
+#pragma unroll
+    for (int w = 0; w < W; ++w) values[w] = is_first ? widened<T>(term.at[w]) : combine(values[w], widened<T>(term.at[w]));
+  }
+
+  // Floats are divided before they are rounded; integers wrap first.
+  __device__ Raw<T> finished(A value) const {
+    if constexpr (std::is_integral_v<T>) {
+      const T wrapped = rounded<T>(value);
+      return divisor == 1 ? wrapped : divided(wrapped, divisor);
+    } else {
+      return rounded<T>(divisor == 1 ? value : value / static_cast<A>(divisor));
+    }
+  }
+};
+
+template <class T>
+struct MultiplyBy {
+  static constexpr int pack = 16 / sizeof(Raw<T>);
+  static constexpr int together = 4;
+
+  const void* x;
+  void* out;
+  Accumulator<T> factor;
+
+  template <int W, int U>
+  __device__ void run(std::int64_t i, std::int64_t step) const {
+    Pack<T, W> packs[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) packs[u] = load<T, W>(x, i + u * step);
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+#pragma unroll
+      for (int w = 0; w < W; ++w) packs[u].at[w] = rounded<T>(Multiply()(widened<T>(packs[u].at[w]), factor));
+      store<T, W>(out, i + u * step, packs[u]);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace gpu_code
+
+using namespace gpu_code;
+
+void CudaKernels::reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out,
+                             std::int64_t count, std::int64_t divisor, GpuStream stream) {
+  require(source_count >= 1, "There is nothing to reduce in {} sources; give at least one.", source_count);
+  require(divisor >= 1, "Elements cannot be divided by {}; a divisor counts ranks and is at least 1.", divisor);
+  require(op <= ReduceOp::premul_sum, "{} is the number of no reduction; use a ReduceOp.", static_cast<int>(op));
+  with_element_type(dtype, [&]<class T>(T) {
+    if (count <= 0) return;
+    Range range(count, Reduce<T>::pack, out, sizeof(T));
+    for (int s = 0; s < source_count; ++s) range.also(sources[s], sizeof(T));
+    const PointersFor pointers(sources, source_count, stream);
+    for_each_element("reduce arrays", range, Reduce<T>{pointers.get(), source_count, op, out, divisor}, stream);
+  });
+}
+
+void CudaKernels::multiply(DType dtype, const void* x, void* out, std::int64_t count, double factor, GpuStream stream) {
+  with_element_type(dtype, [&]<class T>(T) {
+    // Of integers, the unsigned ones of the same size: they have the same bits.
+    using U = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+    MultiplyBy<U> body{x, out, {}};
+    if constexpr (std::is_integral_v<T>) {
+      body.factor = static_cast<U>(to_integer<T>(factor));
+    } else {
+      body.factor = static_cast<Accumulator<T>>(factor);
+    }
+    Range range(count, MultiplyBy<U>::pack, out, sizeof(T));
+    range.also(x, sizeof(T));
+    for_each_element("multiply elements", range, body, stream);
+  });
+}
+
+}  // namespace stretto

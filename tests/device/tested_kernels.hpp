@@ -1,0 +1,241 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "device/gpu.hpp"
+#include "stretto/device.hpp"
+#include "stretto/kernels.hpp"
+
+// The kernels under the names of stretto/kernels.hpp, run on the device that this program tests: device_tests is the host's,
+// gpu_tests is made of the same files. A test keeps its numbers in host memory and calls what it calls on the host; on a GPU
+// each call takes them there, between guards and at addresses that are aligned alike, and brings all of them back.
+#if !defined(STRETTO_TEST_DEVICE)
+#define STRETTO_TEST_DEVICE cpu
+#endif
+
+namespace stretto {
+
+constexpr Device test_device() { return Device::STRETTO_TEST_DEVICE; }
+
+// In a test of what only the host has.
+#define HOST_ONLY(reason) \
+  if (test_device() != Device::cpu) GTEST_SKIP() << (reason)
+
+// The memory of one call on the tested device.
+class Mirror {
+ public:
+  // What the device has in place of count bytes of host memory; the same for the same address.
+  void* operator()(const void* host, std::size_t bytes) {
+    if (test_device() == Device::cpu) return const_cast<void*>(host);
+    for (const Piece& piece : pieces_) {
+      if (piece.host == host && piece.bytes == bytes) return piece.begin();
+    }
+    Piece& piece = pieces_.emplace_back();
+    piece.host = const_cast<void*>(host);
+    piece.bytes = bytes;
+    piece.skipped = guard + reinterpret_cast<std::uintptr_t>(host) % 64;
+    piece.memory = Tensor({static_cast<std::int64_t>(piece.skipped + bytes + guard)}, DType::u8);
+    std::vector<std::uint8_t> contents(piece.memory.bytes(), guard_byte);
+    if (bytes > 0) std::memcpy(contents.data() + piece.skipped, host, bytes);
+    piece.memory.copy_from_host(contents.data());
+    return piece.begin();
+  }
+  Tensor operator()(const Tensor& host) {
+    if (test_device() == Device::cpu) return host;
+    const void* const begin = (*this)(host.raw(), host.bytes());
+    for (const Piece& piece : pieces_) {
+      if (piece.begin() == begin) return piece.memory.view(piece.skipped, host.shape(), host.dtype());
+    }
+    return {};
+  }
+
+  // All of it as the call has left it.
+  ~Mirror() {
+    for (const Piece& piece : pieces_) {
+      std::vector<std::uint8_t> contents(piece.memory.bytes());
+      piece.memory.copy_to_host(contents.data());
+      const std::size_t end = piece.skipped + piece.bytes;
+      for (std::size_t i = 0; i < contents.size(); ++i) {
+        if ((i < piece.skipped || i >= end) && contents[i] != guard_byte) {
+          ADD_FAILURE() << "the GPU has written outside of " << piece.bytes << " bytes, at "
+                        << static_cast<std::ptrdiff_t>(i) - static_cast<std::ptrdiff_t>(piece.skipped);
+          break;
+        }
+      }
+      if (piece.bytes > 0) std::memcpy(piece.host, contents.data() + piece.skipped, piece.bytes);
+    }
+  }
+  Mirror() = default;
+  Mirror(const Mirror&) = delete;
+  Mirror& operator=(const Mirror&) = delete;
+
+ private:
+  static constexpr std::size_t guard = 64;
+  static constexpr std::uint8_t guard_byte = 0x5a;
+  struct Piece {
+    void* host;
+    std::size_t bytes, skipped;
+    Tensor memory;
+    std::byte* begin() const { return static_cast<std::byte*>(memory.raw()) + skipped; }
+  };
+  OnDevice device_{test_device()};
+  std::deque<Piece> pieces_;
+};
+
+}  // namespace stretto
+
+namespace stretto::kernels::tested {
+
+// Function objects: a call by such a name looks for no function of that name elsewhere.
+
+// For kernels whose arguments are tensors and plain values.
+template <class Kernel>
+struct OnTestDevice {
+  Kernel kernel;
+
+  template <class... Arguments>
+  auto operator()(const Arguments&... arguments) const {
+    Mirror mirror;
+    const auto there = [&](const auto& argument) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, Tensor>) {
+        return mirror(argument);
+      } else {
+        return argument;
+      }
+    };
+    return kernel(there(arguments)...);
+  }
+};
+template <class Kernel>
+OnTestDevice(Kernel) -> OnTestDevice<Kernel>;
+
+#define STRETTO_TESTED(name)                                             \
+  inline constexpr OnTestDevice name {                                   \
+    [](const auto&... arguments) { return kernels::name(arguments...); } \
+  }
+STRETTO_TESTED(add);
+STRETTO_TESTED(scale);
+STRETTO_TESTED(sum_of_squares);
+STRETTO_TESTED(gelu_forward);
+STRETTO_TESTED(gelu_backward);
+STRETTO_TESTED(add_bias);
+STRETTO_TESTED(add_bias_gelu);
+STRETTO_TESTED(add_column_sums);
+STRETTO_TESTED(layer_norm_forward);
+STRETTO_TESTED(layer_norm_backward);
+STRETTO_TESTED(softmax);
+STRETTO_TESTED(row_max);
+STRETTO_TESTED(cross_entropy_forward);
+STRETTO_TESTED(cross_entropy_backward);
+STRETTO_TESTED(embedding_forward);
+STRETTO_TESTED(embedding_backward);
+STRETTO_TESTED(adamw);
+STRETTO_TESTED(gemm);
+STRETTO_TESTED(attention_forward);
+STRETTO_TESTED(attention_backward);
+#undef STRETTO_TESTED
+
+// ---- those of collectives, which take pointers
+
+inline std::size_t bytes_of(DType dtype, std::int64_t count) { return static_cast<std::size_t>(count) * size_of(dtype); }
+
+inline std::vector<const void*> mirrored(Mirror& mirror, const void* const* arrays, int count, std::size_t bytes) {
+  std::vector<const void*> result;
+  for (int i = 0; i < count; ++i) result.push_back(mirror(arrays[i], bytes));
+  return result;
+}
+
+struct ReduceAll {
+  void operator()(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out, std::int64_t count,
+                  std::int64_t divisor = 1) const {
+    if (test_device() == Device::cpu) return kernels::reduce_all(op, dtype, sources, source_count, out, count, divisor);
+    Mirror mirror;
+    const std::size_t bytes = bytes_of(dtype, count);
+    const std::vector<const void*> from = mirrored(mirror, sources, source_count, bytes);
+    gpu().kernels().reduce_all(op, dtype, from.data(), source_count, mirror(out, bytes), count, divisor, gpu_stream());
+  }
+  // To several outs: of the host alone.
+  void operator()(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs, int out_count,
+                  std::int64_t count, std::int64_t divisor, bool streaming) const {
+    kernels::reduce_all(op, dtype, sources, source_count, outs, out_count, count, divisor, streaming);
+  }
+};
+inline constexpr ReduceAll reduce_all;
+
+inline constexpr auto reduce = [](ReduceOp op, DType dtype, const void* a, const void* b, void* out, std::int64_t count) {
+  if (test_device() == Device::cpu) return kernels::reduce(op, dtype, a, b, out, count);
+  const void* const sources[] = {a, b};
+  reduce_all(op, dtype, sources, 2, out, count);
+};
+
+inline constexpr auto multiply = [](DType dtype, const void* x, void* out, std::int64_t count, double factor) {
+  if (test_device() == Device::cpu) return kernels::multiply(dtype, x, out, count, factor);
+  Mirror mirror;
+  const std::size_t bytes = bytes_of(dtype, count);
+  gpu().kernels().multiply(dtype, mirror(x, bytes), mirror(out, bytes), count, factor, gpu_stream());
+};
+
+struct Convert {
+  void operator()(const Tensor& from, const Tensor& out) const {
+    Mirror mirror;
+    kernels::convert(mirror(from), mirror(out));
+  }
+  void operator()(DType from, const void* x, DType to, void* out, std::int64_t count) const {
+    if (test_device() == Device::cpu) return kernels::convert(from, x, to, out, count);
+    Mirror mirror;
+    gpu().kernels().convert(from, mirror(x, bytes_of(from, count)), to, mirror(out, bytes_of(to, count)), count,
+                            gpu_stream());
+  }
+};
+inline constexpr Convert convert;
+
+inline std::size_t record_bytes_of(QuantizedFormat format, std::int64_t count) {
+  return static_cast<std::size_t>(packed_bytes(format, count));
+}
+inline QuantizeOptions mirrored(Mirror& mirror, QuantizeOptions options, std::int64_t count) {
+  if (options.residual != nullptr)
+    options.residual = static_cast<float*>(mirror(options.residual, bytes_of(DType::f32, count)));
+  return options;
+}
+
+inline constexpr auto quantize = [](QuantizedFormat format, DType dtype, const void* x, void* records, std::int64_t count,
+                                    const QuantizeOptions& options = {}) {
+  if (test_device() == Device::cpu) return kernels::quantize(format, dtype, x, records, count, options);
+  Mirror mirror;
+  gpu().kernels().quantize(format, dtype, mirror(x, bytes_of(dtype, count)), mirror(records, record_bytes_of(format, count)),
+                           count, mirrored(mirror, options, count), gpu_stream());
+};
+
+inline constexpr auto dequantize_reduce = [](QuantizedFormat format, const void* const* vectors, int vector_count,
+                                             DType dtype, void* out, std::int64_t count, std::int64_t divisor = 1) {
+  if (test_device() == Device::cpu)
+    return kernels::dequantize_reduce(format, vectors, vector_count, dtype, out, count, divisor);
+  Mirror mirror;
+  const std::vector<const void*> from = mirrored(mirror, vectors, vector_count, record_bytes_of(format, count));
+  gpu().kernels().dequantize_reduce(format, from.data(), vector_count, dtype, mirror(out, bytes_of(dtype, count)), count,
+                                    divisor, gpu_stream());
+};
+
+inline constexpr auto dequantize = [](QuantizedFormat format, const void* records, DType dtype, void* out,
+                                      std::int64_t count) {
+  if (test_device() == Device::cpu) return kernels::dequantize(format, records, dtype, out, count);
+  Mirror mirror;
+  gpu().kernels().dequantize(format, mirror(records, record_bytes_of(format, count)), dtype,
+                             mirror(out, bytes_of(dtype, count)), count, gpu_stream());
+};
+
+inline constexpr auto requantize = [](QuantizedFormat format, const void* const* vectors, int vector_count,
+                                      QuantizedFormat to, void* records, std::int64_t count, std::int64_t divisor = 1,
+                                      const QuantizeOptions& options = {}) {
+  if (test_device() == Device::cpu)
+    return kernels::requantize(format, vectors, vector_count, to, records, count, divisor, options);
+  Mirror mirror;
+  const std::vector<const void*> from = mirrored(mirror, vectors, vector_count, record_bytes_of(format, count));
+  gpu().kernels().requantize(format, from.data(), vector_count, to, mirror(records, record_bytes_of(to, count)), count,
+                             divisor, mirrored(mirror, options, count), gpu_stream());
+};
+
+}  // namespace stretto::kernels::tested
