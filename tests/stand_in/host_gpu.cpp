@@ -14,6 +14,8 @@ std::uintptr_t next_number() {
   return ++last;
 }
 
+thread_local std::uint64_t put_by_thread = 0;
+
 std::uintptr_t number_of(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
 
 // What destructors call must not throw; the violation is kept.
@@ -36,7 +38,8 @@ struct HostGpu::Capture {
 };
 
 HostGpu::HostGpu(const HostGpuOptions& options)
-    : options_(options), info_{"stand-in of threads", 0, 9, 0, std::size_t{1} << 36, 1} {}
+    : options_(options),
+      info_{"stand-in of threads", 0, 9, 0, std::size_t{1} << 36, 1, fmt::format("stand-in-{}", next_number())} {}
 
 // Streams may wait for each other: all are closed before any is joined.
 HostGpu::~HostGpu() {
@@ -129,7 +132,10 @@ void HostGpu::join_ended() {
   std::erase_if(ending_, [](const auto& stream) { return stream->ended(); });
 }
 
+std::uint64_t HostGpu::put_by_this_thread() { return put_by_thread; }
+
 void HostGpu::put(GpuStream stream, std::function<void()> function) {
+  ++put_by_thread;
   const std::lock_guard lock(mutex_);
   put_into(queue(stream, "put"), number_of(stream), std::move(function));
 }
@@ -158,6 +164,7 @@ void HostGpu::destroy(GpuEvent event) {
 }
 
 void HostGpu::record(GpuEvent event, GpuStream stream) {
+  ++put_by_thread;
   const std::lock_guard lock(mutex_);
   Place& here = place(event, "record");
   Queue& in = queue(stream, "record");
@@ -170,6 +177,7 @@ void HostGpu::record(GpuEvent event, GpuStream stream) {
 }
 
 void HostGpu::wait(GpuStream stream, GpuEvent event) {
+  ++put_by_thread;
   const std::lock_guard lock(mutex_);
   const Place& there = place(event, "wait");
   Queue& here = queue(stream, "wait");
