@@ -30,7 +30,8 @@ struct GpuInfo {
 STRETTO_API std::optional<GpuInfo> gpu_info();
 
 // From its construction to its destruction, new tensors and streams of this thread are the device's, and kernels run in a
-// stream of this thread's own there. Nests. Throws Error(unavailable) with cuda_obstacle() where there is no such device.
+// stream of this thread's own there. Nests: an inner one of the same GPU begins behind what the outer one has been given,
+// and has ended where the outer one goes on. Throws Error(unavailable) with cuda_obstacle() where there is no such device.
 class STRETTO_API OnDevice {
  public:
   explicit OnDevice(Device device);
@@ -55,7 +56,9 @@ STRETTO_API Stream computation();
 
 // What a function puts into GPU streams, recorded once and launched again and again at the cost of one launch (a CUDA
 // graph). The function sees the stream as computation(); it may use others that wait for this one first and for which it
-// waits in the end. It must not wait on the host. What it used is kept as long as the graph.
+// waits in the end. It must not wait on the host, make streams, or wait in a stream for what is outside of the graph. The
+// memory of tensors that it makes stays the graph's, the same at each launch; the graph keeps the function, and with it
+// what it holds. Works that became part of the graph cannot be waited for; launches can, and follow each other.
 class STRETTO_API Graph {
  public:
   Graph(const Stream& stream, const std::function<void()>& function);

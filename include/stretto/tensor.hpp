@@ -105,7 +105,7 @@ class STRETTO_API Tensor {
   Device device_ = Device::cpu;
 };
 
-// Bytes that tensors of this process hold now, and the most they ever held.
+// Bytes that tensors of this process hold now, of all devices, and the most they ever held.
 struct MemoryUse {
   std::size_t bytes = 0;
   std::size_t peak_bytes = 0;

@@ -106,10 +106,13 @@ class GpuQueue final : public Stream::Queue {
 
   // What the tasks hold is in use until they are done.
   ~GpuQueue() override {
-    try {
-      for (const auto& work : under_way_) work->wait_for_end();
-    } catch (const std::exception& error) {
-      log().error("Stream '{}' on the GPU ended with an error: {}", name(), error.what());
+    for (const auto& work : under_way_) {
+      try {
+        work->wait_for_end();
+      } catch (const std::exception& error) {  // the same for all that follow
+        log().error("Stream '{}' on the GPU ended with an error: {}", name(), error.what());
+        break;
+      }
     }
     report(failed_);
   }

@@ -74,7 +74,7 @@ bool Work::State::settle() {
     times = marks->times(times.enqueued);
     times.waited = waited;
   } catch (...) {  // the GPU has failed, and with it all that it had still to do
-    error = std::current_exception();
+    if (!error) error = std::current_exception();
     times.done = now_seconds();
   }
   finished = true;

@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include "core/fail.hpp"
+#include "core/log.hpp"
 #include "device/gpu.hpp"
 
 namespace stretto {
@@ -12,6 +13,14 @@ inline void check_cuda(cudaError_t result, const char* what) {
     return;
   cudaGetLastError();  // so that the next call does not report it again
   fail(ErrorCode::unavailable, "CUDA could not {}: {} ({}).", what, cudaGetErrorString(result), cudaGetErrorName(result));
+}
+
+// For what destructors call: the log gets it.
+inline void note_cuda(cudaError_t result, const char* what) {
+  if (result == cudaSuccess) [[likely]]
+    return;
+  cudaGetLastError();
+  log().error("CUDA could not {}: {} ({}).", what, cudaGetErrorString(result), cudaGetErrorName(result));
 }
 
 inline cudaStream_t cuda(GpuStream stream) { return reinterpret_cast<cudaStream_t>(stream); }

@@ -57,7 +57,7 @@ class CudaGpu final : public Gpu {
     check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, number), "make a stream");
     return reinterpret_cast<GpuStream>(stream);
   }
-  void destroy(GpuStream stream) override { check_cuda(cudaStreamDestroy(cuda(stream)), "destroy a stream"); }
+  void destroy(GpuStream stream) override { note_cuda(cudaStreamDestroy(cuda(stream)), "destroy a stream"); }
 
   GpuEvent create_event() override {
     choose();
@@ -65,7 +65,7 @@ class CudaGpu final : public Gpu {
     check_cuda(cudaEventCreateWithFlags(&event, cudaEventBlockingSync), "make an event");
     return reinterpret_cast<GpuEvent>(event);
   }
-  void destroy(GpuEvent event) override { check_cuda(cudaEventDestroy(cuda(event)), "destroy an event"); }
+  void destroy(GpuEvent event) override { note_cuda(cudaEventDestroy(cuda(event)), "destroy an event"); }
   void record(GpuEvent event, GpuStream stream) override {
     check_cuda(cudaEventRecord(cuda(event), cuda(stream)), "record an event");
   }
@@ -97,7 +97,7 @@ class CudaGpu final : public Gpu {
     return static_cast<std::byte*>(memory);
   }
   void release(std::byte* memory, GpuStream stream) override {
-    check_cuda(cudaFreeAsync(memory, cuda(stream)), "free memory");
+    note_cuda(cudaFreeAsync(memory, cuda(stream)), "free memory");
   }
   bool is_device_memory(const void* pointer) override {
     cudaPointerAttributes attributes;
@@ -135,7 +135,7 @@ class CudaGpu final : public Gpu {
     check_cuda(cudaGraphLaunch(reinterpret_cast<cudaGraphExec_t>(graph), cuda(stream)), "launch a graph");
   }
   void destroy(GpuGraph graph) override {
-    check_cuda(cudaGraphExecDestroy(reinterpret_cast<cudaGraphExec_t>(graph)), "destroy a graph");
+    note_cuda(cudaGraphExecDestroy(reinterpret_cast<cudaGraphExec_t>(graph)), "destroy a graph");
   }
 
   GpuKernels& kernels() override {
