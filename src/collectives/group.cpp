@@ -249,7 +249,7 @@ Way Communicator::Group::way_of(const Call& call, PlanRequest request, const Cho
 void Communicator::Group::join_gpus() {
   const Communicator members(std::shared_ptr<Group>(std::shared_ptr<Group>(), this));
   const OutsideOperationGroups alone;
-  const Exchange exchange = [&](const Bytes& mine) {
+  const TellAll tell_all = [&](const Bytes& mine) {
     std::int64_t bytes = static_cast<std::int64_t>(mine.size());
     std::vector<std::int64_t> sizes(static_cast<std::size_t>(size()));
     members.all_gather(&bytes, sizes.data(), 1, DType::i64, Stream::inline_(), {.tag = "join GPUs"});
@@ -263,7 +263,7 @@ void Communicator::Group::join_gpus() {
     }
     return result;
   };
-  gpu_links_ = make_gpu_links(links_, gpu(), exchange);
+  gpu_links_ = make_gpu_links(links_, gpu(), tell_all);
   gpu_watch_ =
       std::make_unique<GpuWatch>(context_->job(), *gpu_links_, context_->network().timeout(), [this] { give_up(); });
 }

@@ -54,10 +54,10 @@ Card own_card(const Gpu& gpu) {
 }
 
 template <class T>
-std::vector<T> tell(const Exchange& exchange, const T& mine) {
+std::vector<T> tell(const TellAll& tell_all, const T& mine) {
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
   std::vector<T> all;
-  for (const Bytes& one : exchange(Bytes(bytes, bytes + sizeof mine))) {
+  for (const Bytes& one : tell_all(Bytes(bytes, bytes + sizeof mine))) {
     T& said = all.emplace_back();
     std::memcpy(&said, one.data(), sizeof said);
   }
@@ -93,10 +93,10 @@ std::string obstacle_to_copies(const std::vector<Card>& cards, const std::vector
 
 }  // namespace
 
-std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const Exchange& exchange) {
+std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const TellAll& tell_all) {
   const Membership& members = links.membership();
   const std::vector<int>& ranks = members.job_ranks;
-  const std::vector<Card> cards = tell(exchange, own_card(gpu));
+  const std::vector<Card> cards = tell(tell_all, own_card(gpu));
   const Wish wanted = cards[0].wish;
   for (std::size_t member = 1; member < cards.size(); ++member) {
     require(cards[member].wish == wanted, "STRETTO_GPU_TRANSPORT differs between ranks {} and {}; give all ranks the same.",
@@ -117,7 +117,7 @@ std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const Exchange&
   Network& network = links.network();
   const auto check = [&network] { network.job().check(); };
   if (by_nccl) {
-    const NcclId id = tell(exchange, members.rank == 0 ? nccl()->new_id() : NcclId{})[0];
+    const NcclId id = tell(tell_all, members.rank == 0 ? nccl()->new_id() : NcclId{})[0];
     const auto least = std::min_element(cards.begin(), cards.end(),
                                         [](const Card& one, const Card& other) { return one.major < other.major; });
     return std::make_unique<NcclLinks>(
@@ -125,7 +125,7 @@ std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const Exchange&
   }
   const int others = static_cast<int>(ranks.size()) - 1;
   std::shared_ptr<CopyBoard> board = members.rank == 0 ? make_copy_board(others + 1) : nullptr;
-  const std::uint64_t number = tell(exchange, members.rank == 0 ? offer_copy_board(board, others) : std::uint64_t{0})[0];
+  const std::uint64_t number = tell(tell_all, members.rank == 0 ? offer_copy_board(board, others) : std::uint64_t{0})[0];
   if (members.rank != 0) board = take_copy_board(number);
   ensure(board != nullptr, "Rank {} does not find the board for copies that rank {} has made.", ranks[members.rank],
          ranks[0]);

@@ -54,9 +54,9 @@ class GpuLinks {
 };
 
 // What each member tells the others, by member.
-using Exchange = std::function<std::vector<Bytes>(const Bytes& mine)>;
+using TellAll = std::function<std::vector<Bytes>(const Bytes& mine)>;
 
 // Collective over the members: by NCCL where each has a GPU of its own, by copies where they share GPUs of one host.
-std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const Exchange& exchange);
+std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const TellAll& tell_all);
 
 }  // namespace stretto

@@ -23,14 +23,16 @@ using testing::IsEmpty;
 class GpuRanks {
  public:
   explicit GpuRanks(bool one_gpu_each, const HostGpuOptions& options = {.longest_delay_us = 20})
-      : one_gpu_each_(one_gpu_each), options_(options) {
-    use_nccl(&nccl_);
-  }
-  ~GpuRanks() { use_nccl(nullptr); }
+      : one_gpu_each_(one_gpu_each), options_(options) {}
 
   void run(int size, const std::function<void(const Communicator&)>& body) {
     std::vector<std::unique_ptr<HostGpu>> gpus;
-    for (int i = 0; i < (one_gpu_each_ ? size : 1); ++i) gpus.push_back(std::make_unique<HostGpu>(options_));
+    std::vector<HostGpu*> all;
+    for (int i = 0; i < (one_gpu_each_ ? size : 1); ++i) {
+      all.push_back(gpus.emplace_back(std::make_unique<HostGpu>(options_)).get());
+    }
+    HostNccl nccl(all);
+    use_nccl(&nccl);
     run_threads(size, [&](const Communicator& world) {
       use_gpu_in_this_thread(gpus[one_gpu_each_ ? static_cast<std::size_t>(world.rank()) : 0].get());
       try {
@@ -42,13 +44,14 @@ class GpuRanks {
       }
       use_gpu_in_this_thread(nullptr);
     });
+    use_nccl(nullptr);
+    EXPECT_THAT(nccl.violations(), IsEmpty());
     for (const auto& gpu : gpus) EXPECT_THAT(gpu->violations(), IsEmpty());
   }
 
  private:
   bool one_gpu_each_;
   HostGpuOptions options_;
-  HostNccl nccl_;
 };
 
 // A problem's buffers in a GPU's memory.

@@ -41,7 +41,7 @@ std::vector<std::string> routes(const std::vector<HostGpu*>& gpus) {
     Links links(network, members, size);
     try {
       const StreamInUse stream(*gpus[rank]);
-      const auto gpu_links = make_gpu_links(links, *gpus[rank]);
+      const auto gpu_links = make_gpu_links(links, *gpus[rank], [&](const Bytes& mine) { return jobs[rank]->exchange(mine); });
       const OnGpu<std::uint8_t> data(*gpus[rank], stream, 2, static_cast<std::uint8_t>(rank));
       gpu_links->exchange(
           {{true, data.bytes_at(0), 1, (rank + 1) % size}, {false, data.bytes_at(1), 1, (rank + size - 1) % size}}, stream);
