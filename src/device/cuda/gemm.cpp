@@ -22,13 +22,13 @@ using kernels::Transpose;
 
 constexpr std::size_t most_workspace = std::size_t{32} << 20;  // what NVIDIA recommends for Hopper
 
-// All that the choice of an algorithm depends on.
+// All that the choice of an algorithm depends on. What an epilogue reads and writes is aligned to most_alignment.
 struct Product {
   std::int64_t m, n, k;  // op(a): [m, k], op(b): [k, n], c: [m, n], none of them empty
   bool transpose_a, transpose_b;
   DType dtype, dtype_c;
   cublasLtEpilogue_t epilogue;
-  std::size_t aligned_a, aligned_b, aligned_c, aligned_bias, aligned_aux;
+  std::size_t aligned_a, aligned_b, aligned_c;
   auto operator<=>(const Product&) const = default;
 };
 
@@ -53,9 +53,9 @@ void check(cublasStatus_t status, const Product& product, const char* what) {
 
 // No kernel asks for more than 16 bytes. To call everything beyond that equal keeps the choice, and with it the order of
 // sums, the same wherever in its pool a matrix lies.
+constexpr std::uintptr_t most_alignment = 16;
 std::size_t alignment(const void* pointer) {
-  constexpr std::uintptr_t most = 16;
-  const auto address = reinterpret_cast<std::uintptr_t>(pointer) | most;
+  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(pointer) | most_alignment;
   return address & (~address + 1);
 }
 
@@ -112,13 +112,11 @@ cublasLtHandle_t handle(const Product& product) {
   return made;
 }
 
-// A place with that alignment, for questions that do not look at what is there.
-void* some_place(std::size_t alignment) { return reinterpret_cast<void*>(alignment); }
-
 // Nothing where cuBLASLt has none.
 std::optional<Algorithm> ask(const Product& product) {
-  Description description(product, product.aligned_bias == 0 ? nullptr : some_place(product.aligned_bias),
-                          product.aligned_aux == 0 ? nullptr : some_place(product.aligned_aux));
+  void* const somewhere = reinterpret_cast<void*>(most_alignment);  // only its alignment is looked at
+  Description description(product, product.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? nullptr : somewhere,
+                          product.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ? somewhere : nullptr);
   cublasLtMatmulPreferenceOpaque_t preference;
   check(cublasLtMatmulPreferenceInit(&preference), product, "choose how to multiply");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -172,7 +170,6 @@ bool run(const Product& product, const Operands& operands, bool accumulate, GpuS
 // y = x weight^T with something done to it on the way out.
 bool multiply_by_weight(const Tensor& x, const Tensor& weight, const Operands& operands, DType dtype_y,
                         cublasLtEpilogue_t epilogue, GpuStream stream) {
-  const auto aligned = [](const void* pointer) { return pointer == nullptr ? 0 : alignment(pointer); };
   const Product product{x.rows(),
                         weight.rows(),
                         x.columns(),
@@ -183,9 +180,7 @@ bool multiply_by_weight(const Tensor& x, const Tensor& weight, const Operands& o
                         epilogue,
                         alignment(operands.a),
                         alignment(operands.b),
-                        alignment(operands.c),
-                        aligned(operands.bias),
-                        aligned(operands.aux)};
+                        alignment(operands.c)};
   return run(product, operands, false, stream);
 }
 
@@ -205,32 +200,39 @@ void CudaKernels::gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, 
                         CUBLASLT_EPILOGUE_DEFAULT,
                         alignment(a.raw()),
                         alignment(b.raw()),
-                        alignment(c.raw()),
-                        0,
-                        0};
+                        alignment(c.raw())};
   if (!run(product, {a.raw(), b.raw(), c.raw()}, accumulate, stream)) {
     fail(ErrorCode::unavailable, "cuBLASLt has no kernel for [{}, {}] times [{}, {}] of {} into {}.", product.m, product.k,
          product.k, product.n, name(product.dtype), name(product.dtype_c));
   }
 }
 
-// The sum is rounded once, behind the bias.
+namespace {
+
+// The heuristic is not told how an epilogue's pointers are aligned, and its kernels read them 16 bytes at a time.
+bool fits_epilogue(const Tensor& tensor) { return alignment(tensor.raw()) == most_alignment; }
+
+}  // namespace
+
+// The sum is rounded once, behind the bias. cuBLASLt has no epilogues for f64.
 void CudaKernels::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y, GpuStream stream) {
   const bool fused =
-      x.dtype() != DType::f64 &&  // for which there are no epilogues
+      x.dtype() != DType::f64 && fits_epilogue(bias) &&
       multiply_by_weight(x, weight, {x.raw(), weight.raw(), y.raw(), bias.raw()}, y.dtype(), CUBLASLT_EPILOGUE_BIAS, stream);
   if (!fused) GpuKernels::linear(x, weight, bias, y, stream);
 }
 
 // The epilogue's GELU is the tanh form, too, but how exact its tanh is NVIDIA does not say: good for bf16, while f32 takes
-// our own. Its second output wants rows of whole 16 bytes.
+// our own. Rows of its second output have to begin at multiples of 16 bytes.
 void CudaKernels::linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before_gelu,
                               const Tensor& y, GpuStream stream) {
-  if (x.dtype() == DType::f64) return GpuKernels::linear_gelu(x, weight, bias, before_gelu, y, stream);
-  const bool fused = x.dtype() == DType::bf16 && weight.rows() % 8 == 0 && alignment(before_gelu.raw()) == 16 &&
+  const bool fused = x.dtype() == DType::bf16 && weight.rows() % 8 == 0 && fits_epilogue(bias) &&
+                     fits_epilogue(before_gelu) &&
                      multiply_by_weight(x, weight, {x.raw(), weight.raw(), y.raw(), bias.raw(), before_gelu.raw()},
                                         y.dtype(), CUBLASLT_EPILOGUE_GELU_AUX_BIAS, stream);
   if (fused) return;
+  if (x.dtype() == DType::f64 || !fits_epilogue(bias))
+    return GpuKernels::linear_gelu(x, weight, bias, before_gelu, y, stream);
   linear(x, weight, bias, before_gelu, stream);
   gelu_forward(before_gelu, y, stream);
 }
