@@ -73,7 +73,9 @@ TEST(Embedding, SumsAreTheSameBitsAtEachCall) {
   for (int call = 0; call < 3; ++call) {
     const Tensor dtable = Tensor::zeros({share, 40}, DType::f32);
     embedding_backward(Tensor::of(many), first, dy, dtable);
-    if (call > 0) EXPECT_EQ(values(dtable), before);
+    if (call > 0) {
+      EXPECT_EQ(values(dtable), before);
+    }
     before = values(dtable);
   }
 }
