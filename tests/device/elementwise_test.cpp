@@ -147,6 +147,15 @@ TEST(Convert, TakesAnyAddress) {
   }
 }
 
+// More than all threads of a GPU take in one turn.
+TEST(Convert, TakesMillionsOfElements) {
+  const Tensor x({10'000'003}, DType::f32);
+  for (std::int64_t i = 0; i < x.size(); ++i) x.data<float>()[i] = static_cast<float>(i * 7 % 1'000'003) * 0.37F;
+  const Tensor out(x.shape(), DType::bf16);
+  convert(x, out);
+  for (std::int64_t i = 0; i < x.size(); ++i) ASSERT_EQ(out.data<bf16>()[i], bf16(x.data<float>()[i])) << i;
+}
+
 // A process may run on another machine tomorrow: element-wise results are the same bits on each.
 TEST(Convert, AllInstructionSetsGiveTheSameBits) {
   HOST_ONLY("the GPU has no instruction sets to choose from");
@@ -216,7 +225,7 @@ TEST(Sums, OfSmallIntegersAreExact) {
       for (const double value : values(x)) squares += value * value;
       EXPECT_EQ(sum_of_squares(x), squares) << size << " " << name(dtype);
     }
-    for (const std::int64_t rows : {0, 1, 5, 8, 19}) {
+    for (const std::int64_t rows : {0, 1, 5, 8, 19, 400}) {
       for (const std::int64_t columns : {1, 16, 17, 65}) {
         const Tensor x = integer_tensor({rows, columns}, dtype);
         const Tensor sums = integer_tensor({columns}, accumulator(dtype), 2);

@@ -42,6 +42,44 @@ TEST(Embedding, BackwardAddsEveryOccurrence) {
   }
 }
 
+// A few tokens come again and again, most seldom: many rows are added to one entry, and many to one each.
+TEST(Embedding, BackwardAddsManyRows) {
+  constexpr std::int64_t entries = 70'000;  // more than 16 bits count
+  for (const std::int64_t count : {31, 33, 1025, 5000}) {
+    for (const std::int64_t columns : {3, 8}) {
+      std::vector<std::int32_t> many;
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t token = i % 3 == 0 ? 69'990 : i % 7 == 0 ? 17 : i * 7919 % 80'000;
+        many.push_back(static_cast<std::int32_t>(first + token));
+      }
+      const Tensor dy = integer_tensor({count, columns}, DType::bf16);
+      const Tensor dtable = Tensor::zeros({entries, columns}, DType::f32);
+      std::vector<double> expected = values(dtable);
+      for (std::int64_t i = 0; i < dy.size(); ++i) {
+        const std::int64_t entry = many[static_cast<std::size_t>(i / columns)] - first;
+        if (entry < entries) expected[static_cast<std::size_t>(entry * columns + i % columns)] += dy.at(i);
+      }
+      embedding_backward(Tensor::of(many), first, dy, dtable);
+      EXPECT_EQ(values(dtable), expected) << count << " x " << columns;
+    }
+  }
+}
+
+TEST(Embedding, SumsAreTheSameBitsAtEachCall) {
+  std::vector<std::int32_t> many;
+  for (int i = 0; i < 3000; ++i) many.push_back(static_cast<std::int32_t>(first + i * i % share));
+  const Tensor dy = random_tensor({3000, 40}, DType::f32);
+  std::vector<double> before;
+  for (int call = 0; call < 3; ++call) {
+    const Tensor dtable = Tensor::zeros({share, 40}, DType::f32);
+    embedding_backward(Tensor::of(many), first, dy, dtable);
+    if (call > 0) {
+      EXPECT_EQ(values(dtable), before);
+    }
+    before = values(dtable);
+  }
+}
+
 TEST(Embedding, ArgumentsMustFit) {
   const Tensor table({share, 4}, DType::bf16);
   EXPECT_THROW(embedding_forward(Tensor::of(tokens), first, table, Tensor({8, 5}, DType::bf16)), Error);

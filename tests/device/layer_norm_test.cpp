@@ -8,7 +8,7 @@ namespace stretto::kernels::tested {
 namespace {
 
 constexpr DType compute_types[] = {DType::f64, DType::f32, DType::bf16};
-constexpr std::int64_t rows = 5;
+constexpr std::int64_t rows = 21;
 constexpr double epsilon = 1e-5;
 
 // One layer norm with all its tensors, each of the type that the kernels want.
@@ -68,7 +68,7 @@ Reference reference(const LayerNorm& norm) {
 
 TEST(LayerNorm, ForwardEqualsItsFormula) {
   for (const DType dtype : compute_types) {
-    for (const std::int64_t columns : {1, 3, 7, 16, 17, 63, 65, 1000}) {
+    for (const std::int64_t columns : {1, 3, 7, 16, 17, 63, 65, 1000, 4999, 9000}) {
       const LayerNorm norm(columns, dtype);
       norm.forward();
       const Reference expected = reference(norm);
@@ -88,7 +88,7 @@ TEST(LayerNorm, KeepsItsDigitsFarFromZero) {
 
 TEST(LayerNorm, BackwardAddsTheGradients) {
   for (const DType dtype : compute_types) {
-    for (const std::int64_t columns : {3, 7, 16, 17, 63, 65, 1000}) {
+    for (const std::int64_t columns : {3, 7, 16, 17, 63, 65, 1000, 1501, 9000}) {
       const LayerNorm norm(columns, dtype);
       norm.forward();
       Reference expected = reference(norm);

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
 #include <deque>
+#include <type_traits>
 #include <vector>
 
 #include "device/gpu.hpp"
@@ -91,13 +93,12 @@ namespace stretto::kernels::tested {
 
 // Function objects: a call by such a name looks for no function of that name elsewhere.
 
-// For kernels whose arguments are tensors and plain values.
-template <class Kernel>
+// A kernel whose arguments are tensors and plain values.
+template <class Result, class... Parameters>
 struct OnTestDevice {
-  Kernel kernel;
+  Result (*kernel)(Parameters...);
 
-  template <class... Arguments>
-  auto operator()(const Arguments&... arguments) const {
+  Result operator()(Parameters... arguments) const {
     Mirror mirror;
     const auto there = [&](const auto& argument) {
       if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, Tensor>) {
@@ -109,34 +110,33 @@ struct OnTestDevice {
     return kernel(there(arguments)...);
   }
 };
-template <class Kernel>
-OnTestDevice(Kernel) -> OnTestDevice<Kernel>;
+template <class Result, class... Parameters>
+OnTestDevice(Result (*)(Parameters...)) -> OnTestDevice<Result, Parameters...>;
 
-#define STRETTO_TESTED(name)                                             \
-  inline constexpr OnTestDevice name {                                   \
-    [](const auto&... arguments) { return kernels::name(arguments...); } \
-  }
-STRETTO_TESTED(add);
-STRETTO_TESTED(scale);
-STRETTO_TESTED(sum_of_squares);
-STRETTO_TESTED(gelu_forward);
-STRETTO_TESTED(gelu_backward);
-STRETTO_TESTED(add_bias);
-STRETTO_TESTED(add_bias_gelu);
-STRETTO_TESTED(add_column_sums);
-STRETTO_TESTED(layer_norm_forward);
-STRETTO_TESTED(layer_norm_backward);
-STRETTO_TESTED(softmax);
-STRETTO_TESTED(row_max);
-STRETTO_TESTED(cross_entropy_forward);
-STRETTO_TESTED(cross_entropy_backward);
-STRETTO_TESTED(embedding_forward);
-STRETTO_TESTED(embedding_backward);
-STRETTO_TESTED(adamw);
-STRETTO_TESTED(gemm);
-STRETTO_TESTED(attention_forward);
-STRETTO_TESTED(attention_backward);
-#undef STRETTO_TESTED
+inline constexpr OnTestDevice add{&kernels::add};
+inline constexpr OnTestDevice scale{&kernels::scale};
+inline constexpr OnTestDevice sum_of_squares{&kernels::sum_of_squares};
+inline constexpr OnTestDevice gelu_forward{&kernels::gelu_forward};
+inline constexpr OnTestDevice gelu_backward{&kernels::gelu_backward};
+inline constexpr OnTestDevice add_bias{&kernels::add_bias};
+inline constexpr OnTestDevice add_bias_gelu{&kernels::add_bias_gelu};
+inline constexpr OnTestDevice add_column_sums{&kernels::add_column_sums};
+inline constexpr OnTestDevice layer_norm_forward{&kernels::layer_norm_forward};
+inline constexpr OnTestDevice layer_norm_backward{&kernels::layer_norm_backward};
+inline constexpr OnTestDevice softmax{&kernels::softmax};
+inline constexpr OnTestDevice row_max{&kernels::row_max};
+inline constexpr OnTestDevice cross_entropy_forward{&kernels::cross_entropy_forward};
+inline constexpr OnTestDevice cross_entropy_backward{&kernels::cross_entropy_backward};
+inline constexpr OnTestDevice embedding_forward{&kernels::embedding_forward};
+inline constexpr OnTestDevice embedding_backward{&kernels::embedding_backward};
+inline constexpr OnTestDevice adamw{&kernels::adamw};
+inline constexpr OnTestDevice attention_forward{&kernels::attention_forward};
+inline constexpr OnTestDevice attention_backward{&kernels::attention_backward};
+
+inline constexpr auto gemm = [](const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+                                const Tensor& c, bool accumulate = false) {
+  OnTestDevice{&kernels::gemm}(a, transpose_a, b, transpose_b, c, accumulate);
+};
 
 // ---- those of collectives, which take pointers
 

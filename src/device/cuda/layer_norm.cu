@@ -203,8 +203,8 @@ void CudaKernels::layer_norm_backward(const Tensor& x, const Tensor& gamma, cons
     const auto run = [&](auto packs) {
       constexpr int N = decltype(packs)::value;
       const dim3 block = row_block(divided_up(columns, N), HeldRow<T, N>::held, most_backward_threads);
-      // Few, for each leaves a part; 256 threads have enough loads on their way for a multiprocessor.
-      const unsigned blocks = blocks_for(divided_up(rows, block.y), block.y > 1 ? 2 : static_cast<int>(256 / block.x));
+      // One for each multiprocessor, or 256 threads: that is what their registers allow, and each leaves a part.
+      const unsigned blocks = blocks_for(divided_up(rows, block.y), static_cast<int>(256 / (block.x * block.y)));
       const Scratch parts(static_cast<std::size_t>(blocks) * 2 * static_cast<std::size_t>(columns) * sizeof(A), stream);
       launch("compute the gradient of normalized rows", backward_kernel<T, N>, blocks, block, stream, x.raw(), gamma.raw(),
              mean.data<A>(), rstd.data<A>(), dy.raw(), rows, columns, dx.raw(), parts.as<A>());

@@ -94,36 +94,35 @@ struct Reduce {
   void* out;
   std::int64_t divisor;
 
+  // The elements of the next source are on their way while those of one are combined.
   template <int W, int U>
   __device__ void run(std::int64_t i, std::int64_t /*step*/) const {
     static_assert(U == 1);
-    switch (op) {
-      case ReduceOp::prod: return combine_all<W>(i, Multiply());
-      case ReduceOp::min: return combine_all<W>(i, Smaller());
-      case ReduceOp::max: return combine_all<W>(i, Larger());
-      default: return combine_all<W>(i, Add());
-    }
-  }
-
-  // The elements of the next source are on their way while those of one are combined.
-  template <int W, class Combine>
-  __device__ void combine_all(std::int64_t i, Combine combine) const {
     A values[W];
     Pack<T, W> term = load<T, W>(sources[0], i);
+    Pack<T, W> next = term;
+    if (source_count > 1) next = load<T, W>(sources[1], i);
+#pragma unroll
+    for (int w = 0; w < W; ++w) values[w] = widened<T>(term.at[w]);
+#pragma unroll 1
     for (int s = 1; s < source_count; ++s) {
-      const Pack<T, W> next = load<T, W>(sources[s], i);
-      add_term(values, term, s == 1, combine);
       term = next;
+      if (s + 1 < source_count) next = load<T, W>(sources[s + 1], i);
+      switch (op) {  // the same for all threads
+        case ReduceOp::prod: combine_all(values, term, Multiply()); break;
+        case ReduceOp::min: combine_all(values, term, Smaller()); break;
+        case ReduceOp::max: combine_all(values, term, Larger()); break;
+        default: combine_all(values, term, Add()); break;
+      }
     }
-    add_term(values, term, source_count == 1, combine);
 #pragma unroll
     for (int w = 0; w < W; ++w) term.at[w] = finished(values[w]);
     store<T, W>(out, i, term);
   }
   template <int W, class Combine>
-  __device__ static void add_term(A (&values)[W], const Pack<T, W>& term, bool is_first, Combine combine) {
+  __device__ static void combine_all(A (&values)[W], const Pack<T, W>& term, Combine combine) {
 #pragma unroll
-    for (int w = 0; w < W; ++w) values[w] = is_first ? widened<T>(term.at[w]) : combine(values[w], widened<T>(term.at[w]));
+    for (int w = 0; w < W; ++w) values[w] = combine(values[w], widened<T>(term.at[w]));
   }
 
   // Floats are divided before they are rounded; integers wrap first.

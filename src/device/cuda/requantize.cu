@@ -43,8 +43,8 @@ __device__ inline void quantize_chunk(const Sums& sums, std::uint8_t* records, c
 __global__ void __launch_bounds__(threads)
     requantize_kernel(QuantizedFormat from, const __grid_constant__ Pointers vectors, int vector_count, float divisor,
                       QuantizedFormat to, std::uint8_t* records, std::int64_t count, const GroupOptions options) {
-  __shared__ __align__(16) float of_warps[threads / 32][chunk];
-  float* const values = of_warps[threadIdx.x / 32];
+  __shared__ float4 of_warps[threads / 32][chunk / 4];
+  float* const values = reinterpret_cast<float*>(of_warps[threadIdx.x / 32]);
   const std::int64_t warp = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) / 32;
   const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (threads / 32);
   for (std::int64_t first = warp * chunk; first < count; first += warps * chunk) {
