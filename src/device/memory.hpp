@@ -40,6 +40,10 @@ class Pool {
 void count_memory(std::size_t bytes);
 void count_memory_gone(std::size_t bytes);
 
+// A GPU's, as tensors get it: from here in computation() on, and for that stream; released in its order. While a graph is
+// recorded it is the graph's, and stays at its place.
+std::shared_ptr<std::byte> gpu_allocate(std::size_t bytes);
+
 // Memory of this process alone.
 std::shared_ptr<std::byte> pool_allocate(std::size_t bytes);
 

@@ -34,6 +34,12 @@ std::shared_ptr<std::byte> counted(std::shared_ptr<std::byte> memory, std::size_
           }};
 }
 
+void copy_bytes(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) gpu().copy(to, from, bytes, gpu_stream());
+}
+
+}  // namespace
+
 std::shared_ptr<std::byte> gpu_allocate(std::size_t wanted) {
   const std::size_t bytes = std::max<std::size_t>(wanted, 1);
   Gpu& on = gpu();
@@ -51,12 +57,6 @@ std::shared_ptr<std::byte> gpu_allocate(std::size_t wanted) {
                   }},
                  bytes);
 }
-
-void copy_bytes(void* to, const void* from, std::size_t bytes) {
-  if (bytes > 0) gpu().copy(to, from, bytes, gpu_stream());
-}
-
-}  // namespace
 
 Tensor::Tensor(Shape shape, DType dtype, Device device, Allocate allocate)
     : shape_(std::move(shape)), size_(elements(shape_)), dtype_(dtype), device_(device) {
