@@ -6,6 +6,7 @@
 #include "collectives/bundle.hpp"
 #include "collectives/plan_memory.hpp"
 #include "core/fail.hpp"
+#include "device/memory.hpp"
 
 namespace stretto {
 namespace {
@@ -16,8 +17,7 @@ class StreamPlace final : public PlanPlace {
   StreamPlace(Gpu& gpu, GpuStream stream) : gpu_(gpu), stream_(stream) {}
 
   std::shared_ptr<std::byte> allocate(std::size_t bytes) const override {
-    std::byte* const memory = gpu_.allocate(std::max<std::size_t>(bytes, 1), stream_);
-    return {memory, [&gpu = gpu_, stream = stream_](std::byte* block) { gpu.release(block, stream); }};
+    return gpu_allocate(bytes);  // of this stream, or of the graph that is recorded in it
   }
   void convert(DType from, const void* x, DType to, void* out, std::int64_t count) const override {
     gpu_.kernels().convert(from, x, to, out, count, stream_);

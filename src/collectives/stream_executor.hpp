@@ -14,6 +14,7 @@ namespace stretto {
 // their ids, which all ranks know. Lanes go side by side where every message has the same round at its sender and its
 // receiver, and one after the other where that is not so: a stream has but one order, and rounds that are out of step
 // between lanes would wait for each other for ever.
+// The stream is the thread's computation().
 void put_into_stream(const std::vector<Sequence>& sequences, Gpu& gpu, GpuStream stream);
 
 // The rounds of a plan as one stream does them; a step is named by its place in its lane.

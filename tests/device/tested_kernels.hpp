@@ -133,6 +133,9 @@ inline constexpr OnTestDevice adamw{&kernels::adamw};
 inline constexpr OnTestDevice attention_forward{&kernels::attention_forward};
 inline constexpr OnTestDevice attention_backward{&kernels::attention_backward};
 
+inline constexpr OnTestDevice linear{&kernels::linear};
+inline constexpr OnTestDevice linear_gelu{&kernels::linear_gelu};
+
 inline constexpr auto gemm = [](const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                                 const Tensor& c, bool accumulate = false) {
   OnTestDevice{&kernels::gemm}(a, transpose_a, b, transpose_b, c, accumulate);
