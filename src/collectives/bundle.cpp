@@ -7,6 +7,7 @@
 #include "collectives/host_executor.hpp"
 #include "collectives/stream_executor.hpp"
 #include "core/fail.hpp"
+#include "device/graph_recording.hpp"
 
 namespace stretto {
 namespace {
@@ -138,6 +139,7 @@ struct Bundle {
   std::vector<Sequence> sequences;
   std::vector<std::unique_ptr<Group::Turn>> turns;
   std::vector<std::uint64_t> records;  // of the operations in the ledger
+  std::vector<Tensor> memory;          // that a GPU still uses
 
   void settle(std::size_t i, const Way& way) const {
     operations[i]->group->context().ledger().settle(records[i], *way.label);
@@ -148,6 +150,7 @@ struct Bundle {
     compare_calls();
     put_into_stream(sequences, gpu(), handle_of(stream));
     for (const auto& turn : turns) turn->done();
+    keep_memory_only();
   }
   void run(bool in_background, Priority priority) {
     for (const auto& turn : turns) turn->wait();
@@ -159,6 +162,20 @@ struct Bundle {
   }
 
  private:
+  // Until the GPU has come past it. Not the communicators: whoever notices the end first, be it the thread that watches over
+  // one of them, would have to end that.
+  void keep_memory_only() {
+    for (const Prepared& operation : operations) memory.push_back(operation->call.keep_alive);
+    for (const Sequence& sequence : sequences) {
+      for (const Execution& execution : sequence) {
+        if (execution.quantizing)
+          memory.insert(memory.end(), execution.quantizing->residuals.begin(), execution.quantizing->residuals.end());
+      }
+    }
+    operations.clear();
+    sequences.clear();
+    turns.clear();
+  }
   void compare_calls() const {
     std::vector<Sequence> checks;
     for (const Sequence& sequence : sequences) {
@@ -188,15 +205,9 @@ std::uint64_t enter_into_ledger(const Started& one, bool is_first) {
   return operation.group->context().ledger().enter(std::move(record));
 }
 
-void watch(const Bundle& bundle, const Work& work) {
-  std::vector<Group*> seen;
-  for (const Prepared& operation : bundle.operations) {
-    Group* const group = operation->group.get();
-    if (std::find(seen.begin(), seen.end(), group) != seen.end()) continue;
-    seen.push_back(group);
-    group->gpu_watch().add(work, fmt::format("operation #{} of '{}', {}", bundle.records.front(), group->name(),
-                                             name(operation->call.collective)));
-  }
+void watch(const std::vector<std::shared_ptr<Group>>& groups, const std::string& what, const Work& work) {
+  if (recording != nullptr) return;  // it becomes part of a graph, and is done at each launch
+  for (const auto& group : groups) group->gpu_watch().add(work, fmt::format("{} of '{}'", what, group->name()));
 }
 
 }  // namespace
@@ -273,7 +284,9 @@ void launch(const std::vector<Started>& started, const Work& work) {
     // Here and now: two threads that put operations into one stream do so in the order of their turns.
     home.enqueue([bundle] { bundle->put_into(computation()); }, work);
     issuing.unlock();
-    watch(*bundle, work);
+    watch(groups,
+          fmt::format("operation #{}, {},", bundle->records.front(), name(started.front().operation->call.collective)),
+          work);
     for (std::size_t i = 1; i < streams.size(); ++i) streams[i].wait(work);
     return;
   }

@@ -1,7 +1,9 @@
-// Every plan in a GPU's stream, over the stand-in for a GPU: ranks are threads, and share one GPU (where messages are copies)
-// or have one each (where they are NCCL's, by a stand-in that holds its callers to NCCL's rules).
+// Every plan in a GPU's stream, over the stand-in for a GPU: ranks are threads, and share one GPU (where messages are
+// copies) or have one each (where they are NCCL's, by a stand-in that holds its callers to NCCL's rules).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "../variables.hpp"
 #include "collectives/stream_executor.hpp"
@@ -58,8 +60,7 @@ class GpuRanks {
 class GpuBuffers {
  public:
   GpuBuffers(const Problem& problem, int rank, bool in_place)
-      : here_(problem, rank, in_place),
-        there_({static_cast<std::int64_t>(here_.memory().size())}, DType::u8, Device::cuda) {
+      : here_(problem, rank, in_place), there_({static_cast<std::int64_t>(here_.memory().size())}, DType::u8, Device::cuda) {
     there_.copy_from_host(here_.memory().data());
   }
   Call call() const {
@@ -187,7 +188,7 @@ TEST_P(InAStream, QuantizedCollectivesGiveTheHostsBits) {
       OperationOptions options;
       options.quantization.format = format;
       const Tensor here({5000}, DType::f32, Device::cpu);
-      for (std::int64_t i = 0; i < here.size(); ++i) here.set(i, random_normal(7, "x", static_cast<std::uint64_t>(i + 9999 * world.rank())));
+      for (std::int64_t i = 0; i < here.size(); ++i) here.set(i, std::sin(static_cast<double>(i * 7 + world.rank() * 13)));
       const Tensor there = here.on(Device::cuda);
       world.all_reduce(here, ReduceOp::sum, Stream::inline_(), options);
       computation().wait(world.all_reduce(there, ReduceOp::sum, Stream("communication"), options));
@@ -236,6 +237,27 @@ TEST_P(InAStream, CommunicationFollowsComputationAndIsFollowedByIt) {
       kernels::add(y, x, z);
     }
     EXPECT_EQ(z.at(999), 5);
+  });
+}
+
+// Ranks that share a GPU meet on the host, which a graph cannot: only NCCL's messages can be part of one.
+TEST(InAGraph, ACollectiveIsLaunchedAgainAndAgain) {
+  GpuRanks ranks(true);
+  ranks.run(3, [](const Communicator& world) {
+    for (const Method& method : {Method(Algorithm::ring), Method(Algorithm::nccl), Method(Algorithm::two_shot)}) {
+      const Stream stream("communication");
+      const Tensor x({999}, DType::bf16);
+      const Tensor ones({999}, DType::bf16, Device::cpu);
+      for (int i = 0; i < 999; ++i) ones.set(i, 1);
+      x.copy_from(ones);
+      // Once before: the communicator joins the GPUs, and the operation is planned.
+      const Operation sum =
+          world.prepare({Collective::all_reduce, x.raw(), x.raw(), x.size(), x.dtype()}, {.method = method});
+      sum.start(stream).wait();
+      const Graph graph(stream, [&] { sum.start(computation()); });
+      for (int launches = 0; launches < 3; ++launches) graph.launch(stream).wait();
+      EXPECT_EQ(x.at(998), 81) << to_string(method);
+    }
   });
 }
 
