@@ -12,6 +12,7 @@
 #include "options.hpp"
 #include "report.hpp"
 #include "sampling.hpp"
+#include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/overlap/trace.hpp"
 #include "stretto/stretto.hpp"
