@@ -181,7 +181,12 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     const auto found = std::find_if(rules.begin(), rules.end(), fits);
     return found != rules.end() && found->method.algorithm != Algorithm::automatic ? &*found : nullptr;
   };
-  if (const Rule* told = rule_in(tuning.rules)) {
+  const Rule* const told = rule_in(tuning.rules);
+  // Rules do not say where buffers lie: those of the other device are not meant.
+  const auto is_of_this_device = [&](Algorithm algorithm) {
+    return circumstances.on_gpus ? !shares_memory(algorithm) : algorithm != Algorithm::nccl;
+  };
+  if (told != nullptr && is_of_this_device(told->method.algorithm)) {
     trial.method = told->method;
     return decided(trial, dtype, op, tuning.deterministic, told->source, obstacle_of(trial));
   }

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "core/fail.hpp"
+#include "core/log.hpp"
 #include "device/stream_queue.hpp"
 
 namespace stretto {
@@ -27,6 +28,7 @@ GpuWatch::~GpuWatch() {
 
 void GpuWatch::add(const Work& work, std::string what) {
   const std::lock_guard lock(mutex_);
+  if (failed_) return work.state()->fail_with(failed_);  // it was put in meanwhile
   watched_.push_back({work, std::move(what)});
   if (watched_.size() == 1) changed_.notify_all();
 }
@@ -56,9 +58,14 @@ void GpuWatch::look_after() {
     if (closing_) return;
     watched_.remove_if([](const Watched& each) { return each.work.done(); });
     if (const std::exception_ptr error = trouble(); error && !watched_.empty()) {
+      failed_ = error;
       for (const Watched& each : watched_) each.work.state()->fail_with(error);
-      links_.abort();
       on_failure_();
+      try {
+        links_.abort();
+      } catch (const std::exception& why) {
+        log().error("GPUs that wait for a lost rank could not be stopped: {}", why.what());
+      }
       return;
     }
     changed_.wait_for(lock, between_looks, [&] { return closing_; });

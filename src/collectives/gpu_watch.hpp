@@ -1,5 +1,6 @@
 #pragma once
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <list>
 #include <mutex>
@@ -42,6 +43,7 @@ class GpuWatch {
   std::condition_variable changed_;
   std::list<Watched> watched_;
   bool closing_ = false;
+  std::exception_ptr failed_;
   std::thread thread_;
 };
 

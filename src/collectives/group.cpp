@@ -142,7 +142,7 @@ void Communicator::Group::give_up() {
 
 std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& call, const OperationOptions& options,
                                                                  Device device) {
-  if (device == Device::cuda && !gpu_links_) join_gpus();
+  if (device == Device::cuda) join_gpus();
   const Quantization& how = options.quantization;
   const PlanKey key{call.collective, options.method,      call.count, call.root,  call.dtype,         call.op,
                     call.counts,     call.receive_counts, how.format, how.result, how.only_if_faster, device};
@@ -247,6 +247,8 @@ Way Communicator::Group::way_of(const Call& call, PlanRequest request, const Cho
 
 // The members tell each other by operations of their own, which have their places in the order of calls.
 void Communicator::Group::join_gpus() {
+  const std::lock_guard lock(joining_);
+  if (gpu_links_) return;
   const Communicator members(std::shared_ptr<Group>(std::shared_ptr<Group>(), this));
   const OutsideOperationGroups alone;
   const TellAll tell_all = [&](const Bytes& mine) {
@@ -263,9 +265,9 @@ void Communicator::Group::join_gpus() {
     }
     return result;
   };
-  gpu_links_ = make_gpu_links(links_, gpu(), tell_all);
-  gpu_watch_ =
-      std::make_unique<GpuWatch>(context_->job(), *gpu_links_, context_->network().timeout(), [this] { give_up(); });
+  std::unique_ptr<GpuLinks> links = make_gpu_links(links_, gpu(), tell_all);
+  gpu_watch_ = std::make_unique<GpuWatch>(context_->job(), *links, context_->network().timeout(), [this] { give_up(); });
+  gpu_links_ = std::move(links);
 }
 
 Communicator::Group::Turn::Turn(std::shared_ptr<Group> group) : group_(std::move(group)) {

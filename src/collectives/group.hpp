@@ -122,6 +122,7 @@ class Communicator::Group {
   std::shared_ptr<Journal> journal_;
   std::unique_ptr<SharedMemory> shared_memory_;
   std::unique_ptr<AtOnce> at_once_;
+  std::mutex joining_;
   std::unique_ptr<GpuLinks> gpu_links_;
   std::unique_ptr<GpuWatch> gpu_watch_;
   std::vector<int> nodes_;  // of the members, counted from 0

@@ -256,7 +256,8 @@ Work Communicator::start(const Call& call, const Stream& stream, const Operation
     }
     throw;
   }
-  if (group_->at_once() != nullptr && stream.is_inline()) group_->at_once()->remember(*operation.state());
+  const bool on_host = operation.state()->device == Device::cpu;
+  if (group_->at_once() != nullptr && stream.is_inline() && on_host) group_->at_once()->remember(*operation.state());
   work = operation.start(stream);
   return work;
 }

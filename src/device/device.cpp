@@ -14,7 +14,7 @@ namespace {
 thread_local Stream computing = Stream::inline_();
 
 std::atomic<Gpu*> instead = nullptr;  // of the real one
-std::atomic<bool> in_use = false;
+std::atomic<bool> in_use = false;     // the real one
 thread_local Gpu* of_this_thread = nullptr;
 
 #if defined(STRETTO_HAVE_CUDA)
@@ -68,11 +68,11 @@ Gpu& gpu() {
 }
 
 void use_gpu(Gpu* other) { instead = other; }
-void use_gpu_in_this_thread(Gpu* other) {
-  of_this_thread = other;
-  if (other != nullptr) in_use = true;
+void use_gpu_in_this_thread(Gpu* other) { of_this_thread = other; }
+bool gpu_in_use() {
+  return in_use.load(std::memory_order_relaxed) || instead.load(std::memory_order_relaxed) != nullptr ||
+         of_this_thread != nullptr;
 }
-bool gpu_in_use() { return in_use.load(std::memory_order_relaxed) || instead.load(std::memory_order_relaxed) != nullptr; }
 
 std::string cuda_obstacle() { return has_gpu() ? "" : real().obstacle; }
 

@@ -169,10 +169,11 @@ class GpuQueue final : public Stream::Queue {
 
  private:
   void drop_done() {
-    while (!under_way_.empty() && under_way_.front()->settle()) {
-      // What it held may be the last handle of something that comes back here.
-      const std::shared_ptr<Work::State> done = std::move(under_way_.front());
-      under_way_.pop_front();
+    while (!under_way_.empty()) {
+      const std::shared_ptr<Work::State> first = under_way_.front();
+      if (!first->settle()) return;
+      // What it held may have been the last handle of something that came back here.
+      if (!under_way_.empty() && under_way_.front() == first) under_way_.pop_front();
     }
   }
 

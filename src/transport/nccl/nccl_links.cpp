@@ -1,6 +1,5 @@
 #include "transport/nccl/nccl_links.hpp"
 
-#include <bit>
 #include <exception>
 
 #include "core/fail.hpp"
@@ -94,10 +93,9 @@ void NcclLinks::perform(const GpuCollective& call, GpuStream stream) {
   ensure(does(call), "NCCL was to do {} of {} by {}, which does() refuses.", name(call.collective), name(call.dtype),
          name(call.op));
   if (call.count == 0) return;
-  // NCCL's average of floats multiplies each contribution by 1/size, which is inexact where that is: an average here is the
-  // sum, divided once.
-  const bool divides =
-      call.op == ReduceOp::avg && !is_integer(call.dtype) && !std::has_single_bit(static_cast<unsigned>(place_.size));
+  // NCCL's average of floats multiplies each contribution by 1/size, which rounds, or lets small ones vanish: an average
+  // here is the sum, divided once.
+  const bool divides = call.op == ReduceOp::avg && !is_integer(call.dtype);
   const ReduceOp op = divides ? ReduceOp::sum : call.op;
   switch (call.collective) {
     case Collective::all_reduce: nccl_.all_reduce(call.input, call.output, call.count, call.dtype, op, comm, stream); break;
