@@ -64,7 +64,7 @@ class GpuBuffers {
     there_.copy_from_host(here_.memory().data());
   }
   Call call() const {
-    Call call = here_.call_in(there_.data<std::uint8_t>() == nullptr ? nullptr : static_cast<std::byte*>(there_.raw()));
+    Call call = here_.call_in(static_cast<std::byte*>(there_.raw()));
     call.keep_alive = there_;
     return call;
   }
