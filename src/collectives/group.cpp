@@ -132,7 +132,23 @@ Communicator::Group::Group(std::shared_ptr<RankContext> context, Membership memb
   context_->ledger().add(journal_);
 }
 
-Communicator::Group::~Group() = default;
+// The links' end is collective: who leaves in trouble must not wait there for those who wait for him.
+Communicator::Group::~Group() {
+  if (!gpu_links_ || !ends_in_trouble()) return;
+  gpu_watch_->give_up(std::make_exception_ptr(
+      Error(ErrorCode::peer_gave_up,
+            fmt::format("Communicator '{}' was left by rank {} after an error.", name_, context_->job().rank()))));
+}
+
+bool Communicator::Group::ends_in_trouble() {
+  if (broken_ || std::uncaught_exceptions() > exceptions_at_start_) return true;
+  try {
+    context_->job().check();
+  } catch (const std::exception&) {
+    return true;
+  }
+  return false;
+}
 
 void Communicator::Group::give_up() {
   const std::lock_guard lock(mutex_);

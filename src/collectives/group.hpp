@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -114,6 +115,7 @@ class Communicator::Group {
   Way way_of(const Call& call, PlanRequest request, bool may_be_plain, bool symmetric) const;
   Way way_of(const Call& call, PlanRequest request, const Choice& choice) const;
   void join_gpus();
+  bool ends_in_trouble();
 
   std::shared_ptr<RankContext> context_;
   Links links_;
@@ -122,6 +124,7 @@ class Communicator::Group {
   std::shared_ptr<Journal> journal_;
   std::unique_ptr<SharedMemory> shared_memory_;
   std::unique_ptr<AtOnce> at_once_;
+  int exceptions_at_start_ = std::uncaught_exceptions();
   std::mutex joining_;
   std::unique_ptr<GpuLinks> gpu_links_;
   std::unique_ptr<GpuWatch> gpu_watch_;

@@ -260,6 +260,7 @@ struct Graph::Captured {
   std::function<void()> function;  // with what it holds
   std::shared_ptr<GraphMemory> memory;
   std::vector<std::shared_ptr<Work::State>> works;  // these as well
+  std::map<const void*, std::function<void(const Work& launch)>> before_launch;
   Gpu* gpu = nullptr;
   GpuGraph graph = nullptr;
   ~Captured() {
@@ -287,6 +288,7 @@ Graph::Graph(const Stream& stream, const std::function<void()>& function) : capt
   }
   *here.over = true;
   captured_->works = std::move(here.works);
+  captured_->before_launch = std::move(here.before_launch);
   try {
     captured_->graph = on.end_capture(handle);
   } catch (...) {  // often for the reason that the function stopped
@@ -298,8 +300,11 @@ Graph::Graph(const Stream& stream, const std::function<void()>& function) : capt
 }
 
 Work Graph::launch(const Stream& stream) const {
-  return stream.enqueue(
-      [captured = captured_, handle = handle_of(stream)] { captured->gpu->launch(captured->graph, handle); });
+  const GpuStream handle = handle_of(stream);
+  const Work work = Work::reserve();
+  for (const auto& [who, tell] : captured_->before_launch) tell(work);
+  stream.enqueue([captured = captured_, handle] { captured->gpu->launch(captured->graph, handle); }, work);
+  return work;
 }
 
 }  // namespace stretto
