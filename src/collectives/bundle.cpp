@@ -146,12 +146,7 @@ void launch_in_gpu_stream(const std::shared_ptr<Bundle>& bundle, const std::vect
   home.enqueue(
       [bundle, failure, on_host, priority = home.priority()] {
         if (failure) std::rethrow_exception(failure);
-        if (on_host) {
-          const OnDevice host(Device::cpu);  // reductions are the host's, too
-          bundle->run(false, priority);
-        } else {
-          bundle->put_into(computation());
-        }
+        on_host ? bundle->run(false, priority) : bundle->put_into(computation());
       },
       work);
   for (std::size_t i = 1; i < streams.size(); ++i) streams[i].wait(work);

@@ -302,7 +302,9 @@ Graph::Graph(const Stream& stream, const std::function<void()>& function) : capt
 Work Graph::launch(const Stream& stream) const {
   const GpuStream handle = handle_of(stream);
   const Work work = Work::reserve();
-  for (const auto& [who, tell] : captured_->before_launch) tell(work);
+  for (const auto& [who, tell] : captured_->before_launch) {
+    recording == nullptr ? tell(work) : void(recording->before_launch.emplace(who, tell));
+  }
   stream.enqueue([captured = captured_, handle] { captured->gpu->launch(captured->graph, handle); }, work);
   return work;
 }

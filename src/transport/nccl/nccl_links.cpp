@@ -113,18 +113,21 @@ void NcclLinks::exchange(const std::vector<GpuMessage>& messages, GpuStream stre
   settle(comm);
 }
 
-bool NcclLinks::does(const GpuCollective& call) const {
+bool NcclLinks::knows(const GpuCollective& call) {
   switch (call.collective) {
     case Collective::all_gather:
     case Collective::all_to_all:
     case Collective::broadcast: return true;
     case Collective::all_reduce:
     case Collective::reduce_scatter:
-    case Collective::reduce:
-      if (call.op == ReduceOp::premul_sum) return false;
-      return !is_f8(call.dtype) || place_.least_major >= 9;  // NCCL computes with 8 bits from Hopper on
+    case Collective::reduce: return call.op != ReduceOp::premul_sum;
     default: return false;
   }
+}
+
+bool NcclLinks::does(const GpuCollective& call) const {
+  const bool computes = reduces(call.collective);
+  return knows(call) && (!computes || !is_f8(call.dtype) || place_.least_major >= 9);  // with 8 bits from Hopper on
 }
 
 void NcclLinks::perform(const GpuCollective& call, GpuStream stream) {

@@ -29,6 +29,9 @@ class NcclLinks final : public GpuLinks {
   NcclLinks(const NcclLinks&) = delete;
   NcclLinks& operator=(const NcclLinks&) = delete;
 
+  // Whether NCCL has such a collective at all; of 8-bit floats, GPUs of the members decide as well.
+  static bool knows(const GpuCollective& call);
+
   const char* route() const override { return "nccl"; }
   void exchange(const std::vector<GpuMessage>& messages, GpuStream stream) override;
   bool does(const GpuCollective& call) const override;
