@@ -198,9 +198,9 @@ Estimate Communicator::Group::estimate(const Call& call, const OperationOptions&
     request = as_chosen(request_of(call, options), choice);
     wire = choice.wire;
   } else {
-    const Way& way = plan_for(call, options, device)->ordinary;
-    request = way.plan->request;
-    wire = way.wire;
+    const std::shared_ptr<const PlannedCall> planned = plan_for(call, options, device);
+    request = planned->ordinary.plan->request;
+    wire = planned->ordinary.wire;
   }
   if (call.collective == Collective::all_to_all && !request.counts.empty()) {
     request.count = (Shares::of(request).total() + size() - 1) / size();
