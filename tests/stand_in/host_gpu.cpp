@@ -290,10 +290,12 @@ void HostGpu::wait_until(GpuStream stream, const std::atomic<std::uint32_t>* wor
   if (options_.ignores_waits) return;
   in.stream->put(
       [this, word, value] {
-        while (static_cast<std::int32_t>(word->load() - value) < 0) {
+        while (true) {
+          const bool is_there = pinned_.holds(word, sizeof *word);
+          if (!is_there) throw Error(ErrorCode::internal, "A word was released that a stream waited for.");
+          if (static_cast<std::int32_t>(word->load() - value) >= 0) return;
           std::this_thread::sleep_for(std::chrono::microseconds(20));
         }
-        if (!pinned_.holds(word, sizeof *word)) throw Error(ErrorCode::internal, "A word was released that a stream waited for.");
       },
       true);
 }
