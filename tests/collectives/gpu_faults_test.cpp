@@ -17,8 +17,17 @@ using testing::HasSubstr;
 
 void sleep_ms(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
-// Until the other ranks are there.
-void meet(const Communicator& world) { world.barrier(Stream::inline_()); }
+// Rank 0 waits for what does not come; the others must not wait for it in an operation meanwhile, for that would end, too.
+class Patience {
+ public:
+  void rank_0_is_done(const Communicator& world) {
+    if (world.rank() == 0) done_ = true;
+    while (!done_) sleep_ms(1);
+  }
+
+ private:
+  std::atomic<bool> done_ = false;
+};
 
 class LostOnGpus : public testing::TestWithParam<Route> {
  protected:
@@ -33,9 +42,10 @@ constexpr double for_ever = 60;  // as NCCL waits
 // Rank 1 does not call what rank 0 calls.
 TEST_P(LostOnGpus, ResultsOfWhatNeverCameCannotBeRead) {
   const Variable patience("STRETTO_TIMEOUT", "0.4");
+  Patience others;
   ranks_.run(
       2,
-      [](const Communicator& world) {
+      [&](const Communicator& world) {
         const Tensor x = Tensor::zeros({1000}, DType::f32);
         const Communicator pair = world.duplicate("pair");
         {
@@ -50,7 +60,7 @@ TEST_P(LostOnGpus, ResultsOfWhatNeverCameCannotBeRead) {
             EXPECT_THAT(sentence_of([&] { pair.all_reduce(x, ReduceOp::sum, stream).wait(); }), HasSubstr("waited"));
           }
         }
-        meet(world);
+        others.rank_0_is_done(world);
       },
       as_it_is, for_ever);
 }
@@ -91,7 +101,7 @@ TEST_P(LostOnGpus, ARankThatLeavesGivesUpWhatIsUnderWay) {
             pair.all_reduce(x, ReduceOp::sum, stream);
             throw Error(ErrorCode::internal, "no more of this");
           }
-          while (true) meet(world);
+          while (true) world.barrier(Stream::inline_());
         },
         as_it_is, for_ever);
   });
@@ -103,9 +113,10 @@ TEST_P(LostOnGpus, ARankThatLeavesGivesUpWhatIsUnderWay) {
 TEST_P(LostOnGpus, WorksAreWatchedUntilTheirEnd) {
   if (GetParam() == Route::copies) GTEST_SKIP() << "copies wait in the call itself";
   const Variable patience("STRETTO_TIMEOUT", "0.4");
+  Patience others;
   ranks_.run(
       2,
-      [](const Communicator& world) {
+      [&](const Communicator& world) {
         const Tensor x = Tensor::zeros({1000}, DType::f32);
         const Stream stream("communication");
         Work work;
@@ -115,7 +126,7 @@ TEST_P(LostOnGpus, WorksAreWatchedUntilTheirEnd) {
           if (world.rank() == 0) work = pair.all_reduce(x, ReduceOp::sum, stream);
         }
         if (world.rank() == 0) EXPECT_THAT(sentence_of([&] { work.wait(); }), HasSubstr("waited"));
-        meet(world);
+        others.rank_0_is_done(world);
       },
       as_it_is, for_ever);
 }
@@ -124,6 +135,7 @@ TEST_P(LostOnGpus, WorksAreWatchedUntilTheirEnd) {
 TEST(LostOnGpusWithNccl, TheFirstOperationDoesNotBlockForEver) {
   for (const Algorithm algorithm : {Algorithm::nccl, Algorithm::ring}) {
     const Variable patience("STRETTO_TIMEOUT", "0.4");
+    Patience others;
     GpuRanks ranks(Route::nccl);
     ranks.run(
         2,
@@ -138,7 +150,7 @@ TEST(LostOnGpusWithNccl, TheFirstOperationDoesNotBlockForEver) {
               EXPECT_THAT(sentence_of([&] { sum.start(stream).wait(); }), HasSubstr("before the GPU could begin"));
             }
           }
-          meet(world);
+          others.rank_0_is_done(world);
         },
         [](HostNccl& nccl) { nccl.connect_first(); }, for_ever);
   }
@@ -146,10 +158,11 @@ TEST(LostOnGpusWithNccl, TheFirstOperationDoesNotBlockForEver) {
 
 TEST(LostOnGpusWithNccl, ALaunchOfAGraphEnds) {
   const Variable patience("STRETTO_TIMEOUT", "0.4");
+  Patience others;
   GpuRanks ranks(Route::nccl);
   ranks.run(
       2,
-      [](const Communicator& world) {
+      [&](const Communicator& world) {
         const Tensor x = Tensor::zeros({1000}, DType::f32);
         const Communicator pair = world.duplicate("pair");
         {
@@ -165,7 +178,7 @@ TEST(LostOnGpusWithNccl, ALaunchOfAGraphEnds) {
             EXPECT_THAT(sentence_of([&] { graph.launch(other).wait(); }), HasSubstr("a launch of a graph"));
           }
         }
-        meet(world);
+        others.rank_0_is_done(world);
       },
       as_it_is, for_ever);
 }
