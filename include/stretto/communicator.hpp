@@ -79,8 +79,8 @@ class STRETTO_API Communicator {
   // output matters at the root only. In place there when they are equal.
   Work reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, int root, const Stream& stream,
               const OperationOptions& options = {}) const;
-  // Done when every rank has begun it. On a GPU's stream the caller is blocked until the stream has come here and it is done,
-  // as by every call there whose buffers lie in host memory.
+  // Done when every rank has begun it. On a GPU's stream the caller is blocked until the stream has come here and it is
+  // done, as by every call there whose buffers lie in host memory.
   Work barrier(const Stream& stream) const;
   // Messages from one rank to another arrive in the order in which they were sent. Both block their stream until the peer
   // takes part (a small message may leave earlier).
@@ -130,8 +130,9 @@ class STRETTO_API Communicator {
   // How long it takes, by the cost model that also chooses methods and over the same routes (STRETTO_LINKS and
   // STRETTO_NETWORK included), done as it would be done in ordinary memory, whoever decided that. Its buffers need not be
   // there; without any they count as the calling thread's current device's, on all ranks the same. Before this
-  // communicator's first call for GPUs, NCCL is taken to serve between processes, and not between threads of one. Of collectives all ranks get the same number; of send and recv it is that of the route to the peer. Of uneven
-  // all_to_all the other ranks' counts are unknown: this rank's mean counts for all. No communication.
+  // communicator's first call for GPUs, NCCL is taken to serve between processes, and not between threads of one. Of
+  // collectives all ranks get the same number; of send and recv it is that of the route to the peer. Of uneven all_to_all
+  // the other ranks' counts are unknown: this rank's mean counts for all. No communication.
   Estimate estimate(const Call& call, const OperationOptions& options = {}) const;
 
   // The same on a whole tensor, in place; the work keeps the tensor alive.

@@ -257,8 +257,7 @@ Estimate Communicator::estimate(const Call& call, const OperationOptions& option
 
 Work Communicator::start(const Call& call, const Stream& stream, const OperationOptions& options) const {
   Work work;  // the only one that is returned: in the caller's place from the beginning, see AtOnce::perform()
-  if (AtOnce* const at_once = group().at_once();
-      may_run_at_once(at_once, stream) && depth == 0 && lies_on_host(call)) {
+  if (AtOnce* const at_once = group().at_once(); may_run_at_once(at_once, stream) && depth == 0 && lies_on_host(call)) {
     if (at_once->run(call, options, work)) return work;
   }
   Operation operation;

@@ -51,7 +51,8 @@ const std::vector<Rule>& rules() {
        Kind::text,
        {}},
       {{"STRETTO_GPU_TRANSPORT",
-        "how ranks reach each other's GPUs: auto (NCCL where each has a GPU of its own, copies between threads of a process, "
+        "how ranks reach each other's GPUs: auto (NCCL where each has a GPU of its own, copies between threads of a "
+        "process, "
         "else staged), nccl, copies or staged (by way of the host's memory)",
         "auto"},
        Kind::choice,

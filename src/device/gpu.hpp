@@ -40,7 +40,8 @@ class Gpu {
   virtual std::byte* allocate(std::size_t bytes, GpuStream stream) = 0;
   virtual void release(std::byte* memory, GpuStream stream) = 0;
   virtual bool is_device_memory(const void* pointer) = 0;
-  // Of the host, pinned: between it and the GPU's memory, copies go in the order of the stream and block nobody. Slow to get.
+  // Of the host, pinned: between it and the GPU's memory, copies go in the order of the stream and block nobody. Slow to
+  // get.
   virtual std::byte* allocate_pinned(std::size_t bytes) = 0;
   virtual void release_pinned(std::byte* memory) = 0;  // when no stream uses it any more
   // Between any two memories. From and to ordinary host memory (not pinned) the caller is blocked meanwhile, as in CUDA.

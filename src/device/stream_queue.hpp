@@ -34,7 +34,7 @@ struct Work::State {
   std::function<void()> task;
   mutable std::mutex mutex;
   mutable std::condition_variable changed;
-  WorkTimes times;  // under the mutex
+  WorkTimes times;               // under the mutex
   std::exception_ptr error;      // under the mutex until it is finished
   std::shared_ptr<State> cause;  // the earlier work, of this stream or another, whose error this one has taken over
   std::atomic<bool> error_seen = false;

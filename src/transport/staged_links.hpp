@@ -18,8 +18,8 @@ namespace stretto {
 // Messages between GPUs by way of the host's memory and the members' ordinary links: shared memory inside a host, UCX
 // between hosts. Slower than NCCL, but between any two ranks: processes that share one GPU, hosts without NCCL between them.
 //
-// Nobody who issues an exchange waits for it. It records in the stream where its memory is ready, makes the stream wait for a
-// word in pinned memory, and leaves the messages to a thread, which copies blocks from the GPU and to it in streams of its
+// Nobody who issues an exchange waits for it. It records in the stream where its memory is ready, makes the stream wait for
+// a word in pinned memory, and leaves the messages to a thread, which copies blocks from the GPU and to it in streams of its
 // own, hands them to the links, and writes the word when all have arrived. (No function of the host's is put into the
 // stream: CUDA may let one that waits hold up those of all other streams.) Exchanges go one after the other; the messages of
 // one all together, those of each direction and peer in order. So nothing waits that NCCL would not let wait.

@@ -5,7 +5,8 @@
 namespace stretto {
 
 // What waits for others is put into other streams: these are to be served beside them.
-Staging::Staging(Gpu& gpu) : gpu_(gpu), out_(gpu.create_stream(Priority::urgent)), in_(gpu.create_stream(Priority::urgent)) {}
+Staging::Staging(Gpu& gpu)
+    : gpu_(gpu), out_(gpu.create_stream(Priority::urgent)), in_(gpu.create_stream(Priority::urgent)) {}
 
 Staging::~Staging() {
   for (const GpuEvent event : events_) gpu_.destroy(event);

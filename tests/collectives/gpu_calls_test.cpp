@@ -36,7 +36,8 @@ TEST_P(CallsOnGpus, RanksWithoutElementsTakePart) {
         EXPECT_EQ(all.at(4), 3);
       }
       const Tensor back = Tensor::zeros({mine}, DType::f32);
-      world.scatter_v(takes, mine == 0 ? const_cast<void*>(nothing) : back.raw(), counts, DType::f32, 0, computation()).wait();
+      world.scatter_v(takes, mine == 0 ? const_cast<void*>(nothing) : back.raw(), counts, DType::f32, 0, computation())
+          .wait();
       if (mine > 0) EXPECT_EQ(back.at(1), world.rank() + 1);
     }
     world.all_reduce(nullptr, nullptr, 0, DType::f32, ReduceOp::sum, computation()).wait();
@@ -90,28 +91,30 @@ TEST_P(CallsOnGpus, AreEstimatedForTheDevice) {
 
 // Processes that share a GPU, which NCCL refuses: each has a stand-in of its own, for whose number they have the same.
 TEST(GpusOfProcesses, ReachEachOtherByWayOfTheHost) {
-  EXPECT_EQ(launch(3,
-                   [](const Communicator& world) {
-                     HostGpu gpu;
-                     const GpuInUse in_use(gpu);
-                     {
-                       const OnDevice on_gpu(Device::cuda);
-                       const Communicator all = world.duplicate("all");
-                       const Stream stream("communication");
-                       for (const Collective collective : {Collective::all_reduce, Collective::all_to_all, Collective::broadcast}) {
-                         for (const Method& method : oracle::methods_of(collective, false, Device::cuda)) {
-                           for (const std::int64_t count : {0, 7, 400000}) {
-                             oracle::expect_right<GpuBuffers>(all, {collective, all.size(), count}, method, stream);
-                           }
-                         }
-                       }
-                     }
-                     if (testing::Test::HasFailure() || !gpu.violations().empty()) {
-                       throw Error(ErrorCode::internal, "Wrong results, or violations.");
-                     }
-                     world.barrier(Stream::inline_());
-                   }),
-            0);
+  EXPECT_EQ(
+      launch(
+          3,
+          [](const Communicator& world) {
+            HostGpu gpu;
+            const GpuInUse in_use(gpu);
+            {
+              const OnDevice on_gpu(Device::cuda);
+              const Communicator all = world.duplicate("all");
+              const Stream stream("communication");
+              for (const Collective collective : {Collective::all_reduce, Collective::all_to_all, Collective::broadcast}) {
+                for (const Method& method : oracle::methods_of(collective, false, Device::cuda)) {
+                  for (const std::int64_t count : {0, 7, 400000}) {
+                    oracle::expect_right<GpuBuffers>(all, {collective, all.size(), count}, method, stream);
+                  }
+                }
+              }
+            }
+            if (testing::Test::HasFailure() || !gpu.violations().empty()) {
+              throw Error(ErrorCode::internal, "Wrong results, or violations.");
+            }
+            world.barrier(Stream::inline_());
+          }),
+      0);
 }
 
 }  // namespace

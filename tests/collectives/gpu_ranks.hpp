@@ -19,9 +19,7 @@ namespace stretto {
 
 // How the ranks' messages go between their GPUs; by NCCL each rank has one of its own, else they share one.
 enum class Route { copies, nccl, staged };
-inline const char* name(Route route) {
-  return route == Route::copies ? "copies" : route == Route::nccl ? "nccl" : "staged";
-}
+inline const char* name(Route route) { return route == Route::copies ? "copies" : route == Route::nccl ? "nccl" : "staged"; }
 
 class GpuRanks {
  public:
@@ -29,8 +27,9 @@ class GpuRanks {
       : route_(route), options_(options), transport_("STRETTO_GPU_TRANSPORT", route == Route::staged ? "staged" : "auto") {}
 
   // Throws what run_threads() does.
-  void run(int size, const std::function<void(const Communicator&)>& body,
-           const std::function<void(HostNccl&)>& set_up = [](HostNccl&) {}, double nccl_timeout = 5) {
+  void run(
+      int size, const std::function<void(const Communicator&)>& body,
+      const std::function<void(HostNccl&)>& set_up = [](HostNccl&) {}, double nccl_timeout = 5) {
     const bool one_gpu_each = route_ == Route::nccl;
     std::vector<std::unique_ptr<HostGpu>> gpus;
     std::vector<HostGpu*> all;

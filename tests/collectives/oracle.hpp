@@ -207,8 +207,8 @@ class Buffers {
   std::byte* output_ = nullptr;
 };
 
-// The algorithms of a collective with their parameters; levels only where the ranks lie on nodes, and nothing over the host's
-// shared memory on GPUs.
+// The algorithms of a collective with their parameters; levels only where the ranks lie on nodes, and nothing over the
+// host's shared memory on GPUs.
 inline std::vector<Method> methods_of(Collective collective, bool on_nodes, Device device = Device::cpu) {
   std::vector<Method> methods{Algorithm::automatic};
   for (const Algorithm algorithm : algorithms_for(collective)) {

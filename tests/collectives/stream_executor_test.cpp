@@ -153,7 +153,8 @@ TEST_P(InAStream, CommunicationFollowsComputationAndIsFollowedByIt) {
   });
 }
 
-// Ranks that share a GPU meet on the host, or go by way of it, which a graph cannot: only NCCL's messages can be part of one.
+// Ranks that share a GPU meet on the host, or go by way of it, which a graph cannot: only NCCL's messages can be part of
+// one.
 TEST(InAGraph, ACollectiveIsLaunchedAgainAndAgain) {
   GpuRanks ranks(Route::nccl);
   ranks.run(3, [](const Communicator& world) {

@@ -80,7 +80,9 @@ class HostNccl::Calling {
         ++member_->calls;
       }
     }
-    if (!alone) nccl.violate(fmt::format("Two threads call NCCL with one communicator of rank {}, one of them {}.", member_->rank, who));
+    if (!alone)
+      nccl.violate(
+          fmt::format("Two threads call NCCL with one communicator of rank {}, one of them {}.", member_->rank, who));
     if (nccl.call_us_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(nccl.call_us_));
   }
   ~Calling() {

@@ -81,56 +81,57 @@ TEST(StagedLinks, MakeTheStreamWait) {
 // Both ranks issue whole programs of exchanges while their streams have not even begun.
 TEST(StagedLinks, DoNotHoldUpWhoIssuesThem) {
   HostGpu gpu;
-  EXPECT_THAT(on_linked_ranks(2,
-                              [&](Links& links, Job& job) {
-                                const int rank = job.rank();
-                                const StreamInUse stream(gpu);
-                                StagedLinks staged(gpu, links);
-                                const OnGpu<std::uint8_t> data(gpu, stream, 2, static_cast<std::uint8_t>(rank + 1));
-                                const auto open = std::make_shared<Marker>();
-                                gpu.put(stream, [open] { open->wait(); });
-                                for (int i = 0; i < 20; ++i) {
-                                  staged.exchange({{true, data.bytes_at(0), 1, 1 - rank}, {false, data.bytes_at(1), 1, 1 - rank}},
-                                                  stream);
-                                }
-                                open->reach(0);
-                                EXPECT_EQ(data.values()[1], 2 - rank);
-                              }),
-              Each(""));
+  EXPECT_THAT(
+      on_linked_ranks(
+          2,
+          [&](Links& links, Job& job) {
+            const int rank = job.rank();
+            const StreamInUse stream(gpu);
+            StagedLinks staged(gpu, links);
+            const OnGpu<std::uint8_t> data(gpu, stream, 2, static_cast<std::uint8_t>(rank + 1));
+            const auto open = std::make_shared<Marker>();
+            gpu.put(stream, [open] { open->wait(); });
+            for (int i = 0; i < 20; ++i) {
+              staged.exchange({{true, data.bytes_at(0), 1, 1 - rank}, {false, data.bytes_at(1), 1, 1 - rank}}, stream);
+            }
+            open->reach(0);
+            EXPECT_EQ(data.values()[1], 2 - rank);
+          }),
+      Each(""));
 }
 
 // One communicator's stream waits for a peer that comes after the other's: a thread each.
 TEST(StagedLinks, OfTwoCommunicatorsGoInAnyOrder) {
   HostGpu gpu;
   EXPECT_THAT(
-      on_linked_ranks(2,
-                      [&](Links& links, Job& job) {
-                        const int rank = job.rank();
-                        const std::uint64_t area = links.network().segment().reserve(Links::area_bytes(2));
-                        const auto* bytes = reinterpret_cast<const std::byte*>(&area);
-                        Membership members = links.membership();
-                        members.id = 1;
-                        members.areas.clear();
-                        for (const Bytes& said : job.exchange(Bytes(bytes, bytes + sizeof area))) {
-                          std::uint64_t theirs = 0;
-                          std::memcpy(&theirs, said.data(), sizeof theirs);
-                          members.areas.push_back(theirs);
-                        }
-                        Links others(links.network(), members, 2);
-                        const StreamInUse a(gpu), b(gpu);
-                        StagedLinks one(gpu, links), other(gpu, others);
-                        const OnGpu<std::uint8_t> data(gpu, a, 4, static_cast<std::uint8_t>(rank + 1));
-                        data.values();
-                        const auto go = [&](StagedLinks& over, std::size_t at, GpuStream stream) {
-                          over.exchange({{true, data.bytes_at(at), 1, 1 - rank}, {false, data.bytes_at(at + 1), 1, 1 - rank}},
-                                        stream);
-                        };
-                        rank == 0 ? go(one, 0, a) : go(other, 2, b);
-                        rank == 0 ? go(other, 2, b) : go(one, 0, a);
-                        gpu.wait_until_here(b, "the test");
-                        EXPECT_EQ(data.values()[1], 2 - rank);
-                        EXPECT_EQ(data.values()[3], 2 - rank);
-                      }),
+      on_linked_ranks(
+          2,
+          [&](Links& links, Job& job) {
+            const int rank = job.rank();
+            const std::uint64_t area = links.network().segment().reserve(Links::area_bytes(2));
+            const auto* bytes = reinterpret_cast<const std::byte*>(&area);
+            Membership members = links.membership();
+            members.id = 1;
+            members.areas.clear();
+            for (const Bytes& said : job.exchange(Bytes(bytes, bytes + sizeof area))) {
+              std::uint64_t theirs = 0;
+              std::memcpy(&theirs, said.data(), sizeof theirs);
+              members.areas.push_back(theirs);
+            }
+            Links others(links.network(), members, 2);
+            const StreamInUse a(gpu), b(gpu);
+            StagedLinks one(gpu, links), other(gpu, others);
+            const OnGpu<std::uint8_t> data(gpu, a, 4, static_cast<std::uint8_t>(rank + 1));
+            data.values();
+            const auto go = [&](StagedLinks& over, std::size_t at, GpuStream stream) {
+              over.exchange({{true, data.bytes_at(at), 1, 1 - rank}, {false, data.bytes_at(at + 1), 1, 1 - rank}}, stream);
+            };
+            rank == 0 ? go(one, 0, a) : go(other, 2, b);
+            rank == 0 ? go(other, 2, b) : go(one, 0, a);
+            gpu.wait_until_here(b, "the test");
+            EXPECT_EQ(data.values()[1], 2 - rank);
+            EXPECT_EQ(data.values()[3], 2 - rank);
+          }),
       Each(""));
 }
 
@@ -193,10 +194,11 @@ TEST(StagedLinks, SayThatTheyCannotBePartOfAGraph) {
                                 StagedLinks staged(gpu, links);
                                 const OnGpu<std::uint8_t> data(gpu, stream, 1, std::uint8_t{7});
                                 gpu.begin_capture(stream);
-                                EXPECT_THAT(sentence_of([&] {
-                                              staged.exchange({{job.rank() == 0, data.bytes_at(), 1, 1 - job.rank()}}, stream);
-                                            }),
-                                            HasSubstr("in a graph"));
+                                EXPECT_THAT(
+                                    sentence_of([&] {
+                                      staged.exchange({{job.rank() == 0, data.bytes_at(), 1, 1 - job.rank()}}, stream);
+                                    }),
+                                    HasSubstr("in a graph"));
                                 gpu.destroy(gpu.end_capture(stream));
                               }),
               Each(""));

@@ -169,9 +169,8 @@ class CudaGpu final : public Gpu {
       void* found = nullptr;
       cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
       constexpr unsigned int since_version = 11070;  // from which it needs no option of the driver's
-      check_cuda(
-          cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, since_version, cudaEnableDefault, &status),
-          "find cuStreamWaitValue32");
+      check_cuda(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, since_version, cudaEnableDefault, &status),
+                 "find cuStreamWaitValue32");
       if (status != cudaDriverEntryPointSuccess) {
         fail(ErrorCode::unavailable, "CUDA's driver has no cuStreamWaitValue32; it is older than 11.7.");
       }
