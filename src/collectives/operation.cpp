@@ -142,6 +142,7 @@ thread_local Collected collected;
 void announce_refusal(const std::shared_ptr<Group>& group, const Call& call, const OperationOptions& options,
                       const std::string& why, const Stream& stream) {
   auto turn = std::make_shared<Group::Turn>(group);
+  if (stream.device() == Device::cuda) turn->wait();  // while others may put something into that
   stream.enqueue([turn, call, options, why] {
     turn->wait();
     Execution nothing;

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
