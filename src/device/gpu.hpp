@@ -40,17 +40,9 @@ class Gpu {
   virtual std::byte* allocate(std::size_t bytes, GpuStream stream) = 0;
   virtual void release(std::byte* memory, GpuStream stream) = 0;
   virtual bool is_device_memory(const void* pointer) = 0;
-  // Of the host, pinned: between it and the GPU's memory, copies go in the order of the stream and block nobody. Slow to
-  // get.
-  virtual std::byte* allocate_pinned(std::size_t bytes) = 0;
-  virtual void release_pinned(std::byte* memory) = 0;  // when no stream uses it any more
   // Between any two memories. From and to ordinary host memory (not pinned) the caller is blocked meanwhile, as in CUDA.
   virtual void copy(void* to, const void* from, std::size_t bytes, GpuStream stream) = 0;
   virtual void zero(void* memory, std::size_t bytes, GpuStream stream) = 0;
-
-  // What follows in the stream begins when the word, in pinned memory, has come to the value or gone past it (cyclically):
-  // the host writes it, and never waits in turn for what is put into a stream later. Other streams go on. Not in a graph.
-  virtual void wait_until(GpuStream stream, const std::atomic<std::uint32_t>* word, std::uint32_t value) = 0;
 
   // What the thread puts into the stream from begin to end becomes a graph instead of happening; streams that wait for this
   // one and that it waits for in the end take part. Meanwhile nothing may be asked of events, and nobody waited for.
@@ -61,6 +53,14 @@ class Gpu {
   virtual void destroy(GpuGraph graph) = 0;
 
   virtual GpuKernels& kernels() = 0;
+
+  // Of the host, pinned: between it and the GPU's memory, copies go in the order of the stream and block nobody. Slow to
+  // get.
+  virtual std::byte* allocate_pinned(std::size_t bytes) = 0;
+  virtual void release_pinned(std::byte* memory) = 0;  // when no stream uses it any more
+  // What follows in the stream begins when the word, in pinned memory, has come to the value or gone past it (cyclically):
+  // the host writes it, and never waits in turn for what is put into a stream later. Other streams go on. Not in a graph.
+  virtual void wait_until(GpuStream stream, const std::atomic<std::uint32_t>* word, std::uint32_t value) = 0;
 };
 
 // The one that this process uses; throws Error(unavailable) with cuda_obstacle() where there is none.
