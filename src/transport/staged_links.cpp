@@ -93,6 +93,9 @@ void StagedLinks::exchange(const std::vector<GpuMessage>& messages, GpuStream st
          "GPUs that reach each other by way of the host cannot communicate in a graph; make the calls without one, or give "
          "each rank a GPU of its own, where NCCL serves.");
   }
+  std::vector<GpuMemoryHold::Part> parts;
+  for (const GpuMessage& message : order.messages) parts.push_back({message.data, message.bytes});
+  order.memory = std::make_unique<GpuMemoryHold>(std::move(parts));
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) fail(ErrorCode::peer_gave_up, "{}", failure_);
   order.ready = take_event();

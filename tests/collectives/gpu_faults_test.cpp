@@ -125,7 +125,9 @@ TEST_P(LostOnGpus, WorksAreWatchedUntilTheirEnd) {
           pair.all_reduce(x, ReduceOp::sum, stream).wait();
           if (world.rank() == 0) work = pair.all_reduce(x, ReduceOp::sum, stream);
         }
-        if (world.rank() == 0) EXPECT_THAT(sentence_of([&] { work.wait(); }), HasSubstr("waited"));
+        if (world.rank() == 0) {
+          EXPECT_THAT(sentence_of([&] { work.wait(); }), HasSubstr("waited"));
+        }
         others.rank_0_is_done(world);
       },
       as_it_is, for_ever);

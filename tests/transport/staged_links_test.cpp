@@ -33,7 +33,9 @@ std::size_t wrong_in(const std::vector<std::vector<Posted>>& exchanges, int size
                                 }
                               }),
               Each(""));
-  if (!options.ignores_waits) EXPECT_THAT(gpu.violations(), IsEmpty());
+  if (!options.ignores_waits) {
+    EXPECT_THAT(gpu.violations(), IsEmpty());
+  }
   EXPECT_EQ(gpu.pinned_bytes_in_use(), 0U);
   EXPECT_EQ(gpu.events_in_use(), 0U);
   EXPECT_EQ(gpu.streams_in_use(), 0U);
