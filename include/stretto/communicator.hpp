@@ -47,7 +47,8 @@ struct Estimate {
 // Every operation is put into a stream and returns at once (on Stream::inline_(), when it is done). All members call the
 // same operations of one communicator in the same order with the same counts, types and roots. One thread at a time calls
 // one communicator, through whichever handle or prepared operation: several threads may call several communicators at the
-// same time, or the same one after the other. The streams may be any. Counts are in elements. Buffers belong to the
+// same time, or the same one after the other. The streams may be any; for buffers in a GPU's memory, of the GPU, also on
+// ranks that have no elements in such a call. Counts are in elements. Buffers belong to the
 // operation until its Work is done; any pointer and alignment will do. In place is allowed where noted. Wrong arguments
 // throw at the call and harm nothing; an error in the operation itself reaches whoever waits, and the communicator is then
 // unusable. Where that was because a rank was lost or gave up, other ranks of the host may still read and write the
@@ -78,7 +79,8 @@ class STRETTO_API Communicator {
   // output matters at the root only. In place there when they are equal.
   Work reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, int root, const Stream& stream,
               const OperationOptions& options = {}) const;
-  // Done when every rank has begun it.
+  // Done when every rank has begun it. On a GPU's stream the caller is blocked until the stream has come here and it is
+  // done, as by every call there whose buffers lie in host memory.
   Work barrier(const Stream& stream) const;
   // Messages from one rank to another arrive in the order in which they were sent. Both block their stream until the peer
   // takes part (a small message may leave earlier).
@@ -121,12 +123,16 @@ class STRETTO_API Communicator {
   // Checks and plans it now, so that it can be started many times at the cost of the communication alone. Its buffers must
   // be there until the last Work is done, and after an error as long as said above.
   Operation prepare(const Call& call, const OperationOptions& options = {}) const;
-  // Throws what prepare() would say of it whatever its buffers are, which need not be there. No communication.
+  // Throws what prepare() would say of it whatever its buffers are, which need not be there: they count as the calling
+  // thread's current device's (OnDevice) where none are given. No communication: before this communicator's first call for
+  // GPUs nobody knows whether NCCL serves between them, and Algorithm::nccl is taken for possible.
   void check(const Call& call, const OperationOptions& options = {}) const;
   // How long it takes, by the cost model that also chooses methods and over the same routes (STRETTO_LINKS and
   // STRETTO_NETWORK included), done as it would be done in ordinary memory, whoever decided that. Its buffers need not be
-  // there. Of collectives all ranks get the same number; of send and recv it is that of the route to the peer. Of uneven
-  // all_to_all the other ranks' counts are unknown: this rank's mean counts for all. No communication.
+  // there; without any they count as the calling thread's current device's, on all ranks the same. Before this
+  // communicator's first call for GPUs, NCCL is taken to serve between processes, and not between threads of one. Of
+  // collectives all ranks get the same number; of send and recv it is that of the route to the peer. Of uneven all_to_all
+  // the other ranks' counts are unknown: this rank's mean counts for all. No communication.
   Estimate estimate(const Call& call, const OperationOptions& options = {}) const;
 
   // The same on a whole tensor, in place; the work keeps the tensor alive.

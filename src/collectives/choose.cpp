@@ -55,14 +55,6 @@ bool suits(const PlanRequest& request, const Circumstances& circumstances) {
   return algorithm == Algorithm::pull && circumstances.reads_memory;
 }
 
-// NCCL's own collective is one launch, whatever the number of rounds inside: what its ring sends, and no round's latency
-// twice.
-double nccl_seconds(const PlanRequest& request, const LinkCost& link, DType dtype) {
-  const double shares = static_cast<double>(Shares::of(request).total()) * (request.size - 1) / request.size;
-  const double sent = request.collective == Collective::all_reduce ? 2 * shares : shares;
-  return 2 * link.alpha + sent * static_cast<double>(size_of(dtype)) * link.beta;
-}
-
 // Every method of one level that the cost model may take for a collective.
 std::vector<Method> methods_for(const PlanRequest& request) {
   std::vector<Method> methods;
@@ -158,6 +150,12 @@ Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool determ
 }
 
 }  // namespace
+
+double nccl_seconds(const PlanRequest& request, const LinkCost& link, DType dtype) {
+  const double shares = static_cast<double>(Shares::of(request).total()) * (request.size - 1) / request.size;
+  const double sent = request.collective == Collective::all_reduce ? 2 * shares : shares;
+  return 2 * link.alpha + sent * static_cast<double>(size_of(dtype)) * link.beta;
+}
 
 Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning, const Circumstances& circumstances,
               bool may_be_plain) {

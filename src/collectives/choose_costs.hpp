@@ -25,6 +25,10 @@ struct KnownCosts {
   }
 };
 
+// NCCL's own collective is one launch, whatever the number of rounds inside: what its ring sends, and no round's latency
+// twice.
+double nccl_seconds(const PlanRequest& request, const LinkCost& link, DType dtype);
+
 // Not every algorithm can be a part of what has several, nor every one quantize; what cannot is no method.
 inline bool can_be_done(const PlanRequest& request) {
   try {

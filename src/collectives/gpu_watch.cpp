@@ -1,6 +1,7 @@
 #include "collectives/gpu_watch.hpp"
 
 #include <chrono>
+#include <vector>
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
@@ -18,6 +19,12 @@ GpuWatch::GpuWatch(Job& job, GpuLinks& links, double timeout, std::function<void
     : job_(job), links_(links), timeout_(timeout), on_failure_(std::move(on_failure)), thread_([this] { look_after(); }) {}
 
 GpuWatch::~GpuWatch() {
+  std::vector<Work> works;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Watched& each : watched_) works.push_back(each.work);
+  }
+  for (const Work& work : works) work.state()->wait_until_past();
   {
     const std::lock_guard lock(mutex_);
     closing_ = true;
@@ -28,22 +35,33 @@ GpuWatch::~GpuWatch() {
 
 void GpuWatch::add(const Work& work, std::string what) {
   const std::lock_guard lock(mutex_);
-  if (failed_) return work.state()->fail_with(failed_);  // it was put in meanwhile
+  if (failed_) return work.state()->fail_with(failed_, nullptr);
   watched_.push_back({work, std::move(what)});
   if (watched_.size() == 1) changed_.notify_all();
+}
+
+void GpuWatch::give_up(const std::exception_ptr& why) {
+  const std::lock_guard lock(mutex_);
+  if (!failed_) fail(why);
 }
 
 std::exception_ptr GpuWatch::trouble() {
   try {
     job_.check();
     const std::string failure = links_.failure();
-    if (!failure.empty()) fail(ErrorCode::peer_lost, "{}", failure);
+    if (!failure.empty()) stretto::fail(ErrorCode::peer_lost, "{}", failure);
     for (Watched& each : watched_) {
-      if (!each.work.state()->has_started()) break;  // nor have those behind it
-      if (each.started == 0) each.started = now_seconds();
-      const double waited = now_seconds() - each.started;
-      if (waited > timeout_)
-        fail(ErrorCode::timeout, "Rank {} waited {:.0f} s on the GPU in {}.", job_.rank(), waited, each.what);
+      Work::State& state = *each.work.state();
+      const bool is_put_in = state.is_being_put_in();
+      if (!is_put_in && !state.has_started()) {
+        each.waits_since = 0;
+        continue;
+      }
+      if (each.waits_since == 0) each.waits_since = now_seconds();
+      const double waited = now_seconds() - each.waits_since;
+      if (waited <= timeout_) continue;
+      stretto::fail(ErrorCode::timeout, "Rank {} waited {:.0f} s {} in {}.", job_.rank(), waited,
+                    is_put_in ? "for others before the GPU could begin" : "on the GPU", each.what);
     }
   } catch (...) {
     return std::current_exception();
@@ -51,23 +69,30 @@ std::exception_ptr GpuWatch::trouble() {
   return nullptr;
 }
 
+void GpuWatch::fail(const std::exception_ptr& why) {
+  failed_ = why;
+  std::shared_ptr<Work::State> first;
+  for (const Watched& each : watched_) {
+    each.work.state()->fail_with(why, first);
+    if (!first) first = each.work.state();
+  }
+  on_failure_();
+  try {
+    links_.abort();
+  } catch (const std::exception& error) {
+    log().error("GPUs that wait for a lost rank could not be stopped: {}", error.what());
+  }
+}
+
 void GpuWatch::look_after() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return closing_ || !watched_.empty(); });
     if (closing_) return;
-    watched_.remove_if([](const Watched& each) { return each.work.done(); });
-    if (const std::exception_ptr error = trouble(); error && !watched_.empty()) {
-      failed_ = error;
-      for (const Watched& each : watched_) each.work.state()->fail_with(error);
-      on_failure_();
-      try {
-        links_.abort();
-      } catch (const std::exception& why) {
-        log().error("GPUs that wait for a lost rank could not be stopped: {}", why.what());
-      }
-      return;
-    }
+    // They are not settled here: what their tasks hold may be a communicator's last handle, whose end waits for this thread.
+    watched_.remove_if([](const Watched& each) { return each.work.state()->is_past(); });
+    if (failed_) return;
+    if (const std::exception_ptr why = trouble(); why && !watched_.empty()) return fail(why);
     changed_.wait_for(lock, between_looks, [&] { return closing_; });
     if (closing_) return;
   }

@@ -13,6 +13,7 @@
 #include "collectives/plan_builder.hpp"
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
+#include "transport/nccl/nccl_links.hpp"
 
 namespace stretto {
 namespace {
@@ -87,6 +88,12 @@ std::shared_ptr<const Partners> partners_of(const Plan& plan, const Membership& 
       Partners{membership.id, membership.job_ranks, in_job(plan.sends_to()), in_job(plan.receives_from())});
 }
 
+PlanRequest as_chosen(PlanRequest request, const Choice& choice) {
+  request.method = choice.method;
+  if (!choice.quantized) request.quantized = request.quantized_result = QuantizedFormat::none;
+  return request;
+}
+
 // STRETTO_EXPLAIN: one line a plan.
 void explain(const std::string& group, const Call& call, QuantizedFormat format, const Choice& choice, bool symmetric) {
   std::string line = fmt::format("stretto: {} of {} {} in '{}'{}: {}", name(call.collective), call.count, name(call.dtype),
@@ -132,7 +139,23 @@ Communicator::Group::Group(std::shared_ptr<RankContext> context, Membership memb
   context_->ledger().add(journal_);
 }
 
-Communicator::Group::~Group() = default;
+// The links' end is collective: who leaves in trouble must not wait there for those who wait for him.
+Communicator::Group::~Group() {
+  if (!gpu_links_ || !ends_in_trouble()) return;
+  gpu_watch_->give_up(std::make_exception_ptr(
+      Error(ErrorCode::peer_gave_up,
+            fmt::format("Communicator '{}' was left by rank {} after an error.", name_, context_->job().rank()))));
+}
+
+bool Communicator::Group::ends_in_trouble() {
+  if (broken_ || std::uncaught_exceptions() > exceptions_at_start_) return true;
+  try {
+    context_->job().check();
+  } catch (const std::exception&) {
+    return true;
+  }
+  return false;
+}
 
 void Communicator::Group::give_up() {
   const std::lock_guard lock(mutex_);
@@ -156,20 +179,39 @@ std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& cal
   return planned;
 }
 
-Estimate Communicator::Group::estimate(const Call& call, const OperationOptions& options) {
-  const std::shared_ptr<const PlannedCall> planned = plan_for(call, options, Device::cpu);
-  const Way& way = planned->ordinary;
-  PlanRequest request = way.plan->request;
+void Communicator::Group::check(const Call& call, const OperationOptions& options, Device device) {
+  if (device == Device::cpu) {
+    plan_for(call, options, device);
+  } else {
+    const PlanRequest request = as_chosen(request_of(call, options), choice_on_gpus(call, options, true));
+    if (request.method.algorithm != Algorithm::nccl) make_plan(request);
+  }
+}
+
+Estimate Communicator::Group::estimate(const Call& call, const OperationOptions& options, Device device) {
+  const bool on_gpus = device == Device::cuda;
+  PlanRequest request;
+  DType wire = call.dtype;
+  if (on_gpus) {
+    // Threads of a process mostly share a GPU, and copy; processes have one each.
+    const Choice choice = choice_on_gpus(call, options, !links_.one_process() && nccl() != nullptr);
+    request = as_chosen(request_of(call, options), choice);
+    wire = choice.wire;
+  } else {
+    const std::shared_ptr<const PlannedCall> planned = plan_for(call, options, device);
+    request = planned->ordinary.plan->request;
+    wire = planned->ordinary.wire;
+  }
   if (call.collective == Collective::all_to_all && !request.counts.empty()) {
     request.count = (Shares::of(request).total() + size() - 1) / size();
     request.counts.clear();
     request.receive_counts.clear();
   }
   Estimate estimate;
-  estimate.seconds = context_->selector().seconds(request, way.wire, nodes_);
+  estimate.seconds = context_->selector().seconds(request, wire, nodes_, on_gpus);
   request.count = std::min<std::int64_t>(request.count, 1);
   for (std::int64_t& count : request.counts) count = std::min<std::int64_t>(count, 1);
-  estimate.overhead = std::min(estimate.seconds, context_->selector().seconds(request, way.wire, nodes_));
+  estimate.overhead = std::min(estimate.seconds, context_->selector().seconds(request, wire, nodes_, on_gpus));
   return estimate;
 }
 
@@ -204,15 +246,20 @@ std::shared_ptr<const PlannedCall> Communicator::Group::make_planned(const Call&
 std::shared_ptr<const PlannedCall> Communicator::Group::planned_on_gpus(const Call& call,
                                                                         const OperationOptions& options) const {
   const PlanRequest request = request_of(call, options);
-  const bool plain = request.quantized == QuantizedFormat::none && request.counts.empty() && call.op != ReduceOp::premul_sum;
-  const bool nccl_does =
-      plain && gpu_links_->does({call.collective, nullptr, nullptr, call.count, call.dtype, call.op, call.root});
-  const Choice choice = context_->selector().choose_on_gpus(request, call.dtype, call.op, nodes_, nccl_does,
-                                                            options.quantization.only_if_faster);
+  const Choice choice = choice_on_gpus(call, options, false);
   if (context_->selector().explains() && rank() == 0) explain(name_, call, request.quantized, choice, false);
   auto planned = std::make_shared<PlannedCall>();
   planned->ordinary = planned->symmetric = way_of(call, request, choice);
   return planned;
+}
+
+Choice Communicator::Group::choice_on_gpus(const Call& call, const OperationOptions& options, bool nccl_serves) const {
+  const PlanRequest request = request_of(call, options);
+  const bool plain = request.quantized == QuantizedFormat::none && request.counts.empty() && call.op != ReduceOp::premul_sum;
+  const GpuCollective collective{call.collective, nullptr, nullptr, call.count, call.dtype, call.op, call.root};
+  const bool nccl_does = plain && (gpu_links_ ? gpu_links_->does(collective) : nccl_serves && NcclLinks::knows(collective));
+  return context_->selector().choose_on_gpus(request, call.dtype, call.op, nodes_, nccl_does,
+                                             options.quantization.only_if_faster);
 }
 
 Way Communicator::Group::way_of(const Call& call, PlanRequest request, bool may_be_plain, bool symmetric) const {
@@ -222,8 +269,7 @@ Way Communicator::Group::way_of(const Call& call, PlanRequest request, bool may_
 }
 
 Way Communicator::Group::way_of(const Call& call, PlanRequest request, const Choice& choice) const {
-  request.method = choice.method;
-  if (!choice.quantized) request.quantized = request.quantized_result = QuantizedFormat::none;
+  request = as_chosen(std::move(request), choice);
   const bool has_steps = request.method.algorithm != Algorithm::nccl;
   Way way{std::make_shared<const Plan>(has_steps ? make_plan(request) : Plan{.request = request}), choice.wire, nullptr,
           has_steps ? packet_bytes_of(request, choice.wire) : 0};

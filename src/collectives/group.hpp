@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -70,7 +71,10 @@ class Communicator::Group {
   // Planned anew or found among those that were. Throws what make_plan() throws. device: where its buffers are; the first
   // call for GPUs is collective.
   std::shared_ptr<const PlannedCall> plan_for(const Call& call, const OperationOptions& options, Device device);
-  Estimate estimate(const Call& call, const OperationOptions& options);
+  // The same without a plan, and without communication.
+  void check(const Call& call, const OperationOptions& options, Device device);
+  Estimate estimate(const Call& call, const OperationOptions& options, Device device);
+  PlanRequest request_of(const Call& call, const OperationOptions& options) const;
   // Whether none of its operations is under way or in a stream, and one may begin in the calling thread.
   bool is_idle() const {
     return next_turn_.load(std::memory_order_acquire) == current_turn_.load(std::memory_order_acquire) &&
@@ -108,12 +112,14 @@ class Communicator::Group {
   using PlanKey = std::tuple<Collective, Method, std::int64_t, int, DType, ReduceOp, std::vector<std::int64_t>,
                              std::vector<std::int64_t>, QuantizedFormat, QuantizedFormat, bool, Device>;
 
-  PlanRequest request_of(const Call& call, const OperationOptions& options) const;
   std::shared_ptr<const PlannedCall> make_planned(const Call& call, const OperationOptions& options) const;
   std::shared_ptr<const PlannedCall> planned_on_gpus(const Call& call, const OperationOptions& options) const;
+  // nccl_serves: where the links are not made yet, what is to be taken for it.
+  Choice choice_on_gpus(const Call& call, const OperationOptions& options, bool nccl_serves) const;
   Way way_of(const Call& call, PlanRequest request, bool may_be_plain, bool symmetric) const;
   Way way_of(const Call& call, PlanRequest request, const Choice& choice) const;
   void join_gpus();
+  bool ends_in_trouble();
 
   std::shared_ptr<RankContext> context_;
   Links links_;
@@ -122,6 +128,7 @@ class Communicator::Group {
   std::shared_ptr<Journal> journal_;
   std::unique_ptr<SharedMemory> shared_memory_;
   std::unique_ptr<AtOnce> at_once_;
+  int exceptions_at_start_ = std::uncaught_exceptions();
   std::mutex joining_;
   std::unique_ptr<GpuLinks> gpu_links_;
   std::unique_ptr<GpuWatch> gpu_watch_;

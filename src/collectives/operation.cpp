@@ -1,6 +1,7 @@
 // From a call to what can be started: the checks that need no other rank, the plan, and the calls that a group collects.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "core/left_out.hpp"
 #include "device/gpu.hpp"
 #include "stretto/communicator.hpp"
+#include "stretto/device.hpp"
 
 namespace stretto {
 namespace {
@@ -140,6 +142,7 @@ thread_local Collected collected;
 void announce_refusal(const std::shared_ptr<Group>& group, const Call& call, const OperationOptions& options,
                       const std::string& why, const Stream& stream) {
   auto turn = std::make_shared<Group::Turn>(group);
+  if (stream.device() == Device::cuda) turn->wait();  // while others may put something into that
   stream.enqueue([turn, call, options, why] {
     turn->wait();
     Execution nothing;
@@ -169,15 +172,22 @@ void launch_or_leave_out(const std::vector<Started>& started, const Work& work) 
   if (left_out.overlap) work.wait();
 }
 
-// Where a call's buffers lie.
-Device device_of(const Call& call) {
-  if (!gpu_in_use()) [[likely]]
+// Where a call's buffers lie, as far as this rank has any: a pointer to no elements says nothing. Where it has none, it goes
+// with the others, who give streams of the same device.
+Device device_of(const Group& group, const Call& call, const OperationOptions& options, Device otherwise) {
+  if (!gpu_in_use() || call.collective == Collective::barrier) [[likely]]
     return Device::cpu;
-  const bool input = call.input != nullptr && gpu().is_device_memory(call.input);
-  const bool output = call.output != nullptr && gpu().is_device_memory(call.output);
-  require(call.input == nullptr || call.output == nullptr || input == output,
+  const PlanRequest request = group.request_of(call, options);
+  check_shape(request);
+  const auto device = [](const void* data, std::int64_t count) -> std::optional<Device> {
+    if (data == nullptr || count == 0) return std::nullopt;
+    return gpu().is_device_memory(data) ? Device::cuda : Device::cpu;
+  };
+  const std::optional<Device> input = device(call.input, input_count(request));
+  const std::optional<Device> output = device(call.output, output_count(request));
+  require(!input || !output || *input == *output,
           "{} got one buffer in a GPU's memory and one in the host's; put both into one.", name(call.collective));
-  return input || output ? Device::cuda : Device::cpu;
+  return input ? *input : output.value_or(otherwise);
 }
 
 void check_stream(const Operation::State& operation, const Stream& stream) {
@@ -191,7 +201,15 @@ bool may_run_at_once(const AtOnce* at_once, const Stream& stream) {
   return at_once != nullptr && stream.is_inline() && !left_out.communication;
 }
 
-Operation prepared(const std::shared_ptr<Group>& group, const Call& call, const OperationOptions& options) {
+// Without a look at the shape, which AtOnce knows.
+bool lies_on_host(const Call& call) {
+  const auto on_gpu = [](const void* data) { return data != nullptr && gpu().is_device_memory(data); };
+  return !gpu_in_use() || (!on_gpu(call.input) && !on_gpu(call.output));
+}
+
+// otherwise: the device of a call for which this rank has no buffers.
+Operation prepared(const std::shared_ptr<Group>& group, const Call& call, const OperationOptions& options,
+                   Device otherwise) {
   check_types(call);
   check_quantization(call, options.quantization);
   auto state = std::make_shared<Operation::State>();
@@ -205,7 +223,7 @@ Operation prepared(const std::shared_ptr<Group>& group, const Call& call, const 
     state->call.dtype = DType::f32;
     state->call.count = 1;
   }
-  state->device = device_of(state->call);
+  state->device = device_of(*group, state->call, options, otherwise);
   state->planned = group->plan_for(state->call, options, state->device);
   check_call(state->call, state->planned->ordinary.plan->request);
   check_factor(state->call, options.factor);
@@ -220,14 +238,14 @@ Operation prepared(const std::shared_ptr<Group>& group, const Call& call, const 
 
 Operation Communicator::prepare(const Call& call, const OperationOptions& options) const {
   group();
-  return prepared(group_, call, options);
+  return prepared(group_, call, options, current_device());
 }
 
 void Communicator::check(const Call& call, const OperationOptions& options) const {
   group();
   check_types(call);
   check_quantization(call, options.quantization);
-  group_->plan_for(call, options, Device::cpu);
+  group_->check(call, options, device_of(*group_, call, options, current_device()));
   check_factor(call, options.factor);
 }
 
@@ -235,18 +253,17 @@ Estimate Communicator::estimate(const Call& call, const OperationOptions& option
   group();
   check_types(call);
   check_quantization(call, options.quantization);
-  return group_->estimate(call, options);
+  return group_->estimate(call, options, device_of(*group_, call, options, current_device()));
 }
 
 Work Communicator::start(const Call& call, const Stream& stream, const OperationOptions& options) const {
   Work work;  // the only one that is returned: in the caller's place from the beginning, see AtOnce::perform()
-  if (AtOnce* const at_once = group().at_once();
-      may_run_at_once(at_once, stream) && depth == 0 && device_of(call) == Device::cpu) {
+  if (AtOnce* const at_once = group().at_once(); may_run_at_once(at_once, stream) && depth == 0 && lies_on_host(call)) {
     if (at_once->run(call, options, work)) return work;
   }
   Operation operation;
   try {
-    operation = prepared(group_, call, options);
+    operation = prepared(group_, call, options, stream.device());
   } catch (const Error& refused) {
     if (!group_->context().checks_calls()) throw;
     try {

@@ -93,20 +93,26 @@ Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, co
 
 Choice Selector::choose_on_gpus(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes,
                                 bool nccl_does, bool may_be_plain) const {
+  Circumstances circumstances = circumstances_on_gpus(nodes);
+  circumstances.nccl_does = nccl_does;
+  return stretto::choose(request, dtype, op, tuning_, circumstances, may_be_plain);
+}
+
+Circumstances Selector::circumstances_on_gpus(const std::vector<int>& nodes) const {
   Circumstances circumstances = circumstances_;
   circumstances.several_nodes = on_several_nodes(nodes);
   circumstances.route_inside = "gpu";
   circumstances.ranks_per_core = 1;
   circumstances.shares_memory = circumstances.symmetric = circumstances.reads_memory = false;
   circumstances.on_gpus = true;
-  circumstances.nccl_does = nccl_does;
-  return stretto::choose(request, dtype, op, tuning_, circumstances, may_be_plain);
+  return circumstances;
 }
 
-double Selector::seconds(const PlanRequest& request, DType wire, const std::vector<int>& nodes) const {
-  Circumstances circumstances = circumstances_;
+double Selector::seconds(const PlanRequest& request, DType wire, const std::vector<int>& nodes, bool on_gpus) const {
+  Circumstances circumstances = on_gpus ? circumstances_on_gpus(nodes) : circumstances_;
   circumstances.several_nodes = on_several_nodes(nodes);
   const KnownCosts costs = KnownCosts::of(request, tuning_, circumstances);
+  if (request.method.algorithm == Algorithm::nccl) return nccl_seconds(request, costs.inside.cost, wire);
   if (!is_message(request.collective)) return costs.seconds_of(request, wire);
   const auto node_of = [&](int rank) { return nodes[static_cast<std::size_t>(rank)]; };
   const RouteCost& route = node_of(request.rank) == node_of(request.root) ? costs.inside : costs.between;

@@ -15,11 +15,12 @@ class Selector {
   // The same of buffers on GPUs.
   Choice choose_on_gpus(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes, bool nccl_does,
                         bool may_be_plain) const;
-  // By the cost model, for a request whose method is known.
-  double seconds(const PlanRequest& request, DType wire, const std::vector<int>& nodes) const;
+  // By the cost model, for a request whose method is known. on_gpus: of buffers there.
+  double seconds(const PlanRequest& request, DType wire, const std::vector<int>& nodes, bool on_gpus) const;
   bool explains() const { return explains_; }  // STRETTO_EXPLAIN
 
  private:
+  Circumstances circumstances_on_gpus(const std::vector<int>& nodes) const;
   Tuning tuning_;
   Circumstances circumstances_;
   bool explains_;

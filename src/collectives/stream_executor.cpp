@@ -4,6 +4,7 @@
 #include <map>
 
 #include "collectives/bundle.hpp"
+#include "collectives/plan_builder.hpp"
 #include "collectives/plan_memory.hpp"
 #include "core/fail.hpp"
 #include "device/memory.hpp"
@@ -160,14 +161,21 @@ void put_messages(const std::vector<const Execution*>& executions, const StreamP
   if (!messages.empty()) executions.front()->gpu_links->exchange(messages, stream);
 }
 
-// Whether every message has the same round at its sender and its receiver, in every lane.
-bool in_step(Algorithm algorithm) {
-  switch (algorithm) {
+// Whether every message has the same round at its sender and its receiver, in every lane; all ranks give the same answer.
+// Messages of nothing are left out, and with them rounds that hold nothing else, which not all ranks have at the same place:
+// so every lane needs a part of every share.
+bool in_step(const PlanRequest& request) {
+  switch (request.method.algorithm) {
     case Algorithm::double_binary_tree:
     case Algorithm::two_level:
     case Algorithm::three_level: return false;
-    default: return true;
+    default: break;
   }
+  const Shares shares = Shares::of(request);
+  for (int rank = 0; rank < request.size; ++rank) {
+    if (shares.length(rank) < most_lanes) return false;
+  }
+  return true;
 }
 
 void add_round(const Lane& lane, std::size_t round, std::vector<const Step*>& to) {
@@ -179,7 +187,7 @@ void add_round(const Lane& lane, std::size_t round, std::vector<const Step*>& to
 
 std::vector<std::vector<const Step*>> rounds_in_one_stream(const Plan& plan) {
   std::vector<std::vector<const Step*>> rounds;
-  if (in_step(plan.request.method.algorithm)) {
+  if (plan.lanes.size() > 1 && in_step(plan.request)) {
     for (const Lane& lane : plan.lanes) {
       rounds.resize(std::max(rounds.size(), lane.round_ends.size()));
       for (std::size_t round = 0; round < lane.round_ends.size(); ++round) add_round(lane, round, rounds[round]);

@@ -51,10 +51,12 @@ const std::vector<Rule>& rules() {
        Kind::text,
        {}},
       {{"STRETTO_GPU_TRANSPORT",
-        "how ranks reach each other's GPUs: auto (NCCL where each has a GPU of its own, else copies), nccl or copies",
+        "how ranks reach each other's GPUs: auto (NCCL where each has a GPU of its own, copies between threads of a "
+        "process, "
+        "else staged), nccl, copies or staged (by way of the host's memory)",
         "auto"},
        Kind::choice,
-       {"auto", "nccl", "copies"}},
+       {"auto", "nccl", "copies", "staged"}},
       {{"STRETTO_JOB_SECRET", "shared by the ranks of a job that meet over TCP; keeps strangers out", ""}, Kind::text, {}},
       {{"STRETTO_PORT", "TCP port on which rank 0 is met; 0: MASTER_PORT, or one more where torchrun itself holds that",
         "0"},

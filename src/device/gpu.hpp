@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -52,6 +53,14 @@ class Gpu {
   virtual void destroy(GpuGraph graph) = 0;
 
   virtual GpuKernels& kernels() = 0;
+
+  // Of the host, pinned: between it and the GPU's memory, copies go in the order of the stream and block nobody. Slow to
+  // get.
+  virtual std::byte* allocate_pinned(std::size_t bytes) = 0;
+  virtual void release_pinned(std::byte* memory) = 0;  // when no stream uses it any more
+  // What follows in the stream begins when the word, in pinned memory, has come to the value or gone past it (cyclically):
+  // the host writes it, and never waits in turn for what is put into a stream later. Other streams go on. Not in a graph.
+  virtual void wait_until(GpuStream stream, const std::atomic<std::uint32_t>* word, std::uint32_t value) = 0;
 };
 
 // The one that this process uses; throws Error(unavailable) with cuda_obstacle() where there is none.

@@ -106,21 +106,30 @@ class GpuQueue final : public Stream::Queue {
 
   // What the tasks hold is in use until they are done.
   ~GpuQueue() override {
+    bool gpu_failed = false;
     for (const auto& work : under_way_) {
       try {
-        work->wait_for_end();
+        if (!gpu_failed) work->wait_until_ended();
       } catch (const std::exception& error) {  // the same for all that follow
         log().error("Stream '{}' on the GPU ended with an error: {}", name(), error.what());
-        break;
+        gpu_failed = true;
       }
+      if (work->settle() && !gpu_failed) note_failure_of(work);
     }
     report(failed_);
   }
 
   void push(const std::shared_ptr<Work::State>& work) override {
     const std::lock_guard lock(mutex_);
-    if (recording == nullptr) drop_done();
+    if (recording == nullptr) {
+      drop_done();
+      drop_awaited();
+    }
     if (failed_) return work->run(failed_);
+    if (const std::exception_ptr error = work->failure()) {  // whoever watches over it knows already
+      failed_ = work;
+      return work->end(error);
+    }
     std::shared_ptr<Marks> marks;
     try {
       marks = std::make_shared<Marks>(timeline_);
@@ -137,7 +146,13 @@ class GpuQueue final : public Stream::Queue {
       failed_ = work;
       return work->end(error);
     }
-    work->go_on(marks);
+    std::vector<std::shared_ptr<Work::State>> follows;
+    if (!marks->captured()) {
+      follows.assign(awaited_.begin(), awaited_.end());
+      awaited_.clear();
+      if (!under_way_.empty()) follows.push_back(under_way_.back());
+    }
+    work->go_on(marks, std::move(follows));
     if (marks->captured()) {
       recording->works.push_back(work);
     } else {
@@ -157,10 +172,12 @@ class GpuQueue final : public Stream::Queue {
       require(there.captured() || !timeline_->gpu().is_capturing(timeline_->stream()),
               "A graph of stream '{}' cannot wait for what is outside of it; wait before the graph is recorded.", name());
       timeline_->gpu().wait(timeline_->stream(), there.done_event());
+      if (there.captured()) return;
+      drop_awaited();
+      awaited_.push_back(other);
       return;
     }
-    const std::lock_guard other_lock(other->mutex);
-    if (other->error && !failed_) failed_ = other;
+    note_failure_of(other);
   }
 
   Device device() const override { return Device::cuda; }
@@ -172,9 +189,22 @@ class GpuQueue final : public Stream::Queue {
     while (!under_way_.empty()) {
       const std::shared_ptr<Work::State> first = under_way_.front();
       if (!first->settle()) return;
+      note_failure_of(first);
       // What it held may have been the last handle of something that came back here.
       if (!under_way_.empty() && under_way_.front() == first) under_way_.pop_front();
     }
+  }
+  void drop_awaited() {
+    while (!awaited_.empty()) {
+      const std::shared_ptr<Work::State> first = awaited_.front();
+      if (!first->settle()) return;
+      note_failure_of(first);
+      if (!awaited_.empty() && awaited_.front() == first) awaited_.pop_front();
+    }
+  }
+  // Of one that has ended: then everything behind it fails as well.
+  void note_failure_of(const std::shared_ptr<Work::State>& work) {
+    if (!failed_ && work->failure()) failed_ = work;
   }
 
   // What a task that failed has put there uses what the task holds.
@@ -202,6 +232,8 @@ class GpuQueue final : public Stream::Queue {
   std::shared_ptr<GpuTimeline> timeline_;
   std::recursive_mutex mutex_;  // a task may put more into its own stream
   std::deque<std::shared_ptr<Work::State>> under_way_;
+  // Of other streams, for which this one has been made to wait since its last task; whoever comes next follows them.
+  std::deque<std::shared_ptr<Work::State>> awaited_;
   std::shared_ptr<Work::State> failed_;
 };
 
@@ -228,6 +260,7 @@ struct Graph::Captured {
   std::function<void()> function;  // with what it holds
   std::shared_ptr<GraphMemory> memory;
   std::vector<std::shared_ptr<Work::State>> works;  // these as well
+  std::map<const void*, std::function<void(const Work& launch)>> before_launch;
   Gpu* gpu = nullptr;
   GpuGraph graph = nullptr;
   ~Captured() {
@@ -255,6 +288,7 @@ Graph::Graph(const Stream& stream, const std::function<void()>& function) : capt
   }
   *here.over = true;
   captured_->works = std::move(here.works);
+  captured_->before_launch = std::move(here.before_launch);
   try {
     captured_->graph = on.end_capture(handle);
   } catch (...) {  // often for the reason that the function stopped
@@ -266,8 +300,13 @@ Graph::Graph(const Stream& stream, const std::function<void()>& function) : capt
 }
 
 Work Graph::launch(const Stream& stream) const {
-  return stream.enqueue(
-      [captured = captured_, handle = handle_of(stream)] { captured->gpu->launch(captured->graph, handle); });
+  const GpuStream handle = handle_of(stream);
+  const Work work = Work::reserve();
+  for (const auto& [who, tell] : captured_->before_launch) {
+    recording == nullptr ? tell(work) : void(recording->before_launch.emplace(who, tell));
+  }
+  stream.enqueue([captured = captured_, handle] { captured->gpu->launch(captured->graph, handle); }, work);
+  return work;
 }
 
 }  // namespace stretto

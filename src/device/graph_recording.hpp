@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -43,6 +44,8 @@ class GraphMemory : public std::enable_shared_from_this<GraphMemory> {
 struct GraphRecording {
   std::shared_ptr<GraphMemory> memory;
   std::vector<std::shared_ptr<Work::State>> works;  // that are part of it
+  // What is told of each launch before it is put into its stream, by whom (each once); the graph keeps it.
+  std::map<const void*, std::function<void(const Work& launch)>> before_launch;
   std::shared_ptr<std::atomic<bool>> over = std::make_shared<std::atomic<bool>>(false);
 };
 

@@ -33,7 +33,7 @@ void Work::State::end(std::exception_ptr with) {
   task = nullptr;
   {
     const std::lock_guard lock(mutex);
-    error = std::move(with);
+    if (!error) error = std::move(with);
     times.done = now_seconds();
     finished = true;
   }
@@ -55,17 +55,47 @@ void Work::State::run(const std::shared_ptr<State>& failed_before) {
   end(thrown);
 }
 
-void Work::State::go_on(std::shared_ptr<GpuMarks> at) {
+void Work::State::go_on(std::shared_ptr<GpuMarks> at, std::vector<std::shared_ptr<State>> follows) {
   {
     const std::lock_guard lock(mutex);
     marks = std::move(at);
+    behind = std::move(follows);
   }
   changed.notify_all();
 }
 
+// What it is behind comes first, whose errors it takes over. No recursion: a stream may be long.
 bool Work::State::settle() {
+  struct Entry {
+    std::shared_ptr<State> kept;  // but for this one
+    State* state;
+    bool asked;
+  };
+  if (!is_past()) return false;
+  std::vector<Entry> open{{nullptr, this, false}};
+  bool ended = false;
+  while (!open.empty()) {
+    State& state = *open.back().state;
+    if (!open.back().asked && state.is_past()) {
+      open.back().asked = true;
+      std::vector<std::shared_ptr<State>> first;
+      {
+        const std::lock_guard lock(state.mutex);
+        first = state.behind;
+      }
+      for (const auto& each : first) open.push_back({each, each.get(), false});
+      continue;
+    }
+    ended = state.finish();
+    open.pop_back();
+  }
+  return ended;
+}
+
+bool Work::State::finish() {
   std::shared_ptr<GpuMarks> gone;
   std::function<void()> dropped;  // what they held goes without the mutex
+  std::vector<std::shared_ptr<State>> followed;
   const std::lock_guard lock(mutex);
   if (finished || !marks) return finished;
   try {
@@ -77,28 +107,63 @@ bool Work::State::settle() {
     if (!error) error = std::current_exception();
     times.done = now_seconds();
   }
+  followed = std::move(behind);
+  for (const auto& each : followed) {
+    if (error) break;
+    error = each->failure();
+    if (error) cause = each;
+  }
   finished = true;
   gone = std::move(marks);
   dropped = std::move(task);
   return true;
 }
 
-std::exception_ptr Work::State::wait_for_end() {
+bool Work::State::is_past() {
+  std::shared_ptr<GpuMarks> on_gpu;
+  {
+    const std::lock_guard lock(mutex);
+    if (finished || !marks) return finished;
+    on_gpu = marks;
+  }
+  try {
+    return on_gpu->done();
+  } catch (const std::exception&) {
+    return true;
+  }
+}
+
+void Work::State::wait_until_past() {
+  std::shared_ptr<GpuMarks> on_gpu;
+  {
+    const std::lock_guard lock(mutex);
+    on_gpu = marks;
+  }
+  try {
+    if (on_gpu) on_gpu->wait_done();
+  } catch (const std::exception&) {  // the GPU has failed; or it is part of a graph, or one is being recorded
+  }
+}
+
+void Work::State::wait_until_ended() {
   std::unique_lock lock(mutex);
   require_enqueued();
-  if (!finished) {
-    const double from = now_seconds();
-    changed.wait(lock, [&] { return finished || marks; });
-    if (const std::shared_ptr<GpuMarks> on_gpu = marks) {
-      lock.unlock();
-      on_gpu->wait_done();
-      settle();
-      lock.lock();
-    }
-    if (!on_worker_thread) times.waited += now_seconds() - from;
+  if (finished) return;
+  const double from = now_seconds();
+  changed.wait(lock, [&] { return finished || marks; });
+  if (const std::shared_ptr<GpuMarks> on_gpu = marks) {
+    lock.unlock();
+    on_gpu->wait_done();
+    settle();
+    lock.lock();
   }
+  if (!on_worker_thread) times.waited += now_seconds() - from;
+}
+
+std::exception_ptr Work::State::wait_for_end() {
+  wait_until_ended();
   error_seen = true;
-  if (cause) cause->error_seen = true;
+  for (State* seen = cause.get(); seen != nullptr; seen = seen->cause.get()) seen->error_seen = true;
   return error;
 }
 
@@ -112,9 +177,21 @@ bool Work::State::has_started() {
   return on_gpu->started();
 }
 
-void Work::State::fail_with(std::exception_ptr with) {
+bool Work::State::is_being_put_in() {
   const std::lock_guard lock(mutex);
-  if (!finished && !error) error = std::move(with);
+  return !finished && !marks;
+}
+
+std::exception_ptr Work::State::failure() const {
+  const std::lock_guard lock(mutex);
+  return error;
+}
+
+void Work::State::fail_with(std::exception_ptr with, const std::shared_ptr<State>& why) {
+  const std::lock_guard lock(mutex);
+  if (finished || error) return;
+  error = std::move(with);
+  cause = why;
 }
 
 Work Work::reserve() { return Work(std::make_shared<State>()); }

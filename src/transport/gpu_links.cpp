@@ -12,11 +12,12 @@
 #include "transport/nccl/nccl_links.hpp"
 #include "transport/network.hpp"
 #include "transport/peer_copies.hpp"
+#include "transport/staged_links.hpp"
 
 namespace stretto {
 namespace {
 
-enum class Wish : std::uint8_t { any, nccl, copies };
+enum class Wish : std::uint8_t { any, nccl, copies, staged };
 
 struct Card {                  // what every member tells the others
   std::array<char, 48> gpu{};  // its uuid
@@ -34,7 +35,7 @@ void put(std::array<char, size>& place, const std::string& text) {
 
 Wish wish() {
   const std::string text = setting("STRETTO_GPU_TRANSPORT");
-  return text == "nccl" ? Wish::nccl : text == "copies" ? Wish::copies : Wish::any;
+  return text == "nccl" ? Wish::nccl : text == "copies" ? Wish::copies : text == "staged" ? Wish::staged : Wish::any;
 }
 
 Card own_card(const Gpu& gpu) {
@@ -106,12 +107,6 @@ std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const TellAll& 
   const std::string no_copies = obstacle_to_copies(cards, ranks);
   require(wanted != Wish::nccl || no_nccl.empty(), "STRETTO_GPU_TRANSPORT=nccl cannot be: {}.", no_nccl);
   require(wanted != Wish::copies || no_copies.empty(), "STRETTO_GPU_TRANSPORT=copies cannot be: {}.", no_copies);
-  if (!no_nccl.empty() && !no_copies.empty()) {
-    fail(ErrorCode::unavailable,
-         "The GPUs of these {} ranks cannot communicate: {}; {}. Give each rank a GPU of its own (STRETTO_GPU), or run the "
-         "ranks as threads of one process.",
-         ranks.size(), no_nccl, no_copies);
-  }
   // Alone there is nobody to set NCCL up for.
   const bool by_nccl = wanted == Wish::nccl || (wanted == Wish::any && no_nccl.empty() && ranks.size() > 1);
   Network& network = links.network();
@@ -121,8 +116,10 @@ std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const TellAll& 
     const auto least = std::min_element(cards.begin(), cards.end(),
                                         [](const Card& one, const Card& other) { return one.major < other.major; });
     return std::make_unique<NcclLinks>(
-        *nccl(), gpu, NcclLinks::Place{members.rank, static_cast<int>(ranks.size()), least->major}, id, check);
+        *nccl(), gpu, NcclLinks::Place{members.rank, static_cast<int>(ranks.size()), least->major, network.timeout()}, id,
+        check);
   }
+  if (wanted == Wish::staged || !no_copies.empty()) return std::make_unique<StagedLinks>(gpu, links);
   const int others = static_cast<int>(ranks.size()) - 1;
   std::shared_ptr<CopyBoard> board = members.rank == 0 ? make_copy_board(others + 1) : nullptr;
   const std::uint64_t number = tell(tell_all, members.rank == 0 ? offer_copy_board(board, others) : std::uint64_t{0})[0];

@@ -33,11 +33,12 @@ struct GpuCollective {
 };
 
 // How the members of one communicator move bytes between GPUs' memory: what NCCL does, and copies do on one GPU. Calls put
-// work into a stream and return. All members call in the same order; one thread at a time.
+// work into a stream and return. All members call in the same order; one thread at a time, but for failure() and abort(),
+// which others may call beside it.
 class GpuLinks {
  public:
   virtual ~GpuLinks() = default;
-  virtual const char* route() const = 0;  // "nccl", "peer copies"
+  virtual const char* route() const = 0;  // "nccl", "peer copies", "staged"
 
   // All of them make progress together, and the stream goes on when all are done. Messages between two members match in the
   // order of the exchanges and, within one, of the list.
@@ -56,7 +57,8 @@ class GpuLinks {
 // What each member tells the others, by member.
 using TellAll = std::function<std::vector<Bytes>(const Bytes& mine)>;
 
-// Collective over the members: by NCCL where each has a GPU of its own, by copies where they share GPUs of one host.
+// Collective over the members: by NCCL where each has a GPU of its own, by copies where they are threads of one process, and
+// else by way of the host's memory; or what STRETTO_GPU_TRANSPORT says. The links are for longer than what it gives.
 std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const TellAll& tell_all);
 
 }  // namespace stretto

@@ -95,11 +95,12 @@ struct Membership {
 // The links of one communicator, made when first used.
 class Links {
  public:
-  // Collectives use the lanes below; single messages and the comparison of calls have one each, so that they never stand
-  // in a collective's way.
+  // Collectives use the lanes below; single messages, the comparison of calls and what goes between GPUs by way of the host
+  // have one each, so that they never stand in a collective's way.
   static constexpr int message_lane = 4;
   static constexpr int check_lane = 5;
-  static constexpr int most_lanes = 6;
+  static constexpr int gpu_lane = 6;
+  static constexpr int most_lanes = 7;
   // Bytes of address space to reserve in the own segment for a communicator of that many members.
   static std::size_t area_bytes(int members);
 

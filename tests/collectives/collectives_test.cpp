@@ -18,7 +18,8 @@
 namespace stretto {
 namespace {
 
-using oracle::Buffers;
+using oracle::expect_right;
+using oracle::methods_of;
 using oracle::Problem;
 
 double value_of(int rank, std::int64_t i) { return static_cast<double>((rank * 7 + i * 3) % 11) - 4; }
@@ -32,39 +33,6 @@ Tensor input_of(int rank, std::int64_t count, DType dtype) {
 template <class Expected>
 void expect_elements(const Tensor& tensor, Expected expected, const std::string& where) {
   for (std::int64_t i = 0; i < tensor.size(); ++i) ASSERT_EQ(tensor.at(i), expected(i)) << where << ", element " << i;
-}
-
-// Runs a problem on a communicator, out of place and in place.
-void expect_right(const Communicator& group, const Problem& problem, const Method& method) {
-  for (const bool in_place : {false, true}) {
-    if (in_place && !can_be_in_place(problem.collective)) continue;
-    Buffers buffers(problem, group.rank(), in_place);
-    OperationOptions options;
-    options.method = method;
-    options.factor = problem.factor(group.rank());
-    group.start(buffers.call(), Stream::inline_(), options);
-    ASSERT_EQ(buffers.fault(), "") << name(problem.collective) << " by " << to_string(method) << " of " << problem.count
-                                   << " " << name(problem.dtype) << " (" << name(problem.op) << ") over " << group.size()
-                                   << (in_place ? ", in place" : "");
-  }
-}
-
-// The algorithms of a collective with their parameters; two_level only where the ranks lie on nodes.
-std::vector<Method> methods_of(Collective collective, bool on_nodes) {
-  std::vector<Method> methods{Algorithm::automatic};
-  for (const Algorithm algorithm : algorithms_for(collective)) {
-    Method method(algorithm);
-    if (needs_nodes(algorithm)) {
-      if (!on_nodes) continue;
-      method.inside = method.between = algorithms_for(collective).front();
-      if (algorithm == Algorithm::three_level) method.above = method.inside;
-    }
-    methods.push_back(method);
-    if (takes_lanes(algorithm)) method.lanes = 2;
-    if (takes_pieces(algorithm)) method.pieces = 3;
-    if (method != Method(algorithm)) methods.push_back(method);
-  }
-  return methods;
 }
 
 std::vector<Collective> every_collective() {

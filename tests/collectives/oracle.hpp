@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "stretto/device.hpp"
 #include "stretto/stretto.hpp"
 
 // What a collective must give, worked out by one thread from what every rank puts in. Values are small integers: sums are
@@ -205,5 +206,42 @@ class Buffers {
   std::byte* input_ = nullptr;
   std::byte* output_ = nullptr;
 };
+
+// The algorithms of a collective with their parameters; levels only where the ranks lie on nodes, and nothing over the
+// host's shared memory on GPUs.
+inline std::vector<Method> methods_of(Collective collective, bool on_nodes, Device device = Device::cpu) {
+  std::vector<Method> methods{Algorithm::automatic};
+  for (const Algorithm algorithm : algorithms_for(collective)) {
+    if (device == Device::cuda && shares_memory(algorithm)) continue;
+    Method method(algorithm);
+    if (needs_nodes(algorithm)) {
+      if (!on_nodes) continue;
+      method.inside = method.between = algorithms_for(collective).front();
+      if (algorithm == Algorithm::three_level) method.above = method.inside;
+    }
+    methods.push_back(method);
+    if (takes_lanes(algorithm)) method.lanes = 2;
+    if (takes_pieces(algorithm)) method.pieces = 3;
+    if (method != Method(algorithm)) methods.push_back(method);
+  }
+  return methods;
+}
+
+// Runs a problem on a communicator, out of place and in place, in Buffers or what is like them elsewhere.
+template <class Memory = Buffers>
+void expect_right(const Communicator& group, const Problem& problem, const Method& method,
+                  const Stream& stream = Stream::inline_()) {
+  for (const bool in_place : {false, true}) {
+    if (in_place && !can_be_in_place(problem.collective)) continue;
+    Memory buffers(problem, group.rank(), in_place);
+    OperationOptions options;
+    options.method = method;
+    options.factor = problem.factor(group.rank());
+    computation().wait(group.start(buffers.call(), stream, options));
+    ASSERT_EQ(buffers.fault(), "") << name(problem.collective) << " by " << to_string(method) << " of " << problem.count
+                                   << " " << name(problem.dtype) << " (" << name(problem.op) << ") over " << group.size()
+                                   << (in_place ? ", in place" : "");
+  }
+}
 
 }  // namespace stretto::oracle

@@ -1,133 +1,46 @@
 // Every plan in a GPU's stream, over the stand-in for a GPU: ranks are threads, and share one GPU (where messages are
-// copies) or have one each (where they are NCCL's, by a stand-in that holds its callers to NCCL's rules).
+// copies, or go by way of the host) or have one each (where they are NCCL's, by a stand-in that holds its callers to NCCL's
+// rules).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "../variables.hpp"
 #include "collectives/stream_executor.hpp"
-#include "oracle.hpp"
-#include "stand_in/host_gpu.hpp"
-#include "stand_in/host_nccl.hpp"
-#include "stretto/device.hpp"
-#include "stretto/stretto.hpp"
+#include "gpu_ranks.hpp"
 
 namespace stretto {
 namespace {
 
-using oracle::Buffers;
 using oracle::Problem;
 using testing::HasSubstr;
-using testing::IsEmpty;
 
-// Ranks with their GPUs.
-class GpuRanks {
- public:
-  explicit GpuRanks(bool one_gpu_each, const HostGpuOptions& options = {.longest_delay_us = 20})
-      : one_gpu_each_(one_gpu_each), options_(options) {}
-
-  void run(int size, const std::function<void(const Communicator&)>& body) {
-    std::vector<std::unique_ptr<HostGpu>> gpus;
-    std::vector<HostGpu*> all;
-    for (int i = 0; i < (one_gpu_each_ ? size : 1); ++i) {
-      all.push_back(gpus.emplace_back(std::make_unique<HostGpu>(options_)).get());
-    }
-    HostNccl nccl(all);
-    use_nccl(&nccl);
-    run_threads(size, [&](const Communicator& world) {
-      use_gpu_in_this_thread(gpus[one_gpu_each_ ? static_cast<std::size_t>(world.rank()) : 0].get());
-      try {
-        const OnDevice on_gpu(Device::cuda);
-        body(world);
-      } catch (...) {
-        use_gpu_in_this_thread(nullptr);
-        throw;
-      }
-      use_gpu_in_this_thread(nullptr);
-    });
-    use_nccl(nullptr);
-    EXPECT_THAT(nccl.violations(), IsEmpty());
-    for (const auto& gpu : gpus) EXPECT_THAT(gpu->violations(), IsEmpty());
-  }
-
- private:
-  bool one_gpu_each_;
-  HostGpuOptions options_;
-};
-
-// A problem's buffers in a GPU's memory.
-class GpuBuffers {
- public:
-  GpuBuffers(const Problem& problem, int rank, bool in_place)
-      : here_(problem, rank, in_place), there_({static_cast<std::int64_t>(here_.memory().size())}, DType::u8, Device::cuda) {
-    there_.copy_from_host(here_.memory().data());
-  }
-  Call call() const {
-    Call call = here_.call_in(static_cast<std::byte*>(there_.raw()));
-    call.keep_alive = there_;
-    return call;
-  }
-  std::string fault() {
-    there_.copy_to_host(here_.memory().data());
-    return here_.fault();
-  }
-
- private:
-  Buffers here_;
-  Tensor there_;
-};
-
-void expect_right(const Communicator& group, const Problem& problem, const Method& method, const Stream& stream) {
-  for (const bool in_place : {false, true}) {
-    if (in_place && !can_be_in_place(problem.collective)) continue;
-    GpuBuffers buffers(problem, group.rank(), in_place);
-    OperationOptions options;
-    options.method = method;
-    options.factor = problem.factor(group.rank());
-    computation().wait(group.start(buffers.call(), stream, options));
-    ASSERT_EQ(buffers.fault(), "") << name(problem.collective) << " by " << to_string(method) << " of " << problem.count
-                                   << " " << name(problem.dtype) << " (" << name(problem.op) << ") over " << group.size()
-                                   << (in_place ? ", in place" : "");
-  }
-}
+constexpr auto& expect_right = oracle::expect_right<GpuBuffers>;
 
 std::vector<Method> methods_of(Collective collective, bool on_nodes) {
-  std::vector<Method> methods{Algorithm::automatic};
-  for (const Algorithm algorithm : algorithms_for(collective)) {
-    if (shares_memory(algorithm)) continue;
-    Method method(algorithm);
-    if (needs_nodes(algorithm)) {
-      if (!on_nodes) continue;
-      method.inside = method.between = algorithms_for(collective).front();
-      if (algorithm == Algorithm::three_level) method.above = method.inside;
-    }
-    methods.push_back(method);
-    if (takes_lanes(algorithm)) method.lanes = 2;
-    if (takes_pieces(algorithm)) method.pieces = 3;
-    if (method != Method(algorithm)) methods.push_back(method);
-  }
-  return methods;
+  return oracle::methods_of(collective, on_nodes, Device::cuda);
 }
 
 struct Case {
   Collective collective;
-  bool one_gpu_each;
+  Route route;
 };
 class EveryPlanInAStream : public testing::TestWithParam<Case> {
  protected:
-  GpuRanks ranks_{GetParam().one_gpu_each};
+  GpuRanks ranks_{GetParam().route};
 };
 
 std::vector<Case> every_case() {
   std::vector<Case> cases;
   for (int i = 0; i < static_cast<int>(Collective::barrier); ++i) {
-    for (const bool one_each : {false, true}) cases.push_back({static_cast<Collective>(i), one_each});
+    for (const Route route : {Route::copies, Route::nccl, Route::staged}) {
+      cases.push_back({static_cast<Collective>(i), route});
+    }
   }
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(All, EveryPlanInAStream, testing::ValuesIn(every_case()), [](const auto& parameter) {
-  return std::string(name(parameter.param.collective)) + (parameter.param.one_gpu_each ? "_nccl" : "_copies");
+  return std::string(name(parameter.param.collective)) + "_" + name(parameter.param.route);
 });
 
 TEST_P(EveryPlanInAStream, EqualsTheOracle) {
@@ -136,7 +49,7 @@ TEST_P(EveryPlanInAStream, EqualsTheOracle) {
     ranks_.run(size, [&](const Communicator& world) {
       const Stream stream("communication");
       for (const Method& method : methods_of(collective, false)) {
-        for (const std::int64_t count : {0, 1, 250}) {
+        for (const std::int64_t count : {0, 1, 7, 250}) {  // 7: some lanes have no part of some shares
           Problem problem{collective, size, count};
           problem.root = size / 2;
           expect_right(world, problem, method, stream);
@@ -175,12 +88,12 @@ TEST_P(EveryPlanInAStream, RunsOnVirtualNodes) {
   });
 }
 
-class InAStream : public testing::TestWithParam<bool> {
+class InAStream : public testing::TestWithParam<Route> {
  protected:
   GpuRanks ranks_{GetParam()};
 };
-INSTANTIATE_TEST_SUITE_P(All, InAStream, testing::Bool(),
-                         [](const auto& parameter) { return std::string(parameter.param ? "nccl" : "copies"); });
+INSTANTIATE_TEST_SUITE_P(All, InAStream, testing::Values(Route::copies, Route::nccl, Route::staged),
+                         [](const auto& parameter) { return std::string(name(parameter.param)); });
 
 TEST_P(InAStream, QuantizedCollectivesGiveTheHostsBits) {
   ranks_.run(4, [](const Communicator& world) {
@@ -240,9 +153,10 @@ TEST_P(InAStream, CommunicationFollowsComputationAndIsFollowedByIt) {
   });
 }
 
-// Ranks that share a GPU meet on the host, which a graph cannot: only NCCL's messages can be part of one.
+// Ranks that share a GPU meet on the host, or go by way of it, which a graph cannot: only NCCL's messages can be part of
+// one.
 TEST(InAGraph, ACollectiveIsLaunchedAgainAndAgain) {
-  GpuRanks ranks(true);
+  GpuRanks ranks(Route::nccl);
   ranks.run(3, [](const Communicator& world) {
     for (const Method& method : {Method(Algorithm::ring), Method(Algorithm::nccl), Method(Algorithm::two_shot)}) {
       const Stream stream("communication");

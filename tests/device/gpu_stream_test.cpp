@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/kernel_data.hpp"
+#include "device/stream_queue.hpp"
 #include "stand_in/host_gpu.hpp"
 #include "stretto/device.hpp"
 #include "stretto/error.hpp"
@@ -153,6 +154,75 @@ TEST_F(OnAGpu, ATaskThatThrowsEndsItsStream) {
   EXPECT_EQ(sentence_of([&] { waiting.enqueue([&] { ran = true; }).wait(); }), "no luck");
   EXPECT_EQ(sentence_of([&] { host.enqueue([&] { ran = true; }).wait(); }), "no luck");
   EXPECT_FALSE(ran);
+}
+
+// As whoever watches over communication does when a rank is lost: the GPU goes on, with wrong data.
+TEST_F(OnAGpu, AWorkThatFailsUnderWayFailsWhatIsBehindIt) {
+  const Stream stream("communication", Priority::normal, Device::cuda);
+  const Stream waiting("waiting", Priority::normal, Device::cuda);
+  const Stream behind("behind", Priority::normal, Device::cuda);
+  const Stream host("host", Priority::normal, Device::cpu);
+  Work before, failed, same, other, third, on_host;
+  {
+    const Gate gate(gpu, stream);
+    before = stream.enqueue([] {});
+    failed = stream.enqueue([] {});
+    same = stream.enqueue([] {});
+    waiting.wait(failed);
+    other = waiting.enqueue([] {});
+    behind.wait(waiting);
+    third = behind.enqueue([] {});
+    host.wait(third);
+    on_host = host.enqueue([] {});
+    failed.state()->fail_with(std::make_exception_ptr(std::runtime_error("a rank is lost")), nullptr);
+  }
+  EXPECT_EQ(sentence_of([&] { third.wait(); }), "a rank is lost");
+  EXPECT_EQ(sentence_of([&] { on_host.wait(); }), "a rank is lost");
+  EXPECT_EQ(sentence_of([&] { before.wait(); }), "");
+  for (const Work& each : {failed, same, other}) EXPECT_EQ(sentence_of([&] { each.wait(); }), "a rank is lost");
+  bool ran = false;
+  for (const Stream& each : {stream, waiting, behind}) {
+    EXPECT_EQ(sentence_of([&] { each.enqueue([&] { ran = true; }).wait(); }), "a rank is lost");
+  }
+  EXPECT_FALSE(ran);
+}
+
+// Kernels are no tasks: what a stream waited for reaches whoever reads their results.
+TEST_F(OnAGpu, ReadingWhatWasComputedFromAFailedWorkThrows) {
+  const OnDevice device(Device::cuda);
+  const Stream communication("communication");
+  const Tensor tensor = Tensor::of<float>({1, 2});
+  Work failed;
+  {
+    const Gate gate(gpu, communication);
+    failed = communication.enqueue([] {});
+    computation().wait(failed);
+    kernels::add(tensor, tensor, tensor);
+    failed.state()->fail_with(std::make_exception_ptr(std::runtime_error("a rank is lost")), nullptr);
+  }
+  EXPECT_EQ(sentence_of([&] { tensor.at(0); }), "a rank is lost");
+}
+
+TEST_F(OnAGpu, AWorkThatFailedBeforeItWasPutInIsNotPutIn) {
+  const Stream stream("s", Priority::normal, Device::cuda);
+  const Work reserved = Work::reserve();
+  reserved.state()->fail_with(std::make_exception_ptr(std::runtime_error("a rank is lost")), nullptr);
+  bool ran = false;
+  stream.enqueue([&] { ran = true; }, reserved);
+  EXPECT_EQ(sentence_of([&] { reserved.wait(); }), "a rank is lost");
+  EXPECT_FALSE(ran);
+}
+
+// Thousands of works may be under way, and whoever settles the last one settles all of them.
+TEST_F(OnAGpu, ALongStreamEnds) {
+  const Stream stream("s", Priority::normal, Device::cuda);
+  std::vector<Work> works;
+  {
+    const Gate gate(gpu, stream);
+    for (int i = 0; i < 20000; ++i) works.push_back(stream.enqueue([] {}));
+    works.front().state()->fail_with(std::make_exception_ptr(std::runtime_error("a rank is lost")), nullptr);
+  }
+  EXPECT_EQ(sentence_of([&] { works.back().wait(); }), "a rank is lost");
 }
 
 TEST_F(OnAGpu, AReservedWorkIsRefusedUntilItHasATask) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "core/fail.hpp"
 
@@ -264,8 +266,43 @@ void HostGpu::release(std::byte* memory, GpuStream stream) {
   });
 }
 
+std::byte* HostGpu::allocate_pinned(std::size_t bytes) {
+  std::byte* const block = pinned_.take(bytes);
+  HostMemory::poison(block, bytes);
+  return block;
+}
+
+void HostGpu::release_pinned(std::byte* memory) {
+  without_throwing([&] {
+    const std::size_t bytes = pinned_.holds(memory, 1) ? pinned_.forget(memory) : 0;
+    if (bytes == 0) violate("release_pinned got memory that is not pinned, or was released.");
+    HostMemory::poison(memory, bytes);
+    pinned_.give_back(memory, bytes);
+  });
+}
+
+void HostGpu::wait_until(GpuStream stream, const std::atomic<std::uint32_t>* word, std::uint32_t value) {
+  ++put_by_thread;
+  if (!pinned_.holds(word, sizeof *word)) violate("wait_until got a word that does not lie in pinned memory.");
+  const std::lock_guard lock(mutex_);
+  const Queue& in = queue(stream, "wait_until");
+  if (in.capture) violate("wait_until was called for a stream that takes part in a capture.");
+  if (options_.ignores_waits) return;
+  in.stream->put(
+      [this, word, value] {
+        while (true) {
+          const bool is_there = pinned_.holds(word, sizeof *word);
+          if (!is_there) throw Error(ErrorCode::internal, "A word was released that a stream waited for.");
+          if (static_cast<std::int32_t>(word->load() - value) >= 0) return;
+          std::this_thread::sleep_for(std::chrono::microseconds(20));
+        }
+      },
+      true);
+}
+
 void HostGpu::copy(void* to, const void* from, std::size_t bytes, GpuStream stream) {
-  const bool both_here = is_device_memory(to) && is_device_memory(from);
+  const auto is_ordered = [&](const void* memory) { return is_device_memory(memory) || pinned_.holds(memory, bytes); };
+  const bool both_here = is_ordered(to) && is_ordered(from);
   if (is_device_memory(to)) require_memory("copy", to, bytes);
   if (is_device_memory(from)) require_memory("copy", from, bytes);
   if (!both_here) {

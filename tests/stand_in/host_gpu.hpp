@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -37,6 +38,7 @@ struct HostGpuOptions {
 // - In a captured stream nothing is allocated or released. (CUDA can, but then the graph can only be launched again after
 //   somebody has released what it allocated.)
 // - Handles are this GPU's and not destroyed yet; kernels, copies and zero() get its memory, not released yet.
+// - Streams wait for words in pinned memory only, outside of captures, and pinned memory stays until they have.
 class HostGpu final : public Gpu {
  public:
   explicit HostGpu(const HostGpuOptions& options = {});
@@ -55,6 +57,7 @@ class HostGpu final : public Gpu {
   // How often this thread has put anything into a stream of any GPU: functions, records and waits.
   static std::uint64_t put_by_this_thread();
   std::size_t bytes_in_use() const { return memory_.bytes_in_use(); }
+  std::size_t pinned_bytes_in_use() const { return pinned_.bytes_in_use(); }
   std::size_t streams_in_use() const;
   std::size_t events_in_use() const;
 
@@ -71,6 +74,9 @@ class HostGpu final : public Gpu {
   double seconds_between(GpuEvent earlier, GpuEvent later) override;
   std::byte* allocate(std::size_t bytes, GpuStream stream) override;
   void release(std::byte* memory, GpuStream stream) override;
+  std::byte* allocate_pinned(std::size_t bytes) override;
+  void release_pinned(std::byte* memory) override;
+  void wait_until(GpuStream stream, const std::atomic<std::uint32_t>* word, std::uint32_t value) override;
   bool is_device_memory(const void* pointer) override { return memory_.holds(pointer, 1); }
   void copy(void* to, const void* from, std::size_t bytes, GpuStream stream) override;
   void zero(void* memory, std::size_t bytes, GpuStream stream) override;
@@ -112,7 +118,7 @@ class HostGpu final : public Gpu {
 
   HostGpuOptions options_;
   GpuInfo info_;
-  HostMemory memory_;
+  HostMemory memory_, pinned_;
   std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   mutable std::mutex mutex_;
   std::unordered_map<Number, Queue> queues_;

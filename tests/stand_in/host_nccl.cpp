@@ -67,6 +67,44 @@ std::size_t HostNccl::functions_put() const {
 
 // ---- communicators
 
+// While one thread calls something of a communicator, no other does.
+class HostNccl::Calling {
+ public:
+  Calling(HostNccl& nccl, Member member, const char* who) : member_(std::move(member)) {
+    bool alone = false;
+    {
+      const std::lock_guard lock(member_->world->mutex);
+      alone = member_->calls == 0 || member_->caller == std::this_thread::get_id();
+      if (alone) {
+        member_->caller = std::this_thread::get_id();
+        ++member_->calls;
+      }
+    }
+    if (!alone)
+      nccl.violate(
+          fmt::format("Two threads call NCCL with one communicator of rank {}, one of them {}.", member_->rank, who));
+    if (nccl.call_us_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(nccl.call_us_));
+  }
+  ~Calling() {
+    const std::lock_guard lock(member_->world->mutex);
+    --member_->calls;
+  }
+  Calling(const Calling&) = delete;
+  Calling& operator=(const Calling&) = delete;
+
+ private:
+  Member member_;
+};
+
+void HostNccl::require_settled(const Member& member, const char* who) {
+  bool settled = false;
+  {
+    const std::lock_guard lock(member->world->mutex);
+    settled = member->unsettled.empty();
+  }
+  if (!settled) violate(fmt::format("{} was called before what rank {} had called was settled.", who, member->rank));
+}
+
 NcclId HostNccl::new_id() {
   const std::lock_guard lock(mutex_);
   ++last_id_;
@@ -122,8 +160,38 @@ HostNccl::Member HostNccl::member_of(NcclComm comm, const char* who) {
   return member;
 }
 
+bool HostNccl::settled(NcclComm comm) {
+  const Member member = member_of(comm, "settled");
+  const Calling calling(*this, member, "settled");
+  std::deque<Batch> ready;
+  {
+    const std::lock_guard lock(member->world->mutex);
+    if (member->finishing) return member->finished == member->put && member->running_in == nullptr;
+    if (member->unsettled.empty()) return true;
+    for (const Batch& batch : member->unsettled) {
+      if (!member->world->connected(member->rank, batch)) return false;
+    }
+    ready.swap(member->unsettled);
+  }
+  if (HostGpu::put_by_this_thread() != member->put_before) {
+    violate("Something else was put into a stream before what had been called was settled; it goes before.");
+  }
+  for (Batch& batch : ready) put_now(member, std::move(batch));
+  return true;
+}
+
+void HostNccl::finish(NcclComm comm) {
+  const Member member = member_of(comm, "finish");
+  const Calling calling(*this, member, "finish");
+  require_settled(member, "finish");
+  const std::lock_guard lock(member->world->mutex);
+  member->finishing = true;
+}
+
 void HostNccl::destroy(NcclComm comm) {
   const Member member = member_of(comm, "destroy");
+  const Calling calling(*this, member, "destroy");
+  require_settled(member, "destroy");
   if (open_group.depth > 0) violate("A communicator is destroyed between group_start() and group_end().");
   host_nccl::World& world = *member->world;
   std::unique_lock lock(world.mutex);
@@ -136,13 +204,16 @@ void HostNccl::destroy(NcclComm comm) {
 
 void HostNccl::abort(NcclComm comm) {
   const Member member = member_of(comm, "abort");
+  const Calling calling(*this, member, "abort");
   const std::lock_guard lock(member->world->mutex);
   member->aborted = true;
+  member->unsettled.clear();
   member->world->changed.notify_all();
 }
 
 std::string HostNccl::failure(NcclComm comm) {
   const Member member = member_of(comm, "failure");
+  const Calling calling(*this, member, "failure");
   const std::lock_guard lock(member->world->mutex);
   return member->failure;
 }
@@ -165,13 +236,20 @@ void HostNccl::group_end() {
   if (HostGpu::put_by_this_thread() != open_group.put_before) {
     violate("Something else was put into a stream between group_start() and group_end(); it goes before the messages.");
   }
-  for (OpenGroup::Part& part : parts) {
-    const GpuStream stream = part.batch.stream;
-    put(part.member, stream, std::move(part.batch));
-  }
+  for (OpenGroup::Part& part : parts) put(part.member, std::move(part.batch));
 }
 
-void HostNccl::put(const Member& member, GpuStream stream, Batch batch) {
+void HostNccl::put(const Member& member, Batch batch) {
+  const Calling calling(*this, member, "group_end");
+  if (!connects_) return put_now(member, std::move(batch));
+  const std::lock_guard lock(member->world->mutex);
+  member->world->ask_for_connections(member->rank, batch);
+  member->unsettled.push_back(std::move(batch));
+  member->put_before = HostGpu::put_by_this_thread();
+}
+
+void HostNccl::put_now(const Member& member, Batch batch) {
+  const GpuStream stream = batch.stream;
   const bool captured = member->gpu->is_capturing(stream);
   {
     const std::lock_guard lock(mutex_);
@@ -190,6 +268,8 @@ void HostNccl::put(const Member& member, GpuStream stream, Batch batch) {
 void HostNccl::message(bool sends, std::byte* data, std::size_t bytes, int peer, NcclComm comm, GpuStream stream) {
   const char* const who = sends ? "send" : "recv";
   const Member member = member_of(comm, who);
+  const Calling calling(*this, member, who);
+  require_settled(member, who);
   if (peer < 0 || peer >= member->world->size) {
     violate(fmt::format("{} names rank {} of a communicator of {}.", who, peer, member->world->size));
   }
@@ -235,6 +315,8 @@ void HostNccl::check_memory(const host_nccl::Member& member, const GpuCollective
 
 void HostNccl::collective(const GpuCollective& call, NcclComm comm, GpuStream stream) {
   const Member member = member_of(comm, name(call.collective));
+  const Calling calling(*this, member, name(call.collective));
+  require_settled(member, name(call.collective));
   if (call.root < 0 || call.root >= member->world->size) {
     violate(fmt::format("{} names rank {} of a communicator of {}.", name(call.collective), call.root, member->world->size));
   }

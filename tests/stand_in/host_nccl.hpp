@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,8 +23,9 @@ namespace stretto {
 // - A group that is not ended when its communicator, or thread, ends; group_end() without group_start().
 // - The thread puts anything else into a stream between the two, or gives one communicator two streams in a group.
 // - Operations of a communicator in two streams that are not ordered by events (as far as it shows: one begins before the
-// one
-//   called earlier is done).
+//   one called earlier is done).
+// - Two threads call something of one communicator at the same time, be it abort(). A communicator is used, or something put
+//   into a stream by the thread, before settled() is true.
 // - A communicator is used after destroy() or abort(); is destroyed while operations that do not end are under way.
 // - Memory that is not the GPU's, or not aligned for its type; input and output that overlap other than in place.
 class HostNccl final : public NcclCalls {
@@ -35,11 +37,19 @@ class HostNccl final : public NcclCalls {
   HostNccl(const HostNccl&) = delete;
   HostNccl& operator=(const HostNccl&) = delete;
 
+  // Ranks that have not exchanged anything with each other yet have to connect first, as with NCCL: what they call is not
+  // settled before the others have called something that needs the same connection.
+  void connect_first() { connects_ = true; }
+  // Each call takes at least so long: then calls of two threads meet.
+  void take_long(int microseconds) { call_us_ = microseconds; }
+
   std::vector<std::string> violations() const { return report_->all(); }
   std::size_t functions_put() const;  // into streams: one a call or group
 
   NcclId new_id() override;
   NcclComm join(int size, const NcclId& id, int rank, const std::function<void()>& check) override;
+  bool settled(NcclComm comm) override;
+  void finish(NcclComm comm) override;
   void destroy(NcclComm comm) override;
   void abort(NcclComm comm) override;
   std::string failure(NcclComm comm) override;
@@ -62,15 +72,20 @@ class HostNccl final : public NcclCalls {
 
  private:
   using Member = std::shared_ptr<host_nccl::Member>;
+  class Calling;
   Member member_of(NcclComm comm, const char* who);
+  void require_settled(const Member& member, const char* who);
   void check_memory(const host_nccl::Member& member, const GpuCollective& call);
   void message(bool sends, std::byte* data, std::size_t bytes, int peer, NcclComm comm, GpuStream stream);
   void collective(const GpuCollective& call, NcclComm comm, GpuStream stream);
-  void put(const Member& member, GpuStream stream, host_nccl::Batch batch);
+  void put(const Member& member, host_nccl::Batch batch);
+  void put_now(const Member& member, host_nccl::Batch batch);
   [[noreturn]] void violate(const std::string& sentence);
 
   std::vector<HostGpu*> gpus_;
   double timeout_;
+  std::atomic<bool> connects_ = false;
+  std::atomic<int> call_us_ = 0;
   std::shared_ptr<host_nccl::Report> report_ = std::make_shared<host_nccl::Report>();
   mutable std::mutex mutex_;
   std::size_t functions_put_ = 0;

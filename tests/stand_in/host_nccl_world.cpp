@@ -86,6 +86,21 @@ World::World(int ranks, double seconds, std::shared_ptr<Report> report)
       report_(std::move(report)),
       boxes_(static_cast<std::size_t>(size) * size) {}
 
+void World::ask_for_connections(int rank, const Batch& batch) {
+  for (const GpuMessage& message : batch.messages) asked_.emplace(rank, message.peer);
+  if (!batch.collectives.empty()) asked_.emplace(rank, everybody);
+}
+
+bool World::connected(int rank, const Batch& batch) const {
+  for (const GpuMessage& message : batch.messages) {
+    if (!asked_.contains({message.peer, rank})) return false;
+  }
+  for (int other = 0; other < size && !batch.collectives.empty(); ++other) {
+    if (!asked_.contains({other, everybody})) return false;
+  }
+  return true;
+}
+
 void World::fail(const std::string& sentence) {
   report_->note(sentence);
   if (failure_.empty()) failure_ = sentence;

@@ -5,7 +5,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "stand_in/host_gpu.hpp"
@@ -44,6 +47,11 @@ struct Member {
   std::uint64_t finished = 0;  // of these
   GpuStream running_in = nullptr;
   std::uint64_t collectives = 0;  // begun
+  std::thread::id caller;         // who calls NCCL with it just now
+  int calls = 0;                  // of that one
+  std::deque<Batch> unsettled;    // wait for connections
+  std::uint64_t put_before = 0;   // by that thread into streams, when these were called
+  bool finishing = false;
   bool aborted = false;
   bool destroyed = false;
   std::string failure;
@@ -56,6 +64,10 @@ class World {
 
   // In a stream's thread. Throws nothing: what goes wrong is reported, and ends the world.
   void run(Member& member, const Batch& batch);
+
+  // Under the mutex. What a rank calls asks for its connections; they are there when the others have asked as well.
+  void ask_for_connections(int rank, const Batch& batch);
+  bool connected(int rank, const Batch& batch) const;
 
   const int size;
   const double timeout;
@@ -87,6 +99,8 @@ class World {
   void fail(const std::string& sentence);
   bool ended(Member& member) const { return member.aborted || !failure_.empty(); }
 
+  static constexpr int everybody = -1;
+  std::set<std::pair<int, int>> asked_;  // rank and peer, or everybody
   std::shared_ptr<Report> report_;
   std::string failure_;
   std::vector<std::deque<std::shared_ptr<Post>>> boxes_;  // by sender and receiver

@@ -2,9 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "gpu_ranks.hpp"
+#include "linked_ranks.hpp"
 #include "stand_in/host_nccl.hpp"
-#include "transport/network.hpp"
 #include "variables.hpp"
 
 namespace stretto {
@@ -24,24 +23,12 @@ struct NcclInUse {
 std::vector<std::string> routes(const std::vector<HostGpu*>& gpus) {
   const int size = static_cast<int>(gpus.size());
   const Variable patience("STRETTO_TIMEOUT", "20");
-  const auto jobs = make_local_jobs(size);
   std::vector<std::string> result(gpus.size());
-  const auto sentences = on_ranks(size, [&](int rank) {
-    Network network(*jobs[rank]);
-    Membership members;
-    members.rank = rank;
-    const std::uint64_t area = network.segment().reserve(Links::area_bytes(size));
-    const auto* bytes = reinterpret_cast<const std::byte*>(&area);
-    for (const Bytes& said : jobs[rank]->exchange(Bytes(bytes, bytes + sizeof area))) {
-      std::uint64_t theirs = 0;
-      std::memcpy(&theirs, said.data(), sizeof theirs);
-      members.areas.push_back(theirs);
-      members.job_ranks.push_back(static_cast<int>(members.job_ranks.size()));
-    }
-    Links links(network, members, size);
+  const auto sentences = on_linked_ranks(size, [&](Links& links, Job& job) {
+    const int rank = job.rank();
     try {
       const StreamInUse stream(*gpus[rank]);
-      const auto gpu_links = make_gpu_links(links, *gpus[rank], [&](const Bytes& mine) { return jobs[rank]->exchange(mine); });
+      const auto gpu_links = make_gpu_links(links, *gpus[rank], [&](const Bytes& mine) { return job.exchange(mine); });
       const OnGpu<std::uint8_t> data(*gpus[rank], stream, 2, static_cast<std::uint8_t>(rank));
       gpu_links->exchange(
           {{true, data.bytes_at(0), 1, (rank + 1) % size}, {false, data.bytes_at(1), 1, (rank + size - 1) % size}}, stream);
@@ -50,7 +37,6 @@ std::vector<std::string> routes(const std::vector<HostGpu*>& gpus) {
     } catch (const Error& error) {
       result[rank] = error.what();
     }
-    jobs[rank]->leave();
   });
   EXPECT_THAT(sentences, Each(""));
   return result;
@@ -90,6 +76,12 @@ TEST(GpuLinks, AreCopiesWhereTheseAreWanted) {
   HostGpu gpu;
   const Variable wanted("STRETTO_GPU_TRANSPORT", "copies");
   EXPECT_THAT(routes({&gpu, &gpu}), Each("peer copies"));
+}
+
+TEST(GpuLinks, AreStagedWhereThatIsWanted) {
+  HostGpu one, other;
+  const Variable wanted("STRETTO_GPU_TRANSPORT", "staged");
+  EXPECT_THAT(routes({&one, &one, &other}), Each("staged"));
 }
 
 }  // namespace

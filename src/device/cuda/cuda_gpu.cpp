@@ -1,4 +1,6 @@
 // The table of device/gpu.hpp, filled from the CUDA runtime.
+#include <cuda.h>
+
 #include <cstdlib>
 #include <string>
 
@@ -99,6 +101,22 @@ class CudaGpu final : public Gpu {
   void release(std::byte* memory, GpuStream stream) override {
     note_cuda(cudaFreeAsync(memory, cuda(stream)), "free memory");
   }
+  std::byte* allocate_pinned(std::size_t bytes) override {
+    choose();
+    void* memory = nullptr;
+    check_cuda(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "allocate pinned memory");
+    return static_cast<std::byte*>(memory);
+  }
+  void release_pinned(std::byte* memory) override { note_cuda(cudaFreeHost(memory), "free pinned memory"); }
+  void wait_until(GpuStream stream, const std::atomic<std::uint32_t>* word, std::uint32_t value) override {
+    void* at = nullptr;
+    check_cuda(cudaHostGetDevicePointer(&at, const_cast<std::atomic<std::uint32_t>*>(word), 0), "find pinned memory");
+    const CUresult result = wait_value()(cuda(stream), reinterpret_cast<CUdeviceptr>(at), value, CU_STREAM_WAIT_VALUE_GEQ);
+    if (result != CUDA_SUCCESS) {
+      fail(ErrorCode::unavailable, "CUDA could not make a stream wait for a word in memory (error {}).",
+           static_cast<int>(result));
+    }
+  }
   bool is_device_memory(const void* pointer) override {
     cudaPointerAttributes attributes;
     if (cudaPointerGetAttributes(&attributes, pointer) != cudaSuccess) {
@@ -144,6 +162,23 @@ class CudaGpu final : public Gpu {
   }
 
  private:
+  // A call of the driver's that the runtime has not.
+  using WaitValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+  static WaitValue wait_value() {
+    static const WaitValue function = [] {
+      void* found = nullptr;
+      cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
+      constexpr unsigned int since_version = 11070;  // from which it needs no option of the driver's
+      check_cuda(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, since_version, cudaEnableDefault, &status),
+                 "find cuStreamWaitValue32");
+      if (status != cudaDriverEntryPointSuccess) {
+        fail(ErrorCode::unavailable, "CUDA's driver has no cuStreamWaitValue32; it is older than 11.7.");
+      }
+      return reinterpret_cast<WaitValue>(found);
+    }();
+    return function;
+  }
+
   // CUDA's choice is per thread.
   void choose() const { check_cuda(cudaSetDevice(info_.index), "choose the GPU"); }
 

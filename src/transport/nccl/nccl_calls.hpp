@@ -16,6 +16,10 @@ using NcclId = std::array<std::byte, 128>;
 // What the library calls of NCCL: with Gpu (device/gpu.hpp) the narrow table through which everything on a GPU goes.
 // nccl_library.cpp fills it from libnccl; the tests fill it with threads (tests/stand_in/), and hold callers to NCCL's
 // rules. Each throws Error(unavailable) with what NCCL said.
+//
+// Of one communicator, one thread at a time calls anything, abort() and failure() included. No call blocks but join(): what
+// has to wait for other ranks, such as ranks that connect when they first exchange anything, goes on by itself, and
+// settled() tells when it is over.
 class NcclCalls {
  public:
   virtual ~NcclCalls() = default;
@@ -23,7 +27,11 @@ class NcclCalls {
   // Collective; blocks until all have come, or throws Error(timeout) after STRETTO_TIMEOUT seconds. Meanwhile check(), which
   // may throw, is called now and then.
   virtual NcclComm join(int size, const NcclId& id, int rank, const std::function<void()>& check) = 0;
-  virtual void destroy(NcclComm comm) = 0;         // collective; what is under way ends first
+  // Whether what was called last has been put into its streams (or is finished). Until it is true, nothing else may be put
+  // into these, nor anything be called but this, failure() and abort(). Throws when it will not come to that.
+  virtual bool settled(NcclComm comm) = 0;
+  virtual void finish(NcclComm comm) = 0;          // collective: what is under way ends; the last but destroy()
+  virtual void destroy(NcclComm comm) = 0;         // once that is settled
   virtual void abort(NcclComm comm) = 0;           // the communicator goes, whatever is under way
   virtual std::string failure(NcclComm comm) = 0;  // asynchronous; empty: none
 

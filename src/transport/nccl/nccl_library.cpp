@@ -3,10 +3,7 @@
 #include <nccl.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
@@ -66,42 +63,10 @@ std::string said(ncclResult_t result, ncclComm_t comm) {
 }
 
 void check(ncclResult_t result, const char* what, ncclComm_t comm = nullptr) {
-  if (result == ncclSuccess) [[likely]]
+  if (result == ncclSuccess || result == ncclInProgress) [[likely]]
     return;
   fail(ErrorCode::unavailable, "NCCL could not {}: {}.", what, said(result, comm));
 }
-
-// ncclCommInitRank returns when all ranks have come, or never. So a thread of its own calls it, and whoever waits can give
-// up; what the thread uses is its own, for it may be left behind.
-struct Joining {
-  ncclUniqueId id{};
-  int size = 0;
-  int rank = 0;
-  int device = 0;
-  std::mutex mutex;
-  std::condition_variable ended;
-  bool done = false;
-  bool left = false;  // nobody waits any more
-  ncclComm_t comm = nullptr;
-  std::string failure;
-
-  void run() {
-    ncclComm_t made = nullptr;
-    std::string sentence;
-    const cudaError_t chosen = cudaSetDevice(device);
-    if (chosen != cudaSuccess) {
-      sentence = fmt::format("CUDA could not choose GPU {}: {}.", device, cudaGetErrorString(chosen));
-    } else if (const ncclResult_t result = ncclCommInitRank(&made, size, id, rank); result != ncclSuccess) {
-      sentence = fmt::format("NCCL could not join {} ranks: {}.", size, said(result, nullptr));
-    }
-    const std::lock_guard lock(mutex);
-    comm = made;
-    failure = std::move(sentence);
-    done = true;
-    if (left && failure.empty()) ncclCommAbort(comm);
-    ended.notify_all();
-  }
-};
 
 class NcclLibrary final : public NcclCalls {
  public:
@@ -115,34 +80,46 @@ class NcclLibrary final : public NcclCalls {
   }
 
   NcclComm join(int size, const NcclId& id, int rank, const std::function<void()>& look) override {
-    const auto joining = std::make_shared<Joining>();
-    std::memcpy(&joining->id, id.data(), sizeof joining->id);
-    joining->size = size;
-    joining->rank = rank;
-    joining->device = gpu().info().index;
-    std::thread([joining] { joining->run(); }).detach();
-    const double seconds = number_setting("STRETTO_TIMEOUT");
-    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-    std::unique_lock lock(joining->mutex);
+    const int device = gpu().info().index;
+    if (const cudaError_t chosen = cudaSetDevice(device); chosen != cudaSuccess) {
+      fail(ErrorCode::unavailable, "CUDA could not choose GPU {}: {}.", device, cudaGetErrorString(chosen));
+    }
+    ncclUniqueId unique;
+    std::memcpy(&unique, id.data(), sizeof unique);
+    // A blocking one would keep whoever calls it until all ranks have come, be they lost or not, also in its first
+    // messages; and only calls that return let the communicator be aborted between them.
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclComm_t made = nullptr;
+    check(ncclCommInitRankConfig(&made, size, unique, rank, &config), "join a communicator", made);
+    const auto comm = reinterpret_cast<NcclComm>(made);
     try {
-      while (!joining->ended.wait_for(lock, std::chrono::milliseconds(50), [&] { return joining->done; })) {
+      const double seconds = number_setting("STRETTO_TIMEOUT");
+      const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+      while (!settled(comm)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
         look();
         if (std::chrono::steady_clock::now() > end) {
-          fail(
-              ErrorCode::timeout,
-              "Rank {} of {} has waited {} s (STRETTO_TIMEOUT) for the others to join a communicator of NCCL's; look at the "
-              "messages of NCCL_DEBUG=INFO.",
-              rank, size, seconds);
+          fail(ErrorCode::timeout,
+               "Rank {} of {} has waited {} s (STRETTO_TIMEOUT) for the others to join a communicator of NCCL's; look at "
+               "the messages of NCCL_DEBUG=INFO.",
+               rank, size, seconds);
         }
       }
     } catch (...) {
-      joining->left = true;
+      ncclCommAbort(made);
       throw;
     }
-    if (!joining->failure.empty()) fail(ErrorCode::unavailable, "{}", joining->failure);
-    return reinterpret_cast<NcclComm>(joining->comm);
+    return comm;
   }
 
+  bool settled(NcclComm comm) override {
+    ncclResult_t state = ncclSuccess;
+    check(ncclCommGetAsyncError(of_nccl(comm), &state), "say how a communicator is", of_nccl(comm));
+    check(state, "go on with a communicator", of_nccl(comm));
+    return state == ncclSuccess;
+  }
+  void finish(NcclComm comm) override { check(ncclCommFinalize(of_nccl(comm)), "finish a communicator", of_nccl(comm)); }
   void destroy(NcclComm comm) override { check(ncclCommDestroy(of_nccl(comm)), "end a communicator"); }
   void abort(NcclComm comm) override { check(ncclCommAbort(of_nccl(comm)), "abort a communicator"); }
   std::string failure(NcclComm comm) override {

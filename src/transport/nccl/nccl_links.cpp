@@ -1,6 +1,8 @@
 #include "transport/nccl/nccl_links.hpp"
 
+#include <chrono>
 #include <exception>
+#include <thread>
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
@@ -24,31 +26,67 @@ bool is_integer(DType dtype) {
 
 constexpr const char* aborted = "This communicator was aborted; make a new one.";
 
+// Most of what NCCL does beside its caller takes tens of microseconds.
+class Pause {
+ public:
+  void operator()() {
+    if (++looks_ < 200) return std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::microseconds(looks_ < 1000 ? 50 : 1000));
+  }
+
+ private:
+  int looks_ = 0;
+};
+
 }  // namespace
 
 NcclLinks::NcclLinks(NcclCalls& nccl, Gpu& gpu, const Place& place, const NcclId& id, const std::function<void()>& check)
-    : nccl_(nccl), gpu_(gpu), place_(place), comm_(nccl.join(place.size, id, place.rank, check)), owns_(true) {}
+    : nccl_(nccl),
+      gpu_(gpu),
+      place_(place),
+      check_(check),
+      comm_(nccl.join(place.size, id, place.rank, check)),
+      owns_(true) {}
 
 NcclLinks::NcclLinks(NcclCalls& nccl, Gpu& gpu, const Place& place, NcclComm comm)
     : nccl_(nccl), gpu_(gpu), place_(place), comm_(comm), owns_(false) {}
 
 NcclLinks::~NcclLinks() {
-  const NcclComm comm = comm_;
-  if (comm == nullptr || !owns_) return;
+  if (comm_ == nullptr || !owns_) return;
   try {
-    nccl_.destroy(comm);
+    end();
   } catch (const std::exception& error) {
     log().error("{}", error.what());
+    abort();
   }
 }
 
+void NcclLinks::end() {
+  nccl_.finish(comm_);
+  const auto latest = std::chrono::steady_clock::now() + std::chrono::duration<double>(place_.timeout);
+  for (Pause pause; !nccl_.settled(comm_); pause()) {
+    if (check_) check_();
+    if (std::chrono::steady_clock::now() < latest) continue;
+    fail(ErrorCode::timeout, "Member {} of {} waited {} s (STRETTO_TIMEOUT) for the others to end a communicator of NCCL's.",
+         place_.rank, place_.size, place_.timeout);
+  }
+  nccl_.destroy(comm_);
+}
+
 NcclComm NcclLinks::usable() const {
-  const NcclComm comm = comm_;
-  if (comm == nullptr) fail(ErrorCode::peer_gave_up, "{}", aborted);
-  return comm;
+  if (comm_ == nullptr || aborting_) fail(ErrorCode::peer_gave_up, "{}", aborted);
+  return comm_;
+}
+
+// What was called is in the stream when it returns.
+void NcclLinks::settle(NcclComm comm) const {
+  for (Pause pause; !nccl_.settled(comm); pause()) {
+    if (aborting_) fail(ErrorCode::peer_gave_up, "{}", aborted);
+  }
 }
 
 void NcclLinks::exchange(const std::vector<GpuMessage>& messages, GpuStream stream) {
+  const std::lock_guard calling(calling_);
   const NcclComm comm = usable();
   // The copies come first: between group_start() and group_end() nothing else may go into the stream.
   const std::vector<GpuMessage> others = without_own(messages, place_.rank, place_.size, gpu_, stream);
@@ -72,23 +110,28 @@ void NcclLinks::exchange(const std::vector<GpuMessage>& messages, GpuStream stre
     std::rethrow_exception(first);
   }
   nccl_.group_end();
+  settle(comm);
 }
 
-bool NcclLinks::does(const GpuCollective& call) const {
+bool NcclLinks::knows(const GpuCollective& call) {
   switch (call.collective) {
     case Collective::all_gather:
     case Collective::all_to_all:
     case Collective::broadcast: return true;
     case Collective::all_reduce:
     case Collective::reduce_scatter:
-    case Collective::reduce:
-      if (call.op == ReduceOp::premul_sum) return false;
-      return !is_f8(call.dtype) || place_.least_major >= 9;  // NCCL computes with 8 bits from Hopper on
+    case Collective::reduce: return call.op != ReduceOp::premul_sum;
     default: return false;
   }
 }
 
+bool NcclLinks::does(const GpuCollective& call) const {
+  const bool computes = reduces(call.collective);
+  return knows(call) && (!computes || !is_f8(call.dtype) || place_.least_major >= 9);  // with 8 bits from Hopper on
+}
+
 void NcclLinks::perform(const GpuCollective& call, GpuStream stream) {
+  const std::lock_guard calling(calling_);
   const NcclComm comm = usable();
   ensure(does(call), "NCCL was to do {} of {} by {}, which does() refuses.", name(call.collective), name(call.dtype),
          name(call.op));
@@ -102,34 +145,39 @@ void NcclLinks::perform(const GpuCollective& call, GpuStream stream) {
     case Collective::reduce_scatter:
       nccl_.reduce_scatter(call.input, call.output, call.count, call.dtype, op, comm, stream);
       break;
-    case Collective::all_gather: return nccl_.all_gather(call.input, call.output, call.count, call.dtype, comm, stream);
-    case Collective::all_to_all: return nccl_.all_to_all(call.input, call.output, call.count, call.dtype, comm, stream);
+    case Collective::all_gather: nccl_.all_gather(call.input, call.output, call.count, call.dtype, comm, stream); break;
+    case Collective::all_to_all: nccl_.all_to_all(call.input, call.output, call.count, call.dtype, comm, stream); break;
     case Collective::broadcast: {
       // The input matters at the root only; NCCL checks both pointers everywhere.
       const std::byte* const input = place_.rank == call.root ? call.input : call.output;
-      return nccl_.broadcast(input, call.output, call.count, call.dtype, call.root, comm, stream);
+      nccl_.broadcast(input, call.output, call.count, call.dtype, call.root, comm, stream);
+      break;
     }
     case Collective::reduce: {
-      const bool is_root = place_.rank == call.root;
-      std::byte* const output = is_root ? call.output : nullptr;
+      std::byte* const output = place_.rank == call.root ? call.output : nullptr;
       nccl_.reduce(call.input, output, call.count, call.dtype, op, call.root, comm, stream);
-      if (!is_root) return;
       break;
     }
     default: return;
   }
-  if (!divides) return;
+  settle(comm);
+  const bool has_sum = call.collective != Collective::reduce || place_.rank == call.root;
+  if (!divides || !reduces(call.collective) || !has_sum) return;
   const void* const sum = call.output;
   gpu_.kernels().reduce_all(ReduceOp::sum, call.dtype, &sum, 1, call.output, call.count, place_.size, stream);
 }
 
 std::string NcclLinks::failure() {
-  const NcclComm comm = comm_;
-  return comm == nullptr ? aborted : nccl_.failure(comm);
+  if (aborting_) return aborted;
+  const std::unique_lock calling(calling_, std::try_to_lock);
+  if (!calling) return "";  // who calls NCCL just now hears of it by itself
+  return comm_ == nullptr ? aborted : nccl_.failure(comm_);
 }
 
 void NcclLinks::abort() {
-  const NcclComm comm = comm_.exchange(nullptr);
+  aborting_ = true;  // who waits for peers returns
+  const std::lock_guard calling(calling_);
+  const NcclComm comm = std::exchange(comm_, nullptr);
   if (comm != nullptr && owns_) nccl_.abort(comm);
 }
 

@@ -1,26 +1,36 @@
 #pragma once
 #include <atomic>
+#include <functional>
+#include <mutex>
 
 #include "transport/gpu_links.hpp"
 #include "transport/nccl/nccl_calls.hpp"
 
 namespace stretto {
 
-// The messages and collectives of one communicator by NCCL.
+// The messages and collectives of one communicator by NCCL. Threads may call abort() and failure() beside the one that
+// exchanges, which may have to wait for peers when it meets them for the first time: abort() ends that, too.
 class NcclLinks final : public GpuLinks {
  public:
   struct Place {
     int rank = 0;
     int size = 1;
-    int least_major = 8;  // the smallest compute capability among the members' GPUs: the same on all
+    int least_major = 8;   // the smallest compute capability among the members' GPUs: the same on all
+    double timeout = 600;  // seconds for the others to come to the end
   };
-  // Collective over the members, who have the id from one of them. check: see NcclCalls::join.
+  // Collective over the members, who have the id from one of them. check: throws when a rank is lost; called while waiting
+  // for the others in the beginning and in the end.
   NcclLinks(NcclCalls& nccl, Gpu& gpu, const Place& place, const NcclId& id, const std::function<void()>& check);
   // Over a communicator that the program keeps, longer than this; abort() then only ends the use of it here.
   NcclLinks(NcclCalls& nccl, Gpu& gpu, const Place& place, NcclComm comm);
-  ~NcclLinks() override;  // collective, like that of NCCL's communicator; waits for what is under way
+  // Collective, like that of NCCL's communicator; waits for what is under way, and for the others. Nothing of that after
+  // abort().
+  ~NcclLinks() override;
   NcclLinks(const NcclLinks&) = delete;
   NcclLinks& operator=(const NcclLinks&) = delete;
+
+  // Whether NCCL has such a collective at all; of 8-bit floats, GPUs of the members decide as well.
+  static bool knows(const GpuCollective& call);
 
   const char* route() const override { return "nccl"; }
   void exchange(const std::vector<GpuMessage>& messages, GpuStream stream) override;
@@ -31,11 +41,16 @@ class NcclLinks final : public GpuLinks {
 
  private:
   NcclComm usable() const;  // throws after abort()
+  void settle(NcclComm comm) const;
+  void end();
 
   NcclCalls& nccl_;
   Gpu& gpu_;
   Place place_;
-  std::atomic<NcclComm> comm_;  // null after abort(), which another thread may call
+  std::function<void()> check_;
+  mutable std::mutex calling_;  // NCCL, with this communicator
+  NcclComm comm_;               // under it: null after abort()
+  std::atomic<bool> aborting_ = false;
   bool owns_;
 };
 

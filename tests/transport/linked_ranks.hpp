@@ -1,0 +1,41 @@
+#pragma once
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gpu_ranks.hpp"
+#include "transport/network.hpp"
+
+namespace stretto {
+
+// Ranks as threads with a job and the host's links between them; gives the sentence of each rank's error, empty where there
+// was none. A rank whose body throws leaves the job with that sentence.
+inline std::vector<std::string> on_linked_ranks(int size, const std::function<void(Links& links, Job& job)>& body) {
+  const auto jobs = make_local_jobs(size);
+  return on_ranks(size, [&](int rank) {
+    Job& job = *jobs[static_cast<std::size_t>(rank)];
+    Network network(job);
+    Membership members;
+    members.rank = rank;
+    const std::uint64_t area = network.segment().reserve(Links::area_bytes(size));
+    const auto* bytes = reinterpret_cast<const std::byte*>(&area);
+    for (const Bytes& said : job.exchange(Bytes(bytes, bytes + sizeof area))) {
+      std::uint64_t theirs = 0;
+      std::memcpy(&theirs, said.data(), sizeof theirs);
+      members.areas.push_back(theirs);
+      members.job_ranks.push_back(static_cast<int>(members.job_ranks.size()));
+    }
+    Links links(network, members, size);
+    try {
+      body(links, job);
+    } catch (const std::exception& error) {
+      job.abort(error.what());
+      job.leave();
+      throw;
+    }
+    job.leave();
+  });
+}
+
+}  // namespace stretto
