@@ -1,8 +1,10 @@
 // The model and the optimizer against PyTorch: tests/reference/make_gpt2_reference.py wrote the file.
 #include <gmock/gmock.h>
 
+#include "../device/test_device.hpp"
 #include "parity.hpp"
 #include "safetensors.hpp"
+#include "stretto/device.hpp"
 
 namespace parity {
 namespace {
@@ -84,6 +86,7 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
 
 TEST_P(Reference, AgreesOnLogitsLossGradientsAndTenSteps) {
   run_threads(tensor_size(), [&](const Communicator& world) {
+    const OnDevice device(test_device());
     gpt::Trainer trainer(Mesh::create(world, 1, tensor_size()), options());
     take_weights(trainer);
     Comparer comparer(tolerance());
@@ -106,6 +109,7 @@ TEST_P(Reference, AgreesOnLogitsLossGradientsAndTenSteps) {
 // The control: two weights are swapped.
 TEST_P(Reference, DisagreesWhenTwoWeightsAreSwapped) {
   run_threads(tensor_size(), [&](const Communicator& world) {
+    const OnDevice device(test_device());
     gpt::Trainer trainer(Mesh::create(world, 1, tensor_size()), options());
     take_weights(trainer);
     const Tensor& embedding = trainer.parameters().all().front()->value;
