@@ -9,6 +9,7 @@
 #include <random>
 
 #include "device/gpu.hpp"
+#include "gpu_data.hpp"
 #include "gpu_timing.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
@@ -19,8 +20,9 @@ using namespace stretto;
 namespace k = stretto::kernels;
 using k::Transpose;
 using perf::device_seconds;
+using perf::random;
 
-constexpr double set_bytes = 1 << 30;  // the sets of one case together, at least: many times any cache
+constexpr double set_bytes = 1 << 30;  // of the sets of one case together, at least: many times any cache
 constexpr int most_sets = 8;
 
 struct Case {
@@ -30,29 +32,6 @@ struct Case {
   // A call on buffers of its own.
   std::function<std::function<void()>()> make;
 };
-
-// ---- numbers, for zeros are multiplied faster
-
-Tensor random(Shape shape, DType dtype, double deviation = 1) {
-  constexpr std::int64_t period = 1 << 20;
-  static const std::vector<float> numbers = [] {
-    std::mt19937 generator(1);
-    std::normal_distribution<float> normal;
-    std::vector<float> result(period);
-    for (float& number : result) number = normal(generator);
-    return result;
-  }();
-  Tensor wide = Tensor::of(numbers);
-  k::scale(wide, deviation);
-  Tensor piece({period}, dtype);
-  k::convert(wide, piece);
-  Tensor result(std::move(shape), dtype);
-  for (std::int64_t at = 0; at < result.size(); at += period) {
-    const std::int64_t count = std::min(period, result.size() - at);
-    result.view(at, {count}).copy_from(piece.view(0, {count}));
-  }
-  return result;
-}
 
 Tensor tokens(std::int64_t count, std::int64_t vocabulary) {
   std::mt19937 generator(2);
