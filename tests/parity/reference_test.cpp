@@ -1,6 +1,8 @@
 // The model and the optimizer against PyTorch: tests/reference/make_gpt2_reference.py wrote the file.
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+
 #include "../device/test_device.hpp"
 #include "parity.hpp"
 #include "safetensors.hpp"
@@ -81,7 +83,9 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
   double loss_tolerance() const { return is_f64() ? 1e-12 : 1e-5; }  // adamw_losses are F64
   int tensor_size() const { return std::get<int>(GetParam()); }
 
-  const gpt::SafetensorsReader file{GPT2_REFERENCE};
+  // Where the tests run may not be where they were built.
+  const char* const elsewhere = std::getenv("GPT2_REFERENCE");
+  const gpt::SafetensorsReader file{elsewhere != nullptr ? elsewhere : GPT2_REFERENCE};
 };
 
 TEST_P(Reference, AgreesOnLogitsLossGradientsAndTenSteps) {
