@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "../variables.hpp"
-#include "gpu_ranks.hpp"
 #include "oracle.hpp"
+#include "stand_in/job_on_gpus.hpp"
 #include "stretto/device.hpp"
 #include "stretto/stretto.hpp"
 
@@ -78,7 +78,7 @@ struct Case {
 };
 class EveryPlanInAStream : public testing::TestWithParam<Case> {
  protected:
-  GpuRanks ranks_{GetParam().one_gpu_each};
+  JobOnGpus ranks_{GetParam().one_gpu_each};
   void SetUp() override {
     if (const std::string obstacle = ranks_.obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
   }
@@ -97,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(All, EveryPlanInAStream, testing::ValuesIn(every_case()
 
 TEST_P(EveryPlanInAStream, EqualsTheOracle) {
   const Collective collective = GetParam().collective;
-  for (int size = 1; size <= ranks_.most(); ++size) {
+  for (int size = 1; size <= ranks_.most_ranks(); ++size) {
     ranks_.run(size, [&](const Communicator& world) {
       const Stream stream("communication");
       for (const Method& method : methods_of(collective, false)) {
@@ -113,7 +113,7 @@ TEST_P(EveryPlanInAStream, EqualsTheOracle) {
 
 TEST_P(EveryPlanInAStream, KnowsEveryTypeAndOperation) {
   const Collective collective = GetParam().collective;
-  ranks_.run(std::min(3, ranks_.most()), [&](const Communicator& world) {
+  ranks_.run(std::min(3, ranks_.most_ranks()), [&](const Communicator& world) {
     for (const Method& method : methods_of(collective, false)) {
       for (const DType dtype : oracle::all_dtypes) {
         for (const ReduceOp op : reduces(collective) ? oracle::all_ops : std::vector{ReduceOp::sum}) {
@@ -126,7 +126,7 @@ TEST_P(EveryPlanInAStream, KnowsEveryTypeAndOperation) {
 
 TEST_P(EveryPlanInAStream, RunsOnVirtualNodes) {
   const Collective collective = GetParam().collective;
-  if (ranks_.most() < 8) GTEST_SKIP() << "There are not as many GPUs as ranks.";
+  if (ranks_.most_ranks() < 8) GTEST_SKIP() << "There are not as many GPUs as ranks.";
   const Variable ranks_per_node("STRETTO_RANKS_PER_NODE", "2");
   const Variable nodes_per_pod("STRETTO_NODES_PER_POD", "2");
   ranks_.run(8, [&](const Communicator& world) {
@@ -143,7 +143,7 @@ TEST_P(EveryPlanInAStream, RunsOnVirtualNodes) {
 
 class InAStream : public testing::TestWithParam<bool> {
  protected:
-  GpuRanks ranks_{GetParam()};
+  JobOnGpus ranks_{GetParam()};
   void SetUp() override {
     if (const std::string obstacle = ranks_.obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
   }
@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(All, InAStream, testing::Bool(),
                          [](const auto& parameter) { return std::string(parameter.param ? "nccl" : "copies"); });
 
 TEST_P(InAStream, QuantizedCollectivesGiveTheHostsBits) {
-  ranks_.run(std::min(4, ranks_.most()), [](const Communicator& world) {
+  ranks_.run(std::min(4, ranks_.most_ranks()), [](const Communicator& world) {
     for (const QuantizedFormat format : {QuantizedFormat::int8, QuantizedFormat::int4, QuantizedFormat::fp8}) {
       OperationOptions options;
       options.quantization.format = format;
@@ -168,7 +168,7 @@ TEST_P(InAStream, QuantizedCollectivesGiveTheHostsBits) {
 }
 
 TEST_P(InAStream, MessagesOfAGroupGoTogether) {
-  ranks_.run(std::min(4, ranks_.most()), [](const Communicator& world) {
+  ranks_.run(std::min(4, ranks_.most_ranks()), [](const Communicator& world) {
     const Stream stream("communication");
     std::vector<Tensor> sent, received;
     OperationGroup group;
@@ -192,8 +192,8 @@ TEST_P(InAStream, MessagesOfAGroupGoTogether) {
 // What is computed before is communicated, and what is communicated is there for what is computed after, without a wait of
 // the host's.
 TEST_P(InAStream, CommunicationFollowsComputationAndIsFollowedByIt) {
-  GpuRanks slow(GetParam(), 400);
-  slow.run(std::min(2, slow.most()), [](const Communicator& world) {
+  JobOnGpus slow(GetParam(), {.longest_delay_us = 400});
+  slow.run(std::min(2, slow.most_ranks()), [](const Communicator& world) {
     const Stream stream("communication");
     const Tensor x({1000}, DType::f32), y({1000}, DType::f32), z({1000}, DType::f32);
     const Tensor ones({1000}, DType::f32, Device::cpu);
@@ -211,9 +211,9 @@ TEST_P(InAStream, CommunicationFollowsComputationAndIsFollowedByIt) {
 
 // Ranks that share a GPU meet on the host, which a graph cannot: only NCCL's messages can be part of one.
 TEST(InAGraph, ACollectiveIsLaunchedAgainAndAgain) {
-  GpuRanks ranks(true);
+  JobOnGpus ranks(true);
   if (const std::string obstacle = ranks.obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
-  ranks.run(std::min(3, ranks.most()), [](const Communicator& world) {
+  ranks.run(std::min(3, ranks.most_ranks()), [](const Communicator& world) {
     for (const Method& method : {Method(Algorithm::ring), Method(Algorithm::nccl), Method(Algorithm::two_shot)}) {
       const Stream stream("communication");
       const Tensor x({999}, DType::bf16);
@@ -232,7 +232,7 @@ TEST(InAGraph, ACollectiveIsLaunchedAgainAndAgain) {
 }
 
 TEST_P(InAStream, TheLedgerKnowsWhenTheGpuDidIt) {
-  ranks_.run(std::min(2, ranks_.most()), [](const Communicator& world) {
+  ranks_.run(std::min(2, ranks_.most_ranks()), [](const Communicator& world) {
     const Tensor x = Tensor::zeros({1000}, DType::f32);
     world.all_reduce(x, ReduceOp::sum, Stream("communication"), {.method = Algorithm::ring, .tag = "here"}).wait();
     const Record record = world.ledger().records().back();
@@ -243,7 +243,7 @@ TEST_P(InAStream, TheLedgerKnowsWhenTheGpuDidIt) {
 }
 
 TEST_P(InAStream, BuffersOnBothSidesAreRefused) {
-  ranks_.run(std::min(2, ranks_.most()), [](const Communicator& world) {
+  ranks_.run(std::min(2, ranks_.most_ranks()), [](const Communicator& world) {
     const Tensor here = Tensor({10}, DType::f32, Device::cpu);
     const Tensor there = Tensor::zeros({10}, DType::f32);
     try {
