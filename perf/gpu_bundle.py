@@ -17,8 +17,8 @@ import tempfile
 import gpu_programs
 
 MOST_BYTES = 64 << 20
-# Of the system, and of NVIDIA: what every program finds where it runs.
-LEFT_THERE = re.compile(r"(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libcuda|libcublas\w*|libcudnn\w*|libnccl|libnvrtc)\.so")
+# Of the system, and of NVIDIA: what programs find where they run. (libstdc++: another one than theirs would harm libraries there.)
+LEFT_THERE = re.compile(r"(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libcuda|libcublas\w*|libcudnn\w*|libnccl|libnvrtc)\.so")
 
 
 def needed(file, library_path):
