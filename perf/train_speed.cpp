@@ -1,10 +1,13 @@
-// Tokens per second of data-parallel training on random tokens, as one JSON line: the counterpart of perf/peers/ddp_gpt.py.
+// Tokens per second of data-parallel training on random tokens, as one JSON line: the counterpart of perf/peers/ddp_gpt.py,
+// and on a GPU of perf/gpu_gpt2.py.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "gpu_data.hpp"
+#include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/launch.hpp"
 #include "trainer.hpp"
@@ -18,19 +21,27 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// Seconds by the clock of the thread's device, for all that it has put into computation() before.
+double device_now() {
+  const Work mark = computation().enqueue([] {});
+  mark.wait();
+  return mark.times().done;
+}
+
 // The best rate of the model's own matrix products on one rank, while all ranks do the same; FLOP/s.
 double peak_matrix_rate(const Communicator& world, const gpt::ModelShape& model, std::int64_t rows, DType dtype) {
+  const int calls = current_device() == Device::cpu ? 1 : 10;  // behind each other, for a GPU idles between marks
   double best = 0;
   for (const auto& [in, out] :
        {std::pair{model.hidden, 3 * model.hidden}, {model.hidden, 4 * model.hidden}, {4 * model.hidden, model.hidden}}) {
-    const Tensor x = Tensor::zeros({rows, in}, dtype);
-    const Tensor weight = Tensor::zeros({out, in}, dtype);
+    const Tensor x = perf::random({rows, in}, dtype);
+    const Tensor weight = perf::random({out, in}, dtype, 0.02);
     const Tensor y({rows, out}, dtype);
     world.barrier(Stream::inline_());
     for (int round = 0; round < 8; ++round) {
-      const double from = now_seconds();
-      kernels::gemm(x, kernels::Transpose::no, weight, kernels::Transpose::yes, y);
-      best = std::max(best, 2.0 * static_cast<double>(rows * in * out) / (now_seconds() - from));
+      const double from = device_now();
+      for (int call = 0; call < calls; ++call) kernels::gemm(x, kernels::Transpose::no, weight, kernels::Transpose::yes, y);
+      best = std::max(best, 2.0 * calls * static_cast<double>(rows * in * out) / (device_now() - from));
     }
   }
   return best;
@@ -59,8 +70,11 @@ int main(int argc, char** argv) {
   app.add_option("--bucket-bytes", options.bucket_bytes, "Of gradients, what travels together");
   app.add_option("--dtype", options.dtype)
       ->transform(CLI::CheckedTransformer(std::map<std::string, DType>{{"fp32", DType::f32}, {"bf16", DType::bf16}}));
+  std::string device = "cpu";
+  app.add_option("--device", device, "Where to train: cpu, cuda");
   CLI11_PARSE(app, argc, argv);
   return launch(nproc, [&](const Communicator& world) {
+    const OnDevice on_device(device_from_name(device));
     options.global_batch = options.micro_batch * world.size();
     const Mesh mesh = Mesh::create(world, world.size(), 1);
     gpt::Trainer trainer(mesh, options);
@@ -70,7 +84,7 @@ int main(int argc, char** argv) {
     std::uint64_t first_operation = 0;
     for (int step = 0; step < warmup + steps; ++step) {
       if (step == warmup) first_operation = world.ledger().next_sequence();
-      const double from = now_seconds();
+      const double from = device_now();
       trainer.step(
           [&](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
             for (std::int64_t i = 0; i <= sequence; ++i) {
@@ -81,7 +95,7 @@ int main(int argc, char** argv) {
             }
           },
           3e-4);
-      if (step >= warmup) seconds.push_back(now_seconds() - from);
+      if (step >= warmup) seconds.push_back(device_now() - from);
     }
     trainer.parameters();  // which may be on their way
     const Traffic traffic = world.ledger().traffic(first_operation);

@@ -55,11 +55,11 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    def __init__(self, options):
+    def __init__(self, options, block=Block):
         super().__init__()
         self.wte = nn.Embedding(options.vocab, options.hidden)
         self.wpe = nn.Embedding(options.seq_length, options.hidden)
-        self.blocks = nn.ModuleList(Block(options) for _ in range(options.layers))
+        self.blocks = nn.ModuleList(block(options) for _ in range(options.layers))
         self.ln_f = nn.LayerNorm(options.hidden)
         self.positions = torch.arange(options.seq_length)
         for name, parameter in self.named_parameters():

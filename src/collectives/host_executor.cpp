@@ -1,5 +1,6 @@
 #include "collectives/host_executor.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
 
 #include "collectives/drive.hpp"

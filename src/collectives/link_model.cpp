@@ -1,4 +1,5 @@
 // Link models from JSON. Every key is looked at, so that a misspelt one is no silent default.
+#include <fmt/format.h>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>

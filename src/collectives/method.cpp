@@ -1,6 +1,7 @@
 // Names of collectives and algorithms, and methods as text.
 #include "collectives/method.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
 
 #include "core/fail.hpp"

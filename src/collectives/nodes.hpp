@@ -1,4 +1,5 @@
 #pragma once
+#include <fmt/format.h>
 #include <algorithm>
 #include <numeric>
 #include <utility>

@@ -1,5 +1,6 @@
 #include "stretto/plan.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
 
 #include "collectives/method.hpp"

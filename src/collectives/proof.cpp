@@ -1,5 +1,6 @@
 #include "stretto/proof.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <array>
 

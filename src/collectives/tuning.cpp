@@ -1,5 +1,6 @@
 #include "stretto/tuning.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
 #include <fstream>

@@ -1,5 +1,6 @@
 #include "stretto/dtype.hpp"
 
+#include <fmt/format.h>
 #include <cmath>
 #include <iterator>
 #include <string_view>

@@ -1,5 +1,6 @@
 #include "stretto/settings.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>

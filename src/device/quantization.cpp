@@ -1,5 +1,6 @@
 #include "stretto/quantization.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cstring>
 #include <iterator>

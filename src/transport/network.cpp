@@ -1,5 +1,6 @@
 #include "transport/network.hpp"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,5 +1,6 @@
 #include "transport/pinning.hpp"
 
+#include <fmt/format.h>
 #include <hwloc.h>
 #include <sched.h>
 #include <sys/socket.h>

@@ -2,7 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "gpu_ranks.hpp"
+#include "gpu_buffers.hpp"
+#include "stand_in/job_on_gpus.hpp"
 
 namespace stretto {
 namespace {
@@ -12,7 +13,7 @@ using testing::HasSubstr;
 
 class CallsOnGpus : public testing::TestWithParam<Route> {
  protected:
-  GpuRanks ranks_{GetParam()};
+  JobOnGpus ranks_{GetParam()};
 };
 INSTANTIATE_TEST_SUITE_P(All, CallsOnGpus, testing::Values(Route::copies, Route::nccl, Route::staged),
                          [](const auto& parameter) { return std::string(name(parameter.param)); });

@@ -7,7 +7,8 @@
 #include <chrono>
 #include <thread>
 
-#include "gpu_ranks.hpp"
+#include "gpu_buffers.hpp"
+#include "stand_in/job_on_gpus.hpp"
 
 namespace stretto {
 namespace {
@@ -31,7 +32,7 @@ class Patience {
 
 class LostOnGpus : public testing::TestWithParam<Route> {
  protected:
-  GpuRanks ranks_{GetParam()};
+  JobOnGpus ranks_{GetParam()};
 };
 INSTANTIATE_TEST_SUITE_P(All, LostOnGpus, testing::Values(Route::copies, Route::nccl, Route::staged),
                          [](const auto& parameter) { return std::string(name(parameter.param)); });
@@ -138,7 +139,7 @@ TEST(LostOnGpusWithNccl, TheFirstOperationDoesNotBlockForEver) {
   for (const Algorithm algorithm : {Algorithm::nccl, Algorithm::ring}) {
     const Variable patience("STRETTO_TIMEOUT", "0.4");
     Patience others;
-    GpuRanks ranks(Route::nccl);
+    JobOnGpus ranks(Route::nccl);
     ranks.run(
         2,
         [&](const Communicator& world) {
@@ -161,7 +162,7 @@ TEST(LostOnGpusWithNccl, TheFirstOperationDoesNotBlockForEver) {
 TEST(LostOnGpusWithNccl, ALaunchOfAGraphEnds) {
   const Variable patience("STRETTO_TIMEOUT", "0.4");
   Patience others;
-  GpuRanks ranks(Route::nccl);
+  JobOnGpus ranks(Route::nccl);
   ranks.run(
       2,
       [&](const Communicator& world) {
@@ -187,7 +188,7 @@ TEST(LostOnGpusWithNccl, ALaunchOfAGraphEnds) {
 
 // A graph may be launched when nobody has the communicator any more: it keeps it.
 TEST(LostOnGpusWithNccl, AGraphKeepsItsCommunicator) {
-  GpuRanks ranks(Route::nccl);
+  JobOnGpus ranks(Route::nccl);
   ranks.run(2, [](const Communicator& world) {
     const Tensor x = Tensor::zeros({1000}, DType::f32);
     x.set(999, 1);

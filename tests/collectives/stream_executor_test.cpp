@@ -1,13 +1,15 @@
-// Every plan in a GPU's stream, over the stand-in for a GPU: ranks are threads, and share one GPU (where messages are
-// copies, or go by way of the host) or have one each (where they are NCCL's, by a stand-in that holds its callers to NCCL's
-// rules).
+// Every plan in a GPU's stream: ranks are threads, and share one GPU (where messages are copies, or go by way of the host) or
+// have one each (where they are NCCL's). GPUs and NCCL are a stand-in that holds its callers to their rules, or real ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
-#include "collectives/stream_executor.hpp"
-#include "gpu_ranks.hpp"
+#include "../variables.hpp"
+#include "gpu_buffers.hpp"
+#include "stand_in/job_on_gpus.hpp"
+#include "stretto/stretto.hpp"
 
 namespace stretto {
 namespace {
@@ -27,7 +29,10 @@ struct Case {
 };
 class EveryPlanInAStream : public testing::TestWithParam<Case> {
  protected:
-  GpuRanks ranks_{GetParam().route};
+  JobOnGpus ranks_{GetParam().route};
+  void SetUp() override {
+    if (const std::string obstacle = ranks_.obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  }
 };
 
 std::vector<Case> every_case() {
@@ -45,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(All, EveryPlanInAStream, testing::ValuesIn(every_case()
 
 TEST_P(EveryPlanInAStream, EqualsTheOracle) {
   const Collective collective = GetParam().collective;
-  for (int size = 1; size <= 8; ++size) {
+  for (int size = 1; size <= ranks_.most_ranks(); ++size) {
     ranks_.run(size, [&](const Communicator& world) {
       const Stream stream("communication");
       for (const Method& method : methods_of(collective, false)) {
@@ -61,11 +66,11 @@ TEST_P(EveryPlanInAStream, EqualsTheOracle) {
 
 TEST_P(EveryPlanInAStream, KnowsEveryTypeAndOperation) {
   const Collective collective = GetParam().collective;
-  ranks_.run(3, [&](const Communicator& world) {
+  ranks_.run(std::min(3, ranks_.most_ranks()), [&](const Communicator& world) {
     for (const Method& method : methods_of(collective, false)) {
       for (const DType dtype : oracle::all_dtypes) {
         for (const ReduceOp op : reduces(collective) ? oracle::all_ops : std::vector{ReduceOp::sum}) {
-          expect_right(world, {collective, 3, 37, dtype, op}, method, computation());
+          expect_right(world, {collective, world.size(), 37, dtype, op}, method, computation());
         }
       }
     }
@@ -74,6 +79,7 @@ TEST_P(EveryPlanInAStream, KnowsEveryTypeAndOperation) {
 
 TEST_P(EveryPlanInAStream, RunsOnVirtualNodes) {
   const Collective collective = GetParam().collective;
+  if (ranks_.most_ranks() < 8) GTEST_SKIP() << "There are not as many GPUs as ranks.";
   const Variable ranks_per_node("STRETTO_RANKS_PER_NODE", "2");
   const Variable nodes_per_pod("STRETTO_NODES_PER_POD", "2");
   ranks_.run(8, [&](const Communicator& world) {
@@ -90,13 +96,16 @@ TEST_P(EveryPlanInAStream, RunsOnVirtualNodes) {
 
 class InAStream : public testing::TestWithParam<Route> {
  protected:
-  GpuRanks ranks_{GetParam()};
+  JobOnGpus ranks_{GetParam()};
+  void SetUp() override {
+    if (const std::string obstacle = ranks_.obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  }
 };
 INSTANTIATE_TEST_SUITE_P(All, InAStream, testing::Values(Route::copies, Route::nccl, Route::staged),
                          [](const auto& parameter) { return std::string(name(parameter.param)); });
 
 TEST_P(InAStream, QuantizedCollectivesGiveTheHostsBits) {
-  ranks_.run(4, [](const Communicator& world) {
+  ranks_.run(std::min(4, ranks_.most_ranks()), [](const Communicator& world) {
     for (const QuantizedFormat format : {QuantizedFormat::int8, QuantizedFormat::int4, QuantizedFormat::fp8}) {
       OperationOptions options;
       options.quantization.format = format;
@@ -112,7 +121,7 @@ TEST_P(InAStream, QuantizedCollectivesGiveTheHostsBits) {
 }
 
 TEST_P(InAStream, MessagesOfAGroupGoTogether) {
-  ranks_.run(4, [](const Communicator& world) {
+  ranks_.run(std::min(4, ranks_.most_ranks()), [](const Communicator& world) {
     const Stream stream("communication");
     std::vector<Tensor> sent, received;
     OperationGroup group;
@@ -136,8 +145,8 @@ TEST_P(InAStream, MessagesOfAGroupGoTogether) {
 // What is computed before is communicated, and what is communicated is there for what is computed after, without a wait of
 // the host's.
 TEST_P(InAStream, CommunicationFollowsComputationAndIsFollowedByIt) {
-  GpuRanks slow(GetParam(), {.longest_delay_us = 400});
-  slow.run(2, [](const Communicator& world) {
+  JobOnGpus slow(GetParam(), {.longest_delay_us = 400});
+  slow.run(std::min(2, slow.most_ranks()), [](const Communicator& world) {
     const Stream stream("communication");
     const Tensor x({1000}, DType::f32), y({1000}, DType::f32), z({1000}, DType::f32);
     const Tensor ones({1000}, DType::f32, Device::cpu);
@@ -149,15 +158,16 @@ TEST_P(InAStream, CommunicationFollowsComputationAndIsFollowedByIt) {
       computation().wait(sum);
       kernels::add(y, x, z);
     }
-    EXPECT_EQ(z.at(999), 5);
+    EXPECT_EQ(z.at(999), 2 * world.size() + 1);
   });
 }
 
 // Ranks that share a GPU meet on the host, or go by way of it, which a graph cannot: only NCCL's messages can be part of
 // one.
 TEST(InAGraph, ACollectiveIsLaunchedAgainAndAgain) {
-  GpuRanks ranks(Route::nccl);
-  ranks.run(3, [](const Communicator& world) {
+  JobOnGpus ranks(Route::nccl);
+  if (const std::string obstacle = ranks.obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  ranks.run(std::min(3, ranks.most_ranks()), [](const Communicator& world) {
     for (const Method& method : {Method(Algorithm::ring), Method(Algorithm::nccl), Method(Algorithm::two_shot)}) {
       const Stream stream("communication");
       const Tensor x({999}, DType::bf16);
@@ -170,24 +180,24 @@ TEST(InAGraph, ACollectiveIsLaunchedAgainAndAgain) {
       sum.start(stream).wait();
       const Graph graph(stream, [&] { sum.start(computation()); });
       for (int launches = 0; launches < 3; ++launches) graph.launch(stream).wait();
-      EXPECT_EQ(x.at(998), 81) << to_string(method);
+      EXPECT_EQ(x.at(998), std::pow(world.size(), 4)) << to_string(method);
     }
   });
 }
 
 TEST_P(InAStream, TheLedgerKnowsWhenTheGpuDidIt) {
-  ranks_.run(2, [](const Communicator& world) {
+  ranks_.run(std::min(2, ranks_.most_ranks()), [](const Communicator& world) {
     const Tensor x = Tensor::zeros({1000}, DType::f32);
     world.all_reduce(x, ReduceOp::sum, Stream("communication"), {.method = Algorithm::ring, .tag = "here"}).wait();
     const Record record = world.ledger().records().back();
     EXPECT_EQ(record.tag, "here");
-    EXPECT_EQ(record.bytes_sent, 4000);
+    EXPECT_EQ(record.bytes_sent, world.size() == 1 ? 0 : 4000);
     EXPECT_GT(record.times.done, record.times.started);
   });
 }
 
 TEST_P(InAStream, BuffersOnBothSidesAreRefused) {
-  ranks_.run(2, [](const Communicator& world) {
+  ranks_.run(std::min(2, ranks_.most_ranks()), [](const Communicator& world) {
     const Tensor here = Tensor({10}, DType::f32, Device::cpu);
     const Tensor there = Tensor::zeros({10}, DType::f32);
     try {

@@ -11,7 +11,7 @@
 
 #include "device/kernel_data.hpp"
 #include "device/stream_queue.hpp"
-#include "stand_in/host_gpu.hpp"
+#include "device/tested_gpu.hpp"
 #include "stretto/device.hpp"
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
@@ -19,19 +19,8 @@
 namespace stretto {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-template <class Call>
-std::string sentence_of(Call call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
 
 class OnAGpu : public testing::Test {
  protected:
@@ -225,15 +214,6 @@ TEST_F(OnAGpu, ALongStreamEnds) {
   EXPECT_EQ(sentence_of([&] { works.back().wait(); }), "a rank is lost");
 }
 
-TEST_F(OnAGpu, AReservedWorkIsRefusedUntilItHasATask) {
-  const Stream stream("s", Priority::normal, Device::cuda);
-  const Work reserved = Work::reserve();
-  EXPECT_THAT(sentence_of([&] { stream.wait(reserved); }), HasSubstr("before it was put into a stream"));
-  stream.enqueue([] {}, reserved);
-  stream.wait(reserved);
-  reserved.wait();
-}
-
 TEST_F(OnAGpu, AWorkHasTheTimesOfTheGpu) {
   const Stream stream("s", Priority::normal, Device::cuda);
   const double before = now_seconds();
@@ -271,43 +251,6 @@ TEST_F(OnAGpu, TheLastHandleWaitsForTheTasks) {
   EXPECT_TRUE(happened);
 }
 
-// A tensor keeps the GPU's stream, but not the queue of tasks, one of which may hold the tensor.
-TEST_F(OnAGpu, ATaskMayHoldTensorsOfItsOwnStream) {
-  const OnDevice device(Device::cuda);
-  const Tensor tensor = Tensor::zeros({4}, DType::f32);
-  computation().enqueue([tensor] {});
-}
-
-TEST_F(OnAGpu, OnDeviceIsOfItsThreadAndNests) {
-  EXPECT_EQ(current_device(), Device::cpu);
-  {
-    const OnDevice outer(Device::cuda);
-    EXPECT_EQ(current_device(), Device::cuda);
-    const Stream of_outer = computation();
-    EXPECT_EQ(Stream("s").device(), Device::cuda);
-    std::thread([&] {
-      EXPECT_EQ(current_device(), Device::cpu);
-      const OnDevice own(Device::cuda);
-      EXPECT_NE(computation(), of_outer);
-    }).join();
-    const Tensor sum = Tensor::of<float>({1, 2});
-    {
-      const OnDevice host(Device::cpu);
-      EXPECT_EQ(current_device(), Device::cpu);
-      EXPECT_EQ(Tensor({1}, DType::f32).device(), Device::cpu);
-    }
-    EXPECT_EQ(computation(), of_outer);
-    {  // behind the outer one's kernels, and these before its next
-      const OnDevice inner(Device::cuda);
-      EXPECT_NE(computation(), of_outer);
-      kernels::add(sum, sum, sum);
-    }
-    kernels::add(sum, sum, sum);
-    EXPECT_EQ(sum.at(1), 8);
-  }
-  EXPECT_EQ(current_device(), Device::cpu);
-}
-
 TEST_F(OnAGpu, LeavingTheDeviceWaitsForKernels) {
   std::atomic<bool> happened = false;
   {
@@ -320,52 +263,6 @@ TEST_F(OnAGpu, LeavingTheDeviceWaitsForKernels) {
   EXPECT_TRUE(happened);
 }
 
-TEST_F(OnAGpu, TensorsGoToAndFro) {
-  const Tensor here = Tensor::of<float>({1, 2, 3});
-  const OnDevice device(Device::cuda);
-  const Tensor there = here.on(Device::cuda);
-  EXPECT_EQ(there.device(), Device::cuda);
-  EXPECT_EQ(there.on(Device::cuda).raw(), there.raw());
-  EXPECT_THAT(values(there), ElementsAre(1, 2, 3));
-  const Tensor twin = there.clone();
-  EXPECT_EQ(twin.device(), Device::cuda);
-  there.set(1, 7);
-  EXPECT_THAT(values(there.on(Device::cpu)), ElementsAre(1, 7, 3));
-  EXPECT_THAT(values(twin), ElementsAre(1, 2, 3));
-  twin.copy_from(there);
-  EXPECT_THAT(values(twin), ElementsAre(1, 7, 3));
-  here.copy_from(twin);
-  EXPECT_THAT(values(here), ElementsAre(1, 7, 3));
-  twin.copy_from(here);
-  EXPECT_THAT(values(twin), ElementsAre(1, 7, 3));
-  EXPECT_THAT(values(Tensor::zeros({2}, DType::bf16)), ElementsAre(0, 0));
-  EXPECT_THAT(values(Tensor::symmetric({2}, DType::f64).view(1, {0})), IsEmpty());
-  EXPECT_EQ(Tensor({0}, DType::f32).clone().size(), 0);
-  EXPECT_THAT(sentence_of([&] { there.at(3); }), HasSubstr("does not fit"));
-}
-
-TEST_F(OnAGpu, TensorsCountAsMemory) {
-  const std::size_t before = memory_use().bytes;
-  {
-    const OnDevice device(Device::cuda);
-    const Tensor tensor({1000}, DType::f32);
-    EXPECT_EQ(memory_use().bytes, before + 4000);
-    EXPECT_GE(memory_use().peak_bytes, before + 4000);
-  }
-  EXPECT_EQ(memory_use().bytes, before);
-}
-
-TEST_F(OnAGpu, MixedMemoriesAndMissingDevicesAreRefused) {
-  const Tensor here = Tensor::zeros({2}, DType::f32);
-  EXPECT_THAT(sentence_of([&] { const Tensor there({2}, DType::f32, Device::cuda); }), HasSubstr("computes on the host"));
-  EXPECT_THAT(sentence_of([&] { handle_of(Stream::inline_()); }), HasSubstr("belongs to the host"));
-  const OnDevice device(Device::cuda);
-  const Tensor there = Tensor::zeros({2}, DType::f32);
-  EXPECT_THAT(sentence_of([&] { kernels::add(here, there, there); }), HasSubstr("put all of them into one"));
-  const OnDevice host(Device::cpu);
-  EXPECT_THAT(sentence_of([&] { kernels::add(there, there, there); }), HasSubstr("computes on the host"));
-}
-
 TEST_F(OnAGpu, AFailureOfTheGpuIsThrownWhereItIsWaitedForAndNotWhereItIsAskedFor) {
   const Stream stream("s", Priority::normal, Device::cuda);
   const Work work = stream.enqueue([&] { put([] { throw Error(ErrorCode::internal, "an illegal address"); }); });
@@ -374,80 +271,6 @@ TEST_F(OnAGpu, AFailureOfTheGpuIsThrownWhereItIsWaitedForAndNotWhereItIsAskedFor
 }
 
 // ---- graphs
-
-TEST_F(OnAGpu, AGraphComputesTheSameAtEachLaunch) {
-  const OnDevice device(Device::cuda);
-  const Stream other("other");
-  const Tensor sum = Tensor::of<float>({1, 2});
-  const Tensor one = Tensor::of<float>({1, 1});
-  Tensor doubled;
-  const Graph graph(computation(), [&] {
-    kernels::add(sum, one, sum);
-    other.wait(computation());
-    other.enqueue([&] {
-      doubled = Tensor({2}, DType::f32);  // is the graph's
-      kernels::add(sum, sum, doubled);
-    });
-    computation().wait(other);
-    for (int i = 0; i < 3; ++i) {
-      const Tensor passing = Tensor::zeros({2}, DType::f32);
-      kernels::add(passing, doubled, passing);
-      kernels::add(one, passing, doubled);
-    }
-  });
-  EXPECT_THAT(values(sum), ElementsAre(1, 2));
-  for (int i = 0; i < 3; ++i) graph.launch(computation());
-  EXPECT_THAT(values(sum), ElementsAre(4, 5));
-  EXPECT_THAT(values(doubled), ElementsAre(11, 13));
-  const Work elsewhere = graph.launch(other);
-  elsewhere.wait();
-  EXPECT_THAT(values(sum), ElementsAre(5, 6));
-}
-
-TEST_F(OnAGpu, AGraphKeepsWhatItUsed) {
-  const OnDevice device(Device::cuda);
-  const Tensor sum = Tensor::zeros({2}, DType::f32);
-  Tensor replaced = Tensor::of<float>({1, 2});
-  const Graph graph = [&] {
-    const Tensor held = Tensor::of<float>({3, 4});
-    return Graph(computation(), [&replaced, sum, held] {
-      kernels::add(sum, held, sum);
-      kernels::add(sum, replaced, sum);
-      replaced = {};  // the last copy
-    });
-  }();
-  const Tensor others = Tensor::zeros({2}, DType::f32);  // would get the memory
-  graph.launch(computation());
-  graph.launch(computation());
-  EXPECT_THAT(values(sum), ElementsAre(8, 12));
-}
-
-TEST_F(OnAGpu, WhatBecamePartOfAGraphCannotBeWaitedFor) {
-  const OnDevice device(Device::cuda);
-  const Stream other("other");
-  const Work before = other.enqueue([] {});
-  Work part;
-  const Graph graph(computation(), [&] {
-    part = computation().enqueue([] {});
-    EXPECT_FALSE(part.done());
-    EXPECT_THAT(sentence_of([&] { part.wait(); }), HasSubstr("part of a graph"));
-    EXPECT_THAT(sentence_of([&] { before.wait(); }), HasSubstr("records a graph"));
-    before.done();
-    EXPECT_THAT(sentence_of([&] { Stream("new"); }), HasSubstr("make it before"));
-    EXPECT_THAT(sentence_of([&] { Graph(other, [] {}); }), HasSubstr("inside another"));
-  });
-  EXPECT_FALSE(part.done());
-  EXPECT_THAT(sentence_of([&] { part.wait(); }), HasSubstr("wait for a launch of the graph"));
-  EXPECT_THAT(sentence_of([&] { other.wait(part); }), HasSubstr("wait for a launch of the graph"));
-  graph.launch(other).wait();
-  before.wait();
-}
-
-TEST_F(OnAGpu, AFunctionThatThrowsMakesNoGraph) {
-  const OnDevice device(Device::cuda);
-  EXPECT_EQ(sentence_of([&] { Graph(computation(), [] { throw std::runtime_error("no graph"); }); }), "no graph");
-  EXPECT_EQ(Tensor::of<float>({1}).at(0), 1);  // the stream goes on
-}
 
 TEST_F(OnAGpu, AGraphCannotWaitForWhatIsOutside) {
   const OnDevice device(Device::cuda);

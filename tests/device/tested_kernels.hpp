@@ -8,19 +8,14 @@
 #include <vector>
 
 #include "device/gpu.hpp"
+#include "device/test_device.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
 // The kernels under the names of stretto/kernels.hpp, run on the device that this program tests: device_tests is the host's,
 // gpu_tests is made of the same files. A test keeps its numbers in host memory and calls what it calls on the host; on a GPU
 // each call takes them there, between guards and at addresses that are aligned alike, and brings all of them back.
-#if !defined(STRETTO_TEST_DEVICE)
-#define STRETTO_TEST_DEVICE cpu
-#endif
-
 namespace stretto {
-
-constexpr Device test_device() { return Device::STRETTO_TEST_DEVICE; }
 
 // In a test of what only the host has.
 #define HOST_ONLY(reason) \

@@ -1,8 +1,12 @@
 // The model and the optimizer against PyTorch: tests/reference/make_gpt2_reference.py wrote the file.
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+
+#include "../device/test_device.hpp"
 #include "parity.hpp"
 #include "safetensors.hpp"
+#include "stretto/device.hpp"
 
 namespace parity {
 namespace {
@@ -79,11 +83,14 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
   double loss_tolerance() const { return is_f64() ? 1e-12 : 1e-5; }  // adamw_losses are F64
   int tensor_size() const { return std::get<int>(GetParam()); }
 
-  const gpt::SafetensorsReader file{GPT2_REFERENCE};
+  // Where the tests run may not be where they were built.
+  const char* const elsewhere = std::getenv("GPT2_REFERENCE");
+  const gpt::SafetensorsReader file{elsewhere != nullptr ? elsewhere : GPT2_REFERENCE};
 };
 
 TEST_P(Reference, AgreesOnLogitsLossGradientsAndTenSteps) {
   run_threads(tensor_size(), [&](const Communicator& world) {
+    const OnDevice device(test_device());
     gpt::Trainer trainer(Mesh::create(world, 1, tensor_size()), options());
     take_weights(trainer);
     Comparer comparer(tolerance());
@@ -106,6 +113,7 @@ TEST_P(Reference, AgreesOnLogitsLossGradientsAndTenSteps) {
 // The control: two weights are swapped.
 TEST_P(Reference, DisagreesWhenTwoWeightsAreSwapped) {
   run_threads(tensor_size(), [&](const Communicator& world) {
+    const OnDevice device(test_device());
     gpt::Trainer trainer(Mesh::create(world, 1, tensor_size()), options());
     take_weights(trainer);
     const Tensor& embedding = trainer.parameters().all().front()->value;

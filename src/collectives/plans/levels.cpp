@@ -4,6 +4,7 @@
 // brought together by copies through scratch.
 #include "collectives/plans/levels.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <functional>
 #include <numeric>

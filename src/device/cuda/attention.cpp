@@ -1,6 +1,7 @@
 // Which kernels attend: cuDNN's where it is there and takes the tensors, else our own.
 #include "device/cuda/attention.hpp"
 
+#include "core/fail.hpp"
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/stream_memory.hpp"
 

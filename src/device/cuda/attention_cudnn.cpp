@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "core/fail.hpp"
 #include "core/log.hpp"
 #include "device/cuda/attention.hpp"
 #include "device/cuda/relaxed_capture.hpp"

@@ -7,6 +7,7 @@
 #include "core/setting_values.hpp"
 #include "device/cuda/cuda_check.hpp"
 #include "device/cuda/cuda_kernels.hpp"
+#include "device/gpu.hpp"
 
 namespace stretto {
 namespace {

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 
+#include "core/fail.hpp"
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/relaxed_capture.hpp"
 #include "device/cuda/stream_memory.hpp"

@@ -1,5 +1,6 @@
 #pragma once
 #include "device/cuda/cuda_check.hpp"
+#include "device/gpu.hpp"
 
 namespace stretto {
 

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""A training step of GPT-2 124M in bf16 on one GPU: Stretto (perf/train_speed.cpp) and PyTorch with torch.compile and its own
+scaled_dot_product_attention, in turn; and the best rate of matrix products that PyTorch reaches.
+
+PyTorch trains in two ways, of which the faster counts: parameters in f32 under autocast, as is usual, and parameters in bf16,
+which AdamW then updates in bf16. Stretto keeps bf16 parameters and f32 masters. Both clip the norm of the gradient. The
+vocabulary is filled up from 50257 to a multiple of 128, as is usual, too.
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+import ddp_gpt  # noqa: E402
+
+MODEL = {"layers": 12, "hidden": 768, "heads": 12, "seq_length": 1024, "vocab": 50304, "batch": 32}
+
+
+class Block(ddp_gpt.Block):
+    def attention(self, x):
+        batch, sequence, width = x.shape
+        query, key, value = (part.view(batch, sequence, self.heads, width // self.heads).transpose(1, 2)
+                             for part in self.c_attn(x).split(width, dim=2))
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.c_proj(mixed.transpose(1, 2).reshape(batch, sequence, width))
+
+
+class Clock:
+    """Seconds by the device's clock; of a CPU, which is good for trying this file only, by the host's."""
+
+    def __init__(self, device):
+        self.on_gpu = device == "cuda"
+
+    def __call__(self, function):
+        if not self.on_gpu:
+            import time
+            start = time.perf_counter()
+            function()
+            return time.perf_counter() - start
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        function()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e-3
+
+
+class Training:
+    """Of one of the ways; made and compiled once."""
+
+    def __init__(self, way, options):
+        torch.manual_seed(0)
+        self.options = options
+        self.clock = Clock(options.device)
+        model = ddp_gpt.Gpt(options, Block).to(options.device)
+        model.positions = model.positions.to(options.device)
+        for block in model.blocks:
+            block.mask = None  # of the host's attention
+        if way == "bf16":
+            model = model.to(torch.bfloat16)
+        self.autocast = way == "autocast"
+        self.parameters = list(model.parameters())
+        groups = [{"params": [p for p in self.parameters if p.dim() >= 2], "weight_decay": 0.1},
+                  {"params": [p for p in self.parameters if p.dim() < 2], "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), fused=options.device == "cuda")
+        self.model = torch.compile(model) if options.compile else model
+        shape = (options.batch, options.seq_length)
+        self.inputs, self.targets = (torch.randint(options.vocab, shape, device=options.device) for _ in range(2))
+        self.seconds(options.warmup)
+
+    def step(self):
+        with torch.autocast(self.options.device, dtype=torch.bfloat16, enabled=self.autocast):
+            loss = self.model(self.inputs, self.targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.item()
+
+    def seconds(self, steps):
+        return statistics.median(self.clock(self.step) for _ in range(steps))
+
+
+def random(*shape, device):
+    return torch.randn(*shape, device=device, dtype=torch.bfloat16)
+
+
+def matrix_rate(device, size=8192):
+    """FLOP/s of the best of a few products of random numbers; zeros are multiplied faster."""
+    a, b = random(size, size, device=device), random(size, size, device=device)
+    clock = Clock(device)
+
+    def ten():
+        for _ in range(10):
+            a @ b.t()
+
+    ten()
+    return 10 * 2 * size**3 / min(clock(ten) for _ in range(5))
+
+
+def attention_times(options):
+    """Of PyTorch's attention alone, forward and backward, in microseconds: beside those of perf/gpu_kernels.cpp."""
+    shape = (options.batch, options.heads, options.seq_length, options.hidden // options.heads)
+    query, key, value = (random(*shape, device=options.device).requires_grad_() for _ in range(3))
+    gradient = random(*shape, device=options.device)
+    clock = Clock(options.device)
+    times = {"forward": [], "backward": []}
+    for _ in range(20):
+        results = []
+        times["forward"].append(clock(lambda: results.append(
+            functional.scaled_dot_product_attention(query, key, value, is_causal=True))))
+        times["backward"].append(clock(lambda: results[0].backward(gradient)))
+    return {which: statistics.median(seconds) * 1e6 for which, seconds in times.items()}
+
+
+def stretto(options):
+    words = [options.program, "--nproc", "1", "--device", options.device, "--dtype", "bf16", "--steps", str(options.steps),
+             "--warmup", str(options.warmup)]
+    for flag in ("layers", "hidden", "heads", "seq_length", "vocab", "batch"):
+        words += ["--" + flag.replace("_", "-"), str(getattr(options, flag))]
+    environment = dict(os.environ)
+    if options.library_path:
+        environment["LD_LIBRARY_PATH"] = options.library_path
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"error: '{' '.join(words)}' ended with status {done.returncode}: {(done.stderr or done.stdout).strip()}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", default=str(pathlib.Path(__file__).resolve().parent.parent / "build/bin/train_speed"))
+    parser.add_argument("--library-path", default="", help="LD_LIBRARY_PATH of the program alone")
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--warmup", type=int, default=8)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--ways", default="autocast,bf16")
+    for name, value in MODEL.items():
+        parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
+    options = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    rate = matrix_rate(options.device, 8192 if options.device == "cuda" else 256)
+    attention = attention_times(options)
+    ways = {way: Training(way, options) for way in options.ways.split(",")}
+    rounds = []
+    for number in range(options.rounds):
+        if options.device == "cuda":
+            torch.cuda.empty_cache()
+        ours = stretto(options)
+        times = {"stretto": ours["step_ms"]}
+        for way, training in ways.items():
+            training.seconds(2)  # its memory comes back, and its clocks
+            times["torch_" + way] = training.seconds(options.steps) * 1e3
+        rounds.append(times)
+        print(f"round {number + 1}: " + ", ".join(f"{side} {ms:.1f} ms" for side, ms in times.items()), flush=True)
+    sides = {side: statistics.median(each[side] for each in rounds) for side in rounds[0]}
+    best = min((side for side in sides if side != "stretto"), key=sides.get)
+    flops_per_token = 6 * ours["parameters"] + 12 * options.layers * options.hidden * options.seq_length
+    figures = {
+        "model": {name: getattr(options, name) for name in MODEL},
+        "parameters": ours["parameters"],
+        "flops_per_step": flops_per_token * options.batch * options.seq_length,
+        "step_ms": sides,
+        "best_peer": best,
+        "times_as_fast": statistics.median(each[best] / each["stretto"] for each in rounds),
+        "torch_matrix_flops_a_second": rate,
+        "torch_attention_us": attention,
+        "torch": torch.__version__,
+        "rounds": rounds,
+    }
+    print(f"median: Stretto {sides['stretto']:.1f} ms a step, {best} {sides[best]:.1f} ms, {figures['times_as_fast']:.2f} times as fast")
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

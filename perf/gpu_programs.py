@@ -1,0 +1,121 @@
+"""The programs that ./dev gpu runs: those of a bundle where there is one, else those of build/; and the libraries of CUDA that
+they find on this machine."""
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUNDLE = ROOT / "gpu-bundle"
+TESTS = ("gpu_tests", "gpu_collectives_tests", "gpu_parity_tests")
+PROGRAMS = (*TESTS, "gpu_kernels", "gpu_overlap", "train_speed", "stretto-info", "stretto-train", "stretto-perf")
+# NVIDIA's, which no bundle holds: hundreds of MiB, and where there is a GPU, they are there.
+SYSTEM = pathlib.Path("/usr/lib/x86_64-linux-gnu")  # where programs look by themselves
+CUDA_LIBRARIES = ("libcublasLt.so.13", "libnccl.so.2", "libcudnn.so.9", "libnvrtc.so.13")
+
+
+def has_gpu():
+    """As the driver shows it, without asking CUDA."""
+    if any(pathlib.Path("/dev").glob("nvidia[0-9]*")):
+        return True
+    lists = shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+    return "GPU 0" in (lists or "")
+
+
+def cuda_directories():
+    """Where CUDA_LIBRARIES are, those of Python's packages first: PyTorch uses them, so that both compute with the same."""
+    packages = [pathlib.Path(path) for path in (*sys.path, *site.getsitepackages()) if path.endswith("-packages")]
+    places = [place for package in packages for place in sorted(package.glob("nvidia/*/lib"))]
+    places += [pathlib.Path("/usr/local/cuda/lib64"), SYSTEM]
+    found = {}
+    for name in CUDA_LIBRARIES:
+        place = next((place for place in places if (place / name).exists()), None)
+        if place is not None and place != SYSTEM:
+            found.setdefault(str(place))
+    return list(found)
+
+
+class Programs:
+    def __init__(self, directory, libraries=None, version=None):
+        self.directory = pathlib.Path(directory)
+        self.version = version or {}
+        self.library_path = [*([str(libraries)] if libraries else []), *cuda_directories()]
+
+    def path(self, name):
+        return str(self.directory / name)
+
+    def environment(self):
+        """For them alone: other programs have libraries of their own."""
+        result = dict(os.environ, GPT2_REFERENCE=str(ROOT / "tests/reference/gpt2_reference.safetensors"))
+        before = [result["LD_LIBRARY_PATH"]] if result.get("LD_LIBRARY_PATH") else []
+        result["LD_LIBRARY_PATH"] = ":".join(self.library_path + before)
+        return result
+
+
+def commit():
+    done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+@contextlib.contextmanager
+def programs():
+    if (BUNDLE / "programs.tar.xz").exists():
+        with tempfile.TemporaryDirectory(prefix="stretto-gpu-") as directory:
+            with tarfile.open(BUNDLE / "programs.tar.xz") as archive:
+                archive.extractall(directory)
+            version = json.loads((BUNDLE / "bundle.json").read_text())
+            yield Programs(pathlib.Path(directory) / "bin", pathlib.Path(directory) / "lib", version)
+        return
+    missing = [name for name in PROGRAMS if not (ROOT / "build/bin" / name).exists()]
+    if missing:
+        sys.exit(f"error: there is no bundle in {BUNDLE}, and build/bin has no {', '.join(missing)}; make the bundle with "
+                 "'./dev gpu bundle' on a machine with Debian's packages and nvcc.")
+    yield Programs(ROOT / "build/bin", version={"commit": commit()})
+
+
+def compute_sanitizer():
+    """Its path, or None."""
+    at_cuda = pathlib.Path("/usr/local/cuda/bin/compute-sanitizer")
+    return shutil.which("compute-sanitizer") or (str(at_cuda) if at_cuda.exists() else None)
+
+
+class Ended:
+    """How a command ended: status (None: it ran into its limit), what it printed, and how long it took."""
+
+    def __init__(self, status, text, seconds):
+        self.status, self.text, self.seconds = status, text, seconds
+
+
+def run(command, environment, log, limit):
+    """Runs a command, which gets limit seconds for itself and all that it starts; the log gets its words and what it prints."""
+    words = [str(word) for word in command]
+    start = time.monotonic()
+    with open(log, "ab") as file:
+        file.write(f"$ {' '.join(words)}\n".encode())
+        file.flush()
+        begin = file.tell()
+        process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                                   start_new_session=True)
+        try:
+            status = process.wait(timeout=max(limit, 1))
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # also what it has left behind
+            process.wait()
+    with open(log, "rb") as file:
+        file.seek(begin)
+        text = file.read().decode(errors="replace")
+    seconds = time.monotonic() - start
+    with open(log, "ab") as file:
+        file.write(f"# {'out of time' if status is None else f'status {status}'} after {seconds:.1f} s\n\n".encode())
+    return Ended(status, text, seconds)

@@ -1,0 +1,33 @@
+#pragma once
+#include <gmock/gmock.h>
+
+#include <optional>
+
+#include "device/test_device.hpp"
+#include "stand_in/host_gpu.hpp"
+#include "variables.hpp"
+
+namespace stretto {
+
+// The GPU that a test runs on: this machine's, or a stand-in, whose rules it has to keep and which it leaves empty.
+class OnTestedGpu : public testing::Test {
+ protected:
+  OnTestedGpu() {
+    if (on_real_gpu()) return;
+    stand_in_.emplace(HostGpuOptions{.longest_delay_us = 300});
+    in_use_.emplace(*stand_in_);
+  }
+  void TearDown() override {
+    if (!stand_in_) return;
+    EXPECT_THAT(stand_in_->violations(), testing::IsEmpty());
+    EXPECT_EQ(stand_in_->bytes_in_use(), 0U);
+    EXPECT_EQ(stand_in_->streams_in_use(), 0U);
+    EXPECT_EQ(stand_in_->events_in_use(), 0U);
+  }
+
+ private:
+  std::optional<HostGpu> stand_in_;
+  std::optional<GpuInUse> in_use_;
+};
+
+}  // namespace stretto
