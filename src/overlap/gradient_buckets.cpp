@@ -54,7 +54,7 @@ void GradientBuckets::ready(std::size_t i) {
   if (!knows_order_) came_.push_back({i, false});
   Bucket& bucket = buckets_[bucket_of_[i]];
   if (--bucket.waiting > 0) return;
-  bucket.ready_at = now_seconds();
+  bucket.ready = computation().enqueue([] {});
   while (options_.overlap && started_ < buckets_.size() && buckets_[started_].waiting == 0) start(started_++);
 }
 
@@ -167,8 +167,9 @@ std::vector<ElementRange> GradientBuckets::shares() const {
 
 GradientBuckets::Times GradientBuckets::times(std::size_t bucket) const {
   const Bucket& of = buckets_[bucket];
+  for (const Work& work : {of.ready, of.reduced, of.gathered}) work.wait();
   const auto seconds = [](const Work& work) { return work.times().done - work.times().started; };
-  return {of.ready_at, seconds(of.reduced), seconds(of.gathered)};
+  return {of.ready.times().done, seconds(of.reduced), seconds(of.gathered)};
 }
 
 }  // namespace stretto
