@@ -8,6 +8,7 @@
 #include "collectives/stream_executor.hpp"
 #include "core/fail.hpp"
 #include "device/graph_recording.hpp"
+#include "device/range.hpp"
 
 namespace stretto {
 namespace {
@@ -146,6 +147,7 @@ struct Bundle {
   }
   // What a GPU's stream gets is a plan of what will be done; only the comparison of calls is done here and now.
   void put_into(const Stream& stream) {
+    const ProfilerRange range([&] { return text(); });
     for (const auto& turn : turns) turn->wait();
     compare_calls();
     put_into_stream(sequences, gpu(), handle_of(stream));
@@ -153,6 +155,7 @@ struct Bundle {
     keep_memory_only();
   }
   void run(bool in_background, Priority priority) {
+    const ProfilerRange range([&] { return text(); });
     for (const auto& turn : turns) turn->wait();
     RankContext& context = operations.front()->group->context();
     execute(sequences, context.network(), in_background, priority, [&] {
@@ -162,6 +165,17 @@ struct Bundle {
   }
 
  private:
+  // For a profiler: the first operation, as the ledger has it.
+  std::string text() const {
+    const Operation::State& first = *operations.front();
+    const Record& label = *first.way().label;
+    std::string said = fmt::format("{} of {} B by {} in '{}'", name(label.collective),
+                                   static_cast<std::uint64_t>(label.count) * size_of(label.dtype), name(label.algorithm),
+                                   label.group);
+    if (!first.options.tag.empty()) said += fmt::format(", {}", first.options.tag);
+    if (operations.size() > 1) said += fmt::format(", and {} more", operations.size() - 1);
+    return said;
+  }
   // Until the GPU has come past it. Not the communicators: whoever notices the end first, be it the thread that watches over
   // one of them, would have to end that.
   void keep_memory_only() {

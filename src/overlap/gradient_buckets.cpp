@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
+#include "device/range.hpp"
 #include "overlap/bucket_cut.hpp"
 #include "overlap/bucket_shares.hpp"
 #include "stretto/device.hpp"
@@ -66,6 +67,7 @@ void GradientBuckets::finish() {
   const auto missing = std::find(is_ready_.begin(), is_ready_.end(), false);
   require(missing == is_ready_.end(), "Gradient {} of {} was not ready when the step ended.", missing - is_ready_.begin(),
           is_ready_.size());
+  const ProfilerRange range([] { return "sums of gradients are waited for"; });
   while (started_ < buckets_.size()) start(started_++);
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
@@ -103,6 +105,7 @@ void GradientBuckets::start(std::size_t b) {
   Bucket& bucket = buckets_[b];
   const Tensor& flat = bucket.memory.flat();
   if (group_.size() == 1 || flat.size() == 0) return;
+  const ProfilerRange range([&] { return fmt::format("bucket {} of gradients", b); });
   bucket.memory.pack(0, flat.size());
   const OperationOptions named{.tag = "gradients"};
   if (!options_.scatter) {
