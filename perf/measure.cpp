@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "iterations.hpp"
+#include "stretto/device.hpp"
 
 namespace perf {
 
@@ -44,9 +45,42 @@ double combined(const std::vector<double>& times, Over over) {
   return 0;
 }
 
+// On a GPU, by events of its stream. The loop has none but at its ends; another, of single operations with one between any
+// two, tells how they are distributed.
+Timing measure_on_gpu(const Communicator& world, const Loop& loop, const Action& action) {
+  constexpr int most_singles = 1000;
+  const auto place = [] { return stretto::computation().enqueue([] {}); };
+  const auto seconds = [](const stretto::Work& from, const stretto::Work& to) {
+    to.wait();
+    return to.times().started - from.times().done;
+  };
+  const auto timed = [&](int iterations) {
+    stretto::computation().synchronize();
+    world.barrier(Stream::inline_());
+    const stretto::Work begin = place();
+    action(0, iterations);
+    return seconds(begin, place());
+  };
+  action(0, loop.warmup);
+  const auto trial = [&](int iterations) { return from_rank0(world, timed(iterations)); };
+  const int iterations = loop.seconds > 0 ? iterations_lasting(loop.seconds, trial) : loop.iterations;
+  const double all = timed(iterations);
+  world.barrier(Stream::inline_());
+  std::vector<stretto::Work> places{place()};
+  for (int i = 0; i < std::min(iterations, most_singles); ++i) {
+    action(i, 1);
+    places.push_back(place());
+  }
+  std::vector<Batch> singles;
+  for (std::size_t i = 1; i < places.size(); ++i) singles.push_back({1, seconds(places[i - 1], places[i])});
+  std::sort(singles.begin(), singles.end(), shorter);
+  return {all / iterations, percentile(singles, 0.5), percentile(singles, 0.99)};
+}
+
 }  // namespace
 
 Timing measure(const Communicator& world, const Loop& loop, const Action& action) {
+  if (stretto::current_device() == stretto::Device::cuda) return measure_on_gpu(world, loop, action);
   constexpr double long_enough = 2.5e-6;  // of a batch: a hundred times what looking at the clock costs
   const auto trial = [&](int iterations) {
     world.barrier(Stream::inline_());
