@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -12,6 +13,7 @@
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
+#include "device/graph_recording.hpp"
 #include "device/prompt_thread.hpp"
 #include "device/stream_queue.hpp"
 #include "device/ticks.hpp"
@@ -73,6 +75,11 @@ bool Work::State::settle() {
     const double waited = times.waited;
     times = marks->times(times.enqueued);
     times.waited = waited;
+    if (in_computation) times.waited += times.done - times.started;
+    for (const Work& place : waited_for_at) {  // one that is not reached yet will not have to wait
+      if (place.done()) times.waited += std::max(0.0, times.done - place.times().done);
+    }
+    waited_for_at.clear();
   } catch (...) {  // the GPU has failed, and with it all that it had still to do
     if (!error) error = std::current_exception();
     times.done = now_seconds();
@@ -110,6 +117,17 @@ bool Work::State::has_started() {
     on_gpu = marks;
   }
   return on_gpu->started();
+}
+
+void Work::State::note_wait(const Stream& computation) {
+  {
+    const std::lock_guard lock(mutex);
+    if (finished || !marks) return;
+  }
+  if (settle()) return;
+  const Work place = computation.enqueue([] {});
+  const std::lock_guard lock(mutex);
+  if (!finished) waited_for_at.push_back(place);
 }
 
 void Work::State::fail_with(std::exception_ptr with) {
@@ -276,8 +294,10 @@ void Stream::wait(const Work& work) const {
     const std::lock_guard lock(work.state()->mutex);
     work.state()->require_enqueued();
   }
-  if (queue_) return queue_->wait(work);
-  work.wait();
+  if (!queue_) return work.wait();
+  const bool computes = queue_->device() == Device::cuda && *this == computation() && recording == nullptr;
+  if (computes && work.state()) work.state()->note_wait(*this);
+  queue_->wait(work);
 }
 
 void Stream::wait(const Event& event) const { wait(event.place_); }

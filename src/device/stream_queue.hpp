@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "core/fail.hpp"
 #include "stretto/stream.hpp"
@@ -38,6 +39,10 @@ struct Work::State {
   std::shared_ptr<State> cause;  // the earlier work of the stream whose error this one has taken over
   std::atomic<bool> error_seen = false;
   bool finished = false;
+  // On a GPU, under the mutex: places in computation() from which on that waits for this one; and whether this one is itself
+  // in computation(), so that nothing of it is hidden.
+  std::vector<Work> waited_for_at;
+  bool in_computation = false;
   std::shared_ptr<GpuMarks>
       marks;  // under the mutex: set when the task has been put into a GPU's stream, gone when it is done
 
@@ -56,6 +61,8 @@ struct Work::State {
   }
   std::exception_ptr wait_for_end();
   bool has_started();  // never blocks
+  // computation() waits for it from its next place on. Of a task of the host there is nothing to note.
+  void note_wait(const Stream& computation);
   // Of a task that goes on by itself and will come to no good end: whoever waits gets this error.
   void fail_with(std::exception_ptr with);
 };
