@@ -18,7 +18,6 @@ namespace {
 using oracle::Buffers;
 using oracle::Problem;
 using testing::HasSubstr;
-using testing::IsEmpty;
 
 // A problem's buffers in a GPU's memory.
 class GpuBuffers {

@@ -20,7 +20,7 @@ class JobOnGpus {
   explicit JobOnGpus(bool one_gpu_each, const HostGpuOptions& options = {.longest_delay_us = 20})
       : one_gpu_each_(one_gpu_each), options_(options) {}
 
-  // body: each rank's, on its GPU. Afterwards no rule has been broken (where streams wait for each other), and nothing is left.
+  // body: each rank's, on its GPU. No rule may be broken, but where streams do not wait for each other.
   void run(int size, const std::function<void(const Communicator&)>& body) const {
     std::vector<std::unique_ptr<HostGpu>> gpus;
     std::vector<HostGpu*> all;
