@@ -6,7 +6,10 @@
 #include <chrono>
 #include <fstream>
 #include <future>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <thread>
 
 #include "device/gpu.hpp"
 #include "device/kernel_data.hpp"
@@ -280,7 +283,6 @@ TEST_F(OneGpu, WorksKnowForHowLongComputationWaitedForThem) {
   arrives.set_value();
   computation().synchronize();
   EXPECT_GT(awaited.times().waited, 0);
-  EXPECT_LE(awaited.times().waited, awaited.times().done - awaited.times().started);
 
   std::promise<void> sooner;
   std::promise<void> computed;
