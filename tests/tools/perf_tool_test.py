@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 PERF = os.environ["PERF_PROGRAM"]
 REPORT = os.environ["REPORT_PROGRAM"]
@@ -350,8 +351,9 @@ class PerfToolTest(unittest.TestCase):
                 self.assertIn(said if peer.upper() in BUILT_WITH else "no peer of this build", refusal)
 
     def test_a_device_that_is_not_there(self):
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        self.addCleanup(os.environ.pop, "CUDA_VISIBLE_DEVICES")
+        nowhere = unittest.mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""})
+        nowhere.start()
+        self.addCleanup(nowhere.stop)
         for words in (["--nproc", 1], ["--nproc", 2], ["--nproc", 2, "--threads"], ["--nproc", 2, "--algo", "nccl"]):
             with self.subTest(words=words):
                 self.assertIn("CUDA", self.refused("all_reduce", *SMALL, "--device", "cuda", *words))
