@@ -112,6 +112,8 @@ class STRETTO_API Stream {
   const std::shared_ptr<Queue>& queue() const { return queue_; }
 
  private:
+  bool is_gpu_computation() const;
+
   // None for the inline stream. The last handle to go lets the queue run empty, then joins its thread; an error that nobody
   // waited for is logged.
   std::shared_ptr<Queue> queue_;

@@ -295,7 +295,6 @@ void launch(const std::vector<Started>& started, const Work& work) {
   if (home.is_inline()) issuing.unlock();
   if (device == Device::cuda) {
     if (computation().device() == Device::cuda) home.wait(computation());
-    work.state()->in_computation = home == computation();
     // Here and now: two threads that put operations into one stream do so in the order of their turns.
     home.enqueue([bundle] { bundle->put_into(computation()); }, work);
     issuing.unlock();

@@ -75,11 +75,6 @@ bool Work::State::settle() {
     const double waited = times.waited;
     times = marks->times(times.enqueued);
     times.waited = waited;
-    if (in_computation) times.waited += times.done - times.started;
-    for (const Work& place : waited_for_at) {  // one that is not reached yet will not have to wait
-      if (place.done()) times.waited += std::max(0.0, times.done - place.times().done);
-    }
-    waited_for_at.clear();
   } catch (...) {  // the GPU has failed, and with it all that it had still to do
     if (!error) error = std::current_exception();
     times.done = now_seconds();
@@ -122,12 +117,12 @@ bool Work::State::has_started() {
 void Work::State::note_wait(const Stream& computation) {
   {
     const std::lock_guard lock(mutex);
-    if (finished || !marks) return;
+    if (finished || !marks || waited_from.state()) return;
   }
   if (settle()) return;
   const Work place = computation.enqueue([] {});
   const std::lock_guard lock(mutex);
-  if (!finished) waited_for_at.push_back(place);
+  waited_from = place;
 }
 
 void Work::State::fail_with(std::exception_ptr with) {
@@ -161,8 +156,20 @@ WorkTimes Work::times() const {
     return {span.begin, span.begin, span.end, span.end - span.begin};
   }
   state_->settle();
-  const std::lock_guard lock(state_->mutex);
-  return state_->times;
+  WorkTimes times;
+  Work waited_from;
+  bool in_computation = false;
+  {
+    const std::lock_guard lock(state_->mutex);
+    times = state_->times;
+    waited_from = state_->waited_from;
+    in_computation = state_->in_computation;
+  }
+  if (times.done == 0) return times;
+  if (in_computation) times.waited = std::max(times.waited, times.done - times.started);
+  // Where that place was not reached before the work was done, nobody had to wait.
+  if (waited_from.state_ && waited_from.done()) times.waited += std::max(0.0, times.done - waited_from.times().done);
+  return times;
 }
 
 // What the worker thread and the handles share; the thread keeps it alive to its own end.
@@ -279,6 +286,7 @@ void Stream::enqueue(std::function<void()> task, const Work& reserved) const {
   {
     const std::lock_guard lock(work->mutex);
     work->times.enqueued = now_seconds();
+    work->in_computation = is_gpu_computation();
   }
   if (queue_) return queue_->push(work);
   work->run(nullptr);
@@ -295,9 +303,13 @@ void Stream::wait(const Work& work) const {
     work.state()->require_enqueued();
   }
   if (!queue_) return work.wait();
-  const bool computes = queue_->device() == Device::cuda && *this == computation() && recording == nullptr;
-  if (computes && work.state()) work.state()->note_wait(*this);
+  if (work.state() && is_gpu_computation()) work.state()->note_wait(*this);
   queue_->wait(work);
+}
+
+// And nobody records a graph of it, in which nothing has a time.
+bool Stream::is_gpu_computation() const {
+  return queue_ && queue_->device() == Device::cuda && recording == nullptr && *this == computation();
 }
 
 void Stream::wait(const Event& event) const { wait(event.place_); }

@@ -6,7 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "core/fail.hpp"
 #include "stretto/stream.hpp"
@@ -39,9 +38,9 @@ struct Work::State {
   std::shared_ptr<State> cause;  // the earlier work of the stream whose error this one has taken over
   std::atomic<bool> error_seen = false;
   bool finished = false;
-  // On a GPU, under the mutex: places in computation() from which on that waits for this one; and whether this one is itself
-  // in computation(), so that nothing of it is hidden.
-  std::vector<Work> waited_for_at;
+  // On a GPU, under the mutex: the first place in computation() behind which that waits for this one; and whether this one is
+  // in computation() itself, where nothing is hidden.
+  Work waited_from;
   bool in_computation = false;
   std::shared_ptr<GpuMarks>
       marks;  // under the mutex: set when the task has been put into a GPU's stream, gone when it is done
@@ -61,7 +60,7 @@ struct Work::State {
   }
   std::exception_ptr wait_for_end();
   bool has_started();  // never blocks
-  // computation() waits for it from its next place on. Of a task of the host there is nothing to note.
+  // This stream, which is computation(), will wait for it; of a task of the host there is nothing to note.
   void note_wait(const Stream& computation);
   // Of a task that goes on by itself and will come to no good end: whoever waits gets this error.
   void fail_with(std::exception_ptr with);

@@ -8,7 +8,8 @@
 #include "../variables.hpp"
 #include "collectives/stream_executor.hpp"
 #include "oracle.hpp"
-#include "stand_in/job_on_gpus.hpp"
+#include "stand_in/host_gpu.hpp"
+#include "stand_in/host_nccl.hpp"
 #include "stretto/device.hpp"
 #include "stretto/stretto.hpp"
 
@@ -18,6 +19,42 @@ namespace {
 using oracle::Buffers;
 using oracle::Problem;
 using testing::HasSubstr;
+using testing::IsEmpty;
+
+// Ranks with their GPUs.
+class GpuRanks {
+ public:
+  explicit GpuRanks(bool one_gpu_each, const HostGpuOptions& options = {.longest_delay_us = 20})
+      : one_gpu_each_(one_gpu_each), options_(options) {}
+
+  void run(int size, const std::function<void(const Communicator&)>& body) {
+    std::vector<std::unique_ptr<HostGpu>> gpus;
+    std::vector<HostGpu*> all;
+    for (int i = 0; i < (one_gpu_each_ ? size : 1); ++i) {
+      all.push_back(gpus.emplace_back(std::make_unique<HostGpu>(options_)).get());
+    }
+    HostNccl nccl(all);
+    use_nccl(&nccl);
+    run_threads(size, [&](const Communicator& world) {
+      use_gpu_in_this_thread(gpus[one_gpu_each_ ? static_cast<std::size_t>(world.rank()) : 0].get());
+      try {
+        const OnDevice on_gpu(Device::cuda);
+        body(world);
+      } catch (...) {
+        use_gpu_in_this_thread(nullptr);
+        throw;
+      }
+      use_gpu_in_this_thread(nullptr);
+    });
+    use_nccl(nullptr);
+    EXPECT_THAT(nccl.violations(), IsEmpty());
+    for (const auto& gpu : gpus) EXPECT_THAT(gpu->violations(), IsEmpty());
+  }
+
+ private:
+  bool one_gpu_each_;
+  HostGpuOptions options_;
+};
 
 // A problem's buffers in a GPU's memory.
 class GpuBuffers {
@@ -79,7 +116,7 @@ struct Case {
 };
 class EveryPlanInAStream : public testing::TestWithParam<Case> {
  protected:
-  JobOnGpus ranks_{GetParam().one_gpu_each};
+  GpuRanks ranks_{GetParam().one_gpu_each};
 };
 
 std::vector<Case> every_case() {
@@ -140,7 +177,7 @@ TEST_P(EveryPlanInAStream, RunsOnVirtualNodes) {
 
 class InAStream : public testing::TestWithParam<bool> {
  protected:
-  JobOnGpus ranks_{GetParam()};
+  GpuRanks ranks_{GetParam()};
 };
 INSTANTIATE_TEST_SUITE_P(All, InAStream, testing::Bool(),
                          [](const auto& parameter) { return std::string(parameter.param ? "nccl" : "copies"); });
@@ -186,7 +223,7 @@ TEST_P(InAStream, MessagesOfAGroupGoTogether) {
 // What is computed before is communicated, and what is communicated is there for what is computed after, without a wait of
 // the host's.
 TEST_P(InAStream, CommunicationFollowsComputationAndIsFollowedByIt) {
-  JobOnGpus slow(GetParam(), {.longest_delay_us = 400});
+  GpuRanks slow(GetParam(), {.longest_delay_us = 400});
   slow.run(2, [](const Communicator& world) {
     const Stream stream("communication");
     const Tensor x({1000}, DType::f32), y({1000}, DType::f32), z({1000}, DType::f32);
@@ -205,7 +242,7 @@ TEST_P(InAStream, CommunicationFollowsComputationAndIsFollowedByIt) {
 
 // Ranks that share a GPU meet on the host, which a graph cannot: only NCCL's messages can be part of one.
 TEST(InAGraph, ACollectiveIsLaunchedAgainAndAgain) {
-  JobOnGpus ranks(true);
+  GpuRanks ranks(true);
   ranks.run(3, [](const Communicator& world) {
     for (const Method& method : {Method(Algorithm::ring), Method(Algorithm::nccl), Method(Algorithm::two_shot)}) {
       const Stream stream("communication");
