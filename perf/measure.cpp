@@ -45,34 +45,31 @@ double combined(const std::vector<double>& times, Over over) {
   return 0;
 }
 
-// On a GPU, by events of its stream. The loop has none but at its ends; another, of single operations with one between any
-// two, tells how they are distributed.
+// On a GPU, by events of its stream. The loop has none but at its ends; another, of single operations with events around each,
+// tells how they are distributed.
 Timing measure_on_gpu(const Communicator& world, const Loop& loop, const Action& action) {
   constexpr int most_singles = 1000;
-  const auto place = [] { return stretto::computation().enqueue([] {}); };
-  const auto seconds = [](const stretto::Work& from, const stretto::Work& to) {
-    to.wait();
-    return to.times().started - from.times().done;
+  const auto put = [&](int first, int iterations) {
+    return stretto::computation().enqueue([&] { action(first, iterations); });
+  };
+  const auto seconds = [](const stretto::Work& work) {
+    work.wait();
+    return work.times().done - work.times().started;
   };
   const auto timed = [&](int iterations) {
     stretto::computation().synchronize();
     world.barrier(Stream::inline_());
-    const stretto::Work begin = place();
-    action(0, iterations);
-    return seconds(begin, place());
+    return seconds(put(0, iterations));
   };
   action(0, loop.warmup);
   const auto trial = [&](int iterations) { return from_rank0(world, timed(iterations)); };
   const int iterations = loop.seconds > 0 ? iterations_lasting(loop.seconds, trial) : loop.iterations;
   const double all = timed(iterations);
   world.barrier(Stream::inline_());
-  std::vector<stretto::Work> places{place()};
-  for (int i = 0; i < std::min(iterations, most_singles); ++i) {
-    action(i, 1);
-    places.push_back(place());
-  }
+  std::vector<stretto::Work> works;
+  for (int i = 0; i < std::min(iterations, most_singles); ++i) works.push_back(put(i, 1));
   std::vector<Batch> singles;
-  for (std::size_t i = 1; i < places.size(); ++i) singles.push_back({1, seconds(places[i - 1], places[i])});
+  for (const stretto::Work& work : works) singles.push_back({1, seconds(work)});
   std::sort(singles.begin(), singles.end(), shorter);
   return {all / iterations, percentile(singles, 0.5), percentile(singles, 0.99)};
 }

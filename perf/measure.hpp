@@ -10,7 +10,7 @@ namespace perf {
 
 // Seconds an iteration, on one rank: the mean of a loop without barriers, and the distribution within it. Short iterations
 // are timed in batches of a few microseconds, each of which counts as iterations of its mean. On a GPU all times are its
-// own, by events, and the distribution is that of single iterations with an event between any two.
+// own, by events, and the distribution is that of single iterations with events around each.
 struct Timing {
   double mean = 0;
   double p50 = 0;
