@@ -250,8 +250,8 @@ void gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose,
   if (options.meanwhile) return computation().wait(start_gemm_all_reduce(x, weight, transpose, y, group, stream, options));
   const Summing summing = sum_all_but_last("gemm_all_reduce", x, weight, transpose, y, group, stream, options);
   if (!summing.last || group.size() == 1) return;
+  computation().wait(summing.earlier);  // which the last one of this communicator would do anyway, but for a GPU's streams
   group.all_reduce(summing.last, ReduceOp::sum, computation(), {.tag = options.tag});
-  computation().wait(summing.earlier);
 }
 
 Work start_gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y,
