@@ -45,8 +45,8 @@ double combined(const std::vector<double>& times, Over over) {
   return 0;
 }
 
-// On a GPU, by events of its stream. The loop has none but at its ends; another, of single operations with events around each,
-// tells how they are distributed.
+// On a GPU, by events of its stream. The loop has none but at its ends; another, of single operations with events around
+// each, tells how they are distributed.
 Timing measure_on_gpu(const Communicator& world, const Loop& loop, const Action& action) {
   constexpr int most_singles = 1000;
   const auto put = [&](int first, int iterations) {

@@ -109,7 +109,8 @@ void read(const Texts& texts, Options& options) {
   require(texts.memory.empty() || texts.memory == "symmetric" || texts.memory == "malloc",
           "--memory '{}' is not among symmetric and malloc.", texts.memory);
   require(texts.memory.empty() || !on_gpu,
-          "--memory {} is the host's; with --device cuda buffers lie in the GPU's memory: leave --memory out.", texts.memory);
+          "--memory {} is the host's; with --device cuda buffers lie in the GPU's memory: leave --memory out.",
+          texts.memory);
   options.memory = on_gpu ? Memory::gpu : texts.memory == "malloc" ? Memory::ordinary : Memory::symmetric;
   if (!texts.peers.empty()) options.peers = words_of(texts.peers);
   read_quantization(texts, options);
@@ -217,7 +218,8 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--algo", texts.algorithm, "auto, methods like ring or ring*2,chain/16, or all")->capture_default_str();
   app.add_option("--in-place", texts.in_place, "0: out of place only, 1: in place only, both")->capture_default_str();
-  app.add_option("--memory", texts.memory, "Of the buffers: symmetric (stretto::allocate) or malloc")->default_str("symmetric");
+  app.add_option("--memory", texts.memory, "Of the buffers: symmetric (stretto::allocate) or malloc")
+      ->default_str("symmetric");
   app.add_option("--device", texts.device, "cpu, or cuda: each rank's buffers lie on a GPU, and times are the GPU's")
       ->capture_default_str();
   app.add_option("--copies", options.copies, "Of the buffers, which take turns; 0: several where they are small")

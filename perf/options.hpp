@@ -31,7 +31,7 @@ struct Options {
   bool out_of_place = true, in_place = true;
   stretto::Device device = stretto::Device::cpu;
   Memory memory = Memory::symmetric;  // on a GPU always its own
-  int copies = 0;  // 0: several where they are small
+  int copies = 0;                     // 0: several where they are small
   bool prepared = false;
   std::vector<std::string> peers;
   std::uint64_t seed = 1;

@@ -48,9 +48,9 @@ void Table::header(const Machine& machine) const {
   comment(fmt::format("transport {}; settings that differ from their defaults: {}", machine.transport,
                       joined(machine.settings, "none")));
   if (!machine.peers.empty()) comment(fmt::format("timed in turn on the same buffers: {}", joined(machine.peers, "")));
-  const std::string where =
-      machine.gpu.empty() ? fmt::format("{} memory", name_of(options_.memory))
-                          : fmt::format("the memory of a GPU ({}), whose times these are, by events", machine.gpu);
+  const std::string where = machine.gpu.empty()
+                                ? fmt::format("{} memory", name_of(options_.memory))
+                                : fmt::format("the memory of a GPU ({}), whose times these are, by events", machine.gpu);
   comment(fmt::format("buffers in {}{}", where, options_.prepared ? "; operations are prepared once" : ""));
   if (options_.is_quantized()) comment("quantized: " + quantization_text(options_.quantization));
   const std::string loop =

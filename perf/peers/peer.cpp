@@ -36,7 +36,8 @@ void check_peer(const std::string& name, stretto::Device device) {
   const bool on_gpu = device == stretto::Device::cuda;
   require(name != "nccl" || on_gpu, "--vs nccl reads and writes a GPU's memory; give --device cuda.");
   require(name == "nccl" || !on_gpu,
-          "--vs {} reads and writes the host's memory, and with --device cuda buffers lie in the GPU's; give --vs nccl.", name);
+          "--vs {} reads and writes the host's memory, and with --device cuda buffers lie in the GPU's; give --vs nccl.",
+          name);
 }
 
 std::unique_ptr<Peer> make_peer(const std::string& name, [[maybe_unused]] const stretto::Communicator& world,

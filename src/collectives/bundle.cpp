@@ -169,9 +169,9 @@ struct Bundle {
   std::string text() const {
     const Operation::State& first = *operations.front();
     const Record& label = *first.way().label;
-    std::string said = fmt::format("{} of {} B by {} in '{}'", name(label.collective),
-                                   static_cast<std::uint64_t>(label.count) * size_of(label.dtype), name(label.algorithm),
-                                   label.group);
+    std::string said =
+        fmt::format("{} of {} B by {} in '{}'", name(label.collective),
+                    static_cast<std::uint64_t>(label.count) * size_of(label.dtype), name(label.algorithm), label.group);
     if (!first.options.tag.empty()) said += fmt::format(", {}", first.options.tag);
     if (operations.size() > 1) said += fmt::format(", and {} more", operations.size() - 1);
     return said;

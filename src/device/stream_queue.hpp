@@ -38,8 +38,8 @@ struct Work::State {
   std::shared_ptr<State> cause;  // the earlier work of the stream whose error this one has taken over
   std::atomic<bool> error_seen = false;
   bool finished = false;
-  // On a GPU, under the mutex: the first place in computation() behind which that waits for this one; and whether this one is
-  // in computation() itself, where nothing is hidden.
+  // On a GPU, under the mutex: the first place in computation() behind which that waits for this one; and whether this one
+  // is in computation() itself, where nothing is hidden.
   Work waited_from;
   bool in_computation = false;
   std::shared_ptr<GpuMarks>

@@ -90,8 +90,7 @@ void VocabularyParallelCrossEntropy::forward(const Tensor& logits, const Tensor&
 
 void VocabularyParallelCrossEntropy::backward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                               const Saved& saved, double factor) const {
-  kernels::cross_entropy_backward(logits, targets, first, saved.row_max,
-                                  saved.sums.view(0, {logits.rows()}), factor);
+  kernels::cross_entropy_backward(logits, targets, first, saved.row_max, saved.sums.view(0, {logits.rows()}), factor);
 }
 
 }  // namespace stretto

@@ -7,7 +7,9 @@
 namespace stretto {
 namespace {
 
-Work place_in_computation() { return computation().enqueue([] {}); }
+Work place_in_computation() {
+  return computation().enqueue([] {});
+}
 
 // Runs of neighbours, as even as can be: where each begins, and the end of the last.
 std::vector<std::size_t> runs_of(std::size_t buckets) {

@@ -38,7 +38,9 @@ struct TraceNotes {
 
 namespace {
 
-Work here() { return computation().enqueue([] {}); }
+Work here() {
+  return computation().enqueue([] {});
+}
 
 }  // namespace
 

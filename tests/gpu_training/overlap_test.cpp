@@ -87,8 +87,8 @@ std::vector<double> prefetched(const Communicator& world, bool secondary) {
   std::vector<std::unique_ptr<ZeroUnit>> units;
   std::vector<Prefetcher::Unit> functions;
   for (int i = 0; i < 3; ++i) {
-    units.push_back(std::make_unique<ZeroUnit>(gathers, std::vector<Shape>{{width, width}, {5}}, DType::f32, DType::f32,
-                                               options));
+    units.push_back(
+        std::make_unique<ZeroUnit>(gathers, std::vector<Shape>{{width, width}, {5}}, DType::f32, DType::f32, options));
     units.back()->adopt({integers({width, width}, DType::f32, i), integers({5}, DType::f32, i)});
     functions.push_back({[&unit = *units.back()](Prefetcher::Pass pass, const Stream& stream) {
                            return pass == Prefetcher::Pass::forward ? unit.gather_forward(stream)
@@ -222,7 +222,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Subject{"Buckets", [](const Communicator& world) { return bucketed(world, false, true); }},
                     Subject{"PackedBuckets", [](const Communicator& world) { return bucketed(world, false, false); }},
                     Subject{"PostponedBuckets", [](const Communicator& world) { return bucketed(world, true, true); }},
-                    Subject{"PackedPostponedBuckets", [](const Communicator& world) { return bucketed(world, true, false); }},
+                    Subject{"PackedPostponedBuckets",
+                            [](const Communicator& world) { return bucketed(world, true, false); }},
                     Subject{"Zero3", [](const Communicator& world) { return prefetched(world, false); }},
                     Subject{"Zero3WithASecondCopy", [](const Communicator& world) { return prefetched(world, true); }},
                     Subject{"ChunkedGemmOfF32", [](const Communicator& world) { return chunked(world, DType::f32); }},
@@ -234,8 +235,7 @@ using Results = std::vector<std::vector<double>>;  // by rank
 template <class Job>
 Results results_of(int ranks, const Subject& subject, const Job& job) {
   Results results(static_cast<std::size_t>(ranks));
-  job(ranks,
-      [&](const Communicator& world) { results[static_cast<std::size_t>(world.rank())] = subject.run(world); });
+  job(ranks, [&](const Communicator& world) { results[static_cast<std::size_t>(world.rank())] = subject.run(world); });
   return results;
 }
 

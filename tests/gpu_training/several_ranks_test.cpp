@@ -42,9 +42,8 @@ using Job = std::function<void(int, const RankBody&)>;
 
 std::vector<Trained> train_in(const Job& job, const Cell& cell, const gpt::TrainerOptions& options) {
   std::vector<Trained> result(static_cast<std::size_t>(cell.layout.ranks()));
-  job(cell.layout.ranks(), [&](const Communicator& world) {
-    result[static_cast<std::size_t>(world.rank())] = train_here(world, cell, options);
-  });
+  job(cell.layout.ranks(),
+      [&](const Communicator& world) { result[static_cast<std::size_t>(world.rank())] = train_here(world, cell, options); });
   return result;
 }
 

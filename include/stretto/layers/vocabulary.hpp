@@ -41,8 +41,8 @@ class STRETTO_API VocabularyParallelCrossEntropy {
   struct STRETTO_API Saved {
     Tensor row_max;  // [rows]
     Tensor sums;     // [2, rows]: of exp(logit - row_max), and the target's logit
-    // The sum over all rows of -log softmax(logits)[target], the same on every rank of the group. Waits for a GPU: best asked
-    // for when backward is under way.
+    // The sum over all rows of -log softmax(logits)[target], the same on every rank of the group. Waits for a GPU: best
+    // asked for when backward is under way.
     double loss() const;
   };
   // first: of this rank's columns; targets: i32.

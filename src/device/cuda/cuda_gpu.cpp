@@ -33,7 +33,7 @@ GpuInfo info_of(int device, int devices) {
   return {properties.name,           device,
           properties.major,          properties.minor,
           properties.totalGlobalMem, properties.multiProcessorCount,
-          text_of(properties.uuid),      devices};
+          text_of(properties.uuid),  devices};
 }
 
 class CudaGpu final : public Gpu {
