@@ -114,7 +114,7 @@ void GradientBuckets::start(std::size_t b) {
   }
   void* const own = flat.view(share(b).first, {share(b).count}).raw();
   Call call{Collective::reduce_scatter, flat.raw(), own, 0, flat.dtype()};
-  give_shares(call, flat.size(), group_.size());
+  call.counts = share_counts(flat.size(), group_.size());
   call.keep_alive = flat;
   bucket.reduced = group_.start(call, stream_, named);
   bucket.gathered = Work();

@@ -41,7 +41,7 @@ void PostponedGather::start(const Update& update) {
     }
     part.memory.pack(first, count);
     Call call{Collective::all_gather, flat.view(first, {count}).raw(), flat.raw(), 0, flat.dtype()};
-    give_shares(call, flat.size(), group_.size());
+    call.counts = share_counts(flat.size(), group_.size());
     call.keep_alive = flat;
     part.arriving = group_.start(call, stream_, {.tag = tag_});
     part.under_way = true;

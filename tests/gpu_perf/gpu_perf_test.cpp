@@ -63,13 +63,12 @@ TEST(PerfOnGpus, EveryCollectiveIsRightAndTimed) {
 }
 
 TEST(PerfOnGpus, KnowsEveryTypeOperationAndAlgorithm) {
-  const std::vector<std::vector<std::string>> runs = {
-      {"all_reduce", "-b", "960", "-e", "960", "-d", "all", "-o", "all", "--prepared"},
-      {"reduce_scatter", "-b", "960", "-e", "960", "--algo", "all"},
-      {"all_reduce", "-b", "9600", "-e", "9600", "--quantize", "int8"}};
   for (const bool one_gpu_each : {false, true}) {
     const JobOnGpus job(one_gpu_each, {});
-    for (const std::vector<std::string>& words : runs) {
+    for (const std::vector<std::string>& words :
+         {std::vector<std::string>{"all_reduce", "-b", "960", "-e", "960", "-d", "all", "-o", "all", "--prepared"},
+          {"reduce_scatter", "-b", "960", "-e", "960", "--algo", "all"},
+          {"all_reduce", "-b", "9600", "-e", "9600", "--quantize", "int8"}}) {
       const std::string text = run_on(job, options_of(words));
       EXPECT_THAT(text, HasSubstr("Out of bounds values : 0 OK")) << words.front();
     }
