@@ -87,6 +87,17 @@ std::shared_ptr<const Partners> partners_of(const Plan& plan, const Membership& 
       Partners{membership.id, membership.job_ranks, in_job(plan.sends_to()), in_job(plan.receives_from())});
 }
 
+// All ranks know them: so NCCL takes the call, whose shares have one count. (Of all_to_all_v each knows its own only.)
+bool has_equal_shares(const Call& call) {
+  return !call.counts.empty() && call.collective != Collective::all_to_all &&
+         std::adjacent_find(call.counts.begin(), call.counts.end(), std::not_equal_to<>()) == call.counts.end();
+}
+Call with_one_count(Call call) {
+  call.count = call.counts.front();
+  call.counts.clear();
+  return call;
+}
+
 // STRETTO_EXPLAIN: one line a plan.
 void explain(const std::string& group, const Call& call, QuantizedFormat format, const Choice& choice, bool symmetric) {
   std::string line = fmt::format("stretto: {} of {} {} in '{}'{}: {}", name(call.collective), call.count, name(call.dtype),
@@ -142,7 +153,10 @@ void Communicator::Group::give_up() {
 
 std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& call, const OperationOptions& options,
                                                                  Device device) {
-  if (device == Device::cuda) join_gpus();
+  if (device == Device::cuda) {
+    join_gpus();
+    if (has_equal_shares(call)) return plan_for(with_one_count(call), options, device);
+  }
   const Quantization& how = options.quantization;
   const PlanKey key{call.collective, options.method,      call.count, call.root,  call.dtype,         call.op,
                     call.counts,     call.receive_counts, how.format, how.result, how.only_if_faster, device};
