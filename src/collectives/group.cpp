@@ -88,8 +88,9 @@ std::shared_ptr<const Partners> partners_of(const Plan& plan, const Membership& 
 }
 
 // All ranks know them: so NCCL takes the call, whose shares have one count. (Of all_to_all_v each knows its own only.)
-bool has_equal_shares(const Call& call) {
-  return !call.counts.empty() && call.collective != Collective::all_to_all &&
+bool has_equal_shares(const Call& call, int size) {
+  return counts_shares(call.collective) && call.collective != Collective::all_to_all &&
+         call.counts.size() == static_cast<std::size_t>(size) &&
          std::adjacent_find(call.counts.begin(), call.counts.end(), std::not_equal_to<>()) == call.counts.end();
 }
 Call with_one_count(Call call) {
@@ -155,7 +156,7 @@ std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& cal
                                                                  Device device) {
   if (device == Device::cuda) {
     join_gpus();
-    if (has_equal_shares(call)) return plan_for(with_one_count(call), options, device);
+    if (has_equal_shares(call, size())) return plan_for(with_one_count(call), options, device);
   }
   const Quantization& how = options.quantization;
   const PlanKey key{call.collective, options.method,      call.count, call.root,  call.dtype,         call.op,
