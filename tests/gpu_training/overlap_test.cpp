@@ -254,9 +254,13 @@ TEST_P(OverlapOnGpus, NeedsTheWaitsOfStreams) {
   GTEST_SKIP() << "this control is the race that it would find";
 #endif
   const Results expected = results_of(2, GetParam(), run_threads);
-  const JobOnGpus careless(false, {.longest_delay_us = 300, .ignores_waits = true});
-  const auto job = [&](int size, const RankBody& body) { careless.run(size, body); };
-  EXPECT_FALSE(results_of(2, GetParam(), job) == expected);
+  bool same = true;
+  for (std::uint64_t seed = 1; same && seed < 20; ++seed) {  // where little is awaited, it may come in time
+    const JobOnGpus careless(false, {.longest_delay_us = 300, .seed = seed, .ignores_waits = true});
+    const auto job = [&](int size, const RankBody& body) { careless.run(size, body); };
+    same = results_of(2, GetParam(), job) == expected;
+  }
+  EXPECT_FALSE(same);
 }
 
 class OneGpu : public testing::Test {
