@@ -56,7 +56,7 @@ double bound_of(const Case& of, const Quantization& how, const std::vector<doubl
 std::vector<Tensor> Approximate::inputs_of(const Case& of, std::uint64_t seed, std::int64_t period) {
   std::vector<Tensor> inputs;
   for (int rank = 0; rank < of.ranks; ++rank) {
-    inputs.emplace_back(stretto::Shape{period}, of.dtype);
+    inputs.emplace_back(stretto::Shape{period}, of.dtype, stretto::Device::cpu);
     for (std::int64_t i = 0; i < period; ++i) inputs.back().set(i, normal_at(seed, rank, i));
   }
   return inputs;

@@ -9,10 +9,11 @@
 
 namespace perf {
 
-enum class Memory { symmetric, ordinary };  // stretto::allocate, or what malloc gives
+enum class Memory { symmetric, ordinary, gpu };  // stretto::allocate, what malloc gives, or of this thread's GPU
 
 // One rank's input and output of a case, each between two guards, in several copies that take turns so that a small message
-// is not always found in the same cache lines.
+// is not always found in the same cache lines. Those on a GPU are written and looked at through images of them in the host's
+// memory.
 class Buffers {
  public:
   Buffers(const Case& of, int rank, bool in_place, int copies, Memory memory);
@@ -38,7 +39,21 @@ class Buffers {
     std::int64_t offset = 0;  // in bytes from where its data begins
   };
 
-  std::byte* at(int copy, Place place) const;
+  std::byte* begin_of(int copy, int region) const {
+    return memory_[copy * region_bytes_.size() + region].get() + guard_bytes;
+  }
+  std::byte* at(int copy, Place place) const { return begin_of(copy, place.region) + place.offset; }
+
+  static constexpr std::int64_t guard_bytes = 64;
+  // One copy as the host reads and writes it: where each region's data begins.
+  struct OnHost {
+    std::vector<std::byte*> begins;
+    std::vector<std::vector<std::byte>> images;  // with their guards; none where the memory is the host's
+    std::byte* at(Place place) const { return begins[place.region] + place.offset; }
+  };
+  OnHost on_host(int copy) const;  // images without contents
+  void from_gpu(int copy, OnHost& here) const;
+  void to_gpu(int copy, const OnHost& here) const;
 
   Case case_;
   int rank_;
@@ -47,6 +62,7 @@ class Buffers {
   std::vector<std::int64_t> region_bytes_;
   Place input_, output_;
   std::vector<std::shared_ptr<std::byte>> memory_;  // of every region of every copy; guards lie before and behind the data
+  std::vector<stretto::Tensor> on_gpu_;             // the same, of a GPU
 };
 
 }  // namespace perf

@@ -51,6 +51,7 @@ void write_json(const std::string& path, const Machine& machine, const Options& 
   ordered_json all = {
       {"ranks", machine.ranks},
       {"ranks_are", options.threads ? "threads" : "processes"},
+      {"device", name(options.device)},
       {"memory", name_of(options.memory)},
       {"prepared", options.prepared},
       {"quantize", name(options.quantization.format)},
@@ -58,6 +59,7 @@ void write_json(const std::string& path, const Machine& machine, const Options& 
       {"rounding", options.quantization.rounding == stretto::Rounding::stochastic ? "stochastic" : "nearest"},
       {"machine",
        {{"cpu", machine.cpu},
+        {"gpu", machine.gpu},
         {"cores", machine.cores},
         {"hosts", machine.hosts},
         {"date", machine.date},

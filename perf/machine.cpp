@@ -10,6 +10,7 @@
 #include "fail.hpp"
 #include "result.hpp"
 #include "stretto/build.hpp"
+#include "stretto/device.hpp"
 #include "stretto/settings.hpp"
 
 namespace perf {
@@ -51,6 +52,7 @@ const int cores_at_start = [] {
 Machine this_machine(const stretto::Communicator& world) {
   Machine machine;
   machine.cpu = processor_name();
+  if (stretto::current_device() == stretto::Device::cuda) machine.gpu = stretto::gpu_info().value().name;
   machine.date = now();
   machine.version = stretto::build_version();
   machine.transport = stretto::setting("STRETTO_TRANSPORT");

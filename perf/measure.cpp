@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "iterations.hpp"
+#include "stretto/device.hpp"
 
 namespace perf {
 
@@ -44,9 +45,39 @@ double combined(const std::vector<double>& times, Over over) {
   return 0;
 }
 
+// On a GPU, by events of its stream. The loop has none but at its ends; another, of single operations with events around
+// each, tells how they are distributed.
+Timing measure_on_gpu(const Communicator& world, const Loop& loop, const Action& action) {
+  constexpr int most_singles = 1000;
+  const auto put = [&](int first, int iterations) {
+    return stretto::computation().enqueue([&] { action(first, iterations); });
+  };
+  const auto seconds = [](const stretto::Work& work) {
+    work.wait();
+    return work.times().done - work.times().started;
+  };
+  const auto timed = [&](int iterations) {
+    stretto::computation().synchronize();
+    world.barrier(Stream::inline_());
+    return seconds(put(0, iterations));
+  };
+  action(0, loop.warmup);
+  const auto trial = [&](int iterations) { return from_rank0(world, timed(iterations)); };
+  const int iterations = loop.seconds > 0 ? iterations_lasting(loop.seconds, trial) : loop.iterations;
+  const double all = timed(iterations);
+  world.barrier(Stream::inline_());
+  std::vector<stretto::Work> works;
+  for (int i = 0; i < std::min(iterations, most_singles); ++i) works.push_back(put(i, 1));
+  std::vector<Batch> singles;
+  for (const stretto::Work& work : works) singles.push_back({1, seconds(work)});
+  std::sort(singles.begin(), singles.end(), shorter);
+  return {all / iterations, percentile(singles, 0.5), percentile(singles, 0.99)};
+}
+
 }  // namespace
 
 Timing measure(const Communicator& world, const Loop& loop, const Action& action) {
+  if (stretto::current_device() == stretto::Device::cuda) return measure_on_gpu(world, loop, action);
   constexpr double long_enough = 2.5e-6;  // of a batch: a hundred times what looking at the clock costs
   const auto trial = [&](int iterations) {
     world.barrier(Stream::inline_());

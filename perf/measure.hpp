@@ -9,7 +9,8 @@
 namespace perf {
 
 // Seconds an iteration, on one rank: the mean of a loop without barriers, and the distribution within it. Short iterations
-// are timed in batches of a few microseconds, each of which counts as iterations of its mean.
+// are timed in batches of a few microseconds, each of which counts as iterations of its mean. On a GPU all times are its
+// own, by events, and the distribution is that of single iterations with events around each.
 struct Timing {
   double mean = 0;
   double p50 = 0;
@@ -36,7 +37,7 @@ struct Loop {
   int iterations = 20;
   double seconds = 0;  // above 0: so many iterations as last about as long
 };
-// All ranks call it with the same loop; they begin together.
+// All ranks call it with the same loop; they begin together. On a GPU the action puts its operations into computation().
 Timing measure(const stretto::Communicator& world, const Loop& loop, const Action& action);
 
 // The median of several measurements, field by field.

@@ -1,5 +1,6 @@
 #include "operation.hpp"
 
+#include "stretto/device.hpp"
 #include "stretto/error.hpp"
 #include "values.hpp"
 
@@ -34,7 +35,9 @@ stretto::Call call_of(const Case& what, int rank, const void* input, void* outpu
 
 Action action_of(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const Buffers& buffers,
                  bool prepared, const stretto::Quantization& quantization) {
-  const stretto::Stream stream = stretto::Stream::inline_();
+  // Nothing of a barrier lies on a GPU.
+  const bool barrier = what.test->collective == Collective::barrier;
+  const stretto::Stream stream = barrier ? stretto::Stream::inline_() : stretto::computation();
   const stretto::OperationOptions options{method, "", Values::factor(world.rank()), quantization};
   std::vector<stretto::Call> calls;  // of each copy
   calls.reserve(buffers.copies());

@@ -8,8 +8,8 @@
 
 namespace perf {
 
-// Performs a case on those buffers, in the calling thread. All ranks perform it as often. What a call takes is laid out
-// here, once; prepared: the library plans it here, too (Communicator::prepare).
+// Performs a case on those buffers, in the calling thread or in this thread's stream on a GPU. All ranks perform it as
+// often. What a call takes is laid out here, once; prepared: the library plans it here, too (Communicator::prepare).
 Action action_of(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const Buffers& buffers,
                  bool prepared, const stretto::Quantization& quantization = {});
 // A ring exchange is two operations, which cannot be prepared together.

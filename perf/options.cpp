@@ -46,7 +46,7 @@ ReduceOp op_from_name(const std::string& name) {
 // What needs more than CLI11's own conversion, as text.
 struct Texts {
   std::string test, min = "32M", max = "32M", step, dtype = "f32", op = "sum", root = "0", algorithm = "auto",
-                    in_place = "both", memory = "symmetric", peers, quantize, quantize_result, rounding = "nearest";
+                    in_place = "both", memory, device = "cpu", peers, quantize, quantize_result, rounding = "nearest";
   int over = 1;
 };
 
@@ -104,9 +104,14 @@ void read(const Texts& texts, Options& options) {
           "--in-place '{}' is not among 0, 1 and both.", texts.in_place);
   options.out_of_place = texts.in_place != "1";
   options.in_place = texts.in_place != "0";
-  require(texts.memory == "symmetric" || texts.memory == "malloc", "--memory '{}' is not among symmetric and malloc.",
+  options.device = stretto::device_from_name(texts.device);
+  const bool on_gpu = options.device == stretto::Device::cuda;
+  require(texts.memory.empty() || texts.memory == "symmetric" || texts.memory == "malloc",
+          "--memory '{}' is not among symmetric and malloc.", texts.memory);
+  require(texts.memory.empty() || !on_gpu,
+          "--memory {} is the host's; with --device cuda buffers lie in the GPU's memory: leave --memory out.",
           texts.memory);
-  options.memory = texts.memory == "malloc" ? Memory::ordinary : Memory::symmetric;
+  options.memory = on_gpu ? Memory::gpu : texts.memory == "malloc" ? Memory::ordinary : Memory::symmetric;
   if (!texts.peers.empty()) options.peers = words_of(texts.peers);
   read_quantization(texts, options);
 }
@@ -149,7 +154,7 @@ void check(const Options& options) {
   require(!options.threads || options.nproc > 0, "--threads needs --nproc N, the number of ranks.");
   if (options.is_quantized()) check_quantized(options);
   for (const std::string& peer : options.peers) {
-    check_peer(peer);
+    check_peer(peer, options.device);
     require(!options.threads || peer != "mpi", "--vs mpi needs ranks that are processes; leave --threads out.");
   }
   if (!options.json.empty()) check_writable("--json", options.json);
@@ -174,7 +179,14 @@ void check_nodes(const std::string& ranks_per_node, int ranks) {
 
 }  // namespace
 
-const char* name_of(Memory memory) { return memory == Memory::symmetric ? "symmetric" : "malloc"; }
+const char* name_of(Memory memory) {
+  switch (memory) {
+    case Memory::symmetric: return "symmetric";
+    case Memory::ordinary: return "malloc";
+    case Memory::gpu: return "gpu";
+  }
+  return "unknown";
+}
 const char* name_of(ReduceOp op) { return op == ReduceOp::premul_sum ? "mulsum" : name(op); }
 
 std::optional<Options> parse_command_line(int argc, char** argv) {
@@ -206,7 +218,10 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--algo", texts.algorithm, "auto, methods like ring or ring*2,chain/16, or all")->capture_default_str();
   app.add_option("--in-place", texts.in_place, "0: out of place only, 1: in place only, both")->capture_default_str();
-  app.add_option("--memory", texts.memory, "Of the buffers: symmetric (stretto::allocate) or malloc")->capture_default_str();
+  app.add_option("--memory", texts.memory, "Of the buffers: symmetric (stretto::allocate) or malloc")
+      ->default_str("symmetric");
+  app.add_option("--device", texts.device, "cpu, or cuda: each rank's buffers lie on a GPU, and times are the GPU's")
+      ->capture_default_str();
   app.add_option("--copies", options.copies, "Of the buffers, which take turns; 0: several where they are small")
       ->capture_default_str();
   app.add_flag("--prepared", options.prepared, "Time operations that were prepared once (Communicator::prepare)");
@@ -218,7 +233,7 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
   app.add_option("--quantize", texts.quantize, "Let elements travel as int8, int4, fp8 or 1bit");
   app.add_option("--quantize-result", texts.quantize_result, "all_reduce: as what sums go to all; else as --quantize");
   app.add_option("--rounding", texts.rounding, "Of --quantize int8 and int4: nearest or stochastic")->capture_default_str();
-  app.add_option("--vs", texts.peers, "Other libraries to time in turn: mpi, gloo or mpi,gloo");
+  app.add_option("--vs", texts.peers, "Other libraries to time in turn: mpi, gloo or mpi,gloo; with --device cuda: nccl");
   app.add_option("--json", options.json, "File for the figures");
   app.add_option("--seed", options.seed, "Of the inputs")->capture_default_str();
 

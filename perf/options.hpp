@@ -7,6 +7,7 @@
 #include "buffers.hpp"
 #include "cases.hpp"
 #include "measure.hpp"
+#include "stretto/device.hpp"
 
 namespace perf {
 
@@ -28,8 +29,9 @@ struct Options {
   std::vector<stretto::Method> methods = {stretto::Algorithm::automatic};
   bool every_algorithm = false;
   bool out_of_place = true, in_place = true;
-  Memory memory = Memory::symmetric;
-  int copies = 0;  // 0: several where they are small
+  stretto::Device device = stretto::Device::cpu;
+  Memory memory = Memory::symmetric;  // on a GPU always its own
+  int copies = 0;                     // 0: several where they are small
   bool prepared = false;
   std::vector<std::string> peers;
   std::uint64_t seed = 1;

@@ -34,7 +34,7 @@ double bus_bandwidth(const Case& what, double seconds);
 
 // Where it was measured, with what.
 struct Machine {
-  std::string cpu, date, version, transport;
+  std::string cpu, gpu, date, version, transport;  // gpu: rank 0's, where it is used
   int cores = 0;
   int ranks = 0;
   std::vector<std::string> hosts;     // each once

@@ -25,13 +25,16 @@ namespace {
 // Throws where the method cannot do that kind of test.
 void check_method(const Communicator& world, const Case& empty, const Method& method,
                   const stretto::Quantization& quantization) {
+  // As no bytes of one memory: the device's.
+  const stretto::Tensor somewhere({1}, stretto::DType::u8);
   const auto& known = algorithms_for(empty.test->collective);
   std::vector<const char*> names;
   names.reserve(known.size());
   for (const Algorithm algorithm : known) names.push_back(name(algorithm));
-  require(method.algorithm == Algorithm::automatic || stretto::can_do(empty.test->collective, method.algorithm),
+  require(method.algorithm == Algorithm::automatic || method.algorithm == Algorithm::nccl ||
+              stretto::can_do(empty.test->collective, method.algorithm),
           "{} cannot be done by {}; choose {}.", empty.test->name, to_string(method), fmt::join(names, " or "));
-  method_of(world, empty, method, nullptr, nullptr, quantization);
+  method_of(world, empty, method, somewhere.raw(), somewhere.raw(), quantization);
 }
 
 class TestRun {
@@ -119,8 +122,10 @@ class TestRun {
     if (options_.is_quantized()) return quantizing_methods_of(test);
     std::vector<Method> methods;
     std::vector<Method> by_level;
+    const bool on_gpu = options_.device == stretto::Device::cuda;
+    if (on_gpu) methods.emplace_back(Algorithm::nccl);
     for (const Algorithm algorithm : algorithms_for(test.collective)) {
-      if (needs_nodes(algorithm)) continue;
+      if (needs_nodes(algorithm) || (on_gpu && shares_memory(algorithm))) continue;
       methods.emplace_back(algorithm);
       if (shares_memory(algorithm)) continue;  // no part of two levels
       by_level.emplace_back(Algorithm::two_level);

@@ -23,14 +23,27 @@ void set_environment(const Options& options) {
   if (!options.ranks_per_node.empty()) setenv("STRETTO_RANKS_PER_NODE", options.ranks_per_node.c_str(), 1);
 }
 
+// What does not fit the ranks is wrong for all of them: rank 0 looks first, so that it is said once.
+template <class Look>
+void rank0_first(const stretto::Communicator& world, Look look) {
+  if (world.rank() != 0) world.barrier(stretto::Stream::inline_());
+  look();
+  if (world.rank() == 0) world.barrier(stretto::Stream::inline_());
+}
+
 int start(const Options& options, [[maybe_unused]] char** argv) {
   set_environment(options);
   const auto body = [&](const stretto::Communicator& world) {
-    // What does not fit the ranks is wrong for all of them: rank 0 looks first, so that it is said once.
-    if (world.rank() != 0) world.barrier(stretto::Stream::inline_());
-    options.check_for(world.size());
-    check_methods(world, options);
-    if (world.rank() == 0) world.barrier(stretto::Stream::inline_());
+    rank0_first(world, [&] {
+      options.check_for(world.size());
+      const stretto::OnDevice there(options.device);  // which says what is missing
+    });
+    const stretto::OnDevice device(options.device);
+    if (options.device == stretto::Device::cuda) {  // the first call for GPUs takes all ranks
+      world.all_reduce(stretto::Tensor::zeros({1}, stretto::DType::f32), stretto::ReduceOp::sum, stretto::computation());
+      stretto::computation().synchronize();
+    }
+    rank0_first(world, [&] { check_methods(world, options); });
     run_tests(world, options);
   };
   if (options.threads) {

@@ -48,8 +48,10 @@ void Table::header(const Machine& machine) const {
   comment(fmt::format("transport {}; settings that differ from their defaults: {}", machine.transport,
                       joined(machine.settings, "none")));
   if (!machine.peers.empty()) comment(fmt::format("timed in turn on the same buffers: {}", joined(machine.peers, "")));
-  comment(fmt::format("buffers in {} memory{}", name_of(options_.memory),
-                      options_.prepared ? "; operations are prepared once" : ""));
+  const std::string where = machine.gpu.empty()
+                                ? fmt::format("{} memory", name_of(options_.memory))
+                                : fmt::format("the memory of a GPU ({}), whose times these are, by events", machine.gpu);
+  comment(fmt::format("buffers in {}{}", where, options_.prepared ? "; operations are prepared once" : ""));
   if (options_.is_quantized()) comment("quantized: " + quantization_text(options_.quantization));
   const std::string loop =
       options_.seconds > 0 ? fmt::format("{} s of", options_.seconds) : fmt::format("{}", options_.iterations);

@@ -145,11 +145,11 @@ Values::Values(const Case& of, std::uint64_t seed, const stretto::Quantization& 
   }
   const bool reduced = reduces(of.test->collective);
   for (int rank = 0; rank < of.ranks; ++rank) {
-    inputs_.emplace_back(stretto::Shape{period}, dtype_);
+    inputs_.emplace_back(stretto::Shape{period}, dtype_, stretto::Device::cpu);
     if (!reduced) fill_random(seed, rank, inputs_.back());
   }
   if (!reduced) return;
-  reduced_ = Tensor({period}, dtype_);
+  reduced_ = Tensor({period}, dtype_, stretto::Device::cpu);
   make_reduction({dtype_, of.op, of.ranks, seed}, inputs_, reduced_);
 }
 

@@ -7,11 +7,11 @@
 #include "cases.hpp"
 #include "stretto/tensor.hpp"
 
-// The contents of all ranks' inputs, and what must come out. Results are exact, so that they are compared bit for bit:
-// floating-point inputs are small integers whose sums, in any order and partial ones too, are integers that the type holds
-// (8-bit floats: up to 16 or 8; where there are more ranks than that, some give zero); products are of +-1 and a few +-2;
-// averages are such sums, divided and rounded once. Integers take all values where they may wrap. What is only moved is
-// random bits. Only where the library quantizes, inputs are normal deviates, and results are held against a bound.
+// The contents of all ranks' inputs, and what must come out, in host memory. Results are exact, so that they are compared
+// bit for bit: floating-point inputs are small integers whose sums, in any order and partial ones too, are integers that the
+// type holds (8-bit floats: up to 16 or 8; where there are more ranks than that, some give zero); products are of +-1 and a
+// few +-2; averages are such sums, divided and rounded once. Integers take all values where they may wrap. What is only
+// moved is random bits. Only where the library quantizes, inputs are normal deviates, and results are held against a bound.
 namespace perf {
 
 class Values {

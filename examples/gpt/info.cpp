@@ -8,9 +8,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include "stretto/build.hpp"
+#include "stretto/device.hpp"
 #include "stretto/plan.hpp"
 #include "stretto/settings.hpp"
 #include "stretto/tuning.hpp"
@@ -66,6 +68,18 @@ void print_machine() {
   }
 }
 
+void print_gpu() {
+  fmt::print("\nGPU\n");
+  const std::optional<GpuInfo> gpu = gpu_info();
+  if (!gpu) {
+    fmt::print("  none: {}\n", cuda_obstacle());
+    return;
+  }
+  fmt::print("  {}, compute capability {}.{}, {:.1f} GiB, {} multiprocessors\n  number {} of the {} here, {}\n", gpu->name,
+             gpu->major, gpu->minor, static_cast<double>(gpu->memory_bytes) / (1 << 30), gpu->multiprocessors, gpu->index,
+             gpu->count, gpu->uuid);
+}
+
 void print_tuning() {
   fmt::print("\nMeasured costs in force\n");
   const Tuning tuning = Tuning::from_environment();
@@ -84,6 +98,7 @@ int main() {
   fmt::print("Stretto {}\n", build_version());
   for (const auto& [part, present] : build_parts()) fmt::print("  with {:<12}{}\n", part, present);
   print_machine();
+  print_gpu();
 
   fmt::print("\nAlgorithms\n");
   for (int i = 0; i <= static_cast<int>(Collective::recv); ++i) {

@@ -22,19 +22,20 @@ std::vector<TransformerBlock> make_blocks(Parameters& parameters, const ModelSha
   return blocks;
 }
 
-Tensor tensor_of(const std::int32_t* numbers, std::int64_t count) {
-  Tensor result({count}, DType::i32);
-  result.copy_from_host(numbers);
-  return result;
-}
-
-Tensor position_numbers(std::int64_t batch, std::int64_t sequence) {
-  std::vector<std::int32_t> positions;
-  for (std::int64_t i = 0; i < batch * sequence; ++i) positions.push_back(static_cast<std::int32_t>(i % sequence));
-  return Tensor::of(positions);
-}
-
 }  // namespace
+
+Batch Batch::of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets, std::int64_t length) {
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  std::vector<std::int32_t> positions;
+  for (std::int64_t i = 0; i < count; ++i) positions.push_back(static_cast<std::int32_t>(i % length));
+  return {count / length, length, Tensor::of(tokens), targets.empty() ? Tensor() : Tensor::of(targets),
+          Tensor::of(positions)};
+}
+
+Batch Batch::part(std::int64_t first, std::int64_t count) const {
+  const auto of = [&](const Tensor& all) { return all ? all.view(first * length, {count * length}) : Tensor(); };
+  return {count, length, of(tokens), of(targets), of(positions)};
+}
 
 Model::Model(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel)
     : shape_(shape),
@@ -51,34 +52,34 @@ Model::Model(Parameters& parameters, const ModelShape& shape, const TensorParall
       norm_(parameters, "ln_f", shape.hidden, TransformerShape().norm_epsilon),
       cross_entropy_(tensor_parallel) {}
 
-Tensor Model::logits(const std::int32_t* tokens, std::int64_t batch, std::int64_t sequence, Saved& saved,
-                     const ParametersNeeded& needed) const {
+Tensor Model::logits(const Batch& batch, Saved& saved, const ParametersNeeded& needed) const {
   const auto ask = [&](const Parameter& parameter) {
     if (needed) needed(parameter);
   };
-  saved.tokens = tensor_of(tokens, batch * sequence);
   ask(table_.parameter());
-  Tensor x = table_.embed(saved.tokens);
+  Tensor x = table_.embed(batch.tokens);
   Tensor places(x.shape(), x.dtype());
   ask(*positions_);
-  kernels::embedding_forward(position_numbers(batch, sequence), 0, positions_->value, places);
+  kernels::embedding_forward(batch.positions, 0, positions_->value, places);
   kernels::add(x, places, x);
   saved.blocks.resize(blocks_.size());
-  for (std::size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i].forward(x, batch, sequence, saved.blocks[i], needed);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    x = blocks_[i].forward(x, batch.sequences, batch.length, saved.blocks[i], needed);
+  }
   for (const Parameter* parameter : norm_.parameters()) ask(*parameter);
   saved.normed = norm_.forward(x, saved.norm);
   return table_.logits(saved.normed);
 }
 
-double Model::loss(const std::int32_t* tokens, const std::int32_t* targets, std::int64_t batch, std::int64_t sequence,
-                   std::optional<double> backward_factor, const GradientReady& ready, const ParametersNeeded& needed) const {
+Model::Loss Model::loss(const Batch& batch, std::optional<double> backward_factor, const GradientReady& ready,
+                        const ParametersNeeded& needed) const {
   Saved saved;
-  const Tensor logits = this->logits(tokens, batch, sequence, saved, needed);
-  const Tensor wanted = tensor_of(targets, batch * sequence);
-  const double sum = cross_entropy_.forward(logits, wanted, first_column(), saved.loss);
-  if (!backward_factor) return sum;
+  Loss loss;
+  const Tensor logits = this->logits(batch, saved, needed);
+  cross_entropy_.forward(logits, batch.targets, first_column(), loss);
+  if (!backward_factor) return loss;
 
-  cross_entropy_.backward(logits, wanted, first_column(), saved.loss, *backward_factor);
+  cross_entropy_.backward(logits, batch.targets, first_column(), loss, *backward_factor);
   const Tensor dnormed = table_.logits_backward_input(logits);
   const Work arriving = tensor_parallel_.start_sum(dnormed, "column-parallel backward");
   table_.logits_backward_weight(saved.normed, logits);
@@ -94,11 +95,11 @@ double Model::loss(const std::int32_t* tokens, const std::int32_t* targets, std:
     blocks_[i].backward(dx, saved.blocks[i], ready);
     saved.blocks[i] = {};  // gives its activations back
   }
-  kernels::embedding_backward(position_numbers(batch, sequence), 0, dx, positions_->gradient);
+  kernels::embedding_backward(batch.positions, 0, dx, positions_->gradient);
   tell(*positions_);
-  table_.embed_backward(saved.tokens, dx);
+  table_.embed_backward(batch.tokens, dx);
   tell(table_.parameter());
-  return sum;
+  return loss;
 }
 
 }  // namespace gpt

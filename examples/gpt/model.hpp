@@ -1,5 +1,6 @@
 #pragma once
 #include <optional>
+#include <vector>
 
 #include "stretto/layers/transformer.hpp"
 #include "stretto/layers/vocabulary.hpp"
@@ -16,6 +17,16 @@ struct ModelShape {
   }
 };
 
+// Sequences of one length, one behind the other, in the memory of this thread's device.
+struct Batch {
+  std::int64_t sequences = 0, length = 0;
+  stretto::Tensor tokens, targets, positions;  // i32, one a token; targets: none, where no loss is asked for
+
+  // Copied from host memory, for which a GPU is waited for: best of all that a step needs at once.
+  static Batch of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets, std::int64_t length);
+  Batch part(std::int64_t first, std::int64_t count) const;  // count sequences; shares the memory
+};
+
 // GPT-2 without dropout: embeddings, blocks, a last norm, logits from the tied embedding. It says nothing of how it is
 // divided: the layers do. Parameters have GPT-2's names.
 class Model {
@@ -25,20 +36,18 @@ class Model {
   struct Saved {
     std::vector<stretto::TransformerBlock::Saved> blocks;
     stretto::LayerNorm::Saved norm;
-    stretto::Tensor tokens, normed;
-    stretto::VocabularyParallelCrossEntropy::Saved loss;
+    stretto::Tensor normed;
   };
 
-  // tokens: batch sequences of the same length, at most shape.sequence, one after the other. This rank's columns of the
-  // logits. needed: asked for parameters before they are used; may be empty.
-  stretto::Tensor logits(const std::int32_t* tokens, std::int64_t batch, std::int64_t sequence, Saved& saved,
-                         const stretto::ParametersNeeded& needed = {}) const;
+  // Of sequences of at most shape.sequence tokens: this rank's columns of the logits. needed: asked for parameters before
+  // they are used; may be empty.
+  stretto::Tensor logits(const Batch& batch, Saved& saved, const stretto::ParametersNeeded& needed = {}) const;
 
-  // The sum of the losses of all tokens; with a factor the gradients grow by factor times that of the sum. ready: told of
-  // parameters that this microbatch completes; may be empty.
-  double loss(const std::int32_t* tokens, const std::int32_t* targets, std::int64_t batch, std::int64_t sequence,
-              std::optional<double> backward_factor, const stretto::GradientReady& ready,
-              const stretto::ParametersNeeded& needed = {}) const;
+  // What tells the sum of the losses of all tokens; with a factor the gradients grow by factor times that of the sum. ready:
+  // told of parameters that this microbatch completes; may be empty.
+  using Loss = stretto::VocabularyParallelCrossEntropy::Saved;
+  Loss loss(const Batch& batch, std::optional<double> backward_factor, const stretto::GradientReady& ready,
+            const stretto::ParametersNeeded& needed = {}) const;
 
   const ModelShape& shape() const { return shape_; }
   std::int64_t first_column() const { return table_.first(); }

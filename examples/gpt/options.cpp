@@ -13,6 +13,13 @@ namespace gpt {
 
 using stretto::DType;
 
+namespace {
+
+// A GPU's links need larger messages than a host's memory. Not measured: what PyTorch's DistributedDataParallel takes.
+constexpr std::size_t gpu_bucket_bytes = std::size_t{25} << 20;
+
+}  // namespace
+
 std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   CommandLine line;
   TrainerOptions& trainer = line.trainer;
@@ -27,6 +34,10 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--dp", line.data_parallel, "Data-parallel ranks; derived when left out, checked when given");
 
+  app.add_option("--device", line.device, "cpu, or cuda: each rank on a GPU")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, stretto::Device>{{"cpu", stretto::Device::cpu}, {"cuda", stretto::Device::cuda}}))
+      ->default_str("cpu");
   app.add_option("--num-layers", model.layers, "Transformer blocks")->capture_default_str();
   app.add_option("--hidden-size", model.hidden, "Width of the residual stream")->capture_default_str();
   app.add_option("--num-attention-heads", model.heads, "Attention heads")->capture_default_str();
@@ -78,6 +89,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
     fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the flags.", error.what());
   }
   trainer.overlap = !no_overlap;
+  if (line.device == stretto::Device::cuda) trainer.bucket_bytes = gpu_bucket_bytes;
   model.vocabulary = TextData::vocabulary;
   if (min_lr->count() == 0) line.min_lr = line.lr / 10;
   return line;

@@ -2,6 +2,7 @@
 #include <optional>
 #include <string>
 
+#include "stretto/device.hpp"
 #include "trainer.hpp"
 
 namespace gpt {
@@ -12,6 +13,7 @@ struct CommandLine {
   int tensor_parallel = 1;
   int data_parallel = 0;  // 0: what is left
   TrainerOptions trainer;
+  stretto::Device device = stretto::Device::cpu;
   std::int64_t steps = 100;
   double lr = 1e-3;
   double min_lr = 0;
@@ -24,7 +26,8 @@ struct CommandLine {
   bool comm_report = false;
 
   int data_parallel_on(int ranks) const;  // throws when the product is not the number of ranks
-  // Whatever can be said before a rank is started. What is written is tried by rank 0 only, or for it by the parent.
+  // Whatever can be said before a rank is started; so nothing of a GPU, which a process that forks must not have touched.
+  // What is written is tried by rank 0 only, or for it by the parent.
   void check(int ranks, int rank = 0) const;
 };
 

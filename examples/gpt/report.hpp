@@ -16,7 +16,7 @@ struct StepReport {
   double tokens_per_second = 0;  // of all ranks
   double mfu = 0;                // model FLOP utilisation: of the matrix rate measured at the start
   stretto::Traffic traffic;      // of this rank
-  std::size_t memory_bytes = 0;  // the most that tensors of this process held
+  std::size_t memory_bytes = 0;  // the most that tensors of this process held on the device
   std::optional<double> validation_loss;
 };
 

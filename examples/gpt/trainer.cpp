@@ -30,6 +30,20 @@ std::vector<bool> spread(std::size_t chosen, std::size_t all) {
   return flags;
 }
 
+// Asked for when all of them are under way: a GPU is waited for.
+double sum_of(const std::vector<Model::Loss>& losses) {
+  double sum = 0;
+  for (const Model::Loss& each : losses) sum += each.loss();
+  return sum;
+}
+
+// Of computation(), from a place there until now, for which a GPU is waited for.
+double seconds_since(const Work& place) {
+  const Work here = computation().enqueue([] {});
+  here.wait();
+  return here.times().done - place.times().done;
+}
+
 }  // namespace
 
 Trainer::Trainer(const Mesh& mesh, const TrainerOptions& options) : mesh_(mesh), options_(options) {
@@ -74,10 +88,8 @@ std::vector<ElementRange> Trainer::by_parameter(std::vector<ElementRange> gradie
 double Trainer::sum_gradients(const FillSlot& fill) {
   const std::int64_t sequence = options_.model.sequence;
   const std::int64_t slots = options_.global_batch / mesh_.data.size();
-  const std::int64_t tokens = options_.micro_batch * sequence;
   const double mean_over = static_cast<double>(options_.global_batch * sequence);
-  std::vector<std::int32_t> inputs(tokens);
-  std::vector<std::int32_t> targets(tokens);
+  const Batch all = batch_of(fill, slots, [&](std::int64_t i) { return mesh_.data.rank() * slots + i; });
   const GradientReady ready = [&](const Parameter& parameter) { buckets_->ready(gradient_of(parameter)); };
   const ParametersNeeded needed = [&](const Parameter& parameter) {
     arriving_->wait_for(gradient_of(parameter));
@@ -85,19 +97,16 @@ double Trainer::sum_gradients(const FillSlot& fill) {
   };
 
   parameters_.zero_gradients();
-  double loss = 0;
+  std::vector<Model::Loss> losses;
   for (std::int64_t done = 0; done < slots; done += options_.micro_batch) {
-    for (std::int64_t i = 0; i < options_.micro_batch; ++i) {
-      fill(mesh_.data.rank() * slots + done + i, &inputs[i * sequence], &targets[i * sequence]);
-    }
     // Gradients are complete, and may travel, only when the last microbatch has added its own.
     const bool last = done + options_.micro_batch == slots;
-    loss += model_->loss(inputs.data(), targets.data(), options_.micro_batch, sequence, 1 / mean_over,
-                         last ? ready : GradientReady(), needed);
+    losses.push_back(
+        model_->loss(all.part(done, options_.micro_batch), 1 / mean_over, last ? ready : GradientReady(), needed));
   }
   if (choice_) choice_->computed();
   buckets_->finish();
-  return sum_over_data(loss) / mean_over;
+  return sum_over_data(sum_of(losses)) / mean_over;
 }
 
 StepResult Trainer::step(const FillSlot& fill, double lr) {
@@ -106,11 +115,11 @@ StepResult Trainer::step(const FillSlot& fill, double lr) {
   result.loss = sum_gradients(fill);
   result.gradient_norm = norm();
   const double norm = result.gradient_norm;
-  const double from = now_seconds();
+  const Work from = choice_ ? computation().enqueue([] {}) : Work();
   optimizer_->begin_step(lr, options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0);
   arriving_->start([&](const std::vector<ElementRange>& share) { optimizer_->update(by_parameter(share)); });
   optimizer_->update(by_parameter(buckets_->complete()));  // while the others travel
-  if (choice_) choice_->updated(now_seconds() - from);
+  if (choice_) choice_->updated(seconds_since(from));
   settle_postponement();
   return result;
 }
@@ -128,15 +137,24 @@ double Trainer::norm() const { return gradient_norm(parameters_, mesh_, by_param
 
 double Trainer::evaluate(const FillSlot& fill, std::int64_t count) const {
   const Model& model = this->model();
-  const std::int64_t sequence = options_.model.sequence;
-  std::vector<std::int32_t> inputs(sequence);
-  std::vector<std::int32_t> targets(sequence);
-  double loss = 0;
-  for (std::int64_t slot = mesh_.data.rank(); slot < count; slot += mesh_.data.size()) {
-    fill(slot, inputs.data(), targets.data());
-    loss += model.loss(inputs.data(), targets.data(), 1, sequence, std::nullopt, {});
+  const std::int64_t rank = mesh_.data.rank();
+  const std::int64_t ranks = mesh_.data.size();
+  const std::int64_t own = (count - rank + ranks - 1) / ranks;
+  const Batch all = batch_of(fill, own, [&](std::int64_t i) { return rank + i * ranks; });
+  std::vector<Model::Loss> losses;
+  for (std::int64_t i = 0; i < own; ++i) losses.push_back(model.loss(all.part(i, 1), std::nullopt, {}));
+  return sum_over_data(sum_of(losses)) / static_cast<double>(count * options_.model.sequence);
+}
+
+Batch Trainer::batch_of(const FillSlot& fill, std::int64_t count,
+                        const std::function<std::int64_t(std::int64_t)>& slot_of) const {
+  const auto sequence = static_cast<std::size_t>(options_.model.sequence);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count) * sequence);
+  std::vector<std::int32_t> targets(tokens.size());
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+    fill(slot_of(static_cast<std::int64_t>(i)), &tokens[i * sequence], &targets[i * sequence]);
   }
-  return sum_over_data(loss) / static_cast<double>(count * sequence);
+  return Batch::of(tokens, targets, options_.model.sequence);
 }
 
 double Trainer::sum_over_data(double value) const {

@@ -68,6 +68,8 @@ class Trainer {
   // One step's gradients, summed; of postponed buckets this rank's share.
   double sum_gradients(const FillSlot& fill);
   double norm() const;
+  // The slots slot_of(0), ..., slot_of(count - 1).
+  Batch batch_of(const FillSlot& fill, std::int64_t count, const std::function<std::int64_t(std::int64_t)>& slot_of) const;
   void gather_shares(const std::vector<stretto::Tensor>& by_gradient, const char* tag) const;
   void postpone(const std::vector<bool>& buckets);
   void settle_postponement();

@@ -19,14 +19,15 @@ STRETTO_API std::string cuda_obstacle();
 
 struct GpuInfo {
   std::string name;          // "NVIDIA H200"
-  int index = 0;             // among those that this process sees
+  int index = 0;             // among the count that this process sees
   int major = 0, minor = 0;  // compute capability
   std::size_t memory_bytes = 0;
   int multiprocessors = 0;
   std::string uuid = {};  // "GPU-8d0a...", as nvidia-smi prints it: the same for all who use this very GPU
+  int count = 1;
 };
-// The GPU that this process uses; nothing where it can use none. Rank r of a host (LOCAL_RANK, or what launch() gives it)
-// takes GPU r modulo their number, STRETTO_GPU another one.
+// The GPU that this process uses; nothing where it can use none. Rank r of a host (as launch() or a launcher has numbered
+// it) takes GPU r modulo their number, STRETTO_GPU another one.
 STRETTO_API std::optional<GpuInfo> gpu_info();
 
 // From its construction to its destruction, new tensors and streams of this thread are the device's, and kernels run in a
@@ -53,6 +54,9 @@ STRETTO_API Device current_device();  // of this thread
 //   ...
 //   computation().wait(sum);             // the kernels called from now on see the sum
 STRETTO_API Stream computation();
+
+// The cudaStream_t of a stream, for code that calls CUDA or NCCL itself; null for one of the host. The stream keeps it.
+STRETTO_API void* native_handle(const Stream& stream);
 
 // What a function puts into GPU streams, recorded once and launched again and again at the cost of one launch (a CUDA
 // graph). The function sees the stream as computation(); it may use others that wait for this one first and for which it

@@ -75,8 +75,10 @@ STRETTO_API void requantize(QuantizedFormat format, const void* const* vectors, 
 STRETTO_API void convert(const Tensor& from, const Tensor& out);
 STRETTO_API void add(const Tensor& a, const Tensor& b, const Tensor& out);
 STRETTO_API void scale(const Tensor& x, double factor);  // in place
-// Sum of the squares of all elements, accumulated in f64 in a fixed order.
+// Sum of the squares of all elements, accumulated in f64 in a fixed order. Of tensors on a GPU these wait for the results:
+// the second for those of many tensors once.
 STRETTO_API double sum_of_squares(const Tensor& x);
+STRETTO_API std::vector<double> sums_of_squares(const std::vector<Tensor>& xs);
 
 // GELU in GPT-2's tanh form ("gelu_new"; Hendrycks & Gimpel 2016): y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 STRETTO_API void gelu_forward(const Tensor& x, const Tensor& y);

@@ -17,7 +17,7 @@ enum class Device : std::uint8_t { cpu, cuda };
 
 // When a task was put into its stream, began and ended, in seconds of one monotonic clock (zero: not yet), and for how long
 // threads that are no stream's were blocked in waiting for it: the part of the task that was not hidden. On an inline stream
-// that is all of it.
+// that is all of it. On a GPU it is computation() (stretto/device.hpp) that waits, and in which nothing is hidden.
 struct WorkTimes {
   double enqueued = 0, started = 0, done = 0, waited = 0;
 };
@@ -112,6 +112,8 @@ class STRETTO_API Stream {
   const std::shared_ptr<Queue>& queue() const { return queue_; }
 
  private:
+  bool is_gpu_computation() const;
+
   // None for the inline stream. The last handle to go lets the queue run empty, then joins its thread; an error that nobody
   // waited for is logged.
   std::shared_ptr<Queue> queue_;

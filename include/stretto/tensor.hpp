@@ -105,11 +105,12 @@ class STRETTO_API Tensor {
   Device device_ = Device::cpu;
 };
 
-// Bytes that tensors of this process hold now, of all devices, and the most they ever held.
+// Bytes that tensors of this process hold now, and the most they ever held: of all devices, or of one.
 struct MemoryUse {
   std::size_t bytes = 0;
   std::size_t peak_bytes = 0;
 };
 STRETTO_API MemoryUse memory_use();
+STRETTO_API MemoryUse memory_use(Device device);
 
 }  // namespace stretto

@@ -7,6 +7,7 @@
 #include "collectives/stream_executor.hpp"
 #include "core/fail.hpp"
 #include "device/graph_recording.hpp"
+#include "device/range.hpp"
 
 namespace stretto {
 namespace {
@@ -31,11 +32,13 @@ struct Bundle {
   }
   // In its turn. What a GPU's stream gets is a plan of what will be done; calls are compared here and now, before.
   void put_into(const Stream& stream) {
+    const ProfilerRange range([&] { return text(); });
     put_into_stream(sequences, gpu(), handle_of(stream));
     for (const auto& turn : turns) turn->done();
     keep_memory_only();
   }
   void run(bool in_background, Priority priority) {
+    const ProfilerRange range([&] { return text(); });
     wait_for_turns();
     RankContext& context = operations.front()->group->context();
     execute(sequences, context.network(), in_background, priority, [&] {
@@ -44,6 +47,18 @@ struct Bundle {
     for (const auto& turn : turns) turn->done();
   }
 
+ private:
+  // For a profiler: the first operation, as the ledger has it.
+  std::string text() const {
+    const Operation::State& first = *operations.front();
+    const Record& label = *first.way().label;
+    std::string said =
+        fmt::format("{} of {} B by {} in '{}'", name(label.collective),
+                    static_cast<std::uint64_t>(label.count) * size_of(label.dtype), name(label.algorithm), label.group);
+    if (!first.options.tag.empty()) said += fmt::format(", {}", first.options.tag);
+    if (operations.size() > 1) said += fmt::format(", and {} more", operations.size() - 1);
+    return said;
+  }
   void compare_calls() const {
     std::vector<Sequence> checks;
     for (const Sequence& sequence : sequences) {

@@ -94,6 +94,18 @@ PlanRequest as_chosen(PlanRequest request, const Choice& choice) {
   return request;
 }
 
+// All ranks know them: so NCCL takes the call, whose shares have one count. (Of all_to_all_v each knows its own only.)
+bool has_equal_shares(const Call& call, int size) {
+  return counts_shares(call.collective) && call.collective != Collective::all_to_all &&
+         call.counts.size() == static_cast<std::size_t>(size) &&
+         std::adjacent_find(call.counts.begin(), call.counts.end(), std::not_equal_to<>()) == call.counts.end();
+}
+Call with_one_count(Call call) {
+  call.count = call.counts.front();
+  call.counts.clear();
+  return call;
+}
+
 // STRETTO_EXPLAIN: one line a plan.
 void explain(const std::string& group, const Call& call, QuantizedFormat format, const Choice& choice, bool symmetric) {
   std::string line = fmt::format("stretto: {} of {} {} in '{}'{}: {}", name(call.collective), call.count, name(call.dtype),
@@ -165,7 +177,10 @@ void Communicator::Group::give_up() {
 
 std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& call, const OperationOptions& options,
                                                                  Device device) {
-  if (device == Device::cuda) join_gpus();
+  if (device == Device::cuda) {
+    join_gpus();
+    if (has_equal_shares(call, size())) return plan_for(with_one_count(call), options, device);
+  }
   const Quantization& how = options.quantization;
   const PlanKey key{call.collective, options.method,      call.count, call.root,  call.dtype,         call.op,
                     call.counts,     call.receive_counts, how.format, how.result, how.only_if_faster, device};

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -89,6 +90,7 @@ int launch(int nproc, const RankBody& body) {
         close(point.listener);
         own.listener = -1;
       }
+      setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);  // by which ranks take GPUs of their own
       return run_guarded(
           rank, nproc, [&] { return join(rank, nproc, own, true); }, body);
     });

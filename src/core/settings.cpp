@@ -48,7 +48,7 @@ const std::vector<Rule>& rules() {
        Kind::integer,
        {}},
       {{"STRETTO_COMPUTE_THREADS", "threads that a rank uses in a matrix product", "1"}, Kind::integer, {}},
-      {{"STRETTO_GPU", "number of the GPU that this process uses; empty: LOCAL_RANK modulo their number", ""},
+      {{"STRETTO_GPU", "number of the GPU that this process uses; empty: its rank on the host modulo their number", ""},
        Kind::text,
        {}},
       {{"STRETTO_GPU_TRANSPORT",

@@ -13,7 +13,10 @@ std::vector<std::pair<std::string, std::string>> build_parts() {
   return {{"oneDNN", fmt::format("{}.{}.{}", DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH)},
           {"OpenBLAS", STRETTO_OPENBLAS_VERSION},
           {"Highway", STRETTO_HIGHWAY_VERSION},
-          {"UCX", STRETTO_UCX_VERSION}};
+          {"UCX", STRETTO_UCX_VERSION},
+          {"CUDA", STRETTO_CUDA_VERSION},
+          {"NCCL", STRETTO_NCCL_VERSION},
+          {"cuDNN", STRETTO_CUDNN_VERSION}};
 }
 
 std::string vector_target() { return hwy::TargetName(hwy::SupportedTargets() & -hwy::SupportedTargets()); }

@@ -88,6 +88,7 @@ GpuStream gpu_stream() {
 }
 
 Stream computation() { return computing; }
+void* native_handle(const Stream& stream) { return stream.device() == Device::cuda ? handle_of(stream) : nullptr; }
 Device current_device() { return computing.device(); }
 
 ComputingIn::ComputingIn(Stream stream) : before_(std::exchange(computing, std::move(stream))) {}

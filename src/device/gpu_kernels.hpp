@@ -31,8 +31,8 @@ class GpuKernels {
   // ---- of layers
   virtual void add(const Tensor& a, const Tensor& b, const Tensor& out, GpuStream stream) = 0;
   virtual void scale(const Tensor& x, double factor, GpuStream stream) = 0;
-  // Waits for the result.
-  virtual double sum_of_squares(const Tensor& x, GpuStream stream) = 0;
+  // sums: one number for each tensor, in the GPU's memory.
+  virtual void sums_of_squares(const std::vector<Tensor>& xs, double* sums, GpuStream stream) = 0;
   virtual void gelu_forward(const Tensor& x, const Tensor& y, GpuStream stream) = 0;
   virtual void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) = 0;
   virtual void add_bias(const Tensor& x, const Tensor& bias, GpuStream stream) = 0;

@@ -83,7 +83,9 @@ class Marks final : public GpuMarks {
   void wait_started() override { wait(started_); }
   void wait_done() override { wait(done_); }
   WorkTimes times(double enqueued) override {
-    return {enqueued, timeline_->seconds_at(started_), timeline_->seconds_at(done_), 0};
+    // CUDA tells what lies between events in milliseconds of 24 bits: the longer, the less exactly.
+    const double started = timeline_->seconds_at(started_);
+    return {enqueued, started, started + timeline_->gpu().seconds_between(started_, done_), 0};
   }
 
  private:

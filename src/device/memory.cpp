@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 
@@ -19,8 +20,24 @@ std::size_t rounded(std::size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-std::atomic<std::size_t> bytes_in_use = 0;  // in all pools
-std::atomic<std::size_t> peak_bytes = 0;
+class Count {
+ public:
+  void add(std::size_t bytes) {
+    const std::size_t now = bytes_.fetch_add(bytes) + bytes;
+    std::size_t peak = peak_.load();
+    while (peak < now && !peak_.compare_exchange_weak(peak, now)) {
+    }
+  }
+  void remove(std::size_t bytes) { bytes_ -= bytes; }
+  MemoryUse use() const { return {bytes_, peak_}; }
+
+ private:
+  std::atomic<std::size_t> bytes_ = 0;
+  std::atomic<std::size_t> peak_ = 0;
+};
+Count of_all;
+std::array<Count, 2> of_devices;
+Count& of(Device device) { return of_devices[static_cast<std::size_t>(device)]; }
 
 class ProcessMemory final : public Pool {
   std::byte* fresh(std::size_t bytes) override {
@@ -36,14 +53,15 @@ class ProcessMemory final : public Pool {
 
 }  // namespace
 
-void count_memory(std::size_t bytes) {
-  const std::size_t now = bytes_in_use.fetch_add(bytes) + bytes;
-  std::size_t peak = peak_bytes.load();
-  while (peak < now && !peak_bytes.compare_exchange_weak(peak, now)) {
-  }
+void count_memory(std::size_t bytes, Device device) {
+  of_all.add(bytes);
+  of(device).add(bytes);
 }
 
-void count_memory_gone(std::size_t bytes) { bytes_in_use -= bytes; }
+void count_memory_gone(std::size_t bytes, Device device) {
+  of_all.remove(bytes);
+  of(device).remove(bytes);
+}
 
 std::shared_ptr<std::byte> Pool::allocate(std::size_t bytes) {
   const std::size_t size = rounded(std::max<std::size_t>(bytes, 1));
@@ -59,13 +77,13 @@ std::byte* Pool::take(std::size_t bytes) {
   } else {
     block = fresh(bytes);
   }
-  count_memory(bytes);
+  count_memory(bytes, Device::cpu);
   return block;
 }
 
 void Pool::give_back(std::byte* block, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  count_memory_gone(bytes);
+  count_memory_gone(bytes, Device::cpu);
 #if defined(STRETTO_SANITIZE)
   discard(block, bytes);
 #else
@@ -78,6 +96,7 @@ std::shared_ptr<std::byte> pool_allocate(std::size_t bytes) {
   return pool->allocate(bytes);
 }
 
-MemoryUse memory_use() { return {bytes_in_use, peak_bytes}; }
+MemoryUse memory_use() { return of_all.use(); }
+MemoryUse memory_use(Device device) { return of(device).use(); }
 
 }  // namespace stretto

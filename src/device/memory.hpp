@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "stretto/stream.hpp"
+
 namespace stretto {
 
 constexpr std::size_t block_alignment = 64;
@@ -38,8 +40,8 @@ class Pool {
 };
 
 // What memory_use() says, of memory that no pool hands out.
-void count_memory(std::size_t bytes);
-void count_memory_gone(std::size_t bytes);
+void count_memory(std::size_t bytes, Device device);
+void count_memory_gone(std::size_t bytes, Device device);
 
 // A GPU's, as tensors get it: from here in computation() on, and for that stream; released in its order. While a graph is
 // recorded it is the graph's, and stays at its place.

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -12,6 +13,7 @@
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
+#include "device/graph_recording.hpp"
 #include "device/prompt_thread.hpp"
 #include "device/stream_queue.hpp"
 #include "device/ticks.hpp"
@@ -177,6 +179,17 @@ bool Work::State::has_started() {
   return on_gpu->started();
 }
 
+void Work::State::note_wait(const Stream& computation) {
+  {
+    const std::lock_guard lock(mutex);
+    if (finished || !marks || waited_from.state()) return;
+  }
+  if (settle()) return;
+  const Work place = computation.enqueue([] {});
+  const std::lock_guard lock(mutex);
+  waited_from = place;
+}
+
 bool Work::State::is_being_put_in() {
   const std::lock_guard lock(mutex);
   return !finished && !marks;
@@ -220,8 +233,20 @@ WorkTimes Work::times() const {
     return {span.begin, span.begin, span.end, span.end - span.begin};
   }
   state_->settle();
-  const std::lock_guard lock(state_->mutex);
-  return state_->times;
+  WorkTimes times;
+  Work waited_from;
+  bool in_computation = false;
+  {
+    const std::lock_guard lock(state_->mutex);
+    times = state_->times;
+    waited_from = state_->waited_from;
+    in_computation = state_->in_computation;
+  }
+  if (times.done == 0) return times;
+  if (in_computation) times.waited = std::max(times.waited, times.done - times.started);
+  // Where that place was not reached before the work was done, nobody had to wait.
+  if (waited_from.state_ && waited_from.done()) times.waited += std::max(0.0, times.done - waited_from.times().done);
+  return times;
 }
 
 // What the worker thread and the handles share; the thread keeps it alive to its own end.
@@ -338,6 +363,7 @@ void Stream::enqueue(std::function<void()> task, const Work& reserved) const {
   {
     const std::lock_guard lock(work->mutex);
     work->times.enqueued = now_seconds();
+    work->in_computation = is_gpu_computation();
   }
   if (queue_) return queue_->push(work);
   work->run(nullptr);
@@ -353,8 +379,14 @@ void Stream::wait(const Work& work) const {
     const std::lock_guard lock(work.state()->mutex);
     work.state()->require_enqueued();
   }
-  if (queue_) return queue_->wait(work);
-  work.wait();
+  if (!queue_) return work.wait();
+  if (work.state() && is_gpu_computation()) work.state()->note_wait(*this);
+  queue_->wait(work);
+}
+
+// And nobody records a graph of it, in which nothing has a time.
+bool Stream::is_gpu_computation() const {
+  return queue_ && queue_->device() == Device::cuda && recording == nullptr && *this == computation();
 }
 
 void Stream::wait(const Event& event) const { wait(event.place_); }

@@ -39,6 +39,10 @@ struct Work::State {
   std::shared_ptr<State> cause;  // the earlier work, of this stream or another, whose error this one has taken over
   std::atomic<bool> error_seen = false;
   bool finished = false;
+  // On a GPU, under the mutex: the first place in computation() behind which that waits for this one; and whether this one
+  // is in computation() itself, where nothing is hidden.
+  Work waited_from;
+  bool in_computation = false;
   std::shared_ptr<GpuMarks>
       marks;  // under the mutex: set when the task has been put into a GPU's stream, gone when it is done
   // The same: what it comes behind in that stream and in those for which that waits. Nobody knows before the GPU has come
@@ -67,6 +71,8 @@ struct Work::State {
   std::exception_ptr wait_for_end();  // and somebody has seen the error
   bool has_started();                 // never blocks
   bool is_being_put_in();             // or is still to be: neither in a stream nor ended
+  // This stream, which is computation(), will wait for it; of a task of the host there is nothing to note.
+  void note_wait(const Stream& computation);
   std::exception_ptr failure() const;
   // Of a task that goes on by itself, or is just being put there, and will come to no good end: whoever waits gets this
   // error. why: the work that failed first of several for one reason; null: this one.

@@ -3,17 +3,31 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
 #include "stretto/kernels.hpp"
 
 namespace stretto {
 
+namespace {
+
+bool counts_here(const Parameter& parameter, const Mesh& mesh) {
+  return !parameter.is_replicated_over(Axis::tensor) || mesh.tensor.rank() == 0;
+}
+
+double squares_of(const std::vector<Tensor>& gradients) {
+  const std::vector<double> squares = kernels::sums_of_squares(gradients);
+  return std::accumulate(squares.begin(), squares.end(), 0.0);
+}
+
+}  // namespace
+
 double gradient_norm(const Parameters& parameters, const Mesh& mesh) {
-  double squares = 0;
+  std::vector<Tensor> gradients;
   for (const auto& parameter : parameters.all()) {
-    const bool counted_elsewhere = parameter->is_replicated_over(Axis::tensor) && mesh.tensor.rank() != 0;
-    if (!counted_elsewhere) squares += kernels::sum_of_squares(parameter->gradient);
+    if (counts_here(*parameter, mesh)) gradients.push_back(parameter->gradient);
   }
+  double squares = squares_of(gradients);
   if (mesh.tensor.size() > 1) {
     mesh.tensor.all_reduce(&squares, &squares, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "gradient norm"});
   }
@@ -21,12 +35,12 @@ double gradient_norm(const Parameters& parameters, const Mesh& mesh) {
 }
 
 double gradient_norm(const Parameters& parameters, const Mesh& mesh, const std::vector<ElementRange>& ranges) {
-  double squares = 0;
+  std::vector<Tensor> gradients;
   for (const ElementRange& range : ranges) {
     const Parameter& parameter = *parameters.all().at(range.tensor);
-    const bool counted_elsewhere = parameter.is_replicated_over(Axis::tensor) && mesh.tensor.rank() != 0;
-    if (!counted_elsewhere) squares += kernels::sum_of_squares(parameter.gradient.view(range.first, {range.count}));
+    if (counts_here(parameter, mesh)) gradients.push_back(parameter.gradient.view(range.first, {range.count}));
   }
+  double squares = squares_of(gradients);
   if (mesh.world.size() > 1) {
     mesh.world.all_reduce(&squares, &squares, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "gradient norm"});
   }

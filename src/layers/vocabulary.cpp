@@ -49,8 +49,32 @@ void VocabularyParallelTable::logits_backward_weight(const Tensor& x, const Tens
   kernels::gemm(dlogits, Transpose::yes, x, Transpose::no, table_->gradient, true);
 }
 
-double VocabularyParallelCrossEntropy::forward(const Tensor& logits, const Tensor& targets, std::int64_t first,
-                                               Saved& saved) const {
+namespace {
+
+template <class T>
+double loss_of(const Tensor& row_max, const Tensor& sums) {
+  const std::int64_t rows = row_max.size();
+  const T* const most = row_max.data<T>();
+  const T* const sum_exp = sums.data<T>();
+  const T* const target_logit = sum_exp + rows;
+  double loss = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    loss += std::log(static_cast<double>(sum_exp[row])) + static_cast<double>(most[row]) -
+            static_cast<double>(target_logit[row]);
+  }
+  return loss;
+}
+
+}  // namespace
+
+double VocabularyParallelCrossEntropy::Saved::loss() const {
+  const Tensor most = row_max.on(Device::cpu);
+  const Tensor others = sums.on(Device::cpu);
+  return most.dtype() == DType::f64 ? loss_of<double>(most, others) : loss_of<float>(most, others);
+}
+
+void VocabularyParallelCrossEntropy::forward(const Tensor& logits, const Tensor& targets, std::int64_t first,
+                                             Saved& saved) const {
   const std::int64_t rows = logits.rows();
   const DType accumulator = kernels::accumulator(logits.dtype());
   saved.row_max = tensor_parallel_.tensor_to_sum({rows}, accumulator);
@@ -58,20 +82,15 @@ double VocabularyParallelCrossEntropy::forward(const Tensor& logits, const Tenso
   if (tensor_parallel_.group.size() > 1) {
     tensor_parallel_.group.all_reduce(saved.row_max, ReduceOp::max, computation(), {.tag = "cross entropy max"});
   }
-  const Tensor sums = tensor_parallel_.tensor_to_sum({2, rows}, accumulator);
-  saved.sum_exp = sums.view(0, {rows});
-  const Tensor target_logit = sums.view(rows, {rows});
-  kernels::cross_entropy_forward(logits, targets, first, saved.row_max, saved.sum_exp, target_logit);
-  tensor_parallel_.sum(sums, "cross entropy sums");
-  const Tensor here[] = {saved.sum_exp.on(Device::cpu), saved.row_max.on(Device::cpu), target_logit.on(Device::cpu)};
-  double loss = 0;
-  for (std::int64_t row = 0; row < rows; ++row) loss += std::log(here[0].at(row)) + here[1].at(row) - here[2].at(row);
-  return loss;
+  saved.sums = tensor_parallel_.tensor_to_sum({2, rows}, accumulator);
+  kernels::cross_entropy_forward(logits, targets, first, saved.row_max, saved.sums.view(0, {rows}),
+                                 saved.sums.view(rows, {rows}));
+  tensor_parallel_.sum(saved.sums, "cross entropy sums");
 }
 
 void VocabularyParallelCrossEntropy::backward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                               const Saved& saved, double factor) const {
-  kernels::cross_entropy_backward(logits, targets, first, saved.row_max, saved.sum_exp, factor);
+  kernels::cross_entropy_backward(logits, targets, first, saved.row_max, saved.sums.view(0, {logits.rows()}), factor);
 }
 
 }  // namespace stretto

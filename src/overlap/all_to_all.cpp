@@ -7,6 +7,7 @@
 
 #include "core/fail.hpp"
 #include "device/kernel_scope.hpp"
+#include "device/range.hpp"
 #include "overlap/exchange.hpp"
 #include "stretto/device.hpp"
 
@@ -124,6 +125,7 @@ void compute_on(const BlockRows& part, const ComputeRows& compute) {
 void all_to_all_then(const Tensor& input, const std::vector<std::int64_t>& send_rows, const Tensor& output,
                      const std::vector<std::int64_t>& receive_rows, const ComputeRows& compute, const Communicator& group,
                      const Stream& stream, const AllToAllOptions& options) {
+  const ProfilerRange range([] { return "all_to_all_then"; });
   const Exchange blocks(input, send_rows, output, receive_rows, group, stream, options);
   std::vector<Work> works;
   for (int step = 1; step < blocks.steps(); ++step) {
@@ -143,6 +145,7 @@ void all_to_all_then(const Tensor& input, const std::vector<std::int64_t>& send_
 void compute_then_all_to_all(const ComputeRows& compute, const Tensor& input, const std::vector<std::int64_t>& send_rows,
                              const Tensor& output, const std::vector<std::int64_t>& receive_rows, const Communicator& group,
                              const Stream& stream, const AllToAllOptions& options) {
+  const ProfilerRange range([] { return "compute_then_all_to_all"; });
   const Exchange blocks(input, send_rows, output, receive_rows, group, stream, options);
   std::vector<Work> works;
   for (int step = 1; step < blocks.steps(); ++step) {

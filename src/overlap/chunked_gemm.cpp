@@ -7,6 +7,7 @@
 #include "core/fail.hpp"
 #include "device/gpu.hpp"
 #include "device/kernel_scope.hpp"
+#include "device/range.hpp"
 #include "overlap/exchange.hpp"
 #include "stretto/device.hpp"
 
@@ -124,6 +125,7 @@ struct Summing {
 };
 Summing sum_all_but_last(const char* function, const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y,
                          const Communicator& group, const Stream& stream, const ChunkedGemmOptions& options) {
+  const ProfilerRange range([&] { return function; });
   const Factor factor(function, weight, transpose);
   check_options(function, options);
   factor.require_rows("x", x, x.rows());
@@ -153,6 +155,7 @@ void all_gather_gemm(const Tensor& x, const std::vector<std::int64_t>& rows, con
                      const Tensor& y, const Tensor& gathered, const Communicator& group, const Stream& stream,
                      const ChunkedGemmOptions& options) {
   const char* const function = "all_gather_gemm";
+  const ProfilerRange range([&] { return function; });
   const Factor factor(function, weight, transpose);
   const RowShares shares(function, rows, group);
   const int me = group.rank();
@@ -193,6 +196,7 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
                          const Tensor& y, const Communicator& group, const Stream& stream,
                          const ChunkedGemmOptions& options) {
   const char* const function = "gemm_reduce_scatter";
+  const ProfilerRange range([&] { return function; });
   const Factor factor(function, weight, transpose);
   const RowShares shares(function, rows, group);
   const int me = group.rank();
@@ -246,8 +250,8 @@ void gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose,
   if (options.meanwhile) return computation().wait(start_gemm_all_reduce(x, weight, transpose, y, group, stream, options));
   const Summing summing = sum_all_but_last("gemm_all_reduce", x, weight, transpose, y, group, stream, options);
   if (!summing.last || group.size() == 1) return;
+  computation().wait(summing.earlier);  // which the last one of this communicator would do anyway, but for a GPU's streams
   group.all_reduce(summing.last, ReduceOp::sum, computation(), {.tag = options.tag});
-  computation().wait(summing.earlier);
 }
 
 Work start_gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y,

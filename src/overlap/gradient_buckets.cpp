@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
+#include "device/range.hpp"
 #include "overlap/bucket_cut.hpp"
 #include "overlap/bucket_shares.hpp"
 #include "stretto/device.hpp"
@@ -54,7 +55,7 @@ void GradientBuckets::ready(std::size_t i) {
   if (!knows_order_) came_.push_back({i, false});
   Bucket& bucket = buckets_[bucket_of_[i]];
   if (--bucket.waiting > 0) return;
-  bucket.ready_at = now_seconds();
+  bucket.ready = computation().enqueue([] {});
   while (options_.overlap && started_ < buckets_.size() && buckets_[started_].waiting == 0) start(started_++);
 }
 
@@ -66,6 +67,7 @@ void GradientBuckets::finish() {
   const auto missing = std::find(is_ready_.begin(), is_ready_.end(), false);
   require(missing == is_ready_.end(), "Gradient {} of {} was not ready when the step ended.", missing - is_ready_.begin(),
           is_ready_.size());
+  const ProfilerRange range([] { return "sums of gradients are waited for"; });
   while (started_ < buckets_.size()) start(started_++);
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
@@ -103,6 +105,7 @@ void GradientBuckets::start(std::size_t b) {
   Bucket& bucket = buckets_[b];
   const Tensor& flat = bucket.memory.flat();
   if (group_.size() == 1 || flat.size() == 0) return;
+  const ProfilerRange range([&] { return fmt::format("bucket {} of gradients", b); });
   bucket.memory.pack(0, flat.size());
   const OperationOptions named{.tag = "gradients"};
   if (!options_.scatter) {
@@ -167,8 +170,9 @@ std::vector<ElementRange> GradientBuckets::shares() const {
 
 GradientBuckets::Times GradientBuckets::times(std::size_t bucket) const {
   const Bucket& of = buckets_[bucket];
+  for (const Work& work : {of.ready, of.reduced, of.gathered}) work.wait();
   const auto seconds = [](const Work& work) { return work.times().done - work.times().started; };
-  return {of.ready_at, seconds(of.reduced), seconds(of.gathered)};
+  return {of.ready.times().done, seconds(of.reduced), seconds(of.gathered)};
 }
 
 }  // namespace stretto

@@ -1,6 +1,7 @@
 #include "stretto/overlap/postponed_gather.hpp"
 
 #include "core/fail.hpp"
+#include "device/range.hpp"
 #include "overlap/bucket_shares.hpp"
 #include "stretto/device.hpp"
 
@@ -26,6 +27,7 @@ PostponedGather::PostponedGather(const GradientBuckets& buckets, const std::vect
 }
 
 void PostponedGather::start(const Update& update) {
+  const ProfilerRange range([&] { return fmt::format("{} shares are gathered: {}", parts_.size(), tag_); });
   wait();
   for (Part& part : parts_) {
     const Tensor& flat = part.memory.flat();

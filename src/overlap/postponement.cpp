@@ -1,12 +1,15 @@
 #include "stretto/overlap/postponement.hpp"
 
 #include <algorithm>
-#include <limits>
+
+#include "stretto/device.hpp"
 
 namespace stretto {
 namespace {
 
-constexpr double never = std::numeric_limits<double>::max();
+Work place_in_computation() {
+  return computation().enqueue([] {});
+}
 
 // Runs of neighbours, as even as can be: where each begins, and the end of the last.
 std::vector<std::size_t> runs_of(std::size_t buckets) {
@@ -88,34 +91,36 @@ StepTimes least(StepTimes one, const StepTimes& other) {
   return one;
 }
 
-StepMeasurement::StepMeasurement(std::size_t gradients) : begin_(now_seconds()), needed_(gradients, never) {}
+StepMeasurement::StepMeasurement(std::size_t gradients) : begin_(place_in_computation()), needed_(gradients) {}
 
 void StepMeasurement::needed(std::size_t gradient) {
-  needed_[gradient] = std::min(needed_[gradient], now_seconds() - begin_);
+  if (!needed_[gradient]) needed_[gradient] = place_in_computation();
 }
-void StepMeasurement::computed() { compute_ = now_seconds() - begin_; }
+void StepMeasurement::computed() { computed_ = place_in_computation(); }
 void StepMeasurement::updated(double seconds) { update_ = seconds; }
 
 StepTimes StepMeasurement::of(const GradientBuckets& buckets, const std::vector<Tensor>& gradients,
                               std::size_t element_bytes) const {
   double all_elements = 0;
   for (const Tensor& gradient : gradients) all_elements += static_cast<double>(gradient.size());
-  StepTimes result{compute_, buckets.group().size(), {}};
-  std::vector<double> measured{compute_};
+  computed_.wait();  // and so are the places before it
+  const double compute = until(computed_);
+  StepTimes result{compute, buckets.group().size(), {}};
+  std::vector<double> measured{compute};
   std::vector<double> narrower;  // of a bucket: bytes of parameters for each of gradients
   for (std::size_t b = 0; b < buckets.bucket_count(); ++b) {
     const GradientBuckets::Times times = buckets.times(b);
-    double needed = compute_;
+    double needed = compute;
     double elements = 0;
     for (const std::size_t member : buckets.members(b)) {
-      needed = std::min(needed, needed_[member]);
+      if (needed_[member]) needed = std::min(needed, until(*needed_[member]));
       elements += static_cast<double>(gradients[member].size());
     }
     const DType dtype = gradients[buckets.members(b).front()].dtype();
     narrower.push_back(static_cast<double>(element_bytes) / static_cast<double>(size_of(dtype)));
     // The largest of a negative number is the least of the number.
     const double update = all_elements > 0 ? update_ * elements / all_elements : 0;
-    measured.insert(measured.end(), {needed, times.ready - begin_, -times.reduce, -times.gather, update});
+    measured.insert(measured.end(), {needed, times.ready - begin_.times().done, -times.reduce, -times.gather, update});
   }
   if (buckets.group().size() > 1) {
     buckets.group().all_reduce(measured.data(), measured.data(), static_cast<std::int64_t>(measured.size()), DType::f64,

@@ -6,6 +6,7 @@
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
+#include "device/range.hpp"
 #include "stretto/device.hpp"
 
 namespace stretto {
@@ -92,6 +93,7 @@ void Prefetcher::end_step() {
 }
 
 void Prefetcher::gather(const Use& use, const Stream& stream) {
+  const ProfilerRange range([&] { return fmt::format("unit {} is gathered for {}", use.unit, name(use.pass)); });
   State& state = units_[use.unit];
   ++live_;
   state.live = true;

@@ -4,6 +4,7 @@
 
 #include "core/fail.hpp"
 #include "device/kernel_scope.hpp"
+#include "device/range.hpp"
 #include "overlap/exchange.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
@@ -34,6 +35,7 @@ Packed packed_like(const std::vector<Tensor>& like, const Communicator& group) {
 }
 
 Work hop(const Communicator& group, const Tensor& out, const Tensor& in, const Stream& stream, const std::string& tag) {
+  const ProfilerRange range([&] { return tag; });
   const int ranks = group.size();
   return exchange(group, out, around(group.rank() + 1, ranks), in, around(group.rank() - 1, ranks), stream, tag);
 }

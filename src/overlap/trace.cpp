@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -11,53 +12,71 @@
 #include "overlap/trace_tracks.hpp"
 #include "overlap/trace_write.hpp"
 #include "overlap/whole_file.hpp"
+#include "stretto/device.hpp"
 
 namespace stretto {
+
+// A span from one place in computation() to another.
+struct SpanNote {
+  std::string name;
+  const char* category;
+  Work begin;
+  std::optional<Work> end;
+};
 
 // What one rank has noted.
 struct TraceNotes {
   Communicator world;  // the trace's own, whose operations are no part of it
   std::string clock = clock_name();
   ClockReading first;
-  std::vector<KernelSpan> kernels;
-  std::vector<NamedSpan> spans;
+  KernelNotes kernels;
+  std::vector<SpanNote> spans;
   std::vector<Record> operations;    // done when they were taken from the ledger
   std::uint64_t next_operation = 0;  // in the ledger
   std::uint64_t lost = 0;            // operations
 };
 
+namespace {
+
+Work here() {
+  return computation().enqueue([] {});
+}
+
+}  // namespace
+
 Trace::Trace(const Communicator& world) : notes_(std::make_unique<TraceNotes>()) {
-  require(kernel_spans == nullptr, "This thread has a trace already; destroy it before another is made.");
+  require(kernel_notes == nullptr, "This thread has a trace already; destroy it before another is made.");
   notes_->world = world.duplicate("trace");
   notes_->first = compare_with_rank_0(notes_->world, notes_->clock, now_seconds);
   notes_->next_operation = world.ledger().next_sequence();
-  kernel_spans = &notes_->kernels;
+  kernel_notes = &notes_->kernels;
 }
 
 Trace::~Trace() {
-  if (kernel_spans == &notes_->kernels) kernel_spans = nullptr;
+  if (kernel_notes == &notes_->kernels) kernel_notes = nullptr;
 }
 
 Trace::Span::Span(Span&& other) noexcept : notes_(std::exchange(other.notes_, nullptr)), index_(other.index_) {}
 
 Trace::Span::~Span() {
-  if (notes_ != nullptr) notes_->spans[index_].end = now_seconds();
+  if (notes_ != nullptr) notes_->spans[index_].end = here();
 }
 
 Trace::Span Trace::step(std::int64_t number) {
   harvest();
-  notes_->spans.push_back({fmt::format("step {}", number), "step", now_seconds(), 0});
+  notes_->spans.push_back({fmt::format("step {}", number), "step", here(), {}});
   return {notes_.get(), notes_->spans.size() - 1};
 }
 
 Trace::Span Trace::part(std::string name) {
-  notes_->spans.push_back({std::move(name), "part", now_seconds(), 0});
+  notes_->spans.push_back({std::move(name), "part", here(), {}});
   return {notes_.get(), notes_->spans.size() - 1};
 }
 
 // Those up to the first that is not done: it and what comes behind it are looked at again.
 void Trace::harvest() {
   TraceNotes& notes = *notes_;
+  notes.kernels.settle();
   std::vector<Record> records = notes.world.ledger().records(notes.next_operation);
   if (records.empty()) return;
   const std::uint64_t oldest = records.front().sequence;
@@ -78,12 +97,17 @@ void Trace::harvest() {
 }
 
 void Trace::write(const std::string& path) {
+  computation().synchronize();  // for the times of a GPU
   harvest();
   TraceNotes& notes = *notes_;
+  std::vector<NamedSpan> spans;
+  for (const SpanNote& note : notes.spans) {
+    spans.push_back({note.name, note.category, note.begin.times().done, note.end ? note.end->times().done : 0});
+  }
   const double now = now_seconds();
   const ClockLine clock(notes.first, compare_with_rank_0(notes.world, notes.clock, now_seconds));
   const int rank = notes.world.job_ranks()[static_cast<std::size_t>(notes.world.rank())];
-  const TraceTracks tracks = lay_out(notes.kernels, notes.operations, notes.spans, clock, now);
+  const TraceTracks tracks = lay_out(notes.kernels.spans, notes.operations, spans, clock, now);
   const RankArrows arrows = arrows_of(rank, notes.operations, tracks.slices);
   write_trace(notes.world, {rank, tracks, arrows, notes.lost, clock.error()}, path);
 }

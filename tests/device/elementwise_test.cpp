@@ -238,6 +238,17 @@ TEST(Sums, OfSmallIntegersAreExact) {
   }
 }
 
+TEST(Sums, OfSquaresOfManyTensorsAreEachOnes) {
+  std::vector<Tensor> xs;
+  std::vector<double> expected;
+  for (const std::int64_t size : {1, 0, 100003, 17, 0, 4096}) {
+    xs.push_back(random_tensor({size + 3}, DType::f32, static_cast<unsigned>(size)).view(3, {size}));
+    expected.push_back(sum_of_squares(xs.back()));
+  }
+  EXPECT_EQ(sums_of_squares(xs), expected);
+  EXPECT_EQ(sums_of_squares({}), std::vector<double>());
+}
+
 TEST(Sums, OfSquaresAreKeptInF64) {
   const Tensor x = random_tensor({100003}, DType::f32);
   double expected = 0;

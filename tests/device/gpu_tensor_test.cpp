@@ -79,6 +79,8 @@ TEST_F(OnTestedGpu, TensorsCountAsMemory) {
     const Tensor tensor({1000}, DType::f32);
     EXPECT_EQ(memory_use().bytes, before + 4000);
     EXPECT_GE(memory_use().peak_bytes, before + 4000);
+    EXPECT_EQ(memory_use(Device::cuda).bytes, 4000U);
+    EXPECT_EQ(memory_use(Device::cpu).bytes, before);
   }
   EXPECT_EQ(memory_use().bytes, before);
 }

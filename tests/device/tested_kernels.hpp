@@ -111,6 +111,12 @@ OnTestDevice(Result (*)(Parameters...)) -> OnTestDevice<Result, Parameters...>;
 inline constexpr OnTestDevice add{&kernels::add};
 inline constexpr OnTestDevice scale{&kernels::scale};
 inline constexpr OnTestDevice sum_of_squares{&kernels::sum_of_squares};
+inline constexpr auto sums_of_squares = [](const std::vector<Tensor>& xs) {
+  Mirror mirror;
+  std::vector<Tensor> there;
+  for (const Tensor& x : xs) there.push_back(mirror(x));
+  return kernels::sums_of_squares(there);
+};
 inline constexpr OnTestDevice gelu_forward{&kernels::gelu_forward};
 inline constexpr OnTestDevice gelu_backward{&kernels::gelu_backward};
 inline constexpr OnTestDevice add_bias{&kernels::add_bias};

@@ -44,6 +44,12 @@ class BadInput(FaultTest):
         self.expect_refusal({"--train-iters": "many"}, ["--train-iters", "many"])
         self.expect_refusal({"--lr": -1}, ["--lr -1"])
 
+    def test_devices(self):
+        self.expect_refusal({"--device": "tpu"}, ["--device", "tpu", "cuda"])
+        # Also where there is a GPU, which is then none that CUDA shows.
+        for nproc in (1, 2):
+            self.expect_refusal({"--device": "cuda", "--nproc": nproc}, ["CUDA"], {"CUDA_VISIBLE_DEVICES": ""})
+
     def test_checkpoints(self):
         nothing = self.directory / "nothing"
         nothing.mkdir()

@@ -227,10 +227,10 @@ TEST(Trace, IsOneAThread) {
   run_threads(1, [](const Communicator& world) {
     {
       const Trace trace(world);
-      EXPECT_NE(kernel_spans, nullptr);
+      EXPECT_NE(kernel_notes, nullptr);
       EXPECT_THROW(const Trace second(world), Error);
     }
-    EXPECT_EQ(kernel_spans, nullptr);
+    EXPECT_EQ(kernel_notes, nullptr);
     const Trace again(world);
   });
 }

@@ -131,7 +131,8 @@ TEST(Postponement, ForwardAsksForEveryParameterBeforeItUsesIt) {
     std::vector<std::int32_t> targets(tokens.size());
     text_of_step(options, 0)(0, tokens.data(), targets.data());
     const auto loss = [&](const ParametersNeeded& needed) {
-      return trainer.model().loss(tokens.data(), targets.data(), 1, options.model.sequence, std::nullopt, {}, needed);
+      const auto batch = gpt::Batch::of(tokens, targets, options.model.sequence);
+      return trainer.model().loss(batch, std::nullopt, {}, needed).loss();
     };
     const double expected = loss({});
     std::map<std::string, Tensor> values;
@@ -162,7 +163,8 @@ TEST(Backward, LeavesGradientsAloneThatAreReady) {
     std::vector<std::int32_t> targets(tokens.size());
     text_of_step(options, 0)(0, tokens.data(), targets.data());
     Pieces when_ready;
-    trainer.model().loss(tokens.data(), targets.data(), 1, options.model.sequence, 1.0, [&](const Parameter& parameter) {
+    const auto batch = gpt::Batch::of(tokens, targets, options.model.sequence);
+    trainer.model().loss(batch, 1.0, [&](const Parameter& parameter) {
       EXPECT_TRUE(when_ready.emplace(parameter.name, piece_of(parameter, parameter.gradient)).second) << parameter.name;
     });
     Pieces at_last;

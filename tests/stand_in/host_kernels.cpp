@@ -102,12 +102,12 @@ void HostKernels::scale(const Tensor& x, double factor, GpuStream stream) {
   put("scale", stream, kernels::scale, x, factor);
 }
 
-double HostKernels::sum_of_squares(const Tensor& x, GpuStream stream) {
-  double sum = 0;
-  put(
-      "sum_of_squares", stream, [&sum](const Tensor& here) { sum = kernels::sum_of_squares(here); }, x);
-  gpu_.wait_until_here(stream, "sum_of_squares");
-  return sum;
+void HostKernels::sums_of_squares(const std::vector<Tensor>& xs, double* sums, GpuStream stream) {
+  require_memory("sums_of_squares", sums, xs.size() * sizeof *sums);
+  for (std::size_t i = 0; i < xs.size(); ++i) {
+    put(
+        "sums_of_squares", stream, [sum = sums + i](const Tensor& x) { *sum = kernels::sum_of_squares(x); }, xs[i]);
+  }
 }
 
 void HostKernels::gelu_forward(const Tensor& x, const Tensor& y, GpuStream stream) {

@@ -27,7 +27,7 @@ class HostKernels final : public GpuKernels {
 
   void add(const Tensor& a, const Tensor& b, const Tensor& out, GpuStream stream) override;
   void scale(const Tensor& x, double factor, GpuStream stream) override;
-  double sum_of_squares(const Tensor& x, GpuStream stream) override;
+  void sums_of_squares(const std::vector<Tensor>& xs, double* sums, GpuStream stream) override;
   void gelu_forward(const Tensor& x, const Tensor& y, GpuStream stream) override;
   void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) override;
   void add_bias(const Tensor& x, const Tensor& bias, GpuStream stream) override;

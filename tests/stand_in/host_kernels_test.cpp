@@ -39,6 +39,11 @@ TEST(HostKernels, OfTensorsHaveTheHostsBits) {
   expect_same_bits({x(1), random_tensor({3, 100}, DType::bf16, 2)}, [](const auto& t) { kernels::convert(t[0], t[1]); });
   expect_same_bits({x(1)}, [](const auto& t) { kernels::scale(t[0], 0.3); });
   expect_same_bits({x(1), random_tensor({}, DType::f64)}, [](const auto& t) { t[1].set(0, kernels::sum_of_squares(t[0])); });
+  expect_same_bits({x(1), x(2), random_tensor({2}, DType::f64)}, [](const auto& t) {
+    const std::vector<double> sums = kernels::sums_of_squares({t[0], t[1]});
+    t[2].set(0, sums[0]);
+    t[2].set(1, sums[1]);
+  });
 }
 
 void reduce_all(const std::vector<Tensor>& t) {

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 PERF = os.environ["PERF_PROGRAM"]
 REPORT = os.environ["REPORT_PROGRAM"]
@@ -219,6 +220,8 @@ class PerfToolTest(unittest.TestCase):
             (["all_reduce", "--copies", "-1"], "--copies -1"),
             (["all_reduce", "--memory", "heap"], "'heap' is not among symmetric and malloc"),
             (["sendrecv", "--prepared", "--nproc", "2"], "sendrecv cannot be prepared"),
+            (["all_reduce", "--device", "tpu"], "'tpu'; choose cpu or cuda"),
+            (["all_reduce", "--device", "cuda", "--memory", "symmetric"], "leave --memory out"),
             (["all_reduce", "-d", "f31"], "f31"),
             (["all_reduce", "-o", "xor"], "xor"),
             (["all_reduce", "-a", "4"], "-a 4"),
@@ -338,6 +341,22 @@ class PerfToolTest(unittest.TestCase):
         rows = json.loads(path.read_text())["rows"]
         self.assertEqual({(row["bytes"], row["in_place"]) for row in rows if not row["peers"]}, said)
         self.assertEqual(len(rows), 6)
+
+    def test_peers_know_the_memory_of_one_device(self):
+        for peer, device, said in (("mpi", "cuda", "--vs mpi reads and writes the host's memory"),
+                                   ("gloo", "cuda", "--vs gloo reads and writes the host's memory"),
+                                   ("nccl", "cpu", "--vs nccl reads and writes a GPU's memory")):
+            with self.subTest(peer):
+                refusal = self.refused("all_reduce", "--nproc", 2, "--vs", peer, "--device", device)
+                self.assertIn(said if peer.upper() in BUILT_WITH else "no peer of this build", refusal)
+
+    def test_a_device_that_is_not_there(self):
+        nowhere = unittest.mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""})
+        nowhere.start()
+        self.addCleanup(nowhere.stop)
+        for words in (["--nproc", 1], ["--nproc", 2], ["--nproc", 2, "--threads"], ["--nproc", 2, "--algo", "nccl"]):
+            with self.subTest(words=words):
+                self.assertIn("CUDA", self.refused("all_reduce", *SMALL, "--device", "cuda", *words))
 
     def test_mpi_needs_ranks(self):
         if "MPI" not in BUILT_WITH:

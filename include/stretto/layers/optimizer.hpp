@@ -6,7 +6,7 @@ namespace stretto {
 
 // The Euclidean norm of the whole gradient, after the gradients have been summed: the same on every rank. Slices are added
 // up over the axes that divide a parameter; what is replicated counts once. Costs one all-reduce of one number over the
-// tensor-parallel group.
+// tensor-parallel group; a GPU is waited for once.
 STRETTO_API double gradient_norm(const Parameters& parameters, const Mesh& mesh);
 // The same where this rank has the sums of some elements only; the ranges of all data-parallel ranks together hold every
 // element once. ElementRange::tensor counts as Parameters::all() does. Costs one all-reduce of one number over all ranks.

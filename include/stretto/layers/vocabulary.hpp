@@ -37,13 +37,16 @@ class STRETTO_API VocabularyParallelCrossEntropy {
  public:
   explicit VocabularyParallelCrossEntropy(const TensorParallel& tensor_parallel) : tensor_parallel_(tensor_parallel) {}
 
-  // What backward needs besides the logits.
-  struct Saved {
-    Tensor row_max, sum_exp;
+  // What backward needs besides the logits, and what the loss is told from.
+  struct STRETTO_API Saved {
+    Tensor row_max;  // [rows]
+    Tensor sums;     // [2, rows]: of exp(logit - row_max), and the target's logit
+    // The sum over all rows of -log softmax(logits)[target], the same on every rank of the group. Waits for a GPU: best
+    // asked for when backward is under way.
+    double loss() const;
   };
-  // The sum over all rows of -log softmax(logits)[target], the same on every rank of the group. first: of this rank's
-  // columns; targets: i32.
-  double forward(const Tensor& logits, const Tensor& targets, std::int64_t first, Saved& saved) const;
+  // first: of this rank's columns; targets: i32.
+  void forward(const Tensor& logits, const Tensor& targets, std::int64_t first, Saved& saved) const;
   // logits become factor times the gradient of that sum.
   void backward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Saved& saved, double factor) const;
 

@@ -71,7 +71,8 @@ class STRETTO_API GradientBuckets {
   const Stream& stream() const { return stream_; }  // inline without overlap
 
   // Of a bucket in the last step: when its last gradient was ready (now_seconds()), and for how many seconds its sum
-  // travelled. With scatter of each half, the second 0 where it was postponed; else the first is the whole.
+  // travelled. With scatter of each half, the second 0 where it was postponed; else the first is the whole. A GPU is waited
+  // for.
   struct Times {
     double ready = 0, reduce = 0, gather = 0;
   };
@@ -83,7 +84,7 @@ class STRETTO_API GradientBuckets {
     FlatTensors memory;
     std::size_t waiting;  // members that are not ready
     Work reduced = {}, gathered = {};
-    double ready_at = 0;
+    Work ready = {};  // the place in computation()
   };
   // A gradient in the order of readiness, and whether a bucket ends behind it.
   struct Place {

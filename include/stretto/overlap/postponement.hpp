@@ -39,7 +39,8 @@ STRETTO_API std::vector<bool> best_postponed(const StepTimes& times);
 // Of each number the least: what several steps have measured, without what disturbed one of them.
 STRETTO_API StepTimes least(StepTimes one, const StepTimes& other);
 
-// Measures a step for that, in which nothing is postponed: it is told when what happens. One thread uses it.
+// Measures a step for that, in which nothing is postponed: it is told when what happens, or on a GPU, where in computation()
+// it will. One thread uses it.
 class STRETTO_API StepMeasurement {
  public:
   explicit StepMeasurement(std::size_t gradients);  // the step begins
@@ -48,14 +49,17 @@ class STRETTO_API StepMeasurement {
   void updated(double seconds);                     // the optimizer took so long
 
   // Collective over the buckets' group, after the step; the same on all ranks: of computation what the slowest rank
-  // measured, of communication what the fastest did, which waited for nobody. element_bytes: of the parameters.
+  // measured, of communication what the fastest did, which waited for nobody. element_bytes: of the parameters. A GPU is
+  // waited for.
   StepTimes of(const GradientBuckets& buckets, const std::vector<Tensor>& gradients, std::size_t element_bytes) const;
 
  private:
-  double begin_;
-  double compute_ = 0;
+  // Seconds from the beginning to a place in computation().
+  double until(const Work& place) const { return place.times().done - begin_.times().done; }
+
+  Work begin_, computed_;  // these places
   double update_ = 0;
-  std::vector<double> needed_;  // by gradient
+  std::vector<std::optional<Work>> needed_;  // by gradient: the first time
 };
 
 // Measures the three steps behind the one in which the order of backward is learned, and chooses. One thread uses it.

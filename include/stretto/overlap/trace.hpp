@@ -27,9 +27,12 @@ struct TraceNotes;
 // shortest of 16 round trips, in the beginning and in write(), and a line between the two (Cristian 1989); it is wrong by
 // half that round trip at most, and the file says by how much (otherData.clock_error_us).
 //
-// It costs a kernel two looks at the clock and 24 bytes, an operation nothing until a step begins, which copies what has
-// ended from the ledger, about 300 bytes an operation; without a trace, nothing. Operations that ran at once have noted
-// their beginning when their first word was out already: an arrow from one may begin late.
+// On a GPU, kernels and spans have the times at which it came to them, told by events before and behind each; what becomes
+// part of a graph is not noted.
+//
+// It costs a kernel two looks at the clock and 24 bytes (on a GPU four events), an operation nothing until a step begins,
+// which copies what has ended from the ledger, about 300 bytes an operation; without a trace, nothing. Operations that ran
+// at once have noted their beginning when their first word was out already: an arrow from one may begin late.
 class STRETTO_API Trace {
  public:
   // Collective over all ranks of the job. Kernels of the calling thread are noted from now on; it is the thread that uses

@@ -71,11 +71,22 @@ void add_column_sums(const Tensor& x, const Tensor& sums) {
   HWY_DYNAMIC_DISPATCH(add_column_sums_simd)(x, sums);
 }
 
-double sum_of_squares(const Tensor& x) {
+double sum_of_squares(const Tensor& x) { return sums_of_squares({x}).front(); }
+
+std::vector<double> sums_of_squares(const std::vector<Tensor>& xs) {
+  std::vector<double> sums(xs.size(), 0);
   const KernelScope scope("sum_of_squares");
-  if (scope.left_out()) return 0;
-  if (on_gpu("sum_of_squares", x)) return gpu().kernels().sum_of_squares(x, gpu_stream());
-  return HWY_DYNAMIC_DISPATCH(sum_of_squares_simd)(x);
+  if (scope.left_out() || xs.empty()) return sums;
+  bool there = false;
+  for (const Tensor& x : xs) there = on_gpu("sums_of_squares", xs.front(), x);
+  if (there) {
+    const Tensor results({static_cast<std::int64_t>(xs.size())}, DType::f64, Device::cuda);
+    gpu().kernels().sums_of_squares(xs, results.data<double>(), gpu_stream());
+    results.copy_to_host(sums.data());
+  } else {
+    for (std::size_t i = 0; i < xs.size(); ++i) sums[i] = HWY_DYNAMIC_DISPATCH(sum_of_squares_simd)(xs[i]);
+  }
+  return sums;
 }
 
 }  // namespace stretto::kernels

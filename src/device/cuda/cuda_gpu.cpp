@@ -30,18 +30,18 @@ std::string text_of(const cudaUUID_t& uuid) {
   return text;
 }
 
-GpuInfo info_of(int device) {
+GpuInfo info_of(int device, int devices) {
   cudaDeviceProp properties;
   check_cuda(cudaGetDeviceProperties(&properties, device), "describe the GPU");
   return {properties.name,           device,
           properties.major,          properties.minor,
           properties.totalGlobalMem, properties.multiProcessorCount,
-          text_of(properties.uuid)};
+          text_of(properties.uuid),  devices};
 }
 
 class CudaGpu final : public Gpu {
  public:
-  explicit CudaGpu(int device) : info_(info_of(device)) {
+  CudaGpu(int device, int devices) : info_(info_of(device, devices)) {
     choose();
     keep_freed_memory(device);
   }
@@ -187,12 +187,14 @@ class CudaGpu final : public Gpu {
   CudaKernels kernels_;
 };
 
-// STRETTO_GPU, or by the rank's number on its host.
+// STRETTO_GPU, or by the rank's number on its host, as launchers tell it: torchrun and this library, Open MPI, MPICH, Slurm.
 int chosen_device(int devices) {
   const std::string chosen = setting("STRETTO_GPU");
   if (!chosen.empty()) return std::atoi(chosen.c_str());
-  const char* const local_rank = std::getenv("LOCAL_RANK");
-  return local_rank == nullptr ? 0 : std::atoi(local_rank) % devices;
+  for (const char* const name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}) {
+    if (const char* const local_rank = std::getenv(name)) return std::atoi(local_rank) % devices;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -214,7 +216,7 @@ std::unique_ptr<Gpu> open_cuda_gpu(std::string& obstacle) {
         fmt::format("STRETTO_GPU={} is none of the {} GPUs of this machine, which are counted from 0.", device, devices);
     return nullptr;
   }
-  return std::make_unique<CudaGpu>(device);
+  return std::make_unique<CudaGpu>(device, devices);
 }
 
 }  // namespace stretto

@@ -24,8 +24,7 @@ class CudaKernels final : public GpuKernels {
   // ---- of layers
   void add(const Tensor& a, const Tensor& b, const Tensor& out, GpuStream stream) override;
   void scale(const Tensor& x, double factor, GpuStream stream) override;
-  // Waits for the result.
-  double sum_of_squares(const Tensor& x, GpuStream stream) override;
+  void sums_of_squares(const std::vector<Tensor>& xs, double* sums, GpuStream stream) override;
   void gelu_forward(const Tensor& x, const Tensor& y, GpuStream stream) override;
   void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) override;
   void add_bias(const Tensor& x, const Tensor& bias, GpuStream stream) override;

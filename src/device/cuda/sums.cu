@@ -82,11 +82,22 @@ __global__ void __launch_bounds__(element_threads) squares_kernel(const Range ra
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(element_threads) add_squares_kernel(const double* parts, unsigned count, double* result) {
+// Of each tensor there are count parts, of which some may be zeros.
+__global__ void __launch_bounds__(element_threads) add_squares_kernel(const double* parts, unsigned count, double* sums) {
+  const double* const own = parts + static_cast<std::size_t>(blockIdx.x) * count;
   double sum = 0;
-  for (unsigned i = threadIdx.x; i < count; i += blockDim.x) sum += parts[i];
+  for (unsigned i = threadIdx.x; i < count; i += blockDim.x) sum += own[i];
   sum = over_row(sum, Plus());
-  if (threadIdx.x == 0) *result = sum;
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+template <class T>
+Range squares_range(const Tensor& x) {
+  return Range(x.size(), Squares<T>::pack, x.raw(), sizeof(T));
+}
+template <class T>
+unsigned squares_blocks(const Tensor& x) {
+  return element_blocks(squares_range<T>(x), Squares<T>::together);
 }
 
 }  // namespace
@@ -120,20 +131,25 @@ void CudaKernels::add_column_sums(const Tensor& x, const Tensor& sums, GpuStream
   });
 }
 
-double CudaKernels::sum_of_squares(const Tensor& x, GpuStream stream) {
-  double result = 0;
-  kernels::with_compute_type(x.dtype(), [&]<class T>(T) {
-    if (x.size() == 0) return;
-    const Range range(x.size(), Squares<T>::pack, x.raw(), sizeof(T));
-    const unsigned blocks = element_blocks(range, Squares<T>::together);
-    const Scratch parts((blocks + std::size_t{1}) * sizeof(double), stream);
-    double* const sum = parts.as<double>() + blocks;
-    launch("sum squares", squares_kernel<T>, blocks, element_threads, stream, range, x.raw(), parts.as<double>());
-    launch("add sums of squares", add_squares_kernel, 1, element_threads, stream, parts.as<double>(), blocks, sum);
-    check_cuda(cudaMemcpyAsync(&result, sum, sizeof result, cudaMemcpyDeviceToHost, cuda(stream)), "read a sum of squares");
-    check_cuda(cudaStreamSynchronize(cuda(stream)), "wait for a sum of squares");
-  });
-  return result;
+void CudaKernels::sums_of_squares(const std::vector<Tensor>& xs, double* sums, GpuStream stream) {
+  if (xs.empty()) return;
+  unsigned most_blocks = 1;
+  for (const Tensor& x : xs) {
+    kernels::with_compute_type(x.dtype(), [&]<class T>(T) { most_blocks = std::max(most_blocks, squares_blocks<T>(x)); });
+  }
+  const std::size_t bytes = xs.size() * most_blocks * sizeof(double);
+  const Scratch parts(bytes, stream);
+  check_cuda(cudaMemsetAsync(parts.as<double>(), 0, bytes, cuda(stream)), "clear the sums of squares");
+  for (std::size_t i = 0; i < xs.size(); ++i) {
+    const Tensor& x = xs[i];
+    if (x.size() == 0) continue;
+    kernels::with_compute_type(x.dtype(), [&]<class T>(T) {
+      launch("sum squares", squares_kernel<T>, squares_blocks<T>(x), element_threads, stream, squares_range<T>(x), x.raw(),
+             parts.as<double>() + i * most_blocks);
+    });
+  }
+  launch("add sums of squares", add_squares_kernel, static_cast<unsigned>(xs.size()), element_threads, stream,
+         parts.as<double>(), most_blocks, sums);
 }
 
 }  // namespace stretto

@@ -1,0 +1,333 @@
+// Overlap on GPUs, over stand-ins: every class of it gives the host's bits on integers, at two and four ranks, over copies
+// and over NCCL; and does not where streams ignore the waits that it puts into them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <future>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <thread>
+
+#include "device/gpu.hpp"
+#include "device/kernel_data.hpp"
+#include "device/kernel_scope.hpp"
+#include "parity/temporary_directory.hpp"
+#include "stand_in/job_on_gpus.hpp"
+#include "stretto/layers/zero.hpp"
+#include "stretto/overlap/all_to_all.hpp"
+#include "stretto/overlap/chunked_gemm.hpp"
+#include "stretto/overlap/postponed_gather.hpp"
+#include "stretto/overlap/prefetcher.hpp"
+#include "stretto/overlap/ring_pass.hpp"
+#include "stretto/overlap/trace.hpp"
+#include "stretto/stretto.hpp"
+
+namespace stretto {
+namespace {
+
+using kernels::Transpose;
+
+// Of this thread's device: small integers, whose sums are exact in any order.
+Tensor integers(const Shape& shape, DType dtype, int seed) {
+  const Tensor host = [&] {
+    const OnDevice here(Device::cpu);
+    return integer_tensor(shape, dtype, static_cast<unsigned>(seed));
+  }();
+  return host.on(current_device());
+}
+
+void append(std::vector<double>& to, const Tensor& tensor) {
+  const Tensor here = tensor.on(Device::cpu);
+  for (std::int64_t i = 0; i < here.size(); ++i) to.push_back(here.at(i));
+}
+
+// Each step's gradients are made just before they are told to be ready, in another order on each rank.
+std::vector<double> bucketed(const Communicator& world, bool scatter, bool neighbours) {
+  const Stream stream("dp", Priority::background);
+  constexpr int count = 6;
+  constexpr std::int64_t size = 700;
+  const Tensor block = Tensor::symmetric({count * size}, DType::f32);
+  std::vector<Tensor> gradients;
+  for (int i = 0; i < count; ++i) {
+    gradients.push_back(neighbours ? block.view(i * size, {size - i}) : Tensor({size - i}, DType::f32));
+  }
+  GradientBuckets buckets(gradients, world, stream, {.bucket_bytes = 4000, .first_bucket_bytes = 2000, .scatter = scatter});
+  std::vector<double> sums;
+  for (int step = 0; step < 4; ++step) {
+    for (int i = 0; i < count; ++i) {
+      const int gradient = (i + world.rank()) % count;
+      gradients[static_cast<std::size_t>(gradient)].copy_from(
+          integers({size - gradient}, DType::f32, 100 * step + 10 * gradient + world.rank()));
+      kernels::scale(gradients[static_cast<std::size_t>(gradient)], 2);
+      buckets.ready(static_cast<std::size_t>(gradient));
+    }
+    buckets.finish();
+    if (scatter) {
+      PostponedGather gather(buckets, gradients, "gradients");
+      gather.start();
+      gather.wait();
+    }
+    for (const Tensor& gradient : gradients) append(sums, gradient);
+    if (scatter && step == 0) buckets.set_postponed(std::vector<bool>(buckets.bucket_count(), true));
+  }
+  return sums;
+}
+
+// Layers whose weights are divided among the ranks: gathered ahead, used, released; gradients averaged into the shares.
+std::vector<double> prefetched(const Communicator& world, bool secondary) {
+  constexpr std::int64_t width = 12;
+  const Communicator gathers = world.duplicate("parameters");
+  const Stream parameters("parameters", Priority::urgent);
+  const Stream gradients("gradients", Priority::background);
+  ZeroUnit::Options options{.secondary = secondary};
+  options.reduce_group = world.duplicate("gradients");
+  std::vector<std::unique_ptr<ZeroUnit>> units;
+  std::vector<Prefetcher::Unit> functions;
+  for (int i = 0; i < 3; ++i) {
+    units.push_back(
+        std::make_unique<ZeroUnit>(gathers, std::vector<Shape>{{width, width}, {5}}, DType::f32, DType::f32, options));
+    units.back()->adopt({integers({width, width}, DType::f32, i), integers({5}, DType::f32, i)});
+    functions.push_back({[&unit = *units.back()](Prefetcher::Pass pass, const Stream& stream) {
+                           return pass == Prefetcher::Pass::forward ? unit.gather_forward(stream)
+                                                                    : unit.gather_backward(stream);
+                         },
+                         [&unit = *units.back()] { unit.release(); }});
+  }
+  Prefetcher prefetcher(std::move(functions), {}, parameters, {.ahead = 1});
+  std::vector<double> results;
+  for (int step = 0; step < 3; ++step) {
+    const Tensor x = integers({2, width}, DType::f32, 50 + world.rank());
+    const Tensor y({2, width}, DType::f32);
+    prefetcher.begin_step();
+    for (int i = 0; i < 3; ++i) {
+      prefetcher.begin_use(i);
+      kernels::gemm(x, Transpose::no, units[static_cast<std::size_t>(i)]->values()[0], Transpose::no, y);
+      append(results, y);
+      prefetcher.end_use(i);
+    }
+    std::vector<Work> averages;
+    for (int i = 2; i >= 0; --i) {
+      ZeroUnit& unit = *units[static_cast<std::size_t>(i)];
+      prefetcher.begin_use(i, Prefetcher::Pass::backward);
+      unit.gradients()[0].copy_from(unit.values()[0]);
+      kernels::scale(unit.gradients()[0], world.rank() + 1);
+      averages.push_back(unit.reduce_scatter(gradients));
+      prefetcher.end_use(i);
+    }
+    prefetcher.end_step();
+    for (const Work& average : averages) computation().wait(average);
+    for (const auto& unit : units) {
+      append(results, unit->gradient_share());
+      kernels::add(unit->share(), unit->gradient_share(), unit->share());
+    }
+  }
+  return results;
+}
+
+std::vector<double> chunked(const Communicator& world, DType dtype) {
+  const Stream stream("tp");
+  constexpr std::int64_t inner = 9;
+  constexpr std::int64_t columns = 14;
+  const int rank = world.rank();
+  std::vector<std::int64_t> rows;
+  for (int each = 0; each < world.size(); ++each) rows.push_back(30 + 17 * each);
+  const std::int64_t all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  const Tensor weight = integers({columns, inner}, dtype, 7 + rank);
+  std::vector<double> results;
+  for (const int chunks : {0, 1, 3}) {
+    const ChunkedGemmOptions options{.chunks = chunks};
+    const Tensor own = integers({rows[static_cast<std::size_t>(rank)], inner}, dtype, rank);
+    const Tensor y({all, columns}, dtype);
+    const Tensor gathered({all, inner}, dtype);
+    all_gather_gemm(own, rows, weight, Transpose::yes, y, gathered, world, stream, options);
+    const Tensor x = integers({all, inner}, dtype, 20 + rank);
+    const Tensor share({rows[static_cast<std::size_t>(rank)], columns}, DType::f32);
+    gemm_reduce_scatter(x, rows, weight, Transpose::yes, share, world, stream, options);
+    const Tensor sum({all, columns}, DType::f32);
+    gemm_all_reduce(x, weight, Transpose::yes, sum, world, stream, options);
+    const Tensor later({all, columns}, DType::f32);
+    const Work work = start_gemm_all_reduce(x, weight, Transpose::yes, later, world, stream, options);
+    kernels::scale(sum, 2);
+    computation().wait(work);
+    kernels::add(later, sum, sum);
+    for (const Tensor& tensor : {y, gathered, share, sum}) append(results, tensor);
+  }
+  return results;
+}
+
+// A product with blocks that go round, and a sum that goes behind them.
+std::vector<double> round_the_ring(const Communicator& world) {
+  const Communicator behind = world.duplicate("sums");
+  const Stream there("kv");
+  const Stream back("dkv");
+  const Tensor q = integers({5, 8}, DType::f64, world.rank());
+  const Tensor k = integers({6, 8}, DType::f64, 10 + world.rank());
+  const Tensor out = Tensor::zeros({5, 8}, DType::f64);
+  const Tensor scores({5, 6}, DType::f64);
+  RingPass blocks({k, integers({3}, DType::i32, world.rank())}, world, there);
+  RingSum sums({k}, behind, back);
+  const auto attend = [&](const Tensor& block, const Tensor& sum) {
+    kernels::gemm(q, Transpose::no, block, Transpose::yes, scores);
+    kernels::gemm(scores, Transpose::no, block, Transpose::no, out, true);
+    kernels::gemm(scores, Transpose::yes, q, Transpose::no, sum);
+  };
+  attend(blocks.current()[0], sums.own()[0]);
+  std::vector<double> results;
+  while (blocks.rotate()) {
+    attend(blocks.current()[0], sums.contribution()[0]);
+    sums.pass();
+    append(results, blocks.current()[1]);
+  }
+  append(results, sums.finish()[0]);
+  append(results, out);
+  return results;
+}
+
+std::vector<double> to_all_and_back(const Communicator& world) {
+  const Stream stream("ep");
+  constexpr std::int64_t columns = 6;
+  std::vector<std::int64_t> sends;
+  std::vector<std::int64_t> receives;
+  for (int peer = 0; peer < world.size(); ++peer) {
+    sends.push_back((3 * world.rank() + 5 * peer) % 13);
+    receives.push_back((3 * peer + 5 * world.rank()) % 13);
+  }
+  const auto sum = [](const std::vector<std::int64_t>& rows) {
+    return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  };
+  const auto doubled = [](const BlockRows& part) { kernels::scale(part.rows, 2); };
+  std::vector<double> results;
+  for (const int chunks : {0, 2}) {
+    const Tensor input = integers({sum(sends), columns}, DType::f32, world.rank());
+    const Tensor there({sum(receives), columns}, DType::f32);
+    const Tensor back({sum(sends), columns}, DType::f32);
+    all_to_all_then(input, sends, there, receives, doubled, world, stream, {.chunks = chunks});
+    compute_then_all_to_all(doubled, there, receives, back, sends, world, stream, {.chunks = chunks});
+    append(results, there);
+    append(results, back);
+  }
+  return results;
+}
+
+struct Subject {
+  const char* name;
+  std::function<std::vector<double>(const Communicator&)> run;
+};
+class OverlapOnGpus : public testing::TestWithParam<Subject> {};
+INSTANTIATE_TEST_SUITE_P(
+    All, OverlapOnGpus,
+    testing::Values(Subject{"Buckets", [](const Communicator& world) { return bucketed(world, false, true); }},
+                    Subject{"PackedBuckets", [](const Communicator& world) { return bucketed(world, false, false); }},
+                    Subject{"PostponedBuckets", [](const Communicator& world) { return bucketed(world, true, true); }},
+                    Subject{"PackedPostponedBuckets",
+                            [](const Communicator& world) { return bucketed(world, true, false); }},
+                    Subject{"Zero3", [](const Communicator& world) { return prefetched(world, false); }},
+                    Subject{"Zero3WithASecondCopy", [](const Communicator& world) { return prefetched(world, true); }},
+                    Subject{"ChunkedGemmOfF32", [](const Communicator& world) { return chunked(world, DType::f32); }},
+                    Subject{"ChunkedGemmOfBf16", [](const Communicator& world) { return chunked(world, DType::bf16); }},
+                    Subject{"Ring", round_the_ring}, Subject{"AllToAll", to_all_and_back}),
+    [](const auto& subject) { return subject.param.name; });
+
+using Results = std::vector<std::vector<double>>;  // by rank
+template <class Job>
+Results results_of(int ranks, const Subject& subject, const Job& job) {
+  Results results(static_cast<std::size_t>(ranks));
+  job(ranks, [&](const Communicator& world) { results[static_cast<std::size_t>(world.rank())] = subject.run(world); });
+  return results;
+}
+
+TEST_P(OverlapOnGpus, GivesTheHostsBits) {
+  for (const int ranks : {2, 4}) {
+    const Results expected = results_of(ranks, GetParam(), run_threads);
+    for (const bool one_gpu_each : {false, true}) {
+      const auto job = [&](int size, const RankBody& body) { JobOnGpus(one_gpu_each ? Route::nccl : Route::copies).run(size, body); };
+      EXPECT_TRUE(results_of(ranks, GetParam(), job) == expected) << ranks << " ranks, a GPU each: " << one_gpu_each;
+    }
+  }
+}
+
+TEST_P(OverlapOnGpus, NeedsTheWaitsOfStreams) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "this control is the race that it would find";
+#endif
+  const Results expected = results_of(2, GetParam(), run_threads);
+  bool same = true;
+  for (std::uint64_t seed = 1; same && seed < 20; ++seed) {  // where little is awaited, it may come in time
+    const JobOnGpus careless(Route::copies, {.longest_delay_us = 300, .seed = seed, .ignores_waits = true});
+    const auto job = [&](int size, const RankBody& body) { careless.run(size, body); };
+    same = results_of(2, GetParam(), job) == expected;
+  }
+  EXPECT_FALSE(same);
+}
+
+class OneGpu : public testing::Test {
+ protected:
+  HostGpu gpu;
+  GpuInUse in_use{gpu};
+  void TearDown() override { EXPECT_THAT(gpu.violations(), testing::IsEmpty()); }
+};
+
+// Exposed is what computation stood still for.
+TEST_F(OneGpu, WorksKnowForHowLongComputationWaitedForThem) {
+  const OnDevice on(Device::cuda);
+  const Stream communication("communication");
+  const auto put = [&](const Stream& stream, std::shared_future<void> until) {
+    return stream.enqueue([&, until] { gpu.put(gpu_stream(), [until] { until.wait(); }); });
+  };
+  std::promise<void> arrives;
+  const Work awaited = put(communication, arrives.get_future().share());
+  Event before;
+  computation().record(before);
+  computation().wait(awaited);
+  before.wait();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  arrives.set_value();
+  computation().synchronize();
+  EXPECT_GT(awaited.times().waited, 0);
+
+  std::promise<void> sooner;
+  std::promise<void> computed;
+  const Work hidden = put(communication, sooner.get_future().share());
+  put(computation(), computed.get_future().share());
+  computation().wait(hidden);
+  sooner.set_value();
+  while (!hidden.done()) std::this_thread::yield();
+  computed.set_value();
+  computation().synchronize();
+  EXPECT_EQ(hidden.times().waited, 0);
+}
+
+// A kernel's slice in a trace is the time that the GPU took, not that of the call.
+TEST_F(OneGpu, TracesHaveItsTimes) {
+  const parity::TemporaryDirectory directory;
+  const std::string path = directory.path() + "/trace.json";
+  constexpr auto long_time = std::chrono::milliseconds(30);
+  run_threads(1, [&](const Communicator& world) {
+    const OnDevice on(Device::cuda);
+    Trace trace(world);
+    {
+      const Trace::Span span = trace.step(1);
+      as_kernel("slow", [&] { gpu.put(gpu_stream(), [long_time] { std::this_thread::sleep_for(long_time); }); });
+      kernels::scale(Tensor::zeros({10}, DType::f32), 2);
+    }
+    trace.write(path);
+  });
+  std::map<std::string, std::pair<double, double>> slices;  // begin and duration, microseconds
+  std::ifstream file(path);
+  const nlohmann::json text = nlohmann::json::parse(file);
+  for (const auto& event : text.at("traceEvents")) {
+    if (event.at("ph") == "X") slices[event.at("name")] = {event.at("ts"), event.at("dur")};
+  }
+  ASSERT_EQ(slices.size(), 3U);
+  EXPECT_GE(slices["slow"].second, 30e3);
+  EXPECT_GE(slices["scale"].first, slices["slow"].first + slices["slow"].second);
+  const auto& [begin, duration] = slices["step 1"];
+  EXPECT_LE(begin, slices["slow"].first);
+  EXPECT_GE(begin + duration, slices["scale"].first + slices["scale"].second);
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,145 @@
+// Several ranks' training on GPUs, over stand-ins whose kernels are the host's: the host's bits, with overlap and without,
+// whatever streams do when.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "parity/parity.hpp"
+#include "sampling.hpp"
+#include "stand_in/job_on_gpus.hpp"
+
+namespace parity {
+namespace {
+
+struct Cell {
+  Layout layout;
+  DType dtype;
+  bool one_gpu_each;  // messages and whole sums are NCCL's, else copies
+};
+
+gpt::TrainerOptions options_of(const Cell& cell) {
+  gpt::TrainerOptions options = tiny(cell.layout, cell.dtype);
+  options.model.sequence = 16;
+  return options;
+}
+
+// What a rank saw of three steps, and what its model says then.
+struct Trained {
+  Trace trace;
+  double evaluated = 0;
+  std::string text;
+};
+
+Trained train_here(const Communicator& world, const Cell& cell, const gpt::TrainerOptions& options) {
+  Trained result;
+  gpt::Trainer trainer(Mesh::create(world, cell.layout.data, cell.layout.tensor), options);
+  result.trace = advance(trainer, 0, trained_steps);
+  result.evaluated = trainer.evaluate(text_of_step(options, 9), 3);
+  result.text = gpt::sample(trainer.model(), trainer.mesh().tensor, "\1\2\3", {.length = 2, .temperature = 0.5});
+  return result;
+}
+
+using Job = std::function<void(int, const RankBody&)>;
+
+std::vector<Trained> train_in(const Job& job, const Cell& cell, const gpt::TrainerOptions& options) {
+  std::vector<Trained> result(static_cast<std::size_t>(cell.layout.ranks()));
+  job(cell.layout.ranks(),
+      [&](const Communicator& world) { result[static_cast<std::size_t>(world.rank())] = train_here(world, cell, options); });
+  return result;
+}
+
+Job on_gpus(bool one_each, const HostGpuOptions& how = {.longest_delay_us = 20}) {
+  return [one_each, how](int size, const RankBody& body) { JobOnGpus(one_each ? Route::nccl : Route::copies, how).run(size, body); };
+}
+
+std::string divergence(const std::vector<Trained>& expected, const std::vector<Trained>& actual) {
+  for (std::size_t rank = 0; rank < expected.size(); ++rank) {
+    std::string text = compare(expected[rank].trace, actual[rank].trace, equal_bits).all();
+    text += Comparer(equal_bits).numbers({expected[rank].evaluated}, {actual[rank].evaluated}, "evaluation");
+    if (expected[rank].text != actual[rank].text) text += "another text";
+    if (!text.empty()) return fmt::format("rank {}: {}", rank, text);
+  }
+  return {};
+}
+
+class TrainingOnGpus : public testing::TestWithParam<Cell> {};
+
+// Groups of two, whose sums have one order only, and one of four whose plan is the same on both devices.
+std::vector<Cell> cells() {
+  std::vector<Cell> result;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Layout layout : {Layout{2, 1}, {1, 2}, {2, 2}}) {
+      for (const bool one_gpu_each : {false, true}) result.push_back({layout, dtype, one_gpu_each});
+    }
+    result.push_back({{4, 1}, dtype, false});
+  }
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, TrainingOnGpus, testing::ValuesIn(cells()), [](const auto& cell) {
+  return fmt::format("{}x{}_{}_{}", cell.param.layout.data, cell.param.layout.tensor, stretto::name(cell.param.dtype),
+                     cell.param.one_gpu_each ? "nccl" : "copies");
+});
+
+TEST_P(TrainingOnGpus, HasTheBitsOfTheHostWithOverlapAndWithout) {
+  const Cell& cell = GetParam();
+  gpt::TrainerOptions options = options_of(cell);
+  const std::vector<Trained> expected = train_in(run_threads, cell, options);
+  // Nothing else is reduced whole on the GPUs than what tensor parallelism sums.
+  const bool by_nccl = cell.one_gpu_each && cell.layout.tensor > 1;
+  std::optional<Variable> whole_sums;
+  if (by_nccl) whole_sums.emplace("STRETTO_ALGO", "all_reduce:nccl;reduce_scatter:ring;all_gather:ring");
+  for (const bool overlap : {true, false}) {
+    options.overlap = overlap;
+    const std::vector<Trained> actual = train_in(on_gpus(cell.one_gpu_each), cell, options);
+    EXPECT_EQ(divergence(expected, actual), "") << "overlap " << overlap;
+    const auto on_streams = std::ranges::count_if(actual.front().trace.records, [](const Record& record) {
+      return record.stream == "dp" || (record.stream == "tp" && record.tag == "column-parallel backward");
+    });
+    EXPECT_EQ(on_streams > 0, overlap);
+    const auto sums = std::ranges::count(actual.front().trace.records, Algorithm::nccl, &Record::algorithm);
+    EXPECT_EQ(sums > 0, by_nccl);
+  }
+}
+
+// Measured in the GPU's time, whatever is found to be best: no bit changes.
+TEST(PostponementOnGpus, ChangesNoBit) {
+  const Cell cell{{2, 1}, DType::f32, false};
+  gpt::TrainerOptions options = options_of(cell);
+  options.bucket_bytes = std::size_t{8} << 10;
+  const auto losses = [&](const Job& job) {
+    std::vector<double> result;
+    job(2, [&](const Communicator& world) {
+      gpt::Trainer trainer(Mesh::create(world, 2, 1), options);
+      for (std::int64_t step = 0; step < 7; ++step) {
+        const double loss = trainer.step(text_of_step(options, step), 3e-3).loss;
+        if (world.rank() == 0) result.push_back(loss);
+      }
+      EXPECT_TRUE(trainer.is_settled());
+      for (std::size_t b = 0; b < trainer.buckets().bucket_count(); ++b) {
+        const GradientBuckets::Times times = trainer.buckets().times(b);
+        EXPECT_GT(times.ready, 0);
+        EXPECT_GT(times.reduce, 0);
+      }
+    });
+    return result;
+  };
+  const std::vector<double> expected = losses(run_threads);
+  options.postponed_buckets.reset();
+  EXPECT_EQ(losses(on_gpus(false)), expected);
+}
+
+// The control: what streams do not wait for comes out wrong.
+TEST(TrainingOnGpusControl, NeedsTheWaitsOfStreams) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the control is the race that it would find";
+#endif
+  const Cell cell{{2, 1}, DType::f32, false};
+  const gpt::TrainerOptions options = options_of(cell);
+  const std::vector<Trained> expected = train_in(run_threads, cell, options);
+  const std::vector<Trained> actual =
+      train_in(on_gpus(false, {.longest_delay_us = 100, .ignores_waits = true}), cell, options);
+  EXPECT_NE(divergence(expected, actual), "");
+}
+
+}  // namespace
+}  // namespace parity
