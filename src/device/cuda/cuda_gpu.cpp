@@ -151,17 +151,18 @@ class CudaGpu final : public Gpu {
   CudaKernels kernels_;
 };
 
-// STRETTO_GPU, or by the rank's number on its host.
-int chosen_device(int devices) {
+// STRETTO_GPU, or what the program chose, or by the rank's number on its host.
+int chosen_device(int devices, int chosen_by_program) {
   const std::string chosen = setting("STRETTO_GPU");
   if (!chosen.empty()) return std::atoi(chosen.c_str());
+  if (chosen_by_program >= 0) return chosen_by_program;
   const char* const local_rank = std::getenv("LOCAL_RANK");
   return local_rank == nullptr ? 0 : std::atoi(local_rank) % devices;
 }
 
 }  // namespace
 
-std::unique_ptr<Gpu> open_cuda_gpu(std::string& obstacle) {
+std::unique_ptr<Gpu> open_cuda_gpu(int chosen, std::string& obstacle) {
   int devices = 0;
   const cudaError_t result = cudaGetDeviceCount(&devices);
   if (result != cudaSuccess || devices == 0) {
@@ -172,10 +173,10 @@ std::unique_ptr<Gpu> open_cuda_gpu(std::string& obstacle) {
                                  cudaGetErrorString(result), cudaGetErrorName(result));
     return nullptr;
   }
-  const int device = chosen_device(devices);
+  const int device = chosen_device(devices, chosen);
   if (device < 0 || device >= devices) {
-    obstacle =
-        fmt::format("STRETTO_GPU={} is none of the {} GPUs of this machine, which are counted from 0.", device, devices);
+    obstacle = fmt::format("GPU {}, which was chosen, is none of the {} GPUs of this machine, which are counted from 0.",
+                           device, devices);
     return nullptr;
   }
   return std::make_unique<CudaGpu>(device);
