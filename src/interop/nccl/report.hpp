@@ -1,0 +1,14 @@
+#pragma once
+#include <string>
+
+// STRETTO_NCCL_REPORT=1: what became of every call that came to the door, and why. Printed to stderr when the program ends.
+namespace stretto::nccl_door {
+
+enum class By { stretto, nccl, nobody };
+
+// Counts one call; free where nobody wants the report. why: part of a sentence.
+void note(const char* function, By by, const std::string& why);
+bool reporting();
+std::string report();  // as printed: a line for each function, who did it, and why
+
+}  // namespace stretto::nccl_door
