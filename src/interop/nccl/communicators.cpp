@@ -3,6 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <functional>
 #include <shared_mutex>
 #include <thread>
 #include <unordered_map>
@@ -36,6 +37,7 @@ struct Ends {
   std::condition_variable changed;
   int under_way = 0;
 
+  void begin(std::function<void()> end);
   static void wait_a_while();
 };
 Ends& ends() {
@@ -46,6 +48,19 @@ Ends& ends() {
 }
 
 constexpr std::chrono::seconds longest_wait_at_exit{5};
+
+void Ends::begin(std::function<void()> end) {
+  {
+    const std::lock_guard lock(mutex);
+    ++under_way;
+  }
+  std::thread([this, end = std::move(end)] {
+    end();
+    const std::lock_guard lock(mutex);
+    --under_way;
+    changed.notify_all();
+  }).detach();
+}
 
 void Ends::wait_a_while() {
   std::unique_lock lock(ends().mutex);
@@ -90,24 +105,30 @@ void require_open(const Comm& comm, const char* function) {
 }
 
 void end_in_background(strettoComm_t ranks) {
-  Ends& all = ends();
-  {
-    const std::lock_guard lock(all.mutex);
-    ++all.under_way;
-  }
-  std::thread([ranks, &all] {
-    strettoCommDestroy(ranks);
-    const std::lock_guard lock(all.mutex);
-    --all.under_way;
-    all.changed.notify_all();
-  }).detach();
+  ends().begin([ranks] { strettoCommDestroy(ranks); });
 }
 
 strettoStream_t stream_of(cudaStream_t stream) {
   const std::lock_guard lock(streams().mutex);
-  strettoStream_t& known = streams().known[stream];
-  if (known == nullptr) check(strettoStreamFromCuda(&known, stream));
-  return known;
+  const auto found = streams().known.find(stream);
+  if (found != streams().known.end()) return found->second;
+  strettoStream_t made = nullptr;
+  check(strettoStreamFromCuda(&made, stream));
+  return streams().known[stream] = made;
+}
+
+void forget(cudaStream_t stream) {
+  const std::lock_guard lock(streams().mutex);
+  const auto found = streams().known.find(stream);
+  if (found == streams().known.end()) return;
+  ends().begin([wrapped = found->second] { strettoStreamDestroy(wrapped); });
+  streams().known.erase(found);
+}
+
+void forget_streams() {
+  const std::lock_guard lock(streams().mutex);
+  for (const auto& [stream, wrapped] : streams().known) strettoStreamDestroy(wrapped);
+  streams().known.clear();
 }
 
 }  // namespace stretto::nccl_door

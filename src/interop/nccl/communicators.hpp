@@ -55,5 +55,8 @@ void end_in_background(strettoComm_t ranks);
 
 // The program's stream, as the C interface takes it; kept, since a program has few and uses them again.
 strettoStream_t stream_of(cudaStream_t stream);
+// After an error such a stream takes nothing more: the next call gets a new one.
+void forget(cudaStream_t stream);
+void forget_streams();  // for tests, whose GPUs end before the program
 
 }  // namespace stretto::nccl_door
