@@ -78,6 +78,7 @@ ncclResult_t refuse_current_exception() noexcept {
 }
 
 const char* last_sentence() { return last.is_ours ? last.sentence.c_str() : nullptr; }
+void keep_last_sentence(const std::string& sentence) { last = {sentence, true}; }
 void leave_last_error_to_nccl() { last.is_ours = false; }
 
 }  // namespace stretto::nccl_door

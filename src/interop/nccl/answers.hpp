@@ -49,5 +49,6 @@ ncclResult_t answer(const Action& action) noexcept {
 
 // The sentence of this thread's last call that failed; null where NCCL itself failed later, or nothing did.
 const char* last_sentence();
+void keep_last_sentence(const std::string& sentence);  // of what another thread did for this one
 
 }  // namespace stretto::nccl_door

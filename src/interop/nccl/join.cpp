@@ -9,6 +9,7 @@
 
 #include "interop/nccl/answers.hpp"
 #include "interop/nccl/report.hpp"
+#include "interop/nccl/trial.hpp"
 #include "interop/nccl/unique_id.hpp"
 #include "stretto/device.hpp"
 
@@ -57,7 +58,7 @@ class Joining {
       meet();
       const std::vector<Card> cards = tell([&](std::size_t i) { return card_of(*joins_[i]); });
       const std::string sharing = shared_gpu(cards);
-      const Rules rules = rules_of(cards);
+      const Rules rules = size() > 1 ? rules_of(cards) : Rules{};
       if (!sharing.empty()) {
         prepare_gpus(sharing);
         add_shared();
@@ -69,7 +70,7 @@ class Joining {
       const ncclResult_t result = refuse_current_exception();
       for (std::size_t i = 0; i < joins_.size(); ++i) {
         joins_[i]->result = result;
-        note(joins_[i]->function, By::nobody, last_sentence());
+        note(joins_[i]->function, By::nobody, last_sentence() == nullptr ? "no memory" : last_sentence());
         if (ranks_[i] != nullptr) strettoCommAbort(ranks_[i]);  // the others are not to wait
       }
     }
@@ -94,9 +95,9 @@ class Joining {
     using What = decltype(say(std::size_t{0}));
     std::vector<What> said(joins_.size());
     std::vector<std::vector<What>> heard(joins_.size(), std::vector<What>(static_cast<std::size_t>(size())));
+    for (std::size_t i = 0; i < joins_.size(); ++i) said[i] = say(i);
     Together all;
     for (std::size_t i = 0; i < joins_.size(); ++i) {
-      said[i] = say(i);
       check(strettoAllGather(&said[i], heard[i].data(), sizeof(What), strettoUint8, ranks_[i], nullptr));
     }
     all.end();
@@ -136,7 +137,6 @@ class Joining {
     return rules_from_settings();
   }
 
-  // Whether Stretto reaches all these GPUs is found out here, where a program expects that it may fail.
   void prepare_gpus(const std::string& why) {
     const std::vector<Sentence> obstacles = tell([&](std::size_t i) {
       Sentence sentence{};
@@ -153,31 +153,10 @@ class Joining {
                     fmt::format("Stretto was needed, for {}, but cannot use the GPU of rank {}: {}", why, rank,
                                 obstacles[rank].data()));
     }
-    std::vector<std::unique_ptr<Trial>> trials;
-    Together all;
-    for (std::size_t i = 0; i < joins_.size(); ++i) {
-      cuda().use_device(joins_[i]->device);
-      Trial& trial = *trials.emplace_back(std::make_unique<Trial>());
-      check(strettoAllReduce(trial.memory, trial.memory, 1, strettoFloat32, strettoSum, ranks_[i], trial.stretto_stream));
-    }
-    all.end();
-    for (const auto& trial : trials) check(strettoStreamSynchronize(trial->stretto_stream));
+    std::vector<RankOnGpu> mine;
+    for (std::size_t i = 0; i < joins_.size(); ++i) mine.push_back({ranks_[i], joins_[i]->device});
+    try_gpus(mine);
   }
-
-  // A sum of one element, over a stream of its own.
-  struct Trial {
-    void* memory = cuda().allocate(sizeof(float));
-    cudaStream_t stream = cuda().create_stream();
-    strettoStream_t stretto_stream = nullptr;
-    Trial() { check(strettoStreamFromCuda(&stretto_stream, stream)); }
-    ~Trial() {
-      if (stretto_stream != nullptr) strettoStreamDestroy(stretto_stream);
-      cuda().destroy(stream);
-      cuda().release(memory);
-    }
-    Trial(const Trial&) = delete;
-    Trial& operator=(const Trial&) = delete;
-  };
 
   CommPointer door_of(std::size_t i) {
     auto comm = std::make_shared<Comm>();
@@ -233,9 +212,11 @@ class Joining {
       ncclResult_t result;
     };
     std::vector<Offer> offers(joins_.size(), Offer{{}, ncclSuccess});
-    Together all;
     for (std::size_t i = 0; i < joins_.size(); ++i) {
       if (joins_[i]->rank == 0) offers[i].result = real_nccl().GetUniqueId(&offers[i].id);
+    }
+    Together all;
+    for (std::size_t i = 0; i < joins_.size(); ++i) {
       check(strettoBcast(&offers[i], sizeof(Offer), strettoUint8, 0, ranks_[i], nullptr));
     }
     all.end();
@@ -250,9 +231,9 @@ class Joining {
 
 }  // namespace
 
-KeptConfig::KeptConfig(const ncclConfig_t* config) {
+KeptConfig::KeptConfig(ncclConfig_t* config) : given_(config) {
   constexpr std::size_t most = 4096;
-  if (config == nullptr || config->size == 0 || config->size > most) return;
+  if (config->size < sizeof config->size || config->size > most) return;  // NCCL is to say so
   bytes_.resize(config->size);
   std::memcpy(bytes_.data(), config, config->size);
   // Fields are only ever added behind those of older versions.
@@ -287,7 +268,7 @@ ncclResult_t join(std::vector<Join>& joins) {
     }
     for (std::thread& thread : threads) thread.join();
     for (const std::string& sentence : sentences) {
-      if (!sentence.empty()) refuse_with(ncclInternalError, sentence);
+      if (!sentence.empty()) keep_last_sentence(sentence);
     }
   }
   for (const Join& join : joins) {

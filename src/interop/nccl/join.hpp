@@ -13,12 +13,15 @@ namespace stretto::nccl_door {
 // A configuration that outlives the caller's.
 class KeptConfig {
  public:
-  explicit KeptConfig(const ncclConfig_t* config);
-  ncclConfig_t* get() { return bytes_.empty() ? nullptr : reinterpret_cast<ncclConfig_t*>(bytes_.data()); }
+  explicit KeptConfig(ncclConfig_t* config);
+  KeptConfig(const KeptConfig&) = delete;
+  KeptConfig& operator=(const KeptConfig&) = delete;
+  ncclConfig_t* get() { return bytes_.empty() ? given_ : reinterpret_cast<ncclConfig_t*>(bytes_.data()); }
   const char* name() const { return name_ ? name_->c_str() : nullptr; }
 
  private:
-  std::vector<char> bytes_;  // of whatever version of NCCL's header
+  ncclConfig_t* given_;
+  std::vector<char> bytes_;  // of whatever version of NCCL's header; none where it is no configuration
   std::optional<std::string> name_, net_;
 };
 
