@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "interop/nccl/answers.hpp"
-#include "interop/nccl/report.hpp"
+#include "interop/nccl/trial.hpp"
 
 namespace stretto::nccl_door {
 namespace {
@@ -16,9 +16,10 @@ struct Placed {
 struct Group {
   int depth = 0;
   std::vector<Join> joins;
-  std::vector<std::function<void()>> actions;
-  std::vector<Placed> by_nccl, by_stretto;  // of communicators that both libraries use
-  int strettos = 0;                         // calls
+  std::vector<Split> splits;
+  std::vector<std::function<ncclResult_t()>> actions;
+  std::vector<Placed> by_nccl;  // of communicators that both libraries use
+  std::vector<Placed> by_stretto;
   ncclResult_t failure = ncclSuccess;
   std::string sentence;
 };
@@ -47,12 +48,52 @@ ncclResult_t end_strettos_part(const Group& ended) {
     strettoGroupEnd();
     return refuse_with(ended.failure, ended.sentence);
   }
-  for (const Placed& each : ended.by_stretto) wait_for_the_other(each, Comm::Last::stretto);
+  const auto each_of_both = [&](auto what) {
+    for (const Placed& placed : ended.by_stretto) {
+      if (!placed.comm->shared) what(placed, Comm::Last::stretto);
+    }
+  };
+  each_of_both(wait_for_the_other);
   const ncclResult_t result = answer_of(strettoGroupEnd());
-  if (result != ncclSuccess) return result;
-  for (const Placed& each : ended.by_stretto) remember(each, Comm::Last::stretto);
-  return ncclSuccess;
+  if (result == ncclSuccess) {
+    each_of_both(remember);
+  } else {
+    for (const Placed& placed : ended.by_stretto) forget(placed.stream);
+  }
+  return result;
 }
+
+// Splits of all ranks that this thread makes together.
+void finish(const std::vector<Split>& splits) {
+  std::vector<RankOnGpu> made;
+  for (const Split& split : splits) {
+    if (*split.part != nullptr) made.push_back({*split.part, split.parent->device});
+  }
+  if (made.empty()) return;
+  try {
+    try_gpus(made);
+  } catch (...) {
+    for (const RankOnGpu& one : made) strettoCommAbort(one.ranks);
+    throw;
+  }
+  for (const Split& split : splits) {
+    if (*split.part == nullptr) continue;
+    auto comm = std::make_shared<Comm>();
+    comm->shared = split.parent->shared;
+    comm->ranks = *split.part;
+    check(strettoCommUserRank(comm->ranks, &comm->rank));
+    check(strettoCommCount(comm->ranks, &comm->size));
+    comm->device = split.parent->device;
+    comm->served = split.parent->served;
+    if (comm->shared) {
+      *split.handle = add_shared(comm);
+    } else {
+      add_served(*split.handle, comm);
+    }
+  }
+}
+
+ncclResult_t first_of(ncclResult_t one, ncclResult_t other) { return one == ncclSuccess ? other : one; }
 
 }  // namespace
 
@@ -67,35 +108,36 @@ ncclResult_t group_start() {
 ncclResult_t group_end() {
   if (group.depth == 0 || --group.depth > 0) return real_nccl().GroupEnd();
   Group ended = std::exchange(group, {});
-  ncclResult_t by_nccl = real_nccl().GroupEnd();
+  const ncclResult_t by_nccl = real_nccl().GroupEnd();
   const bool went_well = by_nccl == ncclSuccess || by_nccl == ncclInProgress;
-  if (!went_well && ended.failure == ncclSuccess && ended.strettos > 0) {
+  if (went_well) {
+    for (const Placed& each : ended.by_nccl) remember(each, Comm::Last::nccl);
+  } else if (ended.failure == ncclSuccess && !ended.by_stretto.empty()) {
     ended.failure = by_nccl;
     ended.sentence = "NCCL's part of this group failed, and so Stretto's was not begun.";
   }
-  if (went_well) {
-    for (const Placed& each : ended.by_nccl) remember(each, Comm::Last::nccl);
-  }
   const ncclResult_t by_stretto = end_strettos_part(ended);
-  if (!went_well || by_stretto != ncclSuccess) return went_well ? by_stretto : by_nccl;
-  for (const auto& action : ended.actions) action();
-  const ncclResult_t joined = ended.joins.empty() ? ncclSuccess : join(ended.joins);
-  return joined == ncclSuccess ? by_nccl : joined;
+  if (!went_well) return by_nccl;
+  if (by_stretto != ncclSuccess) return by_stretto;
+  finish(ended.splits);
+  ncclResult_t result = by_nccl;
+  for (const auto& action : ended.actions) result = first_of(result, action());
+  return ended.joins.empty() ? result : first_of(result, join(ended.joins));
 }
 
 ncclResult_t group_simulate_end(ncclSimInfo_t* info) {
   if (group.depth == 0) return real_nccl().GroupSimulateEnd(info);
-  const bool has_ours = group.strettos > 0 || !group.joins.empty() || !group.actions.empty();
-  const ncclResult_t result = real_nccl().GroupSimulateEnd(info);  // ends NCCL's part, which nothing of happens
+  const ncclResult_t result = real_nccl().GroupSimulateEnd(info);  // ends NCCL's part, of which nothing happens
   if (--group.depth > 0) return result;
   const Group ended = std::exchange(group, {});
   spoil_strettos_part();
   strettoGroupEnd();
-  if (!has_ours) return result;
+  const std::size_t others = ended.joins.size() + ended.splits.size() + ended.actions.size();
+  if (ended.by_stretto.empty() && others == 0) return result;
   return refuse(ncclInvalidUsage,
-                "ncclGroupSimulateEnd ended a group with {} operations of Stretto's and {} new communicators, which cannot be "
-                "simulated; nothing of it happens.",
-                ended.strettos, ended.joins.size());
+                "ncclGroupSimulateEnd ended a group with {} operations of Stretto's and {} communicators to be made or ended, "
+                "which cannot be simulated; nothing of it happens.",
+                ended.by_stretto.size(), others);
 }
 
 ncclResult_t join_or_collect(Join join) {
@@ -108,7 +150,20 @@ ncclResult_t join_or_collect(Join join) {
   return nccl_door::join(one);
 }
 
-void at_end_of_group(std::function<void()> action) { group.actions.push_back(std::move(action)); }
+ncclResult_t do_or_collect(std::function<ncclResult_t()> action) {
+  if (group.depth == 0) return action();
+  group.actions.push_back(std::move(action));
+  return ncclSuccess;
+}
+
+ncclResult_t finish_or_collect(Split split) {
+  if (group.depth == 0) {
+    finish({std::move(split)});
+  } else {
+    group.splits.push_back(std::move(split));
+  }
+  return ncclSuccess;
+}
 
 void fail_group(ncclResult_t result) {
   if (group.depth == 0 || result == ncclSuccess || result == ncclInProgress || group.failure != ncclSuccess) return;
@@ -132,18 +187,15 @@ ncclResult_t put_by_nccl(const CommPointer& comm, cudaStream_t stream, const std
 
 ncclResult_t put_by_stretto(const CommPointer& comm, cudaStream_t stream, const std::function<ncclResult_t()>& put) {
   const Placed placed{comm, stream};
-  const bool both = !comm->shared;
-  if (both && group.depth == 0) wait_for_the_other(placed, Comm::Last::stretto);
+  const bool now = group.depth == 0;
+  if (now && !comm->shared) wait_for_the_other(placed, Comm::Last::stretto);
   const ncclResult_t result = put();
-  if (result != ncclSuccess) {
-    if (group.depth == 0) forget(stream);
-    return result;
-  }
-  if (group.depth > 0) {
-    ++group.strettos;
-    if (both) group.by_stretto.push_back(placed);
-  } else if (both) {
-    remember(placed, Comm::Last::stretto);
+  if (!now) {
+    if (result == ncclSuccess) group.by_stretto.push_back(placed);
+  } else if (result == ncclSuccess) {
+    if (!comm->shared) remember(placed, Comm::Last::stretto);
+  } else if (result != ncclInvalidArgument && result != ncclInvalidUsage) {
+    forget(stream);
   }
   return result;
 }

@@ -17,8 +17,17 @@ ncclResult_t group_simulate_end(ncclSimInfo_t* info);
 
 // Now, or at the end of the group.
 ncclResult_t join_or_collect(Join join);
-// Where an end of the group went well: after both parts of it.
-void at_end_of_group(std::function<void()> action);
+// Now, or after both parts of the group, where these went well.
+ncclResult_t do_or_collect(std::function<ncclResult_t()> action);
+
+// A communicator that Stretto splits, or has split when the group has ended; of NCCL's own handles NCCL does so, too.
+struct Split {
+  CommPointer parent;
+  std::shared_ptr<strettoComm_t> part;  // this rank's; null for no part
+  ncclComm_t* handle = nullptr;         // where the program wants it; of NCCL's own: where NCCL puts it
+};
+ncclResult_t finish_or_collect(Split split);
+
 // A call of this group has failed: nothing of Stretto's part begins.
 void fail_group(ncclResult_t result);
 
