@@ -1,6 +1,4 @@
 // NCCL's operations, as the program calls them: each is Stretto's or NCCL's.
-#include <initializer_list>
-
 #include "interop/nccl/answers.hpp"
 #include "interop/nccl/group.hpp"
 #include "interop/nccl/report.hpp"
@@ -33,14 +31,15 @@ void require_gpu_memory(const Asked& asked, const Comm& comm) {
   const bool to_root = asked.collective == Collective::reduce || asked.collective == Collective::gather;
   const bool reads = asked.collective != Collective::recv && (!from_root || comm.rank == asked.root);
   const bool writes = asked.collective != Collective::send && (!to_root || comm.rank == asked.root);
-  for (const void* buffer : {reads ? asked.input : nullptr, writes ? asked.output : nullptr}) {
-    const bool matters = buffer == nullptr ? (reads && asked.input == nullptr) || (writes && asked.output == nullptr) : true;
-    if (!matters || (buffer != nullptr && cuda().is_on_gpu(buffer))) continue;
+  const auto require = [&](bool matters, const void* buffer) {
+    if (!matters || (buffer != nullptr && cuda().is_on_gpu(buffer))) return;
     throw Refusal(ncclInvalidArgument,
                   fmt::format("{} of {} elements got {} on rank {}, which is no memory of a GPU; Stretto serves this call, and "
                               "takes what cudaMalloc gives.",
                               asked.function, asked.count, buffer, comm.rank));
-  }
+  };
+  require(reads, asked.input);
+  require(writes, asked.output);
 }
 
 void require_no_graph(const Asked& asked, const Comm& comm, cudaStream_t stream) {
@@ -68,25 +67,30 @@ template <class Serve, class Forward>
 ncclResult_t operate(const Asked& asked, ncclComm_t handle, cudaStream_t stream, const Serve& serve,
                      const Forward& forward) {
   if (inside_nccl()) return forward();
+  By by = By::nccl;
+  std::string why = "the communicator is NCCL's alone";
   const ncclResult_t result = answer([&]() -> ncclResult_t {
     const CommPointer comm = find(handle);
-    if (!comm) {
-      note(asked.function, By::nccl, "the communicator is NCCL's alone");
-      return forward();
-    }
-    require_open(*comm, asked.function);
+    if (!comm) return forward();
     const auto rule = comm->served.find(asked.collective);
     if (!comm->shared && rule == comm->served.end()) {
-      note(asked.function, By::nccl, "STRETTO_NCCL_SERVE leaves it to NCCL");
+      why = "STRETTO_NCCL_SERVE leaves it to NCCL";
       return put_by_nccl(comm, stream, forward);
     }
-    note(asked.function, By::stretto, comm->shared ? "ranks share a GPU, which NCCL refuses" : rule->second);
+    by = By::stretto;
+    why = comm->shared ? gpu_is_shared : rule->second;
+    require_open(*comm, asked.function);
     if (asked.count == 0) return ncclSuccess;  // on all ranks: there is nothing to do
     require_gpu_memory(asked, *comm);
     require_no_graph(asked, *comm, stream);
     const strettoRedOp_t op = op_of(asked, *comm);
     return put_by_stretto(comm, stream, [&] { return answer_of(serve(comm->ranks, op, stream_of(stream))); });
   });
+  if (by == By::stretto && result != ncclSuccess) {
+    note(asked.function, By::nobody, last_sentence() == nullptr ? why : last_sentence());
+  } else {
+    note(asked.function, by, why);
+  }
   fail_group(result);
   return result;
 }

@@ -172,7 +172,7 @@ class Joining {
       const CommPointer comm = door_of(i);
       comm->shared = true;
       *joins_[i]->comm = nccl_door::add_shared(comm);
-      note(joins_[i]->function, By::stretto, "ranks share a GPU, which NCCL refuses");
+      note(joins_[i]->function, By::stretto, gpu_is_shared);
     }
   }
 

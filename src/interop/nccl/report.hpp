@@ -6,6 +6,9 @@ namespace stretto::nccl_door {
 
 enum class By { stretto, nccl, nobody };
 
+// Why a communicator is Stretto's.
+constexpr const char* gpu_is_shared = "ranks share a GPU, which NCCL refuses";
+
 // Counts one call; free where nobody wants the report. why: part of a sentence.
 void note(const char* function, By by, const std::string& why);
 bool reporting();
