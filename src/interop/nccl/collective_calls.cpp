@@ -33,10 +33,11 @@ void require_gpu_memory(const Asked& asked, const Comm& comm) {
   const bool writes = asked.collective != Collective::send && (!to_root || comm.rank == asked.root);
   const auto require = [&](bool matters, const void* buffer) {
     if (!matters || (buffer != nullptr && cuda().is_on_gpu(buffer))) return;
-    throw Refusal(ncclInvalidArgument,
-                  fmt::format("{} of {} elements got {} on rank {}, which is no memory of a GPU; Stretto serves this call, and "
-                              "takes what cudaMalloc gives.",
-                              asked.function, asked.count, buffer, comm.rank));
+    throw Refusal(
+        ncclInvalidArgument,
+        fmt::format("{} of {} elements got {} on rank {}, which is no memory of a GPU; Stretto serves this call, and "
+                    "takes what cudaMalloc gives.",
+                    asked.function, asked.count, buffer, comm.rank));
   };
   require(reads, asked.input);
   require(writes, asked.output);

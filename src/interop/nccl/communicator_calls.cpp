@@ -14,26 +14,29 @@ namespace {
 
 // Of a communicator that NCCL does not know, for what only NCCL has.
 ncclResult_t refuse_shared(const char* function, const Comm& comm) {
-  note(function, By::nobody, gpu_is_shared);
-  return refuse(ncclInvalidUsage,
-                "{} is not there for a communicator whose ranks share a GPU (rank {} of {}): Stretto serves it, for NCCL refuses "
-                "it.",
-                function, comm.rank, comm.size);
+  return refuse(
+      ncclInvalidUsage,
+      "{} is not there for a communicator whose ranks share a GPU (rank {} of {}): Stretto serves it, for NCCL refuses "
+      "it.",
+      function, comm.rank, comm.size);
 }
 
 // ours(comm) answers for communicators in which the door has a part; all others are NCCL's alone.
 template <class Ours, class Forward>
 ncclResult_t answer_for(const char* function, ncclComm_t handle, const Ours& ours, const Forward& forward) {
   if (inside_nccl()) return forward();
+  By by = By::nccl;
+  std::string why = "the communicator is NCCL's alone";
   const ncclResult_t result = answer([&]() -> ncclResult_t {
     const CommPointer comm = find(handle);
-    if (!comm) {
-      note(function, By::nccl, "the communicator is NCCL's alone");
-      return forward();
-    }
+    if (!comm) return forward();
+    if (comm->shared) by = By::stretto;
+    why = comm->shared ? gpu_is_shared : "the handle is NCCL's";
     if (comm->shared) require_open(*comm, function);
     return ours(comm);
   });
+  if (by == By::stretto && result != ncclSuccess) by = By::nobody;
+  note(function, by, by == By::nobody && last_sentence() != nullptr ? last_sentence() : why);
   fail_group(result);
   return result;
 }
@@ -42,8 +45,8 @@ ncclResult_t answer_for(const char* function, ncclComm_t handle, const Ours& our
 template <class Forward>
 ncclResult_t forward_or_refuse(const char* function, ncclComm_t handle, const Forward& forward) {
   return answer_for(
-      function, handle,
-      [&](const CommPointer& comm) { return comm->shared ? refuse_shared(function, *comm) : forward(); }, forward);
+      function, handle, [&](const CommPointer& comm) { return comm->shared ? refuse_shared(function, *comm) : forward(); },
+      forward);
 }
 
 strettoConfig_t named(const KeptConfig* config) {
@@ -114,10 +117,11 @@ ncclResult_t shrink(const CommPointer& comm, const int* excluded, int count, ncc
   }
   const auto place = std::find(remaining.begin(), remaining.end(), comm->rank);
   if (static_cast<int>(remaining.size()) + count != comm->size || place == remaining.end()) {
-    return refuse(ncclInvalidArgument,
-                  "ncclCommShrink on rank {} of {} leaves out {} ranks, of which {} are others than this; name each rank once, "
-                  "and do not call it on those.",
-                  comm->rank, comm->size, count, comm->size - static_cast<int>(remaining.size()));
+    return refuse(
+        ncclInvalidArgument,
+        "ncclCommShrink on rank {} of {} leaves out {} ranks, of which {} are others than this; name each rank once, "
+        "and do not call it on those.",
+        comm->rank, comm->size, count, comm->size - static_cast<int>(remaining.size()));
   }
   *newcomm = nullptr;
   const std::unique_ptr<KeptConfig> kept = given == nullptr ? nullptr : std::make_unique<KeptConfig>(given);
@@ -205,10 +209,11 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myran
       return forward();
     }
     if (ours < nId) {
-      return refuse(ncclInvalidArgument,
-                    "ncclCommInitRankScalable got {} ids from libstretto-nccl and {} that were made without it; preload it in "
-                    "all processes, or in none.",
-                    ours, nId - ours);
+      return refuse(
+          ncclInvalidArgument,
+          "ncclCommInitRankScalable got {} ids from libstretto-nccl and {} that were made without it; preload it in "
+          "all processes, or in none.",
+          ours, nId - ours);
     }
     return init("ncclCommInitRankScalable", newcomm, nranks, commIds[0], myrank, config);
   });
@@ -225,7 +230,6 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newc
   return answer_for(
       "ncclCommSplit", comm,
       [&](const CommPointer& known) {
-        note("ncclCommSplit", By::stretto, known->shared ? gpu_is_shared : "by NCCL as well: both libraries serve it");
         return known->shared ? split(known, color, key, newcomm, config)
                              : split_both(comm, known, color, key, newcomm, config);
       },
@@ -240,8 +244,6 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeR
   return answer_for(
       "ncclCommShrink", comm,
       [&](const CommPointer& known) {
-        note("ncclCommShrink", known->shared ? By::stretto : By::nccl,
-             known->shared ? gpu_is_shared : "what is left of a communicator is NCCL's alone");
         return known->shared ? shrink(known, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags) : forward();
       },
       forward);
@@ -429,9 +431,8 @@ ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm* devComm) {
 
 ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam team, int nBarriers, ncclGinBarrierHandle* handle,
                                              ncclDevResourceRequirements* needs) {
-  return forward_or_refuse("ncclGinBarrierCreateRequirement", comm, [&] {
-    return real_nccl().GinBarrierCreateRequirement(comm, team, nBarriers, handle, needs);
-  });
+  return forward_or_refuse("ncclGinBarrierCreateRequirement", comm,
+                           [&] { return real_nccl().GinBarrierCreateRequirement(comm, team, nBarriers, handle, needs); });
 }
 
 // These have no result for an error. Of a shared communicator no rank loads from or stores to another's memory: a team of

@@ -12,8 +12,8 @@
 // The communicators in which the door has a part. All others are NCCL's alone, and the door does not know them.
 namespace stretto::nccl_door {
 
-// One rank's end. The program's handle is NCCL's own where each rank has a GPU; where ranks share one, which NCCL refuses, it
-// is the address of this, and every call is answered here.
+// One rank's end. The program's handle is NCCL's own where each rank has a GPU; where ranks share one, which NCCL refuses,
+// it is the address of this, and every call is answered here.
 struct Comm {
   // Where NCCL keeps a number by which it knows its communicators: what gets there past the door is refused by NCCL.
   std::uint64_t no_communicator_of_nccls = 0x5374726574746f21;

@@ -11,8 +11,8 @@ void check_cuda(cudaError_t result, const char* what) {
   if (result == cudaSuccess) [[likely]]
     return;
   cudaGetLastError();  // the program is not to find it
-  throw Refusal(ncclUnhandledCudaError, fmt::format("CUDA could not {}: {} ({}).", what, cudaGetErrorString(result),
-                                                    cudaGetErrorName(result)));
+  throw Refusal(ncclUnhandledCudaError,
+                fmt::format("CUDA could not {}: {} ({}).", what, cudaGetErrorString(result), cudaGetErrorName(result)));
 }
 
 // As nvidia-smi writes it: 16 bytes in groups of 4, 2, 2, 2 and 6.

@@ -38,9 +38,7 @@ void remember(const Placed& placed, Comm::Last self) {
 }
 
 // The C interface then begins nothing of what it has collected.
-void spoil_strettos_part() {
-  strettoAllReduce(nullptr, nullptr, 0, strettoInt8, strettoSum, STRETTO_COMM_NULL, nullptr);
-}
+void spoil_strettos_part() { strettoAllReduce(nullptr, nullptr, 0, strettoInt8, strettoSum, STRETTO_COMM_NULL, nullptr); }
 
 ncclResult_t end_strettos_part(const Group& ended) {
   if (ended.failure != ncclSuccess) {
@@ -134,10 +132,11 @@ ncclResult_t group_simulate_end(ncclSimInfo_t* info) {
   strettoGroupEnd();
   const std::size_t others = ended.joins.size() + ended.splits.size() + ended.actions.size();
   if (ended.by_stretto.empty() && others == 0) return result;
-  return refuse(ncclInvalidUsage,
-                "ncclGroupSimulateEnd ended a group with {} operations of Stretto's and {} communicators to be made or ended, "
-                "which cannot be simulated; nothing of it happens.",
-                ended.by_stretto.size(), others);
+  return refuse(
+      ncclInvalidUsage,
+      "ncclGroupSimulateEnd ended a group with {} operations of Stretto's and {} communicators to be made or ended, "
+      "which cannot be simulated; nothing of it happens.",
+      ended.by_stretto.size(), others);
 }
 
 ncclResult_t join_or_collect(Join join) {

@@ -31,8 +31,8 @@ ncclResult_t finish_or_collect(Split split);
 // A call of this group has failed: nothing of Stretto's part begins.
 void fail_group(ncclResult_t result);
 
-// Between the two libraries on one communicator of NCCL's, whose stream the call goes to: its stream waits for what the other
-// library has put anywhere. put() puts the call there, or into the group.
+// Between the two libraries on one communicator of NCCL's, whose stream the call goes to: its stream waits for what the
+// other library has put anywhere. put() puts the call there, or into the group.
 ncclResult_t put_by_nccl(const CommPointer& comm, cudaStream_t stream, const std::function<ncclResult_t()>& put);
 ncclResult_t put_by_stretto(const CommPointer& comm, cudaStream_t stream, const std::function<ncclResult_t()>& put);
 

@@ -149,9 +149,8 @@ class Joining {
     });
     for (std::size_t rank = 0; rank < obstacles.size(); ++rank) {
       if (obstacles[rank][0] == '\0') continue;
-      throw Refusal(ncclInvalidUsage,
-                    fmt::format("Stretto was needed, for {}, but cannot use the GPU of rank {}: {}", why, rank,
-                                obstacles[rank].data()));
+      throw Refusal(ncclInvalidUsage, fmt::format("Stretto was needed, for {}, but cannot use the GPU of rank {}: {}", why,
+                                                  rank, obstacles[rank].data()));
     }
     std::vector<RankOnGpu> mine;
     for (std::size_t i = 0; i < joins_.size(); ++i) mine.push_back({ranks_[i], joins_[i]->device});

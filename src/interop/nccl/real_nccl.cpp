@@ -38,7 +38,8 @@ const RealNccl& real_nccl() {
 void use_real_nccl(const RealNccl* other) { instead = other; }
 
 ncclResult_t refuse_missing(const char* name) {
-  return refuse(ncclInternalError, "The libnccl behind libstretto-nccl has no p{}; load one of version 2.28 or newer.", name);
+  return refuse(ncclInternalError, "The libnccl behind libstretto-nccl has no p{}; load one of version 2.28 or newer.",
+                name);
 }
 
 void end_for_missing(const char* name) {

@@ -45,8 +45,8 @@ Rules rules_from_settings() {
     for (const Collective each : servable) known = known || each == collective;
     if (!known) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("STRETTO_NCCL_SERVE={} names {}, which stays NCCL's; give collectives, auto, all or none.", text,
-                              one));
+                  fmt::format("STRETTO_NCCL_SERVE={} names {}, which stays NCCL's; give collectives, auto, all or none.",
+                              text, one));
     }
     rules[collective] = why;
   }
