@@ -55,6 +55,16 @@ const std::vector<Rule>& rules() {
         "auto"},
        Kind::choice,
        {"auto", "nccl", "copies"}},
+      {{"STRETTO_NCCL_SERVE",
+        "collectives that libstretto-nccl has Stretto do although NCCL could, like all_reduce,all_gather; all, none, or "
+        "auto "
+        "(those for which STRETTO_ALGO or STRETTO_DETERMINISTIC says something)",
+        "auto"},
+       Kind::text,
+       {}},
+      {{"STRETTO_NCCL_REPORT", "1: libstretto-nccl says in the end which calls Stretto served and which NCCL, and why", "0"},
+       Kind::choice,
+       {"0", "1"}},
       {{"STRETTO_JOB_SECRET", "shared by the ranks of a job that meet over TCP; keeps strangers out", ""}, Kind::text, {}},
       {{"STRETTO_PORT", "TCP port on which rank 0 is met; 0: MASTER_PORT, or one more where torchrun itself holds that",
         "0"},
