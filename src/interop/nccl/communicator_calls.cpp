@@ -55,12 +55,17 @@ strettoConfig_t named(const KeptConfig* config) {
   return result;
 }
 
-// Each collects by itself inside a group.
+ncclResult_t refuse_init(const char* function, ncclResult_t result) {
+  note(function, By::nobody, last_sentence() == nullptr ? "" : last_sentence());
+  return result;
+}
+
+// Of an id of ours; inside a group at its end.
 ncclResult_t init(const char* function, ncclComm_t* comm, int nranks, const ncclUniqueId& id, int rank,
                   ncclConfig_t* config) {
   if (comm == nullptr || nranks < 1 || rank < 0 || rank >= nranks) {
-    return refuse(ncclInvalidArgument, "{} was to make rank {} of {} and put its handle at {}.", function, rank, nranks,
-                  static_cast<void*>(comm));
+    return refuse_init(function, refuse(ncclInvalidArgument, "{} was to make rank {} of {} and put its handle at {}.",
+                                        function, rank, nranks, static_cast<void*>(comm)));
   }
   Join join;
   join.function = function;
@@ -68,9 +73,12 @@ ncclResult_t init(const char* function, ncclComm_t* comm, int nranks, const nccl
   join.nranks = nranks;
   join.id = id;
   join.rank = rank;
-  join.device = cuda().device();
   if (config != nullptr) join.config = std::make_shared<KeptConfig>(config);
-  return join_or_collect(std::move(join));
+  const ncclResult_t found = answer([&] {
+    join.device = cuda().device();
+    return ncclSuccess;
+  });
+  return found == ncclSuccess ? join_or_collect(std::move(join)) : refuse_init(function, found);
 }
 
 constexpr const char* made_without_the_door = "a process without the door, or NCCL_COMM_ID, made the id";

@@ -108,6 +108,11 @@ void end_in_background(strettoComm_t ranks) {
   ends().begin([ranks] { strettoCommDestroy(ranks); });
 }
 
+void wait_for_ends() {
+  std::unique_lock lock(ends().mutex);
+  ends().changed.wait(lock, [] { return ends().under_way == 0; });
+}
+
 strettoStream_t stream_of(cudaStream_t stream) {
   const std::lock_guard lock(streams().mutex);
   const auto found = streams().known.find(stream);

@@ -52,6 +52,7 @@ void require_open(const Comm& comm, const char* function);
 // Destroys it beside the program: its end waits for those of the other ranks, and NCCL's callers may end one rank after the
 // other in one thread. The program's own end waits for that a few seconds.
 void end_in_background(strettoComm_t ranks);
+void wait_for_ends();  // all of them; for tests
 
 // The program's stream, as the C interface takes it; kept, since a program has few and uses them again.
 strettoStream_t stream_of(cudaStream_t stream);
