@@ -6,6 +6,8 @@
 #include <cstring>
 #include <map>
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 #include "interop/nccl/answers.hpp"
 #include "interop/nccl/report.hpp"
@@ -90,9 +92,8 @@ class Joining {
   }
 
   // Of all ranks what each says.
-  template <class Say>
-  auto tell(const Say& say) {
-    using What = decltype(say(std::size_t{0}));
+  template <class Say, class What = std::invoke_result_t<Say, std::size_t>>
+  std::vector<What> tell(const Say& say) {
     std::vector<What> said(joins_.size());
     std::vector<std::vector<What>> heard(joins_.size(), std::vector<What>(static_cast<std::size_t>(size())));
     for (std::size_t i = 0; i < joins_.size(); ++i) said[i] = say(i);
