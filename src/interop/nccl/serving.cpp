@@ -55,7 +55,7 @@ Rules rules_from_settings() {
 
 std::string text_of(const Rules& rules) {
   std::string text;
-  for (const auto& [collective, why] : rules) text += (text.empty() ? "" : ",") + std::string(name(collective));
+  for (const auto& [collective, why] : rules) text += fmt::format("{}{}", text.empty() ? "" : ",", name(collective));
   return text.empty() ? "none" : text;
 }
 
