@@ -1,4 +1,6 @@
 // NCCL's operations, as the program calls them: each is Stretto's or NCCL's.
+#include <string_view>
+
 #include "interop/nccl/answers.hpp"
 #include "interop/nccl/group.hpp"
 #include "interop/nccl/report.hpp"
@@ -68,10 +70,10 @@ template <class Serve, class Forward>
 ncclResult_t operate(const Asked& asked, ncclComm_t handle, cudaStream_t stream, const Serve& serve,
                      const Forward& forward) {
   if (inside_nccl()) return forward();
+  const CommPointer comm = find(handle);
   By by = By::nccl;
-  std::string why = "the communicator is NCCL's alone";
+  std::string_view why = "the communicator is NCCL's alone";
   const ncclResult_t result = answer([&]() -> ncclResult_t {
-    const CommPointer comm = find(handle);
     if (!comm) return forward();
     const auto rule = comm->served.find(asked.collective);
     if (!comm->shared && rule == comm->served.end()) {
@@ -79,7 +81,7 @@ ncclResult_t operate(const Asked& asked, ncclComm_t handle, cudaStream_t stream,
       return put_by_nccl(comm, stream, forward);
     }
     by = By::stretto;
-    why = comm->shared ? gpu_is_shared : rule->second;
+    why = comm->shared ? std::string_view(gpu_is_shared) : rule->second;
     require_open(*comm, asked.function);
     if (asked.count == 0) return ncclSuccess;  // on all ranks: there is nothing to do
     require_gpu_memory(asked, *comm);
@@ -88,10 +90,10 @@ ncclResult_t operate(const Asked& asked, ncclComm_t handle, cudaStream_t stream,
     return put_by_stretto(comm, stream, [&] { return answer_of(serve(comm->ranks, op, stream_of(stream))); });
   });
   if (by == By::stretto && result != ncclSuccess) {
-    note(asked.function, By::nobody, last_sentence() == nullptr ? why : last_sentence());
-  } else {
-    note(asked.function, by, why);
+    by = By::nobody;
+    if (last_sentence() != nullptr) why = last_sentence();
   }
+  note(asked.function, by, why);
   fail_group(result);
   return result;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "interop/nccl/answers.hpp"
 #include "interop/nccl/group.hpp"
@@ -25,18 +26,21 @@ ncclResult_t refuse_shared(const char* function, const Comm& comm) {
 template <class Ours, class Forward>
 ncclResult_t answer_for(const char* function, ncclComm_t handle, const Ours& ours, const Forward& forward) {
   if (inside_nccl()) return forward();
+  const CommPointer comm = find(handle);
   By by = By::nccl;
-  std::string why = "the communicator is NCCL's alone";
+  std::string_view why = "the communicator is NCCL's alone";
   const ncclResult_t result = answer([&]() -> ncclResult_t {
-    const CommPointer comm = find(handle);
     if (!comm) return forward();
     if (comm->shared) by = By::stretto;
     why = comm->shared ? gpu_is_shared : "the handle is NCCL's";
     if (comm->shared) require_open(*comm, function);
     return ours(comm);
   });
-  if (by == By::stretto && result != ncclSuccess) by = By::nobody;
-  note(function, by, by == By::nobody && last_sentence() != nullptr ? last_sentence() : why);
+  if (by == By::stretto && result != ncclSuccess) {
+    by = By::nobody;
+    if (last_sentence() != nullptr) why = last_sentence();
+  }
+  note(function, by, why);
   fail_group(result);
   return result;
 }

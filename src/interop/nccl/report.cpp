@@ -45,11 +45,11 @@ bool reporting() {
   return on;
 }
 
-void note(const char* function, By by, const std::string& why) {
+void note(const char* function, By by, std::string_view why) {
   if (!reporting()) [[likely]]
     return;
   const std::lock_guard lock(counts().mutex);
-  ++counts().calls[{function, by, why}];
+  ++counts().calls[{function, by, std::string(why)}];
 }
 
 std::string report() {

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 
 // STRETTO_NCCL_REPORT=1: what became of every call that came to the door, and why. Printed to stderr when the program ends.
 namespace stretto::nccl_door {
@@ -10,7 +11,7 @@ enum class By { stretto, nccl, nobody };
 constexpr const char* gpu_is_shared = "ranks share a GPU, which NCCL refuses";
 
 // Counts one call; free where nobody wants the report. why: part of a sentence.
-void note(const char* function, By by, const std::string& why);
+void note(const char* function, By by, std::string_view why);
 bool reporting();
 std::string report();  // as printed: a line for each function, who did it, and why
 
