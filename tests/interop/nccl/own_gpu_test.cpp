@@ -27,7 +27,9 @@ class OwnGpu : public testing::Test {
       ASSERT_NCCL(ncclCommInitRank(&comm, size, id, rank));
       const StreamInUse stream(behind->gpu_of(rank));
       body(comm, rank, behind->gpu_of(rank), stream);
-      if (comm != nullptr) EXPECT_NCCL(ncclCommDestroy(comm));
+      if (comm != nullptr) {
+        EXPECT_NCCL(ncclCommDestroy(comm));
+      }
     });
     EXPECT_EQ(behind->communicators(), 0) << "NCCL's communicators are left";
   }
@@ -174,9 +176,13 @@ TEST_F(OwnGpu, TheTwoLibrariesWaitForEachOther) {
           const OnGpu<float> a(gpu, for_stretto, 100, static_cast<float>(rank + 1));
           const OnGpu<float> b(gpu, for_nccl, 200, 0.0F);
           for (int round = 0; round < 5; ++round) {
-            if (grouped) ASSERT_NCCL(ncclGroupStart());
+            if (grouped) {
+              ASSERT_NCCL(ncclGroupStart());
+            }
             ASSERT_NCCL(ncclAllReduce(a.at(), a.at(), 100, ncclFloat, ncclMax, comm, cuda_stream(for_stretto)));
-            if (grouped) ASSERT_NCCL(ncclGroupEnd());
+            if (grouped) {
+              ASSERT_NCCL(ncclGroupEnd());
+            }
             ASSERT_NCCL(ncclAllGather(a.at(), b.at(), 100, ncclFloat, comm, cuda_stream(for_nccl)));
             // Into what the first one reads, again.
             ASSERT_NCCL(ncclReduceScatter(b.at(), a.at(), 100, ncclFloat, ncclSum, comm, cuda_stream(for_nccl)));
@@ -212,9 +218,13 @@ TEST_F(OwnGpu, BothLibrariesSplit) {
   run(3, [](ncclComm_t& comm, int rank, HostGpu& gpu, GpuStream stream) {
     for (const bool grouped : {false, true}) {
       ncclComm_t part = nullptr;
-      if (grouped) ASSERT_NCCL(ncclGroupStart());
+      if (grouped) {
+        ASSERT_NCCL(ncclGroupStart());
+      }
       ASSERT_NCCL(ncclCommSplit(comm, rank < 2 ? 0 : NCCL_SPLIT_NOCOLOR, rank, &part, nullptr));
-      if (grouped) ASSERT_NCCL(ncclGroupEnd());
+      if (grouped) {
+        ASSERT_NCCL(ncclGroupEnd());
+      }
       EXPECT_EQ(part == nullptr, rank == 2);
       if (part == nullptr) continue;
       expect_right({Collective::all_reduce, 2, 50}, rank, part, gpu, stream);
@@ -244,13 +254,17 @@ TEST_F(OwnGpu, RandomProgramsOfBothLibraries) {
     for (int step = 0; step < 60; ++step) {
       const int calls = 1 + below(3);
       std::vector<std::unique_ptr<Started>> started;
-      if (calls > 1) ASSERT_NCCL(ncclGroupStart());
+      if (calls > 1) {
+        ASSERT_NCCL(ncclGroupStart());
+      }
       for (int i = 0; i < calls; ++i) {
         const Problem problem{collectives[below(8)], 3, static_cast<std::size_t>(below(400)), below(3), step + i};
         started.push_back(std::make_unique<Started>(problem, rank, comm, gpu, stream));
         ASSERT_EQ(started.back()->result, ncclSuccess) << ncclGetLastError(comm);
       }
-      if (calls > 1) ASSERT_NCCL(ncclGroupEnd());
+      if (calls > 1) {
+        ASSERT_NCCL(ncclGroupEnd());
+      }
       for (const auto& one : started) ASSERT_EQ(one->wrong(), 0U) << "step " << step;
     }
   });

@@ -290,14 +290,18 @@ TEST(SharedGpu, RandomProgramsGiveWhatNcclWould) {
       const int calls = 1 + below(3);
       const bool grouped = calls > 1;
       std::vector<std::unique_ptr<Started>> started;
-      if (grouped) ASSERT_NCCL(ncclGroupStart());
+      if (grouped) {
+        ASSERT_NCCL(ncclGroupStart());
+      }
       for (int i = 0; i < calls; ++i) {
         const Problem problem{collectives[below(8)], 3, static_cast<std::size_t>(below(400)), below(3), step + i};
         const GpuStream in = below(2) == 0 ? stream : static_cast<GpuStream>(second);
         started.push_back(std::make_unique<Started>(problem, rank, comm, gpu, in));
         ASSERT_EQ(started.back()->result, ncclSuccess) << ncclGetLastError(comm);
       }
-      if (grouped) ASSERT_NCCL(ncclGroupEnd());
+      if (grouped) {
+        ASSERT_NCCL(ncclGroupEnd());
+      }
       for (const auto& one : started) ASSERT_EQ(one->wrong(), 0U) << "step " << step;
     }
   });
