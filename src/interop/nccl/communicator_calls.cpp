@@ -157,7 +157,7 @@ ncclResult_t shrink(const CommPointer& comm, const int* excluded, int count, ncc
 ncclResult_t destroy_shared(ncclComm_t handle, const CommPointer& comm) {
   forget(handle);
   return do_or_collect([comm] {
-    const ncclResult_t result = answer_of(strettoCommFinalize(comm->ranks));
+    const ncclResult_t result = comm->finalized ? ncclSuccess : answer_of(strettoCommFinalize(comm->ranks));
     end_in_background(comm->ranks);
     return result;
   });
@@ -268,6 +268,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
         return do_or_collect([comm, known] {
           const ncclResult_t by_nccl = known->shared ? ncclSuccess : real_nccl().CommFinalize(comm);
           const ncclResult_t by_stretto = answer_of(strettoCommFinalize(known->ranks));
+          known->finalized = true;
           return by_nccl == ncclSuccess ? by_stretto : by_nccl;
         });
       },

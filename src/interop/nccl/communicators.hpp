@@ -23,6 +23,7 @@ struct Comm {
   int size = 1;
   int device = 0;
   bool open = true;  // until it is destroyed or aborted
+  bool finalized = false;
 
   // Of NCCL's own handles:
   Rules served;

@@ -1,6 +1,7 @@
 // Ranks with a GPU each: the handle is NCCL's, and so are the calls, but for those that a setting gives to Stretto.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <random>
 
 #include "../../variables.hpp"
@@ -11,8 +12,6 @@ namespace stretto::nccl_door {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr HostGpuOptions slow{.longest_delay_us = 300};
 
 class OwnGpu : public testing::Test {
  protected:
@@ -153,6 +152,7 @@ TEST_F(OwnGpu, ButNotWhereEverythingIsLeftToNccl) {
 TEST_F(OwnGpu, AWrongListIsRefusedWhereTheCommunicatorIsMade) {
   for (const auto& [list, said] : {std::pair{"all_reduce,send", "send, which stays NCCL's"}, {"allreduce", "allreduce"}}) {
     const Variable serve("STRETTO_NCCL_SERVE", list);
+    behind.reset();
     behind = std::make_unique<BehindTheDoor>(2, 2);
     ncclUniqueId id;
     ASSERT_NCCL(ncclGetUniqueId(&id));
@@ -166,33 +166,44 @@ TEST_F(OwnGpu, AWrongListIsRefusedWhereTheCommunicatorIsMade) {
 }
 
 // What one library puts into one stream and the other into another happens in the order of the calls.
-TEST_F(OwnGpu, TheTwoLibrariesWaitForEachOther) {
-  const Variable serve("STRETTO_NCCL_SERVE", "all_reduce");
-  run(
-      2,
-      [](ncclComm_t& comm, int rank, HostGpu& gpu, GpuStream for_stretto) {
-        const StreamInUse for_nccl(gpu);
-        for (const bool grouped : {false, true}) {
-          const OnGpu<float> a(gpu, for_stretto, 100, static_cast<float>(rank + 1));
-          const OnGpu<float> b(gpu, for_nccl, 200, 0.0F);
-          for (int round = 0; round < 5; ++round) {
-            if (grouped) {
-              ASSERT_NCCL(ncclGroupStart());
-            }
-            ASSERT_NCCL(ncclAllReduce(a.at(), a.at(), 100, ncclFloat, ncclMax, comm, cuda_stream(for_stretto)));
-            if (grouped) {
-              ASSERT_NCCL(ncclGroupEnd());
-            }
-            ASSERT_NCCL(ncclAllGather(a.at(), b.at(), 100, ncclFloat, comm, cuda_stream(for_nccl)));
-            // Into what the first one reads, again.
-            ASSERT_NCCL(ncclReduceScatter(b.at(), a.at(), 100, ncclFloat, ncclSum, comm, cuda_stream(for_nccl)));
+class BothLibraries : public OwnGpu {
+ protected:
+  // Rounds that came out wrong.
+  int wrong_rounds(const HostGpuOptions& options) {
+    const Variable serve("STRETTO_NCCL_SERVE", "all_reduce");
+    std::atomic<int> wrong = 0;
+    const auto body = [&](ncclComm_t& comm, int rank, HostGpu& gpu, GpuStream for_stretto) {
+      const StreamInUse for_nccl(gpu);
+      for (int round = 0; round < 20; ++round) {
+        const bool grouped = round % 2 == 1;
+        const OnGpu<float> a(gpu, for_stretto, 100, static_cast<float>(rank + 1));
+        const OnGpu<float> b(gpu, for_nccl, 200, 0.0F);
+        for (int i = 0; i < 5; ++i) {
+          if (grouped) {
+            ASSERT_NCCL(ncclGroupStart());
           }
-          std::vector<float> got = b.values();
-          EXPECT_EQ(got[0], 32);  // 2, doubled four times
-          EXPECT_EQ(got[199], 32);
+          ASSERT_NCCL(ncclAllReduce(a.at(), a.at(), 100, ncclFloat, ncclMax, comm, cuda_stream(for_stretto)));
+          if (grouped) {
+            ASSERT_NCCL(ncclGroupEnd());
+          }
+          ASSERT_NCCL(ncclAllGather(a.at(), b.at(), 100, ncclFloat, comm, cuda_stream(for_nccl)));
+          // Into what the first one reads, again.
+          ASSERT_NCCL(ncclReduceScatter(b.at(), a.at(), 100, ncclFloat, ncclSum, comm, cuda_stream(for_nccl)));
         }
-      },
-      slow);
+        const std::vector<float> got = b.values();
+        a.values();                               // the other stream has ended as well
+        wrong += got[0] != 32 || got[199] != 32;  // 2, doubled four times
+      }
+    };
+    run(2, body, options);
+    return wrong;
+  }
+};
+
+TEST_F(BothLibraries, WaitForEachOther) { EXPECT_EQ(wrong_rounds({.longest_delay_us = 300}), 0); }
+// The control: streams that do not wait.
+TEST_F(BothLibraries, AndItShowsWhereTheyDoNot) {
+  EXPECT_GT(wrong_rounds({.longest_delay_us = 300, .ignores_waits = true}), 0);
 }
 
 TEST_F(OwnGpu, FactorsAreKnownToBoth) {

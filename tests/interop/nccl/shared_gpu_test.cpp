@@ -76,8 +76,8 @@ TEST(SharedGpu, AFactorOfEachRank) {
     EXPECT_GE(op, ncclNumOps);
     factor = 1000;  // was read
     expect_right({Collective::all_reduce, 3, 100, 0, 1, {2, 3, 4}}, rank, comm, gpu, stream, op);
-    EXPECT_EQ(ncclRedOpCreatePreMulSum(&op, gpu.allocate(4, stream), ncclFloat, ncclScalarDevice, comm),
-              ncclInvalidArgument);
+    const OnGpu<float> there(gpu, stream, 1, 2.0F);
+    EXPECT_EQ(ncclRedOpCreatePreMulSum(&op, there.at(), ncclFloat, ncclScalarDevice, comm), ncclInvalidArgument);
     EXPECT_NCCL(ncclRedOpDestroy(op, comm));
     EXPECT_EQ(ncclRedOpDestroy(op, comm), ncclInvalidArgument) << "twice";
   });
