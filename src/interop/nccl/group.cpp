@@ -21,7 +21,7 @@ struct Group {
   std::vector<Placed> by_nccl;  // of communicators that both libraries use
   std::vector<Placed> by_stretto;
   ncclResult_t failure = ncclSuccess;
-  std::string sentence;
+  std::string sentence;  // empty: it is NCCL's to say
 };
 thread_local Group group;
 
@@ -44,7 +44,7 @@ ncclResult_t end_strettos_part(const Group& ended) {
   if (ended.failure != ncclSuccess) {
     spoil_strettos_part();
     strettoGroupEnd();
-    return refuse_with(ended.failure, ended.sentence);
+    return ended.sentence.empty() ? ended.failure : refuse_with(ended.failure, ended.sentence);
   }
   const auto each_of_both = [&](auto what) {
     for (const Placed& placed : ended.by_stretto) {

@@ -146,6 +146,14 @@ TEST_F(Forwarding, TheLastErrorIsOfWhoeverFailedLast) {
     EXPECT_EQ(ncclBcast(nullptr, 1, ncclFloat, 0, nullptr, nullptr), ncclSystemError);
     EXPECT_STREQ(ncclGetLastError(nullptr), "NCCL's");
   });
+  table.GroupStart.function = [] { return ncclSuccess; };
+  table.GroupEnd.function = [] { return ncclSystemError; };
+  in_fresh_thread([] {
+    EXPECT_EQ(ncclGroupStart(), ncclSuccess);
+    EXPECT_EQ(ncclBcast(nullptr, 1, ncclFloat, 0, nullptr, nullptr), ncclSystemError);
+    EXPECT_EQ(ncclGroupEnd(), ncclSystemError);
+    EXPECT_STREQ(ncclGetLastError(nullptr), "NCCL's");
+  });
 }
 
 }  // namespace
