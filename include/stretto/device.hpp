@@ -29,6 +29,9 @@ struct GpuInfo {
 // The GPU that this process uses; nothing where it can use none. Rank r of a host (as launch() or a launcher has numbered
 // it) takes GPU r modulo their number, STRETTO_GPU another one.
 STRETTO_API std::optional<GpuInfo> gpu_info();
+// For programs that choose by themselves: the GPU of that number is this process's from now on. Before anything else asks
+// for a GPU; where the process uses another one already, or STRETTO_GPU names another, throws Error(invalid_argument).
+STRETTO_API void choose_gpu(int index);
 
 // From its construction to its destruction, new tensors and streams of this thread are the device's, and kernels run in a
 // stream of this thread's own there. Nests: an inner one of the same GPU begins behind what the outer one has been given,

@@ -52,12 +52,20 @@ const std::vector<Rule>& rules() {
        Kind::text,
        {}},
       {{"STRETTO_GPU_TRANSPORT",
-        "how ranks reach each other's GPUs: auto (NCCL where each has a GPU of its own, copies between threads of a "
-        "process, "
-        "else staged), nccl, copies or staged (by way of the host's memory)",
+        "how ranks reach each other's GPUs: auto (NCCL where each has one of its own, copies between threads of a "
+        "process, else staged), nccl, copies or staged (by way of the host's memory)",
         "auto"},
        Kind::choice,
        {"auto", "nccl", "copies", "staged"}},
+      {{"STRETTO_NCCL_SERVE",
+        "collectives that libstretto-nccl has Stretto do although NCCL could, like all_reduce,all_gather; all, none, or "
+        "auto (those for which STRETTO_ALGO or STRETTO_DETERMINISTIC says something)",
+        "auto"},
+       Kind::text,
+       {}},
+      {{"STRETTO_NCCL_REPORT", "1: libstretto-nccl says in the end which calls Stretto served and which NCCL, and why", "0"},
+       Kind::choice,
+       {"0", "1"}},
       {{"STRETTO_JOB_SECRET", "shared by the ranks of a job that meet over TCP; keeps strangers out", ""}, Kind::text, {}},
       {{"STRETTO_PORT", "TCP port on which rank 0 is met; 0: MASTER_PORT, or one more where torchrun itself holds that",
         "0"},

@@ -16,17 +16,18 @@ thread_local Stream computing = Stream::inline_();
 std::atomic<Gpu*> instead = nullptr;  // of the real one
 std::atomic<bool> in_use = false;     // the real one
 thread_local Gpu* of_this_thread = nullptr;
+std::atomic<int> chosen = -1;  // by the program
 
 #if defined(STRETTO_HAVE_CUDA)
 }  // namespace
 
-// cuda/cuda_gpu.cpp. The obstacle is empty where there is a GPU.
-std::unique_ptr<Gpu> open_cuda_gpu(std::string& obstacle);
+// cuda/cuda_gpu.cpp. The obstacle is empty where there is a GPU. chosen: by choose_gpu(), or negative.
+std::unique_ptr<Gpu> open_cuda_gpu(int chosen, std::string& obstacle);
 
 namespace {
 struct Real {
   std::string obstacle;
-  std::unique_ptr<Gpu> gpu = open_cuda_gpu(obstacle);
+  std::unique_ptr<Gpu> gpu = open_cuda_gpu(chosen, obstacle);
 };
 #else
 struct Real {
@@ -75,6 +76,18 @@ bool gpu_in_use() {
 }
 
 std::string cuda_obstacle() { return has_gpu() ? "" : real().obstacle; }
+
+void choose_gpu(int index) {
+  require(index >= 0, "GPU {} was chosen; they are counted from 0.", index);
+  int nobody = -1;
+  chosen.compare_exchange_strong(nobody, index);
+  const int used = gpu().info().index;
+  require(
+      used == index,
+      "This process uses GPU {} (STRETTO_GPU, LOCAL_RANK, or what it chose first) and cannot use GPU {} as well; start a "
+      "process for each GPU, or set STRETTO_GPU to the one that it chooses.",
+      used, index);
+}
 
 std::optional<GpuInfo> gpu_info() {
   if (!has_gpu()) return std::nullopt;

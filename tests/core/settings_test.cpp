@@ -43,6 +43,8 @@ TEST(Settings, AreListedWithMeaningAndDefault) {
                                                     {"STRETTO_COMPUTE_THREADS", "1"},
                                                     {"STRETTO_GPU", ""},
                                                     {"STRETTO_GPU_TRANSPORT", "auto"},
+                                                    {"STRETTO_NCCL_SERVE", "auto"},
+                                                    {"STRETTO_NCCL_REPORT", "0"},
                                                     {"STRETTO_JOB_SECRET", ""},
                                                     {"STRETTO_PIN", "auto"},
                                                     {"STRETTO_PORT", "0"},

@@ -187,10 +187,12 @@ class CudaGpu final : public Gpu {
   CudaKernels kernels_;
 };
 
-// STRETTO_GPU, or by the rank's number on its host, as launchers tell it: torchrun and this library, Open MPI, MPICH, Slurm.
-int chosen_device(int devices) {
+// STRETTO_GPU, or what the program chose, or by the rank's number on its host, as launchers tell it: torchrun and this library,
+// Open MPI, MPICH, Slurm.
+int chosen_device(int devices, int chosen_by_program) {
   const std::string chosen = setting("STRETTO_GPU");
   if (!chosen.empty()) return std::atoi(chosen.c_str());
+  if (chosen_by_program >= 0) return chosen_by_program;
   for (const char* const name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}) {
     if (const char* const local_rank = std::getenv(name)) return std::atoi(local_rank) % devices;
   }
@@ -199,7 +201,7 @@ int chosen_device(int devices) {
 
 }  // namespace
 
-std::unique_ptr<Gpu> open_cuda_gpu(std::string& obstacle) {
+std::unique_ptr<Gpu> open_cuda_gpu(int chosen, std::string& obstacle) {
   int devices = 0;
   const cudaError_t result = cudaGetDeviceCount(&devices);
   if (result != cudaSuccess || devices == 0) {
@@ -210,10 +212,10 @@ std::unique_ptr<Gpu> open_cuda_gpu(std::string& obstacle) {
                                  cudaGetErrorString(result), cudaGetErrorName(result));
     return nullptr;
   }
-  const int device = chosen_device(devices);
+  const int device = chosen_device(devices, chosen);
   if (device < 0 || device >= devices) {
-    obstacle =
-        fmt::format("STRETTO_GPU={} is none of the {} GPUs of this machine, which are counted from 0.", device, devices);
+    obstacle = fmt::format("GPU {}, which was chosen, is none of the {} GPUs of this machine, which are counted from 0.",
+                           device, devices);
     return nullptr;
   }
   return std::make_unique<CudaGpu>(device, devices);

@@ -1,4 +1,5 @@
-// The table of nccl_calls.hpp, filled from libnccl.
+// The table of nccl_calls.hpp, filled from libnccl: by its pnccl names, for the others may be those of a library that was
+// loaded in front of it, such as our own door (interop/nccl), which would send them back here.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -55,8 +56,8 @@ ncclRedOp_t of_nccl(ReduceOp op) {
 
 // In one sentence: NCCL's name for it, and the last thing that it logged.
 std::string said(ncclResult_t result, ncclComm_t comm) {
-  std::string text = ncclGetErrorString(result);
-  const char* const last = ncclGetLastError(comm);
+  std::string text = pncclGetErrorString(result);
+  const char* const last = pncclGetLastError(comm);
   if (last != nullptr && *last != '\0') text += fmt::format("; {}", last);
   while (!text.empty() && (text.back() == '\n' || text.back() == '.')) text.pop_back();
   return text;
@@ -73,7 +74,7 @@ class NcclLibrary final : public NcclCalls {
   NcclId new_id() override {
     gpu();  // says what is missing where there is none; NCCL would give an id all the same
     ncclUniqueId id;
-    check(ncclGetUniqueId(&id), "make an id for a communicator");
+    check(pncclGetUniqueId(&id), "make an id for a communicator");
     NcclId result;
     std::memcpy(result.data(), &id, sizeof id);
     return result;
@@ -91,7 +92,7 @@ class NcclLibrary final : public NcclCalls {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     ncclComm_t made = nullptr;
-    check(ncclCommInitRankConfig(&made, size, unique, rank, &config), "join a communicator", made);
+    check(pncclCommInitRankConfig(&made, size, unique, rank, &config), "join a communicator", made);
     const auto comm = reinterpret_cast<NcclComm>(made);
     try {
       const double seconds = number_setting("STRETTO_TIMEOUT");
@@ -107,7 +108,7 @@ class NcclLibrary final : public NcclCalls {
         }
       }
     } catch (...) {
-      ncclCommAbort(made);
+      pncclCommAbort(made);
       throw;
     }
     return comm;
@@ -115,59 +116,60 @@ class NcclLibrary final : public NcclCalls {
 
   bool settled(NcclComm comm) override {
     ncclResult_t state = ncclSuccess;
-    check(ncclCommGetAsyncError(of_nccl(comm), &state), "say how a communicator is", of_nccl(comm));
+    check(pncclCommGetAsyncError(of_nccl(comm), &state), "say how a communicator is", of_nccl(comm));
     check(state, "go on with a communicator", of_nccl(comm));
     return state == ncclSuccess;
   }
-  void finish(NcclComm comm) override { check(ncclCommFinalize(of_nccl(comm)), "finish a communicator", of_nccl(comm)); }
-  void destroy(NcclComm comm) override { check(ncclCommDestroy(of_nccl(comm)), "end a communicator"); }
-  void abort(NcclComm comm) override { check(ncclCommAbort(of_nccl(comm)), "abort a communicator"); }
+  void finish(NcclComm comm) override { check(pncclCommFinalize(of_nccl(comm)), "finish a communicator", of_nccl(comm)); }
+  void destroy(NcclComm comm) override { check(pncclCommDestroy(of_nccl(comm)), "end a communicator"); }
+  void abort(NcclComm comm) override { check(pncclCommAbort(of_nccl(comm)), "abort a communicator"); }
   std::string failure(NcclComm comm) override {
     ncclResult_t result = ncclSuccess;
-    check(ncclCommGetAsyncError(of_nccl(comm), &result), "say how a communicator is", of_nccl(comm));
+    check(pncclCommGetAsyncError(of_nccl(comm), &result), "say how a communicator is", of_nccl(comm));
     if (result == ncclSuccess || result == ncclInProgress) return "";
     return fmt::format("NCCL failed meanwhile: {}.", said(result, of_nccl(comm)));
   }
 
-  void group_start() override { check(ncclGroupStart(), "begin a group"); }
-  void group_end() override { check(ncclGroupEnd(), "start a group of messages"); }
+  void group_start() override { check(pncclGroupStart(), "begin a group"); }
+  void group_end() override { check(pncclGroupEnd(), "start a group of messages"); }
   void send(const void* data, std::size_t bytes, int peer, NcclComm comm, GpuStream stream) override {
-    check(ncclSend(data, bytes, ncclUint8, peer, of_nccl(comm), of_cuda(stream)), "send", of_nccl(comm));
+    check(pncclSend(data, bytes, ncclUint8, peer, of_nccl(comm), of_cuda(stream)), "send", of_nccl(comm));
   }
   void recv(void* data, std::size_t bytes, int peer, NcclComm comm, GpuStream stream) override {
-    check(ncclRecv(data, bytes, ncclUint8, peer, of_nccl(comm), of_cuda(stream)), "receive", of_nccl(comm));
+    check(pncclRecv(data, bytes, ncclUint8, peer, of_nccl(comm), of_cuda(stream)), "receive", of_nccl(comm));
   }
 
   void all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, NcclComm comm,
                   GpuStream stream) override {
-    check(ncclAllReduce(input, output, size_of_count(count), of_nccl(dtype), of_nccl(op), of_nccl(comm), of_cuda(stream)),
+    check(pncclAllReduce(input, output, size_of_count(count), of_nccl(dtype), of_nccl(op), of_nccl(comm), of_cuda(stream)),
           "all-reduce", of_nccl(comm));
   }
   void reduce_scatter(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, NcclComm comm,
                       GpuStream stream) override {
     check(
-        ncclReduceScatter(input, output, size_of_count(count), of_nccl(dtype), of_nccl(op), of_nccl(comm), of_cuda(stream)),
+        pncclReduceScatter(input, output, size_of_count(count), of_nccl(dtype), of_nccl(op), of_nccl(comm), of_cuda(stream)),
         "reduce-scatter", of_nccl(comm));
   }
   void all_gather(const void* input, void* output, std::int64_t count, DType dtype, NcclComm comm,
                   GpuStream stream) override {
-    check(ncclAllGather(input, output, size_of_count(count), of_nccl(dtype), of_nccl(comm), of_cuda(stream)), "all-gather",
+    check(pncclAllGather(input, output, size_of_count(count), of_nccl(dtype), of_nccl(comm), of_cuda(stream)), "all-gather",
           of_nccl(comm));
   }
   void all_to_all(const void* input, void* output, std::int64_t count, DType dtype, NcclComm comm,
                   GpuStream stream) override {
-    check(ncclAlltoAll(input, output, size_of_count(count), of_nccl(dtype), of_nccl(comm), of_cuda(stream)), "all-to-all",
+    check(pncclAlltoAll(input, output, size_of_count(count), of_nccl(dtype), of_nccl(comm), of_cuda(stream)), "all-to-all",
           of_nccl(comm));
   }
   void broadcast(const void* input, void* output, std::int64_t count, DType dtype, int root, NcclComm comm,
                  GpuStream stream) override {
-    check(ncclBroadcast(input, output, size_of_count(count), of_nccl(dtype), root, of_nccl(comm), of_cuda(stream)),
+    check(pncclBroadcast(input, output, size_of_count(count), of_nccl(dtype), root, of_nccl(comm), of_cuda(stream)),
           "broadcast", of_nccl(comm));
   }
   void reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, int root, NcclComm comm,
               GpuStream stream) override {
-    check(ncclReduce(input, output, size_of_count(count), of_nccl(dtype), of_nccl(op), root, of_nccl(comm), of_cuda(stream)),
-          "reduce", of_nccl(comm));
+    check(
+        pncclReduce(input, output, size_of_count(count), of_nccl(dtype), of_nccl(op), root, of_nccl(comm), of_cuda(stream)),
+        "reduce", of_nccl(comm));
   }
 
  private:
@@ -186,9 +188,9 @@ AdoptedNcclComm adopt_nccl_comm(void* nccl_comm) {
   const auto comm = static_cast<ncclComm_t>(nccl_comm);
   AdoptedNcclComm result;
   result.comm = reinterpret_cast<NcclComm>(comm);
-  check(ncclCommUserRank(comm, &result.rank), "say the rank in a communicator", comm);
-  check(ncclCommCount(comm, &result.size), "say the size of a communicator", comm);
-  check(ncclCommCuDevice(comm, &result.device), "say the GPU of a communicator", comm);
+  check(pncclCommUserRank(comm, &result.rank), "say the rank in a communicator", comm);
+  check(pncclCommCount(comm, &result.size), "say the size of a communicator", comm);
+  check(pncclCommCuDevice(comm, &result.device), "say the GPU of a communicator", comm);
   return result;
 }
 

@@ -1,0 +1,69 @@
+#include "interop/nccl/trial.hpp"
+
+#include <exception>
+#include <thread>
+
+#include "interop/nccl/answers.hpp"
+#include "interop/nccl/cuda_calls.hpp"
+
+namespace stretto::nccl_door {
+namespace {
+
+// A place in the GPU's memory, and a stream.
+struct Place {
+  void* memory = nullptr;
+  cudaStream_t stream = nullptr;
+  strettoStream_t wrapped = nullptr;
+
+  Place() {
+    memory = cuda().allocate(sizeof(float));
+    try {
+      stream = cuda().create_stream();
+      check(strettoStreamFromCuda(&wrapped, stream));
+    } catch (...) {
+      end();
+      throw;
+    }
+  }
+  ~Place() { end(); }
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+
+ private:
+  void end() {
+    if (wrapped != nullptr) strettoStreamDestroy(wrapped);
+    if (stream != nullptr) cuda().destroy(stream);
+    cuda().release(memory);
+  }
+};
+
+void sum_of_one_element(const RankOnGpu& rank) {
+  cuda().use_device(rank.device);
+  const Place place;
+  check(strettoAllReduce(place.memory, place.memory, 1, strettoFloat32, strettoSum, rank.ranks, place.wrapped));
+  check(strettoStreamSynchronize(place.wrapped));
+}
+
+}  // namespace
+
+// The first sum of a communicator is collective beyond what it does: ranks of one thread are tried side by side.
+void try_gpus(const std::vector<RankOnGpu>& ranks) {
+  if (ranks.size() == 1) return sum_of_one_element(ranks.front());
+  std::vector<std::exception_ptr> errors(ranks.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        sum_of_one_element(ranks[i]);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace stretto::nccl_door
