@@ -1,10 +1,8 @@
 #include "interop/c/answer.hpp"
 
 #include <cstdlib>
-#include <cstring>
 #include <new>
 
-#include "interop/c/group.hpp"
 #include "stretto/build.hpp"
 
 namespace stretto::c {
@@ -30,7 +28,7 @@ strettoResult_t result_of(ErrorCode code) {
 Failure failure_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const GroupFailure& group) {
+  } catch (const PassedOn& group) {
     return group.failure;
   } catch (const CudaFailure& cuda) {
     return {strettoUnhandledCudaError, cuda.what()};

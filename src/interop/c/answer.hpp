@@ -10,6 +10,10 @@ struct Failure {
   strettoResult_t result = strettoSuccess;
   std::string sentence;
 };
+// Thrown for a failure that is known already: of a call in a group, of an operation that has ended.
+struct PassedOn {
+  Failure failure;
+};
 Failure failure_of(const std::exception_ptr& error);
 
 // Keeps the sentence for this thread, and for the communicator, if there is one.

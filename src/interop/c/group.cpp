@@ -30,14 +30,20 @@ std::vector<std::vector<Item>> sorted_out(const std::vector<Item>& items, const 
 
 // All of one rank: these progress together.
 void start(const std::vector<Collected>& operations) {
-  OperationGroup together;
-  for (const Collected& one : operations) one.operation.start(stream_of(one.stream));
-  const Work work = together.end();
-  for (const Collected& one : operations) watch(*one.comm, one.stream, work);
+  try {
+    OperationGroup together;
+    for (const Collected& one : operations) one.operation.start(stream_of(one.stream));
+    const Work work = together.end();
+    for (const Collected& one : operations) watch(*one.comm, one.stream, work);
+  } catch (...) {
+    const Failure failure = failure_of(std::current_exception());
+    for (const Collected& one : operations) note(failure, one.comm.get());
+    throw;
+  }
 }
 
 void end(Group ended) {
-  if (ended.failure.result != strettoSuccess) throw GroupFailure{std::move(ended.failure)};
+  if (ended.failure.result != strettoSuccess) throw PassedOn{std::move(ended.failure)};
   require_usage(ended.operations.empty() || ended.blocking.empty(),
                 "A group has {} operations and {} calls that make communicators or windows; make a group of each.",
                 ended.operations.size(), ended.blocking.size());

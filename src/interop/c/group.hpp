@@ -7,15 +7,6 @@
 // What strettoGroupStart and strettoGroupEnd collect, of each thread.
 namespace stretto::c {
 
-// What ends a group in which a call has failed.
-struct GroupFailure {
-  Failure failure;
-};
-// Of calls that are about nothing but CUDA.
-class CudaFailure : public Error {
-  using Error::Error;
-};
-
 // An operation in a group, with all that it needs until the group's end.
 struct Collected {
   std::shared_ptr<strettoComm> comm;

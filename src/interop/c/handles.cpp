@@ -21,6 +21,11 @@ std::shared_ptr<strettoStream> find_stream(strettoStream_t handle) {
   return handle == nullptr ? nullptr : streams().find(handle);
 }
 
+Work last_of(strettoStream& stream) {
+  const std::lock_guard lock(stream.mutex);
+  return stream.last;
+}
+
 void Clique::leave(Communicator communicator) {
   std::vector<Communicator> going;
   {

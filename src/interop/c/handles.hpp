@@ -26,6 +26,12 @@ void require_usage(bool condition, fmt::format_string<Args...> sentence, Args&&.
   if (!condition) throw InvalidUsage(fmt::format(sentence, std::forward<Args>(args)...));
 }
 
+// For calls that are about CUDA alone.
+class CudaFailure : public Error {
+ public:
+  explicit CudaFailure(const Error& error) : Error(error) {}
+};
+
 // Those that are alive. Whoever finds one shares it, so that another thread may destroy the handle meanwhile.
 template <class Object>
 class Handles {
@@ -77,6 +83,11 @@ class Clique {
 
 }  // namespace stretto::c
 
+// A registration, of either kind: keeps the memory.
+struct strettoWindow {
+  std::shared_ptr<std::byte> memory;
+};
+
 struct strettoStream {
   explicit strettoStream(stretto::Stream its_stream) : stream(std::move(its_stream)) {}
 
@@ -90,6 +101,12 @@ struct strettoComm {
       : ranks(std::move(its_ranks)), clique(std::move(its_clique)) {
     if (clique) clique->join();
   }
+  // Where this was the rank's last communicator: waits for the other ranks' ends.
+  ~strettoComm() {
+    if (clique) clique->leave(std::move(ranks));
+  }
+  strettoComm(const strettoComm&) = delete;
+  strettoComm& operator=(const strettoComm&) = delete;
 
   stretto::Communicator ranks;
   const std::shared_ptr<stretto::c::Clique> clique;  // or none
@@ -104,8 +121,8 @@ struct strettoComm {
     strettoDataType_t datatype;
     double factor;
   };
-  std::map<int, Reduction> reductions;           // by their strettoRedOp_t
-  std::map<const void*, void*> registrations;    // of which memory; windows as well
+  std::map<int, Reduction> reductions;  // by their strettoRedOp_t
+  std::map<const void*, std::shared_ptr<strettoWindow>> registrations, windows;  // by their handles
 };
 
 namespace stretto::c {
@@ -117,13 +134,14 @@ Handles<strettoStream>& streams();
 std::shared_ptr<strettoStream> find_stream(strettoStream_t handle);
 inline Stream stream_of(const std::shared_ptr<strettoStream>& found) { return found ? found->stream : Stream::inline_(); }
 
+// The last operation that was put there; done, if there was none.
+Work last_of(strettoStream& stream);
+
 // Operations are possible only then.
 void require_open(strettoComm& comm);
 // Keeps an eye on what is in a stream.
 void watch(strettoComm& comm, const std::shared_ptr<strettoStream>& stream, const Work& work);
 // Forgets what is done and keeps the first error; all: waits for what is not.
 void collect_ended(strettoComm& comm, bool all);
-// The registrations of a communicator that goes (memory.cpp).
-void drop_registrations(strettoComm& comm);
 
 }  // namespace stretto::c
