@@ -154,6 +154,9 @@ class STRETTO_API Communicator {
 
   // This rank's, over all its communicators.
   Ledger& ledger() const;
+  // Throws what has made it unusable, if anything has: a rank that was lost or gave up, an operation that failed on this
+  // rank. Never blocks, from any thread, no communication.
+  void check_usable() const;
   // Tells every rank of the job that this one gives up; their operations then throw Error(peer_gave_up) with the reason.
   void abort(const std::string& reason) const;
 
