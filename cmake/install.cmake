@@ -27,6 +27,5 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
   # Of libraries that no package owns, as NVIDIA's installer leaves CUDA, it can name none.
   set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-  set(CPACK_DEBIAN_COMPRESSION_TYPE zstd)
   include(CPack)
 endif()

@@ -21,8 +21,9 @@ static void run(int rank, strettoUniqueId id) {
   CHECK(strettoCommInitRank(&comm, ranks, id, rank));
   strettoStream_t stream;
   CHECK(strettoStreamCreate(&stream, "averages"));
-  float* values;
-  CHECK(strettoMemAlloc((void**)&values, count * sizeof *values));
+  void* memory;
+  CHECK(strettoMemAlloc(&memory, count * sizeof(float)));
+  float* values = memory;
   for (int i = 0; i < count; ++i) values[i] = (float)rank;
 
   CHECK(strettoAllReduce(values, values, count, strettoFloat, strettoAvg, comm, stream));
@@ -32,7 +33,7 @@ static void run(int rank, strettoUniqueId id) {
 
   CHECK(strettoStreamDestroy(stream));
   CHECK(strettoCommDestroy(comm));
-  CHECK(strettoMemFree(values));
+  CHECK(strettoMemFree(memory));
 }
 
 int main(void) {
