@@ -10,7 +10,7 @@ namespace {
 
 constexpr int ranks = 4, layers = 8, width = 64, samples = 32, steps = 60;
 
-float input(int sample, int layer, int i) { return std::sin(static_cast<float>(1 + sample * 31 + layer * 7 + i * 3)); }
+float input(int sample, int layer, int i) { return std::sin(static_cast<float>((sample + 3) * (layer * width + i + 7))); }
 float wanted_weight(int layer, int i) { return static_cast<float>((layer + i) % 5 - 2); }
 
 void train(const stretto::Communicator& world) {
@@ -36,11 +36,11 @@ void train(const stretto::Communicator& world) {
         for (int s = 0; s < samples; ++s) sum += error[s] * input(world.rank() * samples + s, layer, i);
         sync.gradient(number)[i] = sum / samples;
       }
-      sync.ready(number);
+      sync.ready();
     }
     sync.finish();
     for (int layer = 0; layer < layers; ++layer) {
-      for (int i = 0; i < width; ++i) weights[layer][i] -= 0.05F * sync.gradient(layers - 1 - layer)[i];
+      for (int i = 0; i < width; ++i) weights[layer][i] -= 0.2F * sync.gradient(layers - 1 - layer)[i];
     }
     world.all_reduce(&loss, &loss, 1, stretto::DType::f64, stretto::ReduceOp::avg, stretto::Stream::inline_());
     if (step == 0) first_loss = loss;
