@@ -38,12 +38,12 @@ TEST_F(CApiOnAGpu, OperationsGoIntoAStreamOfThePrograms) {
       ASSERT_SUCCESS(strettoStreamFromCuda(&stream, static_cast<GpuStream>(own)));
       for (int round = 0; round < 3; ++round) {
         gpu.put(own, [&] {
-          for (int i = 0; i < 1000; ++i) values.data()[i] += 1;
+          for (int i = 0; i < 1000; ++i) *values.at(i) += 1;
         });
         ASSERT_SUCCESS(
-            strettoAllReduce(values.data(), values.data(), 1000, strettoFloat, strettoSum, comm, stream));
+            strettoAllReduce(values.at(), values.at(), 1000, strettoFloat, strettoSum, comm, stream));
       }
-      EXPECT_EQ(strettoAllReduce(values.data(), values.data(), 1000, strettoFloat, strettoSum, comm, nullptr),
+      EXPECT_EQ(strettoAllReduce(values.at(), values.at(), 1000, strettoFloat, strettoSum, comm, nullptr),
                 strettoInvalidArgument);
       EXPECT_THAT(last_error(comm), HasSubstr("the host's"));
       ASSERT_SUCCESS(strettoStreamSynchronize(stream));
