@@ -74,7 +74,7 @@ with_components() {
     -DPROGRAM="$work/link-pkgconfig/average.c" -DWANTED="$1" 2>&1
 }
 for part in UCX CUDA; do
-  if grep -q "^STRETTO_HAVE_$part ON" "$build_dir/parts.txt"; then
+  if grep -q "stretto_${part}_FOUND ON" "${library%/*}/cmake/stretto/strettoConfig.cmake"; then
     with_components $part >/dev/null || stop "The component $part is not there, though the build has it."
   else
     with_components $part | tr -s '\n ' ' ' | grep -q "Component $part of stretto is not there: .*STRETTO_WITH_$part=ON" ||
@@ -106,7 +106,8 @@ for needed in libc6 libstdc++6 libfmt9 libhwloc15; do
   grep -q "$needed" <<<"$depends" || stop "The package depends on $depends, and not on $needed."
 done
 dpkg-deb -c "$package" >"$work/contents"
-for file in include/stretto/stretto.h libstretto.so.0.2 cmake/stretto/strettoConfig.cmake pkgconfig/stretto.pc; do
+version=$(pkg-config --modversion stretto)
+for file in include/stretto/stretto.h "libstretto.so.${version%.*} -> libstretto.so.$version" cmake/stretto/strettoConfig.cmake pkgconfig/stretto.pc; do
   grep -q "\./usr/.*$file" "$work/contents" || stop "The package has no $file."
 done
 echo "The programs printed what they should."
