@@ -60,12 +60,14 @@ TEST(CApi, NamesCommunicatorsAsConfigured) {
   for (const auto& [of, sentence] : {std::pair(comm, "'trainer'"), {part, "'trainer.7'"}}) {
     EXPECT_REFUSED(strettoRedOpDestroy(strettoAvg, of), strettoInvalidArgument, HasSubstr(sentence));
   }
+  EXPECT_SUCCESS(strettoCommDestroy(part));
   config.blocking = 0;
   EXPECT_REFUSED(strettoCommSplit(comm, 7, 0, &part, &config), strettoInvalidArgument, HasSubstr("blocking=0"));
-  const strettoConfig_t untouched{};
-  config = untouched;
-  EXPECT_REFUSED(strettoCommInitRankConfig(&comm, 1, id, 0, &config), strettoInvalidArgument,
+  strettoComm_t none = nullptr;
+  strettoConfig_t untouched{};
+  EXPECT_REFUSED(strettoCommInitRankConfig(&none, 1, id, 0, &untouched), strettoInvalidArgument,
                  HasSubstr("STRETTO_CONFIG_INITIALIZER"));
+  EXPECT_SUCCESS(strettoCommDestroy(comm));
 }
 
 TEST(CApi, HasSeveralJobsInOneProcessAtTheSameTime) {

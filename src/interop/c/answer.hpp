@@ -6,10 +6,6 @@
 // No exception leaves a function of the C interface: it becomes a result code, and a sentence for strettoGetLastError().
 namespace stretto::c {
 
-struct Failure {
-  strettoResult_t result = strettoSuccess;
-  std::string sentence;
-};
 // Thrown for a failure that is known already: of a call in a group, of an operation that has ended.
 struct PassedOn {
   Failure failure;

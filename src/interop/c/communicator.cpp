@@ -91,7 +91,15 @@ strettoResult_t strettoCommInitAll(strettoComm_t* comms, int ndev, const int* de
       comms[rank] = STRETTO_COMM_NULL;
       ranks.emplace_back([=] { comms[rank] = added(join(ndev, id, rank, "world"), clique); });
     }
-    side_by_side(ranks);
+    try {
+      side_by_side(ranks);
+    } catch (...) {  // of all ranks, as a rule; no handle is left of the others
+      for (int rank = 0; rank < ndev; ++rank) {
+        if (comms[rank] != STRETTO_COMM_NULL) communicators().remove(comms[rank]);
+        comms[rank] = STRETTO_COMM_NULL;
+      }
+      throw;
+    }
   });
 }
 
@@ -125,13 +133,10 @@ strettoResult_t strettoCommCuDevice(const strettoComm_t handle, int* device) {
 strettoResult_t strettoCommGetAsyncError(strettoComm_t handle, strettoResult_t* asyncError) {
   return answer_on(handle, [&](const Comm& comm) {
     require(asyncError != nullptr, "strettoCommGetAsyncError got NULL for its result.");
+    *asyncError = strettoSuccess;
     collect_ended(*comm, false);
-    {
-      const std::lock_guard lock(comm->mutex);
-      *asyncError = comm->async_error;
-    }
-    if (*asyncError != strettoSuccess) return;
     try {
+      throw_async_error(*comm);
       comm->ranks.check_usable();
     } catch (...) {
       *asyncError = note(failure_of(std::current_exception()), comm.get());
@@ -144,17 +149,21 @@ strettoResult_t strettoCommFinalize(strettoComm_t handle) {
     require_usage(!in_group(), "strettoCommFinalize was called inside a group, which only collects calls; end it first.");
     require_open(*comm);
     collect_ended(*comm, true);
-    const std::lock_guard lock(comm->mutex);
-    comm->finalized = true;
-    if (comm->async_error != strettoSuccess) throw PassedOn{{comm->async_error, comm->last_error}};
+    {
+      const std::lock_guard lock(comm->mutex);
+      comm->finalized = true;
+    }
+    throw_async_error(*comm);
   });
 }
 
 strettoResult_t strettoCommDestroy(strettoComm_t handle) {
   return answer([&] {
-    const Comm comm = removed(handle, "strettoCommDestroy");
+    Comm comm = removed(handle, "strettoCommDestroy");
     collect_ended(*comm, true);
-    if (comm->async_error != strettoSuccess) throw PassedOn{{comm->async_error, comm->last_error}};
+    const Failure failure = comm->async_error;
+    comm.reset();  // before anything is thrown, which would tell the other ranks that this one gave up
+    if (failure.result != strettoSuccess) throw PassedOn{failure};
   });
 }
 

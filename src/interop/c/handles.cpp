@@ -57,6 +57,11 @@ void watch(strettoComm& comm, const std::shared_ptr<strettoStream>& stream, cons
   comm.under_way.push_back(work);
 }
 
+void throw_async_error(strettoComm& comm) {
+  const std::lock_guard lock(comm.mutex);
+  if (comm.async_error.result != strettoSuccess) throw PassedOn{comm.async_error};
+}
+
 void collect_ended(strettoComm& comm, bool all) {
   while (true) {
     Work first;
@@ -71,8 +76,8 @@ void collect_ended(strettoComm& comm, bool all) {
     } catch (...) {
       const Failure failure = failure_of(std::current_exception());
       const std::lock_guard lock(comm.mutex);
-      if (comm.async_error != strettoSuccess) continue;
-      comm.async_error = failure.result;
+      if (comm.async_error.result != strettoSuccess) continue;
+      comm.async_error = failure;
       comm.last_error = failure.sentence;
     }
   }

@@ -16,6 +16,11 @@
 // What stands behind the handles of the C interface, and how a call finds it.
 namespace stretto::c {
 
+struct Failure {
+  strettoResult_t result = strettoSuccess;
+  std::string sentence;
+};
+
 // For a call that is wrong where it stands, whatever its values.
 class InvalidUsage : public Error {
  public:
@@ -115,8 +120,7 @@ struct strettoComm {
   bool finalized = false;
   std::string last_error;
   std::deque<stretto::Work> under_way;  // in streams
-  // With which the first of these ended that ended badly.
-  strettoResult_t async_error = strettoSuccess;
+  stretto::c::Failure async_error;      // of the first of these that ended badly
   struct Reduction {
     strettoDataType_t datatype;
     double factor;
@@ -143,5 +147,6 @@ void require_open(strettoComm& comm);
 void watch(strettoComm& comm, const std::shared_ptr<strettoStream>& stream, const Work& work);
 // Forgets what is done and keeps the first error; all: waits for what is not.
 void collect_ended(strettoComm& comm, bool all);
+void throw_async_error(strettoComm& comm);
 
 }  // namespace stretto::c

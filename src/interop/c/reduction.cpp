@@ -3,7 +3,10 @@
 
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "interop/c/answer.hpp"
 #include "stretto/dtype.hpp"
@@ -21,7 +24,7 @@ double read(const void* scalar) {
   std::memcpy(&value, scalar, sizeof value);
   if constexpr (std::is_arithmetic_v<T>) {
     const auto factor = static_cast<double>(value);
-    require(factor < 0x1p63 && factor >= -0x1p63 && static_cast<T>(factor) == value,
+    require(factor < std::ldexp(1.0, std::numeric_limits<T>::digits) && static_cast<T>(factor) == value,
             "The scalar {} of a premultiplied sum needs more than the 53 bits that a factor has.", value);
     return factor;
   } else {

@@ -42,7 +42,7 @@ void put(std::array<char, n>& bytes, const std::string& text) {
 std::string this_place() {
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
   std::string text;
-  std::getline(boot, text);
+  if (!std::getline(boot, text)) return {};  // then it is none that others could be at
   std::erase(text, '-');
   struct stat space {};
   if (stat("/proc/self/ns/net", &space) == 0) text = fmt::format("{:x}/{}", space.st_ino, text);
@@ -80,7 +80,8 @@ MeetingPoint meeting_of(const strettoUniqueId& id, int rank) {
   require(contents.magic == magic, "These {} bytes are no unique id; strettoGetUniqueId makes one, for all ranks.",
           sizeof contents);
   MeetingPoint point{"127.0.0.1", static_cast<int>(contents.port), {contents.secret.begin(), contents.secret.end()}, -1};
-  if (text_of(contents.place) != this_place()) point.host = text_of(contents.host);
+  const std::string place = text_of(contents.place);
+  if (place.empty() || place != this_place()) point.host = text_of(contents.host);
   if (rank != 0) return point;
   const std::lock_guard lock(listeners().mutex);
   const auto found = listeners().sockets.find(point.secret);
