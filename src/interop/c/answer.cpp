@@ -57,6 +57,7 @@ strettoResult_t note(const Failure& failure, strettoComm* comm) noexcept {
 }  // namespace stretto::c
 
 using namespace stretto::c;
+using stretto::require;
 
 const char* strettoGetErrorString(strettoResult_t result) {
   switch (result) {

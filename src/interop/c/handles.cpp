@@ -1,7 +1,5 @@
 #include "interop/c/handles.hpp"
 
-#include <thread>
-
 #include "interop/c/answer.hpp"
 #include "interop/c/group.hpp"
 
