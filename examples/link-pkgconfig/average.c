@@ -6,12 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(call)                                                          \
-  do {                                                                       \
-    if ((call) != strettoSuccess) {                                          \
-      fprintf(stderr, "%s: %s\n", #call, strettoGetLastError(NULL));         \
-      exit(1);                                                               \
-    }                                                                        \
+#define CHECK(call)                                                  \
+  do {                                                               \
+    if ((call) != strettoSuccess) {                                  \
+      fprintf(stderr, "%s: %s\n", #call, strettoGetLastError(NULL)); \
+      exit(1);                                                       \
+    }                                                                \
   } while (0)
 
 enum { ranks = 4, count = 1000 };

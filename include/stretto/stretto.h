@@ -100,7 +100,8 @@ STRETTO_API strettoResult_t strettoCommInitRankConfig(strettoComm_t* comm, int n
 // must be NULL: a process uses one GPU, or none.
 STRETTO_API strettoResult_t strettoCommInitAll(strettoComm_t* comms, int ndev, const int* devlist);
 // Collective over comm: ranks that give the same color form a new communicator, ordered by key, then by rank.
-// STRETTO_SPLIT_NOCOLOR: NULL. All that come from one unique id share its fate: when a rank of one is lost, all are unusable.
+// STRETTO_SPLIT_NOCOLOR: NULL. All that come from one unique id share its fate: when a rank of one is lost, all are
+// unusable.
 STRETTO_API strettoResult_t strettoCommSplit(strettoComm_t comm, int color, int key, strettoComm_t* newcomm,
                                              strettoConfig_t* config);
 
@@ -195,8 +196,8 @@ STRETTO_API strettoResult_t strettoAllReduce(const void* sendbuff, void* recvbuf
 // The root gets the reduction, recvbuff is not used elsewhere; in place: sendbuff == recvbuff.
 STRETTO_API strettoResult_t strettoReduce(const void* sendbuff, void* recvbuff, size_t count, strettoDataType_t datatype,
                                           strettoRedOp_t op, int root, strettoComm_t comm, strettoStream_t stream);
-// sendbuff: nranks * recvcount elements; rank r gets the r-th share of the reduction; in place: recvbuff == sendbuff + rank *
-// recvcount.
+// sendbuff: nranks * recvcount elements; rank r gets the r-th share of the reduction; in place: recvbuff == sendbuff + rank
+// * recvcount.
 STRETTO_API strettoResult_t strettoReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
                                                  strettoDataType_t datatype, strettoRedOp_t op, strettoComm_t comm,
                                                  strettoStream_t stream);
@@ -208,7 +209,8 @@ STRETTO_API strettoResult_t strettoBroadcast(const void* sendbuff, void* recvbuf
                                              int root, strettoComm_t comm, strettoStream_t stream);
 STRETTO_API strettoResult_t strettoBcast(void* buff, size_t count, strettoDataType_t datatype, int root, strettoComm_t comm,
                                          strettoStream_t stream);
-// Both buffers: nranks blocks of count elements; block r of sendbuff becomes this rank's block in r's recvbuff. Not in place.
+// Both buffers: nranks blocks of count elements; block r of sendbuff becomes this rank's block in r's recvbuff. Not in
+// place.
 STRETTO_API strettoResult_t strettoAlltoAll(const void* sendbuff, void* recvbuff, size_t count, strettoDataType_t datatype,
                                             strettoComm_t comm, strettoStream_t stream);
 // recvbuff is used at the root only: nranks * count elements; in place there: sendbuff == recvbuff + root * count.
@@ -227,9 +229,9 @@ STRETTO_API strettoResult_t strettoRecv(void* recvbuff, size_t count, strettoDat
 // ---- groups
 //
 // What this thread calls between the two is collected, and begins in strettoGroupEnd: operations on any communicators so
-// that they progress together; or strettoCommInitRank, strettoCommSplit and strettoCommWindowRegister of several ranks, whose
-// results are there when strettoGroupEnd returns. Not both in one group. Groups nest; the outermost counts. When a call
-// inside has failed, strettoGroupEnd returns its error and begins nothing.
+// that they progress together; or strettoCommInitRank, strettoCommSplit and strettoCommWindowRegister of several ranks,
+// whose results are there when strettoGroupEnd returns. Not both in one group. Groups nest; the outermost counts. When a
+// call inside has failed, strettoGroupEnd returns its error and begins nothing.
 STRETTO_API strettoResult_t strettoGroupStart(void);
 STRETTO_API strettoResult_t strettoGroupEnd(void);
 

@@ -76,7 +76,7 @@ class Communicator::Group {
     return next_turn_.load(std::memory_order_acquire) == current_turn_.load(std::memory_order_acquire) &&
            !broken_.load(std::memory_order_relaxed);
   }
-  void give_up();  // an operation has failed in the middle: the communicator is unusable
+  void give_up();             // an operation has failed in the middle: the communicator is unusable
   void check_usable() const;  // throws why it is not
   Journal& journal() { return *journal_; }
   AtOnce* at_once() { return at_once_.get(); }        // none where members are on several hosts, or calls are compared

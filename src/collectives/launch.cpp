@@ -55,8 +55,8 @@ Communicator join(int rank, int size, const MeetingPoint& point, bool may_pin, c
   require(size >= 1 && rank >= 0 && rank < size, "Rank {} is outside a job of {}.", rank, size);
   if (size == 1) return world_of(std::move(make_local_jobs(1).front()), false, name);
   const double seconds_to_meet = number_setting("STRETTO_MEET_TIMEOUT");
-  return world_of(join_tcp_job(rank, size, {point.host, point.port, point.secret, point.listener, seconds_to_meet}),
-                  may_pin, name);
+  return world_of(join_tcp_job(rank, size, {point.host, point.port, point.secret, point.listener, seconds_to_meet}), may_pin,
+                  name);
 }
 
 Communicator join_as_launched(bool may_pin) {

@@ -5,20 +5,20 @@
 
 #include "stretto/stretto.h"
 
-#define CHECK(call)                                                                  \
-  do {                                                                               \
-    strettoResult_t result_ = (call);                                                \
-    if (result_ != strettoSuccess) {                                                 \
+#define CHECK(call)                                                                                      \
+  do {                                                                                                   \
+    strettoResult_t result_ = (call);                                                                    \
+    if (result_ != strettoSuccess) {                                                                     \
       fprintf(stderr, "%s: %s, %s\n", #call, strettoGetErrorString(result_), strettoGetLastError(NULL)); \
-      exit(1);                                                                       \
-    }                                                                                \
+      exit(1);                                                                                           \
+    }                                                                                                    \
   } while (0)
-#define EXPECT(condition)                               \
-  do {                                                  \
-    if (!(condition)) {                                 \
+#define EXPECT(condition)                                \
+  do {                                                   \
+    if (!(condition)) {                                  \
       fprintf(stderr, "It is not so: %s\n", #condition); \
-      exit(1);                                          \
-    }                                                   \
+      exit(1);                                           \
+    }                                                    \
   } while (0)
 
 _Static_assert(sizeof(strettoUniqueId) == 128, "as NCCL's");

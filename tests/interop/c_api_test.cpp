@@ -127,8 +127,8 @@ TEST(CApi, OneThreadMayHaveAllRanks) {
     ASSERT_SUCCESS(strettoGroupStart());
     for (int rank = 0; rank < size; ++rank) {  // rank 0 in the calling thread
       values[rank].assign(10000, static_cast<float>(rank + 1));
-      EXPECT_SUCCESS(strettoAllReduce(values[rank].data(), values[rank].data(), 10000, strettoFloat, strettoSum,
-                                      parts[rank], streams[rank]));
+      EXPECT_SUCCESS(strettoAllReduce(values[rank].data(), values[rank].data(), 10000, strettoFloat, strettoSum, parts[rank],
+                                      streams[rank]));
     }
     ASSERT_SUCCESS(strettoGroupEnd());
     for (int rank = 0; rank < size; ++rank) {

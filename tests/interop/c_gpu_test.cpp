@@ -40,8 +40,7 @@ TEST_F(CApiOnAGpu, OperationsGoIntoAStreamOfThePrograms) {
         gpu.put(own, [&] {
           for (int i = 0; i < 1000; ++i) *values.at(i) += 1;
         });
-        ASSERT_SUCCESS(
-            strettoAllReduce(values.at(), values.at(), 1000, strettoFloat, strettoSum, comm, stream));
+        ASSERT_SUCCESS(strettoAllReduce(values.at(), values.at(), 1000, strettoFloat, strettoSum, comm, stream));
       }
       EXPECT_EQ(strettoAllReduce(values.at(), values.at(), 1000, strettoFloat, strettoSum, comm, nullptr),
                 strettoInvalidArgument);

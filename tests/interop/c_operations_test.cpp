@@ -9,8 +9,8 @@ using oracle::Buffers;
 using oracle::Problem;
 
 // In the order of DType.
-constexpr strettoDataType_t datatypes[] = {strettoFloat64, strettoFloat32, strettoBfloat16, strettoFloat16,
-                                           strettoInt8,    strettoUint8,   strettoInt32,    strettoUint32,
+constexpr strettoDataType_t datatypes[] = {strettoFloat64, strettoFloat32, strettoBfloat16,   strettoFloat16,
+                                           strettoInt8,    strettoUint8,   strettoInt32,      strettoUint32,
                                            strettoInt64,   strettoUint64,  strettoFloat8e4m3, strettoFloat8e5m2};
 strettoDataType_t datatype_of(DType dtype) { return datatypes[static_cast<int>(dtype)]; }
 

@@ -125,7 +125,7 @@ struct strettoComm {
     strettoDataType_t datatype;
     double factor;
   };
-  std::map<int, Reduction> reductions;  // by their strettoRedOp_t
+  std::map<int, Reduction> reductions;                                           // by their strettoRedOp_t
   std::map<const void*, std::shared_ptr<strettoWindow>> registrations, windows;  // by their handles
 };
 

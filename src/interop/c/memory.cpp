@@ -47,10 +47,11 @@ void open_window(strettoComm& comm, const void* buffer, std::size_t bytes, stret
     const Told& theirs = all[static_cast<std::size_t>(rank)];
     require(theirs.bytes == told.bytes, "A window of {} bytes on rank {} has {} bytes on rank {}; give all ranks the same.",
             told.bytes, comm.ranks.rank(), theirs.bytes, rank);
-    require(theirs.is_symmetric != 0,
-            "A window of {} bytes is not memory from strettoMemAlloc on rank {} of '{}'; use such memory on all ranks, or the "
-            "buffer without a window.",
-            told.bytes, rank, comm.ranks.name());
+    require(
+        theirs.is_symmetric != 0,
+        "A window of {} bytes is not memory from strettoMemAlloc on rank {} of '{}'; use such memory on all ranks, or the "
+        "buffer without a window.",
+        told.bytes, rank, comm.ranks.name());
   }
   const std::lock_guard lock(comm.mutex);
   comm.windows.emplace(mine.get(), mine);
@@ -80,7 +81,8 @@ strettoResult_t strettoMemFree(void* ptr) {
     if (ptr == nullptr) return;
     const std::lock_guard lock(blocks().mutex);
     const auto block = blocks().all.find(reinterpret_cast<std::uintptr_t>(ptr));
-    require(block != blocks().all.end(), "strettoMemFree got {}, which strettoMemAlloc did not give, or which is free.", ptr);
+    require(block != blocks().all.end(), "strettoMemFree got {}, which strettoMemAlloc did not give, or which is free.",
+            ptr);
     const long registrations = block->second.memory.use_count() - 1;
     require_usage(registrations == 0, "strettoMemFree got {}, of which {} registrations or windows are still there.", ptr,
                   registrations);
@@ -93,10 +95,11 @@ strettoResult_t strettoCommRegister(const strettoComm_t handle, void* buff, size
     require(registration != nullptr, "strettoCommRegister got NULL for its handle.");
     *registration = nullptr;
     const std::shared_ptr<strettoWindow> made = registration_of(buff, size);
-    require(made != nullptr,
-            "strettoCommRegister got {} bytes at {}, which are not memory from strettoMemAlloc; use that, or the buffer as it "
-            "is.",
-            size, buff);
+    require(
+        made != nullptr,
+        "strettoCommRegister got {} bytes at {}, which are not memory from strettoMemAlloc; use that, or the buffer as it "
+        "is.",
+        size, buff);
     const std::lock_guard lock(comm->mutex);
     comm->registrations.emplace(made.get(), made);
     *registration = made.get();
@@ -117,11 +120,11 @@ strettoResult_t strettoCommWindowRegister(strettoComm_t handle, void* buff, size
     require(win != nullptr, "strettoCommWindowRegister got NULL for its window.");
     *win = nullptr;
     require(winFlags == STRETTO_WIN_DEFAULT || winFlags == STRETTO_WIN_COLL_SYMMETRIC,
-            "strettoCommWindowRegister got flags {}; there are STRETTO_WIN_DEFAULT and STRETTO_WIN_COLL_SYMMETRIC.", winFlags);
+            "strettoCommWindowRegister got flags {}; there are STRETTO_WIN_DEFAULT and STRETTO_WIN_COLL_SYMMETRIC.",
+            winFlags);
     require_open(*comm);
-    run_or_collect({&comm->ranks.ledger(), [=](const std::shared_ptr<Clique>& /*no new ranks*/) {
-                      open_window(*comm, buff, size, win);
-                    }});
+    run_or_collect({&comm->ranks.ledger(),
+                    [=](const std::shared_ptr<Clique>& /*no new ranks*/) { open_window(*comm, buff, size, win); }});
   }));
 }
 

@@ -15,8 +15,9 @@ namespace stretto::c {
 namespace {
 
 // By strettoDataType_t.
-constexpr std::array<DType, strettoNumTypes> dtypes{DType::i8,  DType::u8,  DType::i32, DType::u32,  DType::i64,    DType::u64,
-                                                    DType::f16, DType::f32, DType::f64, DType::bf16, DType::f8e4m3, DType::f8e5m2};
+constexpr std::array<DType, strettoNumTypes> dtypes{DType::i8,  DType::u8,   DType::i32,    DType::u32,
+                                                    DType::i64, DType::u64,  DType::f16,    DType::f32,
+                                                    DType::f64, DType::bf16, DType::f8e4m3, DType::f8e5m2};
 
 template <class T>
 double read(const void* scalar) {
