@@ -17,8 +17,8 @@ class GradientSync {
   void ready() {  // the next gradient is complete
     const std::int64_t end = begins_[++ready_];
     if (end - sent_ < bucket_size_ && ready_ + 1 < begins_.size()) return;
-    float* const bucket = gradient(0) + sent_;
-    averages_.push_back(ranks_.all_reduce(bucket, bucket, end - sent_, stretto::DType::f32, stretto::ReduceOp::avg, stream_));
+    float* const data = gradient(0) + sent_;
+    averages_.push_back(ranks_.all_reduce(data, data, end - sent_, stretto::DType::f32, stretto::ReduceOp::avg, stream_));
     sent_ = end;
   }
   void finish() {  // all of them are averages when it returns
