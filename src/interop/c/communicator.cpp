@@ -8,8 +8,6 @@
 namespace stretto::c {
 namespace {
 
-using Together = std::shared_ptr<Clique>;
-
 // The name that a configuration gives, or the other one.
 std::string checked_name(const strettoConfig_t* config, std::string otherwise) {
   if (config == nullptr) return otherwise;
@@ -22,7 +20,7 @@ std::string checked_name(const strettoConfig_t* config, std::string otherwise) {
   return config->commName == STRETTO_CONFIG_UNDEF_PTR ? otherwise : config->commName;
 }
 
-strettoComm_t added(Communicator communicator, const Together& clique) {
+strettoComm_t added(Communicator communicator, const std::shared_ptr<Clique>& clique) {
   return communicators().add(std::make_shared<strettoComm>(std::move(communicator), clique));
 }
 
@@ -37,7 +35,8 @@ void init_rank(strettoComm_t* comm, int nranks, const strettoUniqueId& id, int r
   *comm = STRETTO_COMM_NULL;
   require(nranks >= 1 && rank >= 0 && rank < nranks, "Rank {} is outside a communicator of {} ranks.", rank, nranks);
   const std::string name = checked_name(config, "world");
-  run_or_collect({comm, [=](const Together& clique) { *comm = added(join(nranks, id, rank, name), clique); }});
+  const auto clique = clique_in_group(id);
+  run_or_collect({comm, [=] { *comm = added(join(nranks, id, rank, name), clique); }});
 }
 
 void split(const std::shared_ptr<strettoComm>& comm, int color, int key, strettoComm_t* part,
@@ -47,7 +46,7 @@ void split(const std::shared_ptr<strettoComm>& comm, int color, int key, stretto
   require(color >= 0 || color == STRETTO_SPLIT_NOCOLOR, "Color {} is negative, and not STRETTO_SPLIT_NOCOLOR.", color);
   require_open(*comm);
   const std::string name = checked_name(config, fmt::format("{}.{}", comm->ranks.name(), color));
-  run_or_collect({&comm->ranks.ledger(), [=](const Together& /*new ranks*/) {
+  run_or_collect({&comm->ranks.ledger(), [=] {
                     Communicator made = comm->ranks.split(color, key, name);
                     if (made) *part = added(std::move(made), comm->clique);
                   }});

@@ -11,6 +11,7 @@ struct Group {
   int depth = 0;
   std::vector<Collected> operations;
   std::vector<Blocking> blocking;
+  std::map<std::string, std::shared_ptr<Clique>> cliques;  // by the bytes of the id
   Failure failure;
 };
 thread_local Group group;
@@ -49,10 +50,9 @@ void end(Group ended) {
                 ended.operations.size(), ended.blocking.size());
   std::vector<std::function<void()>> actions;
   const auto by_owner = sorted_out(ended.blocking, [](const Blocking& one) { return one.owner; });
-  const auto clique = by_owner.size() > 1 ? std::make_shared<Clique>() : nullptr;
   for (const auto& list : by_owner) {
-    actions.emplace_back([&list, &clique] {
-      for (const Blocking& one : list) one.call(clique);
+    actions.emplace_back([&list] {
+      for (const Blocking& one : list) one.call();
     });
   }
   // A rank has one ledger for all its communicators.
@@ -68,8 +68,14 @@ void end(Group ended) {
 bool in_group() { return group.depth > 0; }
 void collect(Collected operation) { group.operations.push_back(std::move(operation)); }
 void run_or_collect(Blocking blocking) {
-  if (!in_group()) return blocking.call(nullptr);
+  if (!in_group()) return blocking.call();
   group.blocking.push_back(std::move(blocking));
+}
+std::shared_ptr<Clique> clique_in_group(const strettoUniqueId& id) {
+  if (!in_group()) return nullptr;
+  auto& clique = group.cliques[{id.internal, sizeof id.internal}];
+  if (!clique) clique = std::make_shared<Clique>();
+  return clique;
 }
 
 strettoResult_t fail_group(strettoResult_t result) noexcept {

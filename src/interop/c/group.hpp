@@ -15,16 +15,18 @@ struct Collected {
 };
 
 // A call that waits for other ranks, which may be of this thread: so those of a group run side by side, but for those of one
-// owner. It is told to which clique new handles belong, if several ranks are made.
+// owner.
 struct Blocking {
   const void* owner;
-  std::function<void(const std::shared_ptr<Clique>& clique)> call;
+  std::function<void()> call;
 };
 
 bool in_group();
 void collect(Collected operation);
 // Outside a group: now, here.
 void run_or_collect(Blocking blocking);
+// Of the ranks of one unique id that this thread makes in its group; none outside.
+std::shared_ptr<Clique> clique_in_group(const strettoUniqueId& id);
 // If the call was inside a group, that fails as well. Gives the failure's result.
 strettoResult_t fail_group(strettoResult_t result) noexcept;
 
