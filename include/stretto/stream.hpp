@@ -37,7 +37,7 @@ class STRETTO_API Work {
   bool done() const;  // never blocks, never throws
   WorkTimes times() const;
 
-  struct State;
+  struct STRETTO_HIDDEN State;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
   // The library's own: what had no task was done in the calling thread, and nothing had to be allocated for it; the times
   // are ticks of a clock that only it reads.
@@ -112,7 +112,7 @@ class STRETTO_API Stream {
   bool operator==(const Stream&) const = default;  // the same queue
 
   // The library's own.
-  class Queue;
+  class STRETTO_HIDDEN Queue;
   explicit Stream(std::shared_ptr<Queue> queue) : queue_(std::move(queue)) {}
   const std::shared_ptr<Queue>& queue() const { return queue_; }
 

@@ -94,7 +94,7 @@ grep -q ' T strettoAllReduce$' "$work/symbols" || stop "strettoAllReduce is not 
 if grep -vE '^[0-9a-f]+ [A-Za-z] (stretto[A-Z][A-Za-z]*$|stretto::|(typeinfo|typeinfo name|vtable) for stretto::)' "$work/symbols"; then
   stop "These symbols are none of the API's."
 fi
-if grep -E ' T stretto::(execute|make_local_jobs|listen_on)\(' "$work/symbols"; then
+if grep -E ' T stretto::(execute\(|make_local_jobs\(|listen_on\(|CudaKernels::|[A-Za-z]+::(State|Queue|Group)::)' "$work/symbols"; then
   stop "An internal symbol is visible."
 fi
 
