@@ -73,16 +73,19 @@ with_components() {
   cmake -G Ninja -S "$work/components" -B "$work/components/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$c_compiler" \
     -DPROGRAM="$work/link-pkgconfig/average.c" -DWANTED="$1" 2>&1
 }
+refuses() { # component, reason
+  local output
+  output=$(with_components "$1") && stop "The component $1 is missing, and not refused."
+  tr -s '\n ' ' ' <<<"$output" | grep -q "Component $1 of stretto is not there: $2" || stop "The refusal of $1 says: $output"
+}
 for part in UCX CUDA; do
   if grep -q "stretto_${part}_FOUND ON" "${library%/*}/cmake/stretto/strettoConfig.cmake"; then
     with_components $part >/dev/null || stop "The component $part is not there, though the build has it."
   else
-    with_components $part | tr -s '\n ' ' ' | grep -q "Component $part of stretto is not there: .*STRETTO_WITH_$part=ON" ||
-      stop "The component $part is missing, and not refused."
+    refuses $part ".*STRETTO_WITH_$part=ON"
   fi
 done
-with_components GPUS | tr -s '\n ' ' ' | grep -q "Component GPUS of stretto is not there: Stretto has no such component" ||
-  stop "The component GPUS does not exist, and is not refused."
+refuses GPUS "Stretto has no such component"
 with_components "" >/dev/null
 cmake --build "$work/components/build" >/dev/null
 says 'the average is 1.5' "$work/components/build/average"
