@@ -1,12 +1,31 @@
-# find_package(stretto) and pkg-config stretto; users need no dependency of ours.
+# find_package(stretto), pkg-config stretto and a Debian package (cpack -G DEB); users need no dependency of ours.
 include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/stretto)
 install(TARGETS stretto EXPORT strettoTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY include/stretto DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(EXPORT strettoTargets NAMESPACE stretto:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/stretto)
+install(EXPORT strettoTargets NAMESPACE stretto:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/strettoConfig.cmake.in ${PROJECT_BINARY_DIR}/strettoConfig.cmake
-  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/stretto)
+  INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/strettoConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-configure_file(cmake/stretto.pc.in ${PROJECT_BINARY_DIR}/stretto.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/strettoConfig.cmake ${PROJECT_BINARY_DIR}/strettoConfigVersion.cmake
-  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/stretto)
+  DESTINATION ${package_dir})
+# Finds the prefix from where the file lies, so that an installed tree can be moved.
+file(RELATIVE_PATH to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+configure_file(cmake/stretto.pc.in ${PROJECT_BINARY_DIR}/stretto.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/stretto.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+if(PROJECT_IS_TOP_LEVEL)
+  set(CPACK_GENERATOR DEB)
+  set(CPACK_PACKAGE_NAME stretto)
+  set(CPACK_PACKAGE_VENDOR "The Stretto authors")
+  set(CPACK_PACKAGE_CONTACT "The Stretto authors")
+  set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+  set(CPACK_PACKAGE_DESCRIPTION "The library with its headers, for C++20, C11, CMake and pkg-config.")
+  set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+  set(CPACK_STRIP_FILES ON)
+  set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+  set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+  # Of libraries that no package owns, as NVIDIA's installer leaves CUDA, it can name none.
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+  include(CPack)
+endif()

@@ -160,10 +160,13 @@ class STRETTO_API Communicator {
 
   // This rank's, over all its communicators.
   Ledger& ledger() const;
+  // Throws what has made it unusable, if anything has: a rank that was lost or gave up, an operation that failed on this
+  // rank. Never blocks, from any thread, no communication.
+  void check_usable() const;
   // Tells every rank of the job that this one gives up; their operations then throw Error(peer_gave_up) with the reason.
   void abort(const std::string& reason) const;
 
-  class Group;
+  class STRETTO_HIDDEN Group;
   explicit Communicator(std::shared_ptr<Group> group) : group_(std::move(group)) {}
 
  private:
@@ -182,7 +185,7 @@ class STRETTO_API Operation {
   const Method& method() const;
   const Plan& plan() const;
 
-  struct State;
+  struct STRETTO_HIDDEN State;
   explicit Operation(std::shared_ptr<const State> state) : state_(std::move(state)) {}
   const std::shared_ptr<const State>& state() const { return state_; }
 

@@ -72,7 +72,7 @@ class STRETTO_API Graph {
   Work launch(const Stream& stream) const;
 
  private:
-  struct Captured;
+  struct STRETTO_HIDDEN Captured;
   std::shared_ptr<Captured> captured_;
 };
 

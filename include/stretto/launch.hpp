@@ -35,7 +35,8 @@ struct STRETTO_API MeetingPoint {
 };
 STRETTO_API MeetingPoint
 open_meeting(const std::string& host);  // for rank 0: a free port, a listening socket, a random secret
-STRETTO_API Communicator connect(int rank, int size, const MeetingPoint& point);
+// Collective. A process may have several ranks, each connected by a thread of its own, and be in several jobs.
+STRETTO_API Communicator connect(int rank, int size, const MeetingPoint& point, const std::string& name = "world");
 
 // Runs body as launch() does, on a communicator that is already there: for programs that connect by themselves.
 STRETTO_API int run(const Communicator& world, const RankBody& body);

@@ -77,7 +77,7 @@ class STRETTO_API Ledger {
   std::size_t most_records() const;
 
  private:
-  struct Book;
+  struct STRETTO_HIDDEN Book;
   std::unique_ptr<Book> book_;
 };
 

@@ -37,7 +37,7 @@ class STRETTO_API Work {
   bool done() const;  // never blocks, never throws
   WorkTimes times() const;
 
-  struct State;
+  struct STRETTO_HIDDEN State;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
   // The library's own: what had no task was done in the calling thread, and nothing had to be allocated for it; the times
   // are ticks of a clock that only it reads.
@@ -77,6 +77,11 @@ class STRETTO_API Stream {
   // in the ledger, in debuggers and in traces.
   explicit Stream(std::string name, Priority priority = Priority::normal);
   Stream(std::string name, Priority priority, Device device);
+  // A cudaStream_t of the program's own (null: CUDA's legacy default stream), of the GPU that this process uses: tasks go
+  // there between what the program puts there. The program keeps it until after the last copy of this handle, all works of
+  // it and what they made (tensors) are gone, and does not capture it while tasks are put there. Waits for what is there
+  // now.
+  static Stream of_cuda(void* cuda_stream, std::string name);
   // Runs every task at once in the calling thread; errors are thrown from enqueue itself. Costs nothing to make.
   static Stream inline_() { return Stream(std::shared_ptr<Queue>()); }
 
@@ -107,7 +112,7 @@ class STRETTO_API Stream {
   bool operator==(const Stream&) const = default;  // the same queue
 
   // The library's own.
-  class Queue;
+  class STRETTO_HIDDEN Queue;
   explicit Stream(std::shared_ptr<Queue> queue) : queue_(std::move(queue)) {}
   const std::shared_ptr<Queue>& queue() const { return queue_; }
 

@@ -21,6 +21,7 @@ std::uint32_t Communicator::id() const { return group().membership().id; }
 
 const std::vector<int>& Communicator::job_ranks() const { return group().membership().job_ranks; }
 Ledger& Communicator::ledger() const { return group().context().ledger(); }
+void Communicator::check_usable() const { group().check_usable(); }
 void Communicator::abort(const std::string& reason) const { group().context().job().abort(reason); }
 
 Work Communicator::all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op,

@@ -175,6 +175,11 @@ void Communicator::Group::give_up() {
   turn_changed_.notify_all();
 }
 
+void Communicator::Group::check_usable() const {
+  context_->job().check();  // says more, if that is why
+  if (broken_) fail(ErrorCode::internal, "Communicator '{}' is unusable since an earlier operation on it failed.", name_);
+}
+
 std::shared_ptr<const PlannedCall> Communicator::Group::plan_for(const Call& call, const OperationOptions& options,
                                                                  Device device) {
   if (device == Device::cuda) {
@@ -351,8 +356,7 @@ void Communicator::Group::Turn::wait() {
   }
   if (group_->broken_) {
     lock.unlock();
-    group_->context_->job().check();  // says more, if that is why
-    fail(ErrorCode::internal, "Communicator '{}' is unusable since an earlier operation on it failed.", group_->name_);
+    group_->check_usable();
   }
 }
 
@@ -364,7 +368,7 @@ void Communicator::Group::Turn::finish(bool failed) {
   group_->turn_changed_.notify_all();
 }
 
-Communicator world_of(std::unique_ptr<Job> job, bool may_pin) {
+Communicator world_of(std::unique_ptr<Job> job, bool may_pin, const std::string& name) {
   const int rank = job->rank();
   const int size = job->size();
   auto context = std::make_shared<RankContext>(std::move(job), may_pin);
@@ -378,7 +382,7 @@ Communicator world_of(std::unique_ptr<Job> job, bool may_pin) {
     membership.areas.push_back(theirs);
     membership.job_ranks.push_back(static_cast<int>(membership.job_ranks.size()));
   }
-  return Communicator(std::make_shared<Communicator::Group>(std::move(context), std::move(membership), size, "world"));
+  return Communicator(std::make_shared<Communicator::Group>(std::move(context), std::move(membership), size, name));
 }
 
 }  // namespace stretto

@@ -80,7 +80,8 @@ class Communicator::Group {
     return next_turn_.load(std::memory_order_acquire) == current_turn_.load(std::memory_order_acquire) &&
            !broken_.load(std::memory_order_relaxed);
   }
-  void give_up();  // an operation has failed in the middle: the communicator is unusable
+  void give_up();             // an operation has failed in the middle: the communicator is unusable
+  void check_usable() const;  // throws why it is not
   Journal& journal() { return *journal_; }
   AtOnce* at_once() { return at_once_.get(); }        // none where members are on several hosts, or calls are compared
   GpuLinks* gpu_links() { return gpu_links_.get(); }  // none before the first call for GPUs
@@ -159,6 +160,6 @@ class OutsideOperationGroups {
 };
 
 // Collective: the communicator of all ranks of the job. may_pin: see Network.
-Communicator world_of(std::unique_ptr<Job> job, bool may_pin = false);
+Communicator world_of(std::unique_ptr<Job> job, bool may_pin = false, const std::string& name = "world");
 
 }  // namespace stretto

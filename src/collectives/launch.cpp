@@ -51,13 +51,13 @@ int run_guarded(int rank, int size, const std::function<Communicator()>& join, c
 }
 
 // may_pin: launch() owns the process; who connects by himself decides himself where he runs.
-Communicator join(int rank, int size, const MeetingPoint& point, bool may_pin) {
+Communicator join(int rank, int size, const MeetingPoint& point, bool may_pin, const std::string& name = "world") {
   begin_process();
   require(size >= 1 && rank >= 0 && rank < size, "Rank {} is outside a job of {}.", rank, size);
-  if (size == 1) return world_of(std::move(make_local_jobs(1).front()));
+  if (size == 1) return world_of(std::move(make_local_jobs(1).front()), false, name);
   const double seconds_to_meet = number_setting("STRETTO_MEET_TIMEOUT");
-  return world_of(join_tcp_job(rank, size, {point.host, point.port, point.secret, point.listener, seconds_to_meet}),
-                  may_pin);
+  return world_of(join_tcp_job(rank, size, {point.host, point.port, point.secret, point.listener, seconds_to_meet}), may_pin,
+                  name);
 }
 
 Communicator join_as_launched(bool may_pin) {
@@ -147,6 +147,8 @@ MeetingPoint open_meeting(const std::string& host) {
   return {host, listener.port, text.data(), listener.socket};
 }
 
-Communicator connect(int rank, int size, const MeetingPoint& point) { return join(rank, size, point, false); }
+Communicator connect(int rank, int size, const MeetingPoint& point, const std::string& name) {
+  return join(rank, size, point, false, name);
+}
 
 }  // namespace stretto

@@ -14,7 +14,8 @@ namespace {
 // A GPU's stream and its events; lives as long as anybody may ask for one of these.
 class GpuTimeline {
  public:
-  GpuTimeline(Gpu& gpu, Priority priority) : gpu_(gpu), stream_(gpu.create_stream(priority)), clock_(gpu.create_event()) {
+  GpuTimeline(Gpu& gpu, GpuStream stream, bool owns_stream)
+      : gpu_(gpu), stream_(stream), owns_stream_(owns_stream), clock_(gpu.create_event()) {
     gpu_.record(clock_, stream_);
     gpu_.synchronize(clock_);
     clock_seconds_ = now_seconds();
@@ -22,7 +23,7 @@ class GpuTimeline {
   ~GpuTimeline() {
     gpu_.destroy(clock_);
     for (const GpuEvent event : unused_) gpu_.destroy(event);
-    gpu_.destroy(stream_);
+    if (owns_stream_) gpu_.destroy(stream_);
   }
   GpuTimeline(const GpuTimeline&) = delete;
   GpuTimeline& operator=(const GpuTimeline&) = delete;
@@ -46,6 +47,7 @@ class GpuTimeline {
  private:
   Gpu& gpu_;
   GpuStream stream_;
+  bool owns_stream_;
   GpuEvent clock_;  // reached at this time of the host's clock
   double clock_seconds_ = 0;
   std::mutex mutex_;
@@ -104,7 +106,10 @@ class Marks final : public GpuMarks {
 class GpuQueue final : public Stream::Queue {
  public:
   GpuQueue(std::string name, Priority priority)
-      : Queue(std::move(name), priority), timeline_(std::make_shared<GpuTimeline>(gpu(), priority)) {}
+      : Queue(std::move(name), priority),
+        timeline_(std::make_shared<GpuTimeline>(gpu(), gpu().create_stream(priority), true)) {}
+  GpuQueue(std::string name, GpuStream of_the_program)
+      : Queue(std::move(name), Priority::normal), timeline_(std::make_shared<GpuTimeline>(gpu(), of_the_program, false)) {}
 
   // What the tasks hold is in use until they are done.
   ~GpuQueue() override {
@@ -244,6 +249,13 @@ class GpuQueue final : public Stream::Queue {
 std::shared_ptr<Stream::Queue> gpu_queue(std::string name, Priority priority) {
   require(recording == nullptr, "Stream '{}' cannot be made while this thread records a graph; make it before.", name);
   return std::make_shared<GpuQueue>(std::move(name), priority);
+}
+
+Stream Stream::of_cuda(void* cuda_stream, std::string name) {
+  const auto handle = static_cast<GpuStream>(cuda_stream);
+  require(recording == nullptr && !gpu().is_capturing(handle),
+          "Stream '{}' cannot be made of a CUDA stream while a graph is recorded; make it before.", name);
+  return Stream(std::make_shared<GpuQueue>(std::move(name), handle));
 }
 
 GpuStream handle_of(const Stream& stream) {

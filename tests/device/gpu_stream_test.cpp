@@ -106,6 +106,32 @@ TEST_F(OnAGpu, StreamsOfHostAndGpuWaitForEachOther) {
   }
 }
 
+TEST_F(OnAGpu, AStreamOfTheProgramsIsUsedWithItAndLeftToIt) {
+  const GpuStream own = gpu.create_stream(Priority::normal);
+  int value = 0;
+  {
+    const Stream stream = Stream::of_cuda(own, "the program's");
+    EXPECT_EQ(stream.device(), Device::cuda);
+    EXPECT_EQ(handle_of(stream), own);
+    gpu.put(own, [&] { value = 1; });
+    const Work work = stream.enqueue([&] { put([&] { value *= 10; }); });
+    gpu.put(own, [&] { value += 5; });
+    work.wait();
+    stream.synchronize();
+    EXPECT_EQ(value, 15);
+    const Graph graph(stream, [&] {
+      put([&] { value += 1; });
+      EXPECT_THAT(sentence_of([&] { Stream::of_cuda(own, "again"); }), HasSubstr("while a graph is recorded"));
+    });
+    graph.launch(stream).wait();
+    EXPECT_EQ(value, 16);
+  }
+  std::atomic<bool> still_there = false;
+  gpu.put(own, [&] { still_there = true; });
+  while (!still_there) std::this_thread::yield();
+  gpu.destroy(own);
+}
+
 TEST_F(OnAGpu, AnEventIsOfItsLatestRecord) {
   const Stream stream("s", Priority::normal, Device::cuda);
   Event event;

@@ -1,18 +1,37 @@
 #!/usr/bin/env bash
-# Installs the build, takes the program out of README.md as it stands, builds it against the installed copy with find_package and with pkg-config, and
-# runs both; and the program of docs/quantization.md. Arguments: source directory, build directory, C++ compiler.
+# Installs the build, and builds against the installed copy, outside of the source tree, what a user would: the program of
+# README.md with find_package, the one of docs/quantization.md with pkg-config, and the examples as they stand. Runs all of
+# them; looks at what the library shows of itself. Arguments: source directory, build directory, C++ compiler, C compiler.
 set -euo pipefail
-source_dir=$1 build_dir=$2 compiler=$3
+source_dir=$1 build_dir=$2 compiler=$3 c_compiler=$4
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-
-cmake --install "$build_dir" --prefix "$work/prefix" >/dev/null
-mkdir "$work/program"
-program_in() {
-  awk '/^```cpp$/ {inside = 1; next} /^```$/ {inside = 0} inside' "$source_dir/$1"
+stop() {
+  echo "$*"
+  exit 1
 }
-program_in README.md >"$work/program/main.cpp"
-[ -s "$work/program/main.cpp" ] || { echo "README.md has no C++ program."; exit 1; }
+program_in() { # page, language
+  awk -v begin="\`\`\`$2" '$0 == begin {inside = 1; next} /^```$/ {inside = 0} inside' "$source_dir/$1"
+}
+says() { # line of the output, program
+  local output
+  output=$("$2") || stop "$2 ended with status $?."
+  grep -qx "$1" <<<"$output" || stop "$2 printed: $output"
+}
+built_by_cmake() { # directory
+  cmake -G Ninja -S "$1" -B "$1/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$compiler" >/dev/null
+  cmake --build "$1/build" >/dev/null
+}
+
+cmake --install "$build_dir" --prefix "$work/first" >/dev/null
+mv "$work/first" "$work/prefix" # an installed tree may be moved
+prefix=$work/prefix
+library=$(find "$prefix" -name libstretto.so)
+export LD_LIBRARY_PATH=${library%/*} PKG_CONFIG_PATH=${library%/*}/pkgconfig
+
+mkdir "$work/program"
+program_in README.md cpp >"$work/program/main.cpp"
+[ -s "$work/program/main.cpp" ] || stop "README.md has no C++ program."
 cat >"$work/program/CMakeLists.txt" <<'CMAKE'
 cmake_minimum_required(VERSION 3.22)
 project(program CXX)
@@ -20,28 +39,78 @@ find_package(stretto REQUIRED CONFIG)
 add_executable(program main.cpp)
 target_link_libraries(program PRIVATE stretto::stretto)
 CMAKE
-cmake -G Ninja -S "$work/program" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$compiler" >/dev/null
-cmake --build "$work/build" >/dev/null
-export LD_LIBRARY_PATH=$work/prefix/lib:$work/prefix/lib/$("$compiler" -print-multiarch 2>/dev/null || true)
-pc=$(dirname "$(find "$work/prefix" -name stretto.pc)")
-# The file names the prefix that was configured; --define-prefix finds it where it lies.
-read -ra flags <<<"$(PKG_CONFIG_PATH=$pc pkg-config --define-variable=prefix="$work/prefix" --cflags --libs stretto)"
-"$compiler" -std=c++20 "$work/program/main.cpp" -o "$work/by_pkg_config" "${flags[@]}"
+built_by_cmake "$work/program"
+says 'sum 6' "$work/program/build/program"
+says '.*all_reduce of 1048576 f32.*' "$work/program/build/program"
 
-for program in "$work/build/program" "$work/by_pkg_config"; do
-  output=$("$program")
-  grep -qx 'sum 6' <<<"$output" || { echo "$program printed: $output"; exit 1; }
-  grep -q 'all_reduce of 1048576 f32' <<<"$output" || { echo "$program printed no record: $output"; exit 1; }
-done
-program_in docs/quantization.md >"$work/quantization.cpp"
+program_in docs/quantization.md cpp >"$work/quantization.cpp"
+read -ra flags <<<"$(pkg-config --cflags --libs stretto)"
 "$compiler" -std=c++20 "$work/quantization.cpp" -o "$work/quantization" "${flags[@]}"
-output=$("$work/quantization")
-grep -qx 'the mean of the averages: -7.5' <<<"$output" || { echo "The program of docs/quantization.md printed: $output"; exit 1; }
-# Hidden symbols: nothing of the inside is offered.
-nm -DC --defined-only "$(find "$work/prefix" -name 'libstretto.so')" >"$work/symbols"
-grep -q ' T stretto::launch' "$work/symbols" || { echo "stretto::launch is not visible."; exit 1; }
-if grep -E ' T stretto::(execute|make_local_jobs|listen_on)\(' "$work/symbols"; then
-  echo "An internal symbol is visible."
-  exit 1
+says 'the mean of the averages: -7.5' "$work/quantization"
+
+cp -r "$source_dir"/examples/{link-cmake,link-pkgconfig,gradient-sync} "$work"
+built_by_cmake "$work/link-cmake"
+says 'every element is 10 on every rank' "$work/link-cmake/build/sum"
+make -s -C "$work/link-pkgconfig" CC="$c_compiler"
+says 'the average is 1.5' "$work/link-pkgconfig/average"
+program_in docs/c-api.md c | diff - "$work/link-pkgconfig/average.c" || stop "The program of docs/c-api.md is another one."
+built_by_cmake "$work/gradient-sync"
+says '4 ranks: loss [0-9.]* -> 0\.[0-9]' "$work/gradient-sync/build/train"
+
+# Components: those of the build are there, others are refused in a sentence. A project in C alone links, too.
+mkdir "$work/components"
+cat >"$work/components/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.22)
+project(components LANGUAGES C)
+find_package(stretto CONFIG COMPONENTS ${WANTED})
+if(NOT stretto_FOUND)
+  message(FATAL_ERROR "REFUSED ${stretto_NOT_FOUND_MESSAGE}")
+endif()
+add_executable(average ${PROGRAM})
+target_link_libraries(average PRIVATE stretto::stretto)
+CMAKE
+with_components() {
+  cmake -G Ninja -S "$work/components" -B "$work/components/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$c_compiler" \
+    -DPROGRAM="$work/link-pkgconfig/average.c" -DWANTED="$1" 2>&1
+}
+refuses() { # component, reason
+  local output
+  output=$(with_components "$1") && stop "The component $1 is missing, and not refused."
+  tr -s '\n ' ' ' <<<"$output" | grep -q "Component $1 of stretto is not there: $2" || stop "The refusal of $1 says: $output"
+}
+for part in UCX CUDA; do
+  if grep -q "stretto_${part}_FOUND ON" "${library%/*}/cmake/stretto/strettoConfig.cmake"; then
+    with_components $part >/dev/null || stop "The component $part is not there, though the build has it."
+  else
+    refuses $part ".*STRETTO_WITH_$part=ON"
+  fi
+done
+refuses GPUS "Stretto has no such component"
+with_components "" >/dev/null
+cmake --build "$work/components/build" >/dev/null
+says 'the average is 1.5' "$work/components/build/average"
+
+# Hidden symbols: the API, and nothing of the inside or of other libraries.
+nm -DC --defined-only "$library" >"$work/symbols"
+grep -q ' T stretto::launch' "$work/symbols" || stop "stretto::launch is not visible."
+grep -q ' T strettoAllReduce$' "$work/symbols" || stop "strettoAllReduce is not visible."
+if grep -vE '^[0-9a-f]+ [A-Za-z] (stretto[A-Z][A-Za-z]*$|stretto::|(typeinfo|typeinfo name|vtable) for stretto::)' "$work/symbols"; then
+  stop "These symbols are none of the API's."
 fi
+if grep -E ' T stretto::(execute\(|make_local_jobs\(|listen_on\(|CudaKernels::|[A-Za-z]+::(State|Queue|Group)::)' "$work/symbols"; then
+  stop "An internal symbol is visible."
+fi
+
+# The Debian package: what it needs, and where it puts what.
+(cd "$work" && cpack -G DEB --config "$build_dir/CPackConfig.cmake" -B "$work/package" >/dev/null)
+package=$(echo "$work"/package/stretto_*.deb)
+depends=$(dpkg-deb -f "$package" Depends)
+for needed in libc6 libstdc++6 libfmt9 libhwloc15; do
+  grep -q "$needed" <<<"$depends" || stop "The package depends on $depends, and not on $needed."
+done
+dpkg-deb -c "$package" >"$work/contents"
+version=$(pkg-config --modversion stretto)
+for file in include/stretto/stretto.h "libstretto.so.${version%.*} -> libstretto.so.$version" cmake/stretto/strettoConfig.cmake pkgconfig/stretto.pc; do
+  grep -q "\./usr/.*$file" "$work/contents" || stop "The package has no $file."
+done
 echo "The programs printed what they should."
