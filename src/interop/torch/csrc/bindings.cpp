@@ -17,9 +17,10 @@ PYBIND11_MODULE(_C, module) {
   py::class_<ProcessGroupStretto, c10::intrusive_ptr<ProcessGroupStretto>, stretto_torch::Base>(module,
                                                                                               "ProcessGroupStretto")
       .def(py::init([](const stretto_torch::StorePtr& store, int rank, int size, stretto_torch::Milliseconds timeout) {
+             const py::gil_scoped_release while_ranks_meet;
              return c10::make_intrusive<ProcessGroupStretto>(store, rank, size, timeout);
            }),
-           py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), Release())
+           py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"))
       .def(
           "monitored_barrier",
           [](ProcessGroupStretto& group, stretto_torch::Milliseconds timeout, bool wait_all_ranks) {
@@ -29,7 +30,7 @@ PYBIND11_MODULE(_C, module) {
           },
           py::arg("timeout") = c10d::kUnsetTimeout, py::arg("wait_all_ranks") = false, Release())
       .def("quantized_average", &ProcessGroupStretto::quantized_average, py::arg("tensor"), py::arg("format"),
-           py::arg("result") = "none", py::arg("errors") = nullptr, py::arg("name") = "", Release());
+           py::arg("result") = "none", py::arg("errors") = py::none(), py::arg("name") = "", Release());
 
   module.def("leave_all", &stretto_torch::leave_all, py::arg("reason"), Release());
 }

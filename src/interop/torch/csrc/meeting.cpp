@@ -45,8 +45,6 @@ std::string address_towards(const std::string& host) {
   return address;
 }
 
-double seconds(Milliseconds time) { return std::chrono::duration<double>(time).count(); }
-
 }  // namespace
 
 std::string own_address(const StorePtr& store) {

@@ -5,15 +5,6 @@
 #include "stretto/error.hpp"
 
 namespace stretto_torch {
-namespace {
-
-double seconds(Milliseconds time) { return std::chrono::duration<double>(time).count(); }
-
-// Each operation's own name, as PyTorch's profiler shows it.
-constexpr const char* send_title = "stretto:send";
-constexpr const char* receive_title = "stretto:recv";
-
-}  // namespace
 
 ProcessGroupStretto::ProcessGroupStretto(const StorePtr& store, int rank, int size, Milliseconds timeout)
     : Base(rank, size), store_(store), group_(std::make_shared<Group>(store, rank, size, timeout)), timeout_(timeout) {
@@ -90,7 +81,7 @@ c10::intrusive_ptr<OperationWork> ProcessGroupStretto::message(c10d::OpType type
 WorkPtr ProcessGroupStretto::send(Tensors& tensors, int to, int tag) {
   const at::Tensor& tensor = single("send", tensors);
   check_peer("send", to);
-  const auto work = message(c10d::OpType::SEND, send_title, tensors);
+  const auto work = message(c10d::OpType::SEND, "stretto:send", tensors);
   group()->messages().send(work, tensor.resolve_conj().resolve_neg().contiguous(), to, tag, timeout_);
   return counted(work);
 }
@@ -98,7 +89,7 @@ WorkPtr ProcessGroupStretto::send(Tensors& tensors, int to, int tag) {
 WorkPtr ProcessGroupStretto::recv(Tensors& tensors, int from, int tag) {
   const at::Tensor& tensor = single("recv", tensors);
   check_peer("recv", from);
-  const auto work = message(c10d::OpType::RECV, receive_title, tensors);
+  const auto work = message(c10d::OpType::RECV, "stretto:recv", tensors);
   group()->messages().receive(work, tensor, from, tag, timeout_);
   return counted(work);
 }
@@ -106,7 +97,7 @@ WorkPtr ProcessGroupStretto::recv(Tensors& tensors, int from, int tag) {
 WorkPtr ProcessGroupStretto::recvAnysource(Tensors& tensors, int tag) {
   const at::Tensor& tensor = single("recv from any rank", tensors);
   TORCH_CHECK(size_ > 1, "A group of one rank has nobody to receive from.");
-  const auto work = message(c10d::OpType::RECVANYSOURCE, receive_title, tensors);
+  const auto work = message(c10d::OpType::RECVANYSOURCE, "stretto:recv", tensors);
   group()->messages().receive(work, tensor, Messages::any_source, tag, timeout_);
   return counted(work);
 }

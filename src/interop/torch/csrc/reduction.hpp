@@ -1,4 +1,6 @@
 #pragma once
+#include <optional>
+
 #include "stretto/communicator.hpp"
 #include "torch_version.hpp"
 

@@ -25,6 +25,7 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 using Tensors = std::vector<at::Tensor>;
 using Milliseconds = std::chrono::milliseconds;
+inline double seconds(Milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
 // Of ReduceOp.PREMUL_SUM: what this rank's contribution is multiplied by.
 inline double premul_factor(const c10d::ReduceOp& op) {

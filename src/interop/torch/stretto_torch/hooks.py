@@ -8,6 +8,7 @@ a hook: give each model its own. It is not part of checkpoints: training that is
 """
 
 import torch
+import torch.distributed as dist
 
 from . import _C
 
@@ -21,7 +22,7 @@ def quantized(bits=8, process_group=None, plain_steps=0):
     """
     if bits not in _FORMATS:
         raise ValueError(f"Gradients can travel with 8 or 4 bits an element, not with {bits}; see also onebit().")
-    return _Hook(_FORMATS[bits], process_group, plain_steps)
+    return _hook(_FORMATS[bits], process_group, plain_steps)
 
 
 def onebit(process_group=None, plain_steps=0):
@@ -29,43 +30,45 @@ def onebit(process_group=None, plain_steps=0):
 
     Adam wants its second moments settled first: give it plain_steps, as 1-bit Adam does.
     """
-    return _Hook("onebit", process_group, plain_steps)
+    return _hook("onebit", process_group, plain_steps)
 
 
-class _Hook:
-    # DDP calls hook(state, bucket), and asks a hook for its name.
-    __name__ = "stretto_quantized"
-    __qualname__ = "stretto_quantized"
+class _LeftOut:
+    """What a hook has left out of each bucket so far."""
 
-    def __init__(self, form, process_group, plain_steps):
-        self._format = form
-        self._group = process_group
-        self._plain_steps = plain_steps
-        self._steps = 0
-        self._buckets = {}  # the parameters in each bucket
+    def __init__(self):
+        self._parameters = {}  # of each bucket
         self._errors = _C.ErrorFeedback()
 
-    def __call__(self, state, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        from . import backend_of
-
-        backend = backend_of(self._group)
-        plain = self._steps < self._plain_steps
-        if bucket.is_last():
-            self._steps += 1
-        if plain:
-            options = torch.distributed.AllreduceOptions()
-            options.reduceOp = torch.distributed.ReduceOp.AVG
-            work = backend.allreduce([bucket.buffer()], options)
-        else:
-            work = backend.quantized_average(
-                bucket.buffer(), self._format, errors=self._errors_of(bucket), name=f"bucket {bucket.index()}"
-            )
-        return work.get_future().then(lambda done: done.value()[0])
-
-    def _errors_of(self, bucket):
-        # After its first step DDP forms its buckets anew. What was left out of one is nothing to another.
+    def of(self, bucket):
+        # After its first step DDP forms its buckets anew. What was left out of an old one is nothing to a new one.
         parameters = tuple(parameter.data_ptr() for parameter in bucket.parameters())
-        if self._buckets.setdefault(bucket.index(), parameters) != parameters:
-            self._buckets = {bucket.index(): parameters}
+        if self._parameters.setdefault(bucket.index(), parameters) != parameters:
+            self._parameters = {bucket.index(): parameters}
             self._errors = _C.ErrorFeedback()
         return self._errors
+
+
+def _hook(form, process_group, plain_steps):
+    from . import backend_of
+
+    left_out = _LeftOut()
+    steps = 0
+
+    def average(state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        nonlocal steps
+        backend = backend_of(process_group)
+        plain = steps < plain_steps
+        if bucket.is_last():
+            steps += 1
+        if plain:
+            options = dist.AllreduceOptions()
+            options.reduceOp = dist.ReduceOp.AVG
+            work = backend.allreduce([bucket.buffer()], options)
+        else:
+            name = f"bucket {bucket.index()}"
+            work = backend.quantized_average(bucket.buffer(), form, errors=left_out.of(bucket), name=name)
+        return work.get_future().then(lambda done: done.value()[0])
+
+    average.__name__ = average.__qualname__ = f"stretto_{form}"  # as DDP's log shows it
+    return average
