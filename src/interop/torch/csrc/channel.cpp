@@ -51,7 +51,7 @@ bool Channel::connect() {
       return false;
     }
   } else {
-    all_.store_->set(key + "/comes", {1});
+    all_.store_->set(key + "/comes", std::vector<std::uint8_t>{1});
     if (!await_key(all_.store_, key, goes_on)) return false;
     point = read_meeting(all_.store_, key);
   }
