@@ -29,14 +29,13 @@ Group::Group(const StorePtr& store, int rank, int size, Milliseconds timeout)
 }
 
 void Group::leave() {
+  if (left_.exchange(true)) return;
   const auto until = Messages::Clock::now() + std::chrono::seconds(static_cast<int>(leave_seconds));
   if (!lane_->drain(until)) {
     world_.abort("it has left the group while an operation was under way.");
     lane_->drain(Messages::Clock::now() + std::chrono::seconds(5));
   }
   messages_->leave(until);
-  messages_.reset();
-  lane_.reset();
   world_ = {};
 }
 
@@ -52,6 +51,7 @@ void enter(const std::shared_ptr<Group>& group) {
 }
 
 void leave_behind(std::shared_ptr<Group> group) {
+  if (group->left()) return;
   if (getpid() != groups().process) {
     new std::shared_ptr<Group>(std::move(group));  // kept for ever: its threads are the parent's
     return;

@@ -18,8 +18,9 @@ class Group {
   const std::shared_ptr<Lane>& lane() const { return lane_; }
   Messages& messages() { return *messages_; }
 
-  // Waits for what is under way and for the other ranks, leave_seconds in all at most.
+  // Waits for what is under way and for the other ranks, leave_seconds in all at most. The first call counts.
   void leave();
+  bool left() const { return left_; }
   // Tells the other ranks that this one has failed, and why.
   void abort(const std::string& reason);
 
@@ -27,6 +28,7 @@ class Group {
   stretto::Communicator world_;
   std::shared_ptr<Lane> lane_;
   std::unique_ptr<Messages> messages_;
+  std::atomic<bool> left_ = false;
 };
 
 // All groups of this process. Those of process groups that are gone are left by threads of their own: destroying a process

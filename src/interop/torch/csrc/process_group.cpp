@@ -17,7 +17,7 @@ ProcessGroupStretto::~ProcessGroupStretto() {
 }
 
 const std::shared_ptr<Group>& ProcessGroupStretto::group() const {
-  TORCH_CHECK(group_ != nullptr, "This process group has been shut down.");
+  TORCH_CHECK(group_ != nullptr && !group_->left(), "This process group has been destroyed.");
   return group_;
 }
 

@@ -46,8 +46,8 @@ std::optional<stretto::DType> dtype_of(at::ScalarType type) {
     case at::kInt: return stretto::DType::i32;
     case at::kLong: return stretto::DType::i64;
 #if TORCH_VERSION_MAJOR >= 2
-    case at::kFloat8_e4m3fn: return stretto::DType::f8e4m3;
-    case at::kFloat8_e5m2: return stretto::DType::f8e5m2;
+    case at::ScalarType::Float8_e4m3fn: return stretto::DType::f8e4m3;
+    case at::ScalarType::Float8_e5m2: return stretto::DType::f8e5m2;
 #endif
     default: return std::nullopt;
   }
