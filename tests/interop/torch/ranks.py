@@ -8,11 +8,14 @@ import signal
 import socket
 import time
 import traceback
+import warnings
 
 import torch
 import torch.distributed as dist
 
 import stretto_torch
+
+warnings.filterwarnings("ignore", message=".*will be deprecated.*")
 
 
 def free_port():

@@ -36,7 +36,7 @@ void OperationWork::end(const std::exception_ptr& error) {
 // The future ends by whichever part ends last, so that it needs no thread.
 JoinedWork::JoinedWork(int rank, std::vector<WorkPtr> parts)
     : c10d::Work(rank), parts_(std::move(parts)), future_(future_of_tensors()) {
-  if (parts_.empty()) return future_->markCompleted(c10::IValue(Tensors()));
+  if (parts_.empty()) future_->markCompleted(c10::IValue(Tensors()));
   struct Count {
     std::atomic<std::size_t> left;
     std::vector<WorkPtr> parts;
