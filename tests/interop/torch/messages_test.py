@@ -1,6 +1,7 @@
 """Messages: tags, any source, and that they wait for nothing but their peer."""
 
 import random
+import time
 import unittest
 
 import torch
@@ -100,16 +101,18 @@ def wrong(rank):
         got = torch.zeros(4)
         dist.recv(got, 1)  # the channel goes on
         assert got[0] == 2
-        error = ranks.error_of(lambda: dist.irecv(torch.zeros(3), 1, tag=9).wait())
-        assert "tag 9 from rank 1" in str(error), repr(error)
+        late = dist.irecv(torch.zeros(3), 1, tag=9)
         future = dist.irecv(torch.zeros(3), None, tag=9).get_future()
+        assert "tag 9 from rank 1" in str(ranks.error_of(late.wait))
         assert "any rank" in str(ranks.error_of(future.wait))
         dist.recv(got, 1, tag=3)  # though that was in vain
         assert got[0] == 3
+        dist.send(torch.zeros(1), 1)
     else:
-        dist.send(torch.ones(4), 0)
-        dist.send(torch.full((4,), 2.0), 0)
-        dist.send(torch.full((4,), 3.0), 0, tag=3)
+        for number, tag in [(1.0, 0), (2.0, 0), (3.0, 3)]:
+            dist.send(torch.full((4,), number), 0, tag=tag)
+        time.sleep(2)  # or this, too, would have waited too long
+        dist.recv(torch.zeros(1), 0)  # not before the other has seen all of it
     assert ranks.error_of(lambda: dist.send(torch.ones(1), rank)) is not None
 
 
@@ -126,7 +129,7 @@ class Messages(unittest.TestCase):
         ranks.run(4, from_anybody)
 
     def test_wrong(self):
-        ranks.run(2, wrong, seconds=2)
+        ranks.run(2, wrong, seconds=3)
 
 
 if __name__ == "__main__":

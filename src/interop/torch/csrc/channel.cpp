@@ -1,5 +1,6 @@
 #include "channel.hpp"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include "stretto/error.hpp"
@@ -29,8 +30,8 @@ void Channel::push(Send send) {
   all_.changed_.notify_all();
 }
 
-// The lower rank opens the meeting, but waits for the other one's word before it stands there: until that has something to
-// say to this rank, which may be never.
+// The lower rank opens the meeting, but does not stand there before somebody knocks: the other one may never have anything to
+// say to this rank.
 bool Channel::connect() {
   const std::lock_guard only_one(connecting_);
   if (connected_) return true;
@@ -46,16 +47,22 @@ bool Channel::connect() {
   if (first) {
     point = stretto::open_meeting(own_address(all_.store_));
     publish_meeting(all_.store_, key, point);
-    if (!await_key(all_.store_, key + "/comes", goes_on)) {
+    pollfd knock{point.listener, POLLIN, 0};
+    try {
+      while (poll(&knock, 1, 50) <= 0) {
+        if (goes_on()) continue;
+        close(point.listener);
+        return false;
+      }
+    } catch (...) {
       close(point.listener);
-      return false;
+      throw;
     }
   } else {
-    all_.store_->set(key + "/comes", std::vector<std::uint8_t>{1});
     if (!await_key(all_.store_, key, goes_on)) return false;
     point = read_meeting(all_.store_, key);
   }
-  point.timeout = 30;  // both are there
+  point.timeout = 10;  // both are there
   const stretto::Communicator forth = stretto::connect(first ? 0 : 1, 2, point);
   forth.set_timeout(unlimited);
   forth.set_leave_timeout(leave_seconds);
