@@ -86,12 +86,6 @@ def beside_gloo(rank):
         dist.reduce(expected, root, Op.BXOR, group=peer)
         if rank == root:
             same(got, expected, "reduce BXOR")
-    got = torch.tensor([rank == 0, True, False])
-    expected = got.clone()
-    for op in [Op.SUM, Op.PRODUCT, Op.MAX]:
-        dist.all_reduce(got, op)
-        dist.all_reduce(expected, op, group=peer)
-        same(got, expected, f"bool {op}")
 
 
 # What Gloo of some version lacks, against the inputs of all ranks.
@@ -141,6 +135,13 @@ def beyond_gloo(rank):
     got = torch.zeros(rank + 1, 3, dtype=torch.int64)
     dist.reduce_scatter(got, list(rows.split(sends)))
     same(got, own * size + 1000 * sum(range(size)), "uneven reduce_scatter")
+
+    flags = torch.tensor([rank == 0, True, False])
+    for op, first in [(Op.SUM, True), (Op.MAX, True), (Op.BOR, True), (Op.PRODUCT, size == 1), (Op.BAND, size == 1),
+                      (Op.MIN, size == 1), (Op.BXOR, True)]:
+        got = flags.clone()
+        dist.all_reduce(got, op)
+        same(got, torch.tensor([first, op != Op.BXOR or size % 2 == 1, False]), f"bool {op}")
 
     average = torch.full((5,), float(rank))
     dist.all_reduce(average, Op.AVG)

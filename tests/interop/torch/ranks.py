@@ -15,8 +15,6 @@ import torch.distributed as dist
 
 import stretto_torch
 
-warnings.filterwarnings("ignore", message=".*will be deprecated.*")
-
 
 def free_port():
     with socket.socket() as probe:
@@ -27,6 +25,7 @@ def free_port():
 def _be_rank(body, rank, size, port, backend, seconds, out):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # of what is deprecated, and tested nevertheless
     try:
         if backend is not None:
             dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds))

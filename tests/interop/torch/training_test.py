@@ -1,7 +1,6 @@
 """The same small model, trained over Stretto and over Gloo in the same processes."""
 
 import unittest
-import warnings
 
 import torch
 import torch.distributed as dist
@@ -135,5 +134,4 @@ class Training(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
     unittest.main()

@@ -13,7 +13,7 @@ namespace stretto_torch {
 class Channel;
 
 // How long who leaves a group waits for the others to leave it, too.
-constexpr double leave_seconds = 10;
+constexpr double leave_seconds = 5;
 
 // Messages between two ranks, with tags. They wait for nobody but the rank that they go to or come from: neither for the
 // group's collectives nor for messages to others. That takes, for each peer that is ever used, a job of the two ranks, a
