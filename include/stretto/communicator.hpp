@@ -165,6 +165,17 @@ class STRETTO_API Communicator {
   void check_usable() const;
   // Tells every rank of the job that this one gives up; their operations then throw Error(peer_gave_up) with the reason.
   void abort(const std::string& reason) const;
+  // Throws what an operation would throw where a rank of the job is lost or has given up. No communication; any thread may
+  // call it at any time.
+  void check_ranks() const;
+
+  // Both are of this rank's whole job; any thread may call them at any time.
+  // How many seconds operations that begin from now on wait for another rank in which nothing moves: STRETTO_TIMEOUT is what
+  // a job begins with. Ranks need not give the same. What waits for GPUs keeps what its communicator began with.
+  void set_timeout(double seconds) const;
+  // With its last communicator a rank leaves the job, and waits until all others have left. This bounds that wait: who has
+  // waited so long tells the others that it is gone, and their operations throw Error(peer_gave_up).
+  void set_leave_timeout(double seconds) const;
 
   class STRETTO_HIDDEN Group;
   explicit Communicator(std::shared_ptr<Group> group) : group_(std::move(group)) {}

@@ -26,12 +26,13 @@ STRETTO_API void run_threads(int ranks, const RankBody& body);
 STRETTO_API Communicator connect();
 
 // The same with everything given: where rank 0 is met, and a secret that all ranks share. Rank 0 may bring the socket on
-// which it listens already.
+// which it listens already. One process may be a rank of several jobs at the same time.
 struct STRETTO_API MeetingPoint {
   std::string host = "127.0.0.1";
   int port = 0;
   std::string secret;
-  int listener = -1;  // taken over
+  int listener = -1;   // taken over
+  double timeout = 0;  // seconds in which all ranks must have come; 0: STRETTO_MEET_TIMEOUT
 };
 STRETTO_API MeetingPoint
 open_meeting(const std::string& host);  // for rank 0: a free port, a listening socket, a random secret

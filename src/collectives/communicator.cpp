@@ -23,6 +23,17 @@ const std::vector<int>& Communicator::job_ranks() const { return group().members
 Ledger& Communicator::ledger() const { return group().context().ledger(); }
 void Communicator::check_usable() const { group().check_usable(); }
 void Communicator::abort(const std::string& reason) const { group().context().job().abort(reason); }
+void Communicator::check_ranks() const { group().context().job().check(); }
+
+void Communicator::set_timeout(double seconds) const {
+  require(seconds > 0, "A timeout of {} s leaves no time; give more than 0.", seconds);
+  group().context().network().set_timeout(seconds);
+}
+
+void Communicator::set_leave_timeout(double seconds) const {
+  require(seconds >= 0, "No rank can wait for {} s; give 0 or more.", seconds);
+  group().context().set_leave_timeout(seconds);
+}
 
 Work Communicator::all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op,
                               const Stream& stream, const OperationOptions& options) const {

@@ -135,7 +135,7 @@ RankContext::RankContext(std::unique_ptr<Job> job, bool may_pin)
 
 RankContext::~RankContext() {
   if (std::uncaught_exceptions() > exceptions_at_start_) job_->abort("an exception ended it.");
-  job_->leave();
+  job_->leave(leave_timeout_);
 }
 
 Communicator::Group::Group(std::shared_ptr<RankContext> context, Membership membership, int area_members, std::string name)

@@ -16,7 +16,7 @@
 namespace stretto {
 
 // What all communicators of one rank share. It goes with the last of them, and then waits for the other ranks (Job::leave),
-// unless an exception is what ends it.
+// unless an exception is what ends it, and not for longer than it was told.
 class RankContext {
  public:
   explicit RankContext(std::unique_ptr<Job> job, bool may_pin = false);
@@ -29,6 +29,7 @@ class RankContext {
   Ledger& ledger() { return ledger_; }
   const Selector& selector() const { return *selector_; }
   bool checks_calls() const { return checks_calls_; }  // STRETTO_CHECK
+  void set_leave_timeout(double seconds) { leave_timeout_ = seconds; }
   std::mutex issue_mutex;                              // held while operations get their turns and their places in streams
   std::uint32_t next_group_id = 1;                     // used under split(), one at a time
 
@@ -38,6 +39,7 @@ class RankContext {
   std::unique_ptr<Selector> selector_;
   Ledger ledger_;
   bool checks_calls_;
+  std::atomic<double> leave_timeout_ = Job::no_limit;
   int exceptions_at_start_;
 };
 

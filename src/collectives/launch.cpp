@@ -55,7 +55,7 @@ Communicator join(int rank, int size, const MeetingPoint& point, bool may_pin, c
   begin_process();
   require(size >= 1 && rank >= 0 && rank < size, "Rank {} is outside a job of {}.", rank, size);
   if (size == 1) return world_of(std::move(make_local_jobs(1).front()), false, name);
-  const double seconds_to_meet = number_setting("STRETTO_MEET_TIMEOUT");
+  const double seconds_to_meet = point.timeout > 0 ? point.timeout : number_setting("STRETTO_MEET_TIMEOUT");
   return world_of(join_tcp_job(rank, size, {point.host, point.port, point.secret, point.listener, seconds_to_meet}), may_pin,
                   name);
 }

@@ -29,12 +29,16 @@ class Job {
   virtual void abort(const std::string& reason) = 0;
 
   // Collective, the last call: returns when every rank has called it or is lost, so that nobody takes away memory or
-  // connections that another still uses. Never throws.
-  virtual void leave() = 0;
+  // connections that another still uses. Who has waited for so many seconds tells the others that it is gone, and returns.
+  // Never throws.
+  virtual void leave(double timeout = no_limit) = 0;
+  static constexpr double no_limit = 1e9;  // seconds
 };
 
 // How long leave() still waits for the others once the job has failed.
 constexpr std::chrono::seconds grace_after_failure{1};
+// What the others are told who still use a job that a rank has left.
+std::string left_early(double timeout);
 
 // Ranks as threads of this process: size handles on one job. They share a board under one mutex.
 std::vector<std::unique_ptr<Job>> make_local_jobs(int size);

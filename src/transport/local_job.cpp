@@ -1,4 +1,5 @@
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -52,28 +53,40 @@ class LocalJob : public Job {
 
   void abort(const std::string& reason) override {
     const std::lock_guard lock(board_->mutex);
+    give_up(reason);
+  }
+
+  void leave(double timeout) override {
+    std::unique_lock lock(board_->mutex);
+    ++board_->left;
+    board_->changed.notify_all();
+    const auto all_left = [&] { return board_->left == size_; };
+    const std::chrono::duration<double> patience(timeout);
+    if (!board_->changed.wait_for(lock, patience, [&] { return all_left() || board_->failed; })) {
+      return give_up(left_early(timeout));
+    }
+    board_->changed.wait_for(lock, grace_after_failure, all_left);
+  }
+
+ private:
+  // The mutex is held.
+  void give_up(const std::string& reason) {
     if (board_->failed) return;
     board_->reason = fmt::format("Rank {} gave up: {}", rank_, reason);
     board_->failed.store(true, std::memory_order_release);
     board_->changed.notify_all();
   }
 
-  void leave() override {
-    std::unique_lock lock(board_->mutex);
-    ++board_->left;
-    board_->changed.notify_all();
-    const auto all_left = [&] { return board_->left == size_; };
-    board_->changed.wait(lock, [&] { return all_left() || board_->failed; });
-    board_->changed.wait_for(lock, grace_after_failure, all_left);
-  }
-
- private:
   int rank_;
   int size_;
   std::shared_ptr<Board> board_;
 };
 
 }  // namespace
+
+std::string left_early(double timeout) {
+  return fmt::format("it has left the job, and has waited {} s for the others to leave, too.", timeout);
+}
 
 std::vector<std::unique_ptr<Job>> make_local_jobs(int size) {
   const auto board = std::make_shared<Board>(size);

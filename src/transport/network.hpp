@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -30,7 +31,8 @@ class Network {
   Segment& segment() { return *segment_; }
   Precedence& precedence() { return *precedence_; }
   const WaitPolicy& wait_policy() const { return wait_policy_; }
-  double timeout() const { return timeout_; }  // STRETTO_TIMEOUT
+  double timeout() const { return timeout_; }  // STRETTO_TIMEOUT, or what it was set to since
+  void set_timeout(double seconds) { timeout_ = seconds; }
   bool over_shared_memory(int peer) const { return peers_[peer].shares_memory; }
   // Ranks of one node give the same number: a host, or with STRETTO_RANKS_PER_NODE a part of the ranks.
   std::uint64_t node_of(int rank) const { return peers_[rank].node; }
@@ -76,7 +78,7 @@ class Network {
   LinkSetting link_setting_;
   std::vector<Retired> retired_;
   WaitPolicy wait_policy_;
-  double timeout_;
+  std::atomic<double> timeout_;
   bool one_host_ = true;
   bool reads_memory_ = true;
   double ranks_per_core_ = 1;

@@ -136,7 +136,7 @@ class TcpJob : public Job {
     note_failure(ErrorCode::peer_gave_up, fmt::format("Rank {} gave up: {}", rank_, reason), nullptr);
   }
 
-  void leave() override {
+  void leave(double timeout) override {
     std::unique_lock lock(mutex_);
     if (rank_ == 0) {
       ++left_;
@@ -146,7 +146,11 @@ class TcpJob : public Job {
       connections_.front()->send(FrameKind::bye, nullptr, 0);
       lock.lock();
     }
-    changed_.wait(lock, [&] { return all_left_ || failed_; });
+    const std::chrono::duration<double> patience(timeout);
+    if (!changed_.wait_for(lock, patience, [&] { return all_left_ || failed_; })) {
+      lock.unlock();
+      return abort(left_early(timeout));
+    }
     changed_.wait_for(lock, grace_after_failure, [&] { return all_left_; });
   }
 

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""torch.distributed over Stretto and over Gloo, in the same processes and in turn: all_reduce of f32 sums, and a training step
+of a GPT by DistributedDataParallel. 2 ranks of one thread.
+
+Prints medians and ratios, and exits 1 where Stretto falls short of what is asked: all_reduce of 1 MiB at least 3 times, the
+step at least 1.1 times as fast as over Gloo.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "perf/peers"), str(ROOT / "build/torch")]
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+import ddp_gpt
+
+SIZES = [8, 1 << 10, 64 << 10, 1 << 20, 16 << 20]  # bytes
+WANTED_SUM, WANTED_AT, WANTED_STEP = 3.0, 1 << 20, 1.1
+
+
+def size_text(size):
+    for unit, name in [(1 << 20, "MiB"), (1 << 10, "KiB")]:
+        if size >= unit:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+def time_sums(groups, size, rounds, seconds):
+    """Microseconds of each group's all_reduce, by round: the mean of a loop, and of the slower rank."""
+    tensor = torch.ones(size // 4)
+    times = {name: [] for name in groups}
+    loops = {}
+    for turn in range(rounds + 1):
+        for name, group in groups.items():
+            count = loops.get(name, 10)
+            dist.barrier(group)
+            start = time.perf_counter()
+            for _ in range(count):
+                dist.all_reduce(tensor, group=group)
+            each = torch.tensor((time.perf_counter() - start) / count, dtype=torch.float64)
+            dist.all_reduce(each, dist.ReduceOp.MAX, group=group)
+            tensor.fill_(1)
+            if turn == 0:  # tells how many fit into the time
+                loops[name] = max(3, min(10000, int(seconds / each.item())))
+            else:
+                times[name].append(1e6 * each.item())
+    return times
+
+
+def time_steps(groups, options):
+    """Milliseconds of each group's training steps, by round: the median of some."""
+    shape = (options.batch, options.seq_length)
+    sides = {}
+    for name, group in groups.items():
+        torch.manual_seed(0)
+        model = torch.nn.parallel.DistributedDataParallel(ddp_gpt.Gpt(options), process_group=group,
+                                                          gradient_as_bucket_view=True)
+        sides[name] = model, torch.optim.AdamW(model.parameters(), lr=3e-4, foreach=False)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    times = {name: [] for name in groups}
+    for turn in range(options.rounds + 1):
+        for name, (model, optimizer) in sides.items():
+            seconds = []
+            for _ in range(options.steps):
+                inputs, targets = torch.randint(options.vocab, shape), torch.randint(options.vocab, shape)
+                start = time.perf_counter()
+                model(inputs, targets).backward()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                seconds.append(time.perf_counter() - start)
+            if turn > 0:  # the first one warms up: DDP forms its buckets anew after the first step
+                times[name].append(1e3 * statistics.median(seconds))
+    return times, parameters
+
+
+def be_rank(rank, options, port):
+    import stretto_torch  # registers the backend
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    dist.init_process_group("stretto", rank=rank, world_size=2)
+    groups = {"stretto": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    result = {"torch": torch.__version__, "all_reduce": {}}
+    for size in SIZES:
+        result["all_reduce"][size] = time_sums(groups, size, options.rounds, options.seconds)
+    result["step"], result["parameters"] = time_steps(groups, options)
+    if rank == 0:
+        pathlib.Path(options.json).parent.mkdir(parents=True, exist_ok=True)
+        pathlib.Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def report(result):
+    def line(what, unit, times):
+        ours, theirs = statistics.median(times["stretto"]), statistics.median(times["gloo"])
+        ratios = [b / a for a, b in zip(times["stretto"], times["gloo"])]
+        print(f"| {what} | {ours:.1f} {unit} | {theirs:.1f} {unit} | {theirs / ours:.2f} | {min(ratios):.2f} to {max(ratios):.2f} |")
+        return theirs / ours
+
+    print("| | Stretto | Gloo | times as fast | round by round |\n| --- | ---: | ---: | ---: | ---: |")
+    fast = True
+    for size, times in result["all_reduce"].items():
+        ratio = line(f"all_reduce, {size_text(int(size))}", "us", times)
+        fast &= int(size) != WANTED_AT or ratio >= WANTED_SUM
+    ratio = line(f"a step of a GPT, {result['parameters'] / 1e6:.1f} M parameters", "ms", result["step"])
+    return fast and ratio >= WANTED_STEP
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shape = dict(layers=6, hidden=384, heads=6, seq_length=256, vocab=65, batch=6, steps=3)
+    for name, value in shape.items():
+        parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.3, help="of a loop of all_reduce")
+    parser.add_argument("--json", default=str(ROOT / "runs/torch_door.json"), help="where the figures go")
+    options = parser.parse_args()
+    wanted = ddp_gpt.fastest_environment()
+    if any(os.environ.get(name) != value for name, value in wanted.items()):
+        os.execve(sys.executable, [sys.executable, "-B", *sys.argv], {**os.environ, **wanted})
+    torch.multiprocessing.spawn(be_rank, (options, ddp_gpt.free_port()), nprocs=2)
+    result = json.loads(pathlib.Path(options.json).read_text())
+    print(f"PyTorch {result['torch']}, 2 ranks of one thread, {len(os.sched_getaffinity(0))} cores; medians of "
+          f"{options.rounds} rounds in turn\n")
+    if not report(result):
+        print(f"\nAsked: all_reduce of {size_text(WANTED_AT)} {WANTED_SUM} times, the step {WANTED_STEP} times.")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+#pragma once
+#include "torch_version.hpp"
+
+// What a call can be refused for without any other rank. what: the operation.
+namespace stretto_torch {
+
+inline void check_tensor(const char* what, const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.defined(), "ProcessGroupStretto::", what, ": a tensor is undefined.");
+  TORCH_CHECK(tensor.layout() == at::kStrided, "ProcessGroupStretto::", what, ": only supports dense tensors, and got one of ",
+              tensor.layout(), "; convert it by to_dense().");
+  TORCH_CHECK(tensor.device().is_cpu(), "ProcessGroupStretto::", what, ": only supports tensors on the CPU, and got one on ",
+              tensor.device(), ".");
+}
+
+inline void check_tensors(const char* what, const Tensors& tensors) {
+  TORCH_CHECK(!tensors.empty(), "ProcessGroupStretto::", what, ": requires a non-empty tensor list.");
+  for (const at::Tensor& tensor : tensors) {
+    check_tensor(what, tensor);
+    TORCH_CHECK(tensor.scalar_type() == tensors.front().scalar_type(), "ProcessGroupStretto::", what,
+                ": the tensors are of ", tensors.front().scalar_type(), " and of ", tensor.scalar_type(),
+                "; give all of them one type.");
+  }
+}
+
+inline const at::Tensor& single(const char* what, const Tensors& tensors) {
+  TORCH_CHECK(tensors.size() == 1, "ProcessGroupStretto::", what, ": takes one tensor for this rank, and got ",
+              tensors.size(), ".");
+  check_tensor(what, tensors.front());
+  return tensors.front();
+}
+
+}  // namespace stretto_torch

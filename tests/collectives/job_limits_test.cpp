@@ -1,0 +1,107 @@
+// How long ranks wait for each other, where the program says it; and several jobs in one process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "stretto/error.hpp"
+#include "stretto/launch.hpp"
+
+namespace stretto {
+namespace {
+
+using testing::HasSubstr;
+
+void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+std::string sentence_of(ErrorCode code, const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  return "";
+}
+
+TEST(JobLimits, ATimeoutThatWasSetLater) {
+  try {
+    run_threads(2, [](const Communicator& world) {
+      world.barrier(Stream::inline_());
+      world.set_timeout(0.2);
+      if (world.rank() == 0) pause(0.6);
+      world.barrier(Stream::inline_());
+    });
+    FAIL() << "nobody noticed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::timeout);
+    EXPECT_THAT(error.what(), HasSubstr("Rank 1 waited 0.2 s for rank 0"));
+  }
+}
+
+TEST(JobLimits, NoTimeOrLessIsRefused) {
+  run_threads(1, [](const Communicator& world) {
+    EXPECT_THAT(sentence_of(ErrorCode::invalid_argument, [&] { world.set_timeout(0); }), HasSubstr("0 s"));
+    EXPECT_THAT(sentence_of(ErrorCode::invalid_argument, [&] { world.set_leave_timeout(-1); }), HasSubstr("-1 s"));
+  });
+}
+
+// Rank 0 leaves, and rank 1 stays: as threads, and as ranks that meet over TCP.
+void leave_early(Communicator& world, bool leaves) {
+  world.set_leave_timeout(0.1);
+  world.check_ranks();
+  world.barrier(Stream::inline_());
+  if (leaves) {
+    world = {};
+    return;
+  }
+  const std::string said = sentence_of(ErrorCode::peer_gave_up, [&] { world.barrier(Stream::inline_()); });
+  EXPECT_THAT(said, HasSubstr("it has left the job"));
+  EXPECT_EQ(sentence_of(ErrorCode::peer_gave_up, [&] { world.check_ranks(); }), said);
+}
+
+TEST(JobLimits, WhoStaysLearnsThatAnotherHasLeft) {
+  EXPECT_NO_THROW(run_threads(2, [](const Communicator& world) {
+    // run_threads holds a handle of its own to the end: the job that is left is one beside it.
+    static MeetingPoint point;
+    if (world.rank() == 0) point = open_meeting("127.0.0.1");
+    world.barrier(Stream::inline_());
+    Communicator other = connect(world.rank(), 2, world.rank() == 0 ? point : MeetingPoint{point.host, point.port, point.secret});
+    leave_early(other, world.rank() == 0);
+    world.barrier(Stream::inline_());
+  }));
+}
+
+TEST(JobLimits, SeveralJobsOfOneProcessGoOnAtTheSameTime) {
+  run_threads(2, [](const Communicator& world) {
+    static MeetingPoint points[3];
+    std::vector<Communicator> jobs;
+    for (MeetingPoint& point : points) {
+      if (world.rank() == 0) point = open_meeting("127.0.0.1");
+      world.barrier(Stream::inline_());
+      jobs.push_back(
+          connect(world.rank(), 2, world.rank() == 0 ? point : MeetingPoint{point.host, point.port, point.secret}));
+    }
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      threads.emplace_back([&, i] {
+        for (int turn = 0; turn < 50; ++turn) {
+          double sum = static_cast<double>(i);
+          jobs[i].all_reduce(&sum, &sum, 1, DType::f64, ReduceOp::sum, Stream::inline_());
+          EXPECT_EQ(sum, 2.0 * static_cast<double>(i));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST(JobLimits, WhoDoesNotComeInTimeIsNamed) {
+  MeetingPoint point = open_meeting("127.0.0.1");
+  point.timeout = 0.2;
+  EXPECT_THAT(sentence_of(ErrorCode::timeout, [&] { connect(0, 3, point); }), HasSubstr("1, 2 did not come"));
+}
+
+}  // namespace
+}  // namespace stretto

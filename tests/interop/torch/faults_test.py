@@ -1,0 +1,154 @@
+"""What the others say of a rank that dies, hangs or leaves; and programs as a launcher starts them."""
+
+import datetime
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+
+import torch
+import torch.distributed as dist
+
+import ranks
+import stretto_torch
+
+
+def until_it_fails(call):
+    while True:
+        call()
+
+
+def killed_in_collectives(rank):
+    part = dist.new_group([0, 1, 2])
+    tensor = torch.ones(100000)
+    for _ in range(3):
+        dist.all_reduce(tensor)
+        if rank != 3:
+            dist.all_reduce(tensor, group=part)
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    work = dist.all_reduce(torch.ones(10), async_op=True)
+    error = ranks.error_of(lambda: until_it_fails(lambda: dist.all_reduce(tensor)))
+    assert "ank 2" in str(error) and "killed" in str(error), repr(error)
+    error = ranks.error_of(work.get_future().wait)  # the future knows it, too
+    assert "ank 2" in str(error), repr(error)
+    if rank != 3:
+        error = ranks.error_of(lambda: until_it_fails(lambda: dist.all_reduce(tensor, group=part)))
+        assert "ank 2" in str(error), repr(error)
+    error = ranks.error_of(lambda: until_it_fails(lambda: dist.all_reduce(tensor)))
+    assert error is not None
+    return time.monotonic() - begin
+
+
+def killed_in_messages(rank):
+    got = torch.zeros(4)
+    if rank == 2:
+        dist.send(torch.ones(4), 0)
+        dist.recv(got, 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 0:
+        dist.recv(got, 2)
+    elif rank == 1:
+        dist.send(torch.ones(4), 2)
+    for call in [lambda: dist.recv(got, 2), lambda: dist.recv(got), lambda: dist.send(torch.zeros(1000000), 2)]:
+        error = ranks.error_of(call)
+        assert error is not None and "ank 2" in str(error), repr(error)
+
+
+def missing(rank):
+    """A rank that does not come is named, on every other one, when the timeout is over."""
+    if rank == 1:
+        time.sleep(3)
+        return None
+    tensor = torch.ones(5)
+    error = ranks.error_of(lambda: dist.all_reduce(tensor))
+    assert "waited 1 s for rank" in str(error) and "1" in str(error).split("for rank")[1].split(" in ")[0], repr(error)
+    error = ranks.error_of(lambda: dist.barrier())  # and the group is of no more use
+    assert error is not None
+    return str(error)
+
+
+def leaves_early(rank):
+    if rank == 1:
+        return
+    time.sleep(0.3)  # most often after the other has left
+    error = ranks.error_of(lambda: dist.all_reduce(torch.ones(5)))
+    assert "ank 1" in str(error) and "left" in str(error), repr(error)
+
+
+PROGRAM = textwrap.dedent("""
+    import os, sys
+    import torch
+    import torch.distributed as dist
+    import stretto_torch
+    dist.init_process_group("stretto")
+    assert dist.get_backend() == "stretto"
+    total = torch.ones(3) * (dist.get_rank() + 1)
+    dist.all_reduce(total)
+    assert total[0] == sum(range(1, dist.get_world_size() + 1)), total
+    if "fail" in sys.argv and dist.get_rank() == 1:
+        raise ValueError("the disk is full")
+    if "fail" in sys.argv:
+        try:
+            dist.all_reduce(total)
+        except RuntimeError as error:
+            print("HEARD", error, flush=True)
+            sys.exit(3)
+    print("DONE", flush=True)
+""")
+
+
+class Faults(unittest.TestCase):
+    def test_killed_in_collectives(self):
+        for took in [each for each in ranks.run(4, killed_in_collectives, killed=[2], seconds=60) if each is not None]:
+            self.assertLess(took, 60)
+
+    def test_killed_in_messages(self):
+        ranks.run(3, killed_in_messages, killed=[2], seconds=60)
+
+    def test_missing(self):
+        ranks.run(3, missing, seconds=1)
+
+    def test_leaves_early(self):
+        ranks.run(2, leaves_early, seconds=60)
+
+    def launch(self, *arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder) / "program.py"
+            program.write_text(PROGRAM)
+            command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port",
+                       str(ranks.free_port()), str(program), *arguments]
+            if torch.__version__.startswith("1."):  # it does not understand its own defaults under Python 3.11
+                command[3:3] = ["--redirects", "7:1", "--tee", "7:1"]
+            return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    def test_under_torchrun(self):
+        done = self.launch()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("DONE"), 2)
+
+    def test_an_exception_is_heard(self):
+        done = self.launch("fail")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("ValueError: the disk is full", done.stderr)
+        # torchrun takes the other rank down when it sees the first one end; whichever is faster.
+        self.assertNotIn("DONE", done.stdout)
+
+    def test_ranks_that_do_not_come(self):
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(ranks.free_port()))
+        store = dist.TCPStore("127.0.0.1", ranks.free_port(), 1, True)
+        second = datetime.timedelta(seconds=1)
+        for rank in [0, 1]:
+            error = ranks.error_of(
+                lambda: stretto_torch._C.ProcessGroupStretto(dist.PrefixStore(str(rank), store), rank, 2, second))
+            self.assertIn("1 s", str(error))
+
+
+if __name__ == "__main__":
+    unittest.main()

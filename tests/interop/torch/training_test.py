@@ -1,0 +1,137 @@
+"""The same small model, trained over Stretto and over Gloo in the same processes."""
+
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+import ranks
+import stretto_torch
+
+STEPS = 8
+
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.GELU(), torch.nn.Linear(64, 64), torch.nn.GELU(),
+                               torch.nn.Linear(64, 3))
+
+
+def batch(step, rank):
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    inputs = torch.randn(16, 20, generator=generator)
+    return inputs, inputs[:, :3].sin() + inputs[:, 3:6]
+
+
+def train(group, rank, optimizer_of, hook=None, steps=STEPS, **arguments):
+    """The losses, and the parameters at the end."""
+    net = DistributedDataParallel(model(), process_group=group, **arguments)
+    if hook is not None:
+        net.register_comm_hook(None, hook)
+    optimizer = optimizer_of(net.parameters(), group)
+    losses = []
+    for step in range(steps):
+        inputs, targets = batch(step, rank)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(net(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, [parameter.detach().clone() for parameter in net.parameters()]
+
+
+def adam(parameters, group):
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+def zero(parameters, group):
+    return ZeroRedundancyOptimizer(parameters, torch.optim.AdamW, process_group=group, lr=1e-2)
+
+
+def as_gloo(rank):
+    peer = ranks.gloo()
+    bitwise = dist.get_world_size() == 2  # a sum of two has one order
+    for name, optimizer_of in {"adam": adam, "zero": zero}.items():
+        # Buckets of a few kilobytes, so that there are several.
+        for arguments in [{}, {"bucket_cap_mb": 0.01}, {"bucket_cap_mb": 0.01, "gradient_as_bucket_view": True}]:
+            ours, our_parameters = train(dist.group.WORLD, rank, optimizer_of, **arguments)
+            theirs, their_parameters = train(peer, rank, optimizer_of, **arguments)
+            if bitwise:
+                assert ours == theirs, f"{name} {arguments}: {ours} is not {theirs}"
+            assert all(abs(a - b) < 1e-4 for a, b in zip(ours, theirs)), f"{name} {arguments}: {ours} is not {theirs}"
+            for one, other in zip(our_parameters, their_parameters):
+                assert torch.allclose(one, other, atol=1e-4), name
+    return ours
+
+
+def with_hooks(rank):
+    def sgd(parameters, group):
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    def last(hook):
+        losses, parameters = train(dist.group.WORLD, rank, sgd, hook, steps=60, bucket_cap_mb=0.01)
+        everywhere = [None] * dist.get_world_size()
+        dist.all_gather_object(everywhere, [parameter.sum().item() for parameter in parameters])
+        assert everywhere.count(everywhere[0]) == len(everywhere), "the ranks' parameters differ"
+        total = torch.tensor([sum(losses[-10:]) / 10, losses[0]])
+        dist.all_reduce(total, dist.ReduceOp.AVG)
+        return total.tolist()
+
+    hooks = stretto_torch.hooks
+    plain, first = last(None)
+    result = {"first": first, "plain": plain}
+    result["int8"] = last(hooks.quantized(bits=8))[0]
+    result["int4"] = last(hooks.quantized(bits=4))[0]
+    result["onebit"] = last(hooks.onebit())[0]
+    exact = last(hooks.onebit(plain_steps=60))[0]
+    assert exact == plain, f"{exact} is not {plain}"
+
+    # What is left out of one sum is in the next ones: the mean of many is exact, and without that state it is not.
+    def mean_of(errors):
+        backend = stretto_torch.backend_of()
+        mean = torch.zeros(3000)
+        for _ in range(100):
+            some = torch.linspace(-1, 2, 3000) * (rank + 1)
+            backend.quantized_average(some, "onebit", errors=errors, name="some").wait()
+            mean += some / 100
+        right = torch.linspace(-1, 2, 3000) * (dist.get_world_size() + 1) / 2
+        return (mean - right).abs().max().item()
+
+    result["with errors"] = mean_of(stretto_torch._C.ErrorFeedback())
+    result["without"] = mean_of(None)
+    return result
+
+
+class Training(unittest.TestCase):
+    def test_as_gloo_on_2_ranks(self):
+        losses = ranks.run(2, as_gloo)[0]
+        self.assertLess(losses[-1], losses[0])
+
+    def test_as_gloo_on_4_ranks(self):
+        ranks.run(4, as_gloo)
+
+    def test_with_hooks(self):
+        for size in [2, 4]:
+            got = ranks.run(size, with_hooks)[0]
+            self.assertLess(got["plain"], 0.8 * got["first"])
+            self.assertLess(abs(got["int8"] - got["plain"]), 0.02 * got["plain"], got)
+            self.assertLess(abs(got["int4"] - got["plain"]), 0.1 * got["plain"], got)
+            self.assertLess(got["onebit"], 0.9 * got["first"], got)
+            self.assertLess(got["with errors"], 0.2, got)
+            self.assertGreater(got["without"], 0.4, got)
+
+    def test_another_model_is_noticed(self):  # the control
+        def body(rank):
+            peer = ranks.gloo()
+            ours = train(dist.group.WORLD, rank, adam)[0]
+            theirs = train(peer, 1 - rank if rank == 0 else rank, adam)[0]
+            assert ours == theirs, "the losses differ"
+
+        with self.assertRaisesRegex(AssertionError, "the losses differ"):
+            ranks.run(2, body)
+
+
+if __name__ == "__main__":
+    unittest.main()
