@@ -27,6 +27,7 @@ class Requests {
   bool begin(MPI_Request* request);
   void forget(MPI_Request request);  // it is about to be freed
 
+  bool any_started() const { return started_count_.load(std::memory_order_relaxed) > 0; }
   // How many of them belong to operations that have been started, and not been completed for the MPI.
   int ours_among(const MPI_Request* requests, int count);
   // Completes for the MPI what is done.

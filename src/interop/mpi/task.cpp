@@ -12,11 +12,11 @@ void Task::pack() {
   }
 }
 
-Work Task::start(const Communicator& communicator, const Stream& stream) const {
+Work Task::start(const Communicator& communicator, const Stream& stream) {
   if (!is_messages) return communicator.start(call, stream);
   OperationGroup together;
-  for (const Message& message : messages) {
-    auto& bytes = const_cast<Carried&>(message.carried);
+  for (Message& message : messages) {
+    Carried& bytes = message.carried;
     if (message.sends) {
       communicator.send(bytes.data(), bytes.bytes(), DType::u8, message.peer, stream);
     } else {

@@ -34,7 +34,7 @@ struct Task {
 
   // In this order, the outer two in threads of the program's.
   void pack();
-  Work start(const Communicator& communicator, const Stream& stream) const;
+  Work start(const Communicator& communicator, const Stream& stream);
   void unpack();
 };
 
