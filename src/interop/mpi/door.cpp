@@ -51,6 +51,7 @@ void Door::open() {
     if (size == 1) return;
     const Communicator world = connect(MPI_COMM_WORLD);
     attach(MPI_COMM_WORLD, std::make_shared<Served>(world, world.duplicate("MPI_COMM_WORLD beside")));
+    serves_ = true;
   });
   open_.store(true, std::memory_order_release);
 }

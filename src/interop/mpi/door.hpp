@@ -43,6 +43,8 @@ class Door {
   void close();
   bool is_open() const { return open_.load(std::memory_order_acquire); }
 
+  // Whether MPI_COMM_WORLD has several ranks, at least.
+  bool serves() const { return is_open() && serves_; }
   // None where calls on it are forwarded.
   Served* find(MPI_Comm comm);
   std::shared_ptr<Served> owner_of(Served* served);
@@ -60,6 +62,7 @@ class Door {
   static int detach(MPI_Comm comm, int keyval, void* served, void* extra);
 
   std::atomic<bool> open_ = false;
+  bool serves_ = false;  // written before open_
   int keyval_ = MPI_KEYVAL_INVALID;
   MPI_Comm silent_ = MPI_COMM_NULL;  // all ranks; nobody ever sends there
   std::mutex mutex_;
