@@ -63,6 +63,7 @@ struct operation {
 };
 static MPI_Request requests[most_open];
 static struct operation operations[most_open];
+static MPI_Status statuses[most_open];
 static int open_count;
 
 static void combine(void* in, void* inout, int* count, MPI_Datatype* type) {
@@ -107,19 +108,19 @@ static void complete_some(struct generator* own) {
       if (flag && index != MPI_UNDEFINED) remove_open(index);
       return;
     case 4:
-      MPI_Waitall(open_count, requests, MPI_STATUSES_IGNORE);
+      MPI_Waitall(open_count, requests, statuses);
       while (open_count > 0) remove_open(open_count - 1);
       return;
     case 5:
-      MPI_Testall(open_count, requests, &flag, MPI_STATUSES_IGNORE);
+      MPI_Testall(open_count, requests, &flag, statuses);
       while (flag && open_count > 0) remove_open(open_count - 1);
       return;
     case 6:
     case 7:
       if (draw(own, 2)) {
-        MPI_Waitsome(open_count, requests, &count, indices, MPI_STATUSES_IGNORE);
+        MPI_Waitsome(open_count, requests, &count, indices, statuses);
       } else {
-        MPI_Testsome(open_count, requests, &count, indices, MPI_STATUSES_IGNORE);
+        MPI_Testsome(open_count, requests, &count, indices, statuses);
       }
       for (int i = open_count - 1; i >= 0; --i) { /* from the end, so that no index moves */
         for (int j = 0; j < count; ++j) {

@@ -41,7 +41,7 @@ int begin_or_forward(Kind kind, Form form, MPI_Comm comm, Describe describe, Beg
 }
 
 // Of calls that are always forwarded.
-void count(Kind kind, Form form) {
+void count_forwarded(Kind kind, Form form) {
   if (door().is_open()) door().report.add(kind, form, Outcome::unserved);
 }
 
@@ -68,11 +68,11 @@ STRETTO_SERVED_CALLS(STRETTO_BLOCKING)
 
 #define STRETTO_FORWARD(name, lower, parameters, arguments)                          \
   int MPI_##name(STRETTO_LIST parameters MPI_Comm comm) {                            \
-    count(Kind::name, Form::blocking);                                               \
+    count_forwarded(Kind::name, Form::blocking);                                             \
     return PMPI_##name(STRETTO_LIST arguments comm);                                 \
   }                                                                                  \
   int MPI_I##lower(STRETTO_LIST parameters MPI_Comm comm, MPI_Request* request) {    \
-    count(Kind::name, Form::non_blocking);                                           \
+    count_forwarded(Kind::name, Form::non_blocking);                                           \
     return PMPI_I##lower(STRETTO_LIST arguments comm, request);                      \
   }
 STRETTO_FORWARDED_CALLS(STRETTO_FORWARD)
@@ -90,7 +90,7 @@ STRETTO_SERVED_CALLS(STRETTO_PREPARE)
 
 #define STRETTO_FORWARD_PERSISTENT(name, lower, parameters, arguments)                                         \
   int STRETTO_PERSISTENT(name)(STRETTO_LIST parameters MPI_Comm comm, MPI_Info info, MPI_Request * request) {  \
-    count(Kind::name, Form::persistent);                                                                       \
+    count_forwarded(Kind::name, Form::persistent);                                                                       \
     return STRETTO_PERSISTENT_OF_MPI(name)(STRETTO_LIST arguments comm, info, request);                        \
   }
 STRETTO_FORWARDED_CALLS(STRETTO_FORWARD_PERSISTENT)

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "door.hpp"
+#include "stretto/error.hpp"
 #include "stretto/memory.hpp"
 
 namespace stretto::mpi_door {
