@@ -10,6 +10,7 @@ struct shape {
   size_t count;
   unsigned root;
   int in_place;
+  int in_pairs; /* all ranks take types of two elements; else each of them chooses how its elements lie */
 };
 
 /* Mostly few, sometimes none, rarely many. */
@@ -30,6 +31,7 @@ static struct shape drawn_shape(struct generator* common) {
   shape.count = drawn_count(common);
   shape.root = draw(common, 64);
   shape.in_place = draw(common, 3) == 0;
+  shape.in_pairs = draw(common, 4) == 0;
   const int is_float = shape.element == F64 || shape.element == F32;
   if (op == 11) shape.element = I32;
   shape.op = op == 11              ? user_op
@@ -106,8 +108,8 @@ static void perform(MPI_Comm comm, int rank, int size, const struct shape* shape
   struct generator own = {mixed(step * 64 + (uint64_t)world_rank)};
   const int moves = kind != Allreduce && kind != Reduce && kind != Reduce_scatter && kind != Reduce_scatter_block && kind != Scan &&
                     kind != Exscan;
-  const enum layout in_layout = moves ? (enum layout)draw(&own, layouts) : DENSE;
-  const enum layout out_layout = moves ? (enum layout)draw(&own, layouts) : DENSE;
+  const enum layout in_layout = !moves ? DENSE : shape->in_pairs ? SWAPPED : draw(&own, 2) ? GAPS : DENSE;
+  const enum layout out_layout = !moves ? DENSE : shape->in_pairs ? SWAPPED : draw(&own, 2) ? GAPS : DENSE;
   struct buffer *in = &operation.input, *out = &operation.output;
   const struct buffer in_like = {.layout = in_layout}, out_like = {.layout = out_layout};
   const size_t block = p > 0 && shape->count > 20000 ? shape->count / (size_t)p / 2 * 2 : shape->count;
