@@ -72,6 +72,18 @@ def compiled_loop(mpi):
     return program
 
 
+def launcher_of(form, ranks):
+    mpi = form.split("_")[0]
+    words = [MPIS[mpi][1], "-n", ranks]
+    if mpi == "openmpi":
+        words += ["--bind-to", "core"] if ranks <= cores() else ["--oversubscribe", "--bind-to", "none"]
+        if os.geteuid() == 0:
+            words.append("--allow-run-as-root")
+    elif ranks <= cores():
+        words += ["-bind-to", "core"]
+    return words + FORMS[form]
+
+
 class Measurement:
     def __init__(self, options):
         self.options = options
@@ -96,17 +108,6 @@ class Measurement:
 
     def forms(self, ranks, mpi=""):
         return [form for form in self.loops if form.startswith(mpi) and (form != "openmpi_sm" or ranks <= cores())]
-
-    def launcher(self, form, ranks):
-        mpi = form.split("_")[0]
-        words = [MPIS[mpi][1], "-n", ranks]
-        if mpi == "openmpi":
-            words += ["--bind-to", "core"] if ranks <= cores() else ["--oversubscribe", "--bind-to", "none"]
-            if os.geteuid() == 0:
-                words.append("--allow-run-as-root")
-        elif ranks <= cores():
-            words += ["-bind-to", "core"]
-        return words + FORMS[form]
 
     def add(self, collective, ranks, side, size, us):
         self.samples.setdefault((collective, ranks, side, size), []).append(us)
@@ -133,7 +134,7 @@ class Measurement:
                 self.versions["gloo"] = text[text.index("(") + 1:-1]
 
     def mpi(self, collective, ranks, form, sizes):
-        launcher = self.launcher(form, ranks)
+        launcher = launcher_of(form, ranks)
         self.commands[f"{form}, {ranks} ranks"] = " ".join(str(word) for word in launcher)
         command = [*launcher, self.loops[form], collective, self.seconds, 2]
         for line in run([*command, *sizes]).splitlines():

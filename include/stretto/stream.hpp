@@ -124,6 +124,12 @@ class STRETTO_API Stream {
   std::shared_ptr<Queue> queue_;
 };
 
+// What this thread is to do while it waits for other ranks on an inline stream: function is called again and again, at least
+// once a millisecond, as soon as a wait is no longer one of nanoseconds. For a thread that has another communication library
+// to keep going: what the other ranks still wait for there may be what keeps them from coming here. It must be short, throw
+// nothing and call nothing of Stretto's. nullptr, as in the beginning: nothing.
+STRETTO_API void while_waiting(void (*function)());
+
 class STRETTO_API Event {
  public:
   // Both speak of the latest record; an event that was never recorded counts as reached.

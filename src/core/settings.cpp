@@ -119,6 +119,12 @@ const std::vector<Rule>& rules() {
        Kind::choice,
        {"debug", "info", "warn", "error"}},
       {{"STRETTO_LEDGER", "communication records that each rank keeps", "65536"}, Kind::integer, {}},
+      {{"STRETTO_MPI_REPORT",
+        "1: under libstretto-mpi.so, say on stderr at MPI_Finalize which collective calls were served and which were "
+        "forwarded to the MPI, and why",
+        "0"},
+       Kind::choice,
+       {"0", "1"}},
   };
   return table;
 }

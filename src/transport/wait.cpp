@@ -27,6 +27,8 @@ thread_local std::int64_t next_look = nobody_asked;    // nothing is to come bef
 thread_local std::int64_t latest_look = nobody_asked;  // anything may
 constexpr std::int64_t longest_nap = 1'000'000;        // nanoseconds, by which a ring that was missed may be late
 constexpr int looks_first = 1000;
+thread_local void (*meanwhile)() = nullptr;
+constexpr int pauses_between = 8;  // two calls of it, while pauses are short
 
 // Not the private form: the sleepers and the ringer may be different processes.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t nanoseconds) {
@@ -103,8 +105,14 @@ WaitPolicy WaitPolicy::between_hosts() const {
   return {50, 0, 4, true};
 }
 
+void while_waiting(void (*function)()) { meanwhile = function; }
+
 void Waiter::pause() {
   if (looks_ < INT_MAX) ++looks_;
+  if (meanwhile != nullptr && (armed_ || looks_ % pauses_between == 0)) {
+    meanwhile();
+    look_again_by(steady_nanoseconds() + longest_nap);
+  }
   const bool timed = next_look != nobody_asked;
   const bool bounded = timed || latest_look != nobody_asked;
   const std::int64_t end = std::min(next_look - (policy_.punctual ? time_to_wake : 0), latest_look);

@@ -79,7 +79,7 @@ class Waiter {
     return true;
   }
   // Sleeps are bounded, so that the caller's loop sees a lost peer or a timeout.
-  void pause();
+  void pause();  // calls what the thread wants done meanwhile: stretto::while_waiting()
   void moved() {
     looks_ = 0;
     idle_since_ = 0;

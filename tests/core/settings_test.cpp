@@ -60,7 +60,8 @@ TEST(Settings, AreListedWithMeaningAndDefault) {
                                                     {"STRETTO_NODES_PER_POD", "0"},
                                                     {"STRETTO_LINKS", ""},
                                                     {"STRETTO_NETWORK", "10Gb/s,20us"},
-                                                    {"STRETTO_HEAP_BYTES", "68719476736"}};
+                                                    {"STRETTO_HEAP_BYTES", "68719476736"},
+                                                    {"STRETTO_MPI_REPORT", "0"}};
   std::map<std::string, std::string> listed;
   for (const Setting& one : settings()) {
     EXPECT_STRNE(one.meaning, "") << one.name;

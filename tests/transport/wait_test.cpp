@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "stretto/stream.hpp"
 #include "variables.hpp"
 
 namespace stretto {
@@ -120,6 +121,30 @@ TEST(Waiter, DoesNotSleepForWhatWasForgotten) {
   forget_looks();
   waiter.pause();
   EXPECT_EQ(bell.sleepers.load(), 0U);
+}
+
+thread_local int calls_meanwhile = 0;
+
+TEST(Waiter, CallsWhatIsToBeDoneMeanwhileAndNeverSleepsLongWithoutIt) {
+  Bell bell{};
+  while_waiting([] { ++calls_meanwhile; });
+  const std::int64_t begin = steady_nanoseconds();
+  {
+    Waiter waiter(sleep_at_once, bell);
+    for (int pause = 0; pause < 12; ++pause) waiter.pause();
+  }
+  EXPECT_GE(calls_meanwhile, 10);
+  EXPECT_LT(steady_nanoseconds() - begin, 10 * 45'000'000) << "unbounded, each sleep would take 50 ms";
+  std::thread([&] {
+    Waiter of_another_thread(sleep_at_once, bell);
+    for (int pause = 0; pause < 3; ++pause) of_another_thread.pause();
+    EXPECT_EQ(calls_meanwhile, 0);
+  }).join();
+  while_waiting(nullptr);
+  const int before = calls_meanwhile;
+  Waiter silent(sleep_at_once, bell);
+  for (int pause = 0; pause < 3; ++pause) silent.pause();
+  EXPECT_EQ(calls_meanwhile, before);
 }
 
 TEST(WaitPolicy, IsTheOneThatTheUserChose) {

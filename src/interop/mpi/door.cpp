@@ -1,0 +1,151 @@
+#include "door.hpp"
+
+#include <cstdio>
+
+#include "stretto/mpi.hpp"
+#include "stretto/settings.hpp"
+
+namespace stretto::mpi_door {
+
+Door& door() {
+  static auto& the_door = *new Door;
+  return the_door;
+}
+
+// MPI promises that every one of its calls also moves on what else is under way. A rank that waits in Stretto for another must
+// not hold up the message for which that other waits in MPI. Nothing is ever found, which is what makes this a look at
+// everything.
+void keep_mpi_going() {
+  if (door().silent_ == MPI_COMM_NULL) return;
+  int found = 0;
+  PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, door().silent_, &found, MPI_STATUS_IGNORE);
+}
+
+void give_up(const std::string& sentence) {
+  int rank = 0;
+  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::fprintf(stderr, "error: stretto-mpi, rank %d: %s\n", rank, sentence.c_str());
+  std::fflush(stderr);
+  PMPI_Abort(MPI_COMM_WORLD, 1);
+  std::abort();
+}
+
+Served::Served(Communicator blocking_calls, Communicator other_calls)
+    : blocking(std::move(blocking_calls)), beside(std::move(other_calls)), rank(blocking.rank()), size(blocking.size()) {}
+
+const Stream& Served::stream() const {
+  std::call_once(made_, [&] { stream_.emplace("mpi"); });
+  return *stream_;
+}
+
+// All ranks are in MPI_Init: the one place in which the door may wait for them on behalf of MPI_COMM_WORLD, since a first call
+// that does not block may not.
+void Door::open() {
+  int size = 0;
+  PMPI_Comm_size(MPI_COMM_WORLD, &size);
+  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, detach, &keyval_, nullptr);
+  PMPI_Comm_dup(MPI_COMM_SELF, &own_rank);
+  PMPI_Comm_dup(MPI_COMM_WORLD, &silent_);
+  guarded([&] {
+    check_settings();
+    if (size == 1) return;
+    const Communicator world = connect(MPI_COMM_WORLD);
+    attach(MPI_COMM_WORLD, std::make_shared<Served>(world, world.duplicate("MPI_COMM_WORLD beside")));
+    serves_ = true;
+  });
+  open_.store(true, std::memory_order_release);
+}
+
+// The last handle of Stretto's waits until all ranks are there, and does not keep the MPI going meanwhile; so the MPI waits for
+// them first.
+void Door::close() {
+  if (!is_open()) return;
+  requests.finish_all();
+  if (setting("STRETTO_MPI_REPORT") == "1") report.print();
+  PMPI_Barrier(MPI_COMM_WORLD);
+  open_.store(false, std::memory_order_release);
+  while (!served_.empty()) PMPI_Comm_delete_attr(served_.begin()->second.first, keyval_);  // see detach()
+  PMPI_Comm_free_keyval(&keyval_);
+  PMPI_Comm_free(&silent_);
+  PMPI_Comm_free(&own_rank);
+}
+
+void Door::attach(MPI_Comm comm, std::shared_ptr<Served> served) {
+  PMPI_Comm_set_attr(comm, keyval_, served.get());
+  const std::lock_guard lock(mutex_);
+  Served* const key = served.get();
+  served_.emplace(key, std::make_pair(comm, std::move(served)));
+  generation_.fetch_add(1, std::memory_order_release);
+}
+
+// The attribute's delete callback. Operations that are under way keep their communicator.
+int Door::detach(MPI_Comm, int, void* served, void*) {
+  std::shared_ptr<Served> last;  // goes without the mutex
+  Door& self = door();
+  const std::lock_guard lock(self.mutex_);
+  const auto found = self.served_.find(static_cast<Served*>(served));
+  if (found == self.served_.end()) return MPI_SUCCESS;
+  last = std::move(found->second.second);
+  self.served_.erase(found);
+  self.generation_.fetch_add(1, std::memory_order_release);
+  return MPI_SUCCESS;
+}
+
+Served* Door::find(MPI_Comm comm) {
+  struct Remembered {
+    std::uint64_t generation = 0;
+    MPI_Comm comm = MPI_COMM_NULL;
+    Served* served = nullptr;
+  };
+  static thread_local Remembered last;
+  const std::uint64_t generation = generation_.load(std::memory_order_acquire);
+  if (last.generation == generation && last.comm == comm) return last.served;
+  if (!is_open() || comm == MPI_COMM_NULL) return nullptr;
+  if (last.generation == 0) while_waiting(keep_mpi_going);  // the first time that this thread comes
+  void* attribute = nullptr;
+  int found = 0;
+  PMPI_Comm_get_attr(comm, keyval_, static_cast<void*>(&attribute), &found);
+  last = {generation, comm, found != 0 ? static_cast<Served*>(attribute) : nullptr};
+  return last.served;
+}
+
+std::shared_ptr<Served> Door::owner_of(Served* served) {
+  const std::lock_guard lock(mutex_);
+  return served_.at(served).second;
+}
+
+Outcome Door::why_unserved(MPI_Comm comm) const {
+  if (comm == MPI_COMM_NULL || !is_open()) return Outcome::arguments;
+  int between = 0;
+  int size = 0;
+  PMPI_Comm_test_inter(comm, &between);
+  PMPI_Comm_size(comm, &size);
+  if (between != 0) return Outcome::inter_communicator;
+  return size == 1 ? Outcome::alone : Outcome::unfollowed;
+}
+
+void Door::follow(MPI_Comm parent, MPI_Comm made) {
+  Served* const whole = find(parent);
+  if (whole == nullptr) return;
+  int color = -1;  // of one rank or none: nothing to serve
+  int key = 0;
+  int size = 0;
+  if (made != MPI_COMM_NULL) PMPI_Comm_size(made, &size);
+  if (size > 1) {  // those who have the same first rank belong together
+    MPI_Group old_group = MPI_GROUP_NULL;
+    MPI_Group new_group = MPI_GROUP_NULL;
+    PMPI_Comm_group(parent, &old_group);
+    PMPI_Comm_group(made, &new_group);
+    const int first = 0;
+    PMPI_Group_translate_ranks(new_group, 1, &first, old_group, &color);
+    PMPI_Group_free(&old_group);
+    PMPI_Group_free(&new_group);
+    PMPI_Comm_rank(made, &key);
+  }
+  guarded([&] {
+    const Communicator members = whole->blocking.split(color, key, "MPI communicator");
+    if (members) attach(made, std::make_shared<Served>(members, members.duplicate("MPI communicator beside")));
+  });
+}
+
+}  // namespace stretto::mpi_door

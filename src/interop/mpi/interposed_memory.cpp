@@ -1,0 +1,46 @@
+// Memory that a program gets from MPI is symmetric: all ranks of the host reach it, so that collectives need no copies.
+#include <map>
+
+#include "door.hpp"
+#include "stretto/error.hpp"
+#include "stretto/memory.hpp"
+
+namespace stretto::mpi_door {
+namespace {
+
+struct Blocks {
+  std::mutex mutex;
+  std::map<void*, std::shared_ptr<std::byte>> by_address;
+};
+Blocks& blocks() {
+  static auto& all = *new Blocks;
+  return all;
+}
+
+}  // namespace
+}  // namespace stretto::mpi_door
+
+using namespace stretto::mpi_door;  // NOLINT(google-build-using-namespace): what follows has MPI's names, in no namespace
+
+int MPI_Alloc_mem(MPI_Aint bytes, MPI_Info info, void* address) {
+  if (!door().serves() || bytes <= 0) return PMPI_Alloc_mem(bytes, info, address);
+  std::shared_ptr<std::byte> block;
+  try {
+    block = stretto::allocate(static_cast<std::size_t>(bytes));
+  } catch (const stretto::Error&) {  // the MPI may still have some, and says so where it has not
+    return PMPI_Alloc_mem(bytes, info, address);
+  }
+  void* const begin = block.get();
+  *static_cast<void**>(address) = begin;
+  const std::lock_guard lock(blocks().mutex);
+  blocks().by_address.emplace(begin, std::move(block));
+  return MPI_SUCCESS;
+}
+
+int MPI_Free_mem(void* address) {
+  {
+    const std::lock_guard lock(blocks().mutex);
+    if (blocks().by_address.erase(address) > 0) return MPI_SUCCESS;
+  }
+  return PMPI_Free_mem(address);
+}

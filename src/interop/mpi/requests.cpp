@@ -1,0 +1,137 @@
+#include "requests.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "door.hpp"
+
+namespace stretto::mpi_door {
+
+constexpr int looks_before_sleep = 10;
+// After which the MPI is given another look, too.
+constexpr std::chrono::microseconds longest_sleep{500};
+
+int Requests::take_tag() {
+  const std::lock_guard lock(mutex_);
+  if (free_tags_.empty()) return next_tag_++;
+  const int tag = free_tags_.back();
+  free_tags_.pop_back();
+  return tag;
+}
+
+void Requests::start(std::shared_ptr<Served> on, std::unique_ptr<Task> task, MPI_Request* request) {
+  auto pending = std::make_shared<Pending>();
+  pending->on = std::move(on);
+  pending->task = std::move(task);
+  pending->tag = take_tag();
+  PMPI_Irecv(nullptr, 0, MPI_BYTE, 0, pending->tag, door().own_rank, request);
+  pending->request = *request;
+  start(pending);
+}
+
+void Requests::prepare(std::shared_ptr<Served> on, std::unique_ptr<Task> task, MPI_Request* request) {
+  auto pending = std::make_shared<Pending>();
+  pending->on = std::move(on);
+  pending->task = std::move(task);
+  pending->tag = take_tag();
+  pending->persistent = true;
+  PMPI_Recv_init(nullptr, 0, MPI_BYTE, 0, pending->tag, door().own_rank, request);
+  pending->request = *request;
+  const std::lock_guard lock(mutex_);
+  persistent_.emplace(*request, std::move(pending));
+  ++persistent_count_;
+}
+
+bool Requests::begin(MPI_Request* request) {
+  if (persistent_count_ == 0) return false;
+  std::shared_ptr<Pending> pending;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = persistent_.find(*request);
+    if (found == persistent_.end()) return false;
+    pending = found->second;
+  }
+  PMPI_Start(request);
+  start(pending);
+  return true;
+}
+
+void Requests::forget(MPI_Request request) {
+  if (persistent_count_ == 0) return;
+  std::shared_ptr<Pending> last;  // goes without the mutex
+  const std::lock_guard lock(mutex_);
+  const auto found = persistent_.find(request);
+  if (found == persistent_.end()) return;
+  last = std::move(found->second);
+  free_tags_.push_back(last->tag);
+  persistent_.erase(found);
+  --persistent_count_;
+}
+
+void Requests::start(const std::shared_ptr<Pending>& pending) {
+  pending->task->pack();
+  const Stream& stream = pending->on->stream();
+  pending->work = pending->task->start(pending->on->beside, stream);
+  stream.enqueue([this] {
+    const std::lock_guard lock(mutex_);  // nobody is between its look and its sleep
+    one_done_.notify_all();
+  });
+  const std::lock_guard lock(mutex_);
+  started_.push_back(pending);
+  ++started_count_;
+}
+
+int Requests::ours_among(const MPI_Request* requests, int count) {
+  if (started_count_ == 0) return 0;
+  const std::lock_guard lock(mutex_);
+  int ours = 0;
+  for (int i = 0; i < count; ++i) {
+    ours += std::any_of(started_.begin(), started_.end(), [&](const auto& one) { return one->request == requests[i]; });
+  }
+  return ours;
+}
+
+void Requests::complete_done() {
+  if (started_count_ == 0) return;
+  std::vector<std::shared_ptr<Pending>> done;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto rest =
+        std::stable_partition(started_.begin(), started_.end(), [](const auto& one) { return !one->work.done(); });
+    done.assign(rest, started_.end());
+    started_.erase(rest, started_.end());
+    started_count_ -= static_cast<int>(done.size());
+  }
+  for (const auto& one : done) {
+    one->work.wait();  // throws what went wrong
+    one->task->unpack();
+    PMPI_Send(nullptr, 0, MPI_BYTE, 0, one->tag, door().own_rank);
+    if (one->persistent) continue;
+    const std::lock_guard lock(mutex_);
+    free_tags_.push_back(one->tag);
+  }
+}
+
+void Requests::pause(int looks, bool only_ours) {
+  if (!only_ours || looks < looks_before_sleep) {
+    sched_yield();
+    return;
+  }
+  std::unique_lock lock(mutex_);
+  if (std::any_of(started_.begin(), started_.end(), [](const auto& one) { return one->work.done(); })) return;
+  one_done_.wait_for(lock, longest_sleep);
+}
+
+void Requests::finish_all() {
+  for (int looks = 0; started_count_ > 0; ++looks) {
+    guarded([&] { complete_done(); });
+    keep_mpi_going();
+    if (started_count_ > 0) pause(looks, true);
+  }
+  persistent_.clear();
+  persistent_count_ = 0;
+}
+
+}  // namespace stretto::mpi_door

@@ -1,0 +1,129 @@
+"""libstretto-mpi.so under programs that know nothing of it: they give what they give without, what became of their calls adds
+up, and nothing remains of them. The variables say for which MPI: DOOR, LAUNCHER, RANDOM_CALLS, SITUATIONS.
+
+mpi_door_test.py --calls N [--seed S] [--ranks 2,3,4,8]: the comparison alone, of so many calls.
+"""
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+DOOR = os.environ["DOOR"]
+LAUNCHER = os.environ["LAUNCHER"]
+RANDOM_CALLS = os.environ["RANDOM_CALLS"]
+SITUATIONS = os.environ["SITUATIONS"]
+IS_OPEN_MPI = "openmpi" in LAUNCHER
+
+FOREIGN_VARIABLES = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|MPIR|SLURM|STRETTO|TORCHELASTIC)_\w+)$")
+# Each MPI spins where it waits, so that with more ranks than cores every call takes many time slices.
+CALLS = {2: 400, 3: 120, 4: 80} if not IS_OPEN_MPI else {2: 500, 3: 300, 4: 300, 8: 150}
+
+
+def mpirun(ranks, program, *arguments, door=True, variables=None):
+    environment = {name: value for name, value in os.environ.items() if not FOREIGN_VARIABLES.match(name)}
+    words = [LAUNCHER, "-n", str(ranks)]
+    given = {**({"LD_PRELOAD": DOOR} if door else {}), **(variables or {})}
+    if IS_OPEN_MPI:
+        words += ["--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+        for name, value in given.items():
+            words += ["-x", f"{name}={value}"]
+    else:
+        for name, value in given.items():
+            words += ["-genv", name, value]
+    words += [program, *map(str, arguments)]
+    return subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250)
+
+
+def report_of(errors):
+    """{call: (served, forwarded, {reason: times})}"""
+    rows = {}
+    for line in errors.splitlines():
+        if row := re.fullmatch(r"stretto-mpi: (MPI_\w+): served (\d+), forwarded (\d+)(?: \((.*)\))?", line):
+            reasons = {}
+            for part in (row.group(4) or "").split("; "):
+                if part:
+                    times, reason = part.split(" ", 1)
+                    reasons[reason] = int(times)
+            rows[row.group(1)] = (int(row.group(2)), int(row.group(3)), reasons)
+    return rows
+
+
+class Door(unittest.TestCase):
+    maxDiff = None
+
+    def run_well(self, *arguments, **options):
+        done = mpirun(*arguments, **options)
+        self.assertEqual(done.returncode, 0, f"{done.args}: {done.stdout}{done.stderr}")
+        return done
+
+    def compare(self, ranks, calls, seed):
+        without = self.run_well(ranks, RANDOM_CALLS, calls, seed, door=False)
+        through = self.run_well(ranks, RANDOM_CALLS, calls, seed, variables={"STRETTO_MPI_REPORT": "1"})
+        self.assertEqual(through.stdout, without.stdout, f"{ranks} ranks, seed {seed}")
+        made = {name: int(times) for name, times in (line.split() for line in through.stdout.splitlines()[1:])}
+        report = report_of(through.stderr)
+        self.assertEqual({name: served + forwarded for name, (served, forwarded, _) in report.items()}, made)
+        for name, (served, forwarded, reasons) in report.items():
+            self.assertEqual(forwarded, sum(reasons.values()), name)
+        sums = [sum(row[i] for row in report.values()) for i in range(2)]
+        self.assertIn(f"{ranks} ranks: served {sums[0]}, forwarded {sums[1]} to ", through.stderr)
+        return report
+
+    def test_random_calls_give_the_same_as_without_and_all_are_accounted_for(self):
+        for ranks, calls in CALLS.items():
+            with self.subTest(ranks=ranks):
+                report = self.compare(ranks, calls, 100 + ranks)
+        served = {name for name, row in report.items() if row[0] > 0}
+        self.assertLessEqual({"MPI_Allreduce", "MPI_Ibcast", "MPI_Alltoallv"}, served)
+        reasons = {reason for row in report.values() for reason in row[2]}
+        self.assertLessEqual({"operation that Stretto does not have", "call that is always forwarded"}, reasons)
+        self.assertFalse({"MPI_Scan", "MPI_Iexscan"} & served)
+
+    def test_the_comparison_would_notice(self):
+        one, other = (self.run_well(2, RANDOM_CALLS, 40, seed).stdout for seed in (1, 2))
+        self.assertNotEqual(one.splitlines()[0], other.splitlines()[0])
+
+    def test_nothing_is_said_unasked(self):
+        self.assertEqual(self.run_well(2, RANDOM_CALLS, 10, 1).stderr, "")
+
+    def test_programs_go_on_where_mpi_promises_it(self):
+        names = ["message_behind_collective", "first_call_returns", "crossed", "outstanding", "freed_early", "other_types_here",
+                 "errors_that_return"]
+        for ranks in (2, 3):
+            self.run_well(ranks, SITUATIONS, *names, variables={"STRETTO_TIMEOUT": "20"})
+
+    def test_nothing_is_left_of_ranks_that_end_early(self):
+        before = set(os.listdir("/dev/shm"))
+        for name in ("one_exits", "one_aborts"):
+            done = mpirun(3, SITUATIONS, name)
+            self.assertNotEqual(done.returncode, 0, name)
+        left = {file for file in set(os.listdir("/dev/shm")) - before if "stretto" in file}
+        self.assertEqual(left, set())
+        processes = subprocess.run(["pgrep", "-f", SITUATIONS], capture_output=True, text=True).stdout
+        self.assertEqual(processes, "")
+
+    def test_settings_are_checked(self):
+        done = mpirun(2, SITUATIONS, "crossed", variables={"STRETTO_MPI_REPROT": "1"})
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("STRETTO_MPI_REPROT", done.stderr)
+
+
+def main():
+    if not any(word.startswith("--calls") for word in sys.argv):
+        return unittest.main()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--calls", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ranks", default="2,3,4,8")
+    options = parser.parse_args()
+    for ranks in map(int, options.ranks.split(",")):
+        report = Door().compare(ranks, options.calls, options.seed)
+        print(f"{ranks} ranks: {sum(row[0] for row in report.values())} calls served, "
+              f"{sum(row[1] for row in report.values())} forwarded, all results as without")
+
+
+if __name__ == "__main__":
+    main()

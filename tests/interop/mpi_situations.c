@@ -1,0 +1,169 @@
+/* Situations in which MPI promises that a program goes on, each a few lines. Ends with status 0 where it does, and the results
+ * are right.
+ * mpi_situations NAME */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int rank, size;
+
+static void expect(int truth, const char* what) {
+  if (truth) return;
+  fprintf(stderr, "rank %d: %s\n", rank, what);
+  MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+enum { many = 1 << 20 };
+
+/* The message is too large to leave before it is wanted, and the rank that wants it does not come to the collective without. */
+static void message_behind_collective(void) {
+  int* const data = calloc(many, sizeof(int));
+  int mine = rank, sum = 0;
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (rank == 0) {
+    data[many - 1] = 42;
+    MPI_Isend(data, many, MPI_INT, 1, 0, MPI_COMM_WORLD, &request);
+  } else if (rank == 1) {
+    MPI_Recv(data, many, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    expect(data[many - 1] == 42, "the message came wrong");
+  }
+  MPI_Allreduce(&mine, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  expect(sum == size * (size - 1) / 2, "the sum is wrong");
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  free(data);
+}
+
+/* The first call on a communicator does not block, and another rank comes to it only after what follows it here. */
+static void first_call_returns(void) {
+  MPI_Comm fresh;
+  int mine = 1, sum = 0, word = 7;
+  MPI_Request request;
+  MPI_Comm_dup(MPI_COMM_WORLD, &fresh);
+  if (rank == 1) MPI_Recv(&word, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  MPI_Iallreduce(&mine, &sum, 1, MPI_INT, MPI_SUM, fresh, &request);
+  if (rank == 0) MPI_Ssend(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  expect(sum == size, "the sum is wrong");
+  MPI_Comm_free(&fresh);
+}
+
+/* Ranks start calls of two communicators in different orders, and wait in others. */
+static void crossed(void) {
+  MPI_Comm comms[2];
+  int mine[2] = {1, 10}, sums[2] = {0, 0};
+  MPI_Request requests[2];
+  for (int i = 0; i < 2; ++i) MPI_Comm_dup(MPI_COMM_WORLD, &comms[i]);
+  for (int i = 0; i < 2; ++i) {
+    const int which = rank % 2 ? 1 - i : i;
+    MPI_Iallreduce(&mine[which], &sums[which], 1, MPI_INT, MPI_SUM, comms[which], &requests[which]);
+  }
+  for (int i = 0; i < 2; ++i) MPI_Wait(&requests[rank % 3 ? 1 - i : i], MPI_STATUS_IGNORE);
+  expect(sums[0] == size && sums[1] == 10 * size, "a sum is wrong");
+  for (int i = 0; i < 2; ++i) MPI_Comm_free(&comms[i]);
+}
+
+/* One communicator: what was started first is waited for last, with blocking calls between, and by some ranks after those. */
+static void outstanding(void) {
+  int* const data = malloc(many * sizeof(int));
+  for (int i = 0; i < many; ++i) data[i] = rank + i % 7;
+  int mine = 1, sum = 0;
+  MPI_Request request;
+  MPI_Iallreduce(MPI_IN_PLACE, data, many, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
+  if (rank % 2) MPI_Wait(&request, MPI_STATUS_IGNORE);
+  MPI_Allreduce(&mine, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Barrier(MPI_COMM_WORLD);
+  expect(sum == size, "the small sum is wrong");
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  for (int i = 0; i < many; ++i) expect(data[i] == size * (size - 1) / 2 + size * (i % 7), "the large sum is wrong");
+  free(data);
+}
+
+/* A communicator may be freed while its calls are under way, and so may types. */
+static void freed_early(void) {
+  MPI_Comm fresh;
+  MPI_Datatype gaps;
+  MPI_Request request;
+  int data[8] = {0};
+  if (rank == 0) data[0] = data[2] = data[4] = data[6] = 5;
+  MPI_Comm_dup(MPI_COMM_WORLD, &fresh);
+  MPI_Type_vector(4, 1, 2, MPI_INT, &gaps);
+  MPI_Type_commit(&gaps);
+  MPI_Ibcast(data, 1, gaps, 0, fresh, &request);
+  MPI_Type_free(&gaps);
+  MPI_Comm_free(&fresh);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  for (int i = 0; i < 8; ++i) expect(data[i] == (i % 2 ? 0 : 5), "the broadcast is wrong");
+}
+
+/* One rank gives the same elements as another type than all others. */
+static void other_types_here(void) {
+  MPI_Datatype gaps;
+  int spread[6] = {0}, dense[3] = {0};
+  MPI_Type_create_resized(MPI_INT, 0, 2 * sizeof(int), &gaps);
+  MPI_Type_commit(&gaps);
+  if (rank == 0) dense[0] = 1, dense[1] = 2, dense[2] = 3;
+  if (rank == size - 1) {
+    MPI_Bcast(spread, 3, gaps, 0, MPI_COMM_WORLD);
+    expect(spread[0] == 1 && spread[2] == 2 && spread[4] == 3 && spread[1] == 0, "the broadcast is wrong");
+  } else {
+    MPI_Bcast(dense, 3, MPI_INT, 0, MPI_COMM_WORLD);
+    expect(dense[0] == 1 && dense[1] == 2 && dense[2] == 3, "the broadcast is wrong");
+  }
+  MPI_Type_free(&gaps);
+}
+
+static void errors_that_return(void) {
+  int word = 0;
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  expect(MPI_Bcast(&word, -1, MPI_INT, 0, MPI_COMM_WORLD) != MPI_SUCCESS, "a negative count was taken");
+  expect(MPI_Bcast(&word, 1, MPI_INT, size, MPI_COMM_WORLD) != MPI_SUCCESS, "a root that is none was taken");
+  expect(MPI_Allreduce(&word, &word + 1, 1, MPI_DATATYPE_NULL, MPI_SUM, MPI_COMM_WORLD) != MPI_SUCCESS, "no type was taken");
+  expect(MPI_Barrier(MPI_COMM_WORLD) == MPI_SUCCESS, "the barrier failed");
+}
+
+/* For the test to look at what is left: one rank goes, the others wait for it. */
+static void one_exits(void) {
+  MPI_Request request;
+  MPI_Barrier(MPI_COMM_WORLD);
+  MPI_Ibarrier(MPI_COMM_WORLD, &request);
+  if (rank == 1) _exit(3);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
+static void one_aborts(void) {
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == 1) MPI_Abort(MPI_COMM_WORLD, 3);
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
+int main(int argc, char** argv) {
+  const struct {
+    const char* name;
+    void (*run)(void);
+  } situations[] = {{"message_behind_collective", message_behind_collective},
+                    {"first_call_returns", first_call_returns},
+                    {"crossed", crossed},
+                    {"outstanding", outstanding},
+                    {"freed_early", freed_early},
+                    {"other_types_here", other_types_here},
+                    {"errors_that_return", errors_that_return},
+                    {"one_exits", one_exits},
+                    {"one_aborts", one_aborts}};
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  int known = 0;
+  for (size_t i = 0; i < sizeof situations / sizeof situations[0]; ++i) {
+    for (int j = 1; j < argc; ++j) {
+      if (strcmp(argv[j], situations[i].name) != 0) continue;
+      situations[i].run();
+      ++known;
+    }
+  }
+  expect(known == argc - 1 && known > 0, "there is no such situation");
+  MPI_Finalize();
+  return 0;
+}
