@@ -47,18 +47,6 @@ struct Bundle {
     for (const auto& turn : turns) turn->done();
   }
 
- private:
-  // For a profiler: the first operation, as the ledger has it.
-  std::string text() const {
-    const Operation::State& first = *operations.front();
-    const Record& label = *first.way().label;
-    std::string said =
-        fmt::format("{} of {} B by {} in '{}'", name(label.collective),
-                    static_cast<std::uint64_t>(label.count) * size_of(label.dtype), name(label.algorithm), label.group);
-    if (!first.options.tag.empty()) said += fmt::format(", {}", first.options.tag);
-    if (operations.size() > 1) said += fmt::format(", and {} more", operations.size() - 1);
-    return said;
-  }
   void compare_calls() const {
     std::vector<Sequence> checks;
     for (const Sequence& sequence : sequences) {
@@ -91,6 +79,17 @@ struct Bundle {
     operations.clear();
     sequences.clear();
     turns.clear();
+  }
+  // For a profiler: the first operation, as the ledger has it.
+  std::string text() const {
+    const Operation::State& first = *operations.front();
+    const Record& label = *first.way().label;
+    std::string said =
+        fmt::format("{} of {} B by {} in '{}'", name(label.collective),
+                    static_cast<std::uint64_t>(label.count) * size_of(label.dtype), name(label.algorithm), label.group);
+    if (!first.options.tag.empty()) said += fmt::format(", {}", first.options.tag);
+    if (operations.size() > 1) said += fmt::format(", and {} more", operations.size() - 1);
+    return said;
   }
 };
 
