@@ -48,6 +48,7 @@ TEST(Settings, AreListedWithMeaningAndDefault) {
                                                     {"STRETTO_JOB_SECRET", ""},
                                                     {"STRETTO_PIN", "auto"},
                                                     {"STRETTO_PORT", "0"},
+                                                    {"STRETTO_ADDRESS", ""},
                                                     {"STRETTO_MEET_TIMEOUT", "60"},
                                                     {"STRETTO_LOG", "warn"},
                                                     {"STRETTO_LEDGER", "65536"},

@@ -85,6 +85,9 @@ for part in UCX CUDA; do
     refuses $part ".*STRETTO_WITH_$part=ON"
   fi
 done
+if command -v mpicc >/dev/null; then
+  with_components MPI >/dev/null || stop "The component MPI is not there, though there is an MPI."
+fi
 refuses GPUS "Stretto has no such component"
 with_components "" >/dev/null
 cmake --build "$work/components/build" >/dev/null
