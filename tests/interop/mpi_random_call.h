@@ -40,6 +40,8 @@ static struct shape drawn_shape(struct generator* common) {
              : op >= 6               ? MPI_MIN
              : op >= 4               ? MPI_PROD
                                      : MPI_SUM;
+  /* MPICH 4.0 gives up a derived type too often after persistent calls. */
+  if (shape.form == PERSISTENT) shape.layout = DENSE;
   /* Open MPI 4.1 now and then hangs in the next call when this one has begun. */
   if (shape.kind == Alltoallv && shape.form != BLOCKING) shape.in_place = 0;
   shape.limit = shape.op == MPI_PROD ? 2 : 15;
