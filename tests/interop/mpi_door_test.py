@@ -91,7 +91,7 @@ class Door(unittest.TestCase):
 
     def test_programs_go_on_where_mpi_promises_it(self):
         names = ["message_behind_collective", "first_call_returns", "crossed", "outstanding", "freed_early", "other_types_elsewhere",
-                 "errors_that_return"]
+                 "persistent", "errors_that_return"]
         for ranks in (2, 3):
             self.run_well(ranks, SITUATIONS, *names, variables={"STRETTO_TIMEOUT": "20"})
 

@@ -6,6 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef OPEN_MPI
+#include <mpi-ext.h>
+#endif
+
+#if MPI_VERSION >= 4
+#define INIT(name) MPI_##name##_init
+#elif defined(OMPI_HAVE_MPI_EXT_PCOLLREQ)
+#define INIT(name) MPIX_##name##_init
+#endif
 
 static int rank, size;
 
@@ -156,6 +165,39 @@ static void other_types_elsewhere(void) {
   }
 }
 
+/* Persistent calls are started again and again, together with a persistent message, and waited for in another order. */
+static void persistent(void) {
+#ifdef INIT
+  MPI_Datatype gaps;
+  MPI_Request requests[4];
+  MPI_Status statuses[4];
+  int mine = 0, sum = 0, spread[4] = {0}, sent = 0, received = 0, index = 0;
+  MPI_Type_create_resized(MPI_INT, 0, 2 * sizeof(int), &gaps);
+  MPI_Type_commit(&gaps);
+  INIT(Allreduce)(&mine, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD, MPI_INFO_NULL, &requests[0]);
+  INIT(Bcast)(spread, 2, gaps, 0, MPI_COMM_WORLD, MPI_INFO_NULL, &requests[1]);
+  MPI_Type_free(&gaps);
+  MPI_Send_init(&sent, 1, MPI_INT, (rank + 1) % size, 4, MPI_COMM_WORLD, &requests[2]);
+  MPI_Recv_init(&received, 1, MPI_INT, (rank + size - 1) % size, 4, MPI_COMM_WORLD, &requests[3]);
+  for (int round = 0; round < 5; ++round) {
+    mine = rank + round;
+    sent = round;
+    if (rank == 0) spread[0] = round, spread[2] = 2 * round;
+    MPI_Startall(2, requests);
+    for (int i = 2; i < 4; ++i) MPI_Start(&requests[i]);
+    if (round % 2) {
+      MPI_Waitall(4, requests, statuses);
+    } else {
+      for (int i = 0; i < 4; ++i) MPI_Waitany(4, requests, &index, MPI_STATUS_IGNORE);
+    }
+    expect(sum == size * (size - 1) / 2 + size * round, "the sum is wrong");
+    expect(spread[0] == round && spread[1] == 0 && spread[2] == 2 * round && spread[3] == 0, "the broadcast is wrong");
+    expect(received == round, "the message is wrong");
+  }
+  for (int i = 0; i < 4; ++i) MPI_Request_free(&requests[i]);
+#endif
+}
+
 static void errors_that_return(void) {
   int word = 0;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -191,6 +233,7 @@ int main(int argc, char** argv) {
                     {"outstanding", outstanding},
                     {"freed_early", freed_early},
                     {"other_types_elsewhere", other_types_elsewhere},
+                    {"persistent", persistent},
                     {"errors_that_return", errors_that_return},
                     {"one_exits", one_exits},
                     {"one_aborts", one_aborts}};
