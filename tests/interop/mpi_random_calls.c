@@ -73,8 +73,8 @@ static void combine(void* in, void* inout, int* count, MPI_Datatype* type) {
 
 static void finish(struct operation* done) {
   if (done->output.memory != NULL) digest += mixed(digest_of(&done->output) ^ mixed(done->step * 64 + (uint64_t)world_rank));
-  free(done->output.memory);
-  free(done->input.memory);
+  forget(&done->output);
+  forget(&done->input);
   for (int i = 0; i < 4; ++i) free(done->lists[i]);
 }
 

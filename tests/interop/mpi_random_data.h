@@ -38,9 +38,9 @@ static void put(void* where, enum element element, int value) {
 }
 
 /* How elements lie: one after the other; with gaps; in pairs with their second element first. Counts and displacements are even.
-   MPI lets each rank choose for itself; but where one counts elements and another pairs, Open MPI 4.1 may choose different
-   algorithms on both, and hang. */
-enum layout { DENSE, GAPS, SWAPPED };
+   MPI lets each rank choose for itself, but Open MPI 4.1 may then choose different algorithms on two ranks, and hang: here they
+   choose alike, and mpi_situations.c has what is left out. */
+enum layout { DENSE, GAPS, SWAPPED, layouts };
 
 struct buffer {
   enum element element;
@@ -84,9 +84,9 @@ static void fill(const struct buffer* buffer, size_t first, size_t count, uint64
   }
 }
 
-/* The type is no longer needed as soon as a call has returned. */
-static void forget_type(struct buffer* buffer) {
-  if (buffer->memory != NULL && buffer->layout != DENSE && buffer->type != MPI_DATATYPE_NULL) MPI_Type_free(&buffer->type);
+static void forget(struct buffer* buffer) {
+  if (buffer->memory != NULL && buffer->layout != DENSE) MPI_Type_free(&buffer->type);
+  free(buffer->memory);
 }
 
 /* Of all its bytes, gaps as well. */

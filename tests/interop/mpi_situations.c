@@ -6,6 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef OPEN_MPI
+#include <mpi-ext.h>
+#endif
+
+#if MPI_VERSION >= 4
+#define INIT(name) MPI_##name##_init
+#elif defined(OMPI_HAVE_MPI_EXT_PCOLLREQ)
+#define INIT(name) MPIX_##name##_init
+#endif
 
 static int rank, size;
 
@@ -97,21 +106,96 @@ static void freed_early(void) {
   for (int i = 0; i < 8; ++i) expect(data[i] == (i % 2 ? 0 : 5), "the broadcast is wrong");
 }
 
-/* One rank gives the same elements as another type than all others. */
-static void other_types_here(void) {
+/* Each rank has the same elements in a layout of its own: in a row, with gaps, or in pairs whose second element is first. */
+struct layout {
+  MPI_Datatype type;
+  int elements; /* of a unit of the type */
+  int memory[64];
+};
+
+static struct layout own_layout(void) {
+  struct layout layout = {MPI_INT, 1, {0}};
+  const int ones[] = {1, 1}, places[] = {1, 0};
+  if (rank % 3 == 1) MPI_Type_create_resized(MPI_INT, 0, 2 * sizeof(int), &layout.type);
+  if (rank % 3 == 2) {
+    MPI_Type_indexed(2, ones, places, MPI_INT, &layout.type);
+    layout.elements = 2;
+  }
+  if (rank % 3 != 0) MPI_Type_commit(&layout.type);
+  return layout;
+}
+
+static int* element(struct layout* layout, int i) {
+  return &layout->memory[rank % 3 == 1 ? 2 * i : rank % 3 == 2 ? i ^ 1 : i];
+}
+
+/* Of each collective that moves data: two elements for each rank, or from it. */
+static void other_types_elsewhere(void) {
+  enum { most = 8 };
+  for (int kind = 0; kind < 8; ++kind) {
+    for (int root = 0; root < size; ++root) {
+      struct layout in = own_layout(), out = own_layout();
+      int counts[most], places[most];
+      const int share = 2 / in.elements, first = 2 * rank;
+      for (int i = 0; i < 2 * size; ++i) *element(&in, i) = 100 * rank + i;
+      for (int i = 0; i < size; ++i) counts[i] = share, places[i] = share * i;
+      MPI_Comm all = MPI_COMM_WORLD;
+      if (kind == 0) MPI_Bcast(in.memory, share * size, in.type, root, all);
+      if (kind == 1) MPI_Allgather(in.memory, share, in.type, out.memory, share, out.type, all);
+      if (kind == 2) MPI_Allgatherv(in.memory, share, in.type, out.memory, counts, places, out.type, all);
+      if (kind == 3) MPI_Gather(in.memory, share, in.type, out.memory, share, out.type, root, all);
+      if (kind == 4) MPI_Gatherv(in.memory, share, in.type, out.memory, counts, places, out.type, root, all);
+      if (kind == 5) MPI_Scatter(in.memory, share, in.type, out.memory, share, out.type, root, all);
+      if (kind == 6) MPI_Scatterv(in.memory, counts, places, in.type, out.memory, share, out.type, root, all);
+      if (kind == 7) MPI_Alltoallv(in.memory, counts, places, in.type, out.memory, counts, places, out.type, all);
+      for (int from = 0; from < size; ++from) {
+        for (int i = 0; i < 2; ++i) {
+          const int gathers = kind >= 1 && kind <= 4, to_root_only = kind == 3 || kind == 4;
+          if (kind == 0) expect(*element(&in, 2 * from + i) == 100 * root + 2 * from + i, "a broadcast is wrong");
+          if (gathers && (rank == root || !to_root_only)) {
+            expect(*element(&out, 2 * from + i) == 100 * from + i, "a gather is wrong");
+          }
+          if (kind == 5 || kind == 6) expect(*element(&out, i) == 100 * root + 2 * rank + i, "a scatter is wrong");
+          if (kind == 7) expect(*element(&out, 2 * from + i) == 100 * from + first + i, "an exchange is wrong");
+        }
+      }
+      if (rank % 3 != 0) MPI_Type_free(&in.type);
+      if (rank % 3 != 0) MPI_Type_free(&out.type);
+    }
+  }
+}
+
+/* Persistent calls are started again and again, together with a persistent message, and waited for in another order. */
+static void persistent(void) {
+#ifdef INIT
   MPI_Datatype gaps;
-  int spread[6] = {0}, dense[3] = {0};
+  MPI_Request requests[4];
+  MPI_Status statuses[4];
+  int mine = 0, sum = 0, spread[4] = {0}, sent = 0, received = 0, index = 0;
   MPI_Type_create_resized(MPI_INT, 0, 2 * sizeof(int), &gaps);
   MPI_Type_commit(&gaps);
-  if (rank == 0) dense[0] = 1, dense[1] = 2, dense[2] = 3;
-  if (rank == size - 1) {
-    MPI_Bcast(spread, 3, gaps, 0, MPI_COMM_WORLD);
-    expect(spread[0] == 1 && spread[2] == 2 && spread[4] == 3 && spread[1] == 0, "the broadcast is wrong");
-  } else {
-    MPI_Bcast(dense, 3, MPI_INT, 0, MPI_COMM_WORLD);
-    expect(dense[0] == 1 && dense[1] == 2 && dense[2] == 3, "the broadcast is wrong");
-  }
+  INIT(Allreduce)(&mine, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD, MPI_INFO_NULL, &requests[0]);
+  INIT(Bcast)(spread, 2, gaps, 0, MPI_COMM_WORLD, MPI_INFO_NULL, &requests[1]);
   MPI_Type_free(&gaps);
+  MPI_Send_init(&sent, 1, MPI_INT, (rank + 1) % size, 4, MPI_COMM_WORLD, &requests[2]);
+  MPI_Recv_init(&received, 1, MPI_INT, (rank + size - 1) % size, 4, MPI_COMM_WORLD, &requests[3]);
+  for (int round = 0; round < 5; ++round) {
+    mine = rank + round;
+    sent = round;
+    if (rank == 0) spread[0] = round, spread[2] = 2 * round;
+    MPI_Startall(2, requests);
+    for (int i = 2; i < 4; ++i) MPI_Start(&requests[i]);
+    if (round % 2) {
+      MPI_Waitall(4, requests, statuses);
+    } else {
+      for (int i = 0; i < 4; ++i) MPI_Waitany(4, requests, &index, MPI_STATUS_IGNORE);
+    }
+    expect(sum == size * (size - 1) / 2 + size * round, "the sum is wrong");
+    expect(spread[0] == round && spread[1] == 0 && spread[2] == 2 * round && spread[3] == 0, "the broadcast is wrong");
+    expect(received == round, "the message is wrong");
+  }
+  for (int i = 0; i < 4; ++i) MPI_Request_free(&requests[i]);
+#endif
 }
 
 static void errors_that_return(void) {
@@ -148,7 +232,8 @@ int main(int argc, char** argv) {
                     {"crossed", crossed},
                     {"outstanding", outstanding},
                     {"freed_early", freed_early},
-                    {"other_types_here", other_types_here},
+                    {"other_types_elsewhere", other_types_elsewhere},
+                    {"persistent", persistent},
                     {"errors_that_return", errors_that_return},
                     {"one_exits", one_exits},
                     {"one_aborts", one_aborts}};
