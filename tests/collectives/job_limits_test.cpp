@@ -67,7 +67,8 @@ TEST(JobLimits, WhoStaysLearnsThatAnotherHasLeft) {
     static MeetingPoint point;
     if (world.rank() == 0) point = open_meeting("127.0.0.1");
     world.barrier(Stream::inline_());
-    Communicator other = connect(world.rank(), 2, world.rank() == 0 ? point : MeetingPoint{point.host, point.port, point.secret});
+    Communicator other =
+        connect(world.rank(), 2, world.rank() == 0 ? point : MeetingPoint{point.host, point.port, point.secret});
     leave_early(other, world.rank() == 0);
     world.barrier(Stream::inline_());
   }));

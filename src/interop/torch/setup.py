@@ -10,6 +10,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -73,4 +74,9 @@ class BuildWithLibrary(build_ext):
         super().build_extension(extension)
 
 
-setup(ext_modules=[Extension("stretto_torch._C", [])], cmdclass={"build_ext": BuildWithLibrary})
+with tempfile.TemporaryDirectory() as folder:  # else all of it would stay beside this file
+    setup(
+        ext_modules=[Extension("stretto_torch._C", [])],
+        cmdclass={"build_ext": BuildWithLibrary},
+        options={"build": {"build_base": folder}, "egg_info": {"egg_base": folder}},
+    )

@@ -74,6 +74,18 @@ def missing(rank):
     return str(error)
 
 
+def missing_for_one_call(rank):
+    """A call's own timeout."""
+    if rank == 1:
+        time.sleep(2)
+        return
+    options = dist.AllreduceOptions()
+    options.timeout = datetime.timedelta(milliseconds=500)
+    work = stretto_torch.backend_of().allreduce([torch.ones(5)], options)
+    error = ranks.error_of(work.get_future().wait)
+    assert "waited 0.5 s for rank 1" in str(error), repr(error)
+
+
 def leaves_early(rank):
     if rank == 1:
         return
@@ -114,6 +126,9 @@ class Faults(unittest.TestCase):
 
     def test_missing(self):
         ranks.run(3, missing, seconds=1)
+
+    def test_missing_for_one_call(self):
+        ranks.run(2, missing_for_one_call, seconds=60)
 
     def test_leaves_early(self):
         ranks.run(2, leaves_early, seconds=60)

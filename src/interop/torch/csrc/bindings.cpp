@@ -15,7 +15,7 @@ PYBIND11_MODULE(_C, module) {
   py::class_<stretto::ErrorFeedback, std::shared_ptr<stretto::ErrorFeedback>>(module, "ErrorFeedback").def(py::init<>());
 
   py::class_<ProcessGroupStretto, c10::intrusive_ptr<ProcessGroupStretto>, stretto_torch::Base>(module,
-                                                                                              "ProcessGroupStretto")
+                                                                                                "ProcessGroupStretto")
       .def(py::init([](const stretto_torch::StorePtr& store, int rank, int size, stretto_torch::Milliseconds timeout) {
              const py::gil_scoped_release while_ranks_meet;
              return c10::make_intrusive<ProcessGroupStretto>(store, rank, size, timeout);

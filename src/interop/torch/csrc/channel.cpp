@@ -30,8 +30,8 @@ void Channel::push(Send send) {
   all_.changed_.notify_all();
 }
 
-// The lower rank opens the meeting, but does not stand there before somebody knocks: the other one may never have anything to
-// say to this rank.
+// The lower rank opens the meeting, but does not stand there before somebody knocks: the other one may never have anything
+// to say to this rank.
 bool Channel::connect() {
   const std::lock_guard only_one(connecting_);
   if (connected_) return true;
@@ -182,9 +182,9 @@ Messages::Clock::time_point Channel::next_deadline() const {
 void Channel::break_if_late(Messages::Clock::time_point now) {
   if (broken_ || next_deadline() > now) return;
   const bool sends = receiving_ == std::nullopt || receiving_->deadline > now;
-  break_with(std::make_exception_ptr(error_of(
-      stretto::ErrorCode::timeout, c10::str("Rank ", all_.rank_, " has waited in vain for rank ", peer_, " to ",
-                                            sends ? "take a message from it." : "send the rest of a message."))));
+  break_with(std::make_exception_ptr(
+      error_of(stretto::ErrorCode::timeout, c10::str("Rank ", all_.rank_, " has waited in vain for rank ", peer_, " to ",
+                                                     sends ? "take a message from it." : "send the rest of a message."))));
 }
 
 void Channel::break_with(const std::exception_ptr& error) {
@@ -223,8 +223,8 @@ std::exception_ptr Channel::in_our_words(const std::exception_ptr& error) const 
     }
     std::string what = known.what();
     if (known.code() == ErrorCode::peer_lost) what = "its process ended, or the connection to it broke.";
-    return std::make_exception_ptr(error_of(
-        known.code(), c10::str("Rank ", all_.rank_, " cannot exchange messages with rank ", peer_, ": ", what)));
+    return std::make_exception_ptr(
+        error_of(known.code(), c10::str("Rank ", all_.rank_, " cannot exchange messages with rank ", peer_, ": ", what)));
   } catch (...) {
     return std::current_exception();
   }

@@ -6,8 +6,8 @@ namespace stretto_torch {
 
 inline void check_tensor(const char* what, const at::Tensor& tensor) {
   TORCH_CHECK(tensor.defined(), "ProcessGroupStretto::", what, ": a tensor is undefined.");
-  TORCH_CHECK(tensor.layout() == at::kStrided, "ProcessGroupStretto::", what, ": only supports dense tensors, and got one of ",
-              tensor.layout(), "; convert it by to_dense().");
+  TORCH_CHECK(tensor.layout() == at::kStrided, "ProcessGroupStretto::", what,
+              ": only supports dense tensors, and got one of ", tensor.layout(), "; convert it by to_dense().");
   TORCH_CHECK(tensor.device().is_cpu(), "ProcessGroupStretto::", what, ": only supports tensors on the CPU, and got one on ",
               tensor.device(), ".");
 }

@@ -204,8 +204,10 @@ WorkPtr ProcessGroupStretto::gather(std::vector<Tensors>& outputs, Tensors& inpu
   const at::Tensor& input = single("gather", inputs);
   check_root("gather", options.rootRank);
   const bool here = rank_ == options.rootRank;
-  TORCH_CHECK(outputs.size() == (here ? 1U : 0U), "ProcessGroupStretto::gather: the root takes one list of outputs, the "
-              "other ranks none; rank ", rank_, " got ", outputs.size(), ".");
+  TORCH_CHECK(outputs.size() == (here ? 1U : 0U),
+              "ProcessGroupStretto::gather: the root takes one list of outputs, the "
+              "other ranks none; rank ",
+              rank_, " got ", outputs.size(), ".");
   const Tensors parts = here ? outputs.front() : Tensors();
   if (here) check_parts("gather", parts, input);
   return put(OpType::GATHER, "stretto:gather", inputs, parts, options.timeout,
@@ -222,8 +224,10 @@ WorkPtr ProcessGroupStretto::scatter(Tensors& outputs, std::vector<Tensors>& inp
   const at::Tensor& output = single("scatter", outputs);
   check_root("scatter", options.rootRank);
   const bool here = rank_ == options.rootRank;
-  TORCH_CHECK(inputs.size() == (here ? 1U : 0U), "ProcessGroupStretto::scatter: the root takes one list of inputs, the "
-              "other ranks none; rank ", rank_, " got ", inputs.size(), ".");
+  TORCH_CHECK(inputs.size() == (here ? 1U : 0U),
+              "ProcessGroupStretto::scatter: the root takes one list of inputs, the "
+              "other ranks none; rank ",
+              rank_, " got ", inputs.size(), ".");
   const Tensors parts = here ? inputs.front() : Tensors();
   if (here) check_parts("scatter", parts, output);
   return put(OpType::SCATTER, "stretto:scatter", parts, outputs, options.timeout,
@@ -367,8 +371,8 @@ WorkPtr ProcessGroupStretto::reduce_scatter_tensor_coalesced(Tensors& outputs, T
   std::vector<Reduction> how;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_shares("reduce_scatter_tensor_coalesced", inputs[i], outputs[i], size_);
-    how.push_back(reduction_of("ProcessGroupStretto::reduce_scatter_tensor_coalesced", inputs[i].scalar_type(),
-                               options.reduceOp));
+    how.push_back(
+        reduction_of("ProcessGroupStretto::reduce_scatter_tensor_coalesced", inputs[i].scalar_type(), options.reduceOp));
   }
   return put(OpType::COALESCED, "stretto:reduce_scatter", inputs, outputs, options.timeout,
              [outputs, inputs, how](const Communicator& world, const Stream& stream) {
@@ -395,14 +399,14 @@ WorkPtr ProcessGroupStretto::quantized_average(const at::Tensor& tensor, const s
   options.quantization.result = stretto::quantized_format_from_name(result);
   options.quantization.errors = errors.get();
   if (errors) options.quantization.tensor = name;
-  return put(OpType::ALLREDUCE, "stretto:quantized_average", {tensor}, {tensor}, c10d::kUnsetTimeout,
-             [tensor, dtype, options, errors](const Communicator& world, const Stream& stream) {
-               const Memory memory(tensor);
-               world.all_reduce(memory.data(), memory.data(), memory.elements(), *dtype, stretto::ReduceOp::avg, stream,
-                                options)
-                   .wait();
-               memory.write_back();
-             });
+  return put(
+      OpType::ALLREDUCE, "stretto:quantized_average", {tensor}, {tensor}, c10d::kUnsetTimeout,
+      [tensor, dtype, options, errors](const Communicator& world, const Stream& stream) {
+        const Memory memory(tensor);
+        world.all_reduce(memory.data(), memory.data(), memory.elements(), *dtype, stretto::ReduceOp::avg, stream, options)
+            .wait();
+        memory.write_back();
+      });
 }
 
 }  // namespace stretto_torch

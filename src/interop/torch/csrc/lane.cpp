@@ -5,9 +5,9 @@
 namespace stretto_torch {
 
 Lane::Lane(std::string name)
-    : name_(std::move(name)), beside_(name_, stretto::Priority::normal, stretto::Device::cpu), thread_([this] {
-        work_through();
-      }) {}
+    : name_(std::move(name)),
+      beside_(name_, stretto::Priority::normal, stretto::Device::cpu),
+      thread_([this] { work_through(); }) {}
 
 Lane::~Lane() {
   {

@@ -50,8 +50,8 @@ class Lane {
 
 class LaneWork : public OperationWork {
  public:
-  LaneWork(std::shared_ptr<Lane> lane, Lane::Task task, int rank, c10d::OpType type, const char* title, const Tensors& inputs,
-           Tensors outputs)
+  LaneWork(std::shared_ptr<Lane> lane, Lane::Task task, int rank, c10d::OpType type, const char* title,
+           const Tensors& inputs, Tensors outputs)
       : OperationWork(rank, type, title, inputs, std::move(outputs)), lane_(std::move(lane)), task_(std::move(task)) {}
 
   bool wait(Milliseconds timeout) override;

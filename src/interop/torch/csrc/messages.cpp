@@ -44,9 +44,12 @@ void Messages::send(const c10::intrusive_ptr<OperationWork>& work, const at::Ten
 void Messages::receive(const c10::intrusive_ptr<OperationWork>& work, const at::Tensor& tensor, int from, int tag,
                        Milliseconds timeout) {
   const bool whole = tensor.is_contiguous();
-  const Receive wanted{
-      work, whole ? tensor : at::empty_like(tensor, tensor.options(), at::MemoryFormat::Contiguous),
-      whole ? at::Tensor() : tensor, from, tag, Clock::now() + timeout};
+  const Receive wanted{work,
+                       whole ? tensor : at::empty_like(tensor, tensor.options(), at::MemoryFormat::Contiguous),
+                       whole ? at::Tensor() : tensor,
+                       from,
+                       tag,
+                       Clock::now() + timeout};
   std::unique_lock lock(mutex_);
   const auto there = std::find_if(arrived_.begin(), arrived_.end(), [&](const Arrived& each) {
     return each.tag == tag && (from == any_source || each.from == from);

@@ -37,7 +37,8 @@ WorkPtr ProcessGroupStretto::put(c10d::OpType type, const char* title, const Ten
       throw;
     }
   };
-  auto work = c10::make_intrusive<LaneWork>(group()->lane(), std::move(task), rank_, type, title, inputs, std::move(outputs));
+  auto work =
+      c10::make_intrusive<LaneWork>(group()->lane(), std::move(task), rank_, type, title, inputs, std::move(outputs));
   group()->lane()->push(work);
   return counted(work);
 }
@@ -74,7 +75,8 @@ void ProcessGroupStretto::abort() {
 }
 #endif
 
-c10::intrusive_ptr<OperationWork> ProcessGroupStretto::message(c10d::OpType type, const char* title, const Tensors& tensors) {
+c10::intrusive_ptr<OperationWork> ProcessGroupStretto::message(c10d::OpType type, const char* title,
+                                                               const Tensors& tensors) {
   return c10::make_intrusive<OperationWork>(rank_, type, title, tensors, tensors);
 }
 

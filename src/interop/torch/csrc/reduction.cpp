@@ -60,7 +60,8 @@ Reduction reduction_of(const char* what, at::ScalarType type, const c10d::Reduce
   how.op = op_of(how.kind);
   if (how.kind == Kind::PREMUL_SUM) how.factor = premul_factor(op);
   const std::optional<stretto::DType> dtype = dtype_of(type);
-  if (type == at::kBool) {  // bytes of 0 and 1: a sum or a bitwise or is their maximum, a product or a bitwise and their minimum
+  if (type ==
+      at::kBool) {  // bytes of 0 and 1: a sum or a bitwise or is their maximum, a product or a bitwise and their minimum
     TORCH_CHECK(how.kind != Kind::AVG && how.kind != Kind::PREMUL_SUM, what, ": ", name_of(how.kind),
                 " has no meaning for bool; give SUM (any) or PRODUCT (all), or convert the tensor.");
     how.dtype = stretto::DType::u8;
@@ -70,8 +71,8 @@ Reduction reduction_of(const char* what, at::ScalarType type, const c10d::Reduce
     return how;
   }
   if (is_bitwise(how.kind)) {
-    TORCH_CHECK(at::isIntegralType(type, false), what, ": ", name_of(how.kind), " takes integers, and the tensor is of ", type,
-                ".");
+    TORCH_CHECK(at::isIntegralType(type, false), what, ": ", name_of(how.kind), " takes integers, and the tensor is of ",
+                type, ".");
     how.by_torch = true;
     return how;
   }
