@@ -5,6 +5,7 @@
 #include "core/log.hpp"
 #include "device/computing_in.hpp"
 #include "device/gpu.hpp"
+#include "device/gpu_clock.hpp"
 #include "device/graph_recording.hpp"
 #include "device/stream_queue.hpp"
 
@@ -15,13 +16,8 @@ namespace {
 class GpuTimeline {
  public:
   GpuTimeline(Gpu& gpu, GpuStream stream, bool owns_stream)
-      : gpu_(gpu), stream_(stream), owns_stream_(owns_stream), clock_(gpu.create_event()) {
-    gpu_.record(clock_, stream_);
-    gpu_.synchronize(clock_);
-    clock_seconds_ = now_seconds();
-  }
+      : gpu_(gpu), clock_(GpuClock::of(gpu)), stream_(stream), owns_stream_(owns_stream) {}
   ~GpuTimeline() {
-    gpu_.destroy(clock_);
     for (const GpuEvent event : unused_) gpu_.destroy(event);
     if (owns_stream_) gpu_.destroy(stream_);
   }
@@ -30,7 +26,7 @@ class GpuTimeline {
 
   Gpu& gpu() { return gpu_; }
   GpuStream stream() const { return stream_; }
-  double seconds_at(GpuEvent event) { return clock_seconds_ + gpu_.seconds_between(clock_, event); }
+  double seconds_at(GpuEvent event) { return clock_->seconds_at(event); }
 
   GpuEvent take_event() {
     const std::lock_guard lock(mutex_);
@@ -46,10 +42,9 @@ class GpuTimeline {
 
  private:
   Gpu& gpu_;
+  std::shared_ptr<GpuClock> clock_;
   GpuStream stream_;
   bool owns_stream_;
-  GpuEvent clock_;  // reached at this time of the host's clock
-  double clock_seconds_ = 0;
   std::mutex mutex_;
   std::vector<GpuEvent> unused_;
 };

@@ -13,7 +13,7 @@ namespace {
 struct Cell {
   Layout layout;
   DType dtype;
-  bool one_gpu_each;  // messages and whole sums are NCCL's, else copies
+  bool one_gpu_each;  // messages are NCCL's, else copies
 };
 
 gpt::TrainerOptions options_of(const Cell& cell) {
@@ -84,10 +84,6 @@ TEST_P(TrainingOnGpus, HasTheBitsOfTheHostWithOverlapAndWithout) {
   const Cell& cell = GetParam();
   gpt::TrainerOptions options = options_of(cell);
   const std::vector<Trained> expected = train_in(run_threads, cell, options);
-  // Nothing else is reduced whole on the GPUs than what tensor parallelism sums.
-  const bool by_nccl = cell.one_gpu_each && cell.layout.tensor > 1;
-  std::optional<Variable> whole_sums;
-  if (by_nccl) whole_sums.emplace("STRETTO_ALGO", "all_reduce:nccl;reduce_scatter:ring;all_gather:ring");
   for (const bool overlap : {true, false}) {
     options.overlap = overlap;
     const std::vector<Trained> actual = train_in(on_gpus(cell.one_gpu_each), cell, options);
@@ -96,8 +92,20 @@ TEST_P(TrainingOnGpus, HasTheBitsOfTheHostWithOverlapAndWithout) {
       return record.stream == "dp" || (record.stream == "tp" && record.tag == "column-parallel backward");
     });
     EXPECT_EQ(on_streams > 0, overlap);
-    const auto sums = std::ranges::count(actual.front().trace.records, Algorithm::nccl, &Record::algorithm);
-    EXPECT_EQ(sums > 0, by_nccl);
+  }
+}
+
+// By the library's own choice, four ranks sum with NCCL itself, in another order than the host.
+TEST(TrainingByNccl, IsCloseToTheHost) {
+  const Variable chosen_by_the_library("STRETTO_ALGO", std::nullopt);
+  for (const Layout layout : {Layout{1, 4}, Layout{4, 1}}) {
+    const Cell cell{layout, DType::f32, true};
+    const std::vector<Trained> expected = train_in(run_threads, cell, options_of(cell));
+    const std::vector<Trained> actual = train_in(on_gpus(true), cell, options_of(cell));
+    const Trace& trace = actual.front().trace;
+    EXPECT_EQ(Comparer(1e-5).numbers(expected.front().trace.losses, trace.losses, "loss"), "");
+    EXPECT_EQ(Comparer(1e-4).numbers(expected.front().trace.norms, trace.norms, "gradient norm"), "");
+    EXPECT_GT(std::ranges::count(trace.records, Algorithm::nccl, &Record::algorithm), 0);
   }
 }
 
