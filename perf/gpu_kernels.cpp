@@ -1,7 +1,7 @@
-// How fast the kernels are on a GPU: those that move bytes beside a copy of the same run, those that multiply beside the best
-// rate of matrix products of the same run. Bytes are those that a kernel has to move at least: each input read once, each
-// output written once. Times are the GPU's own (CUDA events); several sets of buffers take turns, so that no call finds what
-// the one before has left in the cache. What collectives call has no front door on a GPU, so this looks behind it.
+// How fast the kernels are on a GPU: those that move bytes beside a copy of the same run, those that multiply beside the
+// best rate of matrix products of the same run. Bytes are those that a kernel has to move at least: each input read once,
+// each output written once. Times are the GPU's own (CUDA events); several sets of buffers take turns, so that no call finds
+// what the one before has left in the cache. What collectives call has no front door on a GPU, so this looks behind it.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
@@ -43,9 +43,7 @@ Tensor tokens(std::int64_t count, std::int64_t vocabulary) {
 }
 
 double element_bytes(DType dtype) { return static_cast<double>(size_of(dtype)); }
-std::string times(std::int64_t rows, std::int64_t columns) {
-  return std::to_string(rows) + " x " + std::to_string(columns);
-}
+std::string times(std::int64_t rows, std::int64_t columns) { return std::to_string(rows) + " x " + std::to_string(columns); }
 
 // ---- what collectives call
 
@@ -90,17 +88,13 @@ std::vector<Case> quantization(QuantizedFormat format, DType dtype) {
            [=] {
              const Tensor x = random({elements}, dtype);
              const Tensor records({packed_bytes(format, elements)}, DType::u8);
-             return [=] {
-               gpu().kernels().quantize(format, dtype, x.raw(), records.raw(), elements, {}, gpu_stream());
-             };
+             return [=] { gpu().kernels().quantize(format, dtype, x.raw(), records.raw(), elements, {}, gpu_stream()); };
            }},
           {"dequantize", what, of_elements + of_records, 0,
            [=] {
              const Tensor records = records_of(format, dtype);
              const Tensor out({elements}, dtype);
-             return [=] {
-               gpu().kernels().dequantize(format, records.raw(), dtype, out.raw(), elements, gpu_stream());
-             };
+             return [=] { gpu().kernels().dequantize(format, records.raw(), dtype, out.raw(), elements, gpu_stream()); };
            }},
           {"dequantize_reduce", what + ", 2 vectors", of_elements + 2 * of_records, 0,
            [=] {
@@ -174,12 +168,8 @@ std::vector<Case> cross_entropy(std::int64_t rows, std::int64_t vocabulary, DTyp
   };
   using Pass = std::function<void(const Buffers&)>;
   const Pass max = [](const Buffers& b) { k::row_max(b.logits, b.max); };
-  const Pass forward = [](const Buffers& b) {
-    k::cross_entropy_forward(b.logits, b.targets, 0, b.max, b.sum, b.target);
-  };
-  const Pass backward = [](const Buffers& b) {
-    k::cross_entropy_backward(b.logits, b.targets, 0, b.max, b.sum, 1.0);
-  };
+  const Pass forward = [](const Buffers& b) { k::cross_entropy_forward(b.logits, b.targets, 0, b.max, b.sum, b.target); };
+  const Pass backward = [](const Buffers& b) { k::cross_entropy_backward(b.logits, b.targets, 0, b.max, b.sum, 1.0); };
   const auto of = [&](const char* kernel, double passes, const Pass& pass) {
     return Case{kernel, what, passes * matrix, 0, [=] {
                   const Buffers made = buffers();
@@ -222,8 +212,7 @@ Case adamw(std::int64_t parameters, DType dtype) {
   const DType wide = k::accumulator(dtype);
   const bool own_master = wide != dtype;
   // Gradient, master, m and v are read; master, m, v, and the parameter where it is another tensor, are written.
-  const double bytes =
-      static_cast<double>(parameters) * (7 * element_bytes(wide) + (own_master ? element_bytes(dtype) : 0));
+  const double bytes = static_cast<double>(parameters) * (7 * element_bytes(wide) + (own_master ? element_bytes(dtype) : 0));
   return {"adamw", std::to_string(parameters) + " parameters, " + name(dtype), bytes, 0, [=] {
             const Tensor gradient = random({parameters}, wide, 1e-3);
             const Tensor master = random({parameters}, wide);
@@ -388,10 +377,8 @@ void run(const Options& options) {
     std::fflush(stdout);
     rows.push_back(row);
   }
-  const nlohmann::ordered_json all{{"gpu", gpu_info()->name},
-                                   {"copy_bytes_a_second", copied},
-                                   {"matrix_flops_a_second", best},
-                                   {"rows", rows}};
+  const nlohmann::ordered_json all{
+      {"gpu", gpu_info()->name}, {"copy_bytes_a_second", copied}, {"matrix_flops_a_second", best}, {"rows", rows}};
   if (options.json.empty()) return;
   std::ofstream file(options.json);
   file << all.dump(1) << "\n";

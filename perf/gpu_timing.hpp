@@ -12,8 +12,9 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Seconds of one call by the clock of this thread's device: what it puts into computation(), over so many calls as last a few
-// milliseconds. The median of several such batches. Calls get their number, so that they can take turns with their buffers.
+// Seconds of one call by the clock of this thread's device: what it puts into computation(), over so many calls as last a
+// few milliseconds. The median of several such batches. Calls get their number, so that they can take turns with their
+// buffers.
 inline double device_seconds(const std::function<void(int call)>& call) {
   constexpr double batch_seconds = 5e-3;
   constexpr int batches = 9;

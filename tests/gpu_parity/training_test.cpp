@@ -91,7 +91,8 @@ TEST(AWideModelOnTheGpu, HasTheHostsGradients) {
   const Gradients host = of_a_wide_model(Device::cpu, DType::f32);
   const Gradients gpu = of_a_wide_model(Device::cuda, DType::f32);
   Comparer comparer(1e-5);
-  EXPECT_EQ(comparer.numbers({host.step.loss, host.step.gradient_norm}, {gpu.step.loss, gpu.step.gradient_norm}, "loss"), "");
+  EXPECT_EQ(comparer.numbers({host.step.loss, host.step.gradient_norm}, {gpu.step.loss, gpu.step.gradient_norm}, "loss"),
+            "");
   EXPECT_EQ(comparer.pieces(host.pieces, gpu.pieces, "the gradient of"), "");
   RecordProperty("worst_relative_difference", fmt::format("{:.2g}", comparer.worst()));
 }
