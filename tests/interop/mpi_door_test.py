@@ -19,7 +19,7 @@ IS_OPEN_MPI = "openmpi" in LAUNCHER
 
 FOREIGN_VARIABLES = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|MPIR|SLURM|STRETTO|TORCHELASTIC)_\w+)$")
 # Each MPI spins where it waits, so that with more ranks than cores every call takes many time slices.
-CALLS = {2: 400, 3: 120, 4: 80} if not IS_OPEN_MPI else {2: 500, 3: 300, 4: 300, 8: 150}
+CALLS = {2: 300, 3: 150, 4: 150, 8: 80} if IS_OPEN_MPI else {2: 200, 3: 80, 4: 60}
 
 
 def mpirun(ranks, program, *arguments, door=True, variables=None):
@@ -73,13 +73,16 @@ class Door(unittest.TestCase):
         return report
 
     def test_random_calls_give_the_same_as_without_and_all_are_accounted_for(self):
+        served, reasons = set(), set()
         for ranks, calls in CALLS.items():
             with self.subTest(ranks=ranks):
                 report = self.compare(ranks, calls, 100 + ranks)
-        served = {name for name, row in report.items() if row[0] > 0}
-        self.assertLessEqual({"MPI_Allreduce", "MPI_Ibcast", "MPI_Alltoallv"}, served)
-        reasons = {reason for row in report.values() for reason in row[2]}
-        self.assertLessEqual({"operation that Stretto does not have", "call that is always forwarded"}, reasons)
+                served |= {name for name, row in report.items() if row[0] > 0}
+                reasons |= {reason for row in report.values() for reason in row[2]}
+        self.assertLessEqual({"MPI_Allreduce", "MPI_Iallgather", "MPI_Alltoallv", "MPI_Gather_init"}, served)
+        self.assertLessEqual({"type that Stretto does not reduce", "operation that Stretto does not have", "inter-communicator",
+                              "communicator of one rank", "communicator whose making the door does not follow",
+                              "call that is always forwarded"}, reasons)
         self.assertFalse({"MPI_Scan", "MPI_Iexscan"} & served)
 
     def test_the_comparison_would_notice(self):
