@@ -30,8 +30,8 @@ class RankContext {
   const Selector& selector() const { return *selector_; }
   bool checks_calls() const { return checks_calls_; }  // STRETTO_CHECK
   void set_leave_timeout(double seconds) { leave_timeout_ = seconds; }
-  std::mutex issue_mutex;                              // held while operations get their turns and their places in streams
-  std::uint32_t next_group_id = 1;                     // used under split(), one at a time
+  std::mutex issue_mutex;           // held while operations get their turns and their places in streams
+  std::uint32_t next_group_id = 1;  // used under split(), one at a time
 
  private:
   std::unique_ptr<Job> job_;
