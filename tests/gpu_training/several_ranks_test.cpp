@@ -95,8 +95,8 @@ TEST_P(TrainingOnGpus, HasTheBitsOfTheHostWithOverlapAndWithout) {
   }
 }
 
-// By the library's own choice, four ranks sum with NCCL itself, in another order than the host.
-TEST(TrainingByNccl, IsCloseToTheHost) {
+// By the library's own choice, which may sum in another order than the host.
+TEST(TrainingOfFourRanks, IsCloseToTheHost) {
   const Variable chosen_by_the_library("STRETTO_ALGO", std::nullopt);
   for (const Layout layout : {Layout{1, 4}, Layout{4, 1}}) {
     const Cell cell{layout, DType::f32, true};
@@ -105,7 +105,6 @@ TEST(TrainingByNccl, IsCloseToTheHost) {
     const Trace& trace = actual.front().trace;
     EXPECT_EQ(Comparer(1e-5).numbers(expected.front().trace.losses, trace.losses, "loss"), "");
     EXPECT_EQ(Comparer(1e-4).numbers(expected.front().trace.norms, trace.norms, "gradient norm"), "");
-    EXPECT_GT(std::ranges::count(trace.records, Algorithm::nccl, &Record::algorithm), 0);
   }
 }
 

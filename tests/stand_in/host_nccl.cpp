@@ -1,6 +1,7 @@
 #include "stand_in/host_nccl.hpp"
 
 #include <atomic>
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -118,6 +119,8 @@ NcclComm HostNccl::join(int size, const NcclId& id, int rank, const std::functio
   std::uint64_t number = 0;
   std::memcpy(&number, id.data(), sizeof number);
   const auto member = std::make_shared<host_nccl::Member>();
+  HostGpu* const own = has_gpu() ? dynamic_cast<HostGpu*>(&gpu()) : nullptr;
+  const bool known = std::find(gpus_.begin(), gpus_.end(), own) != gpus_.end();
   const std::uintptr_t handle = next_handle();
   {
     const std::lock_guard lock(mutex_);
@@ -127,7 +130,7 @@ NcclComm HostNccl::join(int size, const NcclId& id, int rank, const std::functio
     if (world->size != size) violate(fmt::format("Ranks join one communicator of {} and of {}.", world->size, size));
     member->world = world;
     member->rank = rank;
-    member->gpu = gpus_[static_cast<std::size_t>(rank) % gpus_.size()];
+    member->gpu = known ? own : gpus_[static_cast<std::size_t>(rank) % gpus_.size()];
     members_[handle] = member;
   }
   host_nccl::World& world = *member->world;

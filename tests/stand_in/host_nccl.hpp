@@ -30,7 +30,8 @@ namespace stretto {
 // - Memory that is not the GPU's, or not aligned for its type; input and output that overlap other than in place.
 class HostNccl final : public NcclCalls {
  public:
-  // Rank r of each communicator has the (r modulo their number)-th of the GPUs.
+  // A thread that joins has its own of the GPUs (use_gpu_in_this_thread); where it has none of them, rank r of each
+  // communicator has the (r modulo their number)-th.
   explicit HostNccl(std::vector<HostGpu*> gpus, double timeout = 5);
   explicit HostNccl(HostGpu& gpu, double timeout = 5) : HostNccl(std::vector<HostGpu*>{&gpu}, timeout) {}
   ~HostNccl() override;  // when the streams are empty
