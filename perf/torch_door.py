@@ -15,15 +15,17 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "perf/peers"), str(ROOT / "build/torch")]
+sys.path[:0] = [str(ROOT / "perf"), str(ROOT / "perf/peers"), str(ROOT / "build/torch")]
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
 import ddp_gpt
+import marked_text
 
 SIZES = [8, 1 << 10, 64 << 10, 1 << 20, 16 << 20]  # bytes
+MARKS = "<!-- figures: perf/torch_door.py --write-docs replaces what follows -->", "<!-- end of figures -->"
 WANTED_SUM, WANTED_AT, WANTED_STEP = 3.0, 1 << 20, 1.1
 
 
@@ -89,7 +91,8 @@ def be_rank(rank, options, port):
     torch.set_num_threads(1)
     dist.init_process_group("stretto", rank=rank, world_size=2)
     groups = {"stretto": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
-    result = {"torch": torch.__version__, "all_reduce": {}}
+    cores = len(os.sched_getaffinity(0))
+    result = {"torch": torch.__version__, "cores": cores, "rounds": options.rounds, "all_reduce": {}}
     for size in SIZES:
         result["all_reduce"][size] = time_sums(groups, size, options.rounds, options.seconds)
     result["step"], result["parameters"] = time_steps(groups, options)
@@ -101,19 +104,23 @@ def be_rank(rank, options, port):
 
 
 def report(result):
+    """A page's section, and whether Stretto is as fast as is asked."""
+    lines = [f"PyTorch {result['torch']}, 2 ranks of one thread, {result['cores']} cores; medians of {result['rounds']} rounds in "
+             "turn.", "", "| | Stretto | Gloo | times as fast | round by round |", "| --- | ---: | ---: | ---: | ---: |"]
+
     def line(what, unit, times):
         ours, theirs = statistics.median(times["stretto"]), statistics.median(times["gloo"])
         ratios = [b / a for a, b in zip(times["stretto"], times["gloo"])]
-        print(f"| {what} | {ours:.1f} {unit} | {theirs:.1f} {unit} | {theirs / ours:.2f} | {min(ratios):.2f} to {max(ratios):.2f} |")
+        lines.append(f"| {what} | {ours:.1f} {unit} | {theirs:.1f} {unit} | {theirs / ours:.2f} | {min(ratios):.2f} to "
+                     f"{max(ratios):.2f} |")
         return theirs / ours
 
-    print("| | Stretto | Gloo | times as fast | round by round |\n| --- | ---: | ---: | ---: | ---: |")
     fast = True
     for size, times in result["all_reduce"].items():
         ratio = line(f"all_reduce, {size_text(int(size))}", "us", times)
         fast &= int(size) != WANTED_AT or ratio >= WANTED_SUM
     ratio = line(f"a step of a GPT, {result['parameters'] / 1e6:.1f} M parameters", "ms", result["step"])
-    return fast and ratio >= WANTED_STEP
+    return "\n".join(lines), fast and ratio >= WANTED_STEP
 
 
 def main():
@@ -124,15 +131,18 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="of a loop of all_reduce")
     parser.add_argument("--json", default=str(ROOT / "runs/torch_door.json"), help="where the figures go")
+    parser.add_argument("--write-docs", action="store_true", help="put the figures into docs/pytorch.md")
     options = parser.parse_args()
     wanted = ddp_gpt.fastest_environment()
     if any(os.environ.get(name) != value for name, value in wanted.items()):
         os.execve(sys.executable, [sys.executable, "-B", *sys.argv], {**os.environ, **wanted})
     torch.multiprocessing.spawn(be_rank, (options, ddp_gpt.free_port()), nprocs=2)
     result = json.loads(pathlib.Path(options.json).read_text())
-    print(f"PyTorch {result['torch']}, 2 ranks of one thread, {len(os.sched_getaffinity(0))} cores; medians of "
-          f"{options.rounds} rounds in turn\n")
-    if not report(result):
+    section, fast = report(result)
+    print(section)
+    if options.write_docs:
+        marked_text.replace(ROOT / "docs/pytorch.md", *MARKS, section)
+    if not fast:
         print(f"\nAsked: all_reduce of {size_text(WANTED_AT)} {WANTED_SUM} times, the step {WANTED_STEP} times.")
         return 1
     return 0
