@@ -2,56 +2,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <string_view>
 
-#include "interop/nccl/answers.hpp"
-#include "interop/nccl/group.hpp"
-#include "interop/nccl/report.hpp"
+#include "interop/nccl/answer_for.hpp"
 #include "interop/nccl/trial.hpp"
 #include "interop/nccl/unique_id.hpp"
 
 namespace stretto::nccl_door {
 namespace {
-
-// Of a communicator that NCCL does not know, for what only NCCL has.
-ncclResult_t refuse_shared(const char* function, const Comm& comm) {
-  return refuse(
-      ncclInvalidUsage,
-      "{} is not there for a communicator whose ranks share a GPU (rank {} of {}): Stretto serves it, for NCCL refuses "
-      "it.",
-      function, comm.rank, comm.size);
-}
-
-// ours(comm) answers for communicators in which the door has a part; all others are NCCL's alone.
-template <class Ours, class Forward>
-ncclResult_t answer_for(const char* function, ncclComm_t handle, const Ours& ours, const Forward& forward) {
-  if (inside_nccl()) return forward();
-  const CommPointer comm = find(handle);
-  By by = By::nccl;
-  std::string_view why = "the communicator is NCCL's alone";
-  const ncclResult_t result = answer([&]() -> ncclResult_t {
-    if (!comm) return forward();
-    if (comm->shared) by = By::stretto;
-    why = comm->shared ? gpu_is_shared : "the handle is NCCL's";
-    if (comm->shared) require_open(*comm, function);
-    return ours(comm);
-  });
-  if (by == By::stretto && result != ncclSuccess) {
-    by = By::nobody;
-    if (last_sentence() != nullptr) why = last_sentence();
-  }
-  note(function, by, why);
-  fail_group(result);
-  return result;
-}
-
-// For what a shared communicator does not have, and of NCCL's own is NCCL's.
-template <class Forward>
-ncclResult_t forward_or_refuse(const char* function, ncclComm_t handle, const Forward& forward) {
-  return answer_for(
-      function, handle, [&](const CommPointer& comm) { return comm->shared ? refuse_shared(function, *comm) : forward(); },
-      forward);
-}
 
 strettoConfig_t named(const KeptConfig* config) {
   strettoConfig_t result = STRETTO_CONFIG_INITIALIZER;
@@ -375,112 +332,4 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
         return ncclSuccess;
       },
       forward);
-}
-
-ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle) {
-  return forward_or_refuse("ncclCommRegister", comm, [&] { return real_nccl().CommRegister(comm, buff, size, handle); });
-}
-
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
-  return forward_or_refuse("ncclCommDeregister", comm, [&] { return real_nccl().CommDeregister(comm, handle); });
-}
-
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win, int winFlags) {
-  return forward_or_refuse("ncclCommWindowRegister", comm,
-                           [&] { return real_nccl().CommWindowRegister(comm, buff, size, win, winFlags); });
-}
-
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
-  return forward_or_refuse("ncclCommWindowDeregister", comm, [&] { return real_nccl().CommWindowDeregister(comm, win); });
-}
-
-// Where both libraries serve a communicator, each gets the factor.
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
-                                      ncclScalarResidence_t residence, ncclComm_t comm) {
-  const auto forward = [&] { return real_nccl().RedOpCreatePreMulSum(op, scalar, datatype, residence, comm); };
-  return answer_for(
-      "ncclRedOpCreatePreMulSum", comm,
-      [&](const CommPointer& known) -> ncclResult_t {
-        if (op == nullptr) return refuse(ncclInvalidArgument, "ncclRedOpCreatePreMulSum got NULL for its result.");
-        const auto by_stretto = [&] {
-          strettoRedOp_t made = strettoSum;
-          check(strettoRedOpCreatePreMulSum(&made, scalar, static_cast<strettoDataType_t>(datatype),
-                                            static_cast<strettoScalarResidence_t>(residence), known->ranks));
-          return made;
-        };
-        if (known->shared) {
-          *op = static_cast<ncclRedOp_t>(by_stretto());
-          return ncclSuccess;
-        }
-        const ncclResult_t result = forward();
-        if (result == ncclSuccess && residence == ncclScalarHostImmediate) known->reductions[*op] = by_stretto();
-        return result;
-      },
-      forward);
-}
-
-ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
-  const auto forward = [&] { return real_nccl().RedOpDestroy(op, comm); };
-  return answer_for(
-      "ncclRedOpDestroy", comm,
-      [&](const CommPointer& known) -> ncclResult_t {
-        if (known->shared) return answer_of(strettoRedOpDestroy(static_cast<strettoRedOp_t>(op), known->ranks));
-        const auto ours = known->reductions.extract(op);
-        if (!ours.empty()) check(strettoRedOpDestroy(ours.mapped(), known->ranks));
-        return forward();
-      },
-      forward);
-}
-
-// ---- what device code needs
-
-ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements* wanted, ncclDevComm* devComm) {
-  return forward_or_refuse("ncclDevCommCreate", comm, [&] { return real_nccl().DevCommCreate(comm, wanted, devComm); });
-}
-
-ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm* devComm) {
-  return forward_or_refuse("ncclDevCommDestroy", comm, [&] { return real_nccl().DevCommDestroy(comm, devComm); });
-}
-
-ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam team, int nBarriers, ncclGinBarrierHandle* handle,
-                                             ncclDevResourceRequirements* needs) {
-  return forward_or_refuse("ncclGinBarrierCreateRequirement", comm,
-                           [&] { return real_nccl().GinBarrierCreateRequirement(comm, team, nBarriers, handle, needs); });
-}
-
-// These have no result for an error. Of a shared communicator no rank loads from or stores to another's memory: a team of
-// such ranks is each alone, and rails are all ranks.
-namespace {
-
-CommPointer shared_one(ncclComm_t handle) {
-  if (inside_nccl()) return nullptr;
-  CommPointer comm = find(handle);
-  return comm && comm->shared ? comm : nullptr;
-}
-
-}  // namespace
-
-ncclTeam ncclTeamWorld(ncclComm_t comm) {
-  const CommPointer shared = shared_one(comm);
-  return shared ? ncclTeam{shared->size, shared->rank, 1} : real_nccl().TeamWorld(comm);
-}
-
-ncclTeam ncclTeamLsa(ncclComm_t comm) {
-  const CommPointer shared = shared_one(comm);
-  return shared ? ncclTeam{1, 0, 1} : real_nccl().TeamLsa(comm);
-}
-
-ncclTeam ncclTeamRail(ncclComm_t comm) {
-  const CommPointer shared = shared_one(comm);
-  return shared ? ncclTeam{shared->size, shared->rank, 1} : real_nccl().TeamRail(comm);
-}
-
-int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam team, int rank) {
-  const CommPointer shared = shared_one(comm);
-  return shared ? shared->rank + (rank - team.rank) * team.stride : real_nccl().TeamRankToWorld(comm, team, rank);
-}
-
-int ncclTeamRankToLsa(ncclComm_t comm, ncclTeam team, int rank) {
-  const CommPointer shared = shared_one(comm);
-  return shared ? (rank - team.rank) * team.stride : real_nccl().TeamRankToLsa(comm, team, rank);
 }
