@@ -1,7 +1,7 @@
 #include "stand_in/host_nccl.hpp"
 
-#include <atomic>
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <utility>
