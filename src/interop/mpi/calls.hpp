@@ -1,8 +1,8 @@
 #pragma once
 #include "foreign_mpi.hpp"
 
-// MPI's collective calls that move data, each in its forms: MPI_X, MPI_Ix, MPI_X_init. Of all forms the same parameters stand
-// before the communicator.
+// MPI's collective calls that move data, each in its forms: MPI_X, MPI_Ix, MPI_X_init. Of all forms the same parameters
+// stand before the communicator.
 
 // clang-format off
 // X(name, name in lower case, parameters before the communicator, and how these are handed on)

@@ -9,9 +9,9 @@
 namespace stretto::mpi_door {
 
 // What a program gives MPI as addresses, counts and a type, as the row of bytes that Stretto moves. It is the program's own
-// memory where the type is basic and everything lies in a row; else a copy, which pack() takes and unpack() puts back. So what
-// travels is the type's signature, which MPI demands to be the same on all ranks, and not its layout, which is each rank's own
-// affair: a rank with a derived type and one with a basic type understand each other.
+// memory where the type is basic and everything lies in a row; else a copy, which pack() takes and unpack() puts back. So
+// what travels is the type's signature, which MPI demands to be the same on all ranks, and not its layout, which is each
+// rank's own affair: a rank with a derived type and one with a basic type understand each other.
 class Carried {
  public:
   Carried() = default;

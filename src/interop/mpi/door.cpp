@@ -12,8 +12,8 @@ Door& door() {
   return the_door;
 }
 
-// MPI promises that every one of its calls also moves on what else is under way. A rank that waits in Stretto for another must
-// not hold up the message for which that other waits in MPI. Nothing is ever found, which is what makes this a look at
+// MPI promises that every one of its calls also moves on what else is under way. A rank that waits in Stretto for another
+// must not hold up the message for which that other waits in MPI. Nothing is ever found, which is what makes this a look at
 // everything.
 void keep_mpi_going() {
   if (door().silent_ == MPI_COMM_NULL) return;
@@ -38,8 +38,8 @@ const Stream& Served::stream() const {
   return *stream_;
 }
 
-// All ranks are in MPI_Init: the one place in which the door may wait for them on behalf of MPI_COMM_WORLD, since a first call
-// that does not block may not.
+// All ranks are in MPI_Init: the one place in which the door may wait for them on behalf of MPI_COMM_WORLD, since a first
+// call that does not block may not.
 void Door::open() {
   int size = 0;
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -56,8 +56,8 @@ void Door::open() {
   open_.store(true, std::memory_order_release);
 }
 
-// The last handle of Stretto's waits until all ranks are there, and does not keep the MPI going meanwhile; so the MPI waits for
-// them first.
+// The last handle of Stretto's waits until all ranks are there, and does not keep the MPI going meanwhile; so the MPI waits
+// for them first.
 void Door::close() {
   if (!is_open()) return;
   requests.finish_all();

@@ -20,8 +20,8 @@ class Served {
  public:
   Served(Communicator blocking_calls, Communicator other_calls);
 
-  // Calls that block run in the calling thread. Those that do not are on a communicator and a thread of their own, which makes
-  // them independent of each other and of when and in which order the program waits.
+  // Calls that block run in the calling thread. Those that do not are on a communicator and a thread of their own, which
+  // makes them independent of each other and of when and in which order the program waits.
   Communicator blocking;
   Communicator beside;
   int rank;

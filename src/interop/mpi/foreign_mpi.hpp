@@ -1,6 +1,6 @@
 #pragma once
-// The MPI before which this door stands. What the door defines under MPI's names must be seen from outside: programs then find
-// it before the MPI's own, which stays reachable under PMPI's.
+// The MPI before which this door stands. What the door defines under MPI's names must be seen from outside: programs then
+// find it before the MPI's own, which stays reachable under PMPI's.
 #define OMPI_SKIP_MPICXX 1   // NOLINT(readability-identifier-naming): Open MPI's name
 #define MPICH_SKIP_MPICXX 1  // NOLINT(readability-identifier-naming): MPICH's name
 #pragma GCC visibility push(default)

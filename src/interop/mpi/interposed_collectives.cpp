@@ -4,8 +4,8 @@
 namespace stretto::mpi_door {
 namespace {
 
-// What to do with a call: its description, where it is to be served, and its communicator; else nothing, and it is counted as
-// forwarded. describe(on, task) fills the task.
+// What to do with a call: its description, where it is to be served, and its communicator; else nothing, and it is counted
+// as forwarded. describe(on, task) fills the task.
 template <class Describe>
 Served* examined(Kind kind, Form form, MPI_Comm comm, Task& task, Describe describe) {
   Door& self = door();
@@ -50,48 +50,47 @@ void count_forwarded(Kind kind, Form form) {
 
 using namespace stretto::mpi_door;  // NOLINT(google-build-using-namespace): what follows has MPI's names, in no namespace
 
-#define STRETTO_BLOCKING(name, lower, parameters, arguments)                                                     \
-  int MPI_##name(STRETTO_LIST parameters MPI_Comm comm) {                                                        \
-    return perform(                                                                                              \
-        Kind::name, comm,                                                                                        \
-        [&](const Served& on, Task& task) { return describe_##lower(STRETTO_LIST arguments on, task); },         \
-        [&] { return PMPI_##name(STRETTO_LIST arguments comm); });                                               \
-  }                                                                                                              \
-  int MPI_I##lower(STRETTO_LIST parameters MPI_Comm comm, MPI_Request* request) {                                \
-    return begin_or_forward(                                                                                     \
-        Kind::name, Form::non_blocking, comm,                                                                    \
-        [&](const Served& on, Task& task) { return describe_##lower(STRETTO_LIST arguments on, task); },         \
-        [&](auto on, auto task) { door().requests.start(std::move(on), std::move(task), request); },             \
-        [&] { return PMPI_I##lower(STRETTO_LIST arguments comm, request); });                                    \
+#define STRETTO_BLOCKING(name, lower, parameters, arguments)                                                               \
+  int MPI_##name(STRETTO_LIST parameters MPI_Comm comm) {                                                                  \
+    return perform(                                                                                                        \
+        Kind::name, comm, [&](const Served& on, Task& task) { return describe_##lower(STRETTO_LIST arguments on, task); }, \
+        [&] { return PMPI_##name(STRETTO_LIST arguments comm); });                                                         \
+  }                                                                                                                        \
+  int MPI_I##lower(STRETTO_LIST parameters MPI_Comm comm, MPI_Request* request) {                                          \
+    return begin_or_forward(                                                                                               \
+        Kind::name, Form::non_blocking, comm,                                                                              \
+        [&](const Served& on, Task& task) { return describe_##lower(STRETTO_LIST arguments on, task); },                   \
+        [&](auto on, auto task) { door().requests.start(std::move(on), std::move(task), request); },                       \
+        [&] { return PMPI_I##lower(STRETTO_LIST arguments comm, request); });                                              \
   }
 STRETTO_SERVED_CALLS(STRETTO_BLOCKING)
 
-#define STRETTO_FORWARD(name, lower, parameters, arguments)                          \
-  int MPI_##name(STRETTO_LIST parameters MPI_Comm comm) {                            \
-    count_forwarded(Kind::name, Form::blocking);                                             \
-    return PMPI_##name(STRETTO_LIST arguments comm);                                 \
-  }                                                                                  \
-  int MPI_I##lower(STRETTO_LIST parameters MPI_Comm comm, MPI_Request* request) {    \
-    count_forwarded(Kind::name, Form::non_blocking);                                           \
-    return PMPI_I##lower(STRETTO_LIST arguments comm, request);                      \
+#define STRETTO_FORWARD(name, lower, parameters, arguments)                       \
+  int MPI_##name(STRETTO_LIST parameters MPI_Comm comm) {                         \
+    count_forwarded(Kind::name, Form::blocking);                                  \
+    return PMPI_##name(STRETTO_LIST arguments comm);                              \
+  }                                                                               \
+  int MPI_I##lower(STRETTO_LIST parameters MPI_Comm comm, MPI_Request* request) { \
+    count_forwarded(Kind::name, Form::non_blocking);                              \
+    return PMPI_I##lower(STRETTO_LIST arguments comm, request);                   \
   }
 STRETTO_FORWARDED_CALLS(STRETTO_FORWARD)
 
 #ifdef STRETTO_HAS_PERSISTENT
-#define STRETTO_PREPARE(name, lower, parameters, arguments)                                                          \
-  int STRETTO_PERSISTENT(name)(STRETTO_LIST parameters MPI_Comm comm, MPI_Info info, MPI_Request * request) {        \
-    return begin_or_forward(                                                                                         \
-        Kind::name, Form::persistent, comm,                                                                          \
-        [&](const Served& on, Task& task) { return describe_##lower(STRETTO_LIST arguments on, task); },             \
-        [&](auto on, auto task) { door().requests.prepare(std::move(on), std::move(task), request); },               \
-        [&] { return STRETTO_PERSISTENT_OF_MPI(name)(STRETTO_LIST arguments comm, info, request); });                \
+#define STRETTO_PREPARE(name, lower, parameters, arguments)                                                   \
+  int STRETTO_PERSISTENT(name)(STRETTO_LIST parameters MPI_Comm comm, MPI_Info info, MPI_Request * request) { \
+    return begin_or_forward(                                                                                  \
+        Kind::name, Form::persistent, comm,                                                                   \
+        [&](const Served& on, Task& task) { return describe_##lower(STRETTO_LIST arguments on, task); },      \
+        [&](auto on, auto task) { door().requests.prepare(std::move(on), std::move(task), request); },        \
+        [&] { return STRETTO_PERSISTENT_OF_MPI(name)(STRETTO_LIST arguments comm, info, request); });         \
   }
 STRETTO_SERVED_CALLS(STRETTO_PREPARE)
 
-#define STRETTO_FORWARD_PERSISTENT(name, lower, parameters, arguments)                                         \
-  int STRETTO_PERSISTENT(name)(STRETTO_LIST parameters MPI_Comm comm, MPI_Info info, MPI_Request * request) {  \
-    count_forwarded(Kind::name, Form::persistent);                                                                       \
-    return STRETTO_PERSISTENT_OF_MPI(name)(STRETTO_LIST arguments comm, info, request);                        \
+#define STRETTO_FORWARD_PERSISTENT(name, lower, parameters, arguments)                                        \
+  int STRETTO_PERSISTENT(name)(STRETTO_LIST parameters MPI_Comm comm, MPI_Info info, MPI_Request * request) { \
+    count_forwarded(Kind::name, Form::persistent);                                                            \
+    return STRETTO_PERSISTENT_OF_MPI(name)(STRETTO_LIST arguments comm, info, request);                       \
   }
 STRETTO_FORWARDED_CALLS(STRETTO_FORWARD_PERSISTENT)
 #endif

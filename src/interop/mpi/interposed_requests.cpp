@@ -1,5 +1,5 @@
-// MPI's calls that wait for requests, test or start them. Where served operations are among those that the program waits for,
-// waiting is testing again and again: what is done is completed for the MPI between two tests.
+// MPI's calls that wait for requests, test or start them. Where served operations are among those that the program waits
+// for, waiting is testing again and again: what is done is completed for the MPI between two tests.
 #include <sched.h>
 
 #include "door.hpp"

@@ -6,8 +6,8 @@
 
 namespace stretto::mpi_door {
 
-// One served collective call as data: what a rank gives, what it gets, and which of Stretto's operations does that. It can be
-// performed again and again, which is what persistent calls do.
+// One served collective call as data: what a rank gives, what it gets, and which of Stretto's operations does that. It can
+// be performed again and again, which is what persistent calls do.
 struct Task {
   Call call;
   // Where counts are known to the ranks that they concern only, no operation of all ranks can be asked for: then it is sends
