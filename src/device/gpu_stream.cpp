@@ -14,11 +14,16 @@ namespace {
 // A GPU's stream and its events; lives as long as anybody may ask for one of these.
 class GpuTimeline {
  public:
-  GpuTimeline(Gpu& gpu, GpuStream stream, bool owns_stream)
-      : gpu_(gpu), stream_(stream), owns_stream_(owns_stream), clock_(gpu.create_event()) {
-    gpu_.record(clock_, stream_);
-    gpu_.synchronize(clock_);
-    clock_seconds_ = now_seconds();
+  GpuTimeline(Gpu& gpu, Priority priority)
+      : gpu_(gpu), stream_(gpu.create_stream(priority)), owns_stream_(true), clock_(gpu.create_event()) {
+    start_clock(stream_);
+  }
+  // The program's stream may be busy with what waits for this very thread: the clock starts in an empty one.
+  GpuTimeline(Gpu& gpu, GpuStream of_the_program)
+      : gpu_(gpu), stream_(of_the_program), owns_stream_(false), clock_(gpu.create_event()) {
+    const GpuStream empty = gpu.create_stream(Priority::normal);
+    start_clock(empty);
+    gpu.destroy(empty);
   }
   ~GpuTimeline() {
     gpu_.destroy(clock_);
@@ -45,6 +50,12 @@ class GpuTimeline {
   }
 
  private:
+  void start_clock(GpuStream stream) {
+    gpu_.record(clock_, stream);
+    gpu_.synchronize(clock_);
+    clock_seconds_ = now_seconds();
+  }
+
   Gpu& gpu_;
   GpuStream stream_;
   bool owns_stream_;
@@ -104,10 +115,9 @@ class Marks final : public GpuMarks {
 class GpuQueue final : public Stream::Queue {
  public:
   GpuQueue(std::string name, Priority priority)
-      : Queue(std::move(name), priority),
-        timeline_(std::make_shared<GpuTimeline>(gpu(), gpu().create_stream(priority), true)) {}
+      : Queue(std::move(name), priority), timeline_(std::make_shared<GpuTimeline>(gpu(), priority)) {}
   GpuQueue(std::string name, GpuStream of_the_program)
-      : Queue(std::move(name), Priority::normal), timeline_(std::make_shared<GpuTimeline>(gpu(), of_the_program, false)) {}
+      : Queue(std::move(name), Priority::normal), timeline_(std::make_shared<GpuTimeline>(gpu(), of_the_program)) {}
 
   // What the tasks hold is in use until they are done.
   ~GpuQueue() override {
