@@ -101,10 +101,9 @@ class Marks final : public GpuMarks {
 class GpuQueue final : public Stream::Queue {
  public:
   GpuQueue(std::string name, Priority priority)
-      : Queue(std::move(name), priority),
-        timeline_(std::make_shared<GpuTimeline>(gpu(), gpu().create_stream(priority), true)) {}
+      : Queue(std::move(name), priority), timeline_(std::make_shared<GpuTimeline>(gpu(), priority)) {}
   GpuQueue(std::string name, GpuStream of_the_program)
-      : Queue(std::move(name), Priority::normal), timeline_(std::make_shared<GpuTimeline>(gpu(), of_the_program, false)) {}
+      : Queue(std::move(name), Priority::normal), timeline_(std::make_shared<GpuTimeline>(gpu(), of_the_program)) {}
 
   // What the tasks hold is in use until they are done.
   ~GpuQueue() override {

@@ -106,6 +106,23 @@ TEST_F(OnAGpu, StreamsOfHostAndGpuWaitForEachOther) {
   }
 }
 
+TEST_F(OnAGpu, AStreamOfTheProgramsMayBeBusyAndMayEndFirst) {
+  const GpuStream own = gpu.create_stream(Priority::normal);
+  std::atomic<bool> may_go_on = false;
+  std::atomic<int> value = 0;
+  gpu.put(own, [&] {
+    while (!may_go_on) std::this_thread::yield();
+  });
+  const Stream stream = Stream::of_cuda(own, "the program's");
+  const Work work = stream.enqueue([&] { put([&] { value = 1; }); });
+  EXPECT_FALSE(work.done());
+  may_go_on = true;
+  work.wait();
+  EXPECT_EQ(value, 1);
+  EXPECT_GE(work.times().done, work.times().started);
+  gpu.destroy(own);
+}
+
 TEST_F(OnAGpu, AStreamOfTheProgramsIsUsedWithItAndLeftToIt) {
   const GpuStream own = gpu.create_stream(Priority::normal);
   int value = 0;
