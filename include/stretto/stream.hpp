@@ -78,8 +78,9 @@ class STRETTO_API Stream {
   explicit Stream(std::string name, Priority priority = Priority::normal);
   Stream(std::string name, Priority priority, Device device);
   // A cudaStream_t of the program's own (null: CUDA's legacy default stream), of the GPU that this process uses: tasks go
-  // there between what the program puts there. The program keeps it until all works of it are done and what they made
-  // (tensors) is gone, puts nothing there by a handle that outlives it, and does not capture it while tasks are put there.
+  // there between what the program puts there. The program keeps it until after the last copy of this handle, all works of
+  // it and what they made (tensors) are gone, and does not capture it while tasks are put there. Waits for what is there
+  // now.
   static Stream of_cuda(void* cuda_stream, std::string name);
   // Runs every task at once in the calling thread; errors are thrown from enqueue itself. Costs nothing to make.
   static Stream inline_() { return Stream(std::shared_ptr<Queue>()); }

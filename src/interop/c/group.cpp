@@ -88,7 +88,7 @@ strettoResult_t fail_group(strettoResult_t result) noexcept {
 void side_by_side(const std::vector<std::function<void()>>& actions) {
   if (actions.size() == 1) return actions.front()();
   std::vector<std::exception_ptr> errors(actions.size());
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;  // joined also where one of them cannot be made
   for (std::size_t i = 0; i < actions.size(); ++i) {
     threads.emplace_back([&, i] {
       try {
@@ -98,7 +98,7 @@ void side_by_side(const std::vector<std::function<void()>>& actions) {
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  threads.clear();
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }

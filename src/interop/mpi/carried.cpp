@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <utility>
 
 #include "door.hpp"
@@ -104,13 +103,6 @@ void Carried::unpack() {
     int position = 0;
     PMPI_Unpack(packed, static_cast<int>(bytes), &position, to, count, type_, door().own_rank);
   });
-}
-
-void copy_elements(const void* from, int from_count, MPI_Datatype from_type, void* to, int to_count, MPI_Datatype to_type) {
-  static std::mutex& one_at_a_time = *new std::mutex;  // two threads would get each other's
-  const std::lock_guard lock(one_at_a_time);
-  PMPI_Sendrecv(from, from_count, from_type, 0, Door::copy_tag, to, to_count, to_type, 0, Door::copy_tag, door().own_rank,
-                MPI_STATUS_IGNORE);
 }
 
 }  // namespace stretto::mpi_door

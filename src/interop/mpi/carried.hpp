@@ -49,7 +49,4 @@ class Carried {
   std::unique_ptr<std::byte[]> copy_;
 };
 
-// Moves elements within this rank, from one layout to another.
-void copy_elements(const void* from, int from_count, MPI_Datatype from_type, void* to, int to_count, MPI_Datatype to_type);
-
 }  // namespace stretto::mpi_door

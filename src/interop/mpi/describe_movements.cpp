@@ -56,9 +56,10 @@ void add_message(bool sends, int peer, const void* buffer, std::int64_t displace
 
 void give_itself(const void* from, std::int64_t from_displacement, int from_count, MPI_Datatype from_type, void* to,
                  std::int64_t to_displacement, int to_count, MPI_Datatype to_type, Task& task) {
-  auto* const destination = const_cast<std::byte*>(behind(to, to_displacement, to_type));
-  task.to_itself.push_back(
-      {behind(from, from_displacement, from_type), from_count, from_type, destination, to_count, to_type});
+  Task::ToItself own;
+  own.from.add(behind(from, from_displacement, from_type), from_count, from_type);
+  own.to.add(behind(to, to_displacement, to_type), to_count, to_type);
+  task.to_itself.push_back(std::move(own));
 }
 
 }  // namespace

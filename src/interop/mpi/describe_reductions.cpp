@@ -58,6 +58,7 @@ Outcome describe_reduce_scatter_block(const void* sendbuf, void* recvbuf, int re
 
 Outcome describe_reduce_scatter(const void* sendbuf, void* recvbuf, const int recvcounts[], MPI_Datatype datatype, MPI_Op op,
                                 const Served& on, Task& task) {
+  if (recvcounts == nullptr) return Outcome::arguments;
   const int* const end = recvcounts + on.size;
   if (std::any_of(recvcounts, end, [](int count) { return count < 0; })) return Outcome::arguments;
   const Outcome outcome = set_reduction(recvcounts[0], datatype, op, task);

@@ -37,8 +37,6 @@ class Served {
 // This process as the door sees it, from MPI_Init to MPI_Finalize.
 class Door {
  public:
-  static constexpr int copy_tag = 0;  // in own_rank; other tags there belong to requests
-
   void open();
   void close();
   bool is_open() const { return open_.load(std::memory_order_acquire); }

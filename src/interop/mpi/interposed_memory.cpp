@@ -23,7 +23,7 @@ Blocks& blocks() {
 using namespace stretto::mpi_door;  // NOLINT(google-build-using-namespace): what follows has MPI's names, in no namespace
 
 int MPI_Alloc_mem(MPI_Aint bytes, MPI_Info info, void* address) {
-  if (!door().serves() || bytes <= 0) return PMPI_Alloc_mem(bytes, info, address);
+  if (!door().serves() || bytes <= 0 || info != MPI_INFO_NULL) return PMPI_Alloc_mem(bytes, info, address);
   std::shared_ptr<std::byte> block;
   try {
     block = stretto::allocate(static_cast<std::size_t>(bytes));

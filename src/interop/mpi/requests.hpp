@@ -56,7 +56,7 @@ class Requests {
   std::map<MPI_Request, std::shared_ptr<Pending>> persistent_;
   std::atomic<int> persistent_count_ = 0;
   std::vector<int> free_tags_;
-  int next_tag_ = 1;  // 0 is Door::copy_tag
+  int next_tag_ = 0;
 };
 
 }  // namespace stretto::mpi_door

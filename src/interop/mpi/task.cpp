@@ -1,5 +1,10 @@
 #include "task.hpp"
 
+#include <cstring>
+#include <string>
+
+#include "door.hpp"
+
 namespace stretto::mpi_door {
 
 void Task::pack() {
@@ -7,8 +12,16 @@ void Task::pack() {
   for (Message& message : messages) {
     if (message.sends) message.carried.pack();
   }
-  for (const ToItself& own : to_itself) {
-    copy_elements(own.from, own.from_count, own.from_type, own.to, own.to_count, own.to_type);
+  for (ToItself& own : to_itself) {
+    own.from.pack();
+    if (own.from.bytes() != own.to.bytes()) {
+      give_up("A rank gives itself " + std::to_string(own.from.bytes()) + " bytes and expects " +
+              std::to_string(own.to.bytes()) + " from itself; MPI demands the same of both.");
+    }
+    if (own.from.bytes() > 0) {
+      std::memcpy(own.to.data(), own.from.data(), static_cast<std::size_t>(own.from.bytes()));
+    }
+    own.to.unpack();
   }
 }
 

@@ -21,12 +21,7 @@ struct Task {
   std::vector<Message> messages;
   // What this rank gives itself then.
   struct ToItself {
-    const void* from;
-    int from_count;
-    MPI_Datatype from_type;
-    void* to;
-    int to_count;
-    MPI_Datatype to_type;
+    Carried from, to;
   };
   std::vector<ToItself> to_itself;
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -22,8 +23,9 @@ struct Comm {
   int rank = 0;
   int size = 1;
   int device = 0;
-  bool open = true;  // until it is destroyed or aborted
-  bool finalized = false;
+  // A watchdog's thread may abort it.
+  std::atomic<bool> open = true;  // until it is destroyed or aborted
+  std::atomic<bool> finalized = false;
 
   // Of NCCL's own handles:
   Rules served;

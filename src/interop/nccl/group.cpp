@@ -115,11 +115,12 @@ ncclResult_t group_end() {
     ended.sentence = "NCCL's part of this group failed, and so Stretto's was not begun.";
   }
   const ncclResult_t by_stretto = end_strettos_part(ended);
+  // Communicators end whatever became of the rest: the program's calls were told so.
+  ncclResult_t result = by_nccl;
+  for (const auto& action : ended.actions) result = first_of(result, action());
   if (!went_well) return by_nccl;
   if (by_stretto != ncclSuccess) return by_stretto;
   finish(ended.splits);
-  ncclResult_t result = by_nccl;
-  for (const auto& action : ended.actions) result = first_of(result, action());
   return ended.joins.empty() ? result : first_of(result, join(ended.joins));
 }
 

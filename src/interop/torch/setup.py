@@ -40,6 +40,8 @@ def library():
     if not (TREE / "include/stretto/stretto.hpp").exists():
         sys.exit("The door is built in Stretto's source tree, or beside an installed Stretto; set STRETTO_PREFIX to that.")
     build = pathlib.Path(os.environ.get("STRETTO_BUILD", TREE / "build"))
+    if not (build / "CMakeCache.txt").exists() and "STRETTO_BUILD" not in os.environ:
+        build = TREE / "build-pip"  # not where ./dev build would then find another generator than its own
     if not (build / "CMakeCache.txt").exists():
         subprocess.run(["cmake", "-S", TREE, "-B", build, "-DCMAKE_BUILD_TYPE=Release"], check=True)
     subprocess.run(["cmake", "--build", build, "--target", "stretto", "-j", str(os.cpu_count())], check=True)

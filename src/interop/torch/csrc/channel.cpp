@@ -64,6 +64,7 @@ bool Channel::connect() {
   }
   point.timeout = 10;  // both are there
   const stretto::Communicator forth = stretto::connect(first ? 0 : 1, 2, point);
+  if (first) all_.store_->deleteKey(key);  // see meet()
   forth.set_timeout(unlimited);
   forth.set_leave_timeout(leave_seconds);
   const stretto::Communicator back = forth.duplicate("back");

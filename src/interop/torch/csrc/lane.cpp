@@ -41,7 +41,7 @@ void Lane::run_up_to(const LaneWork& work) {
 bool Lane::drain(std::chrono::steady_clock::time_point until) {
   std::unique_lock lock(mutex_);
   draining_ = true;
-  return changed_.wait_until(lock, until, [&] { return waiting_.empty() && !running_; });
+  return changed_.wait_until(lock, until, [&] { return waiting_.empty() && !running_ && ending_ == 0; });
 }
 
 void Lane::work_through() {
@@ -55,7 +55,7 @@ void Lane::work_through() {
 
 // The work's own end comes last, and without the mutex: what its future calls may start operations and wait for them.
 void Lane::run_next(std::unique_lock<std::mutex>& lock, const stretto::Stream& stream) {
-  const c10::intrusive_ptr<LaneWork> work = std::move(waiting_.front());
+  c10::intrusive_ptr<LaneWork> work = std::move(waiting_.front());
   waiting_.pop_front();
   running_ = true;
   work->begun_ = true;
@@ -73,12 +73,15 @@ void Lane::run_next(std::unique_lock<std::mutex>& lock, const stretto::Stream& s
   // A stream that has failed fails all that comes later, but a call that was refused has harmed nobody.
   if (error && stream == beside_) beside_ = stretto::Stream(name_, stretto::Priority::normal, stretto::Device::cpu);
   running_ = false;
+  ++ending_;
   const bool more = !waiting_.empty();
   lock.unlock();
   changed_.notify_all();
   if (more) has_work_.notify_one();
   work->end(error);
+  work.reset();  // perhaps the last to hold this lane
   lock.lock();
+  if (--ending_ == 0) changed_.notify_all();
 }
 
 bool LaneWork::wait(Milliseconds timeout) {

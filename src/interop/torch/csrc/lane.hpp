@@ -42,6 +42,7 @@ class Lane {
   std::condition_variable changed_;   // everybody else's
   std::deque<c10::intrusive_ptr<LaneWork>> waiting_;
   bool running_ = false;
+  int ending_ = 0;  // works that are done, but whose own end is under way
   bool draining_ = false;
   bool closing_ = false;
   stretto::Stream beside_;

@@ -93,6 +93,8 @@ stretto::Communicator meet(const StorePtr& store, int rank, int size, Millisecon
   point.timeout = seconds(timeout);
   stretto::Communicator world = stretto::connect(rank, size, point);
   world.set_timeout(seconds(timeout));
+  // All have read it; the store may outlive this group and introduce the next one of the same name.
+  if (size > 1 && rank == 0) store->deleteKey(key);
   return world;
 }
 

@@ -121,12 +121,19 @@ void ProcessGroupStretto::monitoredBarrier(const c10d::BarrierOptions& options, 
     TORCH_CHECK(await_key(store_, key + "end", a_little_longer), "Rank ", rank_, " has waited ", seconds(timeout),
                 " s for rank 0 in monitoredBarrier.");
     const std::vector<std::uint8_t> end = store_->get(key + "end");
+    // The last one to read it takes it away: the store may outlive this group, and its barriers are counted from 0 again.
+    if (store_->add(key + "read", 1) == size_ - 1) {
+      for (const char* const name : {"end", "read"}) store_->deleteKey(key + name);
+    }
     TORCH_CHECK(end == std::vector<std::uint8_t>({'o', 'k'}), std::string(end.begin(), end.end()));
     return;
   }
   std::string missing;
   for (int rank = 1; rank < size_ && (missing.empty() || wait_all_ranks); ++rank) {
-    if (await_key(store_, key + std::to_string(rank), in_time)) continue;
+    if (await_key(store_, key + std::to_string(rank), in_time)) {
+      store_->deleteKey(key + std::to_string(rank));
+      continue;
+    }
     missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
   }
   if (missing.empty()) return say("end", "ok");
