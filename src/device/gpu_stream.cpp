@@ -101,9 +101,10 @@ class Marks final : public GpuMarks {
 class GpuQueue final : public Stream::Queue {
  public:
   GpuQueue(std::string name, Priority priority)
-      : Queue(std::move(name), priority), timeline_(std::make_shared<GpuTimeline>(gpu(), priority)) {}
+      : Queue(std::move(name), priority),
+        timeline_(std::make_shared<GpuTimeline>(gpu(), gpu().create_stream(priority), true)) {}
   GpuQueue(std::string name, GpuStream of_the_program)
-      : Queue(std::move(name), Priority::normal), timeline_(std::make_shared<GpuTimeline>(gpu(), of_the_program)) {}
+      : Queue(std::move(name), Priority::normal), timeline_(std::make_shared<GpuTimeline>(gpu(), of_the_program, false)) {}
 
   // What the tasks hold is in use until they are done.
   ~GpuQueue() override {
