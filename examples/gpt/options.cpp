@@ -25,6 +25,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   TrainerOptions& trainer = line.trainer;
   ModelShape& model = trainer.model;
   bool no_overlap = false;
+  std::string device = "cpu";
   CLI::App app("Trains a GPT on the bytes of a text, data and tensor parallel.", "stretto-train");
   app.set_help_flag("-h,--help", "Print this");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // so that scripts can be overridden
@@ -34,10 +35,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--dp", line.data_parallel, "Data-parallel ranks; derived when left out, checked when given");
 
-  app.add_option("--device", line.device, "cpu, or cuda: each rank on a GPU")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, stretto::Device>{{"cpu", stretto::Device::cpu}, {"cuda", stretto::Device::cuda}}))
-      ->default_str("cpu");
+  app.add_option("--device", device, "cpu, or cuda: each rank on a GPU")->capture_default_str();
   app.add_option("--num-layers", model.layers, "Transformer blocks")->capture_default_str();
   app.add_option("--hidden-size", model.hidden, "Width of the residual stream")->capture_default_str();
   app.add_option("--num-attention-heads", model.heads, "Attention heads")->capture_default_str();
@@ -89,6 +87,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
     fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the flags.", error.what());
   }
   trainer.overlap = !no_overlap;
+  line.device = stretto::device_from_name(device);
   if (line.device == stretto::Device::cuda) trainer.bucket_bytes = gpu_bucket_bytes;
   model.vocabulary = TextData::vocabulary;
   if (min_lr->count() == 0) line.min_lr = line.lr / 10;
