@@ -14,6 +14,9 @@ if(NOT STRETTO_WITH_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
+    # The static runtime has 4 KiB of static thread-local memory, for which there is no room where a program loads the library late,
+    # as Python does.
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
     enable_language(CUDA)
     find_package(CUDAToolkit 12.0 REQUIRED)
     # CMake 3.25, which Debian 12 has, does not know yet how to ask nvcc for it.
