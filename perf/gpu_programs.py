@@ -19,7 +19,7 @@ TESTS = ("gpu_tests", "gpu_collectives_tests", "gpu_parity_tests")
 PROGRAMS = (*TESTS, "gpu_kernels", "gpu_overlap", "train_speed", "stretto-info", "stretto-train", "stretto-perf")
 # NVIDIA's, which no bundle holds: hundreds of MiB, and where there is a GPU, they are there.
 SYSTEM = pathlib.Path("/usr/lib/x86_64-linux-gnu")  # where programs look by themselves
-CUDA_LIBRARIES = ("libcublasLt.so.13", "libnccl.so.2", "libcudnn.so.9", "libnvrtc.so.13")
+CUDA_LIBRARIES = ("libcublasLt.so.13", "libnccl.so.2", "libcudnn.so.9", "libnvrtc.so.13", "libcudart.so.13")
 
 
 def has_gpu():

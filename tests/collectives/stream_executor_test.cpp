@@ -1,5 +1,6 @@
-// Every plan in a GPU's stream: ranks are threads, and share one GPU (where messages are copies, or go by way of the host) or
-// have one each (where they are NCCL's). GPUs and NCCL are a stand-in that holds its callers to their rules, or real ones.
+// Every plan in a GPU's stream: ranks are threads, and share one GPU (where messages are copies, or go by way of the host)
+// or have one each (where they are NCCL's). GPUs and NCCL are a stand-in that holds its callers to their rules, or real
+// ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -243,7 +243,9 @@ TEST_P(OverlapOnGpus, GivesTheHostsBits) {
   for (const int ranks : {2, 4}) {
     const Results expected = results_of(ranks, GetParam(), run_threads);
     for (const bool one_gpu_each : {false, true}) {
-      const auto job = [&](int size, const RankBody& body) { JobOnGpus(one_gpu_each ? Route::nccl : Route::copies).run(size, body); };
+      const auto job = [&](int size, const RankBody& body) {
+        JobOnGpus(one_gpu_each ? Route::nccl : Route::copies).run(size, body);
+      };
       EXPECT_TRUE(results_of(ranks, GetParam(), job) == expected) << ranks << " ranks, a GPU each: " << one_gpu_each;
     }
   }

@@ -48,7 +48,9 @@ std::vector<Trained> train_in(const Job& job, const Cell& cell, const gpt::Train
 }
 
 Job on_gpus(bool one_each, const HostGpuOptions& how = {.longest_delay_us = 20}) {
-  return [one_each, how](int size, const RankBody& body) { JobOnGpus(one_each ? Route::nccl : Route::copies, how).run(size, body); };
+  return [one_each, how](int size, const RankBody& body) {
+    JobOnGpus(one_each ? Route::nccl : Route::copies, how).run(size, body);
+  };
 }
 
 std::string divergence(const std::vector<Trained>& expected, const std::vector<Trained>& actual) {

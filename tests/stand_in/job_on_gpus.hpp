@@ -21,8 +21,8 @@ namespace stretto {
 enum class Route { copies, nccl, staged };
 inline const char* name(Route route) { return route == Route::copies ? "copies" : route == Route::nccl ? "nccl" : "staged"; }
 
-// Jobs whose ranks are threads on GPUs. GPUs and NCCL are stand-ins; in a test of a real GPU they are this process's one, which
-// NCCL gives to one rank only.
+// Jobs whose ranks are threads on GPUs. GPUs and NCCL are stand-ins; in a test of a real GPU they are this process's one,
+// which NCCL gives to one rank only.
 class JobOnGpus {
  public:
   explicit JobOnGpus(Route route, const HostGpuOptions& options = {.longest_delay_us = 20})

@@ -187,8 +187,8 @@ class CudaGpu final : public Gpu {
   CudaKernels kernels_;
 };
 
-// STRETTO_GPU, or what the program chose, or by the rank's number on its host, as launchers tell it: torchrun and this library,
-// Open MPI, MPICH, Slurm.
+// STRETTO_GPU, or what the program chose, or by the rank's number on its host, as launchers tell it: torchrun and this
+// library, Open MPI, MPICH, Slurm.
 int chosen_device(int devices, int chosen_by_program) {
   const std::string chosen = setting("STRETTO_GPU");
   if (!chosen.empty()) return std::atoi(chosen.c_str());
