@@ -83,7 +83,7 @@ class Run:
             if ended.status != 0 or not file.exists():
                 last = ended.text.strip().splitlines()[-1:] or ["nothing"]
                 how = "ran out of time" if ended.status is None else f"ended with status {ended.status}"
-                return {"error": f"{command[0]} {how}, its last word: {last[0]}"}
+                return {"error": f"{pathlib.Path(command[0]).name} {how}, its last word: {last[0]}"}
             return json.loads(file.read_text())
 
     def gpt2(self):
