@@ -4,6 +4,7 @@ none of the others. Writes perf/results/NAME.json, named like the GPU, and a log
 
   tests        kernels, tensors, streams and graphs
   collectives  every collective by every plan, 1 to 8 ranks that share the GPU; NCCL with one rank
+  processes    the same of 2 and 3 ranks that are processes, by CUDA IPC and by way of the host
   parity       the trainer beside the host's and PyTorch's numbers
   kernels      how fast kernels are beside a copy and the best matrix product
   overlap      how much communication of two ranks is hidden behind products
@@ -26,7 +27,7 @@ import gpu_programs
 import gpu_test_runs
 
 # Of a step, seconds: a machine with a GPU is lent for short.
-LIMITS = {"tests": 240, "collectives": 180, "parity": 150, "kernels": 180, "overlap": 120, "gpt2": 420, "sanitizer": 420}
+LIMITS = {"tests": 240, "collectives": 180, "processes": 120, "parity": 150, "kernels": 180, "overlap": 120, "gpt2": 420, "sanitizer": 420}
 SUMMARY = {"memcheck": re.compile(r"ERROR SUMMARY: (\d+) error"),
            "racecheck": re.compile(r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)")}
 FINDING = re.compile(r"^========= ((?:Invalid|Misaligned|Error|Warning|Race|Program hit|Potential).*)$", re.M)
@@ -109,6 +110,7 @@ class Run:
         return {
             "tests": lambda: self.tests("tests", "gpu_tests"),
             "collectives": lambda: self.tests("collectives", "gpu_collectives_tests"),
+            "processes": lambda: self.tests("processes", "gpu_processes_tests"),
             "parity": lambda: self.tests("parity", "gpu_parity_tests"),
             "kernels": lambda: self.figures("kernels", [self.programs.path("gpu_kernels")]),
             "overlap": lambda: self.figures("overlap", [self.programs.path("gpu_overlap")]),

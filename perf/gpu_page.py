@@ -11,6 +11,7 @@ HELD_TO_COPY = ("reduce", "quantize", "layer_norm_forward", "layer_norm_backward
 FLOP_UTILISATION = 0.5
 OVERLAP = 0.8
 TESTS = {"tests": "kernels, tensors, streams and graphs", "collectives": "collectives of 1 to 8 ranks on the GPU",
+         "processes": "collectives of ranks that are processes on the GPU",
          "parity": "the trainer beside the host and PyTorch's numbers"}
 
 Verdict = collections.namedtuple("Verdict", "holds text")

@@ -15,7 +15,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUNDLE = ROOT / "gpu-bundle"
-TESTS = ("gpu_tests", "gpu_collectives_tests", "gpu_parity_tests")
+TESTS = ("gpu_tests", "gpu_collectives_tests", "gpu_processes_tests", "gpu_parity_tests")
 PROGRAMS = (*TESTS, "gpu_kernels", "gpu_overlap", "train_speed", "stretto-info", "stretto-train", "stretto-perf")
 # NVIDIA's, which no bundle holds: hundreds of MiB, and where there is a GPU, they are there.
 SYSTEM = pathlib.Path("/usr/lib/x86_64-linux-gnu")  # where programs look by themselves

@@ -53,10 +53,11 @@ const std::vector<Rule>& rules() {
        {}},
       {{"STRETTO_GPU_TRANSPORT",
         "how ranks reach each other's GPUs: auto (NCCL where each has one of its own, copies between threads of a "
-        "process, else staged), nccl, copies or staged (by way of the host's memory)",
+        "process, ipc where all share a host and CUDA opens their memory to each other, else staged), nccl, copies, ipc or "
+        "staged (by way of the host's memory)",
         "auto"},
        Kind::choice,
-       {"auto", "nccl", "copies", "staged"}},
+       {"auto", "nccl", "copies", "ipc", "staged"}},
       {{"STRETTO_NCCL_SERVE",
         "collectives that libstretto-nccl has Stretto do although NCCL could, like all_reduce,all_gather; all, none, or "
         "auto (those for which STRETTO_ALGO or STRETTO_DETERMINISTIC says something)",

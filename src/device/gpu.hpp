@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -16,10 +17,17 @@ using GpuStream = struct GpuStreamHandle*;
 using GpuEvent = struct GpuEventHandle*;
 using GpuGraph = struct GpuGraphHandle*;
 
+// What another process opens memory by; plain bytes, to be sent.
+using GpuShareHandle = std::array<std::byte, 64>;
+struct GpuSharedMemory {
+  std::byte* memory = nullptr;
+  GpuShareHandle handle{};
+};
+
 // All that the library asks of a GPU but messages (transport/gpu_links.hpp): one narrow table. cuda/ fills it from CUDA;
 // the tests fill it with threads and host memory (tests/stand_in/), so that whatever stands above it runs without a GPU.
-// Every function may be called from any thread. Each throws Error(unavailable) with what the driver said; but destroy and
-// release, which destructors call, log it.
+// Every function may be called from any thread. Each throws Error(unavailable) with what the driver said; but destroy,
+// release and close, which destructors call, log it.
 class Gpu {
  public:
   virtual ~Gpu() = default;
@@ -61,6 +69,13 @@ class Gpu {
   // What follows in the stream begins when the word, in pinned memory, has come to the value or gone past it (cyclically):
   // the host writes it, and never waits in turn for what is put into a stream later. Other streams go on. Not in a graph.
   virtual void wait_until(GpuStream stream, const std::atomic<std::uint32_t>* word, std::uint32_t value) = 0;
+
+  // Of the GPU's memory, and not from the pool: other processes of the host may open it, on a GPU that reaches this one's
+  // memory. Slow to get.
+  virtual GpuSharedMemory allocate_shared(std::size_t bytes) = 0;
+  virtual void release_shared(std::byte* memory) = 0;                // when nobody has it open any more
+  virtual std::byte* open_shared(const GpuShareHandle& handle) = 0;  // not in the process that allocated it
+  virtual void close_shared(std::byte* memory) = 0;                  // once for each open_shared()
 };
 
 // The one that this process uses; throws Error(unavailable) with cuda_obstacle() where there is none.

@@ -8,16 +8,20 @@
 #include <random>
 
 #include "core/fail.hpp"
+#include "core/log.hpp"
 #include "stretto/settings.hpp"
+#include "transport/host_staging.hpp"
+#include "transport/ipc_staging.hpp"
 #include "transport/nccl/nccl_links.hpp"
 #include "transport/network.hpp"
 #include "transport/peer_copies.hpp"
 #include "transport/staged_links.hpp"
+#include "transport/tell.hpp"
 
 namespace stretto {
 namespace {
 
-enum class Wish : std::uint8_t { any, nccl, copies, staged };
+enum class Wish : std::uint8_t { any, nccl, copies, ipc, staged };
 
 struct Card {                  // what every member tells the others
   std::array<char, 48> gpu{};  // its uuid
@@ -28,14 +32,13 @@ struct Card {                  // what every member tells the others
   bool has_nccl = false;
 };
 
-template <std::size_t size>
-void put(std::array<char, size>& place, const std::string& text) {
-  std::memcpy(place.data(), text.data(), std::min(text.size(), size - 1));
-}
-
 Wish wish() {
   const std::string text = setting("STRETTO_GPU_TRANSPORT");
-  return text == "nccl" ? Wish::nccl : text == "copies" ? Wish::copies : text == "staged" ? Wish::staged : Wish::any;
+  for (const auto& [name, wish] :
+       {std::pair{"nccl", Wish::nccl}, {"copies", Wish::copies}, {"ipc", Wish::ipc}, {"staged", Wish::staged}}) {
+    if (text == name) return wish;
+  }
+  return Wish::any;
 }
 
 Card own_card(const Gpu& gpu) {
@@ -54,16 +57,7 @@ Card own_card(const Gpu& gpu) {
   return card;
 }
 
-template <class T>
-std::vector<T> tell(const TellAll& tell_all, const T& mine) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
-  std::vector<T> all;
-  for (const Bytes& one : tell_all(Bytes(bytes, bytes + sizeof mine))) {
-    T& said = all.emplace_back();
-    std::memcpy(&said, one.data(), sizeof said);
-  }
-  return all;
-}
+bool are_one_process(const Card& one, const Card& other) { return std::equal(one.process, one.process + 2, other.process); }
 
 // Why these members cannot communicate by NCCL, or by copies; empty: they can. The same on all members.
 std::string obstacle_to_nccl(const std::vector<Card>& cards, const std::vector<int>& ranks) {
@@ -84,12 +78,35 @@ std::string obstacle_to_nccl(const std::vector<Card>& cards, const std::vector<i
 
 std::string obstacle_to_copies(const std::vector<Card>& cards, const std::vector<int>& ranks) {
   for (std::size_t other = 1; other < cards.size(); ++other) {
-    if (!std::equal(cards[0].process, cards[0].process + 2, cards[other].process)) {
+    if (!are_one_process(cards[0], cards[other])) {
       return fmt::format("ranks {} and {} are different processes, and copies are between threads of one", ranks[0],
                          ranks[other]);
     }
   }
   return "";
+}
+
+// Through blocks in the GPUs' memory where it is wanted or can be, else through the host's.
+std::unique_ptr<Staging> make_staging(Links& links, Gpu& gpu, const TellAll& tell_all, const std::vector<Card>& cards,
+                                      Wish wanted) {
+  const Membership& members = links.membership();
+  if (wanted != Wish::staged) {
+    IpcStaging::SetUp by_ipc{nullptr,
+                             "not all ranks share memory (they are on several hosts, or STRETTO_TRANSPORT=ucx or "
+                             "STRETTO_LINKS keeps them from it)"};
+    if (links.shares_memory()) {
+      std::vector<bool> is_here;
+      for (const Card& card : cards) is_here.push_back(are_one_process(card, cards[members.rank]));
+      by_ipc = IpcStaging::set_up(gpu, links, tell_all, is_here, IpcStaging::blocks_for(static_cast<int>(cards.size())));
+    }
+    if (by_ipc.staging) return std::move(by_ipc.staging);
+    require(wanted != Wish::ipc, "STRETTO_GPU_TRANSPORT=ipc cannot be: {}.", by_ipc.obstacle);
+    if (members.rank == 0) {
+      log().info("GPUs of ranks {} reach each other by way of the host; CUDA IPC cannot be: {}.",
+                 fmt::join(members.job_ranks, ", "), by_ipc.obstacle);
+    }
+  }
+  return std::make_unique<HostStaging>(gpu, links);
 }
 
 }  // namespace
@@ -119,7 +136,9 @@ std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const TellAll& 
         *nccl(), gpu, NcclLinks::Place{members.rank, static_cast<int>(ranks.size()), least->major, network.timeout()}, id,
         check);
   }
-  if (wanted == Wish::staged || !no_copies.empty()) return std::make_unique<StagedLinks>(gpu, links);
+  if (wanted == Wish::ipc || wanted == Wish::staged || !no_copies.empty()) {
+    return std::make_unique<StagedLinks>(gpu, links, make_staging(links, gpu, tell_all, cards, wanted));
+  }
   const int others = static_cast<int>(ranks.size()) - 1;
   std::shared_ptr<CopyBoard> board = members.rank == 0 ? make_copy_board(others + 1) : nullptr;
   const std::uint64_t number = tell(tell_all, members.rank == 0 ? offer_copy_board(board, others) : std::uint64_t{0})[0];

@@ -38,7 +38,7 @@ struct GpuCollective {
 class GpuLinks {
  public:
   virtual ~GpuLinks() = default;
-  virtual const char* route() const = 0;  // "nccl", "peer copies", "staged"
+  virtual const char* route() const = 0;  // "nccl", "peer copies", "ipc", "staged"
 
   // All of them make progress together, and the stream goes on when all are done. Messages between two members match in the
   // order of the exchanges and, within one, of the list.
@@ -57,8 +57,9 @@ class GpuLinks {
 // What each member tells the others, by member.
 using TellAll = std::function<std::vector<Bytes>(const Bytes& mine)>;
 
-// Collective over the members: by NCCL where each has a GPU of its own, by copies where they are threads of one process, and
-// else by way of the host's memory; or what STRETTO_GPU_TRANSPORT says. The links are for longer than what it gives.
+// Collective over the members: by NCCL where each has a GPU of its own, by copies where they are threads of one process, by
+// CUDA's IPC where they share a host and all could open each other's memory, and else by way of the host's memory; or what
+// STRETTO_GPU_TRANSPORT says. The links are for longer than what it gives.
 std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const TellAll& tell_all);
 
 }  // namespace stretto

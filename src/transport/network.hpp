@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "transport/gpu_exports.hpp"
 #include "transport/job.hpp"
 #include "transport/link.hpp"
 #include "transport/link_setting.hpp"
@@ -43,6 +44,7 @@ class Network {
   // STRETTO_LINKS, which says how fast the links between two ranks are; null: as fast as they can be.
   const LinkSetting& link_setting() const { return link_setting_; }
   const LinkSpeed* modelled_speed(int rank, int other) const;
+  GpuExports& gpu_exports() { return gpu_exports_; }  // peers may have them open until the job has been left
   std::string route_name(int peer) const { return over_shared_memory(peer) ? "shm" : "ucx"; }
 
  private:
@@ -77,6 +79,7 @@ class Network {
   std::vector<Peer> peers_;
   LinkSetting link_setting_;
   std::vector<Retired> retired_;
+  GpuExports gpu_exports_;
   WaitPolicy wait_policy_;
   std::atomic<double> timeout_;
   bool one_host_ = true;
@@ -97,7 +100,7 @@ struct Membership {
 // The links of one communicator, made when first used.
 class Links {
  public:
-  // Collectives use the lanes below; single messages, the comparison of calls and what goes between GPUs by way of the host
+  // Collectives use the lanes below; single messages, the comparison of calls and what goes between GPUs without NCCL
   // have one each, so that they never stand in a collective's way.
   static constexpr int message_lane = 4;
   static constexpr int check_lane = 5;

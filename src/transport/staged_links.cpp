@@ -12,7 +12,6 @@
 #include "core/fail.hpp"
 #include "core/log.hpp"
 #include "transport/own_messages.hpp"
-#include "transport/staged_message.hpp"
 #include "transport/wait.hpp"
 
 namespace stretto {
@@ -24,7 +23,7 @@ constexpr std::int64_t nanoseconds_between_looks_at_the_gpu = 50'000;
 // The messages of one direction between this rank and one peer.
 class OneWay {
  public:
-  OneWay(Staging& staging, Link& link) : staging_(&staging), link_(&link) {}
+  OneWay(Staging& staging, SideCopies& copies) : staging_(&staging), copies_(&copies) {}
   void add(const GpuMessage& message) { waiting_.push_back(message); }
 
   bool finished() const { return current_ == nullptr && waiting_.empty(); }
@@ -32,7 +31,7 @@ class OneWay {
   bool advance() {
     if (finished()) return false;
     if (current_ == nullptr) {
-      current_ = std::make_unique<StagedMessage>(waiting_.front(), *staging_, *link_);
+      current_ = staging_->begin(waiting_.front(), *copies_);
       waiting_.pop_front();
     }
     const bool moved = current_->advance();
@@ -42,16 +41,17 @@ class OneWay {
 
  private:
   Staging* staging_;
-  Link* link_;
+  SideCopies* copies_;
   std::deque<GpuMessage> waiting_;
   std::unique_ptr<StagedMessage> current_;
 };
 
 }  // namespace
 
-StagedLinks::StagedLinks(Gpu& gpu, Links& links)
+StagedLinks::StagedLinks(Gpu& gpu, Links& links, std::unique_ptr<Staging> staging)
     : gpu_(gpu),
       links_(links),
+      staging_(std::move(staging)),
       word_memory_(gpu.allocate_pinned(sizeof *word_)),
       word_(new (word_memory_) std::atomic<std::uint32_t>(0)),
       thread_([this] { work_through(); }) {
@@ -90,8 +90,9 @@ void StagedLinks::exchange(const std::vector<GpuMessage>& messages, GpuStream st
   if (order.messages.empty()) return;
   if (gpu_.is_capturing(stream)) {
     fail(ErrorCode::unavailable,
-         "GPUs that reach each other by way of the host cannot communicate in a graph; make the calls without one, or give "
-         "each rank a GPU of its own, where NCCL serves.");
+         "GPUs that reach each other {} cannot communicate in a graph; make the calls without one, or give each rank a GPU "
+         "of its own, where NCCL serves.",
+         staging_->means());
   }
   std::vector<GpuMemoryHold::Part> parts;
   for (const GpuMessage& message : order.messages) parts.push_back({message.data, message.bytes});
@@ -128,11 +129,12 @@ void StagedLinks::abort() {
 
 void StagedLinks::work_through() {
   try {
-    Staging staging(gpu_);
+    SideCopies copies(gpu_);
     while (const std::optional<Order> order = next_order()) {
-      carry(*order, staging);
+      carry(*order, copies);
       let_go(*order);
     }
+    if (!aborted_) settle();
   } catch (const std::exception& error) {
     std::unique_lock lock(mutex_);
     if (failure_.empty()) failure_ = error.what();
@@ -156,12 +158,11 @@ void StagedLinks::check_going_on() const {
   links_.network().job().check();
 }
 
-void StagedLinks::carry(const Order& order, Staging& staging) {
+void StagedLinks::carry(const Order& order, SideCopies& copies) {
   wait_for(order.ready);
   std::map<std::pair<bool, int>, OneWay> ways;
   for (const GpuMessage& message : order.messages) {
-    Link& link = links_.to(message.peer, Links::gpu_lane);
-    ways.try_emplace({message.sends, message.peer}, staging, link).first->second.add(message);
+    ways.try_emplace({message.sends, message.peer}, *staging_, copies).first->second.add(message);
   }
   forget_looks();
   const WaitPolicy policy = links_.wait_policy().in_background();
@@ -183,6 +184,23 @@ void StagedLinks::carry(const Order& order, Staging& staging) {
     if (waiter.pause_briefly()) continue;
     check_going_on();
     if (on_gpu) look_again_by(steady_nanoseconds() + nanoseconds_between_looks_at_the_gpu);
+    waiter.pause();
+  }
+}
+
+// Peers may still have to take what was sent: before, the communicator cannot end.
+void StagedLinks::settle() {
+  forget_looks();
+  const WaitPolicy policy = links_.wait_policy().in_background();
+  Waiter waiter(policy, links_.network().segment().bell());
+  while (!staging_->settled()) {
+    if (waiter.pause_briefly()) continue;
+    check_going_on();
+    if (const double waited = waiter.idle_seconds(); waited > links_.network().timeout()) {
+      log().error("Rank {} ends a communicator whose ranks have not taken in {:.0f} s what it sent to their GPUs.",
+                  links_.network().job().rank(), waited);
+      return;
+    }
     waiter.pause();
   }
 }
@@ -212,7 +230,7 @@ void StagedLinks::let_all_go() {
   try {
     for (const GpuEvent event : passing) gpu_.synchronize(event);
   } catch (const std::exception& error) {
-    log().error("GPUs that wait for messages by way of the host: {}", error.what());
+    log().error("GPUs that wait for messages {}: {}", staging_->means(), error.what());
   }
 }
 

@@ -17,14 +17,14 @@
 
 namespace stretto {
 
-// Messages between GPUs by way of the host's memory and the members' ordinary links: shared memory inside a host, UCX
-// between hosts. Slower than NCCL, but between any two ranks: processes that share one GPU, hosts without NCCL between them.
+// Messages between GPUs in blocks, which a thread copies: for ranks that NCCL does not connect, such as processes that share
+// one GPU. Where the blocks lie, and how they get to the other rank, is the staging's affair.
 //
 // Nobody who issues an exchange waits for it. It records in the stream where its memory is ready, makes the stream wait for
-// a word in pinned memory, and leaves the messages to a thread, which copies blocks from the GPU and to it in streams of its
-// own, hands them to the links, and writes the word when all have arrived. (No function of the host's is put into the
-// stream: CUDA may let one that waits hold up those of all other streams.) Exchanges go one after the other; the messages of
-// one all together, those of each direction and peer in order. So nothing waits that NCCL would not let wait.
+// a word in pinned memory, and leaves the messages to a thread, which copies them to blocks and from blocks in streams of
+// its own, and writes the word when all have arrived. (No function of the host's is put into the stream: CUDA may let one
+// that waits hold up those of all other streams.) Exchanges go one after the other; the messages of one all together, those
+// of each direction and peer in order. So nothing waits that NCCL would not let wait.
 //
 // The GPU must be able to serve these copies while a stream waits: CUDA_DEVICE_MAX_CONNECTIONS (8 unless set) says for how
 // many streams of a process that is sure.
@@ -32,13 +32,13 @@ namespace stretto {
 // Not in a graph, whose launches the thread would not see: exchange() throws Error(unavailable) then.
 class StagedLinks final : public GpuLinks {
  public:
-  // links: of this communicator, for longer than this; it uses their gpu_lane.
-  StagedLinks(Gpu& gpu, Links& links);
+  // links: of this communicator, for longer than this.
+  StagedLinks(Gpu& gpu, Links& links, std::unique_ptr<Staging> staging);
   ~StagedLinks() override;  // waits for what is under way, but not after something has gone wrong
   StagedLinks(const StagedLinks&) = delete;
   StagedLinks& operator=(const StagedLinks&) = delete;
 
-  const char* route() const override { return "staged"; }
+  const char* route() const override { return staging_->route(); }
   void exchange(const std::vector<GpuMessage>& messages, GpuStream stream) override;
   bool does(const GpuCollective& /*call*/) const override { return false; }
   void perform(const GpuCollective& call, GpuStream stream) override;  // throws
@@ -57,7 +57,8 @@ class StagedLinks final : public GpuLinks {
   GpuEvent take_event();  // under the mutex
   void work_through();
   std::optional<Order> next_order();
-  void carry(const Order& order, Staging& staging);
+  void carry(const Order& order, SideCopies& copies);
+  void settle();
   void wait_for(GpuEvent ready) const;
   void let_go(const Order& order);
   void let_all_go();
@@ -65,6 +66,7 @@ class StagedLinks final : public GpuLinks {
 
   Gpu& gpu_;
   Links& links_;
+  std::unique_ptr<Staging> staging_;
   std::byte* word_memory_;
   std::atomic<std::uint32_t>* word_;
   std::atomic<bool> aborted_ = false;

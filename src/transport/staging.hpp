@@ -1,38 +1,32 @@
 #pragma once
-#include <cstddef>
-#include <vector>
+#include <memory>
 
-#include "device/gpu.hpp"
+#include "transport/gpu_links.hpp"
+#include "transport/side_copies.hpp"
 
 namespace stretto {
 
-// Pinned memory and streams of one thread that copies between a GPU and the host. It must be made in that thread.
+// One message between a GPU's memory and a peer, on its way in blocks. Both ends cut it alike.
+class StagedMessage {
+ public:
+  virtual ~StagedMessage() = default;  // what is unfinished is given up, and with it whatever else that peer was to get
+  // Moves what can be moved without waiting; true if that was anything.
+  virtual bool advance() = 0;
+  virtual bool complete() const = 0;  // nothing of it needs the message's memory, or this thread, any more
+  virtual bool waits_for_gpu() const = 0;
+};
+
+// Where the blocks of one communicator lie, and how they get from a member to another: through the host's memory
+// (host_staging.hpp), or through memory of a GPU that both ends reach (ipc_staging.hpp). One thread at a time.
 class Staging {
  public:
-  // Several are under way at a time: this is what a link between hosts and a copy engine need to be busy.
-  static constexpr std::size_t block_bytes = std::size_t{512} << 10;
-
-  explicit Staging(Gpu& gpu);
-  ~Staging();  // nobody has a block or a copy any more
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
-
-  std::byte* take_block();
-  void give_back(std::byte* block);
-
-  // Begin a copy, and give what tells its end. These copies wait for nothing on the GPU.
-  GpuEvent copy_out(std::byte* block, const std::byte* from, std::size_t bytes) { return copy(block, from, bytes, out_); }
-  GpuEvent copy_in(std::byte* to, const std::byte* block, std::size_t bytes) { return copy(to, block, bytes, in_); }
-  bool is_done(GpuEvent copied);  // the event is gone when it is
-  void wait(GpuEvent copied);     // and is gone; a GPU that has failed copies nothing more
-
- private:
-  GpuEvent copy(std::byte* to, const std::byte* from, std::size_t bytes, GpuStream stream);
-
-  Gpu& gpu_;
-  GpuStream out_, in_;
-  std::vector<std::byte*> blocks_, free_blocks_;
-  std::vector<GpuEvent> events_, free_events_;
+  virtual ~Staging() = default;  // when all messages are gone
+  virtual const char* route() const = 0;
+  virtual const char* means() const = 0;  // for sentences: "by ..."
+  // The next message to, or from, that peer: the one before is complete.
+  virtual std::unique_ptr<StagedMessage> begin(const GpuMessage& message, SideCopies& copies) = 0;
+  // In the end: whether no peer needs anything of this any more. Never waits.
+  virtual bool settled() = 0;
 };
 
 }  // namespace stretto

@@ -15,7 +15,7 @@ class CallsOnGpus : public testing::TestWithParam<Route> {
  protected:
   JobOnGpus ranks_{GetParam()};
 };
-INSTANTIATE_TEST_SUITE_P(All, CallsOnGpus, testing::Values(Route::copies, Route::nccl, Route::staged),
+INSTANTIATE_TEST_SUITE_P(All, CallsOnGpus, testing::ValuesIn(all_routes),
                          [](const auto& parameter) { return std::string(name(parameter.param)); });
 
 // What a rank without elements gives for a pointer is no word on where the others' lie.
@@ -92,32 +92,6 @@ TEST_P(CallsOnGpus, AreEstimatedForTheDevice) {
     }
     EXPECT_NE(on_host, world.estimate(small, ring).seconds);
   });
-}
-
-// Processes that share a GPU, which NCCL refuses: each has a stand-in of its own, for whose number they have the same.
-TEST(GpusOfProcesses, ReachEachOtherByWayOfTheHost) {
-  EXPECT_EQ(launch(3,
-                   [](const Communicator& world) {
-                     HostGpu gpu;
-                     const GpuInUse in_use(gpu);
-                     {
-                       const OnDevice on_gpu(Device::cuda);
-                       const Communicator all = world.duplicate("all");
-                       const Stream stream("communication");
-                       for (const Collective collective : {Collective::all_reduce, Collective::all_to_all}) {
-                         for (const Method& method : oracle::methods_of(collective, false, Device::cuda)) {
-                           for (const std::int64_t count : {0, 7, 150000}) {
-                             oracle::expect_right<GpuBuffers>(all, {collective, all.size(), count}, method, stream);
-                           }
-                         }
-                       }
-                     }
-                     if (testing::Test::HasFailure() || !gpu.violations().empty()) {
-                       throw Error(ErrorCode::internal, "Wrong results, or violations.");
-                     }
-                     world.barrier(Stream::inline_());
-                   }),
-            0);
 }
 
 }  // namespace

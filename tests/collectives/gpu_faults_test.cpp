@@ -34,7 +34,7 @@ class LostOnGpus : public testing::TestWithParam<Route> {
  protected:
   JobOnGpus ranks_{GetParam()};
 };
-INSTANTIATE_TEST_SUITE_P(All, LostOnGpus, testing::Values(Route::copies, Route::nccl, Route::staged),
+INSTANTIATE_TEST_SUITE_P(All, LostOnGpus, testing::ValuesIn(all_routes),
                          [](const auto& parameter) { return std::string(name(parameter.param)); });
 
 const std::function<void(HostNccl&)> as_it_is = [](HostNccl&) {};

@@ -1,6 +1,6 @@
-// Every plan in a GPU's stream: ranks are threads, and share one GPU (where messages are copies, or go by way of the host)
-// or have one each (where they are NCCL's). GPUs and NCCL are a stand-in that holds its callers to their rules, or real
-// ones.
+// Every plan in a GPU's stream: ranks are threads, and share one GPU (where messages are copies, or go through blocks of its
+// memory or the host's) or have one each (where they are NCCL's). GPUs and NCCL are a stand-in that holds its callers to
+// their rules, or real ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ class EveryPlanInAStream : public testing::TestWithParam<Case> {
 std::vector<Case> every_case() {
   std::vector<Case> cases;
   for (int i = 0; i < static_cast<int>(Collective::barrier); ++i) {
-    for (const Route route : {Route::copies, Route::nccl, Route::staged}) {
+    for (const Route route : all_routes) {
       cases.push_back({static_cast<Collective>(i), route});
     }
   }
@@ -102,7 +102,7 @@ class InAStream : public testing::TestWithParam<Route> {
     if (const std::string obstacle = ranks_.obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, InAStream, testing::Values(Route::copies, Route::nccl, Route::staged),
+INSTANTIATE_TEST_SUITE_P(All, InAStream, testing::ValuesIn(all_routes),
                          [](const auto& parameter) { return std::string(name(parameter.param)); });
 
 TEST_P(InAStream, QuantizedCollectivesGiveTheHostsBits) {

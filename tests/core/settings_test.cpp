@@ -107,6 +107,13 @@ TEST(Settings, AChoiceThatIsNoneIsRefusedWithTheChoices) {
               AllOf(HasSubstr("STRETTO_TRANSPORT='carrier-pigeon'"), HasSubstr("auto, shm, ucx")));
 }
 
+TEST(Settings, EachChoiceIsTaken) {
+  for (const char* value : {"auto", "nccl", "copies", "ipc", "staged"}) {
+    const Variable good("STRETTO_GPU_TRANSPORT", value);
+    EXPECT_EQ(sentence_of(check_settings), "") << value;
+  }
+}
+
 TEST(Settings, ReadingOneThatIsNotListedIsABug) {
   try {
     setting("STRETTO_FOO");

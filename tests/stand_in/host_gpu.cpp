@@ -88,7 +88,7 @@ void HostGpu::require_no_capture_here(const char* who) {
 }
 
 void HostGpu::require_memory(const char* who, const void* first, std::size_t bytes) {
-  if (bytes > 0 && !memory_.holds(first, bytes)) {
+  if (bytes > 0 && !is_here(first, bytes)) {
     violate(fmt::format("{} got {} bytes at {} that are not in this GPU's memory, or were released.", who, bytes, first));
   }
 }
@@ -210,7 +210,7 @@ std::shared_ptr<Marker> HostGpu::marker_to_ask(GpuEvent event, const char* who) 
 bool HostGpu::reached(GpuEvent event) {
   const auto marker = marker_to_ask(event, "reached");
   throw_if_failed();
-  return !marker || marker->reached();
+  return options_.foresees_events || !marker || marker->reached();
 }
 
 void HostGpu::synchronize(GpuEvent event) {
@@ -298,6 +298,26 @@ void HostGpu::wait_until(GpuStream stream, const std::atomic<std::uint32_t>* wor
         }
       },
       true);
+}
+
+void HostGpu::release_shared(std::byte* memory) {
+  without_throwing([&] {
+    if (const std::string broken = sharing_.release(memory); !broken.empty()) violate(broken);
+  });
+}
+
+std::byte* HostGpu::open_shared(const GpuShareHandle& handle) {
+  if (options_.cannot_open) throw Error(ErrorCode::unavailable, "This GPU opens no other process's memory.");
+  std::string broken;
+  std::byte* const memory = sharing_.open(handle, broken);
+  if (!broken.empty()) violate(broken);
+  return memory;
+}
+
+void HostGpu::close_shared(std::byte* memory) {
+  without_throwing([&] {
+    if (const std::string broken = sharing_.close(memory); !broken.empty()) violate(broken);
+  });
 }
 
 void HostGpu::copy(void* to, const void* from, std::size_t bytes, GpuStream stream) {

@@ -14,6 +14,7 @@
 #include "device/gpu.hpp"
 #include "stand_in/host_kernels.hpp"
 #include "stand_in/host_memory.hpp"
+#include "stand_in/host_sharing.hpp"
 #include "stand_in/host_stream.hpp"
 
 // A stand-in for a GPU, of threads and host memory: whatever stands above the table of device/gpu.hpp runs over it, with the
@@ -26,8 +27,10 @@ struct HostGpuOptions {
   // are missing between streams show.
   int longest_delay_us = 0;
   std::uint64_t seed = 1;
-  // For controls: streams do not wait for each other.
+  // For controls: streams do not wait for each other; and what is asked of an event is as if it had been reached.
   bool ignores_waits = false;
+  bool foresees_events = false;
+  bool cannot_open = false;  // other processes' memory, as CUDA in many a container
 };
 
 // Breaking a rule throws Error(internal) and is kept in violations(), where also those are that destructors commit:
@@ -38,6 +41,8 @@ struct HostGpuOptions {
 // - In a captured stream nothing is allocated or released. (CUDA can, but then the graph can only be launched again after
 //   somebody has released what it allocated.)
 // - Handles are this GPU's and not destroyed yet; kernels, copies and zero() get its memory, not released yet.
+// - Memory of other processes is opened from a handle of another process, and closed once; memory is released when nobody
+//   has it open.
 // - Streams wait for words in pinned memory only, outside of captures, and pinned memory stays until they have.
 class HostGpu final : public Gpu {
  public:
@@ -58,6 +63,8 @@ class HostGpu final : public Gpu {
   static std::uint64_t put_by_this_thread();
   std::size_t bytes_in_use() const { return memory_.bytes_in_use(); }
   std::size_t pinned_bytes_in_use() const { return pinned_.bytes_in_use(); }
+  std::size_t shared_bytes_in_use() const { return sharing_.bytes_in_use(); }  // of its own, and opened ones
+  std::size_t memories_open() const { return sharing_.opened(); }
   std::size_t streams_in_use() const;
   std::size_t events_in_use() const;
 
@@ -77,7 +84,11 @@ class HostGpu final : public Gpu {
   std::byte* allocate_pinned(std::size_t bytes) override;
   void release_pinned(std::byte* memory) override;
   void wait_until(GpuStream stream, const std::atomic<std::uint32_t>* word, std::uint32_t value) override;
-  bool is_device_memory(const void* pointer) override { return memory_.holds(pointer, 1); }
+  bool is_device_memory(const void* pointer) override { return is_here(pointer, 1); }
+  GpuSharedMemory allocate_shared(std::size_t bytes) override { return sharing_.allocate(bytes); }
+  void release_shared(std::byte* memory) override;
+  std::byte* open_shared(const GpuShareHandle& handle) override;
+  void close_shared(std::byte* memory) override;
   void copy(void* to, const void* from, std::size_t bytes, GpuStream stream) override;
   void zero(void* memory, std::size_t bytes, GpuStream stream) override;
   void begin_capture(GpuStream stream) override;
@@ -107,6 +118,9 @@ class HostGpu final : public Gpu {
     std::shared_ptr<Marker> last_launch;
   };
 
+  bool is_here(const void* first, std::size_t bytes) const {
+    return memory_.holds(first, bytes) || sharing_.holds(first, bytes);
+  }
   [[noreturn]] void violate(const std::string& sentence);
   Queue& queue(GpuStream stream, const char* who);  // these, under the mutex
   Place& place(GpuEvent event, const char* who);
@@ -119,6 +133,7 @@ class HostGpu final : public Gpu {
   HostGpuOptions options_;
   GpuInfo info_;
   HostMemory memory_, pinned_;
+  HostSharing sharing_;
   std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   mutable std::mutex mutex_;
   std::unordered_map<Number, Queue> queues_;

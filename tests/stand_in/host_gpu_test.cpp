@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "stretto/error.hpp"
@@ -268,6 +271,67 @@ TEST_F(HostGpuRules, AFunctionThatThrowsIsTheFailureOfTheGpu) {
   EXPECT_THAT(sentence_of([&] { gpu.synchronize(event); }), HasSubstr("an illegal address"));
   EXPECT_THAT(sentence_of([&] { gpu.reached(event); }), HasSubstr("an illegal address"));
   EXPECT_FALSE(ran);
+}
+
+// ---- memory that other processes open
+
+bool holds_in_another_process(const std::function<bool(HostGpu& gpu)>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    HostGpu gpu;
+    _exit(body(gpu) ? 0 : 1);
+  }
+  int status = 0;
+  return waitpid(child, &status, 0) == child && status == 0;
+}
+
+TEST(HostGpuSharing, AnotherProcessReadsAndWritesWhatItOpens) {
+  HostGpu gpu;
+  const GpuSharedMemory shared = gpu.allocate_shared(1000);
+  shared.memory[999] = std::byte{7};
+  EXPECT_TRUE(gpu.is_device_memory(shared.memory + 999));
+  EXPECT_FALSE(gpu.is_device_memory(shared.memory + 1000));
+  EXPECT_TRUE(holds_in_another_process([&](HostGpu& other) {
+    std::byte* const memory = other.open_shared(shared.handle);
+    const bool found = memory[999] == std::byte{7} && other.is_device_memory(memory) && other.memories_open() == 1;
+    memory[0] = std::byte{8};
+    other.close_shared(memory);
+    return found && other.memories_open() == 0 && other.violations().empty();
+  }));
+  EXPECT_EQ(shared.memory[0], std::byte{8});
+  gpu.release_shared(shared.memory);
+  EXPECT_THAT(gpu.violations(), IsEmpty());
+  EXPECT_EQ(gpu.shared_bytes_in_use(), 0U);
+  EXPECT_TRUE(holds_in_another_process([&](HostGpu& other) {  // stale
+    const std::string sentence = sentence_of([&] { other.open_shared(shared.handle); });
+    return sentence.find("has no such memory") != std::string::npos && other.violations().empty();
+  }));
+}
+
+TEST(HostGpuSharing, NobodyOpensItsOwn) {
+  HostGpu gpu;
+  const GpuSharedMemory shared = gpu.allocate_shared(1000);
+  EXPECT_THAT(sentence_of([&] { gpu.open_shared(shared.handle); }), HasSubstr("a handle of this process"));
+  gpu.release_shared(shared.memory);
+  EXPECT_THAT(gpu.violations(), ElementsAre(HasSubstr("a handle of this process")));
+}
+
+TEST(HostGpuSharing, IsClosedOnceAndBeforeItIsReleased) {
+  HostGpu gpu;
+  const GpuSharedMemory shared = gpu.allocate_shared(1000);
+  gpu.close_shared(shared.memory);
+  EXPECT_THAT(gpu.violations(), ElementsAre(HasSubstr("is not open")));
+  EXPECT_TRUE(holds_in_another_process([&](HostGpu& other) {
+    std::byte* const memory = other.open_shared(shared.handle);
+    other.close_shared(memory);
+    other.close_shared(memory);
+    other.open_shared(shared.handle);  // and is left so
+    return other.violations().size() == 1;
+  }));
+  gpu.release_shared(shared.memory);
+  EXPECT_THAT(gpu.violations().back(), HasSubstr("others have open"));
+  gpu.release_shared(shared.memory);
+  EXPECT_THAT(gpu.violations().back(), HasSubstr("or was released"));
 }
 
 }  // namespace

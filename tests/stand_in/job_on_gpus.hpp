@@ -18,8 +18,17 @@
 namespace stretto {
 
 // How the ranks' messages go between their GPUs; by NCCL each rank has one of its own, else they share one.
-enum class Route { copies, nccl, staged };
-inline const char* name(Route route) { return route == Route::copies ? "copies" : route == Route::nccl ? "nccl" : "staged"; }
+enum class Route { copies, nccl, ipc, staged };
+constexpr Route all_routes[] = {Route::copies, Route::nccl, Route::ipc, Route::staged};
+inline const char* name(Route route) {
+  switch (route) {
+    case Route::copies: return "copies";
+    case Route::nccl: return "nccl";
+    case Route::ipc: return "ipc";
+    case Route::staged: return "staged";
+  }
+  return "unknown";
+}
 
 // Jobs whose ranks are threads on GPUs. GPUs and NCCL are stand-ins; in a test of a real GPU they are this process's one,
 // which NCCL gives to one rank only.
@@ -65,7 +74,7 @@ class JobOnGpus {
  private:
   // A stand-in finds its way by itself: one GPU each is NCCL's affair.
   static const char* asked_for(Route route) {
-    return route == Route::staged ? "staged" : on_real_gpu() ? name(route) : "auto";
+    return route == Route::staged || route == Route::ipc || on_real_gpu() ? name(route) : "auto";
   }
   // No GPUs: this machine's.
   static void run_ranks(int size, const std::vector<std::unique_ptr<HostGpu>>& gpus,

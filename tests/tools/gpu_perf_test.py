@@ -36,7 +36,8 @@ def good_results():
         "gpu": "A GPU",
         "machine": {"gpu": {"driver_version": "1.2"}, "cpu": "A processor", "cores": 2, "torch_cuda_cudnn_nccl": "9 9 9"},
         "steps": {
-            "tests": {**ran, **counts(100, skipped=3)}, "collectives": {**ran, **counts()}, "parity": {**ran, **counts()},
+            "tests": {**ran, **counts(100, skipped=3)}, "collectives": {**ran, **counts()},
+            "processes": {**ran, **counts()}, "parity": {**ran, **counts()},
             "kernels": {**ran, "copy_bytes_a_second": 4e12, "matrix_flops_a_second": 7e14,
                         "rows": [row(kernel, ratio) for kernel in page.HELD_TO_COPY for ratio in (0.9, 0.86)]
                         + [{"kernel": "gemm", "what": "square", "us": 1000.0, "flops": 7e11}]},
@@ -68,7 +69,7 @@ class WithoutAGpu(unittest.TestCase):
 class Verdicts(unittest.TestCase):
     def test_all_that_is_asked_holds(self):
         self.assertEqual(set(held(good_results()).values()), {True})
-        self.assertEqual(len(page.verdicts(good_results())), 3 + 2 + len(page.HELD_TO_COPY) + 2 + 1)
+        self.assertEqual(len(page.verdicts(good_results())), 4 + 2 + len(page.HELD_TO_COPY) + 2 + 1)
 
     def test_each_can_fall_short(self):
         def failing_test(steps):

@@ -84,5 +84,24 @@ TEST(GpuLinks, AreStagedWhereThatIsWanted) {
   EXPECT_THAT(routes({&one, &one, &other}), Each("staged"));
 }
 
+// Threads of one process reach each other's blocks without a handle.
+TEST(GpuLinks, AreCudaIpcsWhereThatIsWanted) {
+  HostGpu gpu;
+  const Variable wanted("STRETTO_GPU_TRANSPORT", "ipc");
+  for (const std::size_t size : {1, 2, 4}) EXPECT_THAT(routes(std::vector<HostGpu*>(size, &gpu)), Each("ipc")) << size;
+  EXPECT_THAT(gpu.violations(), testing::IsEmpty());
+  EXPECT_EQ(gpu.shared_bytes_in_use(), 0U);
+}
+
+TEST(GpuLinks, SayWhereCudaIpcCannotBe) {
+  HostGpu gpu;
+  const Variable wanted("STRETTO_GPU_TRANSPORT", "ipc");
+  const Variable transport("STRETTO_TRANSPORT", "ucx");
+#ifdef STRETTO_HAVE_UCX
+  EXPECT_THAT(routes({&gpu, &gpu}),
+              Each(AllOf(HasSubstr("STRETTO_GPU_TRANSPORT=ipc cannot be: not all ranks share memory"))));
+#endif
+}
+
 }  // namespace
 }  // namespace stretto

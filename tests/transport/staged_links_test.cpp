@@ -1,4 +1,4 @@
-// Messages between GPUs by way of the host's memory.
+// Messages between GPUs through blocks of the host's memory, or of the GPUs' own.
 #include "transport/staged_links.hpp"
 
 #include <gmock/gmock.h>
@@ -9,6 +9,8 @@
 #include <thread>
 
 #include "linked_ranks.hpp"
+#include "transport/host_staging.hpp"
+#include "transport/ipc_staging.hpp"
 #include "variables.hpp"
 
 namespace stretto {
@@ -18,33 +20,58 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// Exchanges that all ranks make; the number of wrong bytes. Everything is gone afterwards.
-std::size_t wrong_in(const std::vector<std::vector<Posted>>& exchanges, int size, const HostGpuOptions& options) {
-  HostGpu gpu(options);
-  std::vector<std::size_t> wrong(static_cast<std::size_t>(size));
-  EXPECT_THAT(on_linked_ranks(size,
-                              [&](Links& links, Job& job) {
-                                const int rank = job.rank();
-                                const StreamInUse stream(gpu);
-                                StagedLinks staged(gpu, links);
-                                std::mt19937_64 chance(static_cast<std::uint64_t>(rank));
-                                for (const std::vector<Posted>& posted : exchanges) {
-                                  wrong[rank] += wrong_bytes(posted, rank, chance, gpu, stream, staged);
-                                }
-                              }),
-              Each(""));
-  if (!options.ignores_waits) {
-    EXPECT_THAT(gpu.violations(), IsEmpty());
-  }
-  EXPECT_EQ(gpu.pinned_bytes_in_use(), 0U);
-  EXPECT_EQ(gpu.events_in_use(), 0U);
-  EXPECT_EQ(gpu.streams_in_use(), 0U);
-  std::size_t sum = 0;
-  for (const std::size_t one : wrong) sum += one;
-  return sum;
-}
+enum class Blocks { of_the_host, of_the_gpu };
 
-TEST(StagedLinks, ExchangeWhatIsSent) {
+// Over each kind of staging. The GPU's blocks are reached without a handle here, since all ranks are threads of one process;
+// collectives/gpu_processes_test.cpp has processes.
+class StagedLinksOver : public testing::TestWithParam<Blocks> {
+ protected:
+  static constexpr IpcBlocks few_small{2, 4096};
+  static std::size_t block_bytes() { return GetParam() == Blocks::of_the_host ? HostStaging::block_bytes : few_small.bytes; }
+  static std::unique_ptr<GpuLinks> make(HostGpu& gpu, Links& links, Job& job) {
+    if (GetParam() == Blocks::of_the_host) {
+      return std::make_unique<StagedLinks>(gpu, links, std::make_unique<HostStaging>(gpu, links));
+    }
+    IpcStaging::SetUp by_ipc = IpcStaging::set_up(
+        gpu, links, [&](const Bytes& mine) { return job.exchange(mine); },
+        std::vector<bool>(static_cast<std::size_t>(job.size()), true), few_small);
+    EXPECT_EQ(by_ipc.obstacle, "");
+    return std::make_unique<StagedLinks>(gpu, links, std::move(by_ipc.staging));
+  }
+
+  // Exchanges that all ranks make; the number of wrong bytes. Everything is gone afterwards.
+  static std::size_t wrong_in(const std::vector<std::vector<Posted>>& exchanges, int size, const HostGpuOptions& options) {
+    HostGpu gpu(options);
+    std::vector<std::size_t> wrong(static_cast<std::size_t>(size));
+    EXPECT_THAT(on_linked_ranks(size,
+                                [&](Links& links, Job& job) {
+                                  const int rank = job.rank();
+                                  const StreamInUse stream(gpu);
+                                  const std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
+                                  std::mt19937_64 chance(static_cast<std::uint64_t>(rank));
+                                  for (const std::vector<Posted>& posted : exchanges) {
+                                    wrong[rank] += wrong_bytes(posted, rank, chance, gpu, stream, *staged);
+                                  }
+                                }),
+                Each(""));
+    if (!options.ignores_waits && !options.foresees_events) {
+      EXPECT_THAT(gpu.violations(), IsEmpty());
+    }
+    EXPECT_EQ(gpu.pinned_bytes_in_use(), 0U);
+    EXPECT_EQ(gpu.shared_bytes_in_use(), 0U);
+    EXPECT_EQ(gpu.events_in_use(), 0U);
+    EXPECT_EQ(gpu.streams_in_use(), 0U);
+    std::size_t sum = 0;
+    for (const std::size_t one : wrong) sum += one;
+    return sum;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Blocks, StagedLinksOver, testing::Values(Blocks::of_the_host, Blocks::of_the_gpu),
+                         [](const auto& parameter) {
+                           return std::string(parameter.param == Blocks::of_the_host ? "OfTheHost" : "OfTheGpu");
+                         });
+
+TEST_P(StagedLinksOver, ExchangeWhatIsSent) {
   for (const int size : {1, 2, 3, 5, 8}) {
     std::mt19937_64 chance(static_cast<std::uint64_t>(size));
     std::vector<std::vector<Posted>> exchanges{everybody_to_everybody(size), ring(size), {}};
@@ -53,35 +80,75 @@ TEST(StagedLinks, ExchangeWhatIsSent) {
   }
 }
 
-TEST(StagedLinks, CutLongMessagesIntoBlocks) {
+TEST_P(StagedLinksOver, CutLongMessagesIntoBlocks) {
   std::vector<Posted> posted;
-  for (const std::size_t more : {0, 1, 12345}) {
+  for (const std::size_t more : {0, 1, 1234}) {
     for (const std::size_t blocks : {1, 3, 5}) {
-      posted.push_back({0, 1, blocks * Staging::block_bytes + more});
-      posted.push_back({1, 0, blocks * Staging::block_bytes - more});
+      posted.push_back({0, 1, blocks * block_bytes() + more});
+      posted.push_back({1, 0, blocks * block_bytes() - more});
     }
   }
   EXPECT_EQ(wrong_in({posted}, 2, {.longest_delay_us = 50}), 0U);
 }
 
+// A rank that sends to several is not held up by the one that comes last: each has blocks of its own.
+TEST_P(StagedLinksOver, DoNotLetOnePeerHoldUpAnother) {
+  HostGpu gpu;
+  const std::size_t bytes = 5 * block_bytes();
+  EXPECT_THAT(
+      on_linked_ranks(3,
+                      [&](Links& links, Job& job) {
+                        const StreamInUse stream(gpu);
+                        const std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
+                        const OnGpu<std::uint8_t> data(gpu, stream, bytes, static_cast<std::uint8_t>(job.rank() + 1));
+                        if (job.rank() == 0)
+                          staged->exchange({{true, data.bytes_at(), bytes, 1}, {true, data.bytes_at(), bytes, 2}}, stream);
+                        if (job.rank() == 1) {
+                          staged->exchange({{false, data.bytes_at(), bytes, 2}}, stream);
+                          staged->exchange({{false, data.bytes_at(), bytes, 0}}, stream);
+                        }
+                        if (job.rank() == 2) {
+                          staged->exchange({{false, data.bytes_at(), bytes, 0}}, stream);
+                          staged->exchange({{true, data.bytes_at(), bytes, 1}}, stream);
+                        }
+                        EXPECT_EQ(data.values()[bytes - 1], 1);
+                      }),
+      Each(""));
+}
+
 TEST(StagedLinks, GoOverUcxAsWell) {
 #ifdef STRETTO_HAVE_UCX
   const Variable transport("STRETTO_TRANSPORT", "ucx");
-  EXPECT_EQ(wrong_in({everybody_to_everybody(3), {{0, 1, 3000000}, {1, 2, 2000000}, {2, 0, 1000000}}}, 3, {}), 0U);
+  HostGpu gpu;
+  const std::vector<Posted> posted{{0, 1, 3000000}, {1, 2, 2000000}, {2, 0, 1000000}};
+  EXPECT_THAT(on_linked_ranks(3,
+                              [&](Links& links, Job& job) {
+                                const StreamInUse stream(gpu);
+                                StagedLinks staged(gpu, links, std::make_unique<HostStaging>(gpu, links));
+                                for (const auto& messages : {everybody_to_everybody(3), posted}) {
+                                  EXPECT_EQ(wrong_bytes(messages, job.rank(), std::mt19937_64(1), gpu, stream, staged), 0U);
+                                }
+                              }),
+              Each(""));
 #else
   GTEST_SKIP() << "this build is without UCX";
 #endif
 }
 
-// The control: a stream that does not wait finds wrong bytes.
-TEST(StagedLinks, MakeTheStreamWait) {
+// The controls: a stream that does not wait, and a thread that does not wait for its copies, find wrong bytes.
+TEST_P(StagedLinksOver, MakeTheStreamWait) {
   const std::vector<std::vector<Posted>> exchanges{{{0, 1, 1000}, {1, 0, 1000}}};
   EXPECT_EQ(wrong_in(exchanges, 2, {}), 0U);
   EXPECT_NE(wrong_in(exchanges, 2, {.ignores_waits = true}), 0U);
 }
+TEST_P(StagedLinksOver, WaitForTheirCopies) {
+  const std::vector<std::vector<Posted>> exchanges(5, {{0, 1, 20 * block_bytes()}});
+  EXPECT_EQ(wrong_in(exchanges, 2, {.longest_delay_us = 300}), 0U);
+  EXPECT_NE(wrong_in(exchanges, 2, {.longest_delay_us = 300, .foresees_events = true}), 0U);
+}
 
 // Both ranks issue whole programs of exchanges while their streams have not even begun.
-TEST(StagedLinks, DoNotHoldUpWhoIssuesThem) {
+TEST_P(StagedLinksOver, DoNotHoldUpWhoIssuesThem) {
   HostGpu gpu;
   EXPECT_THAT(
       on_linked_ranks(
@@ -89,12 +156,12 @@ TEST(StagedLinks, DoNotHoldUpWhoIssuesThem) {
           [&](Links& links, Job& job) {
             const int rank = job.rank();
             const StreamInUse stream(gpu);
-            StagedLinks staged(gpu, links);
+            const std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
             const OnGpu<std::uint8_t> data(gpu, stream, 2, static_cast<std::uint8_t>(rank + 1));
             const auto open = std::make_shared<Marker>();
             gpu.put(stream, [open] { open->wait(); });
             for (int i = 0; i < 20; ++i) {
-              staged.exchange({{true, data.bytes_at(0), 1, 1 - rank}, {false, data.bytes_at(1), 1, 1 - rank}}, stream);
+              staged->exchange({{true, data.bytes_at(0), 1, 1 - rank}, {false, data.bytes_at(1), 1, 1 - rank}}, stream);
             }
             open->reach(0);
             EXPECT_EQ(data.values()[1], 2 - rank);
@@ -103,7 +170,7 @@ TEST(StagedLinks, DoNotHoldUpWhoIssuesThem) {
 }
 
 // One communicator's stream waits for a peer that comes after the other's: a thread each.
-TEST(StagedLinks, OfTwoCommunicatorsGoInAnyOrder) {
+TEST_P(StagedLinksOver, OfTwoCommunicatorsGoInAnyOrder) {
   HostGpu gpu;
   EXPECT_THAT(
       on_linked_ranks(
@@ -122,14 +189,14 @@ TEST(StagedLinks, OfTwoCommunicatorsGoInAnyOrder) {
             }
             Links others(links.network(), members, 2);
             const StreamInUse a(gpu), b(gpu);
-            StagedLinks one(gpu, links), other(gpu, others);
+            const std::unique_ptr<GpuLinks> one = make(gpu, links, job), other = make(gpu, others, job);
             const OnGpu<std::uint8_t> data(gpu, a, 4, static_cast<std::uint8_t>(rank + 1));
             data.values();
-            const auto go = [&](StagedLinks& over, std::size_t at, GpuStream stream) {
+            const auto go = [&](GpuLinks& over, std::size_t at, GpuStream stream) {
               over.exchange({{true, data.bytes_at(at), 1, 1 - rank}, {false, data.bytes_at(at + 1), 1, 1 - rank}}, stream);
             };
-            rank == 0 ? go(one, 0, a) : go(other, 2, b);
-            rank == 0 ? go(other, 2, b) : go(one, 0, a);
+            rank == 0 ? go(*one, 0, a) : go(*other, 2, b);
+            rank == 0 ? go(*other, 2, b) : go(*one, 0, a);
             gpu.wait_until_here(b, "the test");
             EXPECT_EQ(data.values()[1], 2 - rank);
             EXPECT_EQ(data.values()[3], 2 - rank);
@@ -137,68 +204,68 @@ TEST(StagedLinks, OfTwoCommunicatorsGoInAnyOrder) {
       Each(""));
 }
 
-TEST(StagedLinks, NoticeALostRankAndLetStreamsGoWithAnAbort) {
+TEST_P(StagedLinksOver, NoticeALostRankAndLetStreamsGoWithAnAbort) {
   HostGpu gpu;
   const auto sentences = on_linked_ranks(2, [&](Links& links, Job& job) {
-    if (job.rank() == 1) throw Error(ErrorCode::internal, "no more of this");
     const StreamInUse stream(gpu);
-    StagedLinks staged(gpu, links);
+    const std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
+    if (job.rank() == 1) throw Error(ErrorCode::internal, "no more of this");
     const OnGpu<std::uint8_t> data(gpu, stream, 1, std::uint8_t{7});
-    staged.exchange({{false, data.bytes_at(), 1, 1}}, stream);
-    while (staged.failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    EXPECT_THAT(staged.failure(), HasSubstr("no more of this"));
+    staged->exchange({{false, data.bytes_at(), 1, 1}}, stream);
+    while (staged->failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_THAT(staged->failure(), HasSubstr("no more of this"));
     std::atomic<bool> passed = false;
     gpu.put(stream, [&] { passed = true; });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     EXPECT_FALSE(passed);
-    staged.abort();
+    staged->abort();
     EXPECT_EQ(data.values()[0], 7);
     EXPECT_THAT(sentence_of([&] {
-                  staged.exchange({{false, data.bytes_at(), 1, 1}}, stream);
+                  staged->exchange({{false, data.bytes_at(), 1, 1}}, stream);
                 }),
                 HasSubstr("no more of this"));
   });
   EXPECT_EQ(sentences[0], "");
 }
 
-TEST(StagedLinks, EndWithAnAbort) {
+TEST_P(StagedLinksOver, EndWithAnAbort) {
   HostGpu gpu;
   EXPECT_THAT(on_linked_ranks(2,
                               [&](Links& links, Job& job) {
                                 const StreamInUse stream(gpu);
-                                StagedLinks staged(gpu, links);
+                                const std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
                                 const OnGpu<std::uint8_t> data(gpu, stream, 2, std::uint8_t{7});
                                 const int other = 1 - job.rank();
-                                staged.exchange({{false, data.bytes_at(), 1, other}}, stream);  // nobody sends
-                                staged.exchange({{true, data.bytes_at(1), 1, other}}, stream);
-                                staged.abort();
+                                staged->exchange({{false, data.bytes_at(), 1, other}}, stream);  // nobody sends
+                                staged->exchange({{true, data.bytes_at(1), 1, other}}, stream);
+                                staged->abort();
                                 EXPECT_EQ(data.values()[0], 7);
-                                EXPECT_THAT(staged.failure(), HasSubstr("has aborted the communicator"));
+                                EXPECT_THAT(staged->failure(), HasSubstr("has aborted the communicator"));
                               }),
               Each(""));
 }
 
-TEST(StagedLinks, SayThatTheyCannotBePartOfAGraph) {
+TEST_P(StagedLinksOver, SayThatTheyCannotBePartOfAGraph) {
   HostGpu gpu;
   EXPECT_THAT(on_linked_ranks(1,
-                              [&](Links& links, Job&) {
+                              [&](Links& links, Job& job) {
                                 const StreamInUse stream(gpu);
-                                StagedLinks staged(gpu, links);
+                                const std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
                                 const OnGpu<std::uint8_t> data(gpu, stream, 2, std::uint8_t{7});
                                 gpu.begin_capture(stream);
-                                staged.exchange({{true, data.bytes_at(0), 1, 0}, {false, data.bytes_at(1), 1, 0}}, stream);
+                                staged->exchange({{true, data.bytes_at(0), 1, 0}, {false, data.bytes_at(1), 1, 0}}, stream);
                                 gpu.destroy(gpu.end_capture(stream));  // a copy is no message
                               }),
               Each(""));
   EXPECT_THAT(on_linked_ranks(2,
                               [&](Links& links, Job& job) {
                                 const StreamInUse stream(gpu);
-                                StagedLinks staged(gpu, links);
+                                const std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
                                 const OnGpu<std::uint8_t> data(gpu, stream, 1, std::uint8_t{7});
                                 gpu.begin_capture(stream);
                                 EXPECT_THAT(
                                     sentence_of([&] {
-                                      staged.exchange({{job.rank() == 0, data.bytes_at(), 1, 1 - job.rank()}}, stream);
+                                      staged->exchange({{job.rank() == 0, data.bytes_at(), 1, 1 - job.rank()}}, stream);
                                     }),
                                     HasSubstr("in a graph"));
                                 gpu.destroy(gpu.end_capture(stream));

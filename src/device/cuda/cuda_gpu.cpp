@@ -2,6 +2,7 @@
 #include <cuda.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "core/setting_values.hpp"
@@ -91,12 +92,7 @@ class CudaGpu final : public Gpu {
   std::byte* allocate(std::size_t bytes, GpuStream stream) override {
     choose();
     void* memory = nullptr;
-    const cudaError_t result = cudaMallocAsync(&memory, bytes, cuda(stream));
-    if (result != cudaSuccess) {
-      cudaGetLastError();
-      fail(ErrorCode::unavailable, "The GPU has no {} bytes of memory left of its {} ({}).", bytes, info_.memory_bytes,
-           cudaGetErrorName(result));
-    }
+    require_memory(cudaMallocAsync(&memory, bytes, cuda(stream)), bytes);
     return static_cast<std::byte*>(memory);
   }
   void release(std::byte* memory, GpuStream stream) override {
@@ -131,6 +127,36 @@ class CudaGpu final : public Gpu {
   }
   void zero(void* memory, std::size_t bytes, GpuStream stream) override {
     check_cuda(cudaMemsetAsync(memory, 0, bytes, cuda(stream)), "fill memory with zeros");
+  }
+
+  GpuSharedMemory allocate_shared(std::size_t bytes) override {
+    choose();
+    // Whole granules: CUDA shares nothing less, and would hand what else lies in one to others as well.
+    constexpr std::size_t granule = std::size_t{2} << 20;
+    bytes = (bytes + granule - 1) / granule * granule;
+    void* memory = nullptr;
+    require_memory(cudaMalloc(&memory, bytes), bytes);
+    cudaIpcMemHandle_t handle;
+    if (const cudaError_t result = cudaIpcGetMemHandle(&handle, memory); result != cudaSuccess) {
+      cudaFree(memory);
+      check_cuda(result, "make a handle by which other processes open memory");
+    }
+    GpuSharedMemory shared{static_cast<std::byte*>(memory), {}};
+    static_assert(sizeof handle == sizeof shared.handle);
+    std::memcpy(shared.handle.data(), &handle, sizeof handle);
+    return shared;
+  }
+  void release_shared(std::byte* memory) override { note_cuda(cudaFree(memory), "free shared memory"); }
+  std::byte* open_shared(const GpuShareHandle& handle) override {
+    choose();
+    cudaIpcMemHandle_t theirs;
+    std::memcpy(&theirs, handle.data(), sizeof theirs);
+    void* memory = nullptr;
+    check_cuda(cudaIpcOpenMemHandle(&memory, theirs, cudaIpcMemLazyEnablePeerAccess), "open another process's memory");
+    return static_cast<std::byte*>(memory);
+  }
+  void close_shared(std::byte* memory) override {
+    note_cuda(cudaIpcCloseMemHandle(memory), "close another process's memory");
   }
 
   void begin_capture(GpuStream stream) override {
@@ -178,6 +204,13 @@ class CudaGpu final : public Gpu {
       return reinterpret_cast<WaitValue>(found);
     }();
     return function;
+  }
+
+  void require_memory(cudaError_t result, std::size_t bytes) const {
+    if (result == cudaSuccess) return;
+    cudaGetLastError();
+    fail(ErrorCode::unavailable, "The GPU has no {} bytes of memory left of its {} ({}).", bytes, info_.memory_bytes,
+         cudaGetErrorName(result));
   }
 
   // CUDA's choice is per thread.

@@ -1,0 +1,184 @@
+// Ranks that are processes and share a GPU, which NCCL refuses: their messages go through memory of the GPU that both ends
+// have open, or by way of the host. The GPU is a stand-in, or this machine's: this program never asks CUDA for anything
+// before it forks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <thread>
+
+#include "../variables.hpp"
+#include "gpu_buffers.hpp"
+#include "stand_in/job_on_gpus.hpp"
+
+namespace stretto {
+namespace {
+
+// The exit status of that many processes that share a GPU, each with a stand-in of its own, for whose number they have the
+// same, or this machine's one.
+int on_processes(int ranks, const HostGpuOptions& options, const std::function<void(const Communicator& world)>& body) {
+  std::optional<HostGpu> stand_in;
+  if (!on_real_gpu()) stand_in.emplace(options);
+  return launch(ranks, [&](const Communicator& world) {
+    std::optional<GpuInUse> in_use;
+    if (stand_in) in_use.emplace(*stand_in);
+    body(world);
+    if (testing::Test::HasFailure()) throw Error(ErrorCode::internal, "Wrong results.");
+    if (stand_in && (!stand_in->violations().empty() || stand_in->memories_open() > 0)) {
+      throw Error(ErrorCode::internal, "Violations, or memory that was not closed.");
+    }
+    world.barrier(Stream::inline_());
+  });
+}
+
+void expect_every_plan_right(const Communicator& world, std::vector<Collective> collectives) {
+  const OnDevice on_gpu(Device::cuda);
+  const Communicator all = world.duplicate("all");
+  const Stream stream("communication");
+  for (const Collective collective : collectives) {
+    for (const Method& method : oracle::methods_of(collective, false, Device::cuda)) {
+      for (const std::int64_t count : {0, 7, 150000}) {
+        oracle::expect_right<GpuBuffers>(all, {collective, all.size(), count}, method, stream);
+      }
+    }
+  }
+}
+
+class GpusOfProcesses : public testing::TestWithParam<Route> {
+ protected:
+  void SetUp() override {
+    // In a process of its own: CUDA does not survive a fork.
+    if (on_real_gpu() && launch(1, [](const Communicator&) {
+                           if (const std::string obstacle = cuda_obstacle(); !obstacle.empty())
+                             throw Error(ErrorCode::unavailable, obstacle);
+                         }) != 0) {
+      GTEST_SKIP() << "There is no GPU, see above.";
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, GpusOfProcesses, testing::Values(Route::ipc, Route::staged),
+                         [](const auto& parameter) { return std::string(name(parameter.param)); });
+
+TEST_P(GpusOfProcesses, DoEveryCollectiveByEveryPlan) {
+  const Variable transport("STRETTO_GPU_TRANSPORT", name(GetParam()));
+  std::vector<Collective> collectives;
+  for (int i = 0; i < static_cast<int>(Collective::barrier); ++i) collectives.push_back(static_cast<Collective>(i));
+  for (const int ranks : {2, 3}) {
+    EXPECT_EQ(on_processes(ranks, {.longest_delay_us = 20},
+                           [&](const Communicator& world) { expect_every_plan_right(world, collectives); }),
+              0);
+  }
+}
+
+// More than all blocks hold, both ways at once, again and again: blocks are filled again before others are empty.
+TEST_P(GpusOfProcesses, SendMoreThanBlocksHold) {
+  const Variable transport("STRETTO_GPU_TRANSPORT", name(GetParam()));
+  EXPECT_EQ(on_processes(2, {},
+                         [&](const Communicator& world) {
+                           const OnDevice on_gpu(Device::cuda);
+                           const std::int64_t count = std::int64_t{5} << 20;
+                           const Tensor mine({count}, DType::f32), theirs = Tensor::zeros({count}, DType::f32);
+                           std::vector<float> values(static_cast<std::size_t>(count));
+                           const Stream stream("communication");
+                           for (int round = 0; round < 3; ++round) {
+                             const auto value = [&](std::int64_t i, int rank) {
+                               return static_cast<float>((i + 31 * rank + 7 * round) % 16411);
+                             };
+                             for (std::int64_t i = 0; i < count; ++i)
+                               values[static_cast<std::size_t>(i)] = value(i, world.rank());
+                             mine.copy_from_host(values.data());
+                             OperationGroup group;
+                             world.send(mine.raw(), count, DType::f32, 1 - world.rank(), stream);
+                             world.recv(theirs.raw(), count, DType::f32, 1 - world.rank(), stream);
+                             computation().wait(group.end());
+                             theirs.copy_to_host(values.data());
+                             std::int64_t wrong = 0;
+                             for (std::int64_t i = 0; i < count; ++i)
+                               wrong += values[static_cast<std::size_t>(i)] != value(i, 1 - world.rank());
+                             EXPECT_EQ(wrong, 0);
+                           }
+                         }),
+            0);
+}
+
+// Two processes of two ranks each: threads reach each other's blocks as they are, where CUDA would open no handle.
+TEST_P(GpusOfProcesses, MayHaveSeveralRanksEach) {
+  const Variable transport("STRETTO_GPU_TRANSPORT", name(GetParam()));
+  const MeetingPoint point = open_meeting("127.0.0.1");
+  EXPECT_EQ(on_processes(2, {.longest_delay_us = 20},
+                         [&](const Communicator& processes) {
+                           std::vector<std::thread> threads;
+                           for (const int rank : {2 * processes.rank(), 2 * processes.rank() + 1}) {
+                             threads.emplace_back([&, rank] {
+                               MeetingPoint own = point;
+                               if (rank != 0) own.listener = -1;
+                               const auto body = [](const Communicator& four) {
+                                 expect_every_plan_right(four, {Collective::all_reduce, Collective::all_to_all});
+                               };
+                               EXPECT_EQ(run(connect(rank, 4, own), body), 0);
+                             });
+                           }
+                           for (std::thread& thread : threads) thread.join();
+                         }),
+            0);
+}
+
+// What a communicator leaves behind serves the next one.
+TEST_P(GpusOfProcesses, MakeOneCommunicatorAfterAnother) {
+  const Variable transport("STRETTO_GPU_TRANSPORT", name(GetParam()));
+  EXPECT_EQ(on_processes(2, {},
+                         [&](const Communicator& world) {
+                           const OnDevice on_gpu(Device::cuda);
+                           const Tensor x({1000}, DType::f32);
+                           std::size_t lent = 0;
+                           for (int round = 0; round < 4; ++round) {
+                             const Communicator pair = world.duplicate("pair");
+                             x.copy_from_host(std::vector<float>(1000, 1).data());
+                             pair.all_reduce(x, ReduceOp::sum, computation()).wait();
+                             EXPECT_EQ(x.at(999), 2);
+                             if (on_real_gpu()) continue;
+                             const std::size_t now = dynamic_cast<HostGpu&>(gpu()).shared_bytes_in_use();
+                             EXPECT_EQ(now > 0, GetParam() == Route::ipc);
+                             EXPECT_TRUE(round == 0 || now == lent) << now << " " << lent;
+                             lent = now;
+                           }
+                         }),
+            0);
+}
+
+// ---- which way is taken; over stand-ins, which tell
+
+class GpusOfProcessesTake : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (on_real_gpu()) GTEST_SKIP() << "only a stand-in tells what is open";
+  }
+  // Whether one process has opened the other's memory, or what it was told instead.
+  static void expect(const HostGpuOptions& options, bool opened, const std::string& sentence) {
+    EXPECT_EQ(on_processes(2, options,
+                           [&](const Communicator& world) {
+                             const OnDevice on_gpu(Device::cuda);
+                             const Communicator pair = world.duplicate("pair");
+                             const Tensor x = Tensor::zeros({10}, DType::f32);
+                             EXPECT_THAT(sentence_of([&] { pair.all_reduce(x, ReduceOp::sum, computation()).wait(); }),
+                                         testing::HasSubstr(sentence));
+                             EXPECT_EQ(dynamic_cast<HostGpu&>(gpu()).memories_open(), opened ? 1U : 0U);
+                           }),
+              0);
+  }
+};
+
+TEST_F(GpusOfProcessesTake, TheGpusMemoryWhereItCanBeOpened) { expect({}, true, ""); }
+
+TEST_F(GpusOfProcessesTake, TheHostsElse) { expect({.cannot_open = true}, false, ""); }
+
+TEST_F(GpusOfProcessesTake, NothingElseThanWhatIsAskedFor) {
+  const Variable transport("STRETTO_GPU_TRANSPORT", "ipc");
+  expect({}, true, "");
+  expect({.cannot_open = true}, false,
+         "STRETTO_GPU_TRANSPORT=ipc cannot be: rank 0 does not reach the GPU of rank 1: This GPU opens no other process's "
+         "memory.");
+}
+
+}  // namespace
+}  // namespace stretto
