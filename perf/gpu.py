@@ -4,7 +4,7 @@ none of the others. Writes perf/results/NAME.json, named like the GPU, and a log
 
   tests        kernels, tensors, streams and graphs
   collectives  every collective by every plan, 1 to 8 ranks that share the GPU; NCCL with one rank
-  processes    the same of 2 and 3 ranks that are processes, by CUDA IPC and by way of the host
+  processes    the same of 3 ranks that are processes, by CUDA IPC and by way of the host
   parity       the trainer beside the host's and PyTorch's numbers
   kernels      how fast kernels are beside a copy and the best matrix product
   overlap      how much communication of two ranks is hidden behind products

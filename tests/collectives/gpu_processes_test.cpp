@@ -23,10 +23,11 @@ int on_processes(int ranks, const HostGpuOptions& options, const std::function<v
     std::optional<GpuInUse> in_use;
     if (stand_in) in_use.emplace(*stand_in);
     body(world);
-    if (testing::Test::HasFailure()) throw Error(ErrorCode::internal, "Wrong results.");
-    if (stand_in && (!stand_in->violations().empty() || stand_in->memories_open() > 0)) {
-      throw Error(ErrorCode::internal, "Violations, or memory that was not closed.");
+    if (stand_in) {
+      EXPECT_THAT(stand_in->violations(), testing::IsEmpty());
+      EXPECT_EQ(stand_in->memories_open(), 0U);  // communicators have ended, or it was no way for them
     }
+    if (testing::Test::HasFailure()) throw Error(ErrorCode::internal, "It failed, see above.");
     world.barrier(Stream::inline_());
   });
 }
@@ -63,11 +64,9 @@ TEST_P(GpusOfProcesses, DoEveryCollectiveByEveryPlan) {
   const Variable transport("STRETTO_GPU_TRANSPORT", name(GetParam()));
   std::vector<Collective> collectives;
   for (int i = 0; i < static_cast<int>(Collective::barrier); ++i) collectives.push_back(static_cast<Collective>(i));
-  for (const int ranks : {2, 3}) {
-    EXPECT_EQ(on_processes(ranks, {.longest_delay_us = 20},
-                           [&](const Communicator& world) { expect_every_plan_right(world, collectives); }),
-              0);
-  }
+  EXPECT_EQ(on_processes(3, {.longest_delay_us = 20},
+                         [&](const Communicator& world) { expect_every_plan_right(world, collectives); }),
+            0);
 }
 
 // More than all blocks hold, both ways at once, again and again: blocks are filled again before others are empty.
@@ -76,6 +75,7 @@ TEST_P(GpusOfProcesses, SendMoreThanBlocksHold) {
   EXPECT_EQ(on_processes(2, {},
                          [&](const Communicator& world) {
                            const OnDevice on_gpu(Device::cuda);
+                           const Communicator pair = world.duplicate("pair");
                            const std::int64_t count = std::int64_t{5} << 20;
                            const Tensor mine({count}, DType::f32), theirs = Tensor::zeros({count}, DType::f32);
                            std::vector<float> values(static_cast<std::size_t>(count));
@@ -88,8 +88,8 @@ TEST_P(GpusOfProcesses, SendMoreThanBlocksHold) {
                                values[static_cast<std::size_t>(i)] = value(i, world.rank());
                              mine.copy_from_host(values.data());
                              OperationGroup group;
-                             world.send(mine.raw(), count, DType::f32, 1 - world.rank(), stream);
-                             world.recv(theirs.raw(), count, DType::f32, 1 - world.rank(), stream);
+                             pair.send(mine.raw(), count, DType::f32, 1 - world.rank(), stream);
+                             pair.recv(theirs.raw(), count, DType::f32, 1 - world.rank(), stream);
                              computation().wait(group.end());
                              theirs.copy_to_host(values.data());
                              std::int64_t wrong = 0;
