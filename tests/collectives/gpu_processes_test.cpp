@@ -3,7 +3,11 @@
 // before it forks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <atomic>
+#include <csignal>
+#include <new>
 #include <optional>
 #include <thread>
 
@@ -144,6 +148,33 @@ TEST_P(GpusOfProcesses, MakeOneCommunicatorAfterAnother) {
                            }
                          }),
             0);
+}
+
+// What was open of the dead one's memory is closed, and nobody waits for it.
+TEST_P(GpusOfProcesses, HearOfOneThatIsKilled) {
+  const Variable transport("STRETTO_GPU_TRANSPORT", name(GetParam()));
+  void* const shared = mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  auto& right = *new (shared) std::atomic<int>(0);
+  EXPECT_NE(on_processes(2, {},
+                         [&](const Communicator& world) {
+                           const OnDevice on_gpu(Device::cuda);
+                           const Tensor x = Tensor::zeros({1000000}, DType::f32);
+                           const std::string sentence = sentence_of([&] {
+                             const Communicator pair = world.duplicate("pair");
+                             for (int round = 0;; ++round) {
+                               if (round == 3 && world.rank() == 1) std::raise(SIGKILL);
+                               pair.all_reduce(x, ReduceOp::sum, computation()).wait();
+                             }
+                           });
+                           EXPECT_THAT(sentence, testing::HasSubstr("ank 1"));
+                           if (!on_real_gpu()) {
+                             EXPECT_EQ(dynamic_cast<HostGpu&>(gpu()).memories_open(), 0U);
+                           }
+                           right = !testing::Test::HasFailure();
+                         }),
+            0);
+  EXPECT_EQ(right, 1);
+  munmap(shared, sizeof(std::atomic<int>));
 }
 
 // ---- which way is taken; over stand-ins, which tell
