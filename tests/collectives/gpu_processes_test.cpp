@@ -12,11 +12,15 @@
 #include <thread>
 
 #include "../variables.hpp"
+#include "core/log.hpp"
 #include "gpu_buffers.hpp"
 #include "stand_in/job_on_gpus.hpp"
 
 namespace stretto {
 namespace {
+
+using testing::HasSubstr;
+using testing::Not;
 
 // The exit status of that many processes that share a GPU, each with a stand-in of its own, for whose number they have the
 // same, or this machine's one.
@@ -166,7 +170,7 @@ TEST_P(GpusOfProcesses, HearOfOneThatIsKilled) {
                                pair.all_reduce(x, ReduceOp::sum, computation()).wait();
                              }
                            });
-                           EXPECT_THAT(sentence, testing::HasSubstr("ank 1"));
+                           EXPECT_THAT(sentence, HasSubstr("ank 1"));
                            if (!on_real_gpu()) {
                              EXPECT_EQ(dynamic_cast<HostGpu&>(gpu()).memories_open(), 0U);
                            }
@@ -184,24 +188,35 @@ class GpusOfProcessesTake : public testing::Test {
   void SetUp() override {
     if (on_real_gpu()) GTEST_SKIP() << "only a stand-in tells what is open";
   }
-  // Whether one process has opened the other's memory, or what it was told instead.
-  static void expect(const HostGpuOptions& options, bool opened, const std::string& sentence) {
+  // Whether each process has opened the other's memory, and the sentence that its call failed with; gives the log.
+  static std::string expect(const HostGpuOptions& options, bool opened, const std::string& sentence) {
+    testing::internal::CaptureStderr();
     EXPECT_EQ(on_processes(2, options,
                            [&](const Communicator& world) {
+                             log().set_level(spdlog::level::info);
                              const OnDevice on_gpu(Device::cuda);
-                             const Communicator pair = world.duplicate("pair");
-                             const Tensor x = Tensor::zeros({10}, DType::f32);
-                             EXPECT_THAT(sentence_of([&] { pair.all_reduce(x, ReduceOp::sum, computation()).wait(); }),
-                                         testing::HasSubstr(sentence));
-                             EXPECT_EQ(dynamic_cast<HostGpu&>(gpu()).memories_open(), opened ? 1U : 0U);
+                             {
+                               const Communicator pair = world.duplicate("pair");
+                               const Tensor x = Tensor::zeros({10}, DType::f32);
+                               EXPECT_EQ(sentence_of([&] { pair.all_reduce(x, ReduceOp::sum, computation()).wait(); }),
+                                         sentence);
+                               EXPECT_EQ(dynamic_cast<HostGpu&>(gpu()).memories_open(), opened ? 1U : 0U);
+                             }
                            }),
               0);
+    return testing::internal::GetCapturedStderr();
   }
 };
 
-TEST_F(GpusOfProcessesTake, TheGpusMemoryWhereItCanBeOpened) { expect({}, true, ""); }
+TEST_F(GpusOfProcessesTake, TheirMemoryWhereItCanBeOpened) { EXPECT_THAT(expect({}, true, ""), Not(HasSubstr("IPC"))); }
 
-TEST_F(GpusOfProcessesTake, TheHostsElse) { expect({.cannot_open = true}, false, ""); }
+TEST_F(GpusOfProcessesTake, TheHostsElseAndSayWhy) {
+  EXPECT_THAT(expect({.cannot_open = true}, false, ""),
+              HasSubstr("GPUs of ranks 0, 1 reach each other by way of the host; CUDA IPC cannot be: rank 0 does not reach "
+                        "the GPU of rank 1: This GPU opens no other process's memory."));
+  const Variable transport("STRETTO_GPU_TRANSPORT", "staged");
+  EXPECT_THAT(expect({}, false, ""), Not(HasSubstr("IPC")));
+}
 
 TEST_F(GpusOfProcessesTake, NothingElseThanWhatIsAskedFor) {
   const Variable transport("STRETTO_GPU_TRANSPORT", "ipc");

@@ -142,9 +142,10 @@ TEST_P(StagedLinksOver, MakeTheStreamWait) {
   EXPECT_NE(wrong_in(exchanges, 2, {.ignores_waits = true}), 0U);
 }
 TEST_P(StagedLinksOver, WaitForTheirCopies) {
-  const std::vector<std::vector<Posted>> exchanges(5, {{0, 1, 20 * block_bytes()}});
-  EXPECT_EQ(wrong_in(exchanges, 2, {.longest_delay_us = 300}), 0U);
-  EXPECT_NE(wrong_in(exchanges, 2, {.longest_delay_us = 300, .foresees_events = true}), 0U);
+  // Each has other bytes than what a block held before.
+  const std::vector<std::vector<Posted>> exchanges(3, std::vector<Posted>(10, {0, 1, block_bytes()}));
+  EXPECT_EQ(wrong_in(exchanges, 2, {.longest_delay_us = 3000}), 0U);
+  EXPECT_NE(wrong_in(exchanges, 2, {.longest_delay_us = 3000, .foresees_events = true}), 0U);
 }
 
 // Both ranks issue whole programs of exchanges while their streams have not even begun.
@@ -241,6 +242,29 @@ TEST_P(StagedLinksOver, EndWithAnAbort) {
                                 staged->abort();
                                 EXPECT_EQ(data.values()[0], 7);
                                 EXPECT_THAT(staged->failure(), HasSubstr("has aborted the communicator"));
+                              }),
+              Each(""));
+}
+
+// Blocks of a GPU are what the peer copies from: they stay until it has.
+TEST_P(StagedLinksOver, EndWhenPeersHaveTakenWhatTheBlocksHold) {
+  HostGpu gpu({.longest_delay_us = 50});
+  std::atomic<bool> receives = false;
+  EXPECT_THAT(on_linked_ranks(2,
+                              [&](Links& links, Job& job) {
+                                const StreamInUse stream(gpu);
+                                std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
+                                const OnGpu<std::uint8_t> data(gpu, stream, 1000, static_cast<std::uint8_t>(job.rank() + 1));
+                                if (job.rank() == 1) {
+                                  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                                  receives = true;
+                                }
+                                staged->exchange({{job.rank() == 0, data.bytes_at(), 1000, 1 - job.rank()}}, stream);
+                                staged.reset();
+                                if (GetParam() == Blocks::of_the_gpu) {
+                                  EXPECT_TRUE(receives);
+                                }
+                                EXPECT_EQ(data.values()[999], 1);
                               }),
               Each(""));
 }
