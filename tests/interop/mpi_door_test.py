@@ -97,8 +97,8 @@ class Door(unittest.TestCase):
         self.assertEqual(self.run_well(2, RANDOM_CALLS, 10, 1).stderr, "")
 
     def test_programs_go_on_where_mpi_promises_it(self):
-        names = ["message_behind_collective", "first_call_returns", "crossed", "outstanding", "freed_early", "other_types_elsewhere",
-                 "persistent", "persistent_with_freed_types", "errors_that_return"]
+        names = ["message_behind_collective", "first_call_returns", "crossed", "outstanding", "freed_early", "in_place_at_every_root",
+                 "other_types_elsewhere", "persistent", "persistent_with_freed_types", "errors_that_return"]
         for ranks in (2, 3):
             self.run_well(ranks, SITUATIONS, *names, variables={"STRETTO_TIMEOUT": "20"})
 

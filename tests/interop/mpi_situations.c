@@ -90,6 +90,19 @@ static void outstanding(void) {
   free(data);
 }
 
+/* Every root may reduce in place. */
+static void in_place_at_every_root(void) {
+  enum { count = 722 };
+  long data[count];
+  for (int root = 0; root < size; ++root) {
+    for (int i = 0; i < count; ++i) data[i] = rank + i;
+    MPI_Reduce(rank == root ? MPI_IN_PLACE : data, rank == root ? data : NULL, count, MPI_LONG, MPI_SUM, root, MPI_COMM_WORLD);
+    for (int i = 0; i < count; ++i) {
+      expect(data[i] == (rank == root ? size * (size - 1) / 2 + (long)size * i : rank + i), "a sum is wrong");
+    }
+  }
+}
+
 /* A communicator may be freed while its calls are under way, and so may types. */
 static void freed_early(void) {
   MPI_Comm fresh;
@@ -276,6 +289,7 @@ int main(int argc, char** argv) {
                     {"crossed", crossed},
                     {"outstanding", outstanding},
                     {"freed_early", freed_early},
+                    {"in_place_at_every_root", in_place_at_every_root},
                     {"other_types_elsewhere", other_types_elsewhere},
                     {"persistent", persistent},
                     {"persistent_with_freed_types", persistent_with_freed_types},
