@@ -96,7 +96,8 @@ static void in_place_at_every_root(void) {
   long data[count];
   for (int root = 0; root < size; ++root) {
     for (int i = 0; i < count; ++i) data[i] = rank + i;
-    MPI_Reduce(rank == root ? MPI_IN_PLACE : data, rank == root ? data : NULL, count, MPI_LONG, MPI_SUM, root, MPI_COMM_WORLD);
+    MPI_Reduce(rank == root ? MPI_IN_PLACE : data, rank == root ? data : NULL, count, MPI_LONG, MPI_SUM, root,
+               MPI_COMM_WORLD);
     for (int i = 0; i < count; ++i) {
       expect(data[i] == (rank == root ? size * (size - 1) / 2 + (long)size * i : rank + i), "a sum is wrong");
     }
