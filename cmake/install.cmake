@@ -23,6 +23,8 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_PACKAGE_DESCRIPTION "The library with its headers, for C++20, C11, CMake and pkg-config.")
   set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
   set(CPACK_STRIP_FILES ON)
+  # Without the doors: each needs another MPI or NCCL, and a package would need all of them.
+  set(CPACK_INSTALL_CMAKE_PROJECTS "${PROJECT_BINARY_DIR};stretto;Unspecified;/")
   set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
   set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
   # Of libraries that no package owns, as NVIDIA's installer leaves CUDA, it can name none.

@@ -275,9 +275,9 @@ int main(int argc, char** argv) {
   std::printf(", \"exchange_us\": %.4f", seconds[1] * 1e6);
   std::printf(", \"loops\": {");
   for (const std::int64_t bytes : sizes) {
-    double seconds = std::numeric_limits<double>::infinity();
-    for (const Loop loop : loops_for(ranks)) seconds = std::min(seconds, loop_seconds(ranks, bytes, loop));
-    std::printf("%s\"%lld\": %.3f", bytes == sizes.front() ? "" : ", ", static_cast<long long>(bytes), seconds * 1e6);
+    double best = std::numeric_limits<double>::infinity();
+    for (const Loop loop : loops_for(ranks)) best = std::min(best, loop_seconds(ranks, bytes, loop));
+    std::printf("%s\"%lld\": %.3f", bytes == sizes.front() ? "" : ", ", static_cast<long long>(bytes), best * 1e6);
   }
   std::printf("}}\n");
 }

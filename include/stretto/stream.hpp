@@ -79,8 +79,8 @@ class STRETTO_API Stream {
   Stream(std::string name, Priority priority, Device device);
   // A cudaStream_t of the program's own (null: CUDA's legacy default stream), of the GPU that this process uses: tasks go
   // there between what the program puts there. The program keeps it until after the last copy of this handle, all works of
-  // it and what they made (tensors) are gone, and does not capture it while tasks are put there. Waits for what is there
-  // now.
+  // it and what they made (tensors) are gone, and does not capture it while tasks are put there. Returns at once: what is in
+  // it goes on.
   static Stream of_cuda(void* cuda_stream, std::string name);
   // Runs every task at once in the calling thread; errors are thrown from enqueue itself. Costs nothing to make.
   static Stream inline_() { return Stream(std::shared_ptr<Queue>()); }

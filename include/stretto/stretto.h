@@ -58,8 +58,8 @@ STRETTO_API strettoResult_t strettoGetVersion(int* version);  // STRETTO_VERSION
 // then returns when the operation is done.
 STRETTO_API strettoResult_t strettoStreamCreate(strettoStream_t* stream, const char* name);  // a thread; name may be NULL
 // A cudaStream_t of the program's own (NULL: the legacy default stream) of the GPU that this process uses. It goes on to be
-// the program's, which keeps it until all operations there are done, uses no handle that outlives it but to destroy that, and
-// does not capture it into a graph while operations are put there.
+// the program's, which keeps it until all operations there are done, uses no handle that outlives it but to destroy that,
+// and does not capture it into a graph while operations are put there.
 STRETTO_API strettoResult_t strettoStreamFromCuda(strettoStream_t* stream, void* cuda_stream);
 // Blocks until everything that was put there is done; returns the error with which an operation ended, if one did. After an
 // error a stream takes nothing more.

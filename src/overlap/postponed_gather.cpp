@@ -36,7 +36,7 @@ void PostponedGather::start(const Update& update) {
     const std::int64_t count = part_begin(flat.size(), group_.size(), group_.rank() + 1) - first;
     if (update) {
       std::vector<ElementRange> share = part.memory.ranges(first, count);
-      for (ElementRange& range : share) range.tensor = part.members[range.tensor];
+      for (ElementRange& elements : share) elements.tensor = part.members[elements.tensor];
       update(share);
     }
     part.memory.pack(first, count);

@@ -2,7 +2,8 @@
  * non-blocking and persistent ones, among messages; requests are completed by each rank in an order and by calls of its own
  * choice. Rank 0 prints a digest of all that arrived anywhere, which depends on the arguments and the number of ranks only,
  * and how often all ranks together made which collective call.
- * mpi_random_calls CALLS SEED */
+ * mpi_random_calls CALLS SEED [wrong]
+ * wrong: one rank finds one byte of all changed, for the digest to show. */
 #include <mpi.h>
 #include <stdio.h>
 #ifdef OPEN_MPI
@@ -18,15 +19,17 @@
 #endif
 
 enum form { BLOCKING, NON_BLOCKING, PERSISTENT, forms };
-#define CALLS(X)                                                                                                               \
-  X(Allreduce, allreduce) X(Reduce, reduce) X(Reduce_scatter_block, reduce_scatter_block) X(Reduce_scatter, reduce_scatter)    \
-  X(Barrier, barrier) X(Bcast, bcast) X(Allgather, allgather) X(Allgatherv, allgatherv) X(Gather, gather) X(Gatherv, gatherv)  \
-  X(Scatter, scatter) X(Scatterv, scatterv) X(Alltoall, alltoall) X(Alltoallv, alltoallv) X(Scan, scan) X(Exscan, exscan)
+#define CALLS(X)                                                                                                      \
+  X(Allreduce, allreduce)                                                                                             \
+  X(Reduce, reduce)                                                                                                   \
+  X(Reduce_scatter_block, reduce_scatter_block) X(Reduce_scatter, reduce_scatter) X(Barrier, barrier) X(Bcast, bcast) \
+      X(Allgather, allgather) X(Allgatherv, allgatherv) X(Gather, gather) X(Gatherv, gatherv) X(Scatter, scatter)     \
+          X(Scatterv, scatterv) X(Alltoall, alltoall) X(Alltoallv, alltoallv) X(Scan, scan) X(Exscan, exscan)
 enum kind {
 #define NAME(name, lower) name,
   CALLS(NAME)
 #undef NAME
-  kinds
+      kinds
 };
 static const char* const names[][forms] = {
 #define NAME(name, lower) {"MPI_" #name, "MPI_I" #lower, "MPI_" #name "_init"},
@@ -37,11 +40,10 @@ static long counted[kinds][forms];
 
 /* Calls it in one of its forms. */
 #ifdef INIT
-#define DO(name, lower, ...)                                                                     \
-  (++counted[name][form],                                                                        \
-   form == BLOCKING       ? MPI_##name(__VA_ARGS__)                                              \
-   : form == NON_BLOCKING ? MPI_I##lower(__VA_ARGS__, &request)                                  \
-                          : INIT(name)(__VA_ARGS__, MPI_INFO_NULL, &request))
+#define DO(name, lower, ...)                                                           \
+  (++counted[name][form], form == BLOCKING       ? MPI_##name(__VA_ARGS__)             \
+                          : form == NON_BLOCKING ? MPI_I##lower(__VA_ARGS__, &request) \
+                                                 : INIT(name)(__VA_ARGS__, MPI_INFO_NULL, &request))
 #else
 #define DO(name, lower, ...) \
   (++counted[name][form], form == BLOCKING ? MPI_##name(__VA_ARGS__) : MPI_I##lower(__VA_ARGS__, &request))
@@ -54,6 +56,7 @@ static int comm_count;
 static MPI_Comm between = MPI_COMM_NULL;
 static MPI_Op user_op;
 static uint64_t digest;
+static int one_is_wrong;
 
 /* What belongs to a request until that is complete. */
 struct operation {
@@ -72,6 +75,10 @@ static void combine(void* in, void* inout, int* count, MPI_Datatype* type) {
 }
 
 static void finish(struct operation* done) {
+  if (one_is_wrong && world_rank == 1 && done->output.bytes > 0) {
+    done->output.memory[0] ^= 1;
+    one_is_wrong = 0;
+  }
   if (done->output.memory != NULL) digest += mixed(digest_of(&done->output) ^ mixed(done->step * 64 + (uint64_t)world_rank));
   forget(&done->output);
   forget(&done->input);
@@ -187,8 +194,9 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world_size);
-  if (argc != 3 || world_size < 2) {
-    fprintf(stderr, "mpi_random_calls CALLS SEED, on 2 ranks at least\n");
+  one_is_wrong = argc == 4 && strcmp(argv[3], "wrong") == 0;
+  if (argc != 3 + one_is_wrong || world_size < 2) {
+    fprintf(stderr, "mpi_random_calls CALLS SEED [wrong], on 2 ranks at least\n");
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
   const long calls = atol(argv[1]);

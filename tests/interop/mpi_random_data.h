@@ -24,8 +24,8 @@ static unsigned draw(struct generator* of, unsigned below) {
 enum element { F64, F32, I32, I64, U8, I8, U32, U64, I16, element_types };
 static const size_t width_of[] = {8, 4, 4, 8, 1, 1, 4, 8, 2};
 static MPI_Datatype mpi_type_of(enum element element) {
-  const MPI_Datatype types[] = {MPI_DOUBLE, MPI_FLOAT, MPI_INT, MPI_LONG, MPI_UNSIGNED_CHAR, MPI_INT8_T, MPI_UNSIGNED, MPI_UINT64_T,
-                                MPI_SHORT};
+  const MPI_Datatype types[] = {MPI_DOUBLE, MPI_FLOAT,    MPI_INT,      MPI_LONG, MPI_UNSIGNED_CHAR,
+                                MPI_INT8_T, MPI_UNSIGNED, MPI_UINT64_T, MPI_SHORT};
   return types[element];
 }
 
@@ -37,9 +37,9 @@ static void put(void* where, enum element element, int value) {
   memcpy(where, from, width_of[element]);
 }
 
-/* How elements lie: one after the other; with gaps; in pairs with their second element first. Counts and displacements are even.
-   MPI lets each rank choose for itself, but Open MPI 4.1 may then choose different algorithms on two ranks, and hang: here they
-   choose alike, and mpi_situations.c has what is left out. */
+/* How elements lie: one after the other; with gaps; in pairs with their second element first. Counts and displacements are
+   even. MPI lets each rank choose for itself, but Open MPI 4.1 may then choose different algorithms on two ranks, and hang:
+   here they choose alike, and mpi_situations.c has what is left out. */
 enum layout { DENSE, GAPS, SWAPPED, layouts };
 
 struct buffer {

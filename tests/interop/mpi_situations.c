@@ -1,6 +1,5 @@
-/* Situations in which MPI promises that a program goes on, each a few lines. Ends with status 0 where it does, and the results
- * are right.
- * mpi_situations NAME */
+/* Situations in which MPI promises that a program goes on, each a few lines. Ends with status 0 where it does, and the
+ * results are right. mpi_situations NAME */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +25,8 @@ static void expect(int truth, const char* what) {
 
 enum { many = 1 << 20 };
 
-/* The message is too large to leave before it is wanted, and the rank that wants it does not come to the collective without. */
+/* The message is too large to leave before it is wanted, and the rank that wants it does not come to the collective without.
+ */
 static void message_behind_collective(void) {
   int* const data = calloc(many, sizeof(int));
   int mine = rank, sum = 0;
@@ -73,7 +73,8 @@ static void crossed(void) {
   for (int i = 0; i < 2; ++i) MPI_Comm_free(&comms[i]);
 }
 
-/* One communicator: what was started first is waited for last, with blocking calls between, and by some ranks after those. */
+/* One communicator: what was started first is waited for last, with blocking calls between, and by some ranks after those.
+ */
 static void outstanding(void) {
   int* const data = malloc(many * sizeof(int));
   for (int i = 0; i < many; ++i) data[i] = rank + i % 7;
@@ -87,6 +88,20 @@ static void outstanding(void) {
   MPI_Wait(&request, MPI_STATUS_IGNORE);
   for (int i = 0; i < many; ++i) expect(data[i] == size * (size - 1) / 2 + size * (i % 7), "the large sum is wrong");
   free(data);
+}
+
+/* Every root may reduce in place. */
+static void in_place_at_every_root(void) {
+  enum { count = 722 };
+  long data[count];
+  for (int root = 0; root < size; ++root) {
+    for (int i = 0; i < count; ++i) data[i] = rank + i;
+    MPI_Reduce(rank == root ? MPI_IN_PLACE : data, rank == root ? data : NULL, count, MPI_LONG, MPI_SUM, root,
+               MPI_COMM_WORLD);
+    for (int i = 0; i < count; ++i) {
+      expect(data[i] == (rank == root ? size * (size - 1) / 2 + (long)size * i : rank + i), "a sum is wrong");
+    }
+  }
 }
 
 /* A communicator may be freed while its calls are under way, and so may types. */
@@ -198,6 +213,49 @@ static void persistent(void) {
 #endif
 }
 
+/* A call that has begun to live keeps the types that it was given, whatever the program does with their names. */
+static void persistent_with_freed_types(void) {
+#ifdef INIT
+  enum { most = 8 };
+  struct layout in = own_layout(), out = own_layout();
+  MPI_Request requests[3];
+  MPI_Status statuses[3];
+  int counts[most], places[most];
+  const int share = 2 / in.elements;
+  int* const gathered = calloc(2 * (size_t)size, sizeof(int));
+  int part[2] = {0, 0};
+  for (int i = 0; i < size; ++i) counts[i] = share, places[i] = share * i;
+  int twos[most], evens[most];
+  for (int i = 0; i < size; ++i) twos[i] = 2, evens[i] = 2 * i;
+  MPI_Comm all = MPI_COMM_WORLD;
+  INIT(Alltoallv)
+  (in.memory, counts, places, in.type, out.memory, counts, places, out.type, all, MPI_INFO_NULL, &requests[0]);
+  INIT(Gatherv)(in.memory, share, in.type, gathered, twos, evens, MPI_INT, 0, all, MPI_INFO_NULL, &requests[1]);
+  INIT(Scatterv)(in.memory, counts, places, in.type, part, 2, MPI_INT, 0, all, MPI_INFO_NULL, &requests[2]);
+  if (rank % 3 != 0) MPI_Type_free(&in.type);
+  if (rank % 3 != 0) MPI_Type_free(&out.type);
+  struct layout others[most]; /* which may get what the freed ones had */
+  for (int i = 0; i < most; ++i) {
+    others[i] = own_layout();
+    if (rank % 3 == 0) MPI_Type_contiguous(3, MPI_INT, &others[i].type);
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 2 * size; ++i) *element(&in, i) = 1000 * round + 100 * rank + i;
+    MPI_Startall(3, requests);
+    MPI_Waitall(3, requests, statuses);
+    for (int i = 0; i < 2 * size; ++i) {
+      const int from = i / 2, of_share = i % 2;
+      expect(*element(&out, i) == 1000 * round + 100 * from + 2 * rank + of_share, "an exchange is wrong");
+      expect(rank != 0 || gathered[i] == 1000 * round + 100 * from + of_share, "a gather is wrong");
+    }
+    for (int i = 0; i < 2; ++i) expect(part[i] == 1000 * round + 2 * rank + i, "a scatter is wrong");
+  }
+  for (int i = 0; i < 3; ++i) MPI_Request_free(&requests[i]);
+  for (int i = 0; i < most; ++i) MPI_Type_free(&others[i].type);
+  free(gathered);
+#endif
+}
+
 static void errors_that_return(void) {
   int word = 0;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -232,8 +290,10 @@ int main(int argc, char** argv) {
                     {"crossed", crossed},
                     {"outstanding", outstanding},
                     {"freed_early", freed_early},
+                    {"in_place_at_every_root", in_place_at_every_root},
                     {"other_types_elsewhere", other_types_elsewhere},
                     {"persistent", persistent},
+                    {"persistent_with_freed_types", persistent_with_freed_types},
                     {"errors_that_return", errors_that_return},
                     {"one_exits", one_exits},
                     {"one_aborts", one_aborts}};

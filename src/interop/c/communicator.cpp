@@ -12,8 +12,11 @@ namespace {
 std::string checked_name(const strettoConfig_t* config, std::string otherwise) {
   if (config == nullptr) return otherwise;
   const strettoConfig_t good = STRETTO_CONFIG_INITIALIZER;
-  require(config->size == good.size && config->magic == good.magic,
-          "A strettoConfig_t was not set to STRETTO_CONFIG_INITIALIZER first, or comes from another version of stretto.h.");
+  require(
+      config->size == good.size && config->magic == good.magic && config->version / 100 == good.version / 100,
+      "A strettoConfig_t was not set to STRETTO_CONFIG_INITIALIZER first, or comes from another version of stretto.h: it "
+      "has {} bytes and version {}, and is to have {} and {}.",
+      config->size, config->version, good.size, good.version);
   require(config->blocking == STRETTO_CONFIG_UNDEF_INT || config->blocking == 1,
           "A strettoConfig_t asks for blocking={}; only 1 is served: calls return when what they say has happened.",
           config->blocking);

@@ -64,7 +64,12 @@ void Door::close() {
   if (setting("STRETTO_MPI_REPORT") == "1") report.print();
   PMPI_Barrier(MPI_COMM_WORLD);
   open_.store(false, std::memory_order_release);
-  while (!served_.empty()) PMPI_Comm_delete_attr(served_.begin()->second.first, keyval_);  // see detach()
+  while (!served_.empty()) {
+    Served* const served = served_.begin()->first;
+    const MPI_Comm comm = served_.begin()->second.first;
+    PMPI_Comm_delete_attr(comm, keyval_);
+    detach(comm, keyval_, served, nullptr);  // does nothing, unless the MPI failed to
+  }
   PMPI_Comm_free_keyval(&keyval_);
   PMPI_Comm_free(&silent_);
   PMPI_Comm_free(&own_rank);

@@ -58,11 +58,13 @@ void require_no_graph(const Asked& asked, const Comm& comm, cudaStream_t stream)
 strettoRedOp_t op_of(const Asked& asked, const Comm& comm) {
   if (comm.shared || asked.op < ncclNumOps) return static_cast<strettoRedOp_t>(asked.op);
   const auto found = comm.reductions.find(asked.op);
-  if (found != comm.reductions.end()) return found->second;
-  throw Refusal(ncclInvalidUsage,
-                fmt::format("{} got reduction {}, whose factor lies in a GPU's memory, and Stretto serves this call; give "
-                            "ncclScalarHostImmediate, or leave it to NCCL with STRETTO_NCCL_SERVE=none.",
-                            asked.function, static_cast<int>(asked.op)));
+  if (found != comm.reductions.end() && found->second.ours) return *found->second.ours;
+  throw Refusal(
+      ncclInvalidUsage,
+      fmt::format("{} got reduction {}, which Stretto, which serves this call, does not have; leave it to NCCL with "
+                  "STRETTO_NCCL_SERVE=none. {}",
+                  asked.function, static_cast<int>(asked.op),
+                  found == comm.reductions.end() ? "It was not made, or it is destroyed." : found->second.why_not));
 }
 
 // serve(ranks, op, stream) has Stretto do it, forward() NCCL.

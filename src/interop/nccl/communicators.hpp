@@ -4,6 +4,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 
 #include "interop/nccl/cuda_calls.hpp"
 #include "interop/nccl/real_nccl.hpp"
@@ -29,7 +31,11 @@ struct Comm {
 
   // Of NCCL's own handles:
   Rules served;
-  std::map<int, strettoRedOp_t> reductions;  // by NCCL's number: the same factor for either library
+  struct Reduction {
+    std::optional<strettoRedOp_t> ours;
+    std::string why_not;
+  };
+  std::map<int, Reduction> reductions;  // by NCCL's number: the same factor for either library
   // The two libraries know nothing of each other: what one puts into a stream waits for what the other put there last.
   enum class Last { nobody, nccl, stretto };
   Last last = Last::nobody;

@@ -258,15 +258,16 @@ ncclResult_t join(std::vector<Join>& joins) {
   if (joins.size() == 1) {
     each.front().run();
   } else {  // the GPU of this thread stays what it is
-    std::vector<std::thread> threads;
     std::vector<std::string> sentences(each.size());
-    for (std::size_t i = 0; i < each.size(); ++i) {
-      threads.emplace_back([&, i] {
-        each[i].run();
-        if (const char* const sentence = last_sentence()) sentences[i] = sentence;
-      });
+    {
+      std::vector<std::jthread> threads;
+      for (std::size_t i = 0; i < each.size(); ++i) {
+        threads.emplace_back([&, i] {
+          each[i].run();
+          if (const char* const sentence = last_sentence()) sentences[i] = sentence;
+        });
+      }
     }
-    for (std::thread& thread : threads) thread.join();
     for (const std::string& sentence : sentences) {
       if (!sentence.empty()) keep_last_sentence(sentence);
     }

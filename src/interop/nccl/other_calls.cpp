@@ -20,7 +20,8 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
   return forward_or_refuse("ncclCommWindowDeregister", comm, [&] { return real_nccl().CommWindowDeregister(comm, win); });
 }
 
-// Where both libraries serve a communicator, each gets the factor.
+// Where both libraries serve a communicator, each gets the factor. What Stretto cannot have is said when it is to be used:
+// the program may give it to NCCL's calls alone.
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
                                       ncclScalarResidence_t residence, ncclComm_t comm) {
   const auto forward = [&] { return real_nccl().RedOpCreatePreMulSum(op, scalar, datatype, residence, comm); };
@@ -28,19 +29,24 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTyp
       "ncclRedOpCreatePreMulSum", comm,
       [&](const CommPointer& known) -> ncclResult_t {
         if (op == nullptr) return refuse(ncclInvalidArgument, "ncclRedOpCreatePreMulSum got NULL for its result.");
+        strettoRedOp_t ours = strettoSum;
         const auto by_stretto = [&] {
-          strettoRedOp_t made = strettoSum;
-          check(strettoRedOpCreatePreMulSum(&made, scalar, static_cast<strettoDataType_t>(datatype),
-                                            static_cast<strettoScalarResidence_t>(residence), known->ranks));
-          return made;
+          return strettoRedOpCreatePreMulSum(&ours, scalar, static_cast<strettoDataType_t>(datatype),
+                                             static_cast<strettoScalarResidence_t>(residence), known->ranks);
         };
         if (known->shared) {
-          *op = static_cast<ncclRedOp_t>(by_stretto());
+          check(by_stretto());
+          *op = static_cast<ncclRedOp_t>(ours);
           return ncclSuccess;
         }
         const ncclResult_t result = forward();
-        if (result == ncclSuccess && residence == ncclScalarHostImmediate) known->reductions[*op] = by_stretto();
-        return result;
+        if (result != ncclSuccess) return result;
+        if (by_stretto() == strettoSuccess) {
+          known->reductions[*op] = {ours, ""};
+        } else {
+          known->reductions[*op] = {std::nullopt, strettoGetLastError(nullptr)};
+        }
+        return ncclSuccess;
       },
       forward);
 }
@@ -49,11 +55,13 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
   const auto forward = [&] { return real_nccl().RedOpDestroy(op, comm); };
   return answer_for(
       "ncclRedOpDestroy", comm,
-      [&](const CommPointer& known) -> ncclResult_t {
+      [&](const CommPointer& known) {
         if (known->shared) return answer_of(strettoRedOpDestroy(static_cast<strettoRedOp_t>(op), known->ranks));
-        const auto ours = known->reductions.extract(op);
-        if (!ours.empty()) check(strettoRedOpDestroy(ours.mapped(), known->ranks));
-        return forward();
+        const ncclResult_t by_nccl = forward();
+        const auto ended = known->reductions.extract(op);
+        if (ended.empty() || !ended.mapped().ours) return by_nccl;
+        const ncclResult_t by_stretto = answer_of(strettoRedOpDestroy(*ended.mapped().ours, known->ranks));
+        return by_nccl == ncclSuccess ? by_stretto : by_nccl;
       },
       forward);
 }

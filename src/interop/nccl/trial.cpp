@@ -37,8 +37,28 @@ struct Place {
   }
 };
 
+// The program's thread may use another GPU by now, and goes on using it.
+class UsingDevice {
+ public:
+  explicit UsingDevice(int device) : before_(cuda().device()) { use(device); }
+  ~UsingDevice() {
+    try {
+      use(before_);
+    } catch (const Refusal&) {  // CUDA has failed for good, and says so at the program's next call
+    }
+  }
+  UsingDevice(const UsingDevice&) = delete;
+  UsingDevice& operator=(const UsingDevice&) = delete;
+
+ private:
+  void use(int device) const {
+    if (device != cuda().device()) cuda().use_device(device);
+  }
+  int before_;
+};
+
 void sum_of_one_element(const RankOnGpu& rank) {
-  cuda().use_device(rank.device);
+  const UsingDevice device(rank.device);
   const Place place;
   check(strettoAllReduce(place.memory, place.memory, 1, strettoFloat32, strettoSum, rank.ranks, place.wrapped));
   check(strettoStreamSynchronize(place.wrapped));
@@ -50,17 +70,18 @@ void sum_of_one_element(const RankOnGpu& rank) {
 void try_gpus(const std::vector<RankOnGpu>& ranks) {
   if (ranks.size() == 1) return sum_of_one_element(ranks.front());
   std::vector<std::exception_ptr> errors(ranks.size());
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        sum_of_one_element(ranks[i]);
-      } catch (...) {
-        errors[i] = std::current_exception();
-      }
-    });
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      threads.emplace_back([&, i] {
+        try {
+          sum_of_one_element(ranks[i]);
+        } catch (...) {
+          errors[i] = std::current_exception();
+        }
+      });
+    }
   }
-  for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }

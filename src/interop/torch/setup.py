@@ -33,9 +33,9 @@ def library():
     """Its headers, and the library file."""
     prefix = os.environ.get("STRETTO_PREFIX")
     if prefix:
-        found = sorted(pathlib.Path(prefix).glob("lib/**/libstretto.so"))
+        found = sorted(pathlib.Path(prefix).glob("lib*/**/libstretto.so"))
         if not found:
-            sys.exit(f"STRETTO_PREFIX={prefix} has no lib/**/libstretto.so; install Stretto there.")
+            sys.exit(f"STRETTO_PREFIX={prefix} has no lib*/**/libstretto.so; install Stretto there.")
         return pathlib.Path(prefix) / "include", found[0]
     if not (TREE / "include/stretto/stretto.hpp").exists():
         sys.exit("The door is built in Stretto's source tree, or beside an installed Stretto; set STRETTO_PREFIX to that.")

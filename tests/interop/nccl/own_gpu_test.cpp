@@ -218,10 +218,22 @@ TEST_F(OwnGpu, FactorsAreKnownToBoth) {
     const OnGpu<float> memory(gpu, stream, 64, 1.0F);
     ASSERT_NCCL(ncclRedOpCreatePreMulSum(&op, memory.at(), ncclFloat, ncclScalarDevice, comm));
     EXPECT_EQ(ncclAllReduce(memory.at(), memory.at(), 64, ncclFloat, op, comm, cuda_stream(stream)), ncclInvalidUsage);
-    EXPECT_THAT(ncclGetLastError(comm), HasSubstr("factor lies in a GPU's memory"));
+    EXPECT_THAT(ncclGetLastError(comm), HasSubstr("only strettoScalarHostImmediate is served"));
+    EXPECT_NCCL(ncclRedOpDestroy(op, comm));
   });
   EXPECT_EQ(calls("RedOpCreatePreMulSum"), 4);
-  EXPECT_EQ(calls("RedOpDestroy"), 2);
+  EXPECT_EQ(calls("RedOpDestroy"), 4);
+}
+
+TEST_F(OwnGpu, AThreadsGpuStaysWhatItIs) {
+  const Variable serve("STRETTO_NCCL_SERVE", "all_reduce");
+  run(2, [](ncclComm_t& comm, int rank, HostGpu& /*gpu*/, GpuStream /*stream*/) {
+    cuda().use_device(5);  // as a program that has gone on to another
+    ncclComm_t part = nullptr;
+    ASSERT_NCCL(ncclCommSplit(comm, 0, rank, &part, nullptr));
+    EXPECT_EQ(cuda().device(), 5);
+    EXPECT_NCCL(ncclCommDestroy(part));
+  });
 }
 
 TEST_F(OwnGpu, BothLibrariesSplit) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "interop/nccl/answers.hpp"
@@ -18,8 +19,8 @@ using nccl_door::RealNccl;
 
 class CudaOfThreads final : public nccl_door::CudaCalls {
  public:
-  int device() override { return gpu().info().index; }
-  void use_device(int /*device*/) override {}
+  int device() override { return device_.value_or(gpu().info().index); }
+  void use_device(int device) override { device_ = device; }
   nccl_door::GpuDescription describe(int /*device*/) override { return {gpu().info().uuid, gpu().info().name}; }
   bool is_on_gpu(const void* pointer) override { return gpu().is_device_memory(pointer); }
   bool is_capturing(cudaStream_t stream) override { return gpu().is_capturing(of(stream)); }
@@ -62,7 +63,9 @@ class CudaOfThreads final : public nccl_door::CudaCalls {
   std::mutex mutex_;
   std::map<void*, std::pair<Gpu*, GpuStream>> blocks_;
   std::map<GpuEvent, Gpu*> events_;
+  static thread_local std::optional<int> device_;
 };
+thread_local std::optional<int> CudaOfThreads::device_;
 
 // ---- NCCL
 

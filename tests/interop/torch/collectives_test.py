@@ -1,6 +1,7 @@
 """Every collective beside Gloo's on the same integers, in the same processes."""
 
 import datetime
+import os
 import random
 import unittest
 
@@ -273,6 +274,17 @@ def groups(rank):
     dist.barrier()
 
 
+def one_store_twice(rank):
+    """A group may be made over a store which still has what an earlier one wrote: PyTorch 2 lets programs begin again."""
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), 2, rank == 0)
+    for turn in range(3):
+        group = stretto_torch._C.ProcessGroupStretto(store, rank, 2, datetime.timedelta(seconds=30))
+        total = torch.tensor([rank + 10 * turn])
+        group.allreduce([total]).wait()
+        assert total.item() == 1 + 20 * turn, total
+        del group
+
+
 def barriers(rank):
     size = dist.get_world_size()
     second = datetime.timedelta(seconds=1)
@@ -310,6 +322,9 @@ class Collectives(unittest.TestCase):
 
     def test_groups(self):
         ranks.run(4, groups)
+
+    def test_one_store_twice(self):
+        ranks.run(2, one_store_twice, backend=None)
 
     def test_barriers(self):
         ranks.run(3, barriers)

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <condition_variable>
 #include <vector>
 
 namespace stretto_torch {
@@ -10,7 +11,8 @@ namespace {
 struct Groups {
   std::mutex mutex;
   std::vector<std::weak_ptr<Group>> all;
-  std::vector<std::thread> leaving;
+  int leaving = 0;  // threads
+  std::condition_variable changed;
   const pid_t process = getpid();  // a fork()ed child has the memory of these groups, and no part in them
 };
 
@@ -28,6 +30,11 @@ Group::Group(const StorePtr& store, int rank, int size, Milliseconds timeout)
   world_.set_leave_timeout(leave_seconds);
 }
 
+stretto::Communicator Group::world() const {
+  const std::lock_guard lock(mutex_);
+  return world_;
+}
+
 void Group::leave() {
   if (left_.exchange(true)) return;
   const auto until = Messages::Clock::now() + std::chrono::seconds(static_cast<int>(leave_seconds));
@@ -36,11 +43,13 @@ void Group::leave() {
     lane_->drain(Messages::Clock::now() + std::chrono::seconds(5));
   }
   messages_->leave(until);
-  world_ = {};
+  stretto::Communicator last;  // goes without the mutex: its end waits for the other ranks
+  const std::lock_guard lock(mutex_);
+  std::swap(last, world_);
 }
 
 void Group::abort(const std::string& reason) {
-  world_.abort(reason);
+  if (const stretto::Communicator ranks = world()) ranks.abort(reason);
   messages_->abort(reason);
 }
 
@@ -57,10 +66,14 @@ void leave_behind(std::shared_ptr<Group> group) {
     return;
   }
   const std::lock_guard lock(groups().mutex);
-  groups().leaving.emplace_back([group = std::move(group)]() mutable {
+  std::thread([group = std::move(group)]() mutable {
     group->leave();
     group.reset();
-  });
+    std::unique_lock last(groups().mutex);
+    --groups().leaving;
+    std::notify_all_at_thread_exit(groups().changed, std::move(last));
+  }).detach();
+  ++groups().leaving;
 }
 
 void leave_all(const std::string& reason) {
@@ -76,12 +89,8 @@ void leave_all(const std::string& reason) {
     if (!reason.empty()) group->abort(reason);
     leave_behind(std::move(group));
   }
-  std::vector<std::thread> leaving;
-  {
-    const std::lock_guard lock(groups().mutex);
-    leaving = std::exchange(groups().leaving, {});
-  }
-  for (std::thread& thread : leaving) thread.join();
+  std::unique_lock lock(groups().mutex);
+  groups().changed.wait(lock, [] { return groups().leaving == 0; });
 }
 
 }  // namespace stretto_torch

@@ -14,7 +14,7 @@ class Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  const stretto::Communicator& world() const { return world_; }
+  stretto::Communicator world() const;  // none any more, once it is left
   const std::shared_ptr<Lane>& lane() const { return lane_; }
   Messages& messages() { return *messages_; }
 
@@ -25,6 +25,7 @@ class Group {
   void abort(const std::string& reason);
 
  private:
+  mutable std::mutex mutex_;
   stretto::Communicator world_;
   std::shared_ptr<Lane> lane_;
   std::unique_ptr<Messages> messages_;

@@ -40,11 +40,11 @@ WorkPtr ProcessGroupStretto::put(c10d::OpType type, const char* title, const Ten
   auto work =
       c10::make_intrusive<LaneWork>(group()->lane(), std::move(task), rank_, type, title, inputs, std::move(outputs));
   group()->lane()->push(work);
-  return counted(work);
+  ++sequence_;
+  return coalesced(work);
 }
 
-WorkPtr ProcessGroupStretto::counted(WorkPtr work) {
-  ++sequence_;
+WorkPtr ProcessGroupStretto::coalesced(WorkPtr work) {
   const std::lock_guard lock(coalescing_mutex_);
   if (coalescing_ && coalescing_thread_ == std::this_thread::get_id()) coalesced_.push_back(work);
   return work;
@@ -85,7 +85,7 @@ WorkPtr ProcessGroupStretto::send(Tensors& tensors, int to, int tag) {
   check_peer("send", to);
   const auto work = message(c10d::OpType::SEND, "stretto:send", tensors);
   group()->messages().send(work, tensor.resolve_conj().resolve_neg().contiguous(), to, tag, timeout_);
-  return counted(work);
+  return coalesced(work);
 }
 
 WorkPtr ProcessGroupStretto::recv(Tensors& tensors, int from, int tag) {
@@ -93,7 +93,7 @@ WorkPtr ProcessGroupStretto::recv(Tensors& tensors, int from, int tag) {
   check_peer("recv", from);
   const auto work = message(c10d::OpType::RECV, "stretto:recv", tensors);
   group()->messages().receive(work, tensor, from, tag, timeout_);
-  return counted(work);
+  return coalesced(work);
 }
 
 WorkPtr ProcessGroupStretto::recvAnysource(Tensors& tensors, int tag) {
@@ -101,7 +101,7 @@ WorkPtr ProcessGroupStretto::recvAnysource(Tensors& tensors, int tag) {
   TORCH_CHECK(size_ > 1, "A group of one rank has nobody to receive from.");
   const auto work = message(c10d::OpType::RECVANYSOURCE, "stretto:recv", tensors);
   group()->messages().receive(work, tensor, Messages::any_source, tag, timeout_);
-  return counted(work);
+  return coalesced(work);
 }
 
 // Every rank leaves word that it has come; rank 0 looks for all of them, and leaves word of how it ended.

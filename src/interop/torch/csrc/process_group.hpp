@@ -43,7 +43,8 @@ class ProcessGroupStretto : public Base {
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
-  void setSequenceNumberForGroup() override {}  // ranks count alike from the beginning
+  // Of the collectives: ranks count alike from the beginning.
+  void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
 #if TORCH_VERSION_MAJOR >= 2
@@ -69,7 +70,7 @@ class ProcessGroupStretto : public Base {
   using Body = std::function<void(const stretto::Communicator& world, const stretto::Stream& stream)>;
   // Puts an operation into the lane. timeout: the call's own; unset: the group's.
   WorkPtr put(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, Milliseconds timeout, Body body);
-  WorkPtr counted(WorkPtr work);
+  WorkPtr coalesced(WorkPtr work);
   c10::intrusive_ptr<OperationWork> message(c10d::OpType type, const char* title, const Tensors& tensors);
   const std::shared_ptr<Group>& group() const;
   void check_root(const char* what, std::int64_t root) const;

@@ -1,0 +1,87 @@
+// cuBLASLt, loaded at the first product on a GPU. Its 400,000 relocations take a tenth of a second, which every process
+// would else spend when it starts, also where there is no GPU. What stands here is what a linker would look for.
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include "core/fail.hpp"
+
+namespace stretto {
+namespace {
+
+#define STRETTO_TEXT_OF(number) #number
+#define STRETTO_SONAME(major) "libcublasLt.so." STRETTO_TEXT_OF(major)
+constexpr const char* soname = STRETTO_SONAME(CUBLAS_VER_MAJOR);
+
+void* library() {
+  static void* const loaded = [] {
+    void* const found = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
+    if (found == nullptr) {
+      fail(ErrorCode::unavailable,
+           "Matrix products on a GPU need cuBLASLt, which cannot be loaded: {}; install it, or put its folder "
+           "into LD_LIBRARY_PATH.",
+           dlerror());
+    }
+    return found;
+  }();
+  return loaded;
+}
+
+template <class Function>
+Function* function(const char* name) {
+  void* const found = dlsym(library(), name);
+  if (found == nullptr)
+    fail(ErrorCode::unavailable, "{} has no {}; install the one of CUDA {}.", soname, name, CUBLAS_VER_MAJOR);
+  return reinterpret_cast<Function*>(found);
+}
+
+}  // namespace
+}  // namespace stretto
+
+#define STRETTO_FORWARD(name, ...)                                      \
+  static const auto forward = stretto::function<decltype(name)>(#name); \
+  return forward(__VA_ARGS__)
+
+const char* cublasLtGetStatusString(cublasStatus_t status) { STRETTO_FORWARD(cublasLtGetStatusString, status); }
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { STRETTO_FORWARD(cublasLtCreate, handle); }
+
+cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t description, size_t size, cublasComputeType_t compute,
+                                               cudaDataType_t scale) {
+  STRETTO_FORWARD(cublasLtMatmulDescInit_internal, description, size, compute, scale);
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, size_t size) {
+  STRETTO_FORWARD(cublasLtMatmulDescSetAttribute, description, attribute, value, size);
+}
+
+cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t size, cudaDataType type,
+                                                 uint64_t rows, uint64_t columns, int64_t leading) {
+  STRETTO_FORWARD(cublasLtMatrixLayoutInit_internal, layout, size, type, rows, columns, leading);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference, size_t size) {
+  STRETTO_FORWARD(cublasLtMatmulPreferenceInit_internal, preference, size);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
+                                                    size_t size) {
+  STRETTO_FORWARD(cublasLtMatmulPreferenceSetAttribute, preference, attribute, value, size);
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t results[], int* found) {
+  STRETTO_FORWARD(cublasLtMatmulAlgoGetHeuristic, handle, operation, a, b, c, d, preference, wanted, results, found);
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha, const void* a,
+                              cublasLtMatrixLayout_t layout_a, const void* b, cublasLtMatrixLayout_t layout_b,
+                              const void* beta, const void* c, cublasLtMatrixLayout_t layout_c, void* d,
+                              cublasLtMatrixLayout_t layout_d, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
+                              size_t workspace_bytes, cudaStream_t stream) {
+  STRETTO_FORWARD(cublasLtMatmul, handle, operation, alpha, a, layout_a, b, layout_b, beta, c, layout_c, d, layout_d,
+                  algorithm, workspace, workspace_bytes, stream);
+}
