@@ -18,8 +18,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
   tar -xzf "$here/mpi4py-$version.tar.gz" -C "$here"
 }
 
+# Each rank writes a file of its own: a launcher may print two ranks' lines as one.
+each_rank='exec "$@" >"$LOG.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" 2>&1'
 # Of each rank's output the last line that unittest prints, and the names of what did not pass.
-outcome() { { grep -E '^(OK|FAILED|Ran [0-9]+ tests|(ERROR|FAIL): )' "$1" || true; } | sed 's/ in [0-9.]*s$//' | sort | uniq -c; }
+outcome() { { grep -hE '^(OK|FAILED|Ran [0-9]+ tests|(ERROR|FAIL): )' "$1".* || true; } | sed 's/ in [0-9.]*s$//' | sort | uniq -c; }
 
 status=0
 for mpi in openmpi mpich; do
@@ -45,16 +47,17 @@ for mpi in openmpi mpich; do
     for side in without through; do
       extra=()
       [ $side = through ] && extra=("${through[@]}")
-      log=$here/$mpi-$ranks-$side.log
-      (cd "$here/mpi4py-$version/test" && timeout 1500 "${launch[@]}" ${extra[@]+"${extra[@]}"} $python runtests.py --no-builddir -q \
-        -i test_cco_ >"$log" 2>&1 </dev/null) || true
-      outcome "$log" >"$here/$mpi-$ranks-$side.txt"
+      export LOG=$here/$mpi-$ranks-$side.log
+      rm -f "$LOG".*
+      (cd "$here/mpi4py-$version/test" && timeout 1500 "${launch[@]}" ${extra[@]+"${extra[@]}"} bash -c "$each_rank" rank \
+        $python runtests.py --no-builddir -q -i test_cco_ </dev/null) || true
+      outcome "$LOG" >"$here/$mpi-$ranks-$side.txt"
     done
     if diff "$here/$mpi-$ranks-without.txt" "$here/$mpi-$ranks-through.txt" && grep -q 'Ran ' "$here/$mpi-$ranks-through.txt"; then
       echo "$mpi, $ranks ranks: the same with and without: $(tr -s ' \n' ' ' <"$here/$mpi-$ranks-through.txt")"
-      grep 'stretto-mpi: collective calls' "$here/$mpi-$ranks-through.log"
+      grep -h 'stretto-mpi: collective calls' "$here/$mpi-$ranks-through.log".*
     else
-      echo "$mpi, $ranks ranks: NOT the same; see $here/$mpi-$ranks-*.log"
+      echo "$mpi, $ranks ranks: NOT the same; see $here/$mpi-$ranks-*.log.*"
       status=1
     fi
   done
