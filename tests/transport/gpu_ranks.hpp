@@ -50,7 +50,7 @@ template <class T>
 class OnGpu {
  public:
   OnGpu(HostGpu& gpu, GpuStream stream, const std::vector<T>& values)
-      : gpu_(gpu), stream_(stream), size_(values.size()), memory_(gpu.allocate(std::max<std::size_t>(bytes(), 1), stream)) {
+      : gpu_(gpu), stream_(stream), size_(values.size()), memory_(gpu.allocate(std::max(bytes(), sizeof(T)), stream)) {
     if (size_ > 0) gpu_.copy(memory_, values.data(), bytes(), stream_);
   }
   OnGpu(HostGpu& gpu, GpuStream stream, std::size_t size, T value) : OnGpu(gpu, stream, std::vector<T>(size, value)) {}
@@ -60,9 +60,11 @@ class OnGpu {
 
   T* at(std::size_t place = 0) const { return reinterpret_cast<T*>(memory_) + place; }
   std::byte* bytes_at(std::size_t place = 0) const { return memory_ + place * sizeof(T); }
-  std::vector<T> values() const {  // waits for the stream
-    std::vector<T> result(size_);
-    if (size_ > 0) gpu_.copy(result.data(), memory_, bytes(), stream_);
+  // Waits for the stream, also where there are none: links that carry messages later do not keep this memory from going.
+  std::vector<T> values() const {
+    std::vector<T> result(std::max<std::size_t>(size_, 1));
+    gpu_.copy(result.data(), memory_, std::max(bytes(), sizeof(T)), stream_);
+    result.resize(size_);
     return result;
   }
 
