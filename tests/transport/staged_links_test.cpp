@@ -139,13 +139,17 @@ TEST(StagedLinks, GoOverUcxAsWell) {
 TEST_P(StagedLinksOver, MakeTheStreamWait) {
   const std::vector<std::vector<Posted>> exchanges{{{0, 1, 1000}, {1, 0, 1000}}};
   EXPECT_EQ(wrong_in(exchanges, 2, {}), 0U);
+#if !defined(__SANITIZE_THREAD__)  // the controls are the races that it would find
   EXPECT_NE(wrong_in(exchanges, 2, {.ignores_waits = true}), 0U);
+#endif
 }
 TEST_P(StagedLinksOver, WaitForTheirCopies) {
   // Many, so that copies fall behind what is said of them; each with other bytes than what a block held before.
   const std::vector<std::vector<Posted>> exchanges{std::vector<Posted>(60, {0, 1, 4096})};
   EXPECT_EQ(wrong_in(exchanges, 2, {.longest_delay_us = 1000}), 0U);
+#if !defined(__SANITIZE_THREAD__)  // the controls are the races that it would find
   EXPECT_NE(wrong_in(exchanges, 2, {.longest_delay_us = 1000, .foresees_events = true}), 0U);
+#endif
 }
 
 // Both ranks issue whole programs of exchanges while their streams have not even begun.
