@@ -20,11 +20,14 @@ std::size_t ring_capacity() {
   return std::max<std::size_t>(4096, (wanted + 4095) / 4096 * 4096);
 }
 
-Ring ring_in(const Mapping& memory) {
-  return {reinterpret_cast<Ring::Header*>(memory.data()), memory.data() + sizeof(Ring::Header), ring_capacity()};
-}
-
 }  // namespace
+
+Ring::Ring(const Mapping& memory, int file, std::size_t offset)
+    : header(reinterpret_cast<Header*>(memory.data())),
+      data(memory.data() + sizeof(Header)),
+      capacity(ring_capacity()),
+      written(file, offset + offsetof(Header, written)),
+      read(file, offset + offsetof(Header, read)) {}
 
 std::size_t Ring::footprint() { return (sizeof(Header) + ring_capacity() + 4095) / 4096 * 4096; }
 
@@ -32,8 +35,8 @@ ShmLink::ShmLink(const Segment& own, std::size_t incoming, const std::shared_ptr
     : peer_(peer),
       incoming_memory_(std::make_unique<Mapping>(own.file(), incoming, Ring::footprint())),
       outgoing_memory_(std::make_unique<Mapping>(peer->file(), outgoing, Ring::footprint())),
-      incoming_(ring_in(*incoming_memory_)),
-      outgoing_(ring_in(*outgoing_memory_)) {}
+      incoming_(*incoming_memory_, own.file(), incoming),
+      outgoing_(*outgoing_memory_, peer->file(), outgoing) {}
 
 bool ShmLink::progress(Transfer& transfer) {
   return transfer.source != nullptr ? send_some(transfer) : receive_some(transfer);
@@ -43,12 +46,14 @@ bool ShmLink::send_some(Transfer& transfer) {
   if (transfer.held) return false;
   const std::uint64_t written = outgoing_.header->written.load(std::memory_order_relaxed);
   const std::uint64_t read = outgoing_.header->read.load(std::memory_order_acquire);
+  outgoing_.read.seen();
   const std::size_t room = outgoing_.capacity - static_cast<std::size_t>(written - read);
   const std::size_t at = written % outgoing_.capacity;
   const std::size_t bytes = std::min({transfer.bytes - transfer.moved, room, outgoing_.capacity - at, piece});
   if (bytes == 0) return false;
   std::memcpy(outgoing_.data + at, transfer.source + transfer.moved, bytes);
   transfer.moved += bytes;
+  outgoing_.written.published();
   outgoing_.header->written.store(written + round_up(bytes), std::memory_order_release);
   peer_->bell().ring();
   return true;
@@ -57,6 +62,7 @@ bool ShmLink::send_some(Transfer& transfer) {
 bool ShmLink::receive_some(Transfer& transfer) {
   const std::uint64_t read = incoming_.header->read.load(std::memory_order_relaxed);
   const std::uint64_t written = incoming_.header->written.load(std::memory_order_acquire);
+  incoming_.written.seen();
   const std::size_t at = read % incoming_.capacity;
   const std::size_t bytes =
       std::min({transfer.bytes - transfer.moved, static_cast<std::size_t>(written - read), incoming_.capacity - at, piece});
@@ -68,6 +74,7 @@ bool ShmLink::receive_some(Transfer& transfer) {
     reduce_arrived(transfer, arrived, transfer.moved, bytes);
   }
   transfer.moved += bytes;
+  incoming_.read.published();
   incoming_.header->read.store(read + round_up(bytes), std::memory_order_release);
   peer_->bell().ring();
   return true;

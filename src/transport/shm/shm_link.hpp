@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "transport/link.hpp"
+#include "transport/shm/one_word.hpp"
 #include "transport/shm/segment.hpp"
 
 namespace stretto {
@@ -17,10 +18,13 @@ struct Ring {
   };
 
   static std::size_t footprint();  // bytes of header and data together
+  // The memory is the file's from that offset on.
+  Ring(const Mapping& memory, int file, std::size_t offset);
 
-  Header* header = nullptr;
-  std::byte* data = nullptr;
-  std::size_t capacity = 0;
+  Header* header;
+  std::byte* data;
+  std::size_t capacity;
+  OneWord written, read;  // the header's
 };
 
 class ShmLink : public Link {
