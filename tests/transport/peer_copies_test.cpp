@@ -117,7 +117,7 @@ std::uint8_t received(bool sender_is_late, bool ignores_waits) {
 TEST(PeerCopies, MakeStreamsWaitForEachOther) {
   EXPECT_EQ(received(true, false), 2);
   EXPECT_EQ(received(false, false), 2);
-#if !defined(__SANITIZE_THREAD__)  // the controls are the races that it would find
+#if !defined(__SANITIZE_THREAD__)       // the controls are the races that it would find
   EXPECT_NE(received(true, true), 2);   // without the receiver's wait ...
   EXPECT_NE(received(false, true), 2);  // ... and without the sender's
 #endif
