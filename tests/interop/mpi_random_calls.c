@@ -19,13 +19,13 @@
 #endif
 
 enum form { BLOCKING, NON_BLOCKING, PERSISTENT, forms };
-#define CALLS(X)                                                                                                          \
-  X(Allreduce, allreduce)                                                                                                 \
-  X(Reduce, reduce)                                                                                                       \
-  X(Reduce_scatter_block, reduce_scatter_block)                                                                           \
-  X(Reduce_scatter, reduce_scatter) X(Barrier, barrier) X(Bcast, bcast) X(Allgather, allgather) X(Allgatherv, allgatherv) \
-      X(Gather, gather) X(Gatherv, gatherv) X(Scatter, scatter) X(Scatterv, scatterv) X(Alltoall, alltoall)               \
-          X(Alltoallv, alltoallv) X(Scan, scan) X(Exscan, exscan)
+/* clang-format off */
+#define CALLS(X)                                                                                                             \
+  X(Allreduce, allreduce) X(Reduce, reduce) X(Reduce_scatter_block, reduce_scatter_block) X(Reduce_scatter, reduce_scatter)  \
+  X(Barrier, barrier) X(Bcast, bcast) X(Allgather, allgather) X(Allgatherv, allgatherv) X(Gather, gather)                    \
+  X(Gatherv, gatherv) X(Scatter, scatter) X(Scatterv, scatterv) X(Alltoall, alltoall) X(Alltoallv, alltoallv)                \
+  X(Scan, scan) X(Exscan, exscan)
+/* clang-format on */
 enum kind {
 #define NAME(name, lower) name,
   CALLS(NAME)
