@@ -32,20 +32,24 @@ for mpi in openmpi mpich; do
     [ -d "$packages/mpi4py" ] || MPICC=mpicc.mpich $python -m pip install --quiet --no-deps --no-build-isolation \
       --target "$packages" "$here/mpi4py-$version.tar.gz"
     export PYTHONPATH=$packages
+    yields=$here/yielding_progress.so
+    cc -O1 -shared -fPIC -o "$yields" "$(dirname "$0")/yielding_progress.c" -Wl,--no-as-needed -lucp
   else
     unset PYTHONPATH
   fi
   for ranks in "$@"; do
     if [ $mpi = mpich ]; then
       launch=(mpirun.mpich -n "$ranks")
-      through=(-genv LD_PRELOAD "$door" -genv STRETTO_MPI_REPORT 1)
+      without=(-genv LD_PRELOAD "$yields")
+      through=(-genv LD_PRELOAD "$yields $door" -genv STRETTO_MPI_REPORT 1)
     else
       launch=(mpirun.openmpi -n "$ranks" --oversubscribe --bind-to none)
       ((EUID)) || launch+=(--allow-run-as-root)
+      without=()
       through=(-x "LD_PRELOAD=$door" -x STRETTO_MPI_REPORT=1)
     fi
     for side in without through; do
-      extra=()
+      extra=(${without[@]+"${without[@]}"})
       [ $side = through ] && extra=("${through[@]}")
       export LOG=$here/$mpi-$ranks-$side.log
       rm -f "$LOG".*
