@@ -6,11 +6,11 @@
 #include <dlfcn.h>
 #include <sched.h>
 
-unsigned ucp_worker_progress(void *worker);
+unsigned ucp_worker_progress(void* worker);
 
-unsigned ucp_worker_progress(void *worker) {
-  static unsigned (*progress)(void *);
-  if (!progress) *(void **)&progress = dlsym(RTLD_NEXT, "ucp_worker_progress");
+unsigned ucp_worker_progress(void* worker) {
+  static unsigned (*progress)(void*);
+  if (!progress) *(void**)&progress = dlsym(RTLD_NEXT, "ucp_worker_progress");
   const unsigned events = progress(worker);
   if (!events) sched_yield();
   return events;

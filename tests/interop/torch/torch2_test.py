@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 import ranks
-from training_test import STEPS, adam, batch, model
+from training import adam, losses_of, model
 
 
 def meshes():
@@ -28,15 +28,7 @@ def fully_sharded(rank):
             if isinstance(layer, torch.nn.Linear):
                 fully_shard(layer, mesh=mesh)
         fully_shard(net, mesh=mesh)
-        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-        losses[name] = []
-        for step in range(STEPS):
-            inputs, targets = batch(step, rank)
-            optimizer.zero_grad()
-            loss = torch.nn.functional.mse_loss(net(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            losses[name].append(loss.item())
+        losses[name] = losses_of(net, adam(net.parameters()), rank)
     check(losses)
 
 
@@ -55,15 +47,7 @@ def tensor_parallel(rank):
     losses = {}
     for name, mesh in meshes().items():
         net = parallelize_module(model(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, foreach=False)
-        losses[name] = []
-        for step in range(STEPS):
-            inputs, targets = batch(step, 0)
-            optimizer.zero_grad()
-            loss = torch.nn.functional.mse_loss(net(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            losses[name].append(loss.item())
+        losses[name] = losses_of(net, torch.optim.AdamW(net.parameters(), lr=1e-2, foreach=False), 0)
         # Every change of placement: all-gather, all-to-all, all-reduce, reduce-scatter.
         whole = torch.arange(48.0).reshape(8, 6)
         rows = distribute_tensor(whole, mesh, [Shard(0)])

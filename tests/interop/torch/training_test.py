@@ -9,41 +9,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ranks
 import stretto_torch
-
-STEPS = 8
-
-
-def model():
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.GELU(), torch.nn.Linear(64, 64), torch.nn.GELU(),
-                               torch.nn.Linear(64, 3))
-
-
-def batch(step, rank):
-    generator = torch.Generator().manual_seed(1000 * rank + step)
-    inputs = torch.randn(16, 20, generator=generator)
-    return inputs, inputs[:, :3].sin() + inputs[:, 3:6]
-
+from training import STEPS, adam, losses_of, model
 
 def train(group, rank, optimizer_of, hook=None, steps=STEPS, **arguments):
     """The losses, and the parameters at the end."""
     net = DistributedDataParallel(model(), process_group=group, **arguments)
     if hook is not None:
         net.register_comm_hook(None, hook)
-    optimizer = optimizer_of(net.parameters(), group)
-    losses = []
-    for step in range(steps):
-        inputs, targets = batch(step, rank)
-        optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(net(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = losses_of(net, optimizer_of(net.parameters(), group), rank, steps)
     return losses, [parameter.detach().clone() for parameter in net.parameters()]
-
-
-def adam(parameters, group):
-    return torch.optim.AdamW(parameters, lr=1e-2)
 
 
 def zero(parameters, group):

@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "process_group.hpp"
+#include "symmetric_memory.hpp"
 
 namespace py = pybind11;
 using stretto_torch::ProcessGroupStretto;
@@ -32,5 +33,7 @@ PYBIND11_MODULE(_C, module) {
       .def("quantized_average", &ProcessGroupStretto::quantized_average, py::arg("tensor"), py::arg("format"),
            py::arg("result") = "none", py::arg("errors") = py::none(), py::arg("name") = "", Release());
 
+  module.def("enter_symmetric_memory", &stretto_torch::enter_symmetric_memory);
+  module.def("leave_symmetric_memory", &stretto_torch::leave_symmetric_memory);
   module.def("leave_all", &stretto_torch::leave_all, py::arg("reason"), Release());
 }

@@ -13,8 +13,9 @@ import sys
 import torch.distributed as dist
 
 from . import _C, hooks
+from .symmetric import DistributedDataParallel, symmetric_memory
 
-__all__ = ["backend_of", "hooks", "monitored_barrier"]
+__all__ = ["DistributedDataParallel", "backend_of", "hooks", "monitored_barrier", "symmetric_memory"]
 
 
 def backend_of(group=None):

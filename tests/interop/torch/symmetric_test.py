@@ -1,0 +1,106 @@
+"""Tensors in symmetric memory: where they lie, and that sums and training are those of ordinary memory."""
+
+import threading
+import unittest
+
+import torch
+import torch.distributed as dist
+
+import ranks
+import stretto_torch
+import training
+
+
+def shared(tensor):
+    """Whether a tensor lies in memory of a file that other processes can map."""
+    address = tensor.data_ptr()
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            begin, end = (int(each, 16) for each in line.split()[0].split("-"))
+            if begin <= address < end:
+                return "memfd:" in line
+    raise AssertionError(f"{address:x} is in no mapping")
+
+
+def sums(rank):
+    with stretto_torch.symmetric_memory():
+        for count in [1, 1000, 1 << 20]:
+            mine = torch.arange(count, dtype=torch.float32)
+            assert shared(mine), count
+            for tensor in [mine, torch.arange(count, dtype=torch.float32) if rank else mine.clone()]:
+                tensor.remainder_(1000).add_(rank)
+                expected = torch.arange(count).remainder(1000) * dist.get_world_size() + sum(range(dist.get_world_size()))
+                dist.all_reduce(tensor)
+                assert torch.equal(tensor, expected.float()), count
+    assert not shared(torch.empty(1 << 20))
+
+
+def buckets(rank):
+    """Of each class of DDP: the losses, and where the gradients lie in the end."""
+    result = {}
+    for name, kind in {"theirs": torch.nn.parallel.DistributedDataParallel,
+                       "ours": stretto_torch.DistributedDataParallel}.items():
+        for arguments in [{}, {"find_unused_parameters": True}, {"static_graph": True}]:
+            net = kind(training.model(), bucket_cap_mb=0.01, gradient_as_bucket_view=True, **arguments)
+            losses = training.losses_of(net, training.adam(net.parameters()), rank)
+            places = [shared(parameter.grad) for parameter in net.parameters()]
+            result[name, *arguments] = losses, places, net._has_rebuilt_buckets
+    return result
+
+
+def uneven(rank):
+    """Ranks with 1 and 4 batches; none waits for another in vain."""
+    net = stretto_torch.DistributedDataParallel(training.model(), bucket_cap_mb=0.01)
+    with net.join():
+        return training.losses_of(net, training.adam(net.parameters()), rank, steps=1 if rank else 4)
+
+
+class SymmetricMemory(unittest.TestCase):
+    def test_holds_what_is_made_inside_and_by_this_thread(self):
+        made = []
+        with stretto_torch.symmetric_memory():
+            inside = torch.zeros(1000)
+            with stretto_torch.symmetric_memory():
+                nested = torch.zeros(1000)
+            after = torch.zeros(1000)
+            thread = threading.Thread(target=lambda: made.append(torch.zeros(1000)))
+            thread.start()
+            thread.join()
+        self.assertEqual([shared(each) for each in [inside, nested, after]], [True] * 3)
+        self.assertEqual([shared(each) for each in [*made, torch.zeros(1000)]], [False] * 2)
+        self.assertEqual(inside.add(1).sum().item(), 1000)
+
+    def test_is_left_by_an_exception_too(self):
+        with self.assertRaises(ZeroDivisionError), stretto_torch.symmetric_memory():
+            1 / 0
+        self.assertFalse(shared(torch.zeros(1000)))
+
+    def test_is_given_back_with_its_last_tensor(self):
+        addresses = set()
+        for _ in range(10):
+            with stretto_torch.symmetric_memory():
+                whole = torch.zeros(1 << 18)
+            part = whole[1000:]
+            del whole
+            part.fill_(1)
+            addresses.add(part.data_ptr())
+            del part
+        self.assertEqual(len(addresses), 1)
+
+    def test_sums_are_right_where_some_ranks_have_it(self):
+        ranks.run(2, sums)
+        ranks.run(4, sums)
+
+    def test_ddp_keeps_its_buckets_there_and_trains_the_same(self):
+        for got in ranks.run(2, buckets):
+            for arguments in [(), ("find_unused_parameters",), ("static_graph",)]:
+                losses, places, rebuilt = got["theirs", *arguments]
+                self.assertFalse(any(places), arguments)  # the control
+                self.assertEqual(got["ours", *arguments], (losses, [True] * len(places), rebuilt), arguments)
+
+    def test_ddp_joins_ranks_that_have_run_out(self):
+        self.assertEqual([len(losses) for losses in ranks.run(2, uneven)], [4, 1])
+
+
+if __name__ == "__main__":
+    unittest.main()
