@@ -39,9 +39,12 @@ struct HostGpu::Capture {
   bool ended = false;
 };
 
-HostGpu::HostGpu(const HostGpuOptions& options)
+HostGpu::HostGpu(const HostGpuOptions& options, std::unique_ptr<GpuKernels> kernels)
     : options_(options),
-      info_{"stand-in of threads", 0, 9, 0, std::size_t{1} << 36, 1, fmt::format("stand-in-{}", next_number())} {}
+      info_{"stand-in of threads", 0, 9, 0, std::size_t{1} << 36, 1, fmt::format("stand-in-{}", next_number())},
+      kernels_(std::move(kernels)) {
+  if (kernels_ == nullptr) kernels_ = std::make_unique<HostKernels>(*this);
+}
 
 // Streams may wait for each other: all are closed before any is joined.
 HostGpu::~HostGpu() {

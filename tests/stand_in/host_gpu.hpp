@@ -46,7 +46,8 @@ struct HostGpuOptions {
 // - Streams wait for words in pinned memory only, outside of captures, and pinned memory stays until they have.
 class HostGpu final : public Gpu {
  public:
-  explicit HostGpu(const HostGpuOptions& options = {});
+  // kernels: others than HostKernels.
+  explicit HostGpu(const HostGpuOptions& options = {}, std::unique_ptr<GpuKernels> kernels = nullptr);
   ~HostGpu() override;  // waits for all streams
   HostGpu(const HostGpu&) = delete;
   HostGpu& operator=(const HostGpu&) = delete;
@@ -96,7 +97,7 @@ class HostGpu final : public Gpu {
   GpuGraph end_capture(GpuStream stream) override;
   void launch(GpuGraph graph, GpuStream stream) override;
   void destroy(GpuGraph graph) override;
-  GpuKernels& kernels() override { return kernels_; }
+  GpuKernels& kernels() override { return *kernels_; }
 
  private:
   // A handle is a number that is given once in a process: one that is gone, or another GPU's, is recognised.
@@ -143,7 +144,7 @@ class HostGpu final : public Gpu {
   std::vector<std::shared_ptr<HostStream>> ending_;
   mutable std::mutex violations_mutex_;
   std::vector<std::string> violations_;
-  HostKernels kernels_{*this};
+  std::unique_ptr<GpuKernels> kernels_;
 };
 
 // While it lives, this is the GPU of the process. Tensors and streams on it end before.

@@ -174,16 +174,26 @@ cudaError_t with_type_and_width(DType dtype, Index head_size, Run run) {
   }
 }
 
+template <class... Parameters, class... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), Index blocks, dim3 threads, std::size_t shared_bytes, cudaStream_t stream,
+                   const Arguments&... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = static_cast<unsigned>(blocks);
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
 // A block for each tile of each head; they start in the order of their numbers.
 template <class Kernel, class... Arguments>
-cudaError_t launch(Kernel kernel, const kernels::AttentionShape& shape, int tile, std::size_t shared_bytes,
-                   cudaStream_t stream, Arguments... arguments) {
+cudaError_t launch_tiles(Kernel kernel, const kernels::AttentionShape& shape, int tile, std::size_t shared_bytes,
+                         cudaStream_t stream, const Arguments&... arguments) {
   const Index blocks = (shape.sequence + tile - 1) / tile * shape.batch * shape.heads;
   const cudaError_t result =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
   if (result != cudaSuccess) return result;
-  kernel<<<static_cast<unsigned>(blocks), dim3(side, side), shared_bytes, stream>>>(shape, arguments...);
-  return cudaGetLastError();
+  return launch(kernel, blocks, dim3(side, side), shared_bytes, stream, shape, arguments...);
 }
 
 }  // namespace stretto::attention

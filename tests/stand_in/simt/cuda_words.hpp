@@ -1,0 +1,209 @@
+#pragma once
+// What a .cu file takes for granted, for a compiler of C++: included before it, so that its kernels become functions that
+// run on the host (block.hpp). They are launched into the streams of the stand-in for a GPU.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "stand_in/host_gpu.hpp"
+#include "stand_in/simt/block.hpp"
+
+// Beside the same code compiled by nvcc.
+#define gpu_code simt_code
+#define attention simt_attention
+#define CudaKernels SimtKernels
+
+// One block runs at a time in a thread of the host, and the fibers of its threads share that thread's variables.
+#undef __shared__
+#define __shared__ thread_local
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+
+// ---- functions of a thread
+
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline double __longlong_as_double(long long bits) { return std::bit_cast<double>(bits); }
+inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline float __fdividef(float a, float b) { return a / b; }
+inline int __popc(unsigned bits) { return std::popcount(bits); }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline double rsqrt(double x) { return 1 / std::sqrt(x); }
+using std::max;
+using std::min;
+
+// ---- functions of several threads
+
+inline void __syncthreads() { stretto::simt::wait_for_block(); }
+inline void __syncwarp(unsigned mask = 0xffffffffU) { stretto::simt::exchange(mask, nullptr, 0); }
+
+namespace stretto::simt {
+
+template <class T>
+T value_of(const Values& values, unsigned lane) {
+  T value;
+  std::memcpy(&value, values[lane].data(), sizeof value);
+  return value;
+}
+
+template <class T>
+const Values& give(unsigned mask, const T& value) {
+  static_assert(sizeof value <= most_value_bytes);
+  return exchange(mask, &value, sizeof value);
+}
+
+template <class T, class Combine>
+T combined(unsigned mask, const T& value, Combine combine) {
+  const Values& values = give(mask, value);
+  T result = value;
+  for (unsigned other = 0; other < warp_size; ++other) {
+    if ((mask >> other & 1) != 0) result = combine(result, value_of<T>(values, other));
+  }
+  return result;
+}
+
+}  // namespace stretto::simt
+
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int distance) {
+  using namespace stretto::simt;
+  const Values& values = give(mask, value);
+  const unsigned from = static_cast<unsigned>(lane() ^ distance);
+  if (from >= warp_size || (mask >> from & 1) == 0) throw std::runtime_error("A shuffle reads a lane outside of its mask.");
+  return value_of<T>(values, from);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned distance) {
+  using namespace stretto::simt;
+  const Values& values = give(mask, value);
+  const int from = lane() - static_cast<int>(distance);
+  if (from < 0) return value;
+  if ((mask >> from & 1) == 0) throw std::runtime_error("A shuffle reads a lane outside of its mask.");
+  return value_of<T>(values, static_cast<unsigned>(from));
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+  using namespace stretto::simt;
+  return combined(mask, predicate != 0 ? 1U << lane() : 0U, std::bit_or<unsigned>());
+}
+inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0 ? 1 : 0; }
+inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
+  return stretto::simt::combined(mask, value, [](unsigned a, unsigned b) { return std::max(a, b); });
+}
+template <class T>
+unsigned __match_any_sync(unsigned mask, T value) {
+  using namespace stretto::simt;
+  const Values& values = give(mask, value);
+  unsigned same = 0;
+  for (unsigned other = 0; other < warp_size; ++other) {
+    if ((mask >> other & 1) != 0 && value_of<T>(values, other) == value) same |= 1U << other;
+  }
+  return same;
+}
+
+template <class T>
+T atomicAdd(T* sum, T value) {  // threads of a block take turns, and so do blocks of a stream
+  return std::exchange(*sum, *sum + value);
+}
+
+// ---- CUDA's own functions, over the stand-in
+
+namespace stretto::simt {
+
+// Memory that the kernels of a file share and a launch asks for; garbage when a block begins. Named as they name it.
+constexpr int most_dynamic_bytes = 227 << 10;
+constexpr unsigned char garbage = 0xc5;
+
+inline GpuStream stream_of(cudaStream_t stream) { return reinterpret_cast<GpuStream>(stream); }
+
+template <class... Parameters, class... Arguments>
+cudaError_t launch_kernel(unsigned char* (*dynamic_memory)(), const cudaLaunchConfig_t* config,
+                          void (*kernel)(Parameters...), Arguments&&... arguments) {
+  const dim3 grid = config->gridDim;
+  const dim3 block = config->blockDim;
+  const auto bytes = static_cast<std::ptrdiff_t>(config->dynamicSmemBytes);
+  if (grid.x == 0 || block.x * block.y * block.z > 1024 || bytes > (dynamic_memory == nullptr ? 0 : most_dynamic_bytes))
+    return cudaErrorInvalidConfiguration;
+  static_cast<HostGpu&>(gpu()).put(
+      stream_of(config->stream),
+      [=, kept = std::tuple<std::decay_t<Parameters>...>(std::forward<Arguments>(arguments)...)] {
+        unsigned char* const memory = bytes > 0 ? dynamic_memory() : nullptr;
+        const auto before = [&] {
+          if (bytes > 0) std::fill(memory, memory + most_dynamic_bytes, garbage);
+        };
+        const auto after = [&] {
+          if (bytes > 0 && std::any_of(memory + bytes, memory + most_dynamic_bytes, [](auto byte) { return byte != garbage; }))
+            throw std::runtime_error("A kernel has written beyond the " + std::to_string(bytes) +
+                                     " bytes of shared memory that it asked for.");
+        };
+        run(grid, block, before, [&] { std::apply(kernel, kept); }, after);
+      });
+  return cudaSuccess;
+}
+
+inline cudaError_t allocate(void** memory, std::size_t bytes, cudaStream_t stream) {
+  *memory = gpu().allocate(bytes, stream_of(stream));
+  return cudaSuccess;
+}
+inline cudaError_t release(void* memory, cudaStream_t stream) {
+  gpu().release(static_cast<std::byte*>(memory), stream_of(stream));
+  return cudaSuccess;
+}
+inline cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  gpu().copy(to, from, bytes, stream_of(stream));
+  return cudaSuccess;
+}
+inline cudaError_t fill(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  if (value != 0) return cudaErrorNotSupported;
+  gpu().zero(memory, bytes, stream_of(stream));
+  return cudaSuccess;
+}
+inline cudaError_t device_attribute(int* value, cudaDeviceAttr attribute, int) {
+  if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorNotSupported;
+  *value = 2;  // so few that threads take several turns
+  return cudaSuccess;
+}
+inline cudaError_t no_device(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+template <class Kernel>
+cudaError_t function_attribute(Kernel, cudaFuncAttribute, int value) {
+  return value <= most_dynamic_bytes ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+}  // namespace stretto::simt
+
+#if defined(SIMT_DYNAMIC_MEMORY)  // in files whose kernels have any: every thread of the host has it
+namespace stretto::attention {
+namespace {
+alignas(16) thread_local unsigned char memory[simt::most_dynamic_bytes];
+unsigned char* dynamic_memory() { return memory; }
+}  // namespace
+}  // namespace stretto::attention
+#define cudaLaunchKernelEx(...) ::stretto::simt::launch_kernel(::stretto::attention::dynamic_memory, __VA_ARGS__)
+#else
+#define cudaLaunchKernelEx(...) ::stretto::simt::launch_kernel(nullptr, __VA_ARGS__)
+#endif
+#define cudaMallocAsync ::stretto::simt::allocate
+#define cudaFreeAsync ::stretto::simt::release
+#define cudaMemcpyAsync ::stretto::simt::copy
+#define cudaMemsetAsync ::stretto::simt::fill
+#define cudaDeviceGetAttribute ::stretto::simt::device_attribute
+#define cudaGetDevice ::stretto::simt::no_device
+#define cudaFuncSetAttribute ::stretto::simt::function_attribute

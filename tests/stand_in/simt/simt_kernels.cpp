@@ -1,0 +1,22 @@
+// What of the kernels in CUDA is not source of ours: products are cuBLASLt's on a GPU, and the host's here.
+#include "stand_in/simt/cuda_words.hpp"
+//
+#include "device/cuda/cuda_kernels.hpp"
+
+namespace stretto {
+
+void SimtKernels::gemm(const Tensor& a, kernels::Transpose transpose_a, const Tensor& b, kernels::Transpose transpose_b,
+                       const Tensor& c, bool accumulate, GpuStream stream) {
+  HostKernels(static_cast<HostGpu&>(gpu())).gemm(a, transpose_a, b, transpose_b, c, accumulate, stream);
+}
+
+void SimtKernels::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y, GpuStream stream) {
+  GpuKernels::linear(x, weight, bias, y, stream);
+}
+
+void SimtKernels::linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before_gelu,
+                              const Tensor& y, GpuStream stream) {
+  GpuKernels::linear_gelu(x, weight, bias, before_gelu, y, stream);
+}
+
+}  // namespace stretto
