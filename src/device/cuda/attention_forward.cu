@@ -97,8 +97,9 @@ cudaError_t own_forward(const kernels::AttentionShape& shape, const Tensor& qkv,
     using T = Compute<F>;
     constexpr int tile = forward_tile<T, width>;
     const T scale = T(1) / std::sqrt(static_cast<T>(shape.head_size));
-    return launch_tiles(forward<F, width>, shape, tile, shared_bytes<tile, width, T>(), stream, static_cast<const F*>(qkv.raw()),
-                  static_cast<F*>(out.raw()), static_cast<T*>(log_sum_exp.raw()), scale);
+    return launch_tiles(forward<F, width>, shape, tile, shared_bytes<tile, width, T>(), stream,
+                        static_cast<const F*>(qkv.raw()), static_cast<F*>(out.raw()), static_cast<T*>(log_sum_exp.raw()),
+                        scale);
   });
 }
 

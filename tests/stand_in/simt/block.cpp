@@ -170,12 +170,13 @@ class Block {
     const auto where = [&] { return fmt::format("Thread {} of block {}", current_->number, blockIdx.x); };
     if ((mask & mine) == 0) throw std::runtime_error(fmt::format("{} is not in its own mask {:#x}.", where(), mask));
     if ((mask & ~warp.there) != 0)
-      throw std::runtime_error(fmt::format("{} waits for lanes {:#x}, which its warp has not.", where(), mask & ~warp.there));
+      throw std::runtime_error(
+          fmt::format("{} waits for lanes {:#x}, which its warp has not.", where(), mask & ~warp.there));
     if ((mask & warp.ended) != 0)
       throw std::runtime_error(fmt::format("{} waits for lanes {:#x}, which have ended.", where(), mask & warp.ended));
     Meeting& meeting = warp.meetings[mask];
     const unsigned generation = meeting.generation;
-    std::memcpy(meeting.values[generation % 2][lane].data(), value, bytes);
+    if (bytes > 0) std::memcpy(meeting.values[generation % 2][lane].data(), value, bytes);
     meeting.arrived |= mine;
     if (meeting.arrived == mask) {
       meeting.arrived = 0;

@@ -55,18 +55,21 @@ unsigned passed_on(unsigned distance, bool waits) {
   return got - blockIdx.x * 1000 == (threadIdx.x + distance) % 256;
 }
 
-TEST(Simt, ABarrierIsWaitedForByAll) { EXPECT_THAT(run(9, 256, [] { return passed_on(77, true); }), Each(1)); }
+TEST(Simt, ABarrierIsWaitedForByAll) {
+  EXPECT_THAT(run(9, 256, [] { return passed_on(77, true); }), Each(1));
+}
 
 TEST(Simt, AMissingBarrierShows) {  // the control
   EXPECT_THAT(run(9, 256, [] { return passed_on(77, false); }), testing::Contains(0));
 }
 
 TEST(Simt, ABarrierIsForThoseThatHaveNotEnded) {
-  EXPECT_THAT(run(1, 64, [] {
-                if (threadIdx.x >= 40) return 1U;
-                __syncthreads();
-                return 1U;
-              }),
+  EXPECT_THAT(run(1, 64,
+                  [] {
+                    if (threadIdx.x >= 40) return 1U;
+                    __syncthreads();
+                    return 1U;
+                  }),
               Each(1));
 }
 
@@ -79,7 +82,9 @@ TEST(Simt, WarpFunctionsGiveWhatTheySay) {
       right &= __shfl_xor_sync(0xffffffffU, threadIdx.x * 10 + i, 1 << i) == (threadIdx.x ^ 1U << i) * 10 + i;
       right &= __shfl_up_sync(0xffffffffU, lane + i, 1U << i) == (lane < 1U << i ? lane : lane - (1U << i)) + i;
     }
-    right &= __ballot_sync(0xffffffffU, lane % 3 == warp) == (warp == 0 ? 0x49249249U : warp == 1 ? 0x92492492U : 0x24924924U);
+    right &= __ballot_sync(0xffffffffU, lane % 3 == warp) == (warp == 0   ? 0x49249249U
+                                                              : warp == 1 ? 0x92492492U
+                                                                          : 0x24924924U);
     right &= __any_sync(0xffffffffU, lane == 31 && warp == 1) == (warp == 1);
     right &= __reduce_max_sync(0xffffffffU, (lane + 7 * warp) % 32 + 5) == 36;
     right &= __match_any_sync(0xffffffffU, lane % 16) == (0x00010001U << lane % 16);
@@ -93,19 +98,20 @@ TEST(Simt, WarpFunctionsGiveWhatTheySay) {
 }
 
 TEST(Simt, ThreadsThatWaitForEverAreNamed) {
-  EXPECT_THAT(refusal_of(64,
-                         [] {
-                           if (threadIdx.x < 32) {
-                             __syncthreads();
-                           } else if (threadIdx.x != 40) {
-                             __syncwarp();
-                           } else {
-                             __syncthreads();
-                           }
-                           return 1U;
-                         }),
-              "Block 0 of 64 threads is stuck: 33 of 64 that have not ended are at the barrier; lanes 0xfffffeff of the mask "
-              "0xffffffff.");
+  EXPECT_THAT(
+      refusal_of(64,
+                 [] {
+                   if (threadIdx.x < 32) {
+                     __syncthreads();
+                   } else if (threadIdx.x != 40) {
+                     __syncwarp();
+                   } else {
+                     __syncthreads();
+                   }
+                   return 1U;
+                 }),
+      "Block 0 of 64 threads is stuck: 33 of 64 that have not ended are at the barrier; lanes 0xfffffeff of the mask "
+      "0xffffffff.");
 }
 
 TEST(Simt, MasksThatAreWrongAreRefused) {
@@ -123,9 +129,7 @@ TEST(Simt, MasksThatAreWrongAreRefused) {
   EXPECT_THAT(run(1, 32, [] { return __ballot_sync(0xffffffffU, 1); }), Each(0xffffffffU));  // and goes on after those
 }
 
-TEST(Simt, IsWhatTheKernelsTestsOfThisProgramRun) {
-  EXPECT_NE(dynamic_cast<SimtKernels*>(&gpu().kernels()), nullptr);
-}
+TEST(Simt, IsWhatTheKernelsTestsOfThisProgramRun) { EXPECT_NE(dynamic_cast<SimtKernels*>(&gpu().kernels()), nullptr); }
 
 }  // namespace
 }  // namespace stretto

@@ -139,20 +139,20 @@ cudaError_t launch_kernel(unsigned char* (*dynamic_memory)(), const cudaLaunchCo
   const auto bytes = static_cast<std::ptrdiff_t>(config->dynamicSmemBytes);
   if (grid.x == 0 || block.x * block.y * block.z > 1024 || bytes > (dynamic_memory == nullptr ? 0 : most_dynamic_bytes))
     return cudaErrorInvalidConfiguration;
-  static_cast<HostGpu&>(gpu()).put(
-      stream_of(config->stream),
-      [=, kept = std::tuple<std::decay_t<Parameters>...>(std::forward<Arguments>(arguments)...)] {
-        unsigned char* const memory = bytes > 0 ? dynamic_memory() : nullptr;
-        const auto before = [&] {
-          if (bytes > 0) std::fill(memory, memory + most_dynamic_bytes, garbage);
-        };
-        const auto after = [&] {
-          if (bytes > 0 && std::any_of(memory + bytes, memory + most_dynamic_bytes, [](auto byte) { return byte != garbage; }))
-            throw std::runtime_error("A kernel has written beyond the " + std::to_string(bytes) +
-                                     " bytes of shared memory that it asked for.");
-        };
-        run(grid, block, before, [&] { std::apply(kernel, kept); }, after);
-      });
+  static_cast<HostGpu&>(gpu()).put(stream_of(config->stream), [=, kept = std::tuple<std::decay_t<Parameters>...>(
+                                                                      std::forward<Arguments>(arguments)...)] {
+    unsigned char* const memory = bytes > 0 ? dynamic_memory() : nullptr;
+    const auto before = [&] {
+      if (bytes > 0) std::fill(memory, memory + most_dynamic_bytes, garbage);
+    };
+    const auto after = [&] {
+      if (bytes > 0 && std::any_of(memory + bytes, memory + most_dynamic_bytes, [](auto byte) { return byte != garbage; }))
+        throw std::runtime_error("A kernel has written beyond the " + std::to_string(bytes) +
+                                 " bytes of shared memory that it asked for.");
+    };
+    run(
+        grid, block, before, [&] { std::apply(kernel, kept); }, after);
+  });
   return cudaSuccess;
 }
 
