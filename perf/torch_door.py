@@ -7,7 +7,8 @@ one thread.
 
 Prints medians and ratios, and exits 1 where Stretto falls short of what is asked: all_reduce of 1 MiB at least 3 times as fast
 as over Gloo, and the step 1.1 times, wherever Gloo's is more than 1.1 times as long as that without communication. The step is
-held to that with its buckets in symmetric memory, the sum without.
+held to that with its buckets in symmetric memory; with PyTorch's own class it is to be no slower than over Gloo. The sum is held
+to it in ordinary memory.
 """
 
 import argparse
@@ -158,7 +159,7 @@ def report(result):
         none = statistics.median(times["none"])
         most = statistics.median(times["gloo"]) / none
         lines[-1] += f" {none:.1f} ms ({most:.2f}) |"
-        fast &= most < WANTED_STEP or faster["symmetric"] >= WANTED_STEP
+        fast &= most < WANTED_STEP or (faster["symmetric"] >= WANTED_STEP and faster["stretto"] >= 1)
     return "\n".join(lines), fast
 
 

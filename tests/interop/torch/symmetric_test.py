@@ -1,5 +1,6 @@
 """Tensors in symmetric memory: where they lie, and that sums and training are those of ordinary memory."""
 
+import contextlib
 import threading
 import unittest
 
@@ -22,17 +23,31 @@ def shared(tensor):
     raise AssertionError(f"{address:x} is in no mapping")
 
 
-def sums(rank):
-    with stretto_torch.symmetric_memory():
-        for count in [1, 1000, 1 << 20]:
-            mine = torch.arange(count, dtype=torch.float32)
-            assert shared(mine), count
-            for tensor in [mine, torch.arange(count, dtype=torch.float32) if rank else mine.clone()]:
-                tensor.remainder_(1000).add_(rank)
-                expected = torch.arange(count).remainder(1000) * dist.get_world_size() + sum(range(dist.get_world_size()))
-                dist.all_reduce(tensor)
-                assert torch.equal(tensor, expected.float()), count
-    assert not shared(torch.empty(1 << 20))
+def tensor_on(memory, count):
+    with stretto_torch.symmetric_memory() if memory else contextlib.nullcontext():
+        tensor = torch.empty(count)
+    assert shared(tensor) == memory
+    return tensor
+
+
+def collectives(rank):
+    """Where all ranks have symmetric memory, where only the first has, and where the others have."""
+    size = dist.get_world_size()
+    for has in [True, rank == 0, rank != 0]:
+        for count in [1, 1000, 1 << 18]:
+            part = torch.arange(count).remainder(1000).float()
+            mine, whole = tensor_on(has, count), tensor_on(has, size * count)
+            mine.copy_(part).add_(rank)
+            dist.all_gather_into_tensor(whole, mine) if hasattr(dist, "all_gather_into_tensor") else \
+                dist._all_gather_base(whole, mine)
+            expected = torch.cat([part + each for each in range(size)])
+            assert torch.equal(whole, expected), (has, count)
+            dist.all_reduce(whole)
+            assert torch.equal(whole, size * expected), (has, count)
+            dist.reduce_scatter_tensor(mine, whole)
+            assert torch.equal(mine, size * size * (part + rank)), (has, count)
+            dist.broadcast(mine, src=1)
+            assert torch.equal(mine, size * size * (part + 1)), (has, count)
 
 
 def buckets(rank):
@@ -87,9 +102,9 @@ class SymmetricMemory(unittest.TestCase):
             del part
         self.assertEqual(len(addresses), 1)
 
-    def test_sums_are_right_where_some_ranks_have_it(self):
-        ranks.run(2, sums)
-        ranks.run(4, sums)
+    def test_results_are_right_where_all_or_some_ranks_have_it(self):
+        ranks.run(2, collectives)
+        ranks.run(4, collectives)
 
     def test_ddp_keeps_its_buckets_there_and_trains_the_same(self):
         for got in ranks.run(2, buckets):
@@ -97,6 +112,13 @@ class SymmetricMemory(unittest.TestCase):
                 losses, places, rebuilt = got["theirs", *arguments]
                 self.assertFalse(any(places), arguments)  # the control
                 self.assertEqual(got["ours", *arguments], (losses, [True] * len(places), rebuilt), arguments)
+
+    def test_ddp_refuses_what_it_cannot_place(self):
+        def body(rank):
+            return str(ranks.error_of(lambda: stretto_torch.DistributedDataParallel(training.model(),
+                                                                                    lazy_bucket_allocation=True)))
+
+        self.assertIn("lazy_bucket_allocation=True", ranks.run(2, body)[1])
 
     def test_ddp_joins_ranks_that_have_run_out(self):
         self.assertEqual([len(losses) for losses in ranks.run(2, uneven)], [4, 1])

@@ -35,17 +35,27 @@ def symmetric_memory():
 class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     """torch.nn.parallel.DistributedDataParallel whose buckets of gradients lie in symmetric memory; all else is that one's.
 
-    (With gradient_as_bucket_view=True that is all the memory that gradients take, as there.)
+    Within join() the buckets that DDP forms after its first step are ordinary ones. lazy_bucket_allocation is refused.
     """
 
     def __init__(self, *arguments, **options):
-        with symmetric_memory():
-            super().__init__(*arguments, **options)
+        if options.get("lazy_bucket_allocation"):
+            raise ValueError("With lazy_bucket_allocation=True buckets are made on autograd's threads, not in symmetric memory; "
+                             "leave it out, or use torch.nn.parallel.DistributedDataParallel.")
+        super().__init__(*arguments, **options)
+
+    # The buckets that are formed here are replaced after the first step, unless DDP looks for unused parameters in each. Those
+    # that are dropped would be kept by the heap, for sizes that nobody asks for again.
+    def _ddp_init_helper(self, parameters, expect_sparse_gradient, param_to_name_mapping, static_graph):
+        stay = self.find_unused_parameters and not static_graph
+        with symmetric_memory() if stay else contextlib.nullcontext():
+            super()._ddp_init_helper(parameters, expect_sparse_gradient, param_to_name_mapping, static_graph)
 
     def forward(self, *inputs, **options):
-        # Once, after its first step, DDP forms its buckets anew: in the next forward(), which then finds it done. Not where
-        # ranks may run out of inputs, for these take part in it in an order that is DDP's own.
-        if torch.is_grad_enabled() and not self._join_config.enable:
+        # DDP replaces them in the next forward(), which then finds it done. Not where ranks may run out of inputs, for these
+        # take part in it in an order that is DDP's own.
+        has_buckets = not (getattr(self, "_delay_all_reduce_all_params", False) or getattr(self, "_use_python_reducer", False))
+        if has_buckets and torch.is_grad_enabled() and not self._join_config.enable:
             with symmetric_memory():
                 self._has_rebuilt_buckets |= self.reducer._rebuild_buckets()
         return super().forward(*inputs, **options)
