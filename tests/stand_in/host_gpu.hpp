@@ -60,6 +60,7 @@ class HostGpu final : public Gpu {
   // Or, where an event of this thread could not be waited for either, a violation.
   void wait_until_here(GpuStream stream, const char* who);
   std::vector<std::string> violations() const;
+  std::string failure() const { return failure_->what(); }  // of what was put into streams; empty: none
   // How often this thread has put anything into a stream of any GPU: functions, records and waits.
   static std::uint64_t put_by_this_thread();
   std::size_t bytes_in_use() const { return memory_.bytes_in_use(); }

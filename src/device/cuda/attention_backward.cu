@@ -179,7 +179,8 @@ cudaError_t own_backward(const kernels::AttentionShape& shape, const Tensor& qkv
                              T(1) / std::sqrt(static_cast<T>(shape.head_size))};
     constexpr Index rows_a_block = block_threads / 32;
     const Index blocks = (shape.batch * shape.sequence * shape.heads + rows_a_block - 1) / rows_a_block;
-    cudaError_t result = launch(sum_deltas<F>, blocks, block_threads, 0, stream, shape, given);
+    cudaError_t result =
+        gpu_code::try_launch(sum_deltas<F>, static_cast<unsigned>(blocks), block_threads, 0, stream, shape, given);
     if (result == cudaSuccess) result = launch_tiles(backward_keys<F, width>, shape, tile, bytes, stream, given);
     if (result == cudaSuccess) result = launch_tiles(backward_queries<F, width>, shape, tile, bytes, stream, given);
     return result;

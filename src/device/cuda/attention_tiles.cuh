@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "device/cuda/launch.cuh"
 #include "stretto/kernels.hpp"
 
 namespace stretto::attention {
@@ -174,17 +175,6 @@ cudaError_t with_type_and_width(DType dtype, Index head_size, Run run) {
   }
 }
 
-template <class... Parameters, class... Arguments>
-cudaError_t launch(void (*kernel)(Parameters...), Index blocks, dim3 threads, std::size_t shared_bytes, cudaStream_t stream,
-                   const Arguments&... arguments) {
-  cudaLaunchConfig_t config = {};
-  config.gridDim = static_cast<unsigned>(blocks);
-  config.blockDim = threads;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  return cudaLaunchKernelEx(&config, kernel, arguments...);
-}
-
 // A block for each tile of each head; they start in the order of their numbers.
 template <class Kernel, class... Arguments>
 cudaError_t launch_tiles(Kernel kernel, const kernels::AttentionShape& shape, int tile, std::size_t shared_bytes,
@@ -193,7 +183,8 @@ cudaError_t launch_tiles(Kernel kernel, const kernels::AttentionShape& shape, in
   const cudaError_t result =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
   if (result != cudaSuccess) return result;
-  return launch(kernel, blocks, dim3(side, side), shared_bytes, stream, shape, arguments...);
+  return gpu_code::try_launch(kernel, static_cast<unsigned>(blocks), dim3(side, side), shared_bytes, stream, shape,
+                              arguments...);
 }
 
 }  // namespace stretto::attention

@@ -10,13 +10,20 @@
 namespace stretto::gpu_code {
 
 template <class... Parameters, class... Arguments>
-void launch(const char* what, void (*kernel)(Parameters...), dim3 grid, dim3 block, GpuStream stream,
-            Arguments&&... arguments) {
+cudaError_t try_launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
+                       Arguments&&... arguments) {
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
-  config.stream = cuda(stream);
-  check_cuda(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), what);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
+template <class... Parameters, class... Arguments>
+void launch(const char* what, void (*kernel)(Parameters...), dim3 grid, dim3 block, GpuStream stream,
+            Arguments&&... arguments) {
+  check_cuda(try_launch(kernel, grid, block, 0, cuda(stream), std::forward<Arguments>(arguments)...), what);
 }
 
 inline int multiprocessors() {

@@ -6,7 +6,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
-#include <bit>
+#include <atomic>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -117,11 +117,10 @@ thread_local Block* running = nullptr;
 class Block {
  public:
   // Of the size that blockDim tells; blockIdx says which.
-  Block(const std::function<void()>& thread, std::uint64_t seed)
+  Block(const std::function<void()>& thread, std::mt19937_64& chance)
       : thread_(thread), fibers_(blockDim.x * blockDim.y * blockDim.z) {
     warps_.resize((fibers_.size() + warp_size - 1) / warp_size);
     for (std::size_t i = 0; i < fibers_.size(); ++i) order_.push_back(i);
-    std::mt19937_64 chance(seed);
     std::shuffle(order_.begin(), order_.end(), chance);
   }
 
@@ -245,18 +244,23 @@ void Stack::work() {
 
 void run(dim3 grid, dim3 block, const std::function<void()>& before_block, const std::function<void()>& thread,
          const std::function<void()>& after_block) {
-  gridDim = grid;
-  blockDim = block;
-  std::vector<std::unique_ptr<Stack>> stacks = spare_stacks.take(block.x * block.y * block.z);
+  static std::atomic<std::uint64_t> launches;
+  std::mt19937_64 chance(++launches);
+  std::vector<uint3> blocks;
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) {
-        blockIdx = {x, y, z};
-        before_block();
-        Block(thread, x + 1).run(stacks);
-        after_block();
-      }
+      for (unsigned x = 0; x < grid.x; ++x) blocks.push_back({x, y, z});
     }
+  }
+  std::shuffle(blocks.begin(), blocks.end(), chance);
+  std::vector<std::unique_ptr<Stack>> stacks = spare_stacks.take(block.x * block.y * block.z);
+  gridDim = grid;
+  blockDim = block;
+  for (const uint3& each : blocks) {
+    blockIdx = each;
+    before_block();
+    Block(thread, chance).run(stacks);
+    after_block();
   }
   spare_stacks.give_back(std::move(stacks));
 }

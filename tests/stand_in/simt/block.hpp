@@ -11,11 +11,12 @@ extern constinit thread_local uint3 threadIdx, blockIdx;
 extern constinit thread_local dim3 blockDim, gridDim;
 
 // A stand-in for a GPU's multiprocessor: the threads of a block as fibers of one thread of the host, so that kernels run as
-// their source says. Which of them goes first is another matter in every block, as on a GPU: where a barrier is missing,
-// results are wrong.
+// their source says. Blocks, and the threads of each, take turns in another order at every launch: where a barrier is
+// missing, or blocks wait for each other, results are wrong. A thread that has its turn keeps it until it waits or ends:
+// what is lost when two threads change the same word at once does not show.
 namespace stretto::simt {
 
-// Calls `thread` for every thread of every block, one block after the other. Throws std::runtime_error with one sentence
+// Calls `thread` for every thread of every block, one block at a time. Throws std::runtime_error with one sentence
 // where threads wait for each other for ever, or do what CUDA leaves undefined: warp functions whose mask names threads that
 // have ended, that are not there, or that give another mask.
 void run(dim3 grid, dim3 block, const std::function<void()>& before_block, const std::function<void()>& thread,

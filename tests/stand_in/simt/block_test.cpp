@@ -8,6 +8,43 @@
 
 #include "device/cuda/cuda_kernels.hpp"
 
+namespace stretto::attention {  // whose dynamic memory a launch of this file has
+namespace {
+
+__global__ void write_last(int bytes, int* first_seen) {
+  *first_seen = memory[0];
+  memory[bytes - 1] = 1;
+}
+
+// On a GPU of its own: what happens to a launch that asks for so much memory and writes the last of so many bytes.
+std::string failure_of(int asked, int written, int allowed = 0) {
+  Gpu& others = gpu();
+  HostGpu own;
+  use_gpu(&own);
+  const GpuStream stream = own.create_stream(Priority::normal);
+  const GpuEvent event = own.create_event();
+  int first_seen = -1;
+  if (allowed > 0) cudaFuncSetAttribute(write_last, cudaFuncAttributeMaxDynamicSharedMemorySize, allowed);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = config.blockDim = 1;
+  config.dynamicSmemBytes = static_cast<std::size_t>(asked);
+  config.stream = reinterpret_cast<cudaStream_t>(stream);
+  const cudaError_t launched = cudaLaunchKernelEx(&config, write_last, written, &first_seen);
+  std::string failure = launched == cudaSuccess ? "" : cudaGetErrorName(launched);
+  try {
+    own.record(event, stream);
+    own.synchronize(event);
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  if (launched == cudaSuccess && first_seen != simt::garbage) failure += " The memory was not garbage.";
+  use_gpu(&others);
+  return failure;
+}
+
+}  // namespace
+}  // namespace stretto::attention
+
 namespace stretto {
 namespace {
 
@@ -127,6 +164,21 @@ TEST(Simt, MasksThatAreWrongAreRefused) {
               HasSubstr("waits for lanes 0x20, which have ended"));
   EXPECT_THAT(refusal_of(32, [] { return __shfl_xor_sync(0xffffffffU, 1U, 32); }), HasSubstr("a lane outside of its mask"));
   EXPECT_THAT(run(1, 32, [] { return __ballot_sync(0xffffffffU, 1); }), Each(0xffffffffU));  // and goes on after those
+}
+
+TEST(Simt, DynamicMemoryIsAsLargeAsWasAskedFor) {
+  EXPECT_EQ(attention::failure_of(1000, 1000), "");
+  EXPECT_THAT(attention::failure_of(1000, 1001), HasSubstr("written beyond the 1000 bytes of shared memory"));
+  EXPECT_EQ(attention::failure_of((48 << 10) + 1, 1), "cudaErrorInvalidValue");
+  EXPECT_EQ(attention::failure_of((48 << 10) + 1, 1, 100 << 10), "");
+}
+
+TEST(SimtDeathTest, APackLiesAtItsAlignment) {
+  alignas(16) const std::uint8_t bytes[64] = {};
+  const volatile int at_fault = 8;
+  const auto load = [&](int offset) { return run(1, 1, [&] { return reinterpret_cast<const uint4*>(bytes + offset)->x; }); };
+  EXPECT_THAT(load(16), Each(0));
+  EXPECT_DEATH(load(at_fault), "misaligned address");
 }
 
 TEST(Simt, IsWhatTheKernelsTestsOfThisProgramRun) { EXPECT_NE(dynamic_cast<SimtKernels*>(&gpu().kernels()), nullptr); }

@@ -127,7 +127,12 @@ namespace stretto::simt {
 
 // Memory that the kernels of a file share and a launch asks for; garbage when a block begins. Named as they name it.
 constexpr int most_dynamic_bytes = 227 << 10;
+constexpr int dynamic_bytes_without_asking = 48 << 10;
 constexpr unsigned char garbage = 0xc5;
+
+// How much of it launches of a kernel may ask for.
+int allowed_bytes_of(const void* kernel);
+void allow_bytes(const void* kernel, int bytes);
 
 inline GpuStream stream_of(cudaStream_t stream) { return reinterpret_cast<GpuStream>(stream); }
 
@@ -137,8 +142,12 @@ cudaError_t launch_kernel(unsigned char* (*dynamic_memory)(), const cudaLaunchCo
   const dim3 grid = config->gridDim;
   const dim3 block = config->blockDim;
   const auto bytes = static_cast<std::ptrdiff_t>(config->dynamicSmemBytes);
-  if (grid.x == 0 || block.x * block.y * block.z > 1024 || bytes > (dynamic_memory == nullptr ? 0 : most_dynamic_bytes))
+  const auto within = [](unsigned size, unsigned most) { return 1 <= size && size <= most; };
+  if (!within(grid.x, 0x7fffffffU) || !within(grid.y, 65535) || !within(grid.z, 65535) || !within(block.x, 1024) ||
+      !within(block.y, 1024) || !within(block.z, 64) || block.x * block.y * block.z > 1024)
     return cudaErrorInvalidConfiguration;
+  if (bytes > (dynamic_memory == nullptr ? 0 : allowed_bytes_of(reinterpret_cast<const void*>(kernel))))
+    return cudaErrorInvalidValue;
   static_cast<HostGpu&>(gpu()).put(stream_of(config->stream), [=, kept = std::tuple<std::decay_t<Parameters>...>(
                                                                       std::forward<Arguments>(arguments)...)] {
     unsigned char* const memory = bytes > 0 ? dynamic_memory() : nullptr;
@@ -183,8 +192,10 @@ inline cudaError_t no_device(int* device) {
   return cudaSuccess;
 }
 template <class Kernel>
-cudaError_t function_attribute(Kernel, cudaFuncAttribute, int value) {
-  return value <= most_dynamic_bytes ? cudaSuccess : cudaErrorInvalidValue;
+cudaError_t function_attribute(Kernel kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value > most_dynamic_bytes) return cudaErrorInvalidValue;
+  allow_bytes(reinterpret_cast<const void*>(kernel), value);
+  return cudaSuccess;
 }
 
 }  // namespace stretto::simt

@@ -1,9 +1,30 @@
-// What of the kernels in CUDA is not source of ours: products are cuBLASLt's on a GPU, and the host's here.
+// What of the kernels in CUDA is not source of ours (products are cuBLASLt's on a GPU, and the host's here), and what CUDA
+// keeps of kernels.
 #include "stand_in/simt/cuda_words.hpp"
 //
+#include <map>
+#include <mutex>
+
 #include "device/cuda/cuda_kernels.hpp"
 
 namespace stretto {
+namespace {
+
+std::mutex mutex;
+std::map<const void*, int> allowed_bytes;
+
+}  // namespace
+
+int simt::allowed_bytes_of(const void* kernel) {
+  const std::lock_guard lock(mutex);
+  const auto found = allowed_bytes.find(kernel);
+  return found == allowed_bytes.end() ? dynamic_bytes_without_asking : found->second;
+}
+
+void simt::allow_bytes(const void* kernel, int bytes) {
+  const std::lock_guard lock(mutex);
+  allowed_bytes[kernel] = bytes;
+}
 
 void SimtKernels::gemm(const Tensor& a, kernels::Transpose transpose_a, const Tensor& b, kernels::Transpose transpose_b,
                        const Tensor& c, bool accumulate, GpuStream stream) {

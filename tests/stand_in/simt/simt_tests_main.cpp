@@ -5,9 +5,28 @@
 
 #include "device/cuda/cuda_kernels.hpp"
 
+namespace {
+
+// What a test did not ask for any more: errors of its last kernels, and what destructors noted.
+class NothingIsLost final : public testing::EmptyTestEventListener {
+ public:
+  explicit NothingIsLost(stretto::HostGpu& gpu) : gpu_(gpu) {}
+
+ private:
+  void OnTestEnd(const testing::TestInfo& /*test*/) override {
+    EXPECT_THAT(gpu_.violations(), testing::IsEmpty());
+    EXPECT_EQ(gpu_.failure(), "");
+  }
+  stretto::HostGpu& gpu_;
+};
+
+}  // namespace
+
 int main(int count, char** arguments) {
   testing::InitGoogleMock(&count, arguments);
   stretto::HostGpu gpu({}, std::make_unique<stretto::SimtKernels>());
   const stretto::GpuInUse in_use(gpu);
+  // In front of the one that prints, or its failures would be counted by nobody.
+  testing::UnitTest::GetInstance()->listeners().Append(new NothingIsLost(gpu));
   return RUN_ALL_TESTS();
 }
