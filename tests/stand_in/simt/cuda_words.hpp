@@ -42,9 +42,6 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __fdividef(float a, float b) { return a / b; }
 inline int __popc(unsigned bits) { return std::popcount(bits); }
-inline int __ffs(int bits) { return __builtin_ffs(bits); }
-inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
-inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 using std::max;
 using std::min;
 

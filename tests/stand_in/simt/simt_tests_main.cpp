@@ -26,7 +26,7 @@ int main(int count, char** arguments) {
   testing::InitGoogleMock(&count, arguments);
   stretto::HostGpu gpu({}, std::make_unique<stretto::SimtKernels>());
   const stretto::GpuInUse in_use(gpu);
-  // In front of the one that prints, or its failures would be counted by nobody.
+  // Behind the one that prints: at the end of a test the last is asked first, and what it finds is the test's.
   testing::UnitTest::GetInstance()->listeners().Append(new NothingIsLost(gpu));
   return RUN_ALL_TESTS();
 }
