@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """./dev gpu run: what Stretto does on this machine's GPU, tested and measured in one go, step by step; a step that fails stops
-none of the others. Writes perf/results/NAME.json, named like the GPU, and a log for each step.
+none of the others. Writes perf/results/NAME.json, named like the GPU, and logs for each step (runs/gpu/). Exits with status 0
+where all that is asked of the steps of this call holds.
 
   tests        kernels, tensors, streams and graphs
   collectives  every collective by every plan, 1 to 8 ranks that share the GPU; NCCL with one rank
@@ -14,169 +15,146 @@ none of the others. Writes perf/results/NAME.json, named like the GPU, and a log
 import argparse
 import datetime
 import json
+import math
 import os
 import pathlib
-import platform
 import re
-import subprocess
 import sys
-import tempfile
+import time
 
+import gpu_machine
 import gpu_page
 import gpu_programs
+import gpu_results
+import gpu_sanitizer
 import gpu_test_runs
 
-# Of a step, seconds: a machine with a GPU is lent for short.
-LIMITS = {"tests": 240, "collectives": 180, "processes": 120, "parity": 150, "kernels": 180, "overlap": 120, "gpt2": 420, "sanitizer": 420}
-SUMMARY = {"memcheck": re.compile(r"ERROR SUMMARY: (\d+) error"),
-           "racecheck": re.compile(r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)")}
-FINDING = re.compile(r"^========= ((?:Invalid|Misaligned|Error|Warning|Race|Program hit|Potential).*)$", re.M)
-
-
-def first_line(command):
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip().splitlines()[0] if done.stdout.strip() else ""
-
-
-def machine():
-    query = "name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit"
-    words = [word.strip() for word in first_line(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]).split(",")]
-    gpu = dict(zip(query.split(","), words)) if len(words) == len(query.split(",")) else {}
-    with open("/proc/cpuinfo") as file:
-        cpu = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown processor")
-    versions = "import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.version(), torch.cuda.nccl.version())"
-    return {"gpu": gpu, "cpu": cpu, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release(),
-            "torch_cuda_cudnn_nccl": first_line([sys.executable, "-c", versions]),
-            "libraries": gpu_programs.cuda_directories()}
-
-
-def results_name(gpu):
-    """NVIDIA H100 80GB HBM3 becomes h100_80gb_hbm3."""
-    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"^nvidia\s+", "", gpu.lower())).strip("_")
+# Of a step, seconds.
+LIMITS = {"tests": 240, "collectives": 180, "processes": 120, "parity": 150, "kernels": 180, "overlap": 120, "gpt2": 420, "sanitizer": 540}
+LEAST = 30  # seconds of which a step can make use
+TEST_PROGRAMS = {"tests": "gpu_tests", "collectives": "gpu_collectives_tests", "processes": "gpu_processes_tests",
+                 "parity": "gpu_parity_tests"}
+CASES_FAILED = 3  # the status of a program that came to its end, where the rows of what failed have an error
+NOTE = re.compile(r"^(?:\[[^\]]*\] )*(.*own kernels.*)$", re.M)  # what cuDNN refuses is slower, and is told by the log
 
 
 class Run:
     def __init__(self, programs, logs, parts):
         self.programs, self.logs, self.parts = programs, logs, parts
-        self.environment = programs.environment()
 
-    def log(self, name):
-        return self.logs / name
+    def environment(self, **others):
+        """What the user has set stays."""
+        return {**others, **self.programs.environment()}
 
-    def forget_logs(self, step):
-        for name in SUMMARY if step == "sanitizer" else (step,):
-            for old in (*self.logs.glob(f"{name}.txt"), *self.logs.glob(f"{name}_*.txt")):
-                old.unlink()
-
-    def tests(self, step, program):
-        return gpu_test_runs.run_tests([self.programs.path(program)], self.environment, self.log(step), LIMITS[step],
+    def tests(self, step, limit):
+        return gpu_test_runs.run_tests([self.programs.path(TEST_PROGRAMS[step])], self.environment(), self.logs / step, limit,
                                        self.parts)[0]
 
-    def figures(self, step, command, environment=None):
-        """What a program writes where its --json says."""
-        with tempfile.TemporaryDirectory() as directory:
-            file = pathlib.Path(directory) / "figures.json"
-            ended = gpu_programs.run([*command, "--json", file], environment or self.environment, f"{self.log(step)}.txt",
-                                     LIMITS[step])
-            if ended.status != 0 or not file.exists():
-                last = ended.text.strip().splitlines()[-1:] or ["nothing"]
-                how = "ran out of time" if ended.status is None else f"ended with status {ended.status}"
-                return {"error": f"{pathlib.Path(command[0]).name} {how}, its last word: {last[0]}"}
-            return json.loads(file.read_text())
+    def figures(self, step, command, environment, limit):
+        """What a program writes where its --json says; of one that ended badly, what it has written until then."""
+        file = self.logs / f"{step}_figures.json"
+        ended = gpu_programs.run([*command, "--json", file], environment, self.logs / f"{step}.txt", limit)
+        try:
+            found = json.loads(file.read_text())
+        except (OSError, ValueError):
+            found = {}
+        complete = ended.status == 0 or ended.status == CASES_FAILED and any("error" in row for row in found.get("rows", []))
+        if not found or not complete:
+            found["error"] = ended.sentence(step)
+        if notes := sorted(set(NOTE.findall(ended.text))):
+            found["notes"] = notes
+        return found
 
-    def gpt2(self):
-        script = [sys.executable, gpu_programs.ROOT / "perf/gpu_gpt2.py", "--program", self.programs.path("train_speed"),
-                  "--library-path", self.environment["LD_LIBRARY_PATH"]]
-        return self.figures("gpt2", script, dict(os.environ))
+    def step(self, step, limit):
+        for old in self.logs.glob(f"{step}[_.]*"):
+            old.unlink()
+        if step in TEST_PROGRAMS:
+            return self.tests(step, limit)
+        if step == "kernels":
+            return self.figures(step, [self.programs.path("gpu_kernels")], self.environment(STRETTO_LOG="info"), limit)
+        if step == "overlap":
+            return self.figures(step, [self.programs.path("gpu_overlap")], self.environment(), limit)
+        if step == "gpt2":  # PyTorch keeps the environment as it is, and gives train_speed its libraries
+            script = [sys.executable, gpu_programs.ROOT / "perf/gpu_gpt2.py", "--program", self.programs.path("train_speed"),
+                      "--library-path", self.environment()["LD_LIBRARY_PATH"]]
+            return self.figures(step, script, {"STRETTO_LOG": "info", **os.environ}, limit)
+        return gpu_sanitizer.run(self.programs.path("gpu_tests"), self.environment(), self.logs / step, limit, self.parts)
 
-    def sanitizer(self):
-        tool = gpu_programs.compute_sanitizer()
-        if tool is None:
-            return {"error": "There is no compute-sanitizer on this machine."}
-        result = {}
-        for check, summary in SUMMARY.items():
-            counts, text = gpu_test_runs.run_tests([self.programs.path("gpu_tests")], self.environment, self.log(check),
-                                                   LIMITS["sanitizer"] / len(SUMMARY), self.parts, [tool, "--tool", check])
-            found = [sum(int(number) for number in numbers) if isinstance(numbers, tuple) else int(numbers)
-                     for numbers in summary.findall(text)]
-            result[check] = {**counts, "summaries": len(found), "findings": sum(found),
-                             "examples": sorted(set(FINDING.findall(text)))[:20]}
-        return result
+    def outcome(self, step, left):
+        if left < LEAST:
+            return {"error": f"no time was left: {max(left, 0):.0f} s of --budget, and a step needs {LEAST}"}
+        try:
+            return self.step(step, min(LIMITS[step], left))
+        except Exception as error:  # the next step may do better
+            return {"error": f"{type(error).__name__}: {error}"}
 
-    def step(self, step):
-        return {
-            "tests": lambda: self.tests("tests", "gpu_tests"),
-            "collectives": lambda: self.tests("collectives", "gpu_collectives_tests"),
-            "processes": lambda: self.tests("processes", "gpu_processes_tests"),
-            "parity": lambda: self.tests("parity", "gpu_parity_tests"),
-            "kernels": lambda: self.figures("kernels", [self.programs.path("gpu_kernels")]),
-            "overlap": lambda: self.figures("overlap", [self.programs.path("gpu_overlap")]),
-            "gpt2": self.gpt2,
-            "sanitizer": self.sanitizer,
-        }[step]()
+
+def measure(options, deadline):
+    options.logs.mkdir(parents=True, exist_ok=True)
+    with gpu_programs.programs() as programs:
+        print(f"programs: {programs.description()}")
+        head = gpu_programs.commit()
+        if head not in ("unknown", programs.version["commit"]):
+            print(f"warning: this checkout is at {head}; './dev gpu bundle' makes a bundle of it.")
+        here = gpu_machine.machine(programs, options.logs / "info.txt")
+        print(f"library: {here['gpu']}; " + ", ".join(f"{part} {version}" for part, version in here["stretto"].items()), flush=True)
+        file = gpu_results.file_of(here["gpu"])
+        results = gpu_results.read(file) if file.exists() else {"gpu": here["gpu"], "steps": {}}
+        results["machine"] = here
+        run = Run(programs, options.logs, options.parts)
+        for step in options.steps or LIMITS:
+            print(f"{step} ...", flush=True)
+            begun, start = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
+            outcome = run.outcome(step, deadline - start)
+            results["steps"][step] = {"command": "./dev gpu run " + step, "commit": programs.version["commit"],
+                                      "machine": gpu_machine.short(here), "date": begun.isoformat(timespec="seconds"),
+                                      **outcome, "seconds": round(time.monotonic() - start, 1)}
+            gpu_results.write(results, file)
+            if options.out:
+                gpu_results.hand_out(file, options.logs, options.out)
+            try:
+                lines = list(gpu_page.lines_of_step(step, results))
+            except Exception as error:  # figures of another shape cost no step behind them
+                lines = [f"what it found cannot be shown: {type(error).__name__}: {error}"]
+            print("".join(f"  {line}\n" for line in lines), end="", flush=True)
+    return results
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("steps", nargs="*", metavar="STEP", help="all of them, in this order, where none is named")
-    parser.add_argument("--json", type=pathlib.Path, help="where the results go; steps that are not run keep theirs")
+    parser.add_argument("--budget", type=float, help="seconds that all steps together may take: the last get what is left")
+    parser.add_argument("--out", type=pathlib.Path, help="a directory for copies: the results after each step, and logs.tar.gz")
     parser.add_argument("--logs", type=pathlib.Path, default=gpu_programs.ROOT / "runs/gpu")
     parser.add_argument("--parts", type=int, default=min(8, len(os.sched_getaffinity(0))), help="processes that test at a time")
-    parser.add_argument("--from", dest="from_file", type=pathlib.Path, help="measure nothing: judge the results of this file")
-    parser.add_argument("--write-docs", action="store_true", help="write the figures into docs/performance.md")
+    parser.add_argument("--from", dest="files", nargs="+", type=pathlib.Path, metavar="FILE",
+                        help="measure nothing: judge the newest of each step in these files, all of one kind of GPU")
+    parser.add_argument("--write-docs", action="store_true",
+                        help="write the figures of all files in perf/results, where those of --from go as well, into docs/performance.md")
     options = parser.parse_args()
     for step in options.steps:
         if step not in LIMITS:
             parser.error(f"there is no step '{step}'; choose of {', '.join(LIMITS)}")
+    if options.files and (options.steps or options.budget is not None or options.out):
+        parser.error("--from measures nothing; give it no step, --budget or --out")
     page = gpu_programs.ROOT / "docs/performance.md"
     if options.write_docs:
         gpu_page.marked(page)
-    if options.from_file:
-        results = json.loads(options.from_file.read_text())
+    if options.files:
+        results = gpu_results.merged(options.files)
+        file = gpu_results.file_of(results["gpu"])
+        if options.write_docs:
+            results = gpu_results.merged([*options.files, *([file] if file.exists() else [])])
+            gpu_results.write(results, file)
     else:
         if not gpu_programs.has_gpu():
             sys.exit("error: this machine has no GPU of NVIDIA's; run './dev gpu run' on one that has.")
-        results = measure(options)
+        results = measure(options, time.monotonic() + (math.inf if options.budget is None else options.budget))
     print(gpu_page.report(results))
     if options.write_docs:
-        gpu_page.write_docs(results, page)
-    return 0 if all(verdict.holds for verdict in gpu_page.verdicts(results)) else 1
-
-
-def measure(options):
-    here = machine()
-    name = here["gpu"].get("name") or "unknown GPU"
-    file = options.json or gpu_programs.ROOT / "perf/results" / f"{results_name(name)}.json"
-    results = json.loads(file.read_text()) if file.exists() else {}
-    if results.get("gpu") != name:
-        results = {"gpu": name, "steps": {}}
-    results["machine"] = here
-    options.logs.mkdir(parents=True, exist_ok=True)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with gpu_programs.programs() as programs:
-        run = Run(programs, options.logs, options.parts)
-        gpu_programs.run([programs.path("stretto-info")], run.environment, options.logs / "info.txt", 60)
-        for step in options.steps or LIMITS:
-            print(f"{step} ...", flush=True)
-            run.forget_logs(step)
-            start = datetime.datetime.now(datetime.timezone.utc)
-            try:
-                outcome = run.step(step)
-            except Exception as error:  # the next step may do better
-                outcome = {"error": f"{type(error).__name__}: {error}"}
-            results["steps"][step] = {"command": "./dev gpu run " + step, "commit": programs.version.get("commit", "unknown"),
-                                      "date": start.date().isoformat(),
-                                      "seconds": round((datetime.datetime.now(datetime.timezone.utc) - start).total_seconds(), 1),
-                                      **outcome}
-            new = file.with_suffix(".new")
-            new.write_text(json.dumps(results, indent=1) + "\n")
-            new.replace(file)  # after each step: the machine may be gone before the next
-            for line in gpu_page.lines_of_step(step, results["steps"][step]):
-                print("  " + line, flush=True)
-    return results
+        gpu_page.write_docs(gpu_results.stored(), page)
+    asked = options.steps or LIMITS
+    return 0 if all(verdict.holds for verdict in gpu_page.verdicts(results) if verdict.step in asked) else 1
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import tempfile
 
 import gpu_programs
 
-MOST_BYTES = 64 << 20
+MOST_BYTES = 56 << 20  # with a checkout it stays below 64 MiB
 # Of the system, and of NVIDIA: what programs find where they run. (libstdc++: another one than theirs would harm libraries there.)
 LEFT_THERE = re.compile(r"(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libcuda|libcublas\w*|libcudnn\w*|libnccl|libnvrtc)\.so")
 

@@ -21,6 +21,7 @@ from torch.nn import functional
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
 import ddp_gpt  # noqa: E402
 
+TIMEOUT = 120  # seconds of a run of Stretto: many times what it takes
 MODEL = {"layers": 12, "hidden": 768, "heads": 12, "seq_length": 1024, "vocab": 50304, "batch": 32}
 
 
@@ -88,6 +89,10 @@ class Training:
     def seconds(self, steps):
         return statistics.median(self.clock(self.step) for _ in range(steps))
 
+    def seconds_after_others(self, steps):
+        self.seconds(2)  # its memory comes back, and its clocks
+        return self.seconds(steps)
+
 
 def random(*shape, device):
     return torch.randn(*shape, device=device, dtype=torch.bfloat16)
@@ -106,33 +111,80 @@ def matrix_rate(device, size=8192):
     return 10 * 2 * size**3 / min(clock(ten) for _ in range(5))
 
 
-def attention_times(options):
-    """Of PyTorch's attention alone, forward and backward, in microseconds: beside those of perf/gpu_kernels.cpp."""
+def attention_times(options, calls=10):
+    """Of PyTorch's attention alone, forward and backward, in microseconds a call: beside those of perf/gpu_kernels.cpp."""
     shape = (options.batch, options.heads, options.seq_length, options.hidden // options.heads)
-    query, key, value = (random(*shape, device=options.device).requires_grad_() for _ in range(3))
+    inputs = [random(*shape, device=options.device).requires_grad_() for _ in range(3)]
     gradient = random(*shape, device=options.device)
     clock = Clock(options.device)
-    times = {"forward": [], "backward": []}
-    for _ in range(20):
-        results = []
-        times["forward"].append(clock(lambda: results.append(
-            functional.scaled_dot_product_attention(query, key, value, is_causal=True))))
-        times["backward"].append(clock(lambda: results[0].backward(gradient)))
-    return {which: statistics.median(seconds) * 1e6 for which, seconds in times.items()}
+    results = []
+
+    def forward():
+        results[:] = (functional.scaled_dot_product_attention(*inputs, is_causal=True) for _ in range(calls))
+
+    def backward():
+        for result in results:
+            torch.autograd.grad(result, inputs, gradient)  # kept nowhere: to add them up would be timed as well
+
+    times = [(clock(forward), clock(backward)) for _ in range(10)]
+    return {which: statistics.median(seconds) / calls * 1e6 for which, seconds in zip(("forward", "backward"), zip(*times))}
 
 
-def stretto(options):
-    words = [options.program, "--nproc", "1", "--device", options.device, "--dtype", "bf16", "--steps", str(options.steps),
-             "--warmup", str(options.warmup)]
+def stretto(options, steps, warmup):
+    words = [options.program, "--nproc", "1", "--device", options.device, "--dtype", "bf16", "--steps", str(steps),
+             "--warmup", str(warmup)]
     for flag in ("layers", "hidden", "heads", "seq_length", "vocab", "batch"):
         words += ["--" + flag.replace("_", "-"), str(getattr(options, flag))]
     environment = dict(os.environ)
     if options.library_path:
         environment["LD_LIBRARY_PATH"] = options.library_path
-    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    try:
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
+    except subprocess.TimeoutExpired as error:
+        sys.stderr.write((error.stderr or b"").decode(errors="replace"))
+        sys.exit(f"error: '{' '.join(words)}' did not end within {TIMEOUT} s.")
+    sys.stderr.write(done.stderr)
     if done.returncode != 0:
-        sys.exit(f"error: '{' '.join(words)}' ended with status {done.returncode}: {(done.stderr or done.stdout).strip()}")
+        said = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
+        sys.exit(f"error: '{' '.join(words)}' ended with status {done.returncode}: {said[-1]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+class Peers:
+    """PyTorch's ways of training; one that fails is left out from then on, and why is kept."""
+
+    def __init__(self, options):
+        self.ways, self.errors = {}, {}
+        for way in options.ways.split(","):
+            self.ways[way] = self.attempt(way, Training, way, options)
+
+    def attempt(self, way, function, *arguments):
+        try:
+            return function(*arguments)
+        except Exception as error:  # of many kinds: of compilers, drivers, memory
+            self.errors[way] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            print(f"{way} is left out: {self.errors[way]}", flush=True)
+        return None
+
+    def step_ms(self, steps):
+        times = {}
+        for way, training in self.ways.items():
+            seconds = training and self.attempt(way, training.seconds_after_others, steps)
+            if seconds:
+                times["torch_" + way] = seconds * 1e3
+            else:
+                self.ways[way] = None  # and its memory
+        return times
+
+
+def summary(options, rounds, parameters, errors):
+    """Of the sides that are in all rounds: who fails stays away."""
+    sides = {side: statistics.median(each[side] for each in rounds) for side in rounds[-1]}
+    flops_per_token = 6 * parameters + 12 * options.layers * options.hidden * options.seq_length
+    best = min((side for side in sides if side != "stretto"), key=sides.get, default=None)
+    return {"parameters": parameters, "flops_per_step": flops_per_token * options.batch * options.seq_length, "step_ms": sides,
+            "best_peer": best, "times_as_fast": statistics.median(each[best] / each["stretto"] for each in rounds) if best else None,
+            "rounds": rounds, "errors": errors}
 
 
 def main():
@@ -149,39 +201,33 @@ def main():
     for name, value in MODEL.items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
     options = parser.parse_args()
+    figures = {"model": {name: getattr(options, name) for name in MODEL}, "torch": torch.__version__}
+
+    def keep(found):
+        figures.update(found)
+        if options.json:  # each time: the machine may be gone before the end
+            new = options.json.with_suffix(".new")
+            new.write_text(json.dumps(figures, indent=1) + "\n")
+            new.replace(options.json)
+
+    stretto(options, 2, 1)  # if it fails, then before minutes go into PyTorch
     torch.set_float32_matmul_precision("high")
-    rate = matrix_rate(options.device, 8192 if options.device == "cuda" else 256)
-    attention = attention_times(options)
-    ways = {way: Training(way, options) for way in options.ways.split(",")}
+    keep({"torch_matrix_flops_a_second": matrix_rate(options.device, 8192 if options.device == "cuda" else 256)})
+    keep({"torch_attention_us": attention_times(options)})
+    peers = Peers(options)
     rounds = []
     for number in range(options.rounds):
         if options.device == "cuda":
             torch.cuda.empty_cache()
-        ours = stretto(options)
-        times = {"stretto": ours["step_ms"]}
-        for way, training in ways.items():
-            training.seconds(2)  # its memory comes back, and its clocks
-            times["torch_" + way] = training.seconds(options.steps) * 1e3
-        rounds.append(times)
-        print(f"round {number + 1}: " + ", ".join(f"{side} {ms:.1f} ms" for side, ms in times.items()), flush=True)
-    sides = {side: statistics.median(each[side] for each in rounds) for side in rounds[0]}
-    best = min((side for side in sides if side != "stretto"), key=sides.get)
-    flops_per_token = 6 * ours["parameters"] + 12 * options.layers * options.hidden * options.seq_length
-    figures = {
-        "model": {name: getattr(options, name) for name in MODEL},
-        "parameters": ours["parameters"],
-        "flops_per_step": flops_per_token * options.batch * options.seq_length,
-        "step_ms": sides,
-        "best_peer": best,
-        "times_as_fast": statistics.median(each[best] / each["stretto"] for each in rounds),
-        "torch_matrix_flops_a_second": rate,
-        "torch_attention_us": attention,
-        "torch": torch.__version__,
-        "rounds": rounds,
-    }
-    print(f"median: Stretto {sides['stretto']:.1f} ms a step, {best} {sides[best]:.1f} ms, {figures['times_as_fast']:.2f} times as fast")
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+        ours = stretto(options, options.steps, options.warmup)
+        rounds.append({"stretto": ours["step_ms"], **peers.step_ms(options.steps)})
+        print(f"round {number + 1}: " + ", ".join(f"{side} {ms:.1f} ms" for side, ms in rounds[-1].items()), flush=True)
+        keep(summary(options, rounds, ours["parameters"], peers.errors))
+    best = figures["best_peer"]
+    if best is None:
+        sys.exit(f"error: PyTorch could train in none of the ways {options.ways}: {'; '.join(peers.errors.values())}")
+    print(f"median: Stretto {figures['step_ms']['stretto']:.1f} ms a step, {best} {figures['step_ms'][best]:.1f} ms, "
+          f"{figures['times_as_fast']:.2f} times as fast")
 
 
 if __name__ == "__main__":

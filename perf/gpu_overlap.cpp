@@ -4,11 +4,11 @@
 // before. Ranks are threads; what they communicate are copies in the GPU's memory and, of sums, kernels.
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 
 #include "gpu_data.hpp"
+#include "output_file.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/overlap/rehearsal.hpp"
@@ -69,14 +69,14 @@ std::function<void()> gathered_parameters(const Communicator& world, const Optio
 }
 
 void run(const Options& options) {
-  nlohmann::ordered_json rows_of_table;
-  std::string gpu;
+  nlohmann::ordered_json all{{"gpu", ""}, {"ranks", options.ranks}, {"layers", options.layers}, {"hidden", options.hidden},
+                             {"rows", nlohmann::ordered_json::array()}};
   run_threads(options.ranks, [&](const Communicator& world) {
     const OnDevice device(Device::cuda);
     const bool speaks = world.rank() == 0;
     if (speaks) {
-      gpu = gpu_info()->name;
-      std::printf("# %s, %d ranks; %lld layers of %lld x %lld, bf16; milliseconds a step\n", gpu.c_str(), world.size(),
+      all["gpu"] = gpu_info()->name;
+      std::printf("# %s, %d ranks; %lld layers of %lld x %lld, bf16; milliseconds a step\n", gpu_info()->name.c_str(), world.size(),
                   static_cast<long long>(options.layers), static_cast<long long>(options.hidden),
                   static_cast<long long>(options.hidden));
       std::printf("%-20s %6s %9s %9s %9s %9s %9s %10s\n", "step", "rows", "full", "compute", "comm", "serial", "exposed",
@@ -95,20 +95,11 @@ void run(const Options& options) {
         std::fflush(stdout);
         nlohmann::ordered_json row{{"step", name}, {"rows", rows}};
         for (const auto& [figure, value] : times.figures()) row[figure] = value;
-        rows_of_table.push_back(row);
+        all["rows"].push_back(row);
+        if (!options.json.empty()) perf::write_file("--json", options.json, all.dump(1) + "\n");
       }
     }
   });
-  if (options.json.empty()) return;
-  const nlohmann::ordered_json all{{"gpu", gpu},
-                                   {"ranks", options.ranks},
-                                   {"layers", options.layers},
-                                   {"hidden", options.hidden},
-                                   {"rows", rows_of_table}};
-  std::ofstream file(options.json);
-  file << all.dump(1) << "\n";
-  file.close();
-  if (!file) throw Error(ErrorCode::io, "--json " + options.json + " could not be written completely.");
 }
 
 }  // namespace

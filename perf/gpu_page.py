@@ -1,5 +1,6 @@
 """The results of ./dev gpu as text on a terminal and as a section of docs/performance.md."""
 import collections
+import statistics
 
 import marked_text
 
@@ -10,110 +11,121 @@ AT_COPY = 0.85  # of the copy's bandwidth
 HELD_TO_COPY = ("reduce", "quantize", "layer_norm_forward", "layer_norm_backward", "adamw", "cross_entropy")
 FLOP_UTILISATION = 0.5
 OVERLAP = 0.8
-TESTS = {"tests": "kernels, tensors, streams and graphs", "collectives": "collectives of 1 to 8 ranks on the GPU",
-         "processes": "collectives of ranks that are processes on the GPU",
-         "parity": "the trainer beside the host and PyTorch's numbers"}
+WHAT = {"tests": "kernels, tensors, streams and graphs", "collectives": "collectives of 1 to 8 ranks on the GPU",
+        "processes": "collectives of ranks that are processes on the GPU",
+        "parity": "the trainer beside the host and PyTorch's numbers", "sanitizer": "kernels under compute-sanitizer",
+        "kernels": f"kernels at {AT_COPY:.0%} of a copy's bandwidth", "gpt2": "GPT-2 124M beside PyTorch",
+        "overlap": "overlap of 2 ranks on the GPU"}
+LOST = {"failed": "failed", "crashed": "crashed", "hung": "hung", "out_of_time": "not run in time"}
+MARKS = {True: "holds", False: "FALLS SHORT", None: "not judged"}
 
-Verdict = collections.namedtuple("Verdict", "holds text")
+Verdict = collections.namedtuple("Verdict", "step holds text")
 
 
-def step_of(results, name):
-    """What a step found; None where it has not run, or could not."""
-    step = results["steps"].get(name)
-    return step if step and "error" not in step else None
+def figures(results, name, key):
+    """A step that has measured this much at least; those that came to no good end are shown, too, though none of it holds."""
+    step = results["steps"].get(name, {})
+    return step if step.get(key) else None
 
 
 # ---- figures
 
-def matrix_rate(results):
-    """The best rate of matrix products that either side has reached in this run, FLOP/s; None where nobody has measured."""
-    rates = []
-    if kernels := step_of(results, "kernels"):
-        rates.append(kernels["matrix_flops_a_second"])
-    if gpt2 := step_of(results, "gpt2"):
-        rates.append(gpt2["torch_matrix_flops_a_second"])
-    return max(rates) if rates and max(rates) > 0 else None
+def matrix_rate(results, name):
+    """The best rate of matrix products that either side has reached on the machine of that step, FLOP/s; None where nobody has."""
+    rates = [step.get(rate, 0) for step, rate in ((results["steps"].get("kernels", {}), "matrix_flops_a_second"),
+                                                  (results["steps"].get("gpt2", {}), "torch_matrix_flops_a_second"))
+             if step.get("machine") == results["steps"][name].get("machine")]
+    return max(rates, default=0) or None
 
 
 def utilisation(results):
     """The part of that rate which a training step's operations make use of, by side."""
-    gpt2, rate = step_of(results, "gpt2"), matrix_rate(results)
-    if not gpt2 or not rate:
-        return {}
-    return {side: gpt2["flops_per_step"] / (ms * 1e-3) / rate for side, ms in gpt2["step_ms"].items()}
+    gpt2 = figures(results, "gpt2", "step_ms")
+    rate = matrix_rate(results, "gpt2") if gpt2 else None
+    return {side: gpt2["flops_per_step"] / (ms * 1e-3) / rate for side, ms in gpt2["step_ms"].items()} if rate else {}
 
 
 def counts_text(counts):
-    text = f"{counts['passed']} of {counts['tests']} tests passed"
-    for name, words in (("skipped", "skipped"), ("failed", "failed"), ("crashed", "crashed"), ("out_of_time", "not run in time")):
-        number = counts[name] if isinstance(counts[name], int) else len(counts[name])
-        if number:
-            text += f", {number} {words}"
-    return text
+    numbers = {"skipped": counts["skipped"], **{words: len(counts[name]) for name, words in LOST.items()}}
+    return ", ".join([f"{counts['passed']} of {counts['tests']} tests passed",
+                      *(f"{number} {words}" for words, number in numbers.items() if number)])
 
 
 def all_passed(counts):
-    return counts["tests"] > 0 and counts["passed"] + counts["skipped"] == counts["tests"] and counts["passed"] > 0
+    lost = any(counts[name] for name in LOST)  # also outside of any test
+    return not lost and counts["passed"] > 0 and counts["passed"] + counts["skipped"] == counts["tests"]
 
 
-# ---- what is asked
+# ---- what is asked: pairs of whether it holds and a text
 
-def test_verdicts(results):
-    for name, what in TESTS.items():
-        if step := step_of(results, name):
-            yield Verdict(all_passed(step), f"{what}: {counts_text(step)}")
-        else:
-            yield Verdict(None, f"{what}: not run")
-    sanitizer = step_of(results, "sanitizer")
+def test_verdicts(results, name):
+    counts = results["steps"][name]
+    yield all_passed(counts), f"{WHAT[name]}: {counts_text(counts)}"
+
+
+def sanitizer_verdicts(results, name):
     for check in ("memcheck", "racecheck"):
-        if not sanitizer:
-            yield Verdict(None, f"compute-sanitizer {check}: not run")
-            continue
-        counts = sanitizer[check]
+        counts = results["steps"][name][check]
         clean = counts["findings"] == 0 and counts["summaries"] > 0 and all_passed(counts)
-        yield Verdict(clean, f"compute-sanitizer {check}: {counts['findings']} findings; {counts_text(counts)}")
+        yield clean, f"compute-sanitizer {check}: {counts['findings']} findings; {counts_text(counts)}"
 
 
-def kernel_verdicts(results):
-    kernels = step_of(results, "kernels")
-    if not kernels:
-        yield Verdict(None, f"kernels at {AT_COPY:.0%} of a copy's bandwidth: not measured")
-        return
-    for name in HELD_TO_COPY:
-        rows = [row for row in kernels["rows"] if row["kernel"] == name]
-        if not rows:
-            yield Verdict(None, f"{name}: not measured")
+def kernel_verdicts(results, name):
+    rows = results["steps"][name]["rows"]
+    for row in rows:
+        if "error" in row:
+            yield False, f"{row['kernel']}, {row['what']}: {row['error']}"
+    for kernel in HELD_TO_COPY:
+        ratios = [(row.get("ratio_to_copy", 0), row["what"]) for row in rows if row["kernel"] == kernel]
+        if not ratios:
+            yield None, f"{kernel}: not measured"
             continue
-        worst = min(rows, key=lambda row: row["ratio_to_copy"])
-        yield Verdict(worst["ratio_to_copy"] >= AT_COPY,
-                      f"{name}: at least {worst['ratio_to_copy']:.0%} of a copy's bandwidth ({worst['what']}); asked {AT_COPY:.0%}")
+        worst, what = min(ratios)
+        yield worst >= AT_COPY, f"{kernel}: at least {worst:.0%} of a copy's bandwidth ({what}); asked {AT_COPY:.0%}"
 
 
-def training_verdicts(results):
-    gpt2 = step_of(results, "gpt2")
-    if not gpt2:
-        yield Verdict(None, "GPT-2 124M beside PyTorch: not measured")
-        return
-    yield Verdict(gpt2["times_as_fast"] >= 1, f"GPT-2 124M: {gpt2['times_as_fast']:.2f} times as fast as PyTorch "
-                  f"({gpt2['best_peer'].removeprefix('torch_')}); asked 1")
-    part = utilisation(results).get("stretto")
-    yield Verdict(part is not None and part >= FLOP_UTILISATION, f"GPT-2 124M: {part:.0%} of the measured matrix rate; asked "
-                  f"{FLOP_UTILISATION:.0%}" if part is not None else "GPT-2 124M: no matrix rate was measured")
+def training_verdicts(results, name):
+    gpt2 = results["steps"][name]
+    left_out = "".join(f"; {way} could not train: {error}" for way, error in gpt2.get("errors", {}).items())
+    yield gpt2["times_as_fast"] >= 1, (f"GPT-2 124M: {gpt2['times_as_fast']:.2f} times as fast as PyTorch "
+                                       f"({gpt2['best_peer'].removeprefix('torch_')}); asked 1{left_out}")
+    part, rate = utilisation(results)["stretto"], matrix_rate(results, name)
+    yield part >= FLOP_UTILISATION, f"GPT-2 124M: {part:.0%} of the matrix rate, {rate * 1e-12:.0f} TFLOP/s; asked {FLOP_UTILISATION:.0%}"
 
 
-def overlap_verdicts(results):
-    overlap = step_of(results, "overlap")
-    if not overlap:
-        yield Verdict(None, "overlap of 2 ranks on the GPU: not measured")
-        return
-    for name in dict.fromkeys(row["step"] for row in overlap["rows"]):
-        best = max((row for row in overlap["rows"] if row["step"] == name), key=lambda row: row["efficiency"])
-        yield Verdict(best["efficiency"] >= OVERLAP, f"overlap efficiency, {name.replace('_', ' ')}: {best['efficiency']:.2f} at "
-                      f"{best['rows']} rows; asked {OVERLAP}")
+def overlap_verdicts(results, name):
+    of_step = collections.defaultdict(list)
+    for row in results["steps"][name]["rows"]:
+        of_step[row["step"]].append(row)
+    if not of_step:
+        yield None, f"{WHAT[name]}: not measured"
+    for step, rows in of_step.items():
+        failed = [row for row in rows if "error" in row]
+        for row in failed:
+            yield False, f"overlap, {step.replace('_', ' ')}, {row['rows']} rows: {row['error']}"
+        if not failed:
+            middle = statistics.median(row["efficiency"] for row in rows)
+            counts = ", ".join(str(row["rows"]) for row in rows)
+            yield middle >= OVERLAP, f"overlap efficiency, {step.replace('_', ' ')}: median {middle:.2f} of {counts} rows; asked {OVERLAP}"
+
+
+JUDGES = {"tests": test_verdicts, "collectives": test_verdicts, "processes": test_verdicts, "parity": test_verdicts,
+          "sanitizer": sanitizer_verdicts, "kernels": kernel_verdicts, "gpt2": training_verdicts, "overlap": overlap_verdicts}
+
+
+def verdicts_of(name, results):
+    step = results["steps"].get(name)
+    if step is None:
+        found = [(None, f"{WHAT[name]}: not run")]
+    elif "error" in step:
+        found = [(False, f"{WHAT[name]}: {step['error']}")]
+    else:
+        found = JUDGES[name](results, name)
+    return [Verdict(name, holds, " ".join(text.split()).rstrip(".")) for holds, text in found]
 
 
 def verdicts(results):
-    return [*test_verdicts(results), *kernel_verdicts(results), *training_verdicts(results), *overlap_verdicts(results)]
+    return [verdict for name in WHAT for verdict in verdicts_of(name, results)]
 
 
 # ---- tables
@@ -121,6 +133,9 @@ def verdicts(results):
 def kernel_table(kernels, rate):
     rows = []
     for row in kernels["rows"]:
+        if "error" in row:
+            rows.append([row["kernel"], row["what"], "", "", row["error"]])
+            continue
         if "bytes" in row:
             ratio = f"{row['ratio_to_copy']:.2f} of a copy"
             speed = f"{row['bytes'] / row['us'] * 1e-3:.0f} GB/s"
@@ -145,50 +160,56 @@ def training_table(results, gpt2):
 def overlap_table(overlap):
     names = {"t_full_ms": "full", "t_compute_ms": "computation", "t_comm_ms": "communication", "t_serial_ms": "serial",
              "exposed_ms": "exposed"}
-    rows = [[row["step"].replace("_", " "), str(row["rows"]), *(f"{row[name]:.2f}" for name in names), f"{row['efficiency']:.2f}"]
-            for row in overlap["rows"]]
+    rows = []
+    for row in overlap["rows"]:
+        times = [""] * len(names) if "error" in row else [f"{row[name]:.2f}" for name in names]
+        rows.append([row["step"].replace("_", " "), str(row["rows"]), *times, row.get("error") or f"{row['efficiency']:.2f}"])
     return ["step", "rows", *(f"{name}, ms" for name in names.values()), "efficiency"], rows
 
 
 def tables(results):
     """Title, header and rows of what was measured."""
-    if kernels := step_of(results, "kernels"):
-        yield (f"Kernels; a copy moves {kernels['copy_bytes_a_second'] * 1e-9:,.0f} GB/s", *kernel_table(kernels, matrix_rate(results)))
-    if gpt2 := step_of(results, "gpt2"):
+    if kernels := figures(results, "kernels", "rows"):
+        yield (f"Kernels; a copy moves {kernels['copy_bytes_a_second'] * 1e-9:,.0f} GB/s",
+               *kernel_table(kernels, matrix_rate(results, "kernels")))
+    if gpt2 := figures(results, "gpt2", "step_ms"):
         model = gpt2["model"]
         yield (f"GPT-2, {model['layers']} layers, {model['hidden']} wide, {model['seq_length']} tokens, batch {model['batch']}, bf16",
                *training_table(results, gpt2))
-    if overlap := step_of(results, "overlap"):
+    if overlap := figures(results, "overlap", "rows"):
         yield (f"Overlap, {overlap['ranks']} ranks on the GPU, {overlap['layers']} layers of {overlap['hidden']} x {overlap['hidden']}",
                *overlap_table(overlap))
 
 
 # ---- text
 
-def lines_of_step(name, step):
+def lines_of_step(name, results):
     """What to say when a step has just run."""
-    if "error" in step:
-        yield step["error"]
-        return
-    results = {"steps": {name: step}}
-    for verdict in verdicts(results):
-        if verdict.holds is not None:
-            yield verdict.text
-    for key in ("failed", "crashed", "failed_only_in_company"):
-        for test in step.get(key, []):
-            yield f"{key.replace('_', ' ')}: {test}"
+    step = results["steps"][name]
+    for verdict in verdicts_of(name, results):
+        yield f"{MARKS[verdict.holds]}: {verdict.text}"
+    for check, counts in (("", step), ("memcheck ", step.get("memcheck", {})), ("racecheck ", step.get("racecheck", {}))):
+        for key in ("failed", "crashed", "hung", "failed_only_in_company", "examples"):
+            yield from (f"{check}{key.replace('_', ' ')}: {what}" for what in counts.get(key, []))
+    yield from step.get("notes", [])
     yield f"{step['seconds']:.0f} s"
+
+
+def notes(results):
+    return [f"{name}: {note}" for name, step in results["steps"].items() for note in step.get("notes", [])]
 
 
 def machine_line(results):
     machine = results["machine"]
-    words = [results["gpu"], f"driver {machine['gpu'].get('driver_version', 'unknown')}", machine["cpu"], f"{machine['cores']} cores",
-             f"PyTorch, CUDA, cuDNN, NCCL {machine['torch_cuda_cudnn_nccl'] or 'unknown'}"]
-    return ", ".join(words)
+    versions = {**machine["stretto"], **machine["packages"]}
+    return ", ".join([results["gpu"], machine["cpu"], f"{machine['cores']} cores", *(f"{name} {what}" for name, what in versions.items())])
 
 
 def ran_line(results):
-    return ", ".join(f"{name} at {step['commit']} ({step['date']})" for name, step in results["steps"].items())
+    runs = collections.defaultdict(list)
+    for name, step in results["steps"].items():
+        runs[f"at {step['commit']} ({step['date'][:10]}; {step['machine']})"].append(name)
+    return "; ".join(f"{', '.join(names)} {where}" for where, names in runs.items())
 
 
 def report(results):
@@ -197,20 +218,21 @@ def report(results):
         widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
         lines += ["", title]
         lines += ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in [header, *rows]]
-    marks = {True: "holds", False: "FALLS SHORT", None: "not judged"}
-    lines += ["", *(f"{marks[verdict.holds]:11}  {verdict.text}" for verdict in verdicts(results))]
-    lines += [f"failed       {name}: {step['error']}" for name, step in results["steps"].items() if "error" in step]
+    lines += ["", *(f"{MARKS[verdict.holds]:11}  {verdict.text}" for verdict in verdicts(results))]
+    lines += [f"{'note':11}  {note}" for note in notes(results)]
     return "\n".join(lines)
 
 
+def table_row(cells):
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+
+
 def section(results):
-    lines = [f"Measured by `./dev gpu run` on {machine_line(results)}: {ran_line(results)}.", ""]
-    marks = {True: "holds", False: "falls short", None: "not judged"}
-    lines += [f"- {verdict.text}: {marks[verdict.holds]}." for verdict in verdicts(results)]
-    lines += [f"- {name} failed: {step['error']}" for name, step in results["steps"].items() if "error" in step]
+    lines = [f"### {results['gpu']}", "", f"Measured by `./dev gpu run` on {machine_line(results)}: {ran_line(results)}.", ""]
+    lines += [f"- {verdict.text}: {MARKS[verdict.holds].lower()}." for verdict in verdicts(results)]
+    lines += [f"- Noted by {note}" for note in notes(results)]
     for title, header, rows in tables(results):
-        lines += ["", f"### {title}", ""]
-        lines += ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *rows)]
+        lines += ["", f"#### {title}", "", *(table_row(row) for row in (header, ["---"] * len(header), *rows))]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -219,6 +241,6 @@ def marked(path):
     marked_text.around(path, BEGIN, END)
 
 
-def write_docs(results, path):
-    """Replaces what lies between the marks."""
-    marked_text.replace(path, BEGIN, END, section(results))
+def write_docs(of_gpus, path):
+    """Replaces what lies between the marks: a section for each kind of GPU."""
+    marked_text.replace(path, BEGIN, END, "\n".join(section(results) for results in of_gpus))

@@ -2,6 +2,7 @@
 they find on this machine."""
 import contextlib
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -46,11 +47,15 @@ def cuda_directories():
 class Programs:
     def __init__(self, directory, libraries=None, version=None):
         self.directory = pathlib.Path(directory)
-        self.version = version or {}
+        self.version = version or {"commit": "unknown"}
         self.library_path = [*([str(libraries)] if libraries else []), *cuda_directories()]
 
     def path(self, name):
         return str(self.directory / name)
+
+    def description(self):
+        made = f", made on {self.version['date']}" if "date" in self.version else ""
+        return f"{'the bundle' if made else self.directory} of commit {self.version['commit']}{made}"
 
     def environment(self):
         """For them alone: other programs have libraries of their own."""
@@ -61,7 +66,10 @@ class Programs:
 
 
 def commit():
-    done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    try:
+        done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    except FileNotFoundError:  # a machine that only measures may have no git
+        return "unknown"
     return done.stdout.strip() or "unknown"
 
 
@@ -88,34 +96,74 @@ def compute_sanitizer():
 
 
 class Ended:
-    """How a command ended: status (None: it ran into its limit), what it printed, and how long it took."""
+    """How a command ended: status (None: it was stopped), hung (it was stopped for its silence), and what it printed."""
 
-    def __init__(self, status, text, seconds):
-        self.status, self.text, self.seconds = status, text, seconds
+    def __init__(self, status, hung, text):
+        self.status, self.hung, self.text = status, hung, text
+
+    def how(self):
+        return f"ended with status {self.status}" if self.status is not None else "fell silent" if self.hung else "ran out of time"
+
+    def sentence(self, name):
+        words = self.text.strip().splitlines()
+        return f"{name} {self.how()}" + (f", its last words: {words[-1].strip()}" if words else " without a word")
 
 
-def run(command, environment, log, limit):
-    """Runs a command, which gets limit seconds for itself and all that it starts; the log gets its words and what it prints."""
+def wait(process, log, limit, silence):
+    """Its status, or None where it has to be stopped; and whether it fell silent."""
+    start = heard = time.monotonic()
+    size = 0
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(timeout=0.2), False
+        now = time.monotonic()
+        if os.path.getsize(log) > size:
+            size, heard = os.path.getsize(log), now
+        if now - heard >= silence:
+            return None, True
+        if now - start >= limit:
+            return None, False
+
+
+def threads_of(group):
+    """A line for each thread of a group of processes: where in the kernel it stands, and in which system call."""
+    lines = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ends meanwhile
+            if int(stat.read_text().rpartition(")")[2].split()[2]) != group:
+                continue
+            for task in sorted(stat.parent.glob("task/*")):
+                lines.append(f"# {task.parent.parent.name}/{task.name}")
+                for name in ("comm", "wchan", "syscall"):
+                    with contextlib.suppress(OSError):  # some are for root alone
+                        lines[-1] += f" {name} {(task / name).read_text().strip()}"
+    return "".join(line + "\n" for line in lines)
+
+
+def run(command, environment, log, limit, silence=math.inf):
+    """Runs a command, which gets limit seconds for itself and all that it starts, and may be silent for that many; the log gets
+    its words, what it prints, and where its threads stood if it fell silent."""
     words = [str(word) for word in command]
     start = time.monotonic()
+    threads = ""
     with open(log, "ab") as file:
         file.write(f"$ {' '.join(words)}\n".encode())
         file.flush()
         begin = file.tell()
+        # A group of its own, so that nothing is left of it; no session, so that it ends with the session of who runs this.
         process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-                                   start_new_session=True)
+                                   process_group=0)
         try:
-            status = process.wait(timeout=max(limit, 1))
-        except subprocess.TimeoutExpired:
-            status = None
+            status, hung = wait(process, log, max(limit, 1), silence)
+            threads = threads_of(process.pid) if hung else ""
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # also what it has left behind
-            process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # what stands in the GPU's driver may not end at all
+                process.wait(timeout=10)
     with open(log, "rb") as file:
         file.seek(begin)
-        text = file.read().decode(errors="replace")
-    seconds = time.monotonic() - start
+        ended = Ended(status, hung, file.read().decode(errors="replace"))
     with open(log, "ab") as file:
-        file.write(f"# {'out of time' if status is None else f'status {status}'} after {seconds:.1f} s\n\n".encode())
-    return Ended(status, text, seconds)
+        file.write(f"{threads}# {ended.how()} after {time.monotonic() - start:.1f} s\n\n".encode())
+    return ended

@@ -1,6 +1,7 @@
-"""GoogleTest programs in several processes at a time, each with a part of the tests. What a crash leaves undone is run again
-without the test that crashed, and what fails is run again alone: on a GPU, one test's failure can be another's fault."""
+"""GoogleTest programs in several processes at a time, each with a part of the tests. What a crash or a hang leaves undone is run
+again without the test in which it came, and what fails is run again alone: on a GPU, one test's failure can be another's fault."""
 import concurrent.futures
+import pathlib
 import re
 import time
 
@@ -8,8 +9,13 @@ import gpu_programs
 
 RESULT = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] ([^\s,]+).*\(\d+ ms\)$", re.M)
 BEGUN = re.compile(r"^\[ RUN +\] (\S+)$", re.M)
-MOST_CRASHES = 5  # of a part, until its rest is given up
+MOST_LOST = 5     # tests of a part that crash or hang, until its rest is given up
 MOST_ALONE = 20   # tests that are run again alone
+SILENCE = 45      # seconds without a word after which a test hangs: longer than the library waits for a lost rank
+UNDER_TOOL = 4    # times as long where a tool looks at the program
+RANKS_WAIT = "30"  # seconds: STRETTO_TIMEOUT of the programs, so that they say themselves who waits for whom
+OUTSIDE = "outside of any test"
+LISTS = ("passed", "failed", "skipped", "crashed", "hung", "undone", "texts")
 
 
 def listed(text):
@@ -25,10 +31,19 @@ def listed(text):
     return names
 
 
+def tests_of(command, environment, log, limit):
+    """The names of a program's tests."""
+    ended = gpu_programs.run([*command, "--gtest_list_tests"], environment, log, min(limit, 60))
+    names = listed(ended.text)
+    if ended.status != 0 or not names:
+        raise RuntimeError(f"no tests were listed: {ended.sentence(pathlib.Path(command[-1]).name)}")
+    return names
+
+
 class Tally:
     def __init__(self):
-        self.passed, self.failed, self.skipped, self.crashed, self.undone = [], [], [], [], []
-        self.texts = []
+        for name in LISTS:
+            setattr(self, name, [])
 
     def read(self, text):
         """Counts what a program printed; returns the test in which it ended, if in one."""
@@ -43,23 +58,25 @@ class Tally:
         return begun[-1] if begun and begun[-1] not in done else None
 
     def add(self, other):
-        for name in ("passed", "failed", "skipped", "crashed", "undone", "texts"):
+        for name in LISTS:
             getattr(self, name).extend(getattr(other, name))
 
 
-def run_part(command, names, environment, log, deadline):
+def run_part(command, names, environment, log, deadline, silence):
     tally = Tally()
     left = list(names)
-    while left:
-        ended = gpu_programs.run([*command, "--gtest_filter=" + ":".join(left)], environment, log, deadline - time.monotonic())
+    while left and time.monotonic() < deadline:
+        ended = gpu_programs.run([*command, "--gtest_filter=" + ":".join(left)], environment, log, deadline - time.monotonic(), silence)
         last = tally.read(ended.text)
         done = {*tally.passed, *tally.failed, *tally.skipped}
         left = [name for name in left if name not in done]
-        if ended.status is None or not left:
+        if ended.status is None and not ended.hung:
             break
-        if last is None or len(tally.crashed) == MOST_CRASHES:
+        if last is None and ended.status in (0, 1):  # 1: tests failed
             break
-        tally.crashed.append(last)
+        (tally.hung if ended.hung else tally.crashed).append(last or OUTSIDE)
+        if last is None or len(tally.hung) + len(tally.crashed) == MOST_LOST:
+            break
         left.remove(last)
     tally.undone += left
     return tally
@@ -68,21 +85,23 @@ def run_part(command, names, environment, log, deadline):
 def run_tests(command, environment, log, limit, parts, words=()):
     """The counts of a program's tests as JSON, and all that was printed. words stand before the command: a tool that looks at
     it."""
-    deadline = time.monotonic() + limit
     start = time.monotonic()
-    names = listed(gpu_programs.run([*command, "--gtest_list_tests"], environment, f"{log}.txt", 60).text)
+    deadline = start + limit
+    environment = {"STRETTO_TIMEOUT": RANKS_WAIT, **environment}
+    silence = SILENCE * (UNDER_TOOL if words else 1)
+    names = tests_of(command, environment, f"{log}.txt", limit)
     tally = Tally()
     with concurrent.futures.ThreadPoolExecutor(parts) as pool:
-        runs = [pool.submit(run_part, [*words, *command], names[part::parts], environment, f"{log}_{part}.txt", deadline)
+        runs = [pool.submit(run_part, [*words, *command], names[part::parts], environment, f"{log}_{part}.txt", deadline, silence)
                 for part in range(min(parts, len(names)))]
         for one in runs:
             tally.add(one.result())
     only_in_company = []
     if not words:
         for name in tally.failed[:MOST_ALONE]:
-            alone = run_part(command, [name], environment, f"{log}_alone.txt", min(deadline, time.monotonic() + 60))
+            alone = run_part(command, [name], environment, f"{log}_alone.txt", min(deadline, time.monotonic() + 60), silence)
             if alone.passed:
                 only_in_company.append(name)
     return {"tests": len(names), "passed": len(tally.passed), "skipped": len(tally.skipped), "failed": sorted(tally.failed),
-            "failed_only_in_company": only_in_company, "crashed": sorted(tally.crashed), "out_of_time": sorted(tally.undone),
-            "seconds": round(time.monotonic() - start, 1)}, "\n".join(tally.texts)
+            "failed_only_in_company": only_in_company, "crashed": sorted(tally.crashed), "hung": sorted(tally.hung),
+            "out_of_time": sorted(tally.undone), "seconds": round(time.monotonic() - start, 1)}, "\n".join(tally.texts)

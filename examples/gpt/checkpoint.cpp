@@ -1,5 +1,6 @@
 #include "checkpoint.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -88,6 +89,16 @@ std::int64_t number_of(const SafetensorsReader& reader, const char* key) {
   return number;
 }
 
+// Puts a directory where there is none or another one, which it replaces at once or not at all.
+void replace_directory(const fs::path& path, const fs::path& with) {
+  if (renameat2(AT_FDCWD, with.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
+    fs::remove_all(with);
+    return;
+  }
+  if (errno != ENOENT) fs::remove_all(path);  // a file system that cannot exchange: then for a moment there is none
+  fs::rename(with, path);
+}
+
 // Replaces a small file at once or not at all.
 void replace_file(const fs::path& path, const std::string& text) {
   const fs::path fresh = path.string() + ".new";
@@ -117,8 +128,7 @@ void save_checkpoint(Trainer& trainer, const std::string& directory, std::int64_
       }
       for (const Section& section : sections()) write_section(trainer, section, unfinished, step);
       if (writes) {
-        fs::remove_all(final);
-        fs::rename(unfinished, final);
+        replace_directory(final, unfinished);
         replace_file(fs::path(directory) / "latest", name);
       }
     } catch (const std::exception& error) {

@@ -107,12 +107,17 @@ STRETTO_API void softmax(const Tensor& x, const Tensor& y);
 
 // ---- cross entropy over a vocabulary of which this rank holds the columns [first, first + columns) (cross_entropy.cpp;
 // Shoeybi et al. 2019). logits: f [rows, columns]; targets: global token numbers, one a row; all others: accumulator
-// type [rows]. Between the calls the caller all-reduces: row_max with max, the two outputs of the second with sum.
-STRETTO_API void row_max(const Tensor& logits, const Tensor& row_max);  // -infinity where there are no columns
+// type [rows]. The logits are read once forward, and once, and written, backward.
+//
+// row_max: the largest logit of each row, -infinity where there are no columns; sum_exp: of exp(logit - row_max);
+// target_logit: 0 where the target is not among these columns.
 STRETTO_API void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                        const Tensor& row_max, const Tensor& sum_exp, const Tensor& target_logit);
+// Where ranks hold shares of the columns: sum_exp becomes what forward had said of it, had row_max, the largest of all shares
+// (by all_reduce), been this share's. Then sum_exp and target_logit are summed over the ranks.
+STRETTO_API void cross_entropy_rebase(const Tensor& share_max, const Tensor& row_max, const Tensor& sum_exp);
 // logits become their gradient, in place: (exp(logit - row_max) / sum_exp - [column is the target]) * factor.
-// loss of a row = log(sum_exp) + row_max - target_logit, with sum_exp = sum over columns of exp(logit - row_max).
+// loss of a row = log(sum_exp) + row_max - target_logit.
 STRETTO_API void cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                         const Tensor& row_max, const Tensor& sum_exp, double factor);
 

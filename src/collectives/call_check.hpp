@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "stretto/communicator.hpp"
-#include "transport/network.hpp"
+#include "transport/links.hpp"
 
 // STRETTO_CHECK=1: before an operation moves data, the ranks that take part tell each other what they were called with.
 // Where that does not fit together, all ranks of the job get a sentence that names both ranks, operations and counts:

@@ -15,8 +15,13 @@ constexpr std::chrono::milliseconds between_looks{100};
 
 }  // namespace
 
-GpuWatch::GpuWatch(Job& job, GpuLinks& links, double timeout, std::function<void()> on_failure)
-    : job_(job), links_(links), timeout_(timeout), on_failure_(std::move(on_failure)), thread_([this] { look_after(); }) {}
+GpuWatch::GpuWatch(Gpu& gpu, Job& job, GpuLinks& links, double timeout, std::function<void()> on_failure)
+    : gpu_(gpu),
+      job_(job),
+      links_(links),
+      timeout_(timeout),
+      on_failure_(std::move(on_failure)),
+      thread_([this] { look_after(); }) {}
 
 GpuWatch::~GpuWatch() {
   std::vector<Work> works;
@@ -85,6 +90,7 @@ void GpuWatch::fail(const std::exception_ptr& why) {
 }
 
 void GpuWatch::look_after() {
+  gpu_.enter_thread();
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return closing_ || !watched_.empty(); });

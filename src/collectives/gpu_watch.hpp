@@ -20,7 +20,7 @@ class GpuWatch {
  public:
   // timeout: seconds from when a work is put in, and again from its beginning on the GPU. on_failure: told once, from the
   // watching thread.
-  GpuWatch(Job& job, GpuLinks& links, double timeout, std::function<void()> on_failure);
+  GpuWatch(Gpu& gpu, Job& job, GpuLinks& links, double timeout, std::function<void()> on_failure);
   // Waits until the GPU has come past the works, which need the links: over them it watches to the end.
   ~GpuWatch();
   GpuWatch(const GpuWatch&) = delete;
@@ -42,6 +42,7 @@ class GpuWatch {
   std::exception_ptr trouble();  // under the mutex, as fail()
   void fail(const std::exception_ptr& why);
 
+  Gpu& gpu_;
   Job& job_;
   GpuLinks& links_;
   double timeout_;

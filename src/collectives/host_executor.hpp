@@ -9,7 +9,7 @@
 #include "collectives/journal.hpp"
 #include "collectives/wire_buffers.hpp"
 #include "stretto/plan.hpp"
-#include "transport/network.hpp"
+#include "transport/links.hpp"
 
 namespace stretto {
 

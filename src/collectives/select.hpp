@@ -1,6 +1,6 @@
 #pragma once
 #include "stretto/tuning.hpp"
-#include "transport/network.hpp"
+#include "transport/links.hpp"
 
 namespace stretto {
 

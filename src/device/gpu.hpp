@@ -1,6 +1,5 @@
 #pragma once
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -32,6 +31,9 @@ class Gpu {
  public:
   virtual ~Gpu() = default;
   virtual const GpuInfo& info() const = 0;
+  // First thing in a thread that is the library's own: what it asks is asked of this GPU, and spoils no graph that a program
+  // records in another thread.
+  virtual void enter_thread() = 0;
 
   virtual GpuStream create_stream(Priority priority) = 0;
   virtual void destroy(GpuStream stream) = 0;  // what is in it still happens
@@ -66,9 +68,6 @@ class Gpu {
   // get.
   virtual std::byte* allocate_pinned(std::size_t bytes) = 0;
   virtual void release_pinned(std::byte* memory) = 0;  // when no stream uses it any more
-  // What follows in the stream begins when the word, in pinned memory, has come to the value or gone past it (cyclically):
-  // the host writes it, and never waits in turn for what is put into a stream later. Other streams go on. Not in a graph.
-  virtual void wait_until(GpuStream stream, const std::atomic<std::uint32_t>* word, std::uint32_t value) = 0;
 
   // Of the GPU's memory, and not from the pool: other processes of the host may open it, on a GPU that reaches this one's
   // memory. Slow to get.

@@ -44,9 +44,10 @@ class GpuKernels {
                                    const Tensor& dy, const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
                                    GpuStream stream) = 0;
   virtual void softmax(const Tensor& x, const Tensor& y, GpuStream stream) = 0;
-  virtual void row_max(const Tensor& logits, const Tensor& row_max, GpuStream stream) = 0;
   virtual void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
                                      const Tensor& sum_exp, const Tensor& target_logit, GpuStream stream) = 0;
+  virtual void cross_entropy_rebase(const Tensor& share_max, const Tensor& row_max, const Tensor& sum_exp,
+                                    GpuStream stream) = 0;
   virtual void cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
                                       const Tensor& sum_exp, double factor, GpuStream stream) = 0;
   virtual void embedding_forward(const Tensor& tokens, std::int64_t first, const Tensor& table, const Tensor& y,

@@ -78,13 +78,14 @@ void VocabularyParallelCrossEntropy::forward(const Tensor& logits, const Tensor&
   const std::int64_t rows = logits.rows();
   const DType accumulator = kernels::accumulator(logits.dtype());
   saved.row_max = tensor_parallel_.tensor_to_sum({rows}, accumulator);
-  kernels::row_max(logits, saved.row_max);
-  if (tensor_parallel_.group.size() > 1) {
-    tensor_parallel_.group.all_reduce(saved.row_max, ReduceOp::max, computation(), {.tag = "cross entropy max"});
-  }
   saved.sums = tensor_parallel_.tensor_to_sum({2, rows}, accumulator);
-  kernels::cross_entropy_forward(logits, targets, first, saved.row_max, saved.sums.view(0, {rows}),
-                                 saved.sums.view(rows, {rows}));
+  const Tensor sum_exp = saved.sums.view(0, {rows});
+  kernels::cross_entropy_forward(logits, targets, first, saved.row_max, sum_exp, saved.sums.view(rows, {rows}));
+  if (tensor_parallel_.group.size() > 1) {
+    const Tensor share_max = saved.row_max.clone();
+    tensor_parallel_.group.all_reduce(saved.row_max, ReduceOp::max, computation(), {.tag = "cross entropy max"});
+    kernels::cross_entropy_rebase(share_max, saved.row_max, sum_exp);
+  }
   tensor_parallel_.sum(saved.sums, "cross entropy sums");
 }
 

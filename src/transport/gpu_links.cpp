@@ -13,7 +13,7 @@
 #include "transport/host_staging.hpp"
 #include "transport/ipc_staging.hpp"
 #include "transport/nccl/nccl_links.hpp"
-#include "transport/network.hpp"
+#include "transport/links.hpp"
 #include "transport/peer_copies.hpp"
 #include "transport/staged_links.hpp"
 #include "transport/tell.hpp"

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "transport/network.hpp"
+#include "transport/links.hpp"
 #include "transport/staging.hpp"
 
 namespace stretto {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "transport/ipc_peer.hpp"
-#include "transport/network.hpp"
+#include "transport/links.hpp"
 #include "transport/staging.hpp"
 
 namespace stretto {

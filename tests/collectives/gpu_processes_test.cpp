@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdio>
 #include <new>
 #include <optional>
 #include <thread>
@@ -15,6 +16,7 @@
 #include "core/log.hpp"
 #include "gpu_buffers.hpp"
 #include "stand_in/job_on_gpus.hpp"
+#include "transport/launcher.hpp"
 
 namespace stretto {
 namespace {
@@ -56,13 +58,15 @@ void expect_every_plan_right(const Communicator& world, std::vector<Collective> 
 class GpusOfProcesses : public testing::TestWithParam<Route> {
  protected:
   void SetUp() override {
+    if (!on_real_gpu()) return;
     // In a process of its own: CUDA does not survive a fork.
-    if (on_real_gpu() && launch(1, [](const Communicator&) {
-                           if (const std::string obstacle = cuda_obstacle(); !obstacle.empty())
-                             throw Error(ErrorCode::unavailable, obstacle);
-                         }) != 0) {
-      GTEST_SKIP() << "There is no GPU, see above.";
-    }
+    const int without_gpu = fork_ranks(1, [](int) {
+      std::string obstacle = cuda_obstacle();
+      if (obstacle.empty() && GetParam() == Route::ipc) obstacle = obstacle_to_ipc();
+      if (!obstacle.empty()) std::fprintf(stderr, "%s\n", obstacle.c_str());
+      return obstacle.empty() ? 0 : 1;
+    });
+    if (without_gpu != 0) GTEST_SKIP() << "There is no such GPU, see above.";
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, GpusOfProcesses, testing::Values(Route::ipc, Route::staged),

@@ -35,32 +35,32 @@ Tensor columns_of(const Tensor& x, std::int64_t first, std::int64_t count) {
 Loss loss_of_shares(const Tensor& logits, const std::vector<std::int32_t>& targets, const std::vector<std::int64_t>& shares,
                     double factor) {
   const DType wide = accumulator(logits.dtype());
+  struct OfShare {
+    std::int64_t first;
+    Tensor max, sum_exp, target_logit;
+  };
   Loss result;
+  std::vector<OfShare> all;
   const Tensor max({rows}, wide);
-  const Tensor sum_exp = Tensor::zeros({rows}, wide);
-  const Tensor target_logit = Tensor::zeros({rows}, wide);
-  const Tensor share_max({rows}, wide);
-  const Tensor share_sum({rows}, wide);
-  const Tensor share_logit({rows}, wide);
   for (std::int64_t row = 0; row < rows; ++row) max.set(row, -infinity);
   std::int64_t first = 0;
-  for (const std::int64_t share : shares) {
-    result.gradients.push_back(columns_of(logits, first, share));
-    row_max(result.gradients.back(), share_max);
-    reduce(ReduceOp::max, wide, max.raw(), share_max.raw(), max.raw(), rows);
-    first += share;
+  for (const std::int64_t count : shares) {
+    result.gradients.push_back(columns_of(logits, first, count));
+    const OfShare share{first, Tensor({rows}, wide), Tensor({rows}, wide), Tensor({rows}, wide)};
+    cross_entropy_forward(result.gradients.back(), Tensor::of(targets), first, share.max, share.sum_exp, share.target_logit);
+    reduce(ReduceOp::max, wide, max.raw(), share.max.raw(), max.raw(), rows);
+    all.push_back(share);
+    first += count;
   }
-  first = 0;
-  for (const Tensor& share : result.gradients) {
-    cross_entropy_forward(share, Tensor::of(targets), first, max, share_sum, share_logit);
-    add(sum_exp, share_sum, sum_exp);
-    add(target_logit, share_logit, target_logit);
-    first += share.columns();
+  const Tensor sum_exp = Tensor::zeros({rows}, wide);
+  const Tensor target_logit = Tensor::zeros({rows}, wide);
+  for (const OfShare& share : all) {
+    if (shares.size() > 1) cross_entropy_rebase(share.max, max, share.sum_exp);
+    add(sum_exp, share.sum_exp, sum_exp);
+    add(target_logit, share.target_logit, target_logit);
   }
-  first = 0;
-  for (const Tensor& share : result.gradients) {
-    cross_entropy_backward(share, Tensor::of(targets), first, max, sum_exp, factor);
-    first += share.columns();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    cross_entropy_backward(result.gradients[i], Tensor::of(targets), all[i].first, max, sum_exp, factor);
   }
   for (std::int64_t row = 0; row < rows; ++row) {
     result.losses.push_back(std::log(sum_exp.at(row)) + max.at(row) - target_logit.at(row));
@@ -146,20 +146,52 @@ TEST(CrossEntropy, GradientIsTheSlope) {
   }
 }
 
-TEST(RowMax, FindsTheLargestAndKeepsNan) {
+TEST(CrossEntropy, FindsTheLargestAndKeepsNan) {
   for (const DType dtype : compute_types) {
     for (const std::int64_t columns : {1, 7, 65, 1000}) {
       const Tensor x = random_tensor({rows, columns}, dtype);
       for (std::int64_t c = 0; c < columns; ++c) x.set(c, -infinity);
-      const Tensor max({rows}, accumulator(dtype));
+      const DType wide = accumulator(dtype);
+      const Tensor max({rows}, wide);
+      const Tensor sum_exp({rows}, wide);
       x.set(columns + columns / 2, std::numeric_limits<double>::quiet_NaN());
       x.set(3 * columns - 1, infinity);
-      row_max(x, max);
+      cross_entropy_forward(x, Tensor::of(targets_among(columns)), 0, max, sum_exp, Tensor({rows}, wide));
       EXPECT_EQ(max.at(0), -infinity);
-      EXPECT_TRUE(std::isnan(max.at(1)));
+      EXPECT_TRUE(std::isnan(max.at(1)) && std::isnan(sum_exp.at(1)));
       EXPECT_EQ(max.at(2), infinity);
       const std::vector<double> row = values(x.view(3 * columns, {columns}));
       EXPECT_EQ(max.at(3), *std::max_element(row.begin(), row.end()));
+    }
+  }
+}
+
+// Logits that fall, or rise, along the row; all but the last of a share masked; exponentials of which only few count.
+TEST(CrossEntropy, IsExactWhereverTheLargestLogitStands) {
+  for (const DType dtype : compute_types) {
+    constexpr std::int64_t columns = 3000;
+    const Tensor logits({rows, columns}, dtype);
+    for (std::int64_t i = 0; i < logits.size(); ++i) {
+      const std::int64_t c = i % columns;
+      const double by_row[rows] = {static_cast<double>(c), -static_cast<double>(c), -infinity, -1000, 1000, c % 2 ? -90.0 : 0.0};
+      logits.set(i, by_row[i / columns]);
+    }
+    logits.set(3 * columns - 1, -5000);
+    const std::vector<std::int32_t> targets(rows, columns - 1);
+    const std::vector<double> expected = probabilities(logits);
+    for (const std::vector<std::int64_t>& shares : {std::vector<std::int64_t>{columns}, {1, 1999, 0, 1000}}) {
+      const Loss loss = loss_of_shares(logits, targets, shares, 1);
+      std::int64_t first = 0;
+      for (const Tensor& gradients : loss.gradients) {
+        for (std::int64_t i = 0; i < gradients.size(); ++i) {
+          const std::int64_t row = i / gradients.columns();
+          const std::int64_t c = first + i % gradients.columns();
+          const double target = c == columns - 1 ? 1 : 0;
+          EXPECT_NEAR(gradients.at(i), expected[static_cast<std::size_t>(row * columns + c)] - target, 4e-3)
+              << name(dtype) << " row " << row << " column " << c;
+        }
+        first += gradients.columns();
+      }
     }
   }
 }
@@ -190,8 +222,10 @@ TEST(CrossEntropy, ArgumentsMustFit) {
   const Tensor wide({rows}, DType::f32);
   const Tensor narrow({rows}, DType::bf16);
   const Tensor few({rows - 1}, DType::f32);
-  EXPECT_THROW(row_max(logits, narrow), Error);
-  EXPECT_THROW(row_max(logits, few), Error);
+  EXPECT_THROW(cross_entropy_forward(logits, targets, 0, narrow, wide, wide), Error);
+  EXPECT_THROW(cross_entropy_forward(logits, targets, 0, few, wide, wide), Error);
+  EXPECT_THROW(cross_entropy_rebase(narrow, narrow, narrow), Error);
+  EXPECT_THROW(cross_entropy_rebase(wide, few, wide), Error);
   EXPECT_THROW(cross_entropy_forward(logits, targets, 0, wide, few, wide), Error);
   EXPECT_THROW(cross_entropy_backward(logits, targets, 0, wide, narrow, 1), Error);
   EXPECT_THROW(softmax(logits, Tensor({8, rows}, DType::bf16)), Error);

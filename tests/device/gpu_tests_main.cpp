@@ -1,13 +1,31 @@
-// gpu_tests: the kernels' tests on a GPU; where there is none, each is skipped with the reason.
+// Tests on a GPU; where there is none, each is skipped with the reason.
+#include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "stretto/device.hpp"
+#include "stretto/stream.hpp"
 
 namespace {
 
-class SkipWithoutGpu final : public testing::EmptyTestEventListener {
+class WatchesGpu final : public testing::EmptyTestEventListener {
   void OnTestStart(const testing::TestInfo& /*test*/) override {
     if (const std::string obstacle = stretto::cuda_obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
+    // The clock of a GPU's streams goes with the last of them, and each call of a kernel's test has one of its own.
+    static const auto& keeps_clock = *new stretto::Stream("clock", stretto::Priority::normal, stretto::Device::cuda);
+    static_cast<void>(keeps_clock);
+  }
+
+  // A kernel's error stays in the process, where all later tests would fail for it: whoever runs them goes on in a new one.
+  void OnTestEnd(const testing::TestInfo& test) override {
+    if (!test.result()->Failed()) return;
+    const cudaError_t error = cudaStreamQuery(cudaStreamPerThread);
+    if (error == cudaSuccess || error == cudaErrorNotReady) return;
+    std::printf("The GPU cannot be used any more in this process: %s.\n", cudaGetErrorString(error));
+    std::fflush(stdout);
+    std::_Exit(3);
   }
 };
 
@@ -15,6 +33,6 @@ class SkipWithoutGpu final : public testing::EmptyTestEventListener {
 
 int main(int count, char** arguments) {
   testing::InitGoogleTest(&count, arguments);
-  testing::UnitTest::GetInstance()->listeners().Append(new SkipWithoutGpu);
+  testing::UnitTest::GetInstance()->listeners().Append(new WatchesGpu);
   return RUN_ALL_TESTS();
 }

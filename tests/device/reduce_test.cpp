@@ -232,7 +232,7 @@ TEST(ReduceAll, EqualsScalarArithmeticInTheOrderOfTheSources) {
             reduce_into(op, sources, out.raw(), divisor);
             expect_same(out, expected);
             out.expect_guards();
-            for (std::size_t s = 0; s < sources.size(); s += is_emulated() ? 13 : 2) {
+            for (std::size_t s = 0; s < sources.size(); s += calls_are_dear() ? 13 : 2) {
               std::vector<Elements<T>> copies = sources;
               reduce_into(op, copies, copies[s].raw(), divisor);
               expect_same(copies[s], expected);

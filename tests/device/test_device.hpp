@@ -12,12 +12,8 @@ namespace stretto {
 constexpr Device test_device() { return Device::STRETTO_TEST_DEVICE; }
 constexpr bool on_real_gpu() { return test_device() == Device::cuda; }
 
-// Whether the device is the stand-in that runs kernels' source (simt_tests), where each call costs: a choice of cases will
-// do.
-#if defined(STRETTO_TEST_EMULATED)
-constexpr bool is_emulated() { return true; }
-#else
-constexpr bool is_emulated() { return false; }
-#endif
+// Where a call costs much, a choice of cases will do: on a GPU, to and from which all its memory is copied, and on the stand-in
+// that runs kernels' source (simt_tests).
+constexpr bool calls_are_dear() { return test_device() == Device::cuda; }
 
 }  // namespace stretto

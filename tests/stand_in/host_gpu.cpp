@@ -284,25 +284,6 @@ void HostGpu::release_pinned(std::byte* memory) {
   });
 }
 
-void HostGpu::wait_until(GpuStream stream, const std::atomic<std::uint32_t>* word, std::uint32_t value) {
-  ++put_by_thread;
-  if (!pinned_.holds(word, sizeof *word)) violate("wait_until got a word that does not lie in pinned memory.");
-  const std::lock_guard lock(mutex_);
-  const Queue& in = queue(stream, "wait_until");
-  if (in.capture) violate("wait_until was called for a stream that takes part in a capture.");
-  if (options_.ignores_waits) return;
-  in.stream->put(
-      [this, word, value] {
-        while (true) {
-          const bool is_there = pinned_.holds(word, sizeof *word);
-          if (!is_there) throw Error(ErrorCode::internal, "A word was released that a stream waited for.");
-          if (static_cast<std::int32_t>(word->load() - value) >= 0) return;
-          std::this_thread::sleep_for(std::chrono::microseconds(20));
-        }
-      },
-      true);
-}
-
 void HostGpu::release_shared(std::byte* memory) {
   without_throwing([&] {
     if (const std::string broken = sharing_.release(memory); !broken.empty()) violate(broken);

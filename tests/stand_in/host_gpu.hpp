@@ -71,6 +71,7 @@ class HostGpu final : public Gpu {
   std::size_t events_in_use() const;
 
   // ---- the table
+  void enter_thread() override {}
   const GpuInfo& info() const override { return info_; }
   GpuStream create_stream(Priority priority) override;
   void destroy(GpuStream stream) override;
@@ -85,7 +86,6 @@ class HostGpu final : public Gpu {
   void release(std::byte* memory, GpuStream stream) override;
   std::byte* allocate_pinned(std::size_t bytes) override;
   void release_pinned(std::byte* memory) override;
-  void wait_until(GpuStream stream, const std::atomic<std::uint32_t>* word, std::uint32_t value) override;
   bool is_device_memory(const void* pointer) override { return is_here(pointer, 1); }
   GpuSharedMemory allocate_shared(std::size_t bytes) override { return sharing_.allocate(bytes); }
   void release_shared(std::byte* memory) override;

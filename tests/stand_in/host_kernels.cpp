@@ -145,15 +145,16 @@ void HostKernels::softmax(const Tensor& x, const Tensor& y, GpuStream stream) {
   put("softmax", stream, kernels::softmax, x, y);
 }
 
-void HostKernels::row_max(const Tensor& logits, const Tensor& row_max, GpuStream stream) {
-  put("row_max", stream, kernels::row_max, logits, row_max);
-}
-
 void HostKernels::cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                         const Tensor& row_max, const Tensor& sum_exp, const Tensor& target_logit,
                                         GpuStream stream) {
   put("cross_entropy_forward", stream, kernels::cross_entropy_forward, logits, targets, first, row_max, sum_exp,
       target_logit);
+}
+
+void HostKernels::cross_entropy_rebase(const Tensor& share_max, const Tensor& row_max, const Tensor& sum_exp,
+                                       GpuStream stream) {
+  put("cross_entropy_rebase", stream, kernels::cross_entropy_rebase, share_max, row_max, sum_exp);
 }
 
 void HostKernels::cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::int64_t first,

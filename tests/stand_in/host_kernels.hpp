@@ -38,9 +38,10 @@ class HostKernels final : public GpuKernels {
   void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd, const Tensor& dy,
                            const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta, GpuStream stream) override;
   void softmax(const Tensor& x, const Tensor& y, GpuStream stream) override;
-  void row_max(const Tensor& logits, const Tensor& row_max, GpuStream stream) override;
   void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
                              const Tensor& sum_exp, const Tensor& target_logit, GpuStream stream) override;
+  void cross_entropy_rebase(const Tensor& share_max, const Tensor& row_max, const Tensor& sum_exp,
+                            GpuStream stream) override;
   void cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
                               const Tensor& sum_exp, double factor, GpuStream stream) override;
   void embedding_forward(const Tensor& tokens, std::int64_t first, const Tensor& table, const Tensor& y,

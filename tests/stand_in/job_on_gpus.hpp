@@ -30,6 +30,16 @@ inline const char* name(Route route) {
   return "unknown";
 }
 
+// Why this machine's GPU lends its memory to no other process, as inside some containers; empty: it does.
+inline std::string obstacle_to_ipc() {
+  try {
+    gpu().release_shared(gpu().allocate_shared(1).memory);
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 // Jobs whose ranks are threads on GPUs. GPUs and NCCL are stand-ins; in a test of a real GPU they are this process's one,
 // which NCCL gives to one rank only.
 class JobOnGpus {
@@ -40,7 +50,9 @@ class JobOnGpus {
   int most_ranks() const { return on_real_gpu() && route_ == Route::nccl ? 1 : 8; }
   // Why there is no such job here; empty: there is.
   std::string obstacle() const {
-    return on_real_gpu() && route_ == Route::nccl && nccl() == nullptr ? "This build has no NCCL." : "";
+    if (!on_real_gpu()) return "";
+    if (route_ == Route::ipc) return obstacle_to_ipc();
+    return route_ == Route::nccl && nccl() == nullptr ? "This build has no NCCL." : "";
   }
 
   // body: each rank's, on its GPU. No rule may be broken, but where streams do not wait for each other. Throws what

@@ -1,5 +1,7 @@
-"""./dev gpu: that it says so where there is no GPU; how it counts tests, judges results and writes them into the page, with a
-control beside each. Nothing here needs a GPU: programs are scripts that print what the real ones would."""
+"""./dev gpu: that it says so where there is no GPU; how it counts tests, judges results, merges them and writes them into the
+page, with a control beside each. Nothing here needs a GPU: programs are scripts that print what the real ones would."""
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -9,19 +11,22 @@ import tempfile
 import textwrap
 import time
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(os.environ["ROOT"])
 sys.path.insert(0, str(ROOT / "perf"))
 import gpu  # noqa: E402
 import gpu_page as page  # noqa: E402
 import gpu_programs  # noqa: E402
+import gpu_results  # noqa: E402
+import gpu_sanitizer  # noqa: E402
 import gpu_test_runs  # noqa: E402
 
 
 def counts(tests=10, **others):
     made = {"tests": tests, "passed": tests, "skipped": 0, "failed": [], "failed_only_in_company": [], "crashed": [],
-            "out_of_time": [], "seconds": 1.0, **others}
-    missing = sum(len(made[name]) for name in ("failed", "crashed", "out_of_time")) + made["skipped"]
+            "hung": [], "out_of_time": [], "seconds": 1.0, **others}
+    missing = sum(len(made[name]) for name in page.LOST) + made["skipped"]
     return {**made, "passed": tests - missing}
 
 
@@ -30,11 +35,11 @@ def row(kernel, ratio, what="some"):
 
 
 def good_results():
-    ran = {"commit": "abc", "date": "2000-01-01", "command": "./dev gpu run", "seconds": 1.0}
+    ran = {"commit": "abc", "date": "2000-01-01", "command": "./dev gpu run", "seconds": 1.0, "machine": "GPU-1, driver 1.2"}
     checked = {**counts(), "summaries": 4, "findings": 0, "examples": []}
     return {
         "gpu": "A GPU",
-        "machine": {"gpu": {"driver_version": "1.2"}, "cpu": "A processor", "cores": 2, "torch_cuda_cudnn_nccl": "9 9 9"},
+        "machine": {"cpu": "A processor", "cores": 2, "stretto": {"CUDA": "13"}, "packages": {"torch": "9"}},
         "steps": {
             "tests": {**ran, **counts(100, skipped=3)}, "collectives": {**ran, **counts()},
             "processes": {**ran, **counts()}, "parity": {**ran, **counts()},
@@ -99,16 +104,57 @@ class Verdicts(unittest.TestCase):
             spoil(results["steps"])
             self.assertEqual(sum(verdict.holds is False for verdict in page.verdicts(results)), 1, spoil.__name__)
 
-    def test_nothing_is_judged_that_has_not_run(self):
+    def test_what_has_not_run_is_not_judged(self):
         results = good_results()
-        results["steps"] = {"kernels": {"commit": "abc", "date": "2000-01-01", "error": "no luck"}}
-        self.assertEqual(set(held(results).values()), {None})
-        self.assertIn("no luck", page.report(results))
-        self.assertIn("kernels failed: no luck.", page.section(results).replace("luck\n", "luck.\n"))
+        del results["steps"]["kernels"]
+        self.assertEqual([verdict for verdict in page.verdicts(results) if not verdict.holds],
+                         [("kernels", None, "kernels at 85% of a copy's bandwidth: not run")])
+
+    def test_nothing_holds_of_a_step_that_ended_badly_though_its_figures_are_shown(self):
+        for name, what in (("kernels", "| gemm |"), ("gpt2", "| Stretto | 100.0 |"), ("overlap", "| summed gradients | 4096 |")):
+            results = good_results()
+            results["steps"][name]["error"] = "no luck\nat all."
+            self.assertEqual([verdict.holds for verdict in page.verdicts(results) if verdict.step == name], [False])
+            self.assertIn("no luck at all: falls short.", page.section(results))
+            self.assertIn(what, page.section(results))
+            self.assertIn("no luck at all", page.report(results))
+
+    def test_a_case_that_failed_falls_short_with_its_text(self):
+        results = good_results()
+        results["steps"]["kernels"]["rows"] += [{"kernel": "quantize", "what": "int8", "error": "out of | memory"},
+                                                {"kernel": "gelu", "what": "any", "error": "no launch"}]
+        results["steps"]["overlap"]["rows"][0] = {"step": "summed_gradients", "rows": 4096, "error": "lost"}
+        self.assertEqual([verdict.text.split(":")[0] for verdict in page.verdicts(results) if not verdict.holds],
+                         ["quantize, int8", "gelu, any", "quantize", "overlap, summed gradients, 4096 rows"])
+        self.assertIn("| quantize | int8 |  |  | out of \\| memory |", page.section(results))
+        self.assertIn("| summed gradients | 4096 |  |  |  |  |  | lost |", page.section(results))
+
+    def test_a_program_that_measured_nothing_proves_nothing(self):
+        results = good_results()
+        for name in ("kernels", "overlap"):
+            results["steps"][name]["rows"] = []
+            self.assertEqual({verdict.holds for verdict in page.verdicts(results) if verdict.step == name}, {None})
+            page.report(results)
+
+    def test_what_the_library_notes_is_told(self):
+        results = good_results()
+        said = "[x] [stretto] [info] Attention takes the library's own kernels: [why]\nmore"
+        results["steps"]["kernels"]["notes"] = gpu.NOTE.findall(said)
+        self.assertIn("- Noted by kernels: Attention takes the library's own kernels: [why]\n", page.section(results))
+
+    def test_rates_of_another_machine_do_not_count(self):
+        results = good_results()
+        results["steps"]["kernels"].update(machine="GPU-2, driver 1.2", matrix_flops_a_second=8e14)
+        self.assertAlmostEqual(page.utilisation(results)["stretto"], 4e13 / 0.1 / 7.5e14)
+        self.assertEqual(page.matrix_rate(results, "kernels"), 8e14)
 
     def test_tests_that_were_all_skipped_prove_nothing(self):
         self.assertFalse(page.all_passed(counts(5, skipped=5)))
         self.assertTrue(page.all_passed(counts(5, skipped=4)))
+
+    def test_a_program_that_ends_badly_behind_its_last_test_proves_nothing(self):
+        for name in ("crashed", "hung"):
+            self.assertFalse(page.all_passed({**counts(5), name: [gpu_test_runs.OUTSIDE]}))
 
     def test_utilisation_is_of_the_best_rate(self):
         self.assertAlmostEqual(page.utilisation(good_results())["stretto"], 4e13 / 0.1 / 7.5e14)
@@ -119,13 +165,14 @@ class Page(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             file = pathlib.Path(directory) / "page.md"
             file.write_text(f"before\n{page.BEGIN}\nstale\n{page.END}\nafter\n")
-            page.write_docs(good_results(), file)
+            page.write_docs([good_results(), {**good_results(), "gpu": "Another GPU"}], file)
             text = file.read_text()
             self.assertTrue(text.startswith("before\n") and text.endswith("after\n"))
             self.assertNotIn("stale", text)
             self.assertIn("| gemm | square | 1000.0 | 700 TFLOP/s | 0.93 of the matrix rate |", text)
             self.assertIn("| Stretto | 100.0 | 327,680 | 0.53 |", text)
-            self.assertIn("overlap efficiency, summed gradients: 0.90 at 8192 rows; asked 0.8: holds.", text)
+            self.assertIn("overlap efficiency, summed gradients: median 0.80 of 4096, 8192 rows; asked 0.8: holds.", text)
+            self.assertEqual([line for line in text.splitlines() if line.startswith("### ")], ["### A GPU", "### Another GPU"])
 
     def test_the_committed_page_has_the_marks(self):
         page.marked(ROOT / "docs/performance.md")
@@ -140,12 +187,27 @@ class Page(unittest.TestCase):
                 self.assertIn("overlap", done.stdout)
 
     def test_results_are_named_like_the_gpu(self):
-        self.assertEqual(gpu.results_name("NVIDIA H200"), "h200")
-        self.assertEqual(gpu.results_name("NVIDIA H100 80GB HBM3"), "h100_80gb_hbm3")
+        self.assertEqual(gpu_results.name_of("NVIDIA H200"), "h200")
+        self.assertEqual(gpu_results.name_of("NVIDIA H100 80GB HBM3"), "h100_80gb_hbm3")
+
+    def test_the_newest_of_each_step_counts(self):
+        with tempfile.TemporaryDirectory() as directory:
+            files = [pathlib.Path(directory) / f"{name}.json" for name in ("old", "new", "other")]
+            old, new, other = good_results(), good_results(), {**good_results(), "gpu": "Another GPU"}
+            new["steps"] = {"tests": {**new["steps"]["tests"], "date": "2000-01-01T09:00:00+00:00", **counts(7)}}
+            new["machine"]["cores"] = 3
+            for file, results in zip(files, (old, new, other)):
+                file.write_text(json.dumps(results))
+            for order in (files[:2], files[1::-1]):
+                found = gpu_results.merged(order)
+                self.assertEqual((found["steps"]["tests"]["tests"], found["steps"]["parity"]["tests"]), (7, 10))
+                self.assertEqual(found["machine"]["cores"], 3)
+            with self.assertRaisesRegex(SystemExit, "is of A GPU, .*other.json of Another GPU; judge"):
+                gpu_results.merged([files[0], files[2]])
 
 
 # Speaks as GoogleTest programs do. Good.two crashes where it is not alone in its process from there on, Good.three fails in
-# company, Bad.one always.
+# company, Bad.one always. What SLEEPS names sleeps.
 PROGRAM = '''
     import sys, time
     names = ["Good.one", "Good.two", "Good.three", "Bad.one", "Odd/Good.skips/0"]
@@ -158,7 +220,7 @@ PROGRAM = '''
         print(f"[ RUN      ] {name}", flush=True)
         if name == "Good.two":
             sys.exit(139)
-        if name == "Good.three" and SLEEPS:
+        if name == "SLEEPS":
             time.sleep(60)
         failed = name == "Bad.one" or name == "Good.three" and len(chosen) > 1
         words = "  FAILED  " if failed else "  SKIPPED " if "skips" in name else "       OK "
@@ -168,14 +230,15 @@ PROGRAM = '''
 
 
 class TestRuns(unittest.TestCase):
-    def run_program(self, limit=60, sleeps=False, parts=1):
+    def run_program(self, limit=60, sleeps="", parts=1):
         with tempfile.TemporaryDirectory() as directory:
             program = pathlib.Path(directory) / "program.py"
-            program.write_text(textwrap.dedent(PROGRAM).replace("SLEEPS", str(sleeps)))
+            program.write_text(textwrap.dedent(PROGRAM).replace("SLEEPS", sleeps))
             found, text = gpu_test_runs.run_tests([sys.executable, str(program)], dict(os.environ), pathlib.Path(directory) / "log",
                                                   limit, parts)
             self.assertIn("Running main()", text)
-            self.assertIn("$ ", (pathlib.Path(directory) / "log_0.txt").read_text())
+            self.log = (pathlib.Path(directory) / "log_0.txt").read_text()
+            self.assertIn("$ ", self.log)
             return found
 
     def test_a_crash_and_failures_are_told_apart(self):
@@ -188,16 +251,113 @@ class TestRuns(unittest.TestCase):
             self.assertEqual((found["passed"], found["skipped"], found["out_of_time"]), (1, 1, []))
 
     def test_the_limit_ends_it(self):
-        found = self.run_program(limit=2, sleeps=True)
-        self.assertEqual(found["out_of_time"], ["Bad.one", "Good.three", "Odd/Good.skips/0"])
+        found = self.run_program(limit=2, sleeps="Good.three")
+        self.assertEqual((found["out_of_time"], found["hung"]), (["Bad.one", "Good.three", "Odd/Good.skips/0"], []))
         self.assertLess(found["seconds"], 30)
 
+    @mock.patch.object(gpu_test_runs, "SILENCE", 1)
+    def test_a_hang_costs_one_test(self):
+        found = self.run_program(sleeps="Bad.one")
+        self.assertEqual((found["hung"], found["crashed"], found["out_of_time"]), (["Bad.one"], ["Good.two"], []))
+        self.assertEqual((found["passed"], found["skipped"]), (1, 1))
+        self.assertRegex(self.log, r"\n# \d+/\d+ comm \S+.*\n# fell silent after ")
+
+    def test_a_program_without_tests_is_an_error(self):
+        with tempfile.TemporaryDirectory() as directory, self.assertRaisesRegex(RuntimeError, "no tests were listed: .* status 3, .*: no"):
+            gpu_test_runs.run_tests(["sh", "-c", "echo no; exit 3"], dict(os.environ), pathlib.Path(directory) / "log", 60, 1)
+
     def test_what_the_sanitizer_says_is_found(self):
-        self.assertEqual(gpu.SUMMARY["memcheck"].findall("========= ERROR SUMMARY: 3 errors"), ["3"])
-        self.assertEqual(gpu.SUMMARY["racecheck"].findall("========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)"),
-                         [("1", "1")])
-        self.assertEqual(gpu.FINDING.findall("========= Invalid __global__ write of size 4 bytes\n=========     at here"),
-                         ["Invalid __global__ write of size 4 bytes"])
+        self.assertEqual(gpu_sanitizer.findings("memcheck", "========= Invalid __global__ write of size 4 bytes\n=========     at here\n"
+                                                "========= ERROR SUMMARY: 3 errors\n"),
+                         {"summaries": 1, "findings": 3, "examples": ["Invalid __global__ write of size 4 bytes"]})
+        self.assertEqual(gpu_sanitizer.findings("racecheck", "========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)\n"),
+                         {"summaries": 1, "findings": 2, "examples": []})
+
+
+INFO = """  with CUDA        13.0
+  with NCCL        no
+
+GPU
+  NVIDIA A100, compute capability 8.0, 79.1 GiB, 108 multiprocessors
+  number 0 of the 1 here, GPU-01234567-89ab
+"""
+
+
+class WholeRuns(unittest.TestCase):
+    """With scripts in the place of programs."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.at = pathlib.Path(directory.name)
+        self.program("stretto-info", f"print({INFO!r})")
+        self.program("gpu_tests", """
+            import sys
+            print("Good.\\n  one" if "--gtest_list_tests" in sys.argv else "[ RUN      ] Good.one\\n[       OK ] Good.one (1 ms)")""")
+        for name, changed in (("gpu_programs.ROOT", self.at), ("gpu_programs.BUNDLE", self.at / "none"), ("gpu_programs.PROGRAMS", ()),
+                              ("gpu_programs.has_gpu", lambda: True), ("gpu_results.DIRECTORY", self.at / "results")):
+            patch = mock.patch(name, changed)
+            patch.start()
+            self.addCleanup(patch.stop)
+        (self.at / "docs").mkdir()
+
+    def program(self, name, text):
+        file = self.at / "build/bin" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"#!{sys.executable}\n" + textwrap.dedent(text))
+        file.chmod(0o755)
+
+    def run_gpu(self, *words):
+        out = io.StringIO()
+        with mock.patch.object(sys, "argv", ["gpu.py", *words]), contextlib.redirect_stdout(out):
+            status = gpu.main()
+        return status, out.getvalue()
+
+    def results(self):
+        return json.loads((self.at / "results/a100.json").read_text())
+
+    def test_the_status_is_of_the_steps_of_this_call(self):
+        self.program("gpu_kernels", "import sys; sys.exit('error: bad luck')")
+        self.assertEqual(self.run_gpu("kernels")[0], 1)
+        status, out = self.run_gpu("tests", "--out", str(self.at / "out"))
+        self.assertEqual(status, 0)
+        self.assertIn("library: NVIDIA A100; CUDA 13.0, NCCL no\n", out)
+        self.assertRegex(out, "FALLS SHORT  kernels .*: kernels ended with status 1, its last words: error: bad luck\n")
+        self.assertEqual(set(self.results()["steps"]), {"kernels", "tests"})
+        self.assertEqual(sorted(file.name for file in (self.at / "out").iterdir()), ["a100.json", "logs.tar.gz"])
+
+    def test_what_the_budget_does_not_allow_is_told(self):
+        with mock.patch.object(gpu, "LEAST", 3):
+            self.program("gpu_kernels", "import time; time.sleep(60)")
+            status, out = self.run_gpu("kernels", "tests", "--budget", "5")
+        self.assertEqual(status, 1)
+        self.assertIn("kernels ran out of time", out)
+        self.assertRegex(out, r"tests ...\n  FALLS SHORT: .*: no time was left: [012] s of --budget, and a step needs 3\n")
+
+    def test_figures_of_a_program_that_ended_badly_are_kept(self):
+        write = """
+            import json, pathlib, sys
+            rows = [{"kernel": "reduce", "what": "all", "us": 1.0, "bytes": 1.0, "ratio_to_copy": 0.9}, *LAST]
+            pathlib.Path(sys.argv[2]).write_text(json.dumps({"copy_bytes_a_second": 1.0, "matrix_flops_a_second": 0.0, "rows": rows}))
+            sys.exit(3)"""
+        self.program("gpu_kernels", write.replace("LAST", "[]"))
+        self.assertEqual(self.run_gpu("kernels")[0], 1)
+        self.assertEqual(self.results()["steps"]["kernels"]["error"], "kernels ended with status 3 without a word")
+        self.assertEqual(len(self.results()["steps"]["kernels"]["rows"]), 1)
+        self.program("gpu_kernels", write.replace("LAST", '[{"kernel": "gemm", "what": "all", "error": "no"}]'))
+        status, out = self.run_gpu("kernels")
+        self.assertEqual(status, 1)
+        self.assertNotIn("error", self.results()["steps"]["kernels"])
+        self.assertIn("FALLS SHORT  gemm, all: no\n", out)
+        self.assertIn("holds        reduce: at least 90%", out)
+
+    def test_no_step_runs_where_the_library_sees_no_gpu(self):
+        for text, why in (("print('GPU\\n  none: because.')", "sees no GPU; stretto-info says: none: because"),
+                          ("import sys; sys.exit('error: bad')", "stretto-info ended with status 1, its last words: error: bad")):
+            self.program("stretto-info", text)
+            with self.assertRaisesRegex(SystemExit, why):
+                self.run_gpu("tests")
+            self.assertFalse((self.at / "results").exists())
 
 
 class Ending(unittest.TestCase):

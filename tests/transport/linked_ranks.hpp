@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gpu_ranks.hpp"
-#include "transport/network.hpp"
+#include "transport/links.hpp"
 
 namespace stretto {
 

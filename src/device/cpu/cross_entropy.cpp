@@ -1,5 +1,8 @@
 #include "stretto/kernels.hpp"
 
+#include <cmath>
+#include <limits>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/cross_entropy.cpp"
 #include <hwy/foreach_target.h>
@@ -16,6 +19,7 @@ namespace {
 
 template <class T, class A = Accumulator<T>>
 A sum_of_exp(const T* logits, std::int64_t columns, A max_of_row) {
+  if (max_of_row == -std::numeric_limits<A>::infinity()) return 0;  // no columns, or masked ones
   const AccumulatorTag<T> d;
   const auto max = hn::Set(d, max_of_row);
   return sum_over(d, columns,
@@ -40,15 +44,6 @@ void gradient_row(T* logits, std::int64_t columns, std::int64_t target, A max_of
 
 }  // namespace
 
-void row_max_simd(const Tensor& logits, const Tensor& row_max) {
-  with_compute_type(logits.dtype(), [&]<class T>(T) {
-    const std::int64_t columns = logits.columns();
-    for (std::int64_t row = 0; row < row_max.size(); ++row) {
-      row_max.data<Accumulator<T>>()[row] = largest(logits.data<T>() + row * columns, columns);
-    }
-  });
-}
-
 void cross_entropy_forward_simd(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
                                 const Tensor& sum_exp, const Tensor& target_logit) {
   with_compute_type(logits.dtype(), [&]<class T>(T) {
@@ -57,7 +52,9 @@ void cross_entropy_forward_simd(const Tensor& logits, const Tensor& targets, std
     for (std::int64_t row = 0; row < row_max.size(); ++row) {
       const T* const x = logits.data<T>() + row * columns;
       const std::int64_t target = targets.data<std::int32_t>()[row] - first;
-      sum_exp.data<A>()[row] = sum_of_exp(x, columns, row_max.data<A>()[row]);
+      const A max = largest(x, columns);
+      row_max.data<A>()[row] = max;
+      sum_exp.data<A>()[row] = sum_of_exp(x, columns, max);
       target_logit.data<A>()[row] = target >= 0 && target < columns ? static_cast<A>(x[target]) : A{0};
     }
   });
@@ -90,17 +87,8 @@ void check_rows(const char* kernel, const Tensor& logits, const Tensor& row_max)
 
 }  // namespace
 
-HWY_EXPORT(row_max_simd);
 HWY_EXPORT(cross_entropy_forward_simd);
 HWY_EXPORT(cross_entropy_backward_simd);
-
-void row_max(const Tensor& logits, const Tensor& row_max) {
-  check_rows("row_max", logits, row_max);
-  const KernelScope scope("row_max");
-  if (scope.left_out()) return;
-  if (on_gpu("row_max", logits, row_max)) return gpu().kernels().row_max(logits, row_max, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(row_max_simd)(logits, row_max);
-}
 
 void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
                            const Tensor& sum_exp, const Tensor& target_logit) {
@@ -113,6 +101,24 @@ void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int
   if (on_gpu("cross_entropy_forward", logits, targets, row_max, sum_exp, target_logit))
     return gpu().kernels().cross_entropy_forward(logits, targets, first, row_max, sum_exp, target_logit, gpu_stream());
   HWY_DYNAMIC_DISPATCH(cross_entropy_forward_simd)(logits, targets, first, row_max, sum_exp, target_logit);
+}
+
+void cross_entropy_rebase(const Tensor& share_max, const Tensor& row_max, const Tensor& sum_exp) {
+  check_holds("cross_entropy_rebase", "share_max", share_max, accumulator(share_max.dtype()), share_max.size());
+  check_holds("cross_entropy_rebase", "row_max", row_max, share_max.dtype(), share_max.size());
+  check_holds("cross_entropy_rebase", "sum_exp", sum_exp, share_max.dtype(), share_max.size());
+  const KernelScope scope("cross_entropy_rebase");
+  if (scope.left_out()) return;
+  if (on_gpu("cross_entropy_rebase", share_max, row_max, sum_exp))
+    return gpu().kernels().cross_entropy_rebase(share_max, row_max, sum_exp, gpu_stream());
+  with_compute_type(share_max.dtype(), [&]<class T>(T) {
+    using A = Accumulator<T>;
+    const A* const from = share_max.data<A>();
+    const A* const to = row_max.data<A>();
+    A* const sum = sum_exp.data<A>();
+    // A share without columns has the sum 0 and no largest one.
+    for (std::int64_t row = 0; row < sum_exp.size(); ++row) sum[row] *= sum[row] == 0 ? A{1} : std::exp(from[row] - to[row]);
+  });
 }
 
 void cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,

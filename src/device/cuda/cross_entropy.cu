@@ -1,4 +1,4 @@
-// Each kernel reads the logits once. Rows may have any number of columns, none too, and begin at any element: the number of
+// Forward and backward read the logits once each. Rows may have any number of columns, none too, and begin at any element: the number of
 // rows is known from the other tensors.
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/row.cuh"
@@ -14,38 +14,47 @@ __device__ inline const std::uint8_t* row_of(const void* x, std::int64_t row, st
   return static_cast<const std::uint8_t*>(x) + row * columns * static_cast<std::int64_t>(sizeof(Raw<T>));
 }
 
-template <class T, class A = Accumulator<T>>
-__global__ void __launch_bounds__(most_threads)
-    row_max_kernel(const void* logits, std::int64_t rows, std::int64_t columns, A lowest, A* row_max) {
-  for (std::int64_t row = first_row(); row < rows; row += row_stride()) {
-    A max = lowest;
-    for_each_of_row<T>(row_of<T>(logits, row, columns), columns, [&]<int N>(std::int64_t, const Pack<T, N>& pack) {
-#pragma unroll
-      for (int n = 0; n < N; ++n) max = Largest()(max, widened<T>(pack.at[n]));
-    });
-    max = over_row(max, Largest());
-    if (threadIdx.x == 0) row_max[row] = max;
-  }
+// What exp(x - from) added up to, had it been exp(x - to). The sum of nothing has no largest element.
+template <class T, class A>
+__device__ inline A rebased(A sum, A from, A to) {
+  return sum == 0 ? A{0} : sum * exponential_of<T>(from - to);
 }
 
+// Each thread's largest element so far and the sum of exponentials relative to it (Milakov & Gimelshein 2018); a larger one
+// lowers the sum.
 template <class T, class A = Accumulator<T>>
 __global__ void __launch_bounds__(most_threads)
     forward_kernel(const void* logits, const std::int32_t* targets, std::int64_t first, std::int64_t rows,
-                   std::int64_t columns, const A* row_max, A* sum_exp, A* target_logit) {
+                   std::int64_t columns, A lowest, A* row_max, A* sum_exp, A* target_logit) {
   for (std::int64_t row = first_row(); row < rows; row += row_stride()) {
     const std::uint8_t* const x = row_of<T>(logits, row, columns);
-    const A max = row_max[row];
+    A own_max = lowest;
     A sum = 0;
     for_each_of_row<T>(x, columns, [&]<int N>(std::int64_t, const Pack<T, N>& pack) {
+      A max = own_max;
+#pragma unroll
+      for (int n = 0; n < N; ++n) max = Largest()(max, widened<T>(pack.at[n]));
+      if (max == lowest) return;  // nothing but masked elements
+      sum = rebased<T>(sum, own_max, max);
 #pragma unroll
       for (int n = 0; n < N; ++n) sum += exponential_of<T>(widened<T>(pack.at[n]) - max);
+      own_max = max;
     });
-    sum = over_row(sum, Plus());
+    const A max = over_row(own_max, Largest());
+    sum = over_row(rebased<T>(sum, own_max, max), Plus());
     if (threadIdx.x == 0) {
       const std::int64_t target = targets[row] - first;
+      row_max[row] = max;
       sum_exp[row] = sum;
       target_logit[row] = target >= 0 && target < columns ? widened<T>(load<T, 1>(x, target).at[0]) : A{0};
     }
+  }
+}
+
+template <class A>
+__global__ void rebase_kernel(const A* share_max, const A* row_max, A* sum_exp, std::int64_t rows) {
+  for (std::int64_t row = first_row(); row < rows; row += row_stride()) {
+    sum_exp[row] = rebased<A>(sum_exp[row], share_max[row], row_max[row]);
   }
 }
 
@@ -81,17 +90,6 @@ dim3 block_for(std::int64_t columns) {
 
 using namespace gpu_code;
 
-void CudaKernels::row_max(const Tensor& logits, const Tensor& row_max, GpuStream stream) {
-  kernels::with_compute_type(logits.dtype(), [&]<class T>(T) {
-    using A = Accumulator<T>;
-    const std::int64_t rows = row_max.size();
-    if (rows == 0) return;
-    const dim3 block = block_for<T>(logits.columns());
-    launch("find the largest of rows", row_max_kernel<T>, row_blocks(rows, block), block, stream, logits.raw(), rows,
-           logits.columns(), -std::numeric_limits<A>::infinity(), row_max.data<A>());
-  });
-}
-
 void CudaKernels::cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                         const Tensor& row_max, const Tensor& sum_exp, const Tensor& target_logit,
                                         GpuStream stream) {
@@ -101,8 +99,20 @@ void CudaKernels::cross_entropy_forward(const Tensor& logits, const Tensor& targ
     if (rows == 0) return;
     const dim3 block = block_for<T>(logits.columns());
     launch("compute cross entropy", forward_kernel<T>, row_blocks(rows, block), block, stream, logits.raw(),
-           targets.data<std::int32_t>(), first, rows, logits.columns(), row_max.data<A>(), sum_exp.data<A>(),
-           target_logit.data<A>());
+           targets.data<std::int32_t>(), first, rows, logits.columns(), -std::numeric_limits<A>::infinity(),
+           row_max.data<A>(), sum_exp.data<A>(), target_logit.data<A>());
+  });
+}
+
+void CudaKernels::cross_entropy_rebase(const Tensor& share_max, const Tensor& row_max, const Tensor& sum_exp,
+                                       GpuStream stream) {
+  kernels::with_compute_type(sum_exp.dtype(), [&]<class T>(T) {
+    using A = Accumulator<T>;
+    const std::int64_t rows = sum_exp.size();
+    if (rows == 0) return;
+    const dim3 block(1, 256);
+    launch("rebase cross entropy", rebase_kernel<A>, row_blocks(rows, block), block, stream, share_max.data<A>(),
+           row_max.data<A>(), sum_exp.data<A>(), rows);
   });
 }
 

@@ -1,6 +1,4 @@
 // The table of device/gpu.hpp, filled from the CUDA runtime.
-#include <cuda.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -8,6 +6,7 @@
 #include "core/setting_values.hpp"
 #include "device/cuda/cuda_check.hpp"
 #include "device/cuda/cuda_kernels.hpp"
+#include "device/cuda/relaxed_capture.hpp"
 #include "device/gpu.hpp"
 
 namespace stretto {
@@ -19,6 +18,9 @@ void keep_freed_memory(int device) {
   check_cuda(cudaDeviceGetDefaultMemPool(&pool, device), "find the memory pool");
   std::uint64_t everything = ~std::uint64_t{0};
   check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything), "set up the memory pool");
+  // Or an allocation of one rank's stream might wait for another's, which waits for the first.
+  int never = 0;
+  check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &never), "set up the memory pool");
 }
 
 // As nvidia-smi writes it: 16 bytes in groups of 4, 2, 2, 2 and 6.
@@ -48,6 +50,12 @@ class CudaGpu final : public Gpu {
   }
 
   const GpuInfo& info() const override { return info_; }
+
+  void enter_thread() override {
+    choose();
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
+    check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "set the mode of capture");
+  }
 
   GpuStream create_stream(Priority priority) override {
     choose();
@@ -89,13 +97,16 @@ class CudaGpu final : public Gpu {
     return static_cast<double>(milliseconds) * 1e-3;
   }
 
+  // Also beside a graph that this thread records: what goes into another stream is no part of it.
   std::byte* allocate(std::size_t bytes, GpuStream stream) override {
     choose();
+    const RelaxedCapture relaxed;
     void* memory = nullptr;
     require_memory(cudaMallocAsync(&memory, bytes, cuda(stream)), bytes);
     return static_cast<std::byte*>(memory);
   }
   void release(std::byte* memory, GpuStream stream) override {
+    const RelaxedCapture relaxed;
     note_cuda(cudaFreeAsync(memory, cuda(stream)), "free memory");
   }
   std::byte* allocate_pinned(std::size_t bytes) override {
@@ -105,15 +116,6 @@ class CudaGpu final : public Gpu {
     return static_cast<std::byte*>(memory);
   }
   void release_pinned(std::byte* memory) override { note_cuda(cudaFreeHost(memory), "free pinned memory"); }
-  void wait_until(GpuStream stream, const std::atomic<std::uint32_t>* word, std::uint32_t value) override {
-    void* at = nullptr;
-    check_cuda(cudaHostGetDevicePointer(&at, const_cast<std::atomic<std::uint32_t>*>(word), 0), "find pinned memory");
-    const CUresult result = wait_value()(cuda(stream), reinterpret_cast<CUdeviceptr>(at), value, CU_STREAM_WAIT_VALUE_GEQ);
-    if (result != CUDA_SUCCESS) {
-      fail(ErrorCode::unavailable, "CUDA could not make a stream wait for a word in memory (error {}).",
-           static_cast<int>(result));
-    }
-  }
   bool is_device_memory(const void* pointer) override {
     cudaPointerAttributes attributes;
     if (cudaPointerGetAttributes(&attributes, pointer) != cudaSuccess) {
@@ -164,7 +166,12 @@ class CudaGpu final : public Gpu {
   }
   bool is_capturing(GpuStream stream) override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    check_cuda(cudaStreamIsCapturing(cuda(stream), &status), "ask whether a graph is being made");
+    const cudaError_t result = cudaStreamIsCapturing(cuda(stream), &status);
+    if (result == cudaErrorStreamCaptureImplicit) {  // the default stream, while another stream that it waits for is captured
+      cudaGetLastError();
+      return true;
+    }
+    check_cuda(result, "ask whether a graph is being made");
     return status != cudaStreamCaptureStatusNone;
   }
   GpuGraph end_capture(GpuStream stream) override {
@@ -189,23 +196,6 @@ class CudaGpu final : public Gpu {
   }
 
  private:
-  // A call of the driver's that the runtime has not.
-  using WaitValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
-  static WaitValue wait_value() {
-    static const WaitValue function = [] {
-      void* found = nullptr;
-      cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
-      constexpr unsigned int since_version = 11070;  // from which it needs no option of the driver's
-      check_cuda(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, since_version, cudaEnableDefault, &status),
-                 "find cuStreamWaitValue32");
-      if (status != cudaDriverEntryPointSuccess) {
-        fail(ErrorCode::unavailable, "CUDA's driver has no cuStreamWaitValue32; it is older than 11.7.");
-      }
-      return reinterpret_cast<WaitValue>(found);
-    }();
-    return function;
-  }
-
   void require_memory(cudaError_t result, std::size_t bytes) const {
     if (result == cudaSuccess) return;
     cudaGetLastError();

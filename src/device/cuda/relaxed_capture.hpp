@@ -1,5 +1,5 @@
 #pragma once
-#include "device/cuda/cuda_check.hpp"
+#include <cuda_runtime.h>
 
 namespace stretto {
 
@@ -7,13 +7,17 @@ namespace stretto {
 // they are first used, and no part of it belongs into the graph.
 class RelaxedCapture {
  public:
-  RelaxedCapture() { check_cuda(cudaThreadExchangeStreamCaptureMode(&mode_), "set the mode of capture"); }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  // Where CUDA can do nothing any more, what follows will say why.
+  RelaxedCapture() : exchanged_(cudaThreadExchangeStreamCaptureMode(&mode_) == cudaSuccess) {}
+  ~RelaxedCapture() {
+    if (exchanged_) cudaThreadExchangeStreamCaptureMode(&mode_);
+  }
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+  bool exchanged_;
 };
 
 }  // namespace stretto

@@ -1,0 +1,68 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "transport/link.hpp"
+#include "transport/network.hpp"
+#include "transport/shm/board.hpp"
+#include "transport/shm/peer_memory.hpp"
+#include "transport/wait.hpp"
+
+namespace stretto {
+
+// Where the members of a communicator find each other.
+struct Membership {
+  std::uint32_t id = 0;  // the same on all members, different from every other communicator that shares two ranks with it
+  int rank = 0;          // our place among the members
+  std::vector<int> job_ranks;      // of the members
+  std::vector<std::size_t> areas;  // of each member: where this communicator's part of its segment begins
+};
+
+// The links of one communicator, made when first used.
+class Links {
+ public:
+  // Collectives use the lanes below; single messages, the comparison of calls and what goes between GPUs without NCCL
+  // have one each, so that they never stand in a collective's way.
+  static constexpr int message_lane = 4;
+  static constexpr int check_lane = 5;
+  static constexpr int gpu_lane = 6;
+  static constexpr int most_lanes = 7;
+  // Bytes of address space to reserve in the own segment for a communicator of that many members.
+  static std::size_t area_bytes(int members);
+
+  // area_members: for how many members the own area was reserved; it is given back with this object.
+  Links(Network& network, Membership membership, int area_members);
+  ~Links();
+  Links(const Links&) = delete;
+  Links& operator=(const Links&) = delete;
+
+  Link& to(int member, int lane);
+  // Where all members are on one host and reach each other through shared memory: what they tell each other at once, and the
+  // memory of each of them (of this rank, too).
+  bool shares_memory() const { return shares_memory_; }
+  bool one_process() const { return one_process_; }  // then any memory is reached
+  Board& board() { return board_ ? *board_ : open_board(); }
+  PeerMemory& memory(int member) { return memories_[member] ? *memories_[member] : open_memory(member); }
+  const Membership& membership() const { return membership_; }
+  Network& network() { return network_; }
+  const WaitPolicy& wait_policy() const { return wait_policy_; }  // for these members
+
+ private:
+  Board& open_board();
+  PeerMemory& open_memory(int member);
+  std::unique_ptr<Board::Leavers> leave();
+
+  Network& network_;
+  Membership membership_;
+  WaitPolicy wait_policy_;
+  int area_members_;
+  std::vector<std::unique_ptr<Link>> links_;
+  bool shares_memory_;
+  bool one_process_;
+  std::unique_ptr<Board> board_;
+  std::vector<PeerMemory*> memories_;
+};
+
+}  // namespace stretto
