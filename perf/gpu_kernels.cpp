@@ -379,7 +379,9 @@ bool run(const Options& options) {
   double copied = 0;
   while (now_seconds() < warm_until) copied = std::max(copied, copied_a_second());
   std::printf("# %s; a copy moves %.0f GB/s of bytes read and written\n", gpu_info()->name.c_str(), copied * 1e-9);
-  nlohmann::ordered_json all{{"gpu", gpu_info()->name}, {"copy_bytes_a_second", copied}, {"matrix_flops_a_second", 0.0},
+  nlohmann::ordered_json all{{"gpu", gpu_info()->name},
+                             {"copy_bytes_a_second", copied},
+                             {"matrix_flops_a_second", 0.0},
                              {"rows", nlohmann::ordered_json::array()}};
   bool complete = true;
   double best = 0;

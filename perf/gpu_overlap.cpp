@@ -69,15 +69,18 @@ std::function<void()> gathered_parameters(const Communicator& world, const Optio
 }
 
 void run(const Options& options) {
-  nlohmann::ordered_json all{{"gpu", ""}, {"ranks", options.ranks}, {"layers", options.layers}, {"hidden", options.hidden},
+  nlohmann::ordered_json all{{"gpu", ""},
+                             {"ranks", options.ranks},
+                             {"layers", options.layers},
+                             {"hidden", options.hidden},
                              {"rows", nlohmann::ordered_json::array()}};
   run_threads(options.ranks, [&](const Communicator& world) {
     const OnDevice device(Device::cuda);
     const bool speaks = world.rank() == 0;
     if (speaks) {
       all["gpu"] = gpu_info()->name;
-      std::printf("# %s, %d ranks; %lld layers of %lld x %lld, bf16; milliseconds a step\n", gpu_info()->name.c_str(), world.size(),
-                  static_cast<long long>(options.layers), static_cast<long long>(options.hidden),
+      std::printf("# %s, %d ranks; %lld layers of %lld x %lld, bf16; milliseconds a step\n", gpu_info()->name.c_str(),
+                  world.size(), static_cast<long long>(options.layers), static_cast<long long>(options.hidden),
                   static_cast<long long>(options.hidden));
       std::printf("%-20s %6s %9s %9s %9s %9s %9s %10s\n", "step", "rows", "full", "compute", "comm", "serial", "exposed",
                   "efficiency");

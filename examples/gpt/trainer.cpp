@@ -85,7 +85,7 @@ std::vector<ElementRange> Trainer::by_parameter(std::vector<ElementRange> gradie
 
 // ---- a step
 
-double Trainer::sum_gradients(const FillSlot& fill) {
+std::vector<Model::Loss> Trainer::sum_gradients(const FillSlot& fill) {
   const std::int64_t sequence = options_.model.sequence;
   const std::int64_t slots = options_.global_batch / mesh_.data.size();
   const double mean_over = static_cast<double>(options_.global_batch * sequence);
@@ -106,27 +106,33 @@ double Trainer::sum_gradients(const FillSlot& fill) {
   }
   if (choice_) choice_->computed();
   buckets_->finish();
-  return sum_over_data(sum_of(losses)) / mean_over;
+  return losses;
+}
+
+double Trainer::mean_loss(const std::vector<Model::Loss>& losses) const {
+  return sum_over_data(sum_of(losses)) / static_cast<double>(options_.global_batch * options_.model.sequence);
 }
 
 StepResult Trainer::step(const FillSlot& fill, double lr) {
   if (choice_) choice_->begin_step(*buckets_);
   StepResult result;
-  result.loss = sum_gradients(fill);
-  result.gradient_norm = norm();
+  std::vector<Model::Loss> losses = sum_gradients(fill);
+  result.gradient_norm = norm();  // waits for a GPU: what the loss is told from is there as well
+  for (Model::Loss& loss : losses) loss = loss.on_host();
   const double norm = result.gradient_norm;
   const Work from = choice_ ? computation().enqueue([] {}) : Work();
   optimizer_->begin_step(lr, options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0);
   arriving_->start([&](const std::vector<ElementRange>& share) { optimizer_->update(by_parameter(share)); });
   optimizer_->update(by_parameter(buckets_->complete()));  // while the others travel
   if (choice_) choice_->updated(seconds_since(from));
+  result.loss = mean_loss(losses);  // while a GPU updates
   settle_postponement();
   return result;
 }
 
 StepResult Trainer::compute_gradients(const FillSlot& fill) {
   StepResult result;
-  result.loss = sum_gradients(fill);
+  result.loss = mean_loss(sum_gradients(fill));
   result.gradient_norm = norm();
   gather_gradients();
   return result;

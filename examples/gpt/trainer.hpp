@@ -66,7 +66,8 @@ class Trainer {
 
  private:
   // One step's gradients, summed; of postponed buckets this rank's share.
-  double sum_gradients(const FillSlot& fill);
+  std::vector<Model::Loss> sum_gradients(const FillSlot& fill);
+  double mean_loss(const std::vector<Model::Loss>& losses) const;  // collective
   double norm() const;
   // The slots slot_of(0), ..., slot_of(count - 1).
   Batch batch_of(const FillSlot& fill, std::int64_t count, const std::function<std::int64_t(std::int64_t)>& slot_of) const;

@@ -113,8 +113,8 @@ STRETTO_API void softmax(const Tensor& x, const Tensor& y);
 // target_logit: 0 where the target is not among these columns.
 STRETTO_API void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                        const Tensor& row_max, const Tensor& sum_exp, const Tensor& target_logit);
-// Where ranks hold shares of the columns: sum_exp becomes what forward had said of it, had row_max, the largest of all shares
-// (by all_reduce), been this share's. Then sum_exp and target_logit are summed over the ranks.
+// Where ranks hold shares of the columns: sum_exp becomes what forward had said of it, had row_max, the largest of all
+// shares (by all_reduce), been this share's. Then sum_exp and target_logit are summed over the ranks.
 STRETTO_API void cross_entropy_rebase(const Tensor& share_max, const Tensor& row_max, const Tensor& sum_exp);
 // logits become their gradient, in place: (exp(logit - row_max) / sum_exp - [column is the target]) * factor.
 // loss of a row = log(sum_exp) + row_max - target_logit.
@@ -156,6 +156,14 @@ STRETTO_API void linear(const Tensor& x, const Tensor& weight, const Tensor& bia
 // A GPU may apply GELU before it rounds.
 STRETTO_API void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before_gelu,
                              const Tensor& y);
+
+// y = residual + x weight^T + bias, with the other tensors as of linear. residual: f [rows, out], other memory than y. The
+// host rounds after each of the three; a GPU may round once.
+STRETTO_API void linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual,
+                            const Tensor& y);
+// dx = (dy weight) gelu'(before_gelu): backward through a linear layer and the GELU before it. dy: f [rows, out]; weight: f
+// [out, in]; before_gelu, dx: f [rows, in]. The host rounds the product; a GPU may round once.
+STRETTO_API void linear_backward_gelu(const Tensor& dy, const Tensor& weight, const Tensor& before_gelu, const Tensor& dx);
 
 // ---- causal attention (attention.cpp), after FlashAttention (Dao et al. 2022): blocks of the s x s score matrix are made,
 // used and forgotten; what remains is one log-sum-exp per row, from which backward recomputes the blocks. That log-sum-exp

@@ -16,12 +16,9 @@ constexpr std::chrono::milliseconds between_looks{100};
 }  // namespace
 
 GpuWatch::GpuWatch(Gpu& gpu, Job& job, GpuLinks& links, double timeout, std::function<void()> on_failure)
-    : gpu_(gpu),
-      job_(job),
-      links_(links),
-      timeout_(timeout),
-      on_failure_(std::move(on_failure)),
-      thread_([this] { look_after(); }) {}
+    : gpu_(gpu), job_(job), links_(links), timeout_(timeout), on_failure_(std::move(on_failure)), thread_([this] {
+        look_after();
+      }) {}
 
 GpuWatch::~GpuWatch() {
   std::vector<Work> works;

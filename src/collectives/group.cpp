@@ -73,7 +73,8 @@ void Communicator::Group::join_gpus() {
     return result;
   };
   std::unique_ptr<GpuLinks> links = make_gpu_links(links_, gpu(), tell_all);
-  gpu_watch_ = std::make_unique<GpuWatch>(gpu(), context_->job(), *links, context_->network().timeout(), [this] { give_up(); });
+  gpu_watch_ =
+      std::make_unique<GpuWatch>(gpu(), context_->job(), *links, context_->network().timeout(), [this] { give_up(); });
   gpu_links_ = std::move(links);
 }
 

@@ -26,7 +26,7 @@ struct GpuSharedMemory {
 // All that the library asks of a GPU but messages (transport/gpu_links.hpp): one narrow table. cuda/ fills it from CUDA;
 // the tests fill it with threads and host memory (tests/stand_in/), so that whatever stands above it runs without a GPU.
 // Every function may be called from any thread. Each throws Error(unavailable) with what the driver said; but destroy,
-// release and close, which destructors call, log it.
+// release and close, which destructors call, and enter_thread log it.
 class Gpu {
  public:
   virtual ~Gpu() = default;

@@ -68,6 +68,17 @@ class GpuKernels {
     gemm(x, kernels::Transpose::no, weight, kernels::Transpose::yes, before_gelu, false, stream);
     add_bias_gelu(before_gelu, bias, y, stream);
   }
+  virtual void linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual, const Tensor& y,
+                          GpuStream stream) {
+    linear(x, weight, bias, y, stream);
+    const void* const both[] = {residual.raw(), y.raw()};
+    reduce_all(ReduceOp::sum, y.dtype(), both, 2, y.raw(), y.size(), 1, stream);
+  }
+  virtual void linear_backward_gelu(const Tensor& dy, const Tensor& weight, const Tensor& before_gelu, const Tensor& dx,
+                                    GpuStream stream) {
+    gemm(dy, kernels::Transpose::no, weight, kernels::Transpose::no, dx, false, stream);
+    gelu_backward(before_gelu, dx, dx, stream);
+  }
   virtual void attention_forward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                                  const Tensor& log_sum_exp, GpuStream stream) = 0;
   virtual void attention_backward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,

@@ -113,12 +113,23 @@ RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& 
                            .decays = false});
 }
 
-Tensor RowParallelLinear::forward(const Tensor& x) const {
+Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual) const {
   Tensor y = tensor_parallel_.tensor_to_sum(shape_of_y(x, weight_->value), x.dtype());
+  if (tensor_parallel_.group.size() == 1) {
+    kernels::linear_add(x, weight_->value, bias_->value, residual, y);
+    return y;
+  }
   gemm_all_reduce(x, weight_->value, Transpose::yes, y, tensor_parallel_.group, tensor_parallel_.stream,
                   {.tag = "row-parallel forward"});
   kernels::add_bias(y, bias_->value);
+  kernels::add(residual, y, y);
   return y;
+}
+
+Tensor RowParallelLinear::backward_input_gelu(const Tensor& dy, const Tensor& before_gelu) const {
+  Tensor dx(shape_of_dx(dy, weight_->value), dy.dtype());
+  kernels::linear_backward_gelu(dy, weight_->value, before_gelu, dx);
+  return dx;
 }
 
 Tensor RowParallelLinear::backward_input(const Tensor& dy) const {

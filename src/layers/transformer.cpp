@@ -82,9 +82,7 @@ Tensor AttentionLayer::forward(const Tensor& x, std::int64_t batch, std::int64_t
   saved.log_sum_exp = Tensor({batch, local_heads_, sequence}, kernels::accumulator(x.dtype()));
   kernels::attention_forward({batch, sequence, local_heads_, head_size_}, saved.qkv, saved.attended, saved.log_sum_exp);
   ask(needed, projection_.parameters());
-  Tensor y = projection_.forward(saved.attended);
-  kernels::add(x, y, y);
-  return y;
+  return projection_.forward(saved.attended, x);
 }
 
 void AttentionLayer::backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const {
@@ -117,16 +115,13 @@ Tensor MlpLayer::forward(const Tensor& x, Saved& saved, const ParametersNeeded& 
   ask(needed, fc_.parameters());
   saved.after_gelu = fc_.forward_gelu(saved.normed, saved.before_gelu);
   ask(needed, projection_.parameters());
-  Tensor y = projection_.forward(saved.after_gelu);
-  kernels::add(x, y, y);
-  return y;
+  return projection_.forward(saved.after_gelu, x);
 }
 
 void MlpLayer::backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const {
-  const Tensor dgelu = projection_.backward_input(dx);
+  const Tensor dgelu = projection_.backward_input_gelu(dx, saved.before_gelu);
   projection_.backward_weight(saved.after_gelu, dx);
   tell(ready, projection_.parameters());
-  kernels::gelu_backward(saved.before_gelu, dgelu, dgelu);
   const Tensor dnormed = fc_.backward_input(dgelu);
   const Work sum = tensor_parallel_.start_sum(dnormed, "column-parallel backward");
   fc_.backward_weight(saved.normed, dgelu);

@@ -15,11 +15,11 @@ namespace stretto {
 // Messages between GPUs in blocks: for ranks that NCCL does not connect, such as processes that share one GPU. Where the
 // blocks lie, and how they get to the other rank, is the staging's affair.
 //
-// Who issues an exchange carries it: it waits until the stream has come there, copies to blocks and from blocks in streams of
-// its own, and returns when all messages have arrived; those of each direction and peer go in order, all others beside each
-// other. So all members issue the operations of all communicators that they share in one consistent order, and no stream
-// waits for the host, ever: one that did would hold up whatever CUDA puts behind it (another stream in the same hardware
-// queue, a kernel's first launch that loads its code, memory that is freed), also the copies that it waits for.
+// Who issues an exchange carries it: it waits until the stream has come there, copies to blocks and from blocks in streams
+// of its own, and returns when all messages have arrived; those of each direction and peer go in order, all others beside
+// each other. So all members issue the operations of all communicators that they share in one consistent order, and no
+// stream waits for the host, ever: one that did would hold up whatever CUDA puts behind it (another stream in the same
+// hardware queue, a kernel's first launch that loads its code, memory that is freed), also the copies that it waits for.
 //
 // Not in a graph, whose launches nobody would carry: exchange() throws Error(unavailable) then.
 class StagedLinks final : public GpuLinks {

@@ -33,13 +33,15 @@ std::string case_name(const testing::TestParamInfo<Case>& parameter) {
 class EveryAlgorithm : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(All, EveryAlgorithm, testing::ValuesIn(every_algorithm()), case_name);
 
-// Up to 31 ranks every case. Beyond, where each of as many roots has its cases and all of them take minutes, every seventh,
-// and of a thousand ranks a few; others at each size.
+// Up to 31 ranks every case. Beyond, where each of as many roots has its cases and all of them take minutes, every seventh;
+// of more than a hundred ranks about four, of a thousand two; others at each size.
 void expect_proofs(const Case& parameter, int size) {
   const std::vector<ProofCase> cases = proof_cases(parameter.collective, parameter.algorithm, size);
+  const std::size_t all = cases.size();
   const std::size_t step = size <= 31    ? 1
-                           : size < 1000 ? std::min<std::size_t>(7, (cases.size() + 6) / 7)
-                                         : std::max<std::size_t>(1, cases.size() / 3);
+                           : size <= 64  ? std::min<std::size_t>(7, (all + 6) / 7)
+                           : size < 1000 ? std::max<std::size_t>(1, all / 4)
+                                         : std::max<std::size_t>(1, all / 2);
   for (std::size_t i = size % step; i < cases.size(); i += step) {
     const auto fault = prove(cases[i]);
     ASSERT_FALSE(fault) << *fault;

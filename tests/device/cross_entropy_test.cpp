@@ -173,7 +173,8 @@ TEST(CrossEntropy, IsExactWhereverTheLargestLogitStands) {
     const Tensor logits({rows, columns}, dtype);
     for (std::int64_t i = 0; i < logits.size(); ++i) {
       const std::int64_t c = i % columns;
-      const double by_row[rows] = {static_cast<double>(c), -static_cast<double>(c), -infinity, -1000, 1000, c % 2 ? -90.0 : 0.0};
+      const double by_row[rows] = {static_cast<double>(c), -static_cast<double>(c), -infinity, -1000, 1000,
+                                   c % 2 ? -90.0 : 0.0};
       logits.set(i, by_row[i / columns]);
     }
     logits.set(3 * columns - 1, -5000);

@@ -189,6 +189,11 @@ TEST_P(Linear, TakesAnyAlignment) {
   expect_equal(shifted_before, before_gelu);
   linear(shifted(x), shifted(weight), shifted(bias), shifted_y);
   expect_equal(shifted_y, before_gelu);
+  const Tensor zeros = Tensor::zeros({24, 32}, GetParam());
+  linear_add(x, weight, shifted(bias), shifted(zeros), y);
+  expect_equal(y, before_gelu);
+  linear_add(x, weight, bias, shifted(zeros), y);
+  expect_equal(y, before_gelu);
 }
 
 TEST_P(Linear, GeluIsOfTheSumThatIsKept) {
@@ -208,6 +213,43 @@ TEST_P(Linear, GeluIsOfTheSumThatIsKept) {
     gelu_forward(sum, expected);
     for (std::int64_t i = 0; i < y.size(); ++i) {
       ASSERT_NEAR(y.at(i), expected.at(i), tolerance * std::max(1.0, std::abs(expected.at(i)))) << "element " << i;
+    }
+  }
+}
+
+TEST_P(Linear, AddsToAResidual) {
+  for (const auto& [rows, in, out] : layers) {
+    SCOPED_TRACE(testing::Message() << rows << " rows, " << in << " to " << out);
+    const Tensor x = whole_numbers({rows, in}, GetParam(), 1);
+    const Tensor weight = whole_numbers({out, in}, GetParam(), 2);
+    const Tensor bias = whole_numbers({out}, GetParam(), 4);
+    const Tensor residual = whole_numbers({rows, out}, GetParam(), 5);
+    const Tensor y({rows, out}, GetParam());
+    const Tensor expected({rows, out}, GetParam());
+    linear(x, weight, bias, expected);
+    add(residual, expected, expected);
+    linear_add(x, weight, bias, residual, y);
+    expect_equal(y, expected);
+  }
+}
+
+TEST_P(Linear, GoesBackThroughGelu) {
+  const double tolerance = GetParam() == DType::f64 ? 1e-14 : GetParam() == DType::f32 ? 1e-6 : 1e-2;
+  for (const auto& [rows, in, out] : layers) {
+    SCOPED_TRACE(testing::Message() << rows << " rows, " << in << " to " << out);
+    const Tensor dy = whole_numbers({rows, out}, GetParam(), 1);
+    const Tensor weight = whole_numbers({out, in}, GetParam(), 2);
+    const Tensor before_gelu = whole_numbers({rows, in}, GetParam(), 4);
+    scale(before_gelu, 0.25);
+    const Tensor dx({rows, in}, GetParam());
+    const Tensor expected({rows, in}, GetParam());
+    gemm(dy, Transpose::no, weight, Transpose::no, expected);
+    double largest = 1;  // where GELU is flat, what is left of a large product is small
+    for (std::int64_t i = 0; i < expected.size(); ++i) largest = std::max(largest, std::abs(expected.at(i)));
+    gelu_backward(before_gelu, expected, expected);
+    linear_backward_gelu(dy, weight, before_gelu, dx);
+    for (std::int64_t i = 0; i < dx.size(); ++i) {
+      ASSERT_NEAR(dx.at(i), expected.at(i), tolerance * largest) << "element " << i;
     }
   }
 }
@@ -236,6 +278,11 @@ TEST(LinearArguments, WhatDoesNotFitIsRefused) {
   EXPECT_THROW(linear(x, weight, make({5}, DType::f64), make({2, 5})), Error);
   EXPECT_THROW(linear(x, weight, make({5}), make({2, 5}, DType::f64)), Error);
   EXPECT_THROW(linear_gelu(x, weight, make({5}), make({2, 5}), make({2, 4})), Error);
+  EXPECT_THROW(linear_add(x, weight, make({5}), make({2, 4}), make({2, 5})), Error);
+  const Tensor y = make({2, 5});
+  EXPECT_THROW(linear_add(x, weight, make({5}), y, y), Error);
+  EXPECT_THROW(linear_backward_gelu(y, weight, make({2, 4}), make({2, 3})), Error);
+  EXPECT_THROW(linear_backward_gelu(y, weight, make({2, 3}), make({2, 4})), Error);
   EXPECT_THROW(
       linear_gelu(make({2, 3}, DType::bf16), make({5, 3}, DType::bf16), make({5}, DType::bf16), make({2, 5}), make({2, 5})),
       Error);

@@ -136,6 +136,8 @@ inline constexpr OnTestDevice attention_backward{&kernels::attention_backward};
 
 inline constexpr OnTestDevice linear{&kernels::linear};
 inline constexpr OnTestDevice linear_gelu{&kernels::linear_gelu};
+inline constexpr OnTestDevice linear_add{&kernels::linear_add};
+inline constexpr OnTestDevice linear_backward_gelu{&kernels::linear_backward_gelu};
 
 inline constexpr auto gemm = [](const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                                 const Tensor& c, bool accumulate = false) {

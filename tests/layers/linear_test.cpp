@@ -100,7 +100,7 @@ Wholes row_parallel(int ranks) {
                  [&](std::int64_t here, std::int64_t there, std::int64_t count) {
                    x.view(here, {count}).copy_from(whole_x.view(there, {count}));
                  });
-    const Tensor y = layer.forward(x);
+    const Tensor y = layer.forward(x, integer_tensor({tokens, middle}, DType::f32, 4));
     const Tensor dy = integer_tensor({tokens, middle}, DType::f32, 3);
     const Tensor dx = layer.backward_input(dy);
     layer.backward_weight(x, dy);
@@ -154,7 +154,8 @@ TEST(RowParallelLinear, SumsRowsWhileItComputesOthers) {
       parameters.allocate(DType::f32);
       for (const auto& parameter : parameters.all())
         parameter->value.copy_from(random_tensor(parameter->extents, DType::f32));
-      return layer.forward(random_tensor({rows, width}, DType::f32, static_cast<unsigned>(world.rank())));
+      return layer.forward(random_tensor({rows, width}, DType::f32, static_cast<unsigned>(world.rank())),
+                           random_tensor({rows, width}, DType::f32, 7));
     };
     const auto on = [&](const std::string& stream, std::uint64_t since) {
       return std::ranges::count_if(world.ledger().records(since),

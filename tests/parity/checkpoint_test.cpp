@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 
 #include "parity.hpp"
 #include "safetensors.hpp"
@@ -180,6 +182,15 @@ TEST_F(CheckpointErrors, AHeaderThatMakesNoSense) {
   EXPECT_THAT(of(metadata + R"({"dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,0]}})"),
               testing::HasSubstr("lies outside"));
   EXPECT_THAT(of(metadata + R"({"dtype":"I8","shape":[61,32],"data_offsets":[0,0]}})"), testing::HasSubstr("I8"));
+}
+
+TEST_F(CheckpointErrors, OneOfTheSameStepIsReplaced) {
+  directory.write("step_00000003/left_by_the_old_one", "");
+  train_and_save({1, 1}, options, directory);
+  load_and_continue({1, 1}, options, directory);
+  EXPECT_FALSE(std::filesystem::exists(checkpoint + "/left_by_the_old_one"));
+  const std::filesystem::directory_iterator left(directory.path());
+  EXPECT_EQ(std::distance(begin(left), end(left)), 2);  // the checkpoint, and which is the newest
 }
 
 // A checkpoint that cannot be written leaves nothing, and the previous one stands.

@@ -49,11 +49,13 @@ class STRETTO_API RowParallelLinear {
   RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out, Initial weight,
                     const TensorParallel& tensor_parallel);
 
-  // x: [tokens, this rank's share of in]; the result is complete on every rank. Where it pays, rows are summed on the stream
-  // while others are computed (gemm_all_reduce).
-  Tensor forward(const Tensor& x) const;
+  // x: [tokens, this rank's share of in]; residual: [tokens, out], which the result is added to. It is complete on every
+  // rank. Where it pays, rows are summed on the stream while others are computed (gemm_all_reduce).
+  Tensor forward(const Tensor& x, const Tensor& residual) const;
   // dy is the same on every rank; the result is this rank's share of dx, complete.
   Tensor backward_input(const Tensor& dy) const;
+  // Of an x that was gelu(before_gelu): with respect to that.
+  Tensor backward_input_gelu(const Tensor& dy, const Tensor& before_gelu) const;
   void backward_weight(const Tensor& x, const Tensor& dy) const;
   std::vector<Parameter*> parameters() const { return {weight_, bias_}; }
 

@@ -167,4 +167,30 @@ void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, cons
   add_bias_gelu(before_gelu, bias, y);
 }
 
+void linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual, const Tensor& y) {
+  check_linear("linear_add", x, weight, bias, y);
+  check_holds("linear_add", "residual", residual, y.dtype(), y.size());
+  require(residual.raw() != y.raw() || y.size() == 0, "linear_add got y as its residual; give each memory of its own.");
+  if (on_gpu("linear_add", x, weight, bias, residual, y) && y.size() > 0 && x.columns() > 0) {
+    const KernelScope scope("linear_add");
+    if (!scope.left_out()) gpu().kernels().linear_add(x, weight, bias, residual, y, gpu_stream());
+    return;
+  }
+  linear(x, weight, bias, y);
+  add(residual, y, y);
+}
+
+void linear_backward_gelu(const Tensor& dy, const Tensor& weight, const Tensor& before_gelu, const Tensor& dx) {
+  check_product("linear_backward_gelu", dy, Transpose::no, weight, Transpose::no, dx);
+  check_holds("linear_backward_gelu", "dx", dx, dy.dtype(), dx.size());
+  check_holds("linear_backward_gelu", "before_gelu", before_gelu, dy.dtype(), dx.size());
+  if (on_gpu("linear_backward_gelu", dy, weight, before_gelu, dx) && dx.size() > 0 && dy.columns() > 0) {
+    const KernelScope scope("linear_backward_gelu");
+    if (!scope.left_out()) gpu().kernels().linear_backward_gelu(dy, weight, before_gelu, dx, gpu_stream());
+    return;
+  }
+  gemm(dy, Transpose::no, weight, Transpose::no, dx);
+  gelu_backward(before_gelu, dx, dx);
+}
+
 }  // namespace stretto::kernels

@@ -14,6 +14,7 @@
 #include "device/cuda/attention.hpp"
 #include "device/cuda/relaxed_capture.hpp"
 #include "device/cuda/stream_memory.hpp"
+#include "stretto/settings.hpp"
 
 namespace stretto::attention {
 namespace {
@@ -30,6 +31,7 @@ struct Part {
   std::int64_t batch, heads, sequence, head_size;
   std::int64_t all_heads;  // of a token in memory
   bool backward, aligned;
+  bool in_fixed_order = false;  // backward's sums
   auto operator<=>(const Part&) const = default;
 };
 
@@ -88,7 +90,7 @@ std::unique_ptr<fe::graph::Graph> described(const Part& part) {
                                                     .set_attn_scale(scale)
                                                     .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
                                                     .set_diagonal_band_right_bound(0)
-                                                    .set_deterministic_algorithm(true));
+                                                    .set_deterministic_algorithm(part.in_fixed_order));
   give(dq, DQ, dimensions, of_three);
   give(dk, DK, dimensions, of_three);
   give(dv, DV, dimensions, of_three);
@@ -180,13 +182,15 @@ std::int64_t largest_divisor(std::int64_t number, std::int64_t most) {
   return divisor;
 }
 
-// In a fixed order cuDNN sums up what flows into queries only by way of the whole matrix of scores, in its workspace (on
-// Hopper; two bytes a score). So that this stays small, backward goes through the heads in parts.
+// In a fixed order (STRETTO_DETERMINISTIC) cuDNN sums up what flows into queries only by way of the whole matrix of scores,
+// in its workspace (on Hopper; two bytes a score). So that this stays small, backward then goes through the heads in parts.
 constexpr std::int64_t most_score_bytes = std::int64_t{1} << 30;
 constexpr std::int64_t longest_backward = 32768;  // two GiB for one head
 
 Part backward_part(const kernels::AttentionShape& shape, bool is_aligned) {
   Part part{shape.batch, shape.heads, shape.sequence, shape.head_size, shape.heads, true, is_aligned};
+  part.in_fixed_order = setting("STRETTO_DETERMINISTIC") == "1";
+  if (!part.in_fixed_order) return part;
   const std::int64_t padded = (shape.sequence + 127) / 128 * 128;
   const std::int64_t fitting = std::max<std::int64_t>(1, most_score_bytes / (2 * padded * padded));
   if (fitting >= shape.batch * shape.heads) return part;
@@ -218,8 +222,8 @@ bool cudnn_forward(const kernels::AttentionShape& shape, const Tensor& qkv, cons
 
 bool cudnn_backward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
                     const Tensor& dout, const Tensor& dqkv, GpuStream stream) {
-  if (shape.sequence > longest_backward) return false;
   const Part part = backward_part(shape, aligned({qkv.raw(), out.raw(), log_sum_exp.raw(), dout.raw(), dqkv.raw()}));
+  if (part.in_fixed_order && shape.sequence > longest_backward) return false;
   if (!Cudnn::instance().takes(part)) return false;
   const std::int64_t hidden = shape.heads * shape.head_size;
   for (std::int64_t batch = 0; batch < shape.batch; batch += part.batch) {

@@ -1,5 +1,5 @@
-// Forward and backward read the logits once each. Rows may have any number of columns, none too, and begin at any element: the number of
-// rows is known from the other tensors.
+// Forward and backward read the logits once each. Rows may have any number of columns, none too, and begin at any element:
+// the number of rows is known from the other tensors.
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/row.cuh"
 

@@ -52,9 +52,9 @@ class CudaGpu final : public Gpu {
   const GpuInfo& info() const override { return info_; }
 
   void enter_thread() override {
-    choose();
+    note_cuda(cudaSetDevice(info_.index), "choose the GPU");
     cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
-    check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "set the mode of capture");
+    note_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "set the mode of capture");
   }
 
   GpuStream create_stream(Priority priority) override {
@@ -167,7 +167,8 @@ class CudaGpu final : public Gpu {
   bool is_capturing(GpuStream stream) override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const cudaError_t result = cudaStreamIsCapturing(cuda(stream), &status);
-    if (result == cudaErrorStreamCaptureImplicit) {  // the default stream, while another stream that it waits for is captured
+    if (result ==
+        cudaErrorStreamCaptureImplicit) {  // the default stream, while another stream that it waits for is captured
       cudaGetLastError();
       return true;
     }
@@ -197,7 +198,7 @@ class CudaGpu final : public Gpu {
 
  private:
   void require_memory(cudaError_t result, std::size_t bytes) const {
-    if (result == cudaSuccess) return;
+    if (result != cudaErrorMemoryAllocation) return check_cuda(result, "allocate memory");
     cudaGetLastError();
     fail(ErrorCode::unavailable, "The GPU has no {} bytes of memory left of its {} ({}).", bytes, info_.memory_bytes,
          cudaGetErrorName(result));

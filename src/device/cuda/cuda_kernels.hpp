@@ -52,6 +52,10 @@ class CudaKernels final : public GpuKernels {
   void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y, GpuStream stream) override;
   void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before_gelu, const Tensor& y,
                    GpuStream stream) override;
+  void linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual, const Tensor& y,
+                  GpuStream stream) override;
+  void linear_backward_gelu(const Tensor& dy, const Tensor& weight, const Tensor& before_gelu, const Tensor& dx,
+                            GpuStream stream) override;
   void attention_forward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                          const Tensor& log_sum_exp, GpuStream stream) override;
   void attention_backward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,

@@ -36,8 +36,9 @@ struct Product {
 struct Operands {
   const void *a, *b;
   void* c;
-  const void* bias = nullptr;  // [n]
-  void* aux = nullptr;         // [m, n]: what GELU is applied to
+  const void* bias = nullptr;    // [n]
+  void* aux = nullptr;           // [m, n]: what GELU is applied to, or its derivative taken of
+  const void* addend = nullptr;  // [m, n]: that the product is added to; c itself, it may be
 };
 
 struct Algorithm {
@@ -113,11 +114,16 @@ cublasLtHandle_t handle(const Product& product) {
   return made;
 }
 
-// Nothing where cuBLASLt has none.
-std::optional<Algorithm> ask(const Product& product) {
+struct Demands {
+  std::uint32_t reductions;
+  bool any_alignment;  // of the matrices, as if they began at odd elements
+};
+
+std::optional<Algorithm> ask(const Product& product, const Demands& demands) {
   void* const somewhere = reinterpret_cast<void*>(most_alignment);  // only its alignment is looked at
-  Description description(product, product.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? nullptr : somewhere,
-                          product.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ? somewhere : nullptr);
+  const bool has_bias = product.epilogue == CUBLASLT_EPILOGUE_BIAS || product.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+  const bool has_aux = product.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || product.epilogue == CUBLASLT_EPILOGUE_DGELU;
+  Description description(product, has_bias ? somewhere : nullptr, has_aux ? somewhere : nullptr);
   cublasLtMatmulPreferenceOpaque_t preference;
   check(cublasLtMatmulPreferenceInit(&preference), product, "choose how to multiply");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -125,12 +131,14 @@ std::optional<Algorithm> ask(const Product& product) {
           "choose how to multiply");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(most_workspace));
-  // Parts of a sum over k are added in the accumulator type and in a fixed order, never in c.
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(product.aligned_b));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(product.aligned_a));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(product.aligned_c));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(product.aligned_c));
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, demands.reductions);
+  const auto aligned = [&](std::size_t as_it_is, DType dtype) {
+    return static_cast<std::uint32_t>(demands.any_alignment ? size_of(dtype) : as_it_is);
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, aligned(product.aligned_b, product.dtype));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned(product.aligned_a, product.dtype));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, aligned(product.aligned_c, product.dtype_c));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned(product.aligned_c, product.dtype_c));
   cublasLtMatmulHeuristicResult_t result;
   int count = 0;
   const cublasStatus_t status =
@@ -140,6 +148,17 @@ std::optional<Algorithm> ask(const Product& product) {
   check(status, product, "choose how to multiply");
   if (count == 0 || result.state != CUBLAS_STATUS_SUCCESS) return {};
   return Algorithm{result.algo, result.workspaceSize};
+}
+
+// Nothing where cuBLASLt has none. Best, parts of a sum over k are added in the accumulator type and in a fixed order, never
+// in c.
+std::optional<Algorithm> ask(const Product& product) {
+  for (const Demands& demands :
+       {Demands{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, false}, Demands{CUBLASLT_REDUCTION_SCHEME_MASK, false},
+        Demands{CUBLASLT_REDUCTION_SCHEME_MASK, true}}) {
+    if (const std::optional<Algorithm> found = ask(product, demands)) return found;
+  }
+  return {};
 }
 
 // Asking takes tens of microseconds, so each answer is kept; a training step asks for a few dozen.
@@ -152,17 +171,19 @@ std::optional<Algorithm> algorithm(const Product& product) {
 }
 
 // False, and nothing done, where cuBLASLt cannot multiply so.
-bool run(const Product& product, const Operands& operands, bool accumulate, GpuStream stream) {
+bool run(const Product& product, const Operands& operands, GpuStream stream) {
   const std::optional<Algorithm> found = algorithm(product);
   if (!found) return false;
   Description description(product, operands.bias, operands.aux);
   const StreamMemory workspace(found->workspace, stream);
-  const float narrow[] = {1, accumulate ? 1.0F : 0.0F};
-  const double wide[] = {1, accumulate ? 1.0 : 0.0};
+  const bool adds = operands.addend != nullptr;
+  const void* const addend = adds ? operands.addend : operands.c;  // else it is not read
+  const float narrow[] = {1, adds ? 1.0F : 0.0F};
+  const double wide[] = {1, adds ? 1.0 : 0.0};
   const bool is_wide = product.dtype == DType::f64;
   check(cublasLtMatmul(handle(product), &description.operation, is_wide ? static_cast<const void*>(wide) : narrow,
                        operands.b, &description.b, operands.a, &description.a,
-                       is_wide ? static_cast<const void*>(wide + 1) : narrow + 1, operands.c, &description.c, operands.c,
+                       is_wide ? static_cast<const void*>(wide + 1) : narrow + 1, addend, &description.c, operands.c,
                        &description.c, &found->chosen, workspace.data(), found->workspace, cuda(stream)),
         product, "multiply");
   return true;
@@ -182,7 +203,7 @@ bool multiply_by_weight(const Tensor& x, const Tensor& weight, const Operands& o
                         alignment(operands.a),
                         alignment(operands.b),
                         alignment(operands.c)};
-  return run(product, operands, false, stream);
+  return run(product, operands, stream);
 }
 
 }  // namespace
@@ -202,7 +223,7 @@ void CudaKernels::gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, 
                         alignment(a.raw()),
                         alignment(b.raw()),
                         alignment(c.raw())};
-  if (!run(product, {a.raw(), b.raw(), c.raw()}, accumulate, stream)) {
+  if (!run(product, {.a = a.raw(), .b = b.raw(), .c = c.raw(), .addend = accumulate ? c.raw() : nullptr}, stream)) {
     fail(ErrorCode::unavailable, "cuBLASLt has no kernel for [{}, {}] times [{}, {}] of {} into {}.", product.m, product.k,
          product.k, product.n, name(product.dtype), name(product.dtype_c));
   }
@@ -236,6 +257,33 @@ void CudaKernels::linear_gelu(const Tensor& x, const Tensor& weight, const Tenso
     return GpuKernels::linear_gelu(x, weight, bias, before_gelu, y, stream);
   linear(x, weight, bias, before_gelu, stream);
   gelu_forward(before_gelu, y, stream);
+}
+
+void CudaKernels::linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual,
+                             const Tensor& y, GpuStream stream) {
+  const Operands operands{.a = x.raw(), .b = weight.raw(), .c = y.raw(), .bias = bias.raw(), .addend = residual.raw()};
+  const bool fused = x.dtype() != DType::f64 && fits_epilogue(bias) && alignment(residual.raw()) == alignment(y.raw()) &&
+                     multiply_by_weight(x, weight, operands, y.dtype(), CUBLASLT_EPILOGUE_BIAS, stream);
+  if (!fused) GpuKernels::linear_add(x, weight, bias, residual, y, stream);
+}
+
+// Of GELU's derivative holds what holds of GELU.
+void CudaKernels::linear_backward_gelu(const Tensor& dy, const Tensor& weight, const Tensor& before_gelu, const Tensor& dx,
+                                       GpuStream stream) {
+  const Product product{dy.rows(),
+                        weight.columns(),
+                        dy.columns(),
+                        false,
+                        false,
+                        dy.dtype(),
+                        dx.dtype(),
+                        CUBLASLT_EPILOGUE_DGELU,
+                        alignment(dy.raw()),
+                        alignment(weight.raw()),
+                        alignment(dx.raw())};
+  const bool fused = dy.dtype() == DType::bf16 && product.n % 8 == 0 && fits_epilogue(before_gelu) &&
+                     run(product, {.a = dy.raw(), .b = weight.raw(), .c = dx.raw(), .aux = before_gelu.raw()}, stream);
+  if (!fused) GpuKernels::linear_backward_gelu(dy, weight, before_gelu, dx, stream);
 }
 
 }  // namespace stretto

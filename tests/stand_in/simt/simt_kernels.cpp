@@ -40,4 +40,14 @@ void SimtKernels::linear_gelu(const Tensor& x, const Tensor& weight, const Tenso
   GpuKernels::linear_gelu(x, weight, bias, before_gelu, y, stream);
 }
 
+void SimtKernels::linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual,
+                             const Tensor& y, GpuStream stream) {
+  GpuKernels::linear_add(x, weight, bias, residual, y, stream);
+}
+
+void SimtKernels::linear_backward_gelu(const Tensor& dy, const Tensor& weight, const Tensor& before_gelu, const Tensor& dx,
+                                       GpuStream stream) {
+  GpuKernels::linear_backward_gelu(dy, weight, before_gelu, dx, stream);
+}
+
 }  // namespace stretto
