@@ -44,8 +44,20 @@ class Bytes {
   std::vector<std::uint8_t> memory_;
 };
 
-enum class Kind { normal, mixed, bits, huge, tiny, denormal, halves };
-constexpr Kind finite_kinds[] = {Kind::normal, Kind::mixed, Kind::huge, Kind::tiny, Kind::denormal, Kind::halves};
+enum class Kind { normal, mixed, bits, huge, tiny, denormal, halves, edges };
+constexpr Kind finite_kinds[] = {Kind::normal,   Kind::mixed,  Kind::huge, Kind::tiny,
+                                 Kind::denormal, Kind::halves, Kind::edges};
+
+// Close to the middle between two codes of a group whose largest is `largest`, where the product of the element and the
+// scale's inverse may be of the wrong side.
+float edge(QuantizedFormat format, float largest, std::mt19937& generator) {
+  const ScaleRule rule = scale_rule(format, false);
+  const float middle = std::floor(static_cast<float>(generator() % 1000) * (rule.range - 1) * 0.001F) + 0.5F;
+  float x = middle * rule.scale(largest);
+  const float towards = generator() % 2 == 0 ? 0 : infinity;
+  for (unsigned step = generator() % 3; step > 0; --step) x = std::nextafter(x, towards);
+  return generator() % 2 == 0 ? x : -x;
+}
 
 std::vector<float> numbers(std::int64_t count, Kind kind, unsigned seed = 1) {
   std::vector<float> result(static_cast<std::size_t>(count));
@@ -53,6 +65,7 @@ std::vector<float> numbers(std::int64_t count, Kind kind, unsigned seed = 1) {
   std::normal_distribution<float> normal;
   std::uniform_real_distribution<float> uniform(-1, 1);
   std::uniform_int_distribution<int> exponent(-140, 120);
+  const float largest = 1 + 0.137F * static_cast<float>(seed % 7);
   for (float& x : result) {
     switch (kind) {
       case Kind::normal: x = normal(generator); break;
@@ -62,6 +75,9 @@ std::vector<float> numbers(std::int64_t count, Kind kind, unsigned seed = 1) {
       case Kind::tiny: x = uniform(generator) * 0x1p-113F; break;
       case Kind::denormal: x = uniform(generator) * 0x1p-126F; break;
       case Kind::halves: x = std::floor(uniform(generator) * 254) * 0.5F * 1.1F; break;
+      case Kind::edges:
+        x = (&x - result.data()) % 64 == 0 ? largest : edge(generator() % 2 == 0 ? int8 : int4, largest, generator);
+        break;
     }
   }
   return result;
@@ -133,7 +149,7 @@ void expect_equal_to_plain(const Call& call) {
     std::vector<float> residual = numbers(call.count, Kind::normal, seed + 10);
     std::vector<float> plain_residual = residual;
     QuantizeOptions options{call.rounding, 5, 0xfffffe00U * (seed - 1) + seed, call.feedback ? residual.data() : nullptr};
-    Bytes made(bytes, call.misalignment + seed);
+    Bytes made(bytes, call.misalignment + seed - 1);
     quantize(call.format, call.dtype, x.raw(), made.raw(), call.count, options);
     if (call.feedback) options.residual = plain_residual.data();
     Bytes expected(bytes);
@@ -205,7 +221,8 @@ TEST(Quantize, EqualsThePlainCodeAtEverySize) {
 }
 
 TEST(Quantize, EqualsThePlainCodeWhateverTheNumbersAre) {
-  expect_equal_to_plain({3 * 1024 + 1}, {Kind::mixed, Kind::bits, Kind::huge, Kind::tiny, Kind::denormal, Kind::halves});
+  expect_equal_to_plain({3 * 1024 + 1, 5 * 1024 + 65},
+                        {Kind::mixed, Kind::bits, Kind::huge, Kind::tiny, Kind::denormal, Kind::halves, Kind::edges});
 }
 
 // A process may run on another machine tomorrow: results are the same bits on each.

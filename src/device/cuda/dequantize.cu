@@ -1,13 +1,26 @@
 // Records into elements, and sums of several vectors of records: four neighbours a thread.
 #include "device/cpu/quantize_arguments.hpp"
 #include "device/cuda/cuda_kernels.hpp"
-#include "device/cuda/quantize_group.cuh"
+#include "device/cuda/dequantize_group.cuh"
 
 namespace stretto {
 namespace gpu_code {
 namespace {
 
 constexpr int threads = 256;
+
+// The first `there` of four; all of them at once where the address allows (`aligned`).
+template <class T>
+__device__ inline void store_rounded(void* out, std::int64_t i, const Four& v, std::int64_t there, bool aligned) {
+  Pack<T, 4> pack;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) pack.at[j] = rounded<T>(v.at[j]);
+  if (aligned && there >= 4) return store<T, 4>(out, i, pack);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (j < there) store<T, 1>(out, i + j, Pack<T, 1>{{pack.at[j]}});
+  }
+}
 
 struct Target {
   DType dtype;

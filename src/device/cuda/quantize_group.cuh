@@ -1,62 +1,13 @@
 #pragma once
-#include "device/cpu/quantize_group.hpp"
-#include "device/cuda/element.cuh"
-#include "device/cuda/pointers.cuh"
+#include "device/cuda/quantized_four.cuh"
 
-// Groups of quantized elements on a GPU: the same records bit for bit as the host's (device/cpu/quantize_group.hpp says how
-// they look, quantize_plain.cpp how they are made). Files that include this one are compiled without fusing products and
-// sums. Records may lie anywhere; what is aligned is moved in words.
+// Groups of quantized elements on a GPU, made by a warp: the same records bit for bit as the host's
+// (device/cpu/quantize_group.hpp says how they look, quantize_plain.cpp how they are made). Records may lie anywhere; what
+// is aligned is moved in words.
 namespace stretto::gpu_code {
 
 using kernels::DrawKey;
-using kernels::infinity_bits;
 using kernels::ScaleRule;
-using kernels::sign_bit;
-
-struct Four {
-  float at[4];
-};
-
-__device__ inline std::uint32_t magnitude_bits(float x) { return __float_as_uint(x) & ~sign_bit; }
-__device__ inline bool is_number(float x) { return magnitude_bits(x) < infinity_bits; }
-__device__ inline bool is_negative(float x) { return (__float_as_uint(x) & sign_bit) != 0; }
-__device__ inline float quiet_nan() { return __uint_as_float(0x7fc00000U); }
-
-// ---- elements in memory
-
-// Of f32, bf16 or f16.
-__device__ inline float load_number(DType dtype, const void* x, std::int64_t i) {
-  switch (dtype) {
-    case DType::f32: return load<float, 1>(x, i).at[0];
-    case DType::bf16: return widened<bf16>(load<bf16, 1>(x, i).at[0]);
-    default: return widened<f16>(load<f16, 1>(x, i).at[0]);
-  }
-}
-template <class T>
-__device__ inline Four widened_four(const Pack<T, 4>& pack) {
-  return {widened<T>(pack.at[0]), widened<T>(pack.at[1]), widened<T>(pack.at[2]), widened<T>(pack.at[3])};
-}
-__device__ inline Four load_four(DType dtype, const void* x, std::int64_t i) {
-  switch (dtype) {
-    case DType::f32: return widened_four(load<float, 4>(x, i));
-    case DType::bf16: return widened_four(load<bf16, 4>(x, i));
-    default: return widened_four(load<f16, 4>(x, i));
-  }
-}
-// The first `there` of four; all of them at once where the address allows (`aligned`).
-template <class T>
-__device__ inline void store_rounded(void* out, std::int64_t i, const Four& v, std::int64_t there, bool aligned) {
-  Pack<T, 4> pack;
-#pragma unroll
-  for (int j = 0; j < 4; ++j) pack.at[j] = rounded<T>(v.at[j]);
-  if (aligned && there >= 4) return store<T, 4>(out, i, pack);
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    if (j < there) store<T, 1>(out, i + j, Pack<T, 1>{{pack.at[j]}});
-  }
-}
-
-// ---- from elements to records, by a warp
 
 struct GroupOptions {
   bool stochastic;
@@ -68,8 +19,7 @@ inline GroupOptions group_options(const kernels::QuantizeOptions& options) {
   return {options.rounding == Rounding::stochastic, options.seed, options.first_element, options.residual};
 }
 
-// The elements that a warp quantizes at a time: one group or some.
-constexpr std::int64_t unit_elements(QuantizedFormat format) { return format == QuantizedFormat::onebit ? 2048 : 256; }
+constexpr std::int64_t unit_elements = 256;  // what a warp quantizes at a time: one group or some
 
 template <QuantizedFormat F>
 struct Scale {
@@ -259,130 +209,16 @@ __device__ inline void quantize_int4(const Source& source, std::int64_t first, s
   }
 }
 
-// onebit: two groups; half of the warp takes one, each lane every 16th element in turn: so are the sums to be formed.
-template <class Source>
-__device__ inline void quantize_onebit(const Source& source, std::int64_t first, std::int64_t count, std::uint8_t* records,
-                                       const GroupOptions& options) {
-  constexpr std::int64_t group = 1024;
-  static_assert(kernels::mean_lanes == 16);
-  const unsigned lane = threadIdx.x % 32;
-  const unsigned of_half = lane % 16;
-  const std::int64_t begin = first + group * (lane / 16);
-  float sum = 0;
-  std::uint32_t low_word = 0;   // of the signs: word of_half of the group, and
-  std::uint32_t high_word = 0;  // word 16 + of_half
-#pragma unroll 8
-  for (int k = 0; k < 64; ++k) {
-    const float x = source.one(begin + 16 * k + of_half);
-    sum += fabsf(x) * kernels::mean_factor;
-    const unsigned signs = __ballot_sync(0xffffffffU, is_negative(x)) >> (lane & 16) & 0xffffU;
-    if (of_half == static_cast<unsigned>(k / 2 % 16)) {
-      if (k < 32) {
-        low_word |= signs << (k % 2 * 16);
-      } else {
-        high_word |= signs << (k % 2 * 16);
-      }
-    }
-  }
-#pragma unroll
-  for (int distance = 8; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, distance);
-  if (begin >= count) return;  // no such group
-  const float there = static_cast<float>(count - begin < group ? count - begin : group);
-  const bool finite = is_number(sum);
-  const float scale =
-      finite ? fminf(sum * (1 / kernels::mean_factor / there), __uint_as_float(infinity_bits - 1)) : quiet_nan();
-  std::uint8_t* const record = records + begin / group * record_bytes(QuantizedFormat::onebit);
-  if (of_half == 0) store_raw(record, scale);
-  store_raw(record + 4 + 4 * of_half, finite ? low_word : 0U);
-  store_raw(record + 4 + 64 + 4 * of_half, finite ? high_word : 0U);
-  if (options.residual == nullptr) return;
-  for (int k = 0; k < 64; ++k) {
-    const std::int64_t i = begin + 16 * k + of_half;
-    if (i >= count) break;
-    const float x = source.one(i);
-    options.residual[i] = finite ? x - (is_negative(x) ? -scale : scale) : 0;
-  }
-}
-
-// The records of the groups among the unit's elements first ... that are below count. A source has four(i) and one(i): the
-// elements from i on with their residual, and zeros behind the last.
+// The records of the groups among the unit's elements first ... that are below count. A source has four(i): the elements
+// from i on with their residual, and zeros behind the last.
 template <QuantizedFormat F, class Source>
 __device__ inline void quantize_unit(const Source& source, std::int64_t first, std::int64_t count, std::uint8_t* records,
                                      const GroupOptions& options) {
-  if constexpr (F == QuantizedFormat::onebit) {
-    quantize_onebit(source, first, count, records, options);
-  } else if constexpr (F == QuantizedFormat::int4) {
+  if constexpr (F == QuantizedFormat::int4) {
     quantize_int4(source, first, count, records, options);
   } else {
     quantize_256<F>(source, first, count, records, options);
   }
-}
-
-// ---- from records to elements, by a thread
-
-// What four neighbours stand for; i is a multiple of 4.
-template <QuantizedFormat F>
-__device__ inline Four dequantized_four(const void* records, std::int64_t i) {
-  constexpr std::int64_t group = group_elements(F);
-  const std::uint8_t* const record = static_cast<const std::uint8_t*>(records) + i / group * record_bytes(F);
-  const auto e = static_cast<unsigned>(i % group);
-  Four out;
-  if constexpr (F == QuantizedFormat::onebit) {
-    const float scale = fabsf(load_raw<float>(record));
-    const std::uint32_t signs = load_raw<std::uint32_t>(record + 4 + e / 32 * 4) >> (e % 32);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) out.at[j] = scale * ((signs >> j & 1U) != 0 ? -1.0F : 1.0F);
-  } else if constexpr (F == QuantizedFormat::fp8) {
-    const float stored = load_raw<float>(record);
-    const std::uint32_t word = load_raw<std::uint32_t>(record + 4 + e);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const auto bits = static_cast<std::uint8_t>(word >> (8 * j));
-      out.at[j] = fabsf(stored) * (is_negative(stored) ? widened<f8e5m2>(bits) : widened<f8e4m3>(bits));
-    }
-  } else {
-    float stored;
-    int codes[4];
-    if constexpr (F == QuantizedFormat::int8) {
-      stored = load_raw<float>(record);
-      const std::uint32_t word = load_raw<std::uint32_t>(record + 4 + e);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) codes[j] = static_cast<std::int8_t>(word >> (8 * j));
-    } else {
-      stored = widened<bf16>(load_raw<std::uint16_t>(record));
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const unsigned word = load_raw<std::uint16_t>(record + 2 + 2 * (e % 16 + j));
-        codes[j] = static_cast<int>((word >> (e / 16 * 4) & 15U) ^ 8U) - 8;
-      }
-    }
-    const bool special = is_negative(stored);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      out.at[j] = static_cast<float>(codes[j]) * fabsf(stored);
-      if (special && codes[j] == kernels::not_a_number(F)) out.at[j] = quiet_nan();
-      if (special && codes[j] == kernels::plus_infinity(F)) out.at[j] = __uint_as_float(infinity_bits);
-      if (special && codes[j] == -kernels::plus_infinity(F)) out.at[j] = __uint_as_float(infinity_bits | sign_bit);
-    }
-  }
-  return out;
-}
-
-// The same of several vectors of records, added in their order and divided.
-template <QuantizedFormat F>
-__device__ inline Four sum_of_four(const Pointers& vectors, int vector_count, float divisor, std::int64_t i) {
-  Four sum = dequantized_four<F>(vectors[0], i);
-#pragma unroll 4
-  for (int vector = 1; vector < vector_count; ++vector) {
-    const Four term = dequantized_four<F>(vectors[vector], i);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) sum.at[j] += term.at[j];
-  }
-  if (divisor != 1) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) sum.at[j] /= divisor;
-  }
-  return sum;
 }
 
 }  // namespace stretto::gpu_code

@@ -2,7 +2,9 @@
 // shared memory, and quantizes them from there.
 #include "device/cpu/quantize_arguments.hpp"
 #include "device/cuda/cuda_kernels.hpp"
+#include "device/cuda/dequantize_group.cuh"
 #include "device/cuda/quantize_group.cuh"
+#include "device/cuda/quantize_onebit.cuh"
 
 namespace stretto {
 namespace gpu_code {
@@ -36,8 +38,13 @@ __device__ inline void sum_chunk(const Pointers& vectors, int vector_count, floa
 
 template <QuantizedFormat F>
 __device__ inline void quantize_chunk(const Sums& sums, std::uint8_t* records, const GroupOptions& options) {
-  for (std::int64_t i = sums.first; i < sums.first + chunk && i < sums.count; i += unit_elements(F))
-    quantize_unit<F>(sums, i, sums.count, records, options);
+  if constexpr (F == QuantizedFormat::onebit) {
+    static_assert(chunk == onebit_unit);
+    quantize_onebit<8>(sums, sums.first, sums.count, records, options.residual);
+  } else {
+    for (std::int64_t i = sums.first; i < sums.first + chunk && i < sums.count; i += unit_elements)
+      quantize_unit<F>(sums, i, sums.count, records, options);
+  }
 }
 
 __global__ void __launch_bounds__(threads)

@@ -42,6 +42,28 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __fdividef(float a, float b) { return a / b; }
 inline int __popc(unsigned bits) { return std::popcount(bits); }
+inline unsigned __brev(unsigned bits) {
+  unsigned result = 0;
+  for (int i = 0; i < 32; ++i) result |= (bits >> i & 1U) << (31 - i);
+  return result;
+}
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned distance) {
+  const auto bits = static_cast<unsigned long long>(high) << 32 | low;
+  return static_cast<unsigned>(bits << (distance % 32) >> 32);
+}
+inline unsigned __vmaxu2(unsigned a, unsigned b) {  // of the upper and of the lower halves
+  return std::max(a >> 16, b >> 16) << 16 | std::max(a & 0xffffU, b & 0xffffU);
+}
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  const auto bytes = static_cast<unsigned long long>(high) << 32 | low;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const unsigned selected = selector >> (4 * i) & 15U;
+    if (selected > 7) throw std::runtime_error("A selector of bytes asks for copies of a sign, which the stand-in lacks.");
+    result |= static_cast<unsigned>(bytes >> (8 * selected) & 0xffU) << (8 * i);
+  }
+  return result;
+}
 using std::max;
 using std::min;
 
