@@ -43,10 +43,16 @@ struct Plus {
 };
 // NaN stays.
 struct Largest {
-  template <class A>
-  __device__ A operator()(A a, A b) const {
+  __device__ float operator()(float a, float b) const {
+#ifdef __CUDA_ARCH__
+    float result;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
     return a < b || b != b ? b : a;
+#endif
   }
+  __device__ double operator()(double a, double b) const { return a < b || b != b ? b : a; }
 };
 
 }  // namespace stretto::gpu_code

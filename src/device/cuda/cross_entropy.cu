@@ -7,12 +7,8 @@ namespace stretto {
 namespace gpu_code {
 namespace {
 
-constexpr int most_threads = 512;
-
-template <class T>
-__device__ inline const std::uint8_t* row_of(const void* x, std::int64_t row, std::int64_t columns) {
-  return static_cast<const std::uint8_t*>(x) + row * columns * static_cast<std::int64_t>(sizeof(Raw<T>));
-}
+constexpr int most_threads = most_visiting_threads;
+constexpr int blocks_together = 4;  // one's row ends while those of others go on
 
 // What exp(x - from) added up to, had it been exp(x - to). The sum of nothing has no largest element.
 template <class T, class A>
@@ -23,30 +19,32 @@ __device__ inline A rebased(A sum, A from, A to) {
 // Each thread's largest element so far and the sum of exponentials relative to it (Milakov & Gimelshein 2018); a larger one
 // lowers the sum.
 template <class T, class A = Accumulator<T>>
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(most_threads, blocks_together)
     forward_kernel(const void* logits, const std::int32_t* targets, std::int64_t first, std::int64_t rows,
                    std::int64_t columns, A lowest, A* row_max, A* sum_exp, A* target_logit) {
   for (std::int64_t row = first_row(); row < rows; row += row_stride()) {
-    const std::uint8_t* const x = row_of<T>(logits, row, columns);
+    const auto* const x = row_of<T>(logits, row, columns);
+    const std::int64_t target = targets[row] - first;
+    A of_target = 0;
+    if (threadIdx.x == 0 && target >= 0 && target < columns) of_target = widened<T>(load<T, 1>(x, target).at[0]);
     A own_max = lowest;
     A sum = 0;
-    for_each_of_row<T>(x, columns, [&]<int N>(std::int64_t, const Pack<T, N>& pack) {
+    for_each_of_row<T>(x, columns, [&]<int N>(std::int64_t, const Numbers<T, N>& numbers) {
       A max = own_max;
 #pragma unroll
-      for (int n = 0; n < N; ++n) max = Largest()(max, widened<T>(pack.at[n]));
-      if (max == lowest) return;  // nothing but masked elements
-      sum = rebased<T>(sum, own_max, max);
+      for (int n = 0; n < N; ++n) max = Largest()(max, numbers.at[n]);
+      const A base = max == lowest ? A{0} : max;  // nothing but masked elements so far, which add up to 0
+      sum = product(sum, exponential_of<T>(own_max - base));
 #pragma unroll
-      for (int n = 0; n < N; ++n) sum += exponential_of<T>(widened<T>(pack.at[n]) - max);
+      for (int n = 0; n < N; ++n) sum += exponential_of<T>(numbers.at[n] - base);
       own_max = max;
     });
     const A max = over_row(own_max, Largest());
     sum = over_row(rebased<T>(sum, own_max, max), Plus());
     if (threadIdx.x == 0) {
-      const std::int64_t target = targets[row] - first;
       row_max[row] = max;
       sum_exp[row] = sum;
-      target_logit[row] = target >= 0 && target < columns ? widened<T>(load<T, 1>(x, target).at[0]) : A{0};
+      target_logit[row] = of_target;
     }
   }
 }
@@ -59,19 +57,20 @@ __global__ void rebase_kernel(const A* share_max, const A* row_max, A* sum_exp, 
 }
 
 template <class T, class A = Accumulator<T>>
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(most_threads, blocks_together)
     backward_kernel(void* logits, const std::int32_t* targets, std::int64_t first, std::int64_t rows, std::int64_t columns,
                     const A* row_max, const A* sum_exp, A factor) {
   for (std::int64_t row = first_row(); row < rows; row += row_stride()) {
-    auto* const x = static_cast<std::uint8_t*>(logits) + row * columns * static_cast<std::int64_t>(sizeof(Raw<T>));
+    auto* const x = row_of<T>(logits, row, columns);
     const A max = row_max[row];
     const A weight = factor / sum_exp[row];
     const std::int64_t target = targets[row] - first;
-    for_each_of_row<T>(x, columns, [&]<int N>(std::int64_t c, Pack<T, N> pack) {
+    for_each_of_row<T>(x, columns, [&]<int N>(std::int64_t c, const Numbers<T, N>& numbers) {
+      Pack<T, N> pack;
       const int here = target >= c && target < c + N ? static_cast<int>(target - c) : -1;
 #pragma unroll
       for (int n = 0; n < N; ++n) {
-        A gradient = product(exponential_of<T>(widened<T>(pack.at[n]) - max), weight);
+        A gradient = product(exponential_of<T>(numbers.at[n] - max), weight);
         if (n == here) gradient -= factor;
         pack.at[n] = rounded<T>(gradient);
       }

@@ -111,6 +111,26 @@ struct Pack {
   Raw<T> at[N];
 };
 
+// The numbers of a pack. Two bf16 are the halves of a word: taken out one by one they cost twice as many instructions.
+template <class T, int N>
+struct Numbers {
+  Accumulator<T> at[N];
+};
+template <class T, int N>
+__device__ inline Numbers<T, N> widened(const Pack<T, N>& pack) {
+  Numbers<T, N> result;
+  if constexpr (std::is_same_v<T, bf16> && N % 2 == 0) {
+    std::uint32_t words[N / 2];
+    memcpy(words, &pack, sizeof words);
+#pragma unroll
+    for (int n = 0; n < N; ++n) result.at[n] = __uint_as_float(n % 2 == 0 ? words[n / 2] << 16 : words[n / 2] & 0xffff0000U);
+  } else {
+#pragma unroll
+    for (int n = 0; n < N; ++n) result.at[n] = widened<T>(pack.at[n]);
+  }
+  return result;
+}
+
 // The unit in which a pack is moved, which its address is a multiple of: 16 bytes, or all of a smaller pack.
 constexpr std::size_t pack_alignment(std::size_t bytes) { return bytes < 16 ? bytes : 16; }
 template <std::size_t bytes>
@@ -120,22 +140,39 @@ using PackWord =
                                           std::conditional_t<bytes == 4, std::uint32_t,
                                                              std::conditional_t<bytes == 2, std::uint16_t, std::uint8_t>>>>;
 
+// A pack as it was loaded. What waits for its turn, beside others on their way, waits in words: elements are taken out of
+// them, which needs what was loaded, where they are used.
+template <class T, int N>
+struct Words {
+  using Word = PackWord<sizeof(Pack<T, N>)>;
+  static_assert(sizeof(Pack<T, N>) % sizeof(Word) == 0);
+  Word at[sizeof(Pack<T, N>) / sizeof(Word)];
+
+  __device__ Pack<T, N> pack() const {
+    Pack<T, N> result;
+    memcpy(&result, at, sizeof result);
+    return result;
+  }
+};
+
 // The elements i ... i + N - 1 of x. One element may lie anywhere, a pack of more only at its alignment.
 template <class T, int N>
-__device__ inline Pack<T, N> load(const void* x, std::int64_t i) {
-  Pack<T, N> result;
+__device__ inline Words<T, N> load_words(const void* x, std::int64_t i) {
+  using Word = typename Words<T, N>::Word;
+  Words<T, N> result;
   const auto* const from = static_cast<const std::uint8_t*>(x) + i * static_cast<std::int64_t>(sizeof(Raw<T>));
   if constexpr (N == 1) {
-    result.at[0] = load_raw<Raw<T>>(from);
+    const Raw<T> raw = load_raw<Raw<T>>(from);
+    memcpy(&result, &raw, sizeof raw);
   } else {
-    using Word = PackWord<sizeof result>;
-    static_assert(sizeof result % sizeof(Word) == 0);
-    Word words[sizeof result / sizeof(Word)];
 #pragma unroll
-    for (std::size_t w = 0; w < sizeof result / sizeof(Word); ++w) words[w] = reinterpret_cast<const Word*>(from)[w];
-    memcpy(&result, words, sizeof result);
+    for (std::size_t w = 0; w < sizeof result / sizeof(Word); ++w) result.at[w] = reinterpret_cast<const Word*>(from)[w];
   }
   return result;
+}
+template <class T, int N>
+__device__ inline Pack<T, N> load(const void* x, std::int64_t i) {
+  return load_words<T, N>(x, i).pack();
 }
 
 template <class T, int N>

@@ -60,7 +60,9 @@ __device__ inline void take_turns(const Range& range, Body& body) {
   std::int64_t p = thread;
   for (; p + (together - 1) * threads < packs; p += together * threads)
     body.template run<pack, together>(range.head + p * pack, threads * pack);
-  for (; p < packs; p += threads) body.template run<pack, 1>(range.head + p * pack, 0);
+  if constexpr (together > 1) {
+    for (; p < packs; p += threads) body.template run<pack, 1>(range.head + p * pack, 0);
+  }
   const std::int64_t behind = range.head + packs * pack;  // fewer than a pack, as before the first
   if (thread < range.head) body.template run<1, 1>(thread, 0);
   if (thread < range.count - behind) body.template run<1, 1>(behind + thread, 0);

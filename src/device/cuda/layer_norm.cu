@@ -8,7 +8,6 @@ namespace gpu_code {
 namespace {
 
 constexpr int most_forward_threads = 1024;
-constexpr int most_backward_threads = 256;  // which need many registers
 
 template <class T, int N, class A = Accumulator<T>>
 __global__ void __launch_bounds__(most_forward_threads)
@@ -18,28 +17,31 @@ __global__ void __launch_bounds__(most_forward_threads)
     const HeldRow<T, N> held(x, row, columns);
     A sum = 0;
     held.each([&](std::int64_t, const Pack<T, N>& pack) {
+      const Numbers<T, N> numbers = widened(pack);
 #pragma unroll
-      for (int n = 0; n < N; ++n) sum += widened<T>(pack.at[n]);
+      for (int n = 0; n < N; ++n) sum += numbers.at[n];
     });
     const A mean = over_row(sum, Plus()) / static_cast<A>(columns);
     // The difference of the mean square and the squared mean would cancel where the mean is large.
     A squares = 0;
     held.each([&](std::int64_t, const Pack<T, N>& pack) {
+      const Numbers<T, N> numbers = widened(pack);
 #pragma unroll
       for (int n = 0; n < N; ++n) {
-        const A centred = widened<T>(pack.at[n]) - mean;
+        const A centred = numbers.at[n] - mean;
         squares = fused(centred, centred, squares);
       }
     });
     const A rstd = A{1} / sqrt(over_row(squares, Plus()) / static_cast<A>(columns) + epsilon);
     held.each([&](std::int64_t c, const Pack<T, N>& pack) {
-      const Pack<T, N> of_gamma = load<T, N>(gamma, c);
-      const Pack<T, N> of_beta = load<T, N>(beta, c);
+      const Numbers<T, N> numbers = widened(pack);
+      const Numbers<T, N> of_gamma = widened(load<T, N>(gamma, c));
+      const Numbers<T, N> of_beta = widened(load<T, N>(beta, c));
       Pack<T, N> result;
 #pragma unroll
       for (int n = 0; n < N; ++n) {
-        const A normal = product(widened<T>(pack.at[n]) - mean, rstd);
-        result.at[n] = rounded<T>(fused(normal, widened<T>(of_gamma.at[n]), widened<T>(of_beta.at[n])));
+        const A normal = product(numbers.at[n] - mean, rstd);
+        result.at[n] = rounded<T>(fused(normal, of_gamma.at[n], of_beta.at[n]));
       }
       store<T, N>(y, row * columns + c, result);
     });
@@ -50,87 +52,98 @@ __global__ void __launch_bounds__(most_forward_threads)
   }
 }
 
-template <class T>
-struct Gradient {
-  using A = Accumulator<T>;
-  A mean, rstd, mean_g, mean_g_normal;
-
-  __device__ A normal(Raw<T> x) const { return product(widened<T>(x) - mean, rstd); }
-  __device__ Raw<T> added(Raw<T> x, Raw<T> dy, Raw<T> gamma, Raw<T> dx) const {
-    const A g = product(widened<T>(dy), widened<T>(gamma));
-    const A change = fused(-normal(x), mean_g_normal, g - mean_g);
-    return rounded<T>(fused(change, rstd, widened<T>(dx)));
-  }
-};
+// Backward, each thread holds packs of x, dy and dx and has two sums for each of their columns. So many threads have the
+// registers that they need, and are enough that some load while others compute.
+enum class Rows { of_a_warp, of_a_block, longer };
+template <Rows kind>
+constexpr int backward_held = kind == Rows::of_a_block ? 2 : 3;
+template <Rows kind>
+constexpr int backward_threads = kind == Rows::of_a_block ? 768 : 512;  // of a multiprocessor
 
 // With normal = (x - mean) rstd and g = dy gamma: dx += rstd (g - mean(g) - normal mean(g normal)). Each thread keeps the
 // sums for dgamma and dbeta of its columns over all rows that it sees; parts gets them, added up for the block: for each
-// block, the columns of dgamma and then those of dbeta.
-template <class T, int N, class A = Accumulator<T>>
-__global__ void __launch_bounds__(most_backward_threads)
+// block, the columns of dgamma and then those of dbeta. A column's share of a mean is 1 / columns.
+template <class T, int N, Rows kind, class A = Accumulator<T>>
+__global__ void __launch_bounds__(backward_threads<kind>)
     backward_kernel(const void* x, const void* gamma, const A* mean_of_rows, const A* rstd_of_rows, const void* dy,
-                    std::int64_t rows, std::int64_t columns, void* dx, A* parts) {
-  using Row = HeldRow<T, N>;
-  constexpr int held = Row::held;
-  const std::int64_t further = static_cast<std::int64_t>(blockDim.x) * N;
+                    std::int64_t rows, std::int64_t columns, A share, void* dx, A* parts) {
+  constexpr int held = backward_held<kind>;
+  using Row = HeldRow<T, N, held>;
   A* const dgamma_part = parts + static_cast<std::int64_t>(blockIdx.x) * 2 * columns;
   A* const dbeta_part = dgamma_part + columns;
   A dgamma[held][N] = {};
   A dbeta[held][N] = {};
-  // Beyond what registers hold, which no row of one warp has, sums stay where they go in the end.
-  for (std::int64_t c = Row::column(held); c < columns; c += further) {
+  // Beyond what registers hold, sums stay where they go in the end.
+  const auto each_further = [&](auto visit) {
+    if constexpr (kind == Rows::longer) {
+      for (std::int64_t c = Row::column(held); c < columns; c += static_cast<std::int64_t>(blockDim.x) * N) visit(c);
+    }
+  };
+  each_further([&](std::int64_t c) {
     for (int n = 0; n < N; ++n) dgamma_part[c + n] = dbeta_part[c + n] = 0;
-  }
-  for (std::int64_t row = first_row(); row < rows; row += row_stride()) {
+  });
+  // Of a block, all threads have the same row, and the compiler is to know it.
+  const std::int64_t stride = kind == Rows::of_a_warp ? row_stride() : gridDim.x;
+  for (std::int64_t row = kind == Rows::of_a_warp ? first_row() : blockIdx.x; row < rows; row += stride) {
+    if constexpr (kind == Rows::of_a_block) {  // of which a multiprocessor has few at a time
+      if (const std::int64_t next = row + stride; next < rows) {
+        prefetch_row<T>(x, next, columns);
+        prefetch_row<T>(dy, next, columns);
+        prefetch_row<T>(dx, next, columns);
+      }
+    }
     const Row of_x(x, row, columns);
     const Row of_dy(dy, row, columns);
     const Row of_dx(dx, row, columns);
-    Gradient<T> gradient{mean_of_rows[row], rstd_of_rows[row], 0, 0};
-    A sum_g = 0;
-    A sum_g_normal = 0;
-    const auto add = [&](Raw<T> x_c, Raw<T> dy_c, Raw<T> gamma_c, A& dgamma_c, A& dbeta_c) {
-      const A normal = gradient.normal(x_c);
-      dgamma_c = fused(widened<T>(dy_c), normal, dgamma_c);
-      dbeta_c += widened<T>(dy_c);
-      const A g = product(widened<T>(dy_c), widened<T>(gamma_c));
-      sum_g += g;
-      sum_g_normal = fused(g, normal, sum_g_normal);
+    const A mean = mean_of_rows[row];
+    const A rstd = rstd_of_rows[row];
+    A sums[2] = {};  // of g, and of g normal
+    const auto add = [&](std::int64_t c, const Pack<T, N>& x_pack, const Pack<T, N>& dy_pack, A* of_dgamma, A* of_dbeta) {
+      const Numbers<T, N> of_gamma = widened(load<T, N>(gamma, c));
+      const Numbers<T, N> xs = widened(x_pack);
+      const Numbers<T, N> dys = widened(dy_pack);
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        const A normal = product(xs.at[n] - mean, rstd);
+        of_dgamma[n] = fused(dys.at[n], normal, of_dgamma[n]);
+        of_dbeta[n] += dys.at[n];
+        const A g = product(dys.at[n], of_gamma.at[n]);
+        sums[0] += g;
+        sums[1] = fused(g, normal, sums[1]);
+      }
     };
 #pragma unroll
     for (int k = 0; k < held; ++k) {
-      if (Row::column(k) >= columns) continue;
-      const Pack<T, N> of_gamma = load<T, N>(gamma, Row::column(k));
+      if (Row::column(k) < columns) add(Row::column(k), of_x.pack(k), of_dy.pack(k), dgamma[k], dbeta[k]);
+    }
+    each_further([&](std::int64_t c) {
+      add(c, load<T, N>(of_x.begin(), c), load<T, N>(of_dy.begin(), c), dgamma_part + c, dbeta_part + c);
+    });
+    over_row(sums, Plus());
+    const A mean_g = product(sums[0], share);
+    const A mean_g_normal = product(sums[1], share);
+    const auto finish = [&](std::int64_t c, const Pack<T, N>& x_pack, const Pack<T, N>& dy_pack, Pack<T, N> dx_pack) {
+      const Numbers<T, N> of_gamma = widened(load<T, N>(gamma, c));
+      const Numbers<T, N> xs = widened(x_pack);
+      const Numbers<T, N> dys = widened(dy_pack);
+      const Numbers<T, N> before = widened(dx_pack);
 #pragma unroll
-      for (int n = 0; n < N; ++n) add(of_x.pack(k).at[n], of_dy.pack(k).at[n], of_gamma.at[n], dgamma[k][n], dbeta[k][n]);
-    }
-    for (std::int64_t c = Row::column(held); c < columns; c += further) {
-      const Pack<T, N> x_pack = load<T, N>(x, row * columns + c);
-      const Pack<T, N> dy_pack = load<T, N>(dy, row * columns + c);
-      const Pack<T, N> of_gamma = load<T, N>(gamma, c);
-      for (int n = 0; n < N; ++n) add(x_pack.at[n], dy_pack.at[n], of_gamma.at[n], dgamma_part[c + n], dbeta_part[c + n]);
-    }
-    gradient.mean_g = over_row(sum_g, Plus()) / static_cast<A>(columns);
-    gradient.mean_g_normal = over_row(sum_g_normal, Plus()) / static_cast<A>(columns);
+      for (int n = 0; n < N; ++n) {
+        const A normal = product(xs.at[n] - mean, rstd);
+        const A change = fused(-normal, mean_g_normal, product(dys.at[n], of_gamma.at[n]) - mean_g);
+        dx_pack.at[n] = rounded<T>(fused(change, rstd, before.at[n]));
+      }
+      store<T, N>(row_of<T>(dx, row, columns), c, dx_pack);
+    };
 #pragma unroll
     for (int k = 0; k < held; ++k) {
-      if (Row::column(k) >= columns) continue;
-      const Pack<T, N> of_gamma = load<T, N>(gamma, Row::column(k));
-      Pack<T, N> result = of_dx.pack(k);
-#pragma unroll
-      for (int n = 0; n < N; ++n)
-        result.at[n] = gradient.added(of_x.pack(k).at[n], of_dy.pack(k).at[n], of_gamma.at[n], result.at[n]);
-      store<T, N>(dx, row * columns + Row::column(k), result);
+      if (Row::column(k) < columns) finish(Row::column(k), of_x.pack(k), of_dy.pack(k), of_dx.pack(k));
     }
-    for (std::int64_t c = Row::column(held); c < columns; c += further) {
-      const Pack<T, N> x_pack = load<T, N>(x, row * columns + c);
-      const Pack<T, N> dy_pack = load<T, N>(dy, row * columns + c);
-      const Pack<T, N> of_gamma = load<T, N>(gamma, c);
-      Pack<T, N> result = load<T, N>(dx, row * columns + c);
-      for (int n = 0; n < N; ++n) result.at[n] = gradient.added(x_pack.at[n], dy_pack.at[n], of_gamma.at[n], result.at[n]);
-      store<T, N>(dx, row * columns + c, result);
-    }
+    each_further([&](std::int64_t c) {
+      finish(c, load<T, N>(of_x.begin(), c), load<T, N>(of_dy.begin(), c), load<T, N>(of_dx.begin(), c));
+    });
   }
-  if (blockDim.x != 32) {
+  if constexpr (kind != Rows::of_a_warp) {
 #pragma unroll
     for (int k = 0; k < held; ++k) {
       if (Row::column(k) >= columns) continue;
@@ -140,28 +153,27 @@ __global__ void __launch_bounds__(most_backward_threads)
         dbeta_part[Row::column(k) + n] = dbeta[k][n];
       }
     }
-    return;
-  }
-  // The warps of a block, one after the other.
-  constexpr int most_columns = held * 32 * N;
-  __shared__ A sums[2][most_columns];
-  for (unsigned y = 0; y < blockDim.y; ++y) {
-    if (threadIdx.y == y) {
+  } else {  // the warps of a block, one after the other
+    constexpr int most_columns = held * 32 * N;
+    __shared__ A sums[2][most_columns];
+    for (unsigned y = 0; y < blockDim.y; ++y) {
+      if (threadIdx.y == y) {
 #pragma unroll
-      for (int k = 0; k < held; ++k) {
+        for (int k = 0; k < held; ++k) {
 #pragma unroll
-        for (int n = 0; n < N; ++n) {
-          const std::int64_t c = Row::column(k) + n;
-          sums[0][c] = y == 0 ? dgamma[k][n] : sums[0][c] + dgamma[k][n];
-          sums[1][c] = y == 0 ? dbeta[k][n] : sums[1][c] + dbeta[k][n];
+          for (int n = 0; n < N; ++n) {
+            const std::int64_t c = Row::column(k) + n;
+            sums[0][c] = y == 0 ? dgamma[k][n] : sums[0][c] + dgamma[k][n];
+            sums[1][c] = y == 0 ? dbeta[k][n] : sums[1][c] + dbeta[k][n];
+          }
         }
       }
+      __syncthreads();
     }
-    __syncthreads();
-  }
-  for (std::int64_t c = threadIdx.y * blockDim.x + threadIdx.x; c < columns; c += blockDim.x * blockDim.y) {
-    dgamma_part[c] = sums[0][c];
-    dbeta_part[c] = sums[1][c];
+    for (std::int64_t c = threadIdx.y * blockDim.x + threadIdx.x; c < columns; c += blockDim.x * blockDim.y) {
+      dgamma_part[c] = sums[0][c];
+      dbeta_part[c] = sums[1][c];
+    }
   }
 }
 
@@ -200,22 +212,33 @@ void CudaKernels::layer_norm_backward(const Tensor& x, const Tensor& gamma, cons
     const std::int64_t rows = x.rows();
     const std::int64_t columns = x.columns();
     if (rows == 0 || columns == 0) return;
-    const auto run = [&](auto packs) {
-      constexpr int N = decltype(packs)::value;
-      const dim3 block = row_block(divided_up(columns, N), HeldRow<T, N>::held, most_backward_threads);
-      // One for each multiprocessor, or 256 threads: that is what their registers allow, and each leaves a part.
-      const unsigned blocks = blocks_for(divided_up(rows, block.y), static_cast<int>(256 / (block.x * block.y)));
+    const auto run = [&]<int N, Rows kind>() {
+      constexpr int threads = backward_threads<kind>;
+      const dim3 block = row_block(divided_up(columns, N), backward_held<kind>, threads);
+      // As many as there is room for at a time, since each leaves a part.
+      const unsigned blocks = blocks_for(divided_up(rows, block.y), threads / static_cast<int>(block.x * block.y));
       const Scratch parts(static_cast<std::size_t>(blocks) * 2 * static_cast<std::size_t>(columns) * sizeof(A), stream);
-      launch("compute the gradient of normalized rows", backward_kernel<T, N>, blocks, block, stream, x.raw(), gamma.raw(),
-             mean.data<A>(), rstd.data<A>(), dy.raw(), rows, columns, dx.raw(), parts.as<A>());
-      launch_add_partial_sums<A>(parts.as<A>(), blocks, 2 * columns, dgamma.data<A>(), columns, stream);
-      launch_add_partial_sums<A>(parts.as<A>() + columns, blocks, 2 * columns, dbeta.data<A>(), columns, stream);
+      launch("compute the gradient of normalized rows", backward_kernel<T, N, kind>, blocks, block, stream, x.raw(),
+             gamma.raw(), mean.data<A>(), rstd.data<A>(), dy.raw(), rows, columns, A{1} / static_cast<A>(columns), dx.raw(),
+             parts.as<A>());
+      launch_add_partial_sums(parts.as<A>(), blocks, Sums<A, 2>{{dgamma.data<A>(), dbeta.data<A>()}}, columns, stream);
+    };
+    const auto run_packs = [&](auto packs) {
+      constexpr int N = decltype(packs)::value;
+      const auto fit = [&]<Rows kind>(int threads) { return divided_up(columns, N) <= threads * backward_held<kind>; };
+      if (fit.template operator()<Rows::of_a_warp>(32)) {
+        run.template operator()<N, Rows::of_a_warp>();
+      } else if (fit.template operator()<Rows::of_a_block>(backward_threads<Rows::of_a_block>)) {
+        run.template operator()<N, Rows::of_a_block>();
+      } else {
+        run.template operator()<N, Rows::longer>();
+      }
     };
     constexpr int pack = 16 / sizeof(T);
     if (rows_of_packs(columns, pack, x.raw(), gamma.raw(), dy.raw(), dx.raw())) {
-      run(std::integral_constant<int, pack>());
+      run_packs(std::integral_constant<int, pack>());
     } else {
-      run(std::integral_constant<int, 1>());
+      run_packs(std::integral_constant<int, 1>());
     }
   });
 }

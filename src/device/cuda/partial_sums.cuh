@@ -5,34 +5,46 @@
 // the result is the same at each call.
 namespace stretto::gpu_code {
 
-constexpr int slices = 8;
+constexpr int slices = 32;
+constexpr int parts_together = 8;  // loads that are on their way
 
-// sums[c] += the sum over i of parts[i * stride + c].
-template <class A>
+// M sums of vectors: each part has the columns of the first vector, then those of the next.
+template <class A, int M>
+struct Sums {
+  A* of[M];
+};
+
+// sums.of[m][c] += the sum over i of parts[i][m][c]; m is the block's y.
+template <class A, int M>
 __global__ void __launch_bounds__(32 * slices)
-    add_partial_sums(const A* parts, std::int64_t count, std::int64_t stride, A* sums, std::int64_t columns) {
+    add_partial_sums(const A* parts, std::int64_t count, const __grid_constant__ Sums<A, M> sums, std::int64_t columns) {
   __shared__ A of_slices[slices][32];
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.x;
   const std::int64_t each = (count + slices - 1) / slices;
   const std::int64_t begin = threadIdx.y * each;
   const std::int64_t end = begin + each < count ? begin + each : count;
   A sum = 0;
-  if (c < columns) {
-#pragma unroll 4
-    for (std::int64_t i = begin; i < end; ++i) sum += parts[i * stride + c];
+  for (std::int64_t first = begin; first < end && c < columns; first += parts_together) {
+    A terms[parts_together];
+#pragma unroll
+    for (int u = 0; u < parts_together; ++u) {
+      terms[u] = first + u < end ? parts[((first + u) * M + blockIdx.y) * columns + c] : A{0};
+    }
+#pragma unroll
+    for (int u = 0; u < parts_together; ++u) sum += terms[u];
   }
   of_slices[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0 || c >= columns) return;
   for (int slice = 1; slice < slices; ++slice) sum += of_slices[slice][threadIdx.x];
-  sums[c] += sum;
+  sums.of[blockIdx.y][c] += sum;
 }
 
-template <class A>
-void launch_add_partial_sums(const A* parts, std::int64_t count, std::int64_t stride, A* sums, std::int64_t columns,
+template <class A, int M>
+void launch_add_partial_sums(const A* parts, std::int64_t count, const Sums<A, M>& sums, std::int64_t columns,
                              GpuStream stream) {
-  launch("add sums of rows", add_partial_sums<A>, static_cast<unsigned>(divided_up(columns, 32)), dim3(32, slices), stream,
-         parts, count, stride, sums, columns);
+  launch("add sums of rows", add_partial_sums<A, M>, dim3(static_cast<unsigned>(divided_up(columns, 32)), M),
+         dim3(32, slices), stream, parts, count, sums, columns);
 }
 
 }  // namespace stretto::gpu_code

@@ -11,7 +11,13 @@ struct Pointers {
   const void* const* many;  // in the GPU's memory, where there are more than fit here
   const void* few[room];
 
-  __device__ const void* operator[](int i) const { return many != nullptr ? many[i] : few[i]; }
+  __device__ const void* operator[](int i) const {
+    const void* const array = many != nullptr ? many[i] : few[i];
+#ifdef __CUDA_ARCH__
+    __builtin_assume(__isGlobal(array));
+#endif
+    return array;
+  }
 };
 
 static __global__ void store_pointers(const Pointers from, int count, const void** to) {

@@ -94,35 +94,43 @@ struct Reduce {
   void* out;
   std::int64_t divisor;
 
-  // The elements of the next source are on their way while those of one are combined.
   template <int W, int U>
   __device__ void run(std::int64_t i, std::int64_t /*step*/) const {
     static_assert(U == 1);
-    A values[W];
-    Pack<T, W> term = load<T, W>(sources[0], i);
-    Pack<T, W> next = term;
-    if (source_count > 1) next = load<T, W>(sources[1], i);
-#pragma unroll
-    for (int w = 0; w < W; ++w) values[w] = widened<T>(term.at[w]);
-#pragma unroll 1
-    for (int s = 1; s < source_count; ++s) {
-      term = next;
-      if (s + 1 < source_count) next = load<T, W>(sources[s + 1], i);
-      switch (op) {  // the same for all threads
-        case ReduceOp::prod: combine_all(values, term, Multiply()); break;
-        case ReduceOp::min: combine_all(values, term, Smaller()); break;
-        case ReduceOp::max: combine_all(values, term, Larger()); break;
-        default: combine_all(values, term, Add()); break;
-      }
+    Numbers<T, W> values;
+    switch (op) {  // the same for all threads
+      case ReduceOp::prod: values = combined<W>(i, Multiply()); break;
+      case ReduceOp::min: values = combined<W>(i, Smaller()); break;
+      case ReduceOp::max: values = combined<W>(i, Larger()); break;
+      default: values = combined<W>(i, Add()); break;
     }
+    Pack<T, W> result;
 #pragma unroll
-    for (int w = 0; w < W; ++w) term.at[w] = finished(values[w]);
-    store<T, W>(out, i, term);
+    for (int w = 0; w < W; ++w) result.at[w] = finished(values.at[w]);
+    store<T, W>(out, i, result);
   }
+
+  // Two sources are on their way before one is looked at; the last one again where there is no other.
   template <int W, class Combine>
-  __device__ static void combine_all(A (&values)[W], const Pack<T, W>& term, Combine combine) {
+  __device__ Numbers<T, W> combined(std::int64_t i, Combine combine) const {
+    const auto loaded = [&](int s) { return load_words<T, W>(sources[s < source_count ? s : source_count - 1], i); };
+    Words<T, W> words = loaded(0);
+    Words<T, W> next = loaded(1);
+    Numbers<T, W> values = widened(words.pack());
+    const auto add = [&](const Words<T, W>& of_source) {
+      const Numbers<T, W> terms = widened(of_source.pack());
 #pragma unroll
-    for (int w = 0; w < W; ++w) values[w] = combine(values[w], widened<T>(term.at[w]));
+      for (int w = 0; w < W; ++w) values.at[w] = combine(values.at[w], terms.at[w]);
+    };
+    if (source_count > 1) add(next);
+#pragma unroll 1
+    for (int s = 2; s < source_count; s += 2) {
+      words = loaded(s);
+      next = loaded(s + 1);
+      add(words);
+      if (s + 1 < source_count) add(next);
+    }
+    return values;
   }
 
   // Floats are divided before they are rounded; integers wrap first.

@@ -1,5 +1,6 @@
 #pragma once
 #include "device/cuda/arithmetic.cuh"
+#include "device/cuda/async_copy.cuh"
 #include "device/cuda/element.cuh"
 #include "device/cuda/launch.cuh"
 
@@ -23,30 +24,62 @@ __device__ inline std::int64_t row_stride() { return static_cast<std::int64_t>(g
 
 // The values of a row's threads combined, for all of them, in the same order at each call. All threads of the block take
 // part where a row has more than one warp.
+template <class A, int M, class Combine>
+__device__ inline void over_row(A (&values)[M], Combine combine) {
+  for (int distance = 16; distance > 0; distance /= 2) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) values[m] = combine(values[m], __shfl_xor_sync(0xffffffffU, values[m], distance));
+  }
+  if (blockDim.x == 32) return;
+  __shared__ A parts[32][M];
+  __syncthreads();  // the parts of the call before have been read
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32][m] = values[m];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int m = 0; m < M; ++m) values[m] = parts[0][m];
+  for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) values[m] = combine(values[m], parts[warp][m]);
+  }
+}
 template <class A, class Combine>
 __device__ inline A over_row(A value, Combine combine) {
-  for (int distance = 16; distance > 0; distance /= 2) value = combine(value, __shfl_xor_sync(0xffffffffU, value, distance));
-  if (blockDim.x == 32) return value;
-  __shared__ A parts[32];
-  __syncthreads();  // the parts of the call before have been read
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = parts[0];
-  for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) value = combine(value, parts[warp]);
-  return value;
+  A values[1] = {value};
+  over_row(values, combine);
+  return values[0];
+}
+
+// The beginning of a row of a matrix.
+template <class T>
+__device__ inline const std::uint8_t* row_of(const void* x, std::int64_t row, std::int64_t columns) {
+  return static_cast<const std::uint8_t*>(x) + row * columns * static_cast<std::int64_t>(sizeof(Raw<T>));
+}
+template <class T>
+__device__ inline std::uint8_t* row_of(void* x, std::int64_t row, std::int64_t columns) {
+  return static_cast<std::uint8_t*>(x) + row * columns * static_cast<std::int64_t>(sizeof(Raw<T>));
+}
+
+// A row comes as far as the L2 cache, if its block has a thread for each 128 bytes.
+template <class T>
+__device__ inline void prefetch_row(const void* x, std::int64_t row, std::int64_t columns) {
+  const std::int64_t line = static_cast<std::int64_t>(threadIdx.x) * 128;
+  if (line < columns * static_cast<std::int64_t>(sizeof(Raw<T>))) prefetch_line(row_of<T>(x, row, columns) + line);
 }
 
 // One row, of which this thread keeps its first packs in registers: further visits read the rest again, from the cache.
-template <class T, int N>
+template <class T, int N, int held_packs = 4>
 class HeldRow {
  public:
-  static constexpr int held = 4;
+  static constexpr int held = held_packs;
 
   __device__ HeldRow(const void* x, std::int64_t row, std::int64_t columns)
-      : x_(x), first_(row * columns), columns_(columns) {
+      : row_(row_of<T>(x, row, columns)), columns_(columns) {
 #pragma unroll
     for (int k = 0; k < held; ++k) {
-      if (column(k) < columns_) packs_[k] = load<T, N>(x_, first_ + column(k));
+      if (column(k) < columns_) packs_[k] = load<T, N>(row_, column(k));
     }
   }
 
@@ -58,16 +91,16 @@ class HeldRow {
       if (column(k) < columns_) visit(column(k), packs_[k]);
     }
     for (std::int64_t c = column(held); c < columns_; c += static_cast<std::int64_t>(blockDim.x) * N)
-      visit(c, load<T, N>(x_, first_ + c));
+      visit(c, load<T, N>(row_, c));
   }
 
   // The first column of this thread's k-th pack.
-  __device__ static std::int64_t column(int k) { return (static_cast<std::int64_t>(k) * blockDim.x + threadIdx.x) * N; }
+  __device__ static std::int64_t column(int k) { return (k * blockDim.x + threadIdx.x) * N; }
   __device__ const Pack<T, N>& pack(int k) const { return packs_[k]; }
+  __device__ const void* begin() const { return row_; }
 
  private:
-  const void* x_;
-  std::int64_t first_;
+  const std::uint8_t* row_;
   std::int64_t columns_;
   Pack<T, N> packs_[held];
 };
@@ -78,28 +111,37 @@ bool rows_of_packs(std::int64_t columns, int pack, const Arrays*... arrays) {
   return columns % pack == 0 && (... && (reinterpret_cast<std::uintptr_t>(arrays) % 16 == 0));
 }
 
-// visit(c, pack) for all columns of one row that may begin anywhere: packs from where they are aligned, and single elements
-// before and behind them. It may write the elements that it was given.
+// visit(c, numbers) for all columns of one row that may begin anywhere: packs from where they are aligned, and single
+// elements before and behind them. It may write the elements whose numbers it was given.
+constexpr int most_visiting_threads = 256;
 template <class T, class Visit>
 __device__ inline void for_each_of_row(const void* row, std::int64_t columns, Visit visit) {
   constexpr int pack = 16 / sizeof(Raw<T>);
-  constexpr int together = 4;
+  constexpr int ahead = 4;  // packs of a thread that are on their way
   const auto before = static_cast<std::int64_t>((16 - reinterpret_cast<std::uintptr_t>(row) % 16) % 16 / sizeof(Raw<T>));
   const std::int64_t head = before < columns ? before : columns;
   const std::int64_t packs = (columns - head) / pack;
-  const std::int64_t step = blockDim.x;
-  std::int64_t p = threadIdx.x;
-  for (; p + (together - 1) * step < packs; p += together * step) {
-    Pack<T, pack> taken[together];
+  __shared__ uint4 words[ahead][most_visiting_threads];
+  uint4* const own = words[0] + threadIdx.y * blockDim.x + threadIdx.x;
+  const auto slot_of = [&](unsigned turn) { return own + turn % ahead * most_visiting_threads; };
+  const std::uint8_t* const first = static_cast<const std::uint8_t*>(row) + head * static_cast<std::int64_t>(sizeof(Raw<T>));
+  const auto begin_next = [&](std::int64_t p, unsigned turn) {
+    if (p < packs) begin_copy(slot_of(turn), first + p * 16);
+    end_lot_of_copies();
+  };
 #pragma unroll
-    for (int u = 0; u < together; ++u) taken[u] = load<T, pack>(row, head + (p + u * step) * pack);
-#pragma unroll
-    for (int u = 0; u < together; ++u) visit(head + (p + u * step) * pack, taken[u]);
+  for (unsigned turn = 0; turn < ahead; ++turn) begin_next(threadIdx.x + std::int64_t{turn} * blockDim.x, turn);
+  unsigned turn = 0;
+  for (std::int64_t p = threadIdx.x; p < packs; p += blockDim.x, ++turn) {
+    wait_for_lots_but<ahead - 1>();
+    Pack<T, pack> taken;
+    memcpy(&taken, slot_of(turn), sizeof taken);
+    begin_next(p + std::int64_t{ahead} * blockDim.x, turn);
+    visit(head + p * pack, widened(taken));
   }
-  for (; p < packs; p += step) visit(head + p * pack, load<T, pack>(row, head + p * pack));
   const std::int64_t behind = head + packs * pack + threadIdx.x;
-  if (threadIdx.x < head) visit(static_cast<std::int64_t>(threadIdx.x), load<T, 1>(row, threadIdx.x));
-  if (behind < columns) visit(behind, load<T, 1>(row, behind));
+  if (threadIdx.x < head) visit(static_cast<std::int64_t>(threadIdx.x), widened(load<T, 1>(row, threadIdx.x)));
+  if (behind < columns) visit(behind, widened(load<T, 1>(row, behind)));
 }
 
 }  // namespace stretto::gpu_code

@@ -15,22 +15,24 @@ __global__ void __launch_bounds__(most_threads)
     const HeldRow<T, N> held(x, row, columns);
     A max = lowest;
     held.each([&](std::int64_t, const Pack<T, N>& pack) {
+      const Numbers<T, N> numbers = widened(pack);
 #pragma unroll
-      for (int n = 0; n < N; ++n) max = Largest()(max, widened<T>(pack.at[n]));
+      for (int n = 0; n < N; ++n) max = Largest()(max, numbers.at[n]);
     });
     max = over_row(max, Largest());
     A sum = 0;
     held.each([&](std::int64_t, const Pack<T, N>& pack) {
+      const Numbers<T, N> numbers = widened(pack);
 #pragma unroll
-      for (int n = 0; n < N; ++n) sum += exponential_of<T>(widened<T>(pack.at[n]) - max);
+      for (int n = 0; n < N; ++n) sum += exponential_of<T>(numbers.at[n] - max);
     });
     const A inverse_sum = A{1} / over_row(sum, Plus());
     // Exponentials are taken twice: in between, a 16-bit y would round them once more.
     held.each([&](std::int64_t c, const Pack<T, N>& pack) {
+      const Numbers<T, N> numbers = widened(pack);
       Pack<T, N> result;
 #pragma unroll
-      for (int n = 0; n < N; ++n)
-        result.at[n] = rounded<T>(product(exponential_of<T>(widened<T>(pack.at[n]) - max), inverse_sum));
+      for (int n = 0; n < N; ++n) result.at[n] = rounded<T>(product(exponential_of<T>(numbers.at[n] - max), inverse_sum));
       store<T, N>(y, row * columns + c, result);
     });
   }
