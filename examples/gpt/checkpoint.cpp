@@ -89,13 +89,14 @@ std::int64_t number_of(const SafetensorsReader& reader, const char* key) {
   return number;
 }
 
-// Puts a directory where there is none or another one, which it replaces at once or not at all.
-void replace_directory(const fs::path& path, const fs::path& with) {
-  if (renameat2(AT_FDCWD, with.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
-    fs::remove_all(with);
-    return;
+// Puts a directory where there is none, or another one, which is then where this one was.
+void exchange_directory(const fs::path& path, const fs::path& with) {
+  if (renameat2(AT_FDCWD, with.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (errno == EINVAL || errno == ENOSYS) {  // a file system that cannot exchange: for a moment there is none
+    fs::remove_all(path);
+  } else if (errno != ENOENT) {
+    fail(ErrorCode::io, "Cannot put a checkpoint in the place of {}: {}.", path.string(), std::strerror(errno));
   }
-  if (errno != ENOENT) fs::remove_all(path);  // a file system that cannot exchange: then for a moment there is none
   fs::rename(with, path);
 }
 
@@ -128,8 +129,10 @@ void save_checkpoint(Trainer& trainer, const std::string& directory, std::int64_
       }
       for (const Section& section : sections()) write_section(trainer, section, unfinished, step);
       if (writes) {
-        replace_directory(final, unfinished);
+        exchange_directory(final, unfinished);
         replace_file(fs::path(directory) / "latest", name);
+        std::error_code ignored;
+        fs::remove_all(unfinished, ignored);  // what was there before
       }
     } catch (const std::exception& error) {
       std::error_code ignored;

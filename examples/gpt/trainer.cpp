@@ -116,16 +116,15 @@ double Trainer::mean_loss(const std::vector<Model::Loss>& losses) const {
 StepResult Trainer::step(const FillSlot& fill, double lr) {
   if (choice_) choice_->begin_step(*buckets_);
   StepResult result;
-  std::vector<Model::Loss> losses = sum_gradients(fill);
+  const std::vector<Model::Loss> losses = sum_gradients(fill);
   result.gradient_norm = norm();  // waits for a GPU: what the loss is told from is there as well
-  for (Model::Loss& loss : losses) loss = loss.on_host();
+  result.loss = mean_loss(losses);
   const double norm = result.gradient_norm;
   const Work from = choice_ ? computation().enqueue([] {}) : Work();
   optimizer_->begin_step(lr, options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0);
   arriving_->start([&](const std::vector<ElementRange>& share) { optimizer_->update(by_parameter(share)); });
   optimizer_->update(by_parameter(buckets_->complete()));  // while the others travel
   if (choice_) choice_->updated(seconds_since(from));
-  result.loss = mean_loss(losses);  // while a GPU updates
   settle_postponement();
   return result;
 }

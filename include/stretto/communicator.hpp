@@ -48,11 +48,13 @@ struct Estimate {
 // same operations of one communicator in the same order with the same counts, types and roots. One thread at a time calls
 // one communicator, through whichever handle or prepared operation: several threads may call several communicators at the
 // same time, or the same one after the other. The streams may be any; for buffers in a GPU's memory, of the GPU, also on
-// ranks that have no elements in such a call. Counts are in elements. Buffers belong to the
-// operation until its Work is done; any pointer and alignment will do. In place is allowed where noted. Wrong arguments
-// throw at the call and harm nothing; an error in the operation itself reaches whoever waits, and the communicator is then
-// unusable. Where that was because a rank was lost or gave up, other ranks of the host may still read and write the
-// operation's buffers for a moment, until they notice: these must not be freed or reused before the job is taken down.
+// ranks that have no elements in such a call. Between GPUs without NCCL (docs/gpus.md) the caller carries the messages: it
+// is blocked until peers have called, and all members call all communicators that they share in one order. Counts are in
+// elements. Buffers belong to the operation until its Work is done; any pointer and alignment will do. In place is allowed
+// where noted. Wrong arguments throw at the call and harm nothing; an error in the operation itself reaches whoever waits,
+// and the communicator is then unusable. Where that was because a rank was lost or gave up, other ranks of the host may
+// still read and write the operation's buffers for a moment, until they notice: these must not be freed or reused before the
+// job is taken down.
 class STRETTO_API Communicator {
  public:
   Communicator() = default;  // of no ranks, as split() returns to those that it leaves out

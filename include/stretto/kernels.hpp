@@ -162,7 +162,7 @@ STRETTO_API void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor
 STRETTO_API void linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual,
                             const Tensor& y);
 // dx = (dy weight) gelu'(before_gelu): backward through a linear layer and the GELU before it. dy: f [rows, out]; weight: f
-// [out, in]; before_gelu, dx: f [rows, in]. The host rounds the product; a GPU may round once.
+// [out, in]; before_gelu, dx: f [rows, in], not the same memory. The host rounds the product; a GPU may round once.
 STRETTO_API void linear_backward_gelu(const Tensor& dy, const Tensor& weight, const Tensor& before_gelu, const Tensor& dx);
 
 // ---- causal attention (attention.cpp), after FlashAttention (Dao et al. 2022): blocks of the s x s score matrix are made,

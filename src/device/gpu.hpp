@@ -31,8 +31,8 @@ class Gpu {
  public:
   virtual ~Gpu() = default;
   virtual const GpuInfo& info() const = 0;
-  // First thing in a thread that is the library's own: what it asks is asked of this GPU, and spoils no graph that a program
-  // records in another thread.
+  // For a thread that only looks after others' work: what it asks is asked of this GPU, and spoils no graph that a program
+  // records in another thread meanwhile.
   virtual void enter_thread() = 0;
 
   virtual GpuStream create_stream(Priority priority) = 0;

@@ -47,26 +47,6 @@ void count_memory_gone(std::size_t bytes, Device device);
 // recorded it is the graph's, and stays at its place.
 std::shared_ptr<std::byte> gpu_allocate(std::size_t bytes);
 
-// While it lives, this memory of a GPU stays what it is, though tensors that it belongs to go: for who uses it beside the
-// streams in whose order it would go back. CUDA takes no call about memory that has been handed back, even where the stream
-// is still far from that place.
-class GpuMemoryHold {
- public:
-  struct Part {
-    const std::byte* data;
-    std::size_t bytes;
-  };
-  explicit GpuMemoryHold(std::vector<Part> parts);
-  ~GpuMemoryHold();
-  GpuMemoryHold(const GpuMemoryHold&) = delete;
-  GpuMemoryHold& operator=(const GpuMemoryHold&) = delete;
-
- private:
-  std::vector<Part> parts_;
-};
-// Calls release now, or when nobody holds any of the block's bytes any more, from whoever did last.
-void release_when_nobody_holds(const std::byte* block, std::size_t bytes, std::function<void()> release);
-
 // Memory of this process alone.
 std::shared_ptr<std::byte> pool_allocate(std::size_t bytes);
 

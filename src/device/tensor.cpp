@@ -48,11 +48,11 @@ std::shared_ptr<std::byte> gpu_allocate(std::size_t wanted) {
   // The GPU's stream lives as long as the memory, which goes back in its order. (The Stream does not: its tasks may hold
   // such memory.)
   return counted({on.allocate(bytes, stream),
-                  [&on, bytes, kept = kept_handle_of(computation())](std::byte* block) {
+                  [&on, kept = kept_handle_of(computation())](std::byte* block) {
                     if (recording != nullptr && on.is_capturing(kept.get())) {
                       recording->memory->take_over(block, kept);
                     } else {
-                      release_when_nobody_holds(block, bytes, [&on, kept, block] { on.release(block, kept.get()); });
+                      on.release(block, kept.get());
                     }
                   }},
                  bytes);

@@ -67,14 +67,10 @@ double loss_of(const Tensor& row_max, const Tensor& sums) {
 
 }  // namespace
 
-VocabularyParallelCrossEntropy::Saved VocabularyParallelCrossEntropy::Saved::on_host() const {
-  return {row_max.on(Device::cpu), sums.on(Device::cpu)};
-}
-
 double VocabularyParallelCrossEntropy::Saved::loss() const {
-  const Saved here = on_host();
-  return here.row_max.dtype() == DType::f64 ? loss_of<double>(here.row_max, here.sums)
-                                            : loss_of<float>(here.row_max, here.sums);
+  const Tensor most = row_max.on(Device::cpu);
+  const Tensor others = sums.on(Device::cpu);
+  return most.dtype() == DType::f64 ? loss_of<double>(most, others) : loss_of<float>(most, others);
 }
 
 void VocabularyParallelCrossEntropy::forward(const Tensor& logits, const Tensor& targets, std::int64_t first,

@@ -21,6 +21,8 @@
 namespace stretto {
 namespace {
 
+constexpr std::int32_t least_nccl = 22800;  // an older one would end the program at the first call that it has not
+
 enum class Wish : std::uint8_t { any, nccl, copies, ipc, staged };
 
 struct Card {                  // what every member tells the others
@@ -29,7 +31,7 @@ struct Card {                  // what every member tells the others
   std::uint64_t process[2]{};  // which of all
   std::int32_t major = 0;
   Wish wish = Wish::any;
-  bool has_nccl = false;
+  std::int32_t nccl_version = 0;  // 0: none
 };
 
 Wish wish() {
@@ -53,7 +55,7 @@ Card own_card(const Gpu& gpu) {
   card.process[1] = static_cast<std::uint64_t>(getpid());
   card.major = gpu.info().major;
   card.wish = wish();
-  card.has_nccl = nccl() != nullptr;
+  card.nccl_version = nccl() != nullptr ? nccl()->version() : 0;
   return card;
 }
 
@@ -62,9 +64,15 @@ bool are_one_process(const Card& one, const Card& other) { return std::equal(one
 // Why these members cannot communicate by NCCL, or by copies; empty: they can. The same on all members.
 std::string obstacle_to_nccl(const std::vector<Card>& cards, const std::vector<int>& ranks) {
   for (std::size_t one = 0; one < cards.size(); ++one) {
-    if (!cards[one].has_nccl) {
+    if (cards[one].nccl_version == 0) {
       return fmt::format("rank {} runs a build of Stretto without NCCL (configure it where CUDA and NCCL 2.28 are)",
                          ranks[one]);
+    }
+    if (cards[one].nccl_version < least_nccl) {
+      return fmt::format(
+          "rank {} has loaded an NCCL that calls itself {}, and 2.28 ({}) is needed (put that first in "
+          "LD_LIBRARY_PATH)",
+          ranks[one], cards[one].nccl_version, least_nccl);
     }
     for (std::size_t other = one + 1; other < cards.size(); ++other) {
       if (cards[one].gpu == cards[other].gpu) {

@@ -32,9 +32,9 @@ struct GpuCollective {
   int root = 0;
 };
 
-// How the members of one communicator move bytes between GPUs' memory: what NCCL does, and copies do on one GPU. Calls put
-// work into a stream and return. All members call in the same order; one thread at a time, but for failure() and abort(),
-// which others may call beside it.
+// How the members of one communicator move bytes between GPUs' memory: what NCCL does, and copies do on one GPU. NCCL's
+// calls put work into a stream and return; of the others an exchange returns when peers have called it, too. All members
+// call in the same order; one thread at a time, but for failure() and abort(), which others may call beside it.
 class GpuLinks {
  public:
   virtual ~GpuLinks() = default;

@@ -4,7 +4,7 @@
 
 namespace stretto {
 
-// What waits for others is put into other streams: these are to be served beside them.
+// Whoever waits for them has nothing else to do.
 SideCopies::SideCopies(Gpu& gpu)
     : gpu_(gpu), out_(gpu.create_stream(Priority::urgent)), in_(gpu.create_stream(Priority::urgent)) {}
 

@@ -6,7 +6,7 @@
 
 namespace stretto {
 
-// Copies of one thread, beside all other streams. It must be made in that thread.
+// Copies beside all other streams. One thread at a time.
 class SideCopies {
  public:
   explicit SideCopies(Gpu& gpu);

@@ -1,10 +1,8 @@
 #include "transport/staged_links.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <map>
-#include <thread>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -59,6 +57,7 @@ StagedLinks::~StagedLinks() {
 }
 
 void StagedLinks::exchange(const std::vector<GpuMessage>& messages, GpuStream stream) {
+  if (const std::string failed = failure(); !failed.empty()) fail(ErrorCode::peer_gave_up, "{}", failed);
   const Membership& members = links_.membership();
   const std::vector<GpuMessage> others =
       without_own(messages, members.rank, static_cast<int>(members.job_ranks.size()), gpu_, stream);
@@ -69,9 +68,9 @@ void StagedLinks::exchange(const std::vector<GpuMessage>& messages, GpuStream st
          "of its own, where NCCL serves.",
          staging_->means());
   }
-  if (const std::string failed = failure(); !failed.empty()) fail(ErrorCode::peer_gave_up, "{}", failed);
   try {
-    wait_for(stream);
+    gpu_.record(ready_, stream);
+    wait([&] { return gpu_.reached(ready_) ? Look::finished : Look::at_gpu; });
     carry(others);
   } catch (const std::exception& error) {
     note_failure(error.what());
@@ -98,17 +97,27 @@ void StagedLinks::abort() {
   aborted_ = true;
 }
 
-void StagedLinks::check_going_on() const {
-  if (aborted_) fail(ErrorCode::peer_gave_up, "The communicator was aborted.");
+void StagedLinks::check_going_on() {
+  if (aborted_) fail(ErrorCode::peer_gave_up, "{}", failure());
   links_.network().job().check();
 }
 
-// It may have much to do before.
-void StagedLinks::wait_for(GpuStream stream) const {
-  gpu_.record(ready_, stream);
-  for (std::int64_t pause = 10; !gpu_.reached(ready_); pause = std::min<std::int64_t>(2 * pause, 200)) {
+// Until look() finds that all is finished; between looks others get the core.
+void StagedLinks::wait(const std::function<Look()>& look) {
+  forget_looks();
+  const WaitPolicy policy = links_.wait_policy();
+  Waiter waiter(policy, links_.network().segment().bell());
+  while (true) {
+    const Look found = look();
+    if (found == Look::finished) return;
+    if (found == Look::moved) {
+      waiter.moved();
+      continue;
+    }
+    if (waiter.pause_briefly()) continue;
     check_going_on();
-    std::this_thread::sleep_for(std::chrono::microseconds(pause));
+    if (found == Look::at_gpu) look_again_by(steady_nanoseconds() + nanoseconds_between_looks_at_the_gpu);
+    waiter.pause();
   }
 }
 
@@ -117,45 +126,30 @@ void StagedLinks::carry(const std::vector<GpuMessage>& messages) {
   for (const GpuMessage& message : messages) {
     ways.try_emplace({message.sends, message.peer}, *staging_, copies_).first->second.add(message);
   }
-  forget_looks();
-  const WaitPolicy policy = links_.wait_policy();
-  Waiter waiter(policy, links_.network().segment().bell());
-  while (true) {
+  wait([&] {
     bool moved = false;
     bool finished = true;
-    bool on_gpu = false;
+    bool at_gpu = false;
     for (auto& [where, way] : ways) {
       moved |= way.advance();
       finished &= way.finished();
-      on_gpu |= way.waits_for_gpu();
+      at_gpu |= way.waits_for_gpu();
     }
-    if (finished) return;
-    if (moved) {
-      waiter.moved();
-      continue;
-    }
-    if (waiter.pause_briefly()) continue;
-    check_going_on();
-    if (on_gpu) look_again_by(steady_nanoseconds() + nanoseconds_between_looks_at_the_gpu);
-    waiter.pause();
-  }
+    return finished ? Look::finished : moved ? Look::moved : at_gpu ? Look::at_gpu : Look::at_peers;
+  });
 }
 
 // Peers may still have to take what was sent: before, the communicator cannot end.
 void StagedLinks::settle() {
-  forget_looks();
-  const WaitPolicy policy = links_.wait_policy();
-  Waiter waiter(policy, links_.network().segment().bell());
-  while (!staging_->settled()) {
-    if (waiter.pause_briefly()) continue;
-    check_going_on();
-    if (const double waited = waiter.idle_seconds(); waited > links_.network().timeout()) {
-      log().error("Rank {} ends a communicator whose ranks have not taken in {:.0f} s what it sent to their GPUs.",
-                  links_.network().job().rank(), waited);
-      return;
-    }
-    waiter.pause();
-  }
+  const double from = now_seconds();
+  wait([&] {
+    if (staging_->settled()) return Look::finished;
+    const double waited = now_seconds() - from;
+    if (waited <= links_.network().timeout()) return Look::at_peers;
+    log().error("Rank {} ends a communicator whose ranks have not taken in {:.0f} s what it sent to their GPUs.",
+                links_.network().job().rank(), waited);
+    return Look::finished;
+  });
 }
 
 }  // namespace stretto

@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -21,6 +22,8 @@ namespace stretto {
 // stream waits for the host, ever: one that did would hold up whatever CUDA puts behind it (another stream in the same
 // hardware queue, a kernel's first launch that loads its code, memory that is freed), also the copies that it waits for.
 //
+// What the stream has still to do before counts as waiting, for STRETTO_TIMEOUT as well.
+//
 // Not in a graph, whose launches nobody would carry: exchange() throws Error(unavailable) then.
 class StagedLinks final : public GpuLinks {
  public:
@@ -38,10 +41,11 @@ class StagedLinks final : public GpuLinks {
   void abort() override;  // an exchange that is under way throws
 
  private:
-  void wait_for(GpuStream stream) const;
+  enum class Look { finished, moved, at_gpu, at_peers };  // the last two: what it waits for
+  void wait(const std::function<Look()>& look);
   void carry(const std::vector<GpuMessage>& messages);
   void settle();
-  void check_going_on() const;
+  void check_going_on();
   void note_failure(const std::string& why);
 
   Gpu& gpu_;

@@ -12,7 +12,7 @@ class StagedMessage {
   virtual ~StagedMessage() = default;  // what is unfinished is given up, and with it whatever else that peer was to get
   // Moves what can be moved without waiting; true if that was anything.
   virtual bool advance() = 0;
-  virtual bool complete() const = 0;  // nothing of it needs the message's memory, or this thread, any more
+  virtual bool complete() const = 0;  // nothing of it needs the message's memory any more
   virtual bool waits_for_gpu() const = 0;
 };
 

@@ -57,6 +57,7 @@ void expect_every_plan_right(const Communicator& world, std::vector<Collective> 
 
 class GpusOfProcesses : public testing::TestWithParam<Route> {
  protected:
+  static constexpr int says_why = 77;
   void SetUp() override {
     if (!on_real_gpu()) return;
     // In a process of its own: CUDA does not survive a fork.
@@ -64,9 +65,11 @@ class GpusOfProcesses : public testing::TestWithParam<Route> {
       std::string obstacle = cuda_obstacle();
       if (obstacle.empty() && GetParam() == Route::ipc) obstacle = obstacle_to_ipc();
       if (!obstacle.empty()) std::fprintf(stderr, "%s\n", obstacle.c_str());
-      return obstacle.empty() ? 0 : 1;
+      return obstacle.empty() ? 0 : says_why;
     });
-    if (without_gpu != 0) GTEST_SKIP() << "There is no such GPU, see above.";
+    ASSERT_TRUE(without_gpu == 0 || without_gpu == says_why)
+        << "a process that asked for the GPU ended with " << without_gpu;
+    if (without_gpu == says_why) GTEST_SKIP() << "There is no such GPU, see above.";
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, GpusOfProcesses, testing::Values(Route::ipc, Route::staged),

@@ -34,7 +34,8 @@ class EveryAlgorithm : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(All, EveryAlgorithm, testing::ValuesIn(every_algorithm()), case_name);
 
 // Up to 31 ranks every case. Beyond, where each of as many roots has its cases and all of them take minutes, every seventh;
-// of more than a hundred ranks about four, of a thousand two; others at each size.
+// of more than 64 ranks about four, of a thousand two. They are others at each size, and what sets them apart (roots,
+// places, pieces) is proved for all of them at the small ones.
 void expect_proofs(const Case& parameter, int size) {
   const std::vector<ProofCase> cases = proof_cases(parameter.collective, parameter.algorithm, size);
   const std::size_t all = cases.size();

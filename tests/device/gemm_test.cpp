@@ -283,6 +283,7 @@ TEST(LinearArguments, WhatDoesNotFitIsRefused) {
   EXPECT_THROW(linear_add(x, weight, make({5}), y, y), Error);
   EXPECT_THROW(linear_backward_gelu(y, weight, make({2, 4}), make({2, 3})), Error);
   EXPECT_THROW(linear_backward_gelu(y, weight, make({2, 3}), make({2, 4})), Error);
+  EXPECT_THROW(linear_backward_gelu(y, weight, x, x), Error);
   EXPECT_THROW(
       linear_gelu(make({2, 3}, DType::bf16), make({5, 3}, DType::bf16), make({5}, DType::bf16), make({2, 5}), make({2, 5})),
       Error);

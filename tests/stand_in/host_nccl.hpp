@@ -47,6 +47,8 @@ class HostNccl final : public NcclCalls {
   std::vector<std::string> violations() const { return report_->all(); }
   std::size_t functions_put() const;  // into streams: one a call or group
 
+  int version() override { return version_; }
+  void be_version(int version) { version_ = version; }
   NcclId new_id() override;
   NcclComm join(int size, const NcclId& id, int rank, const std::function<void()>& check) override;
   bool settled(NcclComm comm) override;
@@ -87,6 +89,7 @@ class HostNccl final : public NcclCalls {
   double timeout_;
   std::atomic<bool> connects_ = false;
   std::atomic<int> call_us_ = 0;
+  int version_ = 22800;
   std::shared_ptr<host_nccl::Report> report_ = std::make_shared<host_nccl::Report>();
   mutable std::mutex mutex_;
   std::size_t functions_put_ = 0;

@@ -326,13 +326,18 @@ class WholeRuns(unittest.TestCase):
         self.assertEqual(set(self.results()["steps"]), {"kernels", "tests"})
         self.assertEqual(sorted(file.name for file in (self.at / "out").iterdir()), ["a100.json", "logs.tar.gz"])
 
-    def test_what_the_budget_does_not_allow_is_told(self):
+    def test_what_the_budget_does_not_allow_is_told_and_found_again(self):
+        self.assertEqual(self.run_gpu("tests")[0], 0)
+        before = self.results()["steps"]["tests"]
         with mock.patch.object(gpu, "LEAST", 3):
             self.program("gpu_kernels", "import time; time.sleep(60)")
             status, out = self.run_gpu("kernels", "tests", "--budget", "5")
         self.assertEqual(status, 1)
         self.assertIn("kernels ran out of time", out)
-        self.assertRegex(out, r"tests ...\n  FALLS SHORT: .*: no time was left: [012] s of --budget, and a step needs 3\n")
+        self.assertRegex(out, r"tests ...\n  not begun: [012] s of --budget are left, and a step needs 3\n")
+        self.assertEqual(self.results()["steps"]["tests"], before)
+        with mock.patch.object(gpu, "LEAST", 3):
+            self.assertEqual(self.run_gpu("tests", "--budget", "2")[0], 1)
 
     def test_figures_of_a_program_that_ended_badly_are_kept(self):
         write = """

@@ -72,6 +72,15 @@ TEST(GpuLinks, SayThatNcclRefusesASharedGpu) {
               Each(AllOf(HasSubstr("STRETTO_GPU_TRANSPORT=nccl"), HasSubstr("ranks 1 and 2 share GPU stand-in-"))));
 }
 
+TEST(GpuLinks, SayWhichNcclIsTooOld) {
+  HostGpu one, other;
+  HostNccl nccl({&one, &other});
+  nccl.be_version(22709);
+  const NcclInUse use(nccl);
+  const Variable wanted("STRETTO_GPU_TRANSPORT", "nccl");
+  EXPECT_THAT(routes({&one, &other}), Each(HasSubstr("rank 0 has loaded an NCCL that calls itself 22709")));
+}
+
 TEST(GpuLinks, AreCopiesWhereTheseAreWanted) {
   HostGpu gpu;
   const Variable wanted("STRETTO_GPU_TRANSPORT", "copies");

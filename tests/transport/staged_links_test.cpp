@@ -178,7 +178,7 @@ TEST_P(StagedLinksOver, EndWithAnAbort) {
                                 EXPECT_THAT(sentence_of([&] {  // nobody sends
                                               staged->exchange({{false, data.bytes_at(), 1, 1 - job.rank()}}, stream);
                                             }),
-                                            HasSubstr("was aborted"));
+                                            HasSubstr("has aborted the communicator"));
                                 watch.join();
                                 EXPECT_EQ(data.values()[0], 7);
                                 EXPECT_THAT(staged->failure(), HasSubstr("has aborted the communicator"));

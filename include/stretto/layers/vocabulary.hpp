@@ -41,10 +41,8 @@ class STRETTO_API VocabularyParallelCrossEntropy {
   struct STRETTO_API Saved {
     Tensor row_max;  // [rows]
     Tensor sums;     // [2, rows]: of exp(logit - row_max), and the target's logit
-    // The same in host memory; waits for a GPU.
-    Saved on_host() const;
-    // The sum over all rows of -log softmax(logits)[target], the same on every rank of the group, computed on the host: best
-    // asked for while a GPU is busy with something else.
+    // The sum over all rows of -log softmax(logits)[target], the same on every rank of the group. Waits for a GPU: best
+    // asked for when backward is under way.
     double loss() const;
   };
   // first: of this rank's columns; targets: i32.

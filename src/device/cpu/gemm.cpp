@@ -124,6 +124,12 @@ void check_linear(const char* kernel, const Tensor& x, const Tensor& weight, con
   check_holds(kernel, "bias", bias, x.dtype(), y.columns());
 }
 
+void check_apart(const char* kernel, const char* one_name, const Tensor& one, const char* other_name, const Tensor& other) {
+  const auto begin = [](const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.raw()); };
+  require(begin(one) + one.bytes() <= begin(other) || begin(other) + other.bytes() <= begin(one),
+          "{} got {} and {} in the same memory; give each its own.", kernel, one_name, other_name);
+}
+
 }  // namespace
 
 void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, const Tensor& c, bool accumulate) {
@@ -170,7 +176,7 @@ void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, cons
 void linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual, const Tensor& y) {
   check_linear("linear_add", x, weight, bias, y);
   check_holds("linear_add", "residual", residual, y.dtype(), y.size());
-  require(residual.raw() != y.raw() || y.size() == 0, "linear_add got y as its residual; give each memory of its own.");
+  check_apart("linear_add", "residual", residual, "y", y);
   if (on_gpu("linear_add", x, weight, bias, residual, y) && y.size() > 0 && x.columns() > 0) {
     const KernelScope scope("linear_add");
     if (!scope.left_out()) gpu().kernels().linear_add(x, weight, bias, residual, y, gpu_stream());
@@ -184,6 +190,7 @@ void linear_backward_gelu(const Tensor& dy, const Tensor& weight, const Tensor& 
   check_product("linear_backward_gelu", dy, Transpose::no, weight, Transpose::no, dx);
   check_holds("linear_backward_gelu", "dx", dx, dy.dtype(), dx.size());
   check_holds("linear_backward_gelu", "before_gelu", before_gelu, dy.dtype(), dx.size());
+  check_apart("linear_backward_gelu", "before_gelu", before_gelu, "dx", dx);
   if (on_gpu("linear_backward_gelu", dy, weight, before_gelu, dx) && dx.size() > 0 && dy.columns() > 0) {
     const KernelScope scope("linear_backward_gelu");
     if (!scope.left_out()) gpu().kernels().linear_backward_gelu(dy, weight, before_gelu, dx, gpu_stream());

@@ -112,7 +112,7 @@ class CudaGpu final : public Gpu {
   std::byte* allocate_pinned(std::size_t bytes) override {
     choose();
     void* memory = nullptr;
-    check_cuda(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "allocate pinned memory");
+    check_cuda(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), "allocate pinned memory");
     return static_cast<std::byte*>(memory);
   }
   void release_pinned(std::byte* memory) override { note_cuda(cudaFreeHost(memory), "free pinned memory"); }

@@ -114,12 +114,7 @@ cublasLtHandle_t handle(const Product& product) {
   return made;
 }
 
-struct Demands {
-  std::uint32_t reductions;
-  bool any_alignment;  // of the matrices, as if they began at odd elements
-};
-
-std::optional<Algorithm> ask(const Product& product, const Demands& demands) {
+std::optional<Algorithm> ask(const Product& product, bool of_any_alignment) {
   void* const somewhere = reinterpret_cast<void*>(most_alignment);  // only its alignment is looked at
   const bool has_bias = product.epilogue == CUBLASLT_EPILOGUE_BIAS || product.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
   const bool has_aux = product.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || product.epilogue == CUBLASLT_EPILOGUE_DGELU;
@@ -131,9 +126,10 @@ std::optional<Algorithm> ask(const Product& product, const Demands& demands) {
           "choose how to multiply");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(most_workspace));
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, demands.reductions);
+  // Parts of a sum over k are added in the accumulator type and in a fixed order, never in c.
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   const auto aligned = [&](std::size_t as_it_is, DType dtype) {
-    return static_cast<std::uint32_t>(demands.any_alignment ? size_of(dtype) : as_it_is);
+    return static_cast<std::uint32_t>(of_any_alignment ? size_of(dtype) : as_it_is);
   };
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, aligned(product.aligned_b, product.dtype));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned(product.aligned_a, product.dtype));
@@ -150,15 +146,10 @@ std::optional<Algorithm> ask(const Product& product, const Demands& demands) {
   return Algorithm{result.algo, result.workspaceSize};
 }
 
-// Nothing where cuBLASLt has none. Best, parts of a sum over k are added in the accumulator type and in a fixed order, never
-// in c.
+// Nothing where cuBLASLt has none. For matrices of few or odd columns it may have one only that asks for no alignment.
 std::optional<Algorithm> ask(const Product& product) {
-  for (const Demands& demands :
-       {Demands{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, false}, Demands{CUBLASLT_REDUCTION_SCHEME_MASK, false},
-        Demands{CUBLASLT_REDUCTION_SCHEME_MASK, true}}) {
-    if (const std::optional<Algorithm> found = ask(product, demands)) return found;
-  }
-  return {};
+  const std::optional<Algorithm> found = ask(product, false);
+  return found ? found : ask(product, true);
 }
 
 // Asking takes tens of microseconds, so each answer is kept; a training step asks for a few dozen.

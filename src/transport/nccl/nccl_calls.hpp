@@ -23,6 +23,7 @@ using NcclId = std::array<std::byte, 128>;
 class NcclCalls {
  public:
   virtual ~NcclCalls() = default;
+  virtual int version() = 0;  // of the one that was loaded where the program runs: 22800 is 2.28.0
   virtual NcclId new_id() = 0;
   // Collective; blocks until all have come, or throws Error(timeout) after STRETTO_TIMEOUT seconds. Meanwhile check(), which
   // may throw, is called now and then.

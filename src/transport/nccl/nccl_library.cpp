@@ -69,20 +69,14 @@ void check(ncclResult_t result, const char* what, ncclComm_t comm = nullptr) {
   fail(ErrorCode::unavailable, "NCCL could not {}: {}.", what, said(result, comm));
 }
 
-// Which one is loaded is decided where the program runs; an older one would end it at the first call that it has not.
-void check_version() {
-  int version = 0;
-  check(pncclGetVersion(&version), "say its version");
-  require(version >= NCCL_VERSION(2, 28, 0),
-          "The NCCL that was loaded calls itself {}, and Stretto needs 2.28 or newer (22800); put that first in "
-          "LD_LIBRARY_PATH, or ask for another way with STRETTO_GPU_TRANSPORT.",
-          version);
-}
-
 class NcclLibrary final : public NcclCalls {
  public:
+  int version() override {
+    int version = 0;
+    check(pncclGetVersion(&version), "say its version");
+    return version;
+  }
   NcclId new_id() override {
-    check_version();
     gpu();  // says what is missing where there is none; NCCL would give an id all the same
     ncclUniqueId id;
     check(pncclGetUniqueId(&id), "make an id for a communicator");
@@ -92,7 +86,6 @@ class NcclLibrary final : public NcclCalls {
   }
 
   NcclComm join(int size, const NcclId& id, int rank, const std::function<void()>& look) override {
-    check_version();
     const int device = gpu().info().index;
     if (const cudaError_t chosen = cudaSetDevice(device); chosen != cudaSuccess) {
       fail(ErrorCode::unavailable, "CUDA could not choose GPU {}: {}.", device, cudaGetErrorString(chosen));
