@@ -222,9 +222,15 @@ std::optional<OverlapRun> parse(int argc, char** argv) {
       app.add_option("--hidden", options.sizes.hidden, "Width of a layer; of ring_pass 64")->capture_default_str();
   const auto* const rows =
       app.add_option("--rows", options.sizes.rows, "Tokens of a rank; of ring_pass 8192")->capture_default_str();
-  app.add_option("--dtype", options.sizes.dtype)
-      ->transform(CLI::CheckedTransformer(std::map<std::string, stretto::DType>{
-          {"fp64", stretto::DType::f64}, {"fp32", stretto::DType::f32}, {"bf16", stretto::DType::bf16}}));
+  app.add_option_function<std::string>(
+         "--dtype",
+         [&](const std::string& name) {
+           options.sizes.dtype = name == "fp64"   ? stretto::DType::f64
+                                 : name == "fp32" ? stretto::DType::f32
+                                                  : stretto::DType::bf16;
+         },
+         "Of what is computed")
+      ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
   app.add_option("--rounds", options.how.rounds, "Of the four ways of running, in turn; medians count")
       ->capture_default_str();
   app.add_option("--steps", options.how.steps, "Timed together")->capture_default_str();

@@ -68,8 +68,9 @@ int main(int argc, char** argv) {
   app.add_option("--batch", options.micro_batch, "Sequences of a rank");
   app.add_flag("!--no-overlap", options.overlap, "Communicate after computing");
   app.add_option("--bucket-bytes", options.bucket_bytes, "Of gradients, what travels together");
-  app.add_option("--dtype", options.dtype)
-      ->transform(CLI::CheckedTransformer(std::map<std::string, DType>{{"fp32", DType::f32}, {"bf16", DType::bf16}}));
+  app.add_option_function<std::string>(
+         "--dtype", [&](const std::string& name) { options.dtype = name == "fp32" ? DType::f32 : DType::bf16; })
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   std::string device = "cpu";
   app.add_option("--device", device, "Where to train: cpu, cuda");
   CLI11_PARSE(app, argc, argv);

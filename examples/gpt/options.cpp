@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <map>
 
 #include "checkpoint.hpp"
 #include "fail.hpp"
@@ -40,9 +39,13 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--hidden-size", model.hidden, "Width of the residual stream")->capture_default_str();
   app.add_option("--num-attention-heads", model.heads, "Attention heads")->capture_default_str();
   app.add_option("--seq-length", model.sequence, "Tokens of a sequence")->capture_default_str();
-  app.add_option("--dtype", trainer.dtype, "fp64, fp32 or bf16 (master weights in fp32)")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, DType>{{"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16}}))
+  app.add_option_function<std::string>(
+         "--dtype",
+         [&](const std::string& name) {
+           trainer.dtype = name == "fp64" ? DType::f64 : name == "fp32" ? DType::f32 : DType::bf16;
+         },
+         "With bf16, master weights in fp32")
+      ->check(CLI::IsMember({"fp64", "fp32", "bf16"}))
       ->default_str("fp32");
 
   app.add_option("--micro-batch-size", trainer.micro_batch, "Sequences that a rank computes at a time")

@@ -1,7 +1,8 @@
 """A mistake of the user ends the program with one line that names the values, and leaves nothing."""
+import subprocess
 import unittest
 
-from harness import FaultTest
+from harness import TRAIN, FaultTest
 
 
 class BadInput(FaultTest):
@@ -37,6 +38,13 @@ class BadInput(FaultTest):
         self.expect_refusal({"--tp": 0}, ["--tp 0"])
         self.expect_refusal({"--nproc": -1}, ["--nproc -1"])
         self.expect_refusal({"--num-layers": 0}, ["0 layers"])
+
+    def test_help_names_every_flag(self):
+        done = subprocess.run([TRAIN, "--help"], capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertTrue(all(character.isprintable() or character == "\n" for character in done.stdout), done.stdout)
+        for flag in ("--nproc", "--dtype", "--train-data", "--resume", "--log-interval"):  # the first, some, the last
+            self.assertIn(flag, done.stdout)
 
     def test_flags(self):
         self.expect_refusal({"--colour": "red"}, ["--colour", "--help"])

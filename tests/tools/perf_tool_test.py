@@ -39,6 +39,13 @@ class PerfToolTest(unittest.TestCase):
     def perf(self, *words):
         return self.run_program(PERF, *words)
 
+    def test_help_is_text(self):
+        for words in ([], ["overlap"]):
+            done = self.perf(*words, "--help")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertTrue(all(character.isprintable() or character == "\n" for character in done.stdout), done.stdout)
+            self.assertIn("--json", done.stdout)
+
     def figures(self, *words):
         path = self.directory / f"{len(list(self.directory.iterdir()))}.json"
         done = self.perf(*words, "--json", path)

@@ -1,4 +1,5 @@
 // The table of device/gpu.hpp, filled from the CUDA runtime.
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -215,7 +216,11 @@ class CudaGpu final : public Gpu {
 // library, Open MPI, MPICH, Slurm.
 int chosen_device(int devices, int chosen_by_program) {
   const std::string chosen = setting("STRETTO_GPU");
-  if (!chosen.empty()) return std::atoi(chosen.c_str());
+  if (!chosen.empty()) {
+    int number = -1;
+    const auto [end, error] = std::from_chars(chosen.data(), chosen.data() + chosen.size(), number);
+    return error == std::errc() && end == chosen.data() + chosen.size() ? number : -1;
+  }
   if (chosen_by_program >= 0) return chosen_by_program;
   for (const char* const name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}) {
     if (const char* const local_rank = std::getenv(name)) return std::atoi(local_rank) % devices;
@@ -230,16 +235,23 @@ std::unique_ptr<Gpu> open_cuda_gpu(int chosen, std::string& obstacle) {
   const cudaError_t result = cudaGetDeviceCount(&devices);
   if (result != cudaSuccess || devices == 0) {
     cudaGetLastError();
-    obstacle = result == cudaSuccess || result == cudaErrorNoDevice
-                   ? "CUDA finds no GPU on this machine; run on the host with device cpu."
-                   : fmt::format("CUDA cannot be used here: {} ({}); run on the host with device cpu.",
-                                 cudaGetErrorString(result), cudaGetErrorName(result));
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    if (result == cudaSuccess || result == cudaErrorNoDevice) {
+      obstacle = "CUDA finds no GPU on this machine; compute on the host, with cpu as the device.";
+    } else if (driver == 0) {
+      obstacle = "No driver of NVIDIA's is installed on this machine; compute on the host, with cpu as the device.";
+    } else {
+      obstacle = fmt::format("CUDA cannot be used here: {} ({}); compute on the host, with cpu as the device.",
+                             cudaGetErrorString(result), cudaGetErrorName(result));
+    }
     return nullptr;
   }
   const int device = chosen_device(devices, chosen);
   if (device < 0 || device >= devices) {
+    const std::string asked = setting("STRETTO_GPU");
     obstacle = fmt::format("GPU {}, which was chosen, is none of the {} GPUs of this machine, which are counted from 0.",
-                           device, devices);
+                           asked.empty() ? std::to_string(device) : asked, devices);
     return nullptr;
   }
   return std::make_unique<CudaGpu>(device, devices);
