@@ -220,6 +220,7 @@ TEST(ReduceAll, EqualsScalarArithmeticInTheOrderOfTheSources) {
   for_each_type([]<class T>(T) {
     for (const int source_count : {1, 2, 3, 9, 40}) {
       for (const std::int64_t size : {0, 1, 17, 65, 257}) {
+        if (calls_are_dear() && (size == 1 || size == 65)) continue;
         std::vector<Elements<T>> sources;
         for (int s = 0; s < source_count; ++s) {
           sources.push_back(random_elements<T>(size, static_cast<unsigned>(s) + 1, s % 2 == 0 ? 1 : 4));

@@ -240,7 +240,8 @@ std::unique_ptr<Gpu> open_cuda_gpu(int chosen, std::string& obstacle) {
     if (result == cudaSuccess || result == cudaErrorNoDevice) {
       obstacle = "CUDA finds no GPU on this machine; compute on the host, with cpu as the device.";
     } else if (driver == 0) {
-      obstacle = "No driver of NVIDIA's is installed on this machine; compute on the host, with cpu as the device.";
+      obstacle =
+          "CUDA cannot be used here: no driver of NVIDIA's is installed; compute on the host, with cpu as the device.";
     } else {
       obstacle = fmt::format("CUDA cannot be used here: {} ({}); compute on the host, with cpu as the device.",
                              cudaGetErrorString(result), cudaGetErrorName(result));
