@@ -37,6 +37,11 @@ class LostOnGpus : public testing::TestWithParam<Route> {
 INSTANTIATE_TEST_SUITE_P(All, LostOnGpus, testing::ValuesIn(all_routes),
                          [](const auto& parameter) { return std::string(name(parameter.param)); });
 
+// Whose calls return before the others have come; on the other routes they wait in the call itself.
+class LostOverNccl : public LostOnGpus {};
+INSTANTIATE_TEST_SUITE_P(All, LostOverNccl, testing::Values(Route::nccl),
+                         [](const auto& parameter) { return std::string(name(parameter.param)); });
+
 const std::function<void(HostNccl&)> as_it_is = [](HostNccl&) {};
 constexpr double for_ever = 60;  // as NCCL waits
 
@@ -87,8 +92,7 @@ TEST_P(LostOnGpus, ARankThatLeavesByAnExceptionWaitsForNobody) {
 }
 
 // Its own operation waits for the others when it leaves: the end of the communicator would, too.
-TEST_P(LostOnGpus, ARankThatLeavesGivesUpWhatIsUnderWay) {
-  if (GetParam() != Route::nccl) GTEST_SKIP() << "others wait in the call itself";
+TEST_P(LostOverNccl, ARankThatLeavesGivesUpWhatIsUnderWay) {
   const double before = now_seconds();
   const std::string sentence = sentence_of([&] {
     ranks_.run(
@@ -111,8 +115,7 @@ TEST_P(LostOnGpus, ARankThatLeavesGivesUpWhatIsUnderWay) {
 }
 
 // The communicator goes while its operation is under way: somebody still watches over that.
-TEST_P(LostOnGpus, WorksAreWatchedUntilTheirEnd) {
-  if (GetParam() != Route::nccl) GTEST_SKIP() << "others wait in the call itself";
+TEST_P(LostOverNccl, WorksAreWatchedUntilTheirEnd) {
   const Variable patience("STRETTO_TIMEOUT", "0.4");
   Patience others;
   ranks_.run(

@@ -168,8 +168,8 @@ class CudaGpu final : public Gpu {
   bool is_capturing(GpuStream stream) override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const cudaError_t result = cudaStreamIsCapturing(cuda(stream), &status);
-    if (result ==
-        cudaErrorStreamCaptureImplicit) {  // the default stream, while another stream that it waits for is captured
+    if (result == cudaErrorStreamCaptureImplicit) {
+      // It is the default stream, which waits for another one that is being captured.
       cudaGetLastError();
       return true;
     }
