@@ -14,7 +14,7 @@
 // collects first what has run at once since the last time, and makes a record of each. It synchronises no streams.
 namespace stretto {
 
-class Journal;
+class FastPathLog;
 
 // Between whom an operation moves bytes: of all operations that are done in the same way, the same object. All are ranks of
 // the job.
@@ -73,7 +73,7 @@ class STRETTO_API Ledger {
   // for nothing.
   void settle(std::uint64_t sequence, const Record& how);
   // Whose operations it collects when somebody looks; until nobody else holds it.
-  void add(std::shared_ptr<Journal> journal);
+  void add(std::shared_ptr<FastPathLog> journal);
   std::size_t most_records() const;
 
  private:

@@ -163,7 +163,7 @@ enum class StepKind : std::uint8_t {
   read,         // destination = source in the peer's memory (the peer may be this rank)
   read_reduce,  // destination = the same source in every rank's memory, reduced in rank order, rounded once; it lies in the
                 // peer's memory, or in everybody's
-  spread,       // destination in everybody's memory = source in the peer's memory (the peer may be this rank)
+  copy_to_all,  // destination in everybody's memory = source in the peer's memory (the peer may be this rank)
 };
 constexpr bool between_memories(StepKind kind) { return kind >= StepKind::signal; }
 constexpr bool quantizes(StepKind kind) { return kind >= StepKind::quantize && kind <= StepKind::requantize; }

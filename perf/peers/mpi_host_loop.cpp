@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "../iterations.hpp"
+#include "perf/iterations.hpp"
 
 namespace {
 

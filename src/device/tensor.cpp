@@ -8,8 +8,8 @@
 #include "core/fail.hpp"
 #include "device/element_types.hpp"
 #include "device/gpu.hpp"
-#include "device/graph_recording.hpp"
-#include "device/memory.hpp"
+#include "device/memory/memory.hpp"
+#include "device/stream/graph_recording.hpp"
 #include "stretto/memory.hpp"
 
 namespace stretto {

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <numbers>
 
-#include "collectives/plan_builder.hpp"
+#include "collectives/plan/plan_builder.hpp"
 #include "core/fail.hpp"
 #include "core/split_mix.hpp"
-#include "device/kernel_scope.hpp"
+#include "device/stream/kernel_scope.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {

@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "core/fail.hpp"
-#include "device/kernel_scope.hpp"
-#include "device/range.hpp"
+#include "device/memory/range.hpp"
+#include "device/stream/kernel_scope.hpp"
 #include "overlap/exchange.hpp"
 #include "stretto/device.hpp"
 

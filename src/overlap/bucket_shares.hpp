@@ -1,7 +1,7 @@
 #pragma once
 #include <vector>
 
-#include "collectives/plan_builder.hpp"
+#include "collectives/plan/plan_builder.hpp"
 
 // Which elements of a bucket each rank of a group owns: equal shares in the order of the ranks, up to one element.
 namespace stretto {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
-#include "device/kernel_scope.hpp"
+#include "device/stream/kernel_scope.hpp"
 
 namespace stretto {
 
@@ -31,7 +31,7 @@ FlatTensors::FlatTensors(std::vector<Tensor> members) : members_(std::move(membe
 void FlatTensors::pack(std::int64_t first, std::int64_t count) const {
   if (in_place_) return;
   const KernelScope scope("pack");
-  if (scope.left_out()) return;
+  if (scope.skipped()) return;
   std::int64_t at = first;
   for (const ElementRange& range : ranges(first, count)) {
     flat_.view(at, {range.count}).copy_from(members_[range.tensor].view(range.first, {range.count}));
@@ -42,7 +42,7 @@ void FlatTensors::pack(std::int64_t first, std::int64_t count) const {
 void FlatTensors::unpack(std::int64_t first, std::int64_t count) const {
   if (in_place_) return;
   const KernelScope scope("unpack");
-  if (scope.left_out()) return;
+  if (scope.skipped()) return;
   std::int64_t at = first;
   for (const ElementRange& range : ranges(first, count)) {
     members_[range.tensor].view(range.first, {range.count}).copy_from(flat_.view(at, {range.count}));

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
-#include "device/range.hpp"
+#include "device/memory/range.hpp"
 #include "overlap/bucket_cut.hpp"
 #include "overlap/bucket_shares.hpp"
 #include "stretto/device.hpp"

@@ -1,7 +1,7 @@
 #include "stretto/overlap/postponed_gather.hpp"
 
 #include "core/fail.hpp"
-#include "device/range.hpp"
+#include "device/memory/range.hpp"
 #include "overlap/bucket_shares.hpp"
 #include "stretto/device.hpp"
 

@@ -6,7 +6,7 @@
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
-#include "device/range.hpp"
+#include "device/memory/range.hpp"
 #include "stretto/device.hpp"
 
 namespace stretto {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/fail.hpp"
-#include "core/left_out.hpp"
+#include "device/rehearsal_mode.hpp"
 #include "stretto/device.hpp"
 
 namespace stretto {
@@ -14,9 +14,9 @@ namespace {
 constexpr std::array ways = {Rehearsal::full, Rehearsal::computation, Rehearsal::communication, Rehearsal::serial};
 
 void leave_out(Rehearsal rehearsal) {
-  left_out.kernels = rehearsal == Rehearsal::communication;
-  left_out.communication = rehearsal == Rehearsal::computation;
-  left_out.overlap = rehearsal == Rehearsal::serial;
+  rehearsal_mode.skip_kernels = rehearsal == Rehearsal::communication;
+  rehearsal_mode.skip_communication = rehearsal == Rehearsal::computation;
+  rehearsal_mode.no_overlap = rehearsal == Rehearsal::serial;
 }
 
 double slowest(const Communicator& world, double seconds) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
-#include "device/kernel_scope.hpp"
-#include "device/range.hpp"
+#include "device/memory/range.hpp"
+#include "device/stream/kernel_scope.hpp"
 #include "overlap/exchange.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"

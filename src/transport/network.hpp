@@ -5,11 +5,11 @@
 #include <mutex>
 #include <vector>
 
-#include "transport/gpu_exports.hpp"
-#include "transport/job.hpp"
+#include "transport/bootstrap/job.hpp"
+#include "transport/bootstrap/pinning.hpp"
+#include "transport/gpu/gpu_exports.hpp"
 #include "transport/link.hpp"
 #include "transport/link_setting.hpp"
-#include "transport/pinning.hpp"
 #include "transport/precedence.hpp"
 #include "transport/shm/board.hpp"
 #include "transport/shm/peer_memory.hpp"

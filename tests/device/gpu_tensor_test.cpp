@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "device/kernel_data.hpp"
+#include "device/kernels/kernel_data.hpp"
 #include "device/tested_gpu.hpp"
 #include "stretto/device.hpp"
 #include "stretto/error.hpp"

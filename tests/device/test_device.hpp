@@ -11,6 +11,6 @@ inline bool on_real_gpu() { return test_device() == Device::cuda; }
 
 // Where a call costs much, a choice of cases will do: on a GPU, to and from which all its memory is copied, and on the
 // stand-in that runs kernels' source (simt_tests).
-inline bool calls_are_dear() { return test_device() == Device::cuda; }
+inline bool calls_are_slow() { return test_device() == Device::cuda; }
 
 }  // namespace stretto

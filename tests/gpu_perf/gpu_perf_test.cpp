@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "options.hpp"
 #include "parity/temporary_directory.hpp"
-#include "run.hpp"
+#include "perf/options.hpp"
+#include "perf/run.hpp"
 #include "stand_in/job_on_gpus.hpp"
 #include "variables.hpp"
 

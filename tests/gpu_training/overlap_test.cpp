@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "device/gpu.hpp"
-#include "device/kernel_data.hpp"
-#include "device/kernel_scope.hpp"
+#include "device/kernels/kernel_data.hpp"
+#include "device/stream/kernel_scope.hpp"
 #include "parity/temporary_directory.hpp"
 #include "stand_in/job_on_gpus.hpp"
 #include "stretto/layers/zero.hpp"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "device/kernel_data.hpp"
+#include "device/kernels/kernel_data.hpp"
 #include "stretto/stretto.hpp"
 #include "variables.hpp"
 

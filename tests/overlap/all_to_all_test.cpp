@@ -8,7 +8,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "device/kernel_data.hpp"
+#include "device/kernels/kernel_data.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/stretto.hpp"
 #include "variables.hpp"

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "device/kernel_data.hpp"
+#include "device/kernels/kernel_data.hpp"
 #include "stretto/overlap/chunked_gemm.hpp"
 #include "stretto/stretto.hpp"
 

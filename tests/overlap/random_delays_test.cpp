@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/plan_run.hpp"
-#include "random_steps.hpp"
+#include "collectives/execution/plan_run.hpp"
+#include "overlap/planner/random_steps.hpp"
 #include "stretto/overlap/gradient_buckets.hpp"
 #include "stretto/overlap/prefetcher.hpp"
 #include "stretto/stretto.hpp"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "device/kernel_data.hpp"
+#include "device/kernels/kernel_data.hpp"
 #include "overlap/exchange.hpp"
 #include "stretto/overlap/ring_pass.hpp"
 #include "stretto/stretto.hpp"

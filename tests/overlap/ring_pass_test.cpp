@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "device/kernel_data.hpp"
+#include "device/kernels/kernel_data.hpp"
 #include "overlap/exchange.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/stretto.hpp"

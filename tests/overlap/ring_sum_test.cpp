@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "device/kernel_data.hpp"
+#include "device/kernels/kernel_data.hpp"
 #include "overlap/exchange.hpp"
 #include "refusal.hpp"
 #include "stretto/kernels.hpp"

@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "device/kernel_data.hpp"
+#include "device/kernels/kernel_data.hpp"
 #include "stand_in/host_gpu.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"

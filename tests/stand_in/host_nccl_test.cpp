@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-#include "transport/gpu_ranks.hpp"
+#include "transport/gpu/gpu_ranks.hpp"
 #include "variables.hpp"
 
 namespace stretto {

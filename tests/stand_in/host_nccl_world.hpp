@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "stand_in/host_gpu.hpp"
-#include "transport/gpu_links.hpp"
+#include "transport/gpu/gpu_links.hpp"
 
 // What the functions that HostNccl puts into streams do there.
 namespace stretto::host_nccl {

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "core/fail.hpp"
-#include "device/shared_file.hpp"
+#include "device/memory/shared_file.hpp"
 
 namespace stretto {
 namespace {

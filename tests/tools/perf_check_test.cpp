@@ -6,9 +6,9 @@
 #include <cstring>
 #include <random>
 
-#include "buffers.hpp"
-#include "cases.hpp"
-#include "values.hpp"
+#include "perf/buffers.hpp"
+#include "perf/cases.hpp"
+#include "perf/values.hpp"
 
 namespace perf {
 namespace {

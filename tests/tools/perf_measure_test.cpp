@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "iterations.hpp"
-#include "measure.hpp"
+#include "perf/iterations.hpp"
+#include "perf/measure.hpp"
 #include "stretto/launch.hpp"
 
 namespace perf {

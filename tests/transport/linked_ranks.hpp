@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "gpu_ranks.hpp"
+#include "transport/gpu/gpu_ranks.hpp"
 #include "transport/links.hpp"
 
 namespace stretto {

@@ -1,5 +1,5 @@
 #pragma once
-#include "collectives/plan_builder.hpp"
+#include "collectives/plan/plan_builder.hpp"
 #include "stretto/cost.hpp"
 
 // One function a family and collective, and its cost; the repertoire in plan.cpp lists them.

@@ -12,9 +12,9 @@
 #include <functional>
 #include <optional>
 
-#include "collectives/nodes.hpp"
+#include "collectives/plan/nodes.hpp"
 #include "collectives/plans/generators.hpp"
-#include "collectives/plans/parcel.hpp"
+#include "collectives/plans/levels/packed_layout.hpp"
 #include "core/fail.hpp"
 
 namespace stretto::plans {
@@ -163,7 +163,7 @@ class Exchange {
     return block == me() ? sums_->block(block, piece, node_) : node_sums_->block(block, piece);
   }
   void sum_node(int piece) {
-    const Parcel& contributions = outgoing_[local_];
+    const PackedLayout& contributions = outgoing_[local_];
     std::int64_t residual = 0;
     for (const int block : carried_[local_]) {
       plan_.requantize(contributions.block(block, piece), ranks_, contributions.apart(piece), node_sum(block, piece), false,
@@ -237,10 +237,10 @@ class Exchange {
   std::vector<std::vector<int>> carried_;  // blocks, by who carries them on this node
   PackedMemory memory_;
   // Contributions by carrier; to what this rank carries, those of all ranks of its node. None where it is alone there.
-  std::vector<Parcel> outgoing_;
-  std::optional<Parcel> node_sums_;  // to be sent to the blocks' owners
-  std::optional<Parcel> sums_;       // of own block, one of each node
-  std::vector<Parcel> gathered_;     // results, by carrier
+  std::vector<PackedLayout> outgoing_;
+  std::optional<PackedLayout> node_sums_;  // to be sent to the blocks' owners
+  std::optional<PackedLayout> sums_;       // of own block, one of each node
+  std::vector<PackedLayout> gathered_;     // results, by carrier
   std::vector<Stage> stages_;
   int next_round_ = 0;
   int last_piece_gone_ = 0;

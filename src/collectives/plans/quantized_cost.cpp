@@ -9,7 +9,7 @@
 // Where nodes differ this is of their smallest, which carries the most blocks a rank: approximate.
 #include <cmath>
 
-#include "collectives/nodes.hpp"
+#include "collectives/plan/nodes.hpp"
 #include "collectives/plans/generators.hpp"
 
 namespace stretto::plans {

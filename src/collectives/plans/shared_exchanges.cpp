@@ -93,7 +93,7 @@ Plan push_broadcast(const PlanRequest& request) {
   const Shares shares = Shares::of(request);
   plan.tell();
   plan.wait_for_all();
-  plan.spread(request.root, share_in(shares, request.rank), share_out(shares, request.rank));
+  plan.copy_to_all(request.root, share_in(shares, request.rank), share_out(shares, request.rank));
   plan.close();
   return plan.finish();
 }

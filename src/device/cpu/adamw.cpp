@@ -8,7 +8,7 @@
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/simd-inl.hpp"
 #include "device/gpu.hpp"
-#include "device/kernel_scope.hpp"
+#include "device/stream/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -74,7 +74,7 @@ void adamw(const AdamW& options, const Tensor& gradient, const Tensor& master, c
   require(parameter.dtype() != wide || parameter.raw() == master.raw(),
           "adamw needs parameter and master to be the same tensor, since both are {}.", name(wide));
   const KernelScope scope("adamw");
-  if (scope.left_out()) return;
+  if (scope.skipped()) return;
   if (on_gpu("adamw", gradient, master, m, v, parameter))
     return gpu().kernels().adamw(options, gradient, master, m, v, parameter, gpu_stream());
   HWY_DYNAMIC_DISPATCH(adamw_simd)(options, gradient, master, m, v, parameter);

@@ -10,7 +10,7 @@
 #include "device/cpu/exp-inl.hpp"
 #include "device/cpu/simd-inl.hpp"
 #include "device/gpu.hpp"
-#include "device/kernel_scope.hpp"
+#include "device/stream/kernel_scope.hpp"
 
 // A share of the vocabulary may have no columns; the number of rows is then known from the other tensors only.
 HWY_BEFORE_NAMESPACE();
@@ -97,7 +97,7 @@ void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int
   check_holds("cross_entropy_forward", "sum_exp", sum_exp, row_max.dtype(), row_max.size());
   check_holds("cross_entropy_forward", "target_logit", target_logit, row_max.dtype(), row_max.size());
   const KernelScope scope("cross_entropy_forward");
-  if (scope.left_out()) return;
+  if (scope.skipped()) return;
   if (on_gpu("cross_entropy_forward", logits, targets, row_max, sum_exp, target_logit))
     return gpu().kernels().cross_entropy_forward(logits, targets, first, row_max, sum_exp, target_logit, gpu_stream());
   HWY_DYNAMIC_DISPATCH(cross_entropy_forward_simd)(logits, targets, first, row_max, sum_exp, target_logit);
@@ -108,7 +108,7 @@ void cross_entropy_rebase(const Tensor& share_max, const Tensor& row_max, const 
   check_holds("cross_entropy_rebase", "row_max", row_max, share_max.dtype(), share_max.size());
   check_holds("cross_entropy_rebase", "sum_exp", sum_exp, share_max.dtype(), share_max.size());
   const KernelScope scope("cross_entropy_rebase");
-  if (scope.left_out()) return;
+  if (scope.skipped()) return;
   if (on_gpu("cross_entropy_rebase", share_max, row_max, sum_exp))
     return gpu().kernels().cross_entropy_rebase(share_max, row_max, sum_exp, gpu_stream());
   with_compute_type(share_max.dtype(), [&]<class T>(T) {
@@ -127,7 +127,7 @@ void cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::in
   check_holds("cross_entropy_backward", "targets", targets, DType::i32, row_max.size());
   check_holds("cross_entropy_backward", "sum_exp", sum_exp, row_max.dtype(), row_max.size());
   const KernelScope scope("cross_entropy_backward");
-  if (scope.left_out()) return;
+  if (scope.skipped()) return;
   if (on_gpu("cross_entropy_backward", logits, targets, row_max, sum_exp))
     return gpu().kernels().cross_entropy_backward(logits, targets, first, row_max, sum_exp, factor, gpu_stream());
   HWY_DYNAMIC_DISPATCH(cross_entropy_backward_simd)(logits, targets, first, row_max, sum_exp, factor);

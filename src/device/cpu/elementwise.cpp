@@ -9,7 +9,7 @@
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/simd-inl.hpp"
 #include "device/gpu.hpp"
-#include "device/kernel_scope.hpp"
+#include "device/stream/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -69,7 +69,7 @@ void convert(DType from, const void* x, DType to, void* out, std::int64_t count)
 void convert(const Tensor& from, const Tensor& out) {
   check_holds("convert", "out", out, out.dtype(), from.size());
   const KernelScope scope("convert");
-  if (scope.left_out() || (from.raw() == out.raw() && from.dtype() == out.dtype())) return;
+  if (scope.skipped() || (from.raw() == out.raw() && from.dtype() == out.dtype())) return;
   if (on_gpu("convert", from, out))
     return gpu().kernels().convert(from.dtype(), from.raw(), out.dtype(), out.raw(), from.size(), gpu_stream());
   convert(from.dtype(), from.raw(), out.dtype(), out.raw(), from.size());
@@ -79,14 +79,14 @@ void add(const Tensor& a, const Tensor& b, const Tensor& out) {
   check_holds("add", "b", b, a.dtype(), a.size());
   check_holds("add", "out", out, a.dtype(), a.size());
   const KernelScope scope("add");
-  if (scope.left_out()) return;
+  if (scope.skipped()) return;
   if (on_gpu("add", a, b, out)) return gpu().kernels().add(a, b, out, gpu_stream());
   reduce(ReduceOp::sum, a.dtype(), a.raw(), b.raw(), out.raw(), a.size());
 }
 
 void scale(const Tensor& x, double factor) {
   const KernelScope scope("scale");
-  if (scope.left_out()) return;
+  if (scope.skipped()) return;
   if (on_gpu("scale", x)) return gpu().kernels().scale(x, factor, gpu_stream());
   with_compute_type(x.dtype(), [&]<class T>(T) { multiply(dtype_of<T>, x.data<T>(), x.data<T>(), x.size(), factor); });
 }
@@ -94,7 +94,7 @@ void scale(const Tensor& x, double factor) {
 void add_bias(const Tensor& x, const Tensor& bias) {
   check_holds("add_bias", "bias", bias, x.dtype(), x.columns());
   const KernelScope scope("add_bias");
-  if (scope.left_out()) return;
+  if (scope.skipped()) return;
   if (on_gpu("add_bias", x, bias)) return gpu().kernels().add_bias(x, bias, gpu_stream());
   HWY_DYNAMIC_DISPATCH(add_bias_simd)(x, bias);
 }

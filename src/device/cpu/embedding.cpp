@@ -8,7 +8,7 @@
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/simd-inl.hpp"
 #include "device/gpu.hpp"
-#include "device/kernel_scope.hpp"
+#include "device/stream/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -49,7 +49,7 @@ void embedding_forward(const Tensor& tokens, std::int64_t first, const Tensor& t
   check_columns("embedding_forward", "y", y, table.columns());
   check_holds("embedding_forward", "tokens", tokens, DType::i32, y.rows());
   const KernelScope scope("embedding_forward");
-  if (scope.left_out()) return;
+  if (scope.skipped()) return;
   if (on_gpu("embedding_forward", tokens, table, y))
     return gpu().kernels().embedding_forward(tokens, first, table, y, gpu_stream());
   const std::int32_t* const numbers = tokens.data<std::int32_t>();
@@ -70,7 +70,7 @@ void embedding_backward(const Tensor& tokens, std::int64_t first, const Tensor& 
   check_columns("embedding_backward", "dtable", dtable, dy.columns());
   check_holds("embedding_backward", "tokens", tokens, DType::i32, dy.rows());
   const KernelScope scope("embedding_backward");
-  if (scope.left_out()) return;
+  if (scope.skipped()) return;
   if (on_gpu("embedding_backward", tokens, dy, dtable))
     return gpu().kernels().embedding_backward(tokens, first, dy, dtable, gpu_stream());
   HWY_DYNAMIC_DISPATCH(embedding_backward_simd)(tokens, first, dy, dtable);

@@ -13,7 +13,7 @@
 #include "device/cpu/arguments.hpp"
 #include "device/cpu/matmul_primitive.hpp"
 #include "device/gpu.hpp"
-#include "device/kernel_scope.hpp"
+#include "device/stream/kernel_scope.hpp"
 #include "stretto/kernels.hpp"
 
 // Which library multiplies what was chosen by measuring the products of GPT-2-like layers.
@@ -135,7 +135,7 @@ void check_apart(const char* kernel, const char* one_name, const Tensor& one, co
 void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, const Tensor& c, bool accumulate) {
   check_product("gemm", a, transpose_a, b, transpose_b, c);
   const KernelScope scope("gemm");
-  if (c.size() == 0 || scope.left_out()) return;
+  if (c.size() == 0 || scope.skipped()) return;
   const auto [m, k] = extents(a, transpose_a);
   if (k == 0) {  // an empty sum
     if (!accumulate) c.zero();
@@ -154,7 +154,7 @@ void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Ten
   check_linear("linear", x, weight, bias, y);
   if (on_gpu("linear", x, weight, bias, y) && y.size() > 0 && x.columns() > 0) {
     const KernelScope scope("linear");
-    if (!scope.left_out()) gpu().kernels().linear(x, weight, bias, y, gpu_stream());
+    if (!scope.skipped()) gpu().kernels().linear(x, weight, bias, y, gpu_stream());
     return;
   }
   gemm(x, Transpose::no, weight, Transpose::yes, y);
@@ -166,7 +166,7 @@ void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, cons
   check_holds("linear_gelu", "y", y, x.dtype(), before_gelu.size());
   if (on_gpu("linear_gelu", x, weight, bias, before_gelu, y) && y.size() > 0 && x.columns() > 0) {
     const KernelScope scope("linear_gelu");
-    if (!scope.left_out()) gpu().kernels().linear_gelu(x, weight, bias, before_gelu, y, gpu_stream());
+    if (!scope.skipped()) gpu().kernels().linear_gelu(x, weight, bias, before_gelu, y, gpu_stream());
     return;
   }
   gemm(x, Transpose::no, weight, Transpose::yes, before_gelu);
@@ -179,7 +179,7 @@ void linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const
   check_apart("linear_add", "residual", residual, "y", y);
   if (on_gpu("linear_add", x, weight, bias, residual, y) && y.size() > 0 && x.columns() > 0) {
     const KernelScope scope("linear_add");
-    if (!scope.left_out()) gpu().kernels().linear_add(x, weight, bias, residual, y, gpu_stream());
+    if (!scope.skipped()) gpu().kernels().linear_add(x, weight, bias, residual, y, gpu_stream());
     return;
   }
   linear(x, weight, bias, y);
@@ -193,7 +193,7 @@ void linear_backward_gelu(const Tensor& dy, const Tensor& weight, const Tensor& 
   check_apart("linear_backward_gelu", "before_gelu", before_gelu, "dx", dx);
   if (on_gpu("linear_backward_gelu", dy, weight, before_gelu, dx) && dx.size() > 0 && dy.columns() > 0) {
     const KernelScope scope("linear_backward_gelu");
-    if (!scope.left_out()) gpu().kernels().linear_backward_gelu(dy, weight, before_gelu, dx, gpu_stream());
+    if (!scope.skipped()) gpu().kernels().linear_backward_gelu(dy, weight, before_gelu, dx, gpu_stream());
     return;
   }
   gemm(dy, Transpose::no, weight, Transpose::no, dx);

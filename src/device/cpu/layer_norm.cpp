@@ -8,7 +8,7 @@
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/simd-inl.hpp"
 #include "device/gpu.hpp"
-#include "device/kernel_scope.hpp"
+#include "device/stream/kernel_scope.hpp"
 
 // A row is read several times, but from memory only once: a row fits into the first or second cache.
 HWY_BEFORE_NAMESPACE();
@@ -107,7 +107,7 @@ void layer_norm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta
   check_holds(kernel, "mean", mean, accumulator(x.dtype()), x.rows());
   check_holds(kernel, "rstd", rstd, accumulator(x.dtype()), x.rows());
   const KernelScope scope("layer_norm_forward");
-  if (scope.left_out()) return;
+  if (scope.skipped()) return;
   if (on_gpu("layer_norm_forward", x, gamma, beta, y, mean, rstd))
     return gpu().kernels().layer_norm_forward(x, gamma, beta, epsilon, y, mean, rstd, gpu_stream());
   HWY_DYNAMIC_DISPATCH(layer_norm_forward_simd)(x, gamma, beta, epsilon, y, mean, rstd);
@@ -124,7 +124,7 @@ void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mea
   check_holds(kernel, "dgamma", dgamma, accumulator(x.dtype()), x.columns());
   check_holds(kernel, "dbeta", dbeta, accumulator(x.dtype()), x.columns());
   const KernelScope scope("layer_norm_backward");
-  if (scope.left_out()) return;
+  if (scope.skipped()) return;
   if (on_gpu("layer_norm_backward", x, gamma, mean, rstd, dy, dx, dgamma, dbeta))
     return gpu().kernels().layer_norm_backward(x, gamma, mean, rstd, dy, dx, dgamma, dbeta, gpu_stream());
   HWY_DYNAMIC_DISPATCH(layer_norm_backward_simd)(x, gamma, mean, rstd, dy, dx, dgamma, dbeta);

@@ -7,7 +7,7 @@
 #include "device/cpu/exp-inl.hpp"
 #include "device/cpu/simd-inl.hpp"
 #include "device/gpu.hpp"
-#include "device/kernel_scope.hpp"
+#include "device/stream/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -48,7 +48,7 @@ void softmax(const Tensor& x, const Tensor& y) {
   check_holds("softmax", "y", y, x.dtype(), x.size());
   check_columns("softmax", "y", y, x.columns());
   const KernelScope scope("softmax");
-  if (scope.left_out()) return;
+  if (scope.skipped()) return;
   if (on_gpu("softmax", x, y)) return gpu().kernels().softmax(x, y, gpu_stream());
   HWY_DYNAMIC_DISPATCH(softmax_simd)(x, y);
 }

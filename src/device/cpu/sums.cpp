@@ -6,7 +6,7 @@
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/simd-inl.hpp"
 #include "device/gpu.hpp"
-#include "device/kernel_scope.hpp"
+#include "device/stream/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -66,7 +66,7 @@ HWY_EXPORT(sum_of_squares_simd);
 void add_column_sums(const Tensor& x, const Tensor& sums) {
   check_holds("add_column_sums", "sums", sums, accumulator(x.dtype()), x.columns());
   const KernelScope scope("add_column_sums");
-  if (scope.left_out()) return;
+  if (scope.skipped()) return;
   if (on_gpu("add_column_sums", x, sums)) return gpu().kernels().add_column_sums(x, sums, gpu_stream());
   HWY_DYNAMIC_DISPATCH(add_column_sums_simd)(x, sums);
 }
@@ -76,7 +76,7 @@ double sum_of_squares(const Tensor& x) { return sums_of_squares({x}).front(); }
 std::vector<double> sums_of_squares(const std::vector<Tensor>& xs) {
   std::vector<double> sums(xs.size(), 0);
   const KernelScope scope("sum_of_squares");
-  if (scope.left_out() || xs.empty()) return sums;
+  if (scope.skipped() || xs.empty()) return sums;
   bool there = false;
   for (const Tensor& x : xs) there = on_gpu("sums_of_squares", xs.front(), x);
   if (there) {

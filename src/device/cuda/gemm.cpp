@@ -13,8 +13,8 @@
 
 #include "core/fail.hpp"
 #include "device/cuda/cuda_kernels.hpp"
-#include "device/cuda/relaxed_capture.hpp"
-#include "device/cuda/stream_memory.hpp"
+#include "device/cuda/runtime/relaxed_capture.hpp"
+#include "device/cuda/runtime/stream_memory.hpp"
 
 namespace stretto {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "device/cuda/cuda_check.hpp"
+#include "device/cuda/runtime/cuda_check.hpp"
 
 // How kernels get into a stream, and the memory that they need on the way.
 namespace stretto::gpu_code {

@@ -1,6 +1,6 @@
 #pragma once
 #include "device/cuda/arithmetic.cuh"
-#include "device/cuda/async_copy.cuh"
+#include "device/cuda/attention/async_copy.cuh"
 #include "device/cuda/element.cuh"
 #include "device/cuda/launch.cuh"
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include "interop/nccl/answers.hpp"
+#include "interop/nccl/calls/answers.hpp"
 
 namespace stretto::nccl_door {
 namespace {

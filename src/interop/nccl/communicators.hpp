@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "interop/nccl/cuda_calls.hpp"
-#include "interop/nccl/real_nccl.hpp"
+#include "interop/nccl/libraries/cuda_calls.hpp"
+#include "interop/nccl/libraries/real_nccl.hpp"
 #include "interop/nccl/serving.hpp"
 #include "stretto/stretto.h"
 

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "interop/nccl/answers.hpp"
+#include "interop/nccl/calls/answers.hpp"
 #include "interop/nccl/report.hpp"
 #include "interop/nccl/trial.hpp"
 #include "interop/nccl/unique_id.hpp"

@@ -3,8 +3,8 @@
 #include <exception>
 #include <thread>
 
-#include "interop/nccl/answers.hpp"
-#include "interop/nccl/cuda_calls.hpp"
+#include "interop/nccl/calls/answers.hpp"
+#include "interop/nccl/libraries/cuda_calls.hpp"
 
 namespace stretto::nccl_door {
 namespace {

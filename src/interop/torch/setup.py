@@ -64,7 +64,7 @@ class BuildWithLibrary(build_ext):
         # PyTorch's headers take most of the time: they are read once.
         unity = pathlib.Path(self.build_temp) / "stretto_torch.cpp"
         unity.parent.mkdir(parents=True, exist_ok=True)
-        unity.write_text("".join(f'#include "{source}"\n' for source in sorted((HERE / "csrc").glob("*.cpp"))))
+        unity.write_text("".join(f'#include "{source}"\n' for source in sorted((HERE / "csrc").rglob("*.cpp"))))
         extension.sources = [str(unity)]
         extension.include_dirs = [str(include), str(HERE / "csrc")]
         extension.define_macros = [tuple(each.split("=", 1)) for each in flags["define"]]

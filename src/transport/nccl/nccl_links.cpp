@@ -6,7 +6,7 @@
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
-#include "transport/own_messages.hpp"
+#include "transport/gpu/own_messages.hpp"
 
 namespace stretto {
 namespace {

@@ -3,7 +3,7 @@
 #include <functional>
 #include <mutex>
 
-#include "transport/gpu_links.hpp"
+#include "transport/gpu/gpu_links.hpp"
 #include "transport/nccl/nccl_calls.hpp"
 
 namespace stretto {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "device/heap.hpp"
+#include "device/memory/heap.hpp"
 
 // How a rank reaches the buffers of another rank of its host.
 namespace stretto {

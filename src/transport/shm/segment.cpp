@@ -9,7 +9,7 @@
 #include <cerrno>
 
 #include "core/fail.hpp"
-#include "device/shared_file.hpp"
+#include "device/memory/shared_file.hpp"
 #include "stretto/settings.hpp"
 
 namespace stretto {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "device/memory.hpp"
+#include "device/memory/memory.hpp"
 #include "transport/ucx/ucx_worker.hpp"
 
 namespace stretto {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
-#include "device/prompt_thread.hpp"
+#include "device/stream/short_time_slice.hpp"
 #include "stretto/stream.hpp"
 
 namespace stretto {

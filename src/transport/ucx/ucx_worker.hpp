@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "transport/job.hpp"
+#include "transport/bootstrap/job.hpp"
 #include "transport/link.hpp"
 #include "transport/wait.hpp"
 

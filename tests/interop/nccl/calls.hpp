@@ -6,7 +6,7 @@
 
 #include "interop/nccl/oracle.hpp"
 #include "interop/nccl/stand_in.hpp"
-#include "transport/gpu_ranks.hpp"
+#include "transport/gpu/gpu_ranks.hpp"
 
 // A program's calls of NCCL, with buffers on its GPU, and whether they did what they say.
 namespace stretto::nccl_door {

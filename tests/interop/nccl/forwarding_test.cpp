@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "../../variables.hpp"
-#include "interop/nccl/answers.hpp"
-#include "interop/nccl/real_nccl.hpp"
+#include "interop/nccl/calls/answers.hpp"
+#include "interop/nccl/libraries/real_nccl.hpp"
 #include "interop/nccl/unique_id.hpp"
 
 namespace stretto::nccl_door {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <thread>
 
-#include "interop/nccl/answers.hpp"
+#include "interop/nccl/calls/answers.hpp"
 #include "interop/nccl/communicators.hpp"
 #include "stretto/error.hpp"
 

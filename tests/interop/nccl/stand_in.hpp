@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "interop/nccl/cuda_calls.hpp"
-#include "interop/nccl/real_nccl.hpp"
+#include "interop/nccl/libraries/cuda_calls.hpp"
+#include "interop/nccl/libraries/real_nccl.hpp"
 #include "stand_in/host_gpu.hpp"
 #include "stand_in/host_nccl.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
-#include "lane.hpp"
-#include "meeting.hpp"
-#include "messages.hpp"
+#include "messages/lane.hpp"
+#include "messages/meeting.hpp"
+#include "messages/messages.hpp"
 
 namespace stretto_torch {
 

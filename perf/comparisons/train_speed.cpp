@@ -1,0 +1,122 @@
+// Tokens per second of data-parallel training on random tokens, as one JSON line: the counterpart of perf/peers/ddp_gpt.py,
+// and on a GPU of perf/gpu_gpt2.py.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "../gpu/gpu_data.hpp"
+#include "stretto/device.hpp"
+#include "stretto/kernels.hpp"
+#include "stretto/launch.hpp"
+#include "trainer.hpp"
+
+namespace {
+
+using namespace stretto;
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Seconds by the clock of the thread's device, for all that it has put into computation() before.
+double device_now() {
+  const Work mark = computation().enqueue([] {});
+  mark.wait();
+  return mark.times().done;
+}
+
+// The best rate of the model's own matrix products on one rank, while all ranks do the same; FLOP/s.
+double peak_matrix_rate(const Communicator& world, const gpt::ModelShape& model, std::int64_t rows, DType dtype) {
+  const int calls = current_device() == Device::cpu ? 1 : 10;  // behind each other, for a GPU idles between marks
+  double best = 0;
+  for (const auto& [in, out] :
+       {std::pair{model.hidden, 3 * model.hidden}, {model.hidden, 4 * model.hidden}, {4 * model.hidden, model.hidden}}) {
+    const Tensor x = perf::random({rows, in}, dtype);
+    const Tensor weight = perf::random({out, in}, dtype, 0.02);
+    const Tensor y({rows, out}, dtype);
+    world.barrier(Stream::inline_());
+    for (int round = 0; round < 8; ++round) {
+      const double from = device_now();
+      for (int call = 0; call < calls; ++call) kernels::gemm(x, kernels::Transpose::no, weight, kernels::Transpose::yes, y);
+      best = std::max(best, 2.0 * calls * static_cast<double>(rows * in * out) / (device_now() - from));
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int nproc = 2;
+  int steps = 5;
+  int warmup = PostponementChoice::steps_to_settle + 2;  // the first two with what was chosen
+  gpt::TrainerOptions options;
+  options.model = {.layers = 6, .hidden = 384, .heads = 6, .sequence = 256, .vocabulary = 65};
+  options.micro_batch = 6;
+  CLI::App app("Measures training steps on random tokens");
+  app.add_option("--nproc", nproc, "Ranks to start on this host; 0: this is one rank of a job that a launcher started");
+  app.add_option("--steps", steps);
+  app.add_option("--warmup", warmup);
+  app.add_option("--layers", options.model.layers);
+  app.add_option("--hidden", options.model.hidden);
+  app.add_option("--heads", options.model.heads);
+  app.add_option("--seq-length", options.model.sequence);
+  app.add_option("--vocab", options.model.vocabulary);
+  app.add_option("--batch", options.micro_batch, "Sequences of a rank");
+  app.add_flag("!--no-overlap", options.overlap, "Communicate after computing");
+  app.add_option("--bucket-bytes", options.bucket_bytes, "Of gradients, what travels together");
+  app.add_option_function<std::string>(
+         "--dtype", [&](const std::string& name) { options.dtype = name == "fp32" ? DType::f32 : DType::bf16; })
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  std::string device = "cpu";
+  app.add_option("--device", device, "Where to train: cpu, cuda");
+  CLI11_PARSE(app, argc, argv);
+  return launch(nproc, [&](const Communicator& world) {
+    const OnDevice on_device(device_from_name(device));
+    options.global_batch = options.micro_batch * world.size();
+    const Mesh mesh = Mesh::create(world, world.size(), 1);
+    gpt::Trainer trainer(mesh, options);
+    const std::int64_t sequence = options.model.sequence;
+    const double rate = peak_matrix_rate(world, options.model, options.micro_batch * sequence, options.dtype);
+    std::vector<double> seconds;
+    std::uint64_t first_operation = 0;
+    for (int step = 0; step < warmup + steps; ++step) {
+      if (step == warmup) first_operation = world.ledger().next_sequence();
+      const double from = device_now();
+      trainer.step(
+          [&](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
+            for (std::int64_t i = 0; i <= sequence; ++i) {
+              const auto token =
+                  static_cast<std::int32_t>((slot * 7919 + step * 104729 + i * i * 31) % options.model.vocabulary);
+              if (i < sequence) tokens[i] = token;
+              if (i > 0) targets[i - 1] = token;
+            }
+          },
+          3e-4);
+      if (step >= warmup) seconds.push_back(device_now() - from);
+    }
+    trainer.parameters();  // which may be on their way
+    const Traffic traffic = world.ledger().traffic(first_operation);
+    if (world.rank() != 0) return;
+    const double step_seconds = median(seconds);
+    const double tokens_per_second = static_cast<double>(options.global_batch * sequence) / step_seconds;
+    std::int64_t postponed = 0;
+    const GradientBuckets& buckets = trainer.buckets();
+    for (std::size_t b = 0; b < buckets.bucket_count(); ++b) postponed += buckets.is_postponed(b) ? 1 : 0;
+    const double flops = options.model.flops_per_token(trainer.parameters().global_elements());
+    const nlohmann::ordered_json result{{"tokens_per_s", tokens_per_second},
+                                        {"step_ms", step_seconds * 1e3},
+                                        {"steps", steps},
+                                        {"parameters", trainer.parameters().global_elements()},
+                                        {"gemm_gflops_per_rank", rate * 1e-9},
+                                        {"gemm_share", tokens_per_second * flops / (rate * world.size())},
+                                        {"comm_ms", traffic.busy_seconds / steps * 1e3},
+                                        {"exposed_ms", traffic.exposed_seconds / steps * 1e3},
+                                        {"buckets", buckets.bucket_count()},
+                                        {"postponed", postponed}};
+    std::printf("%s\n", result.dump().c_str());
+  });
+}

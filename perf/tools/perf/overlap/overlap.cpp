@@ -1,0 +1,284 @@
+#include "perf/overlap/overlap.hpp"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "common/fail.hpp"
+#include "common/output_file.hpp"
+#include "perf/overlap/overlap_case.hpp"
+#include "perf/overlap/overlap_prediction.hpp"
+#include "perf/result.hpp"
+#include "stretto/launch.hpp"
+#include "stretto/overlap/rehearsal.hpp"
+#include "stretto/overlap/trace.hpp"
+
+namespace perf {
+
+using stretto::Communicator;
+using stretto::Rehearsal;
+using stretto::RehearsalScope;
+using stretto::Tensor;
+
+namespace {
+
+struct OverlapRun {
+  std::string case_name;
+  int nproc = 0;
+  double ratio = 0;  // 0: links are what they are
+  std::string links;
+  bool no_overlap = false;
+  bool planned = false;
+  OverlapSizes sizes;
+  stretto::OverlapMeasurement how;
+  std::string json;
+  std::string trace;
+};
+
+double largest(const Communicator& world, double value) {
+  world.all_reduce(&value, &value, 1, stretto::DType::f64, stretto::ReduceOp::max, stretto::Stream::inline_());
+  return value;
+}
+
+void settle(OverlapCase& what) {
+  for (int i = 0; i < what.steps_to_settle(); ++i) what.step();
+  what.finish();
+}
+
+std::unique_ptr<OverlapCase> settled_case(const Communicator& world, const OverlapRun& options) {
+  auto what = make_overlap_case(options.case_name, world, options.sizes);
+  settle(*what);
+  return what;
+}
+
+double bytes_of_step(const Communicator& world, OverlapCase& what) {
+  const std::uint64_t first = world.ledger().next_sequence();
+  what.step();
+  what.finish();
+  return largest(world, static_cast<double>(world.ledger().traffic(first).bytes_sent));
+}
+
+std::vector<Tensor> results_of(OverlapCase& what, Rehearsal way) {
+  what.reset();
+  {
+    const RehearsalScope scope(way);
+    what.step();
+    what.step();
+    what.finish();
+  }
+  std::vector<Tensor> results = what.results();
+  for (Tensor& tensor : results) tensor = tensor.clone();
+  return results;
+}
+
+// From the same beginning, two steps with overlap and two that wait for every operation; and the control, which has to
+// differ, two that communicate nothing.
+bool same_bits(OverlapCase& what, bool alone) {
+  const std::vector<Tensor> overlapped = results_of(what, Rehearsal::full);
+  const auto equals = [&](const std::vector<Tensor>& others) {
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      if (std::memcmp(others[i].raw(), overlapped[i].raw(), others[i].bytes()) != 0) return false;
+    }
+    return true;
+  };
+  return equals(results_of(what, Rehearsal::serial)) && (alone || !equals(results_of(what, Rehearsal::computation)));
+}
+
+// Three steps as they are.
+void trace_steps(const Communicator& world, OverlapCase& what, const std::string& path) {
+  stretto::Trace trace(world);
+  for (int number = 1; number <= 3; ++number) {
+    const stretto::Trace::Span step = trace.step(number);
+    what.step();
+  }
+  what.finish();
+  trace.write(path);
+}
+
+nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& options) {
+  const auto what = settled_case(world, options);
+  const double bytes = bytes_of_step(world, *what);
+  auto prediction = predict(world, *what, bytes);
+  if (options.planned) {
+    require(prediction.has_value(),
+            "--planned: the planner has no graph of --case {} over {} ranks; it has of dp and zero3.", options.case_name,
+            world.size());
+    if (world.rank() == 0) std::printf("%s\n", prediction->best.to_string().c_str());
+    what->use(prediction->best);
+    settle(*what);
+    prediction->seconds = prediction->best.predicted_seconds;
+  }
+  const double differs = largest(world, same_bits(*what, world.size() == 1) ? 0 : 1);
+  const stretto::OverlapTimes times = stretto::measure_overlap(
+      world, [&] { what->step(); }, options.how);
+  what->finish();
+  if (!options.trace.empty()) trace_steps(world, *what, options.trace);
+  const char* const links = std::getenv("STRETTO_LINKS");
+  nlohmann::ordered_json result{{"case", options.case_name},
+                                {"ranks", world.size()},
+                                {"processor", processor_name()},
+                                {"overlap", !options.no_overlap},
+                                {"links", links == nullptr ? "" : links},
+                                {"layers", options.sizes.layers},
+                                {"hidden", options.sizes.hidden},
+                                {"rows", options.sizes.rows},
+                                {"dtype", name(options.sizes.dtype)},
+                                {"rounds", options.how.rounds},
+                                {"bytes_sent", bytes},
+                                {"same_bits", differs == 0}};
+  for (const auto& [name, value] : times.figures()) result[name] = value;
+  if (prediction) result["t_predicted_ms"] = prediction->seconds * 1e3;
+  return result;
+}
+
+// Runs body on new processes and gives what rank 0 had it return; launch() has said what was wrong where there is nothing.
+std::optional<nlohmann::ordered_json> from_ranks(int nproc,
+                                                 const std::function<nlohmann::ordered_json(const Communicator&)>& body) {
+  // Rank 0 writes into an open file, which the processes of the ranks inherit.
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
+  if (!file) fail(stretto::ErrorCode::io, "No temporary file can be made; look at what TMPDIR names.");
+  bool is_first = false;  // of a job that a launcher has started
+  const int status = stretto::launch(nproc, [&](const Communicator& world) {
+    const std::string text = body(world).dump();
+    if (world.rank() != 0) return;
+    is_first = true;
+    std::fwrite(text.data(), 1, text.size(), file.get());
+    std::fflush(file.get());
+  });
+  if (status != 0) return std::nullopt;
+  if (nproc == 0 && !is_first) return nlohmann::ordered_json();
+  std::rewind(file.get());
+  return nlohmann::ordered_json::parse(file.get());
+}
+
+void model_links(const std::string& links) {
+  setenv("STRETTO_RANKS_PER_NODE", "1", 1);  // every rank is a node of its own
+  setenv("STRETTO_LINKS", links.c_str(), 1);
+}
+
+// So fast that communication takes ratio times as long as computation. How long it takes on links of some speed is measured,
+// too: what is communicated at all may depend on the links.
+bool model_links_by_ratio(const OverlapRun& options) {
+  const auto measured = [&](Rehearsal way) {
+    return from_ranks(options.nproc, [&](const Communicator& world) -> nlohmann::ordered_json {
+      const auto what = settled_case(world, options);
+      const double bytes = bytes_of_step(world, *what);
+      return {{"bytes", bytes}, {"seconds", seconds_per_step(world, *what, way)}};
+    });
+  };
+  const auto model = [&](double bytes_per_second) {
+    model_links(fmt::format("inter={:.3f}MB/s,20us", bytes_per_second * 1e-6));
+  };
+  unsetenv("STRETTO_LINKS");
+  const auto alone = measured(Rehearsal::computation);
+  if (!alone) return false;
+  const double wanted = options.ratio * alone->at("seconds").get<double>();
+  const double guess = alone->at("bytes").get<double>() / wanted;
+  model(guess);
+  const auto on_links = measured(Rehearsal::communication);
+  if (!on_links) return false;
+  model(guess * on_links->at("seconds").get<double>() / wanted);
+  return true;
+}
+
+void print(const nlohmann::ordered_json& result) {
+  const auto number = [&](const char* key) { return result.at(key).get<double>(); };
+  std::printf("# %s: %d layers of width %d, %d rows a rank, %s; %d ranks; links %s; %s\n",
+              result["case"].get<std::string>().c_str(), result["layers"].get<int>(), result["hidden"].get<int>(),
+              result["rows"].get<int>(), result["dtype"].get<std::string>().c_str(), result["ranks"].get<int>(),
+              result["links"].get<std::string>().empty() ? "as they are" : result["links"].get<std::string>().c_str(),
+              result["processor"].get<std::string>().c_str());
+  if (result.contains("t_predicted_ms")) {
+    std::printf("# the planner predicts %.2f ms for the full step\n", number("t_predicted_ms"));
+  }
+  std::printf("%10s %10s %10s %10s %10s %10s %10s  %s\n", "full", "compute", "comm", "serial", "exposed", "efficiency",
+              "of bound", "bits");
+  std::printf("%7.2f ms %7.2f ms %7.2f ms %7.2f ms %7.2f ms %10.3f %10.3f  %s\n", number("t_full_ms"),
+              number("t_compute_ms"), number("t_comm_ms"), number("t_serial_ms"), number("exposed_ms"), number("efficiency"),
+              number("t_full_ms") / std::max(number("t_compute_ms"), number("t_comm_ms")),
+              result["same_bits"].get<bool>() ? "equal" : "DIFFERENT");
+}
+
+std::optional<OverlapRun> parse(int argc, char** argv) {
+  OverlapRun options;
+  CLI::App app(
+      "Runs a training step full, computation only, communication only and serial: how much of communication is hidden");
+  app.name("stretto-perf overlap");
+  app.add_option("--case", options.case_name, "What overlaps")->required()->check(CLI::IsMember(overlap_cases()));
+  app.add_option("--nproc", options.nproc, "Ranks to start here; 0: a launcher has started this one")->capture_default_str();
+  app.add_option("--ratio", options.ratio,
+                 "Model links on which communication takes so many times as long as computation; 0: links as they are")
+      ->capture_default_str();
+  app.add_option("--links", options.links, "Model these links instead, as STRETTO_LINKS");
+  app.add_flag("--planned", options.planned,
+               "Print the planner's schedule for the step, and run the step by it (dp, zero3)");
+  app.add_flag("--no-overlap", options.no_overlap, "The control: the same step without overlap");
+  const auto* const layers = app.add_option("--layers", options.sizes.layers, "Of ring_pass 1")->capture_default_str();
+  const auto* const hidden =
+      app.add_option("--hidden", options.sizes.hidden, "Width of a layer; of ring_pass 64")->capture_default_str();
+  const auto* const rows =
+      app.add_option("--rows", options.sizes.rows, "Tokens of a rank; of ring_pass 8192")->capture_default_str();
+  app.add_option_function<std::string>(
+         "--dtype",
+         [&](const std::string& name) {
+           options.sizes.dtype = name == "fp64"   ? stretto::DType::f64
+                                 : name == "fp32" ? stretto::DType::f32
+                                                  : stretto::DType::bf16;
+         },
+         "Of what is computed")
+      ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
+  app.add_option("--rounds", options.how.rounds, "Of the four ways of running, in turn; medians count")
+      ->capture_default_str();
+  app.add_option("--steps", options.how.steps, "Timed together")->capture_default_str();
+  app.add_option("--warmup", options.how.warmup, "Steps before them")->capture_default_str();
+  app.add_option("--trace", options.trace,
+                 "Write what every rank did in three more steps to this file, for Perfetto or perf/timeline");
+  app.add_option("--json", options.json, "Write the figures to this file");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    fail(stretto::ErrorCode::invalid_argument, "{}; stretto-perf overlap --help lists the flags.", error.what());
+  }
+  if (options.case_name == "ring_pass") {  // whose products grow with the square of the rows: one head of a long sequence
+    if (layers->count() == 0) options.sizes.layers = 1;
+    if (hidden->count() == 0) options.sizes.hidden = 64;
+    if (rows->count() == 0) options.sizes.rows = 8192;
+  }
+  options.sizes.overlap = !options.no_overlap;
+  require(options.nproc >= 0, "--nproc {} must be at least 1.", options.nproc);
+  require(options.ratio >= 0, "--ratio {} must be above 0, or 0 for links as they are.", options.ratio);
+  require(options.ratio == 0 || options.links.empty(), "--ratio {} and --links {} both say how fast links are; give one.",
+          options.ratio, options.links);
+  require((options.ratio == 0 && options.links.empty()) || options.nproc > 0,
+          "--ratio and --links model links between ranks that are started here; give --nproc N, too.");
+  require(options.sizes.layers >= 1 && options.sizes.hidden >= 1 && options.sizes.rows >= 1,
+          "--layers {}, --hidden {} and --rows {} must be at least 1.", options.sizes.layers, options.sizes.hidden,
+          options.sizes.rows);
+  return options;
+}
+
+}  // namespace
+
+int measure_overlap_case(int argc, char** argv) {
+  const std::optional<OverlapRun> options = parse(argc, argv);
+  if (!options) return 0;
+  if (!options->json.empty()) check_writable("--json", options->json);
+  if (!options->trace.empty()) stretto::Trace::check_writable(options->trace);
+  if (options->ratio > 0 && !model_links_by_ratio(*options)) return 1;
+  if (!options->links.empty()) setenv("STRETTO_LINKS", options->links.c_str(), 1);
+  const auto result = from_ranks(options->nproc, [&](const Communicator& world) { return run_case(world, *options); });
+  if (!result) return 1;
+  if (result->is_null()) return 0;  // rank 0 says it
+  print(*result);
+  if (!options->json.empty()) write_file("--json", options->json, result->dump(1) + "\n");
+  return result->at("same_bits").get<bool>() ? 0 : 1;
+}
+
+}  // namespace perf

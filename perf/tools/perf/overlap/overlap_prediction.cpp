@@ -1,0 +1,61 @@
+#include "perf/overlap/overlap_prediction.hpp"
+
+#include <algorithm>
+
+#include "common/fail.hpp"
+#include "stretto/overlap/rehearsal.hpp"
+
+namespace perf {
+
+using stretto::Communicator;
+using stretto::Rehearsal;
+
+namespace {
+
+constexpr double usual_latency = 100e-6;  // of a collective beside its bytes: a hand-over to a stream's thread, a message
+
+// By steps that only communicate: what is not latency is the time of the bytes, and that is taken for at least half, since
+// operations of a few bytes may take less than the usual latency.
+struct LinkSpeed {
+  double latency = 0, bytes_per_second = 0;
+};
+LinkSpeed speed_of_links(const Communicator& world, OverlapCase& what, double bytes_per_step) {
+  const std::uint64_t first = world.ledger().next_sequence();
+  const double seconds = seconds_per_step(world, what, Rehearsal::communication);
+  // Among them the barrier in front.
+  const double collectives = (static_cast<double>(world.ledger().traffic(first).operations) - 1) / timed_steps;
+  require(collectives > 0, "A step of {} ranks that communicates nothing has no links to predict it by.", world.size());
+  LinkSpeed speed;
+  speed.latency = std::min(usual_latency, seconds / 2 / collectives);
+  speed.bytes_per_second = bytes_per_step / (seconds - collectives * speed.latency);
+  return speed;
+}
+
+// All ranks plan with rank 0's times.
+void take_rank0s(const Communicator& world, Planned& planned, LinkSpeed& speed) {
+  std::vector<double*> all{&speed.latency, &speed.bytes_per_second};
+  for (stretto::StepGraph* const graph : {&planned.graph, &planned.running}) {
+    for (stretto::StepNode& node : graph->nodes) all.push_back(&node.seconds);
+  }
+  std::vector<double> seconds;
+  for (const double* const each : all) seconds.push_back(*each);
+  world.broadcast(seconds.data(), seconds.data(), static_cast<std::int64_t>(seconds.size()), stretto::DType::f64, 0,
+                  stretto::Stream::inline_());
+  for (std::size_t i = 0; i < all.size(); ++i) *all[i] = seconds[i];
+}
+
+}  // namespace
+
+std::optional<Prediction> predict(const Communicator& world, OverlapCase& what, double bytes_per_step) {
+  if (what.clock() == nullptr || world.size() == 1) return std::nullopt;
+  what.clock()->clear();
+  seconds_per_step(world, what, Rehearsal::computation);
+  auto planned = what.planned();
+  LinkSpeed speed = speed_of_links(world, what, bytes_per_step);
+  take_rank0s(world, *planned, speed);
+  const stretto::StepCluster cluster = stretto::simple_cluster(world.size(), speed.latency, speed.bytes_per_second);
+  return Prediction{schedule_step(planned->running, cluster, planned->knobs).predicted_seconds,
+                    plan_step(planned->graph, cluster, {.may_chunk_compute = false, .may_reorder_compute = false})};
+}
+
+}  // namespace perf

@@ -1,0 +1,143 @@
+#include "perf/overlap/dense_layers.hpp"
+#include "perf/overlap/overlap_cases.hpp"
+#include "stretto/layers/zero.hpp"
+#include "stretto/overlap/prefetcher.hpp"
+
+namespace perf {
+
+using stretto::Communicator;
+using stretto::Phase;
+using stretto::Prefetcher;
+using stretto::Priority;
+using stretto::Stream;
+using stretto::Tensor;
+using stretto::Work;
+using stretto::ZeroUnit;
+
+namespace {
+
+using Pass = Prefetcher::Pass;
+
+std::vector<Prefetcher::Use> uses_of_step(std::size_t layers) {
+  std::vector<Prefetcher::Use> uses;
+  for (std::size_t i = 0; i < layers; ++i) uses.push_back({i, Pass::forward});
+  for (std::size_t i = layers; i-- > 0;) uses.push_back({i, Pass::backward});
+  return uses;
+}
+
+// ZeRO-3: every rank owns a share of each layer; layers are gathered before forward and again before backward, and gradients
+// go into the shares.
+class ShardedLayers : public OverlapCase {
+ public:
+  ShardedLayers(const Communicator& world, const OverlapSizes& sizes)
+      : sizes_(sizes),
+        world_(world),
+        clock_(sizes.layers),
+        gather_stream_(sizes.overlap ? Stream("gather", Priority::urgent) : Stream::inline_()),
+        gradient_stream_(sizes.overlap ? Stream("gradients", Priority::background) : Stream::inline_()),
+        dy_({sizes.rows, sizes.hidden}, sizes.dtype),
+        dx_({sizes.rows, sizes.hidden}, sizes.dtype) {
+    const Communicator gradients = world.duplicate("gradients");
+    for (std::int64_t i = 0; i < sizes.layers; ++i) {
+      units_.push_back(std::make_unique<ZeroUnit>(world, std::vector<stretto::Shape>{{sizes.hidden, sizes.hidden}},
+                                                  sizes.dtype, sizes.dtype, ZeroUnit::Options{.reduce_group = gradients}));
+      activations_.push_back(Tensor({sizes.rows, sizes.hidden}, sizes.dtype));
+    }
+    activations_.push_back(Tensor({sizes.rows, sizes.hidden}, sizes.dtype));
+    fill_patterned(activations_[0], world.rank(), 1.0 / 8);
+    fill_patterned(dy_, 3, 1.0 / 8);
+    prefetch(2);
+    ShardedLayers::reset();
+  }
+
+  void step() override {
+    clock_.step();
+    prefetcher_->begin_step();
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      prefetcher_->begin_use(i, Pass::forward);
+      forward(activations_[i], units_[i]->values()[0], activations_[i + 1]);
+      prefetcher_->end_use(i);
+      clock_.lap(i, Phase::forward);
+    }
+    std::vector<Work> sums(units_.size());
+    for (std::size_t i = units_.size(); i-- > 0;) {
+      prefetcher_->begin_use(i, Pass::backward);
+      backward_weight(activations_[i], dy_, units_[i]->gradients()[0]);
+      sums[i] = units_[i]->reduce_scatter(gradient_stream_);  // so the last sum, too, has something to hide behind
+      backward_input(dy_, units_[i]->values()[0], dx_);
+      prefetcher_->end_use(i);
+      clock_.lap(i, Phase::backward);
+    }
+    prefetcher_->end_step();
+    for (std::size_t i = units_.size(); i-- > 0;) {
+      sums[i].wait();
+      stretto::kernels::add(units_[i]->share(), units_[i]->gradient_share(), units_[i]->share());
+      clock_.lap(i, Phase::update);
+    }
+  }
+
+  void reset() override {
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      units_[i]->adopt({patterned({sizes_.hidden, sizes_.hidden}, sizes_.dtype, static_cast<int>(i), 1.0 / 4096)});
+    }
+  }
+
+  LayerClock* clock() override { return &clock_; }
+  std::optional<Planned> planned() const override {
+    stretto::TransformerStep step;
+    step.layers = clock_.per_step();
+    step.parameters.assign(units_.size(), sizes_.hidden * sizes_.hidden);
+    step.data = {world_.size(), 1};
+    step.parameter_dtype = step.gradient_dtype = sizes_.dtype;
+    step.most_live_gathers = most_ahead + 1;
+    stretto::StepKnobs knobs;
+    knobs.priorities = true;
+    knobs.blocking = !sizes_.overlap;
+    knobs.ahead = ahead_;
+    const stretto::StepGraph graph = zero3_step(step);
+    return Planned{graph, graph, knobs};
+  }
+  void use(const stretto::StepSchedule& schedule) override { prefetch(schedule.knobs.ahead); }
+
+  std::vector<Tensor> results() const override {
+    std::vector<Tensor> shares;
+    for (const auto& unit : units_) shares.push_back(unit->share());
+    return shares;
+  }
+
+ private:
+  static constexpr int most_ahead = 4;
+
+  void prefetch(int ahead) {
+    ahead_ = ahead;
+    std::vector<Prefetcher::Unit> gathered;
+    for (const auto& unit : units_) {
+      gathered.push_back({.gather =
+                              [&unit = *unit](Pass pass, const Stream& stream) {
+                                return pass == Pass::forward ? unit.gather_forward(stream) : unit.gather_backward(stream);
+                              },
+                          .release = [&unit = *unit] { unit.release(); }});
+    }
+    prefetcher_ =
+        std::make_unique<Prefetcher>(std::move(gathered), uses_of_step(units_.size()), gather_stream_,
+                                     Prefetcher::Options{.ahead = ahead, .most_live = ahead + 1, .overlap = sizes_.overlap});
+  }
+
+  OverlapSizes sizes_;
+  Communicator world_;
+  LayerClock clock_;
+  Stream gather_stream_, gradient_stream_;
+  Tensor dy_, dx_;
+  std::vector<std::unique_ptr<ZeroUnit>> units_;
+  std::vector<Tensor> activations_;
+  std::unique_ptr<Prefetcher> prefetcher_;
+  int ahead_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<OverlapCase> make_zero3(const Communicator& world, const OverlapSizes& sizes) {
+  return std::make_unique<ShardedLayers>(world, sizes);
+}
+
+}  // namespace perf

@@ -1,0 +1,205 @@
+#include "perf/peers/mpi_peer.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include "common/fail.hpp"
+#include "stretto/mpi.hpp"
+
+namespace perf {
+
+using stretto::Collective;
+using stretto::DType;
+using stretto::ReduceOp;
+
+namespace {
+
+std::optional<MPI_Datatype> type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return MPI_DOUBLE;
+    case DType::f32: return MPI_FLOAT;
+    case DType::i8: return MPI_INT8_T;
+    case DType::u8: return MPI_UINT8_T;
+    case DType::i32: return MPI_INT32_T;
+    case DType::u32: return MPI_UINT32_T;
+    case DType::i64: return MPI_INT64_T;
+    case DType::u64: return MPI_UINT64_T;
+    default: return std::nullopt;
+  }
+}
+
+// What is only moved has a type of its size.
+MPI_Datatype moved_type(DType dtype) {
+  if (const auto type = type_of(dtype)) return *type;
+  return size_of(dtype) == 2 ? MPI_UINT16_T : MPI_UINT8_T;
+}
+
+std::optional<MPI_Op> operator_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return MPI_SUM;
+    case ReduceOp::prod: return MPI_PROD;
+    case ReduceOp::min: return MPI_MIN;
+    case ReduceOp::max: return MPI_MAX;
+    default: return std::nullopt;
+  }
+}
+
+// MPI's counts and displacements are ints.
+struct Shares {
+  std::vector<int> counts, places;
+  void add(std::int64_t count) {
+    places.push_back(counts.empty() ? 0 : places.back() + counts.back());
+    counts.push_back(static_cast<int>(count));
+  }
+};
+
+class MpiPeer : public Peer {
+ public:
+  MpiPeer() { MPI_Comm_rank(MPI_COMM_WORLD, &rank_); }
+
+  const char* name() const override { return "mpi"; }
+
+  std::string version() const override {
+    std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+    int length = 0;
+    MPI_Get_library_version(text.data(), &length);
+    const std::string all(text.data(), length);
+    return all.substr(0, all.find(','));
+  }
+
+  bool can(const Case& what, bool in_place) const override {
+    if (what.bytes() / static_cast<std::int64_t>(size_of(what.dtype)) > INT_MAX) return false;
+    // In place, MPI leaves a rank's share at the beginning of its input, and not at its place in it.
+    if (in_place && (!can_be_in_place(*what.test) || what.test->collective == Collective::reduce_scatter)) return false;
+    return !reduces(what.test->collective) || (type_of(what.dtype) && operator_of(what.op));
+  }
+
+  void perform(const Case& what, bool in_place, const void* input, void* output) override {
+    const auto all = MPI_COMM_WORLD;
+    const MPI_Datatype type = moved_type(what.dtype);
+    const MPI_Op op = operator_of(what.op).value_or(MPI_OP_NULL);
+    const int count = static_cast<int>(what.count);
+    const bool root = rank_ == what.root;
+    const void* const from = in_place ? MPI_IN_PLACE : input;
+    switch (what.test->collective) {
+      case Collective::all_reduce: MPI_Allreduce(from, output, count, type, op, all); break;
+      case Collective::reduce_scatter:
+        if (what.test->uneven) {
+          MPI_Reduce_scatter(input, output, shares(what).counts.data(), type, op, all);
+        } else {
+          MPI_Reduce_scatter_block(input, output, count, type, op, all);
+        }
+        break;
+      case Collective::all_gather:
+        if (what.test->uneven) {
+          const Shares to = shares(what);
+          MPI_Allgatherv(from, to.counts[rank_], type, output, to.counts.data(), to.places.data(), type, all);
+        } else {
+          MPI_Allgather(from, count, type, output, count, type, all);
+        }
+        break;
+      case Collective::all_to_all:
+        if (what.test->uneven) {
+          Shares sends;
+          Shares receives;
+          for (int other = 0; other < what.ranks; ++other) {
+            sends.add(what.sent(rank_, other));
+            receives.add(what.sent(other, rank_));
+          }
+          MPI_Alltoallv(input, sends.counts.data(), sends.places.data(), type, output, receives.counts.data(),
+                        receives.places.data(), type, all);
+        } else {
+          MPI_Alltoall(input, count, type, output, count, type, all);
+        }
+        break;
+      case Collective::broadcast:
+        // It knows one buffer only: out of place, the root copies.
+        if (root && !in_place) std::memcpy(output, input, what.count * size_of(what.dtype));
+        MPI_Bcast(output, count, type, what.root, all);
+        break;
+      case Collective::reduce: MPI_Reduce(root ? from : input, output, count, type, op, what.root, all); break;
+      case Collective::gather:
+        if (what.test->uneven) {
+          const Shares to = shares(what);
+          MPI_Gatherv(root ? from : input, to.counts[rank_], type, output, to.counts.data(), to.places.data(), type,
+                      what.root, all);
+        } else {
+          MPI_Gather(root ? from : input, count, type, output, count, type, what.root, all);
+        }
+        break;
+      case Collective::scatter: {
+        void* const into = root && in_place ? MPI_IN_PLACE : output;
+        if (what.test->uneven) {
+          const Shares of = shares(what);
+          MPI_Scatterv(input, of.counts.data(), of.places.data(), type, into, of.counts[rank_], type, what.root, all);
+        } else {
+          MPI_Scatter(input, count, type, into, count, type, what.root, all);
+        }
+        break;
+      }
+      case Collective::send:
+        MPI_Sendrecv(input, count, type, (rank_ + 1) % what.ranks, 0, output, count, type,
+                     (rank_ + what.ranks - 1) % what.ranks, 0, all, MPI_STATUS_IGNORE);
+        break;
+      default: MPI_Barrier(all);
+    }
+  }
+
+ private:
+  static Shares shares(const Case& what) {
+    Shares shares;
+    for (const std::int64_t count : what.counts) shares.add(count);
+    return shares;
+  }
+
+  int rank_ = 0;
+};
+
+}  // namespace
+
+bool started_by_mpirun() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr; }
+
+int mpirun_ranks() {
+  for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    if (const char* const text = std::getenv(name)) return std::atoi(text);
+  }
+  return 0;
+}
+
+int run_under_mpi(const stretto::RankBody& body) {
+  MPI_Init(nullptr, nullptr);
+  const int status = stretto::run(stretto::connect(MPI_COMM_WORLD), body);
+  if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);  // MPI_Finalize would wait for ranks that are gone
+  MPI_Finalize();
+  return status;
+}
+
+void restart_under_mpirun(int ranks, char** argv) {
+  std::vector<std::string> words = {"mpirun", "-n", std::to_string(ranks)};
+#ifdef OMPI_MAJOR_VERSION
+  // The same freedom that the ranks have which --nproc starts without MPI.
+  words.insert(words.end(), {"--oversubscribe", "--bind-to", "none"});
+  if (geteuid() == 0) words.emplace_back("--allow-run-as-root");
+#endif
+  words.emplace_back("/proc/self/exe");
+  std::array<char, PATH_MAX> self{};
+  if (readlink("/proc/self/exe", self.data(), self.size() - 1) > 0) words.back() = self.data();
+  for (char** word = argv + 1; *word != nullptr; ++word) words.emplace_back(*word);
+  std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  execvp(pointers[0], pointers.data());
+  fail(stretto::ErrorCode::unavailable, "--vs mpi needs mpirun, which could not be started ({}); install an MPI.",
+       std::strerror(errno));
+}
+
+std::unique_ptr<Peer> make_mpi_peer() { return std::make_unique<MpiPeer>(); }
+
+}  // namespace perf

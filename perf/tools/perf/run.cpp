@@ -1,0 +1,329 @@
+#include "perf/run.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+
+#include "common/fail.hpp"
+#include "perf/buffers.hpp"
+#include "perf/kernel_reads.hpp"
+#include "perf/operation.hpp"
+#include "perf/peers/peer.hpp"
+#include "perf/result.hpp"
+#include "perf/values.hpp"
+
+namespace perf {
+
+using stretto::Algorithm;
+using stretto::Communicator;
+using stretto::Method;
+using stretto::ReduceOp;
+
+namespace {
+
+// Throws where the method cannot do that kind of test.
+void check_method(const Communicator& world, const Case& empty, const Method& method,
+                  const stretto::Quantization& quantization) {
+  // As no bytes of one memory: the device's.
+  const stretto::Tensor somewhere({1}, stretto::DType::u8);
+  const auto& known = algorithms_for(empty.test->collective);
+  std::vector<const char*> names;
+  names.reserve(known.size());
+  for (const Algorithm algorithm : known) names.push_back(name(algorithm));
+  require(method.algorithm == Algorithm::automatic || method.algorithm == Algorithm::nccl ||
+              stretto::can_do(empty.test->collective, method.algorithm),
+          "{} cannot be done by {}; choose {}.", empty.test->name, to_string(method), fmt::join(names, " or "));
+  method_of(world, empty, method, somewhere.raw(), somewhere.raw(), quantization);
+}
+
+class TestRun {
+ public:
+  TestRun(const Communicator& world, const Options& options)
+      : world_(world), options_(options), table_(options), machine_(this_machine(world)) {
+    for (const std::string& name : options.peers) {
+      peers_.push_back(make_peer(name, world, options.threads));
+      machine_.peers.push_back(fmt::format("{} ({})", name, peers_.back()->version()));
+    }
+  }
+
+  void run() {
+    if (rank0()) table_.header(machine_);
+    for (const Test* test : options_.tests) {
+      if (options_.every_test) say(test->name);
+      if (rank0()) table_.columns();
+      if (is_ring_exchange(*test) && world_.size() < 2) {
+        say("left out: it needs 2 ranks or more");
+        continue;
+      }
+      if (options_.prepared && !can_be_prepared(*test)) {
+        say("left out: it cannot be prepared");
+        continue;
+      }
+      if (options_.is_quantized() && !can_be_quantized(test->collective)) {
+        say("left out: it cannot be quantized");
+        continue;
+      }
+      for (const stretto::DType dtype : types_of(*test)) {
+        for (const ReduceOp op : operators_of(*test)) {
+          for (const int root : roots_of(*test)) sweep(*test, dtype, op, root);
+        }
+      }
+    }
+    if (!rank0()) return;
+    table_.footer();
+    if (!options_.json.empty()) write_json(options_.json, machine_, options_, rows_);
+    if (table_.wrong() > 0) {
+      fail(stretto::ErrorCode::internal, "{} values are wrong; the #wrong columns say where.", table_.wrong());
+    }
+  }
+
+ private:
+  bool rank0() const { return world_.rank() == 0; }
+  void say(const std::string& sentence) const {
+    if (rank0()) table_.comment(sentence);
+  }
+
+  // A barrier moves nothing and has one row.
+  std::vector<stretto::DType> types_of(const Test& test) const {
+    return test.collective == stretto::Collective::barrier ? std::vector{options_.dtypes.front()} : options_.dtypes;
+  }
+  std::vector<ReduceOp> operators_of(const Test& test) const {
+    return reduces(test.collective) ? options_.ops : std::vector{ReduceOp::sum};
+  }
+  std::vector<int> roots_of(const Test& test) const {
+    if (!has_root(test.collective)) return {0};
+    if (!options_.every_root) return {options_.root};
+    std::vector<int> roots(world_.size());
+    std::iota(roots.begin(), roots.end(), 0);
+    return roots;
+  }
+  std::vector<std::int64_t> sizes_of(const Test& test) const {
+    return test.collective == stretto::Collective::barrier ? std::vector<std::int64_t>{0} : options_.sizes();
+  }
+
+  bool has_nodes(Algorithm algorithm) const {
+    const std::vector<int>& nodes = world_.nodes();
+    const bool several = std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
+    if (!several) say(fmt::format("{} is left out: all ranks are on one node", name(algorithm)));
+    return several;
+  }
+  std::vector<Method> quantizing_methods_of(const Test& test) const {
+    std::vector<Method> methods;
+    for (const Algorithm algorithm : algorithms_for(test.collective)) {
+      if (!quantizes(test.collective, algorithm)) continue;
+      if (needs_nodes(algorithm) && !has_nodes(algorithm)) continue;
+      methods.emplace_back(algorithm);
+    }
+    return methods;
+  }
+  std::vector<Method> methods_of(const Test& test) const {
+    if (!options_.every_algorithm) return options_.methods;
+    if (options_.is_quantized()) return quantizing_methods_of(test);
+    std::vector<Method> methods;
+    std::vector<Method> by_level;
+    const bool on_gpu = options_.device == stretto::Device::cuda;
+    if (on_gpu) methods.emplace_back(Algorithm::nccl);
+    for (const Algorithm algorithm : algorithms_for(test.collective)) {
+      if (needs_nodes(algorithm) || (on_gpu && shares_memory(algorithm))) continue;
+      methods.emplace_back(algorithm);
+      if (shares_memory(algorithm)) continue;  // no part of two levels
+      by_level.emplace_back(Algorithm::two_level);
+      by_level.back().inside = by_level.back().between = algorithm;
+    }
+    const bool has_levels = stretto::can_do(test.collective, Algorithm::two_level);
+    if (has_levels && has_nodes(Algorithm::two_level)) methods.insert(methods.end(), by_level.begin(), by_level.end());
+    return methods;
+  }
+
+  // Where one collective and its methods are named, check_methods() has thrown already; among all, it is one row less.
+  bool can(const Case& empty, const Method& method) const {
+    try {
+      check_method(world_, empty, method, quantization_of(*empty.test));
+      return true;
+    } catch (const stretto::Error& error) {
+      say(fmt::format("{} is left out: {}", to_string(method), error.what()));
+      return false;
+    }
+  }
+
+  // Sizes grow: what cannot be done at one cannot be done at those that follow.
+  void leave_out_impossible(const Case& what, std::vector<Method>& methods) const {
+    const Reach reach{options_.threads || options_.memory == Memory::symmetric, ranks_read_each_other(world_)};
+    const Buffers buffers(what, world_.rank(), false, 1, options_.memory);
+    const auto impossible = [&](const Method& method) {
+      const std::string why = obstacle_to(world_, what, method, buffers, reach, quantization_of(*what.test));
+      if (!why.empty()) say(fmt::format("{} is left out from {} bytes on: {}", to_string(method), what.bytes(), why));
+      return !why.empty();
+    };
+    methods.erase(std::remove_if(methods.begin(), methods.end(), impossible), methods.end());
+  }
+
+  stretto::Quantization quantization_of(const Test& test) const {
+    stretto::Quantization quantization = options_.quantization;
+    if (test.collective != stretto::Collective::all_reduce) quantization.result = stretto::QuantizedFormat::none;
+    return quantization;
+  }
+
+  void sweep(const Test& test, stretto::DType dtype, ReduceOp op, int root) {
+    const auto case_of = [&](std::int64_t bytes) { return Case::of_bytes(test, world_.size(), root, dtype, op, bytes); };
+    const Values values(case_of(0), options_.seed, quantization_of(test));
+    std::vector<Method> methods = methods_of(test);
+    const auto impossible = [&](const Method& method) { return !can(case_of(0), method); };
+    methods.erase(std::remove_if(methods.begin(), methods.end(), impossible), methods.end());
+    for (const std::int64_t bytes : sizes_of(test)) {
+      const Case what = case_of(bytes);
+      if (options_.every_algorithm) leave_out_impossible(what, methods);
+      std::vector<Row> rows;
+      rows.reserve(methods.size());
+      for (const Method& method : methods) {
+        rows.push_back({what, "", method.algorithm == Algorithm::automatic, {}, {}});
+      }
+      if (options_.out_of_place) place(what, values, methods, false, rows);
+      if (options_.in_place && can_be_in_place(test)) place(what, values, methods, true, rows);
+      for (const Row& row : rows) {
+        if (rank0()) table_.row(row);
+        rows_.push_back(row);
+      }
+    }
+  }
+
+  // Checks each method and each peer, then times them in turn, and enters what came of it into the rows.
+  void place(const Case& what, const Values& values, const std::vector<Method>& methods, bool in_place,
+             std::vector<Row>& rows) {
+    const Buffers buffers(what, world_.rank(), in_place, copies_of(what), options_.memory);
+    std::vector<Contender> contenders;
+    contenders.reserve(methods.size() + peers_.size());
+    for (const Method& method : methods) {
+      contenders.push_back({action_of(world_, what, method, buffers, options_.prepared, quantization_of(*what.test))});
+    }
+    for (const auto& peer : peers_) {
+      contenders.push_back({});
+      if (!peer->can(what, in_place)) continue;
+      contenders.back().action = repeated(buffers.copies(), [&, in_place](int copy) {
+        peer->perform(what, in_place, buffers.input(copy), buffers.output(copy));
+      });
+    }
+    for (std::size_t i = 0; i < contenders.size(); ++i) {
+      check(buffers, values, contenders[i]);
+      if (i >= methods.size()) {
+        drop_if_wrong(what, in_place, *peers_[i - methods.size()], contenders[i]);
+      } else {
+        rows[i].algorithm =
+            method_of(world_, what, methods[i], buffers.input(0), buffers.output(0), quantization_of(*what.test));
+      }
+    }
+    for (int cycle = 0; cycle < options_.cycles; ++cycle) {
+      for (std::size_t i = 0; i < contenders.size(); ++i) {
+        time(buffers, values, contenders[i]);
+        if (i >= methods.size()) drop_if_wrong(what, in_place, *peers_[i - methods.size()], contenders[i]);
+      }
+    }
+    enter(contenders, in_place, rows);
+  }
+
+  struct Contender {
+    Action action;  // none: it has no such thing, or does it wrongly
+    std::int64_t wrong = 0;
+    Deviation deviation = {};  // of this rank's results
+    std::vector<Timing> timings = {};
+    stretto::Traffic traffic = {};  // of one operation on this rank
+  };
+
+  // What another library does wrongly is not compared with; all ranks know of it, and leave it out together.
+  void drop_if_wrong(const Case& what, bool in_place, const Peer& peer, Contender& contender) const {
+    if (!contender.action || contender.wrong == 0) return;
+    contender.action = nullptr;
+    const std::string reduction = reduces(what.test->collective) ? fmt::format(", {}", name_of(what.op)) : "";
+    say(fmt::format("{} gave {} wrong values in {} of {}{}, {} bytes, {}, and is left out there", peer.name(),
+                    contender.wrong, what.test->name, name(what.dtype), reduction, what.bytes(),
+                    in_place ? "in place" : "out of place"));
+  }
+
+  void enter(const std::vector<Contender>& contenders, bool in_place, std::vector<Row>& rows) const {
+    std::vector<std::optional<Timing>> peers;
+    for (std::size_t i = rows.size(); i < contenders.size(); ++i) {
+      const Contender& peer = contenders[i];
+      peers.push_back(peer.action ? std::optional(typical(peer.timings)) : std::nullopt);
+    }
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      Placement placement{typical(contenders[i].timings), std::nullopt, peers};
+      if (options_.check) placement.wrong = contenders[i].wrong;
+      const Contender& done = contenders[i];
+      placement.wire_bytes = static_cast<std::int64_t>(most_over_ranks(static_cast<double>(done.traffic.bytes_sent)));
+      placement.wire_bytes_inter =
+          static_cast<std::int64_t>(most_over_ranks(static_cast<double>(done.traffic.bytes_between_nodes)));
+      const double most = most_over_ranks(done.deviation.most);
+      const std::vector<double> squares = to_rank0(world_, done.deviation.squares);
+      const std::vector<double> all = to_rank0(world_, static_cast<double>(done.deviation.elements));
+      const double elements = std::accumulate(all.begin(), all.end(), 0.0);
+      if (elements > 0) {
+        placement.max_error = most;
+        placement.rms_error = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0) / elements);
+      }
+      (in_place ? rows[i].in_place : rows[i].out_of_place) = placement;
+    }
+  }
+
+  // Unless told, several where they stay small beside the memory of the machine.
+  int copies_of(const Case& what) const {
+    if (options_.copies > 0) return options_.copies;
+    constexpr std::int64_t most_bytes = 16 << 20;
+    constexpr std::int64_t most_copies = 8;
+    const std::int64_t fit = most_bytes / std::max<std::int64_t>(1, 2 * what.bytes());
+    const std::int64_t used = options_.seconds > 0 ? most_copies : std::min<std::int64_t>(most_copies, options_.iterations);
+    return static_cast<int>(std::clamp<std::int64_t>(fit, 1, used));
+  }
+
+  // Once on each copy, all ranks together.
+  void check(const Buffers& buffers, const Values& values, Contender& contender) const {
+    if (!options_.check || !contender.action) return;
+    buffers.fill(values);
+    contender.action(0, buffers.copies());
+    look_at(buffers, values, contender);
+  }
+  void look_at(const Buffers& buffers, const Values& values, Contender& contender) const {
+    contender.wrong += sum_over_ranks(buffers.wrong(values, contender.deviation));
+  }
+
+  // What the timed loop itself gave is looked at as well; in place, it has taken its own results for inputs.
+  void time(const Buffers& buffers, const Values& values, Contender& contender) const {
+    if (!contender.action) return;
+    buffers.fill(values);
+    const std::uint64_t since = world_.ledger().next_sequence();
+    contender.action(0, 1);
+    contender.traffic = world_.ledger().traffic(since);
+    const Timing mine = measure(world_, {options_.warmup, options_.iterations, options_.seconds}, contender.action);
+    contender.timings.push_back(over_ranks(world_, mine, options_.over));
+    if (options_.check && !buffers.in_place()) look_at(buffers, values, contender);
+  }
+
+  // At rank 0.
+  double most_over_ranks(double mine) const {
+    const std::vector<double> all = to_rank0(world_, mine);
+    return std::accumulate(all.begin(), all.end(), mine, worse);
+  }
+  std::int64_t sum_over_ranks(std::int64_t mine) const {
+    const std::vector<double> all = to_rank0(world_, static_cast<double>(mine));
+    return static_cast<std::int64_t>(from_rank0(world_, std::accumulate(all.begin(), all.end(), 0.0)));
+  }
+
+  const Communicator& world_;
+  const Options& options_;
+  Table table_;
+  Machine machine_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<Row> rows_;
+};
+
+}  // namespace
+
+void check_methods(const Communicator& world, const Options& options) {
+  if (options.every_test || options.every_algorithm) return;
+  const Case empty = Case::of_bytes(*options.tests.front(), world.size(), 0, options.dtypes.front(), options.ops.front(), 0);
+  for (const Method& method : options.methods) check_method(world, empty, method, options.quantization);
+}
+
+void run_tests(const Communicator& world, const Options& options) { TestRun(world, options).run(); }
+
+}  // namespace perf

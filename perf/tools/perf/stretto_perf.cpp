@@ -1,0 +1,82 @@
+// stretto-perf: times collectives and checks what they give; nccl-tests' options and table.
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "common/fail.hpp"
+#include "perf/overlap/overlap.hpp"
+#include "perf/run.hpp"
+#include "perf/selection/calibrate.hpp"
+#include "perf/selection/selection.hpp"
+#include "stretto/launch.hpp"
+#ifdef STRETTO_HAVE_MPI
+#include "perf/peers/mpi_peer.hpp"
+#endif
+
+namespace perf {
+
+namespace {
+
+// Before there are ranks, which read the settings when they begin.
+void set_environment(const Options& options) {
+  if (options.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);
+  if (!options.ranks_per_node.empty()) setenv("STRETTO_RANKS_PER_NODE", options.ranks_per_node.c_str(), 1);
+}
+
+// What does not fit the ranks is wrong for all of them: rank 0 looks first, so that it is said once.
+template <class Look>
+void rank0_first(const stretto::Communicator& world, Look look) {
+  if (world.rank() != 0) world.barrier(stretto::Stream::inline_());
+  look();
+  if (world.rank() == 0) world.barrier(stretto::Stream::inline_());
+}
+
+int start(const Options& options, [[maybe_unused]] char** argv) {
+  set_environment(options);
+  const auto body = [&](const stretto::Communicator& world) {
+    rank0_first(world, [&] {
+      options.check_for(world.size());
+      const stretto::OnDevice there(options.device);  // which says what is missing
+    });
+    const stretto::OnDevice device(options.device);
+    if (options.device == stretto::Device::cuda) {  // the first call for GPUs takes all ranks
+      world.all_reduce(stretto::Tensor::zeros({1}, stretto::DType::f32), stretto::ReduceOp::sum, stretto::computation());
+      stretto::computation().synchronize();
+    }
+    rank0_first(world, [&] { check_methods(world, options); });
+    run_tests(world, options);
+  };
+  if (options.threads) {
+    stretto::run_threads(options.nproc, body);
+    return 0;
+  }
+#ifdef STRETTO_HAVE_MPI
+  if (started_by_mpirun()) {
+    require(options.nproc == 0 || options.nproc == mpirun_ranks(), "mpirun started {} ranks, but --nproc asks for {}.",
+            mpirun_ranks(), options.nproc);
+    return run_under_mpi(body);
+  }
+  if (options.has_peer("mpi")) {
+    require(options.nproc > 0, "--vs mpi needs ranks that MPI has started; give --nproc N, or start this under mpirun.");
+    restart_under_mpirun(options.nproc, argv);
+  }
+#endif
+  return stretto::launch(options.nproc, body);
+}
+
+}  // namespace
+}  // namespace perf
+
+int main(int argc, char** argv) {
+  try {
+    const std::string verb = argc > 1 ? argv[1] : "";
+    if (verb == "calibrate") return perf::calibrate(argc - 1, argv + 1);
+    if (verb == "overlap") return perf::measure_overlap_case(argc - 1, argv + 1);
+    if (verb == "selection") return perf::check_selection(argc - 1, argv + 1);
+    const auto options = perf::parse_command_line(argc, argv);
+    return options ? perf::start(*options, argv) : 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,156 @@
+#include "plan/plan_svg.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace plan_tool {
+namespace {
+
+using stretto::StepKind;
+
+constexpr double left = 70, right = 24, top = 64, bottom = 44, bar_height = 14, gap = 12;
+
+struct Look {
+  const char* name;
+  const char* color;
+  int track;
+};
+constexpr std::array<Look, 14> looks{{{"send", "#8db3d9", 0},
+                                      {"recv", "#8ecf9b", 1},
+                                      {"recv_reduce", "#f0a35e", 1},
+                                      {"copy", "#c9c9c9", 2},
+                                      {"reduce", "#d98cb3", 2},
+                                      {"quantize", "#b8a1d9", 2},
+                                      {"dequantize", "#d9cfa1", 2},
+                                      {"dequantize_reduce", "#e0b060", 2},
+                                      {"requantize", "#c98a9b", 2},
+                                      {"signal", "#5b7fa6", 0},
+                                      {"wait", "#d7e6d9", 1},
+                                      {"read", "#8ecf9b", 2},
+                                      {"read_reduce", "#f0a35e", 2},
+                                      {"copy_to_all", "#8db3d9", 2}}};
+const Look& look_of(StepKind kind) { return looks[static_cast<std::size_t>(kind)]; }
+
+std::string escaped(const std::string& text) {
+  std::string safe;
+  for (const char c : text) safe += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
+  return safe;
+}
+
+// A step of 1, 2 or 5 times a power of ten that leaves that many pixels between marks.
+double mark_step(double pixels_a_unit, double pixels) {
+  const double rough = pixels / pixels_a_unit;
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (factor * power >= rough) return factor * power;
+  }
+  return 10 * power;
+}
+
+class Drawing {
+ public:
+  explicit Drawing(const Picture& picture) : picture_(picture) {
+    for (const Bar& bar : picture.bars) {
+      lanes_ = std::max(lanes_, bar.lane + 1);
+      tracks_ = std::max(tracks_, look_of(bar.kind).track + 1);
+      end_ = std::max(end_, bar.end);
+    }
+    row_ = lanes_ * tracks_ * bar_height + gap;
+    width_ = std::max(520.0, left + right + end_ * picture.pixels_a_unit);
+    height_ = top + bottom + picture.ranks * row_;
+  }
+
+  std::string draw() {
+    svg_ = fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
+        "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+        "<text x=\"12\" y=\"22\" font-size=\"15\">{2}</text>\n",
+        width_, height_, escaped(picture_.title));
+    draw_legend();
+    draw_axis();
+    for (int rank = 0; rank < picture_.ranks; ++rank) {
+      const double y = top + rank * row_;
+      svg_ += fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"#f6f6f6\"/>", left, y,
+                          width_ - left - right, row_ - gap);
+      svg_ += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">rank {}</text>\n", left - 8,
+                          y + (row_ - gap) / 2 + 4, rank);
+    }
+    for (const Bar& bar : picture_.bars) draw_bar(bar);
+    return svg_ + "</svg>\n";
+  }
+
+ private:
+  double x_of(double time) const { return left + time * picture_.pixels_a_unit; }
+
+  void draw_legend() {
+    double x = 12;
+    for (const Look& look : looks) {
+      const bool used = std::any_of(picture_.bars.begin(), picture_.bars.end(),
+                                    [&](const Bar& bar) { return &look_of(bar.kind) == &look; });
+      if (!used) continue;
+      svg_ += fmt::format("<rect x=\"{:.0f}\" y=\"32\" width=\"14\" height=\"12\" fill=\"{}\"/>", x, look.color);
+      svg_ += fmt::format("<text x=\"{:.0f}\" y=\"42\">{}</text>\n", x + 19, look.name);
+      x += 40 + 7.0 * static_cast<double>(std::string(look.name).size());
+    }
+    svg_ += fmt::format("<text x=\"{:.0f}\" y=\"42\" fill=\"#666666\">numbers: the peer{}</text>\n", x,
+                        lanes_ > 1 ? "; lanes below each other" : "");
+  }
+
+  void draw_axis() {
+    const double base = height_ - bottom + 4;
+    const double step = picture_.unit == "round" ? std::max(1.0, mark_step(picture_.pixels_a_unit, 24))
+                                                 : mark_step(picture_.pixels_a_unit, 80);
+    for (int i = 0; i * step <= end_ * (1 + 1e-9); ++i) {
+      const double x = x_of(i * step);
+      svg_ += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#dddddd\"/>", x, top - 6,
+                          base);
+      // A round is named in the middle of what it takes, a time where it is.
+      const bool rounds = picture_.unit == "round";
+      if (rounds && i * step >= end_) break;
+      svg_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:.4g}</text>\n",
+                          rounds ? x + picture_.pixels_a_unit / 2 : x, base + 14, i * step);
+    }
+    svg_ +=
+        fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", left - 8, base + 14, picture_.unit);
+  }
+
+  void draw_bar(const Bar& bar) {
+    const Look& look = look_of(bar.kind);
+    const double x = x_of(bar.begin);
+    const double width = std::max(1.0, x_of(bar.end) - x - 1);
+    const double y = top + bar.rank * row_ + (bar.lane * tracks_ + look.track) * bar_height;
+    svg_ += fmt::format(
+        "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\" fill-opacity=\"0.85\" stroke=\"white\" "
+        "stroke-width=\"0.5\"/>",
+        x, y + 1, width, bar_height - 2, look.color);
+    const std::string label = bar.peer == stretto::everybody ? "all" : bar.peer < 0 ? "" : std::to_string(bar.peer);
+    // At its beginning: the end of a message, in which no port is busy, may lie under the next one.
+    if (!label.empty() && width >= 6.5 * static_cast<double>(label.size()) + 4) {
+      svg_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"10\">{}</text>", x + 3, y + bar_height - 3.5, label);
+    }
+    svg_ += '\n';
+  }
+
+  const Picture& picture_;
+  int lanes_ = 1;
+  int tracks_ = 1;
+  double end_ = 0;
+  double row_ = 0;
+  double width_ = 0;
+  double height_ = 0;
+  std::string svg_;
+};
+
+}  // namespace
+
+int track_of(StepKind kind) { return look_of(kind).track; }
+
+std::string svg_of(Picture picture) {
+  std::stable_sort(picture.bars.begin(), picture.bars.end(), [](const Bar& a, const Bar& b) { return a.begin < b.begin; });
+  return Drawing(picture).draw();
+}
+
+}  // namespace plan_tool

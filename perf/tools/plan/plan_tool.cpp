@@ -1,0 +1,305 @@
+// stretto-plan: shows, proves, predicts and draws what the ranks do in a collective.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+
+#include "plan/plan_options.hpp"
+#include "plan/plan_step.hpp"
+#include "plan/plan_svg.hpp"
+#include "stretto/cost.hpp"
+#include "stretto/proof.hpp"
+#include "stretto/settings.hpp"
+#include "stretto/simulate.hpp"
+
+namespace plan_tool {
+namespace {
+
+std::string in_units(double bytes) {
+  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < std::size(units); ++unit) bytes /= 1024;
+  return fmt::format("{:.4g} {}", bytes, units[unit]);
+}
+
+// ---- --verify
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+struct Proved {
+  int algorithms = 0;
+  std::int64_t cases = 0;
+};
+
+void prove_one(const CommandLine& line, Collective collective, const Method& method, Proved& total) {
+  const auto begin = std::chrono::steady_clock::now();
+  const bool with_parameters = method != Method(method.algorithm);
+  std::int64_t cases = 0;
+  for (int size = line.first_size; size <= line.last_size; ++size) {
+    const bool quantized = format_of(line) != QuantizedFormat::none;
+    for (ProofCase which :
+         quantized ? quantized_proof_cases(collective, method.algorithm, size, format_of(line), result_format_of(line))
+                   : proof_cases(collective, method.algorithm, size)) {
+      Method& its = which.request.method;
+      const bool by_level = needs_nodes(method.algorithm);
+      if (with_parameters && !by_level && (its.lanes != 1 || its.pieces != 1)) continue;
+      if (with_parameters) its = method;
+      if (by_level && with_parameters && !which.request.node_sizes.empty() && !can_do(request_of(which, 0))) continue;
+      if (const auto fault = prove(which)) fail("{}", *fault);
+      ++cases;
+    }
+  }
+  std::string where =
+      can_be_in_place(collective) || collective == Collective::barrier ? "in and out of place" : "out of place";
+  if (has_root(collective)) {
+    where += line.last_size <= most_ranks_with_every_case
+                 ? ", every root"
+                 : fmt::format(", every root up to {} ranks", most_ranks_with_every_case);
+  }
+  fmt::print("{:<15} {:<28} {:>6} cases {:>7.2f} s  {}\n", name(collective),
+             with_parameters ? to_string(method) : name(method.algorithm), cases, seconds_since(begin), where);
+  std::fflush(stdout);
+  ++total.algorithms;
+  total.cases += cases;
+}
+
+void verify_all(const CommandLine& line) {
+  const auto begin = std::chrono::steady_clock::now();
+  Proved total;
+  for (const Collective collective : collectives_of(line)) {
+    const auto& known = algorithms_for(collective);
+    if (line.algorithm == "all") {
+      for (const Algorithm algorithm : known) {
+        if (can_do(line, collective, algorithm)) prove_one(line, collective, algorithm, total);
+      }
+      continue;
+    }
+    const Method method = named_method(line);
+    const bool can = can_do(line, collective, method.algorithm);
+    if (can) prove_one(line, collective, method, total);
+    require(can || line.collective == "all", "{}{} cannot be done by {}.",
+            format_of(line) == QuantizedFormat::none ? "" : "A quantized ", name(collective), name(method.algorithm));
+  }
+  require(total.algorithms > 0, "No collective is done by {}.", line.algorithm);
+  fmt::print("Proved {} cases of {} algorithms at {} ranks in {:.1f} s.\n", total.cases, total.algorithms, line.ranks,
+             seconds_since(begin));
+}
+
+void print_plan(const CommandLine& line, const Call& call, const Method& method) {
+  PlanRequest request = call.request;
+  request.method = method;
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  std::int64_t most = 0;
+  std::int64_t sum = 0;
+  int rounds = 0;
+  for (request.rank = 0; request.rank < request.size; ++request.rank) {
+    const Plan plan = make_plan(request);
+    if (line.rank < 0 || line.rank == request.rank) fmt::print("{}", plan.to_string());
+    const std::int64_t sent = plan.bytes_sent(call.width());
+    least = std::min(least, sent);
+    most = std::max(most, sent);
+    sum += sent;
+    rounds = std::max(rounds, plan.rounds());
+  }
+  request.rank = 0;
+  const Cost cost = cost_of(request);
+  fmt::print("sent: {} bytes in all, {} by a rank; {} rounds\n", sum,
+             least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most), rounds);
+  fmt::print("cost: {:g} alpha + {:g} overhead + {:g} bytes beta + {:g} bytes gamma\n", cost.rounds, cost.messages,
+             cost.sent * static_cast<double>(call.width()) + cost.packed, cost.work * static_cast<double>(call.width()));
+  if (call.is_quantized()) fmt::print("quantized: {:g} elements packed or unpacked by a rank\n", cost.quantized);
+}
+
+// ---- --simulate
+
+// What nccl-tests call the bus bandwidth: bytes by time, times the share of them that has to go through a rank's link.
+double bus_factor(Collective collective, double ranks) {
+  switch (collective) {
+    case Collective::all_reduce: return 2 * (ranks - 1) / ranks;
+    case Collective::broadcast:
+    case Collective::reduce: return 1;
+    case Collective::barrier: return 0;
+    default: return (ranks - 1) / ranks;
+  }
+}
+
+struct Prediction {
+  Method method;
+  Simulation result;
+  double formula = 0;   // seconds
+  std::string refusal;  // instead of a result
+};
+
+// An element is packed or unpacked as fast as it is copied.
+LinkCost cost_of_level(const LinkModel& links, std::size_t level, std::int64_t width) {
+  const LinkLevel& known = links.levels[level];
+  const double gamma = 1e-9 / links.local_gbs;
+  return {known.alpha_us * 1e-6, known.overhead_us * 1e-6, 1e-9 / known.bandwidth_gbs, gamma,
+          gamma * static_cast<double>(width)};
+}
+
+// What the cost formula says, with the innermost level that joins all ranks as the one between nodes.
+double formula_seconds(const PlanRequest& request, std::int64_t width, const LinkModel& links) {
+  std::size_t outer = 0;
+  while (outer + 1 < links.levels.size() && links.levels[outer].ranks < request.size) ++outer;
+  const int ports = outer == 0 ? request.size : links.levels[0].ports;  // ports lead out of a node
+  return seconds(request, cost_of_level(links, 0, width), cost_of_level(links, outer, width), static_cast<double>(width),
+                 ports);
+}
+
+// Why a method cannot run over these links, or nothing: memory is shared within a node, and a packet has to fit.
+std::string obstacle(const PlanRequest& request, std::int64_t width, const LinkModel& links) {
+  const LinkLevel& node = links.levels.front();
+  const Algorithm algorithm = request.method.algorithm;
+  if (shares_memory(algorithm) && links.levels.size() > 1 && request.size > node.ranks) {
+    return fmt::format("{} needs all ranks on one host; a {} of these links holds {} of the {}.", name(algorithm), node.name,
+                       node.ranks, request.size);
+  }
+  PlanRequest giver = request;
+  giver.rank = request.root;
+  const std::int64_t bytes = input_count(giver) * width;
+  if (algorithm == Algorithm::packet && bytes > most_packet_bytes) {
+    return fmt::format("A packet holds {} bytes; {} of a rank do not fit.", most_packet_bytes, bytes);
+  }
+  return "";
+}
+
+void predict(const CommandLine& line, const Call& call, const LinkModel& links) {
+  std::vector<Prediction> predictions;
+  for (const Method& method : methods_of(line, call.request)) {
+    PlanRequest request = call.request;
+    request.method = method;
+    const std::string why_not = obstacle(request, call.width(), links);
+    if (!why_not.empty() && line.algorithm == "all") continue;
+    require(why_not.empty(), "{}", why_not);
+    predictions.push_back({method, {}, 0, {}});
+    try {
+      predictions.back().result = simulate(request, call.width(), links);
+      predictions.back().formula = formula_seconds(request, call.width(), links);
+    } catch (const Error& error) {
+      if (line.algorithm != "all") throw;
+      predictions.back().refusal = error.what();
+    }
+  }
+  std::stable_sort(predictions.begin(), predictions.end(), [](const Prediction& a, const Prediction& b) {
+    return a.refusal.empty() != b.refusal.empty() ? a.refusal.empty() : a.result.seconds < b.result.seconds;
+  });
+  std::size_t width = 6;
+  for (const Prediction& prediction : predictions) width = std::max(width, to_string(prediction.method).size());
+  std::string head = fmt::format("{:<{}} {:>12} {:>12} {:>10}", "method", width, "us", "formula us", "busbw GB/s");
+  for (const LinkLevel& level : links.levels) head += fmt::format(" {:>14}", level.name);
+  fmt::print("{} of {}{}, {} ranks, {}; bytes sent at each level\n{}\n", line.collective,
+             in_units(static_cast<double>(call.bytes())), quantized_text(call.request), call.request.size, line.links, head);
+  for (const Prediction& prediction : predictions) {
+    const std::string method = to_string(prediction.method);
+    if (!prediction.refusal.empty()) {
+      fmt::print("{:<{}} {}\n", method, width, prediction.refusal);
+      continue;
+    }
+    const double seconds = prediction.result.seconds;
+    const double busbw = seconds == 0 ? 0
+                                      : static_cast<double>(call.bytes()) / seconds * 1e-9 *
+                                            bus_factor(call.request.collective, call.request.size);
+    std::string row =
+        fmt::format("{:<{}} {:>12.3f} {:>12.3f} {:>10.3f}", method, width, seconds * 1e6, prediction.formula * 1e6, busbw);
+    for (const std::int64_t bytes : prediction.result.bytes_sent) {
+      row += fmt::format(" {:>14}", in_units(static_cast<double>(bytes)));
+    }
+    fmt::print("{}\n", row);
+  }
+}
+
+// ---- --svg
+
+// One column a round; steps that lie in the same place share it.
+Picture over_rounds(const PlanRequest& request) {
+  Picture picture;
+  picture.unit = "round";
+  double most = 1;
+  for (int rank = 0; rank < request.size; ++rank) {
+    PlanRequest its = request;
+    its.rank = rank;
+    const Plan plan = make_plan(its);
+    for (std::size_t l = 0; l < plan.lanes.size(); ++l) {
+      std::size_t begin = 0;
+      for (std::size_t round = 0; round < plan.lanes[l].round_ends.size(); ++round) {
+        const auto& steps = plan.lanes[l].steps;
+        const std::size_t end = plan.lanes[l].round_ends[round];
+        double count[3] = {0, 0, 0};
+        double at[3] = {0, 0, 0};
+        for (std::size_t i = begin; i < end; ++i) most = std::max(most, ++count[track_of(steps[i].kind)]);
+        for (; begin < end; ++begin) {
+          const Step& step = steps[begin];
+          const int where = track_of(step.kind);
+          const double from = static_cast<double>(round) + 0.04 + 0.92 * at[where]++ / count[where];
+          picture.bars.push_back({rank, static_cast<int>(l), step.kind, step.peer, from, from + 0.92 / count[where]});
+        }
+      }
+    }
+  }
+  picture.pixels_a_unit = std::clamp(20 * most, 44.0, 600.0);
+  return picture;
+}
+
+Picture over_time(const PlanRequest& request, std::int64_t width, const LinkModel& links) {
+  const Simulation result = simulate(request, width, links, {.timeline = true});
+  Picture picture;
+  picture.unit = "us";
+  picture.pixels_a_unit = 1100 / std::max(result.seconds * 1e6, 1e-6);
+  for (const TimedStep& step : result.timeline) {
+    picture.bars.push_back({step.rank, step.lane, step.kind, step.peer, step.begin * 1e6, step.end * 1e6});
+  }
+  return picture;
+}
+
+void draw(const CommandLine& line, const Call& call) {
+  const std::vector<Method> methods = methods_of(line, call.request);
+  require(methods.size() == 1, "--svg draws one algorithm; name it with --algo.");
+  require(call.request.size <= 64, "--svg draws up to 64 ranks, not {}; choose fewer.", call.request.size);
+  PlanRequest request = call.request;
+  request.method = methods.front();
+  Picture picture =
+      line.links.empty() ? over_rounds(request) : over_time(request, call.width(), link_model_from_file(line.links));
+  picture.ranks = request.size;
+  picture.title = fmt::format("{} by {}, {} ranks, {}{}", line.collective, to_string(request.method), request.size,
+                              in_units(static_cast<double>(call.bytes())), quantized_text(request));
+  if (has_root(request.collective)) picture.title += fmt::format(", root {}", request.root);
+  std::ofstream file(line.svg);
+  file << svg_of(picture);
+  file.close();
+  require(!file.fail(), "The picture cannot be written to '{}'.", line.svg);
+}
+
+void run(const CommandLine& line) {
+  if (line.verify) return verify_all(line);
+  const Call call = call_of(line);
+  if (line.explain) return explain(line, call);
+  if (!line.svg.empty()) draw(line, call);
+  if (!line.links.empty()) {
+    predict(line, call, link_model_from_file(line.links));
+  } else if (line.svg.empty()) {
+    for (const Method& method : methods_of(line, call.request)) print_plan(line, call, method);
+  }
+}
+
+}  // namespace
+}  // namespace plan_tool
+
+int main(int argc, char** argv) {
+  try {
+    stretto::check_settings();
+    if (argc > 1 && std::string(argv[1]) == "step") {
+      plan_tool::plan_step_of(argc - 1, argv + 1);
+      return 0;
+    }
+    plan_tool::CommandLine line;
+    if (plan_tool::parse(argc, argv, line)) plan_tool::run(line);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,200 @@
+#include "stretto/communicator.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "collectives/communicator/group.hpp"
+#include "core/fail.hpp"
+
+namespace stretto {
+
+Communicator::Group& Communicator::group() const {
+  require(group_ != nullptr, "This communicator has no ranks: this rank was left out when it was made.");
+  return *group_;
+}
+
+int Communicator::rank() const { return group().rank(); }
+int Communicator::size() const { return group().size(); }
+const std::string& Communicator::name() const { return group().name(); }
+const std::vector<int>& Communicator::nodes() const { return group().nodes(); }
+std::uint32_t Communicator::id() const { return group().membership().id; }
+
+const std::vector<int>& Communicator::job_ranks() const { return group().membership().job_ranks; }
+Ledger& Communicator::ledger() const { return group().context().ledger(); }
+void Communicator::check_usable() const { group().check_usable(); }
+void Communicator::abort(const std::string& reason) const { group().context().job().abort(reason); }
+void Communicator::check_ranks() const { group().context().job().check(); }
+
+void Communicator::set_timeout(double seconds) const {
+  require(seconds > 0, "A timeout of {} s leaves no time; give more than 0.", seconds);
+  group().context().network().set_timeout(seconds);
+}
+
+void Communicator::set_leave_timeout(double seconds) const {
+  require(seconds >= 0, "No rank can wait for {} s; give 0 or more.", seconds);
+  group().context().set_leave_timeout(seconds);
+}
+
+Work Communicator::all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op,
+                              const Stream& stream, const OperationOptions& options) const {
+  return start({Collective::all_reduce, input, output, count, dtype, op}, stream, options);
+}
+
+Work Communicator::all_reduce(const Tensor& tensor, ReduceOp op, const Stream& stream,
+                              const OperationOptions& options) const {
+  Call call{Collective::all_reduce, tensor.raw(), tensor.raw(), tensor.size(), tensor.dtype(), op};
+  call.keep_alive = tensor;
+  return start(call, stream, options);
+}
+
+Work Communicator::reduce_scatter(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op,
+                                  const Stream& stream, const OperationOptions& options) const {
+  return start({Collective::reduce_scatter, input, output, count, dtype, op}, stream, options);
+}
+
+Work Communicator::reduce_scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
+                                    ReduceOp op, const Stream& stream, const OperationOptions& options) const {
+  return start({Collective::reduce_scatter, input, output, 0, dtype, op, 0, counts}, stream, options);
+}
+
+Work Communicator::all_gather(const void* input, void* output, std::int64_t count, DType dtype, const Stream& stream,
+                              const OperationOptions& options) const {
+  return start({Collective::all_gather, input, output, count, dtype}, stream, options);
+}
+
+Work Communicator::all_gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
+                                const Stream& stream, const OperationOptions& options) const {
+  return start({Collective::all_gather, input, output, 0, dtype, ReduceOp::sum, 0, counts}, stream, options);
+}
+
+Work Communicator::all_to_all(const void* input, void* output, std::int64_t count, DType dtype, const Stream& stream,
+                              const OperationOptions& options) const {
+  return start({Collective::all_to_all, input, output, count, dtype}, stream, options);
+}
+
+Work Communicator::all_to_all_v(const void* input, const std::vector<std::int64_t>& send_counts, void* output,
+                                const std::vector<std::int64_t>& receive_counts, DType dtype, const Stream& stream,
+                                const OperationOptions& options) const {
+  return start({Collective::all_to_all, input, output, 0, dtype, ReduceOp::sum, 0, send_counts, receive_counts}, stream,
+               options);
+}
+
+Work Communicator::broadcast(const void* input, void* output, std::int64_t count, DType dtype, int root,
+                             const Stream& stream, const OperationOptions& options) const {
+  return start({Collective::broadcast, input, output, count, dtype, ReduceOp::sum, root}, stream, options);
+}
+
+Work Communicator::broadcast(const Tensor& tensor, int root, const Stream& stream, const OperationOptions& options) const {
+  Call call{Collective::broadcast, tensor.raw(), tensor.raw(), tensor.size(), tensor.dtype(), ReduceOp::sum, root};
+  call.keep_alive = tensor;
+  return start(call, stream, options);
+}
+
+Work Communicator::reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, int root,
+                          const Stream& stream, const OperationOptions& options) const {
+  return start({Collective::reduce, input, output, count, dtype, op, root}, stream, options);
+}
+
+Work Communicator::gather(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
+                          const OperationOptions& options) const {
+  return start({Collective::gather, input, output, count, dtype, ReduceOp::sum, root}, stream, options);
+}
+
+Work Communicator::gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, int root,
+                            const Stream& stream, const OperationOptions& options) const {
+  return start({Collective::gather, input, output, 0, dtype, ReduceOp::sum, root, counts}, stream, options);
+}
+
+Work Communicator::scatter(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
+                           const OperationOptions& options) const {
+  return start({Collective::scatter, input, output, count, dtype, ReduceOp::sum, root}, stream, options);
+}
+
+Work Communicator::scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, int root,
+                             const Stream& stream, const OperationOptions& options) const {
+  return start({Collective::scatter, input, output, 0, dtype, ReduceOp::sum, root, counts}, stream, options);
+}
+
+Work Communicator::barrier(const Stream& stream) const { return start({Collective::barrier}, stream); }
+
+Work Communicator::send(const void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
+                        const OperationOptions& options) const {
+  return start({Collective::send, data, nullptr, count, dtype, ReduceOp::sum, peer}, stream, options);
+}
+
+Work Communicator::recv(void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
+                        const OperationOptions& options) const {
+  return start({Collective::recv, nullptr, data, count, dtype, ReduceOp::sum, peer}, stream, options);
+}
+
+Work Communicator::send_recv(const void* input, std::int64_t send_count, int to, void* output, std::int64_t receive_count,
+                             int from, DType dtype, const Stream& stream, const OperationOptions& options) const {
+  OperationGroup both;
+  send(input, send_count, dtype, to, stream, options);
+  recv(output, receive_count, dtype, from, stream, options);
+  return both.end();
+}
+
+Communicator Communicator::split(int color, int key, const std::string& name) const {
+  struct Wish {  // a multiple of 8 bytes: it travels as f64, which an all-gather does not touch
+    std::int64_t color, key, next_id, area;
+  };
+  RankContext& context = group().context();
+  require(!in_operation_group(),
+          "'{}' cannot be made inside a group of operations, which only collects calls; end it first.", name);
+  const std::size_t area = context.network().segment().reserve(Links::area_bytes(size()));
+  const Wish mine{color, key, context.next_group_id, static_cast<std::int64_t>(area)};
+  std::vector<Wish> wishes(size());
+  constexpr std::int64_t words = sizeof(Wish) / sizeof(double);
+  try {
+    all_gather(&mine, wishes.data(), words, DType::f64, Stream::inline_(), {.tag = "split"});
+  } catch (...) {
+    context.network().segment().release(area, Links::area_bytes(size()));
+    throw;
+  }
+
+  Membership membership;
+  std::vector<int> members;  // as ranks of this communicator
+  for (int rank = 0; rank < size(); ++rank) {
+    // Ids are unique among the groups that any of these ranks is in; groups of different colors share no ranks and may share
+    // one.
+    membership.id = std::max(membership.id, static_cast<std::uint32_t>(wishes[rank].next_id));
+    if (wishes[rank].color == color) members.push_back(rank);
+  }
+  context.next_group_id = membership.id + 1;
+  if (color < 0) {
+    context.network().segment().release(area, Links::area_bytes(size()));
+    return {};
+  }
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return wishes[a].key < wishes[b].key; });
+  for (const int member : members) {
+    if (member == rank()) membership.rank = static_cast<int>(membership.job_ranks.size());
+    membership.job_ranks.push_back(group().membership().job_ranks[member]);
+    membership.areas.push_back(static_cast<std::size_t>(wishes[member].area));
+  }
+  return Communicator(std::make_shared<Group>(group_->shared_context(), std::move(membership), size(), name));
+}
+
+Communicator Communicator::duplicate(const std::string& name) const { return split(0, rank(), name); }
+
+Communicator Communicator::subgroup(const std::vector<int>& ranks, const std::string& name) const {
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    require(ranks[i] >= 0 && ranks[i] < size(), "Rank {} is outside communicator '{}' of {}.", ranks[i], this->name(),
+            size());
+    require(std::find(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(i), ranks[i]) ==
+                ranks.begin() + static_cast<std::ptrdiff_t>(i),
+            "Rank {} is listed twice for '{}'.", ranks[i], name);
+  }
+  const auto place = std::find(ranks.begin(), ranks.end(), rank());
+  return split(place == ranks.end() ? -1 : 0, static_cast<int>(place - ranks.begin()), name);
+}
+
+Communicator Communicator::node() const { return split(nodes()[rank()], rank(), name() + ".node"); }
+
+Communicator Communicator::node_leaders() const {
+  const std::vector<int>& all = nodes();
+  const bool leads = std::find(all.begin(), all.end(), all[rank()]) - all.begin() == rank();
+  return split(leads ? 0 : -1, rank(), name() + ".node_leaders");
+}
+
+}  // namespace stretto

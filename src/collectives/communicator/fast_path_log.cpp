@@ -1,0 +1,74 @@
+#include "collectives/communicator/fast_path_log.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <unordered_set>
+
+#include "core/fail.hpp"
+#include "device/stream/ticks.hpp"
+
+namespace stretto {
+
+FastPathLog::FastPathLog(std::size_t most)
+    : size_(most + 1), entries_(static_cast<Entry*>(std::calloc(size_, sizeof(Entry))), std::free) {
+  require(entries_ != nullptr, "Cannot allocate {} bytes for communication records; lower STRETTO_LEDGER={}.",
+          size_ * sizeof(Entry), most);
+}
+
+std::shared_ptr<const FastPathLog::Label> FastPathLog::keep(Label label) {
+  const std::lock_guard lock(mutex_);
+  if (labels_.size() >= drop_at_) drop_unused_labels();
+  labels_.push_back(std::make_shared<const Label>(std::move(label)));
+  return labels_.back();
+}
+
+// Whom nobody holds nobody writes about any more: so those first, and then what has been written.
+void FastPathLog::drop_unused_labels() {
+  std::unordered_set<const Label*> unused;
+  for (const auto& label : labels_) {
+    if (label.use_count() == 1) unused.insert(label.get());
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const std::uint64_t written = written_.load(std::memory_order_acquire);
+  for (std::uint64_t number = std::max(taken_, written > size_ ? written - size_ : 0); number < written; ++number) {
+    unused.erase(entries_[number % size_].label.load(std::memory_order_relaxed));
+  }
+  std::erase_if(labels_, [&](const auto& label) { return unused.count(label.get()) > 0; });
+  drop_at_ = 2 * labels_.size() + 1024;
+}
+
+std::vector<Record> FastPathLog::take(std::uint64_t& lost) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t written = written_.load(std::memory_order_acquire);
+  const std::uint64_t first = std::max(taken_, written > size_ ? written - size_ : 0);
+  struct Line {
+    std::uint64_t begin, end;
+    const Label* label;
+  };
+  std::vector<Line> lines;
+  lines.reserve(written - first);
+  for (std::uint64_t number = first; number < written; ++number) {
+    const Entry& entry = entries_[number % size_];
+    lines.push_back({entry.begin.load(std::memory_order_relaxed), entry.end.load(std::memory_order_relaxed),
+                     entry.label.load(std::memory_order_relaxed)});
+  }
+  // Meanwhile the writer may have gone on, over what was the oldest; the one behind its last may be half written.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const std::uint64_t now = written_.load(std::memory_order_relaxed);
+  const std::uint64_t whole = now >= size_ ? now - size_ + 1 : 0;
+  const std::uint64_t skip = whole > first ? std::min(whole - first, written - first) : 0;
+  lost = first - taken_ + skip;
+  taken_ = written;
+  std::vector<Record> records;
+  if (skip == lines.size()) return records;
+  records.reserve(lines.size() - skip);
+  const TickClock clock;
+  for (std::size_t i = skip; i < lines.size(); ++i) {
+    records.push_back(*lines[i].label);
+    const Span span = clock.seconds_of(lines[i].begin, lines[i].end);
+    records.back().times = {span.begin, span.begin, span.end, span.end - span.begin};
+  }
+  return records;
+}
+
+}  // namespace stretto

@@ -1,0 +1,154 @@
+#include "stretto/launch.hpp"
+
+#include <sodium.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "collectives/communicator/group.hpp"
+#include "core/fail.hpp"
+#include "core/log.hpp"
+#include "core/setting_values.hpp"
+#include "transport/bootstrap/launcher.hpp"
+
+namespace stretto {
+namespace {
+
+void begin_process() {
+  check_settings();
+  log().set_level(spdlog::level::from_str(setting("STRETTO_LOG")));
+}
+
+// The one place where an error becomes a line on stderr. Who only heard that another rank gave up stays silent: that rank
+// has said why.
+int report(int rank, int size, const std::string& sentence) {
+  const std::string who = size > 1 ? fmt::format("rank {}: ", rank) : "";
+  const std::string line = fmt::format("error: {}{}\n", who, sentence);
+  std::fputs(line.c_str(), stderr);
+  return 1;
+}
+
+int run_guarded(int rank, int size, const std::function<Communicator()>& join, const RankBody& body) {
+  Communicator world;
+  std::string sentence;
+  try {
+    world = join();
+    body(world);
+    return 0;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::peer_gave_up) return 1;
+    sentence = error.what();
+  } catch (const std::exception& error) {
+    sentence = error.what();
+  }
+  if (world) world.abort(sentence);
+  return report(rank, size, sentence);
+}
+
+// may_pin: launch() owns the process; who connects by himself decides himself where he runs.
+Communicator join(int rank, int size, const MeetingPoint& point, bool may_pin, const std::string& name = "world") {
+  begin_process();
+  require(size >= 1 && rank >= 0 && rank < size, "Rank {} is outside a job of {}.", rank, size);
+  if (size == 1) return world_of(std::move(make_local_jobs(1).front()), false, name);
+  const double seconds_to_meet = point.timeout > 0 ? point.timeout : number_setting("STRETTO_MEET_TIMEOUT");
+  return world_of(join_tcp_job(rank, size, {point.host, point.port, point.secret, point.listener, seconds_to_meet}), may_pin,
+                  name);
+}
+
+Communicator join_as_launched(bool may_pin) {
+  begin_process();
+  const auto as = launched_as();
+  if (!as || as->size == 1) return join(0, 1, {}, may_pin);
+  log().info("Rank {} of {}, by the variables of {}.", as->rank, as->size, as->launcher);
+  return join(as->rank, as->size, {as->host, as->port, setting("STRETTO_JOB_SECRET"), -1}, may_pin);
+}
+
+}  // namespace
+
+int launch(int nproc, const RankBody& body) {
+  try {
+    begin_process();
+    require(nproc >= 0, "{} ranks cannot be started; give at least 1.", nproc);
+    if (nproc == 0) {
+      const auto as = launched_as();
+      return run_guarded(
+          as ? as->rank : 0, as ? as->size : 1, [] { return join_as_launched(true); }, body);
+    }
+    if (nproc == 1) {
+      return run_guarded(
+          0, 1, [] { return connect(0, 1, {}); }, body);
+    }
+    const MeetingPoint point = open_meeting("127.0.0.1");
+    const int status = fork_ranks(nproc, [&](int rank) {
+      MeetingPoint own = point;
+      if (rank != 0) {
+        close(point.listener);
+        own.listener = -1;
+      }
+      setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);  // by which ranks take GPUs of their own
+      return run_guarded(
+          rank, nproc, [&] { return join(rank, nproc, own, true); }, body);
+    });
+    close(point.listener);
+    return status;
+  } catch (const std::exception& error) {
+    return report(0, 1, error.what());
+  }
+}
+
+int run(const Communicator& world, const RankBody& body) {
+  return run_guarded(
+      world.rank(), world.size(), [&] { return world; }, body);
+}
+
+void run_threads(int ranks, const RankBody& body) {
+  begin_process();
+  require(ranks >= 1, "{} ranks cannot be started; give at least 1.", ranks);
+  std::vector<std::unique_ptr<Job>> jobs = make_local_jobs(ranks);
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::exception_ptr echo;  // of another rank's failure
+  const auto run_rank = [&](int rank) {
+    Communicator world;
+    try {
+      world = world_of(std::move(jobs[rank]));
+      body(world);
+    } catch (const std::exception& error) {
+      const auto* known = dynamic_cast<const Error*>(&error);
+      const bool heard = known != nullptr && known->code() == ErrorCode::peer_gave_up;
+      if (!heard && world) world.abort(error.what());
+      const std::lock_guard lock(mutex);
+      auto& place = heard ? echo : first;
+      if (!place) place = std::current_exception();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 1; rank < ranks; ++rank) threads.emplace_back(run_rank, rank);
+  run_rank(0);
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+  if (echo) std::rethrow_exception(echo);
+}
+
+Communicator connect() { return join_as_launched(false); }
+
+MeetingPoint open_meeting(const std::string& host) {
+  const Listener listener = listen_on(host, 0);
+  ensure(sodium_init() >= 0, "libsodium finds no source of randomness on this machine.");
+  std::array<unsigned char, 32> random;
+  std::array<char, 65> text;
+  randombytes_buf(random.data(), random.size());
+  sodium_bin2hex(text.data(), text.size(), random.data(), random.size());
+  return {host, listener.port, text.data(), listener.socket};
+}
+
+Communicator connect(int rank, int size, const MeetingPoint& point, const std::string& name) {
+  return join(rank, size, point, false, name);
+}
+
+}  // namespace stretto

@@ -1,0 +1,42 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "collectives/selection/select.hpp"
+#include "stretto/ledger.hpp"
+#include "transport/bootstrap/job.hpp"
+#include "transport/network.hpp"
+
+namespace stretto {
+
+// What all communicators of one rank share. It goes with the last of them, and then waits for the other ranks (Job::leave),
+// unless an exception is what ends it, and not for longer than it was told.
+class RankContext {
+ public:
+  explicit RankContext(std::unique_ptr<Job> job, bool may_pin = false);
+  ~RankContext();
+  RankContext(const RankContext&) = delete;
+  RankContext& operator=(const RankContext&) = delete;
+
+  Job& job() { return *job_; }
+  Network& network() { return *network_; }
+  Ledger& ledger() { return ledger_; }
+  const Selector& selector() const { return *selector_; }
+  bool checks_calls() const { return checks_calls_; }  // STRETTO_CHECK
+  void set_leave_timeout(double seconds) { leave_timeout_ = seconds; }
+  std::mutex issue_mutex;           // held while operations get their turns and their places in streams
+  std::uint32_t next_group_id = 1;  // used under split(), one at a time
+
+ private:
+  std::unique_ptr<Job> job_;
+  std::unique_ptr<Network> network_;
+  std::unique_ptr<Selector> selector_;
+  Ledger ledger_;
+  bool checks_calls_;
+  std::atomic<double> leave_timeout_ = Job::no_limit;
+  int exceptions_at_start_;
+};
+
+}  // namespace stretto

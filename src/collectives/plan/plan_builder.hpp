@@ -1,0 +1,187 @@
+#pragma once
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "stretto/plan.hpp"
+
+namespace stretto {
+
+inline Slice input(std::int64_t offset, std::int64_t count) { return {Buffer::input, offset, count}; }
+inline Slice output(std::int64_t offset, std::int64_t count) { return {Buffer::output, offset, count}; }
+inline Slice scratch(std::int64_t offset, std::int64_t count) { return {Buffer::scratch, offset, count}; }
+inline Slice packed(QuantizedFormat format, std::int64_t offset, std::int64_t count) {
+  return {Buffer::packed, offset, count, format};
+}
+
+// The balanced cut of count elements into parts: part i begins here, part i + 1 where it ends. Sizes differ by at most one.
+inline std::int64_t part_begin(std::int64_t count, int parts, int i) {
+  const std::int64_t quotient = count / parts;
+  const std::int64_t rest = count % parts;
+  return quotient * i + (i < rest ? i : rest);
+}
+
+// Where each rank's share lies in a vector that holds them all, one after the other in rank order.
+class Shares {
+ public:
+  static Shares balanced(std::int64_t total, int ranks) { return {ranks, total, -1, {}}; }
+  static Shares equal(std::int64_t each, int ranks) { return {ranks, each * ranks, each, {}}; }
+  static Shares listed(const std::vector<std::int64_t>& counts) {
+    std::vector<std::int64_t> begins{0};
+    for (const std::int64_t count : counts) begins.push_back(begins.back() + count);
+    const std::int64_t total = begins.back();
+    return {static_cast<int>(counts.size()), total, -1, std::move(begins)};
+  }
+  // As the request says: of the whole vector, or of all ranks' shares together.
+  static Shares of(const PlanRequest& request) {
+    if (!request.counts.empty()) return listed(request.counts);
+    return counts_shares(request.collective) ? equal(request.count, request.size) : balanced(request.count, request.size);
+  }
+
+  // Rank may be ranks(), one behind the last.
+  std::int64_t begin(int rank) const {
+    if (!begins_.empty()) return begins_[rank];
+    return each_ >= 0 ? each_ * rank : part_begin(total_, ranks_, rank);
+  }
+  std::int64_t length(int rank) const { return begin(rank + 1) - begin(rank); }
+  std::int64_t length(int first, int ranks) const { return begin(first + ranks) - begin(first); }
+  std::int64_t total() const { return total_; }
+  std::int64_t longest() const {
+    std::int64_t most = 0;
+    for (int rank = 0; rank < ranks_; ++rank) most = std::max(most, length(rank));
+    return most;
+  }
+
+ private:
+  Shares(int ranks, std::int64_t total, std::int64_t each, std::vector<std::int64_t> begins)
+      : ranks_(ranks), total_(total), each_(each), begins_(std::move(begins)) {}
+  int ranks_;
+  std::int64_t total_;
+  std::int64_t each_;                 // -1: balanced or listed
+  std::vector<std::int64_t> begins_;  // of listed shares, and the total
+};
+
+// The most elements that any rank puts into a packet.
+inline std::int64_t packet_elements(const PlanRequest& request) {
+  const Shares shares = Shares::of(request);
+  const bool one_share = request.collective == Collective::all_gather || request.collective == Collective::gather;
+  return one_share ? shares.longest() : shares.total();
+}
+
+// In place, how many elements the input lies behind the output: a gather's input is its share of the output, a scatter's
+// output is its share of the input, elsewhere the two are the same.
+inline std::int64_t input_behind_output(const PlanRequest& request) {
+  if (!counts_shares(request.collective)) return 0;
+  const std::int64_t share = Shares::of(request).begin(request.rank);
+  const bool gathers = request.collective == Collective::all_gather || request.collective == Collective::gather;
+  return gathers ? share : -share;
+}
+
+// Where a plan that is a part of a larger one has its ranks and buffers. Its input, output and scratch begin at the given
+// offsets of the buffers named.
+struct Placement {
+  std::function<int(int)> rank;  // of the part -> of the whole
+  Slice input, output;           // counts do not matter
+  std::int64_t scratch = 0;
+  bool finishes = true;  // false: contributions are still missing when the part is done
+};
+
+// The words in which a generator tells its algorithm. Steps go into the current round of the current lane; next_round() ends
+// the one, next_lane() the other.
+class PlanBuilder {
+ public:
+  explicit PlanBuilder(const PlanRequest& request) {
+    plan_.request = request;
+    plan_.lanes.resize(1);
+  }
+
+  void send(int peer, Slice source) { add({StepKind::send, false, peer, source, {}}); }
+  void recv(int peer, Slice destination) { add({StepKind::recv, false, peer, {}, destination}); }
+  // finishes: nothing is missing any more in destination.
+  void recv_reduce(int peer, Slice operand, Slice destination, bool finishes) {
+    add({StepKind::recv_reduce, finishes, peer, operand, destination});
+  }
+  void copy(Slice source, Slice destination) { add({StepKind::copy, false, -1, source, destination}); }
+  void reduce(Slice sources, Slice destination, bool finishes) {
+    add({StepKind::reduce, finishes, -1, sources, destination});
+  }
+  void quantize(Slice source, Slice destination, Hop hop, std::int64_t residual) {
+    add({StepKind::quantize, false, -1, source, destination, hop, residual});
+  }
+  void dequantize(Slice source, Slice destination) { add({StepKind::dequantize, false, -1, source, destination}); }
+  // Of several vectors: the first, how many, and how far each begins behind the one before.
+  void dequantize_reduce(Slice first, int vectors, std::int64_t apart, Slice destination, bool finishes) {
+    add({StepKind::dequantize_reduce, finishes, -1, first, destination, Hop::contribution, 0, vectors, apart});
+  }
+  void requantize(Slice first, int vectors, std::int64_t apart, Slice destination, bool finishes, Hop hop,
+                  std::int64_t residual) {
+    add({StepKind::requantize, finishes, -1, first, destination, hop, residual, vectors, apart});
+  }
+  void signal() { add({StepKind::signal, false, -1, {}, {}}); }
+  void wait(int peer) { add({StepKind::wait, false, peer, {}, {}}); }
+  void read(int peer, Slice source, Slice destination) { add({StepKind::read, false, peer, source, destination}); }
+  void copy_to_all(int owner, Slice source, Slice destination) {
+    add({StepKind::copy_to_all, false, owner, source, destination});
+  }
+  // Of all ranks' contributions, so that nothing is missing any more; owner has the destination, or everybody does.
+  void read_reduce(Slice source, int owner, Slice destination) {
+    add({StepKind::read_reduce, true, owner, source, destination});
+  }
+  void next_round() {
+    Lane& lane = plan_.lanes.back();
+    const std::size_t begun = lane.round_ends.empty() ? 0 : lane.round_ends.back();
+    if (lane.steps.size() > begun) lane.round_ends.push_back(lane.steps.size());
+  }
+  void next_lane() {
+    next_round();
+    plan_.lanes.emplace_back();
+  }
+  void use_scratch(std::int64_t count) { plan_.scratch_count = count; }
+  void use_packed(QuantizedFormat format, std::int64_t count) { plan_.packed_counts[static_cast<int>(format)] = count; }
+  void use_residual(Hop hop, std::int64_t count) { plan_.residual_counts[static_cast<int>(hop)] = count; }
+
+  // The rounds of a plan of one lane, behind those that are there.
+  void append(const Plan& part, const Placement& placement) {
+    next_round();
+    const Lane& lane = part.lanes.front();
+    std::size_t at = 0;
+    for (const std::size_t end : lane.round_ends) {
+      for (; at < end; ++at) {
+        Step step = lane.steps[at];
+        if (step.peer >= 0) step.peer = placement.rank(step.peer);
+        step.finishes &= placement.finishes;
+        step.source = placed(step.source, placement);
+        step.destination = placed(step.destination, placement);
+        add(step);
+      }
+      next_round();
+    }
+    plan_.scratch_count = std::max(plan_.scratch_count, placement.scratch + part.scratch_count);
+  }
+
+  Plan finish() {
+    next_round();
+    return std::move(plan_);
+  }
+
+ private:
+  static Slice placed(const Slice& slice, const Placement& placement) {
+    if (slice.buffer == Buffer::scratch) return scratch(placement.scratch + slice.offset, slice.count);
+    const Slice& base = slice.buffer == Buffer::input ? placement.input : placement.output;
+    return {base.buffer, base.offset + slice.offset, slice.count};
+  }
+  void add(const Step& step) {
+    const std::int64_t count = step.kind == StepKind::send ? step.source.count : step.destination.count;
+    // A part of a plan may find its vector where it wants it.
+    if (step.kind == StepKind::copy && step.source.buffer == step.destination.buffer &&
+        step.source.offset == step.destination.offset) {
+      return;
+    }
+    const bool orders = step.kind == StepKind::signal || step.kind == StepKind::wait;
+    if (count > 0 || orders) plan_.lanes.back().steps.push_back(step);
+  }
+
+  Plan plan_;
+};
+
+}  // namespace stretto

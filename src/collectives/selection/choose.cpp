@@ -1,0 +1,243 @@
+// The choice of an algorithm: what the caller or a rule says, else the fastest by the cost model.
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "collectives/plan/plan_builder.hpp"
+#include "collectives/selection/choose_costs.hpp"
+#include "core/fail.hpp"
+#include "stretto/tuning.hpp"
+
+namespace stretto {
+namespace {
+
+// Narrow floats travel as they are where that rounds once, or where nothing is rounded; else as f32.
+DType wire_of(Collective collective, Algorithm algorithm, DType dtype, ReduceOp op) {
+  if (algorithm == Algorithm::nccl) return dtype;
+  if (!reduces(collective) || !is_narrow(dtype) || op == ReduceOp::min || op == ReduceOp::max) return dtype;
+  return rounds_once(algorithm) && op != ReduceOp::premul_sum ? dtype : DType::f32;
+}
+
+bool sums_in_order(const PlanRequest& request, DType dtype, ReduceOp op) {
+  const bool exact = !reduces(request.collective) || op == ReduceOp::min || op == ReduceOp::max ||
+                     (!is_narrow(dtype) && dtype != DType::f32 && dtype != DType::f64);
+  return exact || is_deterministic(request.method.algorithm);
+}
+
+// Bytes of the whole vector, as rules count them.
+std::int64_t bytes_of(const PlanRequest& request, DType dtype) {
+  return Shares::of(request).total() * static_cast<std::int64_t>(size_of(dtype));
+}
+
+// Why ranks that lie so cannot do it that way; empty where they can. What depends on the buffers of a call shows when these
+// are known.
+std::string obstacle(const PlanRequest& request, DType dtype, ReduceOp op, const Circumstances& circumstances) {
+  const Algorithm algorithm = request.method.algorithm;
+  if (algorithm == Algorithm::nccl && !circumstances.on_gpus) return "its buffers do not lie on GPUs";
+  if (algorithm == Algorithm::nccl && !circumstances.nccl_does) return "NCCL does not do this call between these ranks";
+  if (!shares_memory(algorithm)) return "";
+  if (circumstances.on_gpus) return "its buffers lie on GPUs, whose memory no plan shares";
+  if (!circumstances.shares_memory) return "its ranks do not all reach each other's memory";
+  if (algorithm != Algorithm::packet) return "";
+  const DType wire = wire_of(request.collective, algorithm, dtype, op);
+  const std::int64_t bytes = packet_elements(request) * static_cast<std::int64_t>(size_of(wire));
+  if (bytes <= most_packet_bytes) return "";
+  return fmt::format("a packet holds {} bytes and would need {}", most_packet_bytes, bytes);
+}
+
+// Whether the ranks' memory lets them do it that way.
+bool suits(const PlanRequest& request, const Circumstances& circumstances) {
+  const Algorithm algorithm = request.method.algorithm;
+  if (circumstances.on_gpus && shares_memory(algorithm)) return false;
+  if (request.collective == Collective::all_to_all && !request.counts.empty() && shares_memory(algorithm)) return false;
+  if (circumstances.several_nodes && shares_memory(algorithm)) return false;
+  if (circumstances.symmetric || !touches_buffers(algorithm)) return true;
+  return algorithm == Algorithm::pull && circumstances.reads_memory;
+}
+
+// Every method of one level that the cost model may take for a collective.
+std::vector<Method> methods_for(const PlanRequest& request) {
+  std::vector<Method> methods;
+  const auto with = [&](Algorithm algorithm, int lanes, int pieces) {
+    Method method(algorithm);
+    method.lanes = lanes;
+    method.pieces = pieces;
+    methods.push_back(method);
+  };
+  for (const Algorithm algorithm : algorithms_for(request.collective)) {
+    switch (algorithm) {
+      case Algorithm::ring:
+        for (int lanes = 1; lanes <= most_lanes; lanes *= 2) with(algorithm, lanes, 1);
+        break;
+      case Algorithm::bidirectional_ring: break;  // pays on wires that no measured route has; on request only
+      case Algorithm::chain:
+      case Algorithm::double_binary_tree:
+        for (int pieces = 1; pieces <= 256; pieces *= 4) with(algorithm, 1, pieces);
+        break;
+      case Algorithm::bruck:  // all_to_all: even shares only
+        if (request.collective != Collective::all_to_all || request.counts.empty()) with(algorithm, 1, 1);
+        break;
+      case Algorithm::two_level:
+      case Algorithm::three_level: break;  // pairs_for(), refinements_of()
+      default: with(algorithm, 1, 1);
+    }
+  }
+  return methods;
+}
+
+// Every pair of algorithms for two_level, where nodes have ranks to share the work, in one piece.
+std::vector<Method> pairs_for(const PlanRequest& request, bool several_nodes) {
+  std::vector<Method> methods;
+  if (!several_nodes || (request.ranks_per_node <= 1 && request.node_sizes.empty())) return methods;
+  Method method(Algorithm::two_level);
+  if (!can_do(request.collective, Algorithm::two_level)) return methods;
+  for (int inside = 1; inside < static_cast<int>(Algorithm::two_level); ++inside) {
+    for (const Algorithm between : algorithms_for(request.collective)) {
+      if (between >= Algorithm::two_level) break;  // nor can what shares memory
+      method.inside = static_cast<Algorithm>(inside);
+      method.between = between;
+      methods.push_back(method);
+    }
+  }
+  return methods;
+}
+
+// Between nodes by ring, where that can be: each node then sends to one other and receives from one, at all times. Lanes,
+// which are out of step, would else meet at a node's port.
+Method with_fixed_neighbours(const Method& method, PlanRequest request) {
+  request.method = method;
+  request.method.between = Algorithm::ring;
+  if (method.algorithm == Algorithm::three_level) request.method.above = Algorithm::ring;
+  return can_be_done(request) ? request.method : method;
+}
+
+// What is worth a look where some pairs are the best: in lanes of pieces, and with pods also with a level more. All
+// combinations would be thousands.
+std::vector<Method> refinements_of(const std::vector<Method>& pairs, const PlanRequest& request) {
+  std::vector<Method> whole = pairs;
+  if (request.nodes_per_pod > 1) {
+    for (Method method : pairs) {
+      method.algorithm = Algorithm::three_level;
+      for (const Algorithm above : algorithms_for(request.collective)) {
+        if (above >= Algorithm::two_level) break;
+        method.above = above;
+        whole.push_back(method);
+      }
+    }
+  }
+  std::set<Method> methods(whole.begin() + static_cast<std::ptrdiff_t>(pairs.size()), whole.end());
+  for (const Method& one : whole) {
+    Method method = with_fixed_neighbours(one, request);
+    for (method.lanes = 2; method.lanes <= most_lanes; method.lanes *= 2) {
+      for (method.pieces = 4; method.pieces <= 16; method.pieces *= 2) methods.insert(method);
+    }
+  }
+  return {methods.rbegin(), methods.rend()};  // among equals the one with more lanes, which rides out delays
+}
+
+Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool deterministic, const std::string& by,
+               const std::string& obstacle) {
+  const Algorithm algorithm = request.method.algorithm;
+  require(obstacle.empty(), "{} was asked for by {}, but {}.", to_string(request.method), by, obstacle);
+  require(!deterministic || sums_in_order(request, dtype, op),
+          "{} was asked for by {}, but its order of summation depends on the size; with STRETTO_DETERMINISTIC=1 choose "
+          "one_shot, two_shot, direct, packet, staged, pull or push.",
+          to_string(request.method), by);
+  return {request.method,
+          wire_of(request.collective, algorithm, dtype, op),
+          fmt::format("{}, by {}", to_string(request.method), by),
+          {}};
+}
+
+}  // namespace
+
+double nccl_seconds(const PlanRequest& request, const LinkCost& link, DType dtype) {
+  const double shares = static_cast<double>(Shares::of(request).total()) * (request.size - 1) / request.size;
+  const double sent = request.collective == Collective::all_reduce ? 2 * shares : shares;
+  return 2 * link.alpha + sent * static_cast<double>(size_of(dtype)) * link.beta;
+}
+
+Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning, const Circumstances& circumstances,
+              bool may_be_plain) {
+  check_shape(request);
+  if (request.quantized != QuantizedFormat::none) {
+    return choose_quantized(request, dtype, op, tuning, circumstances, may_be_plain);
+  }
+  PlanRequest trial = request;
+  const auto obstacle_of = [&](const PlanRequest& to) { return obstacle(to, dtype, op, circumstances); };
+  if (request.method.algorithm != Algorithm::automatic) {
+    return decided(request, dtype, op, tuning.deterministic, "the caller", obstacle_of(request));
+  }
+  // Of uneven all_to_all no rank knows the whole, so that nothing but the number of ranks may decide.
+  const bool unknown_size = request.collective == Collective::all_to_all && !request.counts.empty();
+  const std::int64_t bytes = unknown_size ? 0 : bytes_of(request, dtype);
+  const auto fits = [&](const Rule& rule) {
+    if (rule.collective != request.collective || (rule.ranks != 0 && rule.ranks != request.size)) return false;
+    return unknown_size ? rule.first == 0 && rule.last == INT64_MAX : bytes >= rule.first && bytes < rule.last;
+  };
+  const auto rule_in = [&](const std::vector<Rule>& rules) -> const Rule* {
+    const auto found = std::find_if(rules.begin(), rules.end(), fits);
+    return found != rules.end() && found->method.algorithm != Algorithm::automatic ? &*found : nullptr;
+  };
+  const Rule* const told = rule_in(tuning.rules);
+  // Rules do not say where buffers lie: those of the other device are not meant.
+  const auto is_of_this_device = [&](Algorithm algorithm) {
+    return circumstances.on_gpus ? !shares_memory(algorithm) : algorithm != Algorithm::nccl;
+  };
+  if (told != nullptr && is_of_this_device(told->method.algorithm)) {
+    trial.method = told->method;
+    return decided(trial, dtype, op, tuning.deterministic, told->source, obstacle_of(trial));
+  }
+  const KnownCosts costs = KnownCosts::of(request, tuning, circumstances);
+  const RouteCost& inside = costs.inside;
+  // What was measured with other numbers of ranks, in a crowd of another size or with wider elements is no guide.
+  const bool alike = !circumstances.several_nodes && inside.ranks == request.size &&
+                     std::abs(std::log(inside.ranks_per_core / circumstances.ranks_per_core)) < std::log(1.2);
+  const std::vector<Rule>& table = circumstances.symmetric ? inside.symmetric_rules : inside.rules;
+  if (const Rule* measured = alike ? rule_in(table) : nullptr) {
+    trial.method = measured->method;
+    const bool as_it_is = wire_of(request.collective, trial.method.algorithm, dtype, op) == dtype;
+    const bool in_order = !tuning.deterministic || sums_in_order(trial, dtype, op);
+    if (as_it_is && in_order && suits(trial, circumstances) && obstacle_of(trial).empty()) {
+      return decided(trial, dtype, op, tuning.deterministic, "measurement, in " + measured->source, "");
+    }
+  }
+
+  Choice choice;
+  if (unknown_size) {
+    trial.counts.clear();
+    trial.receive_counts.clear();
+    trial.count = 1024;
+  }
+  const auto consider = [&](const std::vector<Method>& methods) {
+    for (const Method& method : methods) {
+      trial.method = method;
+      if (tuning.deterministic && !sums_in_order(trial, dtype, op)) continue;
+      if (unknown_size && shares_memory(method.algorithm)) continue;
+      if (!suits(trial, circumstances) || !obstacle_of(trial).empty()) continue;
+      if (needs_nodes(method.algorithm) && !can_be_done(trial)) continue;
+      Candidate candidate{method, wire_of(request.collective, method.algorithm, dtype, op), 0};
+      candidate.seconds = costs.seconds_of(trial, candidate.wire);
+      choice.candidates.push_back(candidate);
+    }
+    sort_by_seconds(choice.candidates);
+  };
+  if (circumstances.nccl_does && !tuning.deterministic) {
+    choice.candidates.push_back({Algorithm::nccl, dtype, nccl_seconds(trial, costs.inside.cost, dtype)});
+  }
+  consider(pairs_for(trial, circumstances.several_nodes));
+  std::vector<Method> best_pairs;
+  for (const Candidate& pair : choice.candidates) {
+    if (pair.method.algorithm == Algorithm::two_level && best_pairs.size() < 3) best_pairs.push_back(pair.method);
+  }
+  consider(refinements_of(best_pairs, request));
+  consider(methods_for(request));
+  ensure(!choice.candidates.empty(), "Nothing can do {} over {} ranks.", name(request.collective), request.size);
+  const Candidate& best = choice.candidates.front();
+  choice.method = best.method;
+  choice.wire = best.wire;
+  choice.reason = fmt::format("{}, {:.1f} us by the cost model", to_string(best.method), best.seconds * 1e6);
+  return choice;
+}
+
+}  // namespace stretto

@@ -1,0 +1,174 @@
+#include "stretto/tuning.hpp"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "collectives/selection/default_tuning.hpp"
+#include "core/fail.hpp"
+#include "core/setting_values.hpp"
+
+namespace stretto {
+namespace {
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+std::int64_t bytes_from_text(const std::string& text, const std::string& rule) {
+  if (text == "inf") return INT64_MAX;
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  const int shift = unit == "k" || unit == "K" ? 10 : unit == "m" || unit == "M" ? 20 : unit == "g" || unit == "G" ? 30 : 0;
+  require(end != text.c_str() && number >= 0 && number < 1e12 && (unit.empty() || shift > 0),
+          "'{}' in '{}' is no number of bytes; write one like 512, 4k, 1M or inf.", text, rule);
+  return static_cast<std::int64_t>(number * std::pow(2.0, shift));
+}
+
+// "0-4k:ring" or "ring"
+Rule range_from_text(const std::string& text, Rule rule) {
+  const std::size_t colon = text.find(':');
+  if (colon != std::string::npos) {
+    const std::string range = text.substr(0, colon);
+    const std::size_t dash = range.find('-');
+    require(dash != std::string::npos, "'{}' in {} is no range of bytes; write one like 0-4k or 4k-inf.", range,
+            rule.source);
+    rule.first = bytes_from_text(range.substr(0, dash), text);
+    rule.last = bytes_from_text(range.substr(dash + 1), text);
+    require(rule.first < rule.last, "The range '{}' in {} is empty.", range, rule.source);
+  }
+  rule.method = method_from_text(text.substr(colon == std::string::npos ? 0 : colon + 1));
+  require(rule.method.algorithm == Algorithm::automatic || can_do(rule.collective, rule.method.algorithm),
+          "{} says '{}' for {}, which cannot be done that way.", rule.source, to_string(rule.method), name(rule.collective));
+  const Method& method = rule.method;
+  require((method.pieces == 1 || takes_pieces(method.algorithm)) &&
+              (!needs_nodes(method.algorithm) || method.inside != Algorithm::automatic),
+          "{} says '{}' for {}, which only what is quantized can be; rules are of plain calls.", rule.source,
+          to_string(method), name(rule.collective));
+  return rule;
+}
+
+// A misspelt key would be a table or a cost that nobody reads.
+void check_keys(const nlohmann::json& object, const std::vector<std::string>& known, const std::string& source) {
+  for (const auto& [key, value] : object.items()) {
+    require(std::find(known.begin(), known.end(), key) != known.end(),
+            "{} has the key '{}', which means nothing there; {} do.", source, key, fmt::join(known, ", "));
+  }
+}
+
+RouteCost route_from_json(const nlohmann::json& entry, const std::string& source) {
+  check_keys(entry,
+             {"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs", "lane_gain",
+              "quantize_ns", "table", "symmetric_table"},
+             "A route in " + source);
+  RouteCost route;
+  route.ranks = entry.at("ranks");
+  route.rules = rules_from_text(entry.value("table", ""), source);
+  route.symmetric_rules = rules_from_text(entry.value("symmetric_table", ""), source);
+  route.route = entry.at("route");
+  route.ranks_per_core = entry.at("ranks_per_core");
+  for (const char* key : {"ranks", "ranks_per_core", "bandwidth_gbs", "local_gbs"}) {
+    require(entry.at(key).get<double>() > 0, "{} has a route with {} = {}; it must be more than 0.", source, key,
+            entry.at(key).get<double>());
+  }
+  for (const char* key : {"alpha_us", "overhead_us", "lane_gain"}) {
+    require(entry.at(key).get<double>() >= 0, "{} has a route with {} = {}; it cannot be negative.", source, key,
+            entry.at(key).get<double>());
+  }
+  route.cost.alpha = entry.at("alpha_us").get<double>() * 1e-6;
+  route.cost.overhead = entry.at("overhead_us").get<double>() * 1e-6;
+  route.cost.beta = 1e-9 / entry.at("bandwidth_gbs").get<double>();
+  route.cost.gamma = 1e-9 / entry.at("local_gbs").get<double>();
+  route.cost.lane_gain = entry.at("lane_gain");
+  const double quantize_ns = entry.value("quantize_ns", route.cost.gamma * 1e9 * sizeof(float));
+  require(quantize_ns >= 0, "{} has a route with quantize_ns = {}; it cannot be negative.", source, quantize_ns);
+  route.cost.quantize = quantize_ns * 1e-9;
+  return route;
+}
+
+}  // namespace
+
+std::vector<Rule> rules_from_text(const std::string& text, const std::string& source) {
+  std::vector<Rule> rules;
+  for (const std::string& part : split(text, ';')) {
+    const std::size_t colon = part.find(':');
+    require(colon != std::string::npos,
+            "'{}' in {} is no rule; write one like all_reduce:0-4k:recursive_doubling,4k-inf:ring.", part, source);
+    std::string collective = part.substr(0, colon);
+    Rule rule;
+    rule.source = source;
+    if (const std::size_t at = collective.find('@'); at != std::string::npos) {
+      const std::string ranks = collective.substr(at + 1);
+      require(!ranks.empty() && ranks.size() < 7 && ranks.find_first_not_of("0123456789") == std::string::npos,
+              "'{}' in {} is no number of ranks; write one like all_reduce@8.", ranks, source);
+      rule.ranks = std::stoi(ranks);
+      require(rule.ranks > 0, "'@{}' in {}: a group has 1 rank or more; leave out '@{}' for a rule of any number.", ranks,
+              source, ranks);
+      collective.resize(at);
+    }
+    rule.collective = collective_from_name(collective);
+    require(part.back() != ':' && part.back() != ',',
+            "'{}' in {} ends without a method; write one like all_reduce:0-4k:recursive_doubling,4k-inf:ring.", part,
+            source);
+    for (const std::string& range : split(part.substr(colon + 1), ',')) rules.push_back(range_from_text(range, rule));
+  }
+  return rules;
+}
+
+Tuning Tuning::from_json(const std::string& text, const std::string& source) {
+  Tuning tuning;
+  try {
+    const auto json = nlohmann::json::parse(text);
+    check_keys(json, {"routes", "table", "machine"}, source);
+    for (const auto& entry : json.at("routes")) tuning.routes.push_back(route_from_json(entry, source));
+    tuning.rules = rules_from_text(json.value("table", ""), source);
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorCode::invalid_argument, "{} cannot be read as a tuning file: {}; stretto-perf calibrate writes one.", source,
+         error.what());
+  }
+  require(!tuning.routes.empty(), "{} has no routes; stretto-perf calibrate writes a tuning file.", source);
+  return tuning;
+}
+
+std::string Tuning::text_from_environment() {
+  const std::string path = setting("STRETTO_TUNING");
+  if (path.empty()) return default_tuning;
+  std::ifstream file(path);
+  require(file.good(), "STRETTO_TUNING={} cannot be read; stretto-perf calibrate writes such a file.", path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Tuning Tuning::from_environment() { return from_environment(text_from_environment()); }
+
+Tuning Tuning::from_environment(const std::string& file_text) {
+  const std::string path = setting("STRETTO_TUNING");
+  Tuning tuning = from_json(file_text, path.empty() ? "the built-in tuning" : path);
+  const std::vector<Rule> first = rules_from_text(setting("STRETTO_ALGO"), "STRETTO_ALGO");
+  tuning.rules.insert(tuning.rules.begin(), first.begin(), first.end());
+  tuning.deterministic = setting("STRETTO_DETERMINISTIC") == "1";
+  return tuning;
+}
+
+const RouteCost& Tuning::nearest(const std::string& route, int ranks, double ranks_per_core) const {
+  const RouteCost* best = nullptr;
+  // How crowded the cores are matters more than how many ranks there are.
+  const auto distance = [&](const RouteCost& known) {
+    return std::abs(std::log(known.ranks_per_core / ranks_per_core)) +
+           0.1 * std::abs(std::log(static_cast<double>(known.ranks) / ranks));
+  };
+  for (const RouteCost& known : routes) {
+    if (known.route == route && (best == nullptr || distance(known) < distance(*best))) best = &known;
+  }
+  require(best != nullptr,
+          "The tuning file has no costs of the route '{}'; stretto-perf calibrate --routes {} measures them.", route, route);
+  return *best;
+}
+
+}  // namespace stretto

@@ -1,0 +1,102 @@
+#include "device/memory/memory.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+
+#include "core/fail.hpp"
+#include "stretto/tensor.hpp"
+
+namespace stretto {
+namespace {
+
+// Sizes are rounded up in steps of an eighth, so that slightly different requests can share blocks.
+std::size_t rounded(std::size_t bytes) {
+  std::size_t step = block_alignment;
+  while (step * 16 < bytes) step *= 2;
+  return (bytes + step - 1) / step * step;
+}
+
+class Count {
+ public:
+  void add(std::size_t bytes) {
+    const std::size_t now = bytes_.fetch_add(bytes) + bytes;
+    std::size_t peak = peak_.load();
+    while (peak < now && !peak_.compare_exchange_weak(peak, now)) {
+    }
+  }
+  void remove(std::size_t bytes) { bytes_ -= bytes; }
+  MemoryUse use() const { return {bytes_, peak_}; }
+
+ private:
+  std::atomic<std::size_t> bytes_ = 0;
+  std::atomic<std::size_t> peak_ = 0;
+};
+Count of_all;
+std::array<Count, 2> of_devices;
+Count& of(Device device) { return of_devices[static_cast<std::size_t>(device)]; }
+
+class ProcessMemory final : public Pool {
+  std::byte* fresh(std::size_t bytes) override {
+    void* block = nullptr;
+    if (posix_memalign(&block, bytes >= huge_page ? huge_page : block_alignment, bytes) != 0) {
+      fail(ErrorCode::unavailable, "Cannot allocate {} bytes of memory.", bytes);
+    }
+    if (bytes >= huge_page) madvise(block, bytes, MADV_HUGEPAGE);
+    return static_cast<std::byte*>(block);
+  }
+  void discard(std::byte* block, std::size_t /*bytes*/) override { std::free(block); }
+};
+
+}  // namespace
+
+void count_memory(std::size_t bytes, Device device) {
+  of_all.add(bytes);
+  of(device).add(bytes);
+}
+
+void count_memory_gone(std::size_t bytes, Device device) {
+  of_all.remove(bytes);
+  of(device).remove(bytes);
+}
+
+std::shared_ptr<std::byte> Pool::allocate(std::size_t bytes) {
+  const std::size_t size = rounded(std::max<std::size_t>(bytes, 1));
+  return {take(size), [this, size](std::byte* block) { give_back(block, size); }};
+}
+
+std::byte* Pool::take(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  std::byte* block = nullptr;
+  if (auto& blocks = free_[bytes]; !blocks.empty()) {
+    block = blocks.back();
+    blocks.pop_back();
+  } else {
+    block = fresh(bytes);
+  }
+  count_memory(bytes, Device::cpu);
+  return block;
+}
+
+void Pool::give_back(std::byte* block, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  count_memory_gone(bytes, Device::cpu);
+#if defined(STRETTO_SANITIZE)
+  discard(block, bytes);
+#else
+  free_[bytes].push_back(block);
+#endif
+}
+
+std::shared_ptr<std::byte> pool_allocate(std::size_t bytes) {
+  static ProcessMemory* const pool = new ProcessMemory;
+  return pool->allocate(bytes);
+}
+
+MemoryUse memory_use() { return of_all.use(); }
+MemoryUse memory_use(Device device) { return of(device).use(); }
+
+}  // namespace stretto

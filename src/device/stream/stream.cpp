@@ -1,0 +1,190 @@
+#include "stretto/stream.hpp"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "core/log.hpp"
+#include "device/stream/graph_recording.hpp"
+#include "device/stream/short_time_slice.hpp"
+#include "device/stream/stream_queue.hpp"
+#include "stretto/device.hpp"
+
+namespace stretto {
+double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// What the worker thread and the handles share; the thread keeps it alive to its own end.
+struct Tasks {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::shared_ptr<Work::State>> waiting;
+  bool closing = false;
+  std::shared_ptr<Work::State> failed;  // the first that failed: everything behind it fails as well
+
+  void work_through() {
+    on_worker_thread = true;
+    run_promptly();
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [&] { return closing || !waiting.empty(); });
+      if (waiting.empty()) return;
+      const std::shared_ptr<Work::State> work = std::move(waiting.front());
+      waiting.pop_front();
+      lock.unlock();
+      work->run(failed);
+      lock.lock();
+      if (!failed && work->error) failed = work;
+    }
+  }
+};
+
+void Stream::Queue::report(const std::shared_ptr<Work::State>& failed) const {
+  if (!failed || failed->error_seen) return;
+  try {
+    std::rethrow_exception(failed->error);
+  } catch (const std::exception& reason) {
+    log().error("Stream '{}' ended with an error that nobody waited for: {}", name(), reason.what());
+  } catch (...) {
+    log().error("Stream '{}' ended with an error that nobody waited for.", name());
+  }
+}
+
+// A worker thread.
+class HostQueue final : public Stream::Queue {
+ public:
+  HostQueue(std::string name, Priority priority) : Queue(std::move(name), priority), tasks_(std::make_shared<Tasks>()) {
+    thread_ = std::thread([tasks = tasks_] { tasks->work_through(); });
+    pthread_setname_np(thread_.native_handle(), this->name().substr(0, 15).c_str());
+  }
+
+  ~HostQueue() override {
+    {
+      const std::lock_guard lock(tasks_->mutex);
+      tasks_->closing = true;
+      tasks_->changed.notify_all();
+    }
+    // A task may own the last handle of its own stream; its thread cannot join itself.
+    if (thread_.get_id() == std::this_thread::get_id()) {
+      thread_.detach();
+    } else {
+      thread_.join();
+      report(tasks_->failed);
+    }
+  }
+
+  void push(const std::shared_ptr<Work::State>& work) override {
+    {
+      const std::lock_guard lock(tasks_->mutex);
+      tasks_->waiting.push_back(work);
+    }
+    tasks_->changed.notify_all();
+  }
+
+  void wait(const Work& work) override {
+    const Work waits = Work::reserve();
+    waits.state()->task = [work] { work.wait(); };
+    waits.state()->times.enqueued = now_seconds();
+    push(waits.state());
+  }
+
+  Device device() const override { return Device::cpu; }
+
+ private:
+  std::shared_ptr<Tasks> tasks_;
+  std::thread thread_;
+};
+
+std::shared_ptr<Stream::Queue> gpu_queue(std::string name, Priority priority);  // gpu_stream.cpp
+
+const char* name(Priority priority) {
+  switch (priority) {
+    case Priority::background: return "background";
+    case Priority::normal: return "normal";
+    case Priority::urgent: return "urgent";
+  }
+  return "unknown";
+}
+
+Stream::Stream(std::string name, Priority priority) : Stream(std::move(name), priority, current_device()) {}
+
+Stream::Stream(std::string name, Priority priority, Device device) {
+  if (device == Device::cpu) {
+    queue_ = std::make_shared<HostQueue>(std::move(name), priority);
+  } else {
+    queue_ = gpu_queue(std::move(name), priority);
+  }
+}
+
+Work Stream::enqueue(std::function<void()> task) const {
+  Work work = Work::reserve();
+  enqueue(std::move(task), work);
+  return work;
+}
+
+void Stream::enqueue(std::function<void()> task, const Work& reserved) const {
+  const std::shared_ptr<Work::State>& work = reserved.state();
+  work->task = std::move(task);
+  {
+    const std::lock_guard lock(work->mutex);
+    work->times.enqueued = now_seconds();
+    work->in_computation = is_gpu_computation();
+  }
+  if (queue_) return queue_->push(work);
+  work->run(nullptr);
+  {
+    const std::lock_guard lock(work->mutex);  // others read the ledger
+    work->times.waited = work->times.done - work->times.started;
+  }
+  if (work->error) std::rethrow_exception(work->error);
+}
+
+void Stream::wait(const Work& work) const {
+  if (work.state()) {
+    const std::lock_guard lock(work.state()->mutex);
+    work.state()->require_enqueued();
+  }
+  if (!queue_) return work.wait();
+  if (work.state() && is_gpu_computation()) work.state()->note_wait(*this);
+  queue_->wait(work);
+}
+
+// And nobody records a graph of it, in which nothing has a time.
+bool Stream::is_gpu_computation() const {
+  return queue_ && queue_->device() == Device::cuda && recording == nullptr && *this == computation();
+}
+
+void Stream::wait(const Event& event) const { wait(event.place_); }
+
+void Stream::wait(const Stream& other) const {
+  if (other.is_inline() || other == *this) return;
+  Event place;
+  other.record(place);
+  wait(place);
+}
+
+void Stream::record(Event& event) const {
+  event.place_ = enqueue([] {});
+}
+
+void Stream::synchronize() const {
+  enqueue([] {}).wait();
+}
+
+const std::string& Stream::name() const {
+  static const auto& inline_name = *new std::string("inline");
+  return queue_ ? queue_->name() : inline_name;
+}
+
+Device Stream::device() const { return queue_ ? queue_->device() : Device::cpu; }
+
+Priority Stream::priority() const { return queue_ ? queue_->priority() : Priority::urgent; }
+
+bool Event::reached() const { return place_.done(); }
+void Event::wait() const { place_.wait(); }
+
+}  // namespace stretto

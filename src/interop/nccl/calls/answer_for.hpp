@@ -1,0 +1,51 @@
+#pragma once
+#include <string_view>
+
+#include "interop/nccl/calls/answers.hpp"
+#include "interop/nccl/calls/group.hpp"
+#include "interop/nccl/report.hpp"
+
+// Who answers a call on a communicator that is no operation.
+namespace stretto::nccl_door {
+
+// Of a communicator that NCCL does not know, for what only NCCL has.
+inline ncclResult_t refuse_shared(const char* function, const Comm& comm) {
+  return refuse(
+      ncclInvalidUsage,
+      "{} is not there for a communicator whose ranks share a GPU (rank {} of {}): Stretto serves it, for NCCL refuses "
+      "it.",
+      function, comm.rank, comm.size);
+}
+
+// ours(comm) answers for communicators in which the door has a part; all others are NCCL's alone.
+template <class Ours, class Forward>
+ncclResult_t answer_for(const char* function, ncclComm_t handle, const Ours& ours, const Forward& forward) {
+  if (inside_nccl()) return forward();
+  const CommPointer comm = find(handle);
+  By by = By::nccl;
+  std::string_view why = "the communicator is NCCL's alone";
+  const ncclResult_t result = answer([&]() -> ncclResult_t {
+    if (!comm) return forward();
+    if (comm->shared) by = By::stretto;
+    why = comm->shared ? gpu_is_shared : "the handle is NCCL's";
+    if (comm->shared) require_open(*comm, function);
+    return ours(comm);
+  });
+  if (by == By::stretto && result != ncclSuccess) {
+    by = By::nobody;
+    if (last_sentence() != nullptr) why = last_sentence();
+  }
+  note(function, by, why);
+  fail_group(result);
+  return result;
+}
+
+// For what a shared communicator does not have, and of NCCL's own is NCCL's.
+template <class Forward>
+ncclResult_t forward_or_refuse(const char* function, ncclComm_t handle, const Forward& forward) {
+  return answer_for(
+      function, handle, [&](const CommPointer& comm) { return comm->shared ? refuse_shared(function, *comm) : forward(); },
+      forward);
+}
+
+}  // namespace stretto::nccl_door

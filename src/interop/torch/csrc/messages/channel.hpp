@@ -1,0 +1,60 @@
+#pragma once
+#include <deque>
+#include <optional>
+#include <thread>
+
+#include "messages/messages.hpp"
+
+namespace stretto_torch {
+
+// What two ranks have for each other's messages: a job of the two of them, in which each direction has a communicator and at
+// either end a thread. A message is a head, and then its bytes. Who leaves says so in a last head.
+class Channel {
+ public:
+  struct Send {
+    c10::intrusive_ptr<OperationWork> work;
+    at::Tensor tensor;
+    std::int64_t tag = 0;
+    Messages::Clock::time_point deadline;
+  };
+
+  Channel(Messages& messages, int peer);
+  ~Channel();  // joins the threads, and leaves the job
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  // With the mutex of the messages held:
+  void push(Send send);
+  bool has_ended() const { return ended_ == 2; }
+  Messages::Clock::time_point next_deadline() const;
+  void break_if_late(Messages::Clock::time_point now);
+  // The threads end, and all that is under way with this error.
+  void break_with(const std::exception_ptr& error);
+  const std::exception_ptr& broken() const { return broken_; }
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;  // of the messages' mutex
+  struct Head {
+    std::int64_t tag;
+    std::int64_t bytes;  // negative: no more will come
+  };
+  bool connect();
+  void send_messages();
+  void receive_messages();
+  void receive_message(Lock& lock, const Head& head);
+  void run(void (Channel::*loop)());
+  std::exception_ptr in_our_words(const std::exception_ptr& error) const;
+
+  Messages& all_;
+  const int peer_;
+  std::deque<Send> sends_;  // the first is being sent
+  std::optional<Messages::Receive> receiving_;
+  std::exception_ptr broken_;
+  int ended_ = 0;  // threads
+  std::mutex connecting_;
+  bool connected_ = false;  // under that mutex; the communicators under both
+  stretto::Communicator out_, in_;
+  std::thread sender_, receiver_;
+};
+
+}  // namespace stretto_torch

@@ -1,0 +1,122 @@
+#include "transport/bootstrap/launcher.hpp"
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "core/fail.hpp"
+#include "core/setting_values.hpp"
+#include "stretto/stream.hpp"
+
+namespace stretto {
+namespace {
+
+struct Variables {
+  const char* launcher;
+  const char* rank;
+  const char* size;
+};
+constexpr std::array<Variables, 4> known{{{"torchrun", "RANK", "WORLD_SIZE"},
+                                          {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                          {"PMI", "PMI_RANK", "PMI_SIZE"},
+                                          {"Slurm", "SLURM_PROCID", "SLURM_NTASKS"}}};
+
+int integer_variable(const char* name) {
+  const char* given = std::getenv(name);
+  const std::string text = given != nullptr ? given : "";
+  char* end = nullptr;
+  const long value = std::strtol(text.c_str(), &end, 10);
+  require(!text.empty() && *end == '\0' && value >= 0 && value < 1L << 30, "{}='{}' is no whole number.", name, text);
+  return static_cast<int>(value);
+}
+
+constexpr double seconds_to_end_after_a_failure = 8;
+
+int status_of(int wait_status) { return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status); }
+
+}  // namespace
+
+std::optional<LaunchedAs> launched_as() {
+  for (const Variables& variables : known) {
+    if (std::getenv(variables.rank) == nullptr || std::getenv(variables.size) == nullptr) continue;
+    LaunchedAs as;
+    as.launcher = variables.launcher;
+    as.rank = integer_variable(variables.rank);
+    as.size = integer_variable(variables.size);
+    require(as.rank < as.size, "{}={} is not below {}={}.", variables.rank, as.rank, variables.size, as.size);
+    if (as.size == 1) return as;
+    const char* host = std::getenv("MASTER_ADDR");
+    require(host != nullptr && std::getenv("MASTER_PORT") != nullptr,
+            "{} ranks were started by {}, but MASTER_ADDR and MASTER_PORT do not tell where to meet; set both.", as.size,
+            as.launcher);
+    as.host = host;
+    as.port = static_cast<int>(number_setting("STRETTO_PORT"));
+    if (as.port == 0) {
+      as.port = integer_variable("MASTER_PORT");
+      // torchrun's own store may hold that port already.
+      const char* store = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+      if (store != nullptr && std::string(store) == "True") ++as.port;
+    }
+    require(as.port > 0 && as.port < 65536, "Port {} is outside 1..65535; set MASTER_PORT or STRETTO_PORT.", as.port);
+    return as;
+  }
+  return std::nullopt;
+}
+
+int fork_ranks(int count, const std::function<int(int rank)>& body) {
+  std::fflush(nullptr);  // or every child would write it again
+  const pid_t parent = getpid();
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < count; ++rank) {
+    const pid_t child = fork();
+    if (child < 0) {
+      const int error = errno;
+      for (const pid_t started : children) kill(started, SIGKILL);
+      for (const pid_t started : children) waitpid(started, nullptr, 0);
+      fail(ErrorCode::unavailable, "Cannot start rank {} of {}: {}.", rank, count, errno_text(error));
+    }
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(1);  // it died before prctl
+      const int status = body(rank);
+      std::fflush(nullptr);
+      _exit(status);  // the parent's exit handlers are not ours to run
+    }
+    children.push_back(child);
+  }
+
+  int result = 0;
+  double deadline = 0;
+  bool gave_up = false;
+  while (!children.empty()) {
+    int wait_status = 0;
+    const pid_t ended = waitpid(-1, &wait_status, deadline > 0 ? WNOHANG : 0);
+    if (ended < 0 && errno == EINTR) continue;
+    if (ended < 0) break;
+    if (ended > 0) {
+      if (std::erase(children, ended) == 0) continue;  // another child of the program
+      const int status = status_of(wait_status);
+      if (result == 0 && status != 0) deadline = now_seconds() + seconds_to_end_after_a_failure;
+      // Others may be seen to end before the one that was killed and whose connections told them so.
+      if (result == 0 || (result < 128 && WIFSIGNALED(wait_status) && !gave_up)) result = status;
+      continue;
+    }
+    if (now_seconds() > deadline) {
+      for (const pid_t child : children) kill(child, SIGKILL);
+      deadline = now_seconds() + 1e9;
+      gave_up = true;
+    }
+    usleep(10000);
+  }
+  return result;
+}
+
+}  // namespace stretto

@@ -1,0 +1,169 @@
+#include "transport/bootstrap/pinning.hpp"
+
+#include <fmt/format.h>
+#include <hwloc.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "core/fail.hpp"
+#include "core/log.hpp"
+
+namespace stretto {
+namespace {
+
+// A socket bound to a name without a file, or -1 when somebody has that name.
+int claim(const std::string& name) {
+  const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return -1;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::size_t length = std::min(name.size(), sizeof address.sun_path - 1);
+  std::copy_n(name.data(), length, address.sun_path + 1);  // behind a zero: abstract
+  const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  if (bind(socket, reinterpret_cast<const sockaddr*>(&address), bytes) == 0) return socket;
+  close(socket);
+  return -1;
+}
+
+// Jobs that start at the same time choose one after the other.
+int claim_in_turn(const std::string& name) {
+  for (int attempt = 0; attempt < 200; ++attempt) {
+    if (const int socket = claim(name); socket >= 0) return socket;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return -1;
+}
+
+using Topology = std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)>;
+using Bitmap = std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)>;
+
+Topology this_machine() {
+  hwloc_topology_t topology = nullptr;
+  if (hwloc_topology_init(&topology) != 0) return {nullptr, hwloc_topology_destroy};
+  Topology owned(topology, hwloc_topology_destroy);
+  hwloc_topology_set_flags(topology, HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);
+  if (hwloc_topology_load(topology) != 0) owned.reset();
+  return owned;
+}
+
+bool may_run_everywhere(hwloc_topology_t topology) {
+  const Bitmap bound(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+  return hwloc_get_cpubind(topology, bound.get(), HWLOC_CPUBIND_THREAD) == 0 &&
+         hwloc_bitmap_isequal(bound.get(), hwloc_topology_get_allowed_cpuset(topology)) != 0;
+}
+
+std::vector<Core> cores_of(hwloc_topology_t topology) {
+  std::vector<Core> cores;
+  const int depth = hwloc_get_type_or_below_depth(topology, HWLOC_OBJ_CORE);
+  const auto count = hwloc_get_nbobjs_by_depth(topology, depth);
+  for (unsigned i = 0; i < count; ++i) {
+    const hwloc_obj_t object = hwloc_get_obj_by_depth(topology, depth, i);
+    Core core;
+    core.group = object->nodeset != nullptr ? hwloc_bitmap_first(object->nodeset) : 0;
+    for (int thread = hwloc_bitmap_first(object->cpuset); thread >= 0; thread = hwloc_bitmap_next(object->cpuset, thread)) {
+      core.threads.push_back(thread);
+    }
+    cores.push_back(std::move(core));
+  }
+  return cores;
+}
+
+}  // namespace
+
+std::vector<HardwareThreads> place_ranks(const std::vector<Core>& cores, int ranks) {
+  std::vector<const Core*> free;
+  for (const Core& core : cores) {
+    if (!core.claimed && !core.threads.empty()) free.push_back(&core);
+  }
+  const auto wanted = static_cast<std::size_t>(ranks);
+  if (ranks < 1 || free.empty()) return {};
+  if (free.size() < wanted) {
+    // As many on each core, if they have the whole machine: the system would have three on one and five on another at times.
+    if (free.size() < cores.size() || wanted % free.size() != 0) return {};
+    std::vector<HardwareThreads> placed;
+    for (std::size_t rank = 0; rank < wanted; ++rank) placed.push_back(free[rank * free.size() / wanted]->threads);
+    return placed;
+  }
+  const std::size_t share = free.size() / wanted;
+  // Where the shares begin: first without one that reaches over the end of a group, else one behind the other.
+  std::vector<std::size_t> begins;
+  for (std::size_t at = 0; at + share <= free.size();) {
+    const bool within = free[at]->group == free[at + share - 1]->group;
+    if (within) begins.push_back(at);
+    at += within ? share : 1;
+  }
+  if (begins.size() < wanted) {
+    begins.clear();
+    for (std::size_t rank = 0; rank < wanted; ++rank) begins.push_back(rank * share);
+  }
+  std::vector<HardwareThreads> placed(wanted);
+  for (std::size_t rank = 0; rank < wanted; ++rank) {
+    for (std::size_t i = 0; i < share; ++i) {
+      const HardwareThreads& threads = free[begins[rank] + i]->threads;
+      placed[rank].insert(placed[rank].end(), threads.begin(), threads.end());
+    }
+  }
+  return placed;
+}
+
+CoreClaims::~CoreClaims() {
+  for (const int socket : sockets_) close(socket);
+}
+
+std::vector<HardwareThreads> CoreClaims::place(int ranks) {
+  const Topology machine = this_machine();
+  if (!machine || !may_run_everywhere(machine.get())) return {};
+  return place(cores_of(machine.get()), ranks, "core");
+}
+
+std::vector<HardwareThreads> CoreClaims::place(std::vector<Core> cores, int ranks, const std::string& kind) {
+  const int turn = claim_in_turn(fmt::format("stretto/{}/turn", kind));
+  if (turn < 0) return {};
+  // All that are free are held until it is known which are wanted.
+  std::vector<int> held;
+  for (Core& core : cores) {
+    held.push_back(core.threads.empty() ? -1 : claim(fmt::format("stretto/{}/{}", kind, core.threads.front())));
+    core.claimed = held.back() < 0;
+  }
+  const std::vector<HardwareThreads> placed = place_ranks(cores, ranks);
+  for (std::size_t i = 0; i < cores.size(); ++i) {
+    if (held[i] < 0) continue;
+    const bool used = std::any_of(placed.begin(), placed.end(), [&](const HardwareThreads& threads) {
+      return std::find(threads.begin(), threads.end(), cores[i].threads.front()) != threads.end();
+    });
+    if (used) {
+      sockets_.push_back(held[i]);
+    } else {
+      close(held[i]);
+    }
+  }
+  close(turn);
+  return placed;
+}
+
+void run_on(const HardwareThreads& threads) {
+  if (threads.empty()) return;
+  const int count = *std::max_element(threads.begin(), threads.end()) + 1;
+  const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(count), [](cpu_set_t* all) { CPU_FREE(all); });
+  const std::size_t bytes = CPU_ALLOC_SIZE(count);
+  CPU_ZERO_S(bytes, set.get());
+  for (const int thread : threads) CPU_SET_S(thread, bytes, set.get());
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    // One may end meanwhile, and a sandbox may forbid it: then the system goes on choosing.
+    if (sched_setaffinity(std::stoi(task.path().filename()), bytes, set.get()) != 0) {
+      log().info("A thread cannot be bound to hardware threads {}: {}.", fmt::join(threads, ", "), errno_text(errno));
+    }
+  }
+}
+
+}  // namespace stretto

@@ -1,0 +1,29 @@
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "transport/gpu/gpu_links.hpp"
+
+namespace stretto {
+
+// What members tell each other is of one size: plain structures, and texts cut to what they have room for.
+template <class T>
+std::vector<T> exchange_struct(const ExchangeBytes& exchange_bytes, const T& mine) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
+  std::vector<T> all;
+  for (const Bytes& one : exchange_bytes(Bytes(bytes, bytes + sizeof mine))) {
+    T& said = all.emplace_back();
+    std::memcpy(&said, one.data(), sizeof said);
+  }
+  return all;
+}
+
+template <std::size_t size>
+void put(std::array<char, size>& place, const std::string& text) {
+  std::memcpy(place.data(), text.data(), std::min(text.size(), size - 1));
+}
+
+}  // namespace stretto

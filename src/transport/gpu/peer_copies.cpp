@@ -1,0 +1,249 @@
+#include "transport/gpu/peer_copies.hpp"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+
+#include "core/fail.hpp"
+#include "core/log.hpp"
+#include "transport/gpu/own_messages.hpp"
+
+namespace stretto {
+
+// One lock for all: what is done under it takes microseconds, and never waits for a GPU.
+class CopyBoard {
+ public:
+  struct Post {  // a message that its sender has posted
+    const std::byte* data = nullptr;
+    std::size_t bytes = 0;
+    GpuEvent ready = nullptr;
+    GpuEvent taken = nullptr;  // recorded behind the copy, once that is in the receiver's stream
+  };
+
+  explicit CopyBoard(int members) : members_(members), posts_(static_cast<std::size_t>(members) * members) {}
+  // The last member is gone: nobody's stream will be made to wait for these any more.
+  ~CopyBoard() {
+    for (const auto& [event, gpu] : events_) {
+      try {
+        gpu->destroy(event);
+      } catch (const std::exception& error) {
+        log().error("{}", error.what());
+      }
+    }
+  }
+
+  int members() const { return members_; }
+  std::deque<std::shared_ptr<Post>>& posts(int sender, int receiver) {
+    return posts_[static_cast<std::size_t>(sender) * members_ + receiver];
+  }
+  // Behind which a copy is done. It is free again when the sender's stream has been made to wait for it.
+  GpuEvent take_event(Gpu& gpu) {
+    std::vector<GpuEvent>& free = free_[&gpu];
+    if (free.empty()) {
+      const GpuEvent event = gpu.create_event();
+      events_[event] = &gpu;
+      return event;
+    }
+    const GpuEvent event = free.back();
+    free.pop_back();
+    return event;
+  }
+  void give_back(GpuEvent event) { free_[events_.at(event)].push_back(event); }
+  void keep(GpuEvent event, Gpu& gpu) { events_[event] = &gpu; }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::string failure;  // of any member; nobody exchanges anything any more
+
+ private:
+  int members_;
+  std::vector<std::deque<std::shared_ptr<Post>>> posts_;  // by sender and receiver, in order
+  std::map<GpuEvent, Gpu*> events_;
+  std::map<Gpu*, std::vector<GpuEvent>> free_;
+};
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Offers {
+  std::mutex mutex;
+  std::uint64_t last = 0;
+  std::map<std::uint64_t, std::pair<std::shared_ptr<CopyBoard>, int>> boards;  // and how many will still take it
+};
+Offers& offers() {
+  static auto& all = *new Offers;
+  return all;
+}
+
+// One member's part of one exchange.
+class Exchange {
+ public:
+  Exchange(Gpu& gpu, CopyBoard& board, const PeerCopies::Place& place, GpuEvent ready, GpuStream stream)
+      : gpu_(gpu), board_(board), place_(place), ready_(ready), stream_(stream), lock_(board.mutex) {}
+
+  void run(const std::vector<GpuMessage>& messages) {
+    throw_failure();
+    // Everything is posted before anything is awaited: so all may send to all.
+    bool sends = false;
+    for (const GpuMessage& message : messages) sends |= message.sends;
+    if (sends) gpu_.record(ready_, stream_);
+    for (const GpuMessage& message : messages) {
+      if (message.sends) {
+        auto post = std::make_shared<CopyBoard::Post>();
+        *post = {message.data, message.bytes, ready_, nullptr};
+        board_.posts(place_.member, message.peer).push_back(post);
+        sent_.emplace_back(message.peer, std::move(post));
+      } else {
+        wanted_.push_back(message);
+      }
+    }
+    board_.changed.notify_all();
+    // Whoever has posted is served, whatever the order of the list: a peer may have to be served before it can post to us
+    // what we wait for.
+    while (!wanted_.empty()) {
+      if (!take_what_is_there()) wait_for("to send to it", wanted_.front().peer);
+    }
+    for (const auto& [peer, post] : sent_) {
+      while (post->taken == nullptr) wait_for("to receive from it", peer);
+      idle_since_ = Clock::now();
+      gpu_.wait(stream_, post->taken);
+      board_.give_back(post->taken);
+    }
+  }
+
+  void give_up(const std::string& reason) {
+    if (!lock_) lock_.lock();
+    if (board_.failure.empty()) board_.failure = reason;
+    board_.changed.notify_all();
+  }
+
+ private:
+  bool take_what_is_there() {
+    bool took = false;
+    std::vector<bool> blocked(place_.job_ranks.size());  // an earlier message of that member is still to come
+    for (auto wanted = wanted_.begin(); wanted != wanted_.end();) {
+      auto& posts = board_.posts(wanted->peer, place_.member);
+      if (blocked[wanted->peer] || posts.empty()) {
+        blocked[wanted->peer] = true;
+        ++wanted;
+        continue;
+      }
+      CopyBoard::Post& post = *posts.front();
+      require(post.bytes == wanted->bytes, "Rank {} sends {} bytes to rank {}, which receives {}; give both the same.",
+              place_.job_ranks[wanted->peer], post.bytes, place_.job_ranks[place_.member], wanted->bytes);
+      const GpuEvent taken = board_.take_event(gpu_);
+      gpu_.wait(stream_, post.ready);
+      gpu_.copy(wanted->data, post.data, post.bytes, stream_);
+      gpu_.record(taken, stream_);
+      post.taken = taken;
+      posts.pop_front();
+      wanted = wanted_.erase(wanted);
+      took = true;
+    }
+    if (took) {
+      board_.changed.notify_all();
+      idle_since_ = Clock::now();
+    }
+    return took;
+  }
+
+  // For a change of the board, at most a moment: whoever waits looks again.
+  void wait_for(const char* what, int peer) {
+    throw_failure();
+    if (Clock::now() - idle_since_ > std::chrono::duration<double>(place_.timeout)) {
+      fail(ErrorCode::timeout,
+           "Rank {} has waited {} s (STRETTO_TIMEOUT) for rank {} {} over their GPU; let all ranks issue the operations of "
+           "all communicators in the same order.",
+           place_.job_ranks[place_.member], place_.timeout, place_.job_ranks[peer], what);
+    }
+    if (board_.changed.wait_for(lock_, std::chrono::milliseconds(20)) == std::cv_status::no_timeout) return;
+    if (!place_.check) return;
+    lock_.unlock();
+    place_.check();
+    lock_.lock();
+  }
+
+  void throw_failure() const {
+    if (!board_.failure.empty()) fail(ErrorCode::peer_gave_up, "{}", board_.failure);
+  }
+
+  Gpu& gpu_;
+  CopyBoard& board_;
+  const PeerCopies::Place& place_;
+  GpuEvent ready_;
+  GpuStream stream_;
+  std::unique_lock<std::mutex> lock_;
+  std::vector<std::pair<int, std::shared_ptr<CopyBoard::Post>>> sent_;
+  std::deque<GpuMessage> wanted_;
+  Clock::time_point idle_since_ = Clock::now();
+};
+
+}  // namespace
+
+PeerCopies::PeerCopies(Gpu& gpu, std::shared_ptr<CopyBoard> board, Place place)
+    : gpu_(gpu), board_(std::move(board)), place_(std::move(place)), ready_(gpu.create_event()) {
+  ensure(board_->members() == static_cast<int>(place_.job_ranks.size()), "A board for {} members was given to one of {}.",
+         board_->members(), place_.job_ranks.size());
+  const std::lock_guard lock(board_->mutex);
+  board_->keep(ready_, gpu_);
+}
+
+PeerCopies::~PeerCopies() = default;
+
+void PeerCopies::exchange(const std::vector<GpuMessage>& messages, GpuStream stream) {
+  const std::vector<GpuMessage> others =
+      without_own(messages, place_.member, static_cast<int>(place_.job_ranks.size()), gpu_, stream);
+  if (others.empty()) return;
+  if (gpu_.is_capturing(stream)) {
+    fail(ErrorCode::unavailable,
+         "Ranks that are threads and share a GPU cannot communicate in a graph; make the calls without one, or start one "
+         "process per GPU.");
+  }
+  Exchange run(gpu_, *board_, place_, ready_, stream);
+  try {
+    run.run(others);
+  } catch (const std::exception& error) {
+    run.give_up(fmt::format("Rank {} gave up: {}", place_.job_ranks[place_.member], error.what()));
+    throw;
+  }
+}
+
+void PeerCopies::perform(const GpuCollective& call, GpuStream /*stream*/) {
+  fail(ErrorCode::internal, "Peer copies were to do {} by themselves, which does() refuses.", name(call.collective));
+}
+
+std::string PeerCopies::failure() {
+  const std::lock_guard lock(board_->mutex);
+  return board_->failure;
+}
+
+void PeerCopies::abort() {
+  const std::lock_guard lock(board_->mutex);
+  if (board_->failure.empty()) {
+    board_->failure = fmt::format("Rank {} has aborted the communicator.", place_.job_ranks[place_.member]);
+  }
+  board_->changed.notify_all();
+}
+
+std::shared_ptr<CopyBoard> make_copy_board(int members) { return std::make_shared<CopyBoard>(members); }
+
+std::uint64_t offer_copy_board(std::shared_ptr<CopyBoard> board, int takers) {
+  const std::lock_guard lock(offers().mutex);
+  const std::uint64_t number = ++offers().last;
+  if (takers > 0) offers().boards[number] = {std::move(board), takers};
+  return number;
+}
+
+std::shared_ptr<CopyBoard> take_copy_board(std::uint64_t number) {
+  const std::lock_guard lock(offers().mutex);
+  const auto found = offers().boards.find(number);
+  if (found == offers().boards.end()) return nullptr;
+  std::shared_ptr<CopyBoard> board = found->second.first;
+  if (--found->second.second == 0) offers().boards.erase(found);
+  return board;
+}
+
+}  // namespace stretto

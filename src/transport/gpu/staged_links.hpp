@@ -1,0 +1,61 @@
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "transport/gpu/gpu_links.hpp"
+#include "transport/gpu/side_copies.hpp"
+#include "transport/gpu/staging.hpp"
+#include "transport/links.hpp"
+
+namespace stretto {
+
+// Messages between GPUs in blocks: for ranks that NCCL does not connect, such as processes that share one GPU. Where the
+// blocks lie, and how they get to the other rank, is the staging's affair.
+//
+// Who issues an exchange carries it: it waits until the stream has come there, copies to blocks and from blocks in streams
+// of its own, and returns when all messages have arrived; those of each direction and peer go in order, all others beside
+// each other. So all members issue the operations of all communicators that they share in one consistent order, and no
+// stream waits for the host, ever: one that did would hold up whatever CUDA puts behind it (another stream in the same
+// hardware queue, a kernel's first launch that loads its code, memory that is freed), also the copies that it waits for.
+//
+// What the stream has still to do before counts as waiting, for STRETTO_TIMEOUT as well.
+//
+// Not in a graph, whose launches nobody would carry: exchange() throws Error(unavailable) then.
+class StagedLinks final : public GpuLinks {
+ public:
+  // links: of this communicator, for longer than this.
+  StagedLinks(Gpu& gpu, Links& links, std::unique_ptr<Staging> staging);
+  ~StagedLinks() override;  // waits until peers have taken what was sent, but not after something has gone wrong
+  StagedLinks(const StagedLinks&) = delete;
+  StagedLinks& operator=(const StagedLinks&) = delete;
+
+  const char* route() const override { return staging_->route(); }
+  void exchange(const std::vector<GpuMessage>& messages, GpuStream stream) override;
+  bool does(const GpuCollective& /*call*/) const override { return false; }
+  void perform(const GpuCollective& call, GpuStream stream) override;  // throws
+  std::string failure() override;
+  void abort() override;  // an exchange that is under way throws
+
+ private:
+  enum class Look { finished, moved, at_gpu, at_peers };  // the last two: what it waits for
+  void wait(const std::function<Look()>& look);
+  void carry(const std::vector<GpuMessage>& messages);
+  void settle();
+  void check_going_on();
+  void note_failure(const std::string& why);
+
+  Gpu& gpu_;
+  Links& links_;
+  std::unique_ptr<Staging> staging_;
+  SideCopies copies_;
+  GpuEvent ready_;
+  std::atomic<bool> aborted_ = false;
+  std::mutex mutex_;
+  std::string failure_;  // under the mutex
+};
+
+}  // namespace stretto

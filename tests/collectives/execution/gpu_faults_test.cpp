@@ -1,0 +1,273 @@
+// What becomes of operations on GPUs when a rank does not come: they end, in time, with a sentence, and whatever counts on
+// them hears of it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "collectives/gpu_buffers.hpp"
+#include "stand_in/job_on_gpus.hpp"
+
+namespace stretto {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+void sleep_ms(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
+
+// Rank 0 waits for what does not come; the others must not wait for it in an operation meanwhile, for that would end, too.
+class Patience {
+ public:
+  void rank_0_is_done(const Communicator& world) {
+    if (world.rank() == 0) done_ = true;
+    for (int i = 0; i < 20000 && !done_; ++i) sleep_ms(1);
+  }
+
+ private:
+  std::atomic<bool> done_ = false;
+};
+
+class LostOnGpus : public testing::TestWithParam<Route> {
+ protected:
+  JobOnGpus ranks_{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(All, LostOnGpus, testing::ValuesIn(all_routes),
+                         [](const auto& parameter) { return std::string(name(parameter.param)); });
+
+// Whose calls return before the others have come; on the other routes they wait in the call itself.
+class LostOverNccl : public LostOnGpus {};
+INSTANTIATE_TEST_SUITE_P(All, LostOverNccl, testing::Values(Route::nccl),
+                         [](const auto& parameter) { return std::string(name(parameter.param)); });
+
+const std::function<void(HostNccl&)> as_it_is = [](HostNccl&) {};
+constexpr double for_ever = 60;  // as NCCL waits
+
+// Rank 1 does not call what rank 0 calls.
+TEST_P(LostOnGpus, ResultsOfWhatNeverCameCannotBeRead) {
+  const Variable patience("STRETTO_TIMEOUT", "0.4");
+  Patience others;
+  ranks_.run(
+      2,
+      [&](const Communicator& world) {
+        const Tensor x = Tensor::zeros({1000}, DType::f32);
+        const Communicator pair = world.duplicate("pair");
+        {
+          const Stream stream("communication");
+          pair.all_reduce(x, ReduceOp::sum, stream).wait();
+          if (world.rank() == 0) {
+            const Work work = pair.all_reduce(x, ReduceOp::sum, stream);
+            computation().wait(work);
+            kernels::add(x, x, x);
+            EXPECT_THAT(sentence_of([&] { x.at(0); }), HasSubstr("waited"));
+            EXPECT_THAT(sentence_of([&] { work.wait(); }), HasSubstr("waited"));
+            EXPECT_THAT(sentence_of([&] { pair.all_reduce(x, ReduceOp::sum, stream).wait(); }), HasSubstr("waited"));
+          }
+        }
+        others.rank_0_is_done(world);
+      },
+      as_it_is, for_ever);
+}
+
+// A rank that leaves, and others that wait for it on their GPUs.
+TEST_P(LostOnGpus, ARankThatLeavesByAnExceptionWaitsForNobody) {
+  const double before = now_seconds();
+  const std::string sentence = sentence_of([&] {
+    ranks_.run(
+        2,
+        [](const Communicator& world) {
+          const Tensor x = Tensor::zeros({1000}, DType::f32);
+          const Stream stream("communication");
+          const Communicator pair = world.duplicate("pair");
+          pair.all_reduce(x, ReduceOp::sum, stream).wait();
+          if (world.rank() == 1) throw Error(ErrorCode::internal, "no more of this");
+          pair.all_reduce(x, ReduceOp::sum, stream).wait();
+        },
+        as_it_is, for_ever);
+  });
+  EXPECT_EQ(sentence, "no more of this");
+  EXPECT_LT(now_seconds() - before, for_ever / 2);
+}
+
+// Its own operation waits for the others when it leaves: the end of the communicator would, too.
+TEST_P(LostOverNccl, ARankThatLeavesGivesUpWhatIsUnderWay) {
+  const double before = now_seconds();
+  const std::string sentence = sentence_of([&] {
+    ranks_.run(
+        2,
+        [](const Communicator& world) {
+          const Tensor x = Tensor::zeros({1000}, DType::f32);
+          const Stream stream("communication");
+          const Communicator pair = world.duplicate("pair");
+          pair.all_reduce(x, ReduceOp::sum, stream).wait();
+          if (world.rank() == 1) {
+            pair.all_reduce(x, ReduceOp::sum, stream);
+            throw Error(ErrorCode::internal, "no more of this");
+          }
+          while (true) world.barrier(Stream::inline_());
+        },
+        as_it_is, for_ever);
+  });
+  EXPECT_EQ(sentence, "no more of this");
+  EXPECT_LT(now_seconds() - before, for_ever / 2);
+}
+
+// The communicator goes while its operation is under way: somebody still watches over that.
+TEST_P(LostOverNccl, WorksAreWatchedUntilTheirEnd) {
+  const Variable patience("STRETTO_TIMEOUT", "0.4");
+  Patience others;
+  ranks_.run(
+      2,
+      [&](const Communicator& world) {
+        const Tensor x = Tensor::zeros({1000}, DType::f32);
+        const Stream stream("communication");
+        Work work;
+        {
+          const Communicator pair = world.duplicate("pair");
+          pair.all_reduce(x, ReduceOp::sum, stream).wait();
+          if (world.rank() == 0) work = pair.all_reduce(x, ReduceOp::sum, stream);
+        }
+        if (world.rank() == 0) {
+          EXPECT_THAT(sentence_of([&] { work.wait(); }), HasSubstr("waited"));
+        }
+        others.rank_0_is_done(world);
+      },
+      as_it_is, for_ever);
+}
+
+// NCCL connects ranks in their first operation, and keeps the caller until they have come.
+TEST(LostOnGpusWithNccl, TheFirstOperationDoesNotBlockForEver) {
+  for (const Algorithm algorithm : {Algorithm::nccl, Algorithm::ring}) {
+    const Variable patience("STRETTO_TIMEOUT", "0.4");
+    Patience others;
+    JobOnGpus ranks(Route::nccl);
+    ranks.run(
+        2,
+        [&](const Communicator& world) {
+          const Tensor x = Tensor::zeros({1000}, DType::f32);
+          const Communicator pair = world.duplicate("pair");
+          {
+            const Stream stream("communication");
+            const Operation sum =
+                pair.prepare({Collective::all_reduce, x.raw(), x.raw(), x.size(), x.dtype()}, {.method = algorithm});
+            if (world.rank() == 0) {
+              EXPECT_THAT(sentence_of([&] { sum.start(stream).wait(); }), HasSubstr("before the GPU could begin"));
+            }
+          }
+          others.rank_0_is_done(world);
+        },
+        [](HostNccl& nccl) { nccl.connect_first(); }, for_ever);
+  }
+}
+
+TEST(LostOnGpusWithNccl, ALaunchOfAGraphEnds) {
+  const Variable patience("STRETTO_TIMEOUT", "0.4");
+  Patience others;
+  JobOnGpus ranks(Route::nccl);
+  ranks.run(
+      2,
+      [&](const Communicator& world) {
+        const Tensor x = Tensor::zeros({1000}, DType::f32);
+        const Communicator pair = world.duplicate("pair");
+        {
+          const Stream stream("communication");
+          const Operation sum = pair.prepare({Collective::all_reduce, x.raw(), x.raw(), x.size(), x.dtype()});
+          sum.start(stream).wait();
+          const Graph graph(stream, [&] { sum.start(computation()); });
+          graph.launch(stream).wait();
+          if (world.rank() == 0) {
+            EXPECT_THAT(sentence_of([&] { graph.launch(stream).wait(); }),
+                        AllOf(HasSubstr("waited"), HasSubstr("a launch of a graph with operations of 'pair'")));
+            const Stream other("other");  // none is put in any more
+            EXPECT_THAT(sentence_of([&] { graph.launch(other).wait(); }), HasSubstr("a launch of a graph"));
+          }
+        }
+        others.rank_0_is_done(world);
+      },
+      as_it_is, for_ever);
+}
+
+// A graph may be launched when nobody has the communicator any more: it keeps it.
+TEST(LostOnGpusWithNccl, AGraphKeepsItsCommunicator) {
+  JobOnGpus ranks(Route::nccl);
+  ranks.run(2, [](const Communicator& world) {
+    const Tensor x = Tensor::zeros({1000}, DType::f32);
+    x.set(999, 1);
+    const Stream stream("communication");
+    const Graph graph = [&] {
+      const Communicator pair = world.duplicate("pair");
+      const Operation sum = pair.prepare({Collective::all_reduce, x.raw(), x.raw(), x.size(), x.dtype()});
+      sum.start(stream).wait();
+      return Graph(stream, [&] { sum.start(computation()); });
+    }();
+    graph.launch(stream).wait();
+    EXPECT_EQ(x.at(999), 4);
+  });
+}
+
+// ---- threads that wait for each other
+
+// An operation on a GPU waits for its turn, which comes when a task of a host stream has started another operation.
+TEST_P(LostOnGpus, WhoWaitsForATurnLetsOthersStartOperations) {
+  ranks_.run(2, [](const Communicator& world) {
+    const Communicator other = world.duplicate("other");
+    const Tensor x = Tensor::zeros({10}, DType::f32);
+    world.all_reduce(x, ReduceOp::sum, computation()).wait();
+    const Stream host("host", Priority::normal, Device::cpu);
+    const Stream second("second", Priority::normal, Device::cpu);
+    std::vector<float> here(10, 1), there(10, 1);
+    host.enqueue([&] {
+      sleep_ms(60);  // until the thread below waits
+      other.all_reduce(here.data(), here.data(), 10, DType::f32, ReduceOp::sum, second);
+    });
+    world.all_reduce(there.data(), there.data(), 10, DType::f32, ReduceOp::sum, host);
+    world.all_reduce(x, ReduceOp::sum, computation());
+    host.synchronize();
+    second.synchronize();
+    computation().synchronize();
+    EXPECT_EQ(here[9], 2);
+    EXPECT_EQ(there[9], 2);
+  });
+}
+
+// So does one of buffers in host memory on a GPU's stream, and it comes behind what that stream has to do.
+TEST_P(LostOnGpus, HostBuffersOnAGpusStreamAreTakenInTheStreamsOrder) {
+  ranks_.run(2, [](const Communicator& world) {
+    const Communicator other = world.duplicate("other");
+    const Stream host("host", Priority::normal, Device::cpu);
+    const Stream second("second", Priority::normal, Device::cpu);
+    std::vector<float> here(10, 1), there(10, 1), late(10, 0);
+    host.enqueue([&] {
+      sleep_ms(60);
+      other.all_reduce(here.data(), here.data(), 10, DType::f32, ReduceOp::sum, second);
+    });
+    world.all_reduce(there.data(), there.data(), 10, DType::f32, ReduceOp::sum, host);
+    auto& on = dynamic_cast<HostGpu&>(gpu());
+    on.put(gpu_stream(), [&] {
+      sleep_ms(20);
+      late.assign(10, static_cast<float>(world.rank() + 1));
+    });
+    world.all_reduce(late.data(), late.data(), 10, DType::f32, ReduceOp::sum, computation());
+    EXPECT_EQ(late[9], 3);
+    world.barrier(computation());
+    host.synchronize();
+    second.synchronize();
+    EXPECT_EQ(here[9], 2);
+  });
+}
+
+TEST_P(LostOnGpus, CallsThatDifferAreFoundWithoutHoldingOthersUp) {
+  const Variable checks("STRETTO_CHECK", "1");
+  EXPECT_THAT(sentence_of([&] {
+                ranks_.run(2, [](const Communicator& world) {
+                  const Tensor x = Tensor::zeros({10}, DType::f32);
+                  world.all_reduce(x.raw(), x.raw(), 10 - world.rank(), DType::f32, ReduceOp::sum, computation()).wait();
+                });
+              }),
+              HasSubstr("all its ranks must make the same"));
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,102 @@
+// More elements than 31 bits can count, in every step from the call to the wire.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "collectives/plans/formulas.hpp"
+#include "stretto/stretto.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t count = (std::int64_t{1} << 31) + 37;
+constexpr std::uint64_t needed_mib = 12 << 10;  // 8 GiB for two vectors and what two_shot keeps aside, and room for others
+
+// Both ends, where a halved vector is cut, where 31 bits end, and what an index that wraps around would hit instead.
+constexpr std::array<std::int64_t, 8> marks{0, 36, 37, count / 2, count / 2 + 1, count - 38, count - 37, count - 1};
+
+std::uint64_t available_mib() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; file >> word;) {
+    std::uint64_t kib = 0;
+    if (word == "MemAvailable:" && file >> kib) return kib >> 10;
+  }
+  return 0;
+}
+
+// What a rank puts in: one value, but for the marks, which are different everywhere.
+int background(int rank) { return 3 + 4 * rank; }
+int mark(int rank, std::size_t k) { return 20 + 50 * rank + 3 * static_cast<int>(k); }
+
+class Vector {
+ public:
+  void fill(int rank) {
+    std::memset(data(), background(rank), count);
+    for (std::size_t k = 0; k < marks.size(); ++k) values_[marks[k]] = static_cast<std::uint8_t>(mark(rank, k));
+  }
+  // What is wrong if it should be so many times rank 0's vector and so many times rank 1's, or nothing. Looks at the marks
+  // and at an element of every page.
+  std::string fault(int times_first, int times_second) const {
+    for (std::int64_t i = 1000; i < count; i += 4099) {
+      const std::string text = fault_at(i, times_first * background(0) + times_second * background(1));
+      if (!text.empty() && std::find(marks.begin(), marks.end(), i) == marks.end()) return text;
+    }
+    for (std::size_t k = 0; k < marks.size(); ++k) {
+      const std::string text = fault_at(marks[k], times_first * mark(0, k) + times_second * mark(1, k));
+      if (!text.empty()) return text;
+    }
+    return {};
+  }
+  void* data() const { return values_.get(); }
+
+ private:
+  std::string fault_at(std::int64_t i, int expected) const {
+    if (values_[i] == static_cast<std::uint8_t>(expected)) return {};
+    return "element " + std::to_string(i) + " is " + std::to_string(values_[i]) + " instead of " +
+           std::to_string(expected % 256);
+  }
+  std::unique_ptr<std::uint8_t[]> values_ = std::make_unique_for_overwrite<std::uint8_t[]>(count);
+};
+
+TEST(LargeCounts, ReachTheElementsBeyond31Bits) {
+#ifdef STRETTO_SANITIZE
+  GTEST_SKIP() << "sanitizers take too much time and memory for vectors of 2 GiB";
+#endif
+  if (available_mib() < needed_mib) {
+    GTEST_SKIP() << "it takes " << needed_mib << " MiB of memory, and " << available_mib() << " are available";
+  }
+  run_threads(2, [](const Communicator& world) {
+    const int rank = world.rank();
+    const Stream inline_stream = Stream::inline_();
+    Vector vector;
+    vector.fill(rank);
+    int times = 1;
+    for (const Algorithm algorithm : {Algorithm::ring, Algorithm::two_shot, Algorithm::automatic}) {
+      const std::uint64_t since = world.ledger().next_sequence();
+      world.all_reduce(vector.data(), vector.data(), count, DType::u8, ReduceOp::sum, inline_stream, {.method = algorithm});
+      EXPECT_EQ(vector.fault(times, times), "") << name(algorithm) << " on rank " << rank;
+      times *= 2;  // each sums what the one before left
+      const Record record = world.ledger().records(since).at(0);
+      const std::int64_t formula = formulas::all_reduce(record.algorithm, 2, count);
+      EXPECT_NEAR(static_cast<double>(record.bytes_sent), static_cast<double>(formula) / 2, 1) << record.to_string();
+    }
+    if (rank == 0) vector.fill(0);
+    world.broadcast(vector.data(), vector.data(), count, DType::u8, 0, inline_stream);
+    EXPECT_EQ(vector.fault(1, 0), "") << "broadcast on rank " << rank;
+    if (rank == 1) {
+      vector.fill(1);
+      world.send(vector.data(), count, DType::u8, 0, inline_stream);
+    } else {
+      world.recv(vector.data(), count, DType::u8, 1, inline_stream);
+    }
+    EXPECT_EQ(vector.fault(0, 1), "") << "send and recv on rank " << rank;
+  });
+}
+
+}  // namespace
+}  // namespace stretto

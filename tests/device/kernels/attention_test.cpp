@@ -1,0 +1,225 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <thread>
+#include <tuple>
+
+#include "device/kernels/tested_kernels.hpp"
+#include "stretto/error.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto::kernels::tested {
+namespace {
+
+Tensor random_tensor(Shape shape, DType dtype, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<double> normal;
+  Tensor x(std::move(shape), dtype);
+  for (std::int64_t i = 0; i < x.size(); ++i) x.set(i, normal(generator));
+  return x;
+}
+
+struct Attention {
+  AttentionShape shape;
+  Tensor qkv, dout, out, log_sum_exp, dqkv;
+
+  Attention(const AttentionShape& s, DType dtype)
+      : shape(s),
+        qkv(random_tensor({s.batch * s.sequence, 3 * s.heads * s.head_size}, dtype, 1)),
+        dout(random_tensor({s.batch * s.sequence, s.heads * s.head_size}, dtype, 2)),
+        out(dout.shape(), dtype),
+        log_sum_exp({s.batch, s.heads, s.sequence}, accumulator(dtype)),
+        dqkv(qkv.shape(), dtype) {}
+
+  void run() const {
+    attention_forward(shape, qkv, out, log_sum_exp);
+    attention_backward(shape, qkv, out, log_sum_exp, dout, dqkv);
+  }
+};
+
+// The definition in f64, with the whole matrix of scores, and its derivative by the chain rule.
+Attention oracle(const Attention& given) {
+  Attention result(given.shape, DType::f64);
+  const auto [batch, sequence, heads, d] = given.shape;
+  const std::int64_t hidden = heads * d;
+  for (std::int64_t i = 0; i < given.qkv.size(); ++i) result.qkv.set(i, given.qkv.at(i));
+  for (std::int64_t i = 0; i < given.dout.size(); ++i) result.dout.set(i, given.dout.at(i));
+  result.dqkv.zero();
+  result.out.zero();
+  const auto* qkv = result.qkv.data<double>();
+  const auto* dout = result.dout.data<double>();
+  auto* out = result.out.data<double>();
+  auto* dqkv = result.dqkv.data<double>();
+  const double scale = 1 / std::sqrt(static_cast<double>(d));
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const auto q_at = [&](std::int64_t i, std::int64_t c) { return (b * sequence + i) * 3 * hidden + h * d + c; };
+      const auto k_at = [&](std::int64_t i, std::int64_t c) { return q_at(i, c) + hidden; };
+      const auto v_at = [&](std::int64_t i, std::int64_t c) { return q_at(i, c) + 2 * hidden; };
+      const auto o_at = [&](std::int64_t i, std::int64_t c) { return (b * sequence + i) * hidden + h * d + c; };
+      for (std::int64_t i = 0; i < sequence; ++i) {
+        std::vector<double> p(i + 1, 0);
+        std::vector<double> dp(i + 1, 0);
+        for (std::int64_t j = 0; j <= i; ++j) {
+          for (std::int64_t c = 0; c < d; ++c) p[j] += qkv[q_at(i, c)] * qkv[k_at(j, c)] * scale;
+        }
+        const double top = *std::max_element(p.begin(), p.end());
+        double sum = 0;
+        for (double& score : p) sum += score = std::exp(score - top);
+        result.log_sum_exp.set((b * heads + h) * sequence + i, top + std::log(sum));
+        double mean = 0;
+        for (std::int64_t j = 0; j <= i; ++j) {
+          p[j] /= sum;
+          for (std::int64_t c = 0; c < d; ++c) {
+            out[o_at(i, c)] += p[j] * qkv[v_at(j, c)];
+            dp[j] += dout[o_at(i, c)] * qkv[v_at(j, c)];
+            dqkv[v_at(j, c)] += p[j] * dout[o_at(i, c)];
+          }
+          mean += p[j] * dp[j];
+        }
+        for (std::int64_t j = 0; j <= i; ++j) {
+          const double ds = p[j] * (dp[j] - mean) * scale;
+          for (std::int64_t c = 0; c < d; ++c) {
+            dqkv[q_at(i, c)] += ds * qkv[k_at(j, c)];
+            dqkv[k_at(j, c)] += ds * qkv[q_at(i, c)];
+          }
+        }
+      }
+    }
+  }
+  return result;
+}
+
+void expect_near(const Tensor& actual, const Tensor& expected, double tolerance, const char* what) {
+  double worst = 0;
+  for (std::int64_t i = 0; i < expected.size(); ++i) {
+    const double error = std::abs(actual.at(i) - expected.at(i)) / std::max(1.0, std::abs(expected.at(i)));
+    if (!(error <= worst)) worst = error;  // a NaN stays
+  }
+  EXPECT_LE(worst, tolerance) << what;
+}
+
+class AttentionSizes : public testing::TestWithParam<std::tuple<int, int>> {};
+
+TEST_P(AttentionSizes, ForwardAndBackwardMatchTheDefinition) {
+  const auto [sequence, head_size] = GetParam();
+  for (const auto& [dtype, tolerance, tolerance_16] :
+       {std::tuple{DType::f64, 1e-12, 1e-12}, {DType::f32, 1e-5, 1e-5}, {DType::bf16, 1e-5, 3e-2}}) {
+    SCOPED_TRACE(name(dtype));
+    const Attention actual({2, sequence, 3, head_size}, dtype);
+    actual.run();
+    const Attention expected = oracle(actual);
+    expect_near(actual.out, expected.out, tolerance_16, "out");
+    expect_near(actual.log_sum_exp, expected.log_sum_exp, tolerance, "log_sum_exp");
+    expect_near(actual.dqkv, expected.dqkv, tolerance_16, "dqkv");
+  }
+}
+
+// 300 and 515 tokens need more than one block of keys.
+INSTANTIATE_TEST_SUITE_P(Ragged, AttentionSizes,
+                         testing::Combine(testing::Values(1, 5, 64, 65, 130, 300, 515), testing::Values(1, 8, 33, 64)),
+                         [](const auto& parameter) {
+                           return "sequence_" + std::to_string(std::get<0>(parameter.param)) + "_head_size_" +
+                                  std::to_string(std::get<1>(parameter.param));
+                         });
+
+// Scores far beyond the range of exp, and rising from block to block, which makes every block correct the sums before it.
+TEST(Attention, LargeRisingScores) {
+  const Attention actual({1, 600, 1, 8}, DType::f64);
+  for (std::int64_t i = 0; i < 600; ++i) {
+    for (std::int64_t c = 0; c < 8; ++c) actual.qkv.set(i * 24 + c, 30);
+    for (std::int64_t c = 0; c < 8; ++c) actual.qkv.set(i * 24 + 8 + c, static_cast<double>(i) / 16);
+  }
+  actual.run();
+  const Attention expected = oracle(actual);
+  expect_near(actual.out, expected.out, 1e-12, "out");
+  expect_near(actual.log_sum_exp, expected.log_sum_exp, 1e-12, "log_sum_exp");
+  expect_near(actual.dqkv, expected.dqkv, 1e-10, "dqkv");
+}
+
+// exp(-log-sum-exp) is beyond f32 here: whatever is computed for keys that a query does not see must not get into sums.
+TEST(Attention, ScoresFarBelowZero) {
+  for (const auto& [dtype, tolerance] : {std::tuple{DType::f64, 1e-12}, {DType::f32, 1e-5}, {DType::bf16, 1e-5}}) {
+    for (const std::int64_t sequence : {64, 192, 200}) {
+      SCOPED_TRACE(testing::Message() << name(dtype) << ", " << sequence << " tokens");
+      const Attention actual({1, sequence, 2, 64}, dtype);
+      for (std::int64_t i = 0; i < sequence; ++i) {
+        for (const std::int64_t head : {0, 64}) {
+          actual.qkv.set(i * 384 + head, 8);
+          actual.qkv.set(i * 384 + 128 + head, -120);  // a score of -120 and something
+        }
+      }
+      actual.run();
+      expect_near(actual.log_sum_exp, oracle(actual).log_sum_exp, tolerance, "log_sum_exp");
+      for (std::int64_t i = 0; i < actual.dqkv.size(); ++i) ASSERT_TRUE(std::isfinite(actual.dqkv.at(i))) << "element " << i;
+    }
+  }
+}
+
+TEST(Attention, ATokenDoesNotSeeLaterOnes) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    const Attention before({1, 150, 2, 16}, dtype);
+    const Attention after({1, 150, 2, 16}, dtype);
+    constexpr std::int64_t changed = 71;
+    for (std::int64_t c = 0; c < after.qkv.columns(); ++c) after.qkv.set(changed * after.qkv.columns() + c, 9);
+    before.run();
+    after.run();
+    for (std::int64_t i = 0; i < before.out.size(); ++i) {
+      if (i < changed * before.out.columns()) {
+        ASSERT_EQ(before.out.at(i), after.out.at(i)) << i;
+      }
+    }
+    EXPECT_NE(before.out.at(changed * before.out.columns()), after.out.at(changed * before.out.columns()));
+  }
+}
+
+TEST(Attention, SequencesAndHeadsAreIndependent) {
+  const Attention whole({3, 70, 2, 8}, DType::f32);
+  whole.run();
+  const Attention one({1, 70, 2, 8}, DType::f32);
+  one.qkv.copy_from(whole.qkv.view(70 * 48, {70, 48}));
+  one.dout.copy_from(whole.dout.view(70 * 16, {70, 16}));
+  one.run();
+  for (std::int64_t i = 0; i < one.out.size(); ++i) ASSERT_EQ(one.out.at(i), whole.out.at(70 * 16 + i));
+  for (std::int64_t i = 0; i < one.dqkv.size(); ++i) ASSERT_EQ(one.dqkv.at(i), whole.dqkv.at(70 * 48 + i));
+}
+
+TEST(Attention, NeverHoldsTheMatrixOfScores) {
+  HOST_ONLY("memory_use counts what the test holds on both devices");
+  constexpr std::int64_t sequence = 2048;
+  const Attention attention({1, sequence, 1, 64}, DType::f32);
+  // The peak never falls; lift it to where it is only just not exceeded.
+  const std::size_t room = memory_use().peak_bytes - memory_use().bytes;
+  const Tensor ballast({static_cast<std::int64_t>(room / 4)}, DType::f32);
+  const std::size_t before = memory_use().peak_bytes;
+  attention.run();
+  EXPECT_LT(memory_use().peak_bytes - before, sequence * sequence * sizeof(float) / 3);
+}
+
+TEST(Attention, ThreadsDoNotDisturbEachOther) {
+  const Attention expected({2, 130, 2, 32}, DType::f32);
+  expected.run();
+  std::vector<Attention> results;
+  for (int i = 0; i < 4; ++i) results.emplace_back(expected.shape, DType::f32);
+  {
+    std::vector<std::jthread> threads;
+    for (const Attention& result : results) threads.emplace_back([&result] { result.run(); });
+  }
+  for (const Attention& result : results) {
+    for (std::int64_t i = 0; i < expected.dqkv.size(); ++i) ASSERT_EQ(result.dqkv.at(i), expected.dqkv.at(i));
+  }
+}
+
+TEST(Attention, NothingToDo) { Attention({0, 16, 2, 8}, DType::f32).run(); }
+
+TEST(Attention, RefusesWhatDoesNotFit) {
+  const Attention a({1, 4, 2, 8}, DType::f32);
+  EXPECT_THROW(attention_forward({1, 5, 2, 8}, a.qkv, a.out, a.log_sum_exp), Error);
+  EXPECT_THROW(attention_forward(a.shape, a.qkv, Tensor(a.out.shape(), DType::f64), a.log_sum_exp), Error);
+  EXPECT_THROW(attention_backward(a.shape, a.qkv, a.out, a.log_sum_exp, a.qkv, a.dqkv), Error);
+}
+
+}  // namespace
+}  // namespace stretto::kernels::tested

@@ -1,0 +1,72 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "device/kernels/tested_kernels.hpp"
+#include "stretto/tensor.hpp"
+
+// What the tests of kernels share: tensors of random numbers, and tensors as vectors of doubles to compute with.
+namespace stretto {
+
+// Sizes around the widths of vectors, and the number of elements by which a buffer's start is moved.
+inline const std::vector<std::int64_t> kernel_sizes = {0, 1, 3, 7, 16, 17, 63, 65, 1000};
+inline const std::vector<std::int64_t> kernel_offsets = {0, 1, 5};
+
+inline Tensor random_tensor(Shape shape, DType dtype, unsigned seed = 1, double deviation = 1) {
+  Tensor result(std::move(shape), dtype);
+  std::mt19937 generator(seed);
+  std::normal_distribution<double> normal(0, deviation);
+  for (std::int64_t i = 0; i < result.size(); ++i) result.set(i, normal(generator));
+  return result;
+}
+
+// Small integers: every sum of them is exact in every type that sums are kept in.
+inline Tensor integer_tensor(Shape shape, DType dtype, unsigned seed = 1) {
+  Tensor result(std::move(shape), dtype);
+  std::mt19937 generator(seed);
+  std::uniform_int_distribution<int> digit(-8, 8);
+  for (std::int64_t i = 0; i < result.size(); ++i) result.set(i, digit(generator));
+  return result;
+}
+
+inline std::vector<double> values(const Tensor& tensor) {
+  std::vector<double> result(static_cast<std::size_t>(tensor.size()));
+  for (std::int64_t i = 0; i < tensor.size(); ++i) result[static_cast<std::size_t>(i)] = tensor.at(i);
+  return result;
+}
+
+inline Tensor tensor_of(const std::vector<double>& values, DType dtype) {
+  Tensor result({static_cast<std::int64_t>(values.size())}, dtype);
+  for (std::int64_t i = 0; i < result.size(); ++i) result.set(i, values[static_cast<std::size_t>(i)]);
+  return result;
+}
+
+// A few units in the last place of a type.
+inline double tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 1e-14;
+    case DType::f32: return 4e-7;
+    case DType::bf16: return 1.0 / 256;
+    case DType::f16: return 1.0 / 2048;
+    default: return 0;  // integers are exact, and no kernel but those of reductions computes in 8 bits
+  }
+}
+
+// Within the type's tolerance of each expected value, or of scale where that is larger. A GPU forms sums in another order,
+// and its exponentials are off by a unit more.
+inline void expect_close(const Tensor& actual, const std::vector<double>& expected, double scale = 0, double slack = 1) {
+  ASSERT_EQ(static_cast<std::size_t>(actual.size()), expected.size());
+  if (test_device() != Device::cpu) slack *= 2;
+  for (std::int64_t i = 0; i < actual.size(); ++i) {
+    const double e = expected[static_cast<std::size_t>(i)];
+    const double allowed = slack * tolerance(actual.dtype()) * std::max(std::abs(e), scale);
+    ASSERT_NEAR(actual.at(i), e, allowed) << "element " << i << " of " << actual.size() << " " << name(actual.dtype());
+  }
+}
+
+}  // namespace stretto

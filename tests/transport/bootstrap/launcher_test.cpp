@@ -1,0 +1,126 @@
+// What launchers say through the environment, and what becomes of forked ranks.
+#include "transport/bootstrap/launcher.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "variables.hpp"
+
+namespace stretto {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class Launcher : public testing::Test {
+ protected:
+  Launcher() {
+    for (const char* name :
+         {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID",
+          "SLURM_NTASKS", "MASTER_ADDR", "MASTER_PORT", "STRETTO_PORT", "TORCHELASTIC_USE_AGENT_STORE"}) {
+      set(name, std::nullopt);
+    }
+  }
+  ~Launcher() override {
+    while (!variables_.empty()) variables_.pop_back();  // the last first, so that what was there before returns
+  }
+  void set(const std::string& name, const std::optional<std::string>& value) {
+    variables_.push_back(std::make_unique<Variable>(name, value));
+  }
+  void meet_at(const std::string& host, const std::string& port) {
+    set("MASTER_ADDR", host);
+    set("MASTER_PORT", port);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Variable>> variables_;
+};
+
+TEST_F(Launcher, IsNoneWithoutItsVariables) {
+  EXPECT_FALSE(launched_as());
+  set("RANK", "0");  // half of a pair is none
+  EXPECT_FALSE(launched_as());
+}
+
+TEST_F(Launcher, IsKnownByItsVariables) {
+  const std::vector<std::vector<std::string>> known{{"torchrun", "RANK", "WORLD_SIZE"},
+                                                    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                                    {"PMI", "PMI_RANK", "PMI_SIZE"},
+                                                    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS"}};
+  meet_at("node7", "29500");
+  for (const auto& variables : known) {
+    const Variable rank(variables[1], "3");
+    const Variable size(variables[2], "8");
+    const auto as = launched_as();
+    ASSERT_TRUE(as) << variables[0];
+    EXPECT_EQ(as->launcher, variables[0]);
+    EXPECT_EQ(as->rank, 3);
+    EXPECT_EQ(as->size, 8);
+    EXPECT_EQ(as->host, "node7");
+    EXPECT_EQ(as->port, 29500);
+  }
+}
+
+TEST_F(Launcher, TakesTheFirstThatIsComplete) {
+  meet_at("node7", "29500");
+  set("RANK", "1");
+  set("SLURM_PROCID", "2");
+  set("SLURM_NTASKS", "4");
+  EXPECT_EQ(launched_as()->launcher, "Slurm");
+  set("WORLD_SIZE", "2");
+  EXPECT_EQ(launched_as()->launcher, "torchrun");
+}
+
+TEST_F(Launcher, OfOneRankNeedsNoMeetingPlace) {
+  set("RANK", "0");
+  set("WORLD_SIZE", "1");
+  EXPECT_EQ(launched_as()->size, 1);
+}
+
+TEST_F(Launcher, WithoutAMeetingPlaceIsRefused) {
+  set("SLURM_PROCID", "0");
+  set("SLURM_NTASKS", "2");
+  const auto names_both = AllOf(HasSubstr("Slurm"), HasSubstr("MASTER_ADDR"), HasSubstr("MASTER_PORT"));
+  EXPECT_THAT(sentence_of(launched_as), names_both);
+  set("MASTER_ADDR", "node7");
+  EXPECT_THAT(sentence_of(launched_as), names_both);
+}
+
+TEST_F(Launcher, ThatContradictsItselfIsRefused) {
+  meet_at("node7", "29500");
+  set("RANK", "2");
+  set("WORLD_SIZE", "2");
+  EXPECT_THAT(sentence_of(launched_as), AllOf(HasSubstr("RANK=2"), HasSubstr("WORLD_SIZE=2")));
+  set("RANK", "-1");
+  EXPECT_THAT(sentence_of(launched_as), HasSubstr("RANK='-1'"));
+  set("RANK", "one");
+  EXPECT_THAT(sentence_of(launched_as), HasSubstr("RANK='one'"));
+  set("RANK", "0");
+  set("MASTER_PORT", "70000");
+  EXPECT_THAT(sentence_of(launched_as), AllOf(HasSubstr("70000"), HasSubstr("65535")));
+}
+
+TEST_F(Launcher, MayHoldThePortItself) {
+  meet_at("node7", "29500");
+  set("RANK", "0");
+  set("WORLD_SIZE", "2");
+  set("TORCHELASTIC_USE_AGENT_STORE", "True");
+  EXPECT_EQ(launched_as()->port, 29501);
+  set("STRETTO_PORT", "4000");
+  EXPECT_EQ(launched_as()->port, 4000);
+}
+
+TEST(ForkRanks, ReturnsWhatBecameOfThem) {
+  EXPECT_EQ(fork_ranks(3, [](int) { return 0; }), 0);
+  EXPECT_EQ(fork_ranks(3, [](int rank) { return rank == 1 ? 7 : 0; }), 7);
+  EXPECT_EQ(fork_ranks(2, [](int rank) { return rank == 1 ? raise(SIGKILL) : 0; }), 128 + SIGKILL);
+}
+
+}  // namespace
+}  // namespace stretto

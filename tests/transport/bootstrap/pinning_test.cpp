@@ -1,0 +1,185 @@
+// Where ranks are put, on machines of any shape, and that they are put there.
+#include "transport/bootstrap/pinning.hpp"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "core/fail.hpp"
+#include "stretto/launch.hpp"
+#include "transport/bootstrap/launcher.hpp"
+#include "variables.hpp"
+
+namespace stretto {
+namespace {
+
+using Places = std::vector<HardwareThreads>;
+
+// Cores of so many hardware threads each, numbered through; every group has as many cores.
+std::vector<Core> machine(const std::vector<int>& threads_of, int groups = 1) {
+  std::vector<Core> cores;
+  int next = 0;
+  for (std::size_t i = 0; i < threads_of.size(); ++i) {
+    Core core;
+    core.group = static_cast<int>(i * static_cast<std::size_t>(groups) / threads_of.size());
+    core.threads.resize(threads_of[i]);
+    std::iota(core.threads.begin(), core.threads.end(), next);
+    next += threads_of[i];
+    cores.push_back(core);
+  }
+  return cores;
+}
+
+TEST(PlaceRanks, GivesEachItsShare) {
+  EXPECT_EQ(place_ranks(machine({1, 1}), 2), (Places{{0}, {1}}));
+  EXPECT_EQ(place_ranks(machine({1, 1, 1, 1}), 2), (Places{{0, 1}, {2, 3}}));
+  EXPECT_EQ(place_ranks(machine({1, 1, 1, 1, 1}), 2), (Places{{0, 1}, {2, 3}}));
+  EXPECT_EQ(place_ranks(machine({1}), 1), (Places{{0}}));
+}
+
+TEST(PlaceRanks, NeverDividesACore) {
+  EXPECT_EQ(place_ranks(machine({2, 2}), 2), (Places{{0, 1}, {2, 3}}));
+  EXPECT_EQ(place_ranks(machine({2, 2, 1, 1}), 2), (Places{{0, 1, 2, 3}, {4, 5}}));
+  EXPECT_EQ(place_ranks(machine({2, 2}), 3), Places());
+}
+
+TEST(PlaceRanks, SpreadsMoreRanksThanCoresEvenlyOrNotAtAll) {
+  EXPECT_EQ(place_ranks(machine({1, 1}), 4), (Places{{0}, {0}, {1}, {1}}));
+  EXPECT_EQ(place_ranks(machine({2, 2}), 4), (Places{{0, 1}, {0, 1}, {2, 3}, {2, 3}}));
+  std::vector<Core> shared = machine({1, 1});
+  shared[1].claimed = true;
+  EXPECT_EQ(place_ranks(shared, 2), Places());
+  EXPECT_EQ(place_ranks(machine({1, 1}), 3), Places());
+  EXPECT_EQ(place_ranks({}, 1), Places());
+  EXPECT_EQ(place_ranks(machine({0, 1}), 2), Places());  // a core on which nobody may run
+}
+
+TEST(PlaceRanks, StaysWithinASocketWhereItCan) {
+  const std::vector<Core> two_of_four = machine({1, 1, 1, 1, 1, 1, 1, 1}, 2);
+  EXPECT_EQ(place_ranks(two_of_four, 2), (Places{{0, 1, 2, 3}, {4, 5, 6, 7}}));
+  EXPECT_EQ(place_ranks(two_of_four, 3), (Places{{0, 1}, {2, 3}, {4, 5}}));
+  const std::vector<Core> two_of_three = machine({1, 1, 1, 1, 1, 1}, 2);
+  EXPECT_EQ(place_ranks(two_of_three, 2), (Places{{0, 1, 2}, {3, 4, 5}}));
+  std::vector<Core> uneven = machine({1, 1, 1, 1, 1}, 2);  // 3 and 2
+  EXPECT_EQ(place_ranks(uneven, 2), (Places{{0, 1}, {3, 4}}));
+  uneven.push_back({1, {5}});
+  EXPECT_EQ(place_ranks(uneven, 3), (Places{{0, 1}, {2, 3}, {4, 5}}));  // over the end, rather than less
+}
+
+TEST(PlaceRanks, KeepsOffClaimedCores) {
+  std::vector<Core> cores = machine({1, 1, 1, 1});
+  cores[0].claimed = cores[2].claimed = true;
+  EXPECT_EQ(place_ranks(cores, 1), (Places{{1, 3}}));
+  EXPECT_EQ(place_ranks(cores, 2), (Places{{1}, {3}}));
+  EXPECT_EQ(place_ranks(cores, 3), Places());
+}
+
+// At every shape: as many cores for each, none twice.
+TEST(PlaceRanks, IsFairOnAnyMachine) {
+  for (int cores = 1; cores <= 24; ++cores) {
+    for (int groups = 1; groups <= std::min(cores, 4); ++groups) {
+      for (int ranks = 1; ranks <= cores; ++ranks) {
+        const Places placed = place_ranks(machine(std::vector<int>(cores, 2), groups), ranks);
+        ASSERT_EQ(placed.size(), ranks);
+        std::set<int> seen;
+        for (const HardwareThreads& threads : placed) {
+          EXPECT_EQ(threads.size(), cores / ranks * 2);
+          for (const int thread : threads) EXPECT_TRUE(seen.insert(thread).second) << thread;
+        }
+      }
+    }
+  }
+}
+
+TEST(CoreClaims, KeepJobsApartAndEndWithTheirHolder) {
+  const std::string kind = fmt::format("test{}", getpid());
+  const std::vector<Core> cores = machine({1, 1, 1, 1});
+  CoreClaims third;
+  {
+    CoreClaims first;
+    EXPECT_EQ(first.place(cores, 3, kind), (Places{{0}, {1}, {2}}));
+    CoreClaims second;
+    EXPECT_EQ(second.place(cores, 2, kind), Places());  // one is left
+    EXPECT_EQ(third.place(cores, 1, kind), (Places{{3}}));
+  }
+  CoreClaims fourth;
+  EXPECT_EQ(fourth.place(cores, 3, kind), (Places{{0}, {1}, {2}}));
+}
+
+int threads_allowed() {
+  cpu_set_t allowed;
+  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
+}
+
+TEST(RunOn, BindsEveryThread) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  int first = 0;
+  while (!CPU_ISSET(first, &before)) ++first;
+  EXPECT_EQ(fork_ranks(1,
+                       [&](int) {
+                         std::atomic<bool> bound = false;
+                         int other = 0;
+                         std::thread thread([&] {
+                           while (!bound) std::this_thread::yield();
+                           other = threads_allowed();
+                         });
+                         run_on({first});
+                         bound = true;
+                         thread.join();
+                         return threads_allowed() == 1 && other == 1 ? 0 : 1;
+                       }),
+            0);
+}
+
+// How many hardware threads 2 ranks have in common, and have together.
+void expect_of_two_ranks(const std::function<bool(int common, int together)>& right) {
+  EXPECT_EQ(launch(2,
+                   [&](const Communicator& world) {
+                     cpu_set_t sets[2], common, together;
+                     sched_getaffinity(0, sizeof sets[0], &common);
+                     world.all_gather(&common, sets, sizeof sets[0], DType::u8, Stream::inline_());
+                     CPU_AND(&common, &sets[0], &sets[1]);
+                     CPU_OR(&together, &sets[0], &sets[1]);
+                     ensure(right(CPU_COUNT(&common), CPU_COUNT(&together)), "{} in common, {} together", CPU_COUNT(&common),
+                            CPU_COUNT(&together));
+                   }),
+            0);
+}
+
+// Another job of this machine may have the cores; then all is as it was.
+TEST(Launch, GivesRanksCoresOfTheirOwnOrLeavesThemAlone) {
+  const int all = threads_allowed();
+  expect_of_two_ranks([&](int common, int) { return common == 0 || common == all; });
+}
+
+TEST(Launch, LeavesRanksAloneWhenTold) {
+  const Variable off("STRETTO_PIN", "off");
+  const int all = threads_allowed();
+  expect_of_two_ranks([&](int common, int together) { return common == all && together == all; });
+}
+
+TEST(Launch, LeavesWhatIsPinnedAlone) {
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  CPU_ZERO(&one);
+  for (int thread = 0; CPU_COUNT(&one) == 0; ++thread) {
+    if (CPU_ISSET(thread, &before)) CPU_SET(thread, &one);
+  }
+  sched_setaffinity(0, sizeof one, &one);
+  expect_of_two_ranks([](int common, int together) { return common == 1 && together == 1; });
+  sched_setaffinity(0, sizeof before, &before);
+}
+
+TEST(Launch, LeavesThreadsAlone) {
+  const int all = threads_allowed();
+  run_threads(2, [&](const Communicator&) { ensure(threads_allowed() == all, "A thread was bound."); });
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,219 @@
+// Ranks that meet over TCP: who is let in, who is not, and how all learn of an end. The ranks are threads here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <thread>
+
+#include "core/fail.hpp"
+#include "stretto/stream.hpp"
+#include "transport/bootstrap/job.hpp"
+#include "transport/bootstrap/socket.hpp"
+#include "variables.hpp"
+
+namespace stretto {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+using Joining = std::future<std::unique_ptr<Job>>;
+using Jobs = std::vector<std::unique_ptr<Job>>;
+
+// Rank 0's side; the others get theirs with elsewhere().
+Meeting open_place(double timeout = 20) {
+  const Listener listener = listen_on("127.0.0.1", 0);
+  return {"127.0.0.1", listener.port, "the secret", listener.socket, timeout};
+}
+
+Meeting elsewhere(Meeting meeting, const std::string& secret = "the secret") {
+  meeting.listener = -1;
+  meeting.secret = secret;
+  return meeting;
+}
+
+Joining join(int rank, int size, const Meeting& meeting) {
+  return std::async(std::launch::async, [=] { return join_tcp_job(rank, size, meeting); });
+}
+
+std::string failure_of(Joining& joining) {
+  return sentence_of([&] { joining.get(); });
+}
+
+Jobs meet(int size) {
+  const Meeting place = open_place();
+  std::vector<Joining> joining;
+  for (int rank = 0; rank < size; ++rank) joining.push_back(join(rank, size, rank == 0 ? place : elsewhere(place)));
+  Jobs jobs;
+  for (Joining& one : joining) jobs.push_back(one.get());
+  return jobs;
+}
+
+void on_every_rank(const Jobs& jobs, const std::function<void(Job&)>& action) {
+  std::vector<std::thread> threads;
+  for (const auto& job : jobs) {
+    if (job) threads.emplace_back([&] { action(*job); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Of check(), once it throws: a rank hears of another's end a little later.
+Error end_of(const Job& job) {
+  const double deadline = now_seconds() + 20;
+  while (now_seconds() < deadline) {
+    try {
+      job.check();
+    } catch (const Error& error) {
+      return error;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return {ErrorCode::internal, "Nothing was heard of an end."};
+}
+
+Bytes contribution(int rank, std::size_t bytes) { return Bytes(bytes, static_cast<std::byte>(rank + 1)); }
+
+TEST(TcpJob, ExchangesPartsOfAllSizes) {
+  const Jobs jobs = meet(5);
+  on_every_rank(jobs, [](Job& job) {
+    for (const std::size_t unit : {0, 1, 1000, 1000000}) {
+      const std::vector<Bytes> parts = job.exchange(contribution(job.rank(), unit * job.rank()));
+      ASSERT_EQ(parts.size(), 5U);
+      for (int rank = 0; rank < 5; ++rank) EXPECT_EQ(parts[rank], contribution(rank, unit * rank));
+    }
+    job.leave();
+    EXPECT_NO_THROW(job.check());
+  });
+}
+
+TEST(TcpJob, TurnsAwayWhoDoesNotKnowTheSecret) {
+  const Meeting place = open_place();
+  Joining rank0 = join(0, 2, place);
+  Joining wrong = join(1, 2, elsewhere(place, "a guess"));
+  EXPECT_THAT(failure_of(wrong), AllOf(HasSubstr("turned rank 1 away"), HasSubstr("STRETTO_JOB_SECRET")));
+  Joining right = join(1, 2, elsewhere(place));
+  EXPECT_EQ(right.get()->rank(), 1);
+  EXPECT_EQ(rank0.get()->size(), 2);
+}
+
+TEST(TcpJob, IsNotDisturbedByStrangers) {
+  const Meeting place = open_place();
+  Joining rank0 = join(0, 2, place);
+  connect_to("127.0.0.1", place.port, 5).close();
+  const Socket talker = connect_to("127.0.0.1", place.port, 5);
+  const std::string garbage(1000, '!');
+  talker.write_all(garbage.data(), garbage.size());
+  const Socket silent = connect_to("127.0.0.1", place.port, 5);
+  const Jobs jobs = [&] {
+    Jobs both;
+    both.push_back(join(1, 2, elsewhere(place)).get());
+    both.push_back(rank0.get());
+    return both;
+  }();
+  on_every_rank(jobs, [](Job& job) { EXPECT_EQ(job.exchange(contribution(job.rank(), 3))[1], contribution(1, 3)); });
+}
+
+TEST(TcpJob, IsNotHeldUpByAStrangerThatTrickles) {
+  const Meeting place = open_place();
+  Joining rank0 = join(0, 2, place);
+  const Socket stranger = connect_to("127.0.0.1", place.port, 5);
+  std::atomic<bool> met = false;
+  std::thread trickle([&] {
+    while (!met && stranger.write_all("?", 1)) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  });
+  Joining rank1 = join(1, 2, elsewhere(place));
+  EXPECT_EQ(failure_of(rank0), "");
+  EXPECT_EQ(failure_of(rank1), "");
+  met = true;
+  trickle.join();
+}
+
+TEST(TcpJob, RefusesTwoRanksOfOneNumber) {
+  const Meeting place = open_place();
+  Joining rank0 = join(0, 3, place);
+  const std::unique_ptr<Job> first = join(1, 3, elsewhere(place)).get();
+  Joining second = join(1, 3, elsewhere(place));
+  EXPECT_THAT(failure_of(second), HasSubstr("Rank 1 came twice"));
+  EXPECT_THAT(failure_of(rank0), HasSubstr("Rank 1 came twice"));
+  // The first one is told what happened, not that rank 0 crashed.
+  const Error heard = end_of(*first);
+  EXPECT_EQ(heard.code(), ErrorCode::peer_gave_up);
+  EXPECT_THAT(heard.what(), AllOf(HasSubstr("Rank 0 gave up"), HasSubstr("Rank 1 came twice")));
+}
+
+TEST(TcpJob, RefusesRanksThatCountDifferently) {
+  const Meeting place = open_place();
+  Joining rank0 = join(0, 2, place);
+  Joining rank1 = join(1, 3, elsewhere(place));
+  EXPECT_THAT(failure_of(rank1), HasSubstr("Rank 1 believes in 3 ranks, rank 0 in 2"));
+  EXPECT_THAT(failure_of(rank0), HasSubstr("Rank 1 believes in 3 ranks, rank 0 in 2"));
+}
+
+TEST(TcpJob, SaysThatThePortIsTaken) {
+  const Meeting other = open_place();
+  const Socket closes(other.listener);
+  EXPECT_THAT(sentence_of([&] { join_tcp_job(0, 2, elsewhere(other)); }),
+              AllOf(HasSubstr("127.0.0.1:" + std::to_string(other.port)), HasSubstr("in use"), HasSubstr("MASTER_PORT")));
+}
+
+TEST(TcpJob, SaysWhoDidNotCome) {
+  const Meeting place = open_place(0.5);
+  Joining rank0 = join(0, 4, place);
+  const std::unique_ptr<Job> rank2 = join(2, 4, elsewhere(place)).get();
+  EXPECT_THAT(failure_of(rank0), AllOf(HasSubstr("Of 4 ranks, 1, 3 did not come"), HasSubstr("0.5 s")));
+  EXPECT_EQ(end_of(*rank2).code(), ErrorCode::peer_gave_up);
+}
+
+TEST(TcpJob, SaysThatRank0DoesNotAnswer) {
+  const Meeting place = open_place(0.2);
+  Socket(place.listener).close();
+  EXPECT_THAT(sentence_of([&] { join_tcp_job(1, 2, elsewhere(place)); }),
+              AllOf(HasSubstr("Rank 0 does not answer at 127.0.0.1:" + std::to_string(place.port)), HasSubstr("0.2 s")));
+  EXPECT_THAT(sentence_of([] {
+                join_tcp_job(1, 2, {"no.such.host.invalid", 1, "", -1, 0.2});
+              }),
+              HasSubstr("'no.such.host.invalid' is not known"));
+}
+
+TEST(TcpJob, TellsAllWhyARankGaveUp) {
+  for (const int who : {0, 2}) {
+    const Jobs jobs = meet(4);
+    jobs[who]->abort("no paper left.");
+    on_every_rank(jobs, [&](Job& job) {
+      const Error heard = end_of(job);
+      EXPECT_EQ(heard.code(), ErrorCode::peer_gave_up);
+      EXPECT_EQ(std::string(heard.what()), fmt::format("Rank {} gave up: no paper left.", who));
+      job.leave();
+    });
+  }
+}
+
+TEST(TcpJob, TellsAllWhichRankDied) {
+  for (const int who : {0, 2}) {
+    Jobs jobs = meet(4);
+    jobs[who].reset();  // its connections end without a word, as a crash would end them
+    on_every_rank(jobs, [&](Job& job) {
+      const Error heard = end_of(job);
+      EXPECT_EQ(heard.code(), ErrorCode::peer_lost);
+      EXPECT_THAT(heard.what(), AllOf(HasSubstr(fmt::format("Rank {} ", who)), HasSubstr("killed or crashed")));
+      job.leave();
+    });
+  }
+}
+
+TEST(TcpJob, EndsAnExchangeThatCannotBecomeComplete) {
+  Jobs jobs = meet(3);
+  std::vector<std::future<std::string>> waiting;
+  for (const int rank : {0, 1}) {
+    waiting.push_back(std::async(std::launch::async,
+                                 [&, rank] { return sentence_of([&] { jobs[rank]->exchange(contribution(rank, 5)); }); }));
+  }
+  jobs[2].reset();
+  for (auto& one : waiting) EXPECT_THAT(one.get(), HasSubstr("Rank 2 "));
+}
+
+}  // namespace
+}  // namespace stretto
