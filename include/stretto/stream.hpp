@@ -68,13 +68,13 @@ class STRETTO_API Event;
 //
 // Operations of one communicator still follow each other in the order of the calls. To overtake, an operation needs
 // another communicator (Communicator::duplicate). A group of operations has the priority of its most urgent stream.
-// Messages are held, also those within a host. Not held are plans in which ranks of a host read and write each other's
-// memory (packet, staged, pull, push): they use no links.
+// Messages can be held, also those within a host. Plans in which ranks of a host read and write each other's memory
+// (packet, staged, pull, push) are never held: they use no links.
 enum class Priority : std::uint8_t { background, normal, urgent };
 STRETTO_API const char* name(Priority priority);
 
-// An in-order queue of tasks. The destructor of the last handle blocks until the tasks are done. An error for which
-// nothing has waited is then logged.
+// An in-order queue of tasks. The destructor of the last handle blocks until the tasks are done. An error that no wait
+// has reported is then logged.
 class STRETTO_API Stream {
  public:
   // Starts a worker thread, or makes a CUDA stream, on this thread's device (OnDevice, stretto/device.hpp). The name
@@ -95,10 +95,10 @@ class STRETTO_API Stream {
   // throws, also in Stream::wait().
   void enqueue(std::function<void()> task, const Work& reserved) const;
 
-  // Tasks enqueued from now on begin only after the work, or the latest record of the event, is done. Does not block the
-  // caller, with two exceptions: on an inline stream, and if a GPU stream waits for a host task. Like in CUDA, waiting
-  // for an event that was never recorded has no effect. A reserved work whose task is not in a stream yet throws at this
-  // call.
+  // Tasks enqueued from now on begin only after the work, or the latest record of the event, is done. Does not block
+  // the caller, with two exceptions: on an inline stream, and if a GPU stream waits for a host task. Waiting for an
+  // event that was never recorded has no effect, as in CUDA. A reserved work whose task is not in a stream yet throws
+  // at this call.
   void wait(const Work& work) const;
   void wait(const Event& event) const;
   // Waits for everything that is in the other stream now. No effect if that is inline, or this same stream.
