@@ -39,8 +39,9 @@ struct Call {
 
 // The cost model's prediction for a call.
 struct Estimate {
-  double seconds = 0;   // if no other operation uses the links
-  double overhead = 0;  // the part of `seconds` that does not shrink with the bytes: cutting a call up adds this per piece
+  double seconds = 0;  // if no other operation uses the links
+  double overhead =
+      0;  // the part of `seconds` that does not depend on the bytes: each piece of a call that is cut up costs it
 };
 
 // A group of ranks that communicate. A handle: copies refer to the same group.
@@ -77,8 +78,8 @@ class STRETTO_API Communicator {
   // except for the payload of NaNs.
   Work all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, const Stream& stream,
                   const OperationOptions& options = {}) const;
-  // input: size() * count elements. Rank r gets the reduction of all ranks' r-th share of count elements. In place:
-  // output == input + rank() * count.
+  // input: size() * count elements. Rank r gets the reduction of the r-th share, of count elements, of all inputs. In
+  // place: output == input + rank() * count.
   Work reduce_scatter(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, const Stream& stream,
                       const OperationOptions& options = {}) const;
   // output: size() * count elements, the inputs of all ranks in rank order. In place: input == output + rank() * count.
@@ -226,12 +227,11 @@ class STRETTO_API Operation {
 };
 
 // Like NCCL's ncclGroupStart and ncclGroupEnd. While the group is open, this thread's calls, on any communicators and
-// streams,
-// are only collected. end() starts all of them so that they progress together: sends and receives in any order, and
-// collectives of several communicators. Collectives of one communicator keep their order. Earlier work in any of the
-// streams runs before the group; later work runs after it. All calls inside return the same Work, which may be waited for
-// after end(). Groups nest; only the outermost starts operations. A group that is destroyed without end(), for example by
-// an exception, starts nothing.
+// streams, are only collected. end() starts all of them so that they progress together: sends and receives in any
+// order, and collectives of several communicators. Collectives of one communicator keep their order. Earlier work in
+// any of the streams runs before the group; later work runs after it. All calls inside return the same Work, which may
+// be waited for after end(). Groups nest; only the outermost starts operations. A group that is destroyed without
+// end(), for example by an exception, starts nothing.
 class STRETTO_API OperationGroup {
  public:
   OperationGroup();

@@ -7,8 +7,8 @@
 
 #include "stretto/stream.hpp"
 
-// Where tensors lie and kernels run: in host memory and threads, or in a GPU's memory and CUDA streams. Stream, Event,
-// Work, Tensor, Communicator, kernels and layers have the same interface on both.
+// The devices on which tensors lie and kernels run: host memory and threads, or a GPU's memory and CUDA streams.
+// Stream, Event, Work, Tensor, Communicator, kernels and layers have the same interface on both.
 namespace stretto {
 
 STRETTO_API const char* name(Device device);                   // "cpu", "cuda"
@@ -33,10 +33,10 @@ STRETTO_API std::optional<GpuInfo> gpu_info();
 // uses a GPU. Throws Error(invalid_argument) if the process already uses another GPU, or if STRETTO_GPU names another.
 STRETTO_API void choose_gpu(int index);
 
-// While it lives, this thread's new tensors and streams are on that device, and its kernels run there in a stream of
-// this thread (see computation()). Nests: on the same GPU, the inner one's kernels run after the outer one's earlier
-// kernels and before its later ones. The constructor throws Error(unavailable) with cuda_obstacle() if there is no such
-// device.
+// While the object lives, this thread's new tensors and streams are on that device, and its kernels run there in a
+// stream of this thread (see computation()). Nests: on the same GPU, the inner one's kernels run after the outer one's
+// earlier kernels and before its later ones. The constructor throws Error(unavailable) with cuda_obstacle() if there is
+// no such device.
 class STRETTO_API OnDevice {
  public:
   explicit OnDevice(Device device);
@@ -52,7 +52,8 @@ STRETTO_API Device current_device();  // this thread's device
 // The stream in which this thread's kernels run, in the order of their calls. On the host it is Stream::inline_(), and
 // a kernel is done when it returns. A stream that uses a kernel's results must wait for computation(), and
 // computation() must wait for data that arrives in another stream. On the host, waiting for computation() has no
-// effect, and computation().wait() blocks. Operations of communicators wait for computation() by themselves.
+// effect, and computation().wait() blocks. Communicator operations on a GPU stream wait for computation() by
+// themselves.
 //
 //   communication.wait(computation());   // behind the kernels called so far
 //   Work sum = group.all_reduce(gradient, ReduceOp::sum, communication);

@@ -66,7 +66,8 @@ struct STRETTO_API f16 {
 };
 
 // The 8-bit formats of the Open Compute Project (OCP OFP8; Micikevicius et al. 2022). Both round to nearest even, NaN
-// stays NaN, and values too large do not saturate. PyTorch's float8_e4m3fn and float8_e5m2 convert the same way.
+// stays NaN, and values that are too large do not saturate. PyTorch's float8_e4m3fn and float8_e5m2 convert the same
+// way.
 
 // 4 bits of exponent, 3 of mantissa; largest value 448. There is no infinity: infinity and values that round beyond 448
 // become NaN.

@@ -121,8 +121,9 @@ STRETTO_API void softmax(const Tensor& x, const Tensor& y);
 // row_max); target_logit: 0 if the target is not among these columns.
 STRETTO_API void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                        const Tensor& row_max, const Tensor& sum_exp, const Tensor& target_logit);
-// Between forward and backward, if several ranks hold columns: sum_exp *= exp(share_max - row_max), where share_max is
-// forward's row_max and row_max is its maximum over all ranks. After that, sum sum_exp and target_logit over the ranks.
+// sum_exp *= exp(share_max - row_max). To be called between forward and backward if several ranks hold columns:
+// share_max is forward's row_max on this rank, row_max its maximum over all ranks. After this call, the caller must sum
+// sum_exp and target_logit over the ranks.
 STRETTO_API void cross_entropy_rebase(const Tensor& share_max, const Tensor& row_max, const Tensor& sum_exp);
 // Replaces the logits by their gradient: (exp(logit - row_max) / sum_exp - [column is the target]) * factor. The loss
 // of a row is log(sum_exp) + row_max - target_logit.

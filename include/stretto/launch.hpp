@@ -27,7 +27,7 @@ STRETTO_API void run_threads(int ranks, const RankBody& body);
 // that they know STRETTO_JOB_SECRET. Programs under mpirun can use stretto/mpi.hpp instead, which needs neither.
 STRETTO_API Communicator connect();
 
-// Where the ranks of a job meet: rank 0's address, and a secret that all ranks share.
+// The meeting point of a job's ranks: rank 0's address, and a secret that all ranks share.
 struct STRETTO_API MeetingPoint {
   std::string host = "127.0.0.1";
   int port = 0;

@@ -8,8 +8,8 @@
 #include "stretto/plan.hpp"
 #include "stretto/stream.hpp"
 
-// The record of a rank's communication. The trainer's communication columns, the tests that compare traffic with a
-// formula, and the report of a timeout are made from it. It synchronises no streams. Cost: an operation that runs at
+// The ledger: a log of a rank's communication. The trainer's communication columns, the tests that compare traffic with
+// a formula, and the report of a timeout are made from it. It synchronises no streams. Cost: an operation that runs at
 // once (on an inline stream, between ranks of one host) costs two looks at the clock and 24 bytes stored; other
 // operations cost an allocation. Operations that ran at once become records later: when the ledger is read, or when the
 // next operation is entered.

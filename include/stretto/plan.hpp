@@ -59,12 +59,12 @@ enum class Algorithm : std::uint8_t {
 // The largest number of lanes of a plan.
 constexpr int most_lanes = 4;
 
-// An algorithm with its parameters. As text: "ring", "ring*4" (lanes), "chain/16" (pieces),
+// An algorithm with its parameters. Its text form: "ring", "ring*4" (lanes), "chain/16" (pieces),
 // "two_level(ring+two_shot)*2/8", "three_level(direct+ring+ring)". Quantized collectives by level name no inner
 // algorithms, since these are always direct: "two_level/4".
 struct STRETTO_API Method {
   Algorithm algorithm = Algorithm::automatic;
-  int lanes = 1;   // ring, bidirectional_ring: parts that go round independently; levels: pieces under way at a time
+  int lanes = 1;   // ring, bidirectional_ring: parts that go round independently; levels: pieces in flight at a time
   int pieces = 1;  // double_binary_tree, chain, levels, quantized: the number of pieces that follow each other
   Algorithm inside = Algorithm::automatic;   // levels: within a node
   Algorithm between = Algorithm::automatic;  // levels: between nodes; with pods, between the nodes of a pod
@@ -84,7 +84,7 @@ STRETTO_API Method method_from_text(const std::string& text);
 // The algorithms that can do a collective, at any number of ranks; two_level and three_level only if the ranks lie on
 // nodes.
 STRETTO_API const std::vector<Algorithm>& algorithms_for(Collective collective);
-STRETTO_API bool can_do(Collective collective, Algorithm algorithm);  // whether algorithms_for() has it
+STRETTO_API bool can_do(Collective collective, Algorithm algorithm);  // whether algorithms_for() contains it
 
 // Whether the algorithm's ranks read and write each other's memory. Only a communicator on one host can run such an
 // algorithm.
@@ -164,7 +164,7 @@ enum class StepKind : std::uint8_t {
   requantize,         // destination, packed = the sum that dequantize_reduce forms
   // Between ranks that can access each other's buffers and scratch, in plans of one lane:
   signal,       // tells all ranks that the earlier steps are done
-  wait,         // until the peer has signalled as often as this rank has
+  wait,         // waits until the peer has signalled as often as this rank has
   read,         // destination = source in the peer's memory (the peer may be this rank)
   read_reduce,  // the source of every rank, reduced in rank order, rounded once, is written to destination in the peer's
                 // memory, or in every rank's (peer == everybody)
@@ -269,7 +269,7 @@ STRETTO_API Plan make_plan(const PlanRequest& request);
 
 // Runs all ranks' plans symbolically; plans[r] is rank r's. Returns nothing if they are right, else one sentence that
 // says what is wrong. It proves, for this number of ranks and these counts:
-// - Sends and receives match in order and size, and no rank waits for ever, even if no message is buffered
+// - Sends and receives match in order and size, and no rank waits forever, even if no message is buffered
 //   (rendezvous).
 // - Every element of every output receives every contribution exactly once. If two ranks or more reduce, it is finished
 //   exactly once, when no contribution is missing.

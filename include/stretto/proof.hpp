@@ -7,7 +7,7 @@ namespace stretto {
 // One call of a collective by all ranks of a group.
 struct ProofCase {
   PlanRequest request;  // rank 0's, without counts
-  bool uneven = false;  // shares (in all_to_all, blocks of each pair of ranks) have 1, 2 and 0 times request.count in turn
+  bool uneven = false;  // shares (in all_to_all, blocks) have 1, 2 and 0 times request.count elements in turn
 };
 
 // The request of one rank.

@@ -20,7 +20,7 @@
 //   lanes. The copies and reductions of a round are done before its messages are posted, a recv_reduce when its message
 //   has arrived. A copy onto itself is free; reducing k vectors is the work of k - 1. Quantizing and dequantizing cost
 //   as much as copying the same number of unquantized elements (of all vectors that are added), and run while the
-//   round's messages are under way. A message of records has the bytes of its records.
+//   round's messages are in flight. A message of records has the bytes of its records.
 // - A signal takes the innermost overhead of the rank's time, and all ranks know it alpha later; a wait then takes the
 //   overhead. Reading from and writing to other ranks' memory is local work. By pull, the bytes read take the reader
 //   bytes / bandwidth in addition to their reduction, since they may go through the kernel. Such accesses use no ports.
@@ -36,7 +36,7 @@ struct LinkLevel {
   bool own_ports = false;    // ranks have separate ports for this level, so its messages do not wait for other levels'
 };
 
-// As JSON: {"levels": [{"name": "node", "ranks": 8, "alpha_us": 1, "overhead_us": 0.2, "bandwidth_gbs": 200, "ports":
+// In JSON: {"levels": [{"name": "node", "ranks": 8, "alpha_us": 1, "overhead_us": 0.2, "bandwidth_gbs": 200, "ports":
 // 1}, {"name": "network", "alpha_us": 5, "overhead_us": 0.5, "bandwidth_gbs": 50}], "local_gbs": 400}. Defaults:
 // "ports" 1, "own_ports" false. The last level has no "ports", and needs no "ranks".
 struct LinkModel {
@@ -71,10 +71,11 @@ struct SimulationOptions {
 // Simulates the plans plan_of(rank) of all ranks; an element has element_bytes bytes.
 //
 // Only the ranks of one unit are simulated if all units of the second outermost level do the same (on a single level,
-// if all ranks do): their peers are equally far around the ranks, or differ in the same bits of their numbers. This
-// makes plans of O(size) rounds cheap at thousands of ranks. It is checked on the plans of several units, not assumed.
-// Otherwise the steps of all ranks are held, 16 bytes each, and Error(invalid_argument) is thrown if they are more than
-// most_steps_simulated. Cost: O(log m) per message, with m messages under way.
+// if all ranks do). Units do the same if their steps are equal and their peers are at the same distances around the
+// ranks, or differ from the rank in the same bits. This makes plans of O(size) rounds cheap at thousands of ranks. It
+// is checked on the plans of several units, not assumed. Otherwise the steps of all ranks are held, 16 bytes each, and
+// Error(invalid_argument) is thrown if they are more than most_steps_simulated. Cost: O(log m) per message, with m
+// messages in flight.
 constexpr std::int64_t most_steps_simulated = std::int64_t{1} << 25;
 STRETTO_API Simulation simulate(int size, const std::function<Plan(int rank)>& plan_of, std::int64_t element_bytes,
                                 const LinkModel& links, const SimulationOptions& options = {});

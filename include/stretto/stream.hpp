@@ -63,7 +63,7 @@ class STRETTO_API Event;
 // On the host, while an operation of a more urgent stream moves bytes, operations of less urgent streams hand no further
 // pieces (32 to 256 KiB) to their links. Pieces already handed over go on, and so do receives. So a small gather
 // overtakes a large sum that began before it. Between hosts, where nothing overtakes inside the network, a background
-// stream has at most 1 MiB per link under way. No order of calls deadlocks: an operation that moves nothing for 20 ms
+// stream has at most 1 MiB per link in flight. No order of calls deadlocks: an operation that moves nothing for 20 ms
 // stops holding others, and a held operation still sends a piece every 50 ms.
 //
 // Operations of one communicator still follow each other in the order of the calls. To overtake, an operation needs

@@ -1,6 +1,6 @@
 #pragma once
-// The communication layer. It does not include the headers for plans, costs and selection (cost.hpp, tuning.hpp,
-// simulate.hpp, proof.hpp), for MPI (mpi.hpp), for kernels, overlap and layers.
+// The communication layer. It includes neither the headers that examine plans without running them (cost.hpp,
+// tuning.hpp, simulate.hpp, proof.hpp), nor those for MPI (mpi.hpp), kernels, overlap and layers.
 #include "stretto/communicator.hpp"
 #include "stretto/device.hpp"
 #include "stretto/dtype.hpp"

@@ -45,8 +45,8 @@ struct STRETTO_API Tuning {
   static std::string text_from_environment();  // the text of STRETTO_TUNING's file, or of the tuning that the library ships
   // Parses JSON: {"routes": [{"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs",
   // "local_gbs", "lane_gain", "quantize_ns", "table", "symmetric_table"}], "table": "all_reduce:...", "machine":
-  // "..."}. Optional are the tables, "machine", and "quantize_ns", which defaults to 4 / local_gbs, the time to copy an
-  // f32.
+  // "..."}. The tables, "machine" and "quantize_ns" are optional; quantize_ns defaults to 4 / local_gbs, the time to
+  // copy an f32.
   static Tuning from_json(const std::string& text, const std::string& source);
   // The measurement of that route nearest to the given numbers. Throws Error if there is none of that route.
   const RouteCost& nearest(const std::string& route, int ranks, double ranks_per_core) const;

@@ -22,8 +22,8 @@ struct STRETTO_API TensorParallel {
 };
 
 // Rank r holds a share of the outputs. The output features may consist of several parts of equal length (q, k and v);
-// each part is divided over the ranks. Global shapes: weight [parts, out / parts, in], bias [parts, out / parts]; with
-// one part, without the first dimension.
+// each part is divided over the ranks. Global shapes: weight [parts, out / parts, in], bias [parts, out / parts]. If
+// there is one part, the first dimension is left out.
 class STRETTO_API ColumnParallelLinear {
  public:
   ColumnParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out, int parts,

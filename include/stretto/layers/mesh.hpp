@@ -12,8 +12,8 @@ enum class Axis : std::uint8_t {
 };
 STRETTO_API const char* name(Axis axis);
 
-// The ranks of a job as a data x tensor grid. Neighbouring ranks are in the same tensor group, since these communicate
-// most: rank = data_rank * tensor_size + tensor_rank.
+// The ranks of a job as a data x tensor grid. Neighbouring ranks are in the same tensor group, since tensor groups
+// communicate most: rank = data_rank * tensor_size + tensor_rank.
 struct STRETTO_API Mesh {
   Communicator world;
   Communicator data;  // this rank's group along the data axis; `tensor` is that along the tensor axis

@@ -4,9 +4,9 @@
 
 namespace stretto {
 
-// The Euclidean norm of the whole gradient, to be called when the gradients have been summed. The same on every rank.
-// Slices count over the ranks that divide a parameter; replicated elements count once. Costs one all-reduce of one
-// number over the tensor-parallel group, and blocks once for a GPU.
+// The Euclidean norm of the whole gradient, to be called when the gradients have been summed. The same on every rank. A
+// divided parameter is summed over the ranks that hold its slices; a replicated one counts once. Costs one all-reduce
+// of one number over the tensor-parallel group. On a GPU it blocks once.
 STRETTO_API double gradient_norm(const Parameters& parameters, const Mesh& mesh);
 // Like the above, if this rank has only the sums of the elements in `ranges`. The ranges of all data-parallel ranks
 // together must hold every element once. ElementRange::tensor is an index into Parameters::all(). Costs one all-reduce

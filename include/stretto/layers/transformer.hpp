@@ -11,7 +11,8 @@ namespace stretto {
 struct TransformerShape {
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
-  // Of the whole model. Initial weights of projections into the residual are divided by sqrt(2 layers).
+  // The number of layers of the whole model. Initial weights of projections into the residual are divided by sqrt(2
+  // layers).
   std::int64_t layers = 0;
   std::int64_t mlp_factor = 4;
   double norm_epsilon = 1e-5;
@@ -51,8 +52,8 @@ class STRETTO_API AttentionLayer {
   };
   Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
                  const ParametersNeeded& needed = {}) const;
-  // dx holds the gradient of the result, and becomes that of x. The sum over the group runs on the stream while the
-  // gradients of weights are computed.
+  // dx holds the gradient with respect to the result, and becomes that with respect to x. The sum over the group runs
+  // on the stream while the gradients of weights are computed.
   void backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const;
 
  private:

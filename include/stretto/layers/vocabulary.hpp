@@ -41,8 +41,8 @@ class STRETTO_API VocabularyParallelCrossEntropy {
   struct STRETTO_API Saved {
     Tensor row_max;  // [rows]
     Tensor sums;     // [2, rows]: the sums of exp(logit - row_max), and the logits of the targets
-    // The sum over all rows of -log softmax(logits)[target]; the same on every rank of the group. Blocks for a GPU, so
-    // call it when backward has been started.
+    // The sum over all rows of -log softmax(logits)[target]; the same on every rank of the group. On a GPU it blocks,
+    // so call it after backward has been enqueued.
     double loss() const;
   };
   // first: the index of this rank's first column; targets: i32.

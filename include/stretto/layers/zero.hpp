@@ -9,11 +9,10 @@ namespace stretto {
 // data-parallel group of p owns 1/p of the unit. All ranks gather the whole unit before forward and again before
 // backward, and gradients are averaged into the shares. ZeRO++ (Wang et al. 2023) reduces the traffic between nodes
 // from 3 M bytes per step to 0.75 M, where M is the unit's bytes in 16-bit elements (scales add 3%), by three options:
-//   weights    qwZ: both gathers are quantized, to M/2 each in int8. All ranks compute with the same rounded weights, also
-//   for
-//              their own share; the shares themselves keep their precision.
-//   secondary  hpZ: after the gather before forward, the m ranks of a node keep a copy of the unit, 1/m of it each, and the
-//              gather before backward stays inside the node. It returns bit for bit what was gathered before forward.
+//   weights    qwZ: both gathers are quantized, to M/2 each in int8. All ranks compute with the same rounded weights, their
+//              own share included; the shares themselves keep their precision.
+//   secondary  hpZ: after the gather before forward, the m ranks of a node keep a copy of the unit, 1/m of it each. The
+//              gather before backward stays inside the node and gives the same bits.
 //   gradients  qgZ: the reduce-scatter is quantized, to M/4 in int4.
 // Tensors of any shapes lie one after the other in one vector, padded with zeros to p equal shares.
 //
@@ -43,9 +42,9 @@ class STRETTO_API ZeroUnit {
   // Copies this rank's part of the given tensors, one for each shape, into the share. No communication.
   void adopt(const std::vector<Tensor>& whole) const;
 
-  // Start a gather; values() are valid when the Work is done. A gather begins when the unit's previous gather is done,
-  // whatever their streams: its stream waits (an inline stream: the calling thread). Throws Error(invalid_argument) if
-  // the unit is gathered already, and with hpZ if gather_backward comes before any gather_forward.
+  // Start a gather; values() are valid when the Work is done. The stream first waits for the unit's previous gather (on
+  // an inline stream, the calling thread does). Throws Error(invalid_argument) if the unit is gathered already, and
+  // with hpZ if gather_backward comes before any gather_forward.
   Work gather_forward(const Stream& stream);
   Work gather_backward(const Stream& stream);
   // The gathered tensors, as views by shape; empty before a gather and after release().
@@ -53,10 +52,10 @@ class STRETTO_API ZeroUnit {
   // Frees the gathered memory, as soon as operations in flight and copies of values() no longer use it.
   void release();
 
-  // The gradients to fill, as views by shape; zero when first asked for since the last reduce_scatter().
+  // The gradients to fill, as views by shape. The first call after a reduce_scatter() returns zeros.
   const std::vector<Tensor>& gradients();
-  // Averages the gradients over the group into gradient_share(), which is valid when the Work is done and as long as
-  // share(). After the call, gradients() are new tensors.
+  // Averages the gradients over the group into gradient_share(), which has the length of share() and is valid when the
+  // Work is done. After the call, gradients() returns new tensors.
   Work reduce_scatter(const Stream& stream);
   const Tensor& gradient_share() const { return gradient_share_; }
 

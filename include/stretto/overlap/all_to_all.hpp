@@ -14,12 +14,12 @@
 // dimensions but the last, and have the same length on all ranks.
 //
 // Computation runs in the calling thread, communication in the stream, as messages between two ranks: in step s of p-1,
-// rank r sends to r+s and receives from r-s. Blocks are cut into chunks, so that also two ranks, with one block to
-// receive, overlap. Both ends of a block cut it alike, by its rows, their length and the cost model. All members must
-// call the same functions in the same order with the same options. With Stream::inline_() the same chunks are sent in
-// the same order without overlap; results have the same bits. Bytes sent per rank: its rows for other ranks. Tensors
-// are in use until the function returns. They are kept alive until the stream has done its part, even if the
-// computation throws.
+// rank r sends to r+s and receives from r-s. Blocks are cut into chunks, so that communication is overlapped even
+// between two ranks, where a rank receives only one block. Both ends of a block cut it alike, by its rows, their length
+// and the cost model. All members must call the same functions in the same order with the same options. With
+// Stream::inline_() the same chunks are sent in the same order without overlap; results have the same bits. Bytes sent
+// per rank: its rows for other ranks. Tensors are in use until the function returns. They are kept alive until the
+// stream has done its part, even if the computation throws.
 namespace stretto {
 
 // Some rows of a block: of the output from a rank, or of the input for a rank.

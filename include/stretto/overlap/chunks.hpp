@@ -33,8 +33,8 @@ STRETTO_API Rows chunk_of(std::int64_t rows, int chunks, int i, std::int64_t gra
 // Assumed cost of a chunk in addition to its message: two wake-ups, to hand it to a stream's thread and to hear from
 // there.
 constexpr double hand_over_seconds = 20e-6;
-// The granule for matrix products. These work on blocks of rows; cut elsewhere, they are slower and their last bits
-// differ.
+// The granule for matrix products. Products work on blocks of rows; if they are cut elsewhere, they are slower and
+// their last bits differ.
 constexpr std::int64_t gemm_granule = 16;
 // Assumed rate at which one core multiplies matrices, in FLOP/s. It is not measured, since the chunks determine the
 // last bits of results, which must not depend on how busy a machine is. If the real rate is three times higher, the

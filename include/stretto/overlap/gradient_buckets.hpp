@@ -10,9 +10,9 @@ namespace stretto {
 // Sums gradients over a group while backward still computes others (PyTorch DDP; Li et al. 2020). A bucket is a run of
 // gradients of one type, in the order in which they become ready, with at least bucket_bytes. Its sum starts on the
 // stream when its last gradient is ready and all earlier buckets have started. So all ranks start the buckets in the
-// same order, in whatever order their gradients become ready. The first bucket is small, so that communication begins
-// early. Towards the end buckets become smaller, since less computation is left to hide their sums; for the last there
-// is none.
+// same order, even if their gradients become ready in different orders. The first bucket is small, so that
+// communication begins early. Towards the end buckets become smaller, since less computation is left to hide their
+// sums; for the last bucket none is left.
 //
 // The order is learned. In the first step it is the order in which the gradients were given. At the end of that step,
 // rank 0 tells the others in which order its gradients became ready, and this is the order from then on. Inside a
@@ -27,13 +27,13 @@ namespace stretto {
 // for a choice of buckets (best_postponed).
 //
 // Traffic per rank: 2 (p-1)/p of all bytes, in about total / bucket_bytes messages. Neither overlap nor postponing
-// changes the bits of the sums. They may depend on which bucket a gradient is in. Only one thread may use an object.
-// After an exception it cannot be used again.
+// changes the bits of the sums; a different cut into buckets may. Only one thread may use an object. After an exception
+// the object cannot be used again.
 class STRETTO_API GradientBuckets {
  public:
   struct Options {
     std::size_t bucket_bytes = std::size_t{1} << 20;
-    std::size_t first_bucket_bytes = std::size_t{512} << 10;  // also for the last bucket; at most bucket_bytes counts
+    std::size_t first_bucket_bytes = std::size_t{512} << 10;  // also for the last bucket; at most bucket_bytes
     bool overlap = true;                                      // false: finish() sums all buckets, in computation()
     bool scatter = false;                                     // reduce-scatter and all-gather instead of one all-reduce
   };
@@ -61,7 +61,7 @@ class STRETTO_API GradientBuckets {
   bool is_postponed(std::size_t bucket) const { return postponed_[bucket]; }
   bool knows_order() const { return knows_order_; }
 
-  // Elements that this rank has the sums of after finish(). complete(): all elements of buckets that are not postponed.
+  // The elements whose sums this rank has after finish(). complete(): all elements of buckets that are not postponed.
   // shares(): this rank's share of every bucket, postponed or not; together, the ranks of the group have each element
   // once.
   std::vector<ElementRange> complete() const;
@@ -75,7 +75,7 @@ class STRETTO_API GradientBuckets {
 
   // Times of a bucket in the last step. ready: when its last gradient was ready, by now_seconds(). reduce, gather: the
   // seconds that its reduce-scatter and its all-gather took; gather is 0 if that was postponed. Without `scatter`,
-  // reduce is the all-reduce. The call blocks until a GPU has done them.
+  // reduce is the all-reduce. On a GPU the call blocks until they are done.
   struct Times {
     double ready = 0, reduce = 0, gather = 0;
   };

@@ -8,9 +8,9 @@
 #include "stretto/simulate.hpp"
 
 // Plans the communication of a training step, after Centauri (Chen et al., ASPLOS 2024). Every collective may be
-// partitioned in three dimensions: other primitives; inside nodes and between them; chunks. The parts are scheduled in
-// three tiers: a collective with its neighbours, a layer, the model. All functions are pure functions of data: all
-// ranks plan alike, and nothing is run. docs/planner.md explains it in a page.
+// partitioned in three dimensions: into other primitives, into stages inside nodes and between nodes, and into chunks.
+// The parts are scheduled in three tiers: a collective with its neighbours, a layer, the model. All functions are pure
+// functions of data: all ranks plan alike, and nothing is run. docs/planner.md explains it in a page.
 namespace stretto {
 
 struct StepCluster {
@@ -59,9 +59,9 @@ struct StepKnobs {
   // Bytes of gradients in one all_reduce, filled in program order as GradientBuckets does. 0: each gradient by itself.
   std::int64_t bucket_bytes = 0;
   std::int64_t first_bucket_bytes = 0;  // of the first bucket; 0: like the others
-  // One flag per bucket, in the order of backward; empty: no bucket. A postponed bucket is reduced and scattered,
-  // updated by shares, and gathered during the next forward, in the order in which forward needs it and on the stream
-  // of the sums (PostponedGather).
+  // One flag per bucket, in the order of backward; empty: no bucket is postponed. A postponed bucket is reduced and
+  // scattered, updated by shares, and gathered during the next forward, in the order in which forward needs it and on
+  // the stream of the sums (PostponedGather).
   std::vector<bool> postponed;
   int ahead = 1;                                       // number of gathers of parameters begun beyond the one in use
   std::map<CollectiveKind, Partition> partitions;      // kinds that are missing are not partitioned
@@ -133,8 +133,8 @@ struct PlannerOptions {
 // ranks.
 STRETTO_API StepSchedule plan_step(const StepGraph& graph, const StepCluster& cluster, const PlannerOptions& options = {});
 
-// A lower bound for any schedule, in seconds: the larger of computation, with elementwise updates by shares, and of the
-// bytes that must leave a node (or a rank, if a group lies on one node).
+// A lower bound for any schedule, in seconds: the largest of the time for computation, with elementwise updates divided
+// into shares, and the times for the bytes that must leave a node, or a rank if a group lies on one node.
 STRETTO_API double step_bound(const StepGraph& graph, const StepCluster& cluster);
 
 }  // namespace stretto

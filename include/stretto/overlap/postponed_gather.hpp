@@ -8,10 +8,10 @@ namespace stretto {
 
 // The all-gathers that GradientBuckets has postponed, usually of parameters: each rank has changed its shares of some
 // tensors, and gets the other ranks' shares while the next forward computes, in the order in which forward needs them
-// (Megatron's --overlap-param-gather). There is one tensor per gradient, with as many elements. Tensors of a bucket are
-// gathered together. The bucket that backward finished last comes first, since forward needs it first. If a bucket's
-// tensors are neighbours in memory like its gradients, nothing is copied. Traffic per rank: (p-1)/p of the postponed
-// buckets' bytes.
+// (Megatron's --overlap-param-gather). There is one tensor per gradient, with the same number of elements. Tensors of a
+// bucket are gathered together. The bucket that backward finished last comes first, since forward needs it first. If a
+// bucket's tensors are neighbours in memory like its gradients, nothing is copied. Traffic per rank: (p-1)/p of the
+// postponed buckets' bytes.
 //
 // Only one thread may use an object, the one that uses the buckets. After an exception it cannot be used again.
 class STRETTO_API PostponedGather {

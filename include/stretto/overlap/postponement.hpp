@@ -7,7 +7,7 @@
 // The choice of the gradient buckets to postpone. It divides the link's time between backward, during which sums are
 // hidden, and the next forward, during which gathers are hidden, so that both are used (Centauri; Chen et al. 2024).
 // The postponed buckets are spread among the others: then forward needs them no faster than the link brings them, and
-// in backward the link falls behind nowhere by much.
+// in backward the link never falls far behind.
 namespace stretto {
 
 // Times of a bucket, in seconds. needed and ready count from the beginning of a step in which computation waits for
@@ -31,8 +31,8 @@ struct StepTimes {
 // the last bucket first, and waits for a bucket that it needs; then backward with the sums; then the update.
 // Independent of simulate_step: it uses measured bucket times, and is cheap enough to run inside a training step.
 STRETTO_API double step_seconds(const StepTimes& times, const std::vector<bool>& postponed);
-// Finds flags that make the step short: repeatedly postpones the bucket that shortens it most, until none does. On a
-// tie it takes the first in backward, which forward needs last. More than 64 buckets are treated as 64 runs of
+// Finds flags that make the step short: repeatedly postpones the bucket that shortens it most, until no bucket shortens
+// it. On a tie it takes the first in backward, which forward needs last. More than 64 buckets are treated as 64 runs of
 // neighbours. Cost: at most min(n, 64)^2 / 2 calls of step_seconds for n buckets, each in O(n). The planner tries these
 // flags, too.
 STRETTO_API std::vector<bool> best_postponed(const StepTimes& times);
@@ -50,8 +50,8 @@ class STRETTO_API StepMeasurement {
   void updated(double seconds);                     // the optimizer took `seconds`
 
   // The result, after the step; the same on all ranks. Collective over the buckets' group. Computation times are those
-  // of the slowest rank; communication times those of the fastest, which waited for no other. element_bytes: bytes of a
-  // parameter's element. Blocks until a GPU has done the step.
+  // of the slowest rank; communication times are those of the fastest, which waited for no other rank. element_bytes:
+  // bytes of a parameter's element. On a GPU it blocks until the step is done.
   StepTimes of(const GradientBuckets& buckets, const std::vector<Tensor>& gradients, std::size_t element_bytes) const;
 
  private:

@@ -26,8 +26,8 @@ namespace stretto {
 // exposed. The price is the memory of most_live units.
 //
 // Only one thread may use an object. The units' functions are called in that thread, inside the calls here, and must
-// stay callable until the destructor has returned, which waits for gathers under way. After an exception it cannot be
-// used again.
+// stay callable until the destructor has returned, which waits for gathers in flight. After an exception the object
+// cannot be used again.
 class STRETTO_API Prefetcher {
  public:
   // Forward and backward may gather differently (ZeRO++'s secondary copy). A unit that is still there from forward is
@@ -89,7 +89,7 @@ class STRETTO_API Prefetcher {
   Options options_;
   bool learns_;
   bool in_step_ = false;
-  std::size_t next_ = 0;  // use of this step
+  std::size_t next_ = 0;  // index in order_ of the next use in this step
   int live_ = 0;
 };
 

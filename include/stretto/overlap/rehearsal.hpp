@@ -17,8 +17,8 @@ enum class Rehearsal {
 };
 STRETTO_API const char* name(Rehearsal rehearsal);
 
-// While it lives, the calling thread computes and communicates in that way; one scope per thread at a time. All ranks
-// must begin and end theirs at the same places. Communicators cannot be made meanwhile. Computed values are
+// While the object lives, the calling thread computes and communicates in that way; one scope per thread at a time. All
+// ranks must begin and end theirs at the same places. Communicators cannot be made meanwhile. Computed values are
 // meaningless, except in full and serial.
 class STRETTO_API RehearsalScope {
  public:
@@ -46,8 +46,8 @@ struct OverlapMeasurement {
   int steps = 2;   // timed together, so that what one step leaves to the next is counted in the next
   int rounds = 5;  // of all four ways, in turn; medians are returned
 };
-// Collective over world: runs `step` in all four ways; all ranks must call the same step. Takes 4 rounds (warmup +
-// steps) steps. All ranks get the same result.
+// Collective over world: runs `step` in all four ways; all ranks must call the same step. That takes 4 * rounds *
+// (warmup + steps) steps. All ranks get the same result.
 STRETTO_API OverlapTimes measure_overlap(const Communicator& world, const std::function<void()>& step,
                                          const OverlapMeasurement& how = {});
 

@@ -20,8 +20,8 @@ namespace stretto {
 // Bytes sent per rank: (p-1) times those of the tensors, plus padding between tensors to multiples of 64 bytes. (For
 // keys and values of b x s/c tokens of h elements of e bytes, over c ranks: 2 b (s/c) h (c-1) e.) Memory: twice the
 // tensors. All ranks must give tensors of the same shapes and types, and rotate equally often. Only one thread may use
-// an object. With Stream::inline_() every hop is made at once: the same values without overlap. It may be destroyed at
-// any time: a hop under way keeps its buffers alive. After an exception it cannot be used again.
+// an object. With Stream::inline_() every hop is made at once: the same values without overlap. The object may be
+// destroyed at any time: a hop in flight keeps its buffers alive. After an exception the object cannot be used again.
 class STRETTO_API RingPass {
  public:
   // Copies the tensors and starts the first hop. Collective.
@@ -45,8 +45,8 @@ class STRETTO_API RingPass {
   std::array<Tensor, 2> buffers_;
   std::array<std::vector<Tensor>, 2> blocks_;  // views of buffers_
   std::size_t place_ = 0;                      // index of the current block's buffer
-  int hops_ = 0;                               // made so far
-  Work hop_;                                   // the one under way
+  int hops_ = 0;                               // number of hops made so far
+  Work hop_;                                   // the hop in flight
 };
 
 // Sums that travel after the blocks of a RingPass, for backward. Each rank adds its contribution for the current block
@@ -109,9 +109,9 @@ class STRETTO_API RingSum {
   Work hop_;
 };
 
-// The efficiency of causal ring attention if the sequence is cut into one contiguous block per rank. In every step but
-// the first, ranks whose queries are later than the current block's keys compute all of it, the others compute nothing,
-// and all wait for each other. So a rank computes for c/(2c-1) of the time, which tends to 1/2.
+// The efficiency of causal ring attention over c ranks if the sequence is cut into one contiguous block per rank. In
+// every step but the first, ranks whose queries are later than the current block's keys compute all of it, the others
+// compute nothing, and all wait for each other. So a rank computes for c/(2c-1) of the time, which tends to 1/2.
 STRETTO_API double contiguous_causal_efficiency(int ranks);
 // The remedy (zigzag; Zhu 2024, and Llama 3's context parallelism): 2p chunks, of which rank r holds the early chunk r
 // and the late chunk 2p-1-r. Then all ranks have the same work in every step: efficiency 1.
