@@ -8,9 +8,9 @@
 namespace stretto {
 
 STRETTO_API std::string build_version();
-// What was found when the library was configured: name, and version or "no".
+// The optional parts of the build: name, and version or "no".
 STRETTO_API std::vector<std::pair<std::string, std::string>> build_parts();
-// The vector instructions that kernels use on this processor.
+// The vector instructions that kernels use on this processor, by Highway's name.
 STRETTO_API std::string vector_target();
 
 }  // namespace stretto

@@ -17,12 +17,13 @@ class Operation;
 struct OperationOptions {
   Method method = Algorithm::automatic;
   std::string tag;  // appears in the ledger
-  // Of premul_sum: what this rank's contribution is multiplied by; for integers an integer that their type holds.
+  // premul_sum only: this rank's contribution is multiplied by it. For an integer type, an integer that the type can
+  // hold.
   double factor = 1;
   Quantization quantization = {};
 };
 
-// An operation with its buffers, as data: the named functions of Communicator are shorthands for it.
+// An operation and its buffers, as data. The named functions of Communicator are shorthands for start() of a Call.
 struct Call {
   Collective collective = Collective::all_reduce;
   const void* input = nullptr;
@@ -36,149 +37,167 @@ struct Call {
   Tensor keep_alive = {};
 };
 
-// What the cost model says of a call, in seconds.
+// The cost model's prediction for a call.
 struct Estimate {
-  double seconds = 0;   // that it takes where nothing else uses the links
-  double overhead = 0;  // of these, what it would take with hardly any bytes: what every further piece costs if it is cut up
+  double seconds = 0;  // if no other operation uses the links
+  double overhead =
+      0;  // the part of `seconds` that does not depend on the bytes: each piece of a call that is cut up costs it
 };
 
-// A group of ranks that communicate. A handle: copies mean the same group.
+// A group of ranks that communicate. A handle: copies refer to the same group.
 //
-// Every operation is put into a stream and returns at once (on Stream::inline_(), when it is done). All members call the
-// same operations of one communicator in the same order with the same counts, types and roots. One thread at a time calls
-// one communicator, through whichever handle or prepared operation: several threads may call several communicators at the
-// same time, or the same one after the other. The streams may be any; for buffers in a GPU's memory, of the GPU, also on
-// ranks that have no elements in such a call. Between GPUs without NCCL (docs/gpus.md) the caller carries the messages: it
-// is blocked until peers have called, and all members call all communicators that they share in one order. Counts are in
-// elements. Buffers belong to the operation until its Work is done; any pointer and alignment will do. In place is allowed
-// where noted. Wrong arguments throw at the call and harm nothing; an error in the operation itself reaches whoever waits,
-// and the communicator is then unusable. Where that was because a rank was lost or gave up, other ranks of the host may
-// still read and write the operation's buffers for a moment, until they notice: these must not be freed or reused before the
-// job is taken down.
+// A call puts its operation into a stream and returns at once; on Stream::inline_() it returns when the operation is
+// done. All members must call the same operations of a communicator in the same order, with the same counts, types and
+// roots. Operations of one communicator run one at a time, in the order of the calls, whatever their streams. Counts are
+// in elements.
+//
+// Threads: only one thread at a time may call a communicator, through any of its handles or prepared operations. Several
+// threads may call different communicators at the same time.
+//
+// Streams: any stream will do for host memory. If the buffers of a call are in GPU memory, every rank must pass a GPU
+// stream, even a rank without elements. Between GPUs without NCCL (docs/gpus.md) the calling thread moves the messages:
+// the call blocks until its peers have called, and all members must call all communicators that they share in one order.
+//
+// Buffers may have any address and alignment. The caller must leave them alone until the Work is done. Input and output
+// may be the same memory only in the in-place form given below.
+//
+// Errors: a call with wrong arguments throws and has no effect. If the operation itself fails, waiting for its Work
+// throws, and the communicator is then unusable. After a failure because a rank was lost or gave up, other ranks of the
+// host may still read and write the operation's buffers for a moment: do not free or reuse these before the whole job has
+// ended.
 class STRETTO_API Communicator {
  public:
-  Communicator() = default;  // of no ranks, as split() returns to those that it leaves out
+  Communicator() = default;  // has no ranks; split() returns this to the ranks that it leaves out
   explicit operator bool() const { return group_ != nullptr; }
 
   int rank() const;
   int size() const;
   const std::string& name() const;
 
-  // output[i] = the reduction of all ranks' input[i]; in place when they are equal. Every rank gets the same bits
-  // (but for the payload of NaNs).
+  // output[i] = the reduction of input[i] over all ranks. In place: output == input. Every rank gets the same bits,
+  // except for the payload of NaNs.
   Work all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, const Stream& stream,
                   const OperationOptions& options = {}) const;
-  // input: size() * count elements; rank r gets the reduction of everybody's r-th share. In place: output == input + rank()
-  // * count.
+  // input: size() * count elements. Rank r gets the reduction of the r-th share, of count elements, of all inputs. In
+  // place: output == input + rank() * count.
   Work reduce_scatter(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, const Stream& stream,
                       const OperationOptions& options = {}) const;
-  // output: size() * count elements, the ranks' inputs one after the other. In place: input == output + rank() * count.
+  // output: size() * count elements, the inputs of all ranks in rank order. In place: input == output + rank() * count.
   Work all_gather(const void* input, void* output, std::int64_t count, DType dtype, const Stream& stream,
                   const OperationOptions& options = {}) const;
-  // input matters at the root only. In place there when they are equal.
+  // Copies the root's input into every output. Other ranks' input is ignored. In place, at the root: output == input.
   Work broadcast(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
                  const OperationOptions& options = {}) const;
-  // output matters at the root only. In place there when they are equal.
+  // Only the root's output is written. In place, at the root: output == input.
   Work reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, int root, const Stream& stream,
               const OperationOptions& options = {}) const;
-  // Done when every rank has begun it. On a GPU's stream the caller is blocked until the stream has come here and it is
-  // done, as by every call there whose buffers lie in host memory.
+  // Done when every rank has begun it. On a GPU stream the caller blocks until the stream has reached the barrier and the
+  // barrier is done. The same holds for any call on a GPU stream whose buffers are in host memory.
   Work barrier(const Stream& stream) const;
-  // Messages from one rank to another arrive in the order in which they were sent. Both block their stream until the peer
-  // takes part (a small message may leave earlier).
+  // Messages from one rank to another arrive in the order in which they were sent. Each blocks its stream until the peer
+  // takes part; a send of a small message may finish earlier.
   Work send(const void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
             const OperationOptions& options = {}) const;
   Work recv(void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
             const OperationOptions& options = {}) const;
 
-  // Uneven shares: counts[r] elements are rank r's, shares lie one after the other in rank order, and every rank gives the
-  // same counts. reduce_scatter: output gets counts[rank()]; all_gather: input has as many. In place as above.
+  // Like the functions above, with uneven shares: rank r's share has counts[r] elements, shares lie in rank order, and
+  // all ranks give the same counts. reduce_scatter_v writes counts[rank()] elements; all_gather_v reads counts[rank()].
+  // In place as above, at the offset of this rank's share.
   Work reduce_scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, ReduceOp op,
                         const Stream& stream, const OperationOptions& options = {}) const;
   Work all_gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
                     const Stream& stream, const OperationOptions& options = {}) const;
-  // input: size() blocks of count elements, block r for rank r; output: the blocks that the ranks sent here, in rank order.
-  // Not in place.
+  // input: size() blocks of count elements, block r for rank r. output: the blocks from all ranks, in rank order. Not in
+  // place.
   Work all_to_all(const void* input, void* output, std::int64_t count, DType dtype, const Stream& stream,
                   const OperationOptions& options = {}) const;
-  // The same with blocks of send_counts[r] elements for rank r and receive_counts[r] from it; a rank's send count for
-  // another is that one's receive count from it.
+  // Like all_to_all, with a block of send_counts[r] elements for rank r and one of receive_counts[r] elements from it.
+  // Rank a's send_counts[b] must equal rank b's receive_counts[a].
   Work all_to_all_v(const void* input, const std::vector<std::int64_t>& send_counts, void* output,
                     const std::vector<std::int64_t>& receive_counts, DType dtype, const Stream& stream,
                     const OperationOptions& options = {}) const;
-  // The root's output gets size() shares of count elements; in place there: input == output + rank() * count.
+  // The root's output gets size() shares of count elements. In place, at the root: input == output + rank() * count.
   Work gather(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
               const OperationOptions& options = {}) const;
   Work gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, int root,
                 const Stream& stream, const OperationOptions& options = {}) const;
-  // The root's input has size() shares of count elements; in place there: output == input + rank() * count.
+  // The root's input has size() shares of count elements. In place, at the root: output == input + rank() * count.
   Work scatter(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
                const OperationOptions& options = {}) const;
   Work scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, int root,
                  const Stream& stream, const OperationOptions& options = {}) const;
-  // Sends to one peer and receives from another (or the same) at the same time.
+  // Sends to one peer and receives from another (or the same one) at the same time.
   Work send_recv(const void* input, std::int64_t send_count, int to, void* output, std::int64_t receive_count, int from,
                  DType dtype, const Stream& stream, const OperationOptions& options = {}) const;
 
-  // Any of them, by its description.
+  // Starts any of the operations above.
   Work start(const Call& call, const Stream& stream, const OperationOptions& options = {}) const;
-  // Checks and plans it now, so that it can be started many times at the cost of the communication alone. Its buffers must
-  // be there until the last Work is done, and after an error as long as said above.
+  // Checks and plans the call now, so that each start() costs only the communication. The buffers must stay valid until
+  // the last Work is done; after a failure, see "Errors" above.
   Operation prepare(const Call& call, const OperationOptions& options = {}) const;
-  // Throws what prepare() would say of it whatever its buffers are, which need not be there: they count as the calling
-  // thread's current device's (OnDevice) where none are given. No communication: before this communicator's first call for
-  // GPUs nobody knows whether NCCL serves between them, and Algorithm::nccl is taken for possible.
+  // Throws what prepare() would throw, except for what depends on the buffers, which need not exist. A call without
+  // buffers is checked for the calling thread's current device (OnDevice). No communication. Before the communicator's
+  // first call on GPU buffers it is unknown whether NCCL can serve the group; until then Algorithm::nccl is accepted.
   void check(const Call& call, const OperationOptions& options = {}) const;
-  // How long it takes, by the cost model that also chooses methods and over the same routes (STRETTO_LINKS and
-  // STRETTO_NETWORK included), done as it would be done in ordinary memory, whoever decided that. Its buffers need not be
-  // there; without any they count as the calling thread's current device's, on all ranks the same. Before this
-  // communicator's first call for GPUs, NCCL is taken to serve between processes, and not between threads of one. Of
-  // collectives all ranks get the same number; of send and recv it is that of the route to the peer. Of uneven all_to_all
-  // the other ranks' counts are unknown: this rank's mean counts for all. No communication.
+  // Predicts how long the call takes with its chosen method and buffers in ordinary memory. Uses the cost model and the
+  // routes by which methods are chosen, including STRETTO_LINKS and STRETTO_NETWORK. No communication. The buffers need
+  // not exist; a call without buffers counts as one on the calling thread's current device, which must be the same on all
+  // ranks.
+  // - Collectives: all ranks get the same result. The exception is all_to_all with uneven counts: a rank does not know
+  //   the counts of the others, so its own mean count stands for all blocks.
+  // - send, recv: the result is for the route to the peer.
+  // - Before the communicator's first call on GPU buffers, NCCL is assumed between processes but not between threads of
+  //   one process.
   Estimate estimate(const Call& call, const OperationOptions& options = {}) const;
 
-  // The same on a whole tensor, in place; the work keeps the tensor alive.
+  // The collectives above on a whole tensor, in place. The Work keeps the tensor alive.
   Work all_reduce(const Tensor& tensor, ReduceOp op, const Stream& stream, const OperationOptions& options = {}) const;
   Work broadcast(const Tensor& tensor, int root, const Stream& stream, const OperationOptions& options = {}) const;
 
-  // Collective over all members: those that give the same color form a new group, ordered by key, then by rank. A negative
-  // color: no group. The name appears in the ledger. A rank makes one new communicator at a time.
+  // Collective over all members. Members with the same color form a new group, ordered by key, then by rank. A member
+  // with a negative color gets no group. The name appears in the ledger. One rank must not make two communicators at the
+  // same time.
   Communicator split(int color, int key, const std::string& name) const;
-  // Collective over all members: the same ranks once more, for operations that go on beside this communicator's.
+  // Collective over all members: a second communicator of the same ranks, whose operations run beside this one's.
   Communicator duplicate(const std::string& name) const;
-  // Collective over all members, who give the same list: those ranks, in that order; nothing for the others.
+  // Collective over all members, which must give the same list: a group of those ranks, in that order. Other members get
+  // an empty Communicator.
   Communicator subgroup(const std::vector<int>& ranks, const std::string& name) const;
-  // Collective over all members: those on this rank's node; and the first of every node (nothing for the others). Nodes are
-  // hosts, or what STRETTO_RANKS_PER_NODE says.
+  // Collective over all members. node(): the members on this rank's node. node_leaders(): the first member of each node;
+  // the other members get an empty Communicator. A node is a host, unless STRETTO_RANKS_PER_NODE says otherwise.
   Communicator node() const;
   Communicator node_leaders() const;
-  // Of each member: which node it is on, counted from 0 in the order of the members.
+  // The node of each member. Nodes are numbered from 0 in the order of the members.
   const std::vector<int>& nodes() const;
 
-  // Which of this rank's communicators it is: as Partners::group_id in the ledger. Names may be used twice.
+  // Identifies this communicator among those of this rank; Partners::group_id in the ledger. Names need not be unique.
   std::uint32_t id() const;
-  // Of each member: its rank in the job.
+  // The rank in the job of each member.
   const std::vector<int>& job_ranks() const;
 
-  // This rank's, over all its communicators.
+  // The ledger of this rank. All its communicators share it.
   Ledger& ledger() const;
-  // Throws what has made it unusable, if anything has: a rank that was lost or gave up, an operation that failed on this
-  // rank. Never blocks, from any thread, no communication.
+  // Throws if the communicator is unusable: a rank was lost or gave up, or an operation on it failed on this rank. Any
+  // thread may call it. Never blocks, no communication.
   void check_usable() const;
-  // Tells every rank of the job that this one gives up; their operations then throw Error(peer_gave_up) with the reason.
+  // Tells all ranks of the job that this one gives up. Their operations then throw Error(peer_gave_up) with the reason.
   void abort(const std::string& reason) const;
-  // Throws what an operation would throw where a rank of the job is lost or has given up. No communication; any thread may
-  // call it at any time.
+  // Throws if a rank of the job is lost or has given up, with the error that an operation would throw. Any thread may
+  // call it at any time. No communication.
   void check_ranks() const;
 
-  // Both are of this rank's whole job; any thread may call them at any time.
-  // How many seconds operations that begin from now on wait for another rank in which nothing moves: STRETTO_TIMEOUT is what
-  // a job begins with. Ranks need not give the same. What waits for GPUs keeps what its communicator began with.
+  // Limits, in seconds, how long an operation that begins from now on waits for another rank while nothing moves. The
+  // initial value is STRETTO_TIMEOUT. Holds for this rank's whole job; ranks may set different values. Operations on GPU
+  // buffers keep the value that was in force at their communicator's first such operation. Any thread may call it at any
+  // time.
   void set_timeout(double seconds) const;
-  // With its last communicator a rank leaves the job, and waits until all others have left. This bounds that wait: who has
-  // waited so long tells the others that it is gone, and their operations throw Error(peer_gave_up).
+  // A rank leaves the job when its last communicator goes, and then waits until all other ranks have left. This limits
+  // that wait, in seconds; initially it is unlimited. When the limit is reached, the rank tells the others that it is
+  // gone, and their operations throw Error(peer_gave_up). Any thread may call it at any time.
   void set_leave_timeout(double seconds) const;
 
+  // Internal: not part of the interface.
   class STRETTO_HIDDEN Group;
   explicit Communicator(std::shared_ptr<Group> group) : group_(std::move(group)) {}
 
@@ -187,17 +206,18 @@ class STRETTO_API Communicator {
   std::shared_ptr<Group> group_;
 };
 
-// A prepared operation. A handle; start it on any stream, once after the other, like the call that it stands for: all
-// members start it in the same place of their order of operations.
+// A prepared operation. A handle. It may be started many times, on any stream. Each start counts as a call: all members
+// must make it at the same place in their order of operations.
 class STRETTO_API Operation {
  public:
   Operation() = default;
   Work start(const Stream& stream) const;
-  // What was chosen. Where the choice depends on memory, as far as this rank's buffers tell: at each start they decide
-  // together with the other ranks'.
+  // The chosen method and its plan. If the choice depends on where buffers lie, this is the choice for this rank's
+  // buffers; each start decides again, from all ranks' buffers.
   const Method& method() const;
   const Plan& plan() const;
 
+  // Internal: not part of the interface.
   struct STRETTO_HIDDEN State;
   explicit Operation(std::shared_ptr<const State> state) : state_(std::move(state)) {}
   const std::shared_ptr<const State>& state() const { return state_; }
@@ -206,23 +226,24 @@ class STRETTO_API Operation {
   std::shared_ptr<const State> state_;
 };
 
-// NCCL's ncclGroupStart and ncclGroupEnd. From its construction on, this thread's calls on any communicators and streams are
-// only collected; end() starts them so that they progress together: sends and receives in whatever order, and collectives of
-// several communicators. Collectives of one communicator keep their order among themselves. What was put into any of the
-// streams before goes first, what comes after goes later. Every call inside returns the same Work, which may be waited for
-// after end(). Groups nest; the outermost counts. Destroyed without end(), as by an exception, it starts nothing.
+// Like NCCL's ncclGroupStart and ncclGroupEnd. While the group is open, this thread's calls, on any communicators and
+// streams, are only collected. end() starts all of them so that they progress together: sends and receives in any
+// order, and collectives of several communicators. Collectives of one communicator keep their order. Earlier work in
+// any of the streams runs before the group; later work runs after it. All calls inside return the same Work, which may
+// be waited for after end(). Groups nest; only the outermost starts operations. A group that is destroyed without
+// end(), for example by an exception, starts nothing.
 class STRETTO_API OperationGroup {
  public:
   OperationGroup();
   ~OperationGroup();
   OperationGroup(const OperationGroup&) = delete;
   OperationGroup& operator=(const OperationGroup&) = delete;
-  Work end();  // in the thread that made it
+  Work end();  // must be called in the thread that made the group
 
  private:
   bool open_ = true;
   std::thread::id thread_;
-  std::size_t first_;  // of what this group collects
+  std::size_t first_;  // index of this group's first collected call
 };
 
 }  // namespace stretto

@@ -1,53 +1,54 @@
 #pragma once
 #include "stretto/plan.hpp"
 
-// What a collective costs, in numbers that do not depend on the machine, and on a machine, in seconds.
+// The cost of a collective: in numbers that do not depend on the machine, and in seconds on a given machine.
 namespace stretto {
 
-// The longest way through a collective, over all ranks, input and output apart: how many rounds wait for each other, how
-// many messages and elements are sent one after the other, and on how many elements local work is done (reducing or
-// copying).
+// The longest path through a collective, over all ranks, out of place.
 struct Cost {
-  double rounds = 0;
-  double messages = 0;
-  double sent = 0;
-  double work = 0;
-  double packed = 0;     // bytes sent of records, beside the elements sent
-  double quantized = 0;  // elements packed, unpacked or both in one
+  double rounds = 0;     // rounds that wait for each other
+  double messages = 0;   // messages sent one after the other
+  double sent = 0;       // elements sent one after the other
+  double work = 0;       // elements reduced or copied locally
+  double packed = 0;     // bytes of records sent, in addition to `sent`
+  double quantized = 0;  // elements quantized, dequantized, or both in one step
 };
 constexpr Cost operator+(const Cost& a, const Cost& b) {
   return {a.rounds + b.rounds, a.messages + b.messages, a.sent + b.sent,
           a.work + b.work,     a.packed + b.packed,     a.quantized + b.quantized};
 }
 
-// One route between ranks (Hockney 1994, with LogGP's overhead of Alexandrov et al. 1995 apart from the latency).
+// The cost of one route between ranks (Hockney 1994; the overhead is LogGP's, Alexandrov et al. 1995).
 struct LinkCost {
-  double alpha = 0;      // seconds that a round lasts beside its bytes
-  double overhead = 0;   // seconds that a message keeps its sender and its receiver busy beside its bytes
-  double beta = 0;       // seconds a byte sent
-  double gamma = 0;      // seconds a byte reduced or copied
-  double quantize = 0;   // seconds an element packed or unpacked
-  double lane_gain = 0;  // how much faster bytes go with twice the lanes: 0.1 is 10%
+  double alpha = 0;      // seconds per round, without its bytes
+  double overhead = 0;   // seconds per message for which its sender and its receiver are busy, without its bytes
+  double beta = 0;       // seconds per byte sent
+  double gamma = 0;      // seconds per byte reduced or copied
+  double quantize = 0;   // seconds per element quantized or dequantized
+  double lane_gain = 0;  // relative speed-up of bytes when the lanes are doubled: 0.1 is 10%
 };
 STRETTO_API double seconds(const Cost& cost, const LinkCost& link, double bytes_per_element, int lanes = 1);
 
-// The formula that stands over the request's generator; of its rank, only the group's size matters. Throws as make_plan()
-// does. For two_level this is the sum over both levels; cost_by_level() tells them apart.
+// The cost formula of the request's generator. It does not depend on request.rank. Throws as make_plan() does. For
+// two_level and three_level it is the sum over the levels.
 STRETTO_API Cost cost_of(const PlanRequest& request);
 struct LevelCost {
-  // Of nodes; between is zero for all algorithms of one level (but for what is quantized on ranks that lie on nodes), and
-  // includes what is above it.
+  // Inside nodes, and between nodes (with three_level, also between pods). For algorithms of one level, between is
+  // zero. Quantized collectives on ranks that lie on nodes have both.
   Cost inside, between;
-  int senders = 1;  // ranks of a node that send between nodes at once
+  int senders = 1;  // ranks of a node that send between nodes at the same time
 };
 STRETTO_API LevelCost cost_by_level(const PlanRequest& request);
 
-// On ranks that lie on nodes, as the request says. Algorithms of one level go by the route between nodes; where all ranks
-// send to all, or ever farther, a node's share it, but for what stays inside. In two_level all ranks of a node send at once,
-// through as many ports as the node has: they share its bandwidth, but gain as so many lanes do. With a root, one rank of
-// each node sends, alone. Quantized collectives are counted by level on one level, too, where the request says how ranks
-// lie; all local work costs what it does on the route inside. Their pieces overlap: whichever takes longest, packing and
-// unpacking, messages inside or messages between, hides the others but for one piece's way through them.
+// Predicted seconds for a request. `ports` is the number of network ports of a node. The model:
+// - Algorithms of one level use the route between nodes. If all ranks of a node send across at the same time (direct,
+//   pairwise, bruck, one_shot, two_shot, recursive_doubling, recursive_halving_doubling), they share that route, except
+//   for what stays inside the node.
+// - In two_level all ranks of a node send at once, through its ports. They share the bandwidth, but gain as lanes do.
+//   With a root, only one rank of each node sends.
+// - Quantized collectives are counted by level, also by direct and two_shot, if the request says how ranks lie. Local
+//   work costs what it does on the inside route. Their pieces overlap: the slowest of quantization, messages inside and
+//   messages between hides the other two, except for one piece's way through all three.
 STRETTO_API double seconds(const PlanRequest& request, const LinkCost& inside, const LinkCost& between,
                            double bytes_per_element, int ports);
 

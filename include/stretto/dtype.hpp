@@ -35,8 +35,8 @@ constexpr bool is_narrow(DType dtype) {
 STRETTO_API const char* name(DType dtype);
 STRETTO_API DType dtype_from_name(const char* name);  // "f64", "fp64", ...; throws Error naming the choices
 
-// What the ranks' contributions become. An average is the sum, divided exactly once by the number of ranks (integers round
-// towards zero); a premultiplied sum multiplies each rank's contribution by a factor of that rank first. Integers wrap.
+// How the contributions of ranks are combined. avg: the sum, divided exactly once by the number of ranks; integers round
+// towards zero. premul_sum: the sum of the contributions, each multiplied first by a factor of its rank. Integers wrap.
 enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg, premul_sum };
 
 STRETTO_API const char* name(ReduceOp op);
@@ -65,10 +65,12 @@ struct STRETTO_API f16 {
   bool operator==(const f16&) const = default;
 };
 
-// The 8-bit formats of the Open Compute Project (OCP OFP8; Micikevicius et al. 2022). Both round to nearest even, and NaN
-// stays NaN; numbers beyond the largest do not saturate. PyTorch's float8_e4m3fn and float8_e5m2 convert the same way.
+// The 8-bit formats of the Open Compute Project (OCP OFP8; Micikevicius et al. 2022). Both round to nearest even, NaN
+// stays NaN, and values that are too large do not saturate. PyTorch's float8_e4m3fn and float8_e5m2 convert the same
+// way.
 
-// 4 bits of exponent, 3 of mantissa; up to 448. It has no infinity: what rounds beyond 448, infinity too, becomes NaN.
+// 4 bits of exponent, 3 of mantissa; largest value 448. There is no infinity: infinity and values that round beyond 448
+// become NaN.
 struct STRETTO_API f8e4m3 {
   std::uint8_t bits = 0;
 
@@ -78,7 +80,8 @@ struct STRETTO_API f8e4m3 {
   bool operator==(const f8e4m3&) const = default;
 };
 
-// 5 bits of exponent, 2 of mantissa; up to 57344, and what rounds beyond is infinite. The upper half of an f16.
+// The upper half of an f16: 5 bits of exponent, 2 of mantissa; largest value 57344. Values that round beyond it become
+// infinite.
 struct STRETTO_API f8e5m2 {
   std::uint8_t bits = 0;
 

@@ -6,20 +6,20 @@
 
 namespace stretto {
 
-// What a caller can do about an error.
+// Tells a caller how to react to an error.
 enum class ErrorCode {
-  invalid_argument,  // the call or the configuration is wrong: change it; the communicator is unharmed
+  invalid_argument,  // the call or the configuration is wrong: change it; the communicator stays usable
   unavailable,       // a resource of the machine is missing (memory, port, device): provide it and start again
-  io,                // a file could not be read or written; what stood there before still stands
+  io,                // a file could not be read or written; an existing file is unchanged
   timeout,           // a peer did not answer in STRETTO_TIMEOUT seconds: the communicator is no longer usable
   peer_lost,         // another rank died: the communicator is no longer usable
-  peer_gave_up,      // another rank stopped with an error of its own, which it has reported: likewise
+  peer_gave_up,      // another rank stopped with an error, which it has reported: the communicator is no longer usable
   internal,          // a bug in Stretto
 };
 
 STRETTO_API const char* name(ErrorCode code);
 
-// The only exception that Stretto throws on its own account. what() is one sentence that names the values involved.
+// The only exception type that Stretto itself throws. what() is one sentence that names the values involved.
 class STRETTO_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}

@@ -1,5 +1,5 @@
 #pragma once
-// Symbols are hidden unless they carry this mark: what it stands on is the interface.
+// Symbols are hidden unless they carry this mark: marked declarations are the interface.
 #define STRETTO_API __attribute__((visibility("default")))
-// What stands inside of what carries it, and is the library's own.
+// Marks internals nested in an exported class: not part of the interface.
 #define STRETTO_HIDDEN __attribute__((visibility("hidden")))

@@ -1,5 +1,5 @@
 #pragma once
-// The C interface is enough; the C++ bindings of old would want to be linked.
+// Only MPI's C interface is used. Without these macros, mpi.h declares its C++ bindings, which would have to be linked.
 #define OMPI_SKIP_MPICXX 1   // NOLINT(readability-identifier-naming): Open MPI's name
 #define MPICH_SKIP_MPICXX 1  // NOLINT(readability-identifier-naming): MPICH's name
 #include <mpi.h>
@@ -10,11 +10,11 @@
 
 #include "stretto/launch.hpp"
 
-// The bridge from MPI, for any MPI: it is all in this header, so that the library itself is linked to none.
+// The bridge from MPI. It works with any MPI: all of it is in this header, so the library itself is linked to none.
 namespace stretto {
 
-// Collective over comm: the same ranks as a Communicator. MPI is used for the introduction only, and must outlive this call
-// only.
+// Collective over comm. Returns a Communicator of the same ranks. MPI is only used inside this call, to exchange rank 0's
+// address.
 inline Communicator connect(MPI_Comm comm) {
   int rank = 0;
   int size = 0;
@@ -26,7 +26,7 @@ inline Communicator connect(MPI_Comm comm) {
   MPI_Comm_size(one_host, &local_size);
   MPI_Comm_free(&one_host);
 
-  struct Introduction {  // what rank 0 tells the others
+  struct Introduction {  // rank 0 broadcasts it
     std::array<char, 256> host, secret;
     int port;
   } introduction{};

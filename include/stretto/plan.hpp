@@ -8,9 +8,9 @@
 #include "stretto/export.hpp"
 #include "stretto/quantization.hpp"
 
-// What one rank does in one collective, as data. An algorithm is a pure function (rank, size, shape) -> Plan; the host
-// executor runs plans, the verifier proves them for any number of ranks without running them, the simulator times them, and
-// the ledger counts their bytes.
+// A plan: what one rank does in one collective, as data. An algorithm is a pure function (rank, size, shape) -> Plan.
+// The host executor runs plans, the verifier proves them for any number of ranks without running them, the simulator
+// times them, and the ledger counts their bytes.
 namespace stretto {
 
 enum class Collective : std::uint8_t {
@@ -27,47 +27,48 @@ enum class Collective : std::uint8_t {
   recv,
 };
 
-// How it is done. Costs (p ranks, n bytes; alpha a round, beta a byte sent, gamma a byte of local work) stand over the
-// generators in src/collectives/plans/.
+// The way a collective is done. The cost of each is given at its generator in src/collectives/plans/, for p ranks and n
+// bytes, in alpha per round, beta per byte sent and gamma per byte of local work.
 enum class Algorithm : std::uint8_t {
   automatic,                   // the library chooses
   ring,                        // all-reduce, reduce-scatter, all-gather; in one or several lanes
-  bidirectional_ring,          // the same, one half of the bytes each way round
-  recursive_halving_doubling,  // the same three; halving alone for reduce-scatter, doubling alone for all-gather
+  bidirectional_ring,          // as ring, with half of the bytes in each direction
+  recursive_halving_doubling,  // all-reduce; reduce-scatter by halving alone, all-gather by doubling alone
   recursive_doubling,          // all-reduce of few bytes; barrier
   bruck,                       // all-gather, all-to-all of few bytes
   pairwise,                    // all-to-all, reduce-scatter: one peer after the other
-  direct,                      // every byte goes straight to where it is wanted, all peers at once; send, recv
-  one_shot,                    // all-reduce: everybody gets every vector and reduces by itself
+  direct,                      // every byte goes straight to its destination, all peers at once; also send, recv
+  one_shot,                    // all-reduce: every rank gets every vector and reduces by itself
   two_shot,                    // all-reduce: direct reduce-scatter, then direct all-gather
   binomial,                    // broadcast, reduce, gather, scatter: a tree of radix 2
-  knomial,                     // the same, radix 4
+  knomial,                     // as binomial, with radix 4
   double_binary_tree,          // all-reduce, broadcast, reduce, in pieces
   chain,                       // broadcast, reduce, in pieces from one rank to the next
   scatter_all_gather,          // broadcast of many bytes
   reduce_scatter_gather,       // reduce of many bytes
-  two_level,                   // inside nodes and between them, each by an algorithm of its own
-  three_level,                 // the same with a level more: between pods of nodes
-  nccl,  // on GPUs: NCCL's own collective, which is no plan of ours: it has no steps, and rounds as NCCL does
-  // Over memory that all ranks of one host reach.
-  packet,  // few bytes: each rank puts its vector with a number into a slot that all others read; any memory will do
-  staged,  // each rank copies its vector into shared memory, where the others read what they want; any memory will do
-  pull,    // each rank reads what it wants where it lies in the others' memory: mapped, or through the kernel
-  push,    // each rank takes its share of the inputs where they lie, and writes it into all outputs: mapped memory only
+  two_level,                   // inside nodes by one algorithm, between nodes by another
+  three_level,                 // as two_level, with a third algorithm between pods of nodes
+  nccl,                        // on GPUs: NCCL's own collective. Its plan has no steps, and it rounds as NCCL does
+  // Over memory that all ranks of one host reach:
+  packet,  // few bytes: each rank puts its vector and a number into a slot that all others read; for any buffers
+  staged,  // each rank copies its vector into shared memory, from where the others read; for any buffers
+  pull,    // each rank reads from the others' buffers, which are mapped or read through the kernel
+  push,    // each rank reads its share of all inputs and writes the result into all outputs; mapped buffers only
 };
 
-// More lanes than this a plan cannot have.
+// The largest number of lanes of a plan.
 constexpr int most_lanes = 4;
 
-// An algorithm with its parameters. Text: "ring", "ring*4" (lanes), "chain/16" (pieces), "two_level(ring+two_shot)*2/8",
-// "three_level(direct+ring+ring)"; of quantized collectives, whose parts are always direct, "two_level/4".
+// An algorithm with its parameters. Its text form: "ring", "ring*4" (lanes), "chain/16" (pieces),
+// "two_level(ring+two_shot)*2/8", "three_level(direct+ring+ring)". Quantized collectives by level name no inner
+// algorithms, since these are always direct: "two_level/4".
 struct STRETTO_API Method {
   Algorithm algorithm = Algorithm::automatic;
-  int lanes = 1;   // ring, bidirectional_ring: parts that go round independently; levels: pieces under way at a time
-  int pieces = 1;  // double_binary_tree, chain, levels, all that is quantized: how many follow each other
-  Algorithm inside = Algorithm::automatic;   // levels: within a node ...
-  Algorithm between = Algorithm::automatic;  // ... between nodes, of a pod where there are pods ...
-  Algorithm above = Algorithm::automatic;    // ... and between pods
+  int lanes = 1;   // ring, bidirectional_ring: parts that go round independently; levels: pieces in flight at a time
+  int pieces = 1;  // double_binary_tree, chain, levels, quantized: the number of pieces that follow each other
+  Algorithm inside = Algorithm::automatic;   // levels: within a node
+  Algorithm between = Algorithm::automatic;  // levels: between nodes; with pods, between the nodes of a pod
+  Algorithm above = Algorithm::automatic;    // three_level: between pods
 
   Method() = default;
   Method(Algorithm which) : algorithm(which) {}  // NOLINT(google-explicit-constructor): an algorithm with its defaults
@@ -77,21 +78,23 @@ struct STRETTO_API Method {
 STRETTO_API const char* name(Collective collective);
 STRETTO_API const char* name(Algorithm algorithm);
 STRETTO_API std::string to_string(const Method& method);
-STRETTO_API Collective collective_from_name(const std::string& name);  // these throw Error naming the choices
+STRETTO_API Collective collective_from_name(const std::string& name);  // these three throw Error naming the choices
 STRETTO_API Algorithm algorithm_from_name(const std::string& name);
 STRETTO_API Method method_from_text(const std::string& text);
-// The algorithms that can do a collective, at any number of ranks; two_level only where the ranks lie on nodes.
+// The algorithms that can do a collective, at any number of ranks; two_level and three_level only if the ranks lie on
+// nodes.
 STRETTO_API const std::vector<Algorithm>& algorithms_for(Collective collective);
-STRETTO_API bool can_do(Collective collective, Algorithm algorithm);  // whether it is among them
+STRETTO_API bool can_do(Collective collective, Algorithm algorithm);  // whether algorithms_for() contains it
 
-// The algorithms whose ranks read and write each other's memory: a communicator on one host can run them.
+// Whether the algorithm's ranks read and write each other's memory. Only a communicator on one host can run such an
+// algorithm.
 constexpr bool shares_memory(Algorithm algorithm) { return algorithm >= Algorithm::packet; }
-// Whether it touches the buffers of other ranks, not only memory that the library has set up for it.
+// Whether the algorithm's ranks access each other's buffers, and not only memory that the library has set up.
 constexpr bool touches_buffers(Algorithm algorithm) { return algorithm >= Algorithm::pull; }
 // The most bytes that a rank can put into a packet.
 constexpr std::int64_t most_packet_bytes = 16384;
 
-// Whether a request for it must say how many ranks lie on a node.
+// Whether a request for the algorithm must say how ranks lie on nodes.
 constexpr bool needs_nodes(Algorithm algorithm) {
   return algorithm == Algorithm::two_level || algorithm == Algorithm::three_level;
 }
@@ -104,13 +107,13 @@ constexpr bool has_root(Collective collective) {
   return collective == Collective::broadcast || collective == Collective::reduce || collective == Collective::gather ||
          collective == Collective::scatter;
 }
-// Whether a count is of one rank's share (of one pair's, in all_to_all) rather than of the whole vector.
+// Whether a count is the elements of one rank's share (in all_to_all, of one block), and not those of the whole vector.
 constexpr bool counts_shares(Collective collective) {
   return collective == Collective::reduce_scatter || collective == Collective::all_gather ||
          collective == Collective::all_to_all || collective == Collective::gather || collective == Collective::scatter;
 }
 
-// What may be quantized, and how it then is done.
+// The collectives that can be quantized, and the algorithms that can do it.
 constexpr bool can_be_quantized(Collective collective) {
   return collective == Collective::all_gather || collective == Collective::reduce_scatter ||
          collective == Collective::all_reduce;
@@ -129,77 +132,80 @@ constexpr bool takes_pieces(Algorithm algorithm, bool quantized = false) {
   return algorithm == Algorithm::double_binary_tree || algorithm == Algorithm::chain || needs_nodes(algorithm);
 }
 
-// all_to_all: whether blocks may differ. Elsewhere every algorithm takes uneven shares.
+// Whether all_to_all by this algorithm may have blocks of different sizes. In other collectives every algorithm takes
+// uneven shares.
 constexpr bool takes_uneven_exchange(Algorithm algorithm) {
   return algorithm != Algorithm::bruck && !needs_nodes(algorithm) && !shares_memory(algorithm);
 }
 
-// input and output may be the same memory where the collective says so (in place); scratch belongs to the executor.
-// packed holds records of quantized elements (quantization.hpp), each format in a memory of its own.
+// The memory that a step uses. input and output may be the same memory if the collective has an in-place form. The
+// executor owns scratch. packed holds records of quantized elements (quantization.hpp), in a separate memory for each
+// format.
 enum class Buffer : std::uint8_t { input, output, scratch, packed };
 
-// In elements; what is packed begins at a whole group, at the record offset / group_elements(format).
+// A run of elements. In packed memory it begins at a whole group: its first record is offset / group_elements(format).
 struct Slice {
   Buffer buffer = Buffer::input;
   std::int64_t offset = 0;
   std::int64_t count = 0;
-  QuantizedFormat format = QuantizedFormat::none;  // of what is packed
+  QuantizedFormat format = QuantizedFormat::none;  // packed memory only
 };
 
 enum class StepKind : std::uint8_t {
-  send,         // source to the peer
-  recv,         // from the peer into destination
-  recv_reduce,  // destination = what the peer sends, reduced with source (which may be destination)
+  send,         // source, to the peer
+  recv,         // from the peer, into destination
+  recv_reduce,  // destination = the peer's message, reduced with source (which may be destination)
   copy,         // destination = source
   reduce,       // destination = the vectors that lie one after the other in source, reduced in that order, rounded once
-  // Quantization. What fills up the last group of a packed vector is written, but stands for nothing.
+  // Quantization. The padding of a packed vector's last group is written but never read.
   quantize,           // destination, packed = source
   dequantize,         // destination = source, packed
   dequantize_reduce,  // destination = the step's packed vectors, added in f32 in their order, rounded once
-  requantize,         // destination, packed = the same sum
-  // Between ranks that reach each other's buffers (scratch too), in plans of one lane:
-  signal,       // tells everybody that what stands before it is done
-  wait,         // until the peer has signalled as often as this rank has
+  requantize,         // destination, packed = the sum that dequantize_reduce forms
+  // Between ranks that can access each other's buffers and scratch, in plans of one lane:
+  signal,       // tells all ranks that the earlier steps are done
+  wait,         // waits until the peer has signalled as often as this rank has
   read,         // destination = source in the peer's memory (the peer may be this rank)
-  read_reduce,  // destination = the same source in every rank's memory, reduced in rank order, rounded once; it lies in the
-                // peer's memory, or in everybody's
-  copy_to_all,  // destination in everybody's memory = source in the peer's memory (the peer may be this rank)
+  read_reduce,  // the source of every rank, reduced in rank order, rounded once, is written to destination in the peer's
+                // memory, or in every rank's (peer == everybody)
+  copy_to_all,  // destination in every rank's memory = source in the peer's memory (the peer may be this rank)
 };
 constexpr bool between_memories(StepKind kind) { return kind >= StepKind::signal; }
 constexpr bool quantizes(StepKind kind) { return kind >= StepKind::quantize && kind <= StepKind::requantize; }
 
-constexpr std::int32_t everybody = -2;  // as a peer
+constexpr std::int32_t everybody = -2;  // as Step::peer: all ranks
 
 struct Step {
   StepKind kind = StepKind::copy;
-  bool finishes = false;  // a reduction that adds the last missing contributions: here an average is divided
+  bool finishes = false;  // this reduction adds the last missing contributions; an average is divided here
   std::int32_t peer = -1;
   Slice source;
   Slice destination;
-  // quantize, requantize: which hop this is, and where what it leaves out lies in that hop's error state. No two steps share
-  // a place there, and it does not depend on how many pieces there are.
+  // quantize, requantize: the hop, and the offset in that hop's error state where the quantization error is kept. No
+  // two steps use the same offset. It does not depend on the number of pieces.
   Hop hop = Hop::contribution;
   std::int64_t residual = 0;
-  // dequantize_reduce, requantize: so many vectors as long as source; the first is source, each of the others begins so many
-  // elements behind the one before.
+  // dequantize_reduce, requantize: the number of packed vectors. Each is as long as source, which is the first; each
+  // begins `apart` elements after the one before.
   int vectors = 1;
   std::int64_t apart = 0;
 };
 
-// A plan that signals and waits does so equally often on all ranks, and reads or writes another rank's memory only between
-// signals that order this with whatever else happens to that memory, its owner's beginning and ending included. (The
-// scratch of a packet alone may be read after its owner has gone on: its slots are kept until nobody reads them any more.)
-
-// Steps of a round are concurrent and touch disjoint memory (they may read the same); at most one of them sends to a given
-// peer and at most one receives from it. Rounds follow each other. Lanes are independent of one another. A step of no
-// elements does nothing and is left out.
+// A lane is a list of rounds. The steps of a round are concurrent and write disjoint memory (they may read the same);
+// at most one of them sends to a given peer, and at most one receives from it. Rounds run in order. Lanes are
+// independent of each other. Steps without elements are left out.
+//
+// Signals and waits: all ranks signal equally often, and wait equally often. A rank accesses another rank's memory only
+// between signals that order the access with everything else done to that memory, including the owner's beginning and
+// end of the collective. Packets are the exception: their slots may be read after their owner has gone on, since the
+// library keeps a slot until all ranks have read it.
 struct Lane {
   std::vector<Step> steps;
   std::vector<std::size_t> round_ends;  // steps [round_ends[i-1], round_ends[i]) are round i
 };
 
-// count: elements of the whole vector (all_reduce, broadcast, reduce, send, recv), or of one rank's share (reduce_scatter,
-// scatter: of the output; all_gather, gather: of the input; all_to_all: of what goes from one rank to another).
+// The request for one rank's plan. count: elements of the whole vector (all_reduce, broadcast, reduce, send, recv), of
+// one rank's output (reduce_scatter, scatter) or input (all_gather, gather), or of one block (all_to_all).
 struct PlanRequest {
   Collective collective = Collective::all_reduce;
   Method method = Algorithm::ring;  // not automatic
@@ -207,77 +213,82 @@ struct PlanRequest {
   int size = 1;
   std::int64_t count = 0;
   int root = 0;  // the peer of send and recv
-  // Uneven shares: one count a rank, and count is 0. Shares lie one after the other in rank order. In all_to_all, counts
-  // says how much goes to each rank and receive_counts how much comes from each; these differ between the ranks.
+  // Uneven shares: one count per rank, and count is 0. Shares lie one after the other in rank order. In all_to_all,
+  // counts[r] elements go to rank r and receive_counts[r] come from it; the two lists differ between ranks.
   std::vector<std::int64_t> counts = {};
   std::vector<std::int64_t> receive_counts = {};
-  // Where the ranks lie, for algorithms of levels; ranks come node by node.
-  int ranks_per_node = 0;            // rank r is on node r / ranks_per_node, and size is a multiple of it
-  std::vector<int> node_sizes = {};  // where they differ: how many ranks each node has; then ranks_per_node is 0
-  int nodes_per_pod = 0;             // three_level: node i is in pod i / nodes_per_pod, and there are whole pods
-  // Quantized: all_gather, reduce_scatter and all_reduce by direct (two_shot) and two_level, without parts.
+  // The nodes of the ranks, for two_level and three_level. Ranks are numbered node by node.
+  int ranks_per_node = 0;            // rank r is on node r / ranks_per_node; size must be a multiple of it
+  std::vector<int> node_sizes = {};  // if nodes differ: the number of ranks of each; ranks_per_node is then 0
+  int nodes_per_pod = 0;             // three_level: node i is in pod i / nodes_per_pod; the last pod must be full
+  // Quantized: all_gather and reduce_scatter by direct, all_reduce by two_shot, or any of them by two_level. The method
+  // must name no inner algorithms.
   QuantizedFormat quantized = QuantizedFormat::none;
-  QuantizedFormat quantized_result = QuantizedFormat::none;  // all_reduce: in which the sum goes to all; never none there
+  QuantizedFormat quantized_result = QuantizedFormat::none;  // all_reduce: the format of the sum that goes to all; not none
 };
 
-// Whether rank, root and counts can be meant at all, whatever the method: throws Error(invalid_argument) naming what cannot.
-// A vector, and what a rank may have to hold of all the others, is at most 2^56 elements.
+// Checks rank, root and counts, whatever the method; throws Error(invalid_argument) naming a value that is not
+// possible. The vectors of all ranks together may have at most 2^56 elements.
 STRETTO_API void check_shape(const PlanRequest& request);
 
 struct STRETTO_API Plan {
   PlanRequest request;
   std::int64_t scratch_count = 0;  // elements of scratch that the executor provides
-  // The same of what is packed, by format, and of error state, by hop.
+  // Elements of packed memory, by format, and of error state, by hop.
   std::array<std::int64_t, quantized_formats> packed_counts = {};
   std::array<std::int64_t, hops> residual_counts = {};
   std::vector<Lane> lanes;
 
-  // What this rank sends, and what it reads from or writes into other ranks' memory; with what fills up groups.
+  // Elements that this rank sends, and that it reads from or writes into other ranks' memory. Padding of groups counts.
   std::int64_t elements_sent() const;
-  // The same in bytes, records as they are; and what of it goes to (or comes by reading from) ranks of other nodes, given
-  // each rank's node.
+  // The same in bytes, with records counted as records; and the part of it that goes between this rank's node and
+  // others. nodes[r] is the node of rank r.
   std::int64_t bytes_sent(std::int64_t element_bytes) const;
   std::int64_t bytes_between_nodes(std::int64_t element_bytes, const std::vector<int>& nodes) const;
-  // To whom this rank sends, or into whose memory it writes; from whom it receives, or in whose memory it reads. In order,
-  // without this rank.
+  // The ranks to which this rank sends, or into whose memory it writes; the ranks from which it receives, or whose
+  // memory it reads. In ascending order, without this rank.
   std::vector<int> sends_to() const;
   std::vector<int> receives_from() const;
   int rounds() const;             // of the longest lane
-  std::string to_string() const;  // a line a step
+  std::string to_string() const;  // one line per step
 };
 
-// Elements of the input and of the output that this rank has; 0 where it has none, as off the root.
+// Elements of this rank's input and output; 0 if it has none, for example at a rank other than the root.
 STRETTO_API std::int64_t input_count(const PlanRequest& request);
 STRETTO_API std::int64_t output_count(const PlanRequest& request);
 
-// Whether sums of 16- and 8-bit floats are rounded once although they travel as they are. Other algorithms carry partial
-// sums, which then travel as f32.
+// Whether sums of 16- and 8-bit floats are rounded only once although they travel in their own type. Other algorithms
+// carry partial sums, which therefore travel as f32.
 STRETTO_API bool rounds_once(Algorithm algorithm);
-// Whether the order of summation of an element depends on nothing but the number of ranks. Quantized sums are always formed
-// in rank order, in two_level node by node.
+// Whether the order in which an element is summed depends only on the number of ranks. Quantized sums are always formed
+// in rank order, by two_level node by node.
 STRETTO_API bool is_deterministic(Algorithm algorithm);
 
-// Throws Error(invalid_argument) for an algorithm that cannot do the collective, or a rank, root or counts that do not fit.
+// Throws Error(invalid_argument) if the algorithm cannot do the collective, or if rank, root or counts do not fit.
 STRETTO_API Plan make_plan(const PlanRequest& request);
 
-// Runs all ranks' plans symbolically (plans[r] is rank r's; send and recv are no collective and are not taken) and returns
-// what is wrong with them in one sentence, or nothing. It proves, for these ranks and these counts: sends and receives match
-// in order and size and nobody waits forever even if no message is buffered (rendezvous); every element of every output has
-// received every contribution exactly once and, in the collectives that reduce over two ranks or more, was finished exactly
-// once, when nothing was missing any more; nothing unwritten is read and no input is written; steps that may run at the same
-// time do not touch each other's memory, and where ranks share memory signals put in order whatever two of them do to an
-// element; no slice leaves its buffer; messages of records are of one format at both ends, records begin at whole groups,
-// nothing that fills up a group is taken for an element, and every quantizing step has error state of its own. In place,
-// input and output share memory: in all_gather and gather (there at the root only) the input is the rank's share of the
-// output, in reduce_scatter and scatter the output is the rank's share of the input, elsewhere they are the same. Throws
-// Error(invalid_argument) for what is no collective or has no in-place form. Memory: 8 bytes an element of all buffers, 1
-// more where any is quantized, size/8 more where the collective reduces; 12 more, and 12 for each rank that reads the
-// element, where ranks share memory.
+// Runs all ranks' plans symbolically; plans[r] is rank r's. Returns nothing if they are right, else one sentence that
+// says what is wrong. It proves, for this number of ranks and these counts:
+// - Sends and receives match in order and size, and no rank waits forever, even if no message is buffered
+//   (rendezvous).
+// - Every element of every output receives every contribution exactly once. If two ranks or more reduce, it is finished
+//   exactly once, when no contribution is missing.
+// - Nothing unwritten is read, no input is written, and no slice leaves its buffer.
+// - Steps that may run at the same time do not touch each other's memory. If ranks share memory, signals order all
+//   conflicting accesses to an element.
+// - Packed messages have the same format at both ends, records begin at whole groups, padding is never used as an
+//   element, and every quantizing step has its own error state.
+//
+// in_place: input and output share memory. In all_gather and gather (there at the root only) the input is the rank's
+// share of the output; in reduce_scatter and scatter the output is the rank's share of the input; elsewhere they are
+// the same. Throws Error(invalid_argument) for send and recv, and for all_to_all in place. Memory: 8 bytes per element
+// of all buffers, plus 1 if any is quantized, plus size/8 if the collective reduces. If ranks share memory, plus 12,
+// and another 12 for each rank that reads the element.
 STRETTO_API std::optional<std::string> verify(const std::vector<Plan>& plans, bool in_place);
-// The most often that any contribution to any output is quantized on its way. Throws what verify() says of plans that are
-// wrong as Error(invalid_argument).
+// The largest number of times that a contribution to an output is quantized on its way. If verify() finds the plans wrong,
+// its sentence is thrown as Error(invalid_argument).
 STRETTO_API int most_quantizations(const std::vector<Plan>& plans);
-// Whether a collective has an in-place form: all but all_to_all and barrier.
+// Whether a collective has an in-place form: all but all_to_all, barrier, send and recv.
 STRETTO_API bool can_be_in_place(Collective collective);
 
 }  // namespace stretto

@@ -4,7 +4,7 @@
 
 #include "stretto/export.hpp"
 
-// Configuration from the environment. stretto-info prints this table.
+// Configuration by environment variables. stretto-info prints this table.
 namespace stretto {
 
 struct Setting {
@@ -13,12 +13,12 @@ struct Setting {
   const char* default_value;  // as text
 };
 
-// Every variable that Stretto reads; none is read that is not listed here.
+// All variables that Stretto reads.
 STRETTO_API const std::vector<Setting>& settings();
-// The value in force: the environment's, or the default.
+// The value in force: from the environment, or the default.
 STRETTO_API std::string setting(const std::string& name);
-// Throws Error(invalid_argument) when a STRETTO_* variable is set that is not in the table, or a value cannot be read,
-// so that a misspelt one is not silently without effect. Bootstrapping calls it.
+// Throws Error(invalid_argument) if a STRETTO_* variable is set that is not in the table, so that a misspelt name is
+// noticed, or if a value cannot be parsed. launch(), run_threads() and connect() call it.
 STRETTO_API void check_settings();
 
 }  // namespace stretto

@@ -6,41 +6,43 @@
 
 #include "stretto/export.hpp"
 
-// Time, in CUDA's vocabulary: a Stream is a queue that runs its tasks in order, an Event marks a place in a stream, a Work
-// is one task that was put there. On the host a stream is a worker thread; on a GPU it is a CUDA stream, and a task is a
-// function that puts kernels and copies there: it runs in enqueue() itself, and is done when the GPU has done them. All
-// three are handles: copies mean the same object, and every function may be called from any thread; only one Event is not
-// recorded by two threads at once.
+// Streams, events and works, in CUDA's sense: a Stream is a queue that runs its tasks in order, an Event marks a place in
+// a stream, a Work is one task in a stream. On the host a stream is a worker thread, which calls the tasks. On a GPU it
+// is a CUDA stream: enqueue() itself calls the task, which puts kernels and copies into the stream, and the task is done
+// when the GPU has done these. All three classes are handles: copies refer to the same object. Any thread may call any
+// function, but two threads must not record the same Event at the same time.
 namespace stretto {
 
 enum class Device : std::uint8_t { cpu, cuda };
 
-// When a task was put into its stream, began and ended, in seconds of one monotonic clock (zero: not yet), and for how long
-// threads that are no stream's were blocked in waiting for it: the part of the task that was not hidden. On an inline stream
-// that is all of it. On a GPU it is computation() (stretto/device.hpp) that waits, and in which nothing is hidden.
+// Times of a task in seconds of one monotonic clock: when it was put into its stream, began, and ended; 0: not yet.
+// `waited` is how long it was not hidden, in seconds. On the host, that is how long threads other than streams' workers
+// were blocked in waiting for it; on an inline stream, the whole task. On a GPU, it is how long computation()
+// (stretto/device.hpp) stood still for it; for a task in computation() itself, the whole task.
 struct WorkTimes {
   double enqueued = 0, started = 0, done = 0, waited = 0;
 };
 STRETTO_API double now_seconds();
 
-// One task of a stream. The task, and with it all that it captured (its buffers), lives until it is done.
+// One task of a stream. The task and everything that it captured, such as its buffers, live until it is done.
 class STRETTO_API Work {
  public:
   Work() = default;       // done, and never failed
-  static Work reserve();  // of a task that Stream::enqueue will get
+  static Work reserve();  // for a task that Stream::enqueue() will get later
 
-  // Both throw Error(invalid_argument) for a reserved work whose task is not in a stream yet: nobody might ever put it
-  // there. This one blocks until the task is done, and throws what the task threw, every time it is called.
+  // wait() and wait_started() throw Error(invalid_argument) for a reserved work whose task is not in a stream yet: the
+  // wait might never end. wait() blocks until the task is done, and throws what the task threw, each time it is called.
   void wait() const;
-  // Blocks until the task has begun (or failed without beginning).
+  // Blocks until the task has begun, or has failed without beginning.
   void wait_started() const;
   bool done() const;  // never blocks, never throws
   WorkTimes times() const;
 
+  // Internal: not part of the interface.
   struct STRETTO_HIDDEN State;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  // The library's own: what had no task was done in the calling thread, and nothing had to be allocated for it; the times
-  // are ticks of a clock that only it reads.
+  // Internal: marks a work that ran at once in the calling thread and needed no State. The times are in ticks of an
+  // internal clock.
   void was_done(std::uint64_t started_ticks, std::uint64_t done_ticks) {
     started_ticks_ = started_ticks;
     done_ticks_ = done_ticks;
@@ -54,51 +56,52 @@ class STRETTO_API Work {
 
 class STRETTO_API Event;
 
-// Between streams of one rank whose operations want the same links: what the next computation waits for goes first, what
-// nobody waits for until the end of the step goes last. CUDA has the same of kernels; for messages Jayarajan et al. 2019
-// (P3) and Peng et al. 2019 (ByteScheduler).
+// The order in which streams of one rank get the links that they share. Give `urgent` to what the next computation waits
+// for, and `background` to what is not needed before the end of the step. CUDA's stream priorities do the same for
+// kernels; for messages see Jayarajan et al. 2019 (P3) and Peng et al. 2019 (ByteScheduler). Priorities change no result.
 //
-// On the host, while an operation of a more urgent stream moves bytes, those of less urgent ones hand no further pieces (32
-// to 256 KiB) to their links; what is with the network already goes on, and so do receives. A small gather so overtakes a
-// large sum that began before it. Between hosts a background stream gives the network no more than 1 MiB a link at a time,
-// for there nothing overtakes. Who finds nothing to move for 20 ms holds nobody, and nobody is held for more than 50 ms
-// without handing over a piece: no order of calls deadlocks. No result changes by it.
+// On the host, while an operation of a more urgent stream moves bytes, operations of less urgent streams hand no further
+// pieces (32 to 256 KiB) to their links. Pieces already handed over go on, and so do receives. So a small gather
+// overtakes a large sum that began before it. Between hosts, where nothing overtakes inside the network, a background
+// stream has at most 1 MiB per link in flight. No order of calls deadlocks: an operation that moves nothing for 20 ms
+// stops holding others, and a held operation still sends a piece every 50 ms.
 //
-// Operations of one communicator still follow each other in the order of the calls: what is to overtake needs a
-// communicator of its own (Communicator::duplicate). A group of operations goes with the most urgent of its streams.
-// Held are messages, those within a host as well. Plans in which ranks of a host read and write each other's memory (packet,
-// staged, pull, push) hand nothing to a link, and are not.
+// Operations of one communicator still follow each other in the order of the calls. To overtake, an operation needs
+// another communicator (Communicator::duplicate). A group of operations has the priority of its most urgent stream.
+// Messages can be held, also those within a host. Plans in which ranks of a host read and write each other's memory
+// (packet, staged, pull, push) are never held: they use no links.
 enum class Priority : std::uint8_t { background, normal, urgent };
 STRETTO_API const char* name(Priority priority);
 
+// An in-order queue of tasks. The destructor of the last handle blocks until the tasks are done. An error that no wait
+// has reported is then logged.
 class STRETTO_API Stream {
  public:
-  // Of this thread's device (OnDevice, stretto/device.hpp): starts a worker thread, or makes a CUDA stream. The name appears
-  // in the ledger, in debuggers and in traces.
+  // Starts a worker thread, or makes a CUDA stream, on this thread's device (OnDevice, stretto/device.hpp). The name
+  // appears in the ledger, in debuggers and in traces.
   explicit Stream(std::string name, Priority priority = Priority::normal);
   Stream(std::string name, Priority priority, Device device);
-  // A cudaStream_t of the program's own (null: CUDA's legacy default stream), of the GPU that this process uses: tasks go
-  // there between what the program puts there. The program keeps it until after the last copy of this handle, all works of
-  // it and what they made (tensors) are gone, and does not capture it while tasks are put there. Returns at once: what is in
-  // it goes on.
+  // Wraps the program's own cudaStream_t of the GPU that this process uses (null: CUDA's legacy default stream). Tasks
+  // run there in order with what the program puts there. The CUDA stream must outlive all copies of this handle, all its
+  // works, and all tensors made in it, and must not be captured while tasks are put there. Never blocks.
   static Stream of_cuda(void* cuda_stream, std::string name);
-  // Runs every task at once in the calling thread; errors are thrown from enqueue itself. Costs nothing to make.
+  // Runs every task at once in the calling thread; enqueue() throws what the task throws. Costs nothing to make.
   static Stream inline_() { return Stream(std::shared_ptr<Queue>()); }
 
-  // Puts a task behind those already there and returns. A task that throws ends its stream: later tasks do not run and
-  // fail with the same exception, as do streams that wait for them.
+  // Puts a task behind the earlier ones and returns. A task that throws ends its stream: later tasks do not run and fail
+  // with the same exception, as do streams that wait for them.
   Work enqueue(std::function<void()> task) const;
-  // The same for a Work that was handed out before its task was known. Waiting for it earlier throws, in
-  // Stream::wait as well.
+  // Like the above, for a Work that was reserved before its task was known. Waiting for that Work before this call
+  // throws, also in Stream::wait().
   void enqueue(std::function<void()> task, const Work& reserved) const;
 
-  // What is enqueued from now on begins only after the work, or the place that the event last recorded, is done. Does not
-  // block the caller (except on an inline stream, and where a GPU's stream waits for a task of the host, which is looked for
-  // at once). Waiting for an event that was never recorded is no wait, as in CUDA; a reserved work whose task is not in a
-  // stream yet throws at this call.
+  // Tasks enqueued from now on begin only after the work, or the latest record of the event, is done. Does not block
+  // the caller, with two exceptions: on an inline stream, and if a GPU stream waits for a host task. Waiting for an
+  // event that was never recorded has no effect, as in CUDA. A reserved work whose task is not in a stream yet throws
+  // at this call.
   void wait(const Work& work) const;
   void wait(const Event& event) const;
-  // For everything that is in the other stream now; nothing where that is inline, or this very stream.
+  // Waits for everything that is in the other stream now. No effect if that is inline, or this same stream.
   void wait(const Stream& other) const;
   // Marks the place behind everything enqueued so far.
   void record(Event& event) const;
@@ -106,12 +109,12 @@ class STRETTO_API Stream {
   void synchronize() const;
 
   const std::string& name() const;
-  Priority priority() const;  // of an inline stream: urgent, for its caller waits
+  Priority priority() const;  // an inline stream is urgent, since its caller waits
   bool is_inline() const { return queue_ == nullptr; }
   Device device() const;
-  bool operator==(const Stream&) const = default;  // the same queue
+  bool operator==(const Stream&) const = default;  // whether both are handles of the same queue
 
-  // The library's own.
+  // Internal: not part of the interface.
   class STRETTO_HIDDEN Queue;
   explicit Stream(std::shared_ptr<Queue> queue) : queue_(std::move(queue)) {}
   const std::shared_ptr<Queue>& queue() const { return queue_; }
@@ -119,20 +122,19 @@ class STRETTO_API Stream {
  private:
   bool is_gpu_computation() const;
 
-  // None for the inline stream. The last handle to go lets the queue run empty, then joins its thread; an error that nobody
-  // waited for is logged.
+  // Null for the inline stream.
   std::shared_ptr<Queue> queue_;
 };
 
-// What this thread is to do while it waits for other ranks on an inline stream: function is called again and again, at least
-// once a millisecond, as soon as a wait is no longer one of nanoseconds. For a thread that has another communication library
-// to keep going: what the other ranks still wait for there may be what keeps them from coming here. It must be short, throw
-// nothing and call nothing of Stretto's. nullptr, as in the beginning: nothing.
+// Sets a function that this thread calls while it waits for other ranks on an inline stream: again and again, at least
+// once a millisecond, as soon as a wait takes longer than nanoseconds. It is for a thread that must keep another
+// communication library going, since a rank that waits in that library cannot come here. The function must be short, and
+// must neither throw nor call Stretto. nullptr, the initial value: no function.
 STRETTO_API void while_waiting(void (*function)());
 
 class STRETTO_API Event {
  public:
-  // Both speak of the latest record; an event that was never recorded counts as reached.
+  // Both refer to the latest record. An event that was never recorded counts as reached.
   bool reached() const;
   void wait() const;  // throws if the stream failed before it
 

@@ -1,6 +1,6 @@
 #pragma once
-// The communication layer. Headers of their own, which this one leaves out, have: what looks at plans and choices without
-// running them (cost.hpp, tuning.hpp, simulate.hpp, proof.hpp), MPI (mpi.hpp), and kernels, layers and the trainer's parts.
+// The communication layer. It includes neither the headers that examine plans without running them (cost.hpp,
+// tuning.hpp, simulate.hpp, proof.hpp), nor those for MPI (mpi.hpp), kernels, overlap and layers.
 #include "stretto/communicator.hpp"
 #include "stretto/device.hpp"
 #include "stretto/dtype.hpp"

@@ -6,61 +6,63 @@
 #include "stretto/cost.hpp"
 #include "stretto/dtype.hpp"
 
-// Which algorithm the library takes, and why. A cost model over measured alpha, beta and gamma ranks all methods; a table
-// overrides it, the environment overrides the table, and the caller overrides all.
+// The choice of a method, with its reason. A cost model over measured alpha, beta and gamma orders all methods; a table
+// overrides the model, the environment overrides the table, and the caller overrides all.
 namespace stretto {
 
-// A row of a table: for a collective of bytes in [first, last) over so many ranks (0: any), this method. Bytes are of the
-// whole vector, as stretto-perf counts them.
+// A row of a table: the method for a collective of `first` <= bytes < `last` over `ranks` ranks (0: any number). Bytes
+// are those of the whole vector, as stretto-perf counts them.
 struct Rule {
   Collective collective = Collective::all_reduce;
   int ranks = 0;
   std::int64_t first = 0, last = INT64_MAX;
   Method method;
-  std::string source;  // "STRETTO_ALGO" or the file
+  std::string source;  // "STRETTO_ALGO", or the file's name
 };
-// What was measured on one kind of route, among so many ranks of which so many share a core.
+// Measurements on one kind of route, with `ranks` ranks, ranks_per_core of them on each core.
 struct RouteCost {
   std::string route;  // "shm", "ucx" (measured between ranks of one host), or "network" between hosts
   int ranks = 2;
   double ranks_per_core = 1;
   LinkCost cost;
-  std::vector<Rule> rules;            // for groups of as many ranks in like circumstances: what the cost model misses
-  std::vector<Rule> symmetric_rules;  // the same where all buffers are in symmetric memory
+  std::vector<Rule> rules;            // correct the cost model, for groups of `ranks` ranks with about as many per core
+  std::vector<Rule> symmetric_rules;  // the same, for calls with all buffers in symmetric memory
 };
-// Reads "all_reduce:0-4k:recursive_doubling,4k-inf:ring;broadcast@8:chain/16". Throws Error naming the part that is wrong.
+// Parses "all_reduce:0-4k:recursive_doubling,4k-inf:ring;broadcast@8:chain/16". Throws Error naming the part that is
+// wrong.
 STRETTO_API std::vector<Rule> rules_from_text(const std::string& text, const std::string& source);
 
-// What selection goes by. All ranks of a job use rank 0's.
+// All inputs of the choice that come from outside the call. All ranks of a job use rank 0's.
 struct STRETTO_API Tuning {
   std::vector<RouteCost> routes;
-  std::vector<Rule> rules;  // go before those of a route; the first that fits counts
+  std::vector<Rule> rules;  // take precedence over those of a route; the first that fits counts
   bool deterministic = false;
 
-  // From STRETTO_TUNING (without it: what the library ships), STRETTO_ALGO and STRETTO_DETERMINISTIC. Given the text of a
-  // tuning file, it stands for STRETTO_TUNING's.
+  // Reads STRETTO_TUNING (if it is not set, the tuning that the library ships), STRETTO_ALGO and STRETTO_DETERMINISTIC.
+  // If file_text is given, it replaces the file named by STRETTO_TUNING.
   static Tuning from_environment();
   static Tuning from_environment(const std::string& file_text);
-  static std::string text_from_environment();  // of STRETTO_TUNING's file, or of what the library ships
-  // JSON: {"routes": [{"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs",
-  // "lane_gain", "quantize_ns", "table", "symmetric_table"}], "table": "all_reduce:...", "machine": "..."}; tables may be
-  // left out, and quantize_ns, which then is the time in which an f32 is copied: 4 / local_gbs.
+  static std::string text_from_environment();  // the text of STRETTO_TUNING's file, or of the tuning that the library ships
+  // Parses JSON: {"routes": [{"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs",
+  // "local_gbs", "lane_gain", "quantize_ns", "table", "symmetric_table"}], "table": "all_reduce:...", "machine":
+  // "..."}. The tables, "machine" and "quantize_ns" are optional; quantize_ns defaults to 4 / local_gbs, the time to
+  // copy an f32.
   static Tuning from_json(const std::string& text, const std::string& source);
-  // What was measured nearest to these circumstances. Throws if nothing was on that route.
+  // The measurement of that route nearest to the given numbers. Throws Error if there is none of that route.
   const RouteCost& nearest(const std::string& route, int ranks, double ranks_per_core) const;
 };
 
-// Where a group of ranks lies.
+// How the ranks of a group and the buffers of a call lie.
 struct Circumstances {
   std::string route_inside = "shm";   // between ranks of a node
   std::string route_between = "ucx";  // between nodes
   bool several_nodes = false;
   double ranks_per_core = 1;
-  bool shares_memory = false;  // all ranks are on one host and reach each other's memory ...
-  bool symmetric = false;      // ... and so do they the buffers of this call; else they get at those through the kernel
-  bool reads_memory = false;   // ... if it lets them
-  bool on_gpus = false;        // the buffers of this call lie on GPUs; then nothing is shared, whatever stands above
-  bool nccl_does = false;      // ... and NCCL has a collective for it
+  bool shares_memory = false;  // all ranks are on one host and share memory that the library sets up
+  bool symmetric = false;      // all buffers of the call can be mapped by all ranks
+  bool reads_memory = false;   // the kernel lets ranks read buffers that are not mapped
+  bool on_gpus = false;        // the buffers are on GPUs; shares_memory, symmetric and reads_memory then do not count
+  bool nccl_does = false;      // NCCL has a collective for the call on GPUs
 };
 
 struct Candidate {
@@ -71,16 +73,17 @@ struct Candidate {
 };
 struct Choice {
   Method method;
-  DType wire = DType::f32;            // in which elements travel, see rounds_once()
+  DType wire = DType::f32;            // the type in which elements travel, see rounds_once()
   std::string reason;                 // one line
-  std::vector<Candidate> candidates;  // what the cost model knows, fastest first; empty where a rule or the caller decided
-  bool quantized = false;             // as the request says
+  std::vector<Candidate> candidates;  // by the cost model, fastest first; empty if a rule or the caller decided
+  bool quantized = false;             // whether the call is quantized, in the request's formats
 };
-// For a request whose method is automatic, or is what the caller wants. A pure function: all ranks choose alike. Throws
-// Error(invalid_argument) where a rule or the caller demands what cannot be done.
-// Where request.quantized is set, of the methods that quantize; with may_be_plain also of the others, which then compete
-// with what quantizing costs. Rules say how plain calls are done, and nothing of quantized ones. What is quantized does not
-// travel as elements: its wire is the caller's type.
+// Chooses the method of a request, or checks the one that request.method demands. A pure function: all ranks choose
+// alike. Throws Error(invalid_argument) if a rule or the caller demands a method that is not possible.
+//
+// If request.quantized is set, only methods that quantize are candidates; with may_be_plain, the others too, at their
+// cost without quantization. Rules apply to unquantized calls only. The wire type of a quantized choice is the caller's
+// type.
 STRETTO_API Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning,
                           const Circumstances& circumstances, bool may_be_plain = false);
 

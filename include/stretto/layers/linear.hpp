@@ -1,38 +1,38 @@
 #pragma once
 #include "stretto/layers/parameter.hpp"
 
-// Linear layers divided over a tensor-parallel group (Megatron-LM; Shoeybi et al. 2019). x: [tokens, in]; y = x W^T + b:
-// [tokens, out]. A column-parallel layer followed by a row-parallel one needs one all-reduce of [tokens, hidden] forward and
-// one backward: together with the other such pair of a transformer block 8 tokens hidden (t-1)/t elements are sent per rank,
-// layer and microbatch.
+// Linear layers divided over a tensor-parallel group of t ranks (Megatron-LM; Shoeybi et al. 2019). y = x W^T + b, with
+// x: [tokens, in] and y: [tokens, out]. A column-parallel layer followed by a row-parallel one needs one all-reduce of
+// [tokens, hidden] in forward and one in backward. A transformer block has two such pairs, so a rank sends 8 tokens
+// hidden (t-1)/t elements per block and microbatch.
 namespace stretto {
 
-// What the layers of a rank share: its tensor-parallel group, and the stream on which the group communicates beside
-// computation.
+// Shared by the layers of a rank: its tensor-parallel group, and the stream on which the group communicates while the
+// rank computes.
 struct STRETTO_API TensorParallel {
   Communicator group;
   Stream stream = Stream::inline_();
 
-  // Memory for what will be summed: symmetric where there is anybody to sum with.
+  // Allocates a tensor that will be summed: in the symmetric heap if the group has several ranks.
   Tensor tensor_to_sum(Shape shape, DType dtype) const;
-  // Sums a tensor over the group, in the caller's thread.
+  // Sums a tensor over the group, in the calling thread (on a GPU, in computation()).
   void sum(const Tensor& tensor, const char* tag) const;
-  // The same on the stream: wait before reading the tensor.
+  // Starts such a sum on the stream. Wait for the Work before reading the tensor.
   Work start_sum(const Tensor& tensor, const char* tag) const;
 };
 
-// Rank r holds a share of the outputs. The output features may consist of several parts of equal length (q, k and v), each
-// of which is divided. Weight: global [parts, out / parts, in], bias [parts, out / parts]; without the first dimension where
-// there is one part.
+// Rank r holds a share of the outputs. The output features may consist of several parts of equal length (q, k and v);
+// each part is divided over the ranks. Global shapes: weight [parts, out / parts, in], bias [parts, out / parts]. If
+// there is one part, the first dimension is left out.
 class STRETTO_API ColumnParallelLinear {
  public:
   ColumnParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out, int parts,
                        Initial weight, const TensorParallel& tensor_parallel);
 
   Tensor forward(const Tensor& x) const;  // [tokens, this rank's share of out]
-  // gelu(forward(x)); before_gelu becomes what forward would return, for backward.
+  // Returns gelu(forward(x)), and sets before_gelu to forward(x), which backward needs.
   Tensor forward_gelu(const Tensor& x, Tensor& before_gelu) const;
-  // dx = dy W: this rank's part of a sum over the group, which the caller starts.
+  // dx = dy W. This is only this rank's part: the caller must sum it over the group.
   Tensor backward_input(const Tensor& dy) const;
   void backward_weight(const Tensor& x, const Tensor& dy) const;
   std::vector<Parameter*> parameters() const { return {weight_, bias_}; }
@@ -43,18 +43,19 @@ class STRETTO_API ColumnParallelLinear {
   Parameter* bias_;
 };
 
-// Rank r holds a share of the inputs. Weight: global [out, in]; bias [out] is added once, after the sum.
+// Rank r holds a share of the inputs. Global shapes: weight [out, in], bias [out]. The bias is added once, after the
+// sum.
 class STRETTO_API RowParallelLinear {
  public:
   RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out, Initial weight,
                     const TensorParallel& tensor_parallel);
 
-  // x: [tokens, this rank's share of in]; residual: [tokens, out], which the result is added to. It is complete on every
-  // rank. Where it pays, rows are summed on the stream while others are computed (gemm_all_reduce).
+  // x: [tokens, this rank's share of in]; residual: [tokens, out], added to the result. The result is complete on every
+  // rank. If it pays, some rows are summed on the stream while others are computed (gemm_all_reduce).
   Tensor forward(const Tensor& x, const Tensor& residual) const;
-  // dy is the same on every rank; the result is this rank's share of dx, complete.
+  // dy must be the same on every rank. The result is this rank's share of dx; it needs no sum.
   Tensor backward_input(const Tensor& dy) const;
-  // Of an x that was gelu(before_gelu): with respect to that.
+  // Like backward_input, for an x that was gelu(before_gelu): the gradient with respect to before_gelu.
   Tensor backward_input_gelu(const Tensor& dy, const Tensor& before_gelu) const;
   void backward_weight(const Tensor& x, const Tensor& dy) const;
   std::vector<Parameter*> parameters() const { return {weight_, bias_}; }

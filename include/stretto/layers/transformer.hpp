@@ -3,22 +3,24 @@
 
 #include "stretto/layers/linear.hpp"
 
-// The blocks of GPT-2 (Radford et al. 2019): layer norm first, GELU, causal attention. Activations are [batch * sequence,
-// hidden]. A layer keeps nothing between forward and backward: what backward needs is in a Saved that the caller holds, so
-// that several microbatches may be under way.
+// The blocks of GPT-2 (Radford et al. 2019): layer norm first, GELU, causal attention. Activations are [batch *
+// sequence, hidden]. A layer keeps nothing between forward and backward. The caller keeps a Saved with what backward
+// needs, so several microbatches may be in flight.
 namespace stretto {
 
 struct TransformerShape {
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
-  std::int64_t layers = 0;  // of the whole model: projections into the residual begin smaller by sqrt(2 layers)
+  // The number of layers of the whole model. Initial weights of projections into the residual are divided by sqrt(2
+  // layers).
+  std::int64_t layers = 0;
   std::int64_t mlp_factor = 4;
   double norm_epsilon = 1e-5;
 };
 
-// Told of every parameter whose gradient has become complete.
+// A callback for backward: called for each parameter when its gradient is complete.
 using GradientReady = std::function<void(const Parameter&)>;
-// Told in forward of every parameter before it is used, so that it can be waited for.
+// A callback for forward: called for each parameter before it is used, so that the callback can wait for its value.
 using ParametersNeeded = std::function<void(const Parameter&)>;
 
 class STRETTO_API LayerNorm {
@@ -28,7 +30,7 @@ class STRETTO_API LayerNorm {
     Tensor x, mean, rstd;
   };
   Tensor forward(const Tensor& x, Saved& saved) const;
-  // dx += the gradient with respect to x. Every rank of a tensor-parallel group computes the same.
+  // Adds the gradient with respect to x to dx. All ranks of a tensor-parallel group compute the same.
   void backward(const Tensor& dy, const Saved& saved, const Tensor& dx) const;
   std::vector<Parameter*> parameters() const { return {gamma_, beta_}; }
 
@@ -38,7 +40,7 @@ class STRETTO_API LayerNorm {
   double epsilon_;
 };
 
-// x + proj(attention(qkv(norm(x)))): every rank of the tensor-parallel group has heads / t of the heads.
+// x + proj(attention(qkv(norm(x)))). Each of the t ranks of the tensor-parallel group has heads / t of the heads.
 class STRETTO_API AttentionLayer {
  public:
   AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
@@ -50,8 +52,8 @@ class STRETTO_API AttentionLayer {
   };
   Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
                  const ParametersNeeded& needed = {}) const;
-  // dx comes as the gradient of the result and becomes that of x. The sum over the group travels while the weights'
-  // gradients are computed.
+  // dx holds the gradient with respect to the result, and becomes that with respect to x. The sum over the group runs
+  // on the stream while the gradients of weights are computed.
   void backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const;
 
  private:
@@ -84,7 +86,7 @@ class STRETTO_API MlpLayer {
 
 class STRETTO_API TransformerBlock {
  public:
-  // Parameters get GPT-2's names: prefix "h.0." gives "h.0.ln_1.weight", "h.0.attn.c_attn.weight" and so on.
+  // Parameters get GPT-2's names: the prefix "h.0." gives "h.0.ln_1.weight", "h.0.attn.c_attn.weight" and so on.
   TransformerBlock(Parameters& parameters, const std::string& prefix, const TransformerShape& shape,
                    const TensorParallel& tensor_parallel);
   struct Saved {

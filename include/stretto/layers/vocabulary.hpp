@@ -3,24 +3,24 @@
 
 #include "stretto/layers/linear.hpp"
 
-// The two ends of a language model, divided over the vocabulary (Megatron-LM; Shoeybi et al. 2019): no rank ever holds a
-// whole row of logits.
+// The first and the last layer of a language model, divided over the vocabulary (Megatron-LM; Shoeybi et al. 2019). No
+// rank ever holds a whole row of logits.
 namespace stretto {
 
-// A table of which rank r holds a share of the rows; it embeds tokens and, tied (Press & Wolf 2017), turns states into
-// logits. Any vocabulary size divides, unevenly if need be.
+// A table of embedding vectors, of which rank r holds a share of the rows. It embeds tokens; the same weights turn
+// states into logits (tied weights, Press & Wolf 2017). Any vocabulary size will do; shares differ by at most one row.
 class STRETTO_API VocabularyParallelTable {
  public:
   VocabularyParallelTable(Parameters& parameters, const std::string& name, std::int64_t vocabulary, std::int64_t hidden,
                           Initial initial, const TensorParallel& tensor_parallel);
 
-  // tokens: i32. [tokens, hidden], complete on every rank: one all-reduce of it.
+  // tokens: i32. Returns [tokens, hidden], complete on every rank. Costs one all-reduce of the result.
   Tensor embed(const Tensor& tokens) const;
   void embed_backward(const Tensor& tokens, const Tensor& dy) const;
 
-  // This rank's columns of the logits: [tokens, share].
+  // This rank's columns of the logits: [tokens, this rank's share of the vocabulary].
   Tensor logits(const Tensor& x) const;
-  Tensor logits_backward_input(const Tensor& dlogits) const;  // this rank's part of a sum, which the caller starts
+  Tensor logits_backward_input(const Tensor& dlogits) const;  // only this rank's part: the caller must sum it over the group
   void logits_backward_weight(const Tensor& x, const Tensor& dlogits) const;
 
   std::int64_t first() const { return table_->first[0]; }
@@ -31,23 +31,23 @@ class STRETTO_API VocabularyParallelTable {
   Parameter* table_;
 };
 
-// Softmax cross entropy over logits that are divided like that: two all-reduces of 3 numbers a row in place of the rows
-// themselves.
+// Softmax cross entropy over logits that are divided over the vocabulary. Costs two all-reduces, of 3 numbers per row
+// in all, instead of gathering whole rows.
 class STRETTO_API VocabularyParallelCrossEntropy {
  public:
   explicit VocabularyParallelCrossEntropy(const TensorParallel& tensor_parallel) : tensor_parallel_(tensor_parallel) {}
 
-  // What backward needs besides the logits, and what the loss is told from.
+  // The data that backward needs in addition to the logits, and that the loss is computed from.
   struct STRETTO_API Saved {
     Tensor row_max;  // [rows]
-    Tensor sums;     // [2, rows]: of exp(logit - row_max), and the target's logit
-    // The sum over all rows of -log softmax(logits)[target], the same on every rank of the group. Waits for a GPU: best
-    // asked for when backward is under way.
+    Tensor sums;     // [2, rows]: the sums of exp(logit - row_max), and the logits of the targets
+    // The sum over all rows of -log softmax(logits)[target]; the same on every rank of the group. On a GPU it blocks,
+    // so call it after backward has been enqueued.
     double loss() const;
   };
-  // first: of this rank's columns; targets: i32.
+  // first: the index of this rank's first column; targets: i32.
   void forward(const Tensor& logits, const Tensor& targets, std::int64_t first, Saved& saved) const;
-  // logits become factor times the gradient of that sum.
+  // Replaces the logits by factor times the gradient of Saved::loss().
   void backward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Saved& saved, double factor) const;
 
  private:

@@ -5,55 +5,57 @@
 
 namespace stretto {
 
-// The communication of ZeRO-3 (Rajbhandari et al. 2020) for one unit of parameters, such as a layer: each rank of a
-// data-parallel group of p owns 1/p of the unit, everybody gathers all of it before forward and once more before backward,
-// and gradients are averaged into the shares. With ZeRO++ (Wang et al. 2023) there go between nodes, where M is the unit's
-// bytes, 0.75 M a step instead of 3 M (of 16-bit elements; the scales add 3%):
-//   weights    qwZ: both gathers are quantized, in int8 M/2 each. Every rank computes with the same rounded weights, its own
-//              share's too; the shares themselves stay as they are
-//   secondary  hpZ: after the gather before forward the ranks of a node keep a copy of the unit among them, 1/m of it each,
-//              and the gather before backward stays inside the node. Bit for bit what was gathered before forward
-//   gradients  qgZ: the reduce-scatter is quantized, in int4 M/4
-// The tensors lie one after the other in one vector, filled up with zeros to p equal shares, so that any shapes will do.
+// The communication of ZeRO-3 (Rajbhandari et al. 2020) for one unit of parameters, such as a layer. Each rank of a
+// data-parallel group of p owns 1/p of the unit. All ranks gather the whole unit before forward and again before
+// backward, and gradients are averaged into the shares. ZeRO++ (Wang et al. 2023) reduces the traffic between nodes
+// from 3 M bytes per step to 0.75 M, where M is the unit's bytes in 16-bit elements (scales add 3%), by three options:
+//   weights    qwZ: both gathers are quantized, to M/2 each in int8. All ranks compute with the same rounded weights, their
+//              own share included; the shares themselves keep their precision.
+//   secondary  hpZ: after the gather before forward, the m ranks of a node keep a copy of the unit, 1/m of it each. The
+//              gather before backward stays inside the node and gives the same bits.
+//   gradients  qgZ: the reduce-scatter is quantized, to M/4 in int4.
+// Tensors of any shapes lie one after the other in one vector, padded with zeros to p equal shares.
 //
-// A step: gather_forward, forward, release; gather_backward, backward into gradients(), release, reduce_scatter; the
-// optimizer changes share() by gradient_share(). A unit that is still gathered from forward need not be gathered again. All
-// members do the same in the same order. One thread uses a unit, which outlives the Works that it gave; after an exception
-// it cannot be used again.
+// A step: gather_forward, forward, release; gather_backward, backward into gradients(), release, reduce_scatter. Then
+// the optimizer updates share() from gradient_share(). A unit that is still gathered from forward need not be gathered
+// again. All members must make the same calls in the same order. Only one thread may use a unit. A unit must outlive
+// the Works that it returned. After an exception it cannot be used again.
 class STRETTO_API ZeroUnit {
  public:
   struct Options {
-    QuantizedFormat weights = QuantizedFormat::none;
-    QuantizedFormat gradients = QuantizedFormat::none;
-    bool secondary = false;
-    Method gather_by = Algorithm::automatic;  // over the whole group
+    QuantizedFormat weights = QuantizedFormat::none;    // qwZ
+    QuantizedFormat gradients = QuantizedFormat::none;  // qgZ
+    bool secondary = false;                             // hpZ
+    Method gather_by = Algorithm::automatic;            // for gathers over the whole group
     Method reduce_by = Algorithm::automatic;
-    // Of the same ranks in the same order: gradients are reduced over it, so that gathers, on a more urgent stream, overtake
-    // them. Operations of one communicator wait for each other. None: over the unit's group.
+    // A communicator of the same ranks in the same order, over which gradients are reduced, so that gathers on a more
+    // urgent stream overtake them: operations of one communicator wait for each other. Empty: the unit's group.
     Communicator reduce_group = {};
   };
-  // Collective over the group. Elements travel and lie as dtype, gradients as gradient_dtype. The share begins as zeros.
-  // Throws Error(invalid_argument), before memory is made, for formats, types and methods that do not go together.
+  // Collective over the group. Parameters are stored and travel as dtype, gradients as gradient_dtype. The share begins
+  // as zeros. Throws Error(invalid_argument), before it allocates memory, for formats, types and methods that do not go
+  // together.
   ZeroUnit(Communicator group, std::vector<Shape> shapes, DType dtype, DType gradient_dtype, const Options& options);
 
-  // What this rank owns; its optimizer writes it when no gather is under way.
+  // The part that this rank owns. The optimizer may write it when no gather is in flight.
   const Tensor& share() const { return share_; }
-  // Takes this rank's part of whole tensors, one for each shape, into the share. No communication.
+  // Copies this rank's part of the given tensors, one for each shape, into the share. No communication.
   void adopt(const std::vector<Tensor>& whole) const;
 
-  // values() can be used when the Work is done. Gathers of a unit follow each other, on whatever streams: one begins when
-  // the one before is done, for which its stream waits (an inline stream: the calling thread). Throw Error(invalid_argument)
-  // where the unit is gathered already, and with hpZ where backward comes before any forward.
+  // Start a gather; values() are valid when the Work is done. The stream first waits for the unit's previous gather (on
+  // an inline stream, the calling thread does). Throws Error(invalid_argument) if the unit is gathered already, and
+  // with hpZ if gather_backward comes before any gather_forward.
   Work gather_forward(const Stream& stream);
   Work gather_backward(const Stream& stream);
-  // Views by shape of what was gathered; none before a gather and after a release.
+  // The gathered tensors, as views by shape; empty before a gather and after release().
   const std::vector<Tensor>& values() const { return values_; }
-  // Gives the memory back, when operations under way and holders of values are done with it.
+  // Frees the gathered memory, as soon as operations in flight and copies of values() no longer use it.
   void release();
 
-  // Views by shape, of zeros when first asked for since the last reduce_scatter.
+  // The gradients to fill, as views by shape. The first call after a reduce_scatter() returns zeros.
   const std::vector<Tensor>& gradients();
-  // The average over the group into gradient_share(), as long as share(), when the Work is done. gradients() are given away.
+  // Averages the gradients over the group into gradient_share(), which has the length of share() and is valid when the
+  // Work is done. After the call, gradients() returns new tensors.
   Work reduce_scatter(const Stream& stream);
   const Tensor& gradient_share() const { return gradient_share_; }
 

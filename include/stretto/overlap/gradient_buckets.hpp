@@ -7,72 +7,75 @@
 
 namespace stretto {
 
-// Sums gradients over a group while backward is still computing others (PyTorch DDP; Li et al. 2020). A bucket is a run of
-// gradients, in the order in which they become ready, of one type and at least bucket_bytes; its sum starts on the stream
-// when its last gradient is ready and all buckets before it have gone. So every rank starts the buckets in the same order,
-// whatever the order in which its own gradients become ready. The first bucket is small, so that the link begins early;
-// towards the end they become smaller, for there is less left to hide their sums, and nothing for the last.
+// Sums gradients over a group while backward still computes others (PyTorch DDP; Li et al. 2020). A bucket is a run of
+// gradients of one type, in the order in which they become ready, with at least bucket_bytes. Its sum starts on the
+// stream when its last gradient is ready and all earlier buckets have started. So all ranks start the buckets in the
+// same order, even if their gradients become ready in different orders. The first bucket is small, so that
+// communication begins early. Towards the end buckets become smaller, since less computation is left to hide their
+// sums; for the last bucket none is left.
 //
-// The order is learned. In the first step it is that in which the gradients were given; from the second step on it is that
-// in which they became ready on rank 0 in the first, which rank 0 tells the others at the end of it. Inside a bucket they
-// lie in the order given: where a bucket's gradients are neighbours in memory in that order, their memory itself travels,
-// which is fastest from the symmetric heap (Tensor::symmetric); elsewhere the bucket is packed when it starts and unpacked
-// in finish().
+// The order is learned. In the first step it is the order in which the gradients were given. At the end of that step,
+// rank 0 tells the others in which order its gradients became ready, and this is the order from then on. Inside a
+// bucket, gradients lie in the order given. If they are neighbours in memory in that order, their memory itself
+// travels; this is fastest in the symmetric heap (Tensor::symmetric). Otherwise the bucket is packed when it starts,
+// and unpacked in finish().
 //
-// A bucket travels as one all-reduce; with scatter as the two halves of one, a reduce-scatter that leaves each rank the sum
-// of its share and an all-gather of these. The all-gather of any bucket can be postponed: the rank then has the sums of its
-// share only, updates that share of the parameters, and the parameters are gathered behind the next forward
-// (PostponedGather), which has nothing else to hide. That is Centauri's substitution (Chen et al. 2024) and Megatron's
-// --overlap-param-gather, for those buckets for which it is good (best_postponed).
+// A bucket travels as one all-reduce. With `scatter` it travels as a reduce-scatter, after which each rank has the sum
+// of its share, and an all-gather of the shares. The all-gather of any bucket can be postponed: the rank then has the
+// sums of its share only and updates only that share of the parameters, and the parameters are gathered during the next
+// forward (PostponedGather). This is Centauri's substitution (Chen et al. 2024) and Megatron's --overlap-param-gather,
+// for a choice of buckets (best_postponed).
 //
-// Traffic: 2 (p-1)/p of all bytes, in about total / bucket_bytes messages. With overlap or without, and however many buckets
-// are postponed, the same sums are formed in the same way: their bits are equal. They may depend on which bucket a gradient
-// is in. One thread uses it; after an exception it cannot be used again.
+// Traffic per rank: 2 (p-1)/p of all bytes, in about total / bucket_bytes messages. Neither overlap nor postponing
+// changes the bits of the sums; a different cut into buckets may. Only one thread may use an object. After an exception
+// the object cannot be used again.
 class STRETTO_API GradientBuckets {
  public:
   struct Options {
     std::size_t bucket_bytes = std::size_t{1} << 20;
-    std::size_t first_bucket_bytes = std::size_t{512} << 10;  // also of the last; at most bucket_bytes
-    bool overlap = true;                                      // false: all buckets are summed in finish(), by the caller
-    bool scatter = false;                                     // the two halves of an all-reduce instead of one
+    std::size_t first_bucket_bytes = std::size_t{512} << 10;  // also for the last bucket; at most bucket_bytes
+    bool overlap = true;                                      // false: finish() sums all buckets, in computation()
+    bool scatter = false;                                     // reduce-scatter and all-gather instead of one all-reduce
   };
 
-  // Gradients on all ranks of the group in the same order, best in that of backward and one behind the other in memory. The
-  // tensors are kept alive and must not move.
+  // All ranks of the group must give the gradients in the same order, best in the order of backward and one after the
+  // other in memory. The object shares ownership of the tensors.
   GradientBuckets(std::vector<Tensor> gradients, Communicator group, Stream stream, const Options& options);
 
-  // Gradient i is complete for this step and will not be touched before finish() has returned. In any order, once each a
-  // step; throws otherwise.
+  // Call it when gradient i is complete for this step; the caller must not touch it until finish() has returned. Call
+  // it once per step for each gradient, in any order; throws if it was ready already.
   void ready(std::size_t i);
-  // In the first step on rank 0: no bucket shall hold gradients of before and of after this place, such as the end of a
-  // layer behind which backward will wait for something. From the second step on the bucket before it goes without waiting
-  // for more. Elsewhere there is nothing to do: what is to go has gone.
+  // Ends the current bucket, for example at the end of a layer after which backward waits for something: from the
+  // second step on, that bucket starts without waiting for later gradients. Has an effect only on rank 0 in the first
+  // step, while the order is learned.
   void flush();
-  // Blocks until all sums are there; throws if a gradient was not ready. Begins the next step. In the first step rank 0 then
-  // tells its order.
+  // Blocks until all sums are there (on a GPU, makes computation() wait for them), and begins the next step. Throws if
+  // a gradient was not ready. In the first step rank 0 then tells the others its order.
   void finish();
 
-  // With scatter, between two steps and after the first (which says what the buckets are): from now on the all-gather of
-  // these buckets, a flag for each, is left to the caller. Ranks give the same. An optimizer that has kept its state for a
-  // share only must complete it before a bucket is no longer postponed.
+  // Chooses the buckets whose all-gather is left to the caller from now on, one flag per bucket, the same on all ranks.
+  // Only with `scatter`, between two steps, and after the first step, in which the buckets may still change. If an
+  // optimizer keeps state only for its share of a bucket, that state must be gathered before the bucket's flag is
+  // cleared.
   void set_postponed(std::vector<bool> buckets);
   bool is_postponed(std::size_t bucket) const { return postponed_[bucket]; }
   bool knows_order() const { return knows_order_; }
 
-  // After finish() this rank has the sums of all buckets that are not postponed, and of its share of every bucket: over the
-  // ranks of the group every element once, the same whatever is postponed.
+  // The elements whose sums this rank has after finish(). complete(): all elements of buckets that are not postponed.
+  // shares(): this rank's share of every bucket, postponed or not; together, the ranks of the group have each element
+  // once.
   std::vector<ElementRange> complete() const;
   std::vector<ElementRange> shares() const;
 
   std::size_t bucket_count() const { return buckets_.size(); }
-  // Of a bucket: its gradients, in the order in which they lie there.
+  // The gradients of a bucket, in the order in which they lie in it.
   const std::vector<std::size_t>& members(std::size_t bucket) const { return buckets_[bucket].members; }
   const Communicator& group() const { return group_; }
-  const Stream& stream() const { return stream_; }  // inline without overlap
+  const Stream& stream() const { return stream_; }  // computation() without overlap
 
-  // Of a bucket in the last step: when its last gradient was ready (now_seconds()), and for how many seconds its sum
-  // travelled. With scatter of each half, the second 0 where it was postponed; else the first is the whole. A GPU is waited
-  // for.
+  // Times of a bucket in the last step. ready: when its last gradient was ready, by now_seconds(). reduce, gather: the
+  // seconds that its reduce-scatter and its all-gather took; gather is 0 if that was postponed. Without `scatter`,
+  // reduce is the all-reduce. On a GPU the call blocks until they are done.
   struct Times {
     double ready = 0, reduce = 0, gather = 0;
   };
@@ -82,11 +85,11 @@ class STRETTO_API GradientBuckets {
   struct Bucket {
     std::vector<std::size_t> members;
     FlatTensors memory;
-    std::size_t waiting;  // members that are not ready
+    std::size_t waiting;  // number of members that are not ready
     Work reduced = {}, gathered = {};
-    Work ready = {};  // the place in computation()
+    Work ready = {};  // the place in computation() where the last member was ready
   };
-  // A gradient in the order of readiness, and whether a bucket ends behind it.
+  // A gradient in the order of readiness, and whether a bucket ends after it.
   struct Place {
     std::size_t gradient;
     bool ends_bucket;
@@ -106,8 +109,8 @@ class STRETTO_API GradientBuckets {
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_;  // by gradient
   std::vector<bool> is_ready_;
-  std::vector<Place> came_;      // in the first step
-  std::size_t started_ = 0;      // buckets of this step
+  std::vector<Place> came_;      // first step only: gradients in the order of ready()
+  std::size_t started_ = 0;      // number of buckets started in this step
   std::vector<bool> postponed_;  // by bucket
   bool knows_order_ = false;
 };

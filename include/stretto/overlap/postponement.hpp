@@ -4,88 +4,91 @@
 
 #include "stretto/overlap/gradient_buckets.hpp"
 
-// Which buckets of gradients to postpone: the link's time is divided between backward, where it can hide sums, and the next
-// forward, where it can hide gathers, so that neither is left over (Centauri; Chen et al. 2024). What is postponed lies
-// spread among the rest: forward then needs it no faster than the link brings it, and in backward the link falls nowhere far
-// behind.
+// The choice of the gradient buckets to postpone. It divides the link's time between backward, during which sums are
+// hidden, and the next forward, during which gathers are hidden, so that both are used (Centauri; Chen et al. 2024).
+// The postponed buckets are spread among the others: then forward needs them no faster than the link brings them, and
+// in backward the link never falls far behind.
 namespace stretto {
 
-// A bucket, in seconds. needed and ready count from the beginning of a step in which computation waits for nothing.
+// Times of a bucket, in seconds. needed and ready count from the beginning of a step in which computation waits for
+// nothing.
 struct BucketTimes {
-  double needed = 0;          // by forward: the first of its parameters
-  double ready = 0;           // in backward: its last gradient
-  double reduce_scatter = 0;  // of the gradients
+  double needed = 0;          // when forward first uses one of its parameters
+  double ready = 0;           // when backward has its last gradient
+  double reduce_scatter = 0;  // seconds for its gradients
   double gather_gradients = 0;
-  double gather_parameters = 0;  // which may have fewer bits
-  double update = 0;             // of all its parameters by the optimizer
+  double gather_parameters = 0;  // differs from gather_gradients if parameters have another width
+  double update = 0;             // seconds for the optimizer to update all its parameters
 };
 
 struct StepTimes {
-  double compute = 0;                // when backward has ended
-  int ranks = 1;                     // of the group, which shares the update of postponed buckets
+  double compute = 0;                // when backward ends
+  int ranks = 1;                     // of the group, over which updates of postponed buckets are divided
   std::vector<BucketTimes> buckets;  // in the order of backward
 };
 
-// A model of its own beside simulate_step, which plans steps that nobody has run: this one is fed with what was measured of
-// each bucket, and is so cheap that it decides inside a step of training. The planner tries what it chooses, too.
-// How long a step takes when these buckets are postponed, a flag for each: forward begins while they are gathered, the last
-// bucket first, and waits where one is needed that is not there; backward and the sums; the update.
+// Predicts how long a step takes if the buckets with a set flag are postponed: forward starts while they are gathered,
+// the last bucket first, and waits for a bucket that it needs; then backward with the sums; then the update.
+// Independent of simulate_step: it uses measured bucket times, and is cheap enough to run inside a training step.
 STRETTO_API double step_seconds(const StepTimes& times, const std::vector<bool>& postponed);
-// Those that make the step short: one after the other the bucket that shortens it most, of equal ones the first of backward,
-// which forward needs last; until none does. Of more than 64 buckets, as many runs of neighbours are chosen in their place.
-// Of n buckets, at most min(n, 64)^2 / 2 steps are worked out, in a time proportional to n each.
+// Finds flags that make the step short: repeatedly postpones the bucket that shortens it most, until no bucket shortens
+// it. On a tie it takes the first in backward, which forward needs last. More than 64 buckets are treated as 64 runs of
+// neighbours. Cost: at most min(n, 64)^2 / 2 calls of step_seconds for n buckets, each in O(n). The planner tries these
+// flags, too.
 STRETTO_API std::vector<bool> best_postponed(const StepTimes& times);
 
-// Of each number the least: what several steps have measured, without what disturbed one of them.
+// The minimum of each number, to remove disturbances from the measurements of several steps.
 STRETTO_API StepTimes least(StepTimes one, const StepTimes& other);
 
-// Measures a step for that, in which nothing is postponed: it is told when what happens, or on a GPU, where in computation()
-// it will. One thread uses it.
+// Measures the times of one step in which nothing is postponed. The trainer calls its functions when the events happen;
+// on a GPU they mark places in computation(). Only one thread may use an object.
 class STRETTO_API StepMeasurement {
  public:
   explicit StepMeasurement(std::size_t gradients);  // the step begins
-  void needed(std::size_t gradient);                // forward is going to use its parameter
+  void needed(std::size_t gradient);                // forward is about to use this gradient's parameter
   void computed();                                  // backward has ended
-  void updated(double seconds);                     // the optimizer took so long
+  void updated(double seconds);                     // the optimizer took `seconds`
 
-  // Collective over the buckets' group, after the step; the same on all ranks: of computation what the slowest rank
-  // measured, of communication what the fastest did, which waited for nobody. element_bytes: of the parameters. A GPU is
-  // waited for.
+  // The result, after the step; the same on all ranks. Collective over the buckets' group. Computation times are those
+  // of the slowest rank; communication times are those of the fastest, which waited for no other rank. element_bytes:
+  // bytes of a parameter's element. On a GPU it blocks until the step is done.
   StepTimes of(const GradientBuckets& buckets, const std::vector<Tensor>& gradients, std::size_t element_bytes) const;
 
  private:
-  // Seconds from the beginning to a place in computation().
+  // Seconds from the beginning of the step to a place in computation().
   double until(const Work& place) const { return place.times().done - begin_.times().done; }
 
-  Work begin_, computed_;  // these places
+  Work begin_, computed_;  // places in computation()
   double update_ = 0;
-  std::vector<std::optional<Work>> needed_;  // by gradient: the first time
+  std::vector<std::optional<Work>> needed_;  // by gradient: the first call of needed()
 };
 
-// Measures the three steps behind the one in which the order of backward is learned, and chooses. One thread uses it.
+// Measures the three steps after the one in which the order of backward is learned, and then chooses the buckets to
+// postpone. Only one thread may use an object.
 class STRETTO_API PostponementChoice {
  public:
-  // element_bytes: of the parameters.
+  // element_bytes: bytes of a parameter's element.
   PostponementChoice(std::size_t gradients, std::size_t element_bytes)
       : gradients_(gradients), element_bytes_(element_bytes) {}
 
-  // Of training, until the choice is made: one to learn the order and those that are measured.
+  // Training steps until the choice is made: one in which the order is learned, and those that are measured.
   static constexpr int steps_to_settle = 4;
 
   bool is_made() const { return measured_ == steps_to_measure; }
   void begin_step(const GradientBuckets& buckets);
-  // As StepMeasurement's; for nothing in steps that are not measured.
+  // Like StepMeasurement's functions; no effect in steps that are not measured.
   void needed(std::size_t gradient);
   void computed();
   void updated(double seconds);
-  // Collective over the buckets' group while the choice is not made; gives it in the step that makes it.
+  // Collective over the buckets' group until the choice is made. Returns the flags in the step that makes it, else
+  // nothing.
   std::optional<std::vector<bool>> end_step(const GradientBuckets& buckets, const std::vector<Tensor>& gradients);
 
  private:
   static constexpr int steps_to_measure = steps_to_settle - 1;
   std::size_t gradients_, element_bytes_;
   std::optional<StepMeasurement> step_;
-  std::optional<StepTimes> times_;  // of each the least so far
+  std::optional<StepTimes> times_;  // the minimum of each number so far
   int measured_ = 0;
 };
 

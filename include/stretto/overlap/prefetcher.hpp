@@ -7,30 +7,31 @@
 
 namespace stretto {
 
-// Gathers the parameters of the next layers while the current one computes (ZeRO-3, Rajbhandari et al. 2020; the explicit
-// prefetch of PyTorch's FSDP2), frees them after use, and never holds more of them than was asked for. What is gathered, and
-// how, the units say; ZeroUnit's gathers fit.
+// Gathers the parameters of the next layers while the current one computes (ZeRO-3, Rajbhandari et al. 2020; the
+// explicit prefetch of PyTorch's FSDP2), frees them after use, and never holds more units than the options allow. The
+// units' functions decide what is gathered and how; ZeroUnit's functions fit.
 //
-//   prefetcher.begin_step();                  // the shares are as the optimizer left them: the first gathers begin
-//   prefetcher.begin_use(layer);              // its parameters are there, and the next gathers on their way
+//   prefetcher.begin_step();                  // the optimizer has written the shares: the first gathers begin
+//   prefetcher.begin_use(layer);              // the layer's parameters are there, and the next gathers begin
 //   ... compute with them ...
-//   prefetcher.end_use(layer);                // nobody reads them any more
-//   prefetcher.end_step();                    // nothing is gathered: the optimizer may change the shares
+//   prefetcher.end_use(layer);                // the layer's parameters are no longer read
+//   prefetcher.end_step();                    // nothing is gathered: the optimizer may write the shares
 //
-// Gathers begin in the order of the uses, and which begin at which call depends on that order and the options, never on
-// time; so all ranks of a group, who make the same uses in the same order, make the same gathers in the same order. Without
-// overlap the same gathers happen one by one, and results are bitwise equal.
+// Gathers begin in the order of the uses. The order and the options alone, never time, decide at which call a gather
+// begins. So ranks that make the same uses in the same order start the same gathers in the same order. Without overlap
+// the same gathers happen one by one; results are bitwise equal.
 //
-// Give it an urgent stream and a communicator that nobody else uses (Communicator::duplicate): a gather then overtakes the
-// sums of gradients on a background stream. Exposed is what is left of a gather's time when the `ahead` uses before it have
-// computed; the price is the memory of most_live units.
+// Give it an urgent stream and a communicator of its own (Communicator::duplicate), so that gathers overtake sums of
+// gradients on a background stream. A gather is hidden behind the `ahead` uses before it; the rest of its time is
+// exposed. The price is the memory of most_live units.
 //
-// One thread uses it. The units' functions are called in that thread, inside the calls here; they must be callable until
-// this object has gone, which waits for gathers under way. After an exception it cannot be used again.
+// Only one thread may use an object. The units' functions are called in that thread, inside the calls here, and must
+// stay callable until the destructor has returned, which waits for gathers in flight. After an exception the object
+// cannot be used again.
 class STRETTO_API Prefetcher {
  public:
-  // Forward and backward may gather differently (ZeRO++'s second copy). What is still there from forward is not gathered
-  // again for backward.
+  // Forward and backward may gather differently (ZeRO++'s secondary copy). A unit that is still there from forward is
+  // not gathered again for backward.
   enum class Pass { forward, backward };
   struct Use {
     std::size_t unit = 0;
@@ -38,38 +39,38 @@ class STRETTO_API Prefetcher {
     bool operator==(const Use&) const = default;
   };
   struct Unit {
-    // Starts a gather on the stream; the parameters can be used when its Work is done.
+    // Starts a gather on the stream. The parameters are there when the returned Work is done.
     std::function<Work(Pass, const Stream&)> gather;
-    // Gives the parameters' memory back.
+    // Frees the parameters' memory.
     std::function<void()> release;
   };
   struct Options {
-    int ahead = 1;        // uses for which gathers are under way while another one computes; at least 1
-    int most_live = 0;    // units that are gathered, or being gathered, at a time; 0: ahead + 1
-    bool overlap = true;  // false: each gather begins where its use does, in the calling thread
+    int ahead = 1;        // number of next uses whose gathers are started while the current one computes; at least 1
+    int most_live = 0;    // most units that are gathered or being gathered at a time; 0: ahead + 1
+    bool overlap = true;  // false: each gather is done in begin_use(), in computation()
   };
 
-  // order: the uses of a step. If it is empty, it is learned: the first step runs without prefetch, and the next ones have
-  // to make the same uses. Throws Error(invalid_argument) for a unit in the order that does not exist, and options that
-  // cannot be.
+  // order: the uses of a step. If it is empty, the order is learned: the first step runs without prefetch, and later
+  // steps must make the same uses. Throws Error(invalid_argument) for a unit in the order that does not exist, and for
+  // options that are not possible.
   Prefetcher(std::vector<Unit> units, std::vector<Use> order, Stream stream, const Options& options);
   ~Prefetcher();
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  // From here until end_step() the shares that the units gather stay as they are.
+  // From here to end_step(), the shares that the units gather must not change.
   void begin_step();
-  // Blocks until the unit is gathered; gathers for the next uses have begun, as far as most_live lets them. Uses may be
-  // nested. Throws for a use that is not the next one in the order, a unit that is in use already, and where the units in
-  // use leave no room for it.
+  // Starts the gathers of the next uses, up to most_live units, and blocks until this unit is gathered (on a GPU, makes
+  // computation() wait). Uses may be nested. Throws if this is not the next use in the order, if the unit is in use
+  // already, or if the units in use leave no room for it.
   void begin_use(std::size_t unit, Pass pass = Pass::forward);
-  // Releases the unit, unless it is one of those that the next begin_use() would gather.
+  // Releases the unit, unless the next begin_use() would gather it again.
   void end_use(std::size_t unit);
-  // Throws if a unit is in use, or uses of the order have not been made.
+  // Throws if a unit is in use, or if uses of the order are missing.
   void end_step();
 
-  int live() const { return live_; }                        // units that are gathered or being gathered
-  const std::vector<Use>& order() const { return order_; }  // given, or learned by the first end_step()
+  int live() const { return live_; }                        // number of units that are gathered or being gathered
+  const std::vector<Use>& order() const { return order_; }  // as given, or learned in the first step
 
  private:
   struct State {
@@ -88,7 +89,7 @@ class STRETTO_API Prefetcher {
   Options options_;
   bool learns_;
   bool in_step_ = false;
-  std::size_t next_ = 0;  // use of this step
+  std::size_t next_ = 0;  // index in order_ of the next use in this step
   int live_ = 0;
 };
 

@@ -5,55 +5,56 @@
 #include "stretto/overlap/step_graph.hpp"
 #include "stretto/stream.hpp"
 
-// How long a training step takes that repeats itself, by a small discrete-event simulation of one rank, as which all others
-// are (SPMD).
+// Predicts how long a repeated training step takes, by a small discrete-event simulation of one rank, since all ranks
+// do the same (SPMD).
 //
-// The model. A rank computes one task at a time, in the tasks' order, and waits where one is not ready. Links inside nodes
-// and between nodes are two resources that work at the same time; each serves one stage at a time and finishes it. Who is
-// next there: the highest priority, the earlier step, the node whose tasks come first, the earlier stage, the earlier chunk.
-// So a collective is overtaken by more urgent ones between its chunks. A stage may occupy both resources, each for its own
-// time; the next stage begins when both are done.
+// The model. A rank computes one task at a time, in the order of the tasks, and waits if the next one is not ready.
+// Links inside nodes and links between nodes are two resources that work at the same time. Each serves one stage at a
+// time and finishes it. The next stage is the one with, in this order: the highest priority, the earlier step, the node
+// whose tasks come first, the earlier stage, the earlier chunk. So more urgent collectives overtake a collective
+// between its chunks. A stage may occupy both resources, each for its own time; the next stage begins when both are
+// done.
 namespace stretto {
 
 enum class StepResource : std::uint8_t { compute, inside, between };
 STRETTO_API const char* name(StepResource resource);
 
 struct StepTask {
-  int node = 0;        // of the graph, for whoever reads the timeline; tasks of one node are chunks and lie together
+  int node = 0;        // index in the StepGraph; tasks of one node are its chunks and follow each other
   double seconds = 0;  // of computation
   struct Stage {
-    double inside = 0, between = 0;  // seconds that the links are occupied
+    double inside = 0, between = 0;  // seconds for which it occupies the links inside nodes and between nodes
   };
   bool communicates = false;
-  bool postponed = false;     // communication of a node's that comes after its update
+  bool postponed = false;     // communication of a node that comes after the node's update
   std::vector<Stage> stages;  // of communication, one after the other
   Priority priority = Priority::normal;
-  std::vector<StepDependency> after;  // tasks, by index
+  std::vector<StepDependency> after;  // StepDependency::node is an index of a task here
 };
 
 struct StepTimeline {
-  double seconds = 0;               // of a step, in steady state
-  std::array<double, 3> busy = {};  // by resource, of one step, without slowdown
+  double seconds = 0;               // of one step, in steady state
+  std::array<double, 3> busy = {};  // seconds by resource, in one step, without slowdown
   struct Piece {
-    int step = 0;  // 0 or 1, of the last two simulated
+    int step = 0;  // 0 or 1: one of the last two simulated steps
     int task = 0, stage = 0;
     StepResource resource = StepResource::compute;
-    double begin = 0, end = 0;  // seconds since the first of the steps simulated began
+    double begin = 0, end = 0;  // seconds since the first simulated step began
   };
-  std::vector<Piece> pieces;  // in the order of their ends, where wanted
+  std::vector<Piece> pieces;  // in the order of their ends, if asked for
   double last_begin = 0;      // when the last step's first computation began
   double computing() const { return busy[0]; }
   double busiest_link() const { return busy[1] > busy[2] ? busy[1] : busy[2]; }
 };
 
 struct StepSimulationOptions {
-  double slowdown = 0;  // computing takes so much longer while a link is busy: 0.1 is 10%
+  double slowdown = 0;  // relative slow-down of computation while a link is busy: 0.1 is 10%
   bool timeline = false;
 };
 
-// Three steps from an empty machine; more, up to 24, until one takes as long as the one before it, or the mean of the last
-// half where none does. Costs O(log) of what waits for each stage. Throws Error(invalid_argument) where tasks wait for each
-// other.
+// Simulates three steps from an empty machine, then 6, 12 and 24 until one step takes as long as the one before it; if
+// none does, the mean of the last half of 24 counts. Cost: O(log w) per stage, with w waiting stages. Throws
+// Error(invalid_argument) if tasks wait for each other in a cycle, or if no task computes.
 STRETTO_API StepTimeline simulate_step(const std::vector<StepTask>& tasks, const StepSimulationOptions& options = {});
 
 }  // namespace stretto
