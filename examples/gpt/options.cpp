@@ -78,7 +78,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--log-dir", line.log_dir, "Directory for metrics.jsonl and loss.svg");
   app.add_flag("--comm-report", line.comm_report,
                "At the end, run steps full, computation only, communication only and serial, and say how much is hidden");
-  app.add_option("--trace", line.trace, "Write what every rank did when to this file, for Perfetto or perf/timeline");
+  app.add_option("--trace", line.trace, "Write what every rank did when to this file, for Perfetto");
   app.add_option("--log-interval", line.log_interval, "Steps between printed lines")->capture_default_str();
 
   try {

@@ -236,7 +236,7 @@ std::optional<OverlapRun> parse(int argc, char** argv) {
   app.add_option("--steps", options.how.steps, "Timed together")->capture_default_str();
   app.add_option("--warmup", options.how.warmup, "Steps before them")->capture_default_str();
   app.add_option("--trace", options.trace,
-                 "Write what every rank did in three more steps to this file, for Perfetto or perf/timeline");
+                 "Write what every rank did in three more steps to this file, for Perfetto");
   app.add_option("--json", options.json, "Write the figures to this file");
   try {
     app.parse(argc, argv);

@@ -1,30 +1,21 @@
-"""The trace that stretto-train writes, and the page that perf/timeline makes of it."""
+"""The trace that stretto-train --trace writes: its tracks, times, bytes, arrows and clocks."""
 import collections
 import json
 import os
 import pathlib
-import random
 import re
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import unittest
 
-PERF = os.environ["PERF_DIRECTORY"]
 TRAIN = os.environ["TRAIN_PROGRAM"]
-sys.path.insert(0, PERF)
-import timeline_trace  # noqa: E402
 
 FOREIGN_VARIABLES = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|SLURM|STRETTO|TORCHELASTIC)_\w+)$")
 STEPS = 3
-# Operations that run at once note their beginning when their first word is out: a rank that is then interrupted notes it late.
+# An operation that runs at once notes its beginning when its first word has been sent; if the rank is interrupted then, it does so late.
 LATE_US = 200_000
-
-
-def timeline(*words):
-    return subprocess.run([sys.executable, "-B", f"{PERF}/timeline", *map(str, words)], capture_output=True, text=True, timeout=120)
 
 
 def environment(**more):
@@ -32,75 +23,10 @@ def environment(**more):
     return {**own, "OMP_NUM_THREADS": "1", **more}
 
 
-def cells(intervals):
-    return {cell for begin, end in intervals for cell in range(begin, end)}
-
-
-class Intervals(unittest.TestCase):
-    def test_are_sets_of_moments(self):
-        draw = random.Random(1)
-        some = lambda: [(begin, begin + draw.randint(0, 4)) for begin in (draw.randint(0, 20) for _ in range(draw.randint(0, 6)))]
-        for _ in range(3000):
-            one, other, (begin, end) = some(), some(), sorted((draw.randint(0, 20), draw.randint(0, 20)))
-            a, b = timeline_trace.union(one), timeline_trace.union(other)
-            self.assertEqual(cells(a), cells(one))
-            self.assertEqual(timeline_trace.length(a), len(cells(a)))
-            self.assertEqual(cells(timeline_trace.intersection(a, b)), cells(a) & cells(b))
-            self.assertEqual(cells(timeline_trace.difference(a, b)), cells(a) - cells(b))
-            self.assertEqual(cells(timeline_trace.within(a, begin, end)), cells(a) & set(range(begin, end)))
-
-
-def event(tid, begin, end, category, pid=0, name="x"):
-    arguments = {"bytes": 8, "bytes_between_nodes": 0, "count": 2, "dtype": "f32", "algorithm": "ring", "group": "dp", "group_size": 2,
-                 "stream": "dp", "tag": "", "waited_us": 0}
-    return {"ph": "X", "pid": pid, "tid": tid, "ts": begin, "dur": end - begin, "name": name, "cat": category,
-            **({"args": arguments} if category == "communication" else {})}
-
-
-def made(communication):
-    """Kernels from 0 to 40 and from 50 to 60 in a step of 100; what is communicated on two streams."""
-    events = [event(9, 0, 100, "step", name="step 1"), event(0, 0, 40, "compute"), event(0, 10, 20, "compute"), event(0, 50, 60, "compute")]
-    return {"traceEvents": events + [event(tid, begin, end, "communication") for tid, begin, end in communication]}
-
-
-class MadeByHand(unittest.TestCase):
-    def sums(self, *communication):
-        trace = timeline_trace.read(json.dumps(made(communication)))
-        self.assertEqual([name for name, _ in trace.steps()], ["step 1"])
-        return tuple(trace.ranks[0].sums(0, 100))
-
-    def test_hidden_and_exposed(self):
-        self.assertEqual(self.sums(), (100, 50, 0, 0, 0))
-        self.assertEqual(self.sums((1, 10, 30)), (100, 50, 20, 20, 0))
-        self.assertEqual(self.sums((1, 30, 70)), (100, 50, 40, 20, 20))
-        self.assertEqual(self.sums((1, 60, 70)), (100, 50, 10, 0, 10))
-        self.assertEqual(self.sums((0, 40, 50)), (100, 50, 10, 0, 10), "on the computing thread itself")
-        self.assertEqual(self.sums((1, 30, 70), (2, 30, 50)), (100, 50, 40, 20, 20), "two streams at a time count once")
-        self.assertEqual(self.sums((1, 90, 130)), (100, 50, 10, 0, 10), "what goes on behind the step is not the step's")
-
-    def test_one_rank_hides_nothing_of_another(self):
-        trace = made([])
-        trace["traceEvents"].append(event(1, 0, 40, "communication", pid=1))
-        ranks = timeline_trace.read(json.dumps(trace)).ranks
-        self.assertEqual((ranks[0].sums(0, 100).communication, ranks[1].sums(0, 100).exposed), (0, 40))
-
-    def test_table(self):
-        with tempfile.TemporaryDirectory(prefix="timeline-") as directory:
-            trace, page = pathlib.Path(directory, "trace.json"), pathlib.Path(directory, "page.html")
-            trace.write_text(json.dumps(made([(1, 30, 70)])))
-            result = timeline(trace, "-o", page)
-            self.assertEqual((result.returncode, result.stderr), (0, ""))
-            figures = "<td>0.100</td><td>0.050</td><td>0.040</td><td>0.020</td><td>0.020</td><td>50%</td>"
-            self.assertIn(figures, page.read_text())
-            trace.write_text(json.dumps(made([(1, 31, 71)])))  # the control
-            timeline(trace, "-o", page)
-            self.assertNotIn(figures, page.read_text())
-
-
 class OfTheTrainer(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        temporary = tempfile.TemporaryDirectory(prefix="timeline-")
+        temporary = tempfile.TemporaryDirectory(prefix="trace-")
         cls.addClassCleanup(temporary.cleanup)
         cls.directory = pathlib.Path(temporary.name)
         (cls.directory / "text").write_text("".join(f"{i} times {i} is {i * i}; " for i in range(1000)))
@@ -142,9 +68,17 @@ class OfTheTrainer(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         plain = json.loads((self.directory / "plain.json").read_text())
         self.assertEqual(set(self.tracks(plain).values()), {"computing thread", "steps"})
-        for rank in timeline_trace.read(json.dumps(plain)).ranks.values():
-            self.assertGreater(timeline_trace.length(rank.exposed), 0)
-            self.assertEqual(timeline_trace.length(rank.hidden), 0)
+        self.assertFalse(self.beside_computation(plain))
+        for begin, count in ((5, 1), (10, 0)):  # the control
+            made = [{"ph": "X", "pid": 0, "cat": "compute", "ts": 0, "dur": 10}, {"ph": "X", "pid": 0, "cat": "communication", "ts": begin, "dur": 10}]
+            self.assertEqual(len(self.beside_computation({"traceEvents": made})), count)
+
+    def beside_computation(self, trace):
+        """Pairs of a kernel and an operation of the same rank that overlap in time."""
+        compute, communication = self.events("X", "compute", trace), self.events("X", "communication", trace)
+        self.assertTrue(compute and communication)
+        return [(one, other) for one in compute for other in communication if one["pid"] == other["pid"]
+                and max(one["ts"], other["ts"]) < min(one["ts"] + one["dur"], other["ts"] + other["dur"]) - 0.01]
 
     def test_times(self):
         slices = self.events("X")
@@ -221,37 +155,10 @@ class OfTheTrainer(unittest.TestCase):
             around = [{name for begin, last, name in slices[e["pid"], e["tid"]] if begin <= e["ts"] <= last} for e in (start, end)]
             self.assertTrue(around[0] & around[1], "both ends lie in the same operation")
 
-    def test_page(self):
-        page = self.directory / "page.html"
-        result = timeline(self.directory / "trace.json", "-o", page)
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
-        text = page.read_text()
-        self.assertNotRegex(text, r'https?:|src=|href=|@import|url\(')
-        drawn = json.loads(re.search(r'<script type="application/json" id="trace">(.*?)</script>', text, re.DOTALL)[1])
-        self.assertEqual(sum(len(row["slices"]) for row in drawn["rows"]), len(self.events("X")))
-        self.assertEqual(len(drawn["arrows"]), len(self.events("s")))
-        self.assertEqual([step[0] for step in drawn["steps"]], [f"step {i + 1}" for i in range(STEPS)])
-        self.assertEqual([(row["rank"], row["track"]) for row in drawn["rows"]],
-                         [(rank, track) for rank in ("rank 0", "rank 1") for track in ("steps", "computing thread", "dp")])
-        for part in ("for gradients", "gemm", "bytes sent", "group dp of 2"):
-            self.assertTrue(any(part in said for said in drawn["texts"]), part)
-        self.assertEqual(text.count('<td class="name">step '), 2 * STEPS)
-        one = timeline(self.directory / "trace.json", "--steps", 2, "-o", page)
-        self.assertEqual(one.returncode, 0, one.stderr)
-        self.assertLess(len(page.read_text()), len(text))
-
-    def refused(self, result, part):
+    def test_a_file_that_cannot_be_written(self):
+        result = self.train("--trace", self.directory / "nowhere/trace.json")
         self.assertEqual(result.returncode, 1)
-        self.assertRegex(result.stderr, r"\Aerror: [^\n]*\.\n\Z")
-        self.assertIn(part, result.stderr)
-
-    def test_what_cannot_be(self):
-        self.refused(timeline(self.directory / "text"), "is not readable as a trace")
-        self.refused(timeline(self.directory / "nothing.json"), "is not readable as a trace")
-        self.refused(timeline(self.directory / "trace.json", "--steps", "7..9"), "which has step 1, step 2, step 3")
-        self.refused(timeline(self.directory / "trace.json", "--steps", "first"), "is neither a number nor a range")
-        self.refused(timeline(self.directory / "trace.json", "-o", self.directory / "nowhere/page.html"), "cannot be written")
-        self.refused(self.train("--trace", self.directory / "nowhere/trace.json"), "nowhere/trace.json cannot be written")
+        self.assertRegex(result.stderr, r"\Aerror: [^\n]*nowhere/trace.json cannot be written[^\n]*\.\n\Z")
 
 
 if __name__ == "__main__":
