@@ -1,29 +1,27 @@
-"""The results of ./dev gpu as text on a terminal and as a section of docs/performance.md."""
+"""Verdicts on the results of `./dev gpu run`, and the results as text on a terminal and as a section of docs/performance.md."""
 import collections
 import statistics
 
-import marked_text
+from perf.pages.text import DocsSection, markdown_table, terminal_table, verdict_text
 
-BEGIN = "<!-- gpu figures: ./dev gpu run --write-docs replaces what follows -->"
-END = "<!-- end of gpu figures -->"
+SECTION = DocsSection("./dev gpu run")
 
-AT_COPY = 0.85  # of the copy's bandwidth
+AT_COPY = 0.85  # share of the copy's bandwidth
 HELD_TO_COPY = ("reduce", "quantize", "layer_norm_forward", "layer_norm_backward", "adamw", "cross_entropy")
 FLOP_UTILISATION = 0.5
 OVERLAP = 0.8
 WHAT = {"tests": "kernels, tensors, streams and graphs", "collectives": "collectives of 1 to 8 ranks on the GPU",
         "processes": "collectives of ranks that are processes on the GPU",
-        "parity": "the trainer beside the host and PyTorch's numbers", "sanitizer": "kernels under compute-sanitizer",
-        "kernels": f"kernels at {AT_COPY:.0%} of a copy's bandwidth", "gpt2": "GPT-2 124M beside PyTorch",
+        "parity": "the trainer compared with numbers of the host and of PyTorch", "sanitizer": "kernels under compute-sanitizer",
+        "kernels": f"kernels at {AT_COPY:.0%} of a copy's bandwidth", "gpt2": "GPT-2 124M compared with PyTorch",
         "overlap": "overlap of 2 ranks on the GPU"}
 LOST = {"failed": "failed", "crashed": "crashed", "hung": "hung", "out_of_time": "not run in time"}
-MARKS = {True: "holds", False: "FALLS SHORT", None: "not judged"}
 
-Verdict = collections.namedtuple("Verdict", "step holds text")
+Verdict = collections.namedtuple("Verdict", "step holds text")  # holds: as in text.Verdict
 
 
 def figures(results, name, key):
-    """A step that has measured this much at least; those that came to no good end are shown, too, though none of it holds."""
+    """The results of a step that have this key, or None. A step that failed is shown as well, although none of its verdicts hold."""
     step = results["steps"].get(name, {})
     return step if step.get(key) else None
 
@@ -31,7 +29,7 @@ def figures(results, name, key):
 # ---- figures
 
 def matrix_rate(results, name):
-    """The best rate of matrix products that either side has reached on the machine of that step, FLOP/s; None where nobody has."""
+    """The best rate of matrix products that Stretto or PyTorch reached on the machine of that step, in FLOP/s, or None."""
     rates = [step.get(rate, 0) for step, rate in ((results["steps"].get("kernels", {}), "matrix_flops_a_second"),
                                                   (results["steps"].get("gpt2", {}), "torch_matrix_flops_a_second"))
              if step.get("machine") == results["steps"][name].get("machine")]
@@ -39,7 +37,7 @@ def matrix_rate(results, name):
 
 
 def utilisation(results):
-    """The part of that rate which a training step's operations make use of, by side."""
+    """The share of that rate that a training step uses, by side."""
     gpt2 = figures(results, "gpt2", "step_ms")
     rate = matrix_rate(results, "gpt2") if gpt2 else None
     return {side: gpt2["flops_per_step"] / (ms * 1e-3) / rate for side, ms in gpt2["step_ms"].items()} if rate else {}
@@ -52,11 +50,11 @@ def counts_text(counts):
 
 
 def all_passed(counts):
-    lost = any(counts[name] for name in LOST)  # also outside of any test
+    lost = any(counts[name] for name in LOST)  # including crashes outside of any test
     return not lost and counts["passed"] > 0 and counts["passed"] + counts["skipped"] == counts["tests"]
 
 
-# ---- what is asked: pairs of whether it holds and a text
+# ---- verdicts: pairs (holds, text)
 
 def test_verdicts(results, name):
     counts = results["steps"][name]
@@ -78,7 +76,7 @@ def kernel_verdicts(results, name):
     for kernel in HELD_TO_COPY:
         ratios = [(row.get("ratio_to_copy", 0), row["what"]) for row in rows if row["kernel"] == kernel]
         if not ratios:
-            yield None, f"{kernel}: not measured"
+            yield None, kernel
             continue
         worst, what = min(ratios)
         yield worst >= AT_COPY, f"{kernel}: at least {worst:.0%} of a copy's bandwidth ({what}); asked {AT_COPY:.0%}"
@@ -86,7 +84,7 @@ def kernel_verdicts(results, name):
 
 def training_verdicts(results, name):
     gpt2 = results["steps"][name]
-    left_out = "".join(f"; {way} could not train: {error}" for way, error in gpt2.get("errors", {}).items())
+    left_out = "".join(f"; {mode} could not train: {error}" for mode, error in gpt2.get("errors", {}).items())
     yield gpt2["times_as_fast"] >= 1, (f"GPT-2 124M: {gpt2['times_as_fast']:.2f} times as fast as PyTorch "
                                        f"({gpt2['best_peer'].removeprefix('torch_')}); asked 1{left_out}")
     part, rate = utilisation(results)["stretto"], matrix_rate(results, name)
@@ -98,7 +96,7 @@ def overlap_verdicts(results, name):
     for row in results["steps"][name]["rows"]:
         of_step[row["step"]].append(row)
     if not of_step:
-        yield None, f"{WHAT[name]}: not measured"
+        yield None, WHAT[name]
     for step, rows in of_step.items():
         failed = [row for row in rows if "error" in row]
         for row in failed:
@@ -116,7 +114,7 @@ JUDGES = {"tests": test_verdicts, "collectives": test_verdicts, "processes": tes
 def verdicts_of(name, results):
     step = results["steps"].get(name)
     if step is None:
-        found = [(None, f"{WHAT[name]}: not run")]
+        found = [(None, WHAT[name])]
     elif "error" in step:
         found = [(False, f"{WHAT[name]}: {step['error']}")]
     else:
@@ -168,7 +166,7 @@ def overlap_table(overlap):
 
 
 def tables(results):
-    """Title, header and rows of what was measured."""
+    """(title, header, rows) of all that was measured."""
     if kernels := figures(results, "kernels", "rows"):
         yield (f"Kernels; a copy moves {kernels['copy_bytes_a_second'] * 1e-9:,.0f} GB/s",
                *kernel_table(kernels, matrix_rate(results, "kernels")))
@@ -184,10 +182,10 @@ def tables(results):
 # ---- text
 
 def lines_of_step(name, results):
-    """What to say when a step has just run."""
+    """The lines to print after a step."""
     step = results["steps"][name]
     for verdict in verdicts_of(name, results):
-        yield f"{MARKS[verdict.holds]}: {verdict.text}"
+        yield verdict_text(verdict)
     for check, counts in (("", step), ("memcheck ", step.get("memcheck", {})), ("racecheck ", step.get("racecheck", {}))):
         for key in ("failed", "crashed", "hung", "failed_only_in_company", "examples"):
             yield from (f"{check}{key.replace('_', ' ')}: {what}" for what in counts.get(key, []))
@@ -215,32 +213,14 @@ def ran_line(results):
 def report(results):
     lines = [machine_line(results)]
     for title, header, rows in tables(results):
-        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-        lines += ["", title]
-        lines += ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in [header, *rows]]
-    lines += ["", *(f"{MARKS[verdict.holds]:11}  {verdict.text}" for verdict in verdicts(results))]
-    lines += [f"{'note':11}  {note}" for note in notes(results)]
-    return "\n".join(lines)
-
-
-def table_row(cells):
-    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+        lines += ["", title, *terminal_table(header, rows)]
+    return "\n".join([*lines, "", *map(verdict_text, verdicts(results)), *(f"note: {note}" for note in notes(results))])
 
 
 def section(results):
     lines = [f"### {results['gpu']}", "", f"Measured by `./dev gpu run` on {machine_line(results)}: {ran_line(results)}.", ""]
-    lines += [f"- {verdict.text}: {MARKS[verdict.holds].lower()}." for verdict in verdicts(results)]
-    lines += [f"- Noted by {note}" for note in notes(results)]
+    lines += [f"- {verdict_text(verdict)}" for verdict in verdicts(results)]
+    lines += [f"- note of {note}" for note in notes(results)]
     for title, header, rows in tables(results):
-        lines += ["", f"#### {title}", "", *(table_row(row) for row in (header, ["---"] * len(header), *rows))]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def marked(path):
-    """Ends the program where the page has no place for the figures."""
-    marked_text.around(path, BEGIN, END)
-
-
-def write_docs(of_gpus, path):
-    """Replaces what lies between the marks: a section for each kind of GPU."""
-    marked_text.replace(path, BEGIN, END, "\n".join(section(results) for results in of_gpus))
+        lines += ["", f"#### {title}", "", *markdown_table(header, rows)]
+    return "\n".join(lines)

@@ -1,30 +1,26 @@
-#!/usr/bin/env python3
-"""All-reduce between hosts beside what bounds it, beside Open MPI and Gloo, and beside the link model. Takes root.
+"""Compares all-reduce between hosts with its bound, with Open MPI and Gloo, and with the link model. Takes root.
 
-Network namespaces of this machine stand for hosts (perf/netlab). In each round, whole programs in turn: a bare TCP stream both ways
-at once; stretto-perf with the method that the library chooses and with each --method, and Gloo on the same buffers; Open MPI, in a
-program of its own; quantized reduce-scatter and all-gather beside those in bf16; and stretto-perf on one host with STRETTO_LINKS of
-the stream's rate. Figures are medians over the rounds. Prints a table and what is asked of it; exits 1 where that falls short or
-was not measured.
+Network namespaces of this machine stand for hosts (perf/netlab). Each round runs whole programs in turn: a bare TCP stream in both
+directions at once; stretto-perf with the method that the library chooses and with each --method, and Gloo on the same buffers; Open
+MPI, in a program of its own; reduce-scatter and all-gather, quantized and in bf16; and stretto-perf on one host, with STRETTO_LINKS
+at the stream's rate. Figures are medians over the rounds. Prints a table and the verdicts; exits 1 if a figure falls short or was
+not measured.
 """
-import argparse
 import json
-import os
 import pathlib
-import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 
-import namespaces
-import netlab_page
-from host import BIN, ROOT, compiled_loop, machine
-from host_verdicts import size_text
-from netlab_page import CHOSEN, MIB, QUANTIZED, SIZES
+from perf.comparisons import namespaces
+from perf.comparisons.mpi_programs import compiled_loop
+from perf.comparisons.programs import BIN, add_outputs, command_text, figures_of, machine, parser_of, read_json, run, write_json
+from perf.pages import netlab as page
+from perf.pages.netlab import CHOSEN, MIB, QUANTIZED, SIZES
+from perf.pages.text import size_text
 
 METHODS = ["two_level(ring+ring)*4/8", "two_level(ring+ring)*4/16", "two_level(direct+ring)*4/16"]
-QUANTIZED_BYTES = 64 * MIB  # of the whole vector in bf16
+QUANTIZED_BYTES = 64 * MIB  # the whole vector in bf16
 
 
 class Measurement:
@@ -39,7 +35,7 @@ class Measurement:
         self.versions = {}
         self.mpi_loop = compiled_loop("openmpi")
         self.program = pathlib.Path(options.program)
-        # A stretto-perf that was built without Gloo refuses it.
+        # A stretto-perf without Gloo refuses --vs gloo.
         trial = [self.program, "all_reduce", "--nproc", "1", "-b", "8", "-e", "8", "-n", "1", "--vs", "gloo"]
         self.peers = ["--vs", "gloo"] if subprocess.run(trial, capture_output=True).returncode == 0 else []
 
@@ -47,11 +43,8 @@ class Measurement:
         self.samples.setdefault((side, method, size), []).append(us)
 
     def perf(self, side, words, start):
-        """Runs stretto-perf and enters its rows and its peers'."""
-        with tempfile.NamedTemporaryFile(suffix=".json") as file:
-            start([self.program, *words, "-w", "1", "--seconds", self.options.seconds, "--copies", "1", "--in-place", "0",
-                   "--json", file.name])
-            result = json.load(open(file.name))
+        """Runs stretto-perf, and adds its times and those of its peers to the samples."""
+        result = figures_of([self.program, *words, "-w", "1", "--seconds", self.options.seconds, "--copies", "1", "--in-place", "0"], start)
         self.versions["stretto"] = f"Stretto {result['machine']['version']}"
         for text in result["machine"]["peers"]:
             self.versions["gloo"] = text[text.index("(") + 1:-1]
@@ -70,16 +63,8 @@ class Measurement:
 
     def model(self):
         links = f"inter={statistics.median(self.streams) / 1e6:.3f}MB/s,{self.options.latency}us"
-        variables = {**os.environ, "STRETTO_LINKS": links}
         more = ["--nproc", self.ranks, "--ranks-per-node", self.options.ranks_per_host]
-
-        def start(command):
-            words = [str(word) for word in command]
-            done = subprocess.run(words, env=variables, stdout=subprocess.DEVNULL)
-            if done.returncode != 0:
-                raise namespaces.CommandFailed(f"STRETTO_LINKS='{links}' {' '.join(words)} ended with {done.returncode}")
-
-        self.all_reduce("model", start, more)
+        self.all_reduce("model", lambda command: run(command, STRETTO_LINKS=links), more)
 
     def mpi(self):
         if self.mpi_loop is None:
@@ -135,29 +120,26 @@ class Measurement:
 
 
 def parse():
-    parser = argparse.ArgumentParser(prog="./dev perf netlab", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("netlab", __doc__)
+    cuts = [
+        parser.add_argument("--hosts", type=int, default=4, help="default 4"),
+        parser.add_argument("--ranks-per-host", type=int, default=2, help="default 2"),
+        parser.add_argument("--rate", default="1gbit", help="rate of every link, as tc writes it (default 1gbit)"),
+        parser.add_argument("--latency", type=float, default=30, help="latency of the model's links in us (default 30)"),
+        parser.add_argument("--rounds", type=int, default=3, help="default 3"),
+        parser.add_argument("--seconds", type=float, default=1.0, help="length of a loop, of at least 3 operations (default 1)"),
+        parser.add_argument("--sizes", default=",".join(str(size // MIB) for size in SIZES), help="MiB (default 1,4,16,64)"),
+        parser.add_argument("--quantized-bytes", type=int, default=QUANTIZED_BYTES, help="size of the vector in bf16 (default 64 MiB)"),
+    ]
     parser.add_argument("--program", default=str(BIN / "stretto-perf"), help="stretto-perf")
-    parser.add_argument("--hosts", type=int, default=4, help="default 4")
-    parser.add_argument("--ranks-per-host", type=int, default=2, help="default 2")
-    parser.add_argument("--rate", default="1gbit", help="of every link, as tc writes it (default 1gbit)")
-    parser.add_argument("--latency", type=float, default=30, help="of the model's links, in us (default 30)")
-    parser.add_argument("--rounds", type=int, default=3, help="default 3")
-    parser.add_argument("--seconds", type=float, default=1.0, help="that a loop lasts about, of 3 operations at least (default 1)")
-    parser.add_argument("--sizes", default=",".join(str(size // MIB) for size in SIZES), help="MiB (default 1,4,16,64)")
-    parser.add_argument("--quantized-bytes", type=int, default=QUANTIZED_BYTES, help="of the vector in bf16 (default 64 MiB)")
-    parser.add_argument("--method", action="append", help="beside the library's choice, several times; default: " + " ".join(METHODS))
-    parser.add_argument("--json", default=str(ROOT / "runs/netlab.json"), help="where the figures go (default runs/netlab.json)")
-    parser.add_argument("--from", dest="earlier", metavar="JSON", help="measure nothing, judge what an earlier run wrote")
-    parser.add_argument("--write-docs", nargs="?", const=str(ROOT / "docs/performance.md"), metavar="FILE",
-                        help="put the figures between the marks of docs/performance.md, or of FILE")
+    parser.add_argument("--method", action="append",
+                        help="a method beside the library's choice; may be given several times (default " + " ".join(METHODS) + ")")
+    add_outputs(parser, "netlab", "docs/performance.md")
     options = parser.parse_args()
-    namespaces.bytes_per_second(options.rate)  # says now, before anything is made, that it is none
+    namespaces.bytes_per_second(options.rate)  # refuses a wrong rate before anything is made
     if options.write_docs:
-        netlab_page.marked(pathlib.Path(options.write_docs))
-    named = ("hosts", "ranks_per_host", "rate", "latency", "rounds", "seconds", "sizes", "quantized_bytes")
-    words = [f"--{name.replace('_', '-')} {value}" for name in named if (value := getattr(options, name)) != parser.get_default(name)]
-    words += [f"--method '{method}'" for method in options.method or []]
-    options.command = " ".join(["./dev perf netlab", *words])
+        page.SECTION.around(options.write_docs)
+    options.command = " ".join([command_text(parser, options, cuts), *(f"--method '{method}'" for method in options.method or [])])
     options.method = options.method or METHODS
     try:
         options.sizes = sorted({int(word) * MIB for word in options.sizes.split(",")})
@@ -167,36 +149,27 @@ def parse():
 
 
 def measured(options):
-    if why := namespaces.obstacle():
-        sys.exit(f"error: {why}")
+    namespaces.require()
     measurement = Measurement(options)
-    measurement.network = namespaces.Network([options.ranks_per_host] * options.hosts, options.rate)
-    try:
+    with namespaces.Network([options.ranks_per_host] * options.hosts, options.rate) as measurement.network:
         for i in range(options.rounds):
             measurement.round()
             print(f"round {i + 1} of {options.rounds} is done", file=sys.stderr)
-    finally:
-        measurement.network.close()
     return measurement.figures()
 
 
 def main():
     options = parse()
     if options.earlier:
-        figures = json.loads(pathlib.Path(options.earlier).read_text())
+        figures = read_json(options.earlier)
     else:
         figures = measured(options)
-        pathlib.Path(options.json).parent.mkdir(parents=True, exist_ok=True)
-        pathlib.Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
-    print(netlab_page.report(figures))
+        write_json(options.json, figures)
+    print(page.report(figures))
     if options.write_docs:
-        netlab_page.write_docs(figures, pathlib.Path(options.write_docs))
-    return 1 if netlab_page.falls_short(figures) else 0
+        page.SECTION.replace(options.write_docs, page.section(figures))
+    return 1 if page.falls_short(figures) else 0
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, namespaces.end_by_exception)
-    try:
-        sys.exit(main())
-    except namespaces.CommandFailed as reason:
-        sys.exit(f"error: {reason}")
+    namespaces.exit_with(main)

@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
-"""A training step of GPT-2 124M in bf16 on one GPU: Stretto (perf/train_speed.cpp) and PyTorch with torch.compile and its own
-scaled_dot_product_attention, in turn; and the best rate of matrix products that PyTorch reaches.
+"""Times a training step of GPT-2 124M in bf16 on one GPU: Stretto (perf/comparisons/train_speed.cpp) and PyTorch with torch.compile
+and its own scaled_dot_product_attention, in turn; and measures the best rate of matrix products that PyTorch reaches.
 
-PyTorch trains in two ways, of which the faster counts: parameters in f32 under autocast, as is usual, and parameters in bf16,
-which AdamW then updates in bf16. Stretto keeps bf16 parameters and f32 masters. Both clip the norm of the gradient. The
-vocabulary is filled up from 50257 to a multiple of 128, as is usual, too.
+PyTorch trains in two modes, and the faster one counts: parameters in f32 under autocast, as is usual, and parameters in bf16, which
+AdamW then updates in bf16. Stretto keeps bf16 parameters and f32 masters. Both clip the norm of the gradient. The vocabulary is
+padded from 50257 to a multiple of 128, as is usual.
 """
 import argparse
 import json
@@ -13,15 +12,16 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import time
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
-import ddp_gpt  # noqa: E402
+from perf.comparisons.peers import ddp_gpt
+from perf.comparisons.programs import BIN
 
-TIMEOUT = 120  # seconds of a run of Stretto: many times what it takes
+TIMEOUT = 120  # seconds; a run of Stretto takes a small part of that
 MODEL = {"layers": 12, "hidden": 768, "heads": 12, "seq_length": 1024, "vocab": 50304, "batch": 32}
 
 
@@ -35,14 +35,13 @@ class Block(ddp_gpt.Block):
 
 
 class Clock:
-    """Seconds by the device's clock; of a CPU, which is good for trying this file only, by the host's."""
+    """Seconds by the device's clock; on a CPU, which serves to try this file only, by the host's."""
 
     def __init__(self, device):
         self.on_gpu = device == "cuda"
 
     def __call__(self, function):
         if not self.on_gpu:
-            import time
             start = time.perf_counter()
             function()
             return time.perf_counter() - start
@@ -55,19 +54,19 @@ class Clock:
 
 
 class Training:
-    """Of one of the ways; made and compiled once."""
+    """PyTorch's model and optimizer in one mode; made and compiled once."""
 
-    def __init__(self, way, options):
+    def __init__(self, mode, options):
         torch.manual_seed(0)
         self.options = options
         self.clock = Clock(options.device)
         model = ddp_gpt.Gpt(options, Block).to(options.device)
         model.positions = model.positions.to(options.device)
         for block in model.blocks:
-            block.mask = None  # of the host's attention
-        if way == "bf16":
+            block.mask = None  # used by the attention on CPUs only
+        if mode == "bf16":
             model = model.to(torch.bfloat16)
-        self.autocast = way == "autocast"
+        self.autocast = mode == "autocast"
         self.parameters = list(model.parameters())
         groups = [{"params": [p for p in self.parameters if p.dim() >= 2], "weight_decay": 0.1},
                   {"params": [p for p in self.parameters if p.dim() < 2], "weight_decay": 0.0}]
@@ -90,7 +89,7 @@ class Training:
         return statistics.median(self.clock(self.step) for _ in range(steps))
 
     def seconds_after_others(self, steps):
-        self.seconds(2)  # its memory comes back, and its clocks
+        self.seconds(2)  # refills its caches and raises the clocks
         return self.seconds(steps)
 
 
@@ -99,7 +98,7 @@ def random(*shape, device):
 
 
 def matrix_rate(device, size=8192):
-    """FLOP/s of the best of a few products of random numbers; zeros are multiplied faster."""
+    """The best FLOP/s of a few products of random numbers, since zeros are multiplied faster."""
     a, b = random(size, size, device=device), random(size, size, device=device)
     clock = Clock(device)
 
@@ -112,7 +111,7 @@ def matrix_rate(device, size=8192):
 
 
 def attention_times(options, calls=10):
-    """Of PyTorch's attention alone, forward and backward, in microseconds a call: beside those of perf/gpu_kernels.cpp."""
+    """Microseconds a call of PyTorch's attention alone, forward and backward, to compare with perf/gpu/gpu_kernels.cpp."""
     shape = (options.batch, options.heads, options.seq_length, options.hidden // options.heads)
     inputs = [random(*shape, device=options.device).requires_grad_() for _ in range(3)]
     gradient = random(*shape, device=options.device)
@@ -124,7 +123,7 @@ def attention_times(options, calls=10):
 
     def backward():
         for result in results:
-            torch.autograd.grad(result, inputs, gradient)  # kept nowhere: to add them up would be timed as well
+            torch.autograd.grad(result, inputs, gradient)  # not accumulated: the additions would be timed as well
 
     times = [(clock(forward), clock(backward)) for _ in range(10)]
     return {which: statistics.median(seconds) / calls * 1e6 for which, seconds in zip(("forward", "backward"), zip(*times))}
@@ -151,34 +150,34 @@ def stretto(options, steps, warmup):
 
 
 class Peers:
-    """PyTorch's ways of training; one that fails is left out from then on, and why is kept."""
+    """PyTorch's modes of training. A mode that fails is left out from then on, and the reason is kept."""
 
     def __init__(self, options):
-        self.ways, self.errors = {}, {}
-        for way in options.ways.split(","):
-            self.ways[way] = self.attempt(way, Training, way, options)
+        self.modes, self.errors = {}, {}
+        for mode in options.modes.split(","):
+            self.modes[mode] = self.attempt(mode, Training, mode, options)
 
-    def attempt(self, way, function, *arguments):
+    def attempt(self, mode, function, *arguments):
         try:
             return function(*arguments)
-        except Exception as error:  # of many kinds: of compilers, drivers, memory
-            self.errors[way] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            print(f"{way} is left out: {self.errors[way]}", flush=True)
+        except Exception as error:  # compilers, drivers and memory raise many kinds
+            self.errors[mode] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            print(f"{mode} is left out: {self.errors[mode]}", flush=True)
         return None
 
     def step_ms(self, steps):
         times = {}
-        for way, training in self.ways.items():
-            seconds = training and self.attempt(way, training.seconds_after_others, steps)
+        for mode, training in self.modes.items():
+            seconds = training and self.attempt(mode, training.seconds_after_others, steps)
             if seconds:
-                times["torch_" + way] = seconds * 1e3
+                times["torch_" + mode] = seconds * 1e3
             else:
-                self.ways[way] = None  # and its memory
+                self.modes[mode] = None  # frees its memory
         return times
 
 
 def summary(options, rounds, parameters, errors):
-    """Of the sides that are in all rounds: who fails stays away."""
+    """Medians of the sides that are in the last round, and so in all: a side that fails is left out from then on."""
     sides = {side: statistics.median(each[side] for each in rounds) for side in rounds[-1]}
     flops_per_token = 6 * parameters + 12 * options.layers * options.hidden * options.seq_length
     best = min((side for side in sides if side != "stretto"), key=sides.get, default=None)
@@ -188,16 +187,16 @@ def summary(options, rounds, parameters, errors):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default=str(pathlib.Path(__file__).resolve().parent.parent / "build/bin/train_speed"))
-    parser.add_argument("--library-path", default="", help="LD_LIBRARY_PATH of the program alone")
+    parser = argparse.ArgumentParser(prog="python3 -m perf.gpu.gpt2", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", default=str(BIN / "train_speed"))
+    parser.add_argument("--library-path", default="", help="LD_LIBRARY_PATH of the program, but not of PyTorch")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=8)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
-    parser.add_argument("--ways", default="autocast,bf16")
+    parser.add_argument("--modes", default="autocast,bf16")
     for name, value in MODEL.items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
     options = parser.parse_args()
@@ -205,12 +204,12 @@ def main():
 
     def keep(found):
         figures.update(found)
-        if options.json:  # each time: the machine may be gone before the end
+        if options.json:  # after each figure: the time on the machine may end at any moment
             new = options.json.with_suffix(".new")
             new.write_text(json.dumps(figures, indent=1) + "\n")
             new.replace(options.json)
 
-    stretto(options, 2, 1)  # if it fails, then before minutes go into PyTorch
+    stretto(options, 2, 1)  # fails, if it does, before PyTorch has taken minutes
     torch.set_float32_matmul_precision("high")
     keep({"torch_matrix_flops_a_second": matrix_rate(options.device, 8192 if options.device == "cuda" else 256)})
     keep({"torch_attention_us": attention_times(options)})
@@ -225,7 +224,7 @@ def main():
         keep(summary(options, rounds, ours["parameters"], peers.errors))
     best = figures["best_peer"]
     if best is None:
-        sys.exit(f"error: PyTorch could train in none of the ways {options.ways}: {'; '.join(peers.errors.values())}")
+        sys.exit(f"error: PyTorch could train in none of the modes {options.modes}: {'; '.join(peers.errors.values())}")
     print(f"median: Stretto {figures['step_ms']['stretto']:.1f} ms a step, {best} {figures['step_ms'][best]:.1f} ms, "
           f"{figures['times_as_fast']:.2f} times as fast")
 

@@ -1,36 +1,19 @@
-#!/usr/bin/env python3
-"""Training speed against PyTorch DDP over Gloo: the same model, 2 ranks of 1 thread, the two timed in turn.
+"""Compares training speed with PyTorch DDP over Gloo: the same model on 2 ranks of 1 thread, the two timed in turn.
 
-Prints medians and the ratio of each round; exits 1 where Stretto falls short of the wanted ratio. With --dtype bf16 the wanted
-ratio holds where the processor has AVX512_BF16; elsewhere the figures are printed and nothing is asked of them.
+Prints medians and the ratio of each round; exits 1 if Stretto falls short of the wanted ratio. With --dtype bf16 the wanted ratio
+applies to processors with AVX512_BF16; elsewhere the figures are printed only.
 """
-
-import argparse
-import json
-import pathlib
 import statistics
-import subprocess
 import sys
 
-PERF = pathlib.Path(__file__).resolve().parent
+from perf.comparisons.programs import BIN, ROOT, cpu_field, last_json, parser_of, run, write_json
+
 WANTED = {"fp32": 1.25, "bf16": 2.0}
 
 
-def run(command):
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return json.loads(output.strip().splitlines()[-1])
-
-
-def cpu(field):
-    for line in open("/proc/cpuinfo"):
-        if line.startswith(field):
-            return line.split(":", 1)[1].strip()
-    return ""
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default=str(PERF.parent / "build/bin/train_speed"))
+    parser = parser_of("train", __doc__)
+    parser.add_argument("--program", default=str(BIN / "train_speed"))
     parser.add_argument("--dtype", choices=sorted(WANTED), default="fp32")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5)
@@ -39,13 +22,14 @@ def main():
     steps = ["--steps", str(options.steps), "--warmup", "6", "--dtype", options.dtype]
     sides = {
         "stretto": [options.program, *steps],
-        "ddp": ["/usr/bin/python3", str(PERF / "peers/ddp_gpt.py"), *steps],
+        "ddp": ["/usr/bin/python3", ROOT / "perf/comparisons/peers/ddp_gpt.py", *steps],
     }
+    machine = cpu_field("model name")
 
-    print(f"{cpu('model name')}; 6 layers, 384 wide, 6 heads, 256 tokens, vocabulary 65, 6 sequences a rank, 2 ranks, {options.dtype}")
+    print(f"{machine}; 6 layers, 384 wide, 6 heads, 256 tokens, vocabulary 65, 6 sequences a rank, 2 ranks, {options.dtype}")
     rounds = []
     for i in range(options.rounds):
-        result = {side: run(command) for side, command in sides.items()}
+        result = {side: last_json(run(command).stdout) for side, command in sides.items()}
         ratio = result["stretto"]["tokens_per_s"] / result["ddp"]["tokens_per_s"]
         rounds.append({**result, "ratio": ratio})
         print(
@@ -58,7 +42,7 @@ def main():
         return statistics.median(get(each) for each in rounds)
 
     summary = {
-        "machine": cpu("model name"),
+        "machine": machine,
         "dtype": options.dtype,
         "stretto_tokens_per_s": median(lambda r: r["stretto"]["tokens_per_s"]),
         "ddp_tokens_per_s": median(lambda r: r["ddp"]["tokens_per_s"]),
@@ -74,9 +58,9 @@ def main():
         f"{summary['gemm_gflops_per_rank']:.0f} GFLOP/s a rank"
     )
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(summary, indent=1) + "\n")
-    if options.dtype == "bf16" and "avx512_bf16" not in cpu("flags").split():
-        print("This processor has no AVX512_BF16: bf16 is not held to its ratio here.")
+        write_json(options.json, summary)
+    if options.dtype == "bf16" and "avx512_bf16" not in cpu_field("flags").split():
+        print("This processor has no AVX512_BF16, so that no ratio is required of bf16.")
         return 0
     return 0 if summary["ratio"] >= WANTED[options.dtype] else 1
 

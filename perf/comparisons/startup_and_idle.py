@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
-"""What ranks of one host cost that do not communicate. Exits 1 where a limit is exceeded.
+"""Measures the cost of ranks of one host that do not communicate. Exits 1 if a limit is exceeded.
 
-startup: seconds from exec until the first barrier is over, and memory of a rank by the peers that it has.
-idle: processor time of 8 ranks of which 7 wait for one that sleeps, or that have nothing to do.
+startup: seconds from exec until the first barrier is over, and the memory of a rank by the number of its peers.
+idle: processor time of 8 ranks, of which 7 wait for one that sleeps, or none has anything to do.
 """
 import argparse
 import os
@@ -12,15 +11,16 @@ import subprocess
 import sys
 import time
 
-PERF = pathlib.Path(__file__).resolve().parent
+from perf.comparisons.programs import BIN, cores
+
 ROUTES = {"shm": {}, "ucx": {"STRETTO_TRANSPORT": "ucx"}}
 MOST_SECONDS = 2.0  # until 64 ranks are connected
-MOST_OF_ALL = 0.01  # of a core, by an idle communicator
-MOST_OF_ONE = 0.02  # by a rank that waits
+MOST_OF_ALL = 0.01  # share of a core that all ranks together may use while they wait
+MOST_OF_ONE = 0.02  # share of a core that one waiting rank may use
 
 
 def processor_seconds(pid):
-    """By all threads of a process, to the nanosecond."""
+    """Processor time of all threads of a process, to the nanosecond."""
     return sum(int(task.joinpath("schedstat").read_text().split()[0]) for task in pathlib.Path("/proc", str(pid), "task").iterdir()) / 1e9
 
 
@@ -28,14 +28,10 @@ def children(pid):
     return [int(child) for child in pathlib.Path("/proc", str(pid), "task", str(pid), "children").read_text().split()]
 
 
-def cores():
-    return f"{len(os.sched_getaffinity(0))} cores"
-
-
 def startup(program, rounds):
     slow = False
-    print(f"{cores()}; medians of {rounds}")
-    print("route | ranks | seconds until the first barrier is over | MiB of a rank (of that reserved for messages), 2 peers | all ranks are peers")
+    print(f"{cores()} cores; medians of {rounds}")
+    print("route | ranks | seconds until the first barrier is over | MiB of a rank with 2 peers (reserved for messages) | with all ranks as peers")
     for route, variables in ROUTES.items():
         for ranks in (2, 8, 64):
             command = [program, "--nproc", str(ranks)]
@@ -53,7 +49,7 @@ def startup(program, rounds):
 
 
 def use_of_cores(program, variables, what, stream, seconds):
-    """Of the whole job, and of the rank that used most but rank 0."""
+    """Shares of a core: that of the whole job, and that of the busiest rank apart from rank 0."""
     job = subprocess.Popen([program, "--nproc", "8", "wait", what, stream, "--seconds", str(seconds + 2)],
                            env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
     try:
@@ -71,26 +67,25 @@ def use_of_cores(program, variables, what, stream, seconds):
 
 def idle(program, seconds):
     above = False
-    print(f"{cores()}; 8 ranks over {seconds} s; limits {MOST_OF_ALL:.0%} and {MOST_OF_ONE:.0%}")
-    print("route | wait | stream | % of a core, all ranks | the rank that uses most")
+    print(f"{cores()} cores; 8 ranks over {seconds} s; limits {MOST_OF_ALL:.0%} and {MOST_OF_ONE:.0%}")
+    print("route | wait | stream | % of a core, all ranks | the busiest rank")
     for route, variables in ROUTES.items():
         for what, stream in [("receive", "inline"), ("receive", "worker"), ("barrier", "inline"), ("barrier", "worker"),
                              ("nothing", "worker")]:
             all_ranks, most = use_of_cores(program, variables, what, stream, seconds)
             print(f"{route} | {what} | {stream} | {100 * all_ranks:.2f} | {100 * most:.2f}", flush=True)
             above |= all_ranks > MOST_OF_ALL or most > MOST_OF_ONE
-    return "Idle ranks use more than that." if above else None
+    return "Idle ranks exceed a limit." if above else None
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="./dev perf", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["startup", "idle"])
-    parser.add_argument("--program", default=str(PERF.parent / "build/bin/standing"))
+    parser.add_argument("--program", default=str(BIN / "startup_and_idle"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=10)
     options = parser.parse_args()
-    complaint = startup(options.program, options.rounds) if options.what == "startup" else idle(options.program, options.seconds)
-    sys.exit(complaint)
+    sys.exit(startup(options.program, options.rounds) if options.what == "startup" else idle(options.program, options.seconds))
 
 
 if __name__ == "__main__":

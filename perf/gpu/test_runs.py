@@ -1,19 +1,20 @@
-"""GoogleTest programs in several processes at a time, each with a part of the tests. What a crash or a hang leaves undone is run
-again without the test in which it came, and what fails is run again alone: on a GPU, one test's failure can be another's fault."""
+"""Runs GoogleTest programs in several processes at a time, each with a part of the tests. The tests that a crash or a hang leaves
+undone are run again without the test that crashed or hung. A test that fails is run again alone, since on a GPU one test's failure
+can be another's fault."""
 import concurrent.futures
 import pathlib
 import re
 import time
 
-import gpu_programs
+from perf.gpu import programs as gpu_programs
 
 RESULT = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] ([^\s,]+).*\(\d+ ms\)$", re.M)
 BEGUN = re.compile(r"^\[ RUN +\] (\S+)$", re.M)
-MOST_LOST = 5     # tests of a part that crash or hang, until its rest is given up
+MOST_LOST = 5     # crashes and hangs of a part, after which its remaining tests are given up
 MOST_ALONE = 20   # tests that are run again alone
-SILENCE = 45      # seconds without a word after which a test hangs: longer than the library waits for a lost rank
-UNDER_TOOL = 4    # times as long where a tool looks at the program
-RANKS_WAIT = "30"  # seconds: STRETTO_TIMEOUT of the programs, so that they say themselves who waits for whom
+SILENCE = 45      # seconds without output after which a test counts as hung; the library waits less for a lost rank
+UNDER_TOOL = 4    # factor of that time if the program runs under a tool
+RANKS_WAIT = "30"  # STRETTO_TIMEOUT of the programs in seconds, so that they report themselves which rank waits for which
 OUTSIDE = "outside of any test"
 LISTS = ("passed", "failed", "skipped", "crashed", "hung", "undone", "texts")
 
@@ -46,7 +47,7 @@ class Tally:
             setattr(self, name, [])
 
     def read(self, text):
-        """Counts what a program printed; returns the test in which it ended, if in one."""
+        """Counts the results in a program's output; returns the test in which the program ended, if it ended in one."""
         self.texts.append(text)
         lists = {"OK": self.passed, "FAILED": self.failed, "SKIPPED": self.skipped}
         done = set()
@@ -83,8 +84,7 @@ def run_part(command, names, environment, log, deadline, silence):
 
 
 def run_tests(command, environment, log, limit, parts, words=()):
-    """The counts of a program's tests as JSON, and all that was printed. words stand before the command: a tool that looks at
-    it."""
+    """The counts of a program's tests as JSON, and all output. words: a tool that runs the command, with its options."""
     start = time.monotonic()
     deadline = start + limit
     environment = {"STRETTO_TIMEOUT": RANKS_WAIT, **environment}

@@ -1,10 +1,8 @@
-"""The figures of perf/host.py as text on a terminal and as a section of docs/performance.md."""
-import marked_text
-from host_verdicts import (ALL_REDUCE, LARGEST, OTHERS, PEERS, best_peer, fastest, geometric_mean, ratios, side, size_text, time_text,
-                           verdicts)
+"""The figures of `./dev perf host` as text on a terminal and as a section of docs/performance.md."""
+from perf.comparisons.host_verdicts import (ALL_REDUCE, LARGEST, OTHERS, PEERS, best_peer, fastest, geometric_mean, ratios, side, verdicts)
+from perf.pages.text import (DocsSection, machine_text, markdown_table, rounds_text, size_text, terminal_table, time_text, verdict_text)
 
-BEGIN = "<!-- host figures: perf/host.py --write-docs replaces what follows -->"
-END = "<!-- end of host figures -->"
+SECTION = DocsSection("./dev perf host")
 COLUMNS = {"Stretto": ["symmetric"], "Stretto, malloc": ["malloc"], "Stretto, prepared": ["prepared"], **PEERS}
 
 
@@ -13,7 +11,7 @@ def cell(times, size):
 
 
 def all_reduce_table(figures, ranks):
-    """A header and rows: size, every side, how many times our time the best peer takes, and the bare loop."""
+    """Header and rows: size, the time of every side and of the bare loop, and the best peer's time over Stretto's."""
     sides = {name: fastest(figures, ALL_REDUCE, ranks, forms) for name, forms in COLUMNS.items()}
     sides = {name: times for name, times in sides.items() if times}
     loops = {int(size): us for size, us in figures["limit"].get(str(ranks), {}).get("loops", {}).items()}
@@ -45,7 +43,7 @@ def others_table(figures):
 
 
 def tables(figures):
-    """Title and table, of what was measured."""
+    """(title, header, rows) of all that was measured."""
     for ranks in (2, 4, 8):
         header, rows = all_reduce_table(figures, ranks)
         if rows:
@@ -56,7 +54,7 @@ def tables(figures):
 
 
 def limit_lines(figures):
-    """What the machine allows, and how close Stretto comes."""
+    """The limits of the machine, and how close Stretto comes to them."""
     prepared = side(figures, ALL_REDUCE, 2, "prepared")
     for ranks in (2, 4, 8):
         exchange = figures["limit"].get(str(ranks), {}).get("exchange_us")
@@ -81,10 +79,8 @@ def limit_lines(figures):
 
 
 def machine_line(figures):
-    machine = figures["machine"]
     versions = [figures["versions"][name] for name in ("stretto", "openmpi", "mpich", "gloo") if name in figures["versions"]]
-    rounds = f"medians of {figures['rounds']} rounds" if figures["rounds"] > 1 else "one round"
-    return (f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, {machine['date']}: {'; '.join(versions)}; {rounds}, loops of "
+    return (f"{machine_text(figures['machine'])}: {'; '.join(versions)}; {rounds_text(figures['rounds'])}, loops of "
             f"{figures['seconds']} s")
 
 
@@ -98,33 +94,17 @@ def summary(figures):
 
 
 def report(figures):
-    lines = [machine_line(figures), "UCC is absent: Debian has no package of it."]
+    lines = [machine_line(figures), "UCC is not compared: Debian has no package of it."]
     for title, header, rows in tables(figures):
-        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-        lines += ["", title]
-        lines += ["  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in [header, *rows]]
-    lines += ["", *limit_lines(figures), *summary(figures), ""]
-    marks = {True: "holds     ", False: "FALLS SHORT", None: "not judged"}
-    lines += [f"{marks[verdict.holds]:11}  {verdict.text}" for verdict in verdicts(figures)]
-    return "\n".join(lines)
+        lines += ["", title, *terminal_table(header, rows)]
+    return "\n".join([*lines, "", *limit_lines(figures), *summary(figures), "", *map(verdict_text, verdicts(figures))])
 
 
 def section(figures):
     lines = [f"Measured by `{figures['command']}` on {machine_line(figures)}.", ""]
     lines += [f"- {line}" for line in (*summary(figures), *limit_lines(figures))]
     for title, header, rows in tables(figures):
-        lines += ["", f"### {title}", ""]
-        lines += ["| " + " | ".join(row) + " |" for row in (header, ["---:"] * len(header), *rows)]
+        lines += ["", f"### {title}", "", *markdown_table(header, rows)]
     short = [verdict.text for verdict in verdicts(figures) if verdict.holds is False]
-    lines += ["", "Everything that is asked holds." if not short else "What falls short:", ""] + [f"- {text}" for text in short]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def marked(path):
-    """Ends the program where the page has no place for the figures."""
-    marked_text.around(path, BEGIN, END)
-
-
-def write_docs(figures, path):
-    """Replaces what lies between the marks."""
-    marked_text.replace(path, BEGIN, END, section(figures))
+    lines += ["", "Stretto falls short here:" if short else "Everything that is asked holds.", ""] + [f"- {text}" for text in short]
+    return "\n".join(lines)

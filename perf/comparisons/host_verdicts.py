@@ -1,37 +1,24 @@
-"""What is asked of collectives on one host, and whether the figures that perf/host.py wrote hold it."""
-import collections
+"""Verdicts on the figures of `./dev perf host`: what is asked of collectives on one host, and whether that holds."""
 import math
 
-# The forms in which each peer is run; at each size its fastest counts.
+from perf.pages.text import Verdict, size_text, time_text
+
+# The forms in which each peer is run. At each size, the fastest of them counts.
 PEERS = {"Open MPI": ["openmpi", "openmpi_ucx", "openmpi_sm"], "MPICH": ["mpich"], "Gloo": ["gloo"]}
 ALL_REDUCE = "all_reduce"
 OTHERS = ["reduce_scatter", "all_gather", "all_to_all", "broadcast"]
 LARGEST = 64 << 20
 LIMIT_SIZES = [1 << 20, 4 << 20, 16 << 20, LARGEST]
 
-# holds: True, False, or None where it was not measured.
-Verdict = collections.namedtuple("Verdict", "holds text")
-
-
-def size_text(count):
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= unit:
-            return f"{count // unit} {name}"
-    return f"{count} B"
-
-
-def time_text(us):
-    return f"{us:.3f} us" if us < 10 else f"{us:.1f} us" if us < 1000 else f"{us / 1000:.2f} ms"
-
 
 def side(figures, collective, ranks, name):
-    """Microseconds by size of one side; nothing where it was not measured."""
+    """Microseconds of one side, by size; empty if it was not measured."""
     times = figures["times"].get(collective, {}).get(str(ranks), {}).get(name, {})
     return {int(size): us for size, us in times.items()}
 
 
 def fastest(figures, collective, ranks, names):
-    """By size: the microseconds of the fastest of several sides."""
+    """Microseconds of the fastest of several sides, by size."""
     best = {}
     for name in names:
         for size, us in side(figures, collective, ranks, name).items():
@@ -44,7 +31,7 @@ def best_peer(figures, collective, ranks):
 
 
 def ratios(figures, collective, ranks, name):
-    """By size: how many times a side's time the best peer takes."""
+    """By size: the best peer's time over that of one of our sides."""
     ours = side(figures, collective, ranks, name)
     return {size: us / ours[size] for size, us in sorted(best_peer(figures, collective, ranks).items()) if size in ours}
 
@@ -55,7 +42,7 @@ def geometric_mean(values):
 
 
 def unmeasured(what):
-    return Verdict(None, f"{what}: not measured")
+    return Verdict(None, what)
 
 
 def everywhere(what, by_size, least, strictly=False):
@@ -79,7 +66,7 @@ def at_most(what, us, limit, why):
 
 
 def eight_bytes(what, us, absolute, factor, exchange):
-    """An absolute time or, where cores are further apart, as many times what they need to exchange a line."""
+    """Asks for an absolute time or, on cores that are further apart, for a multiple of the time in which they exchange a cache line."""
     if us is None:
         return unmeasured(what)
     if exchange is None or absolute >= factor * exchange:
@@ -123,7 +110,7 @@ def more_ranks(figures):
 
 
 def complete(figures):
-    """A run that was not cut down has every peer at every size, and no wrong value of ours."""
+    """Stretto gave no wrong value, and a full run has every peer at every size."""
     if figures["wrong"]:
         yield Verdict(False, f"Stretto gave wrong values: {'; '.join(figures['wrong'])}")
     if figures["partial"]:
@@ -132,7 +119,7 @@ def complete(figures):
         sides = {"Stretto, symmetric": ["symmetric"], "Stretto, malloc": ["malloc"], **PEERS}
         missing = [name for name, forms in sides.items() if len(fastest(figures, ALL_REDUCE, ranks, forms)) < len(figures["sizes"])]
         if missing:
-            yield Verdict(False, f"all_reduce, {ranks} ranks: not all sizes were measured of {', '.join(missing)}")
+            yield Verdict(False, f"all_reduce, {ranks} ranks: {', '.join(missing)} were not measured at all sizes")
 
 
 def verdicts(figures):
@@ -140,5 +127,5 @@ def verdicts(figures):
 
 
 def falls_short(figures):
-    """Whether anything fails; in a run that was not cut down, what was not measured does."""
+    """Whether any verdict fails. In a full run, a figure that was not measured fails as well."""
     return any(verdict.holds is False or (verdict.holds is None and not figures["partial"]) for verdict in verdicts(figures))

@@ -1,16 +1,15 @@
-"""The figures of perf/quantization.py and of ./dev perf kernels as sections of docs/quantization.md."""
+"""The figures of `./dev perf quantization` and of `./dev perf kernels` as sections of docs/quantization.md."""
 import collections
 import math
 
-import marked_text
-from host_verdicts import size_text, time_text
-from quantization_svg import Curve, crossover_svg
+from perf.pages.chart import Curve, LinearAxis, LogAxis, picture
+from perf.pages.text import DocsSection, machine_text, markdown_table, rounds_text, size_text, time_text
 
-CROSSOVER = ("<!-- crossover: perf/quantization.py --write-docs replaces what follows -->", "<!-- end of crossover -->")
-KERNELS = ("<!-- kernel rates: perf/quantization.py --kernels --write-docs replaces what follows -->", "<!-- end of kernel rates -->")
+CROSSOVER = DocsSection("./dev perf quantization")
+KERNELS = DocsSection("./dev perf quantization --kernels FILE")
 PLOT = "quantization-crossover.svg"  # beside the page
 MIB = 1 << 20
-AS_GOOD = 0.05  # what differs by no more is as fast
+AS_GOOD = 0.05  # a time that is no more than this part longer counts as equal
 ELEMENT_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 RECORDS = {"int8": (256, 260), "int4": (64, 34), "fp8": (256, 260), "onebit": (1024, 132)}  # elements, bytes
 
@@ -25,7 +24,7 @@ COLLECTIVES = {
 # ---- the crossover
 
 def gain(row):
-    """How many times as fast it is quantized."""
+    """The plain time over the quantized time."""
     return row["plain"]["us"] / row["quantized"]["us"]
 
 
@@ -34,18 +33,18 @@ def expected_gain(row):
 
 
 def chosen(row):
-    """What the cost model takes where it may, as only_if_faster does."""
+    """The side that the cost model chooses, as only_if_faster does."""
     return "quantized" if row["quantized"]["expected_us"] < row["plain"]["expected_us"] else "plain"
 
 
 def loss(row):
-    """How much longer that takes than the faster one, as a part of it."""
+    """The time that choice takes beyond the faster side, as a part of the latter."""
     times = {side: row[side]["us"] for side in ("plain", "quantized")}
     return times[chosen(row)] / min(times.values()) - 1
 
 
 def crossing(points):
-    """Where points (rate, gain) first fall below 1, on a line over the logarithm of the rate; None where they do not."""
+    """The rate at which points (rate, gain) first fall below 1, interpolated over the logarithm of the rate; None if they never do."""
     points = sorted(points)
     for (rate, above), (next_rate, below) in zip(points, points[1:]):
         if above >= 1 > below:
@@ -62,12 +61,12 @@ def dtypes_of(figures):
     return list(dict.fromkeys(row["dtype"] for row in figures["rows"]))
 
 
-def curves(figures, dtype):
+def gains(figures, dtype):
+    """Yields (name, points measured, points expected by the cost model); a point is (rate, gain)."""
     for collective, how in COLLECTIVES.items():
-        rows = rows_of(figures, dtype, collective)
+        rows = sorted(rows_of(figures, dtype, collective), key=lambda row: row["rate"])
         if rows:
-            yield Curve(f"{collective}, {how.text}", [(row["rate"], gain(row)) for row in rows],
-                        [(row["rate"], expected_gain(row)) for row in rows])
+            yield f"{collective}, {how.text}", [(row["rate"], gain(row)) for row in rows], [(row["rate"], expected_gain(row)) for row in rows]
 
 
 def break_even_text(points):
@@ -79,30 +78,25 @@ def break_even_text(points):
 
 def summary(figures):
     for dtype in dtypes_of(figures):
-        for curve in curves(figures, dtype):
-            rate, most = max(curve.measured, key=lambda point: point[1])
-            yield (f"{dtype}, {curve.name}: {most:.1f} times as fast at {rate:g} Gb/s; faster {break_even_text(curve.measured)}, "
-                   f"by the model {break_even_text(curve.expected)}.")
+        for name, measured, expected in gains(figures, dtype):
+            rate, most = max(measured, key=lambda point: point[1])
+            yield (f"{dtype}, {name}: {most:.1f} times as fast at {rate:g} Gb/s; faster {break_even_text(measured)}, "
+                   f"by the model {break_even_text(expected)}.")
     rows = figures["rows"]
     right = sum(loss(row) <= AS_GOOD for row in rows)
     worst = max(rows, key=loss)
-    yield (f"`only_if_faster` takes what is faster, or within {100 * AS_GOOD:.0f}% of it, in {right} of these {len(rows)} cases"
-           + (f"; at worst, it takes {1 + loss(worst):.2f} times as long ({worst['dtype']}, {worst['collective']}, "
+    yield (f"`only_if_faster` chooses the faster side, or one within {100 * AS_GOOD:.0f}% of it, in {right} of these {len(rows)} cases"
+           + (f"; at worst, its choice takes {1 + loss(worst):.2f} times as long ({worst['dtype']}, {worst['collective']}, "
               f"{worst['rate']:g} Gb/s)." if loss(worst) > AS_GOOD else "."))
 
 
-def machine_text(figures):
-    machine = figures["machine"]
-    return f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, {machine['date']}: {figures['version']}"
+def machine_line(figures):
+    return f"{machine_text(figures['machine'])}: {figures['version']}"
 
 
 def setting_text(figures):
     return (f"{size_text(figures['bytes'])}, {figures['nodes']} nodes of {figures['ranks_per_node']} ranks, {figures['latency_us']:g} us "
             f"between nodes")
-
-
-def rounds_text(figures):
-    return "one round" if figures["rounds"] == 1 else f"medians of {figures['rounds']} rounds"
 
 
 def table(figures, dtype):
@@ -116,40 +110,43 @@ def table(figures, dtype):
         rows.append([f"{row['rate']:g}", what, time_text(plain["us"]), plain["method"], time_text(quantized["us"]), quantized["method"],
                      f"{gain(row):.2f}", f"{expected_gain(row):.2f}", choice, f"{quantized['max_error']:.3g}",
                      f"{quantized['rms_error']:.3g}"])
-    return header, rows
-
-
-def table_lines(header, rows):
-    return ["| " + " | ".join(row) + " |" for row in (header, ["---:"] * len(header), *rows)]
+    return markdown_table(header, rows)
 
 
 def crossover_section(figures):
     drawn = dtypes_of(figures)[0]
     lines = [f"![Time plain over time quantized, by bandwidth between nodes; {drawn}]({PLOT})", "",
-             f"{setting_text(figures)}. Measured by `{figures['command']}` on {machine_text(figures)}; {rounds_text(figures)}, loops of "
-             f"{figures['seconds']:g} s and of 3 operations at least.", ""]
+             f"{setting_text(figures)}. Measured by `{figures['command']}` on {machine_line(figures)}; {rounds_text(figures['rounds'])}, loops of "
+             f"{figures['seconds']:g} s and of at least 3 operations.", ""]
     lines += [f"- {line}" for line in summary(figures)]
     for dtype in dtypes_of(figures):
-        lines += ["", f"### {size_text(figures['bytes'])} of {dtype}", "", *table_lines(*table(figures, dtype))]
-    return "\n".join(lines) + "\n"
+        lines += ["", f"### {size_text(figures['bytes'])} of {dtype}", "", *table(figures, dtype)]
+    return "\n".join(lines)
 
 
 def plot(figures):
     dtype = dtypes_of(figures)[0]
-    return crossover_svg(list(curves(figures, dtype)), f"{dtype}: {setting_text(figures)}; {rounds_text(figures)}",
-                         machine_text(figures))
+    curves = []
+    for number, (name, measured, expected) in enumerate(gains(figures, dtype)):
+        curves += [Curve(name, expected, number, dashed=True, in_legend=False), Curve(name, measured, number)]
+    points = [point for curve in curves for point in curve.points]
+    rates = sorted({rate for rate, _ in points})
+    return picture(f"{dtype}: {setting_text(figures)}; {rounds_text(figures['rounds'])}",
+                   "dashed: expected by the cost model; above 1 it pays to quantize", machine_line(figures), curves,
+                   LogAxis("bandwidth between nodes, Gb/s", rates, ticks=rates),
+                   LinearAxis("time plain / time quantized", [gain for _, gain in points], strong=1))
 
 
 # ---- the kernels
 
 def record_bytes(format_):
-    """Of an element."""
+    """Bytes of a quantized element."""
     elements, size = RECORDS[format_]
     return size / elements
 
 
 def element_seconds(rows, dtype, format_, kernel):
-    """Of one thread, for an element that the kernel writes or quantizes; None where it was not measured."""
+    """Seconds of one thread for each element that the kernel writes or quantizes; None if it was not measured."""
     vectors = int(kernel.rsplit(" ", 1)[1]) if " of " in kernel else 1
     size = vectors * record_bytes(format_) + ELEMENT_BYTES[dtype]
     if kernel.startswith("requantize"):
@@ -161,8 +158,8 @@ def element_seconds(rows, dtype, format_, kernel):
 
 
 def break_even(rows, dtype, collective):
-    """(seconds, bytes a second): what quantizing an element of the whole vector costs a rank of 8, direct and in one piece, and
-    below which rate of its own the link saves more."""
+    """(seconds, bytes a second): the cost of quantizing for each element of the whole vector, on one of 8 ranks, by direct in one
+    piece; and the rate of a rank's link below which the link saves more time than that."""
     ranks = 8
     format_, once, for_all = {"reduce_scatter": ("int4", f"dequantize_reduce of {ranks}", "quantize"),
                               "all_gather": ("int8", "quantize", "dequantize")}[collective]
@@ -182,7 +179,7 @@ def kernels_section(kernels):
     sizes = list(dict.fromkeys(row["bytes"] for row in rows))
     formats = [name for name in RECORDS if any(row["format"] == name for row in rows)]
     lines = [f"One thread of {kernels['cpu']} ({kernels['vectors']}), Stretto {kernels['version']}, by `./dev perf kernels`: GB/s of bytes read and "
-             "written, and in brackets the part of what a copy of as many bytes reaches."]
+             "written; in brackets, the rate as a part of that of a copy of as many bytes."]
     for size in sizes:
         found = {(row["kernel"], row["dtype"], row["format"]): row for row in rows if row["bytes"] == size}
         lines += ["", f"### Elements of {size[:-1]} {size[-1]}iB", ""]
@@ -190,7 +187,7 @@ def kernels_section(kernels):
         for kernel, dtype in dict.fromkeys((kernel, dtype) for kernel, dtype, _ in found):
             cells = [found.get((kernel, dtype, name)) for name in formats]
             body.append([kernel, dtype, *(rate_text(cell) for cell in cells)])
-        lines += table_lines(["kernel", "elements", *formats], body)
+        lines += markdown_table(["kernel", "elements", *formats], body)
     lines.append("")
     largest = [row for row in rows if row["bytes"] == sizes[-1]]
     for collective in ("reduce_scatter", "all_gather"):
@@ -198,22 +195,22 @@ def kernels_section(kernels):
             if found := break_even(largest, dtype, collective):
                 seconds, rate = found
                 lines.append(f"- {collective} of {dtype} in {COLLECTIVES[collective].text}, 8 ranks, by direct in one piece: "
-                             f"{seconds * 1e9:.2f} ns an element; a rank with a core of its own breaks even where its part of the link "
+                             f"{seconds * 1e9:.2f} ns for each element; a rank with a core of its own breaks even if its share of the link "
                              f"is {rate * 8e-9:.2g} Gb/s.")
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join(lines)
 
 
 # ---- the page
 
 def check(path):
-    """Ends the program where the page has no place for the figures."""
-    for begin, end in (CROSSOVER, KERNELS):
-        marked_text.around(path, begin, end)
+    """Exits with an error if the page lacks a section for the figures."""
+    for section in (CROSSOVER, KERNELS):
+        section.around(path)
 
 
 def write_docs(figures, kernels, path):
     check(path)
-    marked_text.replace(path, *CROSSOVER, crossover_section(figures))
+    CROSSOVER.replace(path, crossover_section(figures))
     if kernels:
-        marked_text.replace(path, *KERNELS, kernels_section(kernels))
+        KERNELS.replace(path, kernels_section(kernels))
     (path.parent / PLOT).write_text(plot(figures))

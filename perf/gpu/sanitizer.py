@@ -1,14 +1,14 @@
-"""The tests of kernels under compute-sanitizer: memory that is read or written out of bounds, and races in shared memory."""
+"""Runs the tests of kernels under compute-sanitizer, which finds accesses out of bounds and races in shared memory."""
 import re
 import time
 
-import gpu_programs
-import gpu_test_runs
+from perf.gpu import programs as gpu_programs
+from perf.gpu import test_runs
 
-# The library's own, by how the names of its namespace are mangled: NVIDIA's libraries are slow under the tool, and what it finds
-# in them is not ours to mend.
+# Only the library's own kernels, recognised by the mangled name of its namespace: NVIDIA's libraries are slow under the tool, and
+# findings in them are not ours to mend.
 KERNELS = ["--kernel-name", "kns=7stretto"]
-# memcheck takes an unsuccessful call for a finding, and to ask the driver whether it has a function is one where it has not.
+# memcheck reports an unsuccessful call as a finding, and asking the driver for a function that it lacks is an unsuccessful call.
 CHECKS = {"memcheck": ["--report-api-errors", "no"], "racecheck": []}
 SUMMARY = {"memcheck": re.compile(r"ERROR SUMMARY: (\d+) error"),
            "racecheck": re.compile(r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)")}
@@ -18,9 +18,9 @@ FIRST_TRY = 90  # seconds
 
 
 def obstacle(words, command, environment, log, limit):
-    """Why the tool cannot look at this GPU, as one test tells: minutes for all of them would tell no more."""
-    name = gpu_test_runs.tests_of(command, environment, f"{log}_first.txt", limit)[0]
-    tally = gpu_test_runs.run_part([*words, *command], [name], environment, f"{log}_first.txt", time.monotonic() + limit, limit)
+    """Why the tool cannot check this GPU, or None. One test is enough to find out; all of them would take minutes."""
+    name = test_runs.tests_of(command, environment, f"{log}_first.txt", limit)[0]
+    tally = test_runs.run_part([*words, *command], [name], environment, f"{log}_first.txt", time.monotonic() + limit, limit)
     text = "\n".join(tally.texts).strip()
     refusal = REFUSAL.search(text)
     if not refusal and (tally.passed or tally.failed):
@@ -28,7 +28,7 @@ def obstacle(words, command, environment, log, limit):
     if tally.skipped and not refusal:
         return f"under compute-sanitizer {name} is skipped, as all others would be; its log says why"
     said = refusal[0] if refusal else (text or "nothing").splitlines()[-1]
-    return f"compute-sanitizer cannot look at this GPU; of {name} it says: {said.strip('= ')}"
+    return f"compute-sanitizer cannot check this GPU; for {name} it says: {said.strip('= ')}"
 
 
 def findings(check, text):
@@ -47,6 +47,6 @@ def run(program, environment, log, limit, parts):
     result = {}
     for number, check in enumerate(CHECKS):
         share = (deadline - time.monotonic()) / (len(CHECKS) - number)
-        counts, text = gpu_test_runs.run_tests([program], environment, f"{log}_{check}", share, parts, words[check])
+        counts, text = test_runs.run_tests([program], environment, f"{log}_{check}", share, parts, words[check])
         result[check] = {**counts, **findings(check, text)}
     return result

@@ -1,11 +1,11 @@
-"""What ./dev gpu run finds, as files: perf/results/NAME.json for each kind of GPU, and copies of it with the logs elsewhere."""
+"""The results of ./dev gpu run as files: perf/results/NAME.json for each kind of GPU, and copies with the logs in --out."""
 import json
 import re
 import shutil
 import sys
 import tarfile
 
-import gpu_programs
+from perf.gpu import programs as gpu_programs
 
 DIRECTORY = gpu_programs.ROOT / "perf/results"
 
@@ -27,7 +27,7 @@ def read(file):
 
 
 def stored():
-    """Those of all GPUs."""
+    """The results of all GPUs."""
     return [results for file in sorted(DIRECTORY.glob("*.json")) if "steps" in (results := read(file))]
 
 
@@ -36,12 +36,12 @@ def newest(results):
 
 
 def merged(files):
-    """The newest of each step, and the machine of the newest of all."""
+    """The newest results of each step, and the machine of the newest step."""
     of_files = [(file, read(file)) for file in files]
     first, found = of_files[0]
     for file, results in of_files:
         if "steps" not in results:
-            sys.exit(f"error: {file} is not of ./dev gpu run; name files that it has written.")
+            sys.exit(f"error: {file} was not written by ./dev gpu run; name files that it has written.")
         if results["gpu"] != found["gpu"]:
             sys.exit(f"error: {first} is of {found['gpu']}, {file} of {results['gpu']}; judge each GPU's files by themselves.")
     machine = max((results for _, results in of_files), key=newest)["machine"]
@@ -54,7 +54,7 @@ def merged(files):
 
 
 def write(results, file):
-    """Whole or not at all: the machine may be gone at any time."""
+    """Writes the whole file or nothing: the time on the machine may end at any moment."""
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_suffix(".new")
     new.write_text(json.dumps(results, indent=1) + "\n")
@@ -62,7 +62,7 @@ def write(results, file):
 
 
 def hand_out(file, logs, directory):
-    """Two files, of a machine from which few come back."""
+    """Copies the results, and all logs as one archive, into the directory."""
     directory.mkdir(parents=True, exist_ok=True)
     shutil.copy2(file, directory)
     new = directory / "logs.new"

@@ -1,12 +1,12 @@
-"""The machine that ./dev gpu run is on: its GPU as the library sees it, its processor, and the versions of libraries."""
+"""The machine of ./dev gpu run: its GPU as the library sees it, its processor, and the versions of libraries."""
 import importlib.metadata
-import os
 import platform
 import re
 import subprocess
 import sys
 
-import gpu_programs
+from perf.comparisons.programs import cores, cpu_field
+from perf.gpu import programs as gpu_programs
 
 PACKAGES = ("torch", "triton", "nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-nccl-cu13", "nvidia-cuda-nvrtc")
 GPU = re.compile(r"^GPU\n  (.+), compute capability .+\n  number \d+ of the \d+ here, (\S+)$", re.M)
@@ -35,21 +35,19 @@ def packages():
 
 
 def machine(programs, log):
-    """As JSON; ends the program where the library has no GPU: no step could tell anything."""
+    """The machine as JSON. Exits with an error if the library sees no GPU, since no step could run."""
     info = gpu_programs.run([programs.path("stretto-info")], programs.environment(), log, 60)
     if info.status != 0:
-        sys.exit(f"error: {info.sentence('stretto-info')}; no step can run like that.")
+        sys.exit(f"error: {info.sentence('stretto-info')}; no step can run then.")
     gpu = GPU.search(info.text)
     if gpu is None:
         why = NO_GPU.search(info.text)
-        sys.exit(f"error: the library sees no GPU; stretto-info says: {why[1] if why else 'nothing of it'}")
-    with open("/proc/cpuinfo") as file:
-        cpu = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "unknown processor")
-    return {"gpu": gpu[1], "uuid": gpu[2], **of_the_driver(), "cpu": cpu, "cores": len(os.sched_getaffinity(0)),
+        sys.exit(f"error: the library sees no GPU; stretto-info says: {why[1] if why else 'nothing about GPUs'}")
+    return {"gpu": gpu[1], "uuid": gpu[2], **of_the_driver(), "cpu": cpu_field("model name") or "unknown processor", "cores": cores(),
             "kernel": platform.release(), "stretto": dict(PARTS.findall(info.text)), "packages": packages(),
             "libraries": gpu_programs.cuda_directories()}
 
 
 def short(machine):
-    """What tells the figures of one machine from another's."""
+    """Tells the figures of one machine from those of another."""
     return f"{machine['uuid'][:12]}, driver {machine.get('driver_version', 'unknown')}"

@@ -1,4 +1,4 @@
-"""Network namespaces of this machine stand for hosts: their ranks share no memory and meet over virtual cables. Takes root."""
+"""Hosts made of network namespaces of this machine: their ranks share no memory and communicate over virtual cables. Takes root."""
 import os
 import re
 import shutil
@@ -8,10 +8,10 @@ import sys
 import time
 
 PROGRAMS = ["ip", "tc", "unshare", "nsenter", "mount"]
-PORT = 29500  # where rank 0 is met
-INTERFACE = "cable"  # of every host
+PORT = 29500  # MASTER_PORT
+INTERFACE = "cable"  # the network interface of every host
 
-# Told that its input has ended, it ends everything that still runs in its network namespace, and then itself.
+# The process that holds a namespace. When its input ends, it kills everything that still runs in its network namespace, and exits.
 HOLD = """
 mount -t sysfs none /sys && ip link set lo up && echo "$0" >/proc/sys/kernel/hostname && echo ready || exit 1
 cat
@@ -24,7 +24,7 @@ while [ $found ]; do
 done 2>/dev/null
 """
 
-# Sends to the other end and receives from it at the same time; prints the bytes per second that came.
+# Sends to the other end and receives from it at the same time; prints the bytes received per second.
 STREAM = """
 import socket, sys, threading, time
 listens, address, total = sys.argv[1] == "listen", sys.argv[2], int(sys.argv[3])
@@ -43,11 +43,11 @@ def send():
         link.sendall(piece)
 sender = threading.Thread(target=send)
 sender.start()
-place = bytearray(1 << 20)
-left = total - link.recv_into(place, 1)
+buffer = bytearray(1 << 20)
+left = total - link.recv_into(buffer, 1)
 start = time.monotonic()
 while left > 0:
-    left -= link.recv_into(place, min(left, len(place)))
+    left -= link.recv_into(buffer, min(left, len(buffer)))
 print(total / (time.monotonic() - start))
 sender.join()
 """
@@ -58,7 +58,7 @@ class CommandFailed(Exception):
 
 
 def obstacle():
-    """Why there can be no such hosts here, as a sentence; empty where there can."""
+    """Why this machine cannot have such hosts, as a sentence; empty if it can."""
     missing = [program for program in PROGRAMS if not shutil.which(program)]
     if os.geteuid() == 0 and not missing:
         return ""
@@ -67,12 +67,12 @@ def obstacle():
 
 
 class Host:
-    """A network namespace without a name, held by a process that waits for the end of its input: however its maker ends, it
-    ends as well, and everything inside with it. It has a host name, and a /sys of its own, where UCX looks for network
-    devices."""
+    """A network namespace without a name, held by a process that waits for the end of its input: when the process that made it
+    ends, in whichever way, the holder ends as well, and so does everything inside. The host has a name, and a /sys of its own,
+    where UCX looks for network devices."""
 
     def __init__(self, name="host"):
-        # A session of its own: what interrupts its maker from a terminal must not keep it from tidying up.
+        # A session of its own: an interrupt from the terminal must not keep it from tidying up.
         self.holder = subprocess.Popen(["unshare", "--net", "--mount", "--uts", "sh", "-c", HOLD, name], stdin=subprocess.PIPE,
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
         self.ready = self.holder.stdout.readline() == "ready\n"
@@ -81,14 +81,14 @@ class Host:
         return entering(self.holder.pid, *words)
 
     def do(self, *words):
-        """Runs a command inside and gives its output; raises CommandFailed."""
+        """Runs a command inside and returns its output; raises CommandFailed."""
         done = subprocess.run(self.inside(*words), capture_output=True, text=True)
         if done.returncode != 0:
             raise CommandFailed(f"{' '.join(words)}: {done.stderr.strip()}")
         return done.stdout
 
     def wait_for_cable(self, name=INTERFACE):
-        """The kernel takes its time to call a cable connected, and UCX uses none that is not."""
+        """UCX uses connected cables only, and the kernel calls a new cable connected after a moment."""
         deadline = time.monotonic() + 10
         while "state UP" not in self.do("ip", "link", "show", name):
             if time.monotonic() > deadline:
@@ -96,7 +96,7 @@ class Host:
             time.sleep(0.02)
 
     def hold_to(self, rate, burst="128kb", name=INTERFACE):
-        """What leaves through that end of a cable, by a token bucket."""
+        """Limits what leaves through that end of a cable, by a token bucket."""
         self.do("tc", "qdisc", "replace", "dev", name, "root", "tbf", "rate", rate, "burst", burst, "latency", "50ms")
 
     def close(self):
@@ -104,26 +104,26 @@ class Host:
 
 
 def entering(holder, *words):
-    # Whoever enters a mount namespace stands at its root.
+    # Entering a mount namespace changes the working directory to its root.
     return ["nsenter", "-t", str(holder), "-n", "-m", "-u", "env", "-C", os.getcwd(), *map(str, words)]
 
 
 def lay_cable(one, name, other, other_name):
-    """Both ends are born inside, so that this machine's own network never sees them."""
+    """Both ends are made inside the namespaces, so that this machine's own network never sees them."""
     one.do("ip", "link", "add", name, "type", "veth", "peer", "name", other_name, "netns", str(other.holder.pid))
     one.do("ip", "link", "set", name, "up")
     other.do("ip", "link", "set", other_name, "up")
 
 
 class Network:
-    """Hosts that have a cable each to a switch, and a job's ranks spread over them: so many on the first, and so
-    on. Without a rate, cables carry what they can."""
+    """Hosts with a cable each to a switch, and a job's ranks spread over them: ranks[i] on host i. Without a rate, cables are not
+    limited. Closed by close() or at the end of `with`."""
 
     def __init__(self, ranks, rate="1gbit", burst="128kb"):
         self.ranks = ranks
-        self.known = {"GLOO_SOCKET_IFNAME": INTERFACE}  # Gloo finds its interface by its name
+        self.known = {"GLOO_SOCKET_IFNAME": INTERFACE}  # Gloo finds its interface by this name
         if rate:
-            self.known["STRETTO_NETWORK"] = network_setting(rate)  # Stretto chooses by what the network carries
+            self.known["STRETTO_NETWORK"] = network_setting(rate)  # Stretto chooses methods by the network's rate
         self.hosts = []
         self.addresses = [f"10.213.{7 + i // 250}.{i % 250 + 1}" for i in range(len(ranks))]
         try:
@@ -154,42 +154,48 @@ class Network:
         for host in self.hosts:
             host.close()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
     def stream(self, total=256 << 20):
-        """Bytes per second of a bare TCP stream between the first two hosts, both ways at once; the slower way."""
+        """Bytes per second of a bare TCP stream between the first two hosts, in both directions at once; the slower direction."""
         ends = [subprocess.Popen(host.inside(sys.executable, "-c", STREAM, role, self.addresses[0], total),
                                  stdout=subprocess.PIPE, text=True) for host, role in zip(self.hosts, ["listen", "connect"])]
         return min(float(end.communicate()[0]) for end in ends)
 
     def start(self, command, environment=None, **how):
-        """Every rank of a job, rank 0 first, with the variables that torchrun sets; how: of subprocess.Popen, the same for
-        all or a function of the rank."""
+        """Starts every rank of a job, rank 0 first, with the variables that torchrun sets. how: arguments of subprocess.Popen, each the
+        same for all ranks or a function of the rank."""
         started = []
         for host, ranks in enumerate(self.ranks):
             for local_rank in range(ranks):
                 rank = len(started)
-                meeting = {"RANK": rank, "WORLD_SIZE": sum(self.ranks), "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": ranks,
-                           "GROUP_RANK": host, "MASTER_ADDR": self.addresses[0], "MASTER_PORT": PORT}
+                variables = {"RANK": rank, "WORLD_SIZE": sum(self.ranks), "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": ranks,
+                             "GROUP_RANK": host, "MASTER_ADDR": self.addresses[0], "MASTER_PORT": PORT}
                 started.append(subprocess.Popen(
-                    self.hosts[host].inside(*command), env=self.variables({**meeting, **(environment or {})}),
+                    self.hosts[host].inside(*command), env=self.variables({**variables, **(environment or {})}),
                     **{name: value(rank) if callable(value) else value for name, value in how.items()}))
         return started
 
     def run(self, command):
-        """The same, silently and to the end; raises CommandFailed where a rank fails."""
+        """Runs a job to its end without output; raises CommandFailed if a rank fails."""
         ranks = self.start(command, stdout=subprocess.DEVNULL)
         statuses = [rank.wait() for rank in ranks]
         if any(statuses):
             raise CommandFailed(f"{' '.join(map(str, command))} ended with {statuses}")
 
     def start_mpi(self, command, environment=None, options=(), **how):
-        """mpirun on the first host, which starts the ranks: over TCP between hosts, over shared memory inside."""
+        """Starts mpirun on the first host, which starts the ranks: over TCP between hosts, over shared memory inside."""
         holders = ",".join(f"{address}={host.holder.pid}" for address, host in zip(self.addresses, self.hosts))
         agent = f"{sys.executable} -B {os.path.abspath(__file__)}"
-        places = ",".join(f"{address}:{ranks}" for address, ranks in zip(self.addresses, self.ranks))
+        slots = ",".join(f"{address}:{ranks}" for address, ranks in zip(self.addresses, self.ranks))
         mpirun = shutil.which("mpirun.openmpi") or shutil.which("mpirun")
         if mpirun is None:
             raise CommandFailed("there is no mpirun; install Open MPI")
-        words = [mpirun, "--allow-run-as-root", "--host", places, "-n", sum(self.ranks), "--map-by", "slot", "--bind-to", "none"]
+        words = [mpirun, "--allow-run-as-root", "--host", slots, "-n", sum(self.ranks), "--map-by", "slot", "--bind-to", "none"]
         settings = {"plm_rsh_agent": agent, "pml": "ob1", "btl": "self,vader,tcp", "btl_tcp_if_include": INTERFACE,
                     "oob_tcp_if_include": INTERFACE, "mpi_yield_when_idle": 1}
         for name, value in settings.items():
@@ -201,7 +207,7 @@ class Network:
         return {**self.known, **os.environ, **{name: str(value) for name, value in more.items()}}
 
 
-# Of rates as tc writes them: as STRETTO_NETWORK does, and in bytes per second.
+# Units of rates as tc writes them: the unit of STRETTO_NETWORK, and bytes per second.
 UNITS = {"gbit": ("Gb/s", 1e9 / 8), "mbit": ("Mb/s", 1e6 / 8), "gbps": ("GB/s", 1e9), "mbps": ("MB/s", 1e6)}
 
 
@@ -218,18 +224,30 @@ def bytes_per_second(rate):
 
 
 def network_setting(rate):
-    """STRETTO_NETWORK for a rate. The latency is what a message between two namespaces takes."""
+    """STRETTO_NETWORK for a rate. The latency is that of a message between two namespaces."""
     number, (name, _) = number_and_unit(rate)
     return f"{number}{name},40us"
 
 
-def end_by_exception(*_):
-    """For SIGTERM: so that what is to be closed is."""
-    sys.exit(128 + signal.SIGTERM)
+def require():
+    """Exits with an error if this machine cannot have such hosts."""
+    if why := obstacle():
+        sys.exit(f"error: {why}")
+
+
+def exit_with(main):
+    """Runs main() and exits with its status. Networks are closed on SIGTERM and SIGINT as well."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        sys.exit(main())
+    except CommandFailed as reason:
+        sys.exit(f"error: {reason}")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
 
 
 def enter_as_remote_shell(address, command):
-    """What mpirun calls where it would call ssh: the command of words, to be read by a shell, on the host of that address."""
+    """Takes the place of ssh for mpirun: runs a command, words for a shell, on the host of that address."""
     holders = dict(pair.split("=") for pair in os.environ["NETLAB_HOLDERS"].split(","))
     words = entering(holders[address], "sh", "-c", " ".join(command))
     os.execvp(words[0], words)

@@ -1,5 +1,4 @@
-"""The programs that ./dev gpu runs: those of a bundle where there is one, else those of build/; and the libraries of CUDA that
-they find on this machine."""
+"""The programs of ./dev gpu run, from a bundle if there is one, else from build/; and the libraries of CUDA on this machine."""
 import contextlib
 import json
 import math
@@ -14,17 +13,18 @@ import tarfile
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from perf.comparisons.programs import ROOT
+
 BUNDLE = ROOT / "gpu-bundle"
 TESTS = ("gpu_tests", "gpu_collectives_tests", "gpu_processes_tests", "gpu_parity_tests")
 PROGRAMS = (*TESTS, "gpu_kernels", "gpu_overlap", "train_speed", "stretto-info", "stretto-train", "stretto-perf")
-# NVIDIA's, which no bundle holds: hundreds of MiB, and where there is a GPU, they are there.
-SYSTEM = pathlib.Path("/usr/lib/x86_64-linux-gnu")  # where programs look by themselves
+# NVIDIA's libraries are in no bundle: they have hundreds of MiB, and a machine with a GPU has them.
+SYSTEM = pathlib.Path("/usr/lib/x86_64-linux-gnu")  # searched by programs anyway
 CUDA_LIBRARIES = ("libcublasLt.so.13", "libnccl.so.2", "libcudnn.so.9", "libnvrtc.so.13", "libcudart.so.13")
 
 
 def has_gpu():
-    """As the driver shows it, without asking CUDA."""
+    """Whether the driver shows a GPU; CUDA is not asked."""
     if any(pathlib.Path("/dev").glob("nvidia[0-9]*")):
         return True
     lists = shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
@@ -32,15 +32,15 @@ def has_gpu():
 
 
 def cuda_directories():
-    """Where CUDA_LIBRARIES are, those of Python's packages first: PyTorch uses them, so that both compute with the same."""
+    """The directories of CUDA_LIBRARIES. Those of Python's packages come first, so that Stretto and PyTorch use the same libraries."""
     packages = [pathlib.Path(path) for path in (*sys.path, *site.getsitepackages()) if path.endswith("-packages")]
-    places = [place for package in packages for place in sorted(package.glob("nvidia/*/lib"))]
-    places += [pathlib.Path("/usr/local/cuda/lib64"), SYSTEM]
+    directories = [directory for package in packages for directory in sorted(package.glob("nvidia/*/lib"))]
+    directories += [pathlib.Path("/usr/local/cuda/lib64"), SYSTEM]
     found = {}
     for name in CUDA_LIBRARIES:
-        place = next((place for place in places if (place / name).exists()), None)
-        if place is not None and place != SYSTEM:
-            found.setdefault(str(place))
+        directory = next((directory for directory in directories if (directory / name).exists()), None)
+        if directory is not None and directory != SYSTEM:
+            found.setdefault(str(directory))
     return list(found)
 
 
@@ -58,7 +58,7 @@ class Programs:
         return f"{'the bundle' if made else self.directory} of commit {self.version['commit']}{made}"
 
     def environment(self):
-        """For them alone: other programs have libraries of their own."""
+        """Variables for these programs only; other programs have libraries of their own."""
         result = dict(os.environ, GPT2_REFERENCE=str(ROOT / "tests/reference/gpt2_reference.safetensors"))
         before = [result["LD_LIBRARY_PATH"]] if result.get("LD_LIBRARY_PATH") else []
         result["LD_LIBRARY_PATH"] = ":".join(self.library_path + before)
@@ -96,7 +96,7 @@ def compute_sanitizer():
 
 
 class Ended:
-    """How a command ended: status (None: it was stopped), hung (it was stopped for its silence), and what it printed."""
+    """How a command ended: its status (None if it was stopped), hung (whether it was stopped for printing nothing), and its output."""
 
     def __init__(self, status, hung, text):
         self.status, self.hung, self.text = status, hung, text
@@ -110,7 +110,7 @@ class Ended:
 
 
 def wait(process, log, limit, silence):
-    """Its status, or None where it has to be stopped; and whether it fell silent."""
+    """(status, or None if the process must be stopped; whether it fell silent)."""
     start = heard = time.monotonic()
     size = 0
     while True:
@@ -126,23 +126,23 @@ def wait(process, log, limit, silence):
 
 
 def threads_of(group):
-    """A line for each thread of a group of processes: where in the kernel it stands, and in which system call."""
+    """A line for each thread of a group of processes: its place in the kernel, and its system call."""
     lines = []
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ends meanwhile
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
             if int(stat.read_text().rpartition(")")[2].split()[2]) != group:
                 continue
             for task in sorted(stat.parent.glob("task/*")):
                 lines.append(f"# {task.parent.parent.name}/{task.name}")
                 for name in ("comm", "wchan", "syscall"):
-                    with contextlib.suppress(OSError):  # some are for root alone
+                    with contextlib.suppress(OSError):  # some of them only root may read
                         lines[-1] += f" {name} {(task / name).read_text().strip()}"
     return "".join(line + "\n" for line in lines)
 
 
 def run(command, environment, log, limit, silence=math.inf):
-    """Runs a command, which gets limit seconds for itself and all that it starts, and may be silent for that many; the log gets
-    its words, what it prints, and where its threads stood if it fell silent."""
+    """Runs a command from the repository's root. The command and all that it starts may run for limit seconds, and print nothing for
+    silence seconds. The log gets the command, its output, and the state of its threads if it fell silent."""
     words = [str(word) for word in command]
     start = time.monotonic()
     threads = ""
@@ -150,16 +150,16 @@ def run(command, environment, log, limit, silence=math.inf):
         file.write(f"$ {' '.join(words)}\n".encode())
         file.flush()
         begin = file.tell()
-        # A group of its own, so that nothing is left of it; no session, so that it ends with the session of who runs this.
+        # A group of its own, so that all of it can be ended; the same session, so that it ends with the caller's.
         process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-                                   process_group=0)
+                                   process_group=0, cwd=ROOT)
         try:
             status, hung = wait(process, log, max(limit, 1), silence)
             threads = threads_of(process.pid) if hung else ""
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what it has left behind
-            with contextlib.suppress(subprocess.TimeoutExpired):  # what stands in the GPU's driver may not end at all
+                os.killpg(process.pid, signal.SIGKILL)  # also the processes that it has left behind
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a thread inside the GPU's driver may never end
                 process.wait(timeout=10)
     with open(log, "rb") as file:
         file.seek(begin)
