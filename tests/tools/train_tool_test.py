@@ -1,4 +1,4 @@
-"""The trace that stretto-train --trace writes: its tracks, times, bytes, arrows and clocks."""
+"""stretto-train seen from outside: the trace of --trace, with its tracks, times, bytes, arrows and clocks; and loss.svg."""
 import collections
 import json
 import os
@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 import unittest
+import xml.etree.ElementTree as ElementTree
 
 TRAIN = os.environ["TRAIN_PROGRAM"]
 
@@ -23,7 +24,7 @@ def environment(**more):
     return {**own, "OMP_NUM_THREADS": "1", **more}
 
 
-class OfTheTrainer(unittest.TestCase):
+class Train(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         temporary = tempfile.TemporaryDirectory(prefix="trace-")
@@ -154,6 +155,24 @@ class OfTheTrainer(unittest.TestCase):
             self.assertGreaterEqual(end["ts"], start["ts"] - clock_error - (0.01 if start["tid"] > 0 else LATE_US))
             around = [{name for begin, last, name in slices[e["pid"], e["tid"]] if begin <= e["ts"] <= last} for e in (start, end)]
             self.assertTrue(around[0] & around[1], "both ends lie in the same operation")
+
+    def test_loss_svg(self):
+        """The smoothed curve is an average with weights 0.95^age that add up to 1, so that it begins at the first loss."""
+        root = ElementTree.parse(self.directory / "log/loss.svg").getroot()
+        curves = {element.get("class"): [float(pair.split(",")[1]) for pair in element.get("points").split()]
+                  for element in root.iter("{http://www.w3.org/2000/svg}polyline")}
+        losses = [metrics["loss"] for metrics in self.metrics]
+        self.assertEqual([len(curve) for curve in curves.values()], [STEPS, STEPS])
+        raw, smooth = curves["loss"], curves["smooth"]
+        pixels = (raw[-1] - raw[0]) / (losses[-1] - losses[0])
+        self.assertEqual(smooth[0], raw[0])
+        for step in range(STEPS):
+            weights = [0.95**(step - i) for i in range(step + 1)]
+            mean = sum(weight * loss for weight, loss in zip(weights, losses)) / sum(weights)
+            self.assertAlmostEqual(smooth[step], raw[0] + (mean - losses[0]) * pixels, delta=0.2)
+            biased = 0.95**step * losses[0] + sum(0.05 * weight * loss for weight, loss in zip(weights[1:], losses[1:]))
+            if step > 0:  # the control
+                self.assertGreater(abs(biased - mean) * abs(pixels), 0.2)
 
     def test_a_file_that_cannot_be_written(self):
         result = self.train("--trace", self.directory / "nowhere/trace.json")
