@@ -21,10 +21,12 @@ text { font: 12px system-ui, sans-serif } .title { font-size: 15px } polyline { 
 </style>
 )";
 
-// Where values lie between the first and the last pixel of an axis.
+// Maps the values of an axis to its pixels.
 struct Axis {
   double first, last, first_pixel, last_pixel;
-  double operator()(double value) const { return first_pixel + (value - first) / (last - first) * (last_pixel - first_pixel); }
+  double operator()(double value) const {
+    return first_pixel + (value - first) / (last - first) * (last_pixel - first_pixel);
+  }
 };
 
 // A step of 1, 2 or 5 times a power of ten that gives about the wanted number of ticks.
@@ -38,7 +40,8 @@ double tick_step(double span, int wanted) {
 }
 
 std::string text(double x, double y, const char* anchor, const std::string& words, const char* look = "") {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" class=\"{}\">{}</text>\n", x, y, anchor, look, words);
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" class=\"{}\">{}</text>\n", x, y, anchor, look,
+                     words);
 }
 
 std::string polyline(const std::vector<CurvePoint>& points, const Axis& x, const Axis& y, const char* look) {
@@ -80,8 +83,8 @@ std::string loss_svg(const std::vector<CurvePoint>& loss, const std::vector<Curv
   const Axis x{loss.front().x, std::max(loss.back().x, loss.front().x + 1), left, width - right};
   const Axis y{first * y_step, (first + ticks) * y_step, height - bottom, top};
 
-  std::string svg = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\">\n",
-                                width, height);
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\">\n", width, height);
   svg += style;
   svg += "<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n";
   svg += text(left, 22, "start", "Loss, nats per token", "title");

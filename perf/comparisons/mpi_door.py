@@ -12,7 +12,7 @@ from perf.comparisons import mpi_programs
 from perf.comparisons.programs import ROOT, command_text, machine, parser_of, rank_counts, run, sizes_in_bytes
 from perf.pages.text import DocsSection, machine_text, markdown_table, size_text, time_text
 
-ASKED = {8: 0.8, 1 << 20: 1.5}  # of all_reduce: bytes -> the MPI's own time / time through the door
+ASKED = {8: 0.8, 1 << 20: 1.5}  # all_reduce: bytes -> the wanted ratio, the MPI's own time / time through the door
 SECTION = DocsSection("./dev perf mpi")
 NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}
 COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast"]

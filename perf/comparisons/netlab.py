@@ -8,9 +8,7 @@ shown, and the standard error of every rank. The exit status is that of the firs
 No process and no network is left behind, even if this command is killed.
 """
 import argparse
-import os
 import queue
-import signal
 import subprocess
 import sys
 import threading

@@ -7,7 +7,7 @@ the step without overlap, and links of no cost. Prints a table with verdicts; ex
 import sys
 
 from perf.comparisons import namespaces
-from perf.comparisons.programs import BIN, ROOT, add_outputs, figures_of, parser_of, read_json, run, write_json
+from perf.comparisons.programs import BIN, add_outputs, figures_of, parser_of, read_json, run, write_json
 from perf.pages.text import DocsSection, MARKS, markdown_table, rounds_text
 
 PROGRAM = BIN / "stretto-perf"

@@ -49,7 +49,7 @@ def run(command, **variables):
 
 
 def figures_of(command, start=run):
-    """What a program writes into the file that its --json names. start runs the command to its end."""
+    """Runs a program with --json and returns the figures that it wrote. start must run the command to its end."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         start([*command, "--json", file.name])
         return json.loads(pathlib.Path(file.name).read_text())
@@ -79,7 +79,7 @@ def parser_of(verb, description):
 
 
 def add_outputs(parser, name, page=None):
-    """Where figures come from and where they go: --json, --from and, for a page of docs/, --write-docs."""
+    """Adds the source and the targets of figures: --from, --json and, for a page of docs/, --write-docs."""
     parser.add_argument("--json", default=str(ROOT / f"runs/{name}.json"), help=f"file for the figures (default runs/{name}.json)")
     parser.add_argument("--from", dest="earlier", metavar="JSON", help="measure nothing; use the figures of an earlier run")
     if page:

@@ -118,7 +118,7 @@ def svg(elements, width, height, more=""):
 
 
 class Frame:
-    """Where the values of two axes lie in a picture."""
+    """Maps the values of two axes to the pixels of a picture."""
 
     def __init__(self, x_axis, y_axis, left, top, right, bottom):
         self.x_axis, self.y_axis = x_axis, y_axis

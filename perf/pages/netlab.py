@@ -43,7 +43,7 @@ def total(times):
 
 
 def quantized_times(figures):
-    """Of reduce-scatter and all-gather together: microseconds in bf16 by the library's choice, microseconds in bf16 by the fastest
+    """Reduce-scatter and all-gather together: microseconds in bf16 by the library's choice, microseconds in bf16 by the fastest
     methods, the names of these methods, and microseconds quantized. None instead of a time that was not measured."""
     size = figures["quantized_bytes"]
     plain = [f"{collective} bf16" for collective in QUANTIZED]

@@ -3,7 +3,7 @@ import collections
 import re
 import sys
 
-# What was asked of a figure. holds: True, False, or None where it was not measured.
+# A requirement on a figure. holds: True, False, or None if it was not measured.
 Verdict = collections.namedtuple("Verdict", "holds text")
 MARKS = {True: "holds", False: "FALLS SHORT", None: "NOT MEASURED"}
 

@@ -103,7 +103,7 @@ class Verdicts(unittest.TestCase):
             spoil(results["steps"])
             self.assertEqual(sum(verdict.holds is False for verdict in page.verdicts(results)), 1, spoil.__name__)
 
-    def test_what_has_not_run_is_not_judged(self):
+    def test_a_step_that_has_not_run_is_not_judged(self):
         results = good_results()
         del results["steps"]["kernels"]
         self.assertEqual([verdict for verdict in page.verdicts(results) if not verdict.holds],
@@ -135,7 +135,7 @@ class Verdicts(unittest.TestCase):
             self.assertEqual({verdict.holds for verdict in page.verdicts(results) if verdict.step == name}, {None})
             page.report(results)
 
-    def test_what_the_library_notes_is_told(self):
+    def test_notes_of_the_library_are_reported(self):
         results = good_results()
         said = "[x] [stretto] [info] Attention takes the library's own kernels: [why]\nmore"
         results["steps"]["kernels"]["notes"] = gpu_run.NOTE.findall(said)
@@ -206,7 +206,7 @@ class Page(unittest.TestCase):
 
 
 # Speaks as GoogleTest programs do. Good.two crashes where it is not alone in its process from there on, Good.three fails in
-# company, Bad.one always. What SLEEPS names sleeps.
+# company, Bad.one always. The test that SLEEPS names sleeps.
 PROGRAM = '''
     import sys, time
     names = ["Good.one", "Good.two", "Good.three", "Bad.one", "Odd/Good.skips/0"]
@@ -265,7 +265,7 @@ class TestRuns(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory, self.assertRaisesRegex(RuntimeError, "no tests were listed: .* status 3, .*: no"):
             test_runs.run_tests(["sh", "-c", "echo no; exit 3"], dict(os.environ), pathlib.Path(directory) / "log", 60, 1)
 
-    def test_what_the_sanitizer_says_is_found(self):
+    def test_findings_of_the_sanitizer(self):
         self.assertEqual(sanitizer.findings("memcheck", "========= Invalid __global__ write of size 4 bytes\n=========     at here\n"
                                                 "========= ERROR SUMMARY: 3 errors\n"),
                          {"summaries": 1, "findings": 3, "examples": ["Invalid __global__ write of size 4 bytes"]})
@@ -325,7 +325,7 @@ class WholeRuns(unittest.TestCase):
         self.assertEqual(set(self.results()["steps"]), {"kernels", "tests"})
         self.assertEqual(sorted(file.name for file in (self.at / "out").iterdir()), ["a100.json", "logs.tar.gz"])
 
-    def test_what_the_budget_does_not_allow_is_told_and_found_again(self):
+    def test_steps_beyond_the_budget_keep_their_earlier_results(self):
         self.assertEqual(self.run_gpu("tests")[0], 0)
         before = self.results()["steps"]["tests"]
         with mock.patch.object(gpu_run, "LEAST", 3):
@@ -355,7 +355,7 @@ class WholeRuns(unittest.TestCase):
         self.assertIn("FALLS SHORT: gemm, all: no\n", out)
         self.assertIn("holds: reduce: at least 90%", out)
 
-    def test_no_step_runs_where_the_library_sees_no_gpu(self):
+    def test_no_step_runs_if_the_library_sees_no_gpu(self):
         for text, why in (("print('GPU\\n  none: because.')", "sees no GPU; stretto-info says: none: because"),
                           ("import sys; sys.exit('error: bad')", "stretto-info ended with status 1, its last words: error: bad")):
             self.program("stretto-info", text)

@@ -126,7 +126,7 @@ class Verdicts(unittest.TestCase):
             self.slower("all_reduce", 4, name, 1.1, [8])
         self.only("8 B: under 4 us")
 
-    def test_what_is_missing_fails_in_a_full_run_only(self):
+    def test_missing_figures_fail_in_a_full_run_only(self):
         for lose in (lambda f: f["times"]["all_reduce"]["2"].pop("mpich"),
                      lambda f: f["times"]["all_reduce"]["8"]["gloo"].pop("64"),
                      lambda f: f["times"]["all_reduce"]["2"].pop("prepared"),

@@ -113,7 +113,7 @@ class Netlab(unittest.TestCase):
     def test_interrupted(self):
         self.assertEqual(self.end_by(signal.SIGINT), 128 + signal.SIGINT)
 
-    def test_says_what_is_wrong(self):
+    def test_errors(self):
         self.assertIn("'2,x' is no list of numbers", self.run_it("--ranks", "2,x", "--", "true").stderr)
         for other in (["--hosts", "2"], ["--ranks-per-host", "1"]):
             self.assertIn("give either that or --hosts", self.run_it("--ranks", "2,1", *other, "--", "true").stderr)
@@ -182,7 +182,7 @@ class Report(unittest.TestCase):
         figures["chosen"]["model"] = dict.fromkeys(figures["chosen"]["model"], "ring")
         self.assertEqual(self.those_that_fail(figures), [])
 
-    def test_what_is_missing_fails(self):
+    def test_missing_figures_fail(self):
         mib = 1 << 20
         for lost, part in (
                 (lambda f: f["times"].pop("openmpi"), ["1 MiB: at least 2", "64 MiB: at least 1.8"]),

@@ -70,13 +70,13 @@ class Arithmetic(unittest.TestCase):
         self.assertIn("in 8 of these 9 cases; at worst, its choice takes 3.00 times as long (bf16, reduce_scatter, 1 Gb/s)",
                       "\n".join(page.summary(figures)))
 
-    def test_what_is_as_fast_is_no_wrong_choice(self):
+    def test_an_equally_fast_side_is_no_wrong_choice(self):
         figures = figures_of([row_of("all_gather", 1, 104, 100, 50, 100)])
         self.assertIn("in 1 of these 1 cases.", "\n".join(page.summary(figures)))
         figures["rows"][0]["plain"]["us"] = 106
         self.assertIn("in 0 of these 1 cases; at worst, its choice takes 1.06 times", "\n".join(page.summary(figures)))
 
-    def test_what_the_model_expected(self):
+    def test_times_that_the_model_expected(self):
         said = ("stretto: all_gather of 0 bf16 in 'world': direct, 1.0 us by the cost model\n"
                 "stretto: all_gather of 64 bf16 in 'world', symmetric memory: two_level/4 in int8, 12.5 us by the cost model; then "
                 "direct in int8 30.0 us\n"
@@ -106,7 +106,7 @@ class Drawing(unittest.TestCase):
         return [(element.tag.rsplit("}", 1)[1], element) for element in root.iter()]
 
     def points(self, figures):
-        """Of each curve, in the order expected and measured for each collective; without the keys of the legend."""
+        """The points of each curve, in the order expected and measured for each collective; without the keys of the legend."""
         lines = [[tuple(map(float, pair.split(","))) for pair in element.get("points").split()]
                  for tag, element in self.drawn(figures) if tag == "polyline"]
         return lines[len(page.COLLECTIVES):]

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Tokens per second of PyTorch DistributedDataParallel over Gloo, training the GPT that stretto-train trains.
+"""Measures tokens per second of PyTorch DistributedDataParallel over Gloo, training the GPT that stretto-train trains.
 
 Debian's python3-torch runs it; it starts its own ranks on this host, one thread each, and rank 0 prints one JSON line. With
 --nproc 0 it is one rank of a job that a launcher started (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
@@ -44,7 +44,7 @@ class Block(nn.Module):
             part.view(batch, sequence, self.heads, size).transpose(1, 2).reshape(batch * self.heads, sequence, size)
             for part in self.c_attn(x).split(width, dim=2)
         )
-        # nanoGPT's masked softmax with scaling and mask inside the product: 5% of a step faster than masked_fill.
+        # nanoGPT's masked softmax, with scaling and mask inside the product: a step is 5% faster than with masked_fill.
         scores = torch.baddbmm(self.mask, query, key.transpose(1, 2), alpha=1.0 / math.sqrt(size))
         mixed = torch.bmm(scores.softmax(-1), value).view(batch, self.heads, sequence, size)
         return self.c_proj(mixed.transpose(1, 2).reshape(batch, sequence, width))
@@ -75,7 +75,7 @@ class Gpt(nn.Module):
 
 
 def blas():
-    """What PyTorch was built for and, as Debian's "generic" says nothing, which libraries were loaded for that."""
+    """The BLAS in PyTorch's build and, since Debian's "generic" is no answer, the BLAS libraries that are loaded."""
     config = torch.__config__.show().replace(",", " ").split()
     built = [word for word in config if word.startswith(("BLAS_INFO=", "USE_MKLDNN="))]
     with open("/proc/self/maps") as maps:
@@ -134,11 +134,11 @@ def train(rank, size, options):
 
 
 def fastest_environment():
-    """What the ranks' libraries read when they are loaded; each was measured to help or not to harm."""
+    """Variables that the ranks' libraries read when they are loaded; each was measured to make training faster, or no slower."""
     result = {
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
-        # Freed memory is used again instead of returned, and lies on huge pages.
+        # Freed memory is reused instead of returned, and lies on huge pages.
         "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
         "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
         "MALLOC_TOP_PAD_": str(1 << 28),
@@ -170,7 +170,7 @@ def main():
     if options.nproc > 0:
         torch.multiprocessing.spawn(train_on_this_host, (options, free_port()), nprocs=options.nproc)
     elif not prepared:
-        os.execv(sys.executable, [sys.executable, *sys.argv])  # its libraries have been loaded without
+        os.execv(sys.executable, [sys.executable, *sys.argv])  # its libraries have been loaded without these variables
     else:
         train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), options)
 

@@ -1,8 +1,7 @@
-// Collectives of whichever MPI this is compiled with, on one host: the loop of stretto-perf in a program of its own. Rank 0
-// prints a JSON object a line for each size.
-// mpi_host_loop COLLECTIVE SECONDS WARMUP BYTES...
-// A size is the most bytes that a rank has in one buffer; f32, sums; broadcast is from rank 0 and in place.
-#define OMPI_SKIP_MPICXX  // the C++ interface, which MPI has dropped
+// mpi_host_loop COLLECTIVE SECONDS WARMUP BYTES... times collectives of the MPI with which it is compiled, on one host: the
+// loop of stretto-perf in a program of its own. Rank 0 prints a line with a JSON object for each size. A size is the most
+// bytes that a rank has in one buffer. Elements are f32, reductions are sums, and broadcast is from rank 0 and in place.
+#define OMPI_SKIP_MPICXX  // the C++ interface, which MPI has removed
 #include <mpi.h>
 
 #include <cstdint>
@@ -24,7 +23,8 @@ int ranks = 1;
   std::abort();
 }
 
-// What a rank gives: small integers, whose sums are exact. A prime period, so that no cut is mistaken for another.
+// An input element of a rank: small integers, whose sums are exact. The period is a prime, so that no part of a buffer looks
+// like another.
 float value(int of, std::int64_t i) { return static_cast<float>((i + 37 * of) % 251); }
 float sum_of_values(std::int64_t i) {
   float sum = 0;
@@ -99,7 +99,7 @@ class Case {
   std::shared_ptr<float> input_, output_;
 };
 
-// Seconds that so many iterations took here; all ranks begin together.
+// Seconds of the iterations on this rank; all ranks begin together.
 double timed(const Case& what, int iterations) {
   MPI_Barrier(MPI_COMM_WORLD);
   const double begin = MPI_Wtime();
