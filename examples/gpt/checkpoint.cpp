@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The undivided tensor in host memory at tensor rank 0; elsewhere nothing. Slices are added into zeros: exact, and it needs
-// no knowledge of the others' slices.
+// The undivided tensor in host memory, valid at tensor rank 0. Slices are added into zeros, which is exact and needs no
+// knowledge of the other ranks' slices.
 Tensor whole(const Parameter& parameter, const Tensor& tensor, const Mesh& mesh) {
   const Tensor slice = tensor.on(Device::cpu);
   if (mesh.tensor.size() == 1) return slice;
@@ -38,9 +38,10 @@ Tensor whole(const Parameter& parameter, const Tensor& tensor, const Mesh& mesh)
   return sum;
 }
 
-struct Section {  // a file of the checkpoint: one tensor of each parameter's state, or several
+struct Section {  // a file of the checkpoint: one or several tensors of each parameter's state
   const char* file;
-  std::vector<std::pair<const char*, Tensor AdamWOptimizer::State::*>> tensors;  // prefix of the name, which
+  std::vector<std::pair<const char*, Tensor AdamWOptimizer::State::*>>
+      tensors;  // prefix of the name, and the member of State
 };
 
 const std::vector<Section>& sections() {
@@ -89,10 +90,10 @@ std::int64_t number_of(const SafetensorsReader& reader, const char* key) {
   return number;
 }
 
-// Puts a directory where there is none, or another one, which is then where this one was.
+// Moves `with` to `path`. If there is a directory at `path` already, the two change places.
 void exchange_directory(const fs::path& path, const fs::path& with) {
   if (renameat2(AT_FDCWD, with.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
-  if (errno == EINVAL || errno == ENOSYS) {  // a file system that cannot exchange: for a moment there is none
+  if (errno == EINVAL || errno == ENOSYS) {  // a file system that cannot exchange: for a moment there is no checkpoint
     fs::remove_all(path);
   } else if (errno != ENOENT) {
     fail(ErrorCode::io, "Cannot put a checkpoint in the place of {}: {}.", path.string(), std::strerror(errno));
@@ -100,7 +101,7 @@ void exchange_directory(const fs::path& path, const fs::path& with) {
   fs::rename(with, path);
 }
 
-// Replaces a small file at once or not at all.
+// Replaces a small file atomically.
 void replace_file(const fs::path& path, const std::string& text) {
   const fs::path fresh = path.string() + ".new";
   std::ofstream out(fresh);
@@ -132,7 +133,7 @@ void save_checkpoint(Trainer& trainer, const std::string& directory, std::int64_
         exchange_directory(final, unfinished);
         replace_file(fs::path(directory) / "latest", name);
         std::error_code ignored;
-        fs::remove_all(unfinished, ignored);  // what was there before
+        fs::remove_all(unfinished, ignored);  // the earlier checkpoint of the same step
       }
     } catch (const std::exception& error) {
       std::error_code ignored;
@@ -142,7 +143,7 @@ void save_checkpoint(Trainer& trainer, const std::string& directory, std::int64_
       fail(ErrorCode::io, "Cannot save a checkpoint in {}: {}.", directory, filesystem->code().message());
     }
   }
-  trainer.mesh().world.barrier(Stream::inline_());  // nobody goes on, or ends, before it is there
+  trainer.mesh().world.barrier(Stream::inline_());  // no rank goes on, or ends, before the checkpoint is complete
 }
 
 std::string find_checkpoint(const std::string& directory) {

@@ -4,19 +4,20 @@
 #include "trainer.hpp"
 
 // A checkpoint is a directory DIR/step_00000200 with the whole, undivided tensors of the model and of the optimizer, by
-// global name: any layout can load what any other has saved. It appears under its name only when it is complete; DIR/latest
-// names the newest.
+// global name: any layout can load the checkpoint of any other. It appears under its name only when it is complete;
+// DIR/latest names the newest.
 namespace gpt {
 
-// Collective; rank 0 writes. When the disk is full nothing of the new checkpoint is left, and the previous one stands.
+// Collective; rank 0 writes. If the disk is full, throws Error(io), leaves nothing of the new checkpoint, and keeps the
+// previous one.
 void save_checkpoint(Trainer& trainer, const std::string& directory, std::int64_t step);
 
-// The newest checkpoint under the directory, or the directory itself where it is a checkpoint. Throws Error(io) when there
-// is none.
+// The newest checkpoint under the directory, or the directory itself if it is a checkpoint. Throws Error(io) if there is
+// none.
 std::string find_checkpoint(const std::string& directory);
 
-// Returns the step after which it was saved. with_optimizer: the moments as well, so that training goes on as if it had not
-// stopped.
+// Returns the step after which it was saved. with_optimizer: loads the moments as well, so that training goes on as if it
+// had not stopped.
 std::int64_t load_checkpoint(Trainer& trainer, const std::string& checkpoint, bool with_optimizer);
 
 }  // namespace gpt

@@ -14,10 +14,12 @@ std::string comm_report(const stretto::OverlapTimes& times) {
   const auto [shorter, longer] = std::minmax(times.computation, times.communication);
   const bool little = shorter < 0.05 * longer;
   return fmt::format(
-      "\nA step, run four ways: full {:.1f} ms, computation only {:.1f} ms, communication only {:.1f} ms, serial {:.1f} ms\n"
-      "Exposed communication: {:.1f} ms. Efficiency of overlap, of the shorter of the two the part that is hidden: {:.2f}{}",
+      "\nA step, run in four ways: full {:.1f} ms, computation only {:.1f} ms, communication only {:.1f} ms, serial {:.1f} "
+      "ms\n"
+      "Exposed communication: {:.1f} ms. Efficiency of overlap (the hidden part of the shorter of computation and "
+      "communication): {:.2f}{}",
       times.full * 1e3, times.computation * 1e3, times.communication * 1e3, times.serial * 1e3, times.exposed() * 1e3,
-      times.efficiency(), little ? " (it is so short that this is noise)" : "");
+      times.efficiency(), little ? " (too short to measure: this is noise)" : "");
 }
 
 void write_comm_report(const stretto::OverlapTimes& times, const std::string& log_directory) {

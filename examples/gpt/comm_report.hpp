@@ -5,9 +5,9 @@
 
 namespace gpt {
 
-// What --comm-report says: a few lines.
+// The lines that --comm-report prints.
 std::string comm_report(const stretto::OverlapTimes& times);
-// The same figures, as comm_report.json in that directory.
+// Writes the same figures into comm_report.json in that directory.
 void write_comm_report(const stretto::OverlapTimes& times, const std::string& log_directory);
 
 }  // namespace gpt

@@ -1,4 +1,4 @@
-// stretto-info: what this build and this machine have, and every setting with its meaning, default and value.
+// stretto-info: prints the parts of this build, the machine, and every setting with its meaning, default and value.
 #include <fmt/format.h>
 #include <hwloc.h>
 #include <sched.h>
@@ -112,7 +112,7 @@ int main() {
   fmt::print("\nSettings (environment)\n");
   for (const Setting& each : settings()) {
     const bool is_set = std::getenv(each.name) != nullptr;
-    // A secret is not for screens.
+    // A secret is not printed.
     const bool secret = std::string(each.name).find("SECRET") != std::string::npos;
     const std::string value = secret && is_set ? "(set)" : setting(each.name);
     fmt::print("  {} = '{}'{}\n      {}; default '{}'\n", each.name, value, is_set ? " (from the environment)" : "",

@@ -10,13 +10,26 @@ namespace {
 
 constexpr double width = 860, height = 420, left = 60, right = 20, top = 40, bottom = 46;
 
-struct Frame {
-  double x_min, x_max, y_min, y_max;
-  double x(double value) const { return left + (value - x_min) / (x_max - x_min) * (width - left - right); }
-  double y(double value) const { return height - bottom - (value - y_min) / (y_max - y_min) * (height - top - bottom); }
+constexpr const char* style = R"(<style>
+text { font: 12px system-ui, sans-serif } .title { font-size: 15px } polyline { fill: none } .smooth { stroke-width: 2 }
+.paper { fill: #fcfcfb } text { fill: #66645f } .grid { stroke: #dddbd5 } .loss { stroke: #9ec3ee }
+.smooth { stroke: #2a78d6 } .key { fill: #2a78d6 } .validation { fill: #d0501f }
+@media (prefers-color-scheme: dark) {
+  .paper { fill: #1a1a19 } text { fill: #a5a39c } .grid { stroke: #3a3936 } .loss { stroke: #28507d }
+  .smooth { stroke: #5a9ff0 } .key { fill: #5a9ff0 } .validation { fill: #ee7a4a }
+}
+</style>
+)";
+
+// Maps the values of an axis to its pixels.
+struct Axis {
+  double first, last, first_pixel, last_pixel;
+  double operator()(double value) const {
+    return first_pixel + (value - first) / (last - first) * (last_pixel - first_pixel);
+  }
 };
 
-// A step of 1, 2 or 5 times a power of ten that gives about as many ticks as wanted.
+// A step of 1, 2 or 5 times a power of ten that gives about the wanted number of ticks.
 double tick_step(double span, int wanted) {
   const double rough = span / wanted;
   const double power = std::pow(10, std::floor(std::log10(rough)));
@@ -26,66 +39,75 @@ double tick_step(double span, int wanted) {
   return 10 * power;
 }
 
-std::string polyline(const std::vector<CurvePoint>& points, const Frame& frame, const char* style) {
+std::string text(double x, double y, const char* anchor, const std::string& words, const char* look = "") {
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" class=\"{}\">{}</text>\n", x, y, anchor, look,
+                     words);
+}
+
+std::string polyline(const std::vector<CurvePoint>& points, const Axis& x, const Axis& y, const char* look) {
   std::string path;
-  for (const CurvePoint& point : points) path += fmt::format("{:.1f},{:.1f} ", frame.x(point.x), frame.y(point.y));
-  return fmt::format("<polyline points=\"{}\" fill=\"none\" {}/>\n", path, style);
+  for (const CurvePoint& point : points) path += fmt::format("{:.1f},{:.1f} ", x(point.x), y(point.y));
+  return fmt::format("<polyline class=\"{}\" points=\"{}\"/>\n", look, path);
+}
+
+// An exponential average, divided by the sum of its weights (Kingma and Ba 2015): otherwise the first loss, far above all
+// others, would pull the curve up for a hundred steps.
+std::vector<CurvePoint> smoothed(const std::vector<CurvePoint>& points) {
+  constexpr double keep = 0.95;
+  std::vector<CurvePoint> smooth;
+  double sum = 0;
+  double weights = 0;
+  for (const CurvePoint& point : points) {
+    sum = keep * sum + point.y;
+    weights = keep * weights + 1;
+    smooth.push_back({point.x, sum / weights});
+  }
+  return smooth;
 }
 
 }  // namespace
 
 std::string loss_svg(const std::vector<CurvePoint>& loss, const std::vector<CurvePoint>& validation) {
-  Frame frame{loss.front().x, std::max(loss.back().x, loss.front().x + 1), loss.front().y, loss.front().y};
+  double low = loss.front().y;
+  double high = low;
   for (const auto* points : {&loss, &validation}) {
     for (const CurvePoint& point : *points) {
       if (!std::isfinite(point.y)) continue;
-      frame.y_min = std::min(frame.y_min, point.y);
-      frame.y_max = std::max(frame.y_max, point.y);
+      low = std::min(low, point.y);
+      high = std::max(high, point.y);
     }
   }
-  const double y_step = tick_step(std::max(1e-6, frame.y_max - frame.y_min), 6);
-  frame.y_min = std::floor(frame.y_min / y_step) * y_step;
-  frame.y_max = std::max(std::ceil(frame.y_max / y_step), frame.y_min / y_step + 1) * y_step;
+  const double y_step = tick_step(std::max(1e-6, high - low), 6);
+  const double first = std::floor(low / y_step);
+  const double ticks = std::max(std::ceil(high / y_step) - first, 1.0);
+  const Axis x{loss.front().x, std::max(loss.back().x, loss.front().x + 1), left, width - right};
+  const Axis y{first * y_step, (first + ticks) * y_step, height - bottom, top};
 
   std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
-      "font-family=\"sans-serif\" "
-      "font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-      width, height);
-  svg += fmt::format("<text x=\"{}\" y=\"22\" font-size=\"15\">Loss, nats per token</text>\n", left);
-  for (int i = 0; i <= std::lround((frame.y_max - frame.y_min) / y_step); ++i) {
-    const double tick = frame.y_min + i * y_step;
-    const double y = frame.y(tick);
-    svg +=
-        fmt::format("<line x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\" stroke=\"#e0e0e0\"/>", left, y, width - right, y);
-    svg += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:.4g}</text>\n", left - 8, y + 4, tick);
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\">\n", width, height);
+  svg += style;
+  svg += "<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n";
+  svg += text(left, 22, "start", "Loss, nats per token", "title");
+  for (double i = first; i <= first + ticks; ++i) {
+    svg += fmt::format("<line class=\"grid\" x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\"/>", left, y(i * y_step),
+                       width - right, y(i * y_step));
+    svg += text(left - 8, y(i * y_step) + 4, "end", fmt::format("{:.4g}", i * y_step));
   }
-  const double x_step = std::max(1.0, tick_step(frame.x_max - frame.x_min, 8));
-  const double first_tick = std::ceil(frame.x_min / x_step) * x_step;
-  for (int i = 0; first_tick + i * x_step <= frame.x_max; ++i) {
-    const double tick = first_tick + i * x_step;
-    svg += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{:.0f}</text>\n", frame.x(tick),
-                       height - bottom + 18, tick);
+  const double x_step = std::max(1.0, tick_step(x.last - x.first, 8));
+  for (double tick = std::ceil(x.first / x_step) * x_step; tick <= x.last; tick += x_step) {
+    svg += text(x(tick), height - bottom + 18, "middle", fmt::format("{:.0f}", tick));
   }
-  svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">step</text>\n", (left + width - right) / 2, height - 8);
+  svg += text((left + width - right) / 2, height - 8, "middle", "step");
 
-  std::vector<CurvePoint> smooth;
-  smooth.reserve(loss.size());
-  for (const CurvePoint& point : loss)
-    smooth.push_back({point.x, smooth.empty() ? point.y : 0.95 * smooth.back().y + 0.05 * point.y});
-  svg += polyline(loss, frame, "stroke=\"#9ecae1\" stroke-width=\"1\"");
-  svg += polyline(smooth, frame, "stroke=\"#08519c\" stroke-width=\"2\"");
+  svg += polyline(loss, x, y, "loss");
+  svg += polyline(smoothed(loss), x, y, "smooth");
   for (const CurvePoint& point : validation) {
-    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"#d94801\"/>", frame.x(point.x), frame.y(point.y));
-    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"#d94801\">{:.3f}</text>\n",
-                       frame.x(point.x), frame.y(point.y) - 8, point.y);
+    svg += fmt::format("<circle class=\"validation\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"/>", x(point.x), y(point.y));
+    svg += text(x(point.x), y(point.y) - 8, "middle", fmt::format("{:.3f}", point.y), "validation");
   }
-  svg += fmt::format(
-      "<text x=\"{0}\" y=\"22\" text-anchor=\"end\"><tspan fill=\"#08519c\">training (smoothed)</tspan>  <tspan "
-      "fill=\"#d94801\">"
-      "validation</tspan></text>\n</svg>\n",
-      width - right);
-  return svg;
+  svg += text(width - right - 80, 22, "end", "training (smoothed)", "key");
+  svg += text(width - right, 22, "end", "validation", "validation");
+  return svg + "</svg>\n";
 }
 
 }  // namespace gpt

@@ -8,7 +8,8 @@ struct CurvePoint {
   double x, y;
 };
 
-// A self-contained picture: training loss by step, its smoothed course, and validation losses as dots.
+// A self-contained picture: training loss by step, its smoothed curve, and validation losses as dots. loss must not be
+// empty.
 std::string loss_svg(const std::vector<CurvePoint>& loss, const std::vector<CurvePoint>& validation);
 
 }  // namespace gpt

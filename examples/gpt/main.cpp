@@ -1,4 +1,4 @@
-// stretto-train: a GPT on the bytes of a text, data and tensor parallel.
+// stretto-train: trains a GPT on the bytes of a text, data and tensor parallel.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -27,7 +27,7 @@ using namespace stretto;
 
 namespace {
 
-// Of numbers as a model has them: multiplying zeros takes a GPU less power, so that it runs faster.
+// Numbers as in a model: multiplying zeros takes a GPU less power, so that it would run faster.
 Tensor random_matrix(std::int64_t n, DType dtype) {
   constexpr std::int64_t some = 1 << 16;  // divides n * n
   const Tensor numbers({some}, dtype, Device::cpu);
@@ -38,8 +38,8 @@ Tensor random_matrix(std::int64_t n, DType dtype) {
   return result;
 }
 
-// FLOP/s of one rank's matrix products in the training type, while all ranks do the same: what MFU is measured against. On a
-// GPU by its own clock.
+// FLOP/s of one rank's matrix products in the training type while all ranks do the same, on a GPU by its own clock. MFU is
+// relative to this rate.
 double matrix_rate(const Communicator& world, DType dtype) {
   const std::int64_t n = current_device() == Device::cuda ? 8192 : 768;
   const Tensor a = random_matrix(n, dtype);
@@ -56,15 +56,15 @@ double matrix_rate(const Communicator& world, DType dtype) {
   return best;
 }
 
-// What is wrong with the input is wrong for every rank: rank 0 looks first, so that it is said once.
+// A wrong input is wrong for every rank: rank 0 looks first, so that the error is printed once.
 void rank0_first(const Communicator& world, const std::function<void()>& look) {
   if (world.rank() != 0) world.barrier(Stream::inline_());
   look();
   if (world.rank() == 0) world.barrier(Stream::inline_());
 }
 
-// The parameters that a step leaves on their way travel behind the next: their bytes are of the step that sent them, their
-// time of the one behind which they arrived.
+// Gathers still in flight at the end of a step finish during the next one. Their bytes count for the step that sent them,
+// their time for the step that hid it.
 class StepTraffic {
  public:
   explicit StepTraffic(const Ledger& ledger) : ledger_(ledger) {}
@@ -76,7 +76,8 @@ class StepTraffic {
     }
     const Traffic own = ledger_.traffic(first_);
     Traffic result = own;
-    result.busy_seconds += std::max(0.0, late.busy_seconds - counted_.busy_seconds);  // the ledger may have forgotten some
+    result.busy_seconds +=
+        std::max(0.0, late.busy_seconds - counted_.busy_seconds);  // the ledger may have dropped some records
     result.exposed_seconds += std::max(0.0, late.exposed_seconds - counted_.exposed_seconds);
     counted_ = own;
     left_first_ = first_;
@@ -87,8 +88,8 @@ class StepTraffic {
  private:
   const Ledger& ledger_;
   std::uint64_t first_ = 0;
-  std::uint64_t left_first_ = 0, left_end_ = 0;  // of the step before
-  Traffic counted_;                              // then
+  std::uint64_t left_first_ = 0, left_end_ = 0;  // operations of the step before
+  Traffic counted_;                              // the traffic of the step before, when it ended
 };
 
 class TrainingRun {
@@ -122,8 +123,8 @@ class TrainingRun {
     if (!line_.load.empty()) load_checkpoint(trainer_, find_checkpoint(line_.load), false);
     if (!line_.resume) return;
     first_step_ = saved_at_ = load_checkpoint(trainer_, find_checkpoint(line_.save), true);
-    require(first_step_ <= line_.steps, "The checkpoint in --save {} is of step {}, after the last of --train-iters {}.",
-            line_.save, first_step_, line_.steps);
+    require(first_step_ <= line_.steps, "The checkpoint in --save {} is of step {}, beyond --train-iters {}.", line_.save,
+            first_step_, line_.steps);
   }
 
   void train(std::int64_t step) {
@@ -136,7 +137,7 @@ class TrainingRun {
       from = now_seconds();
       return trainer_.step(slots_of(step), schedule.at(step));
     }();
-    // All ranks have the same numbers; one says so.
+    // All ranks have the same numbers; rank 0 reports the error.
     if (rank0_ && (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))) {
       fail(ErrorCode::invalid_argument, "Step {} has loss {} and gradient norm {}; lower --lr {}.", step + 1, result.loss,
            result.gradient_norm, line_.lr);
@@ -202,7 +203,7 @@ class TrainingRun {
     if (rank0_) reporter_.say("\n--- a sample ---\n" + text + "\n----------------\n");
   }
 
-  // Last of all: its steps are worthless.
+  // Must come last: its steps do not train.
   void report_communication() {
     while (!trainer_.is_settled()) trainer_.step(slots_of(line_.steps), 0);
     const OverlapTimes times = measure_overlap(mesh_.world, [&] { trainer_.step(slots_of(line_.steps), 0); },
@@ -231,7 +232,7 @@ class TrainingRun {
         "MFU counts 6 parameters + 12 layers width sequence FLOP a token against {:.1f} GFLOP/s, the rate of a rank's "
         "matrix products measured now",
         rate_ * 1e-9));
-    if (first_step_ > 0) reporter_.say(fmt::format("Goes on after step {}.", first_step_));
+    if (first_step_ > 0) reporter_.say(fmt::format("Continues after step {}.", first_step_));
   }
 
   const CommandLine& line_;
@@ -251,24 +252,24 @@ class TrainingRun {
 void train(const Communicator& world, const CommandLine& line) {
   rank0_first(world, [&] {
     line.check(world.size(), world.rank());
-    const OnDevice there(line.device);  // which says what is missing
+    const OnDevice there(line.device);  // throws the reason if there is no such device
   });
   const OnDevice device(line.device);
   TrainingRun(world, line).run();
 }
 
 int start(const CommandLine& line) {
-  if (line.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);  // before there are ranks, which read it
+  if (line.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);  // before there are ranks, which read the setting
   const auto body = [&](const Communicator& world) { train(world, line); };
   if (line.nproc > 0) {
-    line.check(line.nproc);  // said once, by the parent
+    line.check(line.nproc);  // the parent reports an error once
     return launch(line.nproc, body);
   }
 #ifdef STRETTO_HAVE_MPI
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr) {
     MPI_Init(nullptr, nullptr);
     const int status = run(connect(MPI_COMM_WORLD), body);
-    if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);  // MPI_Finalize would wait for ranks that are gone
+    if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);  // MPI_Finalize would wait for ranks that have ended
     MPI_Finalize();
     return status;
   }

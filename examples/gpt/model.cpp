@@ -90,10 +90,10 @@ Model::Loss Model::loss(const Batch& batch, std::optional<double> backward_facto
     if (ready) ready(parameter);
   };
   const std::vector<Parameter*> last = norm_.parameters();
-  for (auto each = last.rbegin(); each != last.rend(); ++each) tell(**each);  // as they lie in memory
+  for (auto each = last.rbegin(); each != last.rend(); ++each) tell(**each);  // in the order of memory
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     blocks_[i].backward(dx, saved.blocks[i], ready);
-    saved.blocks[i] = {};  // gives its activations back
+    saved.blocks[i] = {};  // frees its activations
   }
   kernels::embedding_backward(batch.positions, 0, dx, positions_->gradient);
   tell(*positions_);

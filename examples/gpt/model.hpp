@@ -17,18 +17,18 @@ struct ModelShape {
   }
 };
 
-// Sequences of one length, one behind the other, in the memory of this thread's device.
+// Sequences of one length, one after the other, in the memory of this thread's device.
 struct Batch {
   std::int64_t sequences = 0, length = 0;
-  stretto::Tensor tokens, targets, positions;  // i32, one a token; targets: none, where no loss is asked for
+  stretto::Tensor tokens, targets, positions;  // i32, one a token; targets are empty if no loss is computed
 
-  // Copied from host memory, for which a GPU is waited for: best of all that a step needs at once.
+  // Copies from host memory. Blocks until a GPU has the data, so that one copy for the whole step is best.
   static Batch of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets, std::int64_t length);
-  Batch part(std::int64_t first, std::int64_t count) const;  // count sequences; shares the memory
+  Batch part(std::int64_t first, std::int64_t count) const;  // a view of count sequences
 };
 
-// GPT-2 without dropout: embeddings, blocks, a last norm, logits from the tied embedding. It says nothing of how it is
-// divided: the layers do. Parameters have GPT-2's names.
+// GPT-2 without dropout: embeddings, blocks, a last norm, logits from the tied embedding. The layers, not this class, decide
+// how the model is divided. Parameters have GPT-2's names.
 class Model {
  public:
   Model(stretto::Parameters& parameters, const ModelShape& shape, const stretto::TensorParallel& tensor_parallel);
@@ -39,12 +39,12 @@ class Model {
     stretto::Tensor normed;
   };
 
-  // Of sequences of at most shape.sequence tokens: this rank's columns of the logits. needed: asked for parameters before
+  // This rank's columns of the logits, for sequences of at most shape.sequence tokens. needed: called for parameters before
   // they are used; may be empty.
   stretto::Tensor logits(const Batch& batch, Saved& saved, const stretto::ParametersNeeded& needed = {}) const;
 
-  // What tells the sum of the losses of all tokens; with a factor the gradients grow by factor times that of the sum. ready:
-  // told of parameters that this microbatch completes; may be empty.
+  // The loss holds the sum over all tokens. With a factor, adds factor times the gradient of that sum to the gradients.
+  // ready: called for parameters whose gradients this microbatch completes; may be empty.
   using Loss = stretto::VocabularyParallelCrossEntropy::Saved;
   Loss loss(const Batch& batch, std::optional<double> backward_factor, const stretto::GradientReady& ready,
             const stretto::ParametersNeeded& needed = {}) const;

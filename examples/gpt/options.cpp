@@ -14,7 +14,8 @@ using stretto::DType;
 
 namespace {
 
-// A GPU's links need larger messages than a host's memory. Not measured: what PyTorch's DistributedDataParallel takes.
+// A GPU's links need larger messages than a host's memory. This is the default of PyTorch's DistributedDataParallel, not a
+// measured value.
 constexpr std::size_t gpu_bucket_bytes = std::size_t{25} << 20;
 
 }  // namespace
@@ -26,10 +27,10 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   bool no_overlap = false;
   std::string device = "cpu";
   CLI::App app("Trains a GPT on the bytes of a text, data and tensor parallel.", "stretto-train");
-  app.set_help_flag("-h,--help", "Print this");
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // so that scripts can be overridden
+  app.set_help_flag("-h,--help", "Print this help");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // later flags override those of a script
 
-  app.add_option("--nproc", line.nproc, "Ranks to start on this host (under mpirun or torchrun: leave it out)");
+  app.add_option("--nproc", line.nproc, "Ranks to start on this host (leave it out under mpirun or torchrun)");
   app.add_option("--tensor-model-parallel-size,--tp", line.tensor_parallel, "Ranks that share each layer")
       ->capture_default_str();
   app.add_option("--dp", line.data_parallel, "Data-parallel ranks; derived when left out, checked when given");
@@ -56,9 +57,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   const CLI::Option* const min_lr =
       app.add_option("--min-lr", line.min_lr, "Last learning rate of the cosine; a tenth of --lr when left out");
   app.add_option("--lr-warmup-iters", line.warmup, "Steps in which the learning rate rises")->capture_default_str();
-  app.add_option("--weight-decay", trainer.adamw.weight_decay, "AdamW's, for matrices")->capture_default_str();
+  app.add_option("--weight-decay", trainer.adamw.weight_decay, "Weight decay of AdamW, for matrices")->capture_default_str();
   app.add_option("--clip-grad", trainer.clip_norm, "Largest gradient norm; 0 for none")->capture_default_str();
-  app.add_option("--seed", trainer.seed, "Of initialisation, data order and samples")->capture_default_str();
+  app.add_option("--seed", trainer.seed, "Seed of initialisation, data order and samples")->capture_default_str();
   app.add_flag("--no-overlap", no_overlap, "Communicate after computing instead of beside it (same result, bit for bit)");
 
   app.add_flag("--deterministic", line.deterministic, "Sum in the order of the ranks (STRETTO_DETERMINISTIC=1)");
@@ -69,7 +70,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--sample-interval", line.sample_interval, "Steps between samples; at the end when 0")
       ->capture_default_str();
-  app.add_option("--prompt", line.prompt, "What samples begin with");
+  app.add_option("--prompt", line.prompt, "Beginning of samples");
   app.add_option("--save", line.save, "Directory for checkpoints");
   app.add_option("--save-interval", line.save_interval, "Steps between checkpoints; at the end when 0")
       ->capture_default_str();
@@ -77,8 +78,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_flag("--resume", line.resume, "Go on from the newest checkpoint in --save");
   app.add_option("--log-dir", line.log_dir, "Directory for metrics.jsonl and loss.svg");
   app.add_flag("--comm-report", line.comm_report,
-               "At the end, run steps full, computation only, communication only and serial, and say how much is hidden");
-  app.add_option("--trace", line.trace, "Write what every rank did when to this file, for Perfetto or perf/timeline");
+               "At the end, run steps full, computation only, communication only and serial, and print how much "
+               "communication is hidden");
+  app.add_option("--trace", line.trace, "Write what every rank did when to this file, for Perfetto");
   app.add_option("--log-interval", line.log_interval, "Steps between printed lines")->capture_default_str();
 
   try {
@@ -123,7 +125,7 @@ void CommandLine::check(int ranks, int rank) const {
   require(!resume || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);
   require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
   if (!trace.empty() && rank == 0) stretto::Trace::check_writable(trace);
-  // Opened here too, so that what is missing is said once, before there are ranks.
+  // Files are opened here as well, so that a missing one is reported once, before there are ranks.
   if (resume) find_checkpoint(save);
   if (!load.empty()) find_checkpoint(load);
   const TextData readable(train_data, validation_data, trainer.model.sequence, trainer.seed);

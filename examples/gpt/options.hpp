@@ -7,11 +7,11 @@
 
 namespace gpt {
 
-// The command line of stretto-train: Megatron-LM's long names.
+// The command line of stretto-train, with Megatron-LM's long names.
 struct CommandLine {
-  int nproc = 0;  // ranks to start here; 0: a launcher started this one
+  int nproc = 0;  // ranks to start; 0: a launcher has started this one
   int tensor_parallel = 1;
-  int data_parallel = 0;  // 0: what is left
+  int data_parallel = 0;  // 0: the ranks over tensor_parallel
   TrainerOptions trainer;
   stretto::Device device = stretto::Device::cpu;
   std::int64_t steps = 100;
@@ -25,13 +25,13 @@ struct CommandLine {
   bool deterministic = false;
   bool comm_report = false;
 
-  int data_parallel_on(int ranks) const;  // throws when the product is not the number of ranks
-  // Whatever can be said before a rank is started; so nothing of a GPU, which a process that forks must not have touched.
-  // What is written is tried by rank 0 only, or for it by the parent.
+  int data_parallel_on(int ranks) const;  // throws if the product is not the number of ranks
+  // Checks everything that can be checked before a rank is started. Does not touch a GPU, since the process may still fork.
+  // Only rank 0, or its parent, tries whether files can be written.
   void check(int ranks, int rank = 0) const;
 };
 
-// Nothing: the command line asked for help, which has been printed. Throws Error(invalid_argument) in one sentence.
+// Empty if the command line asked for help, which has then been printed. Throws Error(invalid_argument) in one sentence.
 std::optional<CommandLine> parse_command_line(int argc, char** argv);
 
 }  // namespace gpt

@@ -61,7 +61,7 @@ void Reporter::read_earlier_metrics(const std::string& path) {
 }
 
 void Reporter::say(const std::string& line) {
-  // The bar stands in the last line of a terminal; what is said goes above it.
+  // The bar is the last line of a terminal; other lines are printed above it.
   std::fputs((terminal_ ? "\r\033[K" + line + "\n" : line + "\n").c_str(), stdout);
   if (terminal_ && last_.steps > 0) draw_bar();
   std::fflush(stdout);
@@ -91,7 +91,7 @@ void Reporter::step(const StepReport& report) {
                                  {"bytes_sent", report.traffic.bytes_sent},
                                  {"mem_bytes", report.memory_bytes}};
   if (report.validation_loss) metrics["val_loss"] = *report.validation_loss;
-  metrics_ << metrics.dump() << std::endl;  // a line at a time: others may be reading
+  metrics_ << metrics.dump() << std::endl;  // flushed line by line: other programs may be reading
   if (!metrics_) fail(ErrorCode::io, "Cannot write {}/metrics.jsonl: {}.", log_directory_, std::strerror(errno));
 }
 
@@ -115,7 +115,8 @@ void Reporter::finish(const std::vector<stretto::Record>& records) {
     total += record;
   }
   if (!records.empty()) {
-    say(fmt::format("\nRank 0 communicated (of {} operations, the last {}):", records.back().sequence + 1, records.size()));
+    say(fmt::format("\nCommunication of rank 0 (the last {1} of {0} operations):", records.back().sequence + 1,
+                    records.size()));
     const auto row = [&](const auto& group, const auto& what, const auto& how, const auto& tag, const auto& count,
                          const auto& sent, const auto& busy, const auto& exposed) {
       say(fmt::format("  {:<7}{:<15}{:<28}{:<26}{:>8}{:>13}{:>12}{:>13}", group, what, how, tag, count, sent, busy,

@@ -13,22 +13,22 @@ struct StepReport {
   std::int64_t step = 0, steps = 0;
   double loss = 0, gradient_norm = 0, lr = 0;
   double seconds = 0;
-  double tokens_per_second = 0;  // of all ranks
-  double mfu = 0;                // model FLOP utilisation: of the matrix rate measured at the start
-  stretto::Traffic traffic;      // of this rank
-  std::size_t memory_bytes = 0;  // the most that tensors of this process held on the device
+  double tokens_per_second = 0;  // over all ranks
+  double mfu = 0;                // model FLOP utilisation, relative to the matrix rate measured at the start
+  stretto::Traffic traffic;      // this rank's
+  std::size_t memory_bytes = 0;  // the most bytes that tensors of this process held on the device
   std::optional<double> validation_loss;
 };
 
-// What rank 0 tells: lines on stdout, a bar with the time that is left when stdout is a terminal, and metrics.jsonl.
+// The reports of rank 0: lines on stdout, a progress bar if stdout is a terminal, and metrics.jsonl.
 class Reporter {
  public:
-  // log_directory: empty for none; append: go on with the metrics that are there.
+  // log_directory: empty for none. append: adds to existing metrics.
   Reporter(const std::string& log_directory, bool append, std::int64_t log_interval);
 
   void say(const std::string& line);
   void step(const StepReport& report);
-  // loss.svg, and what the records say was communicated, as a table.
+  // Writes loss.svg, and prints a table of the communication in the records.
   void finish(const std::vector<stretto::Record>& records);
 
  private:

@@ -24,7 +24,7 @@ std::size_t bytes_of(const std::string& type) {
   fail(ErrorCode::io, "A tensor of type {} is not among F64, F32, BF16, F16 and I32.", type);
 }
 
-// -1 for a shape that no tensor has.
+// -1 for an invalid shape.
 std::int64_t elements_of(const stretto::Shape& shape) {
   std::int64_t product = 1;
   for (const std::int64_t extent : shape) {
@@ -66,7 +66,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<
     offset += bytes;
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // the data begins aligned
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data
   const std::uint64_t length = text.size();
   write(&length, sizeof length);
   write(text.data(), text.size());

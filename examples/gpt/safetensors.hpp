@@ -26,14 +26,14 @@ class SafetensorsWriter {
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
   void write(const void* data, std::size_t bytes);
-  void finish();  // all is on the disk when it returns
+  void finish();  // blocks until everything is on the disk
 
  private:
   std::string path_;
   int file_ = -1;
 };
 
-// Maps a file; throws when it is not what it should be.
+// Maps a file; throws Error(io) if it is no valid safetensors file.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& path);
@@ -48,7 +48,7 @@ class SafetensorsReader {
     std::int64_t elements = 0;
     double at(std::int64_t i) const;
   };
-  View tensor(const std::string& name) const;  // throws when it is missing
+  View tensor(const std::string& name) const;  // throws if it is missing
   std::vector<std::string> names() const;
   std::string metadata(const std::string& key) const;
   const std::string& path() const { return path_; }

@@ -7,12 +7,12 @@ namespace gpt {
 
 struct SamplingOptions {
   std::int64_t length = 300;  // bytes to add to the prompt
-  double temperature = 0.8;   // 0: always the likeliest
+  double temperature = 0.8;   // 0: always takes the likeliest
   std::uint64_t seed = 1;
 };
 
 // Continues the prompt byte by byte. Collective over the tensor-parallel group; all its ranks get the same text, which does
-// not depend on how many they are (but for rounding).
+// not depend on their number (except for rounding).
 std::string sample(const Model& model, const stretto::Communicator& tensor_group, const std::string& prompt,
                    const SamplingOptions& options);
 

@@ -66,7 +66,7 @@ std::int64_t TextData::validation_windows() const {
   return std::clamp<std::int64_t>(validation_.size / (sequence_ + 1), 1, 256);
 }
 
-void TextData::fill(const Part& part, std::int64_t at, std::int32_t* tokens, std::int32_t* targets) const {
+void TextData::fill(const TextSpan& part, std::int64_t at, std::int32_t* tokens, std::int32_t* targets) const {
   for (std::int64_t i = 0; i < sequence_; ++i) {
     tokens[i] = part.data[at + i];
     targets[i] = part.data[at + i + 1];

@@ -5,8 +5,8 @@
 
 namespace gpt {
 
-// A text file as tokens: every byte is one (vocabulary 256). Memory-mapped, so that ranks of a host share its pages and a
-// file may be larger than memory.
+// A text file as tokens: every byte is one (vocabulary 256). The file is memory-mapped, so that ranks of a host share its
+// pages and it may be larger than memory.
 class TextFile {
  public:
   // Throws Error(io) naming the path: missing, unreadable or empty.
@@ -22,32 +22,32 @@ class TextFile {
   std::int64_t size_ = 0;
 };
 
-// Training and validation text, and which window of it a slot of a step gets: a function of the seed and global numbers
-// only, never of the layout.
+// Training and validation text, and the window of it that each slot of a step gets: a function of the seed and of global
+// numbers only, never of the layout.
 class TextData {
  public:
   static constexpr std::int64_t vocabulary = 256;
 
-  // Without a validation file the last tenth of the training file is kept back. Throws when either part is shorter than a
-  // sequence.
+  // Without a validation file, the last tenth of the training file is used for validation. Throws if either part is shorter
+  // than a sequence.
   TextData(const std::string& train_path, const std::string& validation_path, std::int64_t sequence, std::uint64_t seed);
 
   void training_window(std::int64_t number, std::int32_t* tokens, std::int32_t* targets) const;
-  // count windows spread evenly over the validation text.
+  // Window i of validation_windows(), which are spread evenly over the validation text.
   void validation_window(std::int64_t i, std::int32_t* tokens, std::int32_t* targets) const;
   std::int64_t validation_windows() const;
 
  private:
-  struct Part {
+  struct TextSpan {
     const unsigned char* data;
     std::int64_t size;
   };
-  void fill(const Part& part, std::int64_t at, std::int32_t* tokens, std::int32_t* targets) const;
+  void fill(const TextSpan& part, std::int64_t at, std::int32_t* tokens, std::int32_t* targets) const;
 
   std::shared_ptr<TextFile> train_file_;
   std::shared_ptr<TextFile> validation_file_;
-  Part train_;
-  Part validation_;
+  TextSpan train_;
+  TextSpan validation_;
   std::int64_t sequence_;
   std::uint64_t seed_;
 };

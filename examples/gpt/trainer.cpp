@@ -8,10 +8,11 @@ namespace gpt {
 using namespace stretto;
 
 void TrainerOptions::check(int data_size, int tensor_size) const {
-  require(model.layers >= 1 && model.hidden >= 1 && model.heads >= 1 && model.sequence >= 1 && model.vocabulary >= 1,
-          "A model of {} layers, hidden size {}, {} heads, sequence length {} and vocabulary {} is none; all must be at "
-          "least 1.",
-          model.layers, model.hidden, model.heads, model.sequence, model.vocabulary);
+  require(
+      model.layers >= 1 && model.hidden >= 1 && model.heads >= 1 && model.sequence >= 1 && model.vocabulary >= 1,
+      "A model of {} layers, hidden size {}, {} heads, sequence length {} and vocabulary {} is impossible; all must be at "
+      "least 1.",
+      model.layers, model.hidden, model.heads, model.sequence, model.vocabulary);
   require(model.hidden % model.heads == 0, "--hidden-size {} does not divide into --num-attention-heads {}.", model.hidden,
           model.heads);
   require(model.heads % tensor_size == 0, "--num-attention-heads {} do not divide over --tp {}.", model.heads, tensor_size);
@@ -23,21 +24,21 @@ void TrainerOptions::check(int data_size, int tensor_size) const {
 
 namespace {
 
-// So many of them, at equal distances; all where there are not as many.
+// Flags `chosen` of `all`, at equal distances; all of them if there are no more.
 std::vector<bool> spread(std::size_t chosen, std::size_t all) {
   std::vector<bool> flags;
   for (std::size_t i = 0; i < all; ++i) flags.push_back(chosen >= all || (i + 1) * chosen / all > i * chosen / all);
   return flags;
 }
 
-// Asked for when all of them are under way: a GPU is waited for.
+// Blocks until a GPU has computed the losses, so that it is called after all of them have been enqueued.
 double sum_of(const std::vector<Model::Loss>& losses) {
   double sum = 0;
   for (const Model::Loss& each : losses) sum += each.loss();
   return sum;
 }
 
-// Of computation(), from a place there until now, for which a GPU is waited for.
+// Seconds of computation() since an earlier point in it. Blocks until a GPU has come here.
 double seconds_since(const Work& place) {
   const Work here = computation().enqueue([] {});
   here.wait();
@@ -117,13 +118,13 @@ StepResult Trainer::step(const FillSlot& fill, double lr) {
   if (choice_) choice_->begin_step(*buckets_);
   StepResult result;
   const std::vector<Model::Loss> losses = sum_gradients(fill);
-  result.gradient_norm = norm();  // waits for a GPU: what the loss is told from is there as well
+  result.gradient_norm = norm();  // blocks until a GPU is done, so that the loss is there as well
   result.loss = mean_loss(losses);
   const double norm = result.gradient_norm;
   const Work from = choice_ ? computation().enqueue([] {}) : Work();
   optimizer_->begin_step(lr, options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0);
   arriving_->start([&](const std::vector<ElementRange>& share) { optimizer_->update(by_parameter(share)); });
-  optimizer_->update(by_parameter(buckets_->complete()));  // while the others travel
+  optimizer_->update(by_parameter(buckets_->complete()));  // while the others are in flight
   if (choice_) choice_->updated(seconds_since(from));
   settle_postponement();
   return result;
@@ -137,7 +138,7 @@ StepResult Trainer::compute_gradients(const FillSlot& fill) {
   return result;
 }
 
-// From shares also where everybody has the whole: its bits must not depend on what is postponed.
+// Computed from shares even if every rank has the whole: its bits must not depend on the postponed buckets.
 double Trainer::norm() const { return gradient_norm(parameters_, mesh_, by_parameter(buckets_->shares())); }
 
 double Trainer::evaluate(const FillSlot& fill, std::int64_t count) const {

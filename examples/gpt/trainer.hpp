@@ -12,23 +12,23 @@ namespace gpt {
 struct TrainerOptions {
   ModelShape model;
   stretto::DType dtype = stretto::DType::f32;
-  std::int64_t micro_batch = 4;   // sequences a rank computes at a time
+  std::int64_t micro_batch = 4;   // sequences that a rank computes at a time
   std::int64_t global_batch = 8;  // sequences of a step, over all data-parallel ranks and microbatches
   stretto::AdamWOptimizer::Options adamw;
   double clip_norm = 1.0;  // 0: no clipping
   std::uint64_t seed = 1;
   bool overlap = true;
   std::size_t bucket_bytes = std::size_t{1} << 20;
-  // So many buckets, spread over backward, whose parameters are gathered behind the next forward, at most as many as there
-  // are; when left out it is measured which are best. Changes no bit of the results.
+  // The number of buckets, spread over backward, whose parameters are gathered behind the next forward pass; more than all
+  // counts as all. If left out, the trainer measures which buckets are best. Changes no bit of the results.
   std::optional<std::size_t> postponed_buckets;
 
-  // Throws Error(invalid_argument) naming the sizes that do not fit together.
+  // Throws Error(invalid_argument) that names the sizes that do not fit together.
   void check(int data_size, int tensor_size) const;
 };
 
-// Sequences of a step: slot s of global_batch, the same whatever the layout. Fills sequence tokens and the tokens that
-// follow each.
+// Writes the sequence of slot s of a step, 0 <= s < global_batch, which must not depend on the layout: `sequence` tokens,
+// and for each the token that follows it.
 using FillSlot = std::function<void(std::int64_t slot, std::int32_t* tokens, std::int32_t* targets)>;
 
 struct StepResult {
@@ -37,35 +37,35 @@ struct StepResult {
 };
 
 // One rank of data x tensor parallel training with gradient accumulation. Some buckets of a data-parallel group's gradients
-// are summed whole, behind backward; of the others each rank sums its share, updates that share of the parameters, and the
-// parameters are gathered behind the next step's forward. All are summed whole in the first step, in which the order of
-// backward is learned, and in the three that follow, which are measured to choose which are not.
+// are summed whole, behind backward. The others are postponed: each rank sums its share, updates that share of the
+// parameters, and the parameters are gathered behind the next step's forward pass. All buckets are summed whole in the first
+// step, which learns the order of backward, and in the next three, which are measured to choose the postponed ones.
 class Trainer {
  public:
   Trainer(const stretto::Mesh& mesh, const TrainerOptions& options);
 
   // Collective.
   StepResult step(const FillSlot& fill, double lr);
-  // Gradients of one step without using them, complete on every rank: what parity tests compare. Collective.
+  // Computes the gradients of one step without an update, complete on every rank, for parity tests. Collective.
   StepResult compute_gradients(const FillSlot& fill);
-  // Completes on this rank what step() leaves with the ranks that own it: gradients, to look at them; the optimizer's state,
-  // for a checkpoint. Collective.
+  // Gather on every rank the gradients, or the optimizer's state for a checkpoint, of which step() leaves each rank only its
+  // share. Collective.
   void gather_gradients();
   void gather_optimizer_state();
   // Mean loss over count slots, each computed by one data-parallel rank. Collective.
   double evaluate(const FillSlot& fill, std::int64_t count) const;
 
-  // These wait for parameters that are still on their way.
+  // These block until parameters in flight have arrived.
   const Model& model() const;
   stretto::Parameters& parameters();
   stretto::AdamWOptimizer& optimizer();
   const stretto::Mesh& mesh() const { return mesh_; }
   const TrainerOptions& options() const { return options_; }
   const stretto::GradientBuckets& buckets() const { return *buckets_; }
-  bool is_settled() const { return settled_; }  // all further steps do as this one
+  bool is_settled() const { return settled_; }  // all further steps communicate in the same way
 
  private:
-  // One step's gradients, summed; of postponed buckets this rank's share.
+  // Sums one step's gradients; for postponed buckets, this rank's share.
   std::vector<Model::Loss> sum_gradients(const FillSlot& fill);
   double mean_loss(const std::vector<Model::Loss>& losses) const;  // collective
   double norm() const;
@@ -85,9 +85,9 @@ class Trainer {
   std::unique_ptr<Model> model_;
   std::unique_ptr<stretto::AdamWOptimizer> optimizer_;
   std::unique_ptr<stretto::GradientBuckets> buckets_;
-  std::unique_ptr<stretto::PostponedGather> arriving_;  // parameters
-  std::optional<stretto::PostponementChoice> choice_;   // while it is measured what to postpone
-  bool settled_ = false;                                // what is postponed
+  std::unique_ptr<stretto::PostponedGather> arriving_;  // gathers of parameters in flight
+  std::optional<stretto::PostponementChoice> choice_;   // while the trainer measures which buckets to postpone
+  bool settled_ = false;                                // whether the postponed buckets are chosen
 };
 
 }  // namespace gpt

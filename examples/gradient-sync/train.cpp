@@ -1,5 +1,5 @@
-// A trainer of its own that has Stretto for its communication: least squares over layers of weights, each rank with its own
-// samples. The gradient of a layer travels while those before it are computed.
+// A trainer that uses Stretto for its communication: least squares over layers of weights, each rank with its own samples.
+// The gradient of a layer is averaged while those of the layers before it are computed.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Four ranks, processes of this program, sum a vector while each goes on with something else.
+// Four ranks, processes of this program, sum a vector while each does other work.
 #include <stretto/stretto.hpp>
 
 #include <cstdio>
@@ -10,7 +10,7 @@ int main() {
     const stretto::Stream stream("sums");
     const stretto::Work sum =
         world.all_reduce(values.data(), values.data(), 1000, stretto::DType::f64, stretto::ReduceOp::sum, stream);
-    // ... something else ...
+    // ... other work ...
     sum.wait();
     if (world.rank() == 0) std::printf("every element is %g on every rank\n", values[999]);
   });

@@ -1,4 +1,4 @@
-// The ranks are processes of this program. Each puts in its number; all get the average.
+// The ranks are processes of this program. Each contributes its number; all get the average.
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static void run(int rank, strettoUniqueId id) {
   for (int i = 0; i < count; ++i) values[i] = (float)rank;
 
   CHECK(strettoAllReduce(values, values, count, strettoFloat, strettoAvg, comm, stream));
-  // ... something else, while the stream's thread communicates ...
+  // ... other work, while the stream's thread communicates ...
   CHECK(strettoStreamSynchronize(stream));
   if (rank == 0) printf("the average is %g\n", values[count - 1]);
 
@@ -37,7 +37,7 @@ static void run(int rank, strettoUniqueId id) {
 }
 
 int main(void) {
-  strettoUniqueId id;  // in a job of several hosts rank 0 makes it, and sends it to the others by what started them
+  strettoUniqueId id;  // in a job of several hosts, rank 0 makes the id and sends it to the others by other means
   CHECK(strettoGetUniqueId(&id));
   for (int rank = 1; rank < ranks; ++rank) {
     if (fork() == 0) {

@@ -1,11 +1,12 @@
-// What the machine allows collectives on one host, without any library: prints one JSON object.
-//   exchange_us  the processes add 8 bytes of each other's: each writes its own and a sequence number into a cache line, and
-//                waits for the others', without leaving its core where each has one, else giving it up at every look. No
-//                all-reduce of 8 bytes can be shorter.
-//   loops        the processes of an all-reduce each read their share of every rank's input once and write the sum into
-//                every rank's output once, with no synchronisation at all, over shared memory; microseconds for each size,
-//                by the faster of ordinary stores and those that go around the caches.
-// host_limit RANKS [BYTES...]
+// host_limit RANKS [BYTES...] measures the limits of collectives on one host without any library, as one JSON object.
+//   exchange_us  The processes add 8 bytes of each other's. Each writes its own bytes and a sequence number into a cache
+//   line, and
+//                waits for the lines of the others: without leaving its core if each process has one, else it yields at
+//                every look. No all-reduce of 8 bytes can be shorter.
+//   loops        The processes of an all-reduce each read their share of every rank's input once and write the sum into
+//   every
+//                rank's output once, over shared memory and without synchronisation. Microseconds for each size, by the
+//                faster of ordinary stores and of stores that bypass the caches.
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -43,7 +44,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
   std::exit(1);
 }
 
-// Of all processes, and of nobody else.
+// Memory that all child processes share.
 std::byte* shared_memory(std::int64_t bytes) {
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail("this machine has not enough memory; give fewer ranks or smaller sizes.");
@@ -51,13 +52,13 @@ std::byte* shared_memory(std::int64_t bytes) {
   return static_cast<std::byte*>(memory);
 }
 
-// Runs body(rank) in that many processes; false when one of them failed.
+// Runs body(rank) in that many processes; false if one of them failed.
 template <class Body>
 bool in_processes(int ranks, const Body& body) {
   std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t child = fork();
-    if (child < 0) fail("no process could be started; end some others.");
+    if (child < 0) fail("no process could be started; end some other processes.");
     if (child == 0) _exit(body(rank) ? 0 : 1);
     children.push_back(child);
   }
@@ -69,7 +70,7 @@ bool in_processes(int ranks, const Body& body) {
   return right;
 }
 
-// Waits without a pause, which alone would take as long as the exchange, unless it takes long.
+// Spins without a pause instruction, which alone would take as long as the exchange, and yields only if the wait is long.
 template <class Condition>
 void spin_until(const Condition& condition) {
   for (int spins = 0; !condition(); ++spins) {
@@ -77,7 +78,7 @@ void spin_until(const Condition& condition) {
   }
 }
 
-struct Shared {  // of the processes of one measurement
+struct Shared {  // by the processes of one measurement
   alignas(line_bytes) std::atomic<int> arrived;
   double begins[most_ranks];
   double ends[most_ranks];
@@ -91,7 +92,7 @@ struct Shared {  // of the processes of one measurement
     body();
     ends[rank] = now();
   }
-  // From when the first began until the last was done: where ranks share cores, they take turns.
+  // From the first beginning to the last end: ranks that share cores take turns.
   double seconds(int ranks) const {
     return *std::max_element(ends, ends + ranks) - *std::min_element(begins, begins + ranks);
   }
@@ -103,13 +104,14 @@ struct alignas(line_bytes) Line {
   std::atomic<std::uint64_t> sequence;
   float values[2];
 };
-struct Exchange {
+struct CacheLineExchange {
   Shared shared;
-  Line lines[most_ranks][2];  // of a rank, of even and odd rounds: one is written only when all others have read it
+  Line lines[most_ranks]
+            [2];  // of each rank, for even and odd rounds: a line is written again only after all others have read it
 };
 
 double exchange_seconds(int ranks, int rounds) {
-  auto* const exchange = new (shared_memory(sizeof(Exchange))) Exchange{};
+  auto* const exchange = new (shared_memory(sizeof(CacheLineExchange))) CacheLineExchange{};
   const bool crowded = ranks > cores();
   const bool right = in_processes(ranks, [&](int rank) {
     bool all_right = true;
@@ -134,15 +136,15 @@ double exchange_seconds(int ranks, int rounds) {
     });
     return all_right;
   });
-  if (!right) fail("the exchange of a line gave a wrong sum; this machine keeps no order of stores.");
+  if (!right) fail("the exchange of a line gave a wrong sum; this machine does not keep the order of stores.");
   const double seconds = exchange->shared.seconds(ranks) / rounds;
-  munmap(exchange, sizeof(Exchange));
+  munmap(exchange, sizeof(CacheLineExchange));
   return seconds;
 }
 
 // ---- the loop
 
-struct Share {  // where a process reads and writes, and how much
+struct Share {  // of one process: its inputs, outputs and number of elements
   const float* inputs[most_ranks];
   float* outputs[most_ranks];
   std::int64_t count;  // whole lines
@@ -214,17 +216,17 @@ std::vector<Loop> loops_for(int ranks) {
   return loops_of<8>();
 }
 
-// Of an iteration of all processes.
+// Seconds of an iteration of all processes.
 double loop_seconds(int ranks, std::int64_t bytes, Loop loop) {
   const int iterations = static_cast<int>(std::clamp<std::int64_t>((std::int64_t{512} << 20) / (bytes * ranks), 3, 2000));
   auto* const shared = new (shared_memory(sizeof(Shared))) Shared{};
-  // Buffers that lie a power of two apart would evict each other from the caches.
+  // Buffers at distances of a power of two would evict each other from the caches.
   const std::int64_t stride = bytes + 17 * 256;
   std::byte* const memory = shared_memory(2 * ranks * stride);
   const auto buffer = [&](int number) { return reinterpret_cast<float*>(memory + number * stride); };
   const std::int64_t count = bytes / static_cast<std::int64_t>(sizeof(float));
   const bool right = in_processes(ranks, [&](int rank) {
-    for (std::int64_t i = 0; i < count; ++i) {  // each rank's buffers are first touched by it
+    for (std::int64_t i = 0; i < count; ++i) {  // each rank is the first to touch its buffers
       buffer(rank)[i] = static_cast<float>(i % 1024 + rank);
       buffer(ranks + rank)[i] = -1;
     }
@@ -248,7 +250,7 @@ double loop_seconds(int ranks, std::int64_t bytes, Loop loop) {
     }
     return all_right;
   });
-  if (!right) fail("the loop over shared memory gave wrong sums or was ended; give it more memory.");
+  if (!right) fail("the loop over shared memory gave wrong sums or was killed; give it more memory.");
   const double seconds = shared->seconds(ranks) / iterations;
   munmap(memory, 2 * ranks * stride);
   munmap(shared, sizeof(Shared));
@@ -264,7 +266,7 @@ int main(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) {
     sizes.push_back(std::atoll(argv[i]));
     if (sizes.back() < line_bytes * ranks || sizes.back() % line_bytes != 0) {
-      fail("a size is a multiple of 64 bytes, and 64 for each rank at least.");
+      fail("a size must be a multiple of 64 bytes, with at least 64 bytes for each rank.");
     }
   }
   std::printf("{\"ranks\": %d", ranks);

@@ -1,5 +1,5 @@
-// How fast quantization is beside a copy that moves as many bytes: those that the kernel reads and those that it writes. One
-// thread; sides in turn; medians. Exits with an error where a ratio is below --at-least.
+// Compares the kernels of quantization with a copy that moves as many bytes as the kernel reads and writes. One thread; both
+// sides in turn; medians. Exits with an error if a ratio is below --at-least.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstddef>
@@ -32,7 +32,7 @@ struct Options {
 
 struct Case {
   std::string name;
-  std::int64_t bytes;  // read and written
+  std::int64_t bytes;  // bytes read and written
   std::function<void()> run;
 };
 
@@ -101,7 +101,7 @@ class Bench {
     const auto rounds = static_cast<int>(std::max<std::int64_t>(1, (32 << 20) / what.bytes));
     const auto half = static_cast<std::size_t>(what.bytes / 2);
     const auto seconds = [&](const std::function<void()>& run) {
-      run();  // brings into the cache what fits
+      run();  // fills the cache
       const double from = now_seconds();
       for (int round = 0; round < rounds; ++round) run();
       return (now_seconds() - from) / rounds;
@@ -168,12 +168,12 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Measures the kernels of quantization beside a copy");
-  app.add_option("--sizes", options.sizes, "Bytes of the elements, as 512K or 64M")->delimiter(',');
+  CLI::App app("Compares the kernels of quantization with a copy");
+  app.add_option("--sizes", options.sizes, "Bytes of the elements, such as 512K or 64M")->delimiter(',');
   app.add_option("--formats", options.formats, "int8, int4, fp8, onebit")->delimiter(',');
   app.add_option("--dtypes", options.dtypes, "f32, bf16, f16")->delimiter(',');
-  app.add_option("--repetitions", options.repetitions, "Of each side, in turn")->check(CLI::PositiveNumber);
-  app.add_option("--at-least", options.at_least, "An error where a ratio is below it");
+  app.add_option("--repetitions", options.repetitions, "Repetitions of each side, in turn")->check(CLI::PositiveNumber);
+  app.add_option("--at-least", options.at_least, "Fail if a ratio is below this");
   app.add_option("--json", options.json, "A file for the results");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -1,5 +1,5 @@
-// What ranks cost that do not communicate: the time until they can, the memory of a rank, and the processor time of ranks
-// that wait. standing.py runs it and reads its lines.
+// Measures the cost of ranks that do not communicate: the time until they can, the memory of a rank, and the processor time
+// of ranks that wait. startup_and_idle.py runs this program and reads its lines.
 #include <sys/stat.h>
 #include <CLI/CLI.hpp>
 
@@ -17,7 +17,7 @@ namespace {
 
 using namespace stretto;
 
-// Bytes of this process, shared pages divided among those who share them.
+// Bytes of this process; a page shared by N processes counts 1/N.
 double proportional_bytes() {
   std::ifstream file("/proc/self/smaps_rollup");
   for (std::string word; file >> word;) {
@@ -27,8 +27,8 @@ double proportional_bytes() {
   return 0;
 }
 
-// Bytes of the shared memory that this rank has brought, touched or not: of its file without a name. Those of its peers are
-// open here, too, but later.
+// Bytes of the shared memory that this rank has made, touched or not: its anonymous file, which is opened before those of
+// its peers.
 double segment_bytes() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
@@ -51,7 +51,7 @@ void start(const Communicator& world) {
   if (world.rank() == 0) std::printf("%.6f\n", now_seconds());
 }
 
-// The ring first, since measuring goes along it; what a rank has beyond that is what its further peers cost.
+// Prints the memory with the ring's peers first, since measuring itself uses a ring; the rest is the cost of further peers.
 void memory(const Communicator& world) {
   const auto tell = [&] {
     const double proportional = mean_over_ranks(world, proportional_bytes());
@@ -67,7 +67,7 @@ void memory(const Communicator& world) {
   tell();
 }
 
-// All wait for rank 0, which sleeps; in "nothing" there is no operation to wait for.
+// All ranks wait for rank 0, which sleeps; with "nothing" there is no operation to wait for.
 void wait(const Communicator& world, const std::string& what, bool worker, double seconds) {
   const Stream stream = worker ? Stream("waiting") : Stream::inline_();
   const auto sleep = [&] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); };
@@ -95,10 +95,10 @@ int main(int argc, char** argv) {
   double seconds = 10;
   std::string what = "receive";
   std::string on = "inline";
-  CLI::App app("Starts ranks that do nothing much");
+  CLI::App app("Starts ranks that do not communicate");
   app.require_subcommand(1);
   app.add_option("--nproc", ranks);
-  CLI::App* const starts = app.add_subcommand("start", "Prints when the first barrier was over, as a monotonic time");
+  CLI::App* const starts = app.add_subcommand("start", "Prints the monotonic time at which the first barrier was over");
   CLI::App* const remembers = app.add_subcommand(
       "memory", "Prints bytes of a rank and of its shared memory with 2 peers, then with all ranks as peers");
   CLI::App* const waits = app.add_subcommand("wait", "Prints 'ready' and waits");

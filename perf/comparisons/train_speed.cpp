@@ -1,5 +1,5 @@
-// Tokens per second of data-parallel training on random tokens, as one JSON line: the counterpart of perf/peers/ddp_gpt.py,
-// and on a GPU of perf/gpu_gpt2.py.
+// Measures tokens per second of data-parallel training on random tokens, as one JSON line: the counterpart of
+// peers/ddp_gpt.py, and on a GPU of perf/gpu/gpt2.py.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -21,7 +21,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Seconds by the clock of the thread's device, for all that it has put into computation() before.
+// The time on the clock of this thread's device when all earlier work of computation() is done, in seconds.
 double device_now() {
   const Work mark = computation().enqueue([] {});
   mark.wait();
@@ -30,7 +30,7 @@ double device_now() {
 
 // The best rate of the model's own matrix products on one rank, while all ranks do the same; FLOP/s.
 double peak_matrix_rate(const Communicator& world, const gpt::ModelShape& model, std::int64_t rows, DType dtype) {
-  const int calls = current_device() == Device::cpu ? 1 : 10;  // behind each other, for a GPU idles between marks
+  const int calls = current_device() == Device::cpu ? 1 : 10;  // one after the other, since a GPU idles between marks
   double best = 0;
   for (const auto& [in, out] :
        {std::pair{model.hidden, 3 * model.hidden}, {model.hidden, 4 * model.hidden}, {4 * model.hidden, model.hidden}}) {
@@ -52,12 +52,12 @@ double peak_matrix_rate(const Communicator& world, const gpt::ModelShape& model,
 int main(int argc, char** argv) {
   int nproc = 2;
   int steps = 5;
-  int warmup = PostponementChoice::steps_to_settle + 2;  // the first two with what was chosen
+  int warmup = PostponementChoice::steps_to_settle + 2;  // the last two run with the chosen buckets
   gpt::TrainerOptions options;
   options.model = {.layers = 6, .hidden = 384, .heads = 6, .sequence = 256, .vocabulary = 65};
   options.micro_batch = 6;
   CLI::App app("Measures training steps on random tokens");
-  app.add_option("--nproc", nproc, "Ranks to start on this host; 0: this is one rank of a job that a launcher started");
+  app.add_option("--nproc", nproc, "Ranks to start on this host; 0: a launcher has started this one");
   app.add_option("--steps", steps);
   app.add_option("--warmup", warmup);
   app.add_option("--layers", options.model.layers);
@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
   app.add_option("--vocab", options.model.vocabulary);
   app.add_option("--batch", options.micro_batch, "Sequences of a rank");
   app.add_flag("!--no-overlap", options.overlap, "Communicate after computing");
-  app.add_option("--bucket-bytes", options.bucket_bytes, "Of gradients, what travels together");
+  app.add_option("--bucket-bytes", options.bucket_bytes, "Bytes of gradients that are summed together");
   app.add_option_function<std::string>(
          "--dtype", [&](const std::string& name) { options.dtype = name == "fp32" ? DType::f32 : DType::bf16; })
       ->check(CLI::IsMember({"fp32", "bf16"}));
@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
           3e-4);
       if (step >= warmup) seconds.push_back(device_now() - from);
     }
-    trainer.parameters();  // which may be on their way
+    trainer.parameters();  // waits for parameters in flight
     const Traffic traffic = world.ledger().traffic(first_operation);
     if (world.rank() != 0) return;
     const double step_seconds = median(seconds);

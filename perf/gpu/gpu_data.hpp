@@ -12,8 +12,8 @@ using stretto::Shape;
 using stretto::Tensor;
 namespace kernels = stretto::kernels;
 
-// Normally distributed numbers in the memory of this thread's device: zeros, and what repeats, are multiplied faster than
-// what training multiplies.
+// Normally distributed numbers in the memory of this thread's device. Zeros and repeated values would be multiplied faster
+// than the numbers of real training.
 inline Tensor random(Shape shape, DType dtype, double deviation = 1) {
   constexpr std::int64_t period = 1 << 20;
   static const std::vector<float> numbers = [] {

@@ -1,7 +1,8 @@
-// How fast the kernels are on a GPU: those that move bytes beside a copy of the same run, those that multiply beside the
-// best rate of matrix products of the same run. Bytes are those that a kernel has to move at least: each input read once,
-// each output written once. Times are the GPU's own (CUDA events); several sets of buffers take turns, so that no call finds
-// what the one before has left in the cache. What collectives call has no front door on a GPU, so this looks behind it.
+// Measures the speed of the kernels on a GPU: those that move bytes compared with a copy in the same run, those that
+// multiply compared with the best rate of matrix products in the same run. Bytes are the least that a kernel must move: each
+// input read once, each output written once. Times are the GPU's own (CUDA events). Several sets of buffers take turns, so
+// that no call finds the data of the call before in the cache. The kernels of collectives have no public interface on a GPU,
+// so this program uses the library's own.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -22,14 +23,14 @@ using k::Transpose;
 using perf::device_seconds;
 using perf::random;
 
-constexpr double set_bytes = 1 << 30;  // of the sets of one case together, at least: many times any cache
+constexpr double set_bytes = 1 << 30;  // least size of all sets of a case together: many times any cache
 constexpr int most_sets = 8;
 
 struct Case {
   std::string kernel, what;
-  double bytes = 0;  // of a call: read and written; 0: not what bounds it
+  double bytes = 0;  // read and written by a call; 0: the call is not bound by bytes
   double flops = 0;
-  // A call on buffers of its own.
+  // Makes a call on buffers of its own.
   std::function<std::function<void()>()> make;
 };
 
@@ -123,7 +124,7 @@ std::vector<Case> layer_norm(std::int64_t rows, std::int64_t columns, DType dtyp
   const double matrix = static_cast<double>(rows * columns) * element_bytes(dtype);
   const double statistics = 2.0 * static_cast<double>(rows) * element_bytes(k::accumulator(dtype));
   const double weights = 2.0 * static_cast<double>(columns) * element_bytes(dtype);
-  const double sums = 4.0 * static_cast<double>(columns) * element_bytes(k::accumulator(dtype));  // read and written
+  const double sums = 4.0 * static_cast<double>(columns) * element_bytes(k::accumulator(dtype));  // bytes read and written
   const std::string what = times(rows, columns) + ", " + name(dtype);
   const DType wide = k::accumulator(dtype);
   return {{"layer_norm_forward", what, 2 * matrix + statistics + weights, 0,
@@ -151,7 +152,7 @@ std::vector<Case> layer_norm(std::int64_t rows, std::int64_t columns, DType dtyp
            }}};
 }
 
-// The two passes over logits, and both after each other.
+// The two passes over logits, and both one after the other.
 std::vector<Case> cross_entropy(std::int64_t rows, std::int64_t vocabulary, DType dtype) {
   const double matrix = static_cast<double>(rows * vocabulary) * element_bytes(dtype);
   const std::string what = times(rows, vocabulary) + ", " + name(dtype);
@@ -208,7 +209,7 @@ std::vector<Case> gelu(std::int64_t rows, std::int64_t columns, DType dtype) {
 Case adamw(std::int64_t parameters, DType dtype) {
   const DType wide = k::accumulator(dtype);
   const bool own_master = wide != dtype;
-  // Gradient, master, m and v are read; master, m, v, and the parameter where it is another tensor, are written.
+  // Gradient, master, m and v are read; master, m, v, and the parameter if it is another tensor, are written.
   const double bytes = static_cast<double>(parameters) * (7 * element_bytes(wide) + (own_master ? element_bytes(dtype) : 0));
   return {"adamw", std::to_string(parameters) + " parameters, " + name(dtype), bytes, 0, [=] {
             const Tensor gradient = random({parameters}, wide, 1e-3);
@@ -236,7 +237,7 @@ Case gemm(const std::string& what, std::int64_t m, std::int64_t n, std::int64_t 
           }};
 }
 
-// A linear layer's forward, and what backward asks for: of its input, and of its weight.
+// The products of a linear layer: forward, and backward for its input and for its weight.
 std::vector<Case> layer_products(std::int64_t rows, std::int64_t in, std::int64_t out) {
   return {gemm("forward", rows, out, in, Transpose::no, Transpose::yes, DType::bf16),
           gemm("backward, input", rows, in, out, Transpose::no, Transpose::no, DType::bf16),
@@ -264,7 +265,7 @@ std::vector<Case> linear(std::int64_t rows, std::int64_t in, std::int64_t out) {
            }}};
 }
 
-// Operations of the half of the scores that the causal mask leaves: two products forward, five backward.
+// Counts the operations on the half of the scores that the causal mask leaves: two products forward, five backward.
 std::vector<Case> attention(const k::AttentionShape& shape, DType dtype) {
   const std::int64_t rows = shape.batch * shape.sequence;
   const std::int64_t hidden = shape.heads * shape.head_size;
@@ -368,14 +369,15 @@ nlohmann::ordered_json measured(const Case& each, double copied) {
   return row;
 }
 
-// Whether all cases could be measured. The results are written after each: the time on a GPU may end before the last.
+// Whether all cases could be measured. The results are written after each case, since the time on a GPU may end before the
+// last.
 bool run(const Options& options) {
   const OnDevice device(Device::cuda);
   const auto is_asked = [&](const Case& each) {
     return options.kernels.empty() ||
            std::find(options.kernels.begin(), options.kernels.end(), each.kernel) != options.kernels.end();
   };
-  const double warm_until = now_seconds() + 0.3;  // clocks rise under load
+  const double warm_until = now_seconds() + 0.3;  // the GPU raises its clocks under load
   double copied = 0;
   while (now_seconds() < warm_until) copied = std::max(copied, copied_a_second());
   std::printf("# %s; a copy moves %.0f GB/s of bytes read and written\n", gpu_info()->name.c_str(), copied * 1e-9);
@@ -408,7 +410,7 @@ bool run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Measures the kernels on a GPU");
-  app.add_option("--kernels", options.kernels, "Only these, as reduce,gemm")->delimiter(',');
+  app.add_option("--kernels", options.kernels, "Only these, such as reduce,gemm")->delimiter(',');
   app.add_option("--json", options.json, "A file for the results");
   CLI11_PARSE(app, argc, argv);
   try {

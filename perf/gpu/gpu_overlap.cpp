@@ -1,7 +1,7 @@
-// How much of what ranks that share a GPU communicate is hidden behind their matrix products: a step run in full, without
-// communication, without computation, and with a wait after every operation. Two kinds of steps: gradients of a backward
-// pass that are summed while the next ones are computed, and parameters that are gathered while a layer computes with those
-// before. Ranks are threads; what they communicate are copies in the GPU's memory and, of sums, kernels.
+// Measures how much communication of ranks that share a GPU is hidden behind their matrix products. A step runs in full,
+// without communication, without computation, and with a wait after every operation. There are two kinds of steps: gradients
+// of a backward pass that are summed while the next ones are computed, and parameters that are gathered while the layer
+// before computes. Ranks are threads; their communication consists of copies in the GPU's memory and, for sums, of kernels.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <functional>
@@ -44,7 +44,7 @@ std::function<void()> summed_gradients(const Communicator& world, const Options&
   };
 }
 
-// Each rank keeps a share of every weight; two whole ones take turns.
+// Each rank keeps a share of every weight; two whole weights take turns.
 std::function<void()> gathered_parameters(const Communicator& world, const Options& options, std::int64_t rows) {
   const std::int64_t hidden = options.hidden;
   const std::int64_t share = hidden * hidden / world.size();
@@ -56,7 +56,7 @@ std::function<void()> gathered_parameters(const Communicator& world, const Optio
                                     Tensor::zeros({hidden, hidden}, DType::bf16)};
   const Stream stream("parameters", Priority::urgent);
   return [=] {
-    const auto gather = [&](std::size_t layer) {  // behind the product that used the weight before
+    const auto gather = [&](std::size_t layer) {  // after the product that used this buffer before
       return world.all_gather(shares[layer].raw(), weights[layer % 2].raw(), share, DType::bf16, stream);
     };
     Work arriving = gather(0);

@@ -1,5 +1,5 @@
-"""./dev gpu: that it says so where there is no GPU; how it counts tests, judges results, merges them and writes them into the
-page, with a control beside each. Nothing here needs a GPU: programs are scripts that print what the real ones would."""
+"""./dev gpu: its error without a GPU; how it counts tests, judges results, merges them and writes them into the page, with a control
+beside each. Nothing here needs a GPU: scripts print the output of the real programs."""
 import contextlib
 import io
 import json
@@ -14,13 +14,12 @@ import unittest
 from unittest import mock
 
 ROOT = pathlib.Path(os.environ["ROOT"])
-sys.path.insert(0, str(ROOT / "perf"))
-import gpu  # noqa: E402
-import gpu_page as page  # noqa: E402
-import gpu_programs  # noqa: E402
-import gpu_results  # noqa: E402
-import gpu_sanitizer  # noqa: E402
-import gpu_test_runs  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from perf.gpu import programs as gpu_programs  # noqa: E402
+from perf.gpu import results as gpu_results  # noqa: E402
+from perf.gpu import run as gpu_run  # noqa: E402
+from perf.gpu import sanitizer, test_runs  # noqa: E402
+from perf.pages import gpu as page  # noqa: E402
 
 
 def counts(tests=10, **others):
@@ -104,18 +103,18 @@ class Verdicts(unittest.TestCase):
             spoil(results["steps"])
             self.assertEqual(sum(verdict.holds is False for verdict in page.verdicts(results)), 1, spoil.__name__)
 
-    def test_what_has_not_run_is_not_judged(self):
+    def test_a_step_that_has_not_run_is_not_judged(self):
         results = good_results()
         del results["steps"]["kernels"]
         self.assertEqual([verdict for verdict in page.verdicts(results) if not verdict.holds],
-                         [("kernels", None, "kernels at 85% of a copy's bandwidth: not run")])
+                         [("kernels", None, "kernels at 85% of a copy's bandwidth")])
 
     def test_nothing_holds_of_a_step_that_ended_badly_though_its_figures_are_shown(self):
         for name, what in (("kernels", "| gemm |"), ("gpt2", "| Stretto | 100.0 |"), ("overlap", "| summed gradients | 4096 |")):
             results = good_results()
             results["steps"][name]["error"] = "no luck\nat all."
             self.assertEqual([verdict.holds for verdict in page.verdicts(results) if verdict.step == name], [False])
-            self.assertIn("no luck at all: falls short.", page.section(results))
+            self.assertRegex(page.section(results), "FALLS SHORT: [^\n]*: no luck at all\n")
             self.assertIn(what, page.section(results))
             self.assertIn("no luck at all", page.report(results))
 
@@ -136,11 +135,11 @@ class Verdicts(unittest.TestCase):
             self.assertEqual({verdict.holds for verdict in page.verdicts(results) if verdict.step == name}, {None})
             page.report(results)
 
-    def test_what_the_library_notes_is_told(self):
+    def test_notes_of_the_library_are_reported(self):
         results = good_results()
         said = "[x] [stretto] [info] Attention takes the library's own kernels: [why]\nmore"
-        results["steps"]["kernels"]["notes"] = gpu.NOTE.findall(said)
-        self.assertIn("- Noted by kernels: Attention takes the library's own kernels: [why]\n", page.section(results))
+        results["steps"]["kernels"]["notes"] = gpu_run.NOTE.findall(said)
+        self.assertIn("- note of kernels: Attention takes the library's own kernels: [why]\n", page.section(results))
 
     def test_rates_of_another_machine_do_not_count(self):
         results = good_results()
@@ -154,7 +153,7 @@ class Verdicts(unittest.TestCase):
 
     def test_a_program_that_ends_badly_behind_its_last_test_proves_nothing(self):
         for name in ("crashed", "hung"):
-            self.assertFalse(page.all_passed({**counts(5), name: [gpu_test_runs.OUTSIDE]}))
+            self.assertFalse(page.all_passed({**counts(5), name: [test_runs.OUTSIDE]}))
 
     def test_utilisation_is_of_the_best_rate(self):
         self.assertAlmostEqual(page.utilisation(good_results())["stretto"], 4e13 / 0.1 / 7.5e14)
@@ -164,25 +163,25 @@ class Page(unittest.TestCase):
     def test_figures_go_between_the_marks(self):
         with tempfile.TemporaryDirectory() as directory:
             file = pathlib.Path(directory) / "page.md"
-            file.write_text(f"before\n{page.BEGIN}\nstale\n{page.END}\nafter\n")
-            page.write_docs([good_results(), {**good_results(), "gpu": "Another GPU"}], file)
+            file.write_text(f"before\n{page.SECTION.begin}\nstale\n{page.SECTION.end}\nafter\n")
+            page.SECTION.replace(file, page.section(good_results()) + "\n\n" + page.section({**good_results(), "gpu": "Another GPU"}))
             text = file.read_text()
             self.assertTrue(text.startswith("before\n") and text.endswith("after\n"))
             self.assertNotIn("stale", text)
             self.assertIn("| gemm | square | 1000.0 | 700 TFLOP/s | 0.93 of the matrix rate |", text)
             self.assertIn("| Stretto | 100.0 | 327,680 | 0.53 |", text)
-            self.assertIn("overlap efficiency, summed gradients: median 0.80 of 4096, 8192 rows; asked 0.8: holds.", text)
+            self.assertIn("- holds: overlap efficiency, summed gradients: median 0.80 of 4096, 8192 rows; asked 0.8\n", text)
             self.assertEqual([line for line in text.splitlines() if line.startswith("### ")], ["### A GPU", "### Another GPU"])
 
     def test_the_committed_page_has_the_marks(self):
-        page.marked(ROOT / "docs/performance.md")
+        page.SECTION.around(ROOT / "docs/performance.md")
 
     def test_the_command_judges_a_file(self):
         with tempfile.TemporaryDirectory() as directory:
             file = pathlib.Path(directory) / "a_gpu.json"
             for results, status in ((good_results(), 0), ({**good_results(), "steps": {}}, 1)):
                 file.write_text(json.dumps(results))
-                done = subprocess.run([sys.executable, "-B", ROOT / "perf/gpu.py", "--from", file], capture_output=True, text=True)
+                done = subprocess.run([sys.executable, "-B", "-m", "perf.gpu.run", "--from", file], cwd=ROOT, capture_output=True, text=True)
                 self.assertEqual(done.returncode, status, done.stderr)
                 self.assertIn("overlap", done.stdout)
 
@@ -207,7 +206,7 @@ class Page(unittest.TestCase):
 
 
 # Speaks as GoogleTest programs do. Good.two crashes where it is not alone in its process from there on, Good.three fails in
-# company, Bad.one always. What SLEEPS names sleeps.
+# company, Bad.one always. The test that SLEEPS names sleeps.
 PROGRAM = '''
     import sys, time
     names = ["Good.one", "Good.two", "Good.three", "Bad.one", "Odd/Good.skips/0"]
@@ -234,7 +233,7 @@ class TestRuns(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             program = pathlib.Path(directory) / "program.py"
             program.write_text(textwrap.dedent(PROGRAM).replace("SLEEPS", sleeps))
-            found, text = gpu_test_runs.run_tests([sys.executable, str(program)], dict(os.environ), pathlib.Path(directory) / "log",
+            found, text = test_runs.run_tests([sys.executable, str(program)], dict(os.environ), pathlib.Path(directory) / "log",
                                                   limit, parts)
             self.assertIn("Running main()", text)
             self.log = (pathlib.Path(directory) / "log_0.txt").read_text()
@@ -255,7 +254,7 @@ class TestRuns(unittest.TestCase):
         self.assertEqual((found["out_of_time"], found["hung"]), (["Bad.one", "Good.three", "Odd/Good.skips/0"], []))
         self.assertLess(found["seconds"], 30)
 
-    @mock.patch.object(gpu_test_runs, "SILENCE", 1)
+    @mock.patch.object(test_runs, "SILENCE", 1)
     def test_a_hang_costs_one_test(self):
         found = self.run_program(sleeps="Bad.one")
         self.assertEqual((found["hung"], found["crashed"], found["out_of_time"]), (["Bad.one"], ["Good.two"], []))
@@ -264,13 +263,13 @@ class TestRuns(unittest.TestCase):
 
     def test_a_program_without_tests_is_an_error(self):
         with tempfile.TemporaryDirectory() as directory, self.assertRaisesRegex(RuntimeError, "no tests were listed: .* status 3, .*: no"):
-            gpu_test_runs.run_tests(["sh", "-c", "echo no; exit 3"], dict(os.environ), pathlib.Path(directory) / "log", 60, 1)
+            test_runs.run_tests(["sh", "-c", "echo no; exit 3"], dict(os.environ), pathlib.Path(directory) / "log", 60, 1)
 
-    def test_what_the_sanitizer_says_is_found(self):
-        self.assertEqual(gpu_sanitizer.findings("memcheck", "========= Invalid __global__ write of size 4 bytes\n=========     at here\n"
+    def test_findings_of_the_sanitizer(self):
+        self.assertEqual(sanitizer.findings("memcheck", "========= Invalid __global__ write of size 4 bytes\n=========     at here\n"
                                                 "========= ERROR SUMMARY: 3 errors\n"),
                          {"summaries": 1, "findings": 3, "examples": ["Invalid __global__ write of size 4 bytes"]})
-        self.assertEqual(gpu_sanitizer.findings("racecheck", "========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)\n"),
+        self.assertEqual(sanitizer.findings("racecheck", "========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)\n"),
                          {"summaries": 1, "findings": 2, "examples": []})
 
 
@@ -294,9 +293,9 @@ class WholeRuns(unittest.TestCase):
         self.program("gpu_tests", """
             import sys
             print("Good.\\n  one" if "--gtest_list_tests" in sys.argv else "[ RUN      ] Good.one\\n[       OK ] Good.one (1 ms)")""")
-        for name, changed in (("gpu_programs.ROOT", self.at), ("gpu_programs.BUNDLE", self.at / "none"), ("gpu_programs.PROGRAMS", ()),
-                              ("gpu_programs.has_gpu", lambda: True), ("gpu_results.DIRECTORY", self.at / "results")):
-            patch = mock.patch(name, changed)
+        for name, changed in (("programs.ROOT", self.at), ("programs.BUNDLE", self.at / "none"), ("programs.PROGRAMS", ()),
+                              ("programs.has_gpu", lambda: True), ("results.DIRECTORY", self.at / "results")):
+            patch = mock.patch(f"perf.gpu.{name}", changed)
             patch.start()
             self.addCleanup(patch.stop)
         (self.at / "docs").mkdir()
@@ -309,8 +308,8 @@ class WholeRuns(unittest.TestCase):
 
     def run_gpu(self, *words):
         out = io.StringIO()
-        with mock.patch.object(sys, "argv", ["gpu.py", *words]), contextlib.redirect_stdout(out):
-            status = gpu.main()
+        with mock.patch.object(sys, "argv", ["run", *words]), contextlib.redirect_stdout(out):
+            status = gpu_run.main()
         return status, out.getvalue()
 
     def results(self):
@@ -322,21 +321,21 @@ class WholeRuns(unittest.TestCase):
         status, out = self.run_gpu("tests", "--out", str(self.at / "out"))
         self.assertEqual(status, 0)
         self.assertIn("library: NVIDIA A100; CUDA 13.0, NCCL no\n", out)
-        self.assertRegex(out, "FALLS SHORT  kernels .*: kernels ended with status 1, its last words: error: bad luck\n")
+        self.assertRegex(out, "FALLS SHORT: kernels .*: kernels ended with status 1, its last words: error: bad luck\n")
         self.assertEqual(set(self.results()["steps"]), {"kernels", "tests"})
         self.assertEqual(sorted(file.name for file in (self.at / "out").iterdir()), ["a100.json", "logs.tar.gz"])
 
-    def test_what_the_budget_does_not_allow_is_told_and_found_again(self):
+    def test_steps_beyond_the_budget_keep_their_earlier_results(self):
         self.assertEqual(self.run_gpu("tests")[0], 0)
         before = self.results()["steps"]["tests"]
-        with mock.patch.object(gpu, "LEAST", 3):
+        with mock.patch.object(gpu_run, "LEAST", 3):
             self.program("gpu_kernels", "import time; time.sleep(60)")
             status, out = self.run_gpu("kernels", "tests", "--budget", "5")
         self.assertEqual(status, 1)
         self.assertIn("kernels ran out of time", out)
         self.assertRegex(out, r"tests ...\n  not begun: [012] s of --budget are left, and a step needs 3\n")
         self.assertEqual(self.results()["steps"]["tests"], before)
-        with mock.patch.object(gpu, "LEAST", 3):
+        with mock.patch.object(gpu_run, "LEAST", 3):
             self.assertEqual(self.run_gpu("tests", "--budget", "2")[0], 1)
 
     def test_figures_of_a_program_that_ended_badly_are_kept(self):
@@ -353,10 +352,10 @@ class WholeRuns(unittest.TestCase):
         status, out = self.run_gpu("kernels")
         self.assertEqual(status, 1)
         self.assertNotIn("error", self.results()["steps"]["kernels"])
-        self.assertIn("FALLS SHORT  gemm, all: no\n", out)
-        self.assertIn("holds        reduce: at least 90%", out)
+        self.assertIn("FALLS SHORT: gemm, all: no\n", out)
+        self.assertIn("holds: reduce: at least 90%", out)
 
-    def test_no_step_runs_where_the_library_sees_no_gpu(self):
+    def test_no_step_runs_if_the_library_sees_no_gpu(self):
         for text, why in (("print('GPU\\n  none: because.')", "sees no GPU; stretto-info says: none: because"),
                           ("import sys; sys.exit('error: bad')", "stretto-info ended with status 1, its last words: error: bad")):
             self.program("stretto-info", text)

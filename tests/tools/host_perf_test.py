@@ -1,5 +1,5 @@
-"""./dev perf host: what it asks of figures, with a control that fails beside each, and what it writes. Nothing is measured
-here but that host_limit prints what it promises."""
+"""./dev perf host: its verdicts on figures, with a control that fails beside each, and the page that it writes. Nothing is measured,
+except that host_limit prints the figures that it promises."""
 import json
 import os
 import pathlib
@@ -8,18 +8,17 @@ import sys
 import tempfile
 import unittest
 
-PERF_DIRECTORY = pathlib.Path(os.environ["PERF_DIRECTORY"])
+ROOT = pathlib.Path(os.environ["ROOT"])
 HOST_LIMIT = os.environ["HOST_LIMIT_PROGRAM"]
-sys.path.insert(0, str(PERF_DIRECTORY))
-import host  # noqa: E402
-import host_page  # noqa: E402
-import host_verdicts  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from perf.comparisons import host, host_verdicts  # noqa: E402
+from perf.pages import host as page_of_host  # noqa: E402
 
 SIZES = [8 << i for i in range(24)]
 
 
 def good_figures():
-    """Of a full run in which everything holds, with nothing to spare where a ratio is a ratio to peers."""
+    """A full run in which everything holds; ratios to peers hold with nothing to spare."""
     peers = {"openmpi": 3.0, "mpich": 4.0, "gloo": 50.0}
 
     def sides(ours, best):
@@ -56,7 +55,7 @@ class Verdicts(unittest.TestCase):
                 times[str(size)] *= factor
 
     def only(self, *parts):
-        """These verdicts fail, and no other; a text for each."""
+        """Exactly these verdicts fail; each part belongs to the text of one."""
         texts = failing(self.figures)
         self.assertEqual(len(texts), len(parts), texts)
         for part in parts:
@@ -127,7 +126,7 @@ class Verdicts(unittest.TestCase):
             self.slower("all_reduce", 4, name, 1.1, [8])
         self.only("8 B: under 4 us")
 
-    def test_what_is_missing_fails_in_a_full_run_only(self):
+    def test_missing_figures_fail_in_a_full_run_only(self):
         for lose in (lambda f: f["times"]["all_reduce"]["2"].pop("mpich"),
                      lambda f: f["times"]["all_reduce"]["8"]["gloo"].pop("64"),
                      lambda f: f["times"]["all_reduce"]["2"].pop("prepared"),
@@ -154,8 +153,11 @@ class Program(unittest.TestCase):
     def judge(self, figures, *words):
         path = self.directory / "figures.json"
         path.write_text(json.dumps(figures))
-        return subprocess.run([sys.executable, "-B", PERF_DIRECTORY / "host.py", "--from", path, *words], capture_output=True, text=True,
-                              timeout=60)
+        return self.run_it("--from", path, *words)
+
+    def run_it(self, *words):
+        return subprocess.run([sys.executable, "-B", "-m", "perf.comparisons.host", *map(str, words)], cwd=ROOT, capture_output=True,
+                              text=True, timeout=60)
 
     def test_exit_status(self):
         done = self.judge(good_figures())
@@ -166,16 +168,16 @@ class Program(unittest.TestCase):
         bad["times"]["all_reduce"]["2"]["symmetric"]["8"] *= 2
         done = self.judge(bad)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("FALLS SHORT  all_reduce, 2 ranks, symmetric, 8 B: at most 0.140 us", done.stdout)
+        self.assertIn("FALLS SHORT: all_reduce, 2 ranks, symmetric, 8 B: at most 0.140 us", done.stdout)
 
     def test_documents(self):
-        text = (PERF_DIRECTORY.parent / "docs/performance.md").read_text()
-        page = self.directory / "page.md"
+        text = (ROOT / "docs/performance.md").read_text()
+        page, section = self.directory / "page.md", page_of_host.SECTION
         page.write_text(text)
         self.assertEqual(self.judge(good_figures(), "--write-docs", page).returncode, 0)
         once = page.read_text()
-        self.assertEqual(once[:once.index(host_page.BEGIN)], text[:text.index(host_page.BEGIN)])
-        self.assertEqual(once[once.index(host_page.END):], text[text.index(host_page.END):])
+        self.assertEqual(once[:once.index(section.begin)], text[:text.index(section.begin)])
+        self.assertEqual(once[once.index(section.end):], text[text.index(section.end):])
         self.assertIn("| 64 MiB |", once)
         self.assertIn("### Other collectives", once)
         self.judge(good_figures(), "--write-docs", page)
@@ -195,7 +197,7 @@ class Program(unittest.TestCase):
                             (["--sizes", "128M"], "up to 64M"), (["--ranks", "3"], "2, 4 and 8"), (["--ranks", "x"], "'x'"),
                             (["--write-docs", self.directory / "none"], "cannot be read")):
             with self.subTest(words=words):
-                done = subprocess.run([sys.executable, "-B", PERF_DIRECTORY / "host.py", *map(str, words)], capture_output=True, text=True, timeout=60)
+                done = self.run_it(*words)
                 self.assertEqual(done.returncode, 1)
                 self.assertIn(said, done.stderr)
                 self.assertEqual(len(done.stderr.splitlines()), 1)

@@ -1,5 +1,5 @@
-"""perf/netlab: where the ranks are, whose status counts, and that nothing is left however it ends. And what ./dev perf netlab asks
-of figures, with a control that fails beside each."""
+"""perf/netlab: the places of the ranks, the exit status, and that nothing is left behind, however it ends. And the verdicts of
+./dev perf netlab, with a control that fails beside each."""
 import copy
 import json
 import os
@@ -12,12 +12,12 @@ import tempfile
 import time
 import unittest
 
-PERF_DIRECTORY = pathlib.Path(os.environ["PERF_DIRECTORY"])
+PERF_DIRECTORY = pathlib.Path(os.environ["ROOT"]) / "perf"
 PERF_PROGRAM = os.environ["PERF_PROGRAM"]
-sys.path.insert(0, str(PERF_DIRECTORY))
-import namespaces  # noqa: E402
-import netlab_page  # noqa: E402
-from namespaces import CommandFailed, Network, obstacle  # noqa: E402
+sys.path.insert(0, str(PERF_DIRECTORY.parent))
+from perf.comparisons import namespaces  # noqa: E402
+from perf.pages import netlab as netlab_page  # noqa: E402
+from perf.comparisons.namespaces import CommandFailed, Network, obstacle  # noqa: E402
 
 SECONDS_TO_END = 10
 
@@ -113,7 +113,7 @@ class Netlab(unittest.TestCase):
     def test_interrupted(self):
         self.assertEqual(self.end_by(signal.SIGINT), 128 + signal.SIGINT)
 
-    def test_says_what_is_wrong(self):
+    def test_errors(self):
         self.assertIn("'2,x' is no list of numbers", self.run_it("--ranks", "2,x", "--", "true").stderr)
         for other in (["--hosts", "2"], ["--ranks-per-host", "1"]):
             self.assertIn("give either that or --hosts", self.run_it("--ranks", "2,1", *other, "--", "true").stderr)
@@ -148,7 +148,7 @@ def good_figures():
 class Report(unittest.TestCase):
 
     def those_that_fail(self, figures):
-        return [text for text, _, holds in netlab_page.verdicts(figures) if not holds]
+        return [verdict.text for verdict in netlab_page.verdicts(figures) if not verdict.holds]
 
     def test_good_figures_hold(self):
         self.assertEqual(self.those_that_fail(good_figures()), [])
@@ -162,7 +162,7 @@ class Report(unittest.TestCase):
                   ("as fast as Gloo", ["times", "gloo", "", str(64 * mib)], 1.5 * 64 * mib),
                   ("ring: the model within", ["times", "model", "ring", str(4 * mib)], 1.5 * 4 * mib),
                   ("TCP stream", ["rate"], "8.7mbit"),
-                  ("in bf16, there by ring and the library's choice direct",
+                  ("in bf16 (by ring and the library's choice direct",
                    ["times", "reduce_scatter bf16", "ring", str(64 * mib)], 55.0),
                   ("bf16", ["times", "all_gather int8", "auto", str(64 * mib)], 26.0)]
         for words, path, value in faults:
@@ -182,7 +182,7 @@ class Report(unittest.TestCase):
         figures["chosen"]["model"] = dict.fromkeys(figures["chosen"]["model"], "ring")
         self.assertEqual(self.those_that_fail(figures), [])
 
-    def test_what_is_missing_fails(self):
+    def test_missing_figures_fail(self):
         mib = 1 << 20
         for lost, part in (
                 (lambda f: f["times"].pop("openmpi"), ["1 MiB: at least 2", "64 MiB: at least 1.8"]),
@@ -215,13 +215,13 @@ class Report(unittest.TestCase):
 
             def judge(figures, *words):
                 written.write_text(json.dumps(figures))
-                return subprocess.run([sys.executable, "-B", PERF_DIRECTORY / "netlab_report.py", "--from", written, *words],
-                                      capture_output=True, text=True)
+                return subprocess.run([sys.executable, "-B", "-m", "perf.comparisons.netlab_report", "--from", written, *words],
+                                      cwd=PERF_DIRECTORY.parent, capture_output=True, text=True)
 
             done = judge(good_figures(), "--write-docs", page)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             text = page.read_text()
-            inside = text[text.index(netlab_page.BEGIN):text.index(netlab_page.END)]
+            inside = text[text.index(netlab_page.SECTION.begin):text.index(netlab_page.SECTION.end)]
             for word in ("A processor, 2 cores, A system, 2000-01-01", "| 64 MiB | 100663.3 | 105696.5 |", "- holds: no wrong values"):
                 self.assertIn(word, inside)
             judge(good_figures(), "--write-docs", page)
@@ -230,7 +230,7 @@ class Report(unittest.TestCase):
             figures["times"].pop("gloo")
             self.assertEqual(judge(figures).returncode, 1)
             page.write_text("no marks")
-            self.assertIn("has not the two marks", judge(good_figures(), "--write-docs", page).stderr)
+            self.assertIn("does not have the two marks", judge(good_figures(), "--write-docs", page).stderr)
 
     def test_rates(self):
         for rate, bytes_per_second in (("1gbit", 125e6), ("8Mbit", 1e6), ("0.5gbps", 5e8), ("2mbps", 2e6)):

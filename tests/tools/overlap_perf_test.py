@@ -67,7 +67,7 @@ class Overlap(unittest.TestCase):
         self.assertEqual(refused.returncode, 1)
         self.assertIn("--planned: the planner has no graph of --case ring_pass", refused.stderr)
 
-    def test_what_cannot_be_is_refused_in_a_sentence(self):
+    def test_errors_are_one_sentence(self):
         for words, sentence in [
                 (["--case", "pipeline"], "pipeline"),
                 (["--case", "dp", "--ratio", "0.5"], "give --nproc N"),

@@ -1,4 +1,4 @@
-// The checker of stretto-perf: what it takes for right is right, and whatever is wrong it finds.
+// The checker of stretto-perf: it accepts right results, and finds every wrong one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ TEST_P(Exactness, SumsAndProductsDoNotDependOnTheirOrder) {
       const Values values(case_of("all_reduce", ranks, dtype, op), 3);
       std::vector<Tensor> inputs;
       for (int rank = 0; rank < ranks; ++rank) inputs.push_back(part(values, dtype, rank, count));
-      const Tensor reduced = part(values, dtype, Part::reduced, count);
+      const Tensor reduced = part(values, dtype, SourceRange::reduced, count);
       Tensor sum({1}, dtype);
       bool all_zero = true;
       std::vector<int> order(ranks);
@@ -81,15 +81,15 @@ TEST(Values, WrappedSumsOfBytesAreModulo256) {
     values.fill({rank, 10, 50}, input.data());
     for (int i = 0; i < 50; ++i) sum[i] = static_cast<std::uint8_t>(sum[i] + input[i]);
   }
-  EXPECT_EQ(values.wrong({Part::reduced, 10, 50}, sum.data()), 0);
+  EXPECT_EQ(values.wrong({SourceRange::reduced, 10, 50}, sum.data()), 0);
 }
 
-// What the ranks would have after the collective, put there by hand.
+// Writes by hand the results that the ranks would have after the collective.
 void perform_by_hand(const Case& what, const Values& values, const Buffers& buffers, int rank) {
   const auto element = static_cast<std::int64_t>(size_of(what.dtype));
   for (int copy = 0; copy < buffers.copies(); ++copy) {
     auto* to = static_cast<std::byte*>(buffers.output(copy));
-    for (const Part& each : what.expected(rank)) {
+    for (const SourceRange& each : what.expected(rank)) {
       values.fill(each, to);
       to += each.count * element;
     }
@@ -168,7 +168,7 @@ TEST(Approximate, TakesWhatIsWithinTheBoundAndCountsWhatIsBeyond) {
       const Case what = case_of(test, 3, DType::f32, op);
       const std::vector<Tensor> inputs = Approximate::inputs_of(what, 1, count);
       const Approximate approximate(what, as(stretto::QuantizedFormat::int4), inputs);
-      const int source = reduces(what.test->collective) ? Part::reduced : 1;
+      const int source = reduces(what.test->collective) ? SourceRange::reduced : 1;
       std::vector<float> found;
       for (std::int64_t i = 0; i < count; ++i) {
         double exact = 0;
@@ -190,7 +190,7 @@ TEST(Approximate, TakesWhatIsWithinTheBoundAndCountsWhatIsBeyond) {
       found[9] = NAN;
       EXPECT_EQ(approximate.compare(source, 0, count, found.data(), deviation), 2);
       EXPECT_TRUE(std::isnan(deviation.most)) << "a later error has taken the place of NaN";
-      // In int8 an element at another's place is most often found.
+      // In int8, most elements at a wrong index are found.
       const Approximate closer(what, as(stretto::QuantizedFormat::int8), inputs);
       EXPECT_GT(closer.compare(source, 1, count - 1, found.data(), deviation), count / 2) << test << " " << name(op);
     }

@@ -1,5 +1,5 @@
-// The timed loop of stretto-perf: it performs exactly what it says, in whatever batches. No test looks at how long anything
-// took.
+// The timed loop of stretto-perf: it performs exactly the stated number of operations, in any batches. No test checks a
+// duration.
 #include <gtest/gtest.h>
 
 #include <vector>

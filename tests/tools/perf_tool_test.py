@@ -15,10 +15,10 @@ BUILT_WITH = os.environ.get("BUILT_WITH", "").split()
 MPIRUN = os.environ.get("MPIRUN_PROGRAM", "")
 SANITIZED = os.environ.get("SANITIZED", "")  # the peers are not built with the sanitizer, which takes them for faulty
 
-# What would make it believe in a launcher, or change what is tested.
+# Variables that would make it believe that a launcher started it, or would change the test.
 FOREIGN_VARIABLES = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|SLURM|STRETTO|UCX(?!_MEM)|TORCHELASTIC)_\w+)$")
 SMALL = ["-b", "96", "-e", "9600", "-f", "10", "-n", "3", "-w", "1"]
-FACTORS = {  # of nccl-tests, for 3 ranks
+FACTORS = {  # busbw / algbw as in nccl-tests, for 3 ranks
     "all_reduce": 2 * 2 / 3, "reduce_scatter": 2 / 3, "all_gather": 2 / 3, "all_to_all": 2 / 3, "broadcast": 1, "reduce": 1,
     "gather": 2 / 3, "scatter": 2 / 3, "sendrecv": 1, "barrier": 1, "all_to_all_v": 2 / 3, "all_gather_v": 2 / 3,
     "reduce_scatter_v": 2 / 3, "gather_v": 2 / 3, "scatter_v": 2 / 3,
@@ -129,7 +129,7 @@ class PerfToolTest(unittest.TestCase):
         every = {row["algo"] for row in self.figures("all_reduce", *SMALL, "--nproc", 3, "--algo", "all")["rows"]}
         self.assertLess({"ring", "recursive_doubling", "packet", "push"}, every)
 
-    def test_every_algorithm_takes_levels_where_there_are_nodes(self):
+    def test_every_algorithm_takes_levels_if_there_are_nodes(self):
         for more in ([], ["--quantize", "int8"]):
             for ranks_per_node, levels in ((2, True), (4, False)):
                 with self.subTest(more, ranks_per_node=ranks_per_node):
@@ -145,7 +145,7 @@ class PerfToolTest(unittest.TestCase):
                             "malloc")["rows"]
         by_size = {size: {row["algo"] for row in rows if row["bytes"] == size} for size in (16 << 10, 32 << 10)}
         self.assertEqual(by_size[16 << 10] - by_size[32 << 10], {"packet"})
-        self.assertNotIn("push", by_size[16 << 10])  # which reaches symmetric memory only
+        self.assertNotIn("push", by_size[16 << 10])  # it reaches symmetric memory only
 
     def test_types_and_operators(self):
         run = self.figures("all_reduce", *SMALL, "--nproc", 3, "--threads", "-o", "all", "-d", "all", "-n", 1)
@@ -177,7 +177,7 @@ class PerfToolTest(unittest.TestCase):
                             self.assertGreater(row["rms_error"], 0)
                         if (collective, dtype) == ("reduce_scatter", "f32"):
                             errors.append(run["rows"][0]["rms_error"])
-        int8, int4, fp8, onebit = errors  # of a sum of 4 deviates of variance 1
+        int8, int4, fp8, onebit = errors  # errors of a sum of 4 deviates of variance 1
         self.assertLess(0, int8)
         self.assertLess(int8, fp8)
         self.assertLess(fp8, int4)
@@ -303,7 +303,7 @@ class PerfToolTest(unittest.TestCase):
         path.write_text('{"routes": []}')
         self.assertIn("has no routes", self.refused("calibrate", "--nproc", 2, *few, "--keep", "--write", path))
 
-    def test_packets_end_where_they_are_full(self):
+    def test_packets_end_when_they_are_full(self):
         path = self.directory / "selection.json"
         done = self.perf("selection", "--nproc", 2, "-e", "128K", "-f", 1024, "--runs", 1, "--tolerance", 1e9,
                          "--collectives", "all_reduce", "--json", path)
@@ -335,7 +335,7 @@ class PerfToolTest(unittest.TestCase):
                 averages = self.figures("all_reduce", *SMALL, "--nproc", 2, "--vs", peer, "-o", "avg")
                 self.assertEqual([row["peers"] for row in averages["rows"]], [{}] * len(averages["rows"]))
 
-    def test_wrong_peers_are_left_out_where_they_are_wrong(self):
+    def test_peers_with_wrong_results_are_left_out(self):
         """Debian's Open MPI adds up i8 wrongly where the processor has AVX; elsewhere it is right."""
         if "MPI" not in BUILT_WITH or not MPIRUN or SANITIZED:
             self.skipTest("this build or machine has no MPI, or a sanitizer is in")

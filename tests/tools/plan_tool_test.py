@@ -1,4 +1,4 @@
-"""What stretto-plan prints, draws and refuses, seen from outside."""
+"""stretto-plan seen from outside: its output, its pictures and its errors."""
 import json
 import os
 import pathlib
@@ -274,7 +274,7 @@ class Steps(PlanTool):
     STEP = ["step", "--ranks", 64, "--links", LINKS, "--gflops", 100000, "--layers", 4, "--hidden", 1024]
 
     def times(self, lines):
-        """What each schedule takes, in ms."""
+        """The time of each schedule in ms."""
         names = {"planned  ": "planned", "no partition, blocking": "blocking", "no partition, as early": "early",
                  "buckets of 25 MiB": "buckets", "those buckets, and all by level": "levels",
                  "no schedule can be faster": "bound"}

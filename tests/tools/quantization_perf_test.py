@@ -1,5 +1,5 @@
-"""./dev perf quantization: its arithmetic, its drawing and what it writes into the page, with a control beside each; and that a
-short run of it finds in stretto-perf's output what it looks for."""
+"""./dev perf quantization: its arithmetic, its picture and the page that it writes, with a control beside each; and that a short run
+finds its figures in stretto-perf's output."""
 import copy
 import json
 import math
@@ -11,12 +11,12 @@ import tempfile
 import unittest
 import xml.etree.ElementTree as ElementTree
 
-PERF_DIRECTORY = pathlib.Path(os.environ["PERF_DIRECTORY"])
+ROOT = pathlib.Path(os.environ["ROOT"])
 PERF_PROGRAM = os.environ["PERF_PROGRAM"]
-sys.path.insert(0, str(PERF_DIRECTORY))
-import quantization  # noqa: E402
-import quantization_page as page  # noqa: E402
-import quantization_svg as svg  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from perf.comparisons import quantization  # noqa: E402
+from perf.pages import chart  # noqa: E402
+from perf.pages import quantization as page  # noqa: E402
 
 
 def row_of(collective, rate, plain, quantized, expected_plain, expected_quantized, dtype="bf16"):
@@ -64,19 +64,19 @@ class Arithmetic(unittest.TestCase):
         text = "\n".join(page.summary(good_figures()))
         self.assertIn("bf16, all_gather, int8: 3.0 times as fast at 1 Gb/s; faster up to about 46 Gb/s, by the model up to about "
                       f"{10 * 10**(0.8 / 1.35):.2g} Gb/s.", text)
-        self.assertIn("takes what is faster, or within 5% of it, in 9 of these 9 cases.", text)
+        self.assertIn("chooses the faster side, or one within 5% of it, in 9 of these 9 cases.", text)
         figures = good_figures()
         figures["rows"][0]["quantized"]["expected_us"] = 1e6
-        self.assertIn("in 8 of these 9 cases; at worst, it takes 3.00 times as long (bf16, reduce_scatter, 1 Gb/s)",
+        self.assertIn("in 8 of these 9 cases; at worst, its choice takes 3.00 times as long (bf16, reduce_scatter, 1 Gb/s)",
                       "\n".join(page.summary(figures)))
 
-    def test_what_is_as_fast_is_no_wrong_choice(self):
+    def test_an_equally_fast_side_is_no_wrong_choice(self):
         figures = figures_of([row_of("all_gather", 1, 104, 100, 50, 100)])
         self.assertIn("in 1 of these 1 cases.", "\n".join(page.summary(figures)))
         figures["rows"][0]["plain"]["us"] = 106
-        self.assertIn("in 0 of these 1 cases; at worst, it takes 1.06 times", "\n".join(page.summary(figures)))
+        self.assertIn("in 0 of these 1 cases; at worst, its choice takes 1.06 times", "\n".join(page.summary(figures)))
 
-    def test_what_the_model_expected(self):
+    def test_times_that_the_model_expected(self):
         said = ("stretto: all_gather of 0 bf16 in 'world': direct, 1.0 us by the cost model\n"
                 "stretto: all_gather of 64 bf16 in 'world', symmetric memory: two_level/4 in int8, 12.5 us by the cost model; then "
                 "direct in int8 30.0 us\n"
@@ -106,31 +106,39 @@ class Drawing(unittest.TestCase):
         return [(element.tag.rsplit("}", 1)[1], element) for element in root.iter()]
 
     def points(self, figures):
-        return [[tuple(map(float, pair.split(","))) for pair in element.get("points").split()]
-                for tag, element in self.drawn(figures) if tag == "polyline"]
+        """The points of each curve, in the order expected and measured for each collective; without the keys of the legend."""
+        lines = [[tuple(map(float, pair.split(","))) for pair in element.get("points").split()]
+                 for tag, element in self.drawn(figures) if tag == "polyline"]
+        return lines[len(page.COLLECTIVES):]
+
+    def lines(self, figures, look):
+        return [{name: float(element.get(name)) for name in ("x1", "y1", "x2", "y2")}
+                for tag, element in self.drawn(figures) if tag == "line" and element.get("class") == look]
 
     def test_curves_are_where_their_figures_are(self):
         figures = good_figures()
         self.assertEqual(len(self.points(figures)), 6)
         expected, measured = self.points(figures)[:2]
-        one, = [float(element.get("y1")) for tag, element in self.drawn(figures) if tag == "line" and element.get("class") == "one"]
-        bottom = svg.HEIGHT - svg.BOTTOM
+        one, = self.lines(figures, "strong")
+        bottom = max(line["y2"] for line in self.lines(figures, "grid"))
         for (_, y), gain in zip(measured, (3, 2, 0.5)):
-            self.assertAlmostEqual((bottom - y) / (bottom - one), gain, delta=0.01)
+            self.assertAlmostEqual((bottom - y) / (bottom - one["y1"]), gain, delta=0.01)
         for (_, y), gain in zip(expected, (2.7, 1.8, 0.45)):
-            self.assertAlmostEqual((bottom - y) / (bottom - one), gain, delta=0.01)
+            self.assertAlmostEqual((bottom - y) / (bottom - one["y1"]), gain, delta=0.01)
         left, middle, right = (x for x, _ in measured)
         self.assertAlmostEqual(middle - left, right - middle, delta=0.2)  # 1, 10 and 100
-        self.assertEqual((left, right), (svg.LEFT, svg.WIDTH - svg.RIGHT))
+        self.assertEqual((left, right), (one["x1"], one["x2"]))
         figures["rows"][0]["plain"]["us"] *= 2
         self.assertNotEqual(self.points(figures)[1], measured)
 
     def test_everything_is_inside_and_named(self):
         figures = good_figures()
         figures["rows"][0]["plain"]["us"] = 25000
+        grid = self.lines(figures, "grid")
+        left, right, top, bottom = (edge(line[name] for line in grid) for edge, name in ((min, "x1"), (max, "x2"), (min, "y1"), (max, "y2")))
         for points in self.points(figures):
             for x, y in points:
-                self.assertTrue(svg.LEFT <= x <= svg.WIDTH - svg.RIGHT and svg.TOP <= y <= svg.HEIGHT - svg.BOTTOM, (x, y))
+                self.assertTrue(left <= x <= right and top <= y <= bottom, (x, y))
         words = [element.text for tag, element in self.drawn(figures) if tag == "text"]
         for wanted in ("bandwidth between nodes, Gb/s", "time plain / time quantized", "all_gather, int8", "100"):
             self.assertIn(wanted, words)
@@ -142,6 +150,10 @@ class Drawing(unittest.TestCase):
         figures["rows"] = [row for row in figures["rows"] if row["rate"] == 10]
         self.assertTrue(all(math.isfinite(x + y) for points in self.points(figures) for x, y in points))
 
+    def test_legends_wrap(self):
+        curves = [chart.Curve(f"a curve of some name, number {i}", [(1, 1)], i) for i in range(9)]
+        self.assertEqual([chart.legend(curves[:count], 900)[1] for count in (1, 3, 4, 9)], [20, 20, 40, 60])
+
 
 class Program(unittest.TestCase):
     def setUp(self):
@@ -150,8 +162,8 @@ class Program(unittest.TestCase):
         self.directory = pathlib.Path(directory.name)
 
     def run_it(self, *words):
-        return subprocess.run([sys.executable, "-B", PERF_DIRECTORY / "quantization.py", *map(str, words)], capture_output=True,
-                              text=True, timeout=120)
+        return subprocess.run([sys.executable, "-B", "-m", "perf.comparisons.quantization", *map(str, words)], cwd=ROOT,
+                              capture_output=True, text=True, timeout=120)
 
     def written(self, figures):
         path = self.directory / "figures.json"
@@ -159,7 +171,7 @@ class Program(unittest.TestCase):
         return path
 
     def test_documents(self):
-        text = (PERF_DIRECTORY.parent / "docs/quantization.md").read_text()
+        text = (ROOT / "docs/quantization.md").read_text()
         mine = self.directory / "page.md"
         mine.write_text(text)
         figures = good_figures()
@@ -168,9 +180,9 @@ class Program(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         once = mine.read_text()
         for whole in (text, once):
-            self.assertLess(whole.index(page.CROSSOVER[0]), whole.index(page.CROSSOVER[1]))
-        self.assertEqual(once[:once.index(page.CROSSOVER[0])], text[:text.index(page.CROSSOVER[0])])
-        self.assertEqual(once[once.index(page.CROSSOVER[1]):], text[text.index(page.CROSSOVER[1]):])  # with the kernels' part
+            self.assertLess(whole.index(page.CROSSOVER.begin), whole.index(page.CROSSOVER.end))
+        self.assertEqual(once[:once.index(page.CROSSOVER.begin)], text[:text.index(page.CROSSOVER.begin)])
+        self.assertEqual(once[once.index(page.CROSSOVER.end):], text[text.index(page.CROSSOVER.end):])  # with the kernels' part
         self.assertIn("| 100 | all_reduce, int4, sum in int8 | 500.0 us | direct | 1.00 ms | two_level/4 | 0.50 | 0.45 | plain | 0.5 | "
                       "0.125 |", once)
         self.assertIn("### 16 MiB of f32", once)
@@ -182,8 +194,8 @@ class Program(unittest.TestCase):
             twice = mine.read_text()
             self.assertIn("### Elements of 64 MiB", twice)
             self.assertIn("| quantize | bf16 | 1.0 (50%) | 1.0 (50%) |", twice)
-            self.assertEqual(twice[:twice.index(page.KERNELS[0])], once[:once.index(page.KERNELS[0])])
-            self.assertEqual(twice[twice.index(page.KERNELS[1]):], once[once.index(page.KERNELS[1]):])
+            self.assertEqual(twice[:twice.index(page.KERNELS.begin)], once[:once.index(page.KERNELS.begin)])
+            self.assertEqual(twice[twice.index(page.KERNELS.end):], once[once.index(page.KERNELS.end):])
         mine.write_text("no marks")
         done = self.run_it("--from", self.written(figures), "--write-docs", mine)
         self.assertEqual((done.returncode, mine.read_text()), (1, "no marks"))

@@ -11,7 +11,7 @@ struct TraceNotes;
 
 // A trace of all ranks on one clock: kernels of the computing thread, operations of every stream from the ledger, steps
 // and named parts, and arrows from senders to receivers. write() makes Chrome's trace-event JSON of it (Google's "Trace
-// Event Format"). Perfetto (ui.perfetto.dev) opens it, and perf/timeline draws it:
+// Event Format"). Perfetto (ui.perfetto.dev) draws it:
 //
 //   process      a rank of the job
 //   thread 0     the computing thread: kernels (category "compute"), and operations on inline streams ("communication")

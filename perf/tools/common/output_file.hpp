@@ -3,10 +3,10 @@
 
 namespace perf {
 
-// Before hours of measuring: throws in one sentence where the file that a flag names cannot be opened for writing. A file
-// that is there stays as it is.
+// Throws in one sentence if the file that a flag names cannot be opened for writing; called before hours of measuring. An
+// existing file stays as it is.
 void check_writable(const char* flag, const std::string& path);
-// The whole text, or an error.
+// Writes the whole text, or throws.
 void write_file(const char* flag, const std::string& path, const std::string& text);
 
 }  // namespace perf

@@ -12,7 +12,7 @@ namespace perf {
 namespace {
 
 constexpr std::byte guard_value{0xa5};
-// No result looks like this for long: a NaN in most floating-point types.
+// No result looks like this: it is a NaN in most floating-point types.
 constexpr int nonsense = 0xff;
 
 std::shared_ptr<std::byte> memory_of(Memory memory, std::int64_t bytes) {
@@ -24,14 +24,14 @@ std::shared_ptr<std::byte> memory_of(Memory memory, std::int64_t bytes) {
 
 }  // namespace
 
-Buffers::Buffers(const Case& of, int rank, bool in_place, int copies, Memory memory)
-    : case_(of), rank_(rank), in_place_(in_place), copies_(copies) {
-  const auto element = static_cast<std::int64_t>(size_of(of.dtype));
-  const std::int64_t input_bytes = of.input_count(rank) * element;
-  const std::int64_t output_bytes = of.output_count(rank) * element;
+Buffers::Buffers(const Case& test_case, int rank, bool in_place, int copies, Memory memory)
+    : case_(test_case), rank_(rank), in_place_(in_place), copies_(copies) {
+  const auto element = static_cast<std::int64_t>(size_of(test_case.dtype));
+  const std::int64_t input_bytes = test_case.input_count(rank) * element;
+  const std::int64_t output_bytes = test_case.output_count(rank) * element;
   if (in_place) {
-    input_.offset = of.input_offset(rank) * element;
-    output_.offset = of.output_offset(rank) * element;
+    input_.offset = test_case.input_offset(rank) * element;
+    output_.offset = test_case.output_offset(rank) * element;
     region_bytes_ = {std::max(input_.offset + input_bytes, output_.offset + output_bytes)};
   } else {
     output_.region = 1;
@@ -96,7 +96,7 @@ std::int64_t Buffers::wrong(const Values& values, Deviation& deviation) const {
     OnHost here = on_host(copy);
     from_gpu(copy, here);
     const std::byte* found = here.at(output_);
-    for (const Part& part : case_.expected(rank_)) {
+    for (const SourceRange& part : case_.expected(rank_)) {
       wrong += values.wrong_results(part, found, deviation);
       found += part.count * element;
     }

@@ -11,7 +11,7 @@ using stretto::Collective;
 
 namespace {
 
-// Every third rank gets nothing and the others differ, at any number of ranks.
+// With any number of ranks, every third rank gets nothing and the others get different shares.
 std::int64_t share_weight(int rank) { return (rank + 1) % 3; }
 std::int64_t pair_weight(int from, int to) { return (from + 2 * to + 1) % 3; }
 
@@ -27,7 +27,7 @@ std::vector<std::int64_t> uneven_shares(int ranks, std::int64_t whole) {
   return weights;
 }
 
-// The rank that sends or receives most has the whole.
+// The rank that sends or receives most moves the whole.
 std::vector<std::int64_t> uneven_pairs(int ranks, std::int64_t whole) {
   std::vector<std::int64_t> weights;
   std::int64_t most = 0;
@@ -45,11 +45,13 @@ std::vector<std::int64_t> uneven_pairs(int ranks, std::int64_t whole) {
   return weights;
 }
 
-std::int64_t total(const Case& of) { return of.test->uneven ? sum(of.counts) : of.count * of.ranks; }
+std::int64_t total(const Case& test_case) {
+  return test_case.test->uneven ? sum(test_case.counts) : test_case.count * test_case.ranks;
+}
 
-std::int64_t before(const Case& of, int rank) {
+std::int64_t before(const Case& test_case, int rank) {
   std::int64_t elements = 0;
-  for (int earlier = 0; earlier < rank; ++earlier) elements += of.share(earlier);
+  for (int earlier = 0; earlier < rank; ++earlier) elements += test_case.share(earlier);
   return elements;
 }
 
@@ -115,7 +117,7 @@ std::int64_t Case::input_count(int rank) const {
 
 std::int64_t Case::output_count(int rank) const {
   std::int64_t elements = 0;
-  for (const Part& part : expected(rank)) elements += part.count;
+  for (const SourceRange& part : expected(rank)) elements += part.count;
   return elements;
 }
 
@@ -130,14 +132,14 @@ std::int64_t Case::output_offset(int rank) const {
   return inside ? before(*this, rank) : 0;
 }
 
-std::vector<Part> Case::expected(int rank) const {
-  std::vector<Part> parts;
+std::vector<SourceRange> Case::expected(int rank) const {
+  std::vector<SourceRange> parts;
   switch (test->collective) {
-    case Collective::all_reduce: return {{Part::reduced, 0, count}};
+    case Collective::all_reduce: return {{SourceRange::reduced, 0, count}};
     case Collective::reduce:
-      if (rank == root) parts.push_back({Part::reduced, 0, count});
+      if (rank == root) parts.push_back({SourceRange::reduced, 0, count});
       return parts;
-    case Collective::reduce_scatter: return {{Part::reduced, before(*this, rank), share(rank)}};
+    case Collective::reduce_scatter: return {{SourceRange::reduced, before(*this, rank), share(rank)}};
     case Collective::broadcast: return {{root, 0, count}};
     case Collective::scatter: return {{root, before(*this, rank), share(rank)}};
     case Collective::gather:

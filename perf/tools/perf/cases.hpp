@@ -6,7 +6,7 @@
 #include "stretto/dtype.hpp"
 #include "stretto/plan.hpp"
 
-// What is measured: who gives how many elements, who gets which, and how bandwidth is counted.
+// The measured operations: how many elements each rank gives, which elements it gets, and how bandwidth is counted.
 namespace perf {
 
 struct Test {
@@ -20,10 +20,10 @@ const Test& test_from_name(const std::string& name);
 constexpr bool is_ring_exchange(const Test& test) { return test.collective == stretto::Collective::send; }
 inline bool can_be_in_place(const Test& test) { return stretto::can_be_in_place(test.collective); }
 
-// A run of elements of an output: elements [first, first + count) of what the source holds.
-struct Part {
-  static constexpr int reduced = -1;  // a source: the reduction of all inputs
-  int source = 0;                     // or the rank whose input it is
+// A run of elements of an output: elements [first, first + count) of the source.
+struct SourceRange {
+  static constexpr int reduced = -1;  // the source that is the reduction of all inputs
+  int source = 0;                     // reduced, or the rank whose input it is
   std::int64_t first = 0;
   std::int64_t count = 0;
 };
@@ -35,10 +35,10 @@ struct Case {
   int root = 0;
   stretto::DType dtype = stretto::DType::f32;
   stretto::ReduceOp op = stretto::ReduceOp::sum;
-  std::int64_t count = 0;            // as in stretto::Call; 0 where shares are uneven
+  std::int64_t count = 0;            // as in stretto::Call; 0 if shares are uneven
   std::vector<std::int64_t> counts;  // uneven: each rank's share; all_to_all: row s holds what rank s sends to each rank
 
-  // As much as fits into that many bytes; shares are cut down to whole elements.
+  // The case that fits into that many bytes; shares are rounded down to whole elements.
   static Case of_bytes(const Test& test, int ranks, int root, stretto::DType dtype, stretto::ReduceOp op,
                        std::int64_t bytes);
 
@@ -46,12 +46,12 @@ struct Case {
   std::int64_t sent(int from, int to) const { return test->uneven ? counts[from * ranks + to] : count; }  // all_to_all
   std::int64_t input_count(int rank) const;
   std::int64_t output_count(int rank) const;
-  // In place, the smaller of input and output lies inside the other: where each begins.
+  // In place, the smaller of input and output lies inside the larger one: the offset of each.
   std::int64_t input_offset(int rank) const;
   std::int64_t output_offset(int rank) const;
-  std::vector<Part> expected(int rank) const;  // the output of a rank, from its beginning
+  std::vector<SourceRange> expected(int rank) const;  // a rank's output from its beginning
 
-  // The S of algbw = S / time: the most that a rank has in one buffer.
+  // The S of algbw = S / time: the most bytes that a rank has in one buffer.
   std::int64_t bytes() const;
   // busbw = factor * algbw.
   double bus_factor() const;

@@ -4,14 +4,14 @@
 
 namespace perf {
 
-// How many iterations last about that many seconds. trial(n) performs n of them and returns how long that took in seconds:
-// the same number on every rank, so that all of them perform as many.
+// The number of iterations that last about that many seconds, the same on every rank. trial(n) performs n iterations and
+// returns their duration in seconds, which must be the same on every rank.
 template <class Trial>
 int iterations_lasting(double seconds, const Trial& trial) {
-  const double enough = 0.1 * seconds;  // to tell how long an iteration takes
+  const double enough = 0.1 * seconds;  // duration from which the time of an iteration is known well enough
   for (double iterations = 1;;) {
     double took = trial(static_cast<int>(iterations));
-    for (int again = 0; again < 2 && took >= enough; ++again) {  // unless a rank was interrupted
+    for (int again = 0; again < 2 && took >= enough; ++again) {  // repeated, since a rank may have been interrupted
       took = std::min(took, trial(static_cast<int>(iterations)));
     }
     const double wanted = seconds / std::max(took, 1e-9) * iterations;

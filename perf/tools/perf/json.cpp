@@ -10,7 +10,7 @@ namespace {
 using nlohmann::ordered_json;
 
 ordered_json entry(const Options& options, const Row& row, const Placement& placement, bool in_place) {
-  const Case& what = row.what;
+  const Case& test_case = row.test_case;
   const Timing& timing = placement.timing;
   ordered_json peers = ordered_json::object();
   for (std::size_t i = 0; i < options.peers.size(); ++i) {
@@ -19,19 +19,19 @@ ordered_json entry(const Options& options, const Row& row, const Placement& plac
     }
   }
   ordered_json made = {
-      {"collective", what.test->name},
+      {"collective", test_case.test->name},
       {"algo", row.algorithm},
       {"chosen", row.chosen},
-      {"dtype", name(what.dtype)},
-      {"op", reduces(what.test->collective) ? name_of(what.op) : "none"},
-      {"root", has_root(what.test->collective) ? what.root : -1},
-      {"bytes", what.bytes()},
+      {"dtype", name(test_case.dtype)},
+      {"op", reduces(test_case.test->collective) ? name_of(test_case.op) : "none"},
+      {"root", has_root(test_case.test->collective) ? test_case.root : -1},
+      {"bytes", test_case.bytes()},
       {"in_place", in_place},
       {"time_us", timing.mean * 1e6},
       {"p50_us", timing.p50 * 1e6},
       {"p99_us", timing.p99 * 1e6},
-      {"algbw", algorithm_bandwidth(what, timing.mean)},
-      {"busbw", bus_bandwidth(what, timing.mean)},
+      {"algbw", algorithm_bandwidth(test_case, timing.mean)},
+      {"busbw", bus_bandwidth(test_case, timing.mean)},
       {"wrong", nullptr},
       {"wire_bytes", placement.wire_bytes},
       {"wire_bytes_inter", placement.wire_bytes_inter},

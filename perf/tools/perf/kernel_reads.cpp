@@ -10,13 +10,13 @@
 namespace perf {
 
 bool ranks_read_each_other(const stretto::Communicator& world) {
-  struct Place {  // travels as 2 i64
+  struct RemoteAddress {  // sent as 2 elements of i64
     std::int64_t process, address;
   };
   const int size = world.size();
   const std::int64_t mark = getpid();
-  const Place mine{mark, reinterpret_cast<std::intptr_t>(&mark)};
-  Place theirs{};
+  const RemoteAddress mine{mark, reinterpret_cast<std::intptr_t>(&mark)};
+  RemoteAddress theirs{};
   world.send_recv(&mine, 2, (world.rank() + 1) % size, &theirs, 2, (world.rank() + size - 1) % size, stretto::DType::i64,
                   stretto::Stream::inline_());
   std::int64_t found = 0;
@@ -24,7 +24,7 @@ bool ranks_read_each_other(const stretto::Communicator& world) {
   const iovec there{reinterpret_cast<void*>(theirs.address), sizeof found};
   const bool read = process_vm_readv(static_cast<pid_t>(theirs.process), &here, 1, &there, 1, 0) == sizeof found &&
                     found == theirs.process;
-  // The mark stays until rank 0 has heard from all.
+  // The mark must outlive all reads: it lives until rank 0 has heard from every rank.
   const std::vector<double> all = to_rank0(world, read ? 1 : 0);
   return from_rank0(world, std::count(all.begin(), all.end(), 1) == size ? 1 : 0) == 1;
 }

@@ -43,7 +43,7 @@ std::string processor_name() {
   return "unknown processor";
 }
 
-// Counted before the ranks, which inherit it, are given cores of their own.
+// Counted before the ranks start and get cores of their own; they inherit the number.
 const int cores_at_start = [] {
   cpu_set_t allowed;
   return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;

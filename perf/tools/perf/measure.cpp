@@ -18,10 +18,10 @@ namespace {
 
 struct Batch {
   int iterations = 0;
-  double seconds = 0;  // each of them
+  double seconds = 0;  // of each iteration
 };
 
-// The smallest time that a share of all iterations does not exceed.
+// The smallest time that the given share of all iterations does not exceed.
 double percentile(const std::vector<Batch>& sorted, double share) {
   double iterations = 0;
   for (const Batch& batch : sorted) iterations += batch.iterations;
@@ -45,8 +45,8 @@ double combined(const std::vector<double>& times, Over over) {
   return 0;
 }
 
-// On a GPU, by events of its stream. The loop has none but at its ends; another, of single operations with events around
-// each, tells how they are distributed.
+// On a GPU, times come from events of its stream. The loop has events only at its ends; a second loop of single operations,
+// with events around each, gives their distribution.
 Timing measure_on_gpu(const Communicator& world, const Loop& loop, const Action& action) {
   constexpr int most_singles = 1000;
   const auto put = [&](int first, int iterations) {
@@ -78,7 +78,7 @@ Timing measure_on_gpu(const Communicator& world, const Loop& loop, const Action&
 
 Timing measure(const Communicator& world, const Loop& loop, const Action& action) {
   if (stretto::current_device() == stretto::Device::cuda) return measure_on_gpu(world, loop, action);
-  constexpr double long_enough = 2.5e-6;  // of a batch: a hundred times what looking at the clock costs
+  constexpr double long_enough = 2.5e-6;  // of a batch: a hundred times the cost of reading the clock
   const auto trial = [&](int iterations) {
     world.barrier(Stream::inline_());
     const double begin = stretto::now_seconds();

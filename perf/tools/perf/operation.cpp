@@ -9,42 +9,42 @@ namespace {
 
 using stretto::Collective;
 
-stretto::Call call_of(const Case& what, int rank, const void* input, void* output) {
+stretto::Call call_of(const Case& test_case, int rank, const void* input, void* output) {
   stretto::Call call;
-  call.collective = what.test->collective;
+  call.collective = test_case.test->collective;
   call.input = input;
   call.output = output;
-  call.count = what.count;
-  call.dtype = what.dtype;
-  call.op = what.op;
-  call.root = what.root;
-  if (!what.test->uneven) return call;
+  call.count = test_case.count;
+  call.dtype = test_case.dtype;
+  call.op = test_case.op;
+  call.root = test_case.root;
+  if (!test_case.test->uneven) return call;
   call.count = 0;
   if (call.collective != Collective::all_to_all) {
-    call.counts = what.counts;
+    call.counts = test_case.counts;
     return call;
   }
-  for (int peer = 0; peer < what.ranks; ++peer) {
-    call.counts.push_back(what.sent(rank, peer));
-    call.receive_counts.push_back(what.sent(peer, rank));
+  for (int peer = 0; peer < test_case.ranks; ++peer) {
+    call.counts.push_back(test_case.sent(rank, peer));
+    call.receive_counts.push_back(test_case.sent(peer, rank));
   }
   return call;
 }
 
 }  // namespace
 
-Action action_of(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const Buffers& buffers,
-                 bool prepared, const stretto::Quantization& quantization) {
-  // Nothing of a barrier lies on a GPU.
-  const bool barrier = what.test->collective == Collective::barrier;
+Action action_of(const stretto::Communicator& world, const Case& test_case, const stretto::Method& method,
+                 const Buffers& buffers, bool prepared, const stretto::Quantization& quantization) {
+  // A barrier has no buffers on a GPU.
+  const bool barrier = test_case.test->collective == Collective::barrier;
   const stretto::Stream stream = barrier ? stretto::Stream::inline_() : stretto::computation();
   const stretto::OperationOptions options{method, "", Values::factor(world.rank()), quantization};
-  std::vector<stretto::Call> calls;  // of each copy
+  std::vector<stretto::Call> calls;  // one for each copy of the buffers
   calls.reserve(buffers.copies());
   for (int copy = 0; copy < buffers.copies(); ++copy) {
-    calls.push_back(call_of(what, world.rank(), buffers.input(copy), buffers.output(copy)));
+    calls.push_back(call_of(test_case, world.rank(), buffers.input(copy), buffers.output(copy)));
   }
-  if (is_ring_exchange(*what.test)) {
+  if (is_ring_exchange(*test_case.test)) {
     const int next = (world.rank() + 1) % world.size();
     const int previous = (world.rank() + world.size() - 1) % world.size();
     return repeated(buffers.copies(), [=](int copy) {
@@ -61,24 +61,25 @@ Action action_of(const stretto::Communicator& world, const Case& what, const str
   return repeated(buffers.copies(), [=](int copy) { operations[copy].start(stream); });
 }
 
-std::string method_of(const stretto::Communicator& world, const Case& what, const stretto::Method& method, const void* input,
-                      void* output, const stretto::Quantization& quantization) {
-  if (is_ring_exchange(*what.test) || what.test->collective == Collective::barrier) {
-    return name(algorithms_for(what.test->collective).front());
+std::string method_of(const stretto::Communicator& world, const Case& test_case, const stretto::Method& method,
+                      const void* input, void* output, const stretto::Quantization& quantization) {
+  if (is_ring_exchange(*test_case.test) || test_case.test->collective == Collective::barrier) {
+    return name(algorithms_for(test_case.test->collective).front());
   }
   return to_string(
-      world.prepare(call_of(what, world.rank(), input, output), {.method = method, .quantization = quantization}).method());
+      world.prepare(call_of(test_case, world.rank(), input, output), {.method = method, .quantization = quantization})
+          .method());
 }
 
-std::string obstacle_to(const stretto::Communicator& world, const Case& what, const stretto::Method& method,
+std::string obstacle_to(const stretto::Communicator& world, const Case& test_case, const stretto::Method& method,
                         const Buffers& buffers, const Reach& reach, const stretto::Quantization& quantization) {
   using stretto::Algorithm;
   if (!reach.maps && method.algorithm == Algorithm::push) return "push needs symmetric memory.";
   if (!reach.maps && !reach.reads && method.algorithm == Algorithm::pull) {
-    return "the kernel does not let ranks read each other's memory, which pull needs where it is not symmetric.";
+    return "the kernel does not let ranks read each other's memory, which pull needs unless memory is symmetric.";
   }
   try {
-    method_of(world, what, method, buffers.input(0), buffers.output(0), quantization);
+    method_of(world, test_case, method, buffers.input(0), buffers.output(0), quantization);
     return "";
   } catch (const stretto::Error& error) {
     if (error.code() != stretto::ErrorCode::invalid_argument) throw;

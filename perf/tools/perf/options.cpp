@@ -43,7 +43,7 @@ ReduceOp op_from_name(const std::string& name) {
        fmt::join(names, ", "));
 }
 
-// What needs more than CLI11's own conversion, as text.
+// Options that need more than CLI11's own conversion, as text.
 struct Texts {
   std::string test, min = "32M", max = "32M", step, dtype = "f32", op = "sum", root = "0", algorithm = "auto",
                     in_place = "both", memory, device = "cpu", peers, quantize, quantize_result, rounding = "nearest";
@@ -52,15 +52,16 @@ struct Texts {
 
 void read_quantization(const Texts& texts, Options& options) {
   using stretto::Rounding;
-  stretto::Quantization& how = options.quantization;
-  if (!texts.quantize.empty()) how.format = stretto::quantized_format_from_name(texts.quantize);
-  if (!texts.quantize_result.empty()) how.result = stretto::quantized_format_from_name(texts.quantize_result);
+  stretto::Quantization& quantization = options.quantization;
+  if (!texts.quantize.empty()) quantization.format = stretto::quantized_format_from_name(texts.quantize);
+  if (!texts.quantize_result.empty()) quantization.result = stretto::quantized_format_from_name(texts.quantize_result);
   require(texts.rounding == "nearest" || texts.rounding == "stochastic",
           "--rounding '{}' is not among nearest and stochastic.", texts.rounding);
-  how.rounding = texts.rounding == "stochastic" ? Rounding::stochastic : Rounding::nearest_even;
-  how.seed = options.seed;
-  require(options.is_quantized() || (texts.quantize_result.empty() && how.rounding == Rounding::nearest_even),
-          "--quantize-result and --rounding are of quantized collectives; give --quantize int8, int4, fp8 or 1bit, too.");
+  quantization.rounding = texts.rounding == "stochastic" ? Rounding::stochastic : Rounding::nearest_even;
+  quantization.seed = options.seed;
+  require(
+      options.is_quantized() || (texts.quantize_result.empty() && quantization.rounding == Rounding::nearest_even),
+      "--quantize-result and --rounding apply to quantized collectives; give --quantize int8, int4, fp8 or 1bit as well.");
 }
 
 void read(const Texts& texts, Options& options) {
@@ -73,7 +74,7 @@ void read(const Texts& texts, Options& options) {
   options.max_bytes = bytes_from_text("-e", texts.max);
   if (!texts.step.empty()) {
     options.step_bytes = bytes_from_text("-i", texts.step);
-    require(options.step_bytes > 0, "-i {} makes no step; give at least 1 byte.", texts.step);
+    require(options.step_bytes > 0, "-i {} is too small a step; give at least 1 byte.", texts.step);
   }
   if (texts.dtype == "all") {
     options.dtypes.clear();
@@ -109,23 +110,23 @@ void read(const Texts& texts, Options& options) {
   require(texts.memory.empty() || texts.memory == "symmetric" || texts.memory == "malloc",
           "--memory '{}' is not among symmetric and malloc.", texts.memory);
   require(texts.memory.empty() || !on_gpu,
-          "--memory {} is the host's; with --device cuda buffers lie in the GPU's memory: leave --memory out.",
+          "--memory {} is host memory, but with --device cuda buffers lie in the GPU's memory; leave --memory out.",
           texts.memory);
   options.memory = on_gpu ? Memory::gpu : texts.memory == "malloc" ? Memory::ordinary : Memory::symmetric;
   if (!texts.peers.empty()) options.peers = words_of(texts.peers);
   read_quantization(texts, options);
 }
 
-// What no collective that is asked for can do. What is asked for as "all" may be left out.
+// Refuses combinations that a named collective, type or operator cannot do. Those of "all" are left out later instead.
 void check_quantized(const Options& options) {
-  const stretto::Quantization& how = options.quantization;
-  const auto wanted = fmt::format("--quantize {}", name(how.format));
+  const stretto::Quantization& quantization = options.quantization;
+  const auto wanted = fmt::format("--quantize {}", name(quantization.format));
   require(options.every_test || can_be_quantized(options.tests.front()->collective),
           "{}: {} cannot be quantized; all_gather, reduce_scatter and all_reduce can, and the first two with uneven shares.",
           wanted, options.tests.front()->name);
-  require(how.result == stretto::QuantizedFormat::none || options.every_test ||
+  require(quantization.result == stretto::QuantizedFormat::none || options.every_test ||
               options.tests.front()->collective == stretto::Collective::all_reduce,
-          "--quantize-result {}: {} quantizes no result; only all_reduce does.", name(how.result),
+          "--quantize-result {}: {} quantizes no result; only all_reduce does.", name(quantization.result),
           options.tests.front()->name);
   for (const DType dtype : options.dtypes) {
     require(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
@@ -140,8 +141,8 @@ void check_quantized(const Options& options) {
 void check(const Options& options) {
   require(options.min_bytes <= options.max_bytes, "-b {} is above -e {}; the first size cannot be above the last.",
           options.min_bytes, options.max_bytes);
-  require(options.step_bytes > 0 || options.step_factor > 1, "-f {} makes no step; give a factor above 1, or -i BYTES.",
-          options.step_factor);
+  require(options.step_bytes > 0 || options.step_factor > 1,
+          "-f {} does not grow sizes; give a factor above 1, or -i BYTES.", options.step_factor);
   require(options.min_bytes > 0 || options.step_bytes > 0 || options.max_bytes == 0,
           "-b 0 cannot be multiplied; begin with 1 byte or more, or step by -i BYTES.");
   require(options.iterations >= 1 && options.cycles >= 1 && options.warmup >= 0,
@@ -149,7 +150,7 @@ void check(const Options& options) {
           options.warmup);
   require(options.seconds >= 0 && options.seconds <= 3600, "--seconds {} is no time for a loop; give up to 3600.",
           options.seconds);
-  require(options.copies >= 0, "--copies {} cannot be negative; 0 leaves their number to the program.", options.copies);
+  require(options.copies >= 0, "--copies {} cannot be negative; with 0 the program chooses the number.", options.copies);
   require(options.nproc >= 0, "--nproc {} cannot be negative.", options.nproc);
   require(!options.threads || options.nproc > 0, "--threads needs --nproc N, the number of ranks.");
   if (options.is_quantized()) check_quantized(options);
@@ -192,9 +193,9 @@ const char* name_of(ReduceOp op) { return op == ReduceOp::premul_sum ? "mulsum" 
 std::optional<Options> parse_command_line(int argc, char** argv) {
   Options options;
   Texts texts;
-  CLI::App app("Times Stretto's collectives and checks every element of what they give.", "stretto-perf");
-  app.set_help_flag("-h,--help", "Print this");
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // so that scripts can be overridden
+  CLI::App app("Times Stretto's collectives and checks every element of their results.", "stretto-perf");
+  app.set_help_flag("-h,--help", "Print this help");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // later flags override those of a script
 
   std::vector<const char*> names;
   for (const Test& test : all_tests()) names.push_back(test.name);
@@ -202,13 +203,13 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
   app.add_option("-b,--minbytes", texts.min, "First size; suffix K, M or G")->capture_default_str();
   app.add_option("-e,--maxbytes", texts.max, "Last size")->capture_default_str();
   CLI::Option* const factor =
-      app.add_option("-f,--stepfactor", options.step_factor, "A size is that many times the one before")
+      app.add_option("-f,--stepfactor", options.step_factor, "Each size is that many times the one before")
           ->capture_default_str();
-  app.add_option("-i,--stepbytes", texts.step, "A size is that much more than the one before")->excludes(factor);
+  app.add_option("-i,--stepbytes", texts.step, "Each size is that many bytes more than the one before")->excludes(factor);
   app.add_option("-n,--iters", options.iterations, "Timed iterations")->capture_default_str();
-  app.add_option("--seconds", options.seconds, "Instead of -n: time as many iterations as last about as long");
+  app.add_option("--seconds", options.seconds, "Instead of -n: time the number of iterations that lasts about that long");
   app.add_option("-w,--warmup_iters", options.warmup, "Iterations before them")->capture_default_str();
-  app.add_option("-N,--run_cycles", options.cycles, "Loops, in turn with each other's and the peers'; figures are medians")
+  app.add_option("-N,--run_cycles", options.cycles, "Loops, in turn for all methods and peers; figures are medians")
       ->capture_default_str();
   app.add_option("-d,--datatype", texts.dtype, "Element type, or all")->capture_default_str();
   app.add_option("-o,--op", texts.op, "sum, prod, min, max, avg, mulsum or all")->capture_default_str();
@@ -218,24 +219,25 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--algo", texts.algorithm, "auto, methods like ring or ring*2,chain/16, or all")->capture_default_str();
   app.add_option("--in-place", texts.in_place, "0: out of place only, 1: in place only, both")->capture_default_str();
-  app.add_option("--memory", texts.memory, "Of the buffers: symmetric (stretto::allocate) or malloc")
+  app.add_option("--memory", texts.memory, "Memory of the buffers: symmetric (stretto::allocate) or malloc")
       ->default_str("symmetric");
   app.add_option("--device", texts.device, "cpu, or cuda: each rank's buffers lie on a GPU, and times are the GPU's")
       ->capture_default_str();
-  app.add_option("--copies", options.copies, "Of the buffers, which take turns; 0: several where they are small")
+  app.add_option("--copies", options.copies, "Copies of the buffers, which take turns; 0: several if they are small")
       ->capture_default_str();
   app.add_flag("--prepared", options.prepared, "Time operations that were prepared once (Communicator::prepare)");
-  app.add_option("--nproc", options.nproc, "Ranks to start on this host (under mpirun, srun or torchrun: leave it out)");
-  app.add_flag("--threads", options.threads, "They are threads of one process");
+  app.add_option("--nproc", options.nproc, "Ranks to start on this host (leave it out under mpirun, srun or torchrun)");
+  app.add_flag("--threads", options.threads, "The ranks are threads of one process");
   app.add_option("--ranks-per-node", options.ranks_per_node,
-                 "Take every so many ranks for a node, or with a list like 3,1 as many as each number says");
+                 "Treat every N ranks as a node, or with a list like 3,1 that many ranks as each node");
   app.add_flag("--deterministic", options.deterministic, "Set STRETTO_DETERMINISTIC=1 for the run");
-  app.add_option("--quantize", texts.quantize, "Let elements travel as int8, int4, fp8 or 1bit");
-  app.add_option("--quantize-result", texts.quantize_result, "all_reduce: as what sums go to all; else as --quantize");
-  app.add_option("--rounding", texts.rounding, "Of --quantize int8 and int4: nearest or stochastic")->capture_default_str();
+  app.add_option("--quantize", texts.quantize, "Send elements as int8, int4, fp8 or 1bit");
+  app.add_option("--quantize-result", texts.quantize_result,
+                 "all_reduce: the format in which sums are sent to all; default as --quantize");
+  app.add_option("--rounding", texts.rounding, "For --quantize int8 and int4: nearest or stochastic")->capture_default_str();
   app.add_option("--vs", texts.peers, "Other libraries to time in turn: mpi, gloo or mpi,gloo; with --device cuda: nccl");
   app.add_option("--json", options.json, "File for the figures");
-  app.add_option("--seed", options.seed, "Of the inputs")->capture_default_str();
+  app.add_option("--seed", options.seed, "Seed of the inputs")->capture_default_str();
 
   try {
     app.parse(argc, argv);

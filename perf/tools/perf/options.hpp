@@ -11,15 +11,15 @@
 
 namespace perf {
 
-// The command line: nccl-tests' names where it has them.
+// The command line, with nccl-tests' names for the options that nccl-tests has.
 struct Options {
   std::vector<const Test*> tests;
-  bool every_test = false;  // "all": what cannot be done is left out and said, and is no error
+  bool every_test = false;  // "all": combinations that cannot be done are left out with a comment instead of an error
   std::int64_t min_bytes = 32 << 20, max_bytes = 32 << 20;
-  std::int64_t step_bytes = 0;  // 0: step_factor
+  std::int64_t step_bytes = 0;  // 0: use step_factor
   double step_factor = 2;
   int iterations = 20, warmup = 5, cycles = 1;
-  double seconds = 0;  // above 0: iterations are as many as last about as long
+  double seconds = 0;  // above 0: the number of iterations that last about that long, instead of `iterations`
   std::vector<stretto::DType> dtypes = {stretto::DType::f32};
   std::vector<stretto::ReduceOp> ops = {stretto::ReduceOp::sum};
   int root = 0;
@@ -30,30 +30,30 @@ struct Options {
   bool every_algorithm = false;
   bool out_of_place = true, in_place = true;
   stretto::Device device = stretto::Device::cpu;
-  Memory memory = Memory::symmetric;  // on a GPU always its own
-  int copies = 0;                     // 0: several where they are small
+  Memory memory = Memory::symmetric;  // on a GPU always the GPU's
+  int copies = 0;                     // 0: several if they are small
   bool prepared = false;
   std::vector<std::string> peers;
   std::uint64_t seed = 1;
   std::string json;
-  int nproc = 0;  // ranks to start here; 0: a launcher started this one
+  int nproc = 0;  // ranks to start; 0: a launcher has started this one
   bool threads = false;
   bool deterministic = false;
-  std::string ranks_per_node;          // as STRETTO_RANKS_PER_NODE takes it; empty: nodes are hosts
-  stretto::Quantization quantization;  // of what Stretto does; peers do it plainly
-  std::string command;                 // as it was given
+  std::string ranks_per_node;          // the value of STRETTO_RANKS_PER_NODE; empty: nodes are hosts
+  stretto::Quantization quantization;  // for Stretto only; peers do not quantize
+  std::string command;                 // as given
 
   std::vector<std::int64_t> sizes() const;
   bool is_quantized() const { return quantization.format != stretto::QuantizedFormat::none; }
   bool has_peer(const std::string& name) const;
-  // Throws in one sentence when the options do not fit that many ranks.
+  // Throws in one sentence if the options do not fit that many ranks.
   void check_for(int ranks) const;
 };
 
-// Nothing: the command line asked for help, which has been printed. Throws Error(invalid_argument) in one sentence.
+// Empty if the command line asked for help, which has then been printed. Throws Error(invalid_argument) in one sentence.
 std::optional<Options> parse_command_line(int argc, char** argv);
 
 const char* name_of(Memory memory);
-const char* name_of(stretto::ReduceOp op);  // nccl-tests': premul_sum is its mulsum
+const char* name_of(stretto::ReduceOp op);  // nccl-tests' names: premul_sum is mulsum there
 
 }  // namespace perf

@@ -4,7 +4,7 @@
 
 namespace perf {
 
-// SplitMix64 (Steele et al. 2014) of a position: a random number without a state.
+// SplitMix64 (Steele et al. 2014) of a position: a random number without state.
 inline std::uint64_t random_at(std::uint64_t seed, std::int64_t rank, std::int64_t element) {
   std::uint64_t x = seed * 0x9e3779b97f4a7c15ULL + static_cast<std::uint64_t>(rank) * 0xd1b54a32d192ed03ULL +
                     static_cast<std::uint64_t>(element) * 0x8cb92ba72f3d8dd7ULL;

@@ -10,42 +10,42 @@
 
 namespace perf {
 
-// One collective with its buffers apart, or in one place.
+// The figures of one collective, out of place or in place.
 struct Placement {
   Timing timing;                             // in seconds
-  std::optional<std::int64_t> wrong;         // over all ranks; nothing where it was not checked
-  std::vector<std::optional<Timing>> peers;  // in the order of --vs; nothing: it has no such thing
-  // What a rank sends, the one that sends most, and what of it goes to other nodes.
+  std::optional<std::int64_t> wrong;         // over all ranks; empty if results were not checked
+  std::vector<std::optional<Timing>> peers;  // in the order of --vs; empty: the peer lacks this collective
+  // Bytes of the rank that sends most, and those of them that go to other nodes.
   std::int64_t wire_bytes = 0, wire_bytes_inter = 0;
-  // From the exact result, over all ranks; nothing where nothing was quantized or compared.
+  // Errors from the exact result, over all ranks; empty if nothing was quantized or checked.
   std::optional<double> max_error, rms_error;
 };
 
 struct Row {
-  Case what;
-  std::string algorithm;  // by which it was done
-  bool chosen = false;    // by the library
+  Case test_case;
+  std::string algorithm;  // that was used
+  bool chosen = false;    // the library's choice
   std::optional<Placement> out_of_place, in_place;
 };
 
-// GB/s of 1e9 bytes.
-double algorithm_bandwidth(const Case& what, double seconds);
-double bus_bandwidth(const Case& what, double seconds);
+// In GB/s of 1e9 bytes.
+double algorithm_bandwidth(const Case& test_case, double seconds);
+double bus_bandwidth(const Case& test_case, double seconds);
 
-// Where it was measured, with what.
+// The machine and the software that were measured.
 struct Machine {
-  std::string cpu, gpu, date, version, transport;  // gpu: rank 0's, where it is used
+  std::string cpu, gpu, date, version, transport;  // gpu: rank 0's, if one is used
   int cores = 0;
   int ranks = 0;
-  std::vector<std::string> hosts;     // each once
-  std::vector<std::string> settings;  // NAME=value, of those that differ from their default
+  std::vector<std::string> hosts;     // without duplicates
+  std::vector<std::string> settings;  // NAME=value of the settings that differ from their default
   std::vector<std::string> peers;     // with their versions
 };
 std::string processor_name();
-// All ranks call it; complete at rank 0.
+// Collective; complete at rank 0.
 Machine this_machine(const stretto::Communicator& world);
 
-// The table on stdout, as rows come.
+// The table on stdout, printed row by row.
 class Table {
  public:
   explicit Table(const Options& options) : options_(options) {}
@@ -57,7 +57,7 @@ class Table {
   std::int64_t wrong() const { return wrong_; }
 
  private:
-  std::string cells(const Case& what, const std::optional<Placement>& placement);
+  std::string cells(const Case& test_case, const std::optional<Placement>& placement);
 
   const Options& options_;
   std::int64_t wrong_ = 0;

@@ -22,10 +22,10 @@ using stretto::ReduceOp;
 
 namespace {
 
-// Throws where the method cannot do that kind of test.
+// Throws if the method cannot do that kind of test.
 void check_method(const Communicator& world, const Case& empty, const Method& method,
                   const stretto::Quantization& quantization) {
-  // As no bytes of one memory: the device's.
+  // A call without bytes, in the device's memory.
   const stretto::Tensor somewhere({1}, stretto::DType::u8);
   const auto& known = algorithms_for(empty.test->collective);
   std::vector<const char*> names;
@@ -74,7 +74,7 @@ class TestRun {
     table_.footer();
     if (!options_.json.empty()) write_json(options_.json, machine_, options_, rows_);
     if (table_.wrong() > 0) {
-      fail(stretto::ErrorCode::internal, "{} values are wrong; the #wrong columns say where.", table_.wrong());
+      fail(stretto::ErrorCode::internal, "{} values are wrong; the columns #wrong show the rows.", table_.wrong());
     }
   }
 
@@ -84,7 +84,7 @@ class TestRun {
     if (rank0()) table_.comment(sentence);
   }
 
-  // A barrier moves nothing and has one row.
+  // A barrier moves no bytes and has one row.
   std::vector<stretto::DType> types_of(const Test& test) const {
     return test.collective == stretto::Collective::barrier ? std::vector{options_.dtypes.front()} : options_.dtypes;
   }
@@ -127,7 +127,7 @@ class TestRun {
     for (const Algorithm algorithm : algorithms_for(test.collective)) {
       if (needs_nodes(algorithm) || (on_gpu && shares_memory(algorithm))) continue;
       methods.emplace_back(algorithm);
-      if (shares_memory(algorithm)) continue;  // no part of two levels
+      if (shares_memory(algorithm)) continue;  // cannot be a part of two levels
       by_level.emplace_back(Algorithm::two_level);
       by_level.back().inside = by_level.back().between = algorithm;
     }
@@ -136,7 +136,7 @@ class TestRun {
     return methods;
   }
 
-  // Where one collective and its methods are named, check_methods() has thrown already; among all, it is one row less.
+  // If one collective and its methods are named, check_methods() has thrown already. Among "all", a row is left out.
   bool can(const Case& empty, const Method& method) const {
     try {
       check_method(world_, empty, method, quantization_of(*empty.test));
@@ -147,13 +147,13 @@ class TestRun {
     }
   }
 
-  // Sizes grow: what cannot be done at one cannot be done at those that follow.
-  void leave_out_impossible(const Case& what, std::vector<Method>& methods) const {
+  // Sizes grow: a method that is impossible at one size is impossible at the sizes that follow.
+  void leave_out_impossible(const Case& test_case, std::vector<Method>& methods) const {
     const Reach reach{options_.threads || options_.memory == Memory::symmetric, ranks_read_each_other(world_)};
-    const Buffers buffers(what, world_.rank(), false, 1, options_.memory);
+    const Buffers buffers(test_case, world_.rank(), false, 1, options_.memory);
     const auto impossible = [&](const Method& method) {
-      const std::string why = obstacle_to(world_, what, method, buffers, reach, quantization_of(*what.test));
-      if (!why.empty()) say(fmt::format("{} is left out from {} bytes on: {}", to_string(method), what.bytes(), why));
+      const std::string why = obstacle_to(world_, test_case, method, buffers, reach, quantization_of(*test_case.test));
+      if (!why.empty()) say(fmt::format("{} is left out from {} bytes on: {}", to_string(method), test_case.bytes(), why));
       return !why.empty();
     };
     methods.erase(std::remove_if(methods.begin(), methods.end(), impossible), methods.end());
@@ -172,15 +172,15 @@ class TestRun {
     const auto impossible = [&](const Method& method) { return !can(case_of(0), method); };
     methods.erase(std::remove_if(methods.begin(), methods.end(), impossible), methods.end());
     for (const std::int64_t bytes : sizes_of(test)) {
-      const Case what = case_of(bytes);
-      if (options_.every_algorithm) leave_out_impossible(what, methods);
+      const Case test_case = case_of(bytes);
+      if (options_.every_algorithm) leave_out_impossible(test_case, methods);
       std::vector<Row> rows;
       rows.reserve(methods.size());
       for (const Method& method : methods) {
-        rows.push_back({what, "", method.algorithm == Algorithm::automatic, {}, {}});
+        rows.push_back({test_case, "", method.algorithm == Algorithm::automatic, {}, {}});
       }
-      if (options_.out_of_place) place(what, values, methods, false, rows);
-      if (options_.in_place && can_be_in_place(test)) place(what, values, methods, true, rows);
+      if (options_.out_of_place) place(test_case, values, methods, false, rows);
+      if (options_.in_place && can_be_in_place(test)) place(test_case, values, methods, true, rows);
       for (const Row& row : rows) {
         if (rank0()) table_.row(row);
         rows_.push_back(row);
@@ -188,55 +188,56 @@ class TestRun {
     }
   }
 
-  // Checks each method and each peer, then times them in turn, and enters what came of it into the rows.
-  void place(const Case& what, const Values& values, const std::vector<Method>& methods, bool in_place,
+  // Checks each method and each peer, then times them in turn, and enters the results into the rows.
+  void place(const Case& test_case, const Values& values, const std::vector<Method>& methods, bool in_place,
              std::vector<Row>& rows) {
-    const Buffers buffers(what, world_.rank(), in_place, copies_of(what), options_.memory);
+    const Buffers buffers(test_case, world_.rank(), in_place, copies_of(test_case), options_.memory);
     std::vector<Contender> contenders;
     contenders.reserve(methods.size() + peers_.size());
     for (const Method& method : methods) {
-      contenders.push_back({action_of(world_, what, method, buffers, options_.prepared, quantization_of(*what.test))});
+      contenders.push_back(
+          {action_of(world_, test_case, method, buffers, options_.prepared, quantization_of(*test_case.test))});
     }
     for (const auto& peer : peers_) {
       contenders.push_back({});
-      if (!peer->can(what, in_place)) continue;
+      if (!peer->can(test_case, in_place)) continue;
       contenders.back().action = repeated(buffers.copies(), [&, in_place](int copy) {
-        peer->perform(what, in_place, buffers.input(copy), buffers.output(copy));
+        peer->perform(test_case, in_place, buffers.input(copy), buffers.output(copy));
       });
     }
     for (std::size_t i = 0; i < contenders.size(); ++i) {
       check(buffers, values, contenders[i]);
       if (i >= methods.size()) {
-        drop_if_wrong(what, in_place, *peers_[i - methods.size()], contenders[i]);
+        drop_if_wrong(test_case, in_place, *peers_[i - methods.size()], contenders[i]);
       } else {
         rows[i].algorithm =
-            method_of(world_, what, methods[i], buffers.input(0), buffers.output(0), quantization_of(*what.test));
+            method_of(world_, test_case, methods[i], buffers.input(0), buffers.output(0), quantization_of(*test_case.test));
       }
     }
     for (int cycle = 0; cycle < options_.cycles; ++cycle) {
       for (std::size_t i = 0; i < contenders.size(); ++i) {
         time(buffers, values, contenders[i]);
-        if (i >= methods.size()) drop_if_wrong(what, in_place, *peers_[i - methods.size()], contenders[i]);
+        if (i >= methods.size()) drop_if_wrong(test_case, in_place, *peers_[i - methods.size()], contenders[i]);
       }
     }
     enter(contenders, in_place, rows);
   }
 
   struct Contender {
-    Action action;  // none: it has no such thing, or does it wrongly
+    Action action;  // empty: it lacks this collective, or its results were wrong
     std::int64_t wrong = 0;
-    Deviation deviation = {};  // of this rank's results
+    Deviation deviation = {};  // of this rank's results from the exact ones
     std::vector<Timing> timings = {};
-    stretto::Traffic traffic = {};  // of one operation on this rank
+    stretto::Traffic traffic = {};  // one operation of this rank
   };
 
-  // What another library does wrongly is not compared with; all ranks know of it, and leave it out together.
-  void drop_if_wrong(const Case& what, bool in_place, const Peer& peer, Contender& contender) const {
+  // A peer with wrong results is not compared. All ranks know of it and leave the peer out together.
+  void drop_if_wrong(const Case& test_case, bool in_place, const Peer& peer, Contender& contender) const {
     if (!contender.action || contender.wrong == 0) return;
     contender.action = nullptr;
-    const std::string reduction = reduces(what.test->collective) ? fmt::format(", {}", name_of(what.op)) : "";
+    const std::string reduction = reduces(test_case.test->collective) ? fmt::format(", {}", name_of(test_case.op)) : "";
     say(fmt::format("{} gave {} wrong values in {} of {}{}, {} bytes, {}, and is left out there", peer.name(),
-                    contender.wrong, what.test->name, name(what.dtype), reduction, what.bytes(),
+                    contender.wrong, test_case.test->name, name(test_case.dtype), reduction, test_case.bytes(),
                     in_place ? "in place" : "out of place"));
   }
 
@@ -265,17 +266,17 @@ class TestRun {
     }
   }
 
-  // Unless told, several where they stay small beside the memory of the machine.
-  int copies_of(const Case& what) const {
+  // Unless --copies is given: several copies of buffers that are small beside the machine's memory.
+  int copies_of(const Case& test_case) const {
     if (options_.copies > 0) return options_.copies;
     constexpr std::int64_t most_bytes = 16 << 20;
     constexpr std::int64_t most_copies = 8;
-    const std::int64_t fit = most_bytes / std::max<std::int64_t>(1, 2 * what.bytes());
+    const std::int64_t fit = most_bytes / std::max<std::int64_t>(1, 2 * test_case.bytes());
     const std::int64_t used = options_.seconds > 0 ? most_copies : std::min<std::int64_t>(most_copies, options_.iterations);
     return static_cast<int>(std::clamp<std::int64_t>(fit, 1, used));
   }
 
-  // Once on each copy, all ranks together.
+  // Runs once on each copy, all ranks together.
   void check(const Buffers& buffers, const Values& values, Contender& contender) const {
     if (!options_.check || !contender.action) return;
     buffers.fill(values);
@@ -286,7 +287,7 @@ class TestRun {
     contender.wrong += sum_over_ranks(buffers.wrong(values, contender.deviation));
   }
 
-  // What the timed loop itself gave is looked at as well; in place, it has taken its own results for inputs.
+  // Out of place, the results of the timed loop are checked as well. In place, it has used its own results as inputs.
   void time(const Buffers& buffers, const Values& values, Contender& contender) const {
     if (!contender.action) return;
     buffers.fill(values);
@@ -298,7 +299,7 @@ class TestRun {
     if (options_.check && !buffers.in_place()) look_at(buffers, values, contender);
   }
 
-  // At rank 0.
+  // The result is valid at rank 0.
   double most_over_ranks(double mine) const {
     const std::vector<double> all = to_rank0(world_, mine);
     return std::accumulate(all.begin(), all.end(), mine, worse);

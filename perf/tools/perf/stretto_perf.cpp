@@ -1,4 +1,4 @@
-// stretto-perf: times collectives and checks what they give; nccl-tests' options and table.
+// stretto-perf: times collectives and checks their results, with nccl-tests' options and table.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -17,13 +17,13 @@ namespace perf {
 
 namespace {
 
-// Before there are ranks, which read the settings when they begin.
+// Called before there are ranks, which read the settings when they begin.
 void set_environment(const Options& options) {
   if (options.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);
   if (!options.ranks_per_node.empty()) setenv("STRETTO_RANKS_PER_NODE", options.ranks_per_node.c_str(), 1);
 }
 
-// What does not fit the ranks is wrong for all of them: rank 0 looks first, so that it is said once.
+// An option that does not fit the ranks is wrong on all of them: rank 0 looks first, so that the error is printed once.
 template <class Look>
 void rank0_first(const stretto::Communicator& world, Look look) {
   if (world.rank() != 0) world.barrier(stretto::Stream::inline_());
@@ -36,10 +36,10 @@ int start(const Options& options, [[maybe_unused]] char** argv) {
   const auto body = [&](const stretto::Communicator& world) {
     rank0_first(world, [&] {
       options.check_for(world.size());
-      const stretto::OnDevice there(options.device);  // which says what is missing
+      const stretto::OnDevice there(options.device);  // throws the reason if there is no such device
     });
     const stretto::OnDevice device(options.device);
-    if (options.device == stretto::Device::cuda) {  // the first call for GPUs takes all ranks
+    if (options.device == stretto::Device::cuda) {  // the first call for GPUs is collective
       world.all_reduce(stretto::Tensor::zeros({1}, stretto::DType::f32), stretto::ReduceOp::sum, stretto::computation());
       stretto::computation().synchronize();
     }

@@ -45,7 +45,7 @@ SizeTimes from_json(const nlohmann::ordered_json& json) {
   return times;
 }
 
-// What rank 0 writes into an open file, which the processes of the ranks inherit.
+// Rank 0 writes the figures into an open file, which the processes of the ranks inherit.
 std::vector<SizeTimes> one_run(const SweepOptions& options, int ranks, Memory memory, const std::string& label) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
   if (!file) fail(stretto::ErrorCode::io, "No temporary file can be made; look at what TMPDIR names.");
@@ -78,25 +78,25 @@ std::vector<Memory> SweepOptions::memories_of(const std::string& route) const {
   return route == "shm" ? memories : std::vector{Memory::ordinary};
 }
 
-SweepOptions parse_sweep(const char* what, int argc, char** argv, bool writes) {
+SweepOptions parse_sweep(const char* description, int argc, char** argv, bool writes) {
   SweepOptions options;
   std::vector<std::string> collectives;
   std::vector<std::string> memories = {"malloc", "symmetric"};
   std::string most = "64M";
   const char* const file = writes ? "--write" : "--json";
-  CLI::App app(what);
-  app.add_option("--nproc", options.ranks, "Numbers of ranks, which are processes")->delimiter(',');
+  CLI::App app(description);
+  app.add_option("--nproc", options.ranks, "Numbers of ranks; ranks are processes")->delimiter(',');
   app.add_option("--routes", options.routes, "shm, ucx or shm,ucx")->delimiter(',')->check(CLI::IsMember({"shm", "ucx"}));
   app.add_option("--collectives", collectives, "Only these")->delimiter(',');
   app.add_option("-e,--maxbytes", most, "Largest vector; suffix K, M or G")->capture_default_str();
-  app.add_option("-f,--stepfactor", options.factor, "From one size to the next")->check(CLI::Range(2, 1024));
-  app.add_option("--runs", options.runs, "With new ranks each; their medians count")->check(CLI::Range(1, 100));
+  app.add_option("-f,--stepfactor", options.factor, "Factor from one size to the next")->check(CLI::Range(2, 1024));
+  app.add_option("--runs", options.runs, "Runs, each with new ranks; figures are medians")->check(CLI::Range(1, 100));
   app.add_option(file, options.file, writes ? "The tuning file" : "File for the figures");
   if (writes) {
-    app.add_flag("--keep", options.keep, "What that file says of other routes and numbers of ranks stays");
+    app.add_flag("--keep", options.keep, "Keep the file's entries for other routes and numbers of ranks");
   } else {
-    app.add_option("--tolerance", options.tolerance, "How much slower than the fastest a choice may be");
-    app.add_option("--memory", memories, "Of the buffers on the route shm: symmetric, malloc or malloc,symmetric")
+    app.add_option("--tolerance", options.tolerance, "How much slower than the fastest method a choice may be");
+    app.add_option("--memory", memories, "Memory of the buffers on the route shm: symmetric, malloc or malloc,symmetric")
         ->delimiter(',')
         ->check(CLI::IsMember({"symmetric", "malloc"}));
   }
@@ -119,7 +119,7 @@ SweepOptions parse_sweep(const char* what, int argc, char** argv, bool writes) {
     require(options.most_bytes >= ranks * static_cast<std::int64_t>(sizeof(float)),
             "-e {} has no element for each of {} ranks; give at least {} bytes.", most, ranks, ranks * sizeof(float));
   }
-  require(!writes || !options.file.empty(), "calibrate needs --write FILE: where the tuning goes.");
+  require(!writes || !options.file.empty(), "calibrate needs --write FILE, the tuning file to write.");
   if (!options.file.empty()) check_writable(file, options.file);
   return options;
 }

@@ -8,7 +8,7 @@
 
 namespace perf {
 
-// What calibrate and selection measure.
+// The options of calibrate and selection.
 struct SweepOptions {
   std::vector<int> ranks = {2, 3, 4, 8};
   std::vector<std::string> routes = {"shm"};
@@ -21,13 +21,14 @@ struct SweepOptions {
   bool keep = false;       // calibrate
   double tolerance = 0.1;  // selection
 
-  // Over ucx all memory is alike.
+  // Over ucx, all memory is alike.
   std::vector<Memory> memories_of(const std::string& route) const;
 };
-// Of calibrate, which writes a tuning file, or of selection. Exits after --help.
-SweepOptions parse_sweep(const char* what, int argc, char** argv, bool writes);
+// Parses the options of calibrate, which writes a tuning file, or of selection. Exits after --help.
+SweepOptions parse_sweep(const char* description, int argc, char** argv, bool writes);
 
-// The medians of several runs, each by new processes; says on stderr how far it is. Before this process has threads.
+// The medians of several runs, each by new processes; reports progress on stderr. Must be called before this process has
+// threads.
 std::vector<SizeTimes> sweep(const SweepOptions& options, const std::string& route, int ranks, Memory memory);
 
 // {"collective", "ranks", "bytes", "count", "chosen", "us": {method: microseconds}}

@@ -12,7 +12,7 @@ void say(const std::string& line) {
   std::fflush(stdout);
 }
 
-// Times from 0.01 us to days fit; four digits say enough.
+// Times from 0.01 us to days fit; four digits are enough.
 std::string figure(double value) {
   if (value < 10) return fmt::format("{:.2f}", value);
   if (value < 1000) return fmt::format("{:.1f}", value);
@@ -23,12 +23,13 @@ std::string joined(const std::vector<std::string>& words, const char* none) {
   return words.empty() ? none : fmt::format("{}", fmt::join(words, ", "));
 }
 
-std::string quantization_text(const stretto::Quantization& how) {
-  std::string text = name(how.format);
-  if (how.result != stretto::QuantizedFormat::none) text += fmt::format(", sums for all as {}", name(how.result));
-  const bool stochastic = how.rounding == stretto::Rounding::stochastic;
+std::string quantization_text(const stretto::Quantization& quantization) {
+  std::string text = name(quantization.format);
+  if (quantization.result != stretto::QuantizedFormat::none)
+    text += fmt::format(", sums for all as {}", name(quantization.result));
+  const bool stochastic = quantization.rounding == stretto::Rounding::stochastic;
   return text + (stochastic ? ", rounded stochastically" : ", rounded to nearest") +
-         "; #wrong counts what is farther from the exact result than this allows";
+         "; #wrong counts elements that are farther from the exact result than this allows";
 }
 
 constexpr const char* over_names[] = {"rank 0's", "the average of the ranks'", "the least of the ranks'",
@@ -36,8 +37,12 @@ constexpr const char* over_names[] = {"rank 0's", "the average of the ranks'", "
 
 }  // namespace
 
-double algorithm_bandwidth(const Case& what, double seconds) { return static_cast<double>(what.bytes()) / seconds * 1e-9; }
-double bus_bandwidth(const Case& what, double seconds) { return algorithm_bandwidth(what, seconds) * what.bus_factor(); }
+double algorithm_bandwidth(const Case& test_case, double seconds) {
+  return static_cast<double>(test_case.bytes()) / seconds * 1e-9;
+}
+double bus_bandwidth(const Case& test_case, double seconds) {
+  return algorithm_bandwidth(test_case, seconds) * test_case.bus_factor();
+}
 
 void Table::comment(const std::string& sentence) const { say("# " + sentence); }
 
@@ -50,7 +55,7 @@ void Table::header(const Machine& machine) const {
   if (!machine.peers.empty()) comment(fmt::format("timed in turn on the same buffers: {}", joined(machine.peers, "")));
   const std::string where = machine.gpu.empty()
                                 ? fmt::format("{} memory", name_of(options_.memory))
-                                : fmt::format("the memory of a GPU ({}), whose times these are, by events", machine.gpu);
+                                : fmt::format("the memory of a GPU ({}); times are the GPU's, from events", machine.gpu);
   comment(fmt::format("buffers in {}{}", where, options_.prepared ? "; operations are prepared once" : ""));
   if (options_.is_quantized()) comment("quantized: " + quantization_text(options_.quantization));
   const std::string loop =
@@ -88,7 +93,7 @@ void Table::columns() const {
   line(fmt::format("#{:>11} {:>11}{}", "(B)", "(elements)", std::string(49, ' ')).c_str(), units.c_str(), units.c_str());
 }
 
-std::string Table::cells(const Case& what, const std::optional<Placement>& placement) {
+std::string Table::cells(const Case& test_case, const std::optional<Placement>& placement) {
   if (!placement) {
     std::string text = fmt::format("{0:>9} {0:>9} {0:>9} {0:>7} {0:>7} {0:>6}", "N/A");
     text += fmt::format(" {0:>11} {0:>11}", "N/A");
@@ -99,8 +104,8 @@ std::string Table::cells(const Case& what, const std::optional<Placement>& place
   const Timing& timing = placement->timing;
   std::string text =
       fmt::format("{:>9} {:>9} {:>9} {:>7.2f} {:>7.2f} {:>6}", figure(timing.mean * 1e6), figure(timing.p50 * 1e6),
-                  figure(timing.p99 * 1e6), algorithm_bandwidth(what, timing.mean), bus_bandwidth(what, timing.mean),
-                  placement->wrong ? std::to_string(*placement->wrong) : "N/A");
+                  figure(timing.p99 * 1e6), algorithm_bandwidth(test_case, timing.mean),
+                  bus_bandwidth(test_case, timing.mean), placement->wrong ? std::to_string(*placement->wrong) : "N/A");
   text += fmt::format(" {:>11} {:>11}", placement->wire_bytes, placement->wire_bytes_inter);
   if (options_.is_quantized()) {
     for (const auto& error : {placement->max_error, placement->rms_error}) {
@@ -112,21 +117,23 @@ std::string Table::cells(const Case& what, const std::optional<Placement>& place
                  : fmt::format(" {0:>9} {0:>7}", "N/A");
   }
   wrong_ += placement->wrong.value_or(0);
-  if (what.bytes() > 0) {
-    bandwidth_ += bus_bandwidth(what, timing.mean);
+  if (test_case.bytes() > 0) {
+    bandwidth_ += bus_bandwidth(test_case, timing.mean);
     ++bandwidths_;
   }
   return text;
 }
 
 void Table::row(const Row& row) {
-  const Case& what = row.what;
-  const std::int64_t elements = what.count > 0 ? what.count : what.bytes() / static_cast<std::int64_t>(size_of(what.dtype));
-  std::string text = fmt::format(" {:>11} {:>11} {:>7} {:>7} {:>5}  {:<26}", what.bytes(), elements, name(what.dtype),
-                                 reduces(what.test->collective) ? name_of(what.op) : "none",
-                                 has_root(what.test->collective) ? std::to_string(what.root) : "-1", row.algorithm);
-  if (options_.out_of_place) text += " |" + cells(what, row.out_of_place);
-  if (options_.in_place) text += " |" + cells(what, row.in_place);
+  const Case& test_case = row.test_case;
+  const std::int64_t elements =
+      test_case.count > 0 ? test_case.count : test_case.bytes() / static_cast<std::int64_t>(size_of(test_case.dtype));
+  std::string text =
+      fmt::format(" {:>11} {:>11} {:>7} {:>7} {:>5}  {:<26}", test_case.bytes(), elements, name(test_case.dtype),
+                  reduces(test_case.test->collective) ? name_of(test_case.op) : "none",
+                  has_root(test_case.test->collective) ? std::to_string(test_case.root) : "-1", row.algorithm);
+  if (options_.out_of_place) text += " |" + cells(test_case, row.out_of_place);
+  if (options_.in_place) text += " |" + cells(test_case, row.in_place);
   say(text);
 }
 

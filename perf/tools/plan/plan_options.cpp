@@ -34,7 +34,8 @@ void put_on_nodes(const std::string& text, PlanRequest& request) {
   }
   if (sizes.size() > 1) {
     const int sum = std::accumulate(sizes.begin(), sizes.end(), 0);
-    require(sum == request.size, "--ranks-per-node {} has nodes for {} ranks, not {}; let it add up.", text, sum,
+    require(sum == request.size,
+            "--ranks-per-node {} has nodes for {} ranks, not {}; give numbers that add up to the ranks.", text, sum,
             request.size);
     request.node_sizes = sizes;
     return;
@@ -59,31 +60,33 @@ bool can_do(const PlanRequest& request) {
 
 bool parse(int argc, char** argv, CommandLine& line) {
   CLI::App app(
-      "Shows what the ranks do in a collective, proves that it is right, predicts how long it takes, and draws it.\n"
-      "Without --verify and --simulate it prints the plans. stretto-plan step --help: of whole training steps.");
-  app.set_help_flag("-h,--help", "This text");
+      "Shows the steps of the ranks in a collective, proves that they are right, predicts their time, and draws them.\n"
+      "Without --verify and --simulate it prints the plans. For whole training steps, see stretto-plan step --help.");
+  app.set_help_flag("-h,--help", "Print this help");
   app.add_option("COLLECTIVE", line.collective, "all_reduce, broadcast, ...; with --verify also all")->required();
   app.add_option("--algo", line.algorithm, "ring, ring*4, chain/16, two_level(ring+ring)*2/8, ..., or all")
       ->capture_default_str();
   app.add_option("--ranks", line.ranks, "N, or with --verify A..B")->required();
-  auto* nodes = app.add_option("--ranks-per-node", line.ranks_per_node, "For levels: how many, or each node's like 3,1,2");
+  auto* nodes =
+      app.add_option("--ranks-per-node", line.ranks_per_node, "For levels: ranks of a node, or of each node like 3,1,2");
   auto* pods = app.add_option("--nodes-per-pod", line.nodes_per_pod, "For three_level")->needs(nodes);
   auto* bytes =
       app.add_option("--bytes", line.bytes,
                      "Of the whole vector, or of all ranks' shares together; shares, and with --simulate vectors of at "
                      "least an element a rank, are cut to a multiple of the ranks; suffix K, M or G")
           ->capture_default_str();
-  auto* dtype = app.add_option("--dtype", line.dtype, "Of the elements")->capture_default_str();
-  auto* root = app.add_option("--root", line.root, "Of broadcast, reduce, gather and scatter")->capture_default_str();
+  auto* dtype = app.add_option("--dtype", line.dtype, "Type of the elements")->capture_default_str();
+  auto* root = app.add_option("--root", line.root, "Root of broadcast, reduce, gather and scatter")->capture_default_str();
   auto* rank = app.add_option("--rank", line.rank, "Print this rank's plan only");
-  auto* quantize = app.add_option("--quantize", line.quantize, "Show it quantized: int8, int4, fp8 or onebit");
-  app.add_option("--quantize-result", line.quantize_result, "all_reduce: in which the sum goes to all; else the same")
+  auto* quantize = app.add_option("--quantize", line.quantize, "Quantize it: int8, int4, fp8 or onebit");
+  app.add_option("--quantize-result", line.quantize_result,
+                 "all_reduce: the format in which the sum is sent to all; default the same")
       ->needs(quantize);
   auto* verify = app.add_flag("--verify", line.verify, "Prove every root, even and uneven counts, in and out of place");
   auto* simulate = app.add_option("--simulate", line.links, "Predict times on the links of this JSON file");
-  auto* explain = app.add_flag("--explain", line.explain, "Say which method the library would choose, and why");
+  auto* explain = app.add_flag("--explain", line.explain, "Print the method that the library would choose, and the reason");
   auto* crowd = app.add_option("--ranks-per-core", line.ranks_per_core,
-                               "With --explain: how crowded the cores are; else as if all ranks were on this machine");
+                               "With --explain: ranks per core; default as if all ranks were on this machine");
   crowd->needs(explain)->check(CLI::PositiveNumber);
   explain->excludes(rank)->excludes(simulate);
   app.add_flag("--only-if-faster", line.only_if_faster, "With --explain and --quantize: plain methods compete")
@@ -115,7 +118,7 @@ bool parse(int argc, char** argv, CommandLine& line) {
             "{} cannot be quantized; give --dtype f32, bf16 or f16.", line.dtype);
   }
   require(line.quantize_result.empty() || line.collective == "all" || line.collective == name(Collective::all_reduce),
-          "{} has no result to quantize apart; leave --quantize-result {} out.", line.collective, line.quantize_result);
+          "{} has no result to quantize separately; leave --quantize-result {} out.", line.collective, line.quantize_result);
   require(line.verify || line.collective != "all", "Only --verify takes all collectives at once; name one.");
   return true;
 }
@@ -167,7 +170,7 @@ Call call_of(const CommandLine& line) {
   require(line.rank >= -1 && line.rank < request.size, "--rank {} is outside a group of {}.", line.rank, request.size);
   const std::int64_t bytes = perf::bytes_from_text("--bytes", line.bytes);
   request.count = bytes / call.width() / (counts_shares(request.collective) ? request.size : 1);
-  // Where shares differ, the plans of all ranks do, and have to be simulated one by one.
+  // If shares differ, the plans of all ranks differ and must be simulated one by one.
   const bool cut = !line.links.empty() && !counts_shares(request.collective) && request.count > request.size;
   if (cut) request.count -= request.count % request.size;
   if (request.collective == Collective::barrier) request.count = 1;

@@ -8,7 +8,7 @@
 #include "stretto/error.hpp"
 #include "stretto/plan.hpp"
 
-// What stretto-plan is asked for.
+// The command line of stretto-plan.
 namespace plan_tool {
 
 using namespace stretto;
@@ -36,15 +36,15 @@ struct CommandLine {
   std::string ranks_per_node;  // a number or a list; empty: one level
   int nodes_per_pod = 0;
   int root = 0;
-  int rank = -1;  // all
+  int rank = -1;  // -1: all ranks
   bool verify = false;
   bool explain = false;
-  double ranks_per_core = 0;  // --explain; 0: as if all ranks were on this machine
+  double ranks_per_core = 0;  // for --explain; 0: as if all ranks were on this machine
   int first_size = 0;
   int last_size = 0;
 };
 
-// False when help was asked for, and printed. Throws Error for what does not fit together.
+// False if help was asked for, and printed. Throws Error if options do not fit together.
 bool parse(int argc, char** argv, CommandLine& line);
 std::vector<Collective> collectives_of(const CommandLine& line);
 Method named_method(const CommandLine& line);
@@ -59,16 +59,17 @@ struct Call {
 
 Call call_of(const CommandLine& line);
 QuantizedFormat format_of(const CommandLine& line);         // --quantize
-QuantizedFormat result_format_of(const CommandLine& line);  // and in what a sum goes to all
+QuantizedFormat result_format_of(const CommandLine& line);  // of the sum that an all-reduce sends to all ranks
 bool can_do(const CommandLine& line, Collective collective, Algorithm algorithm);
-// ", in int4", or nothing
+// ", in int4", or empty
 std::string quantized_text(const PlanRequest& request);
-// With all: every algorithm, those in pieces also in 16, and where nodes are known two levels of every two of them, of up to
-// 64 ranks also in two lanes of 16 pieces; where pods are known, three levels with one algorithm for the inner two.
+// For --algo all: every algorithm, also in 16 pieces if it takes pieces. If nodes are known, also two levels of every pair
+// of algorithms, with up to 64 ranks also in two lanes of 16 pieces. If pods are known, also three levels with one algorithm
+// for the inner two.
 std::vector<Method> methods_of(const CommandLine& line, const PlanRequest& request);
 bool can_do(const PlanRequest& request);
 
-// --explain: what the library would choose, and what the cost model thinks of the others (plan_explain.cpp).
+// --explain: the library's choice, and the cost model's time of all other methods (plan_explain.cpp).
 void explain(const CommandLine& line, const Call& call);
 
 }  // namespace plan_tool

@@ -1,4 +1,4 @@
-// stretto-plan step: plans the communication of a GPT-like training step on a cluster that need not be there.
+// stretto-plan step: plans the communication of a GPT-like training step on a cluster that need not exist.
 #include "plan/plan_step.hpp"
 
 #include <CLI/CLI.hpp>
@@ -23,36 +23,36 @@ struct StepLine {
 
 bool parse(int argc, char** argv, StepLine& line) {
   CLI::App app(
-      "Plans the communication of a training step of a GPT-like model: what is split, bucketed, postponed and\n"
-      "prefetched, in what order, and what the step then takes by simulation, beside plainer schedules.");
-  app.set_help_flag("-h,--help", "This text");
-  app.add_option("--ranks", line.ranks, "All of them: dp x tp")->required()->check(CLI::PositiveNumber);
-  app.add_option("--ranks-per-node", line.ranks_per_node, "Of the cluster; else as the link file says");
-  app.add_option("--dp", line.data, "Ranks of data parallelism; else ranks / tp");
-  app.add_option("--tp", line.tensor, "Ranks of tensor parallelism, neighbours")->capture_default_str();
+      "Plans the communication of a training step of a GPT-like model: how it is split, bucketed, postponed and\n"
+      "prefetched, and in which order. Prints the simulated time of the step beside plainer schedules.");
+  app.set_help_flag("-h,--help", "Print this help");
+  app.add_option("--ranks", line.ranks, "Number of ranks: dp x tp")->required()->check(CLI::PositiveNumber);
+  app.add_option("--ranks-per-node", line.ranks_per_node, "Ranks of a node of the cluster; default as in the link file");
+  app.add_option("--dp", line.data, "Ranks of data parallelism; default ranks / tp");
+  app.add_option("--tp", line.tensor, "Ranks of tensor parallelism, which are neighbours")->capture_default_str();
   app.add_option("--zero", line.zero, "0, or 3: parameters lie in shares, and are gathered")
       ->capture_default_str()
       ->check(CLI::IsMember({0, 3}));
-  app.add_option("--live-gathers", line.live_gathers, "With --zero 3: so many layers may be gathered at a time")
+  app.add_option("--live-gathers", line.live_gathers, "With --zero 3: the most layers that may be gathered at a time")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--parts", line.parts, "Into how many a layer's backward falls whose gradients are ready one by one")
+  app.add_option("--parts", line.parts, "Parts of a layer's backward whose gradients become ready one by one")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  for (auto [flag, value, what] :
-       {std::tuple{"--layers", &line.layers, "Of the model"}, std::tuple{"--hidden", &line.hidden, "Of a layer"},
-        std::tuple{"--sequence", &line.sequence, "Tokens"},
-        std::tuple{"--micro-batch", &line.micro_batch, "Sequences of one data-parallel rank"}}) {
-    app.add_option(flag, *value, what)->capture_default_str()->check(CLI::PositiveNumber);
+  for (auto [flag, value, meaning] :
+       {std::tuple{"--layers", &line.layers, "Layers of the model"},
+        std::tuple{"--hidden", &line.hidden, "Width of a layer"}, std::tuple{"--sequence", &line.sequence, "Tokens"},
+        std::tuple{"--micro-batch", &line.micro_batch, "Sequences of a data-parallel rank"}}) {
+    app.add_option(flag, *value, meaning)->capture_default_str()->check(CLI::PositiveNumber);
   }
   app.add_option("--links", line.links, "The cluster's links, a JSON file")->required();
-  app.add_option("--gflops", line.gflops, "What a rank computes, 1e9 operations a second")
+  app.add_option("--gflops", line.gflops, "Speed of a rank, in 1e9 operations a second")
       ->required()
       ->check(CLI::PositiveNumber);
-  app.add_option("--slowdown", line.slowdown, "Computing takes so much longer beside communication: 0.1 is 10%")
+  app.add_option("--slowdown", line.slowdown, "How much longer computation takes beside communication: 0.1 is 10%")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--json", line.json, "Write the figures to this file, too");
+  app.add_option("--json", line.json, "Write the figures to this file as well");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -61,7 +61,7 @@ bool parse(int argc, char** argv, StepLine& line) {
   } catch (const CLI::ParseError& error) {
     fail("{}; --help lists the flags.", error.what());
   }
-  require(line.ranks_per_node >= 0, "--ranks-per-node {} is less than nothing.", line.ranks_per_node);
+  require(line.ranks_per_node >= 0, "--ranks-per-node {} cannot be negative.", line.ranks_per_node);
   require(line.tensor >= 1 && line.ranks % line.tensor == 0, "--tp {} does not divide --ranks {}.", line.tensor, line.ranks);
   if (line.data == 0) line.data = line.ranks / line.tensor;
   require(line.data * line.tensor == line.ranks, "--dp {} x --tp {} are not --ranks {}.", line.data, line.tensor,
@@ -105,12 +105,13 @@ void print(const StepLine& line, const StepSchedule& schedule, double searched) 
   fmt::print("{} layers of {}, {} x {} tokens, dp {} x tp {}{}, {}\n", line.layers, line.hidden, line.micro_batch,
              line.sequence, line.data, line.tensor, line.zero == 3 ? ", ZeRO-3" : "", line.links);
   fmt::print("{}", schedule.to_string());
-  const auto beside = [&](const char* what, double seconds) {
-    fmt::print("{:<46} {:>12.3f} ms  {:>6.3f}x\n", what, milliseconds(seconds), seconds / schedule.predicted_seconds);
+  const auto beside = [&](const char* schedule_name, double seconds) {
+    fmt::print("{:<46} {:>12.3f} ms  {:>6.3f}x\n", schedule_name, milliseconds(seconds),
+               seconds / schedule.predicted_seconds);
   };
   beside("planned", schedule.predicted_seconds);
   beside("no partition, blocking", schedule.blocking_seconds);
-  beside("no partition, as early as can be", schedule.unpartitioned_seconds);
+  beside("no partition, as early as possible", schedule.unpartitioned_seconds);
   beside("buckets of 25 MiB only, the first of 1 MiB", schedule.buckets_seconds);
   beside("those buckets, and all by level", schedule.by_level_seconds);
   beside("no schedule can be faster than", schedule.bound_seconds);

@@ -1,4 +1,4 @@
-// stretto-plan: shows, proves, predicts and draws what the ranks do in a collective.
+// stretto-plan: shows, proves, predicts and draws the ranks' steps in a collective.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -115,7 +115,7 @@ void print_plan(const CommandLine& line, const Call& call, const Method& method)
 
 // ---- --simulate
 
-// What nccl-tests call the bus bandwidth: bytes by time, times the share of them that has to go through a rank's link.
+// Bus bandwidth as in nccl-tests: bytes over time, times the share of the bytes that must go through a rank's link.
 double bus_factor(Collective collective, double ranks) {
   switch (collective) {
     case Collective::all_reduce: return 2 * (ranks - 1) / ranks;
@@ -130,7 +130,7 @@ struct Prediction {
   Method method;
   Simulation result;
   double formula = 0;   // seconds
-  std::string refusal;  // instead of a result
+  std::string refusal;  // the reason why there is no result
 };
 
 // An element is packed or unpacked as fast as it is copied.
@@ -141,7 +141,7 @@ LinkCost cost_of_level(const LinkModel& links, std::size_t level, std::int64_t w
           gamma * static_cast<double>(width)};
 }
 
-// What the cost formula says, with the innermost level that joins all ranks as the one between nodes.
+// The time of the cost formula, with the innermost level that joins all ranks as the level between nodes.
 double formula_seconds(const PlanRequest& request, std::int64_t width, const LinkModel& links) {
   std::size_t outer = 0;
   while (outer + 1 < links.levels.size() && links.levels[outer].ranks < request.size) ++outer;
@@ -150,7 +150,7 @@ double formula_seconds(const PlanRequest& request, std::int64_t width, const Lin
                  ports);
 }
 
-// Why a method cannot run over these links, or nothing: memory is shared within a node, and a packet has to fit.
+// Why a method cannot run over these links, or empty: memory is shared within a node only, and a packet must fit.
 std::string obstacle(const PlanRequest& request, std::int64_t width, const LinkModel& links) {
   const LinkLevel& node = links.levels.front();
   const Algorithm algorithm = request.method.algorithm;
@@ -214,7 +214,7 @@ void predict(const CommandLine& line, const Call& call, const LinkModel& links) 
 
 // ---- --svg
 
-// One column a round; steps that lie in the same place share it.
+// One column a round. Steps of the same rank, lane, round and track share the width of the column.
 Picture over_rounds(const PlanRequest& request) {
   Picture picture;
   picture.unit = "round";

@@ -8,7 +8,7 @@ namespace perf {
 
 // Small integers, the same on all ranks and in all runs, scaled so that sums over a layer stay near them.
 stretto::Tensor patterned(stretto::Shape shape, stretto::DType dtype, int seed, double scale);
-// In memory that is there.
+// Fills existing memory in the same way.
 void fill_patterned(const stretto::Tensor& tensor, int seed, double scale);
 
 // The products of a linear layer: y = x W^T; dx = dy W; dW = dy^T x.

@@ -29,12 +29,12 @@ namespace {
 struct OverlapRun {
   std::string case_name;
   int nproc = 0;
-  double ratio = 0;  // 0: links are what they are
+  double ratio = 0;  // 0: links as they are
   std::string links;
   bool no_overlap = false;
   bool planned = false;
   OverlapSizes sizes;
-  stretto::OverlapMeasurement how;
+  stretto::OverlapMeasurement measurement;
   std::string json;
   std::string trace;
 };
@@ -44,79 +44,80 @@ double largest(const Communicator& world, double value) {
   return value;
 }
 
-void settle(OverlapCase& what) {
-  for (int i = 0; i < what.steps_to_settle(); ++i) what.step();
-  what.finish();
+void settle(OverlapCase& overlap_case) {
+  for (int i = 0; i < overlap_case.steps_to_settle(); ++i) overlap_case.step();
+  overlap_case.finish();
 }
 
 std::unique_ptr<OverlapCase> settled_case(const Communicator& world, const OverlapRun& options) {
-  auto what = make_overlap_case(options.case_name, world, options.sizes);
-  settle(*what);
-  return what;
+  auto overlap_case = make_overlap_case(options.case_name, world, options.sizes);
+  settle(*overlap_case);
+  return overlap_case;
 }
 
-double bytes_of_step(const Communicator& world, OverlapCase& what) {
+double bytes_of_step(const Communicator& world, OverlapCase& overlap_case) {
   const std::uint64_t first = world.ledger().next_sequence();
-  what.step();
-  what.finish();
+  overlap_case.step();
+  overlap_case.finish();
   return largest(world, static_cast<double>(world.ledger().traffic(first).bytes_sent));
 }
 
-std::vector<Tensor> results_of(OverlapCase& what, Rehearsal way) {
-  what.reset();
+std::vector<Tensor> results_of(OverlapCase& overlap_case, Rehearsal rehearsal) {
+  overlap_case.reset();
   {
-    const RehearsalScope scope(way);
-    what.step();
-    what.step();
-    what.finish();
+    const RehearsalScope scope(rehearsal);
+    overlap_case.step();
+    overlap_case.step();
+    overlap_case.finish();
   }
-  std::vector<Tensor> results = what.results();
+  std::vector<Tensor> results = overlap_case.results();
   for (Tensor& tensor : results) tensor = tensor.clone();
   return results;
 }
 
-// From the same beginning, two steps with overlap and two that wait for every operation; and the control, which has to
-// differ, two that communicate nothing.
-bool same_bits(OverlapCase& what, bool alone) {
-  const std::vector<Tensor> overlapped = results_of(what, Rehearsal::full);
+// Compares, from the same initial state, two steps with overlap and two steps that wait for every operation. The control,
+// two steps that communicate nothing, must differ.
+bool same_bits(OverlapCase& overlap_case, bool alone) {
+  const std::vector<Tensor> overlapped = results_of(overlap_case, Rehearsal::full);
   const auto equals = [&](const std::vector<Tensor>& others) {
     for (std::size_t i = 0; i < others.size(); ++i) {
       if (std::memcmp(others[i].raw(), overlapped[i].raw(), others[i].bytes()) != 0) return false;
     }
     return true;
   };
-  return equals(results_of(what, Rehearsal::serial)) && (alone || !equals(results_of(what, Rehearsal::computation)));
+  return equals(results_of(overlap_case, Rehearsal::serial)) &&
+         (alone || !equals(results_of(overlap_case, Rehearsal::computation)));
 }
 
-// Three steps as they are.
-void trace_steps(const Communicator& world, OverlapCase& what, const std::string& path) {
+// Traces three steps, with overlap.
+void trace_steps(const Communicator& world, OverlapCase& overlap_case, const std::string& path) {
   stretto::Trace trace(world);
   for (int number = 1; number <= 3; ++number) {
     const stretto::Trace::Span step = trace.step(number);
-    what.step();
+    overlap_case.step();
   }
-  what.finish();
+  overlap_case.finish();
   trace.write(path);
 }
 
 nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& options) {
-  const auto what = settled_case(world, options);
-  const double bytes = bytes_of_step(world, *what);
-  auto prediction = predict(world, *what, bytes);
+  const auto overlap_case = settled_case(world, options);
+  const double bytes = bytes_of_step(world, *overlap_case);
+  auto prediction = predict(world, *overlap_case, bytes);
   if (options.planned) {
     require(prediction.has_value(),
             "--planned: the planner has no graph of --case {} over {} ranks; it has of dp and zero3.", options.case_name,
             world.size());
     if (world.rank() == 0) std::printf("%s\n", prediction->best.to_string().c_str());
-    what->use(prediction->best);
-    settle(*what);
+    overlap_case->use(prediction->best);
+    settle(*overlap_case);
     prediction->seconds = prediction->best.predicted_seconds;
   }
-  const double differs = largest(world, same_bits(*what, world.size() == 1) ? 0 : 1);
+  const double differs = largest(world, same_bits(*overlap_case, world.size() == 1) ? 0 : 1);
   const stretto::OverlapTimes times = stretto::measure_overlap(
-      world, [&] { what->step(); }, options.how);
-  what->finish();
-  if (!options.trace.empty()) trace_steps(world, *what, options.trace);
+      world, [&] { overlap_case->step(); }, options.measurement);
+  overlap_case->finish();
+  if (!options.trace.empty()) trace_steps(world, *overlap_case, options.trace);
   const char* const links = std::getenv("STRETTO_LINKS");
   nlohmann::ordered_json result{{"case", options.case_name},
                                 {"ranks", world.size()},
@@ -127,7 +128,7 @@ nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& opt
                                 {"hidden", options.sizes.hidden},
                                 {"rows", options.sizes.rows},
                                 {"dtype", name(options.sizes.dtype)},
-                                {"rounds", options.how.rounds},
+                                {"rounds", options.measurement.rounds},
                                 {"bytes_sent", bytes},
                                 {"same_bits", differs == 0}};
   for (const auto& [name, value] : times.figures()) result[name] = value;
@@ -135,13 +136,13 @@ nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& opt
   return result;
 }
 
-// Runs body on new processes and gives what rank 0 had it return; launch() has said what was wrong where there is nothing.
+// Runs body on new processes and returns rank 0's result; empty if a rank failed, after launch() has printed the reason.
 std::optional<nlohmann::ordered_json> from_ranks(int nproc,
                                                  const std::function<nlohmann::ordered_json(const Communicator&)>& body) {
   // Rank 0 writes into an open file, which the processes of the ranks inherit.
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
   if (!file) fail(stretto::ErrorCode::io, "No temporary file can be made; look at what TMPDIR names.");
-  bool is_first = false;  // of a job that a launcher has started
+  bool is_first = false;  // rank 0 of a job that a launcher has started
   const int status = stretto::launch(nproc, [&](const Communicator& world) {
     const std::string text = body(world).dump();
     if (world.rank() != 0) return;
@@ -156,18 +157,18 @@ std::optional<nlohmann::ordered_json> from_ranks(int nproc,
 }
 
 void model_links(const std::string& links) {
-  setenv("STRETTO_RANKS_PER_NODE", "1", 1);  // every rank is a node of its own
+  setenv("STRETTO_RANKS_PER_NODE", "1", 1);  // each rank is a node
   setenv("STRETTO_LINKS", links.c_str(), 1);
 }
 
-// So fast that communication takes ratio times as long as computation. How long it takes on links of some speed is measured,
-// too: what is communicated at all may depend on the links.
+// Models links on which communication takes ratio times as long as computation. Its time is measured on links of a guessed
+// rate first, since the operations themselves may depend on the links.
 bool model_links_by_ratio(const OverlapRun& options) {
-  const auto measured = [&](Rehearsal way) {
+  const auto measured = [&](Rehearsal rehearsal) {
     return from_ranks(options.nproc, [&](const Communicator& world) -> nlohmann::ordered_json {
-      const auto what = settled_case(world, options);
-      const double bytes = bytes_of_step(world, *what);
-      return {{"bytes", bytes}, {"seconds", seconds_per_step(world, *what, way)}};
+      const auto overlap_case = settled_case(world, options);
+      const double bytes = bytes_of_step(world, *overlap_case);
+      return {{"bytes", bytes}, {"seconds", seconds_per_step(world, *overlap_case, rehearsal)}};
     });
   };
   const auto model = [&](double bytes_per_second) {
@@ -206,22 +207,24 @@ void print(const nlohmann::ordered_json& result) {
 std::optional<OverlapRun> parse(int argc, char** argv) {
   OverlapRun options;
   CLI::App app(
-      "Runs a training step full, computation only, communication only and serial: how much of communication is hidden");
+      "Runs a training step full, computation only, communication only and serial, and prints how much communication is "
+      "hidden");
   app.name("stretto-perf overlap");
   app.add_option("--case", options.case_name, "What overlaps")->required()->check(CLI::IsMember(overlap_cases()));
-  app.add_option("--nproc", options.nproc, "Ranks to start here; 0: a launcher has started this one")->capture_default_str();
+  app.add_option("--nproc", options.nproc, "Ranks to start; 0: a launcher has started this one")->capture_default_str();
   app.add_option("--ratio", options.ratio,
-                 "Model links on which communication takes so many times as long as computation; 0: links as they are")
+                 "Model links on which communication takes that many times as long as computation; 0: links as they are")
       ->capture_default_str();
   app.add_option("--links", options.links, "Model these links instead, as STRETTO_LINKS");
   app.add_flag("--planned", options.planned,
                "Print the planner's schedule for the step, and run the step by it (dp, zero3)");
   app.add_flag("--no-overlap", options.no_overlap, "The control: the same step without overlap");
-  const auto* const layers = app.add_option("--layers", options.sizes.layers, "Of ring_pass 1")->capture_default_str();
+  const auto* const layers =
+      app.add_option("--layers", options.sizes.layers, "Number of layers; default of ring_pass 1")->capture_default_str();
   const auto* const hidden =
-      app.add_option("--hidden", options.sizes.hidden, "Width of a layer; of ring_pass 64")->capture_default_str();
+      app.add_option("--hidden", options.sizes.hidden, "Width of a layer; default of ring_pass 64")->capture_default_str();
   const auto* const rows =
-      app.add_option("--rows", options.sizes.rows, "Tokens of a rank; of ring_pass 8192")->capture_default_str();
+      app.add_option("--rows", options.sizes.rows, "Tokens of a rank; default of ring_pass 8192")->capture_default_str();
   app.add_option_function<std::string>(
          "--dtype",
          [&](const std::string& name) {
@@ -229,14 +232,13 @@ std::optional<OverlapRun> parse(int argc, char** argv) {
                                  : name == "fp32" ? stretto::DType::f32
                                                   : stretto::DType::bf16;
          },
-         "Of what is computed")
+         "Type of the computation")
       ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
-  app.add_option("--rounds", options.how.rounds, "Of the four ways of running, in turn; medians count")
+  app.add_option("--rounds", options.measurement.rounds, "Rounds of the four rehearsals, in turn; figures are medians")
       ->capture_default_str();
-  app.add_option("--steps", options.how.steps, "Timed together")->capture_default_str();
-  app.add_option("--warmup", options.how.warmup, "Steps before them")->capture_default_str();
-  app.add_option("--trace", options.trace,
-                 "Write what every rank did in three more steps to this file, for Perfetto or perf/timeline");
+  app.add_option("--steps", options.measurement.steps, "Steps that are timed together")->capture_default_str();
+  app.add_option("--warmup", options.measurement.warmup, "Steps before them")->capture_default_str();
+  app.add_option("--trace", options.trace, "Write what every rank did in three more steps to this file, for Perfetto");
   app.add_option("--json", options.json, "Write the figures to this file");
   try {
     app.parse(argc, argv);
@@ -246,7 +248,7 @@ std::optional<OverlapRun> parse(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     fail(stretto::ErrorCode::invalid_argument, "{}; stretto-perf overlap --help lists the flags.", error.what());
   }
-  if (options.case_name == "ring_pass") {  // whose products grow with the square of the rows: one head of a long sequence
+  if (options.case_name == "ring_pass") {  // one head of a long sequence: products grow with the square of the rows
     if (layers->count() == 0) options.sizes.layers = 1;
     if (hidden->count() == 0) options.sizes.hidden = 64;
     if (rows->count() == 0) options.sizes.rows = 8192;
@@ -257,7 +259,7 @@ std::optional<OverlapRun> parse(int argc, char** argv) {
   require(options.ratio == 0 || options.links.empty(), "--ratio {} and --links {} both say how fast links are; give one.",
           options.ratio, options.links);
   require((options.ratio == 0 && options.links.empty()) || options.nproc > 0,
-          "--ratio and --links model links between ranks that are started here; give --nproc N, too.");
+          "--ratio and --links model links between ranks that this command starts; give --nproc N as well.");
   require(options.sizes.layers >= 1 && options.sizes.hidden >= 1 && options.sizes.rows >= 1,
           "--layers {}, --hidden {} and --rows {} must be at least 1.", options.sizes.layers, options.sizes.hidden,
           options.sizes.rows);
@@ -275,7 +277,7 @@ int measure_overlap_case(int argc, char** argv) {
   if (!options->links.empty()) setenv("STRETTO_LINKS", options->links.c_str(), 1);
   const auto result = from_ranks(options->nproc, [&](const Communicator& world) { return run_case(world, *options); });
   if (!result) return 1;
-  if (result->is_null()) return 0;  // rank 0 says it
+  if (result->is_null()) return 0;  // rank 0 prints the result
   print(*result);
   if (!options->json.empty()) write_file("--json", options->json, result->dump(1) + "\n");
   return result->at("same_bits").get<bool>() ? 0 : 1;

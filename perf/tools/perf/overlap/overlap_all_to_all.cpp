@@ -12,8 +12,8 @@ using stretto::Tensor;
 
 namespace {
 
-// One expert a rank, of two linear layers with four times the width between them: as many rows of every rank go to each, and
-// come back.
+// One expert a rank: two linear layers with four times the width between them. Each rank sends equally many rows to every
+// expert, and gets them back.
 class Experts : public OverlapCase {
  public:
   Experts(const Communicator& world, const OverlapSizes& sizes)
@@ -43,14 +43,14 @@ class Experts : public OverlapCase {
   }
 
   void reset() override {
-    for (const Tensor& x : x_) x.zero();  // nothing of earlier steps stands where rows are to arrive
+    for (const Tensor& x : x_) x.zero();  // no rows of earlier steps remain in the buffers
     dispatched_.zero();
     fill_patterned(x_.front(), world_.rank(), 1.0 / 8);
   }
   std::vector<Tensor> results() const override { return {x_.back()}; }
 
  private:
-  // What the expert's first layer made of these rows.
+  // The output of the expert's first layer for these rows.
   Tensor inner_of(const BlockRows& block) const {
     const std::int64_t first = block.rank * rows_[0] + block.first;
     return inner_.view(first * inner_.columns(), {block.rows.rows(), inner_.columns()});

@@ -21,12 +21,12 @@ const std::map<std::string, Make>& makers() {
 
 }  // namespace
 
-double seconds_per_step(const stretto::Communicator& world, OverlapCase& what, stretto::Rehearsal way) {
+double seconds_per_step(const stretto::Communicator& world, OverlapCase& overlap_case, stretto::Rehearsal rehearsal) {
   world.barrier(stretto::Stream::inline_());
-  const stretto::RehearsalScope scope(way);
+  const stretto::RehearsalScope scope(rehearsal);
   const double from = stretto::now_seconds();
-  for (int i = 0; i < timed_steps; ++i) what.step();
-  what.finish();
+  for (int i = 0; i < timed_steps; ++i) overlap_case.step();
+  overlap_case.finish();
   return (stretto::now_seconds() - from) / timed_steps;
 }
 

@@ -12,16 +12,16 @@
 
 namespace perf {
 
-// How much a step of a case computes and sends.
+// The size of a case's step.
 struct OverlapSizes {
   std::int64_t layers = 16;
   std::int64_t hidden = 512;
-  std::int64_t rows = 2048;  // tokens of a rank
+  std::int64_t rows = 2048;  // tokens a rank
   stretto::DType dtype = stretto::DType::f32;
   bool overlap = true;
 };
 
-// For how long each layer computes. Told after each of a layer's parts, it takes what has passed since it was told last.
+// Measures the computing time of each layer. lap() adds the time since the last lap() to a layer's phase.
 class LayerClock {
  public:
   explicit LayerClock(std::int64_t layers) : sums_(static_cast<std::size_t>(layers)) {}
@@ -54,42 +54,41 @@ class LayerClock {
   int steps_ = 0;
 };
 
-// What the planner is to know of a case: its step, layer by layer; the step that runs, and what it does of all that could be
-// done.
+// A case as the planner sees it: its step, layer by layer; the step that runs; and the knobs by which it runs.
 struct Planned {
   stretto::StepGraph graph;
   stretto::StepGraph running;
   stretto::StepKnobs knobs;
 };
 
-// A training step, or its part, with real matrix products, in which one of the library's ways to overlap does its work.
+// A training step, or a part of one, with real matrix products, whose communication one facility of the library overlaps.
 class OverlapCase {
  public:
   virtual ~OverlapCase() = default;
   virtual void step() = 0;
-  // So many steps learn and measure something first, and may do what later ones do not.
+  // The number of first steps that learn and measure, and may communicate differently from later ones.
   virtual int steps_to_settle() const { return 1; }
-  // Until nothing is under way that a step has left behind.
+  // Waits for all operations that steps have left in flight.
   virtual void finish() {}
-  // What steps have changed, back as it was in the beginning.
+  // Restores the initial state of everything that steps change.
   virtual void reset() = 0;
-  // All that steps have computed, which no way of running may change; what is under way has been finished.
+  // All results of the steps, which must not depend on the rehearsal. Called after finish().
   virtual std::vector<stretto::Tensor> results() const = 0;
 
-  // Nothing where the planner has no graph of it. clock(): of the steps since it was cleared, in which nothing was
-  // communicated.
+  // Empty if the planner has no graph of the case. clock() must hold only steps that communicated nothing.
   virtual LayerClock* clock() { return nullptr; }
   virtual std::optional<Planned> planned() const { return std::nullopt; }
-  // Does what the planner says from now on. Collective.
+  // Follows the planner's schedule from now on. Collective.
   virtual void use(const stretto::StepSchedule&) {}
 };
 
-// Collective over world: of a few steps and all that they leave to be finished, run in one way.
+// Seconds a step of a few steps, including the operations that they leave in flight, under one rehearsal. Collective over
+// world.
 constexpr int timed_steps = 3;
-double seconds_per_step(const stretto::Communicator& world, OverlapCase& what, stretto::Rehearsal way);
+double seconds_per_step(const stretto::Communicator& world, OverlapCase& overlap_case, stretto::Rehearsal rehearsal);
 
 std::vector<std::string> overlap_cases();
-// Collective. Throws in one sentence where the sizes do not fit the ranks.
+// Collective. Throws in one sentence if the sizes do not fit the ranks.
 std::unique_ptr<OverlapCase> make_overlap_case(const std::string& name, const stretto::Communicator& world,
                                                const OverlapSizes& sizes);
 

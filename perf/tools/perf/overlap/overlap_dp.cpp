@@ -26,8 +26,8 @@ using stretto::Tensor;
 
 namespace {
 
-// Linear layers whose gradients are summed in buckets, with AdamW. The first step learns the order of backward, the second
-// is measured to choose which buckets are gathered as parameters behind the next forward.
+// Linear layers with AdamW, whose gradients are summed in buckets. The first step learns the order of backward. The second
+// is measured, to choose the buckets whose parameters are gathered behind the next forward pass.
 class DataParallel : public OverlapCase {
  public:
   DataParallel(const Communicator& world, const OverlapSizes& sizes)
@@ -68,7 +68,7 @@ class DataParallel : public OverlapCase {
     }
     for (std::size_t i = layers(); i-- > 0;) {
       backward_weight(activations_[i], dy_, parameters_.all()[i]->gradient);
-      buckets_->ready(layers() - 1 - i);  // so the last sum, too, has something to hide behind
+      buckets_->ready(layers() - 1 - i);  // early enough for the last sum to be hidden as well
       backward_input(dy_, parameters_.all()[i]->value, dx_);
       clock_.lap(i, Phase::backward);
     }
@@ -97,14 +97,14 @@ class DataParallel : public OverlapCase {
   std::optional<Planned> planned() const override {
     stretto::TransformerStep step;
     step.layers = clock_.per_step();
-    // The update was measured as a whole, and postponed buckets are updated by shares.
+    // The update was measured as a whole; of postponed buckets, each rank updates only its share.
     const double whole = step.layers.front().update / updated_share();
     for (stretto::LayerSeconds& layer : step.layers) layer.update = whole / static_cast<double>(layers());
     step.parameters.assign(layers(), sizes_.hidden * sizes_.hidden);
     step.data = {world_.size(), 1};
     step.parameter_dtype = step.gradient_dtype = sizes_.dtype;
     step.update_behind_all = true;
-    // Gradients and gathers take turns on one stream: no priorities, and each of its buckets as one layer.
+    // Sums of gradients and gathers share one stream, so that there are no priorities, and each bucket counts as a layer.
     Planned result{data_parallel_step(step), data_parallel_step(with_a_layer_for_each_bucket(step)), {}};
     result.knobs.blocking = !sizes_.overlap;
     for (std::size_t i = 0; sizes_.overlap && i < buckets_->bucket_count(); ++i) {
@@ -140,14 +140,15 @@ class DataParallel : public OverlapCase {
             .bucket_bytes = bytes, .first_bucket_bytes = first_bytes, .overlap = sizes_.overlap, .scatter = true});
     gather_postponed();
   }
-  // The planner's choice, or what was measured. Where a bucket here is of several there, it goes as its first gradient.
+  // The planner's choice, or the measured one. A bucket that belongs to several buckets of the planner follows its first
+  // gradient.
   std::optional<std::vector<bool>> chosen_buckets() {
     auto chosen = choice_.end_step(*buckets_, gradients());
     if (!chosen || planned_.empty()) return chosen;
     for (std::size_t i = 0; i < chosen->size(); ++i) (*chosen)[i] = planned_.at(buckets_->members(i).front());
     return chosen;
   }
-  // How much of the whole update a rank does.
+  // The part of the whole update that a rank does.
   double updated_share() const {
     std::int64_t elements = 0;
     for (const ElementRange& range : buckets_->complete()) elements += range.count;
@@ -184,7 +185,7 @@ class DataParallel : public OverlapCase {
     for (std::size_t i = layers(); i-- > 0;) result.push_back(tensor_of(*parameters_.all()[i]));
     return result;
   }
-  // Of gradients in the order of backward; the optimizer counts layers.
+  // Gradients are counted in the order of backward, layers of the optimizer in the order of forward.
   std::vector<ElementRange> by_layer(std::vector<ElementRange> ranges) const {
     for (ElementRange& range : ranges) range.tensor = layers() - 1 - range.tensor;
     return ranges;
@@ -194,7 +195,7 @@ class DataParallel : public OverlapCase {
     const double from = stretto::now_seconds();
     optimizer_->begin_step(1e-4, 1);
     arriving_->start([&](const std::vector<ElementRange>& share) { optimizer_->update(by_layer(share)); });
-    optimizer_->update(by_layer(buckets_->complete()));  // while the others travel
+    optimizer_->update(by_layer(buckets_->complete()));  // while the others are in flight
     choice_.updated(stretto::now_seconds() - from);
   }
 
@@ -215,7 +216,7 @@ class DataParallel : public OverlapCase {
   Communicator world_;
   LayerClock clock_;
   PostponementChoice choice_;
-  std::vector<bool> planned_;  // by gradient, what the planner postpones; empty: it was not asked
+  std::vector<bool> planned_;  // for each gradient, whether the planner postpones it; empty: the planner was not asked
   Parameters parameters_;
   std::vector<Tensor> activations_;
   Tensor dy_, dx_;

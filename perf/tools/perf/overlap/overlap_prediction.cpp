@@ -12,26 +12,29 @@ using stretto::Rehearsal;
 
 namespace {
 
-constexpr double usual_latency = 100e-6;  // of a collective beside its bytes: a hand-over to a stream's thread, a message
+constexpr double usual_latency =
+    100e-6;  // of a collective apart from its bytes: the hand-over to a stream's thread, and a message
 
-// By steps that only communicate: what is not latency is the time of the bytes, and that is taken for at least half, since
-// operations of a few bytes may take less than the usual latency.
+// Derived from steps that only communicate: the time that is not latency belongs to the bytes, and is at least half of it,
+// since operations of a few bytes may take less than the usual latency.
 struct LinkSpeed {
   double latency = 0, bytes_per_second = 0;
 };
-LinkSpeed speed_of_links(const Communicator& world, OverlapCase& what, double bytes_per_step) {
+LinkSpeed speed_of_links(const Communicator& world, OverlapCase& overlap_case, double bytes_per_step) {
   const std::uint64_t first = world.ledger().next_sequence();
-  const double seconds = seconds_per_step(world, what, Rehearsal::communication);
-  // Among them the barrier in front.
+  const double seconds = seconds_per_step(world, overlap_case, Rehearsal::communication);
+  // This includes the barrier in front.
   const double collectives = (static_cast<double>(world.ledger().traffic(first).operations) - 1) / timed_steps;
-  require(collectives > 0, "A step of {} ranks that communicates nothing has no links to predict it by.", world.size());
+  require(collectives > 0,
+          "A step of {} ranks that communicates nothing says nothing about links, so that none can be predicted.",
+          world.size());
   LinkSpeed speed;
   speed.latency = std::min(usual_latency, seconds / 2 / collectives);
   speed.bytes_per_second = bytes_per_step / (seconds - collectives * speed.latency);
   return speed;
 }
 
-// All ranks plan with rank 0's times.
+// All ranks plan with the times of rank 0.
 void take_rank0s(const Communicator& world, Planned& planned, LinkSpeed& speed) {
   std::vector<double*> all{&speed.latency, &speed.bytes_per_second};
   for (stretto::StepGraph* const graph : {&planned.graph, &planned.running}) {
@@ -46,12 +49,12 @@ void take_rank0s(const Communicator& world, Planned& planned, LinkSpeed& speed) 
 
 }  // namespace
 
-std::optional<Prediction> predict(const Communicator& world, OverlapCase& what, double bytes_per_step) {
-  if (what.clock() == nullptr || world.size() == 1) return std::nullopt;
-  what.clock()->clear();
-  seconds_per_step(world, what, Rehearsal::computation);
-  auto planned = what.planned();
-  LinkSpeed speed = speed_of_links(world, what, bytes_per_step);
+std::optional<Prediction> predict(const Communicator& world, OverlapCase& overlap_case, double bytes_per_step) {
+  if (overlap_case.clock() == nullptr || world.size() == 1) return std::nullopt;
+  overlap_case.clock()->clear();
+  seconds_per_step(world, overlap_case, Rehearsal::computation);
+  auto planned = overlap_case.planned();
+  LinkSpeed speed = speed_of_links(world, overlap_case, bytes_per_step);
   take_rank0s(world, *planned, speed);
   const stretto::StepCluster cluster = stretto::simple_cluster(world.size(), speed.latency, speed.bytes_per_second);
   return Prediction{schedule_step(planned->running, cluster, planned->knobs).predicted_seconds,

@@ -6,14 +6,14 @@
 
 namespace perf {
 
-// What the planner says of a case on links that carry so many bytes a second: how long its step takes as it is; and what it
-// would do, the same on every rank.
+// The planner's prediction for a case on links of the measured rate: the time of the step as it runs, and the planner's own
+// schedule. The same on every rank.
 struct Prediction {
   double seconds = 0;
   stretto::StepSchedule best;
 };
-// Collective: measures what the case computes, without communication, and how fast it communicates, without computation.
-// Nothing where the planner has no graph of the case.
-std::optional<Prediction> predict(const stretto::Communicator& world, OverlapCase& what, double bytes_per_step);
+// Collective. Measures the case's computation without communication, and its communication without computation. Empty if the
+// planner has no graph of the case.
+std::optional<Prediction> predict(const stretto::Communicator& world, OverlapCase& overlap_case, double bytes_per_step);
 
 }  // namespace perf

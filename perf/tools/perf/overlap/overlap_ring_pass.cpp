@@ -17,15 +17,15 @@ using stretto::kernels::Transpose;
 
 namespace {
 
-// A rank's rows are cut into so many parts with a ring pass each: while some are computed with, others travel, also where
-// two ranks have no more than one block to exchange.
+// A rank's rows are cut into this many parts with a ring pass each: some are in flight while others are used, even if two
+// ranks have only one block to exchange.
 constexpr int parts = 8;
 static_assert(parts % 2 == 0, "backward computes half of the own block first and half last");
-// As many tiles of queries meet a part one after the other, so that a tile's scores stay in the cache.
+// A part is used with this many tiles of queries, one after the other, so that a tile's scores stay in the cache.
 constexpr int tiles = 2 * parts;
 
-// Linear attention without softmax, whose products are those of attention: S = Q K^T, O = S V. The next layer's Q, K and V
-// are x + share() O, which stays in range over any number of layers.
+// Linear attention without softmax, with the products of attention: S = Q K^T, O = S V. The next layer's Q, K and V are x +
+// share() O, which stays in range over any number of layers.
 class RingAttention : public OverlapCase {
  public:
   RingAttention(const Communicator& world, const OverlapSizes& sizes)
@@ -60,14 +60,14 @@ class RingAttention : public OverlapCase {
   double scale() const { return 1.0 / 8; }
   double share() const { return 1 / (64.0 * static_cast<double>(sizes_.rows * world_.size() * sizes_.hidden)); }
 
-  Tensor share_of_rows(const Tensor& of, int i, int shares) const {
+  Tensor share_of_rows(const Tensor& tensor, int i, int shares) const {
     const std::int64_t rows = sizes_.rows / shares;
-    return of.view(i * rows * sizes_.hidden, {rows, sizes_.hidden});
+    return tensor.view(i * rows * sizes_.hidden, {rows, sizes_.hidden});
   }
-  Tensor part(const Tensor& of, int i) const { return share_of_rows(of, i, parts); }
-  Tensor tile(const Tensor& of, int i) const { return share_of_rows(of, i, tiles); }
+  Tensor part(const Tensor& tensor, int i) const { return share_of_rows(tensor, i, parts); }
+  Tensor tile(const Tensor& tensor, int i) const { return share_of_rows(tensor, i, tiles); }
 
-  // Keys and values of a part of this rank's block.
+  // The keys and values of a part of this rank's block.
   std::vector<Tensor> own_block(const Tensor& x, int i) const { return {part(x, i), part(x, i)}; }
 
   std::vector<RingPass> passes_of(const Tensor& x) const {
@@ -81,7 +81,7 @@ class RingAttention : public OverlapCase {
     return sums;
   }
 
-  // The first writes to out, the others add to it.
+  // The first call writes to out, the others add to it.
   void attend(const Tensor& x, const std::vector<Tensor>& block, const Tensor& out, bool first) const {
     for (int i = 0; i < tiles; ++i) {
       gemm(tile(x, i), Transpose::no, block[0], Transpose::yes, scores_);
@@ -89,7 +89,7 @@ class RingAttention : public OverlapCase {
     }
   }
 
-  // The own block while the first ones of others come in.
+  // Uses this rank's own block while the first blocks of others arrive.
   void forward_layer(const Tensor& x, const Tensor& out) const {
     std::vector<RingPass> passes = passes_of(x);
     for (int i = 0; i < parts; ++i) attend(x, own_block(x, i), out, i == 0);
@@ -103,7 +103,7 @@ class RingAttention : public OverlapCase {
     stretto::kernels::add(x, out, out);
   }
 
-  // Writes dK and dV of the block. The first writes dQ to dx, the others add to it.
+  // Writes dK and dV of the block. The first call writes dQ to dx, the others add to it.
   void attend_backward(const Tensor& x, const Tensor& dout, const std::vector<Tensor>& block,
                        const std::vector<Tensor>& dblock, const Tensor& dx, bool first) const {
     for (int i = 0; i < tiles; ++i) {
@@ -115,7 +115,7 @@ class RingAttention : public OverlapCase {
     }
   }
 
-  // Half of the own block while the first ones of others come in, and half while the last sums travel home.
+  // Uses half of the own block while the first blocks of others arrive, and half while the last sums return.
   void backward_layer(const Tensor& x, const Tensor& dout, const Tensor& dx) const {
     std::vector<RingPass> passes = passes_of(x);
     std::vector<RingSum> sums = sums_of(x);

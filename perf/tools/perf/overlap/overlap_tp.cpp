@@ -16,21 +16,21 @@ using stretto::kernels::Transpose;
 
 namespace {
 
-// Two linear layers, of four times the width between them, divided over the ranks as Megatron-LM does with sequence
-// parallelism: each rank has a share of the rows outside and of the columns inside. A step is two microbatches of forward
-// and backward.
+// Two linear layers with four times the width between them, divided over the ranks as in Megatron-LM with sequence
+// parallelism: each rank has a share of the rows outside and a share of the columns inside. A step is two microbatches of
+// forward and backward.
 //
-// A collective takes longer than the product with which it shares the time, for a third of all products, the gradients of
-// weights, have none. These are cut in halves and computed wherever a collective leaves time, those of the first microbatch
-// also in the forward of the second.
+// A collective takes longer than the product beside it, since a third of all products, the gradients of weights, have no
+// collective. These are cut in halves and computed whenever a collective leaves time, those of the first microbatch also
+// during the forward pass of the second.
 class TensorParallelLayers : public OverlapCase {
  public:
   TensorParallelLayers(const Communicator& world, const OverlapSizes& sizes)
       : sizes_(sizes), world_(world), stream_(sizes.overlap ? Stream("tp") : Stream::inline_()) {
     const int ranks = world.size();
     require(sizes.rows % (2 * ranks) == 0 && 4 * sizes.hidden % ranks == 0,
-            "--rows {} do not divide into halves of {} ranks, or four times --hidden {} not over them.", sizes.rows, ranks,
-            sizes.hidden);
+            "--rows {} do not divide into halves of {} ranks, or four times --hidden {} does not divide over the ranks.",
+            sizes.rows, ranks, sizes.hidden);
     rows_.assign(ranks, sizes.rows / ranks);
     const std::int64_t inner = 4 * sizes.hidden / ranks;
     const auto make = [&](std::int64_t rows, std::int64_t columns) {
@@ -74,7 +74,7 @@ class TensorParallelLayers : public OverlapCase {
 
  private:
   static constexpr int microbatches = 2;
-  struct Kept {  // of a microbatch, for the gradients of weights
+  struct Kept {  // of a microbatch, until the gradients of weights are computed
     Tensor gathered, inner, dgathered, dinner;
   };
   struct Layer {
@@ -123,7 +123,7 @@ class TensorParallelLayers : public OverlapCase {
   std::vector<std::int64_t> rows_;
   std::vector<Layer> layers_;
   std::vector<Tensor> x_, dx_;
-  std::deque<std::function<void()>> gradients_;  // of weights, left to be computed
+  std::deque<std::function<void()>> gradients_;  // of weights, not yet computed
 };
 
 }  // namespace

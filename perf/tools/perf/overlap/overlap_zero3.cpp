@@ -25,8 +25,8 @@ std::vector<Prefetcher::Use> uses_of_step(std::size_t layers) {
   return uses;
 }
 
-// ZeRO-3: every rank owns a share of each layer; layers are gathered before forward and again before backward, and gradients
-// go into the shares.
+// ZeRO-3: every rank owns a share of each layer. Layers are gathered before forward and again before backward, and gradients
+// are summed into the shares.
 class ShardedLayers : public OverlapCase {
  public:
   ShardedLayers(const Communicator& world, const OverlapSizes& sizes)
@@ -63,7 +63,7 @@ class ShardedLayers : public OverlapCase {
     for (std::size_t i = units_.size(); i-- > 0;) {
       prefetcher_->begin_use(i, Pass::backward);
       backward_weight(activations_[i], dy_, units_[i]->gradients()[0]);
-      sums[i] = units_[i]->reduce_scatter(gradient_stream_);  // so the last sum, too, has something to hide behind
+      sums[i] = units_[i]->reduce_scatter(gradient_stream_);  // early enough for the last sum to be hidden as well
       backward_input(dy_, units_[i]->values()[0], dx_);
       prefetcher_->end_use(i);
       clock_.lap(i, Phase::backward);

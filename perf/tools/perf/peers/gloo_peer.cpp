@@ -30,8 +30,8 @@ using stretto::ReduceOp;
 
 namespace {
 
-// Gloo's ranks meet through the communicator that is there already. Each of them sets as many keys as the others, in the
-// same order, so that setting one can tell all.
+// Connects Gloo's ranks through the existing communicator. Every rank sets the same number of keys in the same order, so
+// that set() can be collective.
 class CommunicatorStore : public gloo::rendezvous::Store {
  public:
   explicit CommunicatorStore(const stretto::Communicator& world) : world_(world) {}
@@ -111,7 +111,7 @@ Function function_of(ReduceOp op) {
   }
 }
 
-// Between hosts it has to be told, by the variable that other users of Gloo read too.
+// Between hosts Gloo must be told its interface, by the variable that other users of Gloo read as well.
 std::string network_interface() {
   const char* told = std::getenv("GLOO_SOCKET_IFNAME");
   return told != nullptr ? told : "lo";
@@ -135,33 +135,33 @@ class GlooPeer : public Peer {
                        interface_ == "lo" ? "loopback" : interface_);
   }
 
-  bool can(const Case& what, bool in_place) const override {
-    const Collective collective = what.test->collective;
+  bool can(const Case& test_case, bool in_place) const override {
+    const Collective collective = test_case.test->collective;
     if (collective == Collective::barrier) return true;
-    if (collective == Collective::reduce_scatter || what.bytes() == 0) return false;
-    if (what.test->uneven && has_root(collective)) return false;
+    if (collective == Collective::reduce_scatter || test_case.bytes() == 0) return false;
+    if (test_case.test->uneven && has_root(collective)) return false;
     if (in_place) {
-      return collective != Collective::gather && collective != Collective::scatter && can_be_in_place(*what.test) &&
-             (!reduces(collective) || has_reduction(what));
+      return collective != Collective::gather && collective != Collective::scatter && can_be_in_place(*test_case.test) &&
+             (!reduces(collective) || has_reduction(test_case));
     }
-    return !reduces(collective) || has_reduction(what);
+    return !reduces(collective) || has_reduction(test_case);
   }
 
-  void perform(const Case& what, bool in_place, const void* input, void* output) override {
+  void perform(const Case& test_case, bool in_place, const void* input, void* output) override {
     auto* const in = static_cast<char*>(const_cast<void*>(input));
     auto* const out = static_cast<char*>(output);
-    const auto element = static_cast<std::int64_t>(size_of(what.dtype));
-    const std::int64_t bytes = what.count * element;
-    const bool root = context_->rank == what.root;
+    const auto element = static_cast<std::int64_t>(size_of(test_case.dtype));
+    const std::int64_t bytes = test_case.count * element;
+    const bool root = context_->rank == test_case.root;
     ++tag_;
-    switch (what.test->collective) {
+    switch (test_case.test->collective) {
       case Collective::all_reduce:
-      case Collective::reduce: reduce(what, in_place, input, output); break;
+      case Collective::reduce: reduce(test_case, in_place, input, output); break;
       case Collective::all_gather:
-        if (what.test->uneven) {
+        if (test_case.test->uneven) {
           gloo::AllgathervOptions options(context_);
           std::vector<std::size_t> counts;
-          for (const std::int64_t count : what.counts) counts.push_back(count * element);
+          for (const std::int64_t count : test_case.counts) counts.push_back(count * element);
           if (!in_place) options.setInput(in, counts[context_->rank]);
           options.setOutput(out, counts);
           options.setTag(tag_);
@@ -169,19 +169,19 @@ class GlooPeer : public Peer {
         } else {
           gloo::AllgatherOptions options(context_);
           if (!in_place) options.setInput(in, bytes);
-          options.setOutput(out, bytes * what.ranks);
+          options.setOutput(out, bytes * test_case.ranks);
           options.setTag(tag_);
           gloo::allgather(options);
         }
         break;
       case Collective::all_to_all:
-        if (what.test->uneven) {
+        if (test_case.test->uneven) {
           gloo::AlltoallvOptions options(context_);
           std::vector<std::int64_t> sends;
           std::vector<std::int64_t> receives;
-          for (int other = 0; other < what.ranks; ++other) {
-            sends.push_back(what.sent(context_->rank, other) * element);
-            receives.push_back(what.sent(other, context_->rank) * element);
+          for (int other = 0; other < test_case.ranks; ++other) {
+            sends.push_back(test_case.sent(context_->rank, other) * element);
+            receives.push_back(test_case.sent(other, context_->rank) * element);
           }
           options.setInput(in, sends);
           options.setOutput(out, receives);
@@ -189,8 +189,8 @@ class GlooPeer : public Peer {
           gloo::alltoallv(options);
         } else {
           gloo::AlltoallOptions options(context_);
-          options.setInput(in, bytes * what.ranks);
-          options.setOutput(out, bytes * what.ranks);
+          options.setInput(in, bytes * test_case.ranks);
+          options.setOutput(out, bytes * test_case.ranks);
           options.setTag(tag_);
           gloo::alltoall(options);
         }
@@ -199,7 +199,7 @@ class GlooPeer : public Peer {
         gloo::BroadcastOptions options(context_);
         if (root && !in_place) options.setInput(in, bytes);
         options.setOutput(out, bytes);
-        options.setRoot(what.root);
+        options.setRoot(test_case.root);
         options.setTag(tag_);
         gloo::broadcast(options);
         break;
@@ -207,8 +207,8 @@ class GlooPeer : public Peer {
       case Collective::gather: {
         gloo::GatherOptions options(context_);
         options.setInput(in, bytes);
-        if (root) options.setOutput(out, bytes * what.ranks);
-        options.setRoot(what.root);
+        if (root) options.setOutput(out, bytes * test_case.ranks);
+        options.setRoot(test_case.root);
         options.setTag(tag_);
         gloo::gather(options);
         break;
@@ -216,10 +216,10 @@ class GlooPeer : public Peer {
       case Collective::scatter: {
         gloo::ScatterOptions options(context_);
         std::vector<char*> shares;
-        for (int rank = 0; root && rank < what.ranks; ++rank) shares.push_back(in + rank * bytes);
+        for (int rank = 0; root && rank < test_case.ranks; ++rank) shares.push_back(in + rank * bytes);
         if (root) options.setInputs(shares, bytes);
         options.setOutput(out, bytes);
-        options.setRoot(what.root);
+        options.setRoot(test_case.root);
         options.setTag(tag_);
         gloo::scatter(options);
         break;
@@ -227,8 +227,8 @@ class GlooPeer : public Peer {
       case Collective::send: {
         const auto sent = context_->createUnboundBuffer(in, bytes);
         const auto received = context_->createUnboundBuffer(out, bytes);
-        received->recv((context_->rank + what.ranks - 1) % what.ranks, tag_);
-        sent->send((context_->rank + 1) % what.ranks, tag_);
+        received->recv((context_->rank + test_case.ranks - 1) % test_case.ranks, tag_);
+        sent->send((context_->rank + 1) % test_case.ranks, tag_);
         received->waitRecv();
         sent->waitSend();
         break;
@@ -242,34 +242,35 @@ class GlooPeer : public Peer {
   }
 
  private:
-  static bool has_reduction(const Case& what) {
+  static bool has_reduction(const Case& test_case) {
     Function function = nullptr;
-    with_type(what.dtype, [&]<class T>() { function = function_of<T>(what.op); });
+    with_type(test_case.dtype, [&]<class T>() { function = function_of<T>(test_case.op); });
     return function != nullptr;
   }
 
-  void reduce(const Case& what, bool in_place, const void* input, void* output) {
-    with_type(what.dtype, [&]<class T>() {
+  void reduce(const Case& test_case, bool in_place, const void* input, void* output) {
+    with_type(test_case.dtype, [&]<class T>() {
       auto* const in = static_cast<T*>(const_cast<void*>(input));
       auto* out = static_cast<T*>(output);
       const auto run = [&](auto& options) {
-        options.setReduceFunction(function_of<T>(what.op));
+        options.setReduceFunction(function_of<T>(test_case.op));
         options.setTag(tag_);
-        if (in != out || !in_place) options.setInput(in, what.count);
-        options.setOutput(out, what.count);
+        if (in != out || !in_place) options.setInput(in, test_case.count);
+        options.setOutput(out, test_case.count);
       };
-      if (what.test->collective == Collective::all_reduce) {
+      if (test_case.test->collective == Collective::all_reduce) {
         gloo::AllreduceOptions options(context_);
         run(options);
         gloo::allreduce(options);
         return;
       }
-      if (context_->rank != what.root) {  // Gloo works in the output of every rank, which here is the root's alone
-        scratch_.resize(std::max(scratch_.size(), what.count * sizeof(T)));
+      if (context_->rank !=
+          test_case.root) {  // Gloo uses the output of every rank as working memory, but only the root has one
+        scratch_.resize(std::max(scratch_.size(), test_case.count * sizeof(T)));
         out = reinterpret_cast<T*>(scratch_.data());
       }
       gloo::ReduceOptions options(context_);
-      options.setRoot(what.root);
+      options.setRoot(test_case.root);
       run(options);
       gloo::reduce(options);
     });

@@ -34,7 +34,7 @@ std::optional<MPI_Datatype> type_of(DType dtype) {
   }
 }
 
-// What is only moved has a type of its size.
+// Collectives that only move data use a type of the same size.
 MPI_Datatype moved_type(DType dtype) {
   if (const auto type = type_of(dtype)) return *type;
   return size_of(dtype) == 2 ? MPI_UINT16_T : MPI_UINT8_T;
@@ -50,11 +50,11 @@ std::optional<MPI_Op> operator_of(ReduceOp op) {
   }
 }
 
-// MPI's counts and displacements are ints.
+// Counts and displacements of MPI are ints.
 struct Shares {
-  std::vector<int> counts, places;
+  std::vector<int> counts, offsets;
   void add(std::int64_t count) {
-    places.push_back(counts.empty() ? 0 : places.back() + counts.back());
+    offsets.push_back(counts.empty() ? 0 : offsets.back() + counts.back());
     counts.push_back(static_cast<int>(count));
   }
 };
@@ -73,88 +73,90 @@ class MpiPeer : public Peer {
     return all.substr(0, all.find(','));
   }
 
-  bool can(const Case& what, bool in_place) const override {
-    if (what.bytes() / static_cast<std::int64_t>(size_of(what.dtype)) > INT_MAX) return false;
-    // In place, MPI leaves a rank's share at the beginning of its input, and not at its place in it.
-    if (in_place && (!can_be_in_place(*what.test) || what.test->collective == Collective::reduce_scatter)) return false;
-    return !reduces(what.test->collective) || (type_of(what.dtype) && operator_of(what.op));
+  bool can(const Case& test_case, bool in_place) const override {
+    if (test_case.bytes() / static_cast<std::int64_t>(size_of(test_case.dtype)) > INT_MAX) return false;
+    // In place, MPI writes a rank's share to the beginning of its input instead of the share's own offset.
+    if (in_place && (!can_be_in_place(*test_case.test) || test_case.test->collective == Collective::reduce_scatter))
+      return false;
+    return !reduces(test_case.test->collective) || (type_of(test_case.dtype) && operator_of(test_case.op));
   }
 
-  void perform(const Case& what, bool in_place, const void* input, void* output) override {
+  void perform(const Case& test_case, bool in_place, const void* input, void* output) override {
     const auto all = MPI_COMM_WORLD;
-    const MPI_Datatype type = moved_type(what.dtype);
-    const MPI_Op op = operator_of(what.op).value_or(MPI_OP_NULL);
-    const int count = static_cast<int>(what.count);
-    const bool root = rank_ == what.root;
+    const MPI_Datatype type = moved_type(test_case.dtype);
+    const MPI_Op op = operator_of(test_case.op).value_or(MPI_OP_NULL);
+    const int count = static_cast<int>(test_case.count);
+    const bool root = rank_ == test_case.root;
     const void* const from = in_place ? MPI_IN_PLACE : input;
-    switch (what.test->collective) {
+    switch (test_case.test->collective) {
       case Collective::all_reduce: MPI_Allreduce(from, output, count, type, op, all); break;
       case Collective::reduce_scatter:
-        if (what.test->uneven) {
-          MPI_Reduce_scatter(input, output, shares(what).counts.data(), type, op, all);
+        if (test_case.test->uneven) {
+          MPI_Reduce_scatter(input, output, shares(test_case).counts.data(), type, op, all);
         } else {
           MPI_Reduce_scatter_block(input, output, count, type, op, all);
         }
         break;
       case Collective::all_gather:
-        if (what.test->uneven) {
-          const Shares to = shares(what);
-          MPI_Allgatherv(from, to.counts[rank_], type, output, to.counts.data(), to.places.data(), type, all);
+        if (test_case.test->uneven) {
+          const Shares to = shares(test_case);
+          MPI_Allgatherv(from, to.counts[rank_], type, output, to.counts.data(), to.offsets.data(), type, all);
         } else {
           MPI_Allgather(from, count, type, output, count, type, all);
         }
         break;
       case Collective::all_to_all:
-        if (what.test->uneven) {
+        if (test_case.test->uneven) {
           Shares sends;
           Shares receives;
-          for (int other = 0; other < what.ranks; ++other) {
-            sends.add(what.sent(rank_, other));
-            receives.add(what.sent(other, rank_));
+          for (int other = 0; other < test_case.ranks; ++other) {
+            sends.add(test_case.sent(rank_, other));
+            receives.add(test_case.sent(other, rank_));
           }
-          MPI_Alltoallv(input, sends.counts.data(), sends.places.data(), type, output, receives.counts.data(),
-                        receives.places.data(), type, all);
+          MPI_Alltoallv(input, sends.counts.data(), sends.offsets.data(), type, output, receives.counts.data(),
+                        receives.offsets.data(), type, all);
         } else {
           MPI_Alltoall(input, count, type, output, count, type, all);
         }
         break;
       case Collective::broadcast:
-        // It knows one buffer only: out of place, the root copies.
-        if (root && !in_place) std::memcpy(output, input, what.count * size_of(what.dtype));
-        MPI_Bcast(output, count, type, what.root, all);
+        // MPI_Bcast has one buffer only: out of place, the root copies.
+        if (root && !in_place) std::memcpy(output, input, test_case.count * size_of(test_case.dtype));
+        MPI_Bcast(output, count, type, test_case.root, all);
         break;
-      case Collective::reduce: MPI_Reduce(root ? from : input, output, count, type, op, what.root, all); break;
+      case Collective::reduce: MPI_Reduce(root ? from : input, output, count, type, op, test_case.root, all); break;
       case Collective::gather:
-        if (what.test->uneven) {
-          const Shares to = shares(what);
-          MPI_Gatherv(root ? from : input, to.counts[rank_], type, output, to.counts.data(), to.places.data(), type,
-                      what.root, all);
+        if (test_case.test->uneven) {
+          const Shares to = shares(test_case);
+          MPI_Gatherv(root ? from : input, to.counts[rank_], type, output, to.counts.data(), to.offsets.data(), type,
+                      test_case.root, all);
         } else {
-          MPI_Gather(root ? from : input, count, type, output, count, type, what.root, all);
+          MPI_Gather(root ? from : input, count, type, output, count, type, test_case.root, all);
         }
         break;
       case Collective::scatter: {
         void* const into = root && in_place ? MPI_IN_PLACE : output;
-        if (what.test->uneven) {
-          const Shares of = shares(what);
-          MPI_Scatterv(input, of.counts.data(), of.places.data(), type, into, of.counts[rank_], type, what.root, all);
+        if (test_case.test->uneven) {
+          const Shares split = shares(test_case);
+          MPI_Scatterv(input, split.counts.data(), split.offsets.data(), type, into, split.counts[rank_], type,
+                       test_case.root, all);
         } else {
-          MPI_Scatter(input, count, type, into, count, type, what.root, all);
+          MPI_Scatter(input, count, type, into, count, type, test_case.root, all);
         }
         break;
       }
       case Collective::send:
-        MPI_Sendrecv(input, count, type, (rank_ + 1) % what.ranks, 0, output, count, type,
-                     (rank_ + what.ranks - 1) % what.ranks, 0, all, MPI_STATUS_IGNORE);
+        MPI_Sendrecv(input, count, type, (rank_ + 1) % test_case.ranks, 0, output, count, type,
+                     (rank_ + test_case.ranks - 1) % test_case.ranks, 0, all, MPI_STATUS_IGNORE);
         break;
       default: MPI_Barrier(all);
     }
   }
 
  private:
-  static Shares shares(const Case& what) {
+  static Shares shares(const Case& test_case) {
     Shares shares;
-    for (const std::int64_t count : what.counts) shares.add(count);
+    for (const std::int64_t count : test_case.counts) shares.add(count);
     return shares;
   }
 
@@ -175,7 +177,7 @@ int mpirun_ranks() {
 int run_under_mpi(const stretto::RankBody& body) {
   MPI_Init(nullptr, nullptr);
   const int status = stretto::run(stretto::connect(MPI_COMM_WORLD), body);
-  if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);  // MPI_Finalize would wait for ranks that are gone
+  if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);  // MPI_Finalize would wait for ranks that have ended
   MPI_Finalize();
   return status;
 }
@@ -183,7 +185,7 @@ int run_under_mpi(const stretto::RankBody& body) {
 void restart_under_mpirun(int ranks, char** argv) {
   std::vector<std::string> words = {"mpirun", "-n", std::to_string(ranks)};
 #ifdef OMPI_MAJOR_VERSION
-  // The same freedom that the ranks have which --nproc starts without MPI.
+  // Ranks that --nproc starts without MPI are as free to share and change cores.
   words.insert(words.end(), {"--oversubscribe", "--bind-to", "none"});
   if (geteuid() == 0) words.emplace_back("--allow-run-as-root");
 #endif

@@ -8,12 +8,12 @@ namespace perf {
 
 bool started_by_mpirun();
 int mpirun_ranks();
-// Runs body on the ranks of MPI_COMM_WORLD and returns an exit status.
+// Runs body on the ranks of MPI_COMM_WORLD; returns an exit status.
 int run_under_mpi(const stretto::RankBody& body);
-// Replaces this process by mpirun, which starts the same command line on that many ranks of this host. Returns only by
-// throwing.
+// Replaces this process by mpirun, which starts the same command line on that many ranks of this host. Throws if mpirun
+// cannot be started.
 [[noreturn]] void restart_under_mpirun(int ranks, char** argv);
-// Inside run_under_mpi() only.
+// Must be called inside run_under_mpi().
 std::unique_ptr<Peer> make_mpi_peer();
 
 }  // namespace perf

@@ -46,13 +46,13 @@ std::optional<ncclRedOp_t> operator_of(ReduceOp op) {
   }
 }
 
-void check(ncclResult_t result, const char* what) {
+void check(ncclResult_t result, const char* test_case) {
   if (result != ncclSuccess) {
-    fail(stretto::ErrorCode::unavailable, "--vs nccl: NCCL could not {}: {}.", what, ncclGetErrorString(result));
+    fail(stretto::ErrorCode::unavailable, "--vs nccl: NCCL could not {}: {}.", test_case, ncclGetErrorString(result));
   }
 }
 
-// NCCL refuses two ranks on one GPU. One of them says so.
+// NCCL refuses two ranks on one GPU. Rank 0 reports that.
 void require_a_gpu_each(const stretto::Communicator& world) {
   using Uuid = std::array<char, 64>;
   Uuid mine{};
@@ -65,7 +65,7 @@ void require_a_gpu_each(const stretto::Communicator& world) {
   if (twice == all.end()) return;
   require(world.rank() != 0, "--vs nccl: several of the {} ranks use GPU {}, which NCCL refuses; give each one of its own.",
           world.size(), twice->data());
-  world.barrier(stretto::Stream::inline_());  // hears of it
+  world.barrier(stretto::Stream::inline_());  // ends when rank 0 has failed
 }
 
 class NcclPeer : public Peer {
@@ -88,55 +88,55 @@ class NcclPeer : public Peer {
     return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
   }
 
-  bool can(const Case& what, bool in_place) const override {
-    const Collective collective = what.test->collective;
-    if (collective == Collective::barrier || (in_place && !can_be_in_place(*what.test))) return false;
-    if (what.test->uneven && collective != Collective::all_to_all) return false;
+  bool can(const Case& test_case, bool in_place) const override {
+    const Collective collective = test_case.test->collective;
+    if (collective == Collective::barrier || (in_place && !can_be_in_place(*test_case.test))) return false;
+    if (test_case.test->uneven && collective != Collective::all_to_all) return false;
     if (!reduces(collective)) return true;
-    const bool narrow = what.dtype == DType::f8e4m3 || what.dtype == DType::f8e5m2;
-    return operator_of(what.op) && (!narrow || stretto::gpu_info().value().major >= 9);
+    const bool narrow = test_case.dtype == DType::f8e4m3 || test_case.dtype == DType::f8e5m2;
+    return operator_of(test_case.op) && (!narrow || stretto::gpu_info().value().major >= 9);
   }
 
-  void perform(const Case& what, bool /*in_place*/, const void* input, void* output) override {
+  void perform(const Case& test_case, bool /*in_place*/, const void* input, void* output) override {
     auto* const stream = static_cast<cudaStream_t>(native_handle(stretto::computation()));
-    const ncclDataType_t type = type_of(what.dtype);
-    const ncclRedOp_t op = operator_of(what.op).value_or(ncclSum);
-    const auto count = static_cast<std::size_t>(what.count);
+    const ncclDataType_t type = type_of(test_case.dtype);
+    const ncclRedOp_t op = operator_of(test_case.op).value_or(ncclSum);
+    const auto count = static_cast<std::size_t>(test_case.count);
     const auto perform_it = [&] {
-      switch (what.test->collective) {
+      switch (test_case.test->collective) {
         case Collective::all_reduce: return ncclAllReduce(input, output, count, type, op, communicator_, stream);
         case Collective::reduce_scatter: return ncclReduceScatter(input, output, count, type, op, communicator_, stream);
         case Collective::all_gather: return ncclAllGather(input, output, count, type, communicator_, stream);
-        case Collective::broadcast: return ncclBroadcast(input, output, count, type, what.root, communicator_, stream);
-        case Collective::reduce: return ncclReduce(input, output, count, type, op, what.root, communicator_, stream);
-        case Collective::gather: return ncclGather(input, output, count, type, what.root, communicator_, stream);
-        case Collective::scatter: return ncclScatter(input, output, count, type, what.root, communicator_, stream);
+        case Collective::broadcast: return ncclBroadcast(input, output, count, type, test_case.root, communicator_, stream);
+        case Collective::reduce: return ncclReduce(input, output, count, type, op, test_case.root, communicator_, stream);
+        case Collective::gather: return ncclGather(input, output, count, type, test_case.root, communicator_, stream);
+        case Collective::scatter: return ncclScatter(input, output, count, type, test_case.root, communicator_, stream);
         case Collective::all_to_all:
-          if (what.test->uneven) return exchange_uneven(what, input, output, stream);
+          if (test_case.test->uneven) return exchange_uneven(test_case, input, output, stream);
           return ncclAlltoAll(input, output, count, type, communicator_, stream);
         case Collective::send: {
           ncclGroupStart();
-          ncclSend(input, count, type, (rank_ + 1) % what.ranks, communicator_, stream);
-          ncclRecv(output, count, type, (rank_ + what.ranks - 1) % what.ranks, communicator_, stream);
+          ncclSend(input, count, type, (rank_ + 1) % test_case.ranks, communicator_, stream);
+          ncclRecv(output, count, type, (rank_ + test_case.ranks - 1) % test_case.ranks, communicator_, stream);
           return ncclGroupEnd();
         }
         default: return ncclInvalidUsage;
       }
     };
-    check(perform_it(), what.test->name);
+    check(perform_it(), test_case.test->name);
   }
 
  private:
-  ncclResult_t exchange_uneven(const Case& what, const void* input, void* output, cudaStream_t stream) const {
-    const std::size_t element = size_of(what.dtype);
+  ncclResult_t exchange_uneven(const Case& test_case, const void* input, void* output, cudaStream_t stream) const {
+    const std::size_t element = size_of(test_case.dtype);
     const auto* from = static_cast<const std::byte*>(input);
     auto* to = static_cast<std::byte*>(output);
     ncclGroupStart();
-    for (int other = 0; other < what.ranks; ++other) {
-      const auto sent = static_cast<std::size_t>(what.sent(rank_, other));
-      const auto received = static_cast<std::size_t>(what.sent(other, rank_));
-      if (sent > 0) ncclSend(from, sent, type_of(what.dtype), other, communicator_, stream);
-      if (received > 0) ncclRecv(to, received, type_of(what.dtype), other, communicator_, stream);
+    for (int other = 0; other < test_case.ranks; ++other) {
+      const auto sent = static_cast<std::size_t>(test_case.sent(rank_, other));
+      const auto received = static_cast<std::size_t>(test_case.sent(other, rank_));
+      if (sent > 0) ncclSend(from, sent, type_of(test_case.dtype), other, communicator_, stream);
+      if (received > 0) ncclRecv(to, received, type_of(test_case.dtype), other, communicator_, stream);
       from += sent * element;
       to += received * element;
     }

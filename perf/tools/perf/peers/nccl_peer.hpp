@@ -3,7 +3,7 @@
 
 namespace perf {
 
-// NCCL itself, called directly, between ranks that have a GPU each. All ranks call it.
+// NCCL itself, called directly, between ranks with a GPU each. Collective.
 std::unique_ptr<Peer> make_nccl_peer(const stretto::Communicator& world);
 
 }  // namespace perf

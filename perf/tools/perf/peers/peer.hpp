@@ -8,23 +8,24 @@
 
 namespace perf {
 
-// Another library that is timed on the same buffers, in the same loop.
+// Another library, timed on the same buffers in the same loop.
 class Peer {
  public:
   virtual ~Peer() = default;
   virtual const char* name() const = 0;
   virtual std::string version() const = 0;
-  // Whether it has this collective, type and operator; where not, the table says N/A.
-  virtual bool can(const Case& what, bool in_place) const = 0;
-  // Performs it once and returns when it is done here, or on a GPU in computation() at once. All ranks call it.
-  virtual void perform(const Case& what, bool in_place, const void* input, void* output) = 0;
+  // Whether it has this collective, type and operator; if not, the table says N/A.
+  virtual bool can(const Case& test_case, bool in_place) const = 0;
+  // Performs the case once. Blocks until it is done on this rank; on a GPU, enqueues it in computation() and returns.
+  // Collective.
+  virtual void perform(const Case& test_case, bool in_place, const void* input, void* output) = 0;
 };
 
-// The names that this build knows.
+// The names of the peers that this build has.
 std::vector<std::string> peer_names();
-// Throws, in one sentence, for a name that is not among them, and for one that knows no buffers there.
+// Throws in one sentence if the name is not among them, or if the peer cannot use buffers on that device.
 void check_peer(const std::string& name, stretto::Device device);
-// All ranks call it. threads: whether the ranks are threads of one process.
+// Collective. threads: whether the ranks are threads of one process.
 std::unique_ptr<Peer> make_peer(const std::string& name, const stretto::Communicator& world, bool threads);
 
 }  // namespace perf

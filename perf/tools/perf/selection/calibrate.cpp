@@ -21,7 +21,7 @@ using stretto::Method;
 
 namespace {
 
-// Every measurement is one equation: cost formula . (alpha, overhead, beta, gamma) = seconds, relative to the seconds.
+// Every measurement is one equation, cost formula . (alpha, overhead, beta, gamma) = seconds, divided by the seconds.
 stretto::LinkCost fitted(const std::vector<SizeTimes>& all) {
   std::vector<std::array<double, 4>> rows;
   std::vector<double> lane_gains;
@@ -29,7 +29,7 @@ stretto::LinkCost fitted(const std::vector<SizeTimes>& all) {
     stretto::PlanRequest request = times.request;
     for (const MethodTime& time : times.methods) {
       request.method = time.method;
-      // Its formula is of wires that carry both ways at once, which memory does not.
+      // Its formula assumes wires that carry both directions at once, which memory does not.
       if (time.method.algorithm == stretto::Algorithm::bidirectional_ring) continue;
       if (time.method.lanes > 1) {
         Method half = time.method;
@@ -53,41 +53,41 @@ stretto::LinkCost fitted(const std::vector<SizeTimes>& all) {
 
 double three_digits(double value) { return std::stod(fmt::format("{:.3g}", value)); }
 
-// The methods by size with the least product of slowdowns, where every change of method counts as one of 5%: what is faster
-// at one size alone is often noise.
+// For each size, the method of the sequence with the least product of slowdowns. A change of method counts as a slowdown of
+// 5%, since a method that is faster at a single size is often noise.
 std::vector<Method> steady_methods(const std::vector<SizeTimes>& sizes) {
   constexpr double change = 0.05;
-  struct Way {  // the best one that ends with a method at a size
+  struct BestSequence {  // the best sequence that ends with a method at a size
     double cost = 0;
-    std::size_t before = 0;  // place of the method at the size before
+    std::size_t before = 0;  // index of its method at the size before
   };
-  std::vector<std::vector<Way>> ways;
+  std::vector<std::vector<BestSequence>> sequences;
   for (const SizeTimes& size : sizes) {
-    std::vector<Way> here(size.methods.size());
+    std::vector<BestSequence> here(size.methods.size());
     for (std::size_t m = 0; m < here.size(); ++m) {
       const double own = std::log(size.methods[m].seconds / size.fastest().seconds);
-      here[m].cost = ways.empty() ? own : std::numeric_limits<double>::infinity();
-      for (std::size_t b = 0; !ways.empty() && b < ways.back().size(); ++b) {
-        const bool same = sizes[ways.size() - 1].methods[b].method == size.methods[m].method;
-        const double cost = ways.back()[b].cost + own + (same ? 0 : change);
+      here[m].cost = sequences.empty() ? own : std::numeric_limits<double>::infinity();
+      for (std::size_t b = 0; !sequences.empty() && b < sequences.back().size(); ++b) {
+        const bool same = sizes[sequences.size() - 1].methods[b].method == size.methods[m].method;
+        const double cost = sequences.back()[b].cost + own + (same ? 0 : change);
         if (cost < here[m].cost) here[m] = {cost, b};
       }
     }
-    ways.push_back(std::move(here));
+    sequences.push_back(std::move(here));
   }
   std::vector<Method> methods(sizes.size());
-  std::size_t place = 0;
-  for (std::size_t m = 0; m < ways.back().size(); ++m) {
-    if (ways.back()[m].cost < ways.back()[place].cost) place = m;
+  std::size_t last = 0;
+  for (std::size_t m = 0; m < sequences.back().size(); ++m) {
+    if (sequences.back()[m].cost < sequences.back()[last].cost) last = m;
   }
   for (std::size_t i = sizes.size(); i-- > 0;) {
-    methods[i] = sizes[i].methods[place].method;
-    place = ways[i][place].before;
+    methods[i] = sizes[i].methods[last].method;
+    last = sequences[i][last].before;
   }
   return methods;
 }
 
-// Those methods as rules; a boundary lies halfway between two sizes, unless a packet can hold no more.
+// The methods as rules. A boundary lies halfway between two sizes, or at the capacity of a packet.
 std::string table_of(const std::vector<SizeTimes>& all) {
   std::map<stretto::Collective, std::vector<SizeTimes>> by_collective;
   for (const SizeTimes& times : all) by_collective[times.collective].push_back(times);
@@ -116,7 +116,7 @@ std::string table_of(const std::vector<SizeTimes>& all) {
 
 nlohmann::ordered_json route_json(const std::string& route, int ranks, double ranks_per_core,
                                   const stretto::LinkCost& cost) {
-  constexpr double fastest = 1e-13;  // seconds a byte: what was too fast to be seen costs next to nothing
+  constexpr double fastest = 1e-13;  // seconds a byte; the cost of anything that was too fast to be measured
   return {{"route", route},
           {"ranks", ranks},
           {"ranks_per_core", three_digits(ranks_per_core)},
@@ -127,7 +127,7 @@ nlohmann::ordered_json route_json(const std::string& route, int ranks, double ra
           {"lane_gain", three_digits(cost.lane_gain)}};
 }
 
-// The costs fit both memories; each has a table of its own.
+// One set of costs is fitted to both kinds of memory; each kind has a table of its own.
 nlohmann::ordered_json measured(const SweepOptions& options, const std::string& route, int ranks) {
   const double cores = std::max(1U, std::thread::hardware_concurrency());
   std::vector<SizeTimes> all;
@@ -146,12 +146,12 @@ std::string circumstances_of(const nlohmann::ordered_json& route) {
   return route.at("route").dump() + route.at("ranks").dump() + route.at("ranks_per_core").dump();
 }
 
-// The routes of the file that stays, if there is one.
+// The routes of an existing file, which --keep keeps.
 nlohmann::ordered_json kept_routes(const std::string& path) {
   std::ifstream file(path);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   if (text.empty()) return nlohmann::ordered_json::array();
-  stretto::Tuning::from_json(text, path);  // throws where it is no tuning file
+  stretto::Tuning::from_json(text, path);  // throws if it is no tuning file
   return nlohmann::ordered_json::parse(text).at("routes");
 }
 
@@ -175,7 +175,8 @@ int calibrate(int argc, char** argv) {
       } else {
         *place = entry;
       }
-      write_file("--write", options.file, json.dump(1) + "\n");  // whole after every entry, should the next be broken off
+      write_file("--write", options.file,
+                 json.dump(1) + "\n");  // complete after every entry, in case the next one is interrupted
     }
   }
   return 0;

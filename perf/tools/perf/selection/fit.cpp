@@ -47,7 +47,7 @@ double error_of(const std::vector<Row>& rows, const Row& x) {
 
 }  // namespace
 
-// With four unknowns, trying every set of those that are not 0 is short and certain.
+// With four unknowns, trying every set of non-zero ones is short and always finds the best.
 std::array<double, 4> fit_not_negative(const std::vector<Row>& rows) {
   Row best{};
   double least = std::numeric_limits<double>::infinity();

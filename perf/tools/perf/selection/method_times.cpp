@@ -19,8 +19,8 @@ using stretto::Method;
 
 namespace {
 
-// Those that the library may choose, and the bidirectional ring, which it takes by a rule only. More pieces than elements
-// are as many empty messages.
+// The methods that the library may choose, and the bidirectional ring, which it uses only by a rule. Methods with more
+// pieces than elements are left out, since they would send empty messages.
 std::vector<Method> fixed_methods(Collective collective, std::int64_t elements) {
   std::vector<Method> methods;
   for (const Algorithm algorithm : algorithms_for(collective)) {
@@ -41,23 +41,23 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Seconds an operation, the mean of all ranks, on every rank.
+// Seconds an operation: the mean over all ranks, known to every rank.
 double seconds_of(const Communicator& world, const Action& action, int iterations) {
   return from_rank0(world, over_ranks(world, measure(world, {0, iterations, 0}, action), Over::mean).mean);
 }
 
-// In turn, so that all share what else the machine does.
-std::vector<MethodTime> in_turn(const Communicator& world, const Case& what, const Buffers& buffers,
+// Times methods in turn, so that other load on the machine affects all of them.
+std::vector<MethodTime> in_turn(const Communicator& world, const Case& test_case, const Buffers& buffers,
                                 const std::vector<Method>& methods, const Method& chosen) {
   std::vector<Action> actions;
   std::vector<MethodTime> times;
   for (const Method& method : methods) {
-    actions.push_back(action_of(world, what, method, buffers, false));
+    actions.push_back(action_of(world, test_case, method, buffers, false));
     times.push_back({method, std::numeric_limits<double>::infinity()});
   }
-  const auto few = static_cast<int>(std::clamp<std::int64_t>((512 << 10) / (what.bytes() + 1), 1, 200));
+  const auto few = static_cast<int>(std::clamp<std::int64_t>((512 << 10) / (test_case.bytes() + 1), 1, 200));
   double fastest = std::numeric_limits<double>::infinity();
-  for (int look = 0; look < 2; ++look) {  // the first also warms up
+  for (int look = 0; look < 2; ++look) {  // the first round also warms up
     for (std::size_t m = 0; m < times.size(); ++m) {
       times[m].seconds = std::min(times[m].seconds, seconds_of(world, actions[m], few));
       fastest = std::min(fastest, times[m].seconds);
@@ -117,27 +117,27 @@ std::vector<SizeTimes> time_methods(const Communicator& world, Collective collec
   for (std::int64_t next = 8; last < most_bytes; next *= factor) {
     const std::int64_t wanted = std::min(next, most_bytes);
     const Test& test = test_from_name(name(collective));
-    const Case what = Case::of_bytes(test, world.size(), 0, DType::f32, stretto::ReduceOp::sum, wanted);
+    const Case test_case = Case::of_bytes(test, world.size(), 0, DType::f32, stretto::ReduceOp::sum, wanted);
     last = wanted;
-    if (what.count == 0) continue;
-    const Buffers buffers(what, world.rank(), false, 1, memory);
-    buffers.fill(Values(what, 1));
+    if (test_case.count == 0) continue;
+    const Buffers buffers(test_case, world.rank(), false, 1, memory);
+    buffers.fill(Values(test_case, 1));
 
     SizeTimes times;
     times.collective = collective;
     times.ranks = world.size();
-    times.bytes = what.bytes();
-    times.request = {collective, Algorithm::automatic, 0, world.size(), what.count};
+    times.bytes = test_case.bytes();
+    times.request = {collective, Algorithm::automatic, 0, world.size(), test_case.count};
     times.chosen =
-        stretto::method_from_text(method_of(world, what, Algorithm::automatic, buffers.input(0), buffers.output(0)));
-    std::vector<Method> methods = fixed_methods(collective, what.count);
+        stretto::method_from_text(method_of(world, test_case, Algorithm::automatic, buffers.input(0), buffers.output(0)));
+    std::vector<Method> methods = fixed_methods(collective, test_case.count);
     if (std::find(methods.begin(), methods.end(), times.chosen) == methods.end()) methods.push_back(times.chosen);
     const auto left_out = [&](const Method& method) {
       const bool gave_up = std::find(hopeless.begin(), hopeless.end(), method) != hopeless.end();
-      return method != times.chosen && (gave_up || !obstacle_to(world, what, method, buffers, reach).empty());
+      return method != times.chosen && (gave_up || !obstacle_to(world, test_case, method, buffers, reach).empty());
     };
     methods.erase(std::remove_if(methods.begin(), methods.end(), left_out), methods.end());
-    times.methods = in_turn(world, what, buffers, methods, times.chosen);
+    times.methods = in_turn(world, test_case, buffers, methods, times.chosen);
     for (const MethodTime& time : times.methods) {
       if (times.bytes >= (1 << 20) && time.seconds > 3 * times.fastest().seconds) hopeless.push_back(time.method);
     }

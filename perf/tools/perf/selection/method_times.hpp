@@ -8,7 +8,7 @@
 
 namespace perf {
 
-// One collective at one size by one method, as it was measured.
+// The measured time of one collective at one size by one method.
 struct MethodTime {
   stretto::Method method;
   double seconds = 0;
@@ -16,26 +16,26 @@ struct MethodTime {
 struct SizeTimes {
   stretto::Collective collective = stretto::Collective::all_reduce;
   int ranks = 1;
-  std::int64_t bytes = 0;  // of the whole vector
+  std::int64_t bytes = 0;  // size of the whole vector
   stretto::PlanRequest request;
   std::vector<MethodTime> methods;
-  stretto::Method chosen;  // by the library
+  stretto::Method chosen;  // the library's choice
 
-  double of(const stretto::Method& method) const;  // infinite where it was not timed
+  double of(const stretto::Method& method) const;  // infinite if it was not timed
   const MethodTime& fastest() const;
 };
 
 // Times f32 sums (and moves of f32) from 8 bytes to most_bytes by a factor, in buffers of that memory, by every method that
-// the library may choose there. All ranks call it; the result is rank 0's.
+// the library may choose there. Collective; the result is valid at rank 0.
 //
-// Each size begins with a short look at every method. What takes over 1.5 times as long as the fastest keeps the time of
-// that look; the others, and what the library would choose, are timed again for 10 ms and 3 operations at least. From 1 MiB
-// on, where bytes decide, what takes over 3 times as long as the fastest is not looked at for larger sizes.
+// Each size begins with a short measurement of every method. Methods that take over 1.5 times as long as the fastest keep
+// that time. The others, and the library's choice, are timed again for 10 ms and at least 3 operations. From 1 MiB on, where
+// bytes decide, a method that takes over 3 times as long as the fastest is not timed at larger sizes.
 std::vector<SizeTimes> time_methods(const stretto::Communicator& world, stretto::Collective collective, Memory memory,
                                     std::int64_t most_bytes, int factor);
 
-// Where memory and threads come to lie differs from run to run and changes times by a fifth and more: the medians of
-// several, of the methods that all of them have timed.
+// The medians of several runs, for the methods that all of them have timed. The placement of memory and threads differs from
+// run to run, and changes times by a fifth and more.
 std::vector<SizeTimes> median_of(const std::vector<std::vector<SizeTimes>>& runs);
 
 // The collectives that have a choice.

@@ -1,0 +1,131 @@
+"""Verdicts on the figures of `./dev perf host`: what is asked of collectives on one host, and whether that holds."""
+import math
+
+from perf.pages.text import Verdict, size_text, time_text
+
+# The forms in which each peer is run. At each size, the fastest of them counts.
+PEERS = {"Open MPI": ["openmpi", "openmpi_ucx", "openmpi_sm"], "MPICH": ["mpich"], "Gloo": ["gloo"]}
+ALL_REDUCE = "all_reduce"
+OTHERS = ["reduce_scatter", "all_gather", "all_to_all", "broadcast"]
+LARGEST = 64 << 20
+LIMIT_SIZES = [1 << 20, 4 << 20, 16 << 20, LARGEST]
+
+
+def side(figures, collective, ranks, name):
+    """Microseconds of one side, by size; empty if it was not measured."""
+    times = figures["times"].get(collective, {}).get(str(ranks), {}).get(name, {})
+    return {int(size): us for size, us in times.items()}
+
+
+def fastest(figures, collective, ranks, names):
+    """Microseconds of the fastest of several sides, by size."""
+    best = {}
+    for name in names:
+        for size, us in side(figures, collective, ranks, name).items():
+            best[size] = min(best.get(size, math.inf), us)
+    return best
+
+
+def best_peer(figures, collective, ranks):
+    return fastest(figures, collective, ranks, sum(PEERS.values(), []))
+
+
+def ratios(figures, collective, ranks, name):
+    """By size: the best peer's time over that of one of our sides."""
+    ours = side(figures, collective, ranks, name)
+    return {size: us / ours[size] for size, us in sorted(best_peer(figures, collective, ranks).items()) if size in ours}
+
+
+def geometric_mean(values):
+    values = list(values)
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def unmeasured(what):
+    return Verdict(None, what)
+
+
+def everywhere(what, by_size, least, strictly=False):
+    if not by_size:
+        return unmeasured(what)
+    size, worst = min(by_size.items(), key=lambda item: item[1])
+    sign = ">" if strictly else ">="
+    return Verdict(worst > least if strictly else worst >= least,
+                   f"{what}: best peer / Stretto {sign} {least} at every size; least {worst:.2f}, at {size_text(size)}")
+
+
+def on_average(what, by_size, least):
+    if not by_size:
+        return unmeasured(what)
+    mean = geometric_mean(by_size.values())
+    return Verdict(mean >= least, f"{what}: geometric mean of best peer / Stretto >= {least}; {mean:.2f} over {len(by_size)} sizes")
+
+
+def at_most(what, us, limit, why):
+    return Verdict(us <= limit, f"{what}: at most {time_text(limit)} ({why}); {time_text(us)}")
+
+
+def eight_bytes(what, us, absolute, factor, exchange):
+    """Asks for an absolute time or, on cores that are further apart, for a multiple of the time in which they exchange a cache line."""
+    if us is None:
+        return unmeasured(what)
+    if exchange is None or absolute >= factor * exchange:
+        why = "absolutely" if exchange is None else f"absolutely; {factor} times the bare exchange would be {time_text(factor * exchange)}"
+        return at_most(what, us, absolute, why)
+    return at_most(what, us, factor * exchange,
+                   f"{factor} times the bare exchange of {time_text(exchange)}; absolutely it would be {time_text(absolute)}")
+
+
+def two_ranks(figures):
+    symmetric = ratios(figures, ALL_REDUCE, 2, "symmetric")
+    malloc = ratios(figures, ALL_REDUCE, 2, "malloc")
+    limit = figures["limit"].get("2", {})
+    ours = side(figures, ALL_REDUCE, 2, "symmetric")
+    what = "all_reduce, 2 ranks, symmetric"
+    yield everywhere(what, symmetric, 1, strictly=True)
+    yield on_average(what, symmetric, 2.5)
+    yield eight_bytes(f"{what}, 8 B", ours.get(8), 0.14, 1.8, limit.get("exchange_us"))
+    prepared = side(figures, ALL_REDUCE, 2, "prepared")
+    yield eight_bytes(f"{what}, 8 B, prepared", prepared.get(8), 0.10, 1.28, limit.get("exchange_us"))
+    yield everywhere(f"{what}, 64 MiB", {size: ratio for size, ratio in symmetric.items() if size == LARGEST}, 2)
+    loop = limit.get("loops", {}).get(str(LARGEST))
+    if LARGEST in ours and loop is not None:
+        yield at_most(f"{what}, 64 MiB", ours[LARGEST], 1.25 * loop, f"1.25 times the bare loop of {time_text(loop)}")
+    else:
+        yield unmeasured(f"{what}, 64 MiB, beside the bare loop")
+    what = "all_reduce, 2 ranks, malloc"
+    yield on_average(what, malloc, 1.3)
+    yield everywhere(what, malloc, 0.95)
+    for collective in OTHERS:
+        yield on_average(f"{collective}, 2 ranks, symmetric", ratios(figures, collective, 2, "symmetric"), 1.5)
+
+
+def more_ranks(figures):
+    for ranks in (4, 8):
+        yield everywhere(f"all_reduce, {ranks} ranks, symmetric", ratios(figures, ALL_REDUCE, ranks, "symmetric"), 3)
+        yield everywhere(f"all_reduce, {ranks} ranks, malloc", ratios(figures, ALL_REDUCE, ranks, "malloc"), 1.5)
+    ours = side(figures, ALL_REDUCE, 4, "symmetric").get(8)
+    what = "all_reduce, 4 ranks, symmetric, 8 B"
+    yield unmeasured(what) if ours is None else Verdict(ours < 4, f"{what}: under 4 us; {time_text(ours)}")
+
+
+def complete(figures):
+    """Stretto gave no wrong value, and a full run has every peer at every size."""
+    if figures["wrong"]:
+        yield Verdict(False, f"Stretto gave wrong values: {'; '.join(figures['wrong'])}")
+    if figures["partial"]:
+        return
+    for ranks in (2, 4, 8):
+        sides = {"Stretto, symmetric": ["symmetric"], "Stretto, malloc": ["malloc"], **PEERS}
+        missing = [name for name, forms in sides.items() if len(fastest(figures, ALL_REDUCE, ranks, forms)) < len(figures["sizes"])]
+        if missing:
+            yield Verdict(False, f"all_reduce, {ranks} ranks: {', '.join(missing)} were not measured at all sizes")
+
+
+def verdicts(figures):
+    return [*two_ranks(figures), *more_ranks(figures), *complete(figures)]
+
+
+def falls_short(figures):
+    """Whether any verdict fails. In a full run, a figure that was not measured fails as well."""
+    return any(verdict.holds is False or (verdict.holds is None and not figures["partial"]) for verdict in verdicts(figures))

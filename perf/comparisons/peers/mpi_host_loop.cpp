@@ -1,0 +1,147 @@
+// mpi_host_loop COLLECTIVE SECONDS WARMUP BYTES... times collectives of the MPI with which it is compiled, on one host: the
+// loop of stretto-perf in a program of its own. Rank 0 prints a line with a JSON object for each size. A size is the most
+// bytes that a rank has in one buffer. Elements are f32, reductions are sums, and broadcast is from rank 0 and in place.
+#define OMPI_SKIP_MPICXX  // the C++ interface, which MPI has removed
+#include <mpi.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "perf/iterations.hpp"
+
+namespace {
+
+int rank = 0;
+int ranks = 1;
+
+[[noreturn]] void fail(const std::string& sentence) {
+  if (rank == 0) std::fprintf(stderr, "error: %s\n", sentence.c_str());
+  MPI_Abort(MPI_COMM_WORLD, 1);
+  std::abort();
+}
+
+// An input element of a rank: small integers, whose sums are exact. The period is a prime, so that no part of a buffer looks
+// like another.
+float value(int of, std::int64_t i) { return static_cast<float>((i + 37 * of) % 251); }
+float sum_of_values(std::int64_t i) {
+  float sum = 0;
+  for (int of = 0; of < ranks; ++of) sum += value(of, i);
+  return sum;
+}
+
+std::shared_ptr<float> allocate(std::int64_t count) {
+  return {static_cast<float*>(std::aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64)), std::free};
+}
+
+enum class Kind { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast };
+Kind kind_of(const std::string& name) {
+  if (name == "all_reduce") return Kind::all_reduce;
+  if (name == "reduce_scatter") return Kind::reduce_scatter;
+  if (name == "all_gather") return Kind::all_gather;
+  if (name == "all_to_all") return Kind::all_to_all;
+  if (name == "broadcast") return Kind::broadcast;
+  fail("'" + name + "' is no collective of this program.");
+}
+
+class Case {
+ public:
+  Case(Kind kind, std::int64_t bytes)
+      : kind_(kind), whole_(bytes / sizeof(float)), share_(static_cast<int>(whole_ / ranks)) {
+    if (kind != Kind::all_reduce && kind != Kind::broadcast) whole_ = share_ * ranks;
+    inputs_ = kind == Kind::all_gather ? share_ : whole_;
+    outputs_ = kind == Kind::reduce_scatter ? share_ : whole_;
+    input_ = allocate(inputs_);
+    output_ = allocate(outputs_);
+    for (std::int64_t i = 0; i < inputs_; ++i) input_.get()[i] = value(rank, i);
+    for (std::int64_t i = 0; i < outputs_; ++i) output_.get()[i] = -1;
+  }
+
+  void perform() const {
+    const auto all = MPI_COMM_WORLD;
+    const float* const in = input_.get();
+    float* const out = output_.get();
+    switch (kind_) {
+      case Kind::all_reduce: MPI_Allreduce(in, out, static_cast<int>(whole_), MPI_FLOAT, MPI_SUM, all); break;
+      case Kind::reduce_scatter: MPI_Reduce_scatter_block(in, out, share_, MPI_FLOAT, MPI_SUM, all); break;
+      case Kind::all_gather: MPI_Allgather(in, share_, MPI_FLOAT, out, share_, MPI_FLOAT, all); break;
+      case Kind::all_to_all: MPI_Alltoall(in, share_, MPI_FLOAT, out, share_, MPI_FLOAT, all); break;
+      case Kind::broadcast: MPI_Bcast(rank == 0 ? input_.get() : out, static_cast<int>(whole_), MPI_FLOAT, 0, all); break;
+    }
+  }
+
+  std::int64_t wrong() const {
+    std::int64_t wrong = 0;
+    if (kind_ == Kind::broadcast && rank == 0) return 0;
+    for (std::int64_t i = 0; i < outputs_; ++i) wrong += output_.get()[i] != expected(i);
+    return wrong;
+  }
+
+ private:
+  float expected(std::int64_t i) const {
+    switch (kind_) {
+      case Kind::all_reduce: return sum_of_values(i);
+      case Kind::reduce_scatter: return sum_of_values(static_cast<std::int64_t>(rank) * share_ + i);
+      case Kind::all_gather: return value(static_cast<int>(i / share_), i % share_);
+      case Kind::all_to_all:
+        return value(static_cast<int>(i / share_), static_cast<std::int64_t>(rank) * share_ + i % share_);
+      case Kind::broadcast: return value(0, i);
+    }
+    return 0;
+  }
+
+  Kind kind_;
+  std::int64_t whole_;
+  int share_;
+  std::int64_t inputs_ = 0, outputs_ = 0;
+  std::shared_ptr<float> input_, output_;
+};
+
+// Seconds of the iterations on this rank; all ranks begin together.
+double timed(const Case& what, int iterations) {
+  MPI_Barrier(MPI_COMM_WORLD);
+  const double begin = MPI_Wtime();
+  for (int i = 0; i < iterations; ++i) what.perform();
+  return MPI_Wtime() - begin;
+}
+
+void measure(Kind kind, std::int64_t bytes, double seconds, int warmup) {
+  const Case what(kind, bytes);
+  for (int i = 0; i < warmup; ++i) what.perform();
+  const int iterations = perf::iterations_lasting(seconds, [&](int trial) {
+    double took = timed(what, trial);
+    MPI_Bcast(&took, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    return took;
+  });
+  const double mine[2] = {timed(what, iterations) / iterations, static_cast<double>(what.wrong())};
+  double all[2];
+  MPI_Reduce(mine, all, 2, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+  if (rank != 0) return;
+  std::printf("{\"bytes\": %lld, \"time_us\": %.4f, \"iterations\": %d, \"wrong\": %.0f}\n", static_cast<long long>(bytes),
+              all[0] / ranks * 1e6, iterations, all[1]);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (argc < 5) fail("mpi_host_loop COLLECTIVE SECONDS WARMUP BYTES...");
+  const Kind kind = kind_of(argv[1]);
+  char version[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(version, &length);
+  const std::string text(version, length);
+  const std::string first = text.substr(0, text.find_first_of(",\n"));
+  if (rank == 0) {
+    std::printf("{\"version\": \"");
+    for (const char letter : first) std::putchar(letter == '\t' || letter == '"' || letter == '\\' ? ' ' : letter);
+    std::printf("\"}\n");
+  }
+  for (int i = 4; i < argc; ++i) measure(kind, std::atoll(argv[i]), std::atof(argv[2]), std::atoi(argv[3]));
+  MPI_Finalize();
+}

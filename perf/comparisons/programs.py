@@ -1,0 +1,111 @@
+"""The programs that comparisons run, the machine they run on, and the files of figures."""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = ROOT / "build/bin"
+# Variables that would make a program believe that another launcher started it, or would change the measurement.
+FOREIGN = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|MPIR|SLURM|STRETTO|TORCHELASTIC)_\w+)$")
+
+
+def cores():
+    return len(os.sched_getaffinity(0))
+
+
+def cpu_field(name):
+    """A line of /proc/cpuinfo, such as "model name"; empty if it is missing."""
+    with open("/proc/cpuinfo") as file:
+        return next((line.split(":", 1)[1].strip() for line in file if line.startswith(name)), "")
+
+
+def machine():
+    release = pathlib.Path("/etc/os-release")
+    system = re.search(r'^PRETTY_NAME="?([^"\n]*)', release.read_text(), re.M) if release.exists() else None
+    return {
+        "cpu": cpu_field("model name") or os.uname().machine,
+        "cores": cores(),
+        "system": f"{system.group(1) if system else os.uname().sysname}, Linux {os.uname().release}",
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def run(command, **variables):
+    """A program's output on stdout and stderr, as subprocess.run returns it. Exits with an error if the program fails: a
+    comparison with a hole is none."""
+    environment = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)} | variables
+    words = [str(word) for word in command]
+    done = subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
+    if done.returncode != 0:
+        settings = "".join(f"{name}='{value}' " for name, value in variables.items())
+        sys.exit(f"error: '{settings}{' '.join(words)}' ended with status {done.returncode}: {(done.stderr or done.stdout).strip()}")
+    return done
+
+
+def figures_of(command, start=run):
+    """Runs a program with --json and returns the figures that it wrote. start must run the command to its end."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        start([*command, "--json", file.name])
+        return json.loads(pathlib.Path(file.name).read_text())
+
+
+def last_json(output):
+    """The object in the last line of a program's output."""
+    return json.loads(output.strip().splitlines()[-1])
+
+
+def read_json(path):
+    try:
+        return json.loads(pathlib.Path(path).read_text())
+    except (OSError, ValueError) as reason:
+        sys.exit(f"error: {path} cannot be read as JSON: {reason}.")
+
+
+def write_json(path, figures):
+    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(path).write_text(json.dumps(figures, indent=1) + "\n")
+
+
+# ---- command lines
+
+def parser_of(verb, description):
+    return argparse.ArgumentParser(prog=f"./dev perf {verb}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def add_outputs(parser, name, page=None):
+    """Adds the source and the targets of figures: --from, --json and, for a page of docs/, --write-docs."""
+    parser.add_argument("--json", default=str(ROOT / f"runs/{name}.json"), help=f"file for the figures (default runs/{name}.json)")
+    parser.add_argument("--from", dest="earlier", metavar="JSON", help="measure nothing; use the figures of an earlier run")
+    if page:
+        parser.add_argument("--write-docs", nargs="?", const=str(ROOT / page), type=pathlib.Path, metavar="FILE",
+                            help=f"put the figures between the marks of {page}, or of FILE")
+
+
+def command_text(parser, options, actions):
+    """The command with those of the actions' flags that differ from their defaults."""
+    given = [f" {action.option_strings[0]}" + ("" if action.nargs == 0 else f" {getattr(options, action.dest)}")
+             for action in actions if getattr(options, action.dest) != action.default]
+    return parser.prog + "".join(given)
+
+
+def sorted_numbers(text, pattern, what):
+    """The numbers of a list such as 8,64K,4M."""
+    units = {"": 1, "K": 1 << 10, "M": 1 << 20}
+    found = [re.fullmatch(pattern, word) for word in text.split(",")]
+    if not all(found):
+        sys.exit(f"error: '{text}' is no list of {what}.")
+    return sorted({int(word.group(1)) * units[word.group(2) if word.lastindex == 2 else ""] for word in found})
+
+
+def sizes_in_bytes(text):
+    return sorted_numbers(text, r"(\d{1,9})([KM]?)", "sizes: give bytes with suffix K or M")
+
+
+def rank_counts(text):
+    return sorted_numbers(text, r"(\d{1,2})", "numbers of ranks, such as 2,4,8")

@@ -1,0 +1,69 @@
+"""Compares training speed with PyTorch DDP over Gloo: the same model on 2 ranks of 1 thread, the two timed in turn.
+
+Prints medians and the ratio of each round; exits 1 if Stretto falls short of the wanted ratio. With --dtype bf16 the wanted ratio
+applies to processors with AVX512_BF16; elsewhere the figures are printed only.
+"""
+import statistics
+import sys
+
+from perf.comparisons.programs import BIN, ROOT, cpu_field, last_json, parser_of, run, write_json
+
+WANTED = {"fp32": 1.25, "bf16": 2.0}
+
+
+def main():
+    parser = parser_of("train", __doc__)
+    parser.add_argument("--program", default=str(BIN / "train_speed"))
+    parser.add_argument("--dtype", choices=sorted(WANTED), default="fp32")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--json", help="write the figures to this file")
+    options = parser.parse_args()
+    steps = ["--steps", str(options.steps), "--warmup", "6", "--dtype", options.dtype]
+    sides = {
+        "stretto": [options.program, *steps],
+        "ddp": ["/usr/bin/python3", ROOT / "perf/comparisons/peers/ddp_gpt.py", *steps],
+    }
+    machine = cpu_field("model name")
+
+    print(f"{machine}; 6 layers, 384 wide, 6 heads, 256 tokens, vocabulary 65, 6 sequences a rank, 2 ranks, {options.dtype}")
+    rounds = []
+    for i in range(options.rounds):
+        result = {side: last_json(run(command).stdout) for side, command in sides.items()}
+        ratio = result["stretto"]["tokens_per_s"] / result["ddp"]["tokens_per_s"]
+        rounds.append({**result, "ratio": ratio})
+        print(
+            f"round {i + 1}: Stretto {result['stretto']['tokens_per_s']:.0f} tokens/s, PyTorch DDP {result['ddp']['tokens_per_s']:.0f}, "
+            f"ratio {ratio:.2f}, GEMM share {result['stretto']['gemm_share']:.2f}",
+            flush=True,
+        )
+
+    def median(get):
+        return statistics.median(get(each) for each in rounds)
+
+    summary = {
+        "machine": machine,
+        "dtype": options.dtype,
+        "stretto_tokens_per_s": median(lambda r: r["stretto"]["tokens_per_s"]),
+        "ddp_tokens_per_s": median(lambda r: r["ddp"]["tokens_per_s"]),
+        "ratio": median(lambda r: r["ratio"]),
+        "gemm_share": median(lambda r: r["stretto"]["gemm_share"]),
+        "gemm_gflops_per_rank": median(lambda r: r["stretto"]["gemm_gflops_per_rank"]),
+        "torch": rounds[0]["ddp"]["torch"],
+        "rounds": rounds,
+    }
+    print(
+        f"median: Stretto {summary['stretto_tokens_per_s']:.0f} tokens/s, PyTorch DDP {summary['ddp_tokens_per_s']:.0f}, "
+        f"ratio {summary['ratio']:.2f} (wanted {WANTED[options.dtype]}); GEMM share {summary['gemm_share']:.2f} of "
+        f"{summary['gemm_gflops_per_rank']:.0f} GFLOP/s a rank"
+    )
+    if options.json:
+        write_json(options.json, summary)
+    if options.dtype == "bf16" and "avx512_bf16" not in cpu_field("flags").split():
+        print("This processor has no AVX512_BF16, so that no ratio is required of bf16.")
+        return 0
+    return 0 if summary["ratio"] >= WANTED[options.dtype] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

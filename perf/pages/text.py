@@ -1,0 +1,72 @@
+"""Figures as text: sizes and times, tables, and the sections of docs that programs write."""
+import collections
+import re
+import sys
+
+# A requirement on a figure. holds: True, False, or None if it was not measured.
+Verdict = collections.namedtuple("Verdict", "holds text")
+MARKS = {True: "holds", False: "FALLS SHORT", None: "NOT MEASURED"}
+
+
+def size_text(count):
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count // unit} {name}"
+    return f"{count} B"
+
+
+def time_text(us):
+    return f"{us:.3f} us" if us < 10 else f"{us:.1f} us" if us < 1000 else f"{us / 1000:.2f} ms"
+
+
+def machine_text(machine):
+    return f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, {machine['date']}"
+
+
+def rounds_text(rounds):
+    return f"medians of {rounds} rounds" if rounds > 1 else "one round"
+
+
+def verdict_text(verdict):
+    return f"{MARKS[verdict.holds]}: {verdict.text}"
+
+
+def numeric_columns(rows):
+    """For each column: whether its cells are numbers, or say that there is none. Such a column is aligned to the right."""
+    return [all(re.match(r"-?\d|(-|none|N/A|not measured|)$", cell) for cell in column) for column in zip(*rows)]
+
+
+def terminal_table(header, rows):
+    """Lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(header, *rows)]
+    columns = list(zip(widths, numeric_columns(rows)))
+    return ["  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, (width, right) in zip(row, columns)).rstrip()
+            for row in [header, *rows]]
+
+
+def markdown_table(header, rows):
+    """Lines of a table in Markdown."""
+    header, *rows = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in [header, *rows]]
+    rule = ["---:" if right else "---" for right in numeric_columns(rows)]
+    return ["| " + " | ".join(row) + " |" for row in (header, rule, *rows)]
+
+
+class DocsSection:
+    """The part of a page of docs/ that a command writes, between two marks that name the command."""
+
+    def __init__(self, command):
+        self.begin, self.end = (f"<!-- {edge}: {command} --write-docs -->" for edge in ("begin", "end"))
+
+    def around(self, path):
+        """The page's text before and after the section. Exits with an error if the marks are missing."""
+        try:
+            text = path.read_text()
+        except OSError as error:
+            sys.exit(f"error: {path} cannot be read ({error.strerror}).")
+        if text.count(self.begin) != 1 or text.count(self.end) != 1 or text.index(self.begin) > text.index(self.end):
+            sys.exit(f"error: {path} does not have the two marks between which the figures go: '{self.begin}' and '{self.end}'.")
+        return text[:text.index(self.begin)], text[text.index(self.end):]
+
+    def replace(self, path, section):
+        before, after = self.around(path)
+        path.write_text(f"{before}{self.begin}\n\n{section.strip()}\n\n{after}")

@@ -1,0 +1,184 @@
+"""stretto-train seen from outside: the trace of --trace, with its tracks, times, bytes, arrows and clocks; and loss.svg."""
+import collections
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+TRAIN = os.environ["TRAIN_PROGRAM"]
+
+FOREIGN_VARIABLES = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|SLURM|STRETTO|TORCHELASTIC)_\w+)$")
+STEPS = 3
+# An operation that runs at once notes its beginning when its first word has been sent; if the rank is interrupted then, it does so late.
+LATE_US = 200_000
+
+
+def environment(**more):
+    own = {name: value for name, value in os.environ.items() if not FOREIGN_VARIABLES.match(name)}
+    return {**own, "OMP_NUM_THREADS": "1", **more}
+
+
+class Train(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory(prefix="trace-")
+        cls.addClassCleanup(temporary.cleanup)
+        cls.directory = pathlib.Path(temporary.name)
+        (cls.directory / "text").write_text("".join(f"{i} times {i} is {i * i}; " for i in range(1000)))
+        result = cls.train("--trace", cls.directory / "trace.json", "--log-dir", cls.directory / "log")
+        if result.returncode != 0:
+            raise AssertionError(result.stderr)
+        cls.trace = json.loads((cls.directory / "trace.json").read_text())
+        cls.metrics = [json.loads(line) for line in (cls.directory / "log/metrics.jsonl").read_text().splitlines()]
+
+    @classmethod
+    def command(cls, *words):
+        return [*map(str, [TRAIN, "--num-layers", 2, "--hidden-size", 32, "--num-attention-heads", 4, "--seq-length", 32, "--global-batch-size",
+                           8, "--micro-batch-size", 2, "--train-iters", STEPS, "--train-data", cls.directory / "text", *words])]
+
+    @classmethod
+    def train(cls, *words):
+        return subprocess.run(cls.command("--nproc", 2, *words), capture_output=True, text=True, errors="replace", timeout=120,
+                              env=environment())
+
+    def events(self, phase, category=None, trace=None):
+        return [e for e in (trace or self.trace)["traceEvents"] if e["ph"] == phase and category in (None, e.get("cat"))]
+
+    def tracks(self, trace=None):
+        return {(e["pid"], e["tid"]): e["args"]["name"] for e in self.events("M", trace=trace) if e["name"] == "thread_name"}
+
+    def test_ranks_and_tracks(self):
+        names = {e["pid"]: e["args"]["name"] for e in self.events("M") if e["name"] == "process_name"}
+        self.assertEqual(names, {0: "rank 0", 1: "rank 1"})
+        for rank in names:
+            self.assertEqual(self.tracks()[rank, 0], "computing thread")
+            self.assertEqual(self.tracks()[rank, 1], "dp")
+        self.assertEqual(sorted(self.tracks().values()), sorted(2 * ["computing thread", "dp", "steps"]))
+        self.assertEqual({(e["pid"], e["tid"]) for e in self.events("X")}, set(self.tracks()))
+        self.assertEqual({e["tid"] for e in self.events("X", "compute")}, {0})
+        self.assertIn("gemm", {e["name"] for e in self.events("X", "compute")})
+
+    def test_without_overlap_there_is_one_thread(self):
+        result = self.train("--trace", self.directory / "plain.json", "--no-overlap")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        plain = json.loads((self.directory / "plain.json").read_text())
+        self.assertEqual(set(self.tracks(plain).values()), {"computing thread", "steps"})
+        self.assertFalse(self.beside_computation(plain))
+        for begin, count in ((5, 1), (10, 0)):  # the control
+            made = [{"ph": "X", "pid": 0, "cat": "compute", "ts": 0, "dur": 10}, {"ph": "X", "pid": 0, "cat": "communication", "ts": begin, "dur": 10}]
+            self.assertEqual(len(self.beside_computation({"traceEvents": made})), count)
+
+    def beside_computation(self, trace):
+        """Pairs of a kernel and an operation of the same rank that overlap in time."""
+        compute, communication = self.events("X", "compute", trace), self.events("X", "communication", trace)
+        self.assertTrue(compute and communication)
+        return [(one, other) for one in compute for other in communication if one["pid"] == other["pid"]
+                and max(one["ts"], other["ts"]) < min(one["ts"] + one["dur"], other["ts"] + other["dur"]) - 0.01]
+
+    def test_times(self):
+        slices = self.events("X")
+        self.assertEqual(min(e["ts"] for e in slices), 0)
+        self.assertTrue(all(e["dur"] >= 0 for e in slices))
+        by_track = collections.defaultdict(list)
+        for e in slices:
+            by_track[e["pid"], e["tid"]].append((round(e["ts"] * 1000), -round(e["dur"] * 1000)))
+        for track, spans in by_track.items():
+            open_ends = []
+            for begin, negative in sorted(spans):
+                while open_ends and open_ends[-1] <= begin:
+                    open_ends.pop()
+                self.assertTrue(not open_ends or begin - negative <= open_ends[-1], f"slices of {track} cross")
+                open_ends.append(begin - negative)
+
+    def test_steps(self):
+        for rank in (0, 1):
+            steps = [e for e in self.events("X", "step") if e["pid"] == rank]
+            self.assertEqual([e["name"] for e in steps], [f"step {i + 1}" for i in range(STEPS)])
+            parts = [e["name"] for e in self.events("X", "part") if e["pid"] == rank]
+            self.assertEqual(parts, ["validate", "sample"] if rank == 0 else ["validate"])
+
+    def test_bytes_are_the_ledgers(self):
+        for i, metrics in enumerate(self.metrics):
+            step = next(e for e in self.events("X", "step") if e["pid"] == 0 and e["name"] == f"step {i + 1}")
+            inside = [e["args"]["bytes"] for e in self.events("X", "communication")
+                      if e["pid"] == 0 and step["ts"] <= e["ts"] <= step["ts"] + step["dur"]]
+            self.assertGreater(len(inside), 1)
+            self.assertEqual(sum(inside), metrics["bytes_sent"])
+
+    def test_arrows(self):
+        self.expect_arrows(self.trace)
+
+    def test_another_clock(self):
+        """A rank whose clock is 1000 s ahead, as on a host that was started earlier."""
+        shifted = ["unshare", "--time", "--monotonic", "1000", "--fork"]
+        if not shutil.which("unshare") or subprocess.run([*shifted, "true"], capture_output=True, timeout=20).returncode != 0:
+            self.skipTest("time namespaces cannot be made here")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        ranks = [subprocess.Popen([*before, *self.command("--trace", self.directory / "shifted.json")], stdout=subprocess.DEVNULL,
+                                  env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                                                  STRETTO_JOB_SECRET="of this test"))
+                 for rank, before in enumerate(([], shifted))]
+        for rank in ranks:
+            self.addCleanup(rank.kill)
+        self.assertEqual([rank.wait(60) for rank in ranks], [0, 0])
+        trace = json.loads((self.directory / "shifted.json").read_text())
+        error = trace["otherData"]["clock_error_us"]
+        self.assertEqual(error[0], 0)
+        self.assertGreater(error[1], 0)
+        self.assertLess(max(e["ts"] + e["dur"] for e in self.events("X", trace=trace)), 100e6)
+        self.expect_arrows(trace, error[1])
+
+    def expect_arrows(self, trace, clock_error=0):
+        starts = {e["id"]: e for e in self.events("s", trace=trace)}
+        ends = {e["id"]: e for e in self.events("f", trace=trace)}
+        self.assertEqual((len(starts), len(ends)), (len(self.events("s", trace=trace)), len(self.events("f", trace=trace))))
+        self.assertEqual(set(starts), set(ends))
+        self.assertEqual(len(starts), trace["otherData"]["arrows"])
+        # With two ranks, an arrow leaves every operation in which a rank sends something.
+        self.assertEqual(len(starts), sum(e["args"]["group_size"] == 2 and e["args"]["bytes"] > 0
+                                          for e in self.events("X", "communication", trace)))
+        slices = collections.defaultdict(list)
+        for e in self.events("X", "communication", trace):
+            slices[e["pid"], e["tid"]].append((e["ts"], e["ts"] + e["dur"], e["name"]))
+        for number, start in starts.items():
+            end = ends[number]
+            self.assertEqual({start["pid"], end["pid"]}, {0, 1})
+            self.assertEqual(end["bp"], "e")
+            self.assertGreaterEqual(end["ts"], start["ts"] - clock_error - (0.01 if start["tid"] > 0 else LATE_US))
+            around = [{name for begin, last, name in slices[e["pid"], e["tid"]] if begin <= e["ts"] <= last} for e in (start, end)]
+            self.assertTrue(around[0] & around[1], "both ends lie in the same operation")
+
+    def test_loss_svg(self):
+        """The smoothed curve is an average with weights 0.95^age that add up to 1, so that it begins at the first loss."""
+        root = ElementTree.parse(self.directory / "log/loss.svg").getroot()
+        curves = {element.get("class"): [float(pair.split(",")[1]) for pair in element.get("points").split()]
+                  for element in root.iter("{http://www.w3.org/2000/svg}polyline")}
+        losses = [metrics["loss"] for metrics in self.metrics]
+        self.assertEqual([len(curve) for curve in curves.values()], [STEPS, STEPS])
+        raw, smooth = curves["loss"], curves["smooth"]
+        pixels = (raw[-1] - raw[0]) / (losses[-1] - losses[0])
+        self.assertEqual(smooth[0], raw[0])
+        for step in range(STEPS):
+            weights = [0.95**(step - i) for i in range(step + 1)]
+            mean = sum(weight * loss for weight, loss in zip(weights, losses)) / sum(weights)
+            self.assertAlmostEqual(smooth[step], raw[0] + (mean - losses[0]) * pixels, delta=0.2)
+            biased = 0.95**step * losses[0] + sum(0.05 * weight * loss for weight, loss in zip(weights[1:], losses[1:]))
+            if step > 0:  # the control
+                self.assertGreater(abs(biased - mean) * abs(pixels), 0.2)
+
+    def test_a_file_that_cannot_be_written(self):
+        result = self.train("--trace", self.directory / "nowhere/trace.json")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"\Aerror: [^\n]*nowhere/trace.json cannot be written[^\n]*\.\n\Z")
+
+
+if __name__ == "__main__":
+    unittest.main()
