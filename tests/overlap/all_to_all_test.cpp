@@ -156,7 +156,7 @@ TEST(AllToAll, SendsEveryRowForOthersOnce) {
   });
 }
 
-// Of two ranks, each receives a single block. On slow links a large block comes in several chunks, a small one in one.
+// Each of two ranks receives a single block. On slow links a large block comes in several chunks, a small one in one.
 TEST(AllToAll, CutsTheOneBlockOfTwoRanks) {
   const Variable links("STRETTO_LINKS", "intra=1GB/s,5us");
   run_threads(2, [](const Communicator& world) {

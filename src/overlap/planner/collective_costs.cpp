@@ -158,8 +158,8 @@ StepStage CollectiveCosts::fastest(Collective kind, Level level, const GroupPlac
     best.bytes_sent = static_cast<std::int64_t>(cost.sent * width);
     best.bytes_between = leaves ? best.bytes_sent : 0;
     best.links = leaves ? StepTask::Stage{0, seconds} : StepTask::Stage{seconds, 0};
-    // Messages inside nodes occupy the links there while others cross. Where both use a rank's port, messages that cross
-    // occupy it too.
+    // Messages inside nodes occupy the links there while others cross. If both use a rank's port, messages that cross occupy
+    // it too.
     if (leaves && level == Level::all && where.on_node > 1) best.links.inside = cost.sent * width * near.beta;
     if (leaves && !outer_level(cluster_).own_ports) {
       best.links.inside = cost.messages * network.overhead + cost.sent * width * network.beta;

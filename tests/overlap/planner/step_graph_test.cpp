@@ -107,7 +107,7 @@ TEST(StepGraph, OfBackwardInPartsHasGradientsOfEach) {
   for (const StepNode& node : graph.nodes) {
     if (node.collective && node.layer == 1) elements.push_back(node.collective->elements);
   }
-  EXPECT_THAT(elements, testing::ElementsAre(67, 66, 67));  // of 200
+  EXPECT_THAT(elements, testing::ElementsAre(67, 66, 67));  // 200 in all
   EXPECT_EQ(waits_for(graph, "update 1").size(), 3U);
   step.tensor = {8, 1};
   step.data = {4, 8};
@@ -118,7 +118,7 @@ TEST(StepGraph, OfBackwardInPartsHasGradientsOfEach) {
       elements.push_back(node.collective->elements);
     }
   }
-  EXPECT_THAT(elements, testing::ElementsAre(100, 100, 25, 75));  // of 300: down, up, projection, qkv
+  EXPECT_THAT(elements, testing::ElementsAre(100, 100, 25, 75));  // down, up, projection, qkv
 }
 
 TEST(StepGraph, RefusesWhatIsNone) {
