@@ -208,10 +208,10 @@ class StepBuilder {
   StepGraph graph_;
   int layer_ = 0;
   Nodes ready_;
-  Nodes pending_;  // computations whose gradients are not communicated yet
-  double whole_ = 0,
-         given_ = 0;  // a layer's backward in any unit: the part that makes gradients, and how much of it is done
-  Nodes gathered_;    // by layer, the gather that its computation needs
+  Nodes pending_;                 // computations whose gradients are not communicated yet
+  double whole_ = 0;              // the part of a layer's backward that makes gradients, in seconds or in parts
+  double given_ = 0;              // how much of whole_ is done
+  Nodes gathered_;                // by layer, the gather that its computation needs
   std::vector<Nodes> gradients_;  // by layer, the nodes that its update waits for
   Nodes summed_;                  // the nodes that every update waits for
 };
