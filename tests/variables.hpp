@@ -6,7 +6,7 @@
 
 namespace stretto {
 
-// An environment variable that is set, or unset, for the time of a test.
+// Sets or unsets an environment variable while this object lives.
 class Variable {
  public:
   Variable(const std::string& name, const std::optional<std::string>& value) : name_(name) {
@@ -29,7 +29,7 @@ class Variable {
   std::optional<std::string> before_;
 };
 
-// The sentence of the error that the action throws; empty when it throws none.
+// The message of the exception that the action throws; empty if it throws none.
 template <class Action>
 std::string sentence_of(const Action& action) {
   try {

@@ -9,7 +9,7 @@ namespace {
 
 using kernels::Transpose;
 
-// Of y = x W^T; a weight of several parts is a matrix with its parts below each other.
+// y = x W^T. A weight of several parts is a matrix with its parts below each other.
 Shape shape_of_y(const Tensor& x, const Tensor& weight) { return {x.rows(), weight.rows()}; }
 
 Shape shape_of_dx(const Tensor& dy, const Tensor& weight) { return {dy.rows(), weight.columns()}; }
@@ -44,7 +44,7 @@ ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::st
     : tensor_parallel_(tensor_parallel) {
   const std::int64_t part = out / parts;
   const auto [first, count] = share_of(part, tensor_parallel.group.size(), tensor_parallel.group.rank());
-  // One part needs no dimension of its own.
+  // A weight of one part has no dimension for parts.
   const auto shape = [&](Shape each) {
     if (parts > 1) each.insert(each.begin(), parts);
     return each;
@@ -102,7 +102,7 @@ RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& 
                              .replicated_over = {Axis::data},
                              .sum_gradient_over = {Axis::data},
                              .initial = weight});
-  // Every rank sees the whole dy, so its gradient is complete on each.
+  // Every tensor-parallel rank sees the whole dy, so the bias's gradient is complete on each.
   bias_ = &parameters.add({.name = name + ".bias",
                            .global_shape = {out},
                            .first = {0},

@@ -15,13 +15,13 @@ Initial into_residual(const TransformerShape& shape) {
   return {0, deviation / std::sqrt(2.0 * static_cast<double>(shape.layers))};
 }
 
-// In the reverse order of their making, in which gradients lie in memory.
-void tell(const GradientReady& ready, const std::vector<Parameter*>& finished) {
+// Reports in the reverse order of creation: gradients lie in memory in that order.
+void report_ready(const GradientReady& ready, const std::vector<Parameter*>& finished) {
   if (!ready) return;
   for (auto each = finished.rbegin(); each != finished.rend(); ++each) ready(**each);
 }
 
-void ask(const ParametersNeeded& needed, const std::vector<Parameter*>& parameters) {
+void request(const ParametersNeeded& needed, const std::vector<Parameter*>& parameters) {
   if (!needed) return;
   for (const Parameter* parameter : parameters) needed(*parameter);
 }
@@ -74,31 +74,31 @@ Tensor AttentionLayer::forward(const Tensor& x, std::int64_t batch, std::int64_t
                                const ParametersNeeded& needed) const {
   saved.batch = batch;
   saved.sequence = sequence;
-  ask(needed, norm_.parameters());
+  request(needed, norm_.parameters());
   saved.normed = norm_.forward(x, saved.norm);
-  ask(needed, qkv_.parameters());
+  request(needed, qkv_.parameters());
   saved.qkv = qkv_.forward(saved.normed);
   saved.attended = Tensor({x.rows(), local_heads_ * head_size_}, x.dtype());
   saved.log_sum_exp = Tensor({batch, local_heads_, sequence}, kernels::accumulator(x.dtype()));
   kernels::attention_forward({batch, sequence, local_heads_, head_size_}, saved.qkv, saved.attended, saved.log_sum_exp);
-  ask(needed, projection_.parameters());
+  request(needed, projection_.parameters());
   return projection_.forward(saved.attended, x);
 }
 
 void AttentionLayer::backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const {
   const Tensor dattended = projection_.backward_input(dx);
   projection_.backward_weight(saved.attended, dx);
-  tell(ready, projection_.parameters());
+  report_ready(ready, projection_.parameters());
   const Tensor dqkv(saved.qkv.shape(), saved.qkv.dtype());
   kernels::attention_backward({saved.batch, saved.sequence, local_heads_, head_size_}, saved.qkv, saved.attended,
                               saved.log_sum_exp, dattended, dqkv);
   const Tensor dnormed = qkv_.backward_input(dqkv);
   const Work sum = tensor_parallel_.start_sum(dnormed, "column-parallel backward");
   qkv_.backward_weight(saved.normed, dqkv);
-  tell(ready, qkv_.parameters());
+  report_ready(ready, qkv_.parameters());
   computation().wait(sum);
   norm_.backward(dnormed, saved.norm, dx);
-  tell(ready, norm_.parameters());
+  report_ready(ready, norm_.parameters());
 }
 
 MlpLayer::MlpLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
@@ -110,25 +110,25 @@ MlpLayer::MlpLayer(Parameters& parameters, const std::string& norm_name, const s
                   tensor_parallel) {}
 
 Tensor MlpLayer::forward(const Tensor& x, Saved& saved, const ParametersNeeded& needed) const {
-  ask(needed, norm_.parameters());
+  request(needed, norm_.parameters());
   saved.normed = norm_.forward(x, saved.norm);
-  ask(needed, fc_.parameters());
+  request(needed, fc_.parameters());
   saved.after_gelu = fc_.forward_gelu(saved.normed, saved.before_gelu);
-  ask(needed, projection_.parameters());
+  request(needed, projection_.parameters());
   return projection_.forward(saved.after_gelu, x);
 }
 
 void MlpLayer::backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const {
   const Tensor dgelu = projection_.backward_input_gelu(dx, saved.before_gelu);
   projection_.backward_weight(saved.after_gelu, dx);
-  tell(ready, projection_.parameters());
+  report_ready(ready, projection_.parameters());
   const Tensor dnormed = fc_.backward_input(dgelu);
   const Work sum = tensor_parallel_.start_sum(dnormed, "column-parallel backward");
   fc_.backward_weight(saved.normed, dgelu);
-  tell(ready, fc_.parameters());
+  report_ready(ready, fc_.parameters());
   computation().wait(sum);
   norm_.backward(dnormed, saved.norm, dx);
-  tell(ready, norm_.parameters());
+  report_ready(ready, norm_.parameters());
 }
 
 TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& prefix, const TransformerShape& shape,

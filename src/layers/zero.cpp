@@ -35,7 +35,7 @@ ZeroUnit::ZeroUnit(Communicator group, std::vector<Shape> shapes, DType dtype, D
   std::int64_t total = 0;
   for (const Shape& shape : shapes_) total += elements_of(shape);
   const std::int64_t share = divided_up(total, group_.size());
-  // What would be refused at the first gather or reduce_scatter.
+  // Refuses here what the first gather or reduce_scatter would refuse.
   group_.check({.collective = Collective::all_gather, .count = share, .dtype = dtype},
                quantized(options_.weights, options_.gather_by, ""));
   group_.check({.collective = Collective::reduce_scatter, .count = share, .dtype = gradient_dtype, .op = ReduceOp::avg},
@@ -78,7 +78,7 @@ void ZeroUnit::begin_gather(const Stream& stream) {
   require(!flat_, "A unit of {} tensors is gathered already; release it first.", shapes_.size());
   flat_ = Tensor({whole_}, share_.dtype());
   values_ = views_of(flat_);
-  stream.wait(last_gather_);  // forward writes the second copy that backward reads
+  stream.wait(last_gather_);  // forward's gather writes the second copy, which backward's gather reads
 }
 
 OperationOptions ZeroUnit::quantized(QuantizedFormat format, const Method& method, const char* tag) {
@@ -99,11 +99,11 @@ Work ZeroUnit::gather_forward(const Stream& stream) {
   if (!node_) return last_gather_ = gathered;
   if (!secondary_) {
     secondary_ = Tensor({node_part_}, share_.dtype());
-    stream.wait(computation());  // a GPU's memory is there from this place on
+    stream.wait(computation());  // a GPU allocates in the order of computation(): the memory exists from this point on
   }
   return last_gather_ = stream.enqueue(
              [flat = flat_, kept = secondary_, filled = share_.size() * group_.size(), first = node_.rank() * node_part_] {
-               // What fills the last part up has been gathered from nobody.
+               // No rank has gathered the padding behind the last share.
                if (filled < flat.size()) flat.view(filled, {flat.size() - filled}).zero();
                kept.copy_from(flat.view(first, {kept.size()}));
              });

@@ -17,10 +17,10 @@ namespace {
 constexpr int most_chunks = 16;
 constexpr std::int64_t probe_bytes = std::int64_t{1} << 20;
 
-// A tensor's rows, block by block.
-class Blocks {
+// A tensor's rows, cut into one block for each rank.
+class RowBlocks {
  public:
-  Blocks(const char* what, const Tensor& tensor, const std::vector<std::int64_t>& rows, const Communicator& group)
+  RowBlocks(const char* what, const Tensor& tensor, const std::vector<std::int64_t>& rows, const Communicator& group)
       : tensor_(tensor) {
     require(static_cast<int>(rows.size()) == group.size() &&
                 std::all_of(rows.begin(), rows.end(), [](std::int64_t each) { return each >= 0; }),
@@ -43,12 +43,12 @@ class Blocks {
   std::vector<std::int64_t> firsts_{0};
 };
 
-// What both forms go through: in which steps blocks go, and how they are cut.
-class Exchange {
+// The messages of both functions: the partner of each step and the chunks of each block.
+class BlockExchange {
  public:
-  Exchange(const Tensor& input, const std::vector<std::int64_t>& send_rows, const Tensor& output,
-           const std::vector<std::int64_t>& receive_rows, const Communicator& group, const Stream& stream,
-           const AllToAllOptions& options)
+  BlockExchange(const Tensor& input, const std::vector<std::int64_t>& send_rows, const Tensor& output,
+                const std::vector<std::int64_t>& receive_rows, const Communicator& group, const Stream& stream,
+                const AllToAllOptions& options)
       : group_(group),
         stream_(stream),
         options_(options),
@@ -66,13 +66,13 @@ class Exchange {
   }
 
   int rank() const { return group_.rank(); }
-  int steps() const { return group_.size(); }  // one behind the last; the first is 1
+  int steps() const { return group_.size(); }  // steps are 1 to steps() - 1
   int to(int step) const { return around(rank() + step, group_.size()); }
   int from(int step) const { return around(rank() - step, group_.size()); }
-  const Blocks& sent() const { return sent_; }
-  const Blocks& received() const { return received_; }
+  const RowBlocks& sent() const { return sent_; }
+  const RowBlocks& received() const { return received_; }
   int pieces(int step) const { return std::max(chunks_of(sent_.count(to(step))), chunks_of(received_.count(from(step)))); }
-  // Those of a step's piece: none, where the block has fewer.
+  // The rows that a step sends or receives in one piece; no rows where the block has fewer pieces.
   BlockRows outgoing(int step, int piece) const { return piece_of(sent_, to(step), piece); }
   BlockRows incoming(int step, int piece) const { return piece_of(received_, from(step), piece); }
   Work start(int step, int piece) const {
@@ -84,7 +84,7 @@ class Exchange {
   }
 
  private:
-  // One size will do, and costs no plan for every number of rows: time grows evenly with the bytes.
+  // Time is linear in the bytes, so a probe of one size suffices, and not every number of rows needs a plan of its own.
   void learn_costs(std::int64_t columns, DType dtype) {
     const Estimate probe =
         group_.estimate({Collective::all_to_all, nullptr, nullptr, probe_bytes, DType::u8}, {.method = Algorithm::pairwise});
@@ -93,7 +93,7 @@ class Exchange {
     row_travels_ = (probe.seconds - probe.overhead) / others / static_cast<double>(probe_bytes) * row_bytes;
     chunk_overhead_ = probe.overhead / others + hand_over_seconds;
   }
-  // As if all other blocks were like this one.
+  // Assumes that all other blocks have as many rows as this one: both ends of a block know its rows only.
   int chunks_of(std::int64_t rows) const {
     if (options_.chunks > 0) return options_.chunks;
     if (rows == 0) return 1;
@@ -103,7 +103,7 @@ class Exchange {
     return chunks_per_block(all * row_is_computed, all * row_travels_, chunk_overhead_, others,
                             static_cast<int>(std::min<std::int64_t>(rows, most_chunks)));
   }
-  BlockRows piece_of(const Blocks& blocks, int of, int piece) const {
+  BlockRows piece_of(const RowBlocks& blocks, int of, int piece) const {
     const std::int64_t rows = blocks.count(of);
     const int chunks = chunks_of(rows);
     return blocks.part(of, piece < chunks ? chunk_of(rows, chunks, piece) : Rows{rows, 0});
@@ -112,7 +112,7 @@ class Exchange {
   Communicator group_;
   Stream stream_;
   AllToAllOptions options_;
-  Blocks sent_, received_;
+  RowBlocks sent_, received_;
   double row_travels_ = 0, chunk_overhead_ = 0;  // seconds
 };
 
@@ -126,7 +126,7 @@ void all_to_all_then(const Tensor& input, const std::vector<std::int64_t>& send_
                      const std::vector<std::int64_t>& receive_rows, const ComputeRows& compute, const Communicator& group,
                      const Stream& stream, const AllToAllOptions& options) {
   const ProfilerRange range([] { return "all_to_all_then"; });
-  const Exchange blocks(input, send_rows, output, receive_rows, group, stream, options);
+  const BlockExchange blocks(input, send_rows, output, receive_rows, group, stream, options);
   std::vector<Work> works;
   for (int step = 1; step < blocks.steps(); ++step) {
     for (int i = 0; i < blocks.pieces(step); ++i) works.push_back(blocks.start(step, i));
@@ -146,7 +146,7 @@ void compute_then_all_to_all(const ComputeRows& compute, const Tensor& input, co
                              const Tensor& output, const std::vector<std::int64_t>& receive_rows, const Communicator& group,
                              const Stream& stream, const AllToAllOptions& options) {
   const ProfilerRange range([] { return "compute_then_all_to_all"; });
-  const Exchange blocks(input, send_rows, output, receive_rows, group, stream, options);
+  const BlockExchange blocks(input, send_rows, output, receive_rows, group, stream, options);
   std::vector<Work> works;
   for (int step = 1; step < blocks.steps(); ++step) {
     for (int i = 0; i < blocks.pieces(step); ++i) {

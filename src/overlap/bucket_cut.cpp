@@ -27,7 +27,7 @@ std::vector<std::size_t> cut_into_buckets(const std::vector<GradientSize>& gradi
   if (gradients.empty()) return ends;
   const std::size_t last = begin_of_last(gradients, first_bytes);
   std::size_t held = 0;
-  std::size_t left = 0;  // from where the run begins
+  std::size_t left = 0;  // bytes from the beginning of the open bucket
   for (const GradientSize& gradient : gradients) left += gradient.bytes;
   for (std::size_t i = 0; i < last; ++i) {
     held += gradients[i].bytes;

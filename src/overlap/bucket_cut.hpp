@@ -12,10 +12,11 @@ struct GradientSize {
   bool ends_bucket = false;  // no bucket holds this gradient and the next
 };
 
-// Cuts gradients, in the order in which they become ready, into runs; the result is where each ends. A run has one type and
-// at least so many bytes, unless something ends it earlier. The first needs only first_bytes, so that the link begins early.
-// Towards the end they become smaller, as there is less and less computation left to hide their sums: none needs more than
-// half of what is left, and the last has the gradients at the end that fit into first_bytes, but at least one.
+// Cuts gradients, given in the order in which they become ready, into buckets; returns the end index of each bucket. A
+// bucket has one type and at least `bytes` bytes, unless ends_bucket or the next gradient's type ends it earlier. The first
+// bucket needs only first_bytes, so that the link starts early. Later buckets become smaller, because less computation is
+// left to hide their sums: no bucket needs more than half of the bytes that are left, and the last one holds the gradients
+// at the end that fit into first_bytes, but at least one.
 std::vector<std::size_t> cut_into_buckets(const std::vector<GradientSize>& gradients, std::size_t bytes,
                                           std::size_t first_bytes);
 

@@ -3,7 +3,7 @@
 
 #include "collectives/plan/plan_builder.hpp"
 
-// Which elements of a bucket each rank of a group owns: equal shares in the order of the ranks, up to one element.
+// A bucket's elements are divided among the ranks of a group in rank order; shares differ by at most one element.
 namespace stretto {
 
 inline std::vector<std::int64_t> share_counts(std::int64_t elements, int ranks) {

@@ -17,13 +17,13 @@ namespace {
 using kernels::Transpose;
 
 constexpr int most_chunks = 16;
-// The weight is read and laid out anew for every chunk that is multiplied by it.
+// Every chunk's product reads and packs the whole weight again.
 constexpr double weight_bytes_per_second = 10e9;
 
-// A weight and what it makes of rows.
-class Factor {
+// The weight of a product, with the checks of the rows and results that fit it.
+class GemmWeight {
  public:
-  Factor(const char* function, const Tensor& weight, Transpose transpose)
+  GemmWeight(const char* function, const Tensor& weight, Transpose transpose)
       : function_(function), weight_(weight), transpose_(transpose) {
     const DType dtype = weight.dtype();
     require(dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16,
@@ -53,7 +53,7 @@ class Factor {
     const double rate = options.flops_per_second > 0 ? options.flops_per_second : assumed_flops_per_second(weight_.dtype());
     return 2.0 * static_cast<double>(rows) * static_cast<double>(weight_.size()) / rate;
   }
-  double overhead_seconds() const {  // of a chunk, beside what its message costs
+  double overhead_seconds() const {  // of a chunk, without the cost of its message
     return hand_over_seconds + static_cast<double>(weight_.bytes()) / weight_bytes_per_second;
   }
 
@@ -63,7 +63,7 @@ class Factor {
   Transpose transpose_;
 };
 
-// Which rows are whose.
+// The rows of each rank of the group, one rank's behind the other's.
 class RowShares {
  public:
   RowShares(const char* function, const std::vector<std::int64_t>& rows, const Communicator& group) {
@@ -85,7 +85,7 @@ class RowShares {
   Tensor share(const Tensor& of_all, int rank) const { return rows_of(of_all, first(rank), count(rank)); }
 
  private:
-  std::vector<std::int64_t> firsts_{0};  // of each rank, and how many there are in all
+  std::vector<std::int64_t> firsts_{0};  // the first row of each rank, then the number of all rows
 };
 
 Tensor chunk(const Tensor& share, int chunks, int i) {
@@ -104,8 +104,8 @@ void check_options(const char* function, const ChunkedGemmOptions& options) {
       function, options.chunks, options.flops_per_second);
 }
 
-// Of each share, where shares of so many columns go from rank to rank while the others' rows are multiplied.
-int chunks_of_shares(const RowShares& shares, std::int64_t columns, DType dtype, const Factor& factor,
+// The number of chunks of each share, when shares of `columns` columns travel while other ranks' rows are multiplied.
+int chunks_of_shares(const RowShares& shares, std::int64_t columns, DType dtype, const GemmWeight& factor,
                      const Communicator& group, const ChunkedGemmOptions& options) {
   if (options.chunks > 0) return options.chunks;
   if (shares.ranks() == 1 || shares.all() == 0) return 1;
@@ -118,15 +118,17 @@ int chunks_of_shares(const RowShares& shares, std::int64_t columns, DType dtype,
                           others, most_chunks_of(shares.most()));
 }
 
-// Computes all chunks; but for the last, each is summed in the stream while the next is computed.
-struct Summing {
+// The sums of all chunks but the last, in flight on the stream, and the last chunk, computed but not summed.
+struct PartialSum {
   Work earlier;
   Tensor last;
 };
-Summing sum_all_but_last(const char* function, const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y,
-                         const Communicator& group, const Stream& stream, const ChunkedGemmOptions& options) {
+// Computes all chunks; the stream sums each one, but for the last, while the next is computed.
+PartialSum sum_all_but_last(const char* function, const Tensor& x, const Tensor& weight, Transpose transpose,
+                            const Tensor& y, const Communicator& group, const Stream& stream,
+                            const ChunkedGemmOptions& options) {
   const ProfilerRange range([&] { return function; });
-  const Factor factor(function, weight, transpose);
+  const GemmWeight factor(function, weight, transpose);
   check_options(function, options);
   factor.require_rows("x", x, x.rows());
   factor.require_result(y, x.rows());
@@ -138,7 +140,7 @@ Summing sum_all_but_last(const char* function, const Tensor& x, const Tensor& we
     chunks = chunk_count(factor.seconds(x.rows(), options), sum.seconds, sum.overhead + factor.overhead_seconds(),
                          most_chunks_of(x.rows()));
   }
-  Summing summing;
+  PartialSum summing;
   for (int i = 0; i < chunks; ++i) {
     const Tensor part = chunk(y, chunks, i);
     if (part.size() == 0) continue;
@@ -156,7 +158,7 @@ void all_gather_gemm(const Tensor& x, const std::vector<std::int64_t>& rows, con
                      const ChunkedGemmOptions& options) {
   const char* const function = "all_gather_gemm";
   const ProfilerRange range([&] { return function; });
-  const Factor factor(function, weight, transpose);
+  const GemmWeight factor(function, weight, transpose);
   const RowShares shares(function, rows, group);
   const int me = group.rank();
   const int ranks = group.size();
@@ -197,7 +199,7 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
                          const ChunkedGemmOptions& options) {
   const char* const function = "gemm_reduce_scatter";
   const ProfilerRange range([&] { return function; });
-  const Factor factor(function, weight, transpose);
+  const GemmWeight factor(function, weight, transpose);
   const RowShares shares(function, rows, group);
   const int me = group.rank();
   const int ranks = group.size();
@@ -212,7 +214,7 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
 
   const Tensor own = y.reshaped({y.rows(), factor.columns()});
   const Tensor for_others = Tensor::symmetric({shares.all(), factor.columns()}, y.dtype());
-  std::vector<Tensor> products(static_cast<std::size_t>(ranks), own);  // of each rank, for the own rows
+  std::vector<Tensor> products(static_cast<std::size_t>(ranks), own);  // each rank's product for this rank's rows
   for (int rank = 0; rank < ranks; ++rank) {
     if (rank != me) products[static_cast<std::size_t>(rank)] = Tensor::symmetric(own.shape(), y.dtype());
   }
@@ -232,7 +234,8 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
   if (options.meanwhile) options.meanwhile();
   for (int i = 0; i < chunks; ++i) {
     const Tensor sum = chunk(own, chunks, i);
-    computation().wait(arrived[arrived.size() - static_cast<std::size_t>(chunks - i)]);  // so have those of earlier steps
+    // The stream runs in order: when the last step's chunk has arrived, those of the earlier steps have.
+    computation().wait(arrived[arrived.size() - static_cast<std::size_t>(chunks - i)]);
     std::vector<const void*> sources;
     for (const Tensor& product : products) sources.push_back(chunk(product, chunks, i).raw());
     as_kernel("reduce", [&] {
@@ -248,15 +251,16 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
 void gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y, const Communicator& group,
                      const Stream& stream, const ChunkedGemmOptions& options) {
   if (options.meanwhile) return computation().wait(start_gemm_all_reduce(x, weight, transpose, y, group, stream, options));
-  const Summing summing = sum_all_but_last("gemm_all_reduce", x, weight, transpose, y, group, stream, options);
+  const PartialSum summing = sum_all_but_last("gemm_all_reduce", x, weight, transpose, y, group, stream, options);
   if (!summing.last || group.size() == 1) return;
-  computation().wait(summing.earlier);  // which the last one of this communicator would do anyway, but for a GPU's streams
+  // On the host, operations of one communicator run in order anyway; a GPU's streams do not.
+  computation().wait(summing.earlier);
   group.all_reduce(summing.last, ReduceOp::sum, computation(), {.tag = options.tag});
 }
 
 Work start_gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y,
                            const Communicator& group, const Stream& stream, const ChunkedGemmOptions& options) {
-  const Summing summing = sum_all_but_last("start_gemm_all_reduce", x, weight, transpose, y, group, stream, options);
+  const PartialSum summing = sum_all_but_last("start_gemm_all_reduce", x, weight, transpose, y, group, stream, options);
   Work sum;
   if (summing.last && group.size() > 1) sum = group.all_reduce(summing.last, ReduceOp::sum, stream, {.tag = options.tag});
   if (options.meanwhile) options.meanwhile();

@@ -8,7 +8,7 @@
 namespace stretto {
 
 int chunk_count(double compute_seconds, double communication_seconds, double overhead_seconds, int most) {
-  // Written so that what is no number is refused as well.
+  // The comparisons are written so that NaN fails them.
   require(
       compute_seconds >= 0 && communication_seconds >= 0 && overhead_seconds >= 0 && most >= 1,
       "No number of chunks from 1 to {} fits {} s of computing, {} s of communicating and an overhead of {} s; give times "

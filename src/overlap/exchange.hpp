@@ -5,15 +5,15 @@
 
 namespace stretto {
 
-// Sends one tensor to a rank and receives another from a rank (or the same) at the same time; what is empty travels on
-// neither side. The tensors are kept alive until it is done.
+// Sends `out` to rank `to` and receives `in` from rank `from` at the same time; the two ranks may be the same. An empty
+// tensor is neither sent nor received. The operations keep the tensors alive until they are done.
 Work exchange(const Communicator& group, const Tensor& out, int to, const Tensor& in, int from, const Stream& stream,
               const std::string& tag);
 
-// Rows of a tensor of two dimensions or more.
+// A view of rows [first, first + count), as a matrix.
 Tensor rows_of(const Tensor& tensor, std::int64_t first, std::int64_t count);
 
-// Member i of a ring that runs through the ranks; i may be negative.
+// i modulo ranks, in [0, ranks); i may be negative.
 inline int around(int i, int ranks) { return (i % ranks + ranks) % ranks; }
 
 }  // namespace stretto

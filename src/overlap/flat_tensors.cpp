@@ -16,7 +16,7 @@ FlatTensors::FlatTensors(std::vector<Tensor> members) : members_(std::move(membe
     require(member.dtype() == members_.front().dtype(), "One vector cannot hold {} beside {}.", name(member.dtype()),
             name(members_.front().dtype()));
     elements += member.size();
-    if (member.size() == 0) continue;  // wherever it lies
+    if (member.size() == 0) continue;  // an empty member's address does not matter
     if (before != nullptr && !before->continues_in(member)) in_place_ = false;
     if (head == nullptr) head = &member;
     before = &member;
@@ -52,7 +52,7 @@ void FlatTensors::unpack(std::int64_t first, std::int64_t count) const {
 
 std::vector<ElementRange> FlatTensors::ranges(std::int64_t first, std::int64_t count) const {
   std::vector<ElementRange> result;
-  std::int64_t begin = 0;  // of the member in the vector
+  std::int64_t begin = 0;  // the member's first element in the flat vector
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const std::int64_t from = std::max(first, begin);
     const std::int64_t to = std::min(first + count, begin + members_[i].size());

@@ -81,7 +81,7 @@ void GradientBuckets::finish() {
   if (!knows_order_) learn();
 }
 
-// Everybody takes rank 0's order: ranks that cut differently would sum different gradients.
+// All ranks take rank 0's order: ranks that cut buckets differently would sum different gradients.
 void GradientBuckets::learn() {
   std::vector<std::int64_t> told;
   for (const Place& place : came_)

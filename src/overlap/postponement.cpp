@@ -7,20 +7,20 @@
 namespace stretto {
 namespace {
 
-Work place_in_computation() {
+Work mark_in_computation() {
   return computation().enqueue([] {});
 }
 
-// Runs of neighbours, as even as can be: where each begins, and the end of the last.
+// Cuts the buckets into runs of neighbours of nearly equal length; returns where each run begins, then the end of the last.
 std::vector<std::size_t> runs_of(std::size_t buckets) {
-  constexpr std::size_t most = 64;  // the search takes their square in steps worked out, inside a step of training
+  constexpr std::size_t most = 64;  // the search evaluates O(runs^2) steps, inside a step of training
   const std::size_t runs = std::min(buckets, most);
   std::vector<std::size_t> begins{0};
   for (std::size_t run = 1; run <= runs; ++run) begins.push_back(run * buckets / runs);
   return begins;
 }
 
-// For how long forward waits for gathers that begin when it does.
+// The seconds that forward waits for gathers that start when forward does.
 double forward_waits(const StepTimes& times, const std::vector<bool>& postponed) {
   double link = 0;
   double waited = 0;
@@ -57,7 +57,7 @@ double step_seconds(const StepTimes& times, const std::vector<bool>& postponed) 
 }
 
 std::vector<bool> best_postponed(const StepTimes& times) {
-  constexpr double worth = 1e-9;  // of a step: less is rounding
+  constexpr double worth = 1e-9;  // a gain of a smaller part of the step is rounding
   const auto position = [](std::vector<bool>& flags, std::size_t at) {
     return flags.begin() + static_cast<std::ptrdiff_t>(at);
   };
@@ -91,23 +91,23 @@ StepTimes least(StepTimes one, const StepTimes& other) {
   return one;
 }
 
-StepMeasurement::StepMeasurement(std::size_t gradients) : begin_(place_in_computation()), needed_(gradients) {}
+StepMeasurement::StepMeasurement(std::size_t gradients) : begin_(mark_in_computation()), needed_(gradients) {}
 
 void StepMeasurement::needed(std::size_t gradient) {
-  if (!needed_[gradient]) needed_[gradient] = place_in_computation();
+  if (!needed_[gradient]) needed_[gradient] = mark_in_computation();
 }
-void StepMeasurement::computed() { computed_ = place_in_computation(); }
+void StepMeasurement::computed() { computed_ = mark_in_computation(); }
 void StepMeasurement::updated(double seconds) { update_ = seconds; }
 
 StepTimes StepMeasurement::of(const GradientBuckets& buckets, const std::vector<Tensor>& gradients,
                               std::size_t element_bytes) const {
   double all_elements = 0;
   for (const Tensor& gradient : gradients) all_elements += static_cast<double>(gradient.size());
-  computed_.wait();  // and so are the places before it
+  computed_.wait();  // the earlier marks are then done too
   const double compute = until(computed_);
   StepTimes result{compute, buckets.group().size(), {}};
   std::vector<double> measured{compute};
-  std::vector<double> narrower;  // of a bucket: bytes of parameters for each of gradients
+  std::vector<double> narrower;  // by bucket: bytes of its parameters divided by bytes of its gradients
   for (std::size_t b = 0; b < buckets.bucket_count(); ++b) {
     const GradientBuckets::Times times = buckets.times(b);
     double needed = compute;
@@ -118,7 +118,7 @@ StepTimes StepMeasurement::of(const GradientBuckets& buckets, const std::vector<
     }
     const DType dtype = gradients[buckets.members(b).front()].dtype();
     narrower.push_back(static_cast<double>(element_bytes) / static_cast<double>(size_of(dtype)));
-    // The largest of a negative number is the least of the number.
+    // Communication's times are negated, so that the one max below gives their minimum over the ranks.
     const double update = all_elements > 0 ? update_ * elements / all_elements : 0;
     measured.insert(measured.end(), {needed, times.ready - begin_.times().done, -times.reduce, -times.gather, update});
   }

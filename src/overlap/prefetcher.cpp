@@ -30,7 +30,7 @@ Prefetcher::Prefetcher(std::vector<Unit> units, std::vector<Use> order, Stream s
   }
 }
 
-// Whoever owns the shares may free them after this.
+// Waits for gathers in flight: the owner of the shares may free them after this.
 Prefetcher::~Prefetcher() {
   for (const State& state : units_) {
     try {
@@ -87,7 +87,7 @@ void Prefetcher::end_step() {
   const auto used = std::find_if(units_.begin(), units_.end(), [](const State& state) { return state.in_use; });
   require(used == units_.end(), "Unit {} is still in use where the step ends.", used - units_.begin());
   require(learns_ || next_ == order_.size(), "A step ends after {} uses of units, but has {}.", next_, order_.size());
-  // Nothing is left: what was gathered has been used, and only what has a next use stays.
+  // No unit is gathered here: every gathered unit has been used, and end_use() keeps only units with a next use.
   in_step_ = false;
   learns_ = order_.empty();
 }
@@ -100,8 +100,8 @@ void Prefetcher::gather(const Use& use, const Stream& stream) {
   state.gathered = state.functions.gather(use.pass, stream);
 }
 
-// In the order of the uses and no further than the first for which there is no room: what comes sooner is never without room
-// for what comes later.
+// Gathers in the order of the uses and stops at the first one without room: a later use never takes the room of an earlier
+// one.
 void Prefetcher::gather_ahead() {
   if (!options_.overlap || learns_) return;
   const std::size_t end = std::min(order_.size(), next_ + static_cast<std::size_t>(options_.ahead));
@@ -119,7 +119,7 @@ void Prefetcher::release(State& state) {
   --live_;
 }
 
-// Whether the use that comes next would gather it at once, and there is room for all that is used before it.
+// True if the next begin_use() would gather the unit again, and there is room for all units used before it.
 bool Prefetcher::stays(std::size_t unit) const {
   if (learns_) return false;
   const std::size_t end = std::min(order_.size(), next_ + static_cast<std::size_t>(options_.ahead) + 1);

@@ -11,9 +11,9 @@
 namespace stretto {
 namespace {
 
-constexpr std::array ways = {Rehearsal::full, Rehearsal::computation, Rehearsal::communication, Rehearsal::serial};
+constexpr std::array rehearsals = {Rehearsal::full, Rehearsal::computation, Rehearsal::communication, Rehearsal::serial};
 
-void leave_out(Rehearsal rehearsal) {
+void set_mode(Rehearsal rehearsal) {
   rehearsal_mode.skip_kernels = rehearsal == Rehearsal::communication;
   rehearsal_mode.skip_communication = rehearsal == Rehearsal::computation;
   rehearsal_mode.no_overlap = rehearsal == Rehearsal::serial;
@@ -24,15 +24,16 @@ double slowest(const Communicator& world, double seconds) {
   return seconds;
 }
 
-double seconds_per_step(const Communicator& world, Rehearsal way, const std::function<void()>& step,
+double seconds_per_step(const Communicator& world, Rehearsal rehearsal, const std::function<void()>& step,
                         const OverlapMeasurement& how) {
   world.barrier(Stream::inline_());
   double seconds = 0;
   {
-    const RehearsalScope scope(way);
+    const RehearsalScope scope(rehearsal);
     for (int i = 0; i < how.warmup; ++i) step();
     computation().synchronize();
-    // No barrier here, which would wait for what the last step has left to the next: as much is left at the end.
+    // No barrier here: it would wait for work that a step leaves to the next. The last timed step leaves as much of it as
+    // the last warmup step did.
     const double from = now_seconds();
     for (int i = 0; i < how.steps; ++i) step();
     computation().synchronize();
@@ -58,8 +59,8 @@ const char* name(Rehearsal rehearsal) {
   return "unknown";
 }
 
-RehearsalScope::RehearsalScope(Rehearsal rehearsal) { leave_out(rehearsal); }
-RehearsalScope::~RehearsalScope() { leave_out(Rehearsal::full); }
+RehearsalScope::RehearsalScope(Rehearsal rehearsal) { set_mode(rehearsal); }
+RehearsalScope::~RehearsalScope() { set_mode(Rehearsal::full); }
 
 double OverlapTimes::efficiency() const {
   const double shorter = std::min(computation, communication);
@@ -76,13 +77,14 @@ std::array<std::pair<const char*, double>, 6> OverlapTimes::figures() const {
 }
 
 OverlapTimes measure_overlap(const Communicator& world, const std::function<void()>& step, const OverlapMeasurement& how) {
-  // What a step leaves to the next is counted in the next: the first that is timed needs one of its kind before it.
+  // Work that a step leaves to the next is timed in the next, so an untimed step must come before the first timed one.
   require(how.warmup >= 1 && how.steps >= 1 && how.rounds >= 1,
           "{} rounds of {} steps behind {} cannot be measured; give at least 1 round, 1 step and 1 before them.", how.rounds,
           how.steps, how.warmup);
-  std::array<std::vector<double>, ways.size()> seconds;
+  std::array<std::vector<double>, rehearsals.size()> seconds;
   for (int round = 0; round < how.rounds; ++round) {
-    for (std::size_t i = 0; i < ways.size(); ++i) seconds[i].push_back(seconds_per_step(world, ways[i], step, how));
+    for (std::size_t i = 0; i < rehearsals.size(); ++i)
+      seconds[i].push_back(seconds_per_step(world, rehearsals[i], step, how));
   }
   return {median(seconds[0]), median(seconds[1]), median(seconds[2]), median(seconds[3])};
 }

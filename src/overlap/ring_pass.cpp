@@ -12,13 +12,13 @@
 namespace stretto {
 namespace {
 
-// Tensors like these, one behind the other in a buffer of their own.
-struct Packed {
+// Tensors that lie one behind the other in one buffer, so that one message carries them.
+struct PackedTensors {
   Tensor buffer;
   std::vector<Tensor> tensors;
 };
 
-Packed packed_like(const std::vector<Tensor>& like, const Communicator& group) {
+PackedTensors packed_like(const std::vector<Tensor>& like, const Communicator& group) {
   constexpr std::size_t alignment = 64;
   std::vector<std::size_t> places;
   std::size_t end = 0;
@@ -27,7 +27,7 @@ Packed packed_like(const std::vector<Tensor>& like, const Communicator& group) {
     end = places.back() + tensor.bytes();
   }
   const Shape bytes{static_cast<std::int64_t>(end)};
-  Packed packed{group.size() > 1 ? Tensor::symmetric(bytes, DType::u8) : Tensor(bytes, DType::u8), {}};
+  PackedTensors packed{group.size() > 1 ? Tensor::symmetric(bytes, DType::u8) : Tensor(bytes, DType::u8), {}};
   for (std::size_t i = 0; i < like.size(); ++i) {
     packed.tensors.push_back(packed.buffer.view(places[i], like[i].shape(), like[i].dtype()));
   }
@@ -49,7 +49,7 @@ void add_all(const std::vector<Tensor>& what, const std::vector<Tensor>& sums) {
 RingPass::RingPass(const std::vector<Tensor>& tensors, const Communicator& group, const Stream& stream, std::string tag)
     : group_(group), stream_(stream), tag_(std::move(tag)) {
   for (std::size_t i = 0; i < (group.size() > 1 ? buffers_.size() : 1); ++i) {
-    Packed packed = packed_like(tensors, group);
+    PackedTensors packed = packed_like(tensors, group);
     buffers_[i] = std::move(packed.buffer);
     blocks_[i] = std::move(packed.tensors);
   }
@@ -79,12 +79,12 @@ RingSum::RingSum(const std::vector<Tensor>& like, const Communicator& group, con
   for (const Tensor& tensor : like) own_.emplace_back(tensor.shape(), tensor.dtype());
   const auto others = static_cast<std::size_t>(group.size() - 1);
   for (std::size_t i = 0; i < std::min(others, buffers_.size()); ++i) {
-    Packed packed = packed_like(like, group);
+    PackedTensors packed = packed_like(like, group);
     buffers_[i] = std::move(packed.buffer);
     contributions_[i] = std::move(packed.tensors);
   }
   if (others == 0) return;
-  Packed packed = packed_like(like, group);
+  PackedTensors packed = packed_like(like, group);
   arriving_ = std::move(packed.buffer);
   arrived_ = std::move(packed.tensors);
 }

@@ -4,7 +4,7 @@
 
 #include "stretto/tensor.hpp"
 
-// Normal deviates by number: the same in every run, on every rank that asks.
+// Normal deviates by index: the same in every run and on every rank.
 namespace stretto::gaussian_data {
 
 inline double uniform(std::uint64_t x) {  // in (0, 1); SplitMix64 (Steele et al. 2014)

@@ -8,8 +8,8 @@
 #include "stretto/device.hpp"
 #include "stretto/stretto.hpp"
 
-// What a collective must give, worked out by one thread from what every rank puts in. Values are small integers: sums are
-// exact in the type in which they are formed, so that results can be compared for equality whatever the order.
+// The result of a collective, computed by one thread from the inputs of all ranks. Values are small integers, so sums are
+// exact in every type and results can be compared for equality in any order of summation.
 namespace stretto::oracle {
 
 inline const std::vector<DType> all_dtypes{DType::f64, DType::f32, DType::bf16, DType::f16, DType::i8,     DType::u8,
@@ -22,7 +22,7 @@ inline bool is_integer(DType dtype) {
   return is_unsigned(dtype) || dtype == DType::i8 || dtype == DType::i32 || dtype == DType::i64;
 }
 
-// A double as the type holds it.
+// The double rounded to the type.
 inline double rounded(double value, DType dtype) {
   const Tensor one({1}, dtype, Device::cpu);
   one.set(0, value);
@@ -39,7 +39,7 @@ struct Problem {
   std::vector<std::int64_t> counts = {};               // uneven shares
   std::vector<std::vector<std::int64_t>> matrix = {};  // uneven all_to_all: matrix[from][to]
   std::int64_t salt = 0;
-  // What inputs are taken from instead of small integers; where they are reduced, all ranks have the same.
+  // Inputs are drawn from these values instead of small integers; if they are reduced, all ranks have the same inputs.
   std::vector<double> values = {};
   double tolerance = 0;  // relative
 
@@ -68,7 +68,7 @@ struct Problem {
     if (op == ReduceOp::prod && reduces(collective)) return mixed == 1 ? 2 : mixed == 2 && !is_unsigned(dtype) ? -1 : 1;
     return static_cast<double>(is_unsigned(dtype) ? mixed : mixed - 4);
   }
-  std::int64_t begin(int rank) const {  // of a rank's share in the whole vector
+  std::int64_t begin(int rank) const {  // the first element of a rank's share in the whole vector
     std::int64_t sum = counts.empty() ? count * rank : 0;
     for (int r = 0; r < rank && !counts.empty(); ++r) sum += counts[r];
     return sum;
@@ -126,7 +126,7 @@ struct Problem {
   }
 };
 
-// One rank's buffers for a problem: guarded on both sides, at a chosen misalignment, in place or apart.
+// One rank's buffers for a problem, with guards on both sides, at a chosen misalignment, in place or out of place.
 class Buffers {
  public:
   Buffers(const Problem& problem, int rank, bool in_place, std::int64_t misaligned_by = 0)
@@ -162,7 +162,7 @@ class Buffers {
     return call;
   }
 
-  // The same on a copy of the memory that lies elsewhere.
+  // The call on a copy of memory() that lies elsewhere.
   std::vector<std::byte>& memory() { return memory_; }
   Call call_in(std::byte* copy) const {
     Call call = problem_.call(rank_);
@@ -171,7 +171,7 @@ class Buffers {
     return call;
   }
 
-  // What is wrong, or nothing.
+  // Describes the first wrong element or overwritten byte; empty if there is none.
   std::string fault() const {
     const auto width = static_cast<std::int64_t>(size_of(problem_.dtype));
     const Tensor value({1}, problem_.dtype, Device::cpu);
@@ -188,7 +188,7 @@ class Buffers {
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(memory_.size()); ++i) {
       const bool in_output = i >= output_begin && i < output_begin + outputs_ * width;
       const bool in_input = i >= input_begin && i < input_begin + inputs_ * width;
-      if (in_output || (in_place_ && in_input)) continue;  // in place, the input is the operation's to use
+      if (in_output || (in_place_ && in_input)) continue;  // in place, the operation may overwrite the input
       if (memory_[i] != before_[i])
         return "byte " + std::to_string(i) + " of rank " + std::to_string(rank_) + " was overwritten";
     }
@@ -207,8 +207,8 @@ class Buffers {
   std::byte* output_ = nullptr;
 };
 
-// The algorithms of a collective with their parameters; levels only where the ranks lie on nodes, and nothing over the
-// host's shared memory on GPUs.
+// The algorithms of a collective, with and without parameters. Algorithms with levels need on_nodes; those over the host's
+// shared memory are left out on GPUs.
 inline std::vector<Method> methods_of(Collective collective, bool on_nodes, Device device = Device::cpu) {
   std::vector<Method> methods{Algorithm::automatic};
   for (const Algorithm algorithm : algorithms_for(collective)) {
@@ -227,7 +227,7 @@ inline std::vector<Method> methods_of(Collective collective, bool on_nodes, Devi
   return methods;
 }
 
-// Runs a problem on a communicator, out of place and in place, in Buffers or what is like them elsewhere.
+// Runs a problem on a communicator, out of place and in place. Memory: Buffers, or a class like it for another memory.
 template <class Memory = Buffers>
 void expect_right(const Communicator& group, const Problem& problem, const Method& method,
                   const Stream& stream = Stream::inline_()) {

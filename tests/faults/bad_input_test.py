@@ -1,4 +1,4 @@
-"""A mistake of the user ends the program with one line that names the values, and leaves nothing."""
+"""A user's mistake ends the program with one line that names the values; no process and no file is left."""
 import subprocess
 import unittest
 
@@ -43,7 +43,7 @@ class BadInput(FaultTest):
         done = subprocess.run([TRAIN, "--help"], capture_output=True, text=True, timeout=60)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertTrue(all(character.isprintable() or character == "\n" for character in done.stdout), done.stdout)
-        for flag in ("--nproc", "--dtype", "--train-data", "--resume", "--log-interval"):  # the first, some, the last
+        for flag in ("--nproc", "--dtype", "--train-data", "--resume", "--log-interval"):  # first, last, some between
             self.assertIn(flag, done.stdout)
 
     def test_flags(self):
@@ -54,7 +54,7 @@ class BadInput(FaultTest):
 
     def test_devices(self):
         self.expect_refusal({"--device": "tpu"}, ["tpu", "cpu or cuda"])
-        # Also where there is a GPU, which is then none that CUDA shows.
+        # CUDA_VISIBLE_DEVICES hides a GPU of the machine, if there is one.
         for nproc in (1, 2):
             self.expect_refusal({"--device": "cuda", "--nproc": nproc}, ["CUDA"], {"CUDA_VISIBLE_DEVICES": ""})
 

@@ -1,4 +1,4 @@
-"""A disk that fills up while a checkpoint is written costs the new checkpoint, and not the one before."""
+"""If the disk fills up while a checkpoint is written, the new checkpoint is lost and the previous one stays valid."""
 import os
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""What the tests of faults share: they run stretto-train on a small model and look at what it says and leaves behind."""
+"""Shared by the fault tests, which run stretto-train on a small model and check its messages and what it leaves behind."""
 import os
 import pathlib
 import re
@@ -23,11 +23,11 @@ SMALL_MODEL = {
     "--micro-batch-size": 2,
     "--train-iters": 5,
 }
-FOREVER = 1000000  # steps of a run that a test ends
-SECONDS_TO_END = 10  # in which a job must be over after one of its ranks died
+FOREVER = 1000000  # steps; the test ends the run
+SECONDS_TO_END = 10  # a job must end within this time after one of its ranks dies
 
-# What would make a rank believe in a launcher, or change what is tested.
-# UCX_MEM_*: what a build with sanitizers needs is no business of a launcher.
+# Variables of the test's own environment that look like a launcher's, or would change the tested behaviour. UCX_MEM_* is kept:
+# a build with sanitizers needs it.
 FOREIGN_VARIABLES = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|SLURM|STRETTO|UCX(?!_MEM)|TORCHELASTIC)_\w+)$")
 
 
@@ -38,14 +38,14 @@ def clean_environment(extra):
 
 
 def processes():
-    """Of every process but zombies: pid, parent, session, start time."""
+    """(pid, parent, session, start time) of every process but zombies."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
         try:
             fields = pathlib.Path("/proc", entry, "stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
         if fields[0] != "Z":
             found.append((int(entry), int(fields[1]), int(fields[3]), int(fields[19])))
@@ -57,7 +57,7 @@ def session_of(leader):
 
 
 def ranks_under(parent):
-    """The ranks that a program with --nproc has started, in their order."""
+    """The pids of the ranks that a program with --nproc has started, in rank order."""
     return [pid for _, pid in sorted((start, pid) for pid, its_parent, _, start in processes() if its_parent == parent)]
 
 
@@ -77,13 +77,13 @@ def free_port():
 
 
 def losses(log_directory):
-    """As text: equal text is equal bits."""
+    """The losses of a run as text; equal text means equal bits."""
     lines = pathlib.Path(log_directory, "metrics.jsonl").read_text().splitlines()
     return [re.search(r'"loss":([^,}]+)', line).group(1) for line in lines]
 
 
 class Run:
-    """A program in a session of its own, so that everything it has started can be found again."""
+    """A program in a session of its own, so that all processes that it starts can be found."""
 
     def __init__(self, command, environment, files):
         self.output_path = f"{files}.out"
@@ -113,7 +113,7 @@ def end_by_exception(*_):
     sys.exit("terminated")
 
 
-# So that what a test has mounted and started goes also when the test is told to end.
+# A test that gets SIGTERM still runs its cleanups: it unmounts its disks and ends its processes.
 signal.signal(signal.SIGTERM, end_by_exception)
 
 
@@ -136,7 +136,7 @@ class FaultTest(unittest.TestCase):
         merged = {**SMALL_MODEL, "--train-data": self.text, **flags}
         words = [TRAIN]
         for flag, value in merged.items():
-            if value is not None:  # None takes a flag of the small model away, True is a flag without a value
+            if value is not None:  # None removes a flag of SMALL_MODEL, True is a flag without a value
                 words += [flag] if value is True else [flag, str(value)]
         return words
 
@@ -148,7 +148,7 @@ class FaultTest(unittest.TestCase):
         return run
 
     def start_rank(self, rank, size, port, flags, host="127.0.0.1", variables=None, before=()):
-        """One of several processes that a launcher like torchrun would start."""
+        """Starts one rank as a launcher like torchrun would."""
         meeting = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": host, "MASTER_PORT": str(port)}
         return self.start(flags, {**meeting, **(variables or {})}, before)
 
@@ -176,7 +176,7 @@ class FaultTest(unittest.TestCase):
         for run in self.runs:
             self.assertTrue(until(lambda: not session_of(run.process.pid), SECONDS_TO_END),
                             f"processes remain: {session_of(run.process.pid)}")
-        # Other programs of the machine may use it meanwhile: what vanishes again was not ours.
+        # Other programs may use /dev/shm at the same time: entries that vanish again are not ours.
         fresh = lambda: set(os.listdir("/dev/shm")) - self.shared_memory_before
         self.assertTrue(until(lambda: not fresh(), 5), f"left in /dev/shm: {fresh()}")
         self.assertEqual(list(self.directory.rglob(".*.unfinished")), [])

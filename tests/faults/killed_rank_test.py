@@ -1,4 +1,4 @@
-"""A rank that is killed takes its job with it, and the others say which one it was."""
+"""When a rank is killed, its job ends, and the other ranks name it."""
 import os
 import signal
 import unittest
@@ -17,7 +17,7 @@ class KilledRank(FaultTest):
         run = self.start_long_run()
         os.kill(ranks_under(run.process.pid)[victim], signal.SIGKILL)
         self.assertEqual(self.status(run, SECONDS_TO_END), 128 + signal.SIGKILL)
-        # One line of every survivor; its own rank comes first.
+        # Each survivor prints one line, which begins with its own rank.
         self.assertEqual(len(run.errors), 3, run.errors)
         for rank in set(range(4)) - {victim}:
             mine = [line for line in run.errors if line.startswith(f"error: rank {rank}: ")]

@@ -1,5 +1,4 @@
-"""However the ranks of a job were started, and whatever runs beside it, it trains the same; ranks that do not belong
-together say so."""
+"""A job trains the same with every launcher and beside other jobs; ranks of different jobs refuse each other in a sentence."""
 import os
 import socket
 import unittest
@@ -34,8 +33,8 @@ class Launchers(FaultTest):
         mpirun = os.environ.get("MPIRUN_PROGRAM", "")
         if not mpirun:
             self.skipTest("there is no mpirun")
-        as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # ignored by others than Open MPI
-        # Under AddressSanitizer: what Open MPI does not give back at its end is no leak of ours.
+        as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # only Open MPI reads these
+        # Open MPI leaks memory at its end; AddressSanitizer must not report that.
         environment = {**as_root, "ASAN_OPTIONS": "detect_leaks=0"}
         self.expect_success(self.start({"--log-dir": self.log("mpi")}, environment, [mpirun, "-n", "2"]))
         self.assertEqual(losses(self.log("mpi")), self.losses_of_forked_ranks())

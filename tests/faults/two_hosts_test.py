@@ -1,4 +1,4 @@
-"""Jobs whose ranks are on two hosts, joined by a cable."""
+"""Jobs whose ranks are on two hosts: network namespaces that are joined by a virtual cable."""
 import os
 import pathlib
 import signal
@@ -28,7 +28,7 @@ class TwoHosts(FaultTest):
                 for rank in range(2)]
 
     def bytes_over_the_cable(self):
-        """Received by the first host; the first number of its line."""
+        """Bytes received by the first host: the first number of its interface's line."""
         table = pathlib.Path("/proc", str(self.network.hosts[0].holder.pid), "net/dev").read_text()
         return int(table.split(f"{INTERFACE}:")[1].split()[0])
 
@@ -63,7 +63,7 @@ class TwoHosts(FaultTest):
         self.kill_one(1)
 
     def test_a_rank_is_killed_in_mid_message(self):
-        for host in self.network.hosts[:2]:  # so that the gradients are on their way most of the time
+        for host in self.network.hosts[:2]:  # a slow cable: gradients are in flight most of the time
             host.hold_to("400mbit")
         self.kill_one(1, {"--hidden-size": 512})
 

@@ -1,4 +1,5 @@
-// The trainer on a real GPU against the same on the host, and, made of tests/parity/reference_test.cpp, against PyTorch.
+// The trainer on a real GPU against the trainer on the host. The same program has the comparison with PyTorch from
+// tests/parity/reference_test.cpp.
 #include <gmock/gmock.h>
 
 #include "parity/parity.hpp"
@@ -29,8 +30,8 @@ class TrainingOnTheGpu : public testing::TestWithParam<Case> {};
 TEST_P(TrainingOnTheGpu, AgreesWithTheHost) {
   const Layout layout = GetParam().layout;
   gpt::TrainerOptions options = tiny(layout, GetParam().dtype);
-  // Some gradients are zero but for rounding, as those of the keys' biases. AdamW divides them by their own size; so that
-  // this does not make whole steps of them, what it adds to that size is above what rounding leaves.
+  // Some gradients, such as those of the keys' biases, are zero but for rounding. AdamW divides each by its own size, which
+  // would make whole steps of rounding errors; this epsilon is larger than they are.
   options.adamw.epsilon = 1e-4;
   const std::vector<Trace> host = train_on(Device::cpu, layout, options);
   const std::vector<Trace> gpu = train_on(Device::cuda, layout, options);
@@ -55,7 +56,7 @@ TEST_P(TrainingOnTheGpu, DisagreesWithAnotherModel) {
   EXPECT_NE(comparison.parameter, "");
 }
 
-// Ranks share the GPU.
+// The ranks share one GPU.
 INSTANTIATE_TEST_SUITE_P(Layouts, TrainingOnTheGpu,
                          testing::Values(Case{{1, 1}, DType::f32, 1e-5}, Case{{1, 1}, DType::f64, parity_tolerance},
                                          Case{{2, 1}, DType::f32, 1e-5}, Case{{1, 2}, DType::f32, 1e-5},
@@ -65,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, TrainingOnTheGpu,
                                               name(cell.param.dtype));
                          });
 
-// As wide as GPT-2, with its heads of 64 elements, and a vocabulary whose rows are aligned to nothing.
+// A model as wide as GPT-2, with heads of 64 elements and an odd vocabulary, so that rows of logits are unaligned.
 struct Gradients {
   gpt::StepResult step;
   Pieces pieces;
@@ -97,7 +98,7 @@ TEST(AWideModelOnTheGpu, HasTheHostsGradients) {
   RecordProperty("worst_relative_difference", fmt::format("{:.2g}", comparer.worst()));
 }
 
-// In bf16 the two round at other places; tensor cores take part.
+// With bf16 on the GPU's tensor cores, rounding differs from the host's f32, so the bounds are wider.
 TEST(AWideModelOnTheGpu, LearnsInBf16AsTheHostDoes) {
   const Gradients exact = of_a_wide_model(Device::cpu, DType::f32);
   const Gradients gpu = of_a_wide_model(Device::cuda, DType::bf16);

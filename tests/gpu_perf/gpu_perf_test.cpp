@@ -1,4 +1,4 @@
-// stretto-perf --device cuda over stand-ins: every collective is timed in the GPU's time, and whatever is wrong is found.
+// stretto-perf --device cuda over stand-in GPUs: every collective is timed by the GPU's clock, and wrong values are found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ Options options_of(std::vector<std::string> words) {
   return parse_command_line(static_cast<int>(pointers.size()), pointers.data()).value();
 }
 
-// What it prints.
+// Returns the standard output and the error message.
 std::string run_on(const JobOnGpus& job, const Options& options) {
   testing::internal::CaptureStdout();
   const std::string error = sentence_of([&] {
@@ -80,7 +80,7 @@ TEST(PerfOnGpus, KnowsEveryTypeOperationAndAlgorithm) {
               HasSubstr("NCCL does not do this call between these ranks"));
 }
 
-// The control: what streams do not wait for is found.
+// The control: streams that ignore waits give wrong values, and the program reports them.
 TEST(PerfOnGpus, FindsWhatIsWrong) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the control is the race that it would find";

@@ -1,4 +1,4 @@
-// The trainer on a GPU, over a stand-in whose kernels are the host's: the same bits come out, whatever its streams do when.
+// The trainer on a stand-in GPU with the host's kernels: the host's bits, whatever the timing of its streams.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ gpt::TrainerOptions tiny_of(DType dtype) {
   return options;
 }
 
-// Three steps, and what the model then says.
+// The trace of three steps, and a text sampled from the model after them.
 struct Training {
   Trace trace;
   std::string text;
@@ -58,7 +58,7 @@ TEST_P(TrainingOnAGpu, HasTheBitsOfTheHost) {
   EXPECT_EQ(host.text, device.text);
 }
 
-// What a checkpoint holds does not depend on the device that wrote it, nor on the one that goes on from it.
+// A checkpoint's contents depend neither on the device that writes it nor on the device that loads it.
 TEST_P(TrainingOnAGpu, GoesOnFromTheHostsCheckpointAndBack) {
   const TemporaryDirectory directory;
   Pieces there;
@@ -87,7 +87,7 @@ TEST_P(TrainingOnAGpu, GoesOnFromTheHostsCheckpointAndBack) {
 INSTANTIATE_TEST_SUITE_P(Types, TrainingOnAGpu, testing::Values(DType::f32, DType::bf16),
                          [](const auto& type) { return stretto::name(type.param); });
 
-// Every second step is computed in another stream, which waits for the first one's update of the parameters.
+// Every second step is computed in another stream, which must wait for the update of the parameters in the first.
 std::vector<double> losses_in_two_streams(Device device) {
   std::vector<double> losses;
   run_threads(1, [&](const Communicator& world) {
@@ -113,7 +113,7 @@ TEST(TrainingInTwoStreams, NeedsTheirWaits) {
   EXPECT_TRUE(same({.longest_delay_us = 500}));
 #if !defined(__SANITIZE_THREAD__)  // the control is the race that it would find
   bool always = true;
-  for (std::uint64_t seed = 1; always && seed < 20; ++seed) {  // what is not awaited may come in time
+  for (std::uint64_t seed = 1; always && seed < 20; ++seed) {  // without waits, data may arrive in time by chance
     always = same({.longest_delay_us = 500, .seed = seed, .ignores_waits = true});
   }
   EXPECT_FALSE(always);

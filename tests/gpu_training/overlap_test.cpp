@@ -1,5 +1,5 @@
-// Overlap on GPUs, over stand-ins: every class of it gives the host's bits on integers, at two and four ranks, over copies
-// and over NCCL; and does not where streams ignore the waits that it puts into them.
+// The overlap classes over stand-in GPUs: each gives the host's bits on integers, at two and four ranks, over copies and
+// over NCCL. The control: streams that ignore waits give other bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ namespace {
 
 using kernels::Transpose;
 
-// Of this thread's device: small integers, whose sums are exact in any order.
+// Small integers, whose sums are exact in any order, on this thread's device.
 Tensor integers(const Shape& shape, DType dtype, int seed) {
   const Tensor host = [&] {
     const OnDevice here(Device::cpu);
@@ -44,7 +44,7 @@ void append(std::vector<double>& to, const Tensor& tensor) {
   for (std::int64_t i = 0; i < here.size(); ++i) to.push_back(here.at(i));
 }
 
-// Each step's gradients are made just before they are told to be ready, in another order on each rank.
+// Each gradient is written just before ready(), in a different order on each rank.
 std::vector<double> bucketed(const Communicator& world, bool scatter, bool neighbours) {
   const Stream stream("dp", Priority::background);
   constexpr int count = 6;
@@ -76,7 +76,7 @@ std::vector<double> bucketed(const Communicator& world, bool scatter, bool neigh
   return sums;
 }
 
-// Layers whose weights are divided among the ranks: gathered ahead, used, released; gradients averaged into the shares.
+// Layers with sharded weights, which are prefetched, used and released; gradients are averaged into the shares.
 std::vector<double> prefetched(const Communicator& world, bool secondary) {
   constexpr std::int64_t width = 12;
   const Communicator gathers = world.duplicate("parameters");
@@ -158,7 +158,7 @@ std::vector<double> chunked(const Communicator& world, DType dtype) {
   return results;
 }
 
-// A product with blocks that go round, and a sum that goes behind them.
+// A product with blocks that go round the ring, and a sum that follows them.
 std::vector<double> round_the_ring(const Communicator& world) {
   const Communicator behind = world.duplicate("sums");
   const Stream there("kv");
@@ -257,7 +257,7 @@ TEST_P(OverlapOnGpus, NeedsTheWaitsOfStreams) {
 #endif
   const Results expected = results_of(2, GetParam(), run_threads);
   bool same = true;
-  for (std::uint64_t seed = 1; same && seed < 20; ++seed) {  // where little is awaited, it may come in time
+  for (std::uint64_t seed = 1; same && seed < 20; ++seed) {  // with few waits, data may arrive in time by chance
     const JobOnGpus careless(Route::copies, {.longest_delay_us = 300, .seed = seed, .ignores_waits = true});
     const auto job = [&](int size, const RankBody& body) { careless.run(size, body); };
     same = results_of(2, GetParam(), job) == expected;
@@ -272,7 +272,7 @@ class OneGpu : public testing::Test {
   void TearDown() override { EXPECT_THAT(gpu.violations(), testing::IsEmpty()); }
 };
 
-// Exposed is what computation stood still for.
+// An operation's exposed time is the time for which computation stood still.
 TEST_F(OneGpu, WorksKnowForHowLongComputationWaitedForThem) {
   const OnDevice on(Device::cuda);
   const Stream communication("communication");
@@ -302,7 +302,7 @@ TEST_F(OneGpu, WorksKnowForHowLongComputationWaitedForThem) {
   EXPECT_EQ(hidden.times().waited, 0);
 }
 
-// A kernel's slice in a trace is the time that the GPU took, not that of the call.
+// A kernel's slice in a trace has the GPU's times, not those of the call.
 TEST_F(OneGpu, TracesHaveItsTimes) {
   const parity::TemporaryDirectory directory;
   const std::string path = directory.path() + "/trace.json";

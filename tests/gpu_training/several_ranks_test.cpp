@@ -1,5 +1,5 @@
-// Several ranks' training on GPUs, over stand-ins whose kernels are the host's: the host's bits, with overlap and without,
-// whatever streams do when.
+// Training of several ranks over stand-in GPUs with the host's kernels: the host's bits, with and without overlap, whatever
+// the timing of the streams.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 struct Cell {
   Layout layout;
   DType dtype;
-  bool one_gpu_each;  // messages are NCCL's, else copies
+  bool one_gpu_each;  // messages go over NCCL; otherwise ranks share a GPU and messages are copies
 };
 
 gpt::TrainerOptions options_of(const Cell& cell) {
@@ -22,7 +22,7 @@ gpt::TrainerOptions options_of(const Cell& cell) {
   return options;
 }
 
-// What a rank saw of three steps, and what its model says then.
+// A rank's trace of three steps, then its evaluation and a sampled text.
 struct Trained {
   Trace trace;
   double evaluated = 0;
@@ -65,7 +65,7 @@ std::string divergence(const std::vector<Trained>& expected, const std::vector<T
 
 class TrainingOnGpus : public testing::TestWithParam<Cell> {};
 
-// Groups of two, whose sums have one order only, and one of four whose plan is the same on both devices.
+// Groups of two, whose sums have only one order, and one group of four whose plan is the same on both devices.
 std::vector<Cell> cells() {
   std::vector<Cell> result;
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -97,7 +97,7 @@ TEST_P(TrainingOnGpus, HasTheBitsOfTheHostWithOverlapAndWithout) {
   }
 }
 
-// By the library's own choice, which may sum in another order than the host.
+// The library's own choice of algorithms may sum in another order than on the host.
 TEST(TrainingOfFourRanks, IsCloseToTheHost) {
   const Variable chosen_by_the_library("STRETTO_ALGO", std::nullopt);
   for (const Layout layout : {Layout{1, 4}, Layout{4, 1}}) {
@@ -110,7 +110,7 @@ TEST(TrainingOfFourRanks, IsCloseToTheHost) {
   }
 }
 
-// Measured in the GPU's time, whatever is found to be best: no bit changes.
+// The choice measures by the GPU's clock; whichever buckets it postpones, no bit changes.
 TEST(PostponementOnGpus, ChangesNoBit) {
   const Cell cell{{2, 1}, DType::f32, false};
   gpt::TrainerOptions options = options_of(cell);
@@ -137,7 +137,7 @@ TEST(PostponementOnGpus, ChangesNoBit) {
   EXPECT_EQ(losses(on_gpus(false)), expected);
 }
 
-// The control: what streams do not wait for comes out wrong.
+// The control: streams that ignore waits give wrong values.
 TEST(TrainingOnGpusControl, NeedsTheWaitsOfStreams) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the control is the race that it would find";

@@ -1,4 +1,4 @@
-// Divided linear layers on integers, of which every sum is exact in any order: the same bits as one rank computes.
+// Tensor-parallel linear layers on integers, whose sums are exact in any order: the same bits as on one rank.
 #include "stretto/layers/linear.hpp"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ void set_integers(const Parameters& parameters) {
   }
 }
 
-// Whole tensors, put together of what the ranks hold.
+// Whole tensors by name, assembled from the slices of all ranks.
 using Wholes = std::map<std::string, std::vector<double>>;
 
 void enter(Wholes& wholes, const std::string& name, const Shape& global_shape, const Shape& first, const Tensor& slice) {
@@ -52,7 +52,7 @@ void enter_gradients(Wholes& wholes, const Parameters& parameters) {
   }
 }
 
-// One column-parallel layer of several parts; with_sum: dx is summed over the group, as who uses it has to.
+// One column-parallel layer of several parts. with_sum: dx is summed over the group, as the layer's user must do.
 Wholes column_parallel(int ranks, bool with_sum = true) {
   Wholes wholes;
   std::mutex mutex;
@@ -65,7 +65,7 @@ Wholes column_parallel(int ranks, bool with_sum = true) {
     const Tensor y = layer.forward(integer_tensor({tokens, in}, DType::f32, 2));
     const Share share = share_of(middle, world.size(), world.rank());
 
-    // dy of the whole, of which this rank takes its columns in every part.
+    // This rank takes its columns of each part of the whole dy.
     const Tensor whole_dy = integer_tensor({tokens, parts, middle}, DType::f32, 3);
     const Tensor dy({tokens, parts * share.count}, DType::f32);
     for_each_run(whole_dy.shape(), {0, 0, share.first}, {tokens, parts, share.count},
@@ -142,8 +142,7 @@ TEST(RowParallelLinear, GivesTheBitsOfOneRank) {
   for (const int ranks : {2, 3, 4}) EXPECT_EQ(row_parallel(ranks), expected) << ranks;
 }
 
-// On links so slow that it pays, rows are summed in the stream while others are computed: in chunks that are the same, and
-// give the same bits, where nothing overlaps.
+// On slow links, the stream sums some rows while others are computed. Without overlap the chunks and the bits are the same.
 TEST(RowParallelLinear, SumsRowsWhileItComputesOthers) {
   const Variable links("STRETTO_LINKS", "intra=1GB/s,5us");
   run_threads(2, [](const Communicator& world) {
@@ -164,7 +163,7 @@ TEST(RowParallelLinear, SumsRowsWhileItComputesOthers) {
     std::uint64_t since = world.ledger().next_sequence();
     const Tensor overlapped = forward(Stream("tp"), 2048);
     EXPECT_GE(on("tp", since), 1);
-    EXPECT_EQ(on("inline", since), 1);  // the last chunk, beside which there is nothing
+    EXPECT_EQ(on("inline", since), 1);  // the last chunk has no computation beside it
     const auto chunks = on("tp", since) + 1;
     since = world.ledger().next_sequence();
     const Tensor plain = forward(Stream::inline_(), 2048);
@@ -172,7 +171,7 @@ TEST(RowParallelLinear, SumsRowsWhileItComputesOthers) {
     EXPECT_EQ(values(overlapped), values(plain));
     since = world.ledger().next_sequence();
     forward(Stream("tp"), 16);
-    EXPECT_EQ(on("tp", since), 0);  // too little to be cut
+    EXPECT_EQ(on("tp", since), 0);  // too few rows to be cut
   });
 }
 

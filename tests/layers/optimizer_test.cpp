@@ -1,4 +1,4 @@
-// The mesh, the norm of a divided gradient, and the learning rate.
+// The mesh, the norm of sharded gradients, the optimizer and the learning rate.
 #include "stretto/layers/optimizer.hpp"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ TEST(Mesh, NamesSizesThatDoNotMakeTheJob) {
   });
 }
 
-// Squares of 1: the norm counts the elements of the whole model, each once.
+// All gradients are 1, so the squared norm is the number of elements of the whole model, each counted once.
 TEST(GradientNorm, CountsSlicesAllAndReplicasOnce) {
   for (const int tensor_size : {1, 2, 3, 4}) {
     run_threads(2 * tensor_size, [&](const Communicator& world) {
@@ -76,7 +76,7 @@ TEST(CosineSchedule, WarmsUpThenFallsToTheFloor) {
   EXPECT_DOUBLE_EQ(CosineSchedule{.peak = 3}.at(0), 3);  // without a warm-up
 }
 
-// Ranges that hold every element of a data-parallel group once: the same norm, whatever the ranges.
+// The norm does not depend on the ranges, as long as they hold every element of a data-parallel group once.
 TEST(GradientNorm, IsTheSameFromTheSharesOfAllRanks) {
   for (const int tensor_size : {1, 2}) {
     run_threads(2 * tensor_size, [&](const Communicator& world) {
@@ -108,7 +108,7 @@ TEST(GradientNorm, IsTheSameFromTheSharesOfAllRanks) {
   }
 }
 
-// Two steps by hand: m and v, their corrections, and decay of the weight itself.
+// Two steps computed by hand: m and v, their bias corrections, and weight decay.
 TEST(AdamWOptimizer, StepsAsThePaperSays) {
   Parameters parameters;
   const Parameter& weight =
@@ -134,7 +134,8 @@ TEST(AdamWOptimizer, StepsAsThePaperSays) {
   EXPECT_EQ(optimizer.steps(), 2);
 }
 
-// However the elements are divided, and begin where no vector does: the same bits. The control: what is in no part stays.
+// Any division of the elements gives the same bits, also parts that begin inside a SIMD vector. The control leaves out one
+// element.
 TEST(AdamWOptimizer, UpdatesInPartsLikeTheWhole) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const auto trained = [&](const std::vector<std::vector<ElementRange>>& parts) {

@@ -1,4 +1,4 @@
-// How parameters are cut into slices, and that what they begin with does not depend on it.
+// The cut of parameters into slices, and initial values that do not depend on it.
 #include "stretto/layers/parameter.hpp"
 
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ TEST(ForEachRun, VisitsTheSlicesPlaceInTheWhole) {
   EXPECT_THAT(runs({4, 5}, {4, 0}, {0, 5}), ElementsAre());
 }
 
-// One parameter, cut along a dimension: this part of it.
+// Part i of one parameter that is cut along a dimension.
 std::unique_ptr<Parameters> part_of(const Shape& global_shape, std::size_t dimension, int parts, int i, std::uint64_t seed,
                                     Initial initial) {
   auto parameters = std::make_unique<Parameters>();

@@ -1,5 +1,5 @@
-// ZeRO-3 as it is meant to be run: parameters are gathered ahead on an urgent stream while gradients are summed on a
-// background one. The same bits as one after the other.
+// ZeRO-3 as a trainer runs it: parameters are prefetched on an urgent stream while a background stream sums gradients. The
+// results have the same bits as without overlap.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ namespace {
 using Pass = Prefetcher::Pass;
 
 constexpr int layers = 4;
-constexpr std::int64_t rows = 6, width = 37;  // the last share of a unit is filled up
+constexpr std::int64_t rows = 6, width = 37;  // 37 x 37 elements: the last share of a unit is padded
 
 Tensor filled(const Shape& shape, int seed, double scale) {
   Tensor result(shape, DType::f32);
@@ -34,7 +34,7 @@ struct How {
   double learning_rate = 0.01;
 };
 
-// A few linear layers that learn to give a target: y = x W1 W2 ...
+// A few linear layers that learn a target: y = x W1 W2 ...
 class Model {
  public:
   Model(const Communicator& world, const How& how)
@@ -137,7 +137,7 @@ TEST(PrefetchedZero, ChangesNoBit) {
   for (const int ranks : {2, 3, 4}) run_threads(ranks, compare);
 }
 
-// The same where messages go over links: there are nodes, and gathers go before sums.
+// The same over links between nodes, where urgent gathers overtake sums.
 TEST(PrefetchedZero, ChangesNoBitBetweenNodes) {
   const Variable nodes("STRETTO_RANKS_PER_NODE", "2");
   const Variable links("STRETTO_LINKS", "inter=200MB/s,20us");

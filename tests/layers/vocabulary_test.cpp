@@ -1,5 +1,5 @@
-// The two ends of a language model over uneven shares of the vocabulary, down to ranks that have none of it, against one
-// rank that has it all.
+// The embedding and the loss over uneven shares of the vocabulary, with ranks that have an empty share, against one rank
+// with the whole vocabulary.
 #include "stretto/layers/vocabulary.hpp"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ const std::vector<std::int32_t> targets{2, 1, 1, 0, 2, 2, 0};
 
 struct Ends {
   double loss = 0;
-  std::vector<double> embedded, dx, gradient;  // the last put together of all ranks' rows
+  std::vector<double> embedded, dx, gradient;  // gradient: the rows of all ranks
 };
 
 Ends ends_of(int ranks, std::int64_t vocabulary, DType dtype) {
@@ -63,7 +63,7 @@ void expect_near(const std::vector<double>& actual, const std::vector<double>& e
 }
 
 TEST(VocabularyParallel, UnevenAndEmptySharesEqualOneRank) {
-  for (const std::int64_t vocabulary : {5, 3}) {  // over up to 8 ranks, of which some have no row
+  for (const std::int64_t vocabulary : {5, 3}) {  // fewer rows than ranks: some of the 8 ranks have none
     const Ends expected = ends_of(1, vocabulary, DType::f64);
     for (const int ranks : {2, 3, 4, 8}) {
       SCOPED_TRACE(testing::Message() << vocabulary << " entries over " << ranks << " ranks");
@@ -82,13 +82,13 @@ TEST(VocabularyParallel, ComputesInEveryType) {
   EXPECT_NEAR(ends_of(4, 5, DType::bf16).loss, expected.loss, 1e-2 * expected.loss);
 }
 
-// The loss of logits that are all the same is the logarithm of their number.
+// The loss of equal logits is the logarithm of their number.
 TEST(VocabularyParallel, TheLossOfKnowingNothing) {
   run_threads(3, [](const Communicator& world) {
     const VocabularyParallelCrossEntropy cross_entropy({world, Stream::inline_()});
     const Share share = share_of(7, 3, world.rank());
     const Tensor logits({2, share.count}, DType::f64);
-    for (std::int64_t i = 0; i < logits.size(); ++i) logits.set(i, 1000);  // exp of it is infinite
+    for (std::int64_t i = 0; i < logits.size(); ++i) logits.set(i, 1000);  // exp(1000) is infinite
     VocabularyParallelCrossEntropy::Saved saved;
     const std::vector<std::int32_t> of_two_rows{6, 0};
     cross_entropy.forward(logits, Tensor::of(of_two_rows), share.first, saved);

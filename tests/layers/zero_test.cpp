@@ -1,4 +1,4 @@
-// ZeRO-3 and the three techniques of ZeRO++: what arrives, and what goes between nodes.
+// ZeRO-3 and the three techniques of ZeRO++: gathered values, averaged gradients and bytes between nodes.
 #include "stretto/layers/zero.hpp"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ namespace {
 
 using enum QuantizedFormat;
 
-// One element, an odd number of them, and more: 98 with a unit's last element in the middle of a rank's share.
+// Tensors of 1, 7, 15 and 75 elements: with 98 in all, the unit may end in the middle of a rank's share.
 const std::vector<Shape> odd_shapes = {{1}, {7}, {3, 5}, {75}};
 
 Tensor filled(const Shape& shape, DType dtype, int seed) {
@@ -98,7 +98,7 @@ TEST(ZeroUnit, AveragesGradientsIntoShares) {
   });
 }
 
-// hpZ alone: bit for bit what plain ZeRO-3 gathers. The control: it is forward's copy, not the shares of now.
+// hpZ gathers the same bits as plain ZeRO-3. The control: the second copy is forward's, not that of the current shares.
 TEST(ZeroUnit, TheSecondCopyIsWhatForwardGathered) {
   const Variable nodes("STRETTO_RANKS_PER_NODE", "2");
   for (const QuantizedFormat weights : {none, int8}) {
@@ -129,7 +129,7 @@ struct Step {
   std::int64_t share;
 };
 
-// Two gathers and a reduce-scatter, summed over the ranks.
+// Bytes between nodes for two gathers and a reduce-scatter, summed over the ranks.
 std::int64_t bytes_of_a_step(int ranks, const Step& step) {
   std::atomic<std::int64_t> bytes = 0;
   run_threads(ranks, [&](const Communicator& world) {
@@ -145,7 +145,8 @@ std::int64_t bytes_of_a_step(int ranks, const Step& step) {
   return bytes;
 }
 
-// How often each rank's share goes between nodes in one gather: to every rank of other nodes, or to every other node once.
+// The number of times that one gather sends each rank's share to another node: once for each rank of the other nodes, or,
+// with two_level, once for each other node.
 std::int64_t crossings(int ranks, int ranks_per_node, Algorithm algorithm) {
   return algorithm == Algorithm::two_level ? ranks / ranks_per_node - 1 : ranks - ranks_per_node;
 }
@@ -154,7 +155,7 @@ TEST(ZeroUnit, BytesBetweenNodesAreThoseOfTheFormulaScalesIncluded) {
   constexpr int ranks_per_node = 2;
   const Variable nodes("STRETTO_RANKS_PER_NODE", std::to_string(ranks_per_node));
   for (const int ranks : {4, 8}) {
-    // Sums of 16-bit elements travel as f32 in two levels: there f32 is compared with f32.
+    // two_level sends sums of 16-bit elements as f32, so its case uses f32.
     for (const auto& [algorithm, dtype] : {std::pair{Algorithm::direct, DType::bf16}, {Algorithm::two_level, DType::f32}}) {
       for (const std::int64_t share : {1, 63, 512}) {
         for (const QuantizedFormat weights : {none, int8}) {
@@ -165,7 +166,8 @@ TEST(ZeroUnit, BytesBetweenNodesAreThoseOfTheFormulaScalesIncluded) {
               };
               const std::int64_t all = ranks * crossings(ranks, ranks_per_node, algorithm);
               const std::int64_t expected = all * ((secondary ? 1 : 2) * share_bytes(weights) + share_bytes(gradients));
-              const auto by = [&, which = algorithm](QuantizedFormat format) {  // in two levels, plain ones have parts
+              const auto by = [&, which =
+                                      algorithm](QuantizedFormat format) {  // an unquantized two_level needs its parts named
                 if (format != none || which == Algorithm::direct) return Method(which);
                 return method_from_text("two_level(direct+direct)");
               };
@@ -181,8 +183,8 @@ TEST(ZeroUnit, BytesBetweenNodesAreThoseOfTheFormulaScalesIncluded) {
   }
 }
 
-// 3 M plainly; each technique alone takes off what the paper says, and all three leave 0.75 M; scales are 1/64 of what is
-// quantized to int8 and 1/16 of int4.
+// 3 M without the techniques; each one saves as much as the paper says, and all three leave 0.75 M. Scales add 1/64 of the
+// quantized bytes for int8 and 1/16 for int4.
 TEST(ZeroUnit, AllThreeTechniquesLeaveAQuarterAndTheScales) {
   const Variable nodes("STRETTO_RANKS_PER_NODE", "2");
   constexpr int ranks = 8;
@@ -200,8 +202,7 @@ TEST(ZeroUnit, AllThreeTechniquesLeaveAQuarterAndTheScales) {
   EXPECT_EQ(in_wholes(int8, int4, true), 0.75 + (1.0 / 128) + (1.0 / 64));
 }
 
-// A gather before forward that comes right behind one before backward, on another stream, does not change what the latter
-// gets.
+// A gather for forward that directly follows a gather for backward, on another stream, does not change the latter's values.
 TEST(ZeroUnit, GathersFollowEachOtherOnWhateverStreams) {
   const Variable nodes("STRETTO_RANKS_PER_NODE", "2");
   run_threads(4, [](const Communicator& world) {
@@ -216,7 +217,7 @@ TEST(ZeroUnit, GathersFollowEachOtherOnWhateverStreams) {
       unit.gather_forward(one).wait();
       unit.release();
       unit.adopt(after);
-      one.enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });  // holds it up
+      one.enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });  // delays the gather
       const Work backward = unit.gather_backward(one);
       const std::vector<Tensor> backward_values = unit.values();
       unit.release();
@@ -242,7 +243,7 @@ TEST(ZeroUnit, WhatCannotBeGatheredIsRefusedBeforeThereIsMemory) {
     EXPECT_THAT(unit_of(DType::f32, DType::f32, {.gather_by = Algorithm::pairwise}), HasSubstr("all_gather cannot be done"));
     EXPECT_THAT(unit_of(DType::f32, DType::f32, {.reduce_by = Algorithm::bruck}), HasSubstr("reduce_scatter cannot be"));
     EXPECT_THAT(unit_of(DType::f32, DType::f32, {.weights = int8, .gather_by = Algorithm::ring}), HasSubstr("ring"));
-    ZeroUnit(world, odd_shapes, DType::f64, DType::f64, {});  // the control: what is not quantized may be f64
+    ZeroUnit(world, odd_shapes, DType::f64, DType::f64, {});  // the control: f64 is valid without quantization
   });
 }
 

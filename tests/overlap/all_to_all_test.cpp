@@ -1,4 +1,4 @@
-// All-to-all beside computation against the plain one: what is computed on, in which order, and what is sent.
+// All-to-all with computation against the plain all-to-all: the rows computed on, their order, and the traffic.
 #include "stretto/overlap/all_to_all.hpp"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 
 constexpr std::int64_t columns = 5;
 
-// What a rank sends and what it is to receive, by the plain operation.
+// A rank's input, and the output that the plain operation gives.
 struct Plain {
   Plain(const Communicator& world, const Matrix& rows, DType dtype)
       : send_rows(rows[static_cast<std::size_t>(world.rank())]),
@@ -78,7 +78,7 @@ void for_each_case(Body body) {
   }
 }
 
-// Every row is computed on once, when it is there, in the order that the header says.
+// `compute` gets every row once, after its arrival, in the order that the header promises.
 TEST(AllToAllThen, ComputesOnEveryRowWhenItIsThere) {
   for_each_case([](const Plain& plain, const AllToAllOptions& options, const Communicator& world, const Stream& stream) {
     const Tensor output = Tensor::zeros(plain.output.shape(), plain.output.dtype());
@@ -109,7 +109,7 @@ TEST(ComputeThenAllToAll, SendsWhatWasComputedJustBefore) {
     const Tensor output = Tensor::zeros(plain.output.shape(), plain.output.dtype());
     int step = 1;
     const auto compute = [&](const BlockRows& part) {
-      const int distance = (part.rank - world.rank() + world.size() - 1) % world.size() + 1;  // its own: the last
+      const int distance = (part.rank - world.rank() + world.size() - 1) % world.size() + 1;  // the own block is the last
       EXPECT_GE(distance, step);
       step = distance;
       std::int64_t first = part.first;
@@ -121,7 +121,7 @@ TEST(ComputeThenAllToAll, SendsWhatWasComputedJustBefore) {
   });
 }
 
-// There and back again, with work on the way: experts double their tokens.
+// Dispatch and combine, where experts double their tokens on both ways.
 TEST(AllToAll, DispatchesAndCombines) {
   run_threads(3, [](const Communicator& world) {
     const Plain plain(world, some_rows(3, 4), DType::f32);
@@ -156,7 +156,7 @@ TEST(AllToAll, SendsEveryRowForOthersOnce) {
   });
 }
 
-// Two ranks have one block each to receive; on slow links it comes in several chunks, and few rows in one.
+// Each of two ranks receives a single block. On slow links a large block comes in several chunks, a small one in one.
 TEST(AllToAll, CutsTheOneBlockOfTwoRanks) {
   const Variable links("STRETTO_LINKS", "intra=1GB/s,5us");
   run_threads(2, [](const Communicator& world) {
@@ -174,7 +174,7 @@ TEST(AllToAll, CutsTheOneBlockOfTwoRanks) {
   });
 }
 
-// What throws in the middle leaves buffers to whoever still writes them, and the communicator as it was.
+// When the computation throws, buffers stay alive until all operations have ended, and the communicator stays usable.
 TEST(AllToAll, OutlivesAComputationThatThrows) {
   run_threads(3, [](const Communicator& world) {
     const Stream stream("ep");

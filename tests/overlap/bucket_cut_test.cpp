@@ -1,4 +1,4 @@
-// Where buckets end, whatever is in them.
+// The ends of buckets.
 #include "overlap/bucket_cut.hpp"
 
 #include <gmock/gmock.h>
@@ -24,8 +24,8 @@ TEST(CutIntoBuckets, GivesRunsOfAtLeastTheirSizeBetweenTwoSmallOnes) {
   EXPECT_THAT(cut({100, 100, 100, 100}, 1000, 1), ElementsAre(1, 3, 4));
   EXPECT_THAT(cut({100, 100, 100, 100, 100, 100, 100}, 200, 100), ElementsAre(1, 3, 5, 6, 7));
   EXPECT_THAT(cut({100, 1, 1, 1000, 1, 9}, 400, 50), ElementsAre(1, 4, 6));
-  EXPECT_THAT(cut({100, 1, 1, 1000}, 400, 50), ElementsAre(1, 3, 4));  // one gradient that is not small stays alone
-  EXPECT_THAT(cut(std::vector<std::size_t>(16, 100), 400, 100), ElementsAre(1, 5, 9, 13, 15, 16));  // less and less
+  EXPECT_THAT(cut({100, 1, 1, 1000}, 400, 50), ElementsAre(1, 3, 4));  // a large last gradient stays alone
+  EXPECT_THAT(cut(std::vector<std::size_t>(16, 100), 400, 100), ElementsAre(1, 5, 9, 13, 15, 16));  // smaller and smaller
   EXPECT_THAT(cut({5}, 1, 1), ElementsAre(1));
   EXPECT_THAT(cut({0, 0, 0}, 1, 1), ElementsAre(3));
 }

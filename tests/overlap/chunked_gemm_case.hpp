@@ -18,7 +18,7 @@ inline bool same_bits(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
 }
 
-// What a product is made of: of all rows, each rank's share, and a weight of each rank's own.
+// The operands of a product: all rows of x, each rank's share of them, and one weight for each rank.
 struct Case {
   std::vector<std::int64_t> rows;
   std::int64_t inner = 0, columns = 0;

@@ -1,4 +1,4 @@
-// What products cut up with their collectives send, into how many chunks they are cut, and what they refuse.
+// The traffic of chunked products, the number of their chunks, and their refusals.
 #include "overlap/chunked_gemm_case.hpp"
 #include "variables.hpp"
 
@@ -44,7 +44,7 @@ TEST(ChunkedGemm, SendsWhatTheFormulasSay) {
   });
 }
 
-// Little is not worth cutting, and much on slow links is, alike on all ranks.
+// Small products are not cut, large ones on slow links are, alike on all ranks.
 TEST(ChunkedGemm, ChoosesTheNumberOfChunks) {
   const Variable links("STRETTO_LINKS", "intra=1GB/s,5us");
   run_threads(2, [](const Communicator& world) {
@@ -64,7 +64,7 @@ TEST(ChunkedGemm, ChoosesTheNumberOfChunks) {
   });
 }
 
-// Of uneven shares, too, all ranks choose alike; else they would wait for each other forever.
+// All ranks choose the same number for uneven shares, too; otherwise they would deadlock.
 TEST(ChunkedGemm, ChoosesTheNumberOfChunksOfEachShare) {
   const Variable links("STRETTO_LINKS", "intra=1GB/s,5us");
   run_threads(3, [](const Communicator& world) {

@@ -1,4 +1,4 @@
-// Products cut up with their collectives against the plain product and the plain collective: on integers the same bits.
+// Chunked products with a collective against the plain product and the plain collective: equal bits on integers.
 #include "overlap/chunked_gemm_case.hpp"
 
 namespace stretto {
@@ -18,7 +18,7 @@ TEST(AllGatherGemm, GivesTheBitsOfGatheringFirst) {
     all_gather_gemm(each.share(gathered, world.rank()), each.rows, weight, each.transpose, y, {}, world, stream,
                     {.chunks = chunks});
     EXPECT_TRUE(same_bits(y, each.product(x, weight)));
-    // In place: x is this rank's share of what is gathered.
+    // In place: x is this rank's share of `gathered`.
     gathered.zero();
     each.share(gathered, world.rank()).copy_from(each.share(x, world.rank()));
     all_gather_gemm(each.share(gathered, world.rank()), each.rows, weight, each.transpose, y, gathered, world, stream,
@@ -62,7 +62,7 @@ TEST(GemmAllReduce, GivesTheBitsOfReducingLast) {
   });
 }
 
-// Whatever the data: overlap changes no bit, nor does another run.
+// With any data, neither overlap nor a second run changes a bit.
 TEST(ChunkedGemm, GivesTheSameBitsWithoutOverlap) {
   for (const int ranks : {2, 3, 4}) {
     run_threads(ranks, [&](const Communicator& world) {
@@ -97,7 +97,7 @@ TEST(ChunkedGemm, GivesTheSameBitsWithoutOverlap) {
   }
 }
 
-// 2^24 + 1 is no f32: only in this order, and no other, is the sum what it is.
+// f32 cannot hold 2^24 + 1, so another order of summation gives another sum.
 TEST(GemmReduceScatter, AddsInTheOrderOfRanks) {
   run_threads(4, [](const Communicator& world) {
     constexpr double of_ranks[] = {16777216, 1, 1, -16777216};
@@ -131,7 +131,7 @@ TEST(ChunkedGemm, TakesResultsInTheAccumulatorType) {
   });
 }
 
-// When rows are on their way, and none of other ranks has been used.
+// `meanwhile` is called once, when rows are in flight and before y is complete.
 TEST(ChunkedGemm, ComputesSomethingElseOnceMeanwhile) {
   for_each_case([](const Case& each, int chunks, const Communicator& world, const Stream& stream) {
     const Tensor x = each.x(1, true);
@@ -157,7 +157,7 @@ TEST(ChunkedGemm, ComputesSomethingElseOnceMeanwhile) {
       }
       return is_mine && (!even || !same_bits(then, plain));
     };
-    constexpr bool sums_in_place = false;  // y is the stream's then
+    constexpr bool sums_in_place = false;  // during `meanwhile` y belongs to the stream
     EXPECT_TRUE(unfinished_meanwhile({each.all(), each.columns}, [&](const Tensor& y, const ChunkedGemmOptions& options) {
       all_gather_gemm(each.share(x, world.rank()), each.rows, weight, each.transpose, y, {}, world, stream, options);
     }));

@@ -1,4 +1,4 @@
-// How many chunks, and where they begin.
+// The number of chunks and their boundaries.
 #include "stretto/overlap/chunks.hpp"
 
 #include <gmock/gmock.h>
@@ -51,7 +51,7 @@ TEST(ChunksPerBlock, ComeNearTheBestInAll) {
   EXPECT_EQ(chunks_per_block(36e-4, 1, 1e-4, 3, 16), 2);
   EXPECT_EQ(chunks_per_block(36e-4, 1, 1e-4, 12, 16), 1);
   EXPECT_EQ(chunks_per_block(1, 1, 1e-6, 3, 16), 16);
-  EXPECT_EQ(chunks_per_block(0, 0, 0, 0, 16), 1);  // of one rank
+  EXPECT_EQ(chunks_per_block(0, 0, 0, 0, 16), 1);  // a single rank has no blocks of others
 }
 
 TEST(ChunkOf, CoversEveryRowOnceAtWholeGranules) {

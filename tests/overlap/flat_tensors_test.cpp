@@ -1,4 +1,4 @@
-// Tensors as one vector: the memory itself where they are neighbours, else a copy of the same elements.
+// Tensors as one vector: their own memory where they are neighbours, else a copy of their elements.
 #include "stretto/overlap/flat_tensors.hpp"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Buckets of gradients: which there are, in what order they travel, and what is refused.
+// Buckets of gradients: their contents, the order in which they travel, and refusals.
 #include "stretto/overlap/gradient_buckets.hpp"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@
 namespace stretto {
 namespace {
 
-// Gradients of these sizes, one behind the other; the owner keeps their memory.
+// Gradients of these sizes, one behind the other in `memory`.
 struct Gradients {
   explicit Gradients(const std::vector<std::int64_t>& sizes, DType dtype = DType::f32)
       : memory(Tensor::zeros({std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})}, dtype)) {
@@ -33,10 +33,10 @@ struct Gradients {
   std::vector<Tensor> all;
 };
 
-// In f32 and buckets of 9000 bytes: 3000 | 10 1 2000 0 500 | 4000 | 7, since the last is small.
+// In f32 and buckets of 9000 bytes: 3000 | 10 1 2000 0 500 | 4000 | 7; the last bucket is small.
 const std::vector<std::int64_t> sizes{3000, 10, 1, 2000, 0, 500, 4000, 7};
 
-// Every rank and every step has an order of its own.
+// A different order of readiness for each rank and step.
 std::vector<std::size_t> some_order(int rank, int step) {
   std::vector<std::size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -45,8 +45,8 @@ std::vector<std::size_t> some_order(int rank, int step) {
   return order;
 }
 
-// In any order of readiness, on every rank another, for several steps, also with a gradient of no elements: the sums, and
-// the same bits without overlap.
+// The sums are right in any order of readiness, with a different order on each rank and an empty gradient; overlap changes
+// no bit.
 TEST(GradientBuckets, SumInAnyOrderOfReadiness) {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const bool scatter : {false, true}) {
@@ -79,7 +79,7 @@ TEST(GradientBuckets, SumInAnyOrderOfReadiness) {
   }
 }
 
-// The counts of what travelled since then, in the order in which it was started.
+// The counts of the buckets that travelled since then, in the order of their start.
 std::vector<std::int64_t> counts_since(const Communicator& world, std::uint64_t since) {
   std::vector<std::int64_t> counts;
   for (const Record& record : world.ledger().records(since)) {
@@ -88,7 +88,8 @@ std::vector<std::int64_t> counts_since(const Communicator& world, std::uint64_t 
   return counts;
 }
 
-// The first step travels as given, whatever the order; the second as rank 0 was in the first, whatever it is by then.
+// The first step sends buckets in the order given to the constructor; later steps in the order of readiness of rank 0's
+// first step, whatever the current order is.
 TEST(GradientBuckets, TravelInTheOrderOfRank0sFirstStep) {
   run_threads(3, [](const Communicator& world) {
     const Gradients gradients({100, 200, 300, 400});
@@ -110,8 +111,8 @@ TEST(GradientBuckets, TravelInTheOrderOfRank0sFirstStep) {
   });
 }
 
-// Gradients that lie apart, or in another order than they become ready, are packed: the same sums, and a bucket for each
-// type.
+// Gradients that lie apart, or in another order than they become ready, are packed. The sums are the same, and each type has
+// its own buckets.
 TEST(GradientBuckets, PackWhatDoesNotLieTogether) {
   for (const bool scatter : {false, true}) {
     run_threads(3, [&](const Communicator& world) {
@@ -138,7 +139,7 @@ TEST(GradientBuckets, PackWhatDoesNotLieTogether) {
   }
 }
 
-// With whole numbers any order of summation gives the same bits.
+// After flush() in rank 0's first step, no later bucket holds gradients from both sides of that place.
 TEST(GradientBuckets, EndWhereTheFirstStepFlushed) {
   run_threads(2, [](const Communicator& world) {
     const Gradients gradients({10, 20, 30, 40});
@@ -155,8 +156,8 @@ TEST(GradientBuckets, EndWhereTheFirstStepFlushed) {
   });
 }
 
-// What a rank has of postponed buckets is the sum of its share; all the shares are the whole, and the same bits as when
-// nothing is postponed.
+// A rank holds the sum of its share of each postponed bucket. The shares of all ranks cover every element once, with the
+// same bits as without postponement.
 TEST(GradientBuckets, LeaveEachRankItsShareOfWhatIsPostponed) {
   for (const int ranks : {1, 2, 3}) {
     run_threads(ranks, [&](const Communicator& world) {
@@ -209,8 +210,8 @@ TEST(GradientBuckets, TravelBeforeTheLastGradientIsReady) {
       return std::ranges::count_if(world.ledger().records(since), [](const Record& each) { return each.times.done > 0; });
     };
     buckets.ready(0);
-    // The first bucket needs no more than this. It arrives although the rest is far from ready; were it not sent, this would
-    // wait forever.
+    // The first bucket holds this gradient only. It must arrive although the others are not ready; otherwise this loop never
+    // ends.
     while (arrived() == 0) std::this_thread::yield();
     EXPECT_EQ(world.ledger().records(since).size(), 1U);
     EXPECT_EQ(world.ledger().records(since)[0].count, 3000);
@@ -246,7 +247,7 @@ TEST(GradientBuckets, RefuseWhatWouldSumWrongNumbers) {
     expect_refusal([&] { buckets.ready(3); }, "does not exist");
     buckets.ready(0);
     expect_refusal([&] { buckets.finish(); }, "Gradient 2 of 3 was not ready");
-    buckets.ready(2);  // nothing was harmed
+    buckets.ready(2);  // the refusals have changed nothing
     buckets.finish();
 
     expect_refusal([&] { buckets.set_postponed({true, false}); }, "with scatter");

@@ -1,4 +1,4 @@
-// What was postponed arrives behind other work, whole, and bucket by bucket.
+// Postponed gathers deliver complete parameters, bucket by bucket, while other work runs.
 #include "stretto/overlap/postponed_gather.hpp"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ std::vector<Tensor> tensors(bool neighbours) {
   return result;
 }
 
-// 100 | 200 | 301 | 50, of which the last three are postponed.
+// Buckets 100 | 200 | 301 | 50; the last three are postponed.
 struct Buckets {
   Buckets(const Communicator& world, const Stream& stream, bool overlap = true)
       : gradients(tensors(true)),
@@ -52,7 +52,7 @@ PostponedGather::Update writing(const Communicator& world, const std::vector<Ten
   };
 }
 
-// Element i of a tensor of one bucket belongs to the rank whose share it is in.
+// The rank whose share holds element i of a bucket with one tensor.
 int owner(const Communicator& world, std::int64_t length, std::int64_t i) {
   int rank = 0;
   while (i >= length / world.size() * (rank + 1) + std::min<std::int64_t>(rank + 1, length % world.size())) ++rank;
@@ -84,8 +84,8 @@ TEST(PostponedGather, BringsTheOthersShares) {
   }
 }
 
-// The stream is held up: nothing has come, which who does not wait would take for the parameters. What forward needs first
-// comes first, and does not wait for the rest.
+// A blocked stream shows that nothing arrives before wait_for(). The bucket that forward needs first arrives first and does
+// not wait for the others.
 TEST(PostponedGather, ComesWhenItIsWaitedForTheLastBucketFirst) {
   run_threads(2, [](const Communicator& world) {
     const Stream stream("dp");

@@ -1,4 +1,4 @@
-// How long a step takes with so many buckets postponed, by hand, and which number is best.
+// The time of a step with postponed buckets, computed by hand, and the best set of buckets.
 #include "stretto/overlap/postponement.hpp"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace stretto {
 namespace {
 
-// So many of the last buckets of backward.
+// Flags for the last `postponed` buckets of backward.
 std::vector<bool> last(const StepTimes& times, std::size_t postponed) {
   std::vector<bool> flags;
   for (std::size_t b = 0; b < times.buckets.size(); ++b) flags.push_back(b + postponed >= times.buckets.size());
@@ -22,7 +22,7 @@ double seconds_with(const StepTimes& times, std::size_t postponed) { return step
 double best_seconds(const StepTimes& times) { return step_seconds(times, best_postponed(times)); }
 std::ptrdiff_t best_count(const StepTimes& times) { return std::ranges::count(best_postponed(times), true); }
 
-// Three seconds, one of forward and two of backward, in four buckets; each half of a bucket's sum takes so long.
+// Forward takes one second and backward two, with four buckets; each half of a bucket's sum takes `half` seconds.
 StepTimes even(double half, double update = 0, int ranks = 2) {
   StepTimes times{3, ranks, {}};
   for (int i = 0; i < 4; ++i) {
@@ -37,13 +37,13 @@ StepTimes even(double half, double update = 0, int ranks = 2) {
 }
 
 TEST(StepSeconds, AreThoseOfTheTwoPhases) {
-  // Ready at 1.5, 2, 2.5 and 3, and sent in 0.25 + 0.25 each: all but the last are hidden.
+  // Buckets are ready at 1.5, 2, 2.5 and 3, and take 0.25 + 0.25 each: all but the last are hidden.
   EXPECT_DOUBLE_EQ(seconds_with(even(0.25), 0), 3.5);
-  // The last bucket's parameters are needed at once, and 0.25 late; its second half is no more behind backward.
+  // The last bucket's parameters are needed at once and come 0.25 late; in return its second half does not follow backward.
   EXPECT_DOUBLE_EQ(seconds_with(even(0.25), 1), 3.5);
-  // The next arrives at 0.5, when forward, 0.25 late, needs it: no further wait.
+  // The next bucket arrives at 0.5, when forward, 0.25 late, needs it: there is no further wait.
   EXPECT_DOUBLE_EQ(seconds_with(even(0.25), 4), 3.5);
-  // Sums end at 1.5 + 4; with the last two postponed at 1.5 + 3, but forward waits 0.5 and 0.25 more.
+  // The sums end at 1.5 + 4. With the last two postponed they end at 1.5 + 3, but forward waits 0.5 and then 0.25.
   EXPECT_DOUBLE_EQ(seconds_with(even(0.5), 0), 5.5);
   EXPECT_DOUBLE_EQ(seconds_with(even(0.5), 2), 4.5 + 0.75);
   EXPECT_DOUBLE_EQ(seconds_with(even(0), 0), 3);
@@ -64,7 +64,7 @@ TEST(BestPostponed, PostponesNothingWhereNothingIsGained) {
   EXPECT_EQ(best_count(even(0, 0.1, 1)), 0);
 }
 
-// A step of one second in many layers, and communication 0.9 of computation.
+// A step of one second in many layers; communication takes 0.9 s.
 StepTimes many_layers(int layers) {
   StepTimes times{1, 2, {}};
   for (int i = 0; i < layers; ++i) {
@@ -78,8 +78,8 @@ StepTimes many_layers(int layers) {
   return times;
 }
 
-// Behind backward alone two thirds of the step hide at most 0.667 of the communication; divided between backward and forward
-// all but the ends.
+// Backward alone, two thirds of the step, hides at most 0.667 s of communication. Backward and forward together hide all but
+// the ends.
 TEST(BestPostponed, DividesTheLinkBetweenBackwardAndForward) {
   constexpr int layers = 60;
   const StepTimes times = many_layers(layers);
@@ -90,7 +90,7 @@ TEST(BestPostponed, DividesTheLinkBetweenBackwardAndForward) {
   EXPECT_GT(seconds_with(times, layers), 1.1);
 }
 
-// Bucket by bucket this would take hours.
+// A search over single buckets would take hours.
 TEST(BestPostponed, IsFoundForLargeModels) {
   constexpr int layers = 20000;
   const StepTimes times = many_layers(layers);
@@ -100,7 +100,7 @@ TEST(BestPostponed, IsFoundForLargeModels) {
   EXPECT_LT(step_seconds(times, best), seconds_with(times, layers));
 }
 
-// Against all choices that there are.
+// Compares with every possible choice.
 TEST(BestPostponed, IsAboutAsGoodAsTheBestOfAll) {
   std::mt19937 generator(1);
   std::uniform_real_distribution<double> some(0.05, 1);
@@ -142,7 +142,7 @@ TEST(StepTimes, AreWithoutWhatDisturbedOneStep) {
   }
 }
 
-// Every rank gets the same numbers: of computation the largest, of communication the least.
+// All ranks get the same numbers: the maximum for computation and the minimum for communication.
 TEST(StepMeasurement, IsTheSameOnAllRanks) {
   run_threads(3, [](const Communicator& world) {
     const Tensor memory = Tensor::symmetric({3000}, DType::f32);

@@ -1,4 +1,4 @@
-// Prefetched parameters: which gathers begin when, how many are held, that uses wait for them, and what is refused.
+// Prefetched parameters: the order of the gathers, the number of live units, uses that wait for gathers, and refusals.
 #include "stretto/overlap/prefetcher.hpp"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using Use = Prefetcher::Use;
 using Pass = Prefetcher::Pass;
 using testing::HasSubstr;
 
-// Forward through so many layers, and back.
+// Forward through all layers, and backward.
 std::vector<Use> there_and_back(std::size_t layers) {
   std::vector<Use> order;
   for (std::size_t i = 0; i < layers; ++i) order.push_back({i, Pass::forward});
@@ -29,8 +29,8 @@ std::vector<Use> there_and_back(std::size_t layers) {
   return order;
 }
 
-// Units that note down what is done with them: g0 is a gather of unit 0 for forward, b0 one for backward, r0 a release.
-struct Journal {
+// Units that log their calls: g0 is a gather of unit 0 for forward, b0 one for backward, r0 a release.
+struct UnitLog {
   std::vector<Prefetcher::Unit> units(std::size_t count) {
     std::vector<Prefetcher::Unit> result;
     for (std::size_t i = 0; i < count; ++i) {
@@ -50,9 +50,9 @@ struct Journal {
   int live = 0, most_live = 0;
 };
 
-// What happens in the second step, where u0 is the use of unit 0; that nothing is left, and never more was there.
+// The log of the second step, where u0 is the use of unit 0. Checks that no unit stays live and that most_live is kept.
 std::string second_step(std::size_t layers, const std::vector<Use>& given, const Prefetcher::Options& options) {
-  Journal journal;
+  UnitLog journal;
   Prefetcher prefetcher(journal.units(layers), given, Stream("parameters", Priority::urgent), options);
   for (int step = 0; step < 2; ++step) {
     journal.text.clear();
@@ -98,8 +98,8 @@ TEST(Prefetcher, LearnsTheOrderOfTheFirstStep) {
 }
 
 TEST(Prefetcher, UsesMayBeNested) {
-  Journal journal;
-  const std::vector<Use> order{{0}, {1}, {2}, {1, Pass::backward}};  // unit 0 is used by all of them
+  UnitLog journal;
+  const std::vector<Use> order{{0}, {1}, {2}, {1, Pass::backward}};  // the use of unit 0 encloses the others
   const auto run = [&](int most_live) {
     Prefetcher prefetcher(journal.units(3), order, Stream("parameters"), {.ahead = 1, .most_live = most_live});
     prefetcher.begin_step();
@@ -121,7 +121,7 @@ TEST(Prefetcher, UsesMayBeNested) {
   EXPECT_THAT(sentence_of([&] { run(1); }), HasSubstr("Unit 1 cannot be gathered while 1 others are in use; most_live=1"));
 }
 
-// A gather that does not end until somebody lets it.
+// Promises hold the gathers until the test sets them.
 TEST(Prefetcher, AUseWaitsForItsGatherAndNotForTheNext) {
   const Tensor values = Tensor::zeros({1}, DType::f32);
   std::promise<void> first;
@@ -170,9 +170,9 @@ TEST(Prefetcher, WaitsForWhatIsUnderWayBeforeItGoes) {
   EXPECT_TRUE(gathered);
 }
 
-// ---- steps of a toy whose layers are shared among ranks
+// ---- Steps of a toy model whose layers are sharded over the ranks
 
-// Every layer is a vector; a use folds it into the state, and backward leaves a change of the share behind.
+// Each layer is a vector. A use folds it into the state and records a change of the share.
 class Toy {
  public:
   Toy(const Communicator& group, int layers) : group_(group) {
@@ -211,7 +211,7 @@ class Toy {
 
  private:
   static constexpr std::int64_t share_size = 100;
-  // What is read after its release, or before its gather, is no number, nor is anything that comes of it.
+  // Values read before their gather or after their release are NaN, and so is every result of them.
   static void poison(const Tensor& tensor) {
     for (std::int64_t e = 0; e < tensor.size(); ++e) tensor.set(e, std::numeric_limits<float>::quiet_NaN());
   }
@@ -221,7 +221,7 @@ class Toy {
   float state_ = 1;
 };
 
-// After three steps. releases_first: each use reads what it has given back.
+// The state after three steps. releases_first: each use reads parameters that it has released.
 float trained(const Communicator& world, const std::vector<Use>& order, const Prefetcher::Options& options,
               bool releases_first = false) {
   constexpr std::size_t layers = 5;
@@ -260,7 +260,7 @@ TEST(Prefetcher, ChangesNoBit) {
 }
 
 TEST(Prefetcher, RefusesWhatDoesNotFit) {
-  Journal journal;
+  UnitLog journal;
   const Stream stream("parameters");
   const auto make = [&](std::vector<Use> order, const Prefetcher::Options& options) {
     return std::make_unique<Prefetcher>(journal.units(2), std::move(order), stream, options);
@@ -283,7 +283,7 @@ TEST(Prefetcher, RefusesWhatDoesNotFit) {
   EXPECT_THAT(sentence_of([&] { prefetcher->begin_use(0, Pass::backward); }), HasSubstr("Unit 0 is used for backward"));
   EXPECT_THAT(sentence_of([&] { prefetcher->begin_use(7); }), HasSubstr("does not exist"));
   EXPECT_THAT(sentence_of([&] { prefetcher->end_use(0); }), HasSubstr("Unit 0 of 2 is not in use"));
-  prefetcher->begin_use(0);  // nothing was harmed
+  prefetcher->begin_use(0);  // the refusals have changed nothing
   EXPECT_THAT(sentence_of([&] { prefetcher->begin_use(0); }), HasSubstr("Unit 0 of 2 is in use already"));
   EXPECT_THAT(sentence_of([&] { prefetcher->end_step(); }), HasSubstr("Unit 0 is still in use"));
   prefetcher->end_use(0);
@@ -292,7 +292,7 @@ TEST(Prefetcher, RefusesWhatDoesNotFit) {
   prefetcher->end_use(1);
   EXPECT_THAT(sentence_of([&] { prefetcher->begin_use(0); }), HasSubstr("after the last of the 2 uses"));
   prefetcher->end_step();
-  prefetcher->begin_step();  // the next one
+  prefetcher->begin_step();  // the next step may begin
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
-// Steps like those of training, with everything that overlaps at once: gradients in buckets, whole and in halves of which
-// some are postponed, gathers of parameters ahead, small sums over subgroups, blocks round a ring, products and rows in
-// chunks, on streams whose priorities chance has drawn for each rank. Every rank is late where chance has it, before
-// operations and inside them, and calls the communicators in an order of its own. The same bits as one after the other
-// without delays, and nobody waits forever.
+// Steps like those of training that use everything that overlaps at the same time: buckets of gradients, summed whole or as
+// halves with some postponed; prefetched parameters; small sums over subgroups; blocks round a ring; products and rows in
+// chunks. Each rank draws the priorities of its streams, delays before and inside operations, and its own order of calls
+// over the communicators. The results have the same bits as serial execution without delays, and no rank deadlocks.
 //
-// A failure says its seed; --gtest_random_seed=SEED draws the same delays, orders and priorities again.
+// A failure prints its seed; --gtest_random_seed=SEED repeats the same delays, orders and priorities.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -27,19 +26,19 @@ namespace stretto {
 namespace {
 
 using random_steps::Chance;
-using random_steps::Part;
 using random_steps::reduced;
+using random_steps::Workload;
 using Pass = Prefetcher::Pass;
 
 #ifdef STRETTO_SANITIZE
-constexpr int steps = 40;  // instead of 200: under a sanitizer each takes several times as long
+constexpr int steps = 40;  // under a sanitizer a step takes several times as long
 #else
 constexpr int steps = 200;
 #endif
 constexpr std::size_t layers = 5;
-constexpr std::int64_t state_size = 48;  // of activations
-constexpr std::int64_t share_size = 90;  // of a layer's parameters, by rank
-constexpr std::size_t parts = 3;         // which a sum has one of beside it
+constexpr std::int64_t state_size = 48;    // elements of the activations
+constexpr std::int64_t share_size = 90;    // elements of a layer's parameters on each rank
+constexpr std::size_t workload_count = 3;  // they take turns beside the small sums
 
 enum class Forgets { nothing, sums, ring, exchange, gathered_product, summed_product, postponed };
 
@@ -50,7 +49,7 @@ struct How {
   Forgets forgets = Forgets::nothing;
 };
 
-// One rank. Nothing that it computes depends on chance, only when and in what order it calls.
+// One rank's training. Chance decides only the times and the order of its calls, never its results.
 class Training {
  public:
   Training(const Communicator& world, const How& how)
@@ -65,10 +64,10 @@ class Training {
         gradients_({static_cast<std::int64_t>(layers) * share_size * ranks_}, DType::f32),
         summed_product_(world, chance_),
         postponed_(world, chance_, layers, how.overlap) {
-    parts_.push_back(std::make_unique<random_steps::Ring>(world, chance_));
-    parts_.push_back(std::make_unique<random_steps::Exchange>(world, chance_));
-    parts_.push_back(std::make_unique<random_steps::GatheredProduct>(world, chance_));
-    std::vector<Tensor> by_layer;  // as backward finishes them: the last layer's first
+    workloads_.push_back(std::make_unique<random_steps::Ring>(world, chance_));
+    workloads_.push_back(std::make_unique<random_steps::RowExchange>(world, chance_));
+    workloads_.push_back(std::make_unique<random_steps::GatheredProduct>(world, chance_));
+    std::vector<Tensor> by_layer;  // in the order of backward: the last layer's first
     for (std::size_t i = 0; i < layers; ++i) {
       by_layer.push_back(gradients_.view(static_cast<std::int64_t>(i) * share_size * ranks_, {share_size * ranks_}));
       shares_.push_back(Tensor({share_size}, DType::f32));
@@ -123,7 +122,8 @@ class Training {
  private:
   static std::size_t place_of(std::size_t layer) { return layers - 1 - layer; }
 
-  // The state takes the layer's parameters in, and is summed over a subgroup, while the layer may already be given back.
+  // Mixes the layer's parameters into the state and sums the state over a subgroup; the layer may be released before the
+  // sum.
   void forward(std::size_t layer, int number) {
     prefetcher_->begin_use(layer, Pass::forward);
     mix(layer);
@@ -135,7 +135,7 @@ class Training {
     if (!first) prefetcher_->end_use(layer);
   }
 
-  // The layer's gradients are ready before or after the sum has begun.
+  // The layer's gradients become ready before or after the start of the sum.
   void backward(std::size_t layer, int number) {
     prefetcher_->begin_use(layer, Pass::backward);
     mix(layer);
@@ -160,21 +160,20 @@ class Training {
       state_.set(e, reduced(state_.at(e) + whole_[layer].at((e * 13 + 5) % whole_[layer].size())));
     }
   }
-  // The state is summed over a subgroup; one of the parts works on what it was, from before the sum's call or from behind
-  // it.
+  // Sums the state over a subgroup. One workload runs on a copy of the state, before or after the start of the sum.
   void sum_beside(std::size_t group, std::size_t turn) {
     const Tensor before = state_.clone();
-    Part& part = *parts_[turn % parts];
-    const bool part_first = chance_.coin();
+    Workload& workload = *workloads_[turn % workload_count];
+    const bool workload_first = chance_.coin();
     Tensor found;
-    if (part_first) found = part.run(before, chance_);
+    if (workload_first) found = workload.run(before, chance_);
     chance_.delay();
     Work summed;
     if (how_.forgets != Forgets::sums) summed = sums_[group].all_reduce(state_, ReduceOp::sum, sum_stream_);
-    if (!part_first) found = part.run(before, chance_);
+    if (!workload_first) found = workload.run(before, chance_);
     summed.wait();
     const bool forgotten =
-        static_cast<int>(how_.forgets) == static_cast<int>(Forgets::ring) + static_cast<int>(turn % parts);
+        static_cast<int>(how_.forgets) == static_cast<int>(Forgets::ring) + static_cast<int>(turn % workload_count);
     if (!forgotten) random_steps::absorb(state_, found);
   }
 
@@ -190,7 +189,7 @@ class Training {
   std::unique_ptr<Prefetcher> prefetcher_;
   random_steps::SummedProduct summed_product_;
   random_steps::PostponedParameters postponed_;
-  std::vector<std::unique_ptr<Part>> parts_;
+  std::vector<std::unique_ptr<Workload>> workloads_;
 };
 
 std::vector<std::vector<Tensor>> trained(int ranks, int how_many, const How& how) {
@@ -212,7 +211,7 @@ bool same_bits(const std::vector<std::vector<Tensor>>& a, const std::vector<std:
   return true;
 }
 
-// Holds up one round in sixteen, of any rank, for a moment. Each thread has delays of its own, from the seed.
+// Delays one round in sixteen, on any rank. Each thread draws its own delays from the seed.
 std::atomic<unsigned> next_thread = 0;
 void delay_some_rounds() {
   thread_local std::mt19937 engine(next_thread++);
@@ -221,14 +220,14 @@ void delay_some_rounds() {
 
 unsigned drawn_seed() {
   const auto given = static_cast<unsigned>(GTEST_FLAG_GET(random_seed));
-  return given != 0 ? given : std::random_device{}() % 99999 + 1;  // what the flag takes
+  return given != 0 ? given : std::random_device{}() % 99999 + 1;  // the flag accepts 1 to 99999
 }
 
 struct Links {
   const char* name;
   const char* nodes;
   const char* links;
-  // Of the long run. Over links a step of four ranks takes five times as long, which is not computation but waiting.
+  // The size of the long run. Over links a step of four ranks takes five times as long, most of it waiting.
   int ranks, how_many;
 };
 
@@ -248,7 +247,7 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, RandomDelays,
 TEST_P(RandomDelays, ChangeNoBitAndBlockNobody) {
   const unsigned seed = drawn_seed();
   RecordProperty("seed", std::to_string(seed));
-  std::cout << "seed " << seed << std::endl;  // for who waits forever as well
+  std::cout << "seed " << seed << std::endl;  // flushed, so that a deadlock shows its seed too
   SCOPED_TRACE("seed " + std::to_string(seed));
   next_thread = seed * 1024;
   for (const int ranks : {2, 3, 4}) {
@@ -261,7 +260,7 @@ TEST_P(RandomDelays, ChangeNoBitAndBlockNobody) {
   }
 }
 
-// The control: whatever is left out once changes the bits. That of the postponed needs some that are.
+// The control: leaving out any one workload changes the bits. Postponed buckets exist only with overlap.
 TEST_P(RandomDelays, WhateverIsForgottenIsMissed) {
   const auto plain = trained(4, 6, {.overlap = false});
   for (const Forgets what : {Forgets::sums, Forgets::ring, Forgets::exchange, Forgets::gathered_product,

@@ -8,7 +8,7 @@
 
 namespace stretto {
 
-// The call throws Error(invalid_argument) whose sentence holds these words.
+// Expects the call to throw Error(invalid_argument) whose message contains `words`.
 template <class Call>
 void expect_refusal(Call call, const std::string& words) {
   try {

@@ -1,4 +1,4 @@
-// Ring attention, forward and backward, against attention over the whole sequence; and what zigzag chunks give ranks to do.
+// Ring attention, forward and backward, against attention over the whole sequence; and the work per rank with zigzag chunks.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -15,12 +15,12 @@ namespace {
 
 using Vector = std::vector<double>;
 
-// A row of attention as its blocks come in: kept is what softmax has had so far (Milakov & Gimelshein 2018).
+// Attention with one head, computed block by block with an online softmax (Milakov & Gimelshein 2018).
 struct Attention {
-  std::int64_t width;  // of a head; there is one
+  std::int64_t width;  // of the head
   bool causal = true;
 
-  // The score of query i and key j, scaled.
+  // The scaled score of a query and a key.
   double score(const double* q, const double* k) const {
     double sum = 0;
     for (std::int64_t c = 0; c < width; ++c) sum += q[c] * k[c];
@@ -29,9 +29,9 @@ struct Attention {
   bool sees(std::int64_t query, std::int64_t key) const { return !causal || key <= query; }
 };
 
-using Positions = std::vector<std::int64_t>;  // of the rows of a block, in the whole sequence
+using Positions = std::vector<std::int64_t>;  // the positions of a block's rows in the whole sequence
 
-// Merges what a block adds to out and to the log-sum-exp of each row.
+// Merges a block's contribution into `out` and into the log-sum-exp of each row.
 void attend(const Attention& attention, const Tensor& q, const Positions& of_q, const Tensor& k, const Tensor& v,
             const Positions& of_k, const Tensor& out, Vector& log_sum_exp) {
   const std::int64_t width = attention.width;
@@ -51,7 +51,7 @@ void attend(const Attention& attention, const Tensor& q, const Positions& of_q, 
   }
 }
 
-// Adds to dq, and writes dk and dv of the block.
+// Adds to dq; overwrites dk and dv of the block.
 void attend_backward(const Attention& attention, const Tensor& q, const Positions& of_q, const Tensor& k, const Tensor& v,
                      const Positions& of_k, const Tensor& out, const Vector& log_sum_exp, const Tensor& dout,
                      const Tensor& dq, const Tensor& dk, const Tensor& dv) {
@@ -89,7 +89,7 @@ Positions counted(std::int64_t rows) {
   return positions;
 }
 
-// Of a rank's rows: all zigzag pairs of chunks, or a contiguous block.
+// The positions of a rank's rows: a zigzag pair of chunks, or a contiguous block.
 Positions positions_of(int rank, int ranks, std::int64_t tokens, bool zigzag) {
   Positions positions;
   const std::int64_t chunk = tokens / ranks / 2;
@@ -120,7 +120,7 @@ Data taken(const Data& whole, const Positions& positions) {
   return {taken(whole.q, positions), taken(whole.k, positions), taken(whole.v, positions), taken(whole.dout, positions)};
 }
 
-// In one piece: plain softmax of whole rows.
+// The reference: plain softmax over whole rows.
 Results whole_attention(const Attention& attention, const Data& data) {
   const std::int64_t tokens = data.q.rows();
   const std::int64_t width = attention.width;
@@ -151,8 +151,8 @@ Results whole_attention(const Attention& attention, const Data& data) {
 
 enum class Fault { none, no_rotation, sums_stay };
 
-// This rank's rows of the same, round the ring; in backward the first half of the own block before those of others, and the
-// second behind them.
+// This rank's rows of the same attention, computed round the ring. Backward computes the first half of the own block before
+// the blocks of others and the second half after them.
 Results ring_attention(const Attention& attention, const Data& own, const Communicator& blocks_group,
                        const Communicator& sums_group, bool overlap, bool zigzag, Fault fault = Fault::none) {
   const int ranks = blocks_group.size();
@@ -241,7 +241,7 @@ TEST(RingAttention, IsThatOfTheWholeSequence) {
   }
 }
 
-// What each rank has to do in a step: pairs of a query that sees a key.
+// A rank's work in a step is the number of pairs of a query and a key that it sees.
 TEST(Zigzag, GivesAllRanksTheSameToDo) {
   for (const int ranks : {1, 2, 3, 8}) {
     constexpr std::int64_t chunk = 4;
@@ -264,7 +264,7 @@ TEST(Zigzag, GivesAllRanksTheSameToDo) {
         slowest += most;
       }
       const double efficiency = static_cast<double>(pairs) / static_cast<double>(slowest) / ranks;
-      // Blocks that meet themselves also see their own diagonal, the less of it the longer they are.
+      // The diagonal of a rank's own block adds work that the formula ignores; its part shrinks with the block's length.
       EXPECT_NEAR(efficiency, zigzag ? 1 : contiguous_causal_efficiency(ranks), 0.03) << ranks << zigzag;
     }
   }

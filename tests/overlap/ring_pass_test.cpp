@@ -1,4 +1,4 @@
-// Blocks that go round a ring, and a product with them whose sums go behind.
+// Blocks that go round a ring, and products with them whose sums follow.
 #include "stretto/overlap/ring_pass.hpp"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ TEST(RingPass, BringsEveryBlockInTheOrderOfTheRing) {
   for (const int ranks : {1, 2, 4, 5}) {
     run_threads(ranks, [&](const Communicator& world) {
       const auto block_of = [](int rank, DType dtype) {
-        return integer_tensor({3, 7}, dtype, static_cast<unsigned>(rank));  // 64 bytes are no multiple of these
+        return integer_tensor({3, 7}, dtype, static_cast<unsigned>(rank));  // 64 is no multiple of these sizes in bytes
       };
       RingPass pass({block_of(world.rank(), DType::f32), block_of(world.rank(), DType::bf16), Tensor({0}, DType::f64),
                      block_of(world.rank(), DType::i64)},
@@ -59,7 +59,7 @@ TEST(RingPass, SendsWhatTheFormulaSays) {
 struct Data {
   Tensor q, k, v, dout;
 };
-// out += (q k^T) v, attention without softmax; and dk, dv of it.
+// Attention without softmax: out += (q k^T) v, and its gradients dk and dv.
 void linear_attention(const Data& mine, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& dk,
                       const Tensor& dv) {
   using kernels::gemm, kernels::Transpose;
@@ -71,7 +71,7 @@ void linear_attention(const Data& mine, const Tensor& k, const Tensor& v, const 
   gemm(scores, Transpose::yes, mine.q, Transpose::no, dk);
 }
 
-// Of integers: exact in any order, so the same bits, forward and backward.
+// Integer sums are exact in any order, so forward and backward give the same bits as one rank.
 TEST(RingPass, GivesTheBitsOfOneRankOnIntegers) {
   for (const int ranks : {1, 2, 3, 5}) {
     const Shape shape{6 * ranks, 4};
@@ -99,7 +99,7 @@ TEST(RingPass, GivesTheBitsOfOneRankOnIntegers) {
   }
 }
 
-// The next block travels while nobody has asked for it: were it not sent, this would wait forever.
+// The next block travels before rotate() asks for it; otherwise this test never ends.
 TEST(RingPass, FetchesTheNextBlockMeanwhile) {
   run_threads(2, [](const Communicator& world) {
     const std::uint64_t since = world.ledger().next_sequence();

@@ -1,4 +1,4 @@
-// Sums that travel round a ring behind its blocks.
+// Sums that travel round a ring after its blocks.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -13,11 +13,11 @@
 namespace stretto {
 namespace {
 
-const Shape shape{3, 7};  // 64 bytes are no multiple of these
+const Shape shape{3, 7};  // 64 is no multiple of these sizes in bytes
 using Make = Tensor (*)(Shape, DType, unsigned);
 Tensor random_numbers(Shape of, DType dtype, unsigned seed) { return random_tensor(std::move(of), dtype, seed); }
 
-// What a rank adds to the sum for the block of another, or for its own.
+// The contribution of `rank` to the sum for `block`.
 std::vector<Tensor> parts_of(Make make, int rank, int block) {
   const auto seed = static_cast<unsigned>(100 * rank + block);
   return {make(shape, DType::f32, seed), make(shape, DType::f64, seed + 50)};
@@ -27,7 +27,7 @@ void write(const std::vector<Tensor>& what, const std::vector<Tensor>& to) {
   for (std::size_t i = 0; i < what.size(); ++i) to[i].copy_from(what[i]);
 }
 
-// The sum for this rank's block, as it comes home; the own part is written before the others or behind them.
+// The complete sum for this rank's block; the rank writes its own part before or after the others' contributions.
 std::vector<Tensor> ring_sum(Make make, const Communicator& world, const Stream& stream, bool own_first) {
   RingSum sums(parts_of(make, 0, 0), world, stream);
   const auto write_own = [&] { write(parts_of(make, world.rank(), world.rank()), sums.own()); };
@@ -42,7 +42,7 @@ std::vector<Tensor> ring_sum(Make make, const Communicator& world, const Stream&
   return home;
 }
 
-// Added up from one rank on, round the ring.
+// The sum in the order of the ring, starting at rank `first`.
 std::vector<Tensor> summed_from(Make make, int first, int block, int ranks) {
   const std::vector<Tensor> sums = parts_of(make, around(first, ranks), block);
   for (int i = 1; i < ranks; ++i) {
@@ -84,13 +84,13 @@ TEST(RingSum, AddsInTheOrderOfTheRingWheneverTheOwnPartIsWritten) {
         EXPECT_TRUE(same_bits(ring_sum(random_numbers, world, Stream("sums"), own_first), expected)) << own_first;
         EXPECT_TRUE(same_bits(ring_sum(random_numbers, world, Stream::inline_(), own_first), expected)) << own_first;
       }
-      // The control: two numbers are the same in any order, three are not.
+      // The control: the order does not matter for two numbers, but it does for three.
       EXPECT_EQ(same_bits(summed_from(random_numbers, rank, rank, ranks), expected), ranks <= 2);
     });
   }
 }
 
-// As many bytes as the blocks that it follows.
+// A sum sends as many bytes as the blocks that it follows.
 TEST(RingSum, SendsWhatTheFormulaSays) {
   for (const int ranks : {1, 2, 3, 5}) {
     for (const DType dtype : {DType::f64, DType::bf16}) {

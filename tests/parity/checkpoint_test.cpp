@@ -1,5 +1,5 @@
-// Training that was stopped, saved, and continued elsewhere: on the same layout as if it had not stopped, on another one
-// within rounding. And what happens to files that are not what they should be.
+// Training that is saved and continued: with equal bits on the same layout, within rounding on another. And the errors for
+// damaged checkpoints.
 #include "checkpoint.hpp"
 
 #include <gmock/gmock.h>
@@ -16,12 +16,12 @@ namespace parity {
 namespace {
 
 gpt::TrainerOptions model_for_four(DType dtype = DType::f64) {
-  gpt::TrainerOptions options = tiny({4, 1}, dtype);  // its heads divide by 4, as does its batch
+  gpt::TrainerOptions options = tiny({4, 1}, dtype);  // heads and global batch divide by 4
   options.seed = 3;
   return options;
 }
 
-// The last three of six steps, without a stop.
+// The last three of six uninterrupted steps.
 std::vector<Trace> uninterrupted(Layout layout, const gpt::TrainerOptions& options) {
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
   run_threads(layout.ranks(), [&](const Communicator& world) {
@@ -42,7 +42,7 @@ void train_and_save(Layout layout, const gpt::TrainerOptions& options, const Tem
 
 std::vector<Trace> load_and_continue(Layout layout, gpt::TrainerOptions options, const TemporaryDirectory& directory,
                                      bool with_optimizer = true) {
-  options.seed = 99;  // nothing of what the fresh trainer begins with may remain
+  options.seed = 99;  // no initial value of the fresh trainer may remain
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
   run_threads(layout.ranks(), [&](const Communicator& world) {
     gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
@@ -96,7 +96,7 @@ TEST(CheckpointControl, FailsWithoutTheMoments) {
   EXPECT_NE(comparison.parameter, "");
 }
 
-// One sentence for each thing that can be wrong with what is loaded.
+// One sentence for each error of a loaded checkpoint.
 class CheckpointErrors : public testing::Test {
  protected:
   void SetUp() override { train_and_save({1, 1}, options, directory); }
@@ -176,7 +176,7 @@ TEST_F(CheckpointErrors, AHeaderThatMakesNoSense) {
               testing::HasSubstr("lies outside"));
   EXPECT_THAT(of(metadata + R"({"dtype":"F64","shape":[61,32],"data_offsets":[16,8]}})"),
               testing::HasSubstr("lies outside"));
-  // 2^61 elements of 8 bytes are 0 bytes in 64 bits.
+  // 2^61 elements of 8 bytes overflow 64 bits to 0 bytes.
   EXPECT_THAT(of(metadata + R"({"dtype":"F64","shape":[2305843009213693952],"data_offsets":[0,0]}})"),
               testing::HasSubstr("lies outside"));
   EXPECT_THAT(of(metadata + R"({"dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,0]}})"),
@@ -190,10 +190,10 @@ TEST_F(CheckpointErrors, OneOfTheSameStepIsReplaced) {
   load_and_continue({1, 1}, options, directory);
   EXPECT_FALSE(std::filesystem::exists(checkpoint + "/left_by_the_old_one"));
   const std::filesystem::directory_iterator left(directory.path());
-  EXPECT_EQ(std::distance(begin(left), end(left)), 2);  // the checkpoint, and which is the newest
+  EXPECT_EQ(std::distance(begin(left), end(left)), 2);  // the checkpoint, and the file that names the newest
 }
 
-// A checkpoint that cannot be written leaves nothing, and the previous one stands.
+// A checkpoint that cannot be written leaves no files, and the previous one stays valid.
 TEST_F(CheckpointErrors, WhatCannotBeWrittenLeavesThePreviousOne) {
   directory.write("file", "in the way");
   run_threads(2, [&](const Communicator& world) {

@@ -1,4 +1,4 @@
-// Whether communication overlaps with computation, and over what it travels, must not change a bit of the results.
+// Neither overlap of communication with computation nor the transport may change a bit of the results.
 #include <cstdlib>
 #include <fstream>
 #include <optional>
@@ -30,7 +30,7 @@ TEST_P(Overlap, ChangesNoBit) {
       return record.stream == "dp" || (record.stream == "tp" && record.tag == "column-parallel backward");
     });
   };
-  // In buckets of one gradient each, one that is declared ready too early has no neighbour to wait for.
+  // With one gradient in each bucket, a gradient that is declared ready too early travels at once and gives wrong bits.
   for (const std::size_t bucket_bytes : {std::size_t{1}, std::size_t{16} << 10}) {
     gpt::TrainerOptions options = tiny(GetParam().layout, GetParam().dtype);
     options.bucket_bytes = bucket_bytes;
@@ -39,7 +39,7 @@ TEST_P(Overlap, ChangesNoBit) {
     options.overlap = false;
     const std::vector<Trace> plain = train(GetParam().layout, options);
     EXPECT_EQ(divergence(overlapped, plain), "") << bucket_bytes;
-    // It did overlap, in one case and not in the other.
+    // The control: only the first run overlapped.
     EXPECT_GE(in_background(overlapped), 2);
     EXPECT_EQ(in_background(plain), 0);
   }
@@ -57,9 +57,9 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Overlap, testing::ValuesIn(cells()), [](const 
   return fmt::format("{}x{}_{}", cell.param.layout.data, cell.param.layout.tensor, name(cell.param.dtype));
 });
 
-// Nobody looks at parameters between the steps, so that they are still on their way when the next begins.
+// Does not read parameters between steps, so that their gathers are still in flight when the next step begins.
 std::vector<Trace> train_without_a_look(Layout layout, const gpt::TrainerOptions& options) {
-  constexpr std::int64_t steps = 7;  // three of them with what the second to the fourth chose
+  constexpr std::int64_t steps = 7;  // steps two to four measure the choice; three more use it
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
   run_threads(layout.ranks(), [&](const Communicator& world) {
     gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
@@ -82,7 +82,7 @@ std::size_t gathers_of(const std::vector<Trace>& traces) {
   return static_cast<std::size_t>(std::ranges::count(traces.front().records, "parameters", &Record::tag));
 }
 
-// Whatever is postponed, and whatever is found to be best.
+// Any number of postponed buckets, and the measured choice, give the same bits.
 TEST(Postponement, ChangesNoBit) {
   for (const auto& [layout, dtype] :
        {Cell{{2, 1}, DType::f64}, Cell{{3, 1}, DType::bf16}, Cell{{2, 2}, DType::f32}, Cell{{4, 1}, DType::f32}}) {
@@ -105,7 +105,7 @@ TEST(Postponement, ChangesNoBit) {
   }
 }
 
-// Over a link that brings the parameters later than forward would need them if it did not wait.
+// The link delivers the parameters later than forward needs them, so forward must wait.
 TEST(Postponement, WaitsForParametersThatAreLate) {
   gpt::TrainerOptions options = tiny({2, 1}, DType::f32);
   options.postponed_buckets = 1000;
@@ -121,7 +121,8 @@ TEST(Postponement, WaitsForParametersThatAreLate) {
   EXPECT_GT(waited, 0);
 }
 
-// Values are there only once they have been asked for: forward asks for each in time. The control: one that never comes.
+// Parameters are NaN until forward asks for them, so the loss is right only if it asks for each in time. The control: one
+// parameter never arrives.
 TEST(Postponement, ForwardAsksForEveryParameterBeforeItUsesIt) {
   const Layout layout{1, 2};
   run_threads(layout.ranks(), [&](const Communicator& world) {
@@ -153,7 +154,8 @@ TEST(Postponement, ForwardAsksForEveryParameterBeforeItUsesIt) {
   });
 }
 
-// What is told to be ready may travel at once: backward must not touch it again. Also every parameter is told, once.
+// A gradient that was reported ready may travel at once, so backward must not change it again. Every parameter is reported
+// once.
 TEST(Backward, LeavesGradientsAloneThatAreReady) {
   const Layout layout{1, 2};
   run_threads(layout.ranks(), [&](const Communicator& world) {
@@ -175,7 +177,7 @@ TEST(Backward, LeavesGradientsAloneThatAreReady) {
   });
 }
 
-// The smallest change of one number is seen.
+// The comparison sees the smallest change of a single number.
 TEST(OverlapControl, FailsOnOneBit) {
   const gpt::TrainerOptions options = tiny({2, 1}, DType::f32);
   const auto nudged = train({2, 1}, options, [](gpt::Trainer& trainer) {
@@ -226,7 +228,7 @@ TEST(Processes, GiveTheSameBitsAsThreads) {
   }
 }
 
-// Rounding to 16 bits moves the losses by less than a hundredth; not learning at all moves them by more.
+// Rounding to 16 bits changes the losses by less than 1%; the control, which does not learn, changes them by more.
 TEST(Bf16, LossesStayNearThoseOfF32) {
   const auto learning = [](Layout layout, DType dtype, bool learns = true) {
     gpt::TrainerOptions options = tiny(layout, dtype);

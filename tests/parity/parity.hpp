@@ -15,8 +15,7 @@
 #include "stretto/stretto.hpp"
 #include "trainer.hpp"
 
-// What the tests of parity share: a small model trained on some layout, all that came of it on each rank, and the comparison
-// of two such traces.
+// Shared by the parity tests: a small model trained on a layout, each rank's trace of it, and the comparison of two traces.
 namespace parity {
 
 using namespace stretto;
@@ -26,12 +25,12 @@ struct Layout {
   int ranks() const { return data * tensor; }
 };
 
-// Which algorithms these tests run must not depend on what was measured on some machine.
+// Fixed algorithms, so that a tuning file of the machine does not change these tests.
 inline const Variable algorithms("STRETTO_ALGO",
                                  "all_reduce:0-4k:recursive_doubling,4k-inf:ring;reduce_scatter:ring;all_gather:ring");
 
-// Any tensor size divides its heads, and 61 entries of vocabulary are odd to all of them. Activations have 12 KiB in f64, so
-// that they travel in shares; buckets are small, so that there are several, and some are postponed.
+// Any tensor-parallel size divides the heads; none above 1 divides the vocabulary of 61 entries. Activations have 12 KiB in
+// f64, so that they travel in shares. Buckets are small, so that there are several, and some are postponed.
 inline gpt::TrainerOptions tiny(Layout layout, DType dtype = DType::f64) {
   gpt::TrainerOptions options;
   options.model.layers = 2;
@@ -42,13 +41,13 @@ inline gpt::TrainerOptions tiny(Layout layout, DType dtype = DType::f64) {
   options.dtype = dtype;
   options.micro_batch = 1;
   options.global_batch = 2L * layout.data;
-  options.clip_norm = 0.25;  // below all norms here, so that the norm takes part in every step
+  options.clip_norm = 0.25;  // below all norms in these tests, so that every step depends on the norm
   options.bucket_bytes = std::size_t{16} << 10;
   options.postponed_buckets = 2;
   return options;
 }
 
-// Tokens that depend on the number of the sequence only; small ones are frequent, so that there is something to learn.
+// Tokens depend only on the global number of their sequence. Small tokens are frequent, so that there is something to learn.
 inline gpt::FillSlot text_of_step(const gpt::TrainerOptions& options, std::int64_t step) {
   return [model = options.model, first = step * options.global_batch](std::int64_t slot, std::int32_t* tokens,
                                                                       std::int32_t* targets) {
@@ -64,7 +63,7 @@ inline gpt::FillSlot text_of_step(const gpt::TrainerOptions& options, std::int64
   };
 }
 
-// A rank's slice of a tensor, and where it belongs.
+// A rank's slice of a tensor, and its place in the whole.
 struct Piece {
   Shape global_shape, first, extents;
   std::vector<double> values;
@@ -78,12 +77,12 @@ inline Piece piece_of(const Parameter& parameter, const Tensor& tensor) {
   return piece;
 }
 
-// All that one rank saw of a few steps.
+// One rank's results of a few steps.
 struct Trace {
   std::vector<double> losses, norms;
-  std::vector<Pieces> gradients;  // of each step
-  Pieces parameters;              // after the last
-  std::vector<Record> records;    // of what it communicated in the last
+  std::vector<Pieces> gradients;  // by step
+  Pieces parameters;              // after the last step
+  std::vector<Record> records;    // of the operations of the last step
 };
 
 inline Trace advance(gpt::Trainer& trainer, std::int64_t first_step, std::int64_t steps) {
@@ -108,7 +107,7 @@ inline Trace advance(gpt::Trainer& trainer, std::int64_t first_step, std::int64_
 
 inline constexpr std::int64_t trained_steps = 3;
 
-// Three steps on ranks that are threads; the traces by rank. prepare may change the trainer before.
+// Trains three steps on ranks that are threads and returns their traces by rank. `prepare` may change the trainer before.
 inline std::vector<Trace> train(Layout layout, const gpt::TrainerOptions& options,
                                 const std::function<void(gpt::Trainer&)>& prepare = {}) {
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
@@ -120,7 +119,7 @@ inline std::vector<Trace> train(Layout layout, const gpt::TrainerOptions& option
   return traces;
 }
 
-// The first divergence of each kind, by name, index and both values; empty where there is none.
+// The first divergence of each kind, with name, index and both values; empty if there is none.
 struct Comparison {
   std::string loss, norm, gradient, parameter;
   double worst = 0;  // the largest difference, relative to the largest magnitude of its tensor
@@ -128,13 +127,13 @@ struct Comparison {
 };
 
 inline constexpr double parity_tolerance = 1e-10;
-inline constexpr double equal_bits = 0;  // in place of a tolerance
+inline constexpr double equal_bits = 0;  // as a tolerance: compares bits
 
 class Comparer {
  public:
   explicit Comparer(double tolerance) : tolerance_(tolerance) {}
 
-  // expected is the whole tensor, or a slice like the actual one.
+  // Each expected piece is the whole tensor or the same slice as the actual piece.
   std::string pieces(const Pieces& expected, const Pieces& actual, const std::string& what) {
     std::string first;
     if (expected.size() != actual.size()) first = what + " are not as many\n";

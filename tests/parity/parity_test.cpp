@@ -1,5 +1,5 @@
-// Training on every layout of up to eight ranks against one rank that accumulates over the same global batch, in f64; and
-// the traffic of it. The controls show that each comparison can fail.
+// Training in f64 on every layout of up to eight ranks against one rank that accumulates over the same global batch, and the
+// traffic of each layout. The controls show that each comparison can fail.
 #include <gmock/gmock.h>
 
 #include "parity.hpp"
@@ -36,8 +36,8 @@ std::vector<Layout> layouts() {
 INSTANTIATE_TEST_SUITE_P(DataByTensor, Parity, testing::ValuesIn(layouts()),
                          [](const auto& cell) { return fmt::format("{}x{}", cell.param.data, cell.param.tensor); });
 
-// What one rank and many would get wrong alike. After one step, the first moments are 1 - beta1 times what was used as the
-// gradient.
+// One rank and many ranks would make the same mistake here, so this test does not compare them: after one step, the first
+// moments are 1 - beta1 times the gradient that the optimizer used.
 TEST(Clipping, BoundsTheNormOfWhatTheOptimizerGets) {
   run_threads(1, [](const Communicator& world) {
     for (const double factor : {0.0, 0.5, 2.0}) {  // 0: no clipping
@@ -57,7 +57,7 @@ TEST(Clipping, BoundsTheNormOfWhatTheOptimizerGets) {
   });
 }
 
-// Also where the slots do not divide over the ranks.
+// The mean is right also when the ranks do not divide the slots evenly.
 TEST(Evaluate, IsTheMeanOverAllSlotsOnAnyLayout) {
   const auto losses = [](Layout layout) {
     gpt::TrainerOptions options = tiny({1, 1});
@@ -70,13 +70,13 @@ TEST(Evaluate, IsTheMeanOverAllSlotsOnAnyLayout) {
     return result;
   };
   const double expected = losses({1, 1}).front();
-  EXPECT_NEAR(expected, std::log(61), 0.1);  // of an untrained model
+  EXPECT_NEAR(expected, std::log(61), 0.1);  // the model is untrained
   for (const Layout layout : {Layout{2, 1}, {3, 1}, {6, 1}, {1, 2}, {2, 4}}) {
     for (const double loss : losses(layout)) EXPECT_NEAR(loss, expected, parity_tolerance * expected);
   }
 }
 
-// Each rank alone with its share of the batch, as if no gradient were ever summed.
+// Each rank trains alone on its share of the batch, as if gradients were never summed.
 TEST(ParityControl, FailsWithoutTheSumOverDataParallelRanks) {
   const gpt::TrainerOptions options = tiny({2, 1});
   const Trace expected = train({1, 1}, options).front();
@@ -93,7 +93,7 @@ TEST(ParityControl, FailsWithoutTheSumOverDataParallelRanks) {
   });
 }
 
-// Rank 1 adds nothing to the sum of one layer, as if that sum had been dropped on its way.
+// Rank 1 adds zeros to the sum of one layer, as if that sum were missing.
 TEST(ParityControl, FailsWithoutTheSumOfOneLayer) {
   const gpt::TrainerOptions options = tiny({1, 2});
   const Trace expected = train({1, 1}, options).front();

@@ -1,4 +1,4 @@
-// The model and the optimizer against PyTorch: tests/reference/make_gpt2_reference.py wrote the file.
+// The model and the optimizer against PyTorch, whose results tests/reference/make_gpt2_reference.py wrote to a file.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -30,7 +30,7 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
     return result;
   }
 
-  // The file's weights in place of the random ones. Its [96, 32] and our [3, 32, 32] are the same numbers in the same order.
+  // Replaces the random weights by the file's. Its [96, 32] and our [3, 32, 32] are the same numbers in the same order.
   void take_weights(gpt::Trainer& trainer) const {
     for (const auto& parameter : trainer.parameters().all()) {
       const std::vector<double> whole = values_of(file, parameter->name);
@@ -78,12 +78,12 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
   }
 
   bool is_f64() const { return std::get<DType>(GetParam()) == DType::f64; }
-  // In f64 the file's own rounding to F32 is what is left.
+  // In f64, only the file's rounding to F32 remains.
   double tolerance() const { return is_f64() ? 1e-6 : 1e-5; }
   double loss_tolerance() const { return is_f64() ? 1e-12 : 1e-5; }  // adamw_losses are F64
   int tensor_size() const { return std::get<int>(GetParam()); }
 
-  // Where the tests run may not be where they were built.
+  // The tests may run on another machine than the one that built them.
   const char* const elsewhere = std::getenv("GPT2_REFERENCE");
   const gpt::SafetensorsReader file{elsewhere != nullptr ? elsewhere : GPT2_REFERENCE};
 };
@@ -110,7 +110,7 @@ TEST_P(Reference, AgreesOnLogitsLossGradientsAndTenSteps) {
   });
 }
 
-// The control: two weights are swapped.
+// The control.
 TEST_P(Reference, DisagreesWhenTwoWeightsAreSwapped) {
   run_threads(tensor_size(), [&](const Communicator& world) {
     const OnDevice device(test_device());

@@ -1,4 +1,4 @@
-// The same seed draws the same text however the model is divided.
+// A seed gives the same text on every layout of the model.
 #include "sampling.hpp"
 
 #include "parity.hpp"
@@ -19,7 +19,7 @@ std::string text_of(int tensor_size, const gpt::SamplingOptions& how, const std:
 }
 
 TEST(Sampling, DoesNotDependOnTheLayout) {
-  const gpt::SamplingOptions how{.length = 60, .temperature = 1, .seed = 5};  // beyond the sequence length of 48
+  const gpt::SamplingOptions how{.length = 60, .temperature = 1, .seed = 5};  // longer than the model's sequence of 48
   const std::string text = text_of(1, how);
   EXPECT_EQ(text.size(), 65U);
   EXPECT_EQ(text.substr(0, 5), "To be");

@@ -1,4 +1,4 @@
-// Windows of a text: where they may lie, and that they are functions of global numbers only.
+// Windows of a text: the part that they lie in, and their dependence on global numbers only.
 #include "text_data.hpp"
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t sequence = 16;
 
-// Bytes from which a place can be told: no two of them follow each other twice in 60000.
+// A text in which no window occurs twice within 20000 bytes, so that a window's place can be found.
 std::string text_of(std::size_t bytes, int first = 0) {
   std::string text;
   for (std::size_t i = 0; i < bytes; ++i) text += static_cast<char>(i % 2 == 0 ? first + i / 2 / 100 % 100 : i / 2 % 100);

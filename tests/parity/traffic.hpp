@@ -6,9 +6,9 @@
 namespace parity {
 
 struct Expected {
-  std::int64_t operations;  // of a rank in a step; 0: at least two
-  std::int64_t elements;    // of all of them
-  bool shares;              // large enough to be cut into shares
+  std::int64_t operations;  // number on each rank in a step; 0: at least two
+  std::int64_t elements;    // sum over these operations
+  bool shares;              // the tensors are large enough to travel in shares
 };
 
 inline std::map<std::string, Expected> expected_traffic(Layout layout, const gpt::TrainerOptions& options,
@@ -20,7 +20,8 @@ inline std::map<std::string, Expected> expected_traffic(Layout layout, const gpt
     return Expected{times * microbatches, times * microbatches * tokens * options.model.hidden, true};
   };
   if (layout.tensor > 1) {
-    // Two forward and two backward a layer: 8 b s h (t-1)/t elements a rank; and one at either end of the model.
+    // Two sums in forward and two in backward for each layer: 8 b s h (t-1)/t elements a rank; and one at each end of the
+    // model.
     result["row-parallel forward"] = activations(2 * options.model.layers);
     result["column-parallel backward"] = activations(2 * options.model.layers + 1);
     result["embedding forward"] = activations(1);
@@ -29,7 +30,8 @@ inline std::map<std::string, Expected> expected_traffic(Layout layout, const gpt
   }
   if (layout.ranks() > 1) result["gradient norm"] = {1, 1, false};
   if (layout.data > 1) {
-    // A reduce-scatter of all gradients; an all-gather of each, or of its parameter in its place: 2 (N-1)/N Psi e.
+    // A reduce-scatter of all gradients, and an all-gather of each gradient or, if postponed, of its parameter: 2 (N-1)/N
+    // Psi e.
     result["gradients"] = {0, 2 * local_elements, false};
     result["loss"] = {1, 1, false};
   }
@@ -44,10 +46,11 @@ inline std::int64_t formula_of(const Record& record) {
   }
 }
 
-// What is wrong with the records of a step, or nothing. It accounts for every byte that any rank sent.
+// Describes the first divergence of a step's records from the formulas; empty if there is none. Every byte that any rank
+// sent is accounted for.
 inline std::string traffic_divergence(Layout layout, const gpt::TrainerOptions& options, const std::vector<Trace>& traces) {
-  std::map<std::string, std::int64_t> sent;     // by all ranks, for each tag
-  std::map<std::string, std::int64_t> formula;  // the same times the size of the group
+  std::map<std::string, std::int64_t> sent;     // bytes sent by all ranks, by tag
+  std::map<std::string, std::int64_t> formula;  // expected bytes times the size of the group, by tag
   std::map<std::string, std::int64_t> group_size;
   for (const Trace& trace : traces) {
     std::int64_t local_elements = 0;

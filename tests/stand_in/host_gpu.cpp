@@ -20,7 +20,7 @@ thread_local std::uint64_t put_by_thread = 0;
 
 std::uintptr_t number_of(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
 
-// What destructors call must not throw; the violation is kept.
+// Destructors call these functions, so they must not throw; the violation is kept.
 template <class Function>
 void without_throwing(Function function) {
   try {
@@ -34,8 +34,8 @@ void without_throwing(Function function) {
 struct HostGpu::Capture {
   Number origin;
   std::thread::id thread;
-  Functions functions;             // in the order of their calls, which is one that all waits allow
-  std::map<Number, Seen> streams;  // that take part
+  Functions functions;             // in the order of the calls, which satisfies all waits
+  std::map<Number, Seen> streams;  // the streams that take part
   bool ended = false;
 };
 
@@ -46,13 +46,13 @@ HostGpu::HostGpu(const HostGpuOptions& options, std::unique_ptr<GpuKernels> kern
   if (kernels_ == nullptr) kernels_ = std::make_unique<HostKernels>(*this);
 }
 
-// Streams may wait for each other: all are closed before any is joined.
+// Streams may wait for each other, so all are closed before any is joined.
 HostGpu::~HostGpu() {
   for (const auto& [number, each] : queues_) each.stream->close();
   for (const auto& each : ending_) each->close();
 }
 
-// ---- rules
+// ---- Rules
 
 void HostGpu::violate(const std::string& sentence) {
   {
@@ -75,9 +75,9 @@ HostGpu::Queue& HostGpu::queue(GpuStream stream, const char* who) {
   return found->second;
 }
 
-HostGpu::Place& HostGpu::place(GpuEvent event, const char* who) {
-  const auto found = places_.find(number_of(event));
-  if (found == places_.end()) {
+HostGpu::EventRecord& HostGpu::latest_record(GpuEvent event, const char* who) {
+  const auto found = events_.find(number_of(event));
+  if (found == events_.end()) {
     violate(fmt::format("{} got event {}, which was destroyed or is another GPU's.", who, number_of(event)));
   }
   return found->second;
@@ -100,7 +100,7 @@ void HostGpu::throw_if_failed() const {
   if (const std::string what = failure_->what(); !what.empty()) throw Error(ErrorCode::unavailable, what);
 }
 
-// ---- streams
+// ---- Streams
 
 std::size_t HostGpu::streams_in_use() const {
   const std::lock_guard lock(mutex_);
@@ -109,7 +109,7 @@ std::size_t HostGpu::streams_in_use() const {
 
 std::size_t HostGpu::events_in_use() const {
   const std::lock_guard lock(mutex_);
-  return places_.size();
+  return events_.size();
 }
 
 GpuStream HostGpu::create_stream(Priority /*priority*/) {
@@ -151,27 +151,27 @@ void HostGpu::put_into(Queue& queue, Number number, std::function<void()> functi
   ++queue.capture->streams[number][number];
 }
 
-// ---- events
+// ---- Events
 
 GpuEvent HostGpu::create_event() {
   const Number number = next_number();
   const std::lock_guard lock(mutex_);
-  places_[number];
+  events_[number];
   return reinterpret_cast<GpuEvent>(number);
 }
 
 void HostGpu::destroy(GpuEvent event) {
   without_throwing([&] {
     const std::lock_guard lock(mutex_);
-    place(event, "destroy");
-    places_.erase(number_of(event));
+    latest_record(event, "destroy");
+    events_.erase(number_of(event));
   });
 }
 
 void HostGpu::record(GpuEvent event, GpuStream stream) {
   ++put_by_thread;
   const std::lock_guard lock(mutex_);
-  Place& here = place(event, "record");
+  EventRecord& here = latest_record(event, "record");
   Queue& in = queue(stream, "record");
   if (in.capture) {
     here = {nullptr, in.capture, in.capture->streams[number_of(stream)]};
@@ -184,7 +184,7 @@ void HostGpu::record(GpuEvent event, GpuStream stream) {
 void HostGpu::wait(GpuStream stream, GpuEvent event) {
   ++put_by_thread;
   const std::lock_guard lock(mutex_);
-  const Place& there = place(event, "wait");
+  const EventRecord& there = latest_record(event, "wait");
   Queue& here = queue(stream, "wait");
   if (there.capture) {
     if (there.capture->ended || (here.capture && here.capture != there.capture)) {
@@ -194,7 +194,7 @@ void HostGpu::wait(GpuStream stream, GpuEvent event) {
     here.capture = there.capture;
     Seen& seen = joined->second;
     for (const auto& [number, count] : there.seen) seen[number] = std::max(seen[number], count);
-    if (is_new) seen[number_of(stream)] = 1;  // so that it has to be waited for, whatever it does
+    if (is_new) seen[number_of(stream)] = 1;  // the capture's stream must wait for this one even if it does nothing
     return;
   }
   if (!there.marker) return;
@@ -204,7 +204,7 @@ void HostGpu::wait(GpuStream stream, GpuEvent event) {
 
 std::shared_ptr<Marker> HostGpu::marker_to_ask(GpuEvent event, const char* who) {
   const std::lock_guard lock(mutex_);
-  const Place& there = place(event, who);
+  const EventRecord& there = latest_record(event, who);
   require_no_capture_here(who);
   if (there.capture) violate(fmt::format("{} got an event that was recorded in a capture.", who));
   return there.marker;
@@ -242,7 +242,7 @@ void HostGpu::wait_until_here(GpuStream stream, const char* who) {
   throw_if_failed();
 }
 
-// ---- memory
+// ---- Memory
 
 std::byte* HostGpu::allocate(std::size_t bytes, GpuStream stream) {
   const std::lock_guard lock(mutex_);
@@ -323,7 +323,7 @@ void HostGpu::zero(void* memory, std::size_t bytes, GpuStream stream) {
   put(stream, [memory, bytes] { std::memset(memory, 0, bytes); });
 }
 
-// ---- graphs
+// ---- Graphs
 
 void HostGpu::begin_capture(GpuStream stream) {
   const std::lock_guard lock(mutex_);
@@ -370,7 +370,7 @@ void HostGpu::launch(GpuGraph graph, GpuStream stream) {
   const auto found = graphs_.find(number_of(graph));
   if (found == graphs_.end()) violate("launch got a graph that was destroyed or is another GPU's.");
   Queue& in = queue(stream, "launch");
-  // A graph's launches follow each other, whatever their streams.
+  // Launches of one graph follow each other, also in different streams.
   if (const auto before = found->second.last_launch; before && !in.capture) {
     in.stream->put([before] { before->wait(); }, true);
   }

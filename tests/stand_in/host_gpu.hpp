@@ -17,60 +17,61 @@
 #include "stand_in/host_sharing.hpp"
 #include "stand_in/host_stream.hpp"
 
-// A stand-in for a GPU, of threads and host memory: whatever stands above the table of device/gpu.hpp runs over it, with the
-// same results as on the host. It is stricter than a GPU: what CUDA leaves undefined is a violation here, and what nobody
-// waited for comes out as wrong values.
+// A stand-in for a GPU, made of threads and host memory. All code above the table of device/gpu.hpp runs over it, with the
+// same results as on the host. It is stricter than a GPU: CUDA's undefined behaviour is a violation here, and a missing wait
+// gives wrong values.
 namespace stretto {
 
 struct HostGpuOptions {
-  // Each stream sleeps up to so many microseconds before every other function, at random from this seed on: then waits that
-  // are missing between streams show.
+  // Each stream sleeps up to longest_delay_us microseconds before about half of its functions, at random from `seed`, so
+  // that missing waits between streams show.
   int longest_delay_us = 0;
   std::uint64_t seed = 1;
-  // For controls: streams do not wait for each other; and what is asked of an event is as if it had been reached.
-  bool ignores_waits = false;
-  bool foresees_events = false;
-  bool cannot_open = false;  // other processes' memory, as CUDA in many a container
+  // For controls.
+  bool ignores_waits = false;    // streams do not wait for each other
+  bool foresees_events = false;  // reached() is always true
+  bool cannot_open = false;      // memory of other processes cannot be opened, like CUDA's in some containers
 };
 
-// Breaking a rule throws Error(internal) and is kept in violations(), where also those are that destructors commit:
-// - While a graph is captured, the thread that began it asks no event for anything, waits for nothing, and copies nothing
-//   between ordinary host memory and the GPU. Nobody asks an event that was recorded in a capture.
-// - A capture is ended by the thread and in the stream that began it, which by then has waited for every stream that took
-//   part. Captured streams wait for nothing that was recorded outside, and no other stream for what was recorded inside.
-// - In a captured stream nothing is allocated or released. (CUDA can, but then the graph can only be launched again after
-//   somebody has released what it allocated.)
-// - Handles are this GPU's and not destroyed yet; kernels, copies and zero() get its memory, not released yet.
-// - Memory of other processes is opened from a handle of another process, and closed once; memory is released when nobody
-//   has it open.
-// - Streams wait for words in pinned memory only, outside of captures, and pinned memory stays until they have.
+// A broken rule throws Error(internal) and is kept in violations(); violations by destructors are only kept there. The
+// rules:
+// - During a capture, the thread that began it must not query or wait for events, nor copy between ordinary host memory and
+//   the GPU. No thread may query an event that was recorded in a capture.
+// - The thread that began a capture must end it, in the same stream, after this stream has waited for every stream that took
+//   part. Captured streams must not wait for events recorded outside, nor other streams for events recorded inside.
+// - Captured streams must not allocate or release memory. (CUDA allows it, but such a graph can be launched again only after
+//   the memory that it allocated was released.)
+// - Handles must be this GPU's and alive; kernels, copies and zero() must get its memory, not released yet.
+// - Memory of other processes must be opened from a handle of another process and closed once; memory must not be released
+//   while it is open elsewhere.
+// - Streams may wait for words in pinned memory only, outside of captures, and pinned memory must outlive these waits.
 class HostGpu final : public Gpu {
  public:
-  // kernels: others than HostKernels.
+  // kernels: null for HostKernels.
   explicit HostGpu(const HostGpuOptions& options = {}, std::unique_ptr<GpuKernels> kernels = nullptr);
   ~HostGpu() override;  // waits for all streams
   HostGpu(const HostGpu&) = delete;
   HostGpu& operator=(const HostGpu&) = delete;
 
-  // ---- beyond the table
-  // The function is called in its turn in the stream's thread, or becomes part of a graph and is called at each launch. It
-  // may block for other streams and ranks. What it throws is the failure of the whole GPU.
+  // ---- Beyond the table
+  // The stream's thread calls the function in stream order; during a capture it becomes part of the graph and is called at
+  // each launch. It may block for other streams and ranks. An exception from it is the failure of the whole GPU.
   void put(GpuStream stream, std::function<void()> function);
-  void require_memory(const char* who, const void* first, std::size_t bytes);  // of this GPU, or a violation
-  // Or, where an event of this thread could not be waited for either, a violation.
+  void require_memory(const char* who, const void* first, std::size_t bytes);  // a violation unless it is this GPU's memory
+  // Blocks until the stream has done everything put into it; a violation where this thread may not wait for an event either.
   void wait_until_here(GpuStream stream, const char* who);
   std::vector<std::string> violations() const;
-  std::string failure() const { return failure_->what(); }  // of what was put into streams; empty: none
-  // How often this thread has put anything into a stream of any GPU: functions, records and waits.
+  std::string failure() const { return failure_->what(); }  // of functions put into streams; empty: none
+  // The number of functions, records and waits that this thread has put into streams of any GPU.
   static std::uint64_t put_by_this_thread();
   std::size_t bytes_in_use() const { return memory_.bytes_in_use(); }
   std::size_t pinned_bytes_in_use() const { return pinned_.bytes_in_use(); }
-  std::size_t shared_bytes_in_use() const { return sharing_.bytes_in_use(); }  // of its own, and opened ones
+  std::size_t shared_bytes_in_use() const { return sharing_.bytes_in_use(); }  // allocated here, or opened
   std::size_t memories_open() const { return sharing_.opened(); }
   std::size_t streams_in_use() const;
   std::size_t events_in_use() const;
 
-  // ---- the table
+  // ---- The table
   void enter_thread() override {}
   const GpuInfo& info() const override { return info_; }
   GpuStream create_stream(Priority priority) override;
@@ -101,21 +102,21 @@ class HostGpu final : public Gpu {
   GpuKernels& kernels() override { return *kernels_; }
 
  private:
-  // A handle is a number that is given once in a process: one that is gone, or another GPU's, is recognised.
+  // A handle is a number that a process uses once, so that handles of destroyed objects and other GPUs are recognised.
   using Number = std::uintptr_t;
   using Functions = std::vector<std::function<void()>>;
-  using Seen = std::map<Number, std::size_t>;  // of each stream of a capture, how far its work has been waited for
+  using Seen = std::map<Number, std::size_t>;  // by stream of a capture, the number of its functions that were waited for
   struct Capture;
   struct Queue {
     std::shared_ptr<HostStream> stream;
-    std::shared_ptr<Capture> capture;  // that it takes part in
+    std::shared_ptr<Capture> capture;  // the one that the stream takes part in
   };
-  struct Place {  // of an event: the latest record
+  struct EventRecord {  // an event's latest record
     std::shared_ptr<Marker> marker;
     std::shared_ptr<Capture> capture;
     Seen seen;
   };
-  struct Recorded {  // a graph
+  struct CapturedGraph {
     std::shared_ptr<const Functions> functions;
     std::shared_ptr<Marker> last_launch;
   };
@@ -124,8 +125,9 @@ class HostGpu final : public Gpu {
     return memory_.holds(first, bytes) || sharing_.holds(first, bytes);
   }
   [[noreturn]] void violate(const std::string& sentence);
-  Queue& queue(GpuStream stream, const char* who);  // these, under the mutex
-  Place& place(GpuEvent event, const char* who);
+  // Both need the mutex.
+  Queue& queue(GpuStream stream, const char* who);
+  EventRecord& latest_record(GpuEvent event, const char* who);
   void put_into(Queue& queue, Number number, std::function<void()> function);
   void require_no_capture_here(const char* who);
   std::shared_ptr<Marker> marker_to_ask(GpuEvent event, const char* who);
@@ -139,8 +141,8 @@ class HostGpu final : public Gpu {
   std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   mutable std::mutex mutex_;
   std::unordered_map<Number, Queue> queues_;
-  std::unordered_map<Number, Place> places_;
-  std::unordered_map<Number, Recorded> graphs_;
+  std::unordered_map<Number, EventRecord> events_;
+  std::unordered_map<Number, CapturedGraph> graphs_;
   std::set<std::thread::id> capturing_threads_;
   std::vector<std::shared_ptr<HostStream>> ending_;
   mutable std::mutex violations_mutex_;
@@ -148,7 +150,7 @@ class HostGpu final : public Gpu {
   std::unique_ptr<GpuKernels> kernels_;
 };
 
-// While it lives, this is the GPU of the process. Tensors and streams on it end before.
+// Makes `gpu` the GPU of the process while this object lives. It must outlive all tensors and streams on the GPU.
 class GpuInUse {
  public:
   explicit GpuInUse(Gpu& gpu) { use_gpu(&gpu); }

@@ -31,7 +31,7 @@ std::string sentence_of(Call call) {
   return "";
 }
 
-// What is put behind it in a stream begins when it is opened.
+// Functions put into the stream after the gate run when it opens.
 struct Gate {
   std::shared_ptr<Marker> open = std::make_shared<Marker>();
   Gate(HostGpu& gpu, GpuStream stream) {
@@ -50,7 +50,7 @@ class HostGpuRules : public testing::Test {
 };
 
 TEST_F(HostGpuRules, AnEventIsReachedWhenItsStreamComesToIt) {
-  EXPECT_TRUE(gpu.reached(event));  // never recorded
+  EXPECT_TRUE(gpu.reached(event));  // an event that was never recorded counts as reached
   {
     const Gate gate(gpu, a);
     gpu.record(event, a);
@@ -64,9 +64,9 @@ TEST_F(HostGpuRules, AStreamWaitsForTheRecordThatWasTheLatestAtTheCall) {
   std::atomic<int> step = 0;
   std::atomic<int> seen = -1;
   gpu.record(event, a);
-  gpu.wait(b, event);  // for this record
+  gpu.wait(b, event);  // waits for the record above
   const Gate gate(gpu, a);
-  gpu.record(event, a);  // not for this
+  gpu.record(event, a);  // b does not wait for this one
   gpu.put(b, [&] { seen = step.load(); });
   gpu.wait_until_here(b, "test");
   EXPECT_EQ(seen, 0);
@@ -117,7 +117,7 @@ TEST_F(HostGpuRules, MemoryIsPoisonedWhenItIsTakenAndWhenItIsReleased) {
     const Gate gate(gpu, a);
     gpu.release(memory, a);
     EXPECT_FALSE(gpu.is_device_memory(memory));
-    std::memcpy(&value, memory, 8);  // the stream has not come to the release
+    std::memcpy(&value, memory, 8);  // the stream has not reached the release
     EXPECT_EQ(value, 3);
   }
   gpu.wait_until_here(a, "test");
@@ -159,7 +159,7 @@ TEST_F(HostGpuRules, AGraphDoesTheSameAtEachLaunch) {
   EXPECT_FALSE(gpu.is_capturing(b));
   EXPECT_THAT(order, IsEmpty());
   gpu.launch(graph, b);
-  gpu.launch(graph, a);  // behind the first
+  gpu.launch(graph, a);  // runs after the first launch
   gpu.destroy(graph);
   gpu.wait_until_here(a, "test");
   EXPECT_THAT(order, ElementsAre(1, 2, 3, 1, 2, 3));
@@ -173,7 +173,7 @@ TEST_F(HostGpuRules, ACaptureKnowsWhoseWorkNobodyWaitedFor) {
   gpu.put(b, [] {});
   gpu.record(event, b);
   gpu.wait(a, event);
-  gpu.put(b, [] {});  // behind what a waited for
+  gpu.put(b, [] {});  // stream a has not waited for this one
   EXPECT_THAT(sentence_of([&] { gpu.end_capture(a); }), HasSubstr("has not waited for 1"));
   EXPECT_FALSE(gpu.is_capturing(b));
 }
@@ -189,7 +189,7 @@ TEST_F(HostGpuRules, NothingIsAskedOrWaitedForDuringACapture) {
       [&] { gpu.synchronize(event); },
       [&] { gpu.seconds_between(event, event); },
       [&] { gpu.reached(other_event); },
-      [&] { gpu.wait(a, other_event); },  // recorded outside
+      [&] { gpu.wait(a, other_event); },  // the event was recorded outside the capture
       [&] { gpu.copy(&value, memory, 8, a); },
       [&] { gpu.copy(memory, &value, 8, b); },
       [&] { gpu.allocate(8, a); },
@@ -201,12 +201,12 @@ TEST_F(HostGpuRules, NothingIsAskedOrWaitedForDuringACapture) {
     EXPECT_EQ(gpu.violations().size(), i + 1);
   }
   std::thread([&] {
-    EXPECT_NE(sentence_of([&] { gpu.reached(event); }), "");  // recorded inside
+    EXPECT_NE(sentence_of([&] { gpu.reached(event); }), "");  // the event was recorded inside the capture
     EXPECT_EQ(sentence_of([&] { gpu.synchronize(other_event); }), "");
     EXPECT_NE(sentence_of([&] { gpu.end_capture(a); }), "");
   }).join();
   gpu.end_capture(a);
-  EXPECT_NE(sentence_of([&] { gpu.wait(b, event); }), "");  // of a capture that is over
+  EXPECT_NE(sentence_of([&] { gpu.wait(b, event); }), "");  // the event belongs to a capture that has ended
   gpu.release(memory, a);
 }
 
@@ -241,12 +241,12 @@ TEST_F(HostGpuRules, KernelsGetItsMemoryOnly) {
   std::byte* const memory = gpu.allocate(4, a);
   float host = 0;
   EXPECT_NE(sentence_of([&] { gpu.kernels().multiply(DType::f32, &host, memory, 1, 2, a); }), "");
-  EXPECT_NE(sentence_of([&] { gpu.kernels().multiply(DType::f32, memory, memory, 2, 2, a); }), "");  // too long
+  EXPECT_NE(sentence_of([&] { gpu.kernels().multiply(DType::f32, memory, memory, 2, 2, a); }), "");  // longer than the block
   gpu.kernels().multiply(DType::f32, &host, memory, 0, 2, a);
   gpu.release(memory, a);
 }
 
-// As a launch does.
+// A launch on a GPU copies its arguments, too.
 TEST_F(HostGpuRules, AKernelCopiesItsArraysAtTheCall) {
   std::byte* const memory = gpu.allocate(8, a);
   const float two[] = {2, 3};
@@ -273,7 +273,7 @@ TEST_F(HostGpuRules, AFunctionThatThrowsIsTheFailureOfTheGpu) {
   EXPECT_FALSE(ran);
 }
 
-// ---- memory that other processes open
+// ---- Memory that other processes open
 
 bool holds_in_another_process(const std::function<bool(HostGpu& gpu)>& body) {
   const pid_t child = fork();
@@ -302,7 +302,7 @@ TEST(HostGpuSharing, AnotherProcessReadsAndWritesWhatItOpens) {
   gpu.release_shared(shared.memory);
   EXPECT_THAT(gpu.violations(), IsEmpty());
   EXPECT_EQ(gpu.shared_bytes_in_use(), 0U);
-  EXPECT_TRUE(holds_in_another_process([&](HostGpu& other) {  // stale
+  EXPECT_TRUE(holds_in_another_process([&](HostGpu& other) {  // the handle is stale now
     const std::string sentence = sentence_of([&] { other.open_shared(shared.handle); });
     return sentence.find("has no such memory") != std::string::npos && other.violations().empty();
   }));
@@ -325,7 +325,7 @@ TEST(HostGpuSharing, IsClosedOnceAndBeforeItIsReleased) {
     std::byte* const memory = other.open_shared(shared.handle);
     other.close_shared(memory);
     other.close_shared(memory);
-    other.open_shared(shared.handle);  // and is left so
+    other.open_shared(shared.handle);  // this one is never closed
     return other.violations().size() == 1;
   }));
   gpu.release_shared(shared.memory);

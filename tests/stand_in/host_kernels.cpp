@@ -34,7 +34,7 @@ void HostKernels::put(const char* kernel, GpuStream stream, Call call, const Arg
   gpu_.put(stream, [call, ... kept = as_host(arguments)] { call(kept...); });
 }
 
-// ---- of collectives
+// ---- Kernels of collectives
 
 void HostKernels::reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out,
                              std::int64_t count, std::int64_t divisor, GpuStream stream) {
@@ -92,7 +92,7 @@ void HostKernels::requantize(QuantizedFormat format, const void* const* vectors,
   });
 }
 
-// ---- of layers
+// ---- Kernels of layers
 
 void HostKernels::add(const Tensor& a, const Tensor& b, const Tensor& out, GpuStream stream) {
   put("add", stream, kernels::add, a, b, out);

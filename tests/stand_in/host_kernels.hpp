@@ -5,8 +5,8 @@ namespace stretto {
 
 class HostGpu;
 
-// The host's kernels, each called in its turn by the stream's thread. As in a launch, numbers, arrays of pointers and
-// options are copied at the call; of tensors only where they lie is known, nothing keeps them.
+// The host's kernels, called in stream order by the stream's thread. Like a launch, a call copies numbers, arrays of
+// pointers and options; it does not keep tensors alive.
 class HostKernels final : public GpuKernels {
  public:
   explicit HostKernels(HostGpu& gpu) : gpu_(gpu) {}
@@ -58,7 +58,7 @@ class HostKernels final : public GpuKernels {
                           const Tensor& log_sum_exp, const Tensor& dout, const Tensor& dqkv, GpuStream stream) override;
 
  private:
-  // Puts call(argument, ...) into the stream, with tensors as the host's.
+  // Puts call(argument, ...) into the stream; tensors are passed as host tensors of the same memory.
   template <class Call, class... Arguments>
   void put(const char* kernel, GpuStream stream, Call call, const Arguments&... arguments);
   void require_memory(const char* kernel, const void* first, std::size_t bytes);

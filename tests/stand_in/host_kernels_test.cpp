@@ -1,4 +1,4 @@
-// Kernels that training does not call, on the stand-in against the host's.
+// Kernels that training does not call: the stand-in's against the host's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,9 +15,9 @@ namespace {
 
 using testing::IsEmpty;
 
-constexpr std::int64_t count = 300;  // no whole number of groups
+constexpr std::int64_t count = 300;  // not a multiple of the quantization group
 
-// What the computation writes to the last of the tensors, on the host and on the stand-in.
+// Runs the computation on copies of the tensors on the stand-in and on the host, and compares all tensors.
 void expect_same_bits(const std::vector<Tensor>& tensors, const std::function<void(const std::vector<Tensor>&)>& compute) {
   HostGpu gpu({.longest_delay_us = 200});
   {
@@ -60,7 +60,8 @@ TEST(HostKernels, ReduceAllHasTheHostsBits) {
   expect_same_bits({x(1), x(2), x(3)}, reduce_all);
 }
 
-// x, residual, its records, their values, twice the records summed, that quantized again.
+// The tensors: x, residual, x's records, their values, the average of the records taken twice, and that average quantized
+// again.
 void quantize_and_back(const std::vector<Tensor>& t) {
   const QuantizedFormat format = QuantizedFormat::int8;
   const QuantizedFormat to = QuantizedFormat::int4;
@@ -73,7 +74,7 @@ void quantize_and_back(const std::vector<Tensor>& t) {
     on.dequantize_reduce(format, vectors, 2, DType::f32, t[4].raw(), count, 2, gpu_stream());
     on.requantize(format, vectors, 2, to, t[5].raw(), count, 2, {}, gpu_stream());
     on.multiply(DType::f32, t[3].raw(), t[3].raw(), count, 0.5, gpu_stream());
-    vectors[0] = vectors[1] = nullptr;  // a launch has copied them
+    vectors[0] = vectors[1] = nullptr;  // the launches have copied the array
     options = {};
   } else {
     kernels::quantize(format, DType::f32, t[0].raw(), t[2].raw(), count, options);

@@ -14,15 +14,15 @@ namespace {
 using host_nccl::Batch;
 using host_nccl::Report;
 
-// What this thread has called since group_start(); one for all communicators, as in NCCL.
+// This thread's calls since group_start(); as in NCCL, one group holds calls on all communicators.
 struct OpenGroup {
-  struct Part {
+  struct MemberBatch {
     std::shared_ptr<host_nccl::Member> member;
     Batch batch;
   };
   int depth = 0;
-  bool failed = false;  // one of the calls; then none of them happens
-  std::vector<Part> parts;
+  bool failed = false;  // a call has failed; then the whole group is dropped
+  std::vector<MemberBatch> batches;
   std::uint64_t put_before = 0;
   std::shared_ptr<Report> report;
 
@@ -30,12 +30,12 @@ struct OpenGroup {
     if (depth > 0) report->note("A thread has ended between group_start() and group_end().");
   }
   Batch& batch_of(const std::shared_ptr<host_nccl::Member>& member, GpuStream stream) {
-    for (Part& part : parts) {
-      if (part.member == member) return part.batch;
+    for (MemberBatch& each : batches) {
+      if (each.member == member) return each.batch;
     }
-    parts.push_back({member, {}});
-    parts.back().batch.stream = stream;
-    return parts.back().batch;
+    batches.push_back({member, {}});
+    batches.back().batch.stream = stream;
+    return batches.back().batch;
   }
 };
 thread_local OpenGroup open_group;
@@ -66,9 +66,9 @@ std::size_t HostNccl::functions_put() const {
   return functions_put_;
 }
 
-// ---- communicators
+// ---- Communicators
 
-// While one thread calls something of a communicator, no other does.
+// A call on a communicator. A violation if another thread's call on it has not returned.
 class HostNccl::Calling {
  public:
   Calling(HostNccl& nccl, Member member, const char* who) : member_(std::move(member)) {
@@ -221,7 +221,7 @@ std::string HostNccl::failure(NcclComm comm) {
   return member->failure;
 }
 
-// ---- groups
+// ---- Groups
 
 void HostNccl::group_start() {
   if (open_group.depth++ > 0) return;
@@ -233,13 +233,13 @@ void HostNccl::group_start() {
 void HostNccl::group_end() {
   if (open_group.depth == 0) violate("group_end() was called without group_start().");
   if (--open_group.depth > 0) return;
-  std::vector<OpenGroup::Part> parts;
-  parts.swap(open_group.parts);
+  std::vector<OpenGroup::MemberBatch> batches;
+  batches.swap(open_group.batches);
   if (std::exchange(open_group.failed, false)) throw Error(ErrorCode::internal, "A call of this group has failed.");
   if (HostGpu::put_by_this_thread() != open_group.put_before) {
     violate("Something else was put into a stream between group_start() and group_end(); it goes before the messages.");
   }
-  for (OpenGroup::Part& part : parts) put(part.member, std::move(part.batch));
+  for (OpenGroup::MemberBatch& each : batches) put(each.member, std::move(each.batch));
 }
 
 void HostNccl::put(const Member& member, Batch batch) {
@@ -266,7 +266,7 @@ void HostNccl::put_now(const Member& member, Batch batch) {
   member->gpu->put(stream, [member, batch = std::move(batch)] { member->world->run(*member, batch); });
 }
 
-// ---- what goes
+// ---- Messages and collectives
 
 void HostNccl::message(bool sends, std::byte* data, std::size_t bytes, int peer, NcclComm comm, GpuStream stream) {
   const char* const who = sends ? "send" : "recv";

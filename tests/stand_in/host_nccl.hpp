@@ -10,42 +10,42 @@
 #include "stand_in/host_nccl_world.hpp"
 #include "transport/nccl/nccl_calls.hpp"
 
-// A stand-in for NCCL over the stand-in for a GPU: ranks are threads. A call, or a group of calls, becomes one function in
-// the stream, which meets those of the other ranks there and makes all its messages progress together; a graph does so at
-// each launch. Sends are never buffered, and collectives wait for all ranks: what could hang with NCCL does here, too, until
-// the timeout.
+// A stand-in for NCCL over the stand-in for a GPU; ranks are threads. A call, or a group of calls, becomes one function in
+// the stream. It waits there for the functions of the other ranks and progresses all its messages together; in a graph, at
+// each launch. Sends are never buffered, and collectives wait for all ranks, so that calls that could hang with NCCL also
+// hang here, until the timeout.
 namespace stretto {
 
-// Breaking a rule of NCCL's is kept in violations(). What the caller's thread does wrong throws Error(internal) as well;
-// what shows only in the streams is the failure() of the communicator, whose other operations then end at once:
+// violations() keeps every broken rule of NCCL. A rule that the calling thread breaks also throws Error(internal); one that
+// shows only in the streams becomes the failure() of the communicator, whose other operations then end at once. The
+// violations:
 // - A send and its receive differ in bytes; collectives, or their counts, types, operations or roots, differ between ranks.
-// - A message or collective for which the other ranks do not come within the timeout: the sentence names who waits for whom.
-// - A group that is not ended when its communicator, or thread, ends; group_end() without group_start().
-// - The thread puts anything else into a stream between the two, or gives one communicator two streams in a group.
-// - Operations of a communicator in two streams that are not ordered by events (as far as it shows: one begins before the
-//   one called earlier is done).
-// - Two threads call something of one communicator at the same time, be it abort(). A communicator is used, or something put
-//   into a stream by the thread, before settled() is true.
-// - A communicator is used after destroy() or abort(); is destroyed while operations that do not end are under way.
-// - Memory that is not the GPU's, or not aligned for its type; input and output that overlap other than in place.
+// - The other ranks do not come to a message or collective within the timeout; the sentence names the ranks on both sides.
+// - A group is not ended when its communicator or its thread ends; group_end() is called without group_start().
+// - The thread puts anything else into a stream inside a group, or uses two streams with one communicator in a group.
+// - Events do not order a communicator's operations in two streams. (Noticed when one begins before an earlier one is done.)
+// - Two threads use one communicator at the same time, even if one of them calls abort(). The thread uses a communicator, or
+//   puts anything into a stream, before settled() is true.
+// - A communicator is used after destroy() or abort(), or destroyed while operations are in flight that do not end.
+// - Memory is not the GPU's, or not aligned for its type; input and output overlap other than in place.
 class HostNccl final : public NcclCalls {
  public:
-  // A thread that joins has its own of the GPUs (use_gpu_in_this_thread); where it has none of them, rank r of each
-  // communicator has the (r modulo their number)-th.
+  // A thread that joins uses its own GPU (use_gpu_in_this_thread) if that is one of `gpus`; otherwise rank r of a
+  // communicator uses gpus[r % gpus.size()].
   explicit HostNccl(std::vector<HostGpu*> gpus, double timeout = 5);
   explicit HostNccl(HostGpu& gpu, double timeout = 5) : HostNccl(std::vector<HostGpu*>{&gpu}, timeout) {}
-  ~HostNccl() override;  // when the streams are empty
+  ~HostNccl() override;  // the streams must be empty
   HostNccl(const HostNccl&) = delete;
   HostNccl& operator=(const HostNccl&) = delete;
 
-  // Ranks that have not exchanged anything with each other yet have to connect first, as with NCCL: what they call is not
-  // settled before the others have called something that needs the same connection.
+  // From now on two ranks must connect before their first exchange, as with NCCL: a rank's call is not settled before the
+  // other rank has made a call that needs the same connection.
   void connect_first() { connects_ = true; }
-  // Each call takes at least so long: then calls of two threads meet.
+  // Each call takes at least this long, so that calls of two threads meet.
   void take_long(int microseconds) { call_us_ = microseconds; }
 
   std::vector<std::string> violations() const { return report_->all(); }
-  std::size_t functions_put() const;  // into streams: one a call or group
+  std::size_t functions_put() const;  // functions put into streams: one for each call or group
 
   int version() override { return version_; }
   void be_version(int version) { version_ = version; }
@@ -95,7 +95,7 @@ class HostNccl final : public NcclCalls {
   std::size_t functions_put_ = 0;
   std::uint64_t last_id_ = 0;
   std::map<std::uint64_t, std::shared_ptr<host_nccl::World>> worlds_;  // by id
-  std::map<std::uintptr_t, Member> members_;                           // by handle; ended ones too, so that they are known
+  std::map<std::uintptr_t, Member> members_;                           // by handle; ended ones stay, to recognise their use
 };
 
 }  // namespace stretto

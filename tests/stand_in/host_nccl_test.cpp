@@ -1,4 +1,4 @@
-// The stand-in for NCCL holds its callers to NCCL's rules: each of them, broken once.
+// Each test breaks one of NCCL's rules; the stand-in must report it.
 #include "stand_in/host_nccl.hpp"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ using testing::IsEmpty;
 
 void look() {}
 
-// What two ranks' calls are reported for; their communicator, a stream and memory for 64 bytes are theirs.
+// Runs the calls on two ranks, each with their communicator, a stream and 64 bytes of memory. Returns the violations.
 std::vector<std::string> violations_of(
     const std::function<void(HostNccl&, NcclComm, int rank, GpuStream, std::byte*)>& calls, double timeout = 0.3) {
   HostGpu gpu;
@@ -72,7 +72,7 @@ TEST(HostNccl, ReportsWhoWaitsForWhom) {
               testing::ElementsAre(AllOf(HasSubstr("all_reduce of 4 f32"), HasSubstr("for rank 1."))));
 }
 
-// Both send first: without a group neither gets to its receive.
+// Both ranks send first, so without a group neither reaches its receive.
 TEST(HostNccl, BuffersNoSends) {
   const auto calls = [](bool grouped) {
     return [grouped](HostNccl& nccl, NcclComm comm, int rank, GpuStream stream, std::byte* data) {

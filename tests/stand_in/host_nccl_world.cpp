@@ -20,7 +20,7 @@ Clock::time_point in_seconds(double seconds) {
 
 bool is_floating(DType dtype) { return is_narrow(dtype) || dtype == DType::f32 || dtype == DType::f64; }
 
-// Of the count elements that begin there in everybody's input. As in NCCL, an average of floats multiplies by 1/size first.
+// Reduces elements [first, first + count) of all ranks' inputs. As in NCCL, an average of floats multiplies by 1/size first.
 std::vector<std::byte> reduced(const std::vector<GpuCollective>& calls, std::int64_t first, std::int64_t count) {
   const GpuCollective& call = calls[0];
   const auto size = static_cast<std::int64_t>(calls.size());
@@ -161,7 +161,7 @@ void World::meet(Member& member, const GpuCollective& call, Lock& lock) {
 void World::compute(const std::vector<GpuCollective>& calls) {
   const GpuCollective& call = calls[0];
   const std::size_t share = static_cast<std::size_t>(call.count) * size_of(call.dtype);
-  // In place, an output is an input of others: all is computed before anything is written.
+  // In place, an output may be an input of other ranks, so all results are computed before any is written.
   std::vector<std::vector<std::byte>> results(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) {
     std::vector<std::byte>& result = results[rank];
@@ -233,7 +233,8 @@ void World::exchange(Member& member, const std::vector<GpuMessage>& messages, Lo
     for (const auto& [peer, post] : sent) waits.push_back(fmt::format("for rank {} to receive {} bytes", peer, post->bytes));
     fail(fmt::format("Rank {} has waited {} s {}.", member.rank, timeout, fmt::join(waits, " and ")));
   }
-  for (const auto& [peer, post] : sent) std::erase(box(member.rank, peer), post);  // nobody may read there any more
+  for (const auto& [peer, post] : sent)
+    std::erase(box(member.rank, peer), post);  // the receivers must not read the data after this
 }
 
 }  // namespace stretto::host_nccl

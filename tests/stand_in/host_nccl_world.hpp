@@ -14,7 +14,7 @@
 #include "stand_in/host_gpu.hpp"
 #include "transport/gpu/gpu_links.hpp"
 
-// What the functions that HostNccl puts into streams do there.
+// The functions that HostNccl puts into streams.
 namespace stretto::host_nccl {
 
 class Report {
@@ -27,45 +27,45 @@ class Report {
   std::vector<std::string> sentences_;
 };
 
-// What one rank calls at a time for one communicator: collectives go before messages.
+// One rank's calls on one communicator in one group; collectives run before messages.
 struct Batch {
   std::vector<GpuCollective> collectives;
   std::vector<GpuMessage> messages;
   GpuStream stream = nullptr;
-  std::uint64_t number = 0;  // among this rank's calls, but for captured ones
+  std::uint64_t number = 0;  // counts this rank's batches that are not captured
   bool captured = false;
 };
 
 class World;
 
-// One rank's end. Everything below is under the world's mutex.
+// One rank of a communicator. The world's mutex protects its state.
 struct Member {
   std::shared_ptr<World> world;
   int rank = 0;
   HostGpu* gpu = nullptr;
-  std::uint64_t put = 0;       // into streams, not captured
-  std::uint64_t finished = 0;  // of these
+  std::uint64_t put = 0;       // batches put into streams, without captured ones
+  std::uint64_t finished = 0;  // those of them that have ended
   GpuStream running_in = nullptr;
-  std::uint64_t collectives = 0;  // begun
-  std::thread::id caller;         // who calls NCCL with it just now
-  int calls = 0;                  // of that one
-  std::deque<Batch> unsettled;    // wait for connections
-  std::uint64_t put_before = 0;   // by that thread into streams, when these were called
+  std::uint64_t collectives = 0;  // that have begun
+  std::thread::id caller;         // the thread that is inside a call on this communicator
+  int calls = 0;                  // the depth of its nested calls
+  std::deque<Batch> unsettled;    // batches that wait for connections
+  std::uint64_t put_before = 0;   // put_by_this_thread() when these were called
   bool finishing = false;
   bool aborted = false;
   bool destroyed = false;
   std::string failure;
 };
 
-// All ranks' of one communicator.
+// One communicator of all its ranks.
 class World {
  public:
   World(int ranks, double seconds, std::shared_ptr<Report> report);
 
-  // In a stream's thread. Throws nothing: what goes wrong is reported, and ends the world.
+  // Runs in a stream's thread. Does not throw: an error is reported and ends the world.
   void run(Member& member, const Batch& batch);
 
-  // Under the mutex. What a rank calls asks for its connections; they are there when the others have asked as well.
+  // Both need the mutex. A batch asks for its connections; a connection is there when both sides have asked for it.
   void ask_for_connections(int rank, const Batch& batch);
   bool connected(int rank, const Batch& batch) const;
 
@@ -83,7 +83,7 @@ class World {
     std::size_t bytes = 0;
     bool taken = false;
   };
-  struct Meeting {  // of all ranks, for one collective
+  struct Meeting {  // all ranks' calls of one collective
     std::vector<GpuCollective> calls;
     std::vector<bool> came;
     int left = 0;
@@ -100,7 +100,7 @@ class World {
   bool ended(Member& member) const { return member.aborted || !failure_.empty(); }
 
   static constexpr int everybody = -1;
-  std::set<std::pair<int, int>> asked_;  // rank and peer, or everybody
+  std::set<std::pair<int, int>> asked_;  // rank, and peer or `everybody`
   std::shared_ptr<Report> report_;
   std::string failure_;
   std::vector<std::deque<std::shared_ptr<Post>>> boxes_;  // by sender and receiver
@@ -108,7 +108,7 @@ class World {
 };
 
 std::string text_of(const GpuCollective& call);
-// How many counts input and output hold; 0 where that rank's does not matter.
+// The sizes of input and output in multiples of call.count; 0 where the rank's buffer does not matter.
 std::int64_t input_counts(const GpuCollective& call, int rank, int size);
 std::int64_t output_counts(const GpuCollective& call, int rank, int size);
 

@@ -33,9 +33,9 @@ void unmap(std::byte* memory, std::size_t bytes) { munmap(memory - page, page + 
 
 }  // namespace
 
-struct HostSharing::Header {          // a page before the memory
-  std::atomic<std::uint64_t> number;  // descriptors are used again, these are not
-  std::atomic<int> opened;            // by all processes
+struct HostSharing::Header {          // in the page before the memory
+  std::atomic<std::uint64_t> number;  // unique, while file descriptors are reused
+  std::atomic<int> opened;            // the number of openings by all processes
 };
 
 HostSharing::Header& HostSharing::header_of(std::byte* memory) { return *reinterpret_cast<Header*>(memory - page); }

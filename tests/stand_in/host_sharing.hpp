@@ -10,20 +10,20 @@
 
 namespace stretto {
 
-// A stand-in's memory that other processes open: a nameless file, whose handle says where /proc has it. The file knows how
+// A stand-in's memory that other processes can open: a nameless file, which the handle locates in /proc. The file counts how
 // often it is open.
 class HostSharing {
  public:
   HostSharing() = default;
-  ~HostSharing();  // only now does what was closed or released go: who still uses it does not crash
+  ~HostSharing();  // unmaps closed and released memory only here, so that code that still uses it does not crash
   HostSharing(const HostSharing&) = delete;
   HostSharing& operator=(const HostSharing&) = delete;
 
   GpuSharedMemory allocate(std::size_t bytes);
-  // Null, and the rule that was broken, where the handle is one of this process. Throws Error(unavailable) where there is
-  // no such memory any more.
+  // Returns null and sets broken_rule if the handle is one of this process. Throws Error(unavailable) if the memory does not
+  // exist any more.
   std::byte* open(const GpuShareHandle& handle, std::string& broken_rule);
-  // Give the rule that was broken; empty: none.
+  // Both return the broken rule; empty: none.
   std::string close(std::byte* memory);
   std::string release(std::byte* memory);
 
@@ -35,7 +35,7 @@ class HostSharing {
   struct Header;
   struct Mapping {
     std::size_t bytes = 0;
-    int file = -1;  // of what this process allocated
+    int file = -1;  // the descriptor of memory that this process allocated; -1: opened memory
   };
   static Header& header_of(std::byte* memory);
   void forget(std::map<const std::byte*, Mapping>::iterator mapping);

@@ -87,7 +87,7 @@ void HostStream::work_through() {
         failure_->note(error.what());
       }
     }
-    entry = {};  // what it held goes without the mutex
+    entry = {};  // destroys the function's captures without the mutex
     lock.lock();
   }
   ended_ = true;

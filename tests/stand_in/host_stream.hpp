@@ -9,16 +9,16 @@
 #include <string>
 #include <thread>
 
-// What a stand-in for a GPU is made of: queues that threads work through.
+// The streams of a stand-in for a GPU: queues of functions, each with a thread that calls them.
 namespace stretto {
 
-// A place in a stream, and when it was reached.
+// A point in a stream, and the time when the stream reached it.
 class Marker {
  public:
   void reach(double seconds);
   bool reached() const;
   void wait() const;
-  double seconds() const;  // once reached
+  double seconds() const;  // valid once reached
 
  private:
   mutable std::mutex mutex_;
@@ -27,7 +27,8 @@ class Marker {
   double seconds_ = 0;
 };
 
-// The first error of any function in any stream: a GPU that has failed does nothing any more, and says so when asked.
+// The first error of any function in any stream. A GPU that has failed runs no further functions and reports the error to
+// every query.
 class Failure {
  public:
   void note(const std::string& what);
@@ -43,16 +44,16 @@ class HostStream {
  public:
   struct Delays {
     std::uint64_t seed = 0;
-    int longest_us = 0;  // before every other function, by chance; 0: none
+    int longest_us = 0;  // before about half of the functions, at random; 0: none
   };
   HostStream(std::shared_ptr<Failure> failure, Delays delays);
-  ~HostStream();  // waits for what is in it
+  ~HostStream();  // waits for all functions in it
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;
 
-  // always: also when the GPU has failed, such as what lets others go on.
+  // always: the function runs even if the GPU has failed, for example because other streams wait for it.
   void put(std::function<void()> function, bool always = false);
-  void close();  // nothing more will be put; what is there still happens
+  void close();  // no function will be put any more; those in the queue still run
   bool ended() const;
 
  private:

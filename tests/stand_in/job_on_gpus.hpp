@@ -17,7 +17,7 @@
 
 namespace stretto {
 
-// How the ranks' messages go between their GPUs; by NCCL each rank has one of its own, else they share one.
+// The route of messages between the ranks' GPUs. With nccl each rank has its own GPU, otherwise all share one.
 enum class Route { copies, nccl, ipc, staged };
 constexpr Route all_routes[] = {Route::copies, Route::nccl, Route::ipc, Route::staged};
 inline const char* name(Route route) {
@@ -30,7 +30,7 @@ inline const char* name(Route route) {
   return "unknown";
 }
 
-// Why this machine's GPU lends its memory to no other process, as inside some containers; empty: it does.
+// The reason why this machine's GPU cannot share memory with other processes, as inside some containers; empty if it can.
 inline std::string obstacle_to_ipc() {
   try {
     gpu().release_shared(gpu().allocate_shared(1).memory);
@@ -40,23 +40,22 @@ inline std::string obstacle_to_ipc() {
   }
 }
 
-// Jobs whose ranks are threads on GPUs. GPUs and NCCL are stand-ins; in a test of a real GPU they are this process's one,
-// which NCCL gives to one rank only.
+// Jobs whose ranks are threads on GPUs. GPUs and NCCL are stand-ins, except in tests on a real GPU: there all ranks share
+// this process's GPU, on which NCCL accepts a single rank.
 class JobOnGpus {
  public:
   explicit JobOnGpus(Route route, const HostGpuOptions& options = {.longest_delay_us = 20})
       : route_(route), options_(options), transport_("STRETTO_GPU_TRANSPORT", asked_for(route)) {}
 
   int most_ranks() const { return on_real_gpu() && route_ == Route::nccl ? 1 : 8; }
-  // Why there is no such job here; empty: there is.
+  // The reason why such a job cannot run here; empty if it can.
   std::string obstacle() const {
     if (!on_real_gpu()) return "";
     if (route_ == Route::ipc) return obstacle_to_ipc();
     return route_ == Route::nccl && nccl() == nullptr ? "This build has no NCCL." : "";
   }
 
-  // body: each rank's, on its GPU. No rule may be broken, but where streams do not wait for each other. Throws what
-  // run_threads() does.
+  // Runs the body on each rank, on its GPU, and expects no violations, unless ignores_waits. Throws like run_threads().
   void run(
       int size, const std::function<void(const Communicator&)>& body,
       const std::function<void(HostNccl&)>& set_up = [](HostNccl&) {}, double nccl_timeout = 5) const {
@@ -84,11 +83,11 @@ class JobOnGpus {
   }
 
  private:
-  // A stand-in finds its way by itself: one GPU each is NCCL's affair.
+  // On stand-ins "auto" finds copies and NCCL by itself: it chooses NCCL when each rank has its own GPU.
   static const char* asked_for(Route route) {
     return route == Route::staged || route == Route::ipc || on_real_gpu() ? name(route) : "auto";
   }
-  // No GPUs: this machine's.
+  // gpus: empty for this machine's GPU.
   static void run_ranks(int size, const std::vector<std::unique_ptr<HostGpu>>& gpus,
                         const std::function<void(const Communicator&)>& body) {
     run_threads(size, [&](const Communicator& world) {

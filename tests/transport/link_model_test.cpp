@@ -1,5 +1,4 @@
-// STRETTO_LINKS: what it says and how that is read; and messages that take no less time than it says, unchanged and in
-// order.
+// STRETTO_LINKS: its syntax and its errors; and messages that take at least the modelled time, unchanged and in order.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -72,9 +71,9 @@ TEST(Port, IsOccupiedByOneAfterTheOtherAndSavesNothingUp) {
   Port port{};
   EXPECT_EQ(port.occupy(100, 10), 100);
   EXPECT_EQ(port.occupy(100, 10), 110);
-  EXPECT_EQ(port.occupy(105, 10), 120);    // while it is occupied
-  EXPECT_EQ(port.occupy(130, 5), 130);     // the moment that it is free
-  EXPECT_EQ(port.occupy(1000, 10), 1000);  // after a rest, of which nothing is left
+  EXPECT_EQ(port.occupy(105, 10), 120);    // the port is occupied until then
+  EXPECT_EQ(port.occupy(130, 5), 130);     // the port is just free
+  EXPECT_EQ(port.occupy(1000, 10), 1000);  // idle time is not saved up
   EXPECT_EQ(port.occupy(500, 10), 1010);
 }
 
@@ -95,7 +94,7 @@ TEST(Port, GivesNoTimeToTwo) {
   for (std::size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], static_cast<std::int64_t>(7 * i));
 }
 
-// What comes through, and when, by the clock of the links.
+// Records the bytes that the link passes on, with the time by the links' clock.
 class Recorder : public Link {
  public:
   bool progress(Transfer& transfer) override {
@@ -133,7 +132,7 @@ TEST(ModelledLink, PassesNoByteOnBeforeItsTime) {
   Wire wire(200000, slow);
   const std::int64_t begin = steady_nanoseconds();
   wire.link->progress(wire.transfer);
-  EXPECT_LT(wire.transfer.started, wire.transfer.bytes / 4);  // in pieces, which share ports with others
+  EXPECT_LT(wire.transfer.started, wire.transfer.bytes / 4);  // messages go in pieces, so that several share a port
   while (!wire.transfer.complete()) wire.link->progress(wire.transfer);
   for (const auto& [when, bytes] : wire.passed->passed) {
     EXPECT_GE(when - begin, static_cast<std::int64_t>(50 * bytes + 1000000)) << bytes;
@@ -151,7 +150,7 @@ TEST(ModelledLink, LosesNoTimeWhenItsRankLooksLate) {
 
 TEST(ModelledLink, MakesNothingUpForAReceiverThatTakesNothing) {
   constexpr std::size_t bytes = std::size_t{64} << 20;
-  constexpr std::size_t sockets = std::size_t{10} << 20;  // what may wait there, generously
+  constexpr std::size_t sockets = std::size_t{10} << 20;  // a generous bound on the bytes that wait in sockets
   Wire wire(bytes, {8e9, 1e-6});                          // 8 ms
   wire.passed->room = 0;
   const std::int64_t begin = steady_nanoseconds();
@@ -164,7 +163,8 @@ TEST(ModelledLink, MakesNothingUpForAReceiverThatTakesNothing) {
   EXPECT_GE(steady_nanoseconds() - resumed, static_cast<std::int64_t>((bytes - sockets) / 8));
 }
 
-// One message each, all at once; checks what comes. From the first begin to the last end, in seconds, the same on all ranks.
+// Sends all messages at the same time and checks their contents. Returns the seconds from the first begin to the last end,
+// the same on all ranks.
 struct Message {
   int from, to;
 };
@@ -263,7 +263,7 @@ TEST_F(ModelledLinks, LanesShareThePort) {
     OperationOptions options;
     options.method = method_from_text("ring*4");
     world.all_reduce(data.raw(), data.raw(), floats, DType::f32, ReduceOp::sum, Stream::inline_(), options);
-    EXPECT_GE(static_cast<double>(steady_nanoseconds() - begin) * 1e-9, one);  // half of it at a time, twice
+    EXPECT_GE(static_cast<double>(steady_nanoseconds() - begin) * 1e-9, one);  // the ring sends half of the data twice
   });
 }
 
@@ -316,7 +316,7 @@ TEST_F(ModelledLinks, AreNotGoneAround) {
     EXPECT_FALSE(shares_memory(sum(world, {})));
     EXPECT_TRUE(is_refused(world));
     EXPECT_TRUE(is_refused(world.split(world.rank() % 2, 0, "across")));
-    EXPECT_TRUE(shares_memory(sum(world.node(), {})));  // inside, nothing is modelled
+    EXPECT_TRUE(shares_memory(sum(world.node(), {})));  // links inside nodes are not modelled
     EXPECT_FALSE(is_refused(world.node()));
   });
   const Variable links("STRETTO_LINKS", "intra=1GB/s,1us");
@@ -325,7 +325,7 @@ TEST_F(ModelledLinks, AreNotGoneAround) {
     EXPECT_FALSE(shares_memory(sum(world.node(), {})));
     EXPECT_TRUE(is_refused(world.node()));
     EXPECT_FALSE(is_refused(world.split(world.rank() % 2, 0, "across")));
-    // Ranks 2 and 3 have such a link, rank 0 has none: all three go by the same.
+    // Ranks 2 and 3 have a modelled link between them, rank 0 has none: all three must choose alike.
     const Communicator mixed = world.split(world.rank() == 1 ? -1 : 0, 0, "mixed");
     EXPECT_TRUE(world.rank() == 1 || is_refused(mixed));
   });

@@ -9,8 +9,8 @@
 
 namespace stretto {
 
-// Ranks as threads with a job and the host's links between them; gives the sentence of each rank's error, empty where there
-// was none. A rank whose body throws leaves the job with that sentence.
+// Runs ranks as threads with a job and the host's links between them. Returns each rank's error message, empty without an
+// error. A rank whose body throws aborts the job with that message and leaves it.
 inline std::vector<std::string> on_linked_ranks(int size, const std::function<void(Links& links, Job& job)>& body) {
   const auto jobs = make_local_jobs(size);
   return on_ranks(size, [&](int rank) {

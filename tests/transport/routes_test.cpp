@@ -1,4 +1,4 @@
-// The route to each peer is chosen, and collectives give the same over either.
+// The choice of the route to each peer, and collectives over UCX.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ TEST(Routes, AreUcxWhereItIsWanted) {
   EXPECT_THAT(routes_between_two(), testing::Each("ucx"));
 }
 
-// Small messages, and some that travel in several segments.
+// Small messages, and large ones that travel in several segments.
 TEST(Routes, UcxCarriesCollectives) {
   const Variable transport("STRETTO_TRANSPORT", "ucx");
   run_threads(3, [](const Communicator& world) {

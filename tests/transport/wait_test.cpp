@@ -1,5 +1,5 @@
-// Who sleeps is woken, and no ring is lost. A lost one would cost the longest sleep each time, and thousands of them the
-// test's time limit.
+// A ring wakes a sleeper, and no ring is lost. Each lost ring would cost the longest sleep; thousands of them would exceed
+// the test's time limit.
 #include "transport/wait.hpp"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ TEST(Bell, EndsASleep) {
   bell.ring();
   sleeper.join();
   EXPECT_GE(bell.rings.load(), 1U);
-  EXPECT_EQ(bell.sleepers.load(), 0U);  // nobody is thought to sleep any more
+  EXPECT_EQ(bell.sleepers.load(), 0U);  // the bell counts no sleeper any more
 }
 
 TEST(Bell, IsSilentWhenNobodySleeps) {
@@ -79,7 +79,7 @@ TEST(Waiter, IsNoSleeperAfterItFoundSomething) {
   EXPECT_EQ(waiter.idle_seconds(), 0);
   waiter.pause();
   EXPECT_EQ(bell.sleepers.load(), 1U);
-  waiter.idle_seconds();  // from here on
+  waiter.idle_seconds();  // starts the count
   waiter.pause();
   EXPECT_GT(waiter.idle_seconds(), 0);
   waiter.moved();
@@ -87,7 +87,7 @@ TEST(Waiter, IsNoSleeperAfterItFoundSomething) {
   EXPECT_EQ(waiter.idle_seconds(), 0);
 }
 
-// Who does not yield is counted as a sleeper at its first pause.
+// A waiter that does not yield counts as a sleeper at its first pause.
 TEST(Waiter, SleepsAtOnceForWhatComesLaterButNotForABound) {
   constexpr WaitPolicy yields_first{0, 0, 3, true};
   constexpr std::int64_t millisecond = 1'000'000;
@@ -100,7 +100,7 @@ TEST(Waiter, SleepsAtOnceForWhatComesLaterButNotForABound) {
       EXPECT_EQ(bell.sleepers.load(), 0U);
     }
     const std::int64_t begin = steady_nanoseconds();
-    for (int pause = 0; pause < 5; ++pause) {  // a bound that is forgotten would cost the longest sleep each time
+    for (int pause = 0; pause < 5; ++pause) {  // without its bound, each pause would take the longest sleep
       look_again_by(steady_nanoseconds() + 2 * millisecond);
       waiter.pause();
     }

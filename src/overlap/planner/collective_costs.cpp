@@ -26,7 +26,7 @@ const LinkLevel& outer_level(const StepCluster& cluster) {
   return levels[outer];
 }
 
-// The route between nodes as one of several groups on each has it.
+// The link between nodes as one of `groups` groups has it, when the groups share a node's ports.
 LinkCost shared_by_groups(LinkCost link, int groups, int ports) {
   const double share = std::max(1.0, static_cast<double>(groups) / ports);
   link.beta *= share;
@@ -34,7 +34,7 @@ LinkCost shared_by_groups(LinkCost link, int groups, int ports) {
   return link;
 }
 
-// As communicators send sums of narrow floats, see rounds_once().
+// Communicators send sums of narrow floats as f32, unless the algorithm rounds once (rounds_once()).
 DType wire_of(Collective kind, Algorithm algorithm, DType dtype) {
   return reduces(kind) && is_narrow(dtype) && !rounds_once(algorithm) ? DType::f32 : dtype;
 }
@@ -53,13 +53,13 @@ std::vector<Method> methods_of(Collective kind) {
 
 }  // namespace
 
-GroupPlace GroupPlace::of(const StepGroup& group, const StepCluster& cluster) {
+GroupPlacement GroupPlacement::of(const StepGroup& group, const StepCluster& cluster) {
   const int node = ranks_of_node(cluster);
   const int span = group.size * group.stride;
   require(cluster.ranks % node == 0 && span <= cluster.ranks && cluster.ranks % span == 0,
           "A group of {} ranks that are {} apart does not fit a cluster of {} ranks, {} a node.", group.size, group.stride,
           cluster.ranks, node);
-  GroupPlace place;
+  GroupPlacement place;
   place.ranks = group.size;
   place.on_node = std::clamp(node / group.stride, 1, group.size);
   place.groups = node / place.on_node;
@@ -77,7 +77,7 @@ bool CollectiveCosts::has(const StepCollective& collective, Form form) const {
     case Form::scatter_gather: return sum;
     case Form::reduce_broadcast: return sum && !collective.measured_seconds;
     case Form::by_level:
-      const GroupPlace where = place(collective.group);
+      const GroupPlacement where = place(collective.group);
       return (sum || collective.kind == Collective::reduce_scatter || collective.kind == Collective::all_gather) &&
              where.on_node > 1 && where.nodes() > 1 && !collective.measured_seconds;
   }
@@ -87,7 +87,7 @@ bool CollectiveCosts::has(const StepCollective& collective, Form form) const {
 std::vector<StepStage> CollectiveCosts::stages(const StepCollective& collective, std::int64_t elements, Form form) {
   require(has(collective, form), "{} over {} ranks cannot be done {} on these links.", name(collective.kind),
           collective.group.size, name(form));
-  const GroupPlace where = place(collective.group);
+  const GroupPlacement where = place(collective.group);
   const auto over_all = [&](Collective kind) {
     if (collective.measured_seconds) return measured(collective, kind, elements);
     return stage(kind, Level::all, where, elements, collective.dtype);
@@ -117,14 +117,15 @@ StepStage CollectiveCosts::measured(const StepCollective& collective, Collective
   return made;
 }
 
-StepStage CollectiveCosts::stage(Collective kind, Level level, const GroupPlace& where, std::int64_t elements, DType dtype) {
+StepStage CollectiveCosts::stage(Collective kind, Level level, const GroupPlacement& where, std::int64_t elements,
+                                 DType dtype) {
   const Key key{kind, level, where.ranks, where.on_node, where.groups, elements, dtype};
   const auto found = known_.find(key);
   if (found != known_.end()) return found->second;
   return known_[key] = fastest(kind, level, where, elements, dtype);
 }
 
-StepStage CollectiveCosts::fastest(Collective kind, Level level, const GroupPlace& where, std::int64_t elements,
+StepStage CollectiveCosts::fastest(Collective kind, Level level, const GroupPlacement& where, std::int64_t elements,
                                    DType dtype) {
   StepStage best{kind, level, level == Level::all ? where.ranks : level == Level::inside ? where.on_node : where.nodes()};
   best.elements = elements;
@@ -134,7 +135,7 @@ StepStage CollectiveCosts::fastest(Collective kind, Level level, const GroupPlac
   const LinkModel& links = cluster_.links;
   const LinkCost near = cost_of_level(links, links.levels.front());
   const int ports = links.levels.front().ports;
-  // Between nodes the ranks of a group that lie on a node are groups of their own.
+  // Between nodes, each of a group's ranks on a node forms a group of its own with its peers on the other nodes.
   const int groups = level == Level::between ? where.groups * where.on_node : where.groups;
   const LinkCost network = cost_of_level(links, outer_level(cluster_));
   const LinkCost far = shared_by_groups(network, groups, ports);
@@ -157,8 +158,8 @@ StepStage CollectiveCosts::fastest(Collective kind, Level level, const GroupPlac
     best.bytes_sent = static_cast<std::int64_t>(cost.sent * width);
     best.bytes_between = leaves ? best.bytes_sent : 0;
     best.links = leaves ? StepTask::Stage{0, seconds} : StepTask::Stage{seconds, 0};
-    // What stays inside goes by those links while the crossing takes its time; and where both have a rank's port in common,
-    // what crosses keeps it busy.
+    // Messages inside nodes occupy the links there while others cross. If both use a rank's port, messages that cross occupy
+    // it too.
     if (leaves && level == Level::all && where.on_node > 1) best.links.inside = cost.sent * width * near.beta;
     if (leaves && !outer_level(cluster_).own_ports) {
       best.links.inside = cost.messages * network.overhead + cost.sent * width * network.beta;

@@ -7,30 +7,31 @@
 
 namespace stretto {
 
-// How a group's ranks lie on the nodes of a cluster.
-struct GroupPlace {
+// The distribution of a group's ranks over the nodes of a cluster.
+struct GroupPlacement {
   int ranks = 1;
-  int on_node = 1;  // of them
-  int groups = 1;   // like it that share a node's ports
+  int on_node = 1;  // the group's ranks on each node
+  int groups = 1;   // equal groups that share a node's ports
   int nodes() const { return ranks / on_node; }
-  static GroupPlace of(const StepGroup& group, const StepCluster& cluster);
+  static GroupPlacement of(const StepGroup& group, const StepCluster& cluster);
 };
 
-// What collectives of a step cost on a cluster's links, each by the fastest method of one level that the cost model knows
-// (cost.hpp). Remembers what it was asked.
+// The costs of a step's collectives on a cluster's links, each by the fastest single-level method that the cost model knows
+// (cost.hpp). Remembers earlier results.
 class CollectiveCosts {
  public:
   explicit CollectiveCosts(const StepCluster& cluster) : cluster_(cluster) {}
 
-  // The stages of so many elements of a collective done in this form. Throws Error(invalid_argument) where it has not it.
+  // The stages of `elements` elements of the collective in this form. Throws Error(invalid_argument) unless has().
   std::vector<StepStage> stages(const StepCollective& collective, std::int64_t elements, Form form);
   bool has(const StepCollective& collective, Form form) const;
-  GroupPlace place(const StepGroup& group) const { return GroupPlace::of(group, cluster_); }
+  GroupPlacement place(const StepGroup& group) const { return GroupPlacement::of(group, cluster_); }
   const StepCluster& cluster() const { return cluster_; }
 
  private:
-  StepStage stage(Collective kind, StepStage::Level level, const GroupPlace& place, std::int64_t elements, DType dtype);
-  StepStage fastest(Collective kind, StepStage::Level level, const GroupPlace& place, std::int64_t elements, DType dtype);
+  StepStage stage(Collective kind, StepStage::Level level, const GroupPlacement& place, std::int64_t elements, DType dtype);
+  StepStage fastest(Collective kind, StepStage::Level level, const GroupPlacement& place, std::int64_t elements,
+                    DType dtype);
   StepStage measured(const StepCollective& collective, Collective kind, std::int64_t elements) const;
 
   using Key = std::tuple<Collective, StepStage::Level, int, int, int, std::int64_t, DType>;

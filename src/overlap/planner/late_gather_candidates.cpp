@@ -8,7 +8,7 @@
 namespace stretto {
 namespace {
 
-// On the link that is busy longest.
+// The time on the busiest link.
 double seconds_of(const std::vector<StepStage>& stages, int chunks) {
   StepTask::Stage sum;
   for (const StepStage& stage : stages) {
@@ -18,7 +18,7 @@ double seconds_of(const std::vector<StepStage>& stages, int chunks) {
   return std::max(sum.inside, sum.between) * chunks;
 }
 
-// What best_postponed() knows of a step, from one in which computation waits for nothing.
+// The input of best_postponed(), from the graph of a step in which computation waits for nothing.
 class PlannedTimes {
  public:
   PlannedTimes(const StepUnits& units, CollectiveCosts& costs)
@@ -36,7 +36,7 @@ class PlannedTimes {
   }
 
   StepTimes take() {
-    for (const Unit& unit : units_.units) {
+    for (const StepUnit& unit : units_.units) {
       if (unit.bucket < 0) continue;
       result_.ranks = unit.collective.group.size;
       result_.buckets.push_back(times_of(unit));
@@ -45,9 +45,9 @@ class PlannedTimes {
   }
 
  private:
-  BucketTimes times_of(const Unit& unit) const {
+  BucketTimes times_of(const StepUnit& unit) const {
     const int chunks = unit.partition.chunks;
-    Unit halves = unit;
+    StepUnit halves = unit;
     halves.postponed = true;
     BucketTimes times;
     times.reduce_scatter = seconds_of(halves.stages(costs_), chunks);
@@ -107,7 +107,7 @@ std::vector<bool> same_postponed(const StepGraph& graph, const StepKnobs& from, 
   const StepKnobs bucketing = without_postponed(to);
   const StepUnits after(graph, bucketing);
   std::vector<bool> set;
-  for (const Unit& unit : after.units) {
+  for (const StepUnit& unit : after.units) {
     if (unit.bucket >= 0) set.push_back(before.of(unit.members.front()).postponed);
   }
   return std::find(set.begin(), set.end(), true) == set.end() ? std::vector<bool>() : set;

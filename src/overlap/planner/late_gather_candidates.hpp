@@ -1,15 +1,15 @@
 #pragma once
 #include "overlap/planner/collective_costs.hpp"
 
-// Which buckets of a planned step to postpone: what the planner tries. The knobs say how gradients are put into buckets.
+// The sets of postponed buckets that the planner tries. The knobs define the buckets.
 namespace stretto {
 
-// A flag for each bucket, or nothing for none of them: none, the last ones, all, and those that best_postponed() chooses by
-// what the buckets take on the cluster's links. No set has more than `most`.
+// Each set is a flag for each bucket, or empty for no bucket: no bucket, the last 1, 2, 4, ..., all, and the choice of
+// best_postponed() from the buckets' times on the cluster's links. No set postpones more than `most` buckets.
 std::vector<std::vector<bool>> postponed_sets(const StepGraph& graph, CollectiveCosts& costs, const StepKnobs& knobs,
                                               int most);
 
-// The same gradients in other buckets: a bucket is postponed when its first gradient was.
+// Carries a set over to the buckets of other knobs: a bucket of `to` is postponed if its first gradient was in `from`.
 std::vector<bool> same_postponed(const StepGraph& graph, const StepKnobs& from, const StepKnobs& to);
 
 }  // namespace stretto

@@ -7,7 +7,7 @@ namespace {
 
 bool is_activation(const StepNode& node) { return node.collective && node.collective->payload == Payload::activation; }
 
-// By node: whether activations that are communicated in the same step wait for its result.
+// By node: true if activations that are communicated in the same step wait for its result.
 std::vector<bool> feeds_activations(const StepGraph& graph) {
   std::vector<bool> feeds(graph.nodes.size(), false);
   for (std::size_t i = graph.nodes.size(); i-- > 0;) {
@@ -37,7 +37,8 @@ std::vector<int> layer_order(const StepGraph& graph) {
       fillers.push_back(i);
       continue;
     }
-    // What waits for activations leaves time for the others; and what waits for one of those cannot go before it.
+    // A computation that waits for activations leaves time for the fillers; a node that waits for a filler cannot precede
+    // it.
     for (const StepDependency& each : node.after) {
       const bool leaves_time = !node.collective && is_activation(graph.nodes[each.node]);
       if (each.steps_back == 0 && (leaves_time || std::find(fillers.begin(), fillers.end(), each.node) != fillers.end()))

@@ -3,8 +3,9 @@
 
 namespace stretto {
 
-// The layer tier: the nodes in program order, but that inside a layer's forward or backward what activations on their way
-// wait for is computed first, and what only gradients wait for is computed while those are under way: dgrad before wgrad.
+// The layer tier: the nodes in program order, but inside a layer's forward or backward, computations that feed communicated
+// activations come first, and computations that only gradients wait for run while the activations travel: dgrad before
+// wgrad.
 std::vector<int> layer_order(const StepGraph& graph);
 
 }  // namespace stretto

@@ -8,40 +8,43 @@ namespace {
 
 constexpr std::size_t most_partitions = 5;
 
-// Seconds of each part of a chunk's way, one after the other, and on which resource.
-struct Part {
+// A stage that every chunk passes: the resource that it occupies (0: computing, 1: links inside nodes, 2: links between
+// them) and for how long.
+struct PipelineStage {
   int resource;
   double seconds;
 };
-using Way = std::vector<Part>;
+using Pipeline = std::vector<PipelineStage>;
 
-// Chunks that follow each other: the first goes all the way, the others behind it as fast as the busiest resource lets them.
-double seconds_of(const Way& chunk, int chunks) {
+// The first chunk passes all stages; the others follow at the rate of the busiest resource.
+double seconds_of(const Pipeline& pipeline, int chunks) {
   double all = 0;
   double busy[3] = {0, 0, 0};
-  for (const Part& part : chunk) {
-    all += part.seconds;
-    busy[part.resource] += part.seconds;
+  for (const PipelineStage& stage : pipeline) {
+    all += stage.seconds;
+    busy[stage.resource] += stage.seconds;
   }
   return all + (chunks - 1) * *std::max_element(busy, busy + 3);
 }
 
-struct Beside {
-  double before = 0, after = 0;  // seconds of the divisible computation that makes, and that takes, what is communicated
+// The divisible computation that produces and consumes the data of a collective.
+struct AdjacentCompute {
+  double before = 0, after = 0;  // seconds
   double chunk_seconds = 0;
 };
 
-class Operation {
+class PartitionedCollective {
  public:
-  Operation(const StepCollective& collective, const Beside& beside, CollectiveCosts& costs)
-      : collective_(collective), beside_(beside), costs_(costs) {}
+  PartitionedCollective(const StepCollective& collective, const AdjacentCompute& adjacent, CollectiveCosts& costs)
+      : collective_(collective), adjacent_(adjacent), costs_(costs) {}
 
-  double seconds(const Partition& partition) { return seconds_of(way(partition), partition.chunks); }
+  double seconds(const Partition& partition) { return seconds_of(pipeline(partition), partition.chunks); }
 
-  // What chunks can hide is all but the busiest resource's part, at so much more a chunk: sqrt(hidden / overhead) of them.
+  // Chunks can hide all stages but those of the busiest resource, and each costs some overhead: sqrt(hidden / overhead) of
+  // them are best.
   int best_chunks(Form form, int most) {
-    const Way whole = way({form, 1});
-    const Way halves = way({form, 2});
+    const Pipeline whole = pipeline({form, 1});
+    const Pipeline halves = pipeline({form, 2});
     const double sum = seconds_of(whole, 1);
     const double overhead = 2 * seconds_of(halves, 1) - sum;
     const double busiest = seconds_of(whole, 2) - sum;
@@ -52,25 +55,25 @@ class Operation {
   }
 
  private:
-  Way way(const Partition& partition) {
+  Pipeline pipeline(const Partition& partition) {
     const int chunks = partition.chunks;
-    const double overhead = chunks > 1 ? beside_.chunk_seconds : 0;
-    Way way;
-    if (beside_.before > 0) way.push_back({0, beside_.before / chunks + overhead});
+    const double overhead = chunks > 1 ? adjacent_.chunk_seconds : 0;
+    Pipeline stages;
+    if (adjacent_.before > 0) stages.push_back({0, adjacent_.before / chunks + overhead});
     for (const StepStage& stage : costs_.stages(collective_, (collective_.elements + chunks - 1) / chunks, partition.form)) {
-      way.push_back({stage.links.between > 0 ? 2 : 1, stage.seconds});
+      stages.push_back({stage.links.between > 0 ? 2 : 1, stage.seconds});
     }
-    if (beside_.after > 0) way.push_back({0, beside_.after / chunks + overhead});
-    return way;
+    if (adjacent_.after > 0) stages.push_back({0, adjacent_.after / chunks + overhead});
+    return stages;
   }
 
   const StepCollective& collective_;
-  const Beside beside_;
+  const AdjacentCompute adjacent_;
   CollectiveCosts& costs_;
 };
 
-Beside beside(const StepGraph& graph, int collective) {
-  Beside found;
+AdjacentCompute adjacent_compute(const StepGraph& graph, int collective) {
+  AdjacentCompute found;
   if (graph.nodes[collective].collective->payload != Payload::activation) return found;
   const auto note = [&](const StepNode& node, double& seconds) {
     if (node.collective || !node.divisible) return;
@@ -88,17 +91,17 @@ Beside beside(const StepGraph& graph, int collective) {
   return found;
 }
 
-std::vector<Partition> best_of(const StepCollective& collective, const Beside& beside, CollectiveCosts& costs,
+std::vector<Partition> best_of(const StepCollective& collective, const AdjacentCompute& adjacent, CollectiveCosts& costs,
                                const PlannerOptions& options) {
-  Operation operation(collective, beside, costs);
+  PartitionedCollective partitioned(collective, adjacent, costs);
   std::vector<std::pair<double, Partition>> ranked;
   for (const Form form : {Form::whole, Form::scatter_gather, Form::reduce_broadcast, Form::by_level}) {
     if (!costs.has(collective, form)) continue;
-    const int best = operation.best_chunks(form, options.most_chunks);
+    const int best = partitioned.best_chunks(form, options.most_chunks);
     for (int chunks : {1, best / 2, best, 2 * best}) {
       const Partition partition{form, std::clamp(chunks, 1, options.most_chunks)};
       const auto same = [&](const auto& other) { return other.second == partition; };
-      if (std::none_of(ranked.begin(), ranked.end(), same)) ranked.emplace_back(operation.seconds(partition), partition);
+      if (std::none_of(ranked.begin(), ranked.end(), same)) ranked.emplace_back(partitioned.seconds(partition), partition);
     }
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -119,9 +122,9 @@ std::map<CollectiveKind, std::vector<Partition>> partitions_worth_trying(const S
     const StepNode& node = graph.nodes[i];
     if (!node.collective || worth.count(kind_of(node)) != 0) continue;
     PlannerOptions its = options;
-    const Beside neighbours = options.may_chunk_compute ? beside(graph, i) : Beside();
+    const AdjacentCompute adjacent = options.may_chunk_compute ? adjacent_compute(graph, i) : AdjacentCompute();
     if (!options.may_chunk_compute && node.collective->payload == Payload::activation) its.most_chunks = 1;
-    worth[kind_of(node)] = best_of(*node.collective, neighbours, costs, its);
+    worth[kind_of(node)] = best_of(*node.collective, adjacent, costs, its);
   }
   return worth;
 }

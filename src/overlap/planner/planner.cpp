@@ -1,4 +1,4 @@
-// The search for a step's best knobs. Every candidate is judged by the simulated step, which is what the schedule predicts.
+// The search for a step's best knobs. The simulation that times each candidate also makes the schedule's prediction.
 #include "stretto/overlap/planner.hpp"
 
 #include <algorithm>
@@ -24,10 +24,10 @@ constexpr std::int64_t bucket_sizes[] = {0,
                                          100 * mebibyte,
                                          200 * mebibyte,
                                          400 * mebibyte};
-constexpr double worth_a_change = 1e-4;     // of the step: below, a candidate is no better
-constexpr double worth_the_trouble = 1e-3;  // below, a decision is taken back
+constexpr double least_gain = 1e-4;     // relative; a candidate that gains less is no better
+constexpr double least_benefit = 1e-3;  // relative; a decision that brings less is undone
 
-// What nobody partitions: every collective as a whole, by one level.
+// Every collective as a whole, by one level.
 StepKnobs blocking_knobs() {
   StepKnobs knobs;
   knobs.blocking = true;
@@ -39,7 +39,7 @@ StepKnobs unpartitioned_knobs(const StepGraph& graph) {
   knobs.ahead = graph.most_live_gathers - 1;
   return knobs;
 }
-// As PyTorch DDP has them by default.
+// PyTorch DDP's default bucket sizes.
 StepKnobs bucket_knobs(const StepGraph& graph) {
   StepKnobs knobs = unpartitioned_knobs(graph);
   knobs.bucket_bytes = 25 * mebibyte;
@@ -47,9 +47,9 @@ StepKnobs bucket_knobs(const StepGraph& graph) {
   return knobs;
 }
 
-class Search {
+class KnobSearch {
  public:
-  Search(const StepGraph& graph, const StepCluster& cluster, const PlannerOptions& options)
+  KnobSearch(const StepGraph& graph, const StepCluster& cluster, const PlannerOptions& options)
       : graph_(graph), costs_(cluster), options_(options) {
     for (int i = 0; i < static_cast<int>(graph.nodes.size()); ++i) {
       const StepNode& node = graph.nodes[i];
@@ -74,8 +74,8 @@ class Search {
       const StepKnobs top = climbed(start);
       if (seconds(top) < seconds(best)) best = top;
     }
-    best = without_what_does_nothing(best);
-    // What was taken back may have cost a little.
+    best = simplified(best);
+    // The undone decisions may have made `best` slightly slower than a start.
     for (const StepKnobs& each : {starts[0], starts[1], starts[2], blocking_knobs()}) {
       if (seconds(each) < seconds(best)) best = each;
     }
@@ -101,7 +101,7 @@ class Search {
     return known_[knobs] = lower_step(graph_, costs_, knobs, options_.slowdown, false).predicted_seconds;
   }
 
-  // What the library's own choice of algorithms gives without a planner: two_level wherever there are two levels.
+  // The library's own choice of algorithms without a planner: two_level wherever there are two levels.
   StepKnobs by_level_knobs() const {
     StepKnobs knobs = bucket_knobs(graph_);
     for (const StepNode& node : graph_.nodes) {
@@ -112,7 +112,7 @@ class Search {
   }
 
   bool take_if_better(StepKnobs& knobs, const StepKnobs& candidate) {
-    if (seconds(candidate) >= seconds(knobs) * (1 - worth_a_change)) return false;
+    if (seconds(candidate) >= seconds(knobs) * (1 - least_gain)) return false;
     knobs = candidate;
     return true;
   }
@@ -134,7 +134,7 @@ class Search {
     if (partition != Partition()) knobs.partitions[kind] = partition;
   }
 
-  // The layer tier, and who goes first on the links.
+  // The layer tier, and the priorities on the links.
   bool try_orders(StepKnobs& knobs) {
     StepKnobs candidate = knobs;
     candidate.priorities = !knobs.priorities;
@@ -145,7 +145,7 @@ class Search {
     return (options_.may_reorder_compute && activates_ && take_if_better(knobs, candidate)) || better;
   }
 
-  // The operation tier: equal layers share what is best in the whole step.
+  // The operation tier: equal layers share the partition that is best in the whole step.
   bool try_partitions(StepKnobs& knobs) {
     bool better = false;
     for (const auto& [kind, partitions] : worth_) {
@@ -159,15 +159,16 @@ class Search {
     return better;
   }
 
-  // The model tier: how gradients are partitioned, sizes of buckets and which are postponed, all together since each
-  // changes what the others are worth; then the first one's size.
+  // The model tier: the partition of gradients, the size of buckets and the set of postponed ones are tried together, since
+  // each changes the value of the others; then the size of the first bucket.
   bool try_buckets(StepKnobs& knobs) {
     if (buckets_ == 0) return false;
     bool better = false;
     const StepKnobs before = knobs;
     for (const Partition& partition : worth_.at(bucketed_)) {
       for (const std::int64_t bytes : bucket_sizes) {
-        // Of at most the smallest gradient's size, or twice what there is, buckets are as with none, or with one.
+        // Sizes up to the smallest gradient's leave each gradient by itself; sizes above twice the sum repeat a single
+        // bucket.
         if (bytes > 0 && (bytes <= smallest_gradient_ || bytes / 2 > all_gradients_)) continue;
         StepKnobs candidate = before;
         put(candidate, bucketed_, partition);
@@ -238,9 +239,10 @@ class Search {
     return undone;
   }
 
-  // The simplest knobs that are as good: fewer words to say, fewer things to go wrong. What costs least goes first.
-  StepKnobs without_what_does_nothing(StepKnobs knobs) {
-    const double good = seconds(knobs) * (1 + worth_the_trouble);
+  // The simplest knobs that are as good: fewer reasons to report, fewer things to go wrong. The decision whose undoing costs
+  // least is undone first.
+  StepKnobs simplified(StepKnobs knobs) {
+    const double good = seconds(knobs) * (1 + least_benefit);
     for (;;) {
       StepKnobs simplest = knobs;
       double least = good;
@@ -271,7 +273,7 @@ class Search {
   CollectiveCosts costs_;
   const PlannerOptions options_;
   bool gathers_ = false, activates_ = false, postpones_ = false;
-  int buckets_ = 0;                                                 // at most: gradients
+  int buckets_ = 0;                                                 // upper bound: the number of bucketed gradients
   std::int64_t smallest_gradient_ = INT64_MAX, all_gradients_ = 0;  // bytes
   CollectiveKind bucketed_;
   std::map<CollectiveKind, std::vector<Partition>> worth_;
@@ -284,7 +286,7 @@ StepSchedule plan_step(const StepGraph& graph, const StepCluster& cluster, const
   check(graph);
   require(options.most_chunks >= 1 && (options.most_chunks & (options.most_chunks - 1)) == 0,
           "At most {} chunks cannot be; choose a power of two.", options.most_chunks);
-  return Search(graph, cluster, options).best();
+  return KnobSearch(graph, cluster, options).best();
 }
 
 }  // namespace stretto

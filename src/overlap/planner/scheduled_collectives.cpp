@@ -1,4 +1,4 @@
-// What a schedule says of each collective.
+// A schedule's description of each collective.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 namespace stretto {
 namespace {
 
-// The one call that does all stages of all chunks; automatic where there is none.
-Method method_of(const Unit& unit, const std::vector<StepStage>& stages) {
+// The method of the single call that does all stages of all chunks; automatic if no single call does.
+Method method_of(const StepUnit& unit, const std::vector<StepStage>& stages) {
   if (stages.size() == 1) return stages.front().method;
   if (unit.partition.form != Form::by_level || (unit.postponed && stages.empty())) return Algorithm::automatic;
   Method method(Algorithm::two_level);
@@ -25,8 +25,8 @@ class IssuePositions {
  public:
   IssuePositions(const StepUnits& units, const std::map<int, int>& rooms) : units_(units), rooms_(rooms) {}
 
-  // Of the last computation that must be over, through other collectives too; -1: none.
-  int of(const Unit& unit) {
+  // The position of the last computation that must end before the unit, directly or through other collectives; -1: none.
+  int of(const StepUnit& unit) {
     int last = -1;
     for (const int member : unit.members) {
       for (const StepDependency& each : units_.graph.nodes[member].after) {
@@ -57,7 +57,7 @@ std::vector<ScheduledCollective> scheduled_collectives(const StepUnits& units, C
                                                        const std::map<int, int>& rooms) {
   std::vector<ScheduledCollective> all;
   IssuePositions positions(units, rooms);
-  for (const Unit& unit : units.units) {
+  for (const StepUnit& unit : units.units) {
     const StepNode& first = units.graph.nodes[unit.members.front()];
     ScheduledCollective made;
     made.name = unit.bucket >= 0 ? fmt::format("bucket {}", unit.bucket) : first.name;

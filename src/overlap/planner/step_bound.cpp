@@ -1,4 +1,4 @@
-// What no schedule of a step can fall below.
+// The lower bound of a step's time, whatever its schedule.
 #include <algorithm>
 
 #include "overlap/planner/step_units.hpp"
@@ -19,12 +19,12 @@ double step_bound(const StepGraph& graph, const StepCluster& cluster) {
       continue;
     }
     const StepCollective& own = *node.collective;
-    const GroupPlace place = GroupPlace::of(own.group, cluster);
+    const GroupPlacement place = GroupPlacement::of(own.group, cluster);
     if (own.measured_seconds || place.ranks == 1) {
       inside += own.measured_seconds.value_or(0);
       continue;
     }
-    // Once round for whatever is scattered or gathered; broadcast and reduce pass at least the vector on.
+    // A scatter or a gather moves the vector once round the group; broadcast and reduce forward it at least once.
     const auto bytes = [&](DType dtype) { return static_cast<double>(own.elements) * static_cast<double>(size_of(dtype)); };
     double moved = bytes(own.dtype);
     if (own.kind == Collective::all_reduce) moved += std::min(bytes(own.gathers_as.value_or(own.dtype)), bytes(own.dtype));
@@ -36,7 +36,7 @@ double step_bound(const StepGraph& graph, const StepCluster& cluster) {
     }
     std::size_t outer = 0;
     while (outer + 1 < links.levels.size() && links.levels[outer].ranks < cluster.ranks) ++outer;
-    // A group's ranks on a node have so many ports at most, and the groups of a node share them all.
+    // A group has at most one port for each of its ranks on a node, and the groups of a node share the node's ports.
     const double ports = std::min<double>(place.on_node, static_cast<double>(near.ports) / place.groups);
     between += moved * share(place.nodes()) / (links.levels[outer].bandwidth_gbs * 1e9 * ports);
   }

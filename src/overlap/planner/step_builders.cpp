@@ -1,4 +1,4 @@
-// Graphs of the usual steps of a transformer.
+// Graphs of the common training steps of a transformer.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 
 using Nodes = std::vector<int>;
 
-// Adds one layer's nodes after the other. `ready_` is what the next computation takes its input from.
+// Adds the nodes layer by layer. `ready_` holds the nodes that the next node takes its input from.
 class StepBuilder {
  public:
   StepBuilder(const TransformerStep& step, bool gathers) : step_(step), gathers_(gathers && step.data.size > 1) {
@@ -55,7 +55,7 @@ class StepBuilder {
     node.seconds = seconds;
     node.divisible = divisible;
     node.chunk_seconds = divisible ? step_.chunk_seconds : 0;
-    // Of a layer's parts each, though the first alone would do: whoever moves them finds what they need.
+    // Every part of a layer waits for the gather, although the first alone would do: the layer tier may reorder the parts.
     if (gathered_[layer_] >= 0) node.after.push_back({gathered_[layer_]});
     return add(std::move(node), what);
   }
@@ -74,7 +74,7 @@ class StepBuilder {
     return communicate(what, phase, collective);
   }
   void gather(const char* what, Phase phase) {
-    const Nodes input = std::exchange(ready_, {});  // weights are there before the input is
+    const Nodes input = std::exchange(ready_, {});  // the gather of weights does not wait for the layer's input
     gathered_[layer_] = of_parameters(what, phase, Collective::all_gather, Payload::parameter, step_.parameter_dtype,
                                       step_.parameters[layer_]);
     ready_ = input;
@@ -108,7 +108,7 @@ class StepBuilder {
   struct BackwardNames {
     const char *gather, *out, *out_weights, *into, *into_weights, *scatter;
   };
-  // As autograd says it: of each product with respect to its input, then to its weights, then what is before it.
+  // Autograd's order: each product's gradient with respect to its input, then to its weights, then the product before it.
   void backward_block(const BackwardNames& names, double out, double attention, double into) {
     const Phase phase = Phase::backward;
     ready_ = {activations(names.gather, phase, Collective::all_gather)};
@@ -135,7 +135,7 @@ class StepBuilder {
       }
     } else {
       const double attention = seconds * step_.attention_share;
-      const double products = (seconds - attention) / 24;  // each with respect to input and weights
+      const double products = (seconds - attention) / 24;  // 12 products, each with respect to input and weights
       whole_ = 12 * products;
       backward_block({"gather of mlp backward", "mlp down backward", "mlp down weights", "mlp up backward", "mlp up weights",
                       "scatter of mlp backward"},
@@ -149,7 +149,7 @@ class StepBuilder {
 
   int parts() const { return gathers_ ? 1 : step_.backward_parts; }
 
-  // A computation that so much of `whole_` gives gradients for.
+  // `computation` completes the gradients of `share`, a part of `whole_`.
   void has_gradients(int computation, double share) {
     pending_.push_back(computation);
     if (parts() == 1) return;
@@ -175,7 +175,7 @@ class StepBuilder {
     ready_ = output;
   }
 
-  // The update of nothing, for which all others wait.
+  // An empty update that waits for all gradients; every other update waits for it.
   void wait_for_all_gradients() {
     layer_ = 0;
     ready_.clear();
@@ -186,7 +186,7 @@ class StepBuilder {
     summed_ = {add(std::move(node), "all gradients, then update")};
   }
 
-  // What the next step takes from it: the gathers of a layer that is gathered, else its computation.
+  // The next step's gathers of the layer wait for the update, or its forward where nothing is gathered.
   void update() {
     ready_ = gradients_[layer_];
     ready_.insert(ready_.end(), summed_.begin(), summed_.end());
@@ -209,10 +209,11 @@ class StepBuilder {
   int layer_ = 0;
   Nodes ready_;
   Nodes pending_;                 // computations whose gradients are not communicated yet
-  double whole_ = 0, given_ = 0;  // of a layer's backward, what gives gradients, and what of it is behind
+  double whole_ = 0;              // the part of a layer's backward that makes gradients, in seconds or in parts
+  double given_ = 0;              // how much of whole_ is done
   Nodes gathered_;                // by layer, the gather that its computation needs
-  std::vector<Nodes> gradients_;  // by layer, what its update waits for
-  Nodes summed_;                  // what every update waits for
+  std::vector<Nodes> gradients_;  // by layer, the nodes that its update waits for
+  Nodes summed_;                  // the nodes that every update waits for
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// From knobs to tasks: what the simulation times is what the schedule says.
+// From knobs to tasks: the simulation times the same tasks that the schedule lists.
 #include "overlap/planner/step_lowering.hpp"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace stretto {
 namespace {
 
 // Tasks [first, first + count).
-struct Run {
+struct TaskRange {
   int first = -1, count = 0;
   int last() const { return first + count - 1; }
 };
@@ -32,8 +32,8 @@ class Lowering {
     add_postponed_gathers();
     for (const int i : units_.order) graph_.nodes[i].collective ? make_communication_wait(i) : make_computation_wait(i);
     make_gathers_wait();
-    knobs_.blocking ? block() : bound_gathers();  // what blocks is gathered where the program has room for it
-    stay_in_the_step();
+    knobs_.blocking ? block() : bound_gathers();  // blocking gathers begin where the program has room for them
+    bound_collectives();
     if (described) schedule_.collectives = scheduled_collectives(units_, costs_, rooms_);
     schedule_.knobs = knobs_;
     return std::move(schedule_);
@@ -42,14 +42,14 @@ class Lowering {
  private:
   const StepNode& node(int i) const { return graph_.nodes[i]; }
 
-  // Divisible computation goes in as many chunks as the activations that it makes or takes.
+  // Divisible computation is cut into as many chunks as the activations that it produces or consumes.
   void cut_computation() {
     const auto cut = [&](int computation, int collective) {
       if (!units_.go_together(computation, collective)) return;
       int& count = computation_[computation].count;
       count = std::max(count, units_.of(collective).partition.chunks);
     };
-    for (Run& run : computation_) run.count = 1;
+    for (TaskRange& tasks : computation_) tasks.count = 1;
     for (const int i : units_.order) {
       for (const StepDependency& each : node(i).after) {
         if (each.steps_back != 0) continue;
@@ -61,10 +61,10 @@ class Lowering {
 
   // ---- Tasks
 
-  Run add_tasks(int count, const StepTask& task) {
-    const Run run{static_cast<int>(schedule_.tasks.size()), count};
+  TaskRange add_tasks(int count, const StepTask& task) {
+    const TaskRange tasks{static_cast<int>(schedule_.tasks.size()), count};
     schedule_.tasks.insert(schedule_.tasks.end(), count, task);
-    return run;
+    return tasks;
   }
 
   void add_computation(int i) {
@@ -78,13 +78,13 @@ class Lowering {
   }
 
   void add_communication(int i) {
-    const Unit& unit = units_.of(i);
+    const StepUnit& unit = units_.of(i);
     if (i != unit.members.back()) return;
     const Priority priority = units_.priority(unit.collective.payload);
     communication_[units_.unit_of[i]] = add_tasks(unit.partition.chunks, task_of(unit, unit.stages(costs_), priority));
   }
 
-  static StepTask task_of(const Unit& unit, const std::vector<StepStage>& stages, Priority priority) {
+  static StepTask task_of(const StepUnit& unit, const std::vector<StepStage>& stages, Priority priority) {
     StepTask task;
     task.node = unit.members.back();
     task.communicates = true;
@@ -93,13 +93,13 @@ class Lowering {
     return task;
   }
 
-  // How many ranks do an update together: those over which all of its gradients are scattered.
+  // The number of ranks that share an update: it is shared if all of its gradients are scattered.
   int ranks_that_share(int i) {
     int ranks = 1;
     bool all = true;
     for (const StepDependency& each : node(i).after) {
       if (each.steps_back != 0 || !is_bucketed(node(each.node))) continue;
-      const Unit& unit = units_.of(each.node);
+      const StepUnit& unit = units_.of(each.node);
       all &= unit.postponed;
       if (!unit.postponed) continue;
       ranks = unit.collective.group.size;
@@ -109,9 +109,9 @@ class Lowering {
     return all ? ranks : 1;
   }
 
-  // In the order in which forward wants them.
+  // In the order in which forward needs them.
   void add_postponed_gathers() {
-    std::map<int, int> wanted;  // by unit, the position of who wants it first
+    std::map<int, int> wanted;  // by unit, the position of the first node that needs it
     for (const int i : units_.order) {
       for (const StepDependency& each : node(i).after) {
         if (each.steps_back == 0) continue;
@@ -125,7 +125,7 @@ class Lowering {
     }
     std::sort(sorted.begin(), sorted.end());
     for (const auto& [position, which] : sorted) {
-      const Unit& unit = units_.units[which];
+      const StepUnit& unit = units_.units[which];
       StepTask task = task_of(unit, unit.gathers(costs_), units_.priority(unit.collective.payload));
       task.postponed = true;
       gathers_[which] = add_tasks(unit.partition.chunks, task);
@@ -141,35 +141,36 @@ class Lowering {
     return gathered;
   }
 
-  // ---- What waits for what
+  // ---- Dependencies
 
   void wait(int task, int other, int steps_back) {
     auto& after = schedule_.tasks[task].after;
     const StepDependency dependency{other, steps_back};
     if (std::find(after.begin(), after.end(), dependency) == after.end()) after.push_back(dependency);
   }
-  void wait(int task, const Run& others, int steps_back) {
+  void wait(int task, const TaskRange& others, int steps_back) {
     for (int i = 0; i < others.count; ++i) wait(task, others.first + i, steps_back);
   }
-  void wait(const Run& tasks, const Run& others, int steps_back) {
+  void wait(const TaskRange& tasks, const TaskRange& others, int steps_back) {
     for (int i = 0; i < tasks.count; ++i) wait(tasks.first + i, others, steps_back);
   }
-  // For a computation, whose tasks are done in order, and for parameters that it has changed by shares.
-  void wait_for_computation(const Run& tasks, const StepDependency& other, bool for_parameters) {
+  // The tasks wait for the computation's last task, since its tasks run in order; if for_parameters, also for the gathers of
+  // parameters that the computation has updated by shares.
+  void wait_for_computation(const TaskRange& tasks, const StepDependency& other, bool for_parameters) {
     wait(tasks, {computation_[other.node].last(), 1}, other.steps_back);
     if (!for_parameters) return;
     for (const int unit : gathered_after(other.node)) wait(tasks, gathers_[unit], other.steps_back);
   }
 
   void make_computation_wait(int i) {
-    const Run& own = computation_[i];
-    const Run first{own.first, 1};
+    const TaskRange& own = computation_[i];
+    const TaskRange first{own.first, 1};
     for (const StepDependency& each : node(i).after) {
       if (!node(each.node).collective) {
         wait_for_computation(first, each, node(i).phase != Phase::update);
         continue;
       }
-      const Run& its = communication_[units_.unit_of[each.node]];
+      const TaskRange& its = communication_[units_.unit_of[each.node]];
       if (each.steps_back != 0 || !units_.go_together(i, each.node)) {
         wait(first, its, each.steps_back);
         continue;
@@ -179,14 +180,14 @@ class Lowering {
   }
 
   void make_communication_wait(int i) {
-    const Run& own = communication_[units_.unit_of[i]];
+    const TaskRange& own = communication_[units_.unit_of[i]];
     for (const StepDependency& each : node(i).after) {
       if (node(each.node).collective) {
         wait(own, communication_[units_.unit_of[each.node]], each.steps_back);
       } else if (each.steps_back != 0 || !units_.go_together(each.node, i)) {
         wait_for_computation(own, each, true);
       } else {
-        const Run& its = computation_[each.node];
+        const TaskRange& its = computation_[each.node];
         for (int chunk = 0; chunk < own.count; ++chunk) {
           wait(own.first + chunk, its.first + (chunk + 1) * its.count / own.count - 1, 0);
         }
@@ -194,9 +195,10 @@ class Lowering {
     }
   }
 
-  // For their own updates, and for those of whoever goes first: none is started before the one that forward needs earlier.
+  // A postponed gather waits for its own updates and for those of all gathers before it: no gather starts before one that
+  // forward needs earlier.
   void make_gathers_wait() {
-    Run last;
+    TaskRange last;
     for (const int unit : gathers_in_order_) {
       const auto update = last_update_.find(unit);
       if (update != last_update_.end()) last = {std::max(last.first, computation_[update->second].last()), 1};
@@ -204,7 +206,7 @@ class Lowering {
     }
   }
 
-  // A gather begins when the one so many before it has been used for the last time.
+  // A gather begins after the last use of the gather that lies `ahead` + 1 before it.
   void bound_gathers() {
     std::vector<int> gathers;
     for (const int i : units_.order) {
@@ -228,34 +230,34 @@ class Lowering {
     }
   }
 
-  // What waits for nothing would else be done for all steps at once, and what nobody waits for pile up; and so would what
-  // only other collectives wait for, or are waited for by.
-  void stay_in_the_step() {
+  // Keeps collectives near their own step. A collective without dependencies would run for all steps at once, and one
+  // without dependents would pile up; so would one whose only dependencies or dependents are collectives.
+  void bound_collectives() {
     const auto& order = schedule_.compute_order;
     require(!order.empty(), "A step of {} collectives computes nothing.", units_.units.size());
     std::vector<bool> is_wanted(schedule_.tasks.size(), false);
     for (const StepTask& task : schedule_.tasks) {
       for (const StepDependency& each : task.after) is_wanted[each.node] = true;
     }
-    for (const Run& run : communication_) {
-      const Run last{computation_[order.back()].last(), 1};
-      wait(run, last, schedule_.tasks[run.first].after.empty() ? 1 : 2);
-      for (int task = run.first; task <= run.last(); ++task) {
+    for (const TaskRange& collective : communication_) {
+      const TaskRange last{computation_[order.back()].last(), 1};
+      wait(collective, last, schedule_.tasks[collective.first].after.empty() ? 1 : 2);
+      for (int task = collective.first; task <= collective.last(); ++task) {
         wait(computation_[order.front()].first, task, is_wanted[task] ? 2 : 1);
       }
     }
   }
 
-  // Whatever the program says last is over before what it says next.
+  // Every node ends before the next one in program order begins.
   void block() {
-    Run computed, communicated;
+    TaskRange computed, communicated;
     for (const int i : units_.order) {
       if (!node(i).collective) {
         wait(computation_[i].first, communicated, 0);
         computed = {computation_[i].last(), 1};
         communicated = {};
       } else if (i == units_.of(i).members.back()) {
-        const Run& own = communication_[units_.unit_of[i]];
+        const TaskRange& own = communication_[units_.unit_of[i]];
         wait(own, computed, 0);
         wait(own, communicated, 0);
         communicated = own;
@@ -268,12 +270,12 @@ class Lowering {
   CollectiveCosts& costs_;
   const StepKnobs& knobs_;
   const StepUnits units_;
-  std::vector<Run> computation_;                  // by node
-  std::vector<Run> communication_, gathers_;      // by unit; what of it is postponed
-  std::set<std::pair<int, int>> shared_updates_;  // update node, postponed unit
-  std::map<int, int> last_update_;                // by postponed unit, a node
-  std::vector<int> gathers_in_order_;             // units
-  std::map<int, int> rooms_;                      // by gather, the computation after which there is room for it
+  std::vector<TaskRange> computation_;              // by node
+  std::vector<TaskRange> communication_, gathers_;  // by unit; gathers_: its postponed gather
+  std::set<std::pair<int, int>> shared_updates_;    // update node, postponed unit
+  std::map<int, int> last_update_;                  // by postponed unit, a node
+  std::vector<int> gathers_in_order_;               // units
+  std::map<int, int> rooms_;                        // by gather, the computation after which memory for it is free
   StepSchedule schedule_;
 };
 

@@ -1,4 +1,4 @@
-// What a schedule says in words.
+// A schedule's description in words.
 #include <algorithm>
 #include <set>
 
@@ -52,7 +52,7 @@ StepCluster simple_cluster(int ranks, double alpha_seconds, double bytes_per_sec
 
 std::string StepSchedule::choice() const {
   if (knobs.blocking) return "blocking";
-  std::map<std::string, std::set<int>> chunks;  // by what is done in them
+  std::map<std::string, std::set<int>> chunks;  // by payload and form
   for (const auto& [kind, partition] : knobs.partitions) {
     chunks[fmt::format("{} {}", name(kind.payload), name(partition.form))].insert(partition.chunks);
   }
@@ -77,7 +77,7 @@ std::string StepSchedule::choice() const {
 
 namespace {
 
-// All but the name and the place in the step.
+// Everything but the name and the position in the step.
 std::string what_is_done(const ScheduledCollective& of) {
   std::string text =
       fmt::format("{} {} of {} bytes over {} ranks, {}, on stream {} ({})", name(of.kind.phase), name(of.kind.kind),
@@ -90,7 +90,7 @@ std::string what_is_done(const ScheduledCollective& of) {
   return text;
 }
 
-// "3 nodes in 4 chunks: 1, 5, 9"
+// "computed in 4 chunks: 3 nodes, 1, 5, 9"
 std::string chunked_text(const std::map<int, int>& chunks_of) {
   std::map<int, std::vector<int>> by_count;
   for (const auto& [node, chunks] : chunks_of) by_count[chunks].push_back(node);
@@ -101,7 +101,7 @@ std::string chunked_text(const std::map<int, int>& chunks_of) {
   return text;
 }
 
-// "0-3 5 of 8"; of many runs only how many there are.
+// "0-3 5 of 8"; for many runs only their number: "40 in 20 runs of 64".
 std::string runs_text(const std::vector<bool>& flags) {
   constexpr std::size_t most_runs = 16;
   std::vector<std::string> runs;

@@ -23,7 +23,7 @@ namespace {
 constexpr double never = std::numeric_limits<double>::infinity();
 constexpr int most_steps = 24;
 
-// What the tasks wait for, turned round, once for all steps.
+// The tasks' dependencies reversed, once for all steps.
 struct Dependents {
   explicit Dependents(const std::vector<StepTask>& tasks) : of(tasks.size()) {
     const int count = static_cast<int>(tasks.size());
@@ -38,10 +38,11 @@ struct Dependents {
   std::vector<std::vector<StepDependency>> of;
 };
 
-// So many steps, unrolled: instance step * tasks + task.
-class Steps {
+// A number of steps, unrolled: instance step * tasks + task.
+class UnrolledSteps {
  public:
-  Steps(const std::vector<StepTask>& tasks, const Dependents& dependents, int steps, const StepSimulationOptions& options)
+  UnrolledSteps(const std::vector<StepTask>& tasks, const Dependents& dependents, int steps,
+                const StepSimulationOptions& options)
       : tasks_(tasks), dependents_(dependents), steps_(steps), count_(static_cast<int>(tasks.size())), options_(options) {
     waits_for_.resize(static_cast<std::size_t>(steps) * tasks.size());
     stage_.assign(waits_for_.size(), 0);
@@ -69,15 +70,16 @@ class Steps {
             waits_for_.size() - done_, waits_for_.size());
   }
 
-  // When the last computation of each step was over.
+  // The end of each step's last computation.
   const std::vector<double>& computed() const { return computed_; }
   double first_begin_of_last() const { return last_begin_; }
   std::vector<StepTimeline::Piece> pieces;
 
  private:
-  using Turn = std::tuple<int, int, int, int, int>;  // who goes first: less urgent, step, first chunk, stage, task
+  // The order on a link: negated priority, step, first chunk of the node, stage, task.
+  using LinkTurn = std::tuple<int, int, int, int, int>;
   struct Link {
-    std::set<Turn> waiting;
+    std::set<LinkTurn> waiting;
     int instance = -1;
     double begin = 0, end = never;
   };
@@ -105,7 +107,7 @@ class Steps {
     finish(instance);
   }
 
-  Turn turn_of(int instance) const {
+  LinkTurn turn_of(int instance) const {
     int first = instance % count_;
     while (first > 0 && tasks_[first - 1].communicates && tasks_[first - 1].node == tasks_[first].node &&
            tasks_[first - 1].postponed == tasks_[first].postponed)
@@ -127,11 +129,11 @@ class Steps {
     for (;;) {
       const std::size_t done = done_;
       begin_computing();
-      if (done == done_) break;  // what takes no time may let something else begin
+      if (done == done_) break;  // a task of no duration may let another begin
     }
     for (Link& link : links_) {
       if (link.instance >= 0 || link.waiting.empty()) continue;
-      const Turn turn = *link.waiting.begin();
+      const LinkTurn turn = *link.waiting.begin();
       link.waiting.erase(link.waiting.begin());
       link.instance = std::get<1>(turn) * count_ + std::get<4>(turn);
       const StepTask::Stage& stage = task_of(link.instance).stages[stage_[link.instance]];
@@ -155,7 +157,7 @@ class Steps {
   }
 
   double pace() const {
-    return links_[0].instance >= 0 || links_[1].instance >= 0 ? 1 + options_.slowdown : 1;  // seconds a second of work
+    return links_[0].instance >= 0 || links_[1].instance >= 0 ? 1 + options_.slowdown : 1;  // seconds for a second of work
   }
   double computing_end() const { return computing_ < 0 ? never : now_ + work_left_ * pace(); }
 
@@ -194,7 +196,8 @@ class Steps {
   const Dependents& dependents_;
   const int steps_, count_;
   const StepSimulationOptions options_;
-  std::vector<int> waits_for_, stage_, parts_;  // by instance: dependencies, stage it is in, links still at that stage
+  // By instance: dependencies that are not done, the current stage, and the links that still serve that stage.
+  std::vector<int> waits_for_, stage_, parts_;
   std::vector<int> computing_order_;
   std::size_t next_computation_ = 0, done_ = 0;
   Link links_[2];
@@ -220,12 +223,13 @@ StepTimeline simulate_step(const std::vector<StepTask>& tasks, const StepSimulat
   require(options.slowdown >= 0, "Computing cannot be {} times slower beside communication.", options.slowdown);
   const Dependents dependents(tasks);
   for (int steps = 3; steps <= most_steps; steps *= 2) {
-    Steps simulated(tasks, dependents, steps, options);
+    UnrolledSteps simulated(tasks, dependents, steps, options);
     simulated.run();
     const std::vector<double>& ends = simulated.computed();
     const double last = ends[steps - 1] - ends[steps - 2];
     const double before = ends[steps - 2] - ends[steps - 3];
-    // Steps may be alike before what they leave to the next has piled up: none is shorter than its busiest link for long.
+    // Two steps may be alike before the work that they leave to the next has piled up; in steady state no step is shorter
+    // than its busiest link.
     const bool steady = std::abs(last - before) <= 1e-9 * last && last >= result.busiest_link() * (1 - 1e-9);
     if (!steady && 2 * steps <= most_steps) continue;
     const int half = steps / 2;

@@ -8,17 +8,17 @@
 
 namespace stretto {
 
-std::vector<StepStage> Unit::stages(CollectiveCosts& costs) const {
+std::vector<StepStage> StepUnit::stages(CollectiveCosts& costs) const {
   return postponed ? half(collective, Collective::reduce_scatter, costs) : costs.stages(collective, chunk(), partition.form);
 }
 
-std::vector<StepStage> Unit::gathers(CollectiveCosts& costs) const {
+std::vector<StepStage> StepUnit::gathers(CollectiveCosts& costs) const {
   StepCollective gather = collective;
   gather.dtype = collective.gathers_as.value_or(collective.dtype);
   return half(gather, Collective::all_gather, costs);
 }
 
-std::vector<StepStage> Unit::half(StepCollective which, Collective kind, CollectiveCosts& costs) const {
+std::vector<StepStage> StepUnit::half(StepCollective which, Collective kind, CollectiveCosts& costs) const {
   which.kind = kind;
   if (which.measured_seconds) *which.measured_seconds /= 2;
   return costs.stages(which, chunk(), partition.form == Form::by_level ? Form::by_level : Form::whole);
@@ -49,7 +49,7 @@ void StepUnits::put_in_order() {
 
 void StepUnits::make_units() {
   int open = -1, buckets = 0;
-  std::int64_t bytes = 0;  // in the bucket that is open
+  std::int64_t bytes = 0;  // in the open bucket
   for (const int i : order) {
     const StepNode& node = graph.nodes[i];
     if (!node.collective) continue;
@@ -61,7 +61,7 @@ void StepUnits::make_units() {
       if (own.measured_seconds) units.back().collective.measured_seconds = 0;
     }
     unit_of[i] = joins ? open : static_cast<int>(units.size()) - 1;
-    Unit& unit = units[unit_of[i]];
+    StepUnit& unit = units[unit_of[i]];
     unit.members.push_back(i);
     unit.collective.elements += own.elements;
     if (own.measured_seconds) *unit.collective.measured_seconds += *own.measured_seconds;
@@ -76,8 +76,8 @@ void StepUnits::make_units() {
   }
 }
 
-// What is in a bucket is of one kind, and nothing that comes before its last gradient waits for it.
-bool StepUnits::may_join(const Unit& bucket, int gradient) const {
+// A bucket's gradients are of one kind, and no node before its last gradient waits for one of them.
+bool StepUnits::may_join(const StepUnit& bucket, int gradient) const {
   const StepCollective& own = *graph.nodes[gradient].collective;
   const StepCollective& its = bucket.collective;
   const auto not_yet_used = [&](int member) { return first_use[member] > position[gradient]; };
@@ -96,10 +96,10 @@ Partition StepUnits::partition_of(const StepNode& node) const {
 
 void StepUnits::postpone() {
   int buckets = 0;
-  for (const Unit& unit : units) buckets = std::max(buckets, unit.bucket + 1);
+  for (const StepUnit& unit : units) buckets = std::max(buckets, unit.bucket + 1);
   require(knobs.postponed.empty() || static_cast<int>(knobs.postponed.size()) == buckets,
           "There are {} flags of what is postponed for {} buckets; give as many, or none.", knobs.postponed.size(), buckets);
-  for (Unit& unit : units) {
+  for (StepUnit& unit : units) {
     unit.postponed = unit.bucket >= 0 && !knobs.postponed.empty() && knobs.postponed[unit.bucket];
     if (!unit.postponed) continue;
     for (const int member : unit.members) {

@@ -7,16 +7,16 @@
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
+#include "overlap/tracing/atomic_file.hpp"
 #include "overlap/tracing/trace_arrows.hpp"
 #include "overlap/tracing/trace_clock.hpp"
 #include "overlap/tracing/trace_tracks.hpp"
 #include "overlap/tracing/trace_write.hpp"
-#include "overlap/tracing/whole_file.hpp"
 #include "stretto/device.hpp"
 
 namespace stretto {
 
-// A span from one place in computation() to another.
+// A span between two points of computation().
 struct SpanNote {
   std::string name;
   const char* category;
@@ -24,21 +24,21 @@ struct SpanNote {
   std::optional<Work> end;
 };
 
-// What one rank has noted.
+// One rank's notes.
 struct TraceNotes {
-  Communicator world;  // the trace's own, whose operations are no part of it
+  Communicator world;  // the trace's own; its operations do not appear in the trace
   std::string clock = clock_name();
   ClockReading first;
   KernelNotes kernels;
   std::vector<SpanNote> spans;
-  std::vector<Record> operations;    // done when they were taken from the ledger
-  std::uint64_t next_operation = 0;  // in the ledger
-  std::uint64_t lost = 0;            // operations
+  std::vector<Record> operations;    // only operations that were done when they were copied from the ledger
+  std::uint64_t next_operation = 0;  // the ledger's sequence number of the first that is not copied
+  std::uint64_t lost = 0;            // operations that the ledger dropped before they were copied
 };
 
 namespace {
 
-Work here() {
+Work mark_in_computation() {
   return computation().enqueue([] {});
 }
 
@@ -59,21 +59,21 @@ Trace::~Trace() {
 Trace::Span::Span(Span&& other) noexcept : notes_(std::exchange(other.notes_, nullptr)), index_(other.index_) {}
 
 Trace::Span::~Span() {
-  if (notes_ != nullptr) notes_->spans[index_].end = here();
+  if (notes_ != nullptr) notes_->spans[index_].end = mark_in_computation();
 }
 
 Trace::Span Trace::step(std::int64_t number) {
   harvest();
-  notes_->spans.push_back({fmt::format("step {}", number), "step", here(), {}});
+  notes_->spans.push_back({fmt::format("step {}", number), "step", mark_in_computation(), {}});
   return {notes_.get(), notes_->spans.size() - 1};
 }
 
 Trace::Span Trace::part(std::string name) {
-  notes_->spans.push_back({std::move(name), "part", here(), {}});
+  notes_->spans.push_back({std::move(name), "part", mark_in_computation(), {}});
   return {notes_.get(), notes_->spans.size() - 1};
 }
 
-// Those up to the first that is not done: it and what comes behind it are looked at again.
+// Copies the ledger's records up to the first operation that is not done; the next call starts there again.
 void Trace::harvest() {
   TraceNotes& notes = *notes_;
   notes.kernels.settle();
@@ -97,7 +97,7 @@ void Trace::harvest() {
 }
 
 void Trace::write(const std::string& path) {
-  computation().synchronize();  // for the times of a GPU
+  computation().synchronize();  // a GPU's times are known only then
   harvest();
   TraceNotes& notes = *notes_;
   std::vector<NamedSpan> spans;
@@ -112,6 +112,6 @@ void Trace::write(const std::string& path) {
   write_trace(notes.world, {rank, tracks, arrows, notes.lost, clock.error()}, path);
 }
 
-void Trace::check_writable(const std::string& path) { WholeFile(path).check(); }
+void Trace::check_writable(const std::string& path) { AtomicFile(path).check(); }
 
 }  // namespace stretto

@@ -13,10 +13,10 @@ std::uint64_t hash_of(const std::vector<std::uint64_t>& words) {
   return XXH3_64bits(words.data(), words.size() * sizeof words[0]);
 }
 
-// Gives each operation of a rank the key that its other members give it.
-class Numbering {
+// Gives each operation of a rank the same key as the operation's other ranks do.
+class OperationKeys {
  public:
-  explicit Numbering(int rank) : rank_(rank) {}
+  explicit OperationKeys(int rank) : rank_(rank) {}
 
   std::uint64_t next(const Record& record) {
     const Partners& partners = *record.partners;
@@ -29,7 +29,7 @@ class Numbering {
   }
 
  private:
-  // Messages of no elements, and those to itself, have no partners.
+  // A message of no elements and a message to the rank itself have no partners.
   static std::uint64_t word(const std::vector<int>& ranks) {
     return ranks.empty() ? ~std::uint64_t{0} : static_cast<std::uint64_t>(ranks.front());
   }
@@ -40,7 +40,7 @@ class Numbering {
   }
 
   int rank_;
-  std::map<std::uint64_t, std::uint64_t> counts_;  // by sequence of operations
+  std::map<std::uint64_t, std::uint64_t> counts_;  // operations so far, by the hash of group and partners
 };
 
 bool part_before(const OperationPart& a, const OperationPart& b) {
@@ -57,11 +57,11 @@ RankArrows arrows_of(int rank, const std::vector<Record>& operations, const std:
   for (const TraceSlice& slice : slices) {
     if (slice.record != nullptr) slice_of[slice.record] = &slice;
   }
-  Numbering numbering(rank);
+  OperationKeys keys(rank);
   RankArrows arrows;
   for (const Record& record : operations) {
-    if (record.partners == nullptr) continue;  // no communicator has entered it
-    const std::uint64_t key = numbering.next(record);
+    if (record.partners == nullptr) continue;  // the record is not of a communicator's operation
+    const std::uint64_t key = keys.next(record);
     const auto place = slice_of.find(&record);
     if (place == slice_of.end()) continue;
     const TraceSlice& slice = *place->second;

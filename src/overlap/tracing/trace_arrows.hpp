@@ -4,11 +4,12 @@
 
 #include "overlap/tracing/trace_tracks.hpp"
 
-// Arrows of a trace: from the rank that sends to the one that receives. Each rank knows its own part of an operation and to
-// whom or from whom it moved bytes; where memory is read, only one of the two knows. Rank 0 puts the parts together.
+// The arrows of a trace, from the rank that sends to the one that receives. Each rank knows its own part of an operation and
+// the partners with which it moved bytes; where one rank reads another's memory, only one of the two knows of it. Rank 0
+// joins the parts of all ranks.
 namespace stretto {
 
-// A rank's part in an operation, which has the same key on all ranks.
+// A rank's part in an operation. The key is the same on all ranks of the operation.
 struct OperationPart {
   std::uint64_t key;
   std::int64_t begin, end;
@@ -24,14 +25,15 @@ struct RankArrows {
   std::vector<Transmission> transmissions;
 };
 
-// Of all of a rank's operations since the trace began: the n-th collective of a communicator belongs together on all its
-// members, and so do the n-th message from one rank to another on these two.
+// `operations` must be all of the rank's operations since the trace began, because ranks match them by counting: the n-th
+// collective of a communicator is one operation on all its members, and the n-th message between two ranks on both of them.
 RankArrows arrows_of(int rank, const std::vector<Record>& operations, const std::vector<TraceSlice>& slices);
 
 struct TraceArrow {
   OperationPart from, to;
 };
-// Of all ranks' parts. A transmission of which one rank has no part is left out: there it was not done.
+// Joins the parts of all ranks. A transmission is left out if one of its ranks has no part: the operation was not done
+// there.
 std::vector<TraceArrow> pair_up(RankArrows all);
 
 }  // namespace stretto

@@ -50,7 +50,7 @@ double ClockLine::there(double here) const {
   return here + first_.offset + part * (last_.offset - first_.offset);
 }
 
-// Of this start of the kernel; a container may have a time namespace whose clock is shifted.
+// The kernel's boot id, and the time namespace: a container's may shift its clock.
 std::string clock_name() {
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
   std::string name;

@@ -5,21 +5,22 @@
 
 #include "stretto/communicator.hpp"
 
-// All ranks' times on rank 0's clock.
+// Converts the times of all ranks to rank 0's clock.
 namespace stretto {
 
-// A question to another clock: what this one said before and after, and what the other one said between.
+// A question to another rank's clock: this clock's time before and after, and the other clock's time in between.
 struct ClockExchange {
   double sent, there, received;
 };
-// At a time of this clock, what has to be added to get the other one's: no further from the truth than the error.
+// At time `at` of this clock, the other clock shows at + offset, within +- error.
 struct ClockReading {
   double at = 0, offset = 0, error = 0;
 };
-// The shortest exchange says most: the answer was given in the middle of it, or half of it earlier or later.
+// Uses the shortest exchange: the answer was given in the middle of it, or at most half its duration earlier or later.
 ClockReading read_clock(const std::vector<ClockExchange>& exchanges);
 
-// Between two readings the clocks drift apart evenly; before and after them nothing is known of that.
+// Assumes that the clocks drift apart linearly between two readings; before the first and after the last the offset is
+// constant.
 class ClockLine {
  public:
   ClockLine(const ClockReading& first, const ClockReading& last) : first_(first), last_(last) {}
@@ -30,9 +31,10 @@ class ClockLine {
   ClockReading first_, last_;
 };
 
-// Ranks that give the same name read the same monotonic clock.
+// Ranks with the same clock name read the same monotonic clock.
 std::string clock_name();
-// Collective: this rank's reading of rank 0's clock, all zero where it is its own. now: of now_seconds().
+// Collective: returns this rank's reading of rank 0's clock, all zero if both share one clock. `now` is now_seconds()
+// outside of tests.
 ClockReading compare_with_rank_0(const Communicator& world, const std::string& name, const std::function<double()>& now);
 
 }  // namespace stretto

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -10,11 +11,27 @@
 namespace stretto {
 namespace {
 
-std::string quoted(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+// Replaces invalid UTF-8: tags and stream names are the caller's.
+std::string text_of_json(const nlohmann::ordered_json& value) {
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// Whole nanoseconds, so that what touches still touches.
+std::string quoted(const std::string& text) { return text_of_json(text); }
+
+std::string arguments_of(const Record& record) {
+  return text_of_json({{"bytes", record.bytes_sent},
+                       {"bytes_between_nodes", record.bytes_between_nodes},
+                       {"count", record.count},
+                       {"dtype", record.quantized == QuantizedFormat::none ? name(record.dtype) : name(record.quantized)},
+                       {"algorithm", name(record.algorithm)},
+                       {"group", record.group},
+                       {"group_size", record.group_size},
+                       {"stream", record.stream},
+                       {"tag", record.tag},
+                       {"waited_us", record.shares_times ? 0 : std::round(record.times.waited * 1e9) * 1e-3}});
+}
+
+// Exact to the nanosecond, so that slices that touch still touch in the text.
 std::string microseconds(std::int64_t nanoseconds) {
   return fmt::format("{}{}.{:03}", nanoseconds < 0 ? "-" : "", std::abs(nanoseconds) / 1000, std::abs(nanoseconds) % 1000);
 }
@@ -41,7 +58,8 @@ std::string text_of(const TraceTracks& rank_tracks, int rank, std::int64_t zero)
                    R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"{}"{}{}}},)"
                    "\n",
                    rank, slice.track, microseconds(slice.begin - zero), microseconds(slice.end - slice.begin),
-                   quoted(slice.name), slice.category, slice.arguments.empty() ? "" : R"(,"args":)", slice.arguments);
+                   quoted(slice.name), slice.category, slice.record == nullptr ? "" : R"(,"args":)",
+                   slice.record == nullptr ? "" : arguments_of(*slice.record));
   }
   return text;
 }
@@ -53,6 +71,16 @@ std::string text_of(const TraceArrow& arrow, std::size_t number, std::int64_t ze
                        phase, *phase == 'f' ? R"("bp":"e",)" : "", number, part.rank, part.track, microseconds(at - zero));
   };
   return end("s", arrow.from, arrow.from.begin) + end("f", arrow.to, std::max(arrow.to.begin, arrow.to.end - 1));
+}
+
+std::string text_of(const TraceSummary& summary) {
+  nlohmann::ordered_json about{{"program", "Stretto"},
+                               {"ranks", summary.lost_operations.size()},
+                               {"lost_operations", summary.lost_operations},
+                               {"clock_error_us", summary.clock_error_us},
+                               {"arrows", summary.arrows}};
+  if (!summary.arrows_left_out.empty()) about["arrows_left_out"] = summary.arrows_left_out;
+  return about.dump();
 }
 
 }  // namespace stretto

@@ -3,35 +3,21 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "core/fail.hpp"
 
 namespace stretto {
 namespace {
 
-// Two clocks tell the times of one thread: that of kernels and streams, and the counter of operations that run at once.
+// Two clocks give the times on one thread: one for kernels and streams, and the counter of operations that run inline.
+// Slices may seem to cross by up to this many nanoseconds.
 constexpr std::int64_t clocks_apart = 10'000;
 
-std::string arguments_of(const Record& record) {
-  const nlohmann::ordered_json arguments{
-      {"bytes", record.bytes_sent},
-      {"bytes_between_nodes", record.bytes_between_nodes},
-      {"count", record.count},
-      {"dtype", record.quantized == QuantizedFormat::none ? name(record.dtype) : name(record.quantized)},
-      {"algorithm", name(record.algorithm)},
-      {"group", record.group},
-      {"group_size", record.group_size},
-      {"stream", record.stream},
-      {"tag", record.tag},
-      {"waited_us", record.shares_times ? 0 : std::round(record.times.waited * 1e9) * 1e-3}};
-  return arguments.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-// Viewers want slices of a track to lie in one another or apart. Those of a stream do, unless two streams have its name:
-// then there is a further track.
-class Lane {
+// One track. Viewers need the slices of a track to be nested or disjoint. A stream's slices are, unless two streams have its
+// name: then there is a further track.
+class NestedTrack {
  public:
+  // False if the slice would cross one of the track. Moves its beginning where only the clocks' difference makes it cross.
   bool take(TraceSlice& slice) {
     std::vector<std::int64_t> open = open_;
     std::int64_t begin = slice.begin;
@@ -47,33 +33,33 @@ class Lane {
   }
 
  private:
-  std::vector<std::int64_t> open_;  // the ends of the slices around
+  std::vector<std::int64_t> open_;  // the ends of the slices that enclose the latest one
 };
 
-// By the earliest beginning, the outermost first.
+// By beginning; of slices that begin together, the longest first.
 void sort_by_time(std::vector<TraceSlice>& slices) {
   std::stable_sort(slices.begin(), slices.end(), [](const TraceSlice& a, const TraceSlice& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
   });
 }
 
-class Layout {
+class TrackLayout {
  public:
-  explicit Layout(const ClockLine& clock) : clock_(clock) {}
+  explicit TrackLayout(const ClockLine& clock) : clock_(clock) {}
 
-  // first: of the track's number; further ones are counted on from the last stream's.
+  // first: the id of the first track, or -1; it and all further tracks then take the next ids after the last stream's.
   void add(const std::string& name, std::vector<TraceSlice> slices, int first) {
     sort_by_time(slices);
-    std::vector<std::pair<int, Lane>> lanes;
+    std::vector<std::pair<int, NestedTrack>> tracks;
     for (TraceSlice& slice : slices) {
-      auto lane = std::find_if(lanes.begin(), lanes.end(), [&](auto& each) { return each.second.take(slice); });
-      if (lane == lanes.end()) {
-        const int track = lanes.empty() && first >= 0 ? first : next_stream_++;
-        result_.tracks.push_back({track, lanes.empty() ? name : fmt::format("{} ({})", name, lanes.size() + 1)});
-        lane = lanes.insert(lanes.end(), {track, Lane()});
-        lane->second.take(slice);
+      auto track = std::find_if(tracks.begin(), tracks.end(), [&](auto& each) { return each.second.take(slice); });
+      if (track == tracks.end()) {
+        const int id = tracks.empty() && first >= 0 ? first : next_stream_++;
+        result_.tracks.push_back({id, tracks.empty() ? name : fmt::format("{} ({})", name, tracks.size() + 1)});
+        track = tracks.insert(tracks.end(), {id, NestedTrack()});
+        track->second.take(slice);
       }
-      slice.track = lane->first;
+      slice.track = track->first;
       result_.slices.push_back(std::move(slice));
     }
   }
@@ -83,7 +69,6 @@ class Layout {
             .end = nanoseconds(end),
             .name = std::move(name),
             .category = category,
-            .arguments = {},
             .record = nullptr};
   }
 
@@ -101,7 +86,7 @@ class Layout {
 
 TraceTracks lay_out(const std::vector<KernelSpan>& kernels, const std::vector<Record>& operations,
                     const std::vector<NamedSpan>& spans, const ClockLine& clock, double now) {
-  Layout layout(clock);
+  TrackLayout layout(clock);
   std::vector<TraceSlice> steps;
   steps.reserve(spans.size());
   for (const NamedSpan& span : spans) {
@@ -118,7 +103,6 @@ TraceTracks lay_out(const std::vector<KernelSpan>& kernels, const std::vector<Re
     if (record.times.done == 0 || record.times.started == 0) continue;
     TraceSlice slice =
         layout.slice(record.times.started, record.times.done, stretto::name(record.collective), "communication");
-    slice.arguments = arguments_of(record);
     slice.record = &record;
     const bool is_inline = record.stream == Stream::inline_().name();
     if (!is_inline && !of_stream.contains(record.stream)) streams.push_back(record.stream);

@@ -7,22 +7,21 @@
 #include "overlap/tracing/trace_clock.hpp"
 #include "stretto/ledger.hpp"
 
-// One rank's part of a trace: slices on tracks, as viewers take them.
+// One rank's part of a trace: slices on tracks, as trace viewers draw them.
 namespace stretto {
 
 struct NamedSpan {
   std::string name;
   const char* category;
-  double begin, end;  // end 0: it has not ended
+  double begin, end;  // seconds of this rank's clock; end 0: the span has not ended
 };
 
 struct TraceSlice {
   int track = 0;
-  std::int64_t begin = 0, end = 0;  // nanoseconds of rank 0's clock
+  std::int64_t begin = 0, end = 0;  // nanoseconds on rank 0's clock
   std::string name;
   const char* category = "";
-  std::string arguments;           // JSON, or nothing
-  const Record* record = nullptr;  // of an operation
+  const Record* record = nullptr;  // of an operation; a kernel or span has none
 };
 
 struct TraceTrack {
@@ -32,12 +31,12 @@ struct TraceTrack {
 
 struct TraceTracks {
   static constexpr int computing_thread = 0;
-  static constexpr int steps = 1000000;  // behind all streams
+  static constexpr int steps = 1000000;  // above the ids of all streams
   std::vector<TraceTrack> tracks;
-  std::vector<TraceSlice> slices;  // the earlier ones of a track first, the outer ones before the inner
+  std::vector<TraceSlice> slices;  // track by track, in the order of their beginnings, outer slices before inner ones
 };
 
-// The records must be there as long as the slices. Of operations that are not done there are none.
+// The records must outlive the slices. Operations that are not done have no slice. A span that has not ended ends at `now`.
 TraceTracks lay_out(const std::vector<KernelSpan>& kernels, const std::vector<Record>& operations,
                     const std::vector<NamedSpan>& spans, const ClockLine& clock, double now);
 

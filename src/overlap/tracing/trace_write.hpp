@@ -7,16 +7,16 @@
 
 namespace stretto {
 
-// What a rank has to say.
+// One rank's contribution to the file.
 struct RankTrace {
-  int rank;  // of the job
+  int rank;  // in the job
   const TraceTracks& tracks;
   const RankArrows& arrows;
   std::uint64_t lost;  // operations
   double clock_error;  // seconds
 };
 
-// Collective: the file is rank 0's, who throws Error(io) where it cannot be written, when all ranks have said everything.
+// Collective. Rank 0 writes the file; where it cannot, rank 0 throws Error(io) after all ranks have sent their parts.
 void write_trace(const Communicator& world, const RankTrace& mine, const std::string& path);
 
 }  // namespace stretto

@@ -1,5 +1,5 @@
-// Every collective by every algorithm against a single-threaded oracle. Data are small integers, so that sums are exact in
-// every type and order and results can be compared for equality.
+// Every collective by every algorithm against a single-threaded oracle. The data are small integers, so that sums are exact
+// in every type and order, and results can be compared for equality.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -72,7 +72,7 @@ TEST_P(EveryCollective, KnowsEveryTypeAndOperation) {
 }
 
 TEST_P(EveryCollective, TakesUnevenSharesAndEmptyOnes) {
-  if (!counts_shares(GetParam())) {  // has one count for all ranks, and says so
+  if (!counts_shares(GetParam())) {  // such a collective has one count for all ranks and must refuse several
     Call call{GetParam()};
     call.counts = {1, 2};
     run_threads(2, [&](const Communicator& world) { EXPECT_THROW(world.start(call, Stream::inline_()), Error); });
@@ -105,13 +105,14 @@ TEST_P(EveryCollective, RunsOnVirtualNodes) {
     const Variable nodes_per_pod("STRETTO_NODES_PER_POD", "2");
     run_threads(8, [&](const Communicator& world) {
       for (Method method : methods_of(GetParam(), true)) {
-        if (!alike && counts_shares(GetParam()) && needs_nodes(method.algorithm)) {  // blocks go straight to their owners
+        if (!alike && counts_shares(GetParam()) &&
+            needs_nodes(method.algorithm)) {  // between unequal nodes, blocks go directly to their owners
           if (method.algorithm == Algorithm::three_level) continue;
           method.between = Algorithm::direct;
           if (GetParam() == Collective::all_to_all) method.inside = Algorithm::direct;
         }
         for (const std::int64_t count : {1, 50, 4000}) {
-          if (count > 50 && !needs_nodes(method.algorithm)) continue;  // more than a packet
+          if (count > 50 && !needs_nodes(method.algorithm)) continue;  // 4000 elements do not fit a packet
           Problem problem{GetParam(), 8, count, DType::f64};
           problem.root = 3;
           expect_right(world, problem, method);
@@ -121,7 +122,7 @@ TEST_P(EveryCollective, RunsOnVirtualNodes) {
   }
 }
 
-// 127 + 1 + 1 + 1 in bf16: rounding after each addition gives 127, 128, 128 or 129 by the order; once gives 130.
+// 256 + 1 + 1 + 1 in bf16: with rounding after each addition the result depends on the order; rounded once it is 260.
 TEST(NarrowFloats, AreRoundedOnceByEveryAlgorithm) {
   run_threads(4, [](const Communicator& world) {
     for (const Method& method : methods_of(Collective::all_reduce, false)) {
@@ -224,7 +225,7 @@ int mappings_of(const char* file) {
   return count;
 }
 
-// A thousand at a time, some of them used, leave neither files nor mappings behind.
+// A thousand communicators at a time, some of them used, leave neither files nor mappings behind.
 TEST(Communicator, AThousandLeaveNothingBehind) {
   run_threads(2, [](const Communicator& world) {
     world.duplicate("warm").barrier(Stream::inline_());
@@ -239,16 +240,16 @@ TEST(Communicator, AThousandLeaveNothingBehind) {
       }
       EXPECT_EQ(all.back().size(), 2);
     }
-    // What the other rank might still have read when this one left goes with the next communicator that goes.
+    // Memory that the other rank might still have been reading is freed when the next communicator is destroyed.
     world.barrier(Stream::inline_());
     world.duplicate("next");
     world.barrier(Stream::inline_());
-    EXPECT_LE(entries_of("/proc/self/fd"), files_before + 1);  // the directory that is being read
+    EXPECT_LE(entries_of("/proc/self/fd"), files_before + 1);  // the listing itself holds one open
     EXPECT_LE(mappings_of("memfd:"), mappings_before + 20);    // the heap may have grown
   });
 }
 
-// Nor do those that the ranks leave one after the other, whoever is last.
+// Communicators that ranks destroy at different times, in any order, leave nothing behind either.
 TEST(Communicator, LeftAtDifferentTimesLeavesNothingBehind) {
   run_threads(2, [](const Communicator& world) {
     const auto settled_mappings = [&] {
@@ -296,7 +297,7 @@ TEST(Communicator, MakesSubgroupsOfAListAndOfNodes) {
   unsetenv("STRETTO_RANKS_PER_NODE");
 }
 
-// Three groups of one rank on streams of their own, at the same time, beside inline operations on a fourth.
+// Each rank uses three groups on separate streams at the same time, and a fourth one inline.
 TEST(Communicator, OverlappingGroupsRunAtTheSameTime) {
   run_threads(8, [](const Communicator& world) {
     const Communicator rows = world.split(world.rank() / 2, 0, "rows");

@@ -1,4 +1,4 @@
-// How long ranks wait for each other, where the program says it; and several jobs in one process.
+// Timeouts that the program sets, and several jobs in one process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ TEST(JobLimits, NoTimeOrLessIsRefused) {
   });
 }
 
-// Rank 0 leaves, and rank 1 stays: as threads, and as ranks that meet over TCP.
+// One rank leaves the job; the other stays and must learn of it.
 void leave_early(Communicator& world, bool leaves) {
   world.set_leave_timeout(0.1);
   world.check_ranks();
@@ -63,7 +63,7 @@ void leave_early(Communicator& world, bool leaves) {
 
 TEST(JobLimits, WhoStaysLearnsThatAnotherHasLeft) {
   EXPECT_NO_THROW(run_threads(2, [](const Communicator& world) {
-    // run_threads holds a handle of its own to the end: the job that is left is one beside it.
+    // run_threads keeps its own handle to the end, so the test leaves a second job.
     static MeetingPoint point;
     if (world.rank() == 0) point = open_meeting("127.0.0.1");
     world.barrier(Stream::inline_());

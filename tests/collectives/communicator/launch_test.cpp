@@ -1,4 +1,4 @@
-// Ranks that are processes, started together.
+// Ranks that launch() starts as processes.
 #include "stretto/launch.hpp"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,8 @@ TEST(Launch, ConnectsManyRanks) {
   EXPECT_NE(sum_over(2, 4), 0);  // the control
 }
 
-// Rank 1 takes all of its message before rank 2 takes any: what it says of that must not let rank 0 send more to rank 2.
+// Rank 1 receives its whole message before rank 2 receives any: rank 1's acknowledgements must not let rank 0 send more to
+// rank 2.
 TEST(Launch, UcxKeepsTheWindowsOfReceiversApart) {
 #ifdef STRETTO_HAVE_UCX
   const Variable transport("STRETTO_TRANSPORT", "ucx");

@@ -22,7 +22,7 @@ TEST(OperationGroup, SendsAndReceivesInAnyOrder) {
     for (std::int64_t i = 0; i < out.size(); ++i) out.set(i, world.rank() * 1000 + static_cast<double>(i / 40000));
     const Stream stream("messages");
     OperationGroup group;
-    // All sends before all receives: without the group every rank would wait for its first peer forever. To itself as well.
+    // All sends, also to the rank itself, come before all receives: without the group every rank would deadlock.
     for (int peer = 0; peer < size; ++peer) {
       world.send(out.view(peer * 40000L, {40000}).raw(), 40000, DType::i32, peer, stream);
     }
@@ -37,7 +37,8 @@ TEST(OperationGroup, SendsAndReceivesInAnyOrder) {
   });
 }
 
-// Two communicators, whose collectives two ranks call in opposite orders, beside messages: only together can they end.
+// Ranks call the collectives of two communicators in opposite orders, beside messages: they end only if they progress
+// together.
 TEST(OperationGroup, CollectivesOfSeveralCommunicatorsProgressTogether) {
   run_threads(4, [](const Communicator& world) {
     const Communicator copy = world.duplicate("copy");
@@ -83,14 +84,14 @@ TEST(OperationGroup, NestsAndStartsNothingWhenAbandoned) {
     {
       OperationGroup inner;
       const Work work = world.all_reduce(x, ReduceOp::sum, Stream::inline_());
-      EXPECT_THROW(work.wait(), Error);  // before it was started
+      EXPECT_THROW(work.wait(), Error);  // the operation has not started
       inner.end();
     }
     EXPECT_EQ(x.at(0), 1);
     outer.end();
     EXPECT_EQ(x.at(0), 2);
-    OperationGroup().end().wait();  // of nothing
-    // An inner group that is abandoned takes its own calls along only.
+    OperationGroup().end().wait();  // an empty group
+    // An abandoned inner group drops only its own calls.
     OperationGroup again;
     world.all_reduce(x, ReduceOp::sum, Stream::inline_());
     try {
@@ -178,7 +179,7 @@ TEST(Operation, RefusesAFactorThatTheTypeDoesNotHold) {
   });
 }
 
-// Several threads of one rank, one communicator, one stream: the turns come in the order of the stream.
+// Several threads of a rank start operations of one communicator on one stream: they run in the order of the stream.
 TEST(Operation, IsStartedByAnyThread) {
   run_threads(2, [](const Communicator& world) {
     const Stream stream("shared");
@@ -194,12 +195,12 @@ TEST(Operation, IsStartedByAnyThread) {
   });
 }
 
-// ---- STRETTO_CHECK=1. Each body makes calls that do not fit together; every rank must say so, naming both sides.
+// ---- STRETTO_CHECK=1. Each body makes calls that do not match; every rank must report them and name both sides.
 
 struct Mismatch {
   const char* name;
   void (*body)(const Communicator&);
-  std::vector<std::string> said;  // in the sentence of every rank
+  std::vector<std::string> said;  // patterns that every rank's message contains
 };
 
 const std::vector<Mismatch>& mismatches() {
@@ -315,7 +316,7 @@ TEST_P(EveryMismatch, IsNamedByEveryRank) {
   unsetenv("STRETTO_TIMEOUT");
 }
 
-// What is right stays right, also what is wrong on all ranks alike: it throws and harms nothing.
+// The check accepts matching calls. A call that is wrong on all ranks alike throws without harm.
 TEST(CheckedCalls, LetRightCallsPass) {
   setenv("STRETTO_CHECK", "1", 1);
   run_threads(4, [](const Communicator& world) {
@@ -343,7 +344,7 @@ TEST(CheckedCalls, LetRightCallsPass) {
   unsetenv("STRETTO_CHECK");
 }
 
-// The same messages and collectives, in a group on one side and one by one on the other.
+// Matching messages and collectives, in a group on one rank and as single calls on the other.
 TEST(CheckedCalls, LetGroupsMeetSingleCalls) {
   setenv("STRETTO_CHECK", "1", 1);
   run_threads(2, [](const Communicator& world) {

@@ -1,4 +1,4 @@
-// With whom plans say that a rank exchanges bytes.
+// The partners with which a plan's rank exchanges bytes.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -42,7 +42,7 @@ std::set<int> reached_from(int rank, const Pairs& pairs, int size) {
   return reached;
 }
 
-// Whether what must get from one rank to another has a way there.
+// True if the pairs connect all ranks between which the collective moves data.
 bool connects(const PlanRequest& request, const Pairs& pairs) {
   const bool from_root = request.collective == Collective::broadcast || request.collective == Collective::scatter;
   const bool to_root = request.collective == Collective::reduce || request.collective == Collective::gather;
@@ -54,7 +54,7 @@ bool connects(const PlanRequest& request, const Pairs& pairs) {
   return true;
 }
 
-// All the collectives of a number of ranks.
+// Visits every collective by every algorithm.
 template <class Visit>
 void for_each_request(int size, Visit visit) {
   for (int i = 0; i <= static_cast<int>(Collective::barrier); ++i) {
@@ -62,7 +62,7 @@ void for_each_request(int size, Visit visit) {
     if (collective == Collective::send || collective == Collective::recv) continue;
     for (const Algorithm algorithm : algorithms_for(collective)) {
       PlanRequest request{collective, algorithm, 0, size, collective == Collective::barrier ? 1 : 24};
-      if (needs_nodes(algorithm)) continue;  // they are put together of the others
+      if (needs_nodes(algorithm)) continue;  // these are composed of the others
       if (has_root(collective)) request.root = size - 1;
       visit(request);
     }

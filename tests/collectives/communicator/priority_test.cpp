@@ -1,5 +1,5 @@
-// Priorities of streams: a small urgent operation overtakes a large one on slow links, by what ratio, and nothing waits
-// forever whatever the order in which ranks enter their operations.
+// Priorities of streams: a small urgent operation overtakes a large one on slow links, and no order in which ranks call
+// their operations deadlocks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ void fill(const Tensor& tensor, int rank) {
   for (std::int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, value(rank, i));
 }
 
-// The first that is wrong in a sum and in what was gathered over all ranks; -1 for none.
+// The index of the first wrong element of a sum, or of gathered data; -1: none.
 std::int64_t wrong_in_sum(const Tensor& sum, int size) {
   for (std::int64_t i = 0; i < sum.size(); ++i) {
     double expected = 0;
@@ -45,11 +45,11 @@ std::int64_t wrong_in_gathered(const Tensor& all, int size) {
 
 struct Overtaking {
   double small_seconds = 0, large_seconds = 0;
-  bool first = false;  // the small one was done first
+  bool first = false;  // the small operation was done first
   bool operator<(const Overtaking& other) const { return small_seconds < other.small_seconds; }
 };
 
-// A small gather that begins when a large sum is on its way, as the first rank sees it.
+// A small gather starts while a large sum is in flight; the times are rank 0's.
 Overtaking overtake(Priority of_large, Priority of_small) {
   Overtaking seen;
   run_threads(ranks, [&](const Communicator& world) {
@@ -80,13 +80,14 @@ Overtaking overtake(Priority of_large, Priority of_small) {
   return seen;
 }
 
-// The best of several times is what the links take; the rest is what threads waited for cores. Most often the first decides.
+// The best of several measurements is the time of the links; the rest of the others is waiting for cores. The first attempt
+// usually suffices.
 TEST(Priority, ASmallUrgentGatherOvertakesALargeBackgroundSum) {
   const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
   const Variable links("STRETTO_LINKS", "inter=20MB/s,50us");
-  constexpr double margin = 1.3;  // ideally 3: alone, and as one of four messages that share a port
+  constexpr double margin = 1.3;  // ideally 3: the gather alone, or as one of four messages that share a port
 #ifdef STRETTO_SANITIZE
-  overtake(Priority::background, Priority::urgent);  // a thread then needs more time than the links
+  overtake(Priority::background, Priority::urgent);  // under a sanitizer threads are slower than the links
   return;
 #endif
   Overtaking urgent = overtake(Priority::background, Priority::urgent);
@@ -100,7 +101,7 @@ TEST(Priority, ASmallUrgentGatherOvertakesALargeBackgroundSum) {
   EXPECT_LT(urgent.small_seconds * margin, equal.small_seconds) << "the control: among equals it shares the links";
 }
 
-// ---- what holds whom
+// ---- Operations that hold others
 
 constexpr std::int64_t millisecond = 1'000'000;
 constexpr std::int64_t forever = 1'000'000 * millisecond;
@@ -174,7 +175,7 @@ TEST(Precedence, WhoHasHandedAllOverHoldsNobody) {
   urgent.moved();
   urgent.looked();
   EXPECT_FALSE(held(background));
-  urgent.moved();  // what it receives
+  urgent.moved();  // received data
   urgent.looked();
   EXPECT_FALSE(held(background));
 }
@@ -184,7 +185,7 @@ TEST(Precedence, NobodyStarves) {
   Sender background(rank.precedence, Priority::background);
   Sender urgent(rank.precedence, Priority::urgent);
   urgent.moved();
-  std::array<int, 2> pieces{};  // of two sequences of one operation, and of two looks that hand something over
+  std::array<int, 2> pieces{};  // handed over by two sequences of one operation, in two passes
   const std::int64_t begin = steady_nanoseconds();
   for (int passes = 0; passes < 2;) {
     background.begin_look();
@@ -206,7 +207,7 @@ TEST(Precedence, APassLastsUntilSomethingIsHandedOver) {
   Sender urgent(rank.precedence, Priority::urgent);
   urgent.moved();
   EXPECT_TRUE(held(background));
-  background.handed_over(1);  // held, so that it is not of a pass
+  background.handed_over(1);  // the operation is held, so this does not use up a pass
   std::this_thread::sleep_for(std::chrono::milliseconds(3));
   for (int look = 0; look < 3; ++look) EXPECT_FALSE(held(background)) << "its links have no room";
   background.handed_over(1);
@@ -214,11 +215,11 @@ TEST(Precedence, APassLastsUntilSomethingIsHandedOver) {
   EXPECT_TRUE(held(background));
 }
 
-// ---- no order of calls waits forever
+// ---- No order of calls deadlocks
 
-// In every round a large and a small sum, the same one of which comes first for all ranks: some wait for it before they call
-// the other, some call both, in either order. So a rank may hold the large one for a small one whose other ranks wait for
-// the large one.
+// Each round has a large and a small sum. All ranks agree on the first one: some wait for it before they call the other,
+// some call both in either order. A rank may then hold the large sum for a small one whose other ranks wait for the large
+// one.
 void run_interleaved(int size, unsigned seed) {
   run_threads(size, [&](const Communicator& world) {
     const std::vector<Communicator> groups{world.duplicate("large"), world.duplicate("small")};

@@ -1,4 +1,4 @@
-// What a call for GPUs is taken for: where it belongs, whether it can be done, what it costs.
+// Calls on GPUs: the device of a call's buffers, the check of a call, and its estimated cost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ class CallsOnGpus : public testing::TestWithParam<Route> {
 INSTANTIATE_TEST_SUITE_P(All, CallsOnGpus, testing::ValuesIn(all_routes),
                          [](const auto& parameter) { return std::string(name(parameter.param)); });
 
-// What a rank without elements gives for a pointer is no word on where the others' lie.
+// The pointer of a rank without elements does not tell where the other ranks' buffers lie.
 TEST_P(CallsOnGpus, RanksWithoutElementsTakePart) {
   ranks_.run(3, [](const Communicator& world) {
     const std::vector<std::int64_t> counts{3, 0, 2};
@@ -51,7 +51,7 @@ TEST_P(CallsOnGpus, AreCheckedForTheDevice) {
   ranks_.run(2, [route = GetParam()](const Communicator& world) {
     const Call call{.collective = Collective::all_reduce, .count = 100};
     const OperationOptions by_nccl{.method = Algorithm::nccl};
-    EXPECT_EQ(sentence_of([&] { world.check(call, by_nccl); }), "");  // nobody knows yet
+    EXPECT_EQ(sentence_of([&] { world.check(call, by_nccl); }), "");  // the route is not known yet
     EXPECT_THAT(sentence_of([&] { world.check(call, {.method = Algorithm::packet}); }), HasSubstr("lie on GPUs"));
     EXPECT_EQ(sentence_of([&] { world.check(call, {.method = Algorithm::ring}); }), "");
     const Tensor x = Tensor::zeros({100}, DType::f32);
@@ -73,7 +73,8 @@ TEST_P(CallsOnGpus, AreCheckedForTheDevice) {
   });
 }
 
-// The route of GPUs costs 12 us a round, until somebody has measured it; NCCL's own collective is hardly more than one.
+// Without measurements, a GPU's route is assumed to cost 12 us a round; NCCL's own collective costs little more than one
+// round.
 TEST_P(CallsOnGpus, AreEstimatedForTheDevice) {
   ranks_.run(4, [route = GetParam()](const Communicator& world) {
     const Call small{.collective = Collective::all_reduce, .count = 1};

@@ -1,5 +1,5 @@
-// What becomes of operations on GPUs when a rank does not come: they end, in time, with a sentence, and whatever counts on
-// them hears of it.
+// Operations on GPUs whose other ranks do not come: they end in time with an error message, and everything that depends on
+// them reports it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,8 @@ using testing::HasSubstr;
 
 void sleep_ms(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
-// Rank 0 waits for what does not come; the others must not wait for it in an operation meanwhile, for that would end, too.
+// Rank 0 waits for an operation that never comes. The other ranks wait for rank 0 outside of operations, which would time
+// out, too.
 class Patience {
  public:
   void rank_0_is_done(const Communicator& world) {
@@ -37,15 +38,15 @@ class LostOnGpus : public testing::TestWithParam<Route> {
 INSTANTIATE_TEST_SUITE_P(All, LostOnGpus, testing::ValuesIn(all_routes),
                          [](const auto& parameter) { return std::string(name(parameter.param)); });
 
-// Whose calls return before the others have come; on the other routes they wait in the call itself.
+// NCCL's calls return before the other ranks have come; on the other routes the call itself waits.
 class LostOverNccl : public LostOnGpus {};
 INSTANTIATE_TEST_SUITE_P(All, LostOverNccl, testing::Values(Route::nccl),
                          [](const auto& parameter) { return std::string(name(parameter.param)); });
 
 const std::function<void(HostNccl&)> as_it_is = [](HostNccl&) {};
-constexpr double for_ever = 60;  // as NCCL waits
+constexpr double for_ever = 60;  // seconds; NCCL itself has no timeout
 
-// Rank 1 does not call what rank 0 calls.
+// Rank 1 does not call the operation that rank 0 calls.
 TEST_P(LostOnGpus, ResultsOfWhatNeverCameCannotBeRead) {
   const Variable patience("STRETTO_TIMEOUT", "0.4");
   Patience others;
@@ -71,7 +72,7 @@ TEST_P(LostOnGpus, ResultsOfWhatNeverCameCannotBeRead) {
       as_it_is, for_ever);
 }
 
-// A rank that leaves, and others that wait for it on their GPUs.
+// One rank leaves while another waits for it on its GPU.
 TEST_P(LostOnGpus, ARankThatLeavesByAnExceptionWaitsForNobody) {
   const double before = now_seconds();
   const std::string sentence = sentence_of([&] {
@@ -91,7 +92,7 @@ TEST_P(LostOnGpus, ARankThatLeavesByAnExceptionWaitsForNobody) {
   EXPECT_LT(now_seconds() - before, for_ever / 2);
 }
 
-// Its own operation waits for the others when it leaves: the end of the communicator would, too.
+// The rank that leaves has an operation in flight that waits for the others; destroying its communicator would wait, too.
 TEST_P(LostOverNccl, ARankThatLeavesGivesUpWhatIsUnderWay) {
   const double before = now_seconds();
   const std::string sentence = sentence_of([&] {
@@ -114,7 +115,7 @@ TEST_P(LostOverNccl, ARankThatLeavesGivesUpWhatIsUnderWay) {
   EXPECT_LT(now_seconds() - before, for_ever / 2);
 }
 
-// The communicator goes while its operation is under way: somebody still watches over that.
+// The communicator is destroyed while its operation is in flight; the operation's timeout still works.
 TEST_P(LostOverNccl, WorksAreWatchedUntilTheirEnd) {
   const Variable patience("STRETTO_TIMEOUT", "0.4");
   Patience others;
@@ -137,7 +138,7 @@ TEST_P(LostOverNccl, WorksAreWatchedUntilTheirEnd) {
       as_it_is, for_ever);
 }
 
-// NCCL connects ranks in their first operation, and keeps the caller until they have come.
+// NCCL connects ranks in their first operation and blocks the caller until all have come.
 TEST(LostOnGpusWithNccl, TheFirstOperationDoesNotBlockForEver) {
   for (const Algorithm algorithm : {Algorithm::nccl, Algorithm::ring}) {
     const Variable patience("STRETTO_TIMEOUT", "0.4");
@@ -180,7 +181,7 @@ TEST(LostOnGpusWithNccl, ALaunchOfAGraphEnds) {
           if (world.rank() == 0) {
             EXPECT_THAT(sentence_of([&] { graph.launch(stream).wait(); }),
                         AllOf(HasSubstr("waited"), HasSubstr("a launch of a graph with operations of 'pair'")));
-            const Stream other("other");  // none is put in any more
+            const Stream other("other");  // the graph is not launched any more, in any stream
             EXPECT_THAT(sentence_of([&] { graph.launch(other).wait(); }), HasSubstr("a launch of a graph"));
           }
         }
@@ -189,7 +190,7 @@ TEST(LostOnGpusWithNccl, ALaunchOfAGraphEnds) {
       as_it_is, for_ever);
 }
 
-// A graph may be launched when nobody has the communicator any more: it keeps it.
+// A graph keeps its communicator alive, so it can be launched after the last handle has gone.
 TEST(LostOnGpusWithNccl, AGraphKeepsItsCommunicator) {
   JobOnGpus ranks(Route::nccl);
   ranks.run(2, [](const Communicator& world) {
@@ -207,9 +208,9 @@ TEST(LostOnGpusWithNccl, AGraphKeepsItsCommunicator) {
   });
 }
 
-// ---- threads that wait for each other
+// ---- Threads that wait for each other
 
-// An operation on a GPU waits for its turn, which comes when a task of a host stream has started another operation.
+// An operation on a GPU waits for its turn, which comes only after a task in a host stream has started another operation.
 TEST_P(LostOnGpus, WhoWaitsForATurnLetsOthersStartOperations) {
   ranks_.run(2, [](const Communicator& world) {
     const Communicator other = world.duplicate("other");
@@ -219,7 +220,7 @@ TEST_P(LostOnGpus, WhoWaitsForATurnLetsOthersStartOperations) {
     const Stream second("second", Priority::normal, Device::cpu);
     std::vector<float> here(10, 1), there(10, 1);
     host.enqueue([&] {
-      sleep_ms(60);  // until the thread below waits
+      sleep_ms(60);  // the calling thread waits by then
       other.all_reduce(here.data(), here.data(), 10, DType::f32, ReduceOp::sum, second);
     });
     world.all_reduce(there.data(), there.data(), 10, DType::f32, ReduceOp::sum, host);
@@ -232,7 +233,7 @@ TEST_P(LostOnGpus, WhoWaitsForATurnLetsOthersStartOperations) {
   });
 }
 
-// So does one of buffers in host memory on a GPU's stream, and it comes behind what that stream has to do.
+// An operation with host buffers on a GPU's stream waits for its turn as well, and runs after the stream's earlier work.
 TEST_P(LostOnGpus, HostBuffersOnAGpusStreamAreTakenInTheStreamsOrder) {
   ranks_.run(2, [](const Communicator& world) {
     const Communicator other = world.duplicate("other");

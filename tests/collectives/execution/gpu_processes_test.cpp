@@ -1,6 +1,5 @@
-// Ranks that are processes and share a GPU, which NCCL refuses: their messages go through memory of the GPU that both ends
-// have open, or by way of the host. The GPU is a stand-in, or this machine's: this program never asks CUDA for anything
-// before it forks.
+// Ranks that are processes and share a GPU, which NCCL refuses: their messages go through GPU memory that both ends have
+// open, or through the host. The GPU is a stand-in or this machine's. This program must not use CUDA before it forks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -24,8 +23,8 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// The exit status of that many processes that share a GPU, each with a stand-in of its own, for whose number they have the
-// same, or this machine's one.
+// Runs the body on processes that share a GPU and returns their exit status. The GPU is this machine's, or each process has
+// a stand-in with the same identifier.
 int on_processes(int ranks, const HostGpuOptions& options, const std::function<void(const Communicator& world)>& body) {
   std::optional<HostGpu> stand_in;
   if (!on_real_gpu()) stand_in.emplace(options);
@@ -35,7 +34,7 @@ int on_processes(int ranks, const HostGpuOptions& options, const std::function<v
     body(world);
     if (stand_in) {
       EXPECT_THAT(stand_in->violations(), testing::IsEmpty());
-      EXPECT_EQ(stand_in->memories_open(), 0U);  // communicators have ended, or it was no way for them
+      EXPECT_EQ(stand_in->memories_open(), 0U);  // all communicators have been destroyed
     }
     if (testing::Test::HasFailure()) throw Error(ErrorCode::internal, "It failed, see above.");
     world.barrier(Stream::inline_());
@@ -60,7 +59,7 @@ class GpusOfProcesses : public testing::TestWithParam<Route> {
   static constexpr int says_why = 77;
   void SetUp() override {
     if (!on_real_gpu()) return;
-    // In a process of its own: CUDA does not survive a fork.
+    // Asks in another process, because CUDA does not survive a fork.
     const int without_gpu = fork_ranks(1, [](int) {
       std::string obstacle = cuda_obstacle();
       if (obstacle.empty() && GetParam() == Route::ipc) obstacle = obstacle_to_ipc();
@@ -84,7 +83,7 @@ TEST_P(GpusOfProcesses, DoEveryCollectiveByEveryPlan) {
             0);
 }
 
-// More than all blocks hold, both ways at once, again and again: blocks are filled again before others are empty.
+// Repeated messages in both directions, larger than all blocks together: blocks are refilled while others are still full.
 TEST_P(GpusOfProcesses, SendMoreThanBlocksHold) {
   const Variable transport("STRETTO_GPU_TRANSPORT", name(GetParam()));
   EXPECT_EQ(on_processes(2, {},
@@ -116,7 +115,8 @@ TEST_P(GpusOfProcesses, SendMoreThanBlocksHold) {
             0);
 }
 
-// Two processes of two ranks each: threads reach each other's blocks as they are, where CUDA would open no handle.
+// Two processes with two ranks each: the threads of a process use each other's blocks directly, because CUDA opens no handle
+// of the same process.
 TEST_P(GpusOfProcesses, MayHaveSeveralRanksEach) {
   const Variable transport("STRETTO_GPU_TRANSPORT", name(GetParam()));
   const MeetingPoint point = open_meeting("127.0.0.1");
@@ -138,7 +138,7 @@ TEST_P(GpusOfProcesses, MayHaveSeveralRanksEach) {
             0);
 }
 
-// What a communicator leaves behind serves the next one.
+// The next communicator reuses the shared memory of the previous one.
 TEST_P(GpusOfProcesses, MakeOneCommunicatorAfterAnother) {
   const Variable transport("STRETTO_GPU_TRANSPORT", name(GetParam()));
   EXPECT_EQ(on_processes(2, {},
@@ -161,7 +161,7 @@ TEST_P(GpusOfProcesses, MakeOneCommunicatorAfterAnother) {
             0);
 }
 
-// What was open of the dead one's memory is closed, and nobody waits for it.
+// The survivor closes the dead process's memory and does not wait for it.
 TEST_P(GpusOfProcesses, HearOfOneThatIsKilled) {
   const Variable transport("STRETTO_GPU_TRANSPORT", name(GetParam()));
   void* const shared = mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -188,14 +188,14 @@ TEST_P(GpusOfProcesses, HearOfOneThatIsKilled) {
   munmap(shared, sizeof(std::atomic<int>));
 }
 
-// ---- which way is taken; over stand-ins, which tell
+// ---- The chosen route, over stand-ins, which tell the number of open memories
 
 class GpusOfProcessesTake : public testing::Test {
  protected:
   void SetUp() override {
     if (on_real_gpu()) GTEST_SKIP() << "only a stand-in tells what is open";
   }
-  // Whether each process has opened the other's memory, and the sentence that its call failed with; gives the log.
+  // Expects each process to have opened the other's memory or not, and its call to fail with `sentence`; returns the log.
   static std::string expect(const HostGpuOptions& options, bool opened, const std::string& sentence) {
     testing::internal::CaptureStderr();
     EXPECT_EQ(on_processes(2, options,

@@ -1,4 +1,4 @@
-// More elements than 31 bits can count, in every step from the call to the wire.
+// More than 2^31 elements, in every step from the call to the wire.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,9 +15,9 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t count = (std::int64_t{1} << 31) + 37;
-constexpr std::uint64_t needed_mib = 12 << 10;  // 8 GiB for two vectors and what two_shot keeps aside, and room for others
+constexpr std::uint64_t needed_mib = 12 << 10;  // 8 GiB for two vectors and two_shot's scratch, and room for other programs
 
-// Both ends, where a halved vector is cut, where 31 bits end, and what an index that wraps around would hit instead.
+// Both ends, the middle where shares are cut, the end of 31 bits, and the elements that a wrapped index would hit instead.
 constexpr std::array<std::int64_t, 8> marks{0, 36, 37, count / 2, count / 2 + 1, count - 38, count - 37, count - 1};
 
 std::uint64_t available_mib() {
@@ -29,7 +29,7 @@ std::uint64_t available_mib() {
   return 0;
 }
 
-// What a rank puts in: one value, but for the marks, which are different everywhere.
+// A rank's vector holds one value everywhere but at the marks, which are all different.
 int background(int rank) { return 3 + 4 * rank; }
 int mark(int rank, std::size_t k) { return 20 + 50 * rank + 3 * static_cast<int>(k); }
 
@@ -39,8 +39,8 @@ class Vector {
     std::memset(data(), background(rank), count);
     for (std::size_t k = 0; k < marks.size(); ++k) values_[marks[k]] = static_cast<std::uint8_t>(mark(rank, k));
   }
-  // What is wrong if it should be so many times rank 0's vector and so many times rank 1's, or nothing. Looks at the marks
-  // and at an element of every page.
+  // Describes the first element that is not times_first times rank 0's plus times_second times rank 1's; empty if there is
+  // none. Checks the marks and one element of every page.
   std::string fault(int times_first, int times_second) const {
     for (std::int64_t i = 1000; i < count; i += 4099) {
       const std::string text = fault_at(i, times_first * background(0) + times_second * background(1));
@@ -80,7 +80,7 @@ TEST(LargeCounts, ReachTheElementsBeyond31Bits) {
       const std::uint64_t since = world.ledger().next_sequence();
       world.all_reduce(vector.data(), vector.data(), count, DType::u8, ReduceOp::sum, inline_stream, {.method = algorithm});
       EXPECT_EQ(vector.fault(times, times), "") << name(algorithm) << " on rank " << rank;
-      times *= 2;  // each sums what the one before left
+      times *= 2;  // each sum starts from the result of the one before
       const Record record = world.ledger().records(since).at(0);
       const std::int64_t formula = formulas::all_reduce(record.algorithm, 2, count);
       EXPECT_NEAR(static_cast<double>(record.bytes_sent), static_cast<double>(formula) / 2, 1) << record.to_string();

@@ -1,4 +1,4 @@
-// What a rank does by itself, in parts: however it is cut, the bits are those of one piece.
+// A rank's local work in parts: any cut gives the same bits as a single part.
 #include "collectives/execution/local_work.hpp"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ struct Memory {
   bool operator==(const Memory&) const = default;
 };
 
-// Does it in parts of so many bytes, each of which must be within that, or one group.
+// Does the work in parts of at most `bytes` bytes, or of one quantization group if that is larger.
 Memory done_in_parts(LocalWork work, std::size_t bytes, bool keeps_errors) {
   Memory memory{std::vector<std::byte>(std::size_t{1} << 16), std::vector<float>(count, 0.25F)};
   work.destination = memory.destination.data();
@@ -83,7 +83,7 @@ TEST(LocalWork, Quantizes) {
     if (format == QuantizedFormat::onebit) continue;
     work.quantizing.rounding = Rounding::stochastic;
     expect_same_in_parts(work, true);
-    LocalWork elsewhere = work;  // the control: the elements' numbers count
+    LocalWork elsewhere = work;  // the control: rounding depends on the elements' numbers
     elsewhere.quantizing.first_element = 64;
     EXPECT_NE(done_in_parts(elsewhere, 1000, true), done_in_parts(work, 1000, true));
   }

@@ -1,12 +1,12 @@
-// How large the error of a quantized sum is, against a model of it, at growing numbers of ranks.
+// The error of a quantized sum against a model, at growing numbers of ranks.
 //
-// The model. Rounding to nearest leaves an error that is uniform over a step of the grid, of variance step^2/12, and errors
-// of different elements and ranks have nothing to do with each other. v is that variance, averaged over the groups of the
-// contributions. A sum of p contributions that are quantized once each has an error of variance v p. The sum of a node's m
-// contributions is sqrt(m) times as large as one of them, and so is the step of its groups: quantizing it adds m v, the sums
-// of all p/m nodes together p v. So two quantizations make 2 v p, whatever m, and one of them alone, where a node or the
-// group of nodes is trivial, v p. On a ring that quantizes a partial sum at every hop, the sum of k contributions is
-// quantized for each k from 1 to p-1 and adds k v: (1 + 2 + ... + p-1) v = p (p-1)/2 v.
+// The model. Rounding to nearest has an error that is uniform over a step of the grid, with variance step^2/12. The errors
+// of different elements and ranks are independent. v is that variance, averaged over the groups of the contributions. A sum
+// of p contributions that are quantized once each has an error of variance v p. The sum of a node's m contributions is
+// sqrt(m) times as large as one contribution, and so is the step of its groups: quantizing it adds m v, and the sums of all
+// p/m nodes together add p v. Two quantizations therefore give 2 v p for any m. A single one, where a node or the group of
+// nodes has one member, gives v p. A ring that quantizes a partial sum at every hop quantizes the sum of k contributions for
+// each k from 1 to p-1, which adds k v each time: (1 + 2 + ... + p-1) v = p (p-1)/2 v.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,7 +26,7 @@ using gaussian_data::normal;
 
 constexpr std::int64_t share = 1024;  // elements of a rank's result
 
-// The steps of int8 and int4 are the scales with which records begin.
+// A record of int8 or int4 begins with its scale, which is the step.
 double mean_variance(QuantizedFormat format, const std::vector<std::byte>& records) {
   double sum = 0;
   const auto bytes = static_cast<std::size_t>(record_bytes(format));
@@ -50,7 +50,7 @@ std::vector<std::byte> records_of(QuantizedFormat format, const Tensor& x) {
   return records;
 }
 
-// v, of all ranks' contributions.
+// The model's v, averaged over all ranks' contributions.
 double variance_of_one(QuantizedFormat format, int ranks) {
   double sum = 0;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -71,7 +71,7 @@ double square_error(const Tensor& found, int ranks, std::int64_t first) {
   return sum;
 }
 
-// Over all elements of all ranks.
+// The root mean square error over all elements of all ranks.
 double error_of_reduce_scatter(QuantizedFormat format, int ranks_per_node, int nodes) {
   const Variable variable("STRETTO_RANKS_PER_NODE", std::to_string(ranks_per_node));
   const int ranks = ranks_per_node * nodes;
@@ -91,7 +91,7 @@ double error_of_reduce_scatter(QuantizedFormat format, int ranks_per_node, int n
   return std::sqrt(sum / static_cast<double>(ranks * share));
 }
 
-// Every partial sum is quantized on its way to the next rank; the last one adds what is its own, as it is.
+// Every partial sum is quantized on its way to the next rank; the last rank adds its own contribution unquantized.
 double error_of_requantizing_ring(QuantizedFormat format, int ranks) {
   double sum = 0;
   for (int owner = 0; owner < ranks; ++owner) {
@@ -138,7 +138,7 @@ TEST_P(QuantizationError, IsThatOfOneQuantizationWhereOneLevelIsTrivial) {
   }
 }
 
-// The control: a ring has the error that the model says of it, and not that of two quantizations.
+// The control: a ring has the model's error for a ring, not that of two quantizations.
 TEST_P(QuantizationError, GrowsWithTheHopsOfARing) {
   for (const int ranks : {8, 16, 32}) {
     const double one = variance_of_one(GetParam(), ranks);

@@ -1,4 +1,4 @@
-// Quantized collectives: what comes out, with which bits, and what it cost.
+// Quantized collectives: their values, their bits and their traffic.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -49,7 +49,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
   return a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
 }
 
-// The vectors of all ranks of a job whose ranks are threads.
+// One vector of each rank, for jobs whose ranks are threads.
 class Gathered {
  public:
   explicit Gathered(int ranks) : tensors_(static_cast<std::size_t>(ranks)) {}
@@ -64,9 +64,9 @@ class Gathered {
   std::vector<Tensor> tensors_;
 };
 
-// ---- values that lie on the grid come through exactly
+// ---- Values on the grid are exact
 
-// Whatever is in a group, its largest magnitude is a whole number of times the largest code, or nothing.
+// Values for which the largest magnitude of any group, of inputs or sums, is a multiple of the largest code, or 0.
 Problem on_grid(QuantizedFormat format, Collective collective, int size, std::int64_t count, DType dtype = DType::f32,
                 ReduceOp op = ReduceOp::sum) {
   Problem problem{collective, size, count, dtype, op};
@@ -159,7 +159,7 @@ TEST_P(EveryQuantized, RunsOnVirtualNodes) {
   }
 }
 
-// Long enough that local work goes in many parts, which the element numbers must not notice.
+// The vector is so long that local work is cut into many parts, which must not change the elements' numbers.
 TEST_P(EveryQuantized, IsExactWhereItIsLong) {
   run_threads(3, [&](const Communicator& world) {
     for (const QuantizedFormat format : formats) {
@@ -170,15 +170,15 @@ TEST_P(EveryQuantized, IsExactWhereItIsLong) {
 
 TEST(Quantized, ASumMayGoInAnotherFormat) {
   run_threads(4, [](const Communicator& world) {
-    // The ends of one grid are the ends of another, but for int4's: 127/7 has more bits than its scales.
+    // A group whose largest magnitude is 7 is exact in fp8, too. The reverse is not true: a scale of int4 cannot hold 127/7.
     const Problem problem = on_grid(QuantizedFormat::int4, Collective::all_reduce, 4, 3000);
     expect_exact(world, QuantizedFormat::int4, problem, Algorithm::automatic, QuantizedFormat::fp8);
   });
 }
 
-// ---- bits
+// ---- Bits
 
-// What the ranks contribute, quantized and back, in one thread.
+// A contribution quantized and dequantized, in one thread.
 Tensor through(QuantizedFormat format, const Tensor& x) {
   std::vector<std::byte> records(static_cast<std::size_t>(packed_bytes(format, x.size())));
   kernels::quantize(format, x.dtype(), x.raw(), records.data(), x.size());
@@ -243,7 +243,7 @@ TEST(Quantized, EveryRankGetsTheSameBits) {
   }
 }
 
-// What a program gets must not depend on how its ranks reach each other.
+// Results must not depend on the route between ranks. Writes rank 1's results to `to`.
 void write_results(const Communicator& world, const Stream& stream, bool prepared, std::byte* to) {
   std::size_t at = 0;
   for (const QuantizedFormat format : {QuantizedFormat::int8, QuantizedFormat::int4, QuantizedFormat::onebit}) {
@@ -295,7 +295,8 @@ TEST(Quantized, BitsDoNotDependOnTheRoute) {
   }
 #endif
   for (const auto& [what, found] : others) EXPECT_EQ(std::memcmp(by_shm, found.data(), bytes), 0) << what;
-  EXPECT_NE(std::memcmp(by_shm, by_shm + bytes / 5, bytes / 5), 0);  // the control: rounded to nearest, and stochastically
+  EXPECT_NE(std::memcmp(by_shm, by_shm + bytes / 5, bytes / 5),
+            0);  // the control: rounding to nearest and stochastic rounding differ
   munmap(by_shm, bytes);
 }
 
@@ -312,7 +313,7 @@ TEST(Quantized, StochasticRoundingIsItsSeeds) {
       };
       EXPECT_TRUE(same_bits(sum(1), sum(1))) << name(format);
       EXPECT_FALSE(same_bits(sum(1), sum(2))) << name(format);
-      // The ranks' noise must not be the same, or it would add up: x + x would round to twice what x rounds to.
+      // The ranks' noise must differ, or it would add up: x + x would round to twice the rounded x.
       const Tensor out({2 * 3000}, DType::f32);
       OperationOptions options = quantized_as(format);
       options.quantization.rounding = Rounding::stochastic;
@@ -351,9 +352,9 @@ TEST(Quantized, NotANumberAndInfinityArrive) {
   }
 }
 
-// ---- error feedback
+// ---- Error feedback
 
-// How far the mean of many results is from what is exact, against the size of what is exact.
+// The error of the mean of many results, relative to the exact result.
 double error_of_the_mean(const Communicator& world, Collective collective, const Method& method, ErrorFeedback* errors) {
   constexpr int steps = 400;
   const int size = world.size();
@@ -425,7 +426,7 @@ TEST(Quantized, ErrorStateIsExplicit) {
     ASSERT_FALSE(entries.empty());
     EXPECT_EQ(entries.front().tensor, "w");
     EXPECT_EQ(entries.front().hop, Hop::contribution);
-    ErrorFeedback restored;  // as from a checkpoint
+    ErrorFeedback restored;  // as a checkpoint restores it
     for (const auto& entry : entries) restored.restore(entry.tensor, entry.hop, entry.values);
     const Tensor second = sum(errors);
     EXPECT_TRUE(same_bits(second, sum(restored)));
@@ -435,7 +436,7 @@ TEST(Quantized, ErrorStateIsExplicit) {
   });
 }
 
-// ---- bytes
+// ---- Traffic
 
 std::int64_t sent(const Communicator& world, std::uint64_t since) {
   return static_cast<std::int64_t>(world.ledger().traffic(since).bytes_sent);
@@ -493,13 +494,13 @@ TEST(Quantized, TheLedgerSaysWhatGoesBetweenNodes) {
       world.reduce_scatter(big.raw(), small.raw(), 2048, DType::f32, ReduceOp::sum, here(), quantized_as(format, method));
       expect(since, (ranks - 1) * nodes * share, (nodes - 1) * share);
     }
-    const std::uint64_t since = world.ledger().next_sequence();  // plain
+    const std::uint64_t since = world.ledger().next_sequence();  // the same without quantization
     world.all_gather(small.raw(), big.raw(), 2048, DType::f32, here(), {.method = plain});
     expect(since, (ranks - 1) * nodes * 8192, (nodes - 1) * 8192);
   });
 }
 
-// ---- what is refused
+// ---- Refusals
 
 TEST(Quantized, RefusesWhatItCannotDoAndSaysWhy) {
   run_threads(2, [](const Communicator& world) {
@@ -543,13 +544,13 @@ TEST(Quantized, RefusesWhatItCannotDoAndSaysWhy) {
     how.errors = &errors;
     refused(sum, how, "no name of the tensor");
     EXPECT_TRUE(errors.entries().empty());
-    const Call narrow{.count = 8, .dtype = DType::f32};  // what would be for a format that is not given
+    const Call narrow{.count = 8, .dtype = DType::f32};  // options of quantization without a format
     for (int round = 0; round < 2; ++round) {
       refused(narrow, {.rounding = Rounding::stochastic}, "all_reduce got Quantization::rounding, but no format");
       refused(narrow, {.only_if_faster = true}, "Quantization::only_if_faster");
       refused(narrow, {.errors = &errors}, "Quantization::errors");
       refused(narrow, {.tensor = "w"}, "Quantization::tensor");
-      // The control, after which such a call runs at once.
+      // The control; after it, such a call takes the inline fast path.
       world.all_reduce(x.raw(), x.raw(), 8, DType::f32, ReduceOp::sum, here());
     }
     how.tensor = "w";
@@ -559,7 +560,7 @@ TEST(Quantized, RefusesWhatItCannotDoAndSaysWhy) {
     refused({.count = 8}, how, "The error state of 'w'");
     OperationOptions by_ring = quantized_as(QuantizedFormat::int8, Algorithm::ring);
     EXPECT_THROW(world.all_reduce(x.raw(), x.raw(), 8, DType::f32, ReduceOp::sum, here(), by_ring), Error);
-    // All is well after that.
+    // The refusals have changed nothing.
     world.all_reduce(x.raw(), x.raw(), 40, DType::f32, ReduceOp::sum, here(), options);
   });
 }
@@ -580,7 +581,7 @@ TEST(Quantized, NothingIsReducedInItsOwnErrorState) {
     EXPECT_THAT(sum(state, state), testing::HasSubstr("an input that lies in its own error state, 'w'"));
     EXPECT_THAT(sum(state, y), testing::HasSubstr("an input that"));
     EXPECT_THAT(sum(x, state), testing::HasSubstr("an output that lies in its own error state, 'w'"));
-    options.quantization.tensor = "another";  // the control: another's is memory like any other
+    options.quantization.tensor = "another";  // the control: another tensor's state is ordinary memory
     EXPECT_EQ(sum(state, y), "");
   });
 }
@@ -626,12 +627,12 @@ TEST(Quantized, ARankThatQuantizesBesideOneThatDoesNotIsTold) {
                            }),
                Error);
   EXPECT_EQ(heard, 2);
-  run_threads(2, [](const Communicator& world) {  // what fits passes
+  run_threads(2, [](const Communicator& world) {  // the control: matching calls pass
     world.all_reduce(Tensor::zeros({64}, DType::f32), ReduceOp::sum, here(), quantized_as(QuantizedFormat::int8));
   });
 }
 
-// A plain call of the same shape, which then runs at once where it can, and a quantized one are not mistaken for each other.
+// The inline fast path does not mistake a plain call and a quantized call of the same shape for each other.
 TEST(Quantized, IsNotMistakenForThePlainCall) {
   run_threads(2, [](const Communicator& world) {
     const auto sum = [&](QuantizedFormat format) {
@@ -650,7 +651,7 @@ TEST(Quantized, IsNotMistakenForThePlainCall) {
   });
 }
 
-// Where the model takes the plain way, the plain call's bits come out and no error state is made.
+// If the cost model chooses the plain call, the results have its bits and no error state is made.
 TEST(Quantized, MayBeLeftToTheCostModel) {
   run_threads(2, [](const Communicator& world) {
     ErrorFeedback errors;
@@ -659,7 +660,7 @@ TEST(Quantized, MayBeLeftToTheCostModel) {
     options.quantization.errors = &errors;
     options.quantization.tensor = "x";
     const std::uint64_t since = world.ledger().next_sequence();
-    const Tensor x = gaussian(4, DType::f32, world.rank());  // four elements take a whole record: never faster
+    const Tensor x = gaussian(4, DType::f32, world.rank());  // four elements need a whole record, which is never faster
     const Tensor y = x.clone();
     world.all_reduce(x, ReduceOp::sum, here(), options);
     world.all_reduce(y, ReduceOp::sum, here());

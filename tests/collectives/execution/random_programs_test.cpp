@@ -1,5 +1,5 @@
-// Programs of random operations over random groups, types, counts, streams and delays, against the oracle. Every program is
-// drawn by every rank from the same seed, so that all make the same calls in the same order, as the library asks.
+// Programs of random operations over random groups, types, counts, streams and delays, against the oracle. All ranks draw a
+// program from the same seed, so that they make the same calls in the same order, as the library requires.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -69,15 +69,16 @@ Problem draw_problem(Draw& draw, int size) {
   return problem;
 }
 
-// Whether every rank's part is sure to fit a packet.
+// True if every rank's part is sure to fit a packet.
 bool fits_packet(const Problem& problem) {
   std::int64_t elements = problem.count * problem.size;
   for (const std::int64_t count : problem.counts) elements += count;
-  const std::int64_t width = std::max<std::int64_t>(size_of(DType::f32), size_of(problem.dtype));  // they may travel as f32
+  const std::int64_t width =
+      std::max<std::int64_t>(size_of(DType::f32), size_of(problem.dtype));  // narrow sums may travel as f32
   return elements * width <= most_packet_bytes;
 }
 
-// Any algorithm that can do it, or the library's choice.
+// A random algorithm that can do the problem, or the library's choice.
 Method draw_method(Draw& draw, const Problem& problem) {
   if (draw.chance(30)) return Algorithm::automatic;
   Method method(draw.from(algorithms_for(problem.collective)));
@@ -91,7 +92,7 @@ Method draw_method(Draw& draw, const Problem& problem) {
   return method;
 }
 
-// What this rank has started and must find right at the end.
+// An operation that this rank has started; its result is checked at the end.
 struct Pending {
   std::unique_ptr<Buffers> buffers;
   std::string what;
@@ -104,7 +105,7 @@ struct PendingMessage {
 
 double message_value(int from, std::int64_t i, std::int64_t salt) { return static_cast<double>((from * 5 + i + salt) % 13); }
 
-// Messages between random pairs of a group, each rank in an order of its own, all in one group of operations.
+// Messages between random pairs of ranks, all in one group of operations, in a different order on each rank.
 void exchange_messages(Draw& shared, Draw& own, const Communicator& group, const Stream& stream,
                        std::deque<PendingMessage>& pending) {
   struct Message {
@@ -115,12 +116,12 @@ void exchange_messages(Draw& shared, Draw& own, const Communicator& group, const
   for (Message& message : messages) {
     message = {shared.below(group.size()), shared.below(group.size()), draw_count(shared), shared.below(13)};
   }
-  std::vector<std::pair<int, bool>> order;  // message, sends
+  std::vector<std::pair<int, bool>> order;  // index of the message, true for its send
   for (int m = 0; m < static_cast<int>(messages.size()); ++m) {
     if (messages[m].from == group.rank()) order.emplace_back(m, true);
     if (messages[m].to == group.rank()) order.emplace_back(m, false);
   }
-  // Messages between the same two ranks keep their order; all else is shuffled.
+  // Messages between the same two ranks keep their order; the others are shuffled.
   for (std::size_t i = 1; i < order.size(); ++i) {
     const auto same_way = [&](const auto& a, const auto& b) {
       return a.second == b.second && messages[a.first].from == messages[b.first].from &&
@@ -156,7 +157,7 @@ void run_program(std::uint64_t seed) {
   Draw setup(seed);
   const int ranks = 2 + setup.below(5);
   run_threads(ranks, [&](const Communicator& world) {
-    Draw shared(seed + 1);                                           // the same on every rank
+    Draw shared(seed + 1);                                           // draws the same on every rank
     Draw own(seed * 31 + static_cast<std::uint64_t>(world.rank()));  // delays and streams
     std::vector<Communicator> groups{world};
     for (int g = 0; g < 3; ++g) {
@@ -172,7 +173,7 @@ void run_program(std::uint64_t seed) {
       const int which = shared.below(static_cast<int>(groups.size()));
       const std::uint64_t operation_seed = seed * 1000 + static_cast<std::uint64_t>(i);
       const Communicator& group = groups[which];
-      // Members of one group draw alike; other groups of the same split draw something else.
+      // Members of one group must draw alike; groups of different sizes draw differently.
       Draw drawn(operation_seed * 7 + static_cast<std::uint64_t>(group.size()));
       const Stream& stream = own.from(streams);
       if (own.chance(20)) std::this_thread::sleep_for(std::chrono::microseconds(own.below(300)));
@@ -207,7 +208,7 @@ void run_program(std::uint64_t seed) {
   });
 }
 
-// Holds up one round in sixteen, of any rank, for a moment.
+// Delays one round in sixteen, on any rank.
 void delay_some_rounds() {
   thread_local std::mt19937 engine(std::random_device{}());
   if (engine() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(engine() % 200));
@@ -224,7 +225,7 @@ TEST_P(EveryRandomProgram, EqualsTheOracle) {
   before_each_round = nullptr;
 }
 
-// The same with the calls compared: nothing that is right is refused, or waits.
+// The same with STRETTO_CHECK=1: the comparison refuses no matching call and does not deadlock.
 TEST(RandomPrograms, PassTheComparisonOfCalls) {
   setenv("STRETTO_CHECK", "1", 1);
   before_each_round = delay_some_rounds;
@@ -233,7 +234,7 @@ TEST(RandomPrograms, PassTheComparisonOfCalls) {
   unsetenv("STRETTO_CHECK");
 }
 
-// The oracle is not blind: a wrong element and a touched guard are found.
+// The control: the oracle finds a wrong element and an overwritten guard.
 TEST(Oracle, FindsAWrongElementAndATouchedGuard) {
   Problem problem;
   problem.collective = Collective::broadcast;

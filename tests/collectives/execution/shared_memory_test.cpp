@@ -1,4 +1,4 @@
-// Calls over shared memory, as a user sees them: whatever memory each rank brings, again and again, at once or in a stream.
+// Calls over shared memory as a user makes them: with any memory on each rank, repeatedly, inline or in a stream.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using testing::HasSubstr;
 
 const Stream here = Stream::inline_();
 
-// A buffer of either kind, all elements of the value.
+// A symmetric or an ordinary buffer that is filled with one value.
 struct Buffer {
   std::shared_ptr<std::byte> symmetric;
   std::vector<float> ordinary;
@@ -34,7 +34,7 @@ void require_all(const float* data, std::int64_t count, float value, const char*
   }
 }
 
-// All ranks did the last operation the same way, and here is which.
+// The algorithm of the last operation; requires that all ranks used the same one.
 Algorithm last_algorithm(const Communicator& world) {
   const auto mine = static_cast<std::int32_t>(world.ledger().records().back().algorithm);
   std::vector<std::int32_t> all(world.size());
@@ -52,7 +52,7 @@ void sum(const Communicator& world, std::int64_t count, bool symmetric_input, bo
   require_all(input.data(), count, static_cast<float>(world.rank() + 1), "inputs");
 }
 
-// The ranks are processes: there ordinary memory is out of the others' reach.
+// The ranks are processes, which cannot reach each other's ordinary memory.
 TEST(AnyMemory, GivesTheSameSumsWhateverEachRankBrings) {
   EXPECT_EQ(launch(3,
                    [](const Communicator& world) {
@@ -73,7 +73,7 @@ TEST(AnyMemory, GivesTheSameSumsWhateverEachRankBrings) {
 TEST(AnyMemory, IsPulledThroughTheKernel) {
   EXPECT_EQ(launch(3,
                    [](const Communicator& world) {
-                     constexpr std::int64_t count = 100003;  // not of whole pieces
+                     constexpr std::int64_t count = 100003;  // not a multiple of the pieces
                      Buffer input(count, false, static_cast<float>(world.rank() + 1));
                      Buffer output(3 * count, false, 0);
                      world.all_reduce(input.data(), output.data(), count, DType::f32, ReduceOp::avg, here,
@@ -87,7 +87,7 @@ TEST(AnyMemory, IsPulledThroughTheKernel) {
             0);
 }
 
-// All ranks are told, also those that have nothing to add, and the communicator is unharmed.
+// Every rank gets the error, also those with symmetric memory, and the communicator stays usable.
 TEST(AnyMemory, PushNamesTheRankWhoseMemoryIsOrdinary) {
   EXPECT_EQ(launch(2,
                    [](const Communicator& world) {
@@ -109,7 +109,7 @@ TEST(AnyMemory, PushNamesTheRankWhoseMemoryIsOrdinary) {
             0);
 }
 
-// A root does not wait for the others, who must find each of its packets; now and then they are late.
+// A root does not wait for the other ranks, which are sometimes late; they must still find each of its packets.
 TEST(Broadcast, OfARootThatIsAheadLosesNothing) {
   for (const int size : {2, 3}) {
     EXPECT_EQ(launch(size,
@@ -129,7 +129,7 @@ TEST(Broadcast, OfARootThatIsAheadLosesNothing) {
   }
 }
 
-// All ranks write into all others; out of place the root has an output of its own.
+// All ranks write into all others. Out of place, the root's own output must be written, too.
 TEST(Broadcast, ByPushReachesEverybody) {
   for (const int size : {1, 2, 3, 4}) {
     EXPECT_EQ(launch(size,
@@ -154,7 +154,7 @@ TEST(Broadcast, ByPushReachesEverybody) {
   }
 }
 
-// The threads' vectors are gone as soon as the error reaches them.
+// Each thread's vectors are destroyed when the error reaches it; other ranks must not touch them after that.
 TEST(AnyMemory, IsNotTouchedAfterARankHasGivenUp) {
   constexpr std::int64_t count = 4 << 20;
   EXPECT_THROW(run_threads(3,
@@ -179,7 +179,7 @@ TEST(AnyMemory, IsNotTouchedAfterARankHasGivenUp) {
                Error);
 }
 
-// It is multiplied as f32, and twice as long as the call says.
+// bf16 elements are multiplied and sent as f32, so the packet is twice as long as the call's data.
 TEST(AnyMemory, APacketOfWidenedElementsMustFit) {
   run_threads(2, [](const Communicator& world) {
     const OperationOptions packet{Algorithm::packet, "", 2};
@@ -228,7 +228,7 @@ TEST(InlineFastPath, StillRefusesWrongBuffersWhenItKnowsTheShape) {
     EXPECT_THROW(world.all_reduce(x.data(), x.data() + 5, 10, DType::f32, ReduceOp::sum, here), Error);
     EXPECT_THROW(world.all_reduce(nullptr, x.data(), 10, DType::f32, ReduceOp::sum, here), Error);
     EXPECT_THROW(world.all_reduce(x.data(), nullptr, 10, DType::f32, ReduceOp::sum, here), Error);
-    world.all_reduce(x.data(), x.data() + 10, 10, DType::f32, ReduceOp::sum, here);  // nothing has come of it
+    world.all_reduce(x.data(), x.data() + 10, 10, DType::f32, ReduceOp::sum, here);  // the refusals have changed nothing
     EXPECT_EQ(x[19], 2);
   });
 }
@@ -248,7 +248,7 @@ TEST(InlineFastPath, TakesItsTurnBehindWhatIsInAStream) {
   });
 }
 
-// A root may run ahead of the others, but not over what they have not read.
+// A root may run ahead of the other ranks, but must not overwrite packets that they have not read.
 TEST(InlineFastPath, PacketsWaitForSlowReaders) {
   run_threads(4, [](const Communicator& world) {
     for (int i = 0; i < 100; ++i) {

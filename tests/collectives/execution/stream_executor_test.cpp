@@ -1,6 +1,6 @@
-// Every plan in a GPU's stream: ranks are threads, and share one GPU (where messages are copies, or go through blocks of its
-// memory or the host's) or have one each (where they are NCCL's). GPUs and NCCL are a stand-in that holds its callers to
-// their rules, or real ones.
+// Every plan in a GPU's stream. Ranks are threads. They share one GPU (messages are copies, or go through blocks of its
+// memory or the host's) or have one each (messages go over NCCL). GPUs and NCCL are real, or stand-ins that report broken
+// rules.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ TEST_P(EveryPlanInAStream, EqualsTheOracle) {
     ranks_.run(size, [&](const Communicator& world) {
       const Stream stream("communication");
       for (const Method& method : methods_of(collective, false)) {
-        for (const std::int64_t count : {0, 1, 7, 250}) {  // 7: some lanes have no part of some shares
+        for (const std::int64_t count : {0, 1, 7, 250}) {  // with 7 elements, some lanes have no part of some shares
           Problem problem{collective, size, count};
           problem.root = size / 2;
           expect_right(world, problem, method, stream);
@@ -143,8 +143,7 @@ TEST_P(InAStream, MessagesOfAGroupGoTogether) {
   });
 }
 
-// What is computed before is communicated, and what is communicated is there for what is computed after, without a wait of
-// the host's.
+// Communication sees the results of earlier computation, and later computation sees its results, without a wait on the host.
 TEST_P(InAStream, CommunicationFollowsComputationAndIsFollowedByIt) {
   JobOnGpus slow(GetParam(), {.longest_delay_us = 400});
   slow.run(std::min(2, slow.most_ranks()), [](const Communicator& world) {
@@ -163,8 +162,7 @@ TEST_P(InAStream, CommunicationFollowsComputationAndIsFollowedByIt) {
   });
 }
 
-// Ranks that share a GPU meet on the host, or go by way of it, which a graph cannot: only NCCL's messages can be part of
-// one.
+// Ranks that share a GPU need the host for their messages, which a graph cannot hold; only NCCL's messages can be captured.
 TEST(InAGraph, ACollectiveIsLaunchedAgainAndAgain) {
   JobOnGpus ranks(Route::nccl);
   if (const std::string obstacle = ranks.obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
@@ -175,7 +173,7 @@ TEST(InAGraph, ACollectiveIsLaunchedAgainAndAgain) {
       const Tensor ones({999}, DType::bf16, Device::cpu);
       for (int i = 0; i < 999; ++i) ones.set(i, 1);
       x.copy_from(ones);
-      // Once before: the communicator joins the GPUs, and the operation is planned.
+      // The operation runs once before: the communicator connects the GPUs, and the operation is planned.
       const Operation sum =
           world.prepare({Collective::all_reduce, x.raw(), x.raw(), x.size(), x.dtype()}, {.method = method});
       sum.start(stream).wait();

@@ -1,4 +1,4 @@
-// Which method is chosen, by whom, and what is said of rules and tuning files that are wrong.
+// The choice of a method, its reason, and the errors for wrong rules and tuning files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ TEST(Choose, TakesTheLeastOfTheCostModel) {
     EXPECT_LE(choice.candidates[i - 1].seconds, choice.candidates[i].seconds);
   }
   EXPECT_THAT(choice.reason, HasSubstr("cost model"));
-  // Rounds decide where they cost much, bytes where there are many.
+  // The number of rounds decides where rounds are expensive, the number of bytes where there are many.
   tuning.routes[0].cost = {1e-3, 0, 1e-12, 1e-12};
   EXPECT_EQ(chosen(request(Collective::all_reduce, 4), tuning), Method(Algorithm::one_shot));
   tuning.routes[0].cost = {1e-12, 1e-12, 1e-9, 1e-9};
@@ -82,7 +82,7 @@ TEST(Choose, TheCallerThenRulesThenMeasurementsThenTheModel) {
               HasSubstr("cost model"));
   tuning.rules = rules_from_text("broadcast@5:direct;broadcast:0-1k:direct,2k-8k:knomial", "STRETTO_ALGO");
   EXPECT_EQ(chosen(what, tuning), Method(Algorithm::knomial));
-  EXPECT_EQ(to_string(chosen(request(Collective::broadcast, 10000), tuning)), "chain/16");  // no rule says anything
+  EXPECT_EQ(to_string(chosen(request(Collective::broadcast, 10000), tuning)), "chain/16");  // no rule matches
   what.method = Algorithm::binomial;
   const Choice caller = choose(what, DType::f32, ReduceOp::sum, tuning, {});
   EXPECT_EQ(caller.method, Method(Algorithm::binomial));
@@ -105,7 +105,7 @@ TEST(Choose, EachKindOfMemoryHasItsMeasurements) {
   const PlanRequest what = request(Collective::broadcast, 1000);
   EXPECT_EQ(chosen(what, tuning, DType::f32, on_one_host(true)), Method(Algorithm::knomial));
   EXPECT_EQ(to_string(chosen(what, tuning, DType::f32, on_one_host(false))), "chain/16");
-  // The table of one memory is no guide for the other.
+  // The table for one kind of memory does not count for the other.
   tuning.routes[0].symmetric_rules.clear();
   EXPECT_THAT(choose(what, DType::f32, ReduceOp::sum, tuning, on_one_host(true)).reason, HasSubstr("cost model"));
 }
@@ -121,7 +121,7 @@ TEST(Choose, MeasuredMethodsThatCannotReachTheBuffersAreIgnored) {
     EXPECT_NE(ordinary.method, method);
     EXPECT_THAT(ordinary.reason, HasSubstr("cost model"));
     Circumstances open = on_one_host(false);
-    open.reads_memory = true;  // through the kernel, which writes for nobody
+    open.reads_memory = true;  // the kernel lets ranks read each other's memory, but not write it
     EXPECT_EQ(chosen(what, tuning, DType::f32, open) == method, method.algorithm == Algorithm::pull);
     EXPECT_NE(chosen(what, tuning), method) << "without shared memory";
   }
@@ -132,7 +132,8 @@ TEST(Choose, PacketsOverTheirSizeAreLeftToTheModel) {
   tuning.routes[0].rules = rules_from_text("all_reduce:packet;all_gather:packet", "measured");
   const Circumstances where = on_one_host(false);
   constexpr std::int64_t most = most_packet_bytes / sizeof(float);
-  for (const Collective collective : {Collective::all_reduce, Collective::all_gather}) {  // a gather's packet is a share
+  for (const Collective collective :
+       {Collective::all_reduce, Collective::all_gather}) {  // an all_gather's packet is one share
     EXPECT_EQ(chosen(request(collective, most), tuning, DType::f32, where), Method(Algorithm::packet)) << name(collective);
     const Choice larger = choose(request(collective, most + 1), DType::f32, ReduceOp::sum, tuning, where);
     EXPECT_NE(larger.method, Method(Algorithm::packet)) << name(collective);
@@ -151,7 +152,7 @@ TEST(Choose, NarrowSumsTravelWideUnlessTheyAreRoundedOnce) {
   EXPECT_EQ(wire(Algorithm::two_shot, ReduceOp::avg), DType::bf16);
   EXPECT_EQ(wire(Algorithm::two_shot, ReduceOp::premul_sum), DType::f32);
   EXPECT_EQ(wire(Algorithm::ring, ReduceOp::max), DType::bf16);
-  // What was measured with f32 does not make bf16 travel at twice its size.
+  // A measurement with f32 does not count for bf16, which would have to travel at twice its size.
   tuning.routes[0].rules = rules_from_text("all_reduce:ring", "measured");
   EXPECT_EQ(chosen(request(Collective::all_reduce, 1 << 20), tuning), Method(Algorithm::ring));
   EXPECT_NE(chosen(request(Collective::all_reduce, 1 << 20), tuning, DType::bf16), Method(Algorithm::ring));
@@ -174,7 +175,7 @@ TEST(Choose, OneOrderOfSummationOnDemand) {
   EXPECT_THAT(sentence_of([&] { chosen(request(Collective::all_reduce, 8), tuning); }), HasSubstr("order of summation"));
 }
 
-// ---- quantized
+// ---- Quantized calls
 
 PlanRequest quantized(Collective collective, std::int64_t count, int size, int on_node = 0) {
   PlanRequest what = request(collective, count, size);
@@ -214,7 +215,7 @@ TEST(ChooseQuantized, TwoLevelsInPiecesBetweenNodes) {
   PlanRequest uneven = quantized(Collective::all_reduce, 1 << 20, 9);
   uneven.node_sizes = {2, 3, 4};
   EXPECT_EQ(chosen(uneven, tuning, DType::f32, on_nodes()).algorithm, Algorithm::two_level);
-  // Few bytes are not worth the rounds of pieces.
+  // For few bytes, the additional rounds of pieces do not pay.
   EXPECT_EQ(chosen(quantized(Collective::reduce_scatter, 1, 32, 8), tuning, DType::f32, on_nodes()).pieces, 1);
 }
 
@@ -224,7 +225,7 @@ TEST(ChooseQuantized, RulesAreForPlainCalls) {
   EXPECT_EQ(chosen(quantized(Collective::all_reduce, 1000, 4), tuning).algorithm, Algorithm::two_shot);
 }
 
-// What is slow to quantize pays only where links are slower still.
+// Slow quantization pays only where links are even slower.
 TEST(ChooseQuantized, OnlyIfFasterGoesByTheCostOfBoth) {
   Tuning tuning = Tuning::from_json(two_routes, "test");
   const PlanRequest what = quantized(Collective::all_gather, 1 << 20, 4);
@@ -239,7 +240,7 @@ TEST(ChooseQuantized, OnlyIfFasterGoesByTheCostOfBoth) {
   EXPECT_FALSE(slow.quantized);
   EXPECT_THAT(slow.reason, HasSubstr("not quantized"));
   EXPECT_EQ(slow.candidates.size(), fast.candidates.size());
-  // A rule says how it is done where it is not quantized.
+  // A rule applies if the call is not quantized.
   tuning.rules = rules_from_text("all_gather:ring", "STRETTO_ALGO");
   EXPECT_EQ(to_string(choice_at(100).method), "ring");
   EXPECT_TRUE(choice_at(0.01).quantized);
@@ -251,7 +252,7 @@ TEST(ChooseQuantized, TheCallersMethod) {
   const auto choice = [&](bool may_be_plain) { return choose(what, DType::f32, ReduceOp::sum, tuning, {}, may_be_plain); };
   what.method = method_from_text("two_shot/4");
   EXPECT_EQ(choice(false).reason, "two_shot/4 in int4, the sum in int8, by the caller");
-  EXPECT_TRUE(choice(true).quantized);  // without it there are no pieces
+  EXPECT_TRUE(choice(true).quantized);  // only a quantized two_shot has pieces
   what.method = Algorithm::ring;
   EXPECT_THAT(sentence_of([&] { choice(false); }), HasSubstr("A quantized all_reduce cannot be done by ring"));
   EXPECT_FALSE(choice(true).quantized);
@@ -262,7 +263,7 @@ TEST(ChooseQuantized, TheCallersMethod) {
   EXPECT_THAT(sentence_of([&] { choice(false); }), HasSubstr("broadcast cannot be quantized"));
 }
 
-// Between nodes that differ, blocks go straight to their owners: pieces are worth a look there, too.
+// Between unequal nodes, blocks go directly to their owners; the choice considers pieces there, too.
 TEST(Choose, LevelsInPiecesOverNodesThatDiffer) {
   Tuning tuning = Tuning::from_json(two_routes, "test");
   for (RouteCost& route : tuning.routes) {
@@ -277,7 +278,7 @@ TEST(Choose, LevelsInPiecesOverNodesThatDiffer) {
   EXPECT_TRUE(std::any_of(choice.candidates.begin(), choice.candidates.end(), in_pieces));
 }
 
-// Ranks of a node that send all at once share its port: a ring, where one of them does, has the link to itself.
+// Ranks of a node that send at the same time share its port. In a ring only one of them sends, and has the link to itself.
 TEST(Cost, RanksOfANodeShareItsPort) {
   const LinkCost inside{1e-6, 0, 1e-10, 0, 0, 0};
   const LinkCost between{1e-6, 0, 1e-8, 0, 0, 0};
@@ -292,7 +293,7 @@ TEST(Cost, RanksOfANodeShareItsPort) {
   EXPECT_EQ(seconds_by(Algorithm::ring, 4, 1), seconds_by(Algorithm::ring, 1, 1));
 }
 
-// A wrong request, with a part of the sentence that says so.
+// A wrong request, and a part of its error message.
 struct WrongRequest {
   PlanRequest request;
   const char* said;
@@ -349,7 +350,7 @@ TEST(Choose, CommunicatorsSayItAtTheCall) {
         ADD_FAILURE() << "was accepted";
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-        // A count that is too large by itself is refused before it is planned.
+        // Another check refuses a count that is too large by itself before the call is planned.
         if (wrong.count <= std::int64_t{1} << 56) {
           EXPECT_THAT(error.what(), HasSubstr(said));
         }

@@ -1,4 +1,4 @@
-// What the cost model says of a call, through a communicator.
+// The cost model's estimate of a call, through a communicator.
 #include <gmock/gmock.h>
 
 #include "stretto/stretto.hpp"
@@ -7,7 +7,7 @@
 namespace stretto {
 namespace {
 
-// A ring over links of which everything is known: p-1 messages one after the other.
+// A ring over links with known costs: p-1 messages one after the other.
 TEST(Estimate, IsTheCostModelsFormulaOnTheRoute) {
   const Variable links("STRETTO_LINKS", "intra=1GB/s,100us");
   run_threads(4, [](const Communicator& world) {
@@ -16,7 +16,7 @@ TEST(Estimate, IsTheCostModelsFormulaOnTheRoute) {
     const Estimate gather = world.estimate({Collective::all_gather, nullptr, nullptr, count, DType::f32}, ring);
     EXPECT_NEAR(gather.overhead, 3 * 100e-6, 5e-6);
     EXPECT_NEAR(gather.seconds - gather.overhead, 3 * count * 4 / 1e9, 1e-4);
-    // The rest is what this machine's memory costs, and much less.
+    // The difference is the cost of this machine's memory, which is much smaller.
     const Call uneven{Collective::all_gather,      nullptr, nullptr, 0, DType::f32, ReduceOp::sum, 0,
                       {count, count, count, count}};
     EXPECT_NEAR(world.estimate(uneven, ring).seconds, gather.seconds, gather.seconds * 1e-6);
@@ -25,7 +25,7 @@ TEST(Estimate, IsTheCostModelsFormulaOnTheRoute) {
       EXPECT_NEAR(message.overhead, 100e-6, 2e-6);
       EXPECT_NEAR(message.seconds, 100e-6 + count * 4 / 1e9, 4e-5);
     }
-    // Whoever decided the method, and whatever it is.
+    // Any method has an estimate, chosen by the caller or by the library.
     for (const Algorithm algorithm : {Algorithm::automatic, Algorithm::two_shot, Algorithm::recursive_doubling}) {
       const Estimate sum =
           world.estimate({Collective::all_reduce, nullptr, nullptr, count, DType::f32}, {.method = algorithm});

@@ -5,7 +5,7 @@
 
 namespace stretto {
 
-// Nodes of so many ranks: 200 GB/s inside, ports of 25 GB/s between.
+// Nodes of ranks_per_node ranks: 200 GB/s inside a node, ports of 25 GB/s between nodes.
 inline StepCluster cluster_of(int ranks, int ranks_per_node, int ports = 1) {
   return {
       link_model_from_text(fmt::format(

@@ -1,4 +1,4 @@
-// Which buckets a plan postpones, and what a step takes with them.
+// The buckets that a plan postpones, and the time of a step with them.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 namespace stretto {
 namespace {
 
-// Two ranks; forward 4, backward 8; of each of four sums either half takes 2, and gathers as much.
+// Two ranks, four layers, in seconds: forward 4, backward 8; each half of each layer's sum takes 2, and a postponed gather
+// too.
 StepGraph four_layers() {
   TransformerStep step;
   step.layers.assign(4, {1, 2, 0});
@@ -28,19 +29,18 @@ double seconds_with(const std::vector<bool>& postponed) {
 }
 
 TEST(PlannedPostponement, OfAnyBucketsTakesWhatHandsSay) {
-  // Ready 2 after forward; then the link is busy for 16.
+  // The first gradients are ready 2 after forward; then the link is busy for 16.
   EXPECT_NEAR(seconds_with({}), 4 + 2 + 16, 1e-6);
   EXPECT_NEAR(seconds_with({false, false, false, false}), 4 + 2 + 16, 1e-6);
-  // Sums until 14 after forward. The first layer waits 2 for its parameters, and the third's arrive when it is its turn.
+  // The sums end 14 after forward. The first layer waits 2 for its parameters; the third layer's arrive just in time.
   EXPECT_NEAR(seconds_with({false, true, false, true}), 4 + 2 + 12 + 2, 1e-6);
-  // The first two layers' come one behind the other, and forward does not take as long.
+  // The gathers of the first two layers follow each other: the first layer waits 2, the second 1.
   EXPECT_NEAR(seconds_with({false, false, true, true}), 4 + 2 + 12 + 2 + 1, 1e-6);
-  // Without the first layer's nothing waits at once: sums until 16, and the fourth layer's arrive in time.
+  // Only the fourth layer is postponed: its parameters arrive in time, and the sums end 16 after forward.
   EXPECT_NEAR(seconds_with({true, false, false, false}), 4 + 2 + 14, 1e-6);
-  // Behind forward's begin three gathers take 6; the third layer, two computed, waits 2 for the first, 1 for it, 1 for the
-  // last.
+  // Three gathers take 6 from the beginning of forward: the first layer waits 2, the fourth 1.
   EXPECT_NEAR(seconds_with({true, true, false, true}), 4 + 2 + 10 + 2 + 1, 1e-6);
-  // All: forward as slow as the link, then sums as slow.
+  // All buckets are postponed: forward follows the gathers, which take 8, and the halves of the sums take 8 more.
   EXPECT_NEAR(seconds_with({true, true, true, true}), 8 + 1 + 2 + 8, 1e-6);
 }
 
@@ -58,7 +58,7 @@ int bucket_count(const StepSchedule& schedule) {
   return count;
 }
 
-// The shortest step with none or some of the last postponed, all else as planned, or in these buckets.
+// The shortest step that these knobs give with none or any number of the last buckets postponed.
 double best_of_last(const StepGraph& graph, const StepCluster& cluster, StepKnobs knobs) {
   const auto buckets = static_cast<std::size_t>(bucket_count(with(graph, cluster, knobs, {})));
   double best = with(graph, cluster, knobs, {}).predicted_seconds;
@@ -71,7 +71,7 @@ double best_of_last(const StepGraph& graph, const StepCluster& cluster, StepKnob
 }
 
 TEST(PlannedPostponement, IsNoWorseThanOfTheLastBuckets) {
-  constexpr double given_back = 1.001;  // for the sake of simpler knobs
+  constexpr double given_back = 1.001;  // the planner gives up 0.1% for simpler knobs
   for (const double bytes_per_second : {1e9, 3e9, 6e9, 12e9, 50e9}) {
     for (const int layers : {4, 11}) {
       SCOPED_TRACE(fmt::format("{} layers, {} bytes a second", layers, bytes_per_second));
@@ -93,7 +93,7 @@ TEST(PlannedPostponement, IsBetterSpreadThanOfTheLastBuckets) {
   step.parameter_dtype = DType::f32;
   for (LayerSeconds& layer : step.layers) layer.update = 0;
   const StepGraph graph = data_parallel_step(step);
-  const StepCluster cluster = simple_cluster(8, 0, 16.5e9);  // communication 0.9 of computation
+  const StepCluster cluster = simple_cluster(8, 0, 16.5e9);  // communication takes 0.9 of the computation's time
   const StepSchedule planned = plan_step(graph, cluster);
   EXPECT_LT(planned.predicted_seconds, 0.97 * best_of_last(graph, cluster, planned.knobs));
 }

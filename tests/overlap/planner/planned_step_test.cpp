@@ -1,4 +1,4 @@
-// Planned steps that can be told by hand.
+// Planned steps whose times are computed by hand.
 #include <gmock/gmock.h>
 
 #include "overlap/planner/planned_clusters.hpp"
@@ -10,7 +10,7 @@ namespace {
 TransformerStep by_hand() {
   TransformerStep step;
   step.layers.assign(2, {1, 2, 0.5});
-  step.parameters.assign(2, 250'000'000);  // of 4 bytes: 1 s to reduce and scatter and 1 s to gather, or 0.5 in bf16
+  step.parameters.assign(2, 250'000'000);  // in f32, 1 s to reduce_scatter and 1 s to all_gather; 0.5 s in bf16
   step.data = {2, 1};
   return step;
 }
@@ -23,14 +23,14 @@ TEST(PlannedStep, StepsAreAsLongAsTheirHandsSay) {
   // Forward 2, backward 4, update 1, two all_reduces of 2.
   knobs.blocking = true;
   EXPECT_NEAR(seconds(knobs), 7 + 4, 1e-6);
-  // The first under the second layer's backward; then 2 more, with the first update under them.
+  // The first sum is hidden by the first layer's backward; the second takes 2 more and hides the first update.
   knobs.blocking = false;
   EXPECT_NEAR(seconds(knobs), 2 + 4 + 2 + 0.5, 1e-6);
-  // One bucket waits for all, and both updates wait for it.
+  // A single bucket waits for all gradients, and both updates wait for it.
   knobs.bucket_bytes = std::int64_t{4} << 30;
   EXPECT_NEAR(seconds(knobs), 2 + 4 + 4 + 1, 1e-6);
-  // The last bucket by halves: 1 to reduce and scatter, while the other is updated; its own half of the update, 0.25; the
-  // gather, 0.5 in bf16, for which the next step's first layer waits.
+  // The last bucket is postponed: 1 to reduce_scatter, which hides the other update; this rank's half of its update, 0.25;
+  // and the gather, 0.5 in bf16, for which the next step's first layer waits.
   knobs.bucket_bytes = 0;
   knobs.postponed = {false, true};
   EXPECT_NEAR(seconds(knobs), 2 + 4 + 1 + 0.25 + 0.5, 1e-6);
@@ -41,7 +41,7 @@ TEST(PlannedStep, MeasuredSecondsStandForLinks) {
   for (StepNode& node : graph.nodes) {
     if (node.collective) node.collective->measured_seconds = 2;
   }
-  const StepCluster cluster = simple_cluster(2, 1e-3, 1);  // would take forever
+  const StepCluster cluster = simple_cluster(2, 1e-3, 1);  // 1 byte a second: these links must not count
   StepKnobs knobs;
   EXPECT_NEAR(schedule_step(graph, cluster, knobs).predicted_seconds, 2 + 4 + 2 + 0.5, 1e-9);
   knobs.postponed = {false, true};
@@ -51,7 +51,7 @@ TEST(PlannedStep, MeasuredSecondsStandForLinks) {
 
 TEST(PlannedStep, BucketsAreThoseOfGradientBuckets) {
   TransformerStep step = transformer(6, {16, 1});
-  step.parameters = {100, 1000, 1, 1, 100, 100};  // from behind: 400 400 4 4 4000 400 bytes
+  step.parameters = {100, 1000, 1, 1, 100, 100};  // in the order of backward: 400 400 4 4 4000 400 bytes
   const auto bytes = [&](std::int64_t bucket, std::int64_t first) {
     StepKnobs knobs;
     knobs.bucket_bytes = bucket;
@@ -67,7 +67,7 @@ TEST(PlannedStep, BucketsAreThoseOfGradientBuckets) {
   EXPECT_THAT(bytes(1 << 20, 1), testing::ElementsAre(400, 4808));
 }
 
-// The optimizer begins when all is summed: 2 + 4 + 2, and both updates.
+// The optimizer starts after all sums, at 2 + 4 + 2; then come both updates.
 TEST(PlannedStep, UpdatesBehindAllSumsAreNotHidden) {
   TransformerStep step = by_hand();
   step.update_behind_all = true;
@@ -75,10 +75,10 @@ TEST(PlannedStep, UpdatesBehindAllSumsAreNotHidden) {
   const StepCluster cluster = simple_cluster(2, 0, 0.5e9);
   StepKnobs knobs;
   EXPECT_NEAR(schedule_step(graph, cluster, knobs).predicted_seconds, 2 + 4 + 2 + 1, 1e-6);
-  // The last bucket is updated first, by halves, and travels while the other is updated.
+  // The last bucket is updated first, by shares, and is gathered while the other one is updated.
   knobs.postponed = {false, true};
   EXPECT_NEAR(schedule_step(graph, cluster, knobs).predicted_seconds, 2 + 4 + 1 + 0.25 + 0.5, 1e-6);
-  // The first bucket's, which travels while the other is updated and the first layer computes.
+  // The first bucket's gather is hidden by the other update and the first layer's forward.
   knobs.postponed = {true, false};
   EXPECT_NEAR(schedule_step(graph, cluster, knobs).predicted_seconds, 2 + 4 + 2 + 0.5 + 0.25, 1e-6);
 }

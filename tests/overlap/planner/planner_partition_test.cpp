@@ -1,4 +1,4 @@
-// In which dimensions a step's collectives are partitioned, and what that costs.
+// The dimensions in which a step's collectives are partitioned, and the costs of the parts.
 #include <gmock/gmock.h>
 
 #include "overlap/planner/planned_clusters.hpp"
@@ -21,13 +21,13 @@ TEST(PlannerPartition, ByLevelFewBytesLeaveANode) {
     const ScheduledCollective made = schedule_step(graph, cluster, knobs).collectives.at(0);
     std::int64_t bytes = 0;
     for (const StepStage& stage : made.stages) bytes += stage.bytes_between * partition.chunks;
-    // The call that does the same sends as much between nodes, as its plan says.
+    // The plan of the single equivalent call sends as many bytes between nodes.
     PlanRequest request{Collective::all_reduce, made.method, 0, ranks, std::int64_t{12} << 20};
     if (made.method.algorithm == Algorithm::two_level) {
       request.ranks_per_node = on_node;
       std::vector<int> nodes;
       for (int rank = 0; rank < ranks; ++rank) nodes.push_back(rank / on_node);
-      // Chunks are of whole elements for each of the ranks.
+      // Chunks round each rank's share to whole elements.
       EXPECT_NEAR(make_plan(request).bytes_between_nodes(4, nodes), bytes, partition.chunks == 1 ? 0 : 100);
     }
     return bytes;
@@ -40,8 +40,8 @@ TEST(PlannerPartition, ByLevelFewBytesLeaveANode) {
   EXPECT_EQ(between({Form::scatter_gather, 1}), 2 * (ranks - 1) * (whole / ranks));
 }
 
-// What a stage is taken to cost is what the simulator of plans says of it. Over several nodes and one level the formula does
-// not know how ranks of a node that send at once get in each other's way.
+// The assumed cost of a stage agrees with the simulation of its plan. For one level over several nodes the bound is wider:
+// the formula ignores the contention of ranks of a node that send at the same time.
 TEST(PlannerPartition, StagesCostWhatTheirPlansTakeOnTheLinks) {
   const int ranks = 32, on_node = 8;
   const StepCluster cluster = cluster_of(ranks, on_node, 8);
@@ -59,7 +59,7 @@ TEST(PlannerPartition, StagesCostWhatTheirPlansTakeOnTheLinks) {
   inside.levels.front() = cluster.links.levels.front();
   inside.levels.front().ports = 1;
   inside.levels.front().ranks = 0;
-  between.levels.erase(between.levels.begin());  // each of a node's ranks has a port
+  between.levels.erase(between.levels.begin());  // each rank of a node has its own port
   for (const Form form : {Form::whole, Form::scatter_gather, Form::by_level}) {
     StepKnobs knobs;
     for (const StepNode& node : graph.nodes) {
@@ -87,7 +87,7 @@ TEST(PlannerPartition, GroupsThatShareANodesPortShareItsBandwidth) {
     }
     return 0.0;
   };
-  // Of 4 ranks on 4 nodes each: alone at a port of eight, or eight at one.
+  // Groups of 4 ranks, one on each of 4 nodes: eight groups share one port, or each has one of eight.
   EXPECT_NEAR(between({4, 8}, {8, 1}, 1) / between({4, 8}, {8, 1}, 8), 8, 0.1);
   EXPECT_GT(between({4, 8}, {8, 1}, 2), between({4, 8}, {8, 1}, 4));
 }
@@ -103,7 +103,7 @@ TEST(PlannerPartition, WithoutPortsOfItsOwnTheNetworkKeepsLinksInsideBusy) {
   EXPECT_EQ(between().links.inside, 0);
   cluster.links.levels.back().own_ports = false;
   EXPECT_NEAR(between().links.inside, static_cast<double>(between().bytes_sent) / 25e9,
-              1e-4);  // not as long as four share it
+              1e-4);  // one rank's own bytes; the port itself serves four ranks
   EXPECT_NEAR(between().links.between, 4 * static_cast<double>(between().bytes_sent) / 25e9, 1e-4);
 }
 

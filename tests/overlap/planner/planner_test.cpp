@@ -1,4 +1,4 @@
-// Plans of steps: what holds for any.
+// Invariants of the plan of any step.
 #include "stretto/overlap/planner.hpp"
 
 #include <fmt/format.h>
@@ -15,9 +15,9 @@
 namespace stretto {
 namespace {
 
-// ---- What holds for any schedule
+// ---- Invariants of any schedule
 
-// All of each collective is communicated, in its primitives.
+// The stages of each collective communicate all of its elements.
 void expect_all_bytes(const StepGraph& graph, const StepSchedule& schedule) {
   std::map<int, int> seen;
   for (const ScheduledCollective& each : schedule.collectives) {
@@ -97,7 +97,7 @@ TEST(Planner, IsSoundForTransformersOfAnySize) {
   }
 }
 
-// Whatever waits for whatever.
+// A graph with random nodes and dependencies.
 StepGraph any_graph(Random& random) {
   StepGraph graph;
   graph.most_live_gathers = 1 + random.below(3);
@@ -140,7 +140,7 @@ TEST(Planner, IsSoundForAnyGraph) {
 
 TEST(Planner, WithoutADependencyTheTimelineIsFaulty) {
   const StepGraph graph = data_parallel_step(transformer(3, {16, 1}));
-  const StepSchedule schedule = plan_step(graph, cluster_of(16, 4, 4));  // links idle most of the time
+  const StepSchedule schedule = plan_step(graph, cluster_of(16, 4, 4));  // fast links, which are idle most of the time
   EXPECT_EQ(Timeline(graph, schedule, schedule.tasks).fault(), "");
   int noticed = 0, dropped = 0;
   for (std::size_t task = 0; task < schedule.tasks.size(); ++task) {
@@ -161,7 +161,7 @@ TEST(Planner, ThousandRanksAndALargeModel) {
   for (const std::string& reason : schedule.reasons) EXPECT_THAT(schedule.to_string(), testing::HasSubstr(reason));
 }
 
-// ---- What is refused
+// ---- Refusals
 
 TEST(Planner, RefusesWhatCannotBe) {
   const StepGraph graph = data_parallel_step(transformer(2, {16, 1}));

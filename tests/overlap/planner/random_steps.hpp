@@ -1,6 +1,6 @@
 #pragma once
-// What takes part in the steps of random_delays_test.cpp beside its layers, each on communicators and streams of its own.
-// All values are small integers: every sum of them is exact, in whatever order and parts it is formed.
+// The workloads that run beside the layers in the steps of random_delays_test.cpp, each on its own communicators and
+// streams. All values are small integers, so every sum is exact in any order and any grouping.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -18,7 +18,7 @@ namespace stretto::random_steps {
 
 inline double reduced(double value) { return static_cast<double>(static_cast<std::int64_t>(value) % 61); }
 
-// What chance decides for a rank: when it calls, and how urgent its streams are. Without overlap nothing is left to it.
+// The random decisions of a rank: the times of its calls and the priorities of its streams. Without overlap there are none.
 class Chance {
  public:
   Chance(unsigned seed, int rank, bool overlap)
@@ -31,7 +31,7 @@ class Chance {
   Stream stream(const char* name) {
     return overlap_ ? Stream(name, static_cast<Priority>(engine_() % 3)) : Stream::inline_();
   }
-  // The same on all ranks.
+  // Gives the same on all ranks.
   bool common_coin() { return overlap_ && shared_() % 2 == 0; }
 
  private:
@@ -39,7 +39,7 @@ class Chance {
   bool overlap_;
 };
 
-// Elements 0, 1, ... of a tensor from the state, over and over.
+// A tensor filled with the elements of the state, repeated.
 inline Tensor drawn_from(const Tensor& state, Shape shape) {
   Tensor result(std::move(shape), state.dtype());
   for (std::int64_t e = 0; e < result.size(); ++e) result.set(e, state.at(e % state.size()));
@@ -50,7 +50,7 @@ inline Tensor some_weight(Shape shape, int rank) {
   for (std::int64_t e = 0; e < result.size(); ++e) result.set(e, static_cast<double>((e * 3 + rank) % 5));
   return result;
 }
-// The state takes it in, all elements of it.
+// Mixes every element of `what` into the state.
 inline void absorb(const Tensor& state, const Tensor& what) {
   for (std::int64_t e = 0; e < what.size(); ++e) {
     const std::int64_t at = e % state.size();
@@ -58,15 +58,15 @@ inline void absorb(const Tensor& state, const Tensor& what) {
   }
 }
 
-// Something that reads the state, communicates while it computes, and gives what it found. All ranks run it in one order.
-class Part {
+// Reads the state, communicates while it computes, and returns its result. All ranks run workloads in the same order.
+class Workload {
  public:
-  virtual ~Part() = default;
+  virtual ~Workload() = default;
   virtual Tensor run(const Tensor& state, Chance& chance) = 0;
 };
 
-// A block of each rank goes round, and the sums of what the ranks made of it behind.
-class Ring : public Part {
+// Each rank's block goes round the ring, and the sum of all ranks' contributions to it follows.
+class Ring : public Workload {
  public:
   Ring(const Communicator& world, Chance& chance)
       : blocks_(world.duplicate("blocks")),
@@ -96,10 +96,10 @@ class Ring : public Part {
   Stream block_stream_, sum_stream_;
 };
 
-// Rows to all others, as many for each pair as its ranks say.
-class Exchange : public Part {
+// Rows from each rank to each other; their number depends on the pair.
+class RowExchange : public Workload {
  public:
-  Exchange(const Communicator& world, Chance& chance) : group_(world.duplicate("rows")), stream_(chance.stream("rows")) {}
+  RowExchange(const Communicator& world, Chance& chance) : group_(world.duplicate("rows")), stream_(chance.stream("rows")) {}
 
   Tensor run(const Tensor& state, Chance& chance) override {
     std::vector<std::int64_t> send, receive, first;
@@ -128,8 +128,8 @@ class Exchange : public Part {
   Stream stream_;
 };
 
-// Rows of all ranks times a weight, chunk by chunk as they come.
-class GatheredProduct : public Part {
+// Rows of all ranks times a weight, chunk by chunk as they arrive.
+class GatheredProduct : public Workload {
  public:
   GatheredProduct(const Communicator& world, Chance& chance)
       : group_(world.duplicate("gathered product")), stream_(chance.stream("gathered product")) {}
@@ -151,7 +151,7 @@ class GatheredProduct : public Part {
   Stream stream_;
 };
 
-// A product summed over all ranks, which is begun in forward and wanted in backward.
+// A product summed over all ranks. Its sum starts in forward and is waited for before backward.
 class SummedProduct {
  public:
   SummedProduct(const Communicator& world, Chance& chance)
@@ -173,8 +173,8 @@ class SummedProduct {
   Work summed_;
 };
 
-// Parameters that every rank has, their gradients summed in halves; which buckets' second half goes behind the next forward,
-// as parameters, is drawn anew every few steps.
+// Replicated parameters whose gradients are summed as reduce-scatter and all-gather. Every few steps a new random set of
+// buckets is postponed: their parameters are gathered during the next forward instead of their gradients.
 class PostponedParameters {
  public:
   PostponedParameters(const Communicator& world, Chance& chance, std::size_t layers, bool overlap)
@@ -183,7 +183,7 @@ class PostponedParameters {
         buckets_(gradients_, world.duplicate("postponed"), chance.stream("postponed"),
                  {.bucket_bytes = 2 * 4 * size, .first_bucket_bytes = 4 * size, .overlap = overlap, .scatter = true}) {}
 
-  // Of a layer, by its place in backward.
+  // The parameters of layer i, counted in the order of backward.
   const Tensor& value(std::size_t i) {
     if (gather_ != nullptr) gather_->wait_for(i);
     return values_[i];
@@ -200,7 +200,7 @@ class PostponedParameters {
       gradients_[i].set(e, state.at((e + static_cast<std::int64_t>(i)) % state.size()));
     buckets_.ready(i);
   }
-  // gathers: false leaves what is postponed as it was.
+  // gathers: false leaves the postponed parameters stale.
   void update(Chance& chance, bool gathers) {
     buckets_.finish();
     update(buckets_.complete());

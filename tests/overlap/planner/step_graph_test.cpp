@@ -1,4 +1,4 @@
-// The graphs of the usual steps, and what is no graph.
+// The graphs of the common steps, and the refusal of invalid graphs.
 #include "stretto/overlap/step_graph.hpp"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ const StepNode& named(const StepGraph& graph, const std::string& name) {
   throw std::runtime_error("no node " + name);
 }
 
-// "name" of this step's, "name before" of the one before.
+// "name" for a node of the same step, "name before" for one of the previous step.
 std::vector<std::string> waits_for(const StepGraph& graph, const std::string& name) {
   std::vector<std::string> all;
   for (const StepDependency& each : named(graph, name).after) {
@@ -86,7 +86,7 @@ TEST(StepGraph, OfTensorParallelismKeepsALayersSeconds) {
   EXPECT_THAT(in_forward, testing::UnorderedElementsAre("gather of attention 1", "qkv 1", "attention 1", "projection 1",
                                                         "scatter of attention 1", "gather of mlp 1", "mlp up 1",
                                                         "mlp down 1", "scatter of mlp 1"));
-  // Products with respect to weights hold nothing up but the update.
+  // Only the update waits for products with respect to weights.
   EXPECT_THAT(waits_for(graph, "mlp up backward 1"), testing::ElementsAre("mlp down backward 1"));
   EXPECT_THAT(waits_for(graph, "scatter of mlp backward 1"), testing::ElementsAre("mlp up backward 1"));
   EXPECT_THAT(waits_for(graph, "mlp up weights 1"), testing::ElementsAre("mlp down backward 1"));
@@ -107,7 +107,7 @@ TEST(StepGraph, OfBackwardInPartsHasGradientsOfEach) {
   for (const StepNode& node : graph.nodes) {
     if (node.collective && node.layer == 1) elements.push_back(node.collective->elements);
   }
-  EXPECT_THAT(elements, testing::ElementsAre(67, 66, 67));  // of 200
+  EXPECT_THAT(elements, testing::ElementsAre(67, 66, 67));  // 200 in all
   EXPECT_EQ(waits_for(graph, "update 1").size(), 3U);
   step.tensor = {8, 1};
   step.data = {4, 8};
@@ -118,7 +118,7 @@ TEST(StepGraph, OfBackwardInPartsHasGradientsOfEach) {
       elements.push_back(node.collective->elements);
     }
   }
-  EXPECT_THAT(elements, testing::ElementsAre(100, 100, 25, 75));  // of 300: down, up, projection, qkv
+  EXPECT_THAT(elements, testing::ElementsAre(100, 100, 25, 75));  // down, up, projection, qkv
 }
 
 TEST(StepGraph, RefusesWhatIsNone) {

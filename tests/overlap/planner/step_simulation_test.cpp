@@ -1,4 +1,4 @@
-// Steps whose length can be told by hand.
+// Steps whose times are computed by hand.
 #include "stretto/overlap/step_simulation.hpp"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ StepTask communicating(int node, Stages stages, std::vector<StepDependency> afte
 
 double seconds(const std::vector<StepTask>& tasks) { return simulate_step(tasks).seconds; }
 
-// When the last step simulated began and ended this task, in seconds since its first computation began.
+// The begin and end of the task in the last simulated step, in seconds since that step's first computation began.
 std::pair<double, double> times(const std::vector<StepTask>& tasks, int task) {
   const StepTimeline timeline = simulate_step(tasks, {.timeline = true});
   std::pair<double, double> found{1e9, -1e9};
@@ -45,7 +45,8 @@ std::pair<double, double> times(const std::vector<StepTask>& tasks, int task) {
 
 TEST(StepSimulation, WaitsForWhatItNeedsAndNotForMore) {
   EXPECT_DOUBLE_EQ(seconds({computing(1), communicating(1, {{2, 0}}, {{0}}), computing(3, {{1}})}), 6);
-  EXPECT_DOUBLE_EQ(seconds({computing(1), communicating(1, {{2, 0}}, {{0}}), computing(3)}), 4);  // nobody ever waits
+  EXPECT_DOUBLE_EQ(seconds({computing(1), communicating(1, {{2, 0}}, {{0}}), computing(3)}),
+                   4);  // no task waits for the communication
   EXPECT_DOUBLE_EQ(seconds({computing(1), communicating(1, {{2, 0}}, {{0}}), computing(3), computing(1, {{1}})}), 5);
   EXPECT_DOUBLE_EQ(seconds({computing(1), communicating(1, {{5, 0}}, {{0}}), computing(3), computing(1, {{1}})}), 7);
 }
@@ -53,21 +54,21 @@ TEST(StepSimulation, WaitsForWhatItNeedsAndNotForMore) {
 TEST(StepSimulation, LinksInsideAndBetweenWorkAtTheSameTime) {
   const Stages way{{1, 0}, {0, 1}};
   EXPECT_DOUBLE_EQ(seconds({computing(0), communicating(1, way, {{0}}), computing(0, {{1}})}), 2);
-  // Chunks follow each other: 1 more for each, as long as the slower link.
+  // Chunks follow each other: each adds 1, the time of the slower link.
   const auto chunk = [&] { return communicating(1, way, {{0}}); };
   EXPECT_DOUBLE_EQ(seconds({computing(0), chunk(), chunk(), chunk(), computing(0.5, {{1}, {2}, {3}})}), 4.5);
-  // Both at once, each for its own time.
+  // A stage may occupy both links, each for its own time.
   EXPECT_DOUBLE_EQ(seconds({computing(1), communicating(1, {{0.5, 2}, {1, 0}}, {{0}}), computing(0, {{1}})}), 4);
 }
 
 TEST(StepSimulation, StepsFollowEachOtherInSteadyState) {
-  // Communication of one step under the next one's first computation: hidden, but for 1 of 3.
+  // The next step's first computation hides 2 of one step's communication.
   const auto postponed = [](double gather) {
     return std::vector<StepTask>{computing(2), computing(1, {{2, 1}}), communicating(2, {{gather, 0}}, {{1}})};
   };
   EXPECT_DOUBLE_EQ(seconds(postponed(2)), 3);
   EXPECT_DOUBLE_EQ(seconds(postponed(3)), 4);
-  // Whatever nobody waits for in this step is waited for some time: the link is the limit.
+  // A later step waits for the communication, so the link limits the steady state.
   EXPECT_DOUBLE_EQ(seconds({computing(1, {{2, 1}}), computing(1), communicating(2, {{0, 5}}, {{0}})}), 6);
   EXPECT_DOUBLE_EQ(seconds({computing(0.5, {{2, 1}}), computing(1), communicating(2, {{0, 5}})}), 5);
 }
@@ -88,7 +89,7 @@ TEST(StepSimulation, TheUrgentOvertakeBetweenChunks) {
 TEST(StepSimulation, ComputingIsSlowerBesideCommunication) {
   const std::vector<StepTask> tasks{communicating(0, {{2, 0}}, {{1, 1}}), computing(4), computing(0, {{0}})};
   EXPECT_DOUBLE_EQ(simulate_step(tasks).seconds, 4);
-  // 2 s at two thirds of its pace, the rest as ever.
+  // Computing runs at two thirds of its speed for 2 s, then at full speed.
   EXPECT_NEAR(simulate_step(tasks, {.slowdown = 0.5}).seconds, 2 + (4 - 2 / 1.5), 1e-12);
 }
 

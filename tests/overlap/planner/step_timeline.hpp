@@ -7,7 +7,7 @@
 
 namespace stretto {
 
-// Begin of the first and end of the last piece of each task of both steps, and the same of a node's first and last chunk.
+// The begin of a task's first piece and the end of its last one.
 struct Times {
   double begin = 1e9, end = -1e9;
 };
@@ -29,7 +29,7 @@ class Timeline {
     }
   }
 
-  // What is wrong with the timeline by the graph's own dependencies, or nothing.
+  // Describes a violation of the graph's dependencies or of a resource; empty if there is none.
   std::string fault() const {
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       for (const StepDependency& each : graph_.nodes[i].after) {
@@ -40,7 +40,7 @@ class Timeline {
     return fault_of_resources();
   }
 
-  // The most gathers that have begun and are still to be used, but for those held over another's use.
+  // The largest number of gathers that have begun and whose last use has not ended.
   int most_live() const {
     std::vector<std::pair<double, int>> edges;
     for (int step = 0; step < 2; ++step) {
@@ -59,14 +59,14 @@ class Timeline {
         edges.emplace_back(until, -1);
       }
     }
-    std::sort(edges.begin(), edges.end());  // of the same moment, ends go first
+    std::sort(edges.begin(), edges.end());  // at equal times, ends come first
     int live = 0, most = 0;
     for (const auto& [when, change] : edges) most = std::max(most, live += change);
     return most;
   }
 
  private:
-  // Of each chunk; none where it takes no time.
+  // The times of each chunk; a chunk of no duration is left out.
   std::vector<Times> chunks(int step, int node, bool postponed = false) const {
     std::vector<Times> found;
     for (std::size_t task = 0; task < schedule_.tasks.size(); ++task) {
@@ -86,7 +86,7 @@ class Timeline {
     return last;
   }
 
-  // Rows go along: a chunk of either waits for the rows that it needs.
+  // Each chunk begins after the other node's chunk that holds the last of its rows.
   static bool in_order(const std::vector<Times>& own, const std::vector<Times>& other, bool makes) {
     for (std::size_t chunk = 0; chunk < own.size(); ++chunk) {
       const std::size_t needed = makes ? (chunk + 1) * other.size() / own.size() - 1 : chunk * other.size() / own.size();
@@ -109,7 +109,7 @@ class Timeline {
       if (by_chunks ? !in_order(its, before, makes) : begin(its) + slack < end(before)) {
         return fmt::format("{} begins before {} has ended", own.name, other.name);
       }
-      // Parameters that were updated by shares come with a gather.
+      // Parameters that were updated by shares need a gather.
       if (own.phase == Phase::update) continue;
       for (const StepDependency& gradient : other.after) {
         if (begin(its) + slack < end(chunks(step - each.steps_back, gradient.node, true))) {
@@ -139,7 +139,7 @@ class Timeline {
   const StepSchedule& schedule_;
   std::vector<std::vector<Times>> tasks_;  // by step
   std::vector<StepTimeline::Piece> pieces_;
-  std::vector<int> unit_;  // by node, the one whose tasks are its
+  std::vector<int> unit_;  // by node, the node that owns its tasks: a bucket's last
 };
 
 }  // namespace stretto

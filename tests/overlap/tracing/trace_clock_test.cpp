@@ -1,4 +1,4 @@
-// One clock for all ranks.
+// Times of all ranks on one clock.
 #include "overlap/tracing/trace_clock.hpp"
 
 #include <gtest/gtest.h>

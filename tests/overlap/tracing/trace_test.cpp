@@ -1,4 +1,4 @@
-// Traces: what they say of real operations, arrows between the right ranks, and a file that is whole or not there.
+// Traces: events of real operations, arrows between the right ranks, and a file that is complete or does not exist.
 #include "stretto/overlap/trace.hpp"
 
 #include <gmock/gmock.h>
@@ -129,7 +129,7 @@ TEST(Trace, SaysWhatEveryRankDid) {
   EXPECT_EQ(events_of(trace, "X", "part").size(), 3U * steps);
   EXPECT_EQ(trace["otherData"]["lost_operations"], json({0, 0, 0}));
 
-  // In each step three arrows of the ring, and two from rank 1.
+  // Each step has three arrows for the ring and two for the broadcast from rank 1.
   std::map<int, std::pair<int, double>> begun;
   for (const json& event : events_of(trace, "s")) begun[event["id"]] = {event["pid"], event["ts"]};
   std::multiset<std::pair<int, int>> arrows;
@@ -162,7 +162,7 @@ TEST(Trace, GoesOnBehindAFile) {
   EXPECT_EQ(operations("second.json"), 2U * steps * 4) << "without what the first one sent";
 }
 
-// Its own communicator bears that name as well, whose operations are left out.
+// The trace's own communicator, whose operations are left out, has the same name.
 TEST(Trace, HoldsThoseOfACommunicatorNamedTrace) {
   const Directory directory;
   run_threads(2, [&](const Communicator& world) {

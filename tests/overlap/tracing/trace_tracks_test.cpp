@@ -1,4 +1,4 @@
-// Slices that viewers can draw, and arrows between the parts of an operation.
+// Slices that trace viewers can draw, and arrows between the parts of an operation.
 #include "overlap/tracing/trace_tracks.hpp"
 
 #include <gmock/gmock.h>
@@ -49,13 +49,13 @@ TEST(TraceTracks, AreOneForTheThreadAndOneForEveryStream) {
 }
 
 TEST(TraceTracks, HoldNoSlicesThatCross) {
-  // Two streams of one name, and a group of operations, whose times are the same.
+  // Two streams of one name, and two grouped operations, which have the same times.
   const std::vector<Record> records{record_of("dp", 1e-3, 5e-3), record_of("dp", 3e-3, 7e-3), record_of("dp", 6e-3, 9e-3),
                                     record_of("dp", 6e-3, 9e-3)};
   EXPECT_THAT(texts_of(lay_out({}, records, {}, own_clock, 1)),
               ElementsAre("dp: all_reduce 1000000..5000000", "dp (2): all_reduce 3000000..7000000",
                           "dp: all_reduce 6000000..9000000", "dp: all_reduce 6000000..9000000"));
-  // What only seems to cross, by the difference of two clocks.
+  // These slices seem to cross only because two clocks give their times.
   EXPECT_THAT(texts_of(lay_out({{"gemm", 0, 20e-6}}, {record_of("inline", 19e-6, 30e-6)}, {}, own_clock, 1)),
               ElementsAre("computing thread: gemm 0..20000", "computing thread: all_reduce 20000..30000"));
 }

@@ -1,4 +1,4 @@
-#undef _FORTIFY_SOURCE  // whose longjmp() refuses to go to another stack
+#undef _FORTIFY_SOURCE  // its longjmp() refuses to jump to another stack
 #include "stand_in/simt/block.hpp"
 
 #include <fmt/format.h>
@@ -26,21 +26,21 @@ namespace {
 
 constexpr std::size_t stack_bytes = std::size_t{128} << 10;
 
-// Threads that wait for each other: those of a block at a barrier, or the lanes of one mask. Values are kept twice, since
-// the first lane may give the next one while the last still reads.
+// Threads that wait for each other: a block's threads at a barrier, or the lanes of one mask. Values are kept twice, because
+// the first lane may give its next value while the last one still reads.
 struct Meeting {
   unsigned generation = 0;
-  unsigned arrived = 0;  // how many of a block, which of a warp
+  unsigned arrived = 0;  // a block's number of threads, or a warp's mask of lanes
   Values values[2];
 };
 
 struct Warp {
   std::map<unsigned, Meeting> meetings;  // by mask
-  unsigned ended = 0, there = 0;         // lanes
+  unsigned ended = 0, there = 0;         // masks of lanes
 };
 
-// A stack of its own, for one thread of a block after the other; whichever thread of the host runs the block. Contexts only
-// begin it: to swap them takes a system call.
+// A stack for one fiber at a time; any thread of the host may run it. Contexts only start a stack, because swapping them
+// takes a system call; setjmp() and longjmp() do the switches.
 class Stack {
  public:
   Stack() : memory_(new std::byte[stack_bytes]) {
@@ -49,14 +49,14 @@ class Stack {
     beginning_.uc_stack.ss_size = stack_bytes;
     makecontext(&beginning_, &Stack::work, 0);
   }
-  // Calls what runs here on until it leaves, the first time from its beginning.
+  // Runs the stack's fiber until it leaves; the first time from its beginning.
   void enter() {
     entered_ = this;
     if (_setjmp(outside) != 0) return;
     if (std::exchange(begun_, true)) _longjmp(inside_, 1);
     setcontext(&beginning_);
   }
-  // Not inlined, for a function finds its thread's variables once, and may be on another thread when it goes on.
+  // Must not be inlined: a function computes the address of thread-local variables once, but may continue on another thread.
   [[gnu::noinline]] static void leave() {
     if (_setjmp(entered_->inside_) == 0) _longjmp(outside, 1);
   }
@@ -74,7 +74,7 @@ class Stack {
 thread_local jmp_buf Stack::outside;
 thread_local Stack* Stack::entered_ = nullptr;
 
-// Stacks that no block uses.
+// Stacks that no block uses at the moment.
 class SpareStacks {
  public:
   std::vector<std::unique_ptr<Stack>> take(std::size_t count) {
@@ -104,7 +104,7 @@ SpareStacks spare_stacks;
 struct Fiber {
   uint3 index;
   int number = 0;
-  Meeting* meeting = nullptr;  // that it waits at, and for the end of which generation
+  Meeting* meeting = nullptr;  // the meeting that the fiber waits at, and the generation whose end it waits for
   unsigned generation = 0;
   bool ended = false;
 
@@ -116,7 +116,7 @@ thread_local Block* running = nullptr;
 
 class Block {
  public:
-  // Of the size that blockDim tells; blockIdx says which.
+  // blockDim gives the size, blockIdx the block.
   Block(const std::function<void()>& thread, std::mt19937_64& chance)
       : thread_(thread), fibers_(blockDim.x * blockDim.y * blockDim.z) {
     warps_.resize((fibers_.size() + warp_size - 1) / warp_size);
@@ -124,7 +124,7 @@ class Block {
     std::shuffle(order_.begin(), order_.end(), chance);
   }
 
-  // The stacks can be used again unless this throws, when some are in the middle of their work.
+  // The stacks can be reused unless this throws: then some fibers have not ended.
   void run(const std::vector<std::unique_ptr<Stack>>& stacks) {
     running = this;
     for (std::size_t i = 0; i < fibers_.size(); ++i) begin(static_cast<int>(i));
@@ -152,7 +152,7 @@ class Block {
     current_->ended = true;
     warps_[current_->number / warp_size].ended |= 1U << (current_->number % warp_size);
     --live_;
-    release_barrier();  // which waits for those that have not ended
+    release_barrier();  // the barrier waits only for threads that have not ended
   }
 
   int lane() const { return current_->number % warp_size; }

@@ -1,4 +1,4 @@
-// Kernels whose results are known, and what the stand-in refuses.
+// Kernels with known results, and the errors that the stand-in reports.
 #include "stand_in/simt/cuda_words.hpp"
 //
 #include <gmock/gmock.h>
@@ -8,7 +8,7 @@
 
 #include "device/cuda/cuda_kernels.hpp"
 
-namespace stretto::attention {  // whose dynamic memory a launch of this file has
+namespace stretto::attention {  // launches in this file use this namespace's dynamic memory
 namespace {
 
 __global__ void write_last(int bytes, int* first_seen) {
@@ -16,7 +16,8 @@ __global__ void write_last(int bytes, int* first_seen) {
   memory[bytes - 1] = 1;
 }
 
-// On a GPU of its own: what happens to a launch that asks for so much memory and writes the last of so many bytes.
+// Launches a kernel with `asked` bytes of dynamic memory that writes byte `written` - 1, on a GPU of its own. Returns the
+// error; empty: none.
 std::string failure_of(int asked, int written, int allowed = 0) {
   Gpu& others = gpu();
   HostGpu own;
@@ -51,7 +52,7 @@ namespace {
 using testing::Each;
 using testing::HasSubstr;
 
-// The values of one thread each, by block and thread.
+// The value that the kernel returns in each thread, by block and thread.
 template <class Kernel>
 std::vector<unsigned> run(dim3 grid, dim3 block, Kernel kernel) {
   const unsigned threads = block.x * block.y * block.z;
@@ -82,7 +83,7 @@ TEST(Simt, EveryThreadOfEveryBlockRunsOnce) {
   EXPECT_EQ(std::set<unsigned>(results.begin(), results.end()).size(), 2U * 3 * 4 * 5 * 6 * 7);
 }
 
-// Each thread passes a number to the one that is `distance` further.
+// Each thread passes a number to the thread `distance` before it.
 unsigned passed_on(unsigned distance, bool waits) {
   __shared__ unsigned numbers[256];
   numbers[threadIdx.x] = blockIdx.x * 1000 + threadIdx.x;
@@ -115,7 +116,7 @@ TEST(Simt, WarpFunctionsGiveWhatTheySay) {
     const unsigned lane = threadIdx.x % 32;
     const unsigned warp = threadIdx.x / 32;
     bool right = true;
-    for (unsigned i = 0; i < 5; ++i) {  // one after the other, without anything in between
+    for (unsigned i = 0; i < 5; ++i) {  // directly one after the other
       right &= __shfl_xor_sync(0xffffffffU, threadIdx.x * 10 + i, 1 << i) == (threadIdx.x ^ 1U << i) * 10 + i;
       right &= __shfl_up_sync(0xffffffffU, lane + i, 1U << i) == (lane < 1U << i ? lane : lane - (1U << i)) + i;
     }
@@ -125,7 +126,7 @@ TEST(Simt, WarpFunctionsGiveWhatTheySay) {
     right &= __any_sync(0xffffffffU, lane == 31 && warp == 1) == (warp == 1);
     right &= __reduce_max_sync(0xffffffffU, (lane + 7 * warp) % 32 + 5) == 36;
     right &= __match_any_sync(0xffffffffU, lane % 16) == (0x00010001U << lane % 16);
-    // Halves by themselves, the second of which comes twice as often.
+    // The halves of a warp meet separately, the second one twice as often.
     const unsigned half = lane < 16 ? 0x0000ffffU : 0xffff0000U;
     for (unsigned i = 0; i < (lane < 16 ? 3 : 6); ++i) right &= __shfl_xor_sync(half, lane * i, 8) == (lane ^ 8) * i;
     __syncwarp();
@@ -163,7 +164,8 @@ TEST(Simt, MasksThatAreWrongAreRefused) {
                          }),
               HasSubstr("waits for lanes 0x20, which have ended"));
   EXPECT_THAT(refusal_of(32, [] { return __shfl_xor_sync(0xffffffffU, 1U, 32); }), HasSubstr("a lane outside of its mask"));
-  EXPECT_THAT(run(1, 32, [] { return __ballot_sync(0xffffffffU, 1); }), Each(0xffffffffU));  // and goes on after those
+  EXPECT_THAT(run(1, 32, [] { return __ballot_sync(0xffffffffU, 1); }),
+              Each(0xffffffffU));  // blocks still run after those errors
 }
 
 TEST(Simt, DynamicMemoryIsAsLargeAsWasAskedFor) {

@@ -1,5 +1,5 @@
 #pragma once
-// What a .cu file takes for granted, for a compiler of C++: included before it, so that its kernels become functions that
+// CUDA's keywords and functions for a C++ compiler. Included before a .cu file, this header makes its kernels functions that
 // run on the host (block.hpp). They are launched into the streams of the stand-in for a GPU.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -19,7 +19,7 @@
 #include "stand_in/host_gpu.hpp"
 #include "stand_in/simt/block.hpp"
 
-// Beside the same code compiled by nvcc.
+// Other names than those of the same code compiled by nvcc, since a program may hold both.
 #define gpu_code simt_code
 #define attention simt_attention
 #define CudaKernels SimtKernels
@@ -30,7 +30,7 @@
 #undef __launch_bounds__
 #define __launch_bounds__(...)
 
-// ---- functions of a thread
+// ---- Functions of a single thread
 
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
@@ -51,7 +51,7 @@ inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned distance) 
   const auto bits = static_cast<unsigned long long>(high) << 32 | low;
   return static_cast<unsigned>(bits << (distance % 32) >> 32);
 }
-inline unsigned __vmaxu2(unsigned a, unsigned b) {  // of the upper and of the lower halves
+inline unsigned __vmaxu2(unsigned a, unsigned b) {  // the maxima of the upper and of the lower halves
   return std::max(a >> 16, b >> 16) << 16 | std::max(a & 0xffffU, b & 0xffffU);
 }
 inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
@@ -67,7 +67,7 @@ inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
 using std::max;
 using std::min;
 
-// ---- functions of several threads
+// ---- Functions of several threads
 
 inline void __syncthreads() { stretto::simt::wait_for_block(); }
 inline void __syncwarp(unsigned mask = 0xffffffffU) { stretto::simt::exchange(mask, nullptr, 0); }
@@ -140,16 +140,17 @@ T atomicAdd(T* sum, T value) {  // threads of a block take turns, and so do bloc
   return std::exchange(*sum, *sum + value);
 }
 
-// ---- CUDA's own functions, over the stand-in
+// ---- CUDA's runtime functions, over the stand-in
 
 namespace stretto::simt {
 
-// Memory that the kernels of a file share and a launch asks for; garbage when a block begins. Named as they name it.
+// Dynamic shared memory: a launch asks for it, and it holds garbage when a block begins. `memory` is the name that the
+// kernels use.
 constexpr int most_dynamic_bytes = 227 << 10;
 constexpr int dynamic_bytes_without_asking = 48 << 10;
 constexpr unsigned char garbage = 0xc5;
 
-// How much of it launches of a kernel may ask for.
+// The bytes of dynamic memory that launches of a kernel may ask for.
 int allowed_bytes_of(const void* kernel);
 void allow_bytes(const void* kernel, int bytes);
 
@@ -203,7 +204,7 @@ inline cudaError_t fill(void* memory, int value, std::size_t bytes, cudaStream_t
 }
 inline cudaError_t device_attribute(int* value, cudaDeviceAttr attribute, int) {
   if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorNotSupported;
-  *value = 2;  // so few that threads take several turns
+  *value = 2;  // so few multiprocessors that grid-stride loops take several turns
   return cudaSuccess;
 }
 inline cudaError_t no_device(int* device) {
@@ -219,7 +220,7 @@ cudaError_t function_attribute(Kernel kernel, cudaFuncAttribute attribute, int v
 
 }  // namespace stretto::simt
 
-#if defined(SIMT_DYNAMIC_MEMORY)  // in files whose kernels have any: every thread of the host has it
+#if defined(SIMT_DYNAMIC_MEMORY)  // only in files whose kernels use it: each thread of the host has its own
 namespace stretto::attention {
 namespace {
 alignas(16) thread_local unsigned char memory[simt::most_dynamic_bytes];

@@ -1,5 +1,5 @@
-// What of the kernels in CUDA is not source of ours (products are cuBLASLt's on a GPU, and the host's here), and what CUDA
-// keeps of kernels.
+// The kernels that are not our CUDA source (products are cuBLASLt's on a GPU and the host's here), and the attributes that
+// CUDA keeps for each kernel.
 #include "stand_in/simt/cuda_words.hpp"
 //
 #include <map>

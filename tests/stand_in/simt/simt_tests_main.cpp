@@ -1,4 +1,4 @@
-// simt_tests: the kernels' tests over the kernels' source in CUDA, without a GPU.
+// simt_tests: the kernels' tests over the kernels' CUDA source, without a GPU.
 #include "stand_in/simt/cuda_words.hpp"
 //
 #include <gmock/gmock.h>
@@ -7,7 +7,7 @@
 
 namespace {
 
-// What a test did not ask for any more: errors of its last kernels, and what destructors noted.
+// Fails a test for errors that it did not query: failures of its last kernels, and violations by destructors.
 class NothingIsLost final : public testing::EmptyTestEventListener {
  public:
   explicit NothingIsLost(stretto::HostGpu& gpu) : gpu_(gpu) {}
@@ -26,7 +26,7 @@ int main(int count, char** arguments) {
   testing::InitGoogleMock(&count, arguments);
   stretto::HostGpu gpu({}, std::make_unique<stretto::SimtKernels>());
   const stretto::GpuInUse in_use(gpu);
-  // Behind the one that prints: at the end of a test the last is asked first, and what it finds is the test's.
+  // Appended after the printer: at the end of a test the last listener runs first, so its failures count for the test.
   testing::UnitTest::GetInstance()->listeners().Append(new NothingIsLost(gpu));
   return RUN_ALL_TESTS();
 }

@@ -1,4 +1,4 @@
-// What launchers say through the environment, and what becomes of forked ranks.
+// The environment variables of launchers, and the exit status of forked ranks.
 #include "transport/bootstrap/launcher.hpp"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ class Launcher : public testing::Test {
     }
   }
   ~Launcher() override {
-    while (!variables_.empty()) variables_.pop_back();  // the last first, so that what was there before returns
+    while (!variables_.empty()) variables_.pop_back();  // in reverse order, which restores the original values
   }
   void set(const std::string& name, const std::optional<std::string>& value) {
     variables_.push_back(std::make_unique<Variable>(name, value));
@@ -44,7 +44,7 @@ class Launcher : public testing::Test {
 
 TEST_F(Launcher, IsNoneWithoutItsVariables) {
   EXPECT_FALSE(launched_as());
-  set("RANK", "0");  // half of a pair is none
+  set("RANK", "0");  // one variable of a pair does not count
   EXPECT_FALSE(launched_as());
 }
 

@@ -1,4 +1,4 @@
-// Where ranks are put, on machines of any shape, and that they are put there.
+// The placement of ranks on machines of any shape, and their pinning.
 #include "transport/bootstrap/pinning.hpp"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 using Places = std::vector<HardwareThreads>;
 
-// Cores of so many hardware threads each, numbered through; every group has as many cores.
+// Core i has threads_of[i] hardware threads, numbered consecutively over all cores; the groups have equal numbers of cores.
 std::vector<Core> machine(const std::vector<int>& threads_of, int groups = 1) {
   std::vector<Core> cores;
   int next = 0;
@@ -56,7 +56,7 @@ TEST(PlaceRanks, SpreadsMoreRanksThanCoresEvenlyOrNotAtAll) {
   EXPECT_EQ(place_ranks(shared, 2), Places());
   EXPECT_EQ(place_ranks(machine({1, 1}), 3), Places());
   EXPECT_EQ(place_ranks({}, 1), Places());
-  EXPECT_EQ(place_ranks(machine({0, 1}), 2), Places());  // a core on which nobody may run
+  EXPECT_EQ(place_ranks(machine({0, 1}), 2), Places());  // core 0 has no usable thread
 }
 
 TEST(PlaceRanks, StaysWithinASocketWhereItCan) {
@@ -65,10 +65,11 @@ TEST(PlaceRanks, StaysWithinASocketWhereItCan) {
   EXPECT_EQ(place_ranks(two_of_four, 3), (Places{{0, 1}, {2, 3}, {4, 5}}));
   const std::vector<Core> two_of_three = machine({1, 1, 1, 1, 1, 1}, 2);
   EXPECT_EQ(place_ranks(two_of_three, 2), (Places{{0, 1, 2}, {3, 4, 5}}));
-  std::vector<Core> uneven = machine({1, 1, 1, 1, 1}, 2);  // 3 and 2
+  std::vector<Core> uneven = machine({1, 1, 1, 1, 1}, 2);  // groups of 3 and 2 cores
   EXPECT_EQ(place_ranks(uneven, 2), (Places{{0, 1}, {3, 4}}));
   uneven.push_back({1, {5}});
-  EXPECT_EQ(place_ranks(uneven, 3), (Places{{0, 1}, {2, 3}, {4, 5}}));  // over the end, rather than less
+  EXPECT_EQ(place_ranks(uneven, 3),
+            (Places{{0, 1}, {2, 3}, {4, 5}}));  // a rank spans two groups rather than getting fewer cores
 }
 
 TEST(PlaceRanks, KeepsOffClaimedCores) {
@@ -79,7 +80,7 @@ TEST(PlaceRanks, KeepsOffClaimedCores) {
   EXPECT_EQ(place_ranks(cores, 3), Places());
 }
 
-// At every shape: as many cores for each, none twice.
+// On machines of all shapes, each rank gets the same number of cores, and no core is used twice.
 TEST(PlaceRanks, IsFairOnAnyMachine) {
   for (int cores = 1; cores <= 24; ++cores) {
     for (int groups = 1; groups <= std::min(cores, 4); ++groups) {
@@ -104,7 +105,7 @@ TEST(CoreClaims, KeepJobsApartAndEndWithTheirHolder) {
     CoreClaims first;
     EXPECT_EQ(first.place(cores, 3, kind), (Places{{0}, {1}, {2}}));
     CoreClaims second;
-    EXPECT_EQ(second.place(cores, 2, kind), Places());  // one is left
+    EXPECT_EQ(second.place(cores, 2, kind), Places());  // one core is left
     EXPECT_EQ(third.place(cores, 1, kind), (Places{{3}}));
   }
   CoreClaims fourth;
@@ -137,7 +138,7 @@ TEST(RunOn, BindsEveryThread) {
             0);
 }
 
-// How many hardware threads 2 ranks have in common, and have together.
+// Checks the number of hardware threads that two ranks share, and the number that either may use.
 void expect_of_two_ranks(const std::function<bool(int common, int together)>& right) {
   EXPECT_EQ(launch(2,
                    [&](const Communicator& world) {
@@ -152,7 +153,7 @@ void expect_of_two_ranks(const std::function<bool(int common, int together)>& ri
             0);
 }
 
-// Another job of this machine may have the cores; then all is as it was.
+// Another job on this machine may hold the cores; then the ranks are not pinned.
 TEST(Launch, GivesRanksCoresOfTheirOwnOrLeavesThemAlone) {
   const int all = threads_allowed();
   expect_of_two_ranks([&](int common, int) { return common == 0 || common == all; });

@@ -1,4 +1,4 @@
-// Ranks that meet over TCP: who is let in, who is not, and how all learn of an end. The ranks are threads here.
+// Ranks that meet over TCP: admission and refusal, and how every rank learns that another has ended. The ranks are threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ using testing::HasSubstr;
 using Joining = std::future<std::unique_ptr<Job>>;
 using Jobs = std::vector<std::unique_ptr<Job>>;
 
-// Rank 0's side; the others get theirs with elsewhere().
+// The meeting as rank 0 opens it; the other ranks use elsewhere().
 Meeting open_place(double timeout = 20) {
   const Listener listener = listen_on("127.0.0.1", 0);
   return {"127.0.0.1", listener.port, "the secret", listener.socket, timeout};
@@ -60,7 +60,7 @@ void on_every_rank(const Jobs& jobs, const std::function<void(Job&)>& action) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Of check(), once it throws: a rank hears of another's end a little later.
+// Polls check() until it throws and returns that error: a rank hears of another's end with some delay.
 Error end_of(const Job& job) {
   const double deadline = now_seconds() + 20;
   while (now_seconds() < deadline) {
@@ -138,7 +138,7 @@ TEST(TcpJob, RefusesTwoRanksOfOneNumber) {
   Joining second = join(1, 3, elsewhere(place));
   EXPECT_THAT(failure_of(second), HasSubstr("Rank 1 came twice"));
   EXPECT_THAT(failure_of(rank0), HasSubstr("Rank 1 came twice"));
-  // The first one is told what happened, not that rank 0 crashed.
+  // The first rank 1 learns the reason, not that rank 0 crashed.
   const Error heard = end_of(*first);
   EXPECT_EQ(heard.code(), ErrorCode::peer_gave_up);
   EXPECT_THAT(heard.what(), AllOf(HasSubstr("Rank 0 gave up"), HasSubstr("Rank 1 came twice")));
@@ -194,7 +194,7 @@ TEST(TcpJob, TellsAllWhyARankGaveUp) {
 TEST(TcpJob, TellsAllWhichRankDied) {
   for (const int who : {0, 2}) {
     Jobs jobs = meet(4);
-    jobs[who].reset();  // its connections end without a word, as a crash would end them
+    jobs[who].reset();  // closes its connections without a message, as a crash does
     on_every_rank(jobs, [&](Job& job) {
       const Error heard = end_of(job);
       EXPECT_EQ(heard.code(), ErrorCode::peer_lost);

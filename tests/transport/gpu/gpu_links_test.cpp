@@ -1,4 +1,4 @@
-// How the GPUs of a communicator's members reach each other is found out by asking them.
+// The choice of the links between the GPUs of a communicator's members.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,8 +18,8 @@ struct NcclInUse {
   ~NcclInUse() { use_nccl(nullptr); }
 };
 
-// Ranks over the host's shared memory, each with that GPU; gives the route, or the error's sentence, of each. Some bytes go
-// round a ring.
+// Ranks over the host's shared memory, rank i with gpus[i], pass a byte round a ring. Returns each rank's route or its error
+// message.
 std::vector<std::string> routes(const std::vector<HostGpu*>& gpus) {
   const int size = static_cast<int>(gpus.size());
   const Variable patience("STRETTO_TIMEOUT", "20");

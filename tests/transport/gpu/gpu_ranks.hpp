@@ -12,10 +12,10 @@
 #include "stand_in/host_gpu.hpp"
 #include "transport/gpu/gpu_links.hpp"
 
-// Ranks as threads that communicate over a stand-in for a GPU, whatever their links are, and what they must get.
+// Ranks as threads that exchange messages over a stand-in GPU and any kind of GPU links, and the check of what they receive.
 namespace stretto {
 
-// Each rank in a thread; gives the sentence of each rank's error, empty where there was none.
+// Runs each rank in a thread. Returns each rank's error message, empty without an error.
 inline std::vector<std::string> on_ranks(int size, const std::function<void(int rank)>& body) {
   std::vector<std::string> sentences(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
@@ -60,7 +60,7 @@ class OnGpu {
 
   T* at(std::size_t place = 0) const { return reinterpret_cast<T*>(memory_) + place; }
   std::byte* bytes_at(std::size_t place = 0) const { return memory_ + place * sizeof(T); }
-  // Waits for the stream, also where there are none: links that carry messages later do not keep this memory from going.
+  // Waits for the stream, even for no elements: the memory must outlive messages that links still carry.
   std::vector<T> values() const {
     std::vector<T> result(std::max<std::size_t>(size_, 1));
     gpu_.copy(result.data(), memory_, std::max(bytes(), sizeof(T)), stream_);
@@ -76,7 +76,7 @@ class OnGpu {
   std::byte* memory_;
 };
 
-// One message of an exchange, as everybody knows it.
+// One message of an exchange, known to all ranks.
 struct Posted {
   int from = 0;
   int to = 0;
@@ -87,41 +87,41 @@ inline std::uint8_t value_of(const Posted& message, std::size_t number, std::siz
   return static_cast<std::uint8_t>(31 * message.from + 17 * message.to + 7 * number + i);
 }
 
-// One rank's part of an exchange of these, its sends and receives shuffled but in order for each peer; gives what it
-// received wrong: bytes, 0 for none.
+// Makes one rank's sends and receives of an exchange, shuffled but in order for each peer and direction. Returns the number
+// of wrong bytes that it received.
 inline std::size_t wrong_bytes(const std::vector<Posted>& posted, int rank, std::mt19937_64 chance, HostGpu& gpu,
                                GpuStream stream, GpuLinks& links) {
   std::vector<std::uint8_t> sent, expected;
-  struct Part {
+  struct PlacedMessage {
     bool sends;
     std::size_t place, bytes;
     int peer;
   };
-  std::vector<Part> parts;
+  std::vector<PlacedMessage> placed;
   for (std::size_t number = 0; number < posted.size(); ++number) {
     const Posted& message = posted[number];
     for (const bool sends : {true, false}) {
       if ((sends ? message.from : message.to) != rank) continue;
       std::vector<std::uint8_t>& data = sends ? sent : expected;
-      parts.push_back({sends, data.size(), message.bytes, sends ? message.to : message.from});
+      placed.push_back({sends, data.size(), message.bytes, sends ? message.to : message.from});
       for (std::size_t i = 0; i < message.bytes; ++i) data.push_back(value_of(message, number, i));
     }
   }
-  // A stable order by random keys that are equal for all messages of a direction and peer.
+  // A stable sort by random keys; all messages of one direction and peer share a key.
   std::vector<std::uint64_t> keys;
   for (int i = 0; i < 256; ++i) keys.push_back(chance());
-  std::stable_sort(parts.begin(), parts.end(), [&](const Part& a, const Part& b) {
+  std::stable_sort(placed.begin(), placed.end(), [&](const PlacedMessage& a, const PlacedMessage& b) {
     return keys[static_cast<std::size_t>(2 * a.peer + a.sends)] < keys[static_cast<std::size_t>(2 * b.peer + b.sends)];
   });
   const OnGpu<std::uint8_t> input(gpu, stream, sent);
   const OnGpu<std::uint8_t> output(gpu, stream, expected.size(), std::uint8_t{0});
   std::vector<GpuMessage> messages;
-  for (const Part& part : parts) {
-    const OnGpu<std::uint8_t>& memory = part.sends ? input : output;
-    messages.push_back({part.sends, memory.bytes_at(part.place), part.bytes, part.peer});
+  for (const PlacedMessage& each : placed) {
+    const OnGpu<std::uint8_t>& memory = each.sends ? input : output;
+    messages.push_back({each.sends, memory.bytes_at(each.place), each.bytes, each.peer});
   }
   links.exchange(messages, stream);
-  gpu.zero(input.at(), sent.size(), stream);  // the exchange is over for the stream, and so the input is free
+  gpu.zero(input.at(), sent.size(), stream);  // in stream order the exchange has ended, so the input may be overwritten
   const std::vector<std::uint8_t> got = output.values();
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < got.size(); ++i) wrong += got[i] != expected[i];
@@ -152,7 +152,7 @@ inline std::vector<Posted> ring(int size) {
   return posted;
 }
 
-// Exchanges that all ranks make over the links that make(rank) gives; the number of wrong bytes, or of errors.
+// Makes the exchanges on all ranks over the links that make(rank) returns. Returns the number of wrong bytes plus errors.
 inline std::size_t wrong_in_all(const std::vector<std::vector<Posted>>& exchanges, int size, HostGpu& gpu,
                                 const std::function<std::unique_ptr<GpuLinks>(int rank)>& make) {
   std::vector<std::size_t> wrong(static_cast<std::size_t>(size));

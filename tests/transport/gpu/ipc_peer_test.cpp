@@ -1,4 +1,4 @@
-// What two ranks tell each other about the blocks that they have for each other.
+// The protocol by which two ranks announce full and empty blocks to each other.
 #include "transport/gpu/ipc_peer.hpp"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 constexpr IpcBlocks three{3, 16};
 
-// Two ranks whose blocks are here, in place of a GPU's.
+// Two ranks with blocks in this test's memory instead of a GPU's.
 void on_two(const std::function<void(IpcPeer& peer, int rank, std::byte* own, std::byte* peers)>& body) {
   std::array<std::array<std::byte, 48>, 2> memory{};
   EXPECT_THAT(on_linked_ranks(2,
@@ -61,7 +61,7 @@ TEST(IpcPeer, GivesNoBlockOutThatThePeerMayStillCopyFrom) {
         again = peer.take_own();
       }
       EXPECT_EQ(again, own);
-      EXPECT_EQ(peer.take_own(), nullptr);  // one was emptied
+      EXPECT_EQ(peer.take_own(), nullptr);  // only one block was emptied
       peer.say_full(16);
       wait_until_emptied(peer);
       return;
@@ -79,8 +79,8 @@ TEST(IpcPeer, GivesNoBlockOutThatThePeerMayStillCopyFrom) {
   });
 }
 
-// Data of one direction and acknowledgements of the other share a link. Without these, what was not copied yet is written
-// over.
+// Announcements of one direction and acknowledgements of the other share a link. Without acknowledgements, blocks would be
+// overwritten before they are copied.
 TEST(IpcPeer, KeepsBothDirectionsApart) {
   constexpr int many = 5000;
   on_two([](IpcPeer& peer, int rank, std::byte* /*own*/, std::byte* /*peers*/) {
@@ -111,7 +111,7 @@ TEST(IpcPeer, KeepsBothDirectionsApart) {
   });
 }
 
-// The control: a peer that says a block is empty before it has copied finds what came after.
+// The control: a peer that says a block is empty before it copies finds a later message's bytes.
 TEST(IpcPeer, BlocksThatAreSaidToBeEmptyAreFilledAgain) {
   on_two([](IpcPeer& peer, int rank, std::byte* /*own*/, std::byte* /*peers*/) {
     constexpr int times = 7;

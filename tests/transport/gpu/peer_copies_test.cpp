@@ -61,8 +61,8 @@ TEST(PeerCopies, OfTwoCommunicatorsTakeTurns) {
               Each(""));
 }
 
-// A peer has to be served before it sends what is awaited first: rank 0 receives from 1, which sends only after rank 2 has
-// got what it sends once rank 0 has taken its message.
+// Rank 0 must serve rank 2 before the message of rank 1 that it lists first: rank 1 sends only after a message from rank 2,
+// which sends that only after rank 0 has received its first one.
 TEST(PeerCopies, ServeWhoeverHasPosted) {
   HostGpu gpu;
   const auto links_of = copies(gpu, 3);
@@ -93,7 +93,7 @@ void sleep_in(HostGpu& gpu, GpuStream stream) {
   gpu.put(stream, [] { std::this_thread::sleep_for(std::chrono::milliseconds(60)); });
 }
 
-// Rank 0 sends what its stream computes late, and overwrites it behind the exchange; or rank 1's stream comes late.
+// Rank 0 sends a value that its stream writes late and overwrites after the exchange; or rank 1's stream is late.
 std::uint8_t received(bool sender_is_late, bool ignores_waits) {
   HostGpu gpu({.ignores_waits = ignores_waits});
   const auto links_of = copies(gpu, 2);
@@ -154,7 +154,7 @@ TEST(PeerCopies, NameThePeerThatDoesNotCome) {
       const auto links = links_of(rank);
       const OnGpu<std::uint8_t> data(gpu, stream, 8, std::uint8_t{0});
       if (rank == 1) links->exchange({{sends, data.bytes_at(), 8, 2}}, stream);
-      if (rank == 0) {  // waits for rank 1, which does not come any more either
+      if (rank == 0) {  // waits for rank 1, which has given up
         links->exchange({{false, data.bytes_at(), 8, 1}}, stream);
       }
     });

@@ -1,4 +1,4 @@
-// Messages between GPUs through blocks of the host's memory, or of the GPUs' own.
+// Messages between GPUs through blocks of the host's memory or of the GPUs' memory.
 #include "transport/gpu/staged_links.hpp"
 
 #include <gmock/gmock.h>
@@ -22,8 +22,8 @@ using testing::IsEmpty;
 
 enum class Blocks { of_the_host, of_the_gpu };
 
-// Over each kind of staging. The GPU's blocks are reached without a handle here, since all ranks are threads of one process;
-// collectives/gpu_processes_test.cpp has processes.
+// Tests over each kind of staging. All ranks are threads of one process here, so they reach a GPU's blocks without a handle;
+// collectives/execution/gpu_processes_test.cpp has processes.
 class StagedLinksOver : public testing::TestWithParam<Blocks> {
  protected:
   static constexpr IpcBlocks few_small{2, 4096};
@@ -39,7 +39,7 @@ class StagedLinksOver : public testing::TestWithParam<Blocks> {
     return std::make_unique<StagedLinks>(gpu, links, std::move(by_ipc.staging));
   }
 
-  // Exchanges that all ranks make; the number of wrong bytes. Everything is gone afterwards.
+  // Makes the exchanges on all ranks and returns the number of wrong bytes. Checks that no resource is left afterwards.
   static std::size_t wrong_in(const std::vector<std::vector<Posted>>& exchanges, int size, const HostGpuOptions& options) {
     HostGpu gpu(options);
     std::vector<std::size_t> wrong(static_cast<std::size_t>(size));
@@ -91,7 +91,7 @@ TEST_P(StagedLinksOver, CutLongMessagesIntoBlocks) {
   EXPECT_EQ(wrong_in({posted}, 2, {.longest_delay_us = 50}), 0U);
 }
 
-// A rank that sends to several is not held up by the one that comes last: each has blocks of its own.
+// A late receiver does not hold up a sender's other messages, because each peer has its own blocks.
 TEST_P(StagedLinksOver, DoNotLetOnePeerHoldUpAnother) {
   HostGpu gpu;
   const std::size_t bytes = 5 * block_bytes();
@@ -135,9 +135,9 @@ TEST(StagedLinks, GoOverUcxAsWell) {
 #endif
 }
 
-// The control: who does not wait for the stream and for copies finds wrong bytes.
+// The control: without waits for the stream and for copies, bytes are wrong.
 TEST_P(StagedLinksOver, WaitForTheirCopies) {
-  // Many, so that copies fall behind what is said of them; each with other bytes than what a block held before.
+  // Many messages, so that copies fall behind their announcements; each has other bytes than its block held before.
   const std::vector<std::vector<Posted>> exchanges{std::vector<Posted>(60, {0, 1, 4096})};
   EXPECT_EQ(wrong_in(exchanges, 2, {.longest_delay_us = 1000}), 0U);
 #if !defined(__SANITIZE_THREAD__)  // the controls are the races that it would find
@@ -175,7 +175,7 @@ TEST_P(StagedLinksOver, EndWithAnAbort) {
                                   std::this_thread::sleep_for(std::chrono::milliseconds(20));
                                   staged->abort();
                                 });
-                                EXPECT_THAT(sentence_of([&] {  // nobody sends
+                                EXPECT_THAT(sentence_of([&] {  // no rank sends
                                               staged->exchange({{false, data.bytes_at(), 1, 1 - job.rank()}}, stream);
                                             }),
                                             HasSubstr("has aborted the communicator"));
@@ -186,7 +186,7 @@ TEST_P(StagedLinksOver, EndWithAnAbort) {
               Each(""));
 }
 
-// Blocks of a GPU are what the peer copies from: they stay until it has.
+// A peer copies from the GPU's blocks, so these must stay until it has copied.
 TEST_P(StagedLinksOver, EndWhenPeersHaveTakenWhatTheBlocksHold) {
   HostGpu gpu({.longest_delay_us = 50});
   std::atomic<bool> receives = false;
@@ -211,16 +211,17 @@ TEST_P(StagedLinksOver, EndWhenPeersHaveTakenWhatTheBlocksHold) {
 
 TEST_P(StagedLinksOver, SayThatTheyCannotBePartOfAGraph) {
   HostGpu gpu;
-  EXPECT_THAT(on_linked_ranks(1,
-                              [&](Links& links, Job& job) {
-                                const StreamInUse stream(gpu);
-                                const std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
-                                const OnGpu<std::uint8_t> data(gpu, stream, 2, std::uint8_t{7});
-                                gpu.begin_capture(stream);
-                                staged->exchange({{true, data.bytes_at(0), 1, 0}, {false, data.bytes_at(1), 1, 0}}, stream);
-                                gpu.destroy(gpu.end_capture(stream));  // a copy is no message
-                              }),
-              Each(""));
+  EXPECT_THAT(
+      on_linked_ranks(1,
+                      [&](Links& links, Job& job) {
+                        const StreamInUse stream(gpu);
+                        const std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
+                        const OnGpu<std::uint8_t> data(gpu, stream, 2, std::uint8_t{7});
+                        gpu.begin_capture(stream);
+                        staged->exchange({{true, data.bytes_at(0), 1, 0}, {false, data.bytes_at(1), 1, 0}}, stream);
+                        gpu.destroy(gpu.end_capture(stream));  // a message to oneself is a copy, which may be captured
+                      }),
+      Each(""));
   EXPECT_THAT(on_linked_ranks(2,
                               [&](Links& links, Job& job) {
                                 const StreamInUse stream(gpu);

@@ -1,4 +1,4 @@
-// Messages and collectives by NCCL, over a stand-in that holds us to NCCL's rules.
+// Messages and collectives over NCCL; the stand-in reports violations of NCCL's rules.
 #include "transport/nccl/nccl_links.hpp"
 
 #include <gmock/gmock.h>
@@ -75,7 +75,8 @@ T element(int rank, std::int64_t i) {
   return static_cast<T>(static_cast<float>(1 + (i + 3 * rank) % 4));
 }
 
-// What rank gets of a collective on everybody's element(), by its definition; empty: nothing that matters.
+// The result of a collective on `rank` by definition, where rank r contributes element(r, i); empty where the output does
+// not matter.
 std::vector<double> expected(const GpuCollective& call, int rank, int size) {
   const auto at = [](int of, std::int64_t i) { return static_cast<double>(1 + (i + 3 * of) % 4); };
   const auto reduced = [&](std::int64_t i) {
@@ -123,7 +124,7 @@ void check_collective(GpuCollective call, bool in_place, int size, HostGpu& gpu,
     const std::int64_t shares = static_cast<std::int64_t>(host_nccl::input_counts(call, 0, size)) > 1 ? size : 1;
     const bool gathers = call.collective == Collective::all_gather;
     const bool scatters = call.collective == Collective::reduce_scatter;
-    // In place the own share lies among all, where the collective has shares.
+    // In place, the own share lies at its position among all shares.
     std::vector<T> values(static_cast<std::size_t>(call.count * (gathers && in_place ? size : shares)));
     const std::int64_t first = gathers && in_place ? call.count * rank : 0;
     for (std::int64_t i = 0; i < call.count * shares; ++i) values[static_cast<std::size_t>(first + i)] = element<T>(rank, i);
@@ -177,7 +178,7 @@ TEST(NcclLinks, DoCollectivesByThemselves) {
   }
 }
 
-// 6/3 is 2, but 1/3 + 2/3 + 3/3 in bf16 is not.
+// The average must divide the sum: 6/3 is 2, but 1/3 + 2/3 + 3/3 in bf16 is not.
 TEST(NcclLinks, DivideAnAverageOnce) {
   GpuCollective call;
   call.op = ReduceOp::avg;
@@ -242,7 +243,7 @@ TEST(NcclLinks, BecomePartOfAGraphThatCommunicatesAgain) {
     sum.input = sum.output = data.bytes_at();
     links->perform(sum, stream);
     const GpuGraph graph = gpu.end_capture(stream);
-    EXPECT_EQ(data.values()[0], rank + 1);  // nothing has happened yet
+    EXPECT_EQ(data.values()[0], rank + 1);  // capture does not run the operations
     for (const int before : {(rank + 2) % 3 + 1, 6, 18}) {
       gpu.launch(graph, stream);
       EXPECT_EQ(from_left.values()[3], before);
@@ -291,7 +292,7 @@ TEST(NcclLinks, ConnectWhenTheyFirstMeet) {
   }
 }
 
-// A thread that waits for a peer who does not come, and another that gives up.
+// One thread waits for a peer that does not come, and another thread aborts.
 TEST(NcclLinks, EndAConnectionWithAnAbort) {
   HostGpu gpu;
   HostNccl nccl(gpu, 60);
@@ -318,7 +319,7 @@ TEST(NcclLinks, EndAConnectionWithAnAbort) {
   EXPECT_THAT(nccl.violations(), IsEmpty());
 }
 
-// NCCL takes calls of one communicator from one thread at a time, abort and the question for errors included.
+// NCCL allows calls on a communicator from one thread at a time, including abort and the query for errors.
 TEST(NcclLinks, AreAskedAndAbortedByOtherThreads) {
   HostGpu gpu;
   HostNccl nccl(gpu, 60);

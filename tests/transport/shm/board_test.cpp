@@ -1,4 +1,4 @@
-// How far a member may be ahead of the others, and that nothing of what it has posted is lost until then.
+// A member may be ahead of the others by a number of posts, and no post is lost before all have read it.
 #include "transport/shm/board.hpp"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ class Boards : public testing::Test {
     board.post();
     return true;
   }
-  // The other's post of the same number as our last, if it is there and nothing else lies in it.
+  // True if the member's post with the number of our last one is there and holds `bytes` times `value`.
   static bool shows(Board& board, int member, std::size_t bytes, std::uint8_t value) {
     const std::byte* const seen = board.seen(member, bytes);
     return seen != nullptr && std::count(seen, seen + bytes, static_cast<std::byte>(value)) == static_cast<long>(bytes);
@@ -43,10 +43,10 @@ TEST_F(Boards, AMemberThatWaitsForNobodyIsAheadByAsManyPostsAsAreKept) {
     const std::uint64_t kept = bytes == Board::room_bytes ? Board::large_slots : Board::slots;
     std::uint64_t ahead = 0;
     while (can_post(root_, bytes, static_cast<std::uint8_t>(ahead))) ++ahead;
-    EXPECT_GE(ahead, kept / 2) << bytes;  // of a board on which it once had to wait
+    EXPECT_GE(ahead, kept / 2) << bytes;  // after it once had to wait, a member may post at least half of the slots
     EXPECT_LE(ahead, kept) << bytes;
     EXPECT_THAT(root_.behind(bytes), ElementsAre(1));
-    // The reader catches up, and finds everything, whether it asks for it in advance or not.
+    // The reader catches up and finds every post, with and without fetch_ahead().
     for (std::uint64_t i = 0; i < ahead; ++i) {
       ASSERT_TRUE(can_post(reader_, 1, 0));
       EXPECT_TRUE(shows(reader_, 0, bytes, static_cast<std::uint8_t>(i))) << bytes << " bytes, post " << i;
@@ -69,10 +69,10 @@ TEST_F(Boards, AMemberThatIsFarAheadWaitsUntilHalfIsRead) {
     reader_.saw_all();
   }
   EXPECT_GE(read, static_cast<int>(Board::slots) / 2);
-  EXPECT_LT(read, ahead);  // it does not wait for the last
+  EXPECT_LT(read, ahead);  // the member may go on before the last post is read
 }
 
-// The larger ones have fewer places; those of another size have places of their own.
+// Large posts have fewer slots; each size class has its own.
 TEST_F(Boards, PostsOfAllSizesMayFollowEachOther) {
   constexpr std::size_t sizes[] = {1, Board::line_room, 57, Board::small_room, Board::small_room + 1, Board::room_bytes};
   std::uint8_t posted = 0, read = 0;

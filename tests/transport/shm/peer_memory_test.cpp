@@ -1,4 +1,4 @@
-// The memory of another rank: mapped where it lies in a heap, read through the kernel elsewhere.
+// Another rank's memory: mapped where it lies in a heap, read through the kernel elsewhere.
 #include "transport/shm/peer_memory.hpp"
 
 #include <gmock/gmock.h>
@@ -48,7 +48,7 @@ class Pipe {
   int ends_[2] = {-1, -1};
 };
 
-// Another process, which tells where its memory lies, and goes on when it is told.
+// Another process. It tells the addresses of its memory and continues when it is told to.
 class Peer {
  public:
   struct Door {
@@ -125,7 +125,7 @@ TEST(PeerMemory, OfAHeapIsMappedAlsoWhereItGrewLater) {
   const auto second = peer.get<Place>();
   EXPECT_EQ(number(memory.at(second, count * 40), count - 1), static_cast<std::int32_t>(999 + count));
   EXPECT_EQ(memory.at(first, count * 4), seen) << "addresses that were given stay";
-  // What is written here is seen there.
+  // The peer sees values that are written here.
   const std::int32_t answer = 42;
   std::memcpy(seen + 28, &answer, 4);
   peer.tell();
@@ -151,7 +151,7 @@ TEST(PeerMemory, OutsideOfItsHeapIsReadThroughTheKernel) {
   const auto place = peer.get<Place>();
   EXPECT_FALSE(memory.maps(place));
   Numbers read(count);
-  if (!memory.readable()) {  // as containers can be told not to let a process read another
+  if (!memory.readable()) {  // a container may forbid reading another process's memory
     EXPECT_THAT(sentence_of([&] { memory.read(place, 0, read.data(), count * 4); }), HasSubstr("stretto::allocate"));
     return;
   }
@@ -215,7 +215,7 @@ TEST(PeerMemory, OfAThreadIsUsedAsItIs) {
   }).join();
 }
 
-// The look at what is new may come from several threads at once.
+// Several threads may map the heap's new memory at the same time.
 TEST(PeerMemory, ServesThreads) {
   const Peer peer([](const Peer::Door& door) {
     for (int i = 0; i < 20; ++i) {

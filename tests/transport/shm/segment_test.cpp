@@ -1,4 +1,4 @@
-// The shared memory of a rank: it has no name, and what it cannot get it says.
+// A rank's shared memory has no name, and its errors say which memory is missing.
 #include "transport/shm/segment.hpp"
 
 #include <gmock/gmock.h>
@@ -57,14 +57,14 @@ TEST(Segment, SaysWhichDirectoryItCannotUse) {
               AllOf(HasSubstr("STRETTO_SHM_DIR=/nowhere/at/all"), HasSubstr("No such file")));
 }
 
-// Memory that is only promised ends a process with SIGBUS at the first touch; here it is got first.
+// The first touch of overcommitted memory would end a process with SIGBUS, so the segment allocates it before.
 TEST(Segment, SaysThatATmpfsIsTooSmall) {
   if (geteuid() != 0) GTEST_SKIP() << "mounting a small tmpfs takes root";
   const TemporaryDirectory directory;
   if (mount("none", directory.path().c_str(), "tmpfs", 0, "size=64k") != 0) {
     GTEST_SKIP() << "a tmpfs cannot be mounted here: " << errno_text(errno);
   }
-  const auto elsewhere = allocate(1);  // the process's heap stays where it is first made
+  const auto elsewhere = allocate(1);  // makes the process's heap now, outside of the small tmpfs
   const Variable place("STRETTO_SHM_DIR", directory.path());
   const std::string sentence = sentence_of([] {
     run_threads(2, [](const Communicator& world) {
@@ -89,7 +89,7 @@ TEST(Segment, GivesZeroedMemoryAlsoWhenItWasUsedBefore) {
   }
   segment.release(first, bytes);
   const std::size_t again = segment.reserve(bytes);
-  EXPECT_EQ(again, first);  // the range is used again
+  EXPECT_EQ(again, first);  // the released range is reused
   const Mapping memory(segment.file(), again, bytes);
   EXPECT_TRUE(std::all_of(memory.data(), memory.data() + bytes, [](std::byte b) { return b == std::byte{0}; }));
 }
