@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "fail.hpp"
 
@@ -107,8 +108,8 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
   if (length > size_ - 8) fail(ErrorCode::io, "{} is cut off or no safetensors file.", path);
   tensors_at_ = 8 + length;
   try {
-    header_ =
-        nlohmann::json::parse(reinterpret_cast<const char*>(data_ + 8), reinterpret_cast<const char*>(data_ + tensors_at_));
+    header_ = std::make_unique<nlohmann::json>(
+        nlohmann::json::parse(reinterpret_cast<const char*>(data_ + 8), reinterpret_cast<const char*>(data_ + tensors_at_)));
   } catch (const nlohmann::json::exception&) {
     fail(ErrorCode::io, "The header of {} is no JSON.", path);
   }
@@ -117,8 +118,8 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
 SafetensorsReader::~SafetensorsReader() { munmap(const_cast<std::byte*>(data_), size_); }
 
 SafetensorsReader::View SafetensorsReader::tensor(const std::string& name) const {
-  const auto found = header_.find(name);
-  if (found == header_.end()) fail(ErrorCode::io, "{} has no tensor {}.", path_, name);
+  const auto found = header_->find(name);
+  if (found == header_->end()) fail(ErrorCode::io, "{} has no tensor {}.", path_, name);
   View view;
   try {
     view.type = found->at("dtype").get<std::string>();
@@ -140,15 +141,15 @@ SafetensorsReader::View SafetensorsReader::tensor(const std::string& name) const
 
 std::vector<std::string> SafetensorsReader::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, entry] : header_.items()) {
+  for (const auto& [name, entry] : header_->items()) {
     if (name != "__metadata__") names.push_back(name);
   }
   return names;
 }
 
 std::string SafetensorsReader::metadata(const std::string& key) const {
-  const auto found = header_.find("__metadata__");
-  if (found == header_.end() || !found->contains(key) || !found->at(key).is_string()) {
+  const auto found = header_->find("__metadata__");
+  if (found == header_->end() || !found->contains(key) || !found->at(key).is_string()) {
     fail(ErrorCode::io, "{} has no metadata '{}'.", path_, key);
   }
   return found->at(key).get<std::string>();

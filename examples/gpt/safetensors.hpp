@@ -1,7 +1,8 @@
 #pragma once
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -58,7 +59,7 @@ class SafetensorsReader {
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   std::size_t tensors_at_ = 0;
-  nlohmann::json header_;
+  std::unique_ptr<nlohmann::json> header_;
 };
 
 }  // namespace gpt
