@@ -14,7 +14,7 @@
 namespace stretto {
 namespace {
 
-constexpr int most_chunks = 16;
+constexpr int most_chunks_of_block = 16;
 constexpr std::int64_t probe_bytes = std::int64_t{1} << 20;
 
 // A tensor's rows, cut into one block for each rank.
@@ -101,7 +101,7 @@ class BlockExchange {
     const double all = static_cast<double>(rows) * others;
     const double row_is_computed = options_.seconds_per_row > 0 ? options_.seconds_per_row : row_travels_;
     return chunks_per_block(all * row_is_computed, all * row_travels_, chunk_overhead_, others,
-                            static_cast<int>(std::min<std::int64_t>(rows, most_chunks)));
+                            static_cast<int>(std::min<std::int64_t>(rows, most_chunks_of_block)));
   }
   BlockRows piece_of(const RowBlocks& blocks, int of, int piece) const {
     const std::int64_t rows = blocks.count(of);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "same_bits.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/layers/zero.hpp"
 #include "stretto/overlap/prefetcher.hpp"
@@ -110,13 +111,6 @@ std::vector<Tensor> trained(const Communicator& world, const How& how) {
   Model model(world, how);
   for (int step = 0; step < 4; ++step) model.step();
   return model.shares();
-}
-
-bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (std::memcmp(a[i].raw(), b[i].raw(), a[i].bytes()) != 0) return false;
-  }
-  return a.size() == b.size();
 }
 
 void compare(const Communicator& world) {

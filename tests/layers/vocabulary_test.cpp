@@ -13,7 +13,7 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t hidden = 6;
-const std::vector<std::int32_t> tokens{0, 2, 1, 2, 0, 1, 2};
+const std::vector<std::int32_t> token_ids{0, 2, 1, 2, 0, 1, 2};
 const std::vector<std::int32_t> targets{2, 1, 1, 0, 2, 2, 0};
 
 struct Ends {
@@ -25,7 +25,7 @@ Ends ends_of(int ranks, std::int64_t vocabulary, DType dtype) {
   std::vector<Ends> by_rank(static_cast<std::size_t>(ranks));
   run_threads(ranks, [&](const Communicator& world) {
     const TensorParallel tensor_parallel{world, Stream("tp")};
-    const auto count = static_cast<std::int64_t>(tokens.size());
+    const auto count = static_cast<std::int64_t>(token_ids.size());
     Parameters parameters;
     const VocabularyParallelTable table(parameters, "wte", vocabulary, hidden, {0, 1}, tensor_parallel);
     parameters.allocate(dtype);
@@ -33,7 +33,7 @@ Ends ends_of(int ranks, std::int64_t vocabulary, DType dtype) {
     const VocabularyParallelCrossEntropy cross_entropy(tensor_parallel);
 
     Ends& ends = by_rank[static_cast<std::size_t>(world.rank())];
-    ends.embedded = values(table.embed(Tensor::of(tokens)));
+    ends.embedded = values(table.embed(Tensor::of(token_ids)));
     const Tensor x = random_tensor({count, hidden}, dtype, 2);
     const Tensor logits = table.logits(x);
     VocabularyParallelCrossEntropy::Saved saved;
@@ -44,7 +44,7 @@ Ends ends_of(int ranks, std::int64_t vocabulary, DType dtype) {
     tensor_parallel.start_sum(dx, "dx").wait();
     ends.dx = values(dx);
     table.logits_backward_weight(x, logits);
-    table.embed_backward(Tensor::of(tokens), random_tensor({count, hidden}, dtype, 3));
+    table.embed_backward(Tensor::of(token_ids), random_tensor({count, hidden}, dtype, 3));
     ends.gradient = values(table.parameter().gradient);
   });
   Ends result = by_rank[0];

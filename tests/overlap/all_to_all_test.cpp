@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "device/kernels/kernel_data.hpp"
+#include "same_bits.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/stretto.hpp"
 #include "variables.hpp"
@@ -37,10 +38,6 @@ Matrix some_rows(int ranks, int seed) {
   return rows;
 }
 
-bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
-}
-
 constexpr std::int64_t columns = 5;
 
 // A rank's input, and the output that the plain operation gives.
@@ -61,7 +58,7 @@ struct Plain {
 };
 
 template <class Body>
-void for_each_case(Body body) {
+void for_each_exchange(Body body) {
   for (int ranks = 1; ranks <= 5; ++ranks) {
     run_threads(ranks, [&](const Communicator& world) {
       const Stream stream("ep");
@@ -80,7 +77,7 @@ void for_each_case(Body body) {
 
 // `compute` gets every row once, after its arrival, in the order that the header promises.
 TEST(AllToAllThen, ComputesOnEveryRowWhenItIsThere) {
-  for_each_case([](const Plain& plain, const AllToAllOptions& options, const Communicator& world, const Stream& stream) {
+  for_each_exchange([](const Plain& plain, const AllToAllOptions& options, const Communicator& world, const Stream& stream) {
     const Tensor output = Tensor::zeros(plain.output.shape(), plain.output.dtype());
     const Tensor computed = Tensor::zeros(plain.output.shape(), plain.output.dtype());
     int step = 0;
@@ -104,7 +101,7 @@ TEST(AllToAllThen, ComputesOnEveryRowWhenItIsThere) {
 }
 
 TEST(ComputeThenAllToAll, SendsWhatWasComputedJustBefore) {
-  for_each_case([](const Plain& plain, const AllToAllOptions& options, const Communicator& world, const Stream& stream) {
+  for_each_exchange([](const Plain& plain, const AllToAllOptions& options, const Communicator& world, const Stream& stream) {
     const Tensor input = Tensor::zeros(plain.input.shape(), plain.input.dtype());
     const Tensor output = Tensor::zeros(plain.output.shape(), plain.output.dtype());
     int step = 1;

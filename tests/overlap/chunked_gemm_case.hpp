@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "device/kernels/kernel_data.hpp"
+#include "same_bits.hpp"
 #include "stretto/overlap/chunked_gemm.hpp"
 #include "stretto/stretto.hpp"
 
@@ -13,10 +14,6 @@ namespace stretto {
 using kernels::Transpose;
 
 inline constexpr DType types[] = {DType::f64, DType::f32, DType::bf16};
-
-inline bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.dtype() == b.dtype() && a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
-}
 
 // The operands of a product: all rows of x, each rank's share of them, and one weight for each rank.
 struct Case {

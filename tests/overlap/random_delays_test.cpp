@@ -17,6 +17,7 @@
 
 #include "collectives/execution/plan_run.hpp"
 #include "overlap/planner/random_steps.hpp"
+#include "same_bits.hpp"
 #include "stretto/overlap/gradient_buckets.hpp"
 #include "stretto/overlap/prefetcher.hpp"
 #include "stretto/stretto.hpp"
@@ -200,15 +201,6 @@ std::vector<std::vector<Tensor>> trained(int ranks, int how_many, const How& how
     results[world.rank()] = training.result();
   });
   return results;
-}
-
-bool same_bits(const std::vector<std::vector<Tensor>>& a, const std::vector<std::vector<Tensor>>& b) {
-  for (std::size_t rank = 0; rank < a.size(); ++rank) {
-    for (std::size_t i = 0; i < a[rank].size(); ++i) {
-      if (std::memcmp(a[rank][i].raw(), b[rank][i].raw(), a[rank][i].bytes()) != 0) return false;
-    }
-  }
-  return true;
 }
 
 // Delays one round in sixteen, on any rank. Each thread draws its own delays from the seed.

@@ -56,11 +56,11 @@ TEST(RingPass, SendsWhatTheFormulaSays) {
   }
 }
 
-struct Data {
+struct AttentionData {
   Tensor q, k, v, dout;
 };
 // Attention without softmax: out += (q k^T) v, and its gradients dk and dv.
-void linear_attention(const Data& mine, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& dk,
+void linear_attention(const AttentionData& mine, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& dk,
                       const Tensor& dv) {
   using kernels::gemm, kernels::Transpose;
   const Tensor scores({mine.q.rows(), k.rows()}, DType::f64);
@@ -76,12 +76,12 @@ TEST(RingPass, GivesTheBitsOfOneRankOnIntegers) {
   for (const int ranks : {1, 2, 3, 5}) {
     const Shape shape{6 * ranks, 4};
     const auto whole = [&](unsigned seed) { return integer_tensor(shape, DType::f64, seed); };
-    const Data all{whole(1), whole(2), whole(3), whole(4)};
+    const AttentionData all{whole(1), whole(2), whole(3), whole(4)};
     const Tensor out = Tensor::zeros(shape, DType::f64), dk(shape, DType::f64), dv(shape, DType::f64);
     linear_attention(all, all.k, all.v, out, dk, dv);
     run_threads(ranks, [&](const Communicator& world) {
       const auto mine = [&](const Tensor& tensor) { return rows_of(tensor, 6L * world.rank(), 6); };
-      const Data own{mine(all.q), mine(all.k), mine(all.v), mine(all.dout)};
+      const AttentionData own{mine(all.q), mine(all.k), mine(all.v), mine(all.dout)};
       const Tensor own_out = Tensor::zeros(own.q.shape(), DType::f64);
       RingPass blocks({own.k, own.v}, world, Stream("kv"));
       RingSum sums({own.k, own.v}, world.duplicate("dkv"), Stream("dkv"));

@@ -6,6 +6,7 @@
 #include "device/kernels/kernel_data.hpp"
 #include "overlap/exchange.hpp"
 #include "refusal.hpp"
+#include "same_bits.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/overlap/ring_pass.hpp"
 #include "stretto/stretto.hpp"
@@ -50,13 +51,6 @@ std::vector<Tensor> summed_from(Make make, int first, int block, int ranks) {
     for (std::size_t t = 0; t < sums.size(); ++t) kernels::add(sums[t], parts[t], sums[t]);
   }
   return sums;
-}
-
-bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (std::memcmp(a[i].raw(), b[i].raw(), a[i].bytes()) != 0) return false;
-  }
-  return true;
 }
 
 TEST(RingSum, AddsWhatAllRanksFound) {
