@@ -166,8 +166,7 @@ TEST(ZeroUnit, BytesBetweenNodesAreThoseOfTheFormulaScalesIncluded) {
               };
               const std::int64_t all = ranks * crossings(ranks, ranks_per_node, algorithm);
               const std::int64_t expected = all * ((secondary ? 1 : 2) * share_bytes(weights) + share_bytes(gradients));
-              const auto by = [&, which =
-                                      algorithm](QuantizedFormat format) {  // an unquantized two_level needs its parts named
+              const auto by = [&, which = algorithm](QuantizedFormat format) {  // a plain two_level needs named parts
                 if (format != none || which == Algorithm::direct) return Method(which);
                 return method_from_text("two_level(direct+direct)");
               };

@@ -233,8 +233,7 @@ void World::exchange(Member& member, const std::vector<GpuMessage>& messages, Lo
     for (const auto& [peer, post] : sent) waits.push_back(fmt::format("for rank {} to receive {} bytes", peer, post->bytes));
     fail(fmt::format("Rank {} has waited {} s {}.", member.rank, timeout, fmt::join(waits, " and ")));
   }
-  for (const auto& [peer, post] : sent)
-    std::erase(box(member.rank, peer), post);  // the receivers must not read the data after this
+  for (const auto& [peer, post] : sent) std::erase(box(member.rank, peer), post);  // its data must not be read any more
 }
 
 }  // namespace stretto::host_nccl

@@ -105,8 +105,7 @@ TEST_P(EveryCollective, RunsOnVirtualNodes) {
     const Variable nodes_per_pod("STRETTO_NODES_PER_POD", "2");
     run_threads(8, [&](const Communicator& world) {
       for (Method method : methods_of(GetParam(), true)) {
-        if (!alike && counts_shares(GetParam()) &&
-            needs_nodes(method.algorithm)) {  // between unequal nodes, blocks go directly to their owners
+        if (!alike && counts_shares(GetParam()) && needs_nodes(method.algorithm)) {  // blocks go directly to their owners
           if (method.algorithm == Algorithm::three_level) continue;
           method.between = Algorithm::direct;
           if (GetParam() == Collective::all_to_all) method.inside = Algorithm::direct;

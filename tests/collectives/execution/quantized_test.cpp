@@ -295,8 +295,8 @@ TEST(Quantized, BitsDoNotDependOnTheRoute) {
   }
 #endif
   for (const auto& [what, found] : others) EXPECT_EQ(std::memcmp(by_shm, found.data(), bytes), 0) << what;
-  EXPECT_NE(std::memcmp(by_shm, by_shm + bytes / 5, bytes / 5),
-            0);  // the control: rounding to nearest and stochastic rounding differ
+  // The control: rounding to nearest and stochastic rounding differ.
+  EXPECT_NE(std::memcmp(by_shm, by_shm + bytes / 5, bytes / 5), 0);
   munmap(by_shm, bytes);
 }
 

@@ -73,8 +73,8 @@ Problem draw_problem(Draw& draw, int size) {
 bool fits_packet(const Problem& problem) {
   std::int64_t elements = problem.count * problem.size;
   for (const std::int64_t count : problem.counts) elements += count;
-  const std::int64_t width =
-      std::max<std::int64_t>(size_of(DType::f32), size_of(problem.dtype));  // narrow sums may travel as f32
+  // Narrow sums may travel as f32.
+  const std::int64_t width = std::max<std::int64_t>(size_of(DType::f32), size_of(problem.dtype));
   return elements * width <= most_packet_bytes;
 }
 

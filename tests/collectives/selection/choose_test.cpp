@@ -132,8 +132,7 @@ TEST(Choose, PacketsOverTheirSizeAreLeftToTheModel) {
   tuning.routes[0].rules = rules_from_text("all_reduce:packet;all_gather:packet", "measured");
   const Circumstances where = on_one_host(false);
   constexpr std::int64_t most = most_packet_bytes / sizeof(float);
-  for (const Collective collective :
-       {Collective::all_reduce, Collective::all_gather}) {  // an all_gather's packet is one share
+  for (const Collective collective : {Collective::all_reduce, Collective::all_gather}) {  // a gather's packet is one share
     EXPECT_EQ(chosen(request(collective, most), tuning, DType::f32, where), Method(Algorithm::packet)) << name(collective);
     const Choice larger = choose(request(collective, most + 1), DType::f32, ReduceOp::sum, tuning, where);
     EXPECT_NE(larger.method, Method(Algorithm::packet)) << name(collective);

@@ -45,8 +45,7 @@ std::pair<double, double> times(const std::vector<StepTask>& tasks, int task) {
 
 TEST(StepSimulation, WaitsForWhatItNeedsAndNotForMore) {
   EXPECT_DOUBLE_EQ(seconds({computing(1), communicating(1, {{2, 0}}, {{0}}), computing(3, {{1}})}), 6);
-  EXPECT_DOUBLE_EQ(seconds({computing(1), communicating(1, {{2, 0}}, {{0}}), computing(3)}),
-                   4);  // no task waits for the communication
+  EXPECT_DOUBLE_EQ(seconds({computing(1), communicating(1, {{2, 0}}, {{0}}), computing(3)}), 4);  // no task waits for it
   EXPECT_DOUBLE_EQ(seconds({computing(1), communicating(1, {{2, 0}}, {{0}}), computing(3), computing(1, {{1}})}), 5);
   EXPECT_DOUBLE_EQ(seconds({computing(1), communicating(1, {{5, 0}}, {{0}}), computing(3), computing(1, {{1}})}), 7);
 }

@@ -164,8 +164,8 @@ TEST(Simt, MasksThatAreWrongAreRefused) {
                          }),
               HasSubstr("waits for lanes 0x20, which have ended"));
   EXPECT_THAT(refusal_of(32, [] { return __shfl_xor_sync(0xffffffffU, 1U, 32); }), HasSubstr("a lane outside of its mask"));
-  EXPECT_THAT(run(1, 32, [] { return __ballot_sync(0xffffffffU, 1); }),
-              Each(0xffffffffU));  // blocks still run after those errors
+  // Blocks still run after those errors.
+  EXPECT_THAT(run(1, 32, [] { return __ballot_sync(0xffffffffU, 1); }), Each(0xffffffffU));
 }
 
 TEST(Simt, DynamicMemoryIsAsLargeAsWasAskedFor) {

@@ -68,8 +68,8 @@ TEST(PlaceRanks, StaysWithinASocketWhereItCan) {
   std::vector<Core> uneven = machine({1, 1, 1, 1, 1}, 2);  // groups of 3 and 2 cores
   EXPECT_EQ(place_ranks(uneven, 2), (Places{{0, 1}, {3, 4}}));
   uneven.push_back({1, {5}});
-  EXPECT_EQ(place_ranks(uneven, 3),
-            (Places{{0, 1}, {2, 3}, {4, 5}}));  // a rank spans two groups rather than getting fewer cores
+  // One rank spans two groups, because it would get fewer cores otherwise.
+  EXPECT_EQ(place_ranks(uneven, 3), (Places{{0, 1}, {2, 3}, {4, 5}}));
 }
 
 TEST(PlaceRanks, KeepsOffClaimedCores) {
