@@ -27,7 +27,7 @@ std::vector<PlanRequest> with_nodes(const PlanRequest& request) {
 }
 
 // None, few, an odd number over several groups in each share. Where that would be too much memory to look at, few alone.
-std::vector<std::int64_t> counts_of(const PlanRequest& request) {
+std::vector<std::int64_t> quantized_counts_of(const PlanRequest& request) {
   constexpr std::int64_t most_cells = std::int64_t{1} << 22;
   const std::int64_t group = std::max(group_elements(request.quantized), group_elements(request.quantized_result));
   const std::int64_t share = 2 * group + 3;
@@ -50,7 +50,7 @@ std::vector<ProofCase> quantized_proof_cases(Collective collective, Algorithm al
   for (PlanRequest& its : algorithm == Algorithm::two_level ? with_nodes(request) : std::vector{request}) {
     for (const int pieces : {1, 3}) {
       its.method.pieces = pieces;
-      for (const std::int64_t count : counts_of(its)) {
+      for (const std::int64_t count : quantized_counts_of(its)) {
         its.count = count;
         cases.push_back({its, false});
         if (counts_shares(collective) && count > 0) cases.push_back({its, true});

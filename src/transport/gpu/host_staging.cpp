@@ -8,13 +8,13 @@ namespace {
 
 constexpr std::size_t most_blocks = 3;
 
-class Message final : public StagedMessage {
+class HostStagedMessage final : public StagedMessage {
  public:
-  Message(const GpuMessage& message, HostStaging& staging, SideCopies& copies, Link& link)
+  HostStagedMessage(const GpuMessage& message, HostStaging& staging, SideCopies& copies, Link& link)
       : message_(message), staging_(staging), copies_(copies), link_(link) {}
-  ~Message() override;
-  Message(const Message&) = delete;
-  Message& operator=(const Message&) = delete;
+  ~HostStagedMessage() override;
+  HostStagedMessage(const HostStagedMessage&) = delete;
+  HostStagedMessage& operator=(const HostStagedMessage&) = delete;
 
   bool advance() override { return message_.sends ? send_some() : receive_some(); }
   bool complete() const override { return done_ == message_.bytes; }
@@ -42,7 +42,7 @@ class Message final : public StagedMessage {
   std::size_t begun_ = 0, done_ = 0;  // bytes
 };
 
-Message::~Message() {
+HostStagedMessage::~HostStagedMessage() {
   for (Block& block : blocks_) {
     const bool with_link = block.transfer.source != nullptr || block.transfer.destination != nullptr;
     if (block.copied != nullptr) {
@@ -54,24 +54,24 @@ Message::~Message() {
   }
 }
 
-bool Message::waits_for_gpu() const {
+bool HostStagedMessage::waits_for_gpu() const {
   return std::any_of(blocks_.begin(), blocks_.end(), [](const Block& block) { return block.copied != nullptr; });
 }
 
-Message::Block Message::next_block() {
+HostStagedMessage::Block HostStagedMessage::next_block() {
   Block block{staging_.take_block(), begun_, std::min(HostStaging::block_bytes, message_.bytes - begun_)};
   block.transfer.bytes = block.bytes;
   begun_ += block.bytes;
   return block;
 }
 
-void Message::drop_first() {
+void HostStagedMessage::drop_first() {
   done_ += blocks_.front().bytes;
   staging_.give_back(blocks_.front().memory);
   blocks_.pop_front();
 }
 
-bool Message::send_some() {
+bool HostStagedMessage::send_some() {
   bool moved = false;
   while (begun_ < message_.bytes && blocks_.size() < most_blocks) {
     Block& block = blocks_.emplace_back(next_block());
@@ -91,7 +91,7 @@ bool Message::send_some() {
   return true;
 }
 
-bool Message::receive_some() {
+bool HostStagedMessage::receive_some() {
   bool moved = false;
   const bool arriving = !blocks_.empty() && blocks_.back().copied == nullptr;
   if (!arriving && begun_ < message_.bytes && blocks_.size() < most_blocks) {
@@ -120,7 +120,7 @@ HostStaging::~HostStaging() {
 }
 
 std::unique_ptr<StagedMessage> HostStaging::begin(const GpuMessage& message, SideCopies& copies) {
-  return std::make_unique<Message>(message, *this, copies, links_.to(message.peer, Links::gpu_lane));
+  return std::make_unique<HostStagedMessage>(message, *this, copies, links_.to(message.peer, Links::gpu_lane));
 }
 
 std::byte* HostStaging::take_block() {

@@ -3,16 +3,10 @@
 #include <algorithm>
 
 namespace stretto {
-namespace {
-
-constexpr std::size_t page = 4096;
-
-}  // namespace
-
-std::size_t Board::footprint() { return page + slots * small_room + large_slots * room_bytes; }
+std::size_t Board::footprint() { return page_bytes + slots * small_room + large_slots * room_bytes; }
 
 Board::Board(const std::vector<Member>& members, int rank) : rank_(rank) {
-  static_assert(sizeof(Slots) <= page);
+  static_assert(sizeof(Slots) <= page_bytes);
   for (const Member& member : members) {
     const int file = member.peer ? member.peer->file() : member.own->file();
     memory_.push_back(std::make_unique<Mapping>(file, member.offset, footprint()));
@@ -67,7 +61,7 @@ bool Board::all_gave_up() const {
   return all;
 }
 
-Board::Leavers::Leavers(int file, std::size_t offset) : memory_(file, offset, page) {}
+Board::Leavers::Leavers(int file, std::size_t offset) : memory_(file, offset, page_bytes) {}
 
 void Board::Leavers::add_one() { reinterpret_cast<Slots*>(memory_.data())->left.fetch_add(1, std::memory_order_acq_rel); }
 
@@ -78,7 +72,7 @@ std::size_t Board::Leavers::count() const {
 std::byte* Board::room(int member, std::uint64_t number, std::size_t bytes) {
   Line& head = line(member, number);
   if (bytes <= line_room) return head.inside;
-  std::byte* const rooms = reinterpret_cast<std::byte*>(members_[member]) + page;
+  std::byte* const rooms = reinterpret_cast<std::byte*>(members_[member]) + page_bytes;
   if (bytes <= small_room) return rooms + number % slots * small_room;
   return rooms + slots * small_room + number % large_slots * room_bytes;
 }

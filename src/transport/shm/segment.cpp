@@ -15,8 +15,7 @@
 namespace stretto {
 namespace {
 
-constexpr std::size_t page = 4096;
-std::size_t whole_pages(std::size_t bytes) { return (bytes + page - 1) / page * page; }
+std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
 
 }  // namespace
 

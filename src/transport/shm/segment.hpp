@@ -14,6 +14,8 @@
 // no name, so nothing is left behind however the rank ends. It is sparse: memory is committed where rings are first used.
 namespace stretto {
 
+inline constexpr std::size_t page_bytes = 4096;
+
 // A mapped part of a segment; unmapped with the last owner.
 class Mapping {
  public:
