@@ -14,11 +14,12 @@
 namespace stretto {
 namespace {
 
-constexpr std::int64_t count = (std::int64_t{1} << 31) + 37;
+constexpr std::int64_t element_count = (std::int64_t{1} << 31) + 37;
 constexpr std::uint64_t needed_mib = 12 << 10;  // 8 GiB for two vectors and two_shot's scratch, and room for other programs
 
 // Both ends, the middle where shares are cut, the end of 31 bits, and the elements that a wrapped index would hit instead.
-constexpr std::array<std::int64_t, 8> marks{0, 36, 37, count / 2, count / 2 + 1, count - 38, count - 37, count - 1};
+constexpr std::array<std::int64_t, 8> marks{
+    0, 36, 37, element_count / 2, element_count / 2 + 1, element_count - 38, element_count - 37, element_count - 1};
 
 std::uint64_t available_mib() {
   std::ifstream file("/proc/meminfo");
@@ -36,13 +37,13 @@ int mark(int rank, std::size_t k) { return 20 + 50 * rank + 3 * static_cast<int>
 class Vector {
  public:
   void fill(int rank) {
-    std::memset(data(), background(rank), count);
+    std::memset(data(), background(rank), element_count);
     for (std::size_t k = 0; k < marks.size(); ++k) values_[marks[k]] = static_cast<std::uint8_t>(mark(rank, k));
   }
   // Describes the first element that is not times_first times rank 0's plus times_second times rank 1's; empty if there is
   // none. Checks the marks and one element of every page.
   std::string fault(int times_first, int times_second) const {
-    for (std::int64_t i = 1000; i < count; i += 4099) {
+    for (std::int64_t i = 1000; i < element_count; i += 4099) {
       const std::string text = fault_at(i, times_first * background(0) + times_second * background(1));
       if (!text.empty() && std::find(marks.begin(), marks.end(), i) == marks.end()) return text;
     }
@@ -60,7 +61,7 @@ class Vector {
     return "element " + std::to_string(i) + " is " + std::to_string(values_[i]) + " instead of " +
            std::to_string(expected % 256);
   }
-  std::unique_ptr<std::uint8_t[]> values_ = std::make_unique_for_overwrite<std::uint8_t[]>(count);
+  std::unique_ptr<std::uint8_t[]> values_ = std::make_unique_for_overwrite<std::uint8_t[]>(element_count);
 };
 
 TEST(LargeCounts, ReachTheElementsBeyond31Bits) {
@@ -78,21 +79,22 @@ TEST(LargeCounts, ReachTheElementsBeyond31Bits) {
     int times = 1;
     for (const Algorithm algorithm : {Algorithm::ring, Algorithm::two_shot, Algorithm::automatic}) {
       const std::uint64_t since = world.ledger().next_sequence();
-      world.all_reduce(vector.data(), vector.data(), count, DType::u8, ReduceOp::sum, inline_stream, {.method = algorithm});
+      world.all_reduce(vector.data(), vector.data(), element_count, DType::u8, ReduceOp::sum, inline_stream,
+                       {.method = algorithm});
       EXPECT_EQ(vector.fault(times, times), "") << name(algorithm) << " on rank " << rank;
       times *= 2;  // each sum starts from the result of the one before
       const Record record = world.ledger().records(since).at(0);
-      const std::int64_t formula = formulas::all_reduce(record.algorithm, 2, count);
+      const std::int64_t formula = formulas::all_reduce(record.algorithm, 2, element_count);
       EXPECT_NEAR(static_cast<double>(record.bytes_sent), static_cast<double>(formula) / 2, 1) << record.to_string();
     }
     if (rank == 0) vector.fill(0);
-    world.broadcast(vector.data(), vector.data(), count, DType::u8, 0, inline_stream);
+    world.broadcast(vector.data(), vector.data(), element_count, DType::u8, 0, inline_stream);
     EXPECT_EQ(vector.fault(1, 0), "") << "broadcast on rank " << rank;
     if (rank == 1) {
       vector.fill(1);
-      world.send(vector.data(), count, DType::u8, 0, inline_stream);
+      world.send(vector.data(), element_count, DType::u8, 0, inline_stream);
     } else {
-      world.recv(vector.data(), count, DType::u8, 1, inline_stream);
+      world.recv(vector.data(), element_count, DType::u8, 1, inline_stream);
     }
     EXPECT_EQ(vector.fault(0, 1), "") << "send and recv on rank " << rank;
   });

@@ -27,7 +27,7 @@ const std::vector<QuantizedFormat> formats{QuantizedFormat::int8, QuantizedForma
                                            QuantizedFormat::onebit};
 const std::vector<DType> dtypes{DType::f32, DType::bf16, DType::f16};
 
-const Stream& here() {
+const Stream& calling_thread() {
   static const Stream stream = Stream::inline_();
   return stream;
 }
@@ -86,7 +86,7 @@ void expect_exact(const Communicator& world, QuantizedFormat format, const Probl
     OperationOptions options = quantized_as(format, method);
     options.quantization.result = result;
     options.factor = problem.factor(world.rank());
-    world.start(buffers.call(), here(), options);
+    world.start(buffers.call(), calling_thread(), options);
     ASSERT_EQ(buffers.fault(), "") << name(problem.collective) << " of " << problem.count << " " << name(problem.dtype)
                                    << " (" << name(problem.op) << ") as " << name(format) << " by " << to_string(method)
                                    << " over " << world.size() << (in_place ? ", in place" : "");
@@ -193,7 +193,8 @@ TEST(Quantized, AnAllGatherIsEachContributionQuantizedOnce) {
     for (const QuantizedFormat format : formats) {
       run_threads(3, [&](const Communicator& world) {
         const Tensor out({3 * count}, dtype);
-        world.all_gather(gaussian(count, dtype, world.rank()).raw(), out.raw(), count, dtype, here(), quantized_as(format));
+        world.all_gather(gaussian(count, dtype, world.rank()).raw(), out.raw(), count, dtype, calling_thread(),
+                         quantized_as(format));
         for (int rank = 0; rank < 3; ++rank) {
           const Tensor expected = through(format, gaussian(count, dtype, rank));
           EXPECT_TRUE(same_bits(out.view(rank * count, {count}), expected)) << name(format) << " " << name(dtype);
@@ -220,8 +221,8 @@ TEST(Quantized, AReduceScatterAddsInRankOrderAndRoundsOnce) {
         }
         for (const auto& record : records) vectors.push_back(record.data());
         kernels::dequantize_reduce(format, vectors.data(), 4, dtype, expected.raw(), count, 4);
-        world.reduce_scatter(gaussian(4 * count, dtype, world.rank()).raw(), out.raw(), count, dtype, ReduceOp::avg, here(),
-                             quantized_as(format, Algorithm::direct));
+        world.reduce_scatter(gaussian(4 * count, dtype, world.rank()).raw(), out.raw(), count, dtype, ReduceOp::avg,
+                             calling_thread(), quantized_as(format, Algorithm::direct));
         EXPECT_TRUE(same_bits(out, expected)) << name(format) << " " << name(dtype);
       });
     }
@@ -235,7 +236,7 @@ TEST(Quantized, EveryRankGetsTheSameBits) {
       Gathered sums(6);
       run_threads(6, [&](const Communicator& world) {
         const Tensor x = gaussian(5003, DType::f32, world.rank());
-        world.all_reduce(x, ReduceOp::avg, here(), quantized_as(format));
+        world.all_reduce(x, ReduceOp::avg, calling_thread(), quantized_as(format));
         sums.put(world.rank(), x);
       });
       for (int rank = 1; rank < 6; ++rank) EXPECT_TRUE(same_bits(sums.of(rank), sums.of(0))) << name(format);
@@ -274,12 +275,12 @@ TEST(Quantized, BitsDoNotDependOnTheRoute) {
     return static_cast<std::byte*>(memory);
   };
   std::byte* const by_shm = shared();
-  ASSERT_EQ(launch(3, [&](const Communicator& world) { write_results(world, here(), false, by_shm); }), 0);
+  ASSERT_EQ(launch(3, [&](const Communicator& world) { write_results(world, calling_thread(), false, by_shm); }), 0);
   std::vector<std::pair<const char*, std::vector<std::byte>>> others;
   const auto threads = [&](const char* what, bool in_stream, bool prepared) {
     others.emplace_back(what, std::vector<std::byte>(bytes));
     run_threads(3, [&](const Communicator& world) {
-      write_results(world, in_stream ? Stream("quantized") : here(), prepared, others.back().second.data());
+      write_results(world, in_stream ? Stream("quantized") : calling_thread(), prepared, others.back().second.data());
     });
   };
   threads("threads", false, false);
@@ -289,7 +290,7 @@ TEST(Quantized, BitsDoNotDependOnTheRoute) {
   {
     const Variable transport("STRETTO_TRANSPORT", "ucx");
     std::byte* const by_ucx = shared();
-    ASSERT_EQ(launch(3, [&](const Communicator& world) { write_results(world, here(), false, by_ucx); }), 0);
+    ASSERT_EQ(launch(3, [&](const Communicator& world) { write_results(world, calling_thread(), false, by_ucx); }), 0);
     others.emplace_back("ucx", std::vector<std::byte>(by_ucx, by_ucx + bytes));
     munmap(by_ucx, bytes);
   }
@@ -308,7 +309,7 @@ TEST(Quantized, StochasticRoundingIsItsSeeds) {
         OperationOptions options = quantized_as(format);
         options.quantization.rounding = Rounding::stochastic;
         options.quantization.seed = seed;
-        world.all_reduce(x, ReduceOp::sum, here(), options);
+        world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
         return x;
       };
       EXPECT_TRUE(same_bits(sum(1), sum(1))) << name(format);
@@ -317,7 +318,7 @@ TEST(Quantized, StochasticRoundingIsItsSeeds) {
       const Tensor out({2 * 3000}, DType::f32);
       OperationOptions options = quantized_as(format);
       options.quantization.rounding = Rounding::stochastic;
-      world.all_gather(gaussian(3000, DType::f32, 5).raw(), out.raw(), 3000, DType::f32, here(), options);
+      world.all_gather(gaussian(3000, DType::f32, 5).raw(), out.raw(), 3000, DType::f32, calling_thread(), options);
       EXPECT_FALSE(same_bits(out.view(0, {3000}), out.view(3000, {3000}))) << name(format);
     });
   }
@@ -338,7 +339,7 @@ TEST(Quantized, NotANumberAndInfinityArrive) {
           x.set(3900, -infinity);
         }
         if (world.rank() == 2) x.set(3900, infinity);
-        world.all_reduce(x, ReduceOp::sum, here(), quantized_as(format));
+        world.all_reduce(x, ReduceOp::sum, calling_thread(), quantized_as(format));
         EXPECT_TRUE(std::isnan(x.at(100))) << name(format) << " " << name(dtype);
         if (format == QuantizedFormat::onebit) {
           EXPECT_TRUE(std::isnan(x.at(2500)));
@@ -370,7 +371,7 @@ double error_of_the_mean(const Communicator& world, Collective collective, const
   const Operation operation =
       world.prepare({.collective = collective, .input = x.raw(), .output = out.raw(), .count = count}, options);
   for (int step = 0; step < steps; ++step) {
-    operation.start(here());
+    operation.start(calling_thread());
     for (std::int64_t i = 0; i < outputs; ++i) sum[static_cast<std::size_t>(i)] += out.at(i);
   }
   double error = 0;
@@ -418,7 +419,7 @@ TEST(Quantized, ErrorStateIsExplicit) {
     const auto sum = [&](ErrorFeedback& state) {
       const Tensor x = gaussian(900, DType::f32, world.rank());
       options.quantization.errors = &state;
-      world.all_reduce(x, ReduceOp::sum, here(), options);
+      world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
       return x;
     };
     const Tensor first = sum(errors);
@@ -450,16 +451,17 @@ TEST(Quantized, TheLedgerSaysTheBytesOfTheFormula) {
       for (const QuantizedFormat format : formats) {
         const std::int64_t others = size - 1;
         std::uint64_t since = world.ledger().next_sequence();
-        world.all_gather(small.raw(), big.raw(), 1000, DType::bf16, here(), quantized_as(format, Algorithm::direct));
+        world.all_gather(small.raw(), big.raw(), 1000, DType::bf16, calling_thread(),
+                         quantized_as(format, Algorithm::direct));
         EXPECT_EQ(sent(world, since), others * packed_bytes(format, 1000)) << name(format);
         since = world.ledger().next_sequence();
-        world.reduce_scatter(big.raw(), small.raw(), 1000, DType::bf16, ReduceOp::sum, here(),
+        world.reduce_scatter(big.raw(), small.raw(), 1000, DType::bf16, ReduceOp::sum, calling_thread(),
                              quantized_as(format, Algorithm::direct));
         EXPECT_EQ(sent(world, since), others * packed_bytes(format, 1000)) << name(format);
         since = world.ledger().next_sequence();
         OperationOptions options = quantized_as(format, Algorithm::two_shot);
         options.quantization.result = QuantizedFormat::int8;
-        world.all_reduce(big.raw(), big.raw(), 1024L * size, DType::bf16, ReduceOp::sum, here(), options);
+        world.all_reduce(big.raw(), big.raw(), 1024L * size, DType::bf16, ReduceOp::sum, calling_thread(), options);
         EXPECT_EQ(sent(world, since), others * (packed_bytes(format, 1024) + packed_bytes(QuantizedFormat::int8, 1024)));
         const Record record = world.ledger().records(since).front();
         EXPECT_EQ(record.quantized, format);
@@ -488,14 +490,15 @@ TEST(Quantized, TheLedgerSaysWhatGoesBetweenNodes) {
     for (const QuantizedFormat format : formats) {
       const std::int64_t share = packed_bytes(format, 2048);
       std::uint64_t since = world.ledger().next_sequence();
-      world.all_gather(small.raw(), big.raw(), 2048, DType::f32, here(), quantized_as(format, method));
+      world.all_gather(small.raw(), big.raw(), 2048, DType::f32, calling_thread(), quantized_as(format, method));
       expect(since, (ranks - 1) * nodes * share, (nodes - 1) * share);
       since = world.ledger().next_sequence();
-      world.reduce_scatter(big.raw(), small.raw(), 2048, DType::f32, ReduceOp::sum, here(), quantized_as(format, method));
+      world.reduce_scatter(big.raw(), small.raw(), 2048, DType::f32, ReduceOp::sum, calling_thread(),
+                           quantized_as(format, method));
       expect(since, (ranks - 1) * nodes * share, (nodes - 1) * share);
     }
     const std::uint64_t since = world.ledger().next_sequence();  // the same without quantization
-    world.all_gather(small.raw(), big.raw(), 2048, DType::f32, here(), {.method = plain});
+    world.all_gather(small.raw(), big.raw(), 2048, DType::f32, calling_thread(), {.method = plain});
     expect(since, (ranks - 1) * nodes * 8192, (nodes - 1) * 8192);
   });
 }
@@ -511,7 +514,7 @@ TEST(Quantized, RefusesWhatItCannotDoAndSaysWhy) {
       OperationOptions options;
       options.quantization = how;
       try {
-        world.start(call, here(), options);
+        world.start(call, calling_thread(), options);
         ADD_FAILURE() << "taken: " << said;
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
@@ -551,17 +554,17 @@ TEST(Quantized, RefusesWhatItCannotDoAndSaysWhy) {
       refused(narrow, {.errors = &errors}, "Quantization::errors");
       refused(narrow, {.tensor = "w"}, "Quantization::tensor");
       // The control; after it, such a call takes the inline fast path.
-      world.all_reduce(x.raw(), x.raw(), 8, DType::f32, ReduceOp::sum, here());
+      world.all_reduce(x.raw(), x.raw(), 8, DType::f32, ReduceOp::sum, calling_thread());
     }
     how.tensor = "w";
     OperationOptions options;
     options.quantization = how;
-    world.all_reduce(x.raw(), x.raw(), 40, DType::f32, ReduceOp::sum, here(), options);
+    world.all_reduce(x.raw(), x.raw(), 40, DType::f32, ReduceOp::sum, calling_thread(), options);
     refused({.count = 8}, how, "The error state of 'w'");
     OperationOptions by_ring = quantized_as(QuantizedFormat::int8, Algorithm::ring);
-    EXPECT_THROW(world.all_reduce(x.raw(), x.raw(), 8, DType::f32, ReduceOp::sum, here(), by_ring), Error);
+    EXPECT_THROW(world.all_reduce(x.raw(), x.raw(), 8, DType::f32, ReduceOp::sum, calling_thread(), by_ring), Error);
     // The refusals have changed nothing.
-    world.all_reduce(x.raw(), x.raw(), 40, DType::f32, ReduceOp::sum, here(), options);
+    world.all_reduce(x.raw(), x.raw(), 40, DType::f32, ReduceOp::sum, calling_thread(), options);
   });
 }
 
@@ -574,7 +577,8 @@ TEST(Quantized, NothingIsReducedInItsOwnErrorState) {
     const Tensor x = gaussian(600, DType::f32, world.rank());
     const Tensor y({600}, DType::f32);
     const auto sum = [&](const Tensor& from, const Tensor& to) {
-      return sentence_of([&] { world.all_reduce(from.raw(), to.raw(), 600, DType::f32, ReduceOp::sum, here(), options); });
+      return sentence_of(
+          [&] { world.all_reduce(from.raw(), to.raw(), 600, DType::f32, ReduceOp::sum, calling_thread(), options); });
     };
     EXPECT_EQ(sum(x, y), "");
     const Tensor state = errors.entries().front().values;
@@ -597,14 +601,14 @@ TEST(Quantized, TwoOperationsOfAGroupMustNotShareAnErrorState) {
     options.quantization.tensor = "one";
     {
       OperationGroup group;
-      world.all_reduce(x, ReduceOp::sum, here(), options);
-      copy.all_reduce(y, ReduceOp::sum, here(), options);
+      world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
+      copy.all_reduce(y, ReduceOp::sum, calling_thread(), options);
       EXPECT_THROW(group.end(), Error);
     }
     OperationGroup group;
-    world.all_reduce(x, ReduceOp::sum, here(), options);
+    world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
     options.quantization.tensor = "another";
-    copy.all_reduce(y, ReduceOp::sum, here(), options);
+    copy.all_reduce(y, ReduceOp::sum, calling_thread(), options);
     group.end().wait();
   });
 }
@@ -618,7 +622,7 @@ TEST(Quantized, ARankThatQuantizesBesideOneThatDoesNotIsTold) {
                              const Tensor x = Tensor::zeros({64}, DType::f32);
                              const auto format = world.rank() == 0 ? QuantizedFormat::int8 : QuantizedFormat::none;
                              try {
-                               world.all_reduce(x, ReduceOp::sum, here(), quantized_as(format));
+                               world.all_reduce(x, ReduceOp::sum, calling_thread(), quantized_as(format));
                              } catch (const Error& error) {
                                EXPECT_THAT(error.what(), testing::HasSubstr("of 64 f32 (sum), quantized to int8"));
                                ++heard;
@@ -628,7 +632,7 @@ TEST(Quantized, ARankThatQuantizesBesideOneThatDoesNotIsTold) {
                Error);
   EXPECT_EQ(heard, 2);
   run_threads(2, [](const Communicator& world) {  // the control: matching calls pass
-    world.all_reduce(Tensor::zeros({64}, DType::f32), ReduceOp::sum, here(), quantized_as(QuantizedFormat::int8));
+    world.all_reduce(Tensor::zeros({64}, DType::f32), ReduceOp::sum, calling_thread(), quantized_as(QuantizedFormat::int8));
   });
 }
 
@@ -637,7 +641,7 @@ TEST(Quantized, IsNotMistakenForThePlainCall) {
   run_threads(2, [](const Communicator& world) {
     const auto sum = [&](QuantizedFormat format) {
       const Tensor x = gaussian(1000, DType::f32, world.rank());
-      world.all_reduce(x.raw(), x.raw(), 1000, DType::f32, ReduceOp::sum, here(), quantized_as(format));
+      world.all_reduce(x.raw(), x.raw(), 1000, DType::f32, ReduceOp::sum, calling_thread(), quantized_as(format));
       return x;
     };
     const Tensor plain = sum(QuantizedFormat::none);
@@ -662,8 +666,8 @@ TEST(Quantized, MayBeLeftToTheCostModel) {
     const std::uint64_t since = world.ledger().next_sequence();
     const Tensor x = gaussian(4, DType::f32, world.rank());  // four elements need a whole record, which is never faster
     const Tensor y = x.clone();
-    world.all_reduce(x, ReduceOp::sum, here(), options);
-    world.all_reduce(y, ReduceOp::sum, here());
+    world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
+    world.all_reduce(y, ReduceOp::sum, calling_thread());
     EXPECT_TRUE(same_bits(x, y));
     EXPECT_EQ(world.ledger().records(since).front().quantized, QuantizedFormat::none);
     EXPECT_TRUE(errors.entries().empty());

@@ -7,8 +7,6 @@
 namespace stretto::kernels::tested {
 namespace {
 
-constexpr DType compute_types[] = {DType::f64, DType::f32, DType::bf16};
-
 // The optimizer's state in double precision, one parameter at a time.
 struct Reference {
   std::vector<double> p, m, v;

@@ -6,20 +6,13 @@
 #include <thread>
 #include <tuple>
 
+#include "device/kernels/kernel_data.hpp"
 #include "device/kernels/tested_kernels.hpp"
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto::kernels::tested {
 namespace {
-
-Tensor random_tensor(Shape shape, DType dtype, unsigned seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<double> normal;
-  Tensor x(std::move(shape), dtype);
-  for (std::int64_t i = 0; i < x.size(); ++i) x.set(i, normal(generator));
-  return x;
-}
 
 struct Attention {
   AttentionShape shape;

@@ -9,7 +9,6 @@
 namespace stretto::kernels::tested {
 namespace {
 
-constexpr DType compute_types[] = {DType::f64, DType::f32, DType::bf16};
 constexpr std::int64_t rows = 6;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 

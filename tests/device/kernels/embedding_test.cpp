@@ -7,7 +7,6 @@
 namespace stretto::kernels::tested {
 namespace {
 
-constexpr DType compute_types[] = {DType::f64, DType::f32, DType::bf16};
 constexpr std::int64_t first = 10;  // this rank holds tokens 10 to 14
 constexpr std::int64_t share = 5;
 const std::vector<std::int32_t> tokens = {10, 3, 14, 12, 15, 12, 0, 12};

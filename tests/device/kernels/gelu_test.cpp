@@ -10,7 +10,6 @@
 namespace stretto::kernels::tested {
 namespace {
 
-constexpr DType compute_types[] = {DType::f64, DType::f32, DType::bf16};
 const double root = std::sqrt(2 / std::acos(-1.0));
 
 // y = x g with the gate g = (1 + tanh u) / 2 = 1 / (1 + exp(-2u)): the same number, but exact where y vanishes.

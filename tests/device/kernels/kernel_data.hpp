@@ -17,6 +17,8 @@ namespace stretto {
 inline const std::vector<std::int64_t> kernel_sizes = {0, 1, 3, 7, 16, 17, 63, 65, 1000};
 inline const std::vector<std::int64_t> kernel_offsets = {0, 1, 5};
 
+inline constexpr DType compute_types[] = {DType::f64, DType::f32, DType::bf16};
+
 inline Tensor random_tensor(Shape shape, DType dtype, unsigned seed = 1, double deviation = 1) {
   Tensor result(std::move(shape), dtype);
   std::mt19937 generator(seed);

@@ -7,7 +7,6 @@
 namespace stretto::kernels::tested {
 namespace {
 
-constexpr DType compute_types[] = {DType::f64, DType::f32, DType::bf16};
 constexpr std::int64_t rows = 21;
 constexpr double epsilon = 1e-5;
 
