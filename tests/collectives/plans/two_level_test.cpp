@@ -31,7 +31,7 @@ std::vector<Plan> plans_of(PlanRequest request) {
   return plans;
 }
 
-std::vector<int> nodes_of(const PlanRequest& request) {
+std::vector<int> node_of_each_rank(const PlanRequest& request) {
   std::vector<int> nodes;
   for (std::size_t node = 0; node < request.node_sizes.size(); ++node) {
     nodes.insert(nodes.end(), static_cast<std::size_t>(request.node_sizes[node]), static_cast<int>(node));
@@ -158,7 +158,7 @@ TEST(TwoLevel, SendsFewBytesBetweenNodes) {
         const PlanRequest request{
             .collective = collective, .method = method, .size = size, .count = count, .ranks_per_node = ranks};
         for (const Plan& plan : plans_of(request)) {
-          EXPECT_EQ(plan.bytes_between_nodes(element_bytes, nodes_of(request)),
+          EXPECT_EQ(plan.bytes_between_nodes(element_bytes, node_of_each_rank(request)),
                     phases * (nodes - 1) * whole / nodes / ranks * element_bytes)
               << text_of(request) << ", rank " << plan.request.rank;
         }
@@ -175,7 +175,7 @@ TEST(TwoLevel, SendsAsFewBetweenNodesThatDiffer) {
     request.method.between = between;
     request.count = count;
     std::int64_t sum = 0;
-    for (const Plan& plan : plans_of(request)) sum += plan.bytes_between_nodes(1, nodes_of(request));
+    for (const Plan& plan : plans_of(request)) sum += plan.bytes_between_nodes(1, node_of_each_rank(request));
     return sum;
   };
   EXPECT_EQ(crossing(Collective::all_reduce, Algorithm::ring, 100), 2 * 3 * 100);
@@ -193,8 +193,8 @@ TEST(ThreeLevel, SendsFewBytesBetweenPods) {
   PlanRequest pods = request;
   pods.ranks_per_node = 8;
   for (const Plan& plan : plans_of(request)) {
-    EXPECT_EQ(plan.bytes_between_nodes(1, nodes_of(pods)), 2 * 2 * (24 * 5) / 3 / 8);
-    EXPECT_EQ(plan.bytes_between_nodes(1, nodes_of(request)), 2 * (3 * 15 + 2 * 5));
+    EXPECT_EQ(plan.bytes_between_nodes(1, node_of_each_rank(pods)), 2 * 2 * (24 * 5) / 3 / 8);
+    EXPECT_EQ(plan.bytes_between_nodes(1, node_of_each_rank(request)), 2 * (3 * 15 + 2 * 5));
   }
 }
 
@@ -209,7 +209,7 @@ TEST(TwoLevel, SharesARootsVectorAmongTheRanksOfItsNode) {
                         .ranks_per_node = 4};
     const auto most_between = [&] {
       std::int64_t most = 0;
-      for (const Plan& plan : plans_of(request)) most = std::max(most, plan.bytes_between_nodes(1, nodes_of(request)));
+      for (const Plan& plan : plans_of(request)) most = std::max(most, plan.bytes_between_nodes(1, node_of_each_rank(request)));
       return most;
     };
     const std::int64_t hops = collective == Collective::broadcast ? 2 : 1;  // binomial over 3 nodes
