@@ -7,8 +7,8 @@ import unittest
 
 from harness import FOREVER, SECONDS_TO_END, FaultTest, losses
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "perf"))
-from namespaces import INTERFACE, PORT, CommandFailed, Network, obstacle  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from perf.comparisons.namespaces import INTERFACE, PORT, CommandFailed, Network, obstacle  # noqa: E402
 
 
 @unittest.skipIf(obstacle(), obstacle())
