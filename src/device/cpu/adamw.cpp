@@ -6,6 +6,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/adamw.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
 #include "device/cpu/simd-inl.hpp"
 #include "device/gpu.hpp"
 #include "device/stream/kernel_scope.hpp"
@@ -77,7 +78,7 @@ void adamw(const AdamW& options, const Tensor& gradient, const Tensor& master, c
   if (scope.skipped()) return;
   if (on_gpu("adamw", gradient, master, m, v, parameter))
     return gpu().kernels().adamw(options, gradient, master, m, v, parameter, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(adamw_simd)(options, gradient, master, m, v, parameter);
+  STRETTO_DISPATCH(adamw_simd)(options, gradient, master, m, v, parameter);
 }
 
 }  // namespace stretto::kernels

@@ -7,6 +7,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/cross_entropy.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
 #include "device/cpu/exp-inl.hpp"
 #include "device/cpu/simd-inl.hpp"
 #include "device/gpu.hpp"
@@ -100,7 +101,7 @@ void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int
   if (scope.skipped()) return;
   if (on_gpu("cross_entropy_forward", logits, targets, row_max, sum_exp, target_logit))
     return gpu().kernels().cross_entropy_forward(logits, targets, first, row_max, sum_exp, target_logit, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(cross_entropy_forward_simd)(logits, targets, first, row_max, sum_exp, target_logit);
+  STRETTO_DISPATCH(cross_entropy_forward_simd)(logits, targets, first, row_max, sum_exp, target_logit);
 }
 
 void cross_entropy_rebase(const Tensor& share_max, const Tensor& row_max, const Tensor& sum_exp) {
@@ -130,7 +131,7 @@ void cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::in
   if (scope.skipped()) return;
   if (on_gpu("cross_entropy_backward", logits, targets, row_max, sum_exp))
     return gpu().kernels().cross_entropy_backward(logits, targets, first, row_max, sum_exp, factor, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(cross_entropy_backward_simd)(logits, targets, first, row_max, sum_exp, factor);
+  STRETTO_DISPATCH(cross_entropy_backward_simd)(logits, targets, first, row_max, sum_exp, factor);
 }
 
 }  // namespace stretto::kernels

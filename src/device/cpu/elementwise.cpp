@@ -7,6 +7,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/elementwise.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
 #include "device/cpu/simd-inl.hpp"
 #include "device/gpu.hpp"
 #include "device/stream/kernel_scope.hpp"
@@ -62,7 +63,7 @@ HWY_EXPORT(convert_simd);
 HWY_EXPORT(add_bias_simd);
 
 void convert(DType from, const void* x, DType to, void* out, std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(convert_simd)(from, x, to, out, count);
+  STRETTO_DISPATCH(convert_simd)(from, x, to, out, count);
   if (from == to && count > 0) std::memcpy(out, x, static_cast<std::size_t>(count) * size_of(from));
 }
 
@@ -96,7 +97,7 @@ void add_bias(const Tensor& x, const Tensor& bias) {
   const KernelScope scope("add_bias");
   if (scope.skipped()) return;
   if (on_gpu("add_bias", x, bias)) return gpu().kernels().add_bias(x, bias, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(add_bias_simd)(x, bias);
+  STRETTO_DISPATCH(add_bias_simd)(x, bias);
 }
 
 }  // namespace stretto::kernels

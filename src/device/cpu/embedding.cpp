@@ -6,6 +6,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/embedding.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
 #include "device/cpu/simd-inl.hpp"
 #include "device/gpu.hpp"
 #include "device/stream/kernel_scope.hpp"
@@ -73,7 +74,7 @@ void embedding_backward(const Tensor& tokens, std::int64_t first, const Tensor& 
   if (scope.skipped()) return;
   if (on_gpu("embedding_backward", tokens, dy, dtable))
     return gpu().kernels().embedding_backward(tokens, first, dy, dtable, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(embedding_backward_simd)(tokens, first, dy, dtable);
+  STRETTO_DISPATCH(embedding_backward_simd)(tokens, first, dy, dtable);
 }
 
 }  // namespace stretto::kernels

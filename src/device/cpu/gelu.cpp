@@ -4,6 +4,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/gelu.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
 #include "device/cpu/exp-inl.hpp"
 #include "device/cpu/simd-inl.hpp"
 #include "device/gpu.hpp"
@@ -114,7 +115,7 @@ void gelu_forward(const Tensor& x, const Tensor& y) {
   const KernelScope scope("gelu_forward");
   if (scope.skipped()) return;
   if (on_gpu("gelu_forward", x, y)) return gpu().kernels().gelu_forward(x, y, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(gelu_forward_simd)(x, y);
+  STRETTO_DISPATCH(gelu_forward_simd)(x, y);
 }
 
 void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx) {
@@ -123,7 +124,7 @@ void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx) {
   const KernelScope scope("gelu_backward");
   if (scope.skipped()) return;
   if (on_gpu("gelu_backward", x, dy, dx)) return gpu().kernels().gelu_backward(x, dy, dx, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(gelu_backward_simd)(x, dy, dx);
+  STRETTO_DISPATCH(gelu_backward_simd)(x, dy, dx);
 }
 
 void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y) {
@@ -132,7 +133,7 @@ void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y) {
   const KernelScope scope("add_bias_gelu");
   if (scope.skipped()) return;
   if (on_gpu("add_bias_gelu", x, bias, y)) return gpu().kernels().add_bias_gelu(x, bias, y, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(add_bias_gelu_simd)(x, bias, y);
+  STRETTO_DISPATCH(add_bias_gelu_simd)(x, bias, y);
 }
 
 }  // namespace stretto::kernels

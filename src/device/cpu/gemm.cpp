@@ -11,6 +11,7 @@
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
 #include "device/cpu/arguments.hpp"
+#include "device/cpu/cpu_level.hpp"
 #include "device/cpu/matmul_primitive.hpp"
 #include "device/gpu.hpp"
 #include "device/stream/kernel_scope.hpp"
@@ -72,13 +73,9 @@ Tensor widened(const Tensor& x) {
   return wide;
 }
 
-// Without bf16 instructions, f32 is three times as fast as oneDNN's emulation, conversions included. The results agree:
-// products of two bf16 are exact in f32, in which both ways add them up.
-bool processor_multiplies_bf16() {
-  static const bool yes = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
-  return yes;
-}
-
+// Without bf16 instructions, a and b are widened to f32 and the product is rounded once. Below AVX-512 oneDNN has no other
+// way; above, this is three times as fast as its emulation, conversions included. It costs f32 copies of all operands. The
+// results agree: products of two bf16 are exact in f32, in which both ways add them up.
 void product_bf16(const Product& p, const Tensor& a, const Tensor& b, const Tensor& c) {
   if (processor_multiplies_bf16()) {
     const OpenMpThreads threads;
@@ -142,6 +139,7 @@ void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
     return;
   }
   if (on_gpu("gemm", a, b, c)) return gpu().kernels().gemm(a, transpose_a, b, transpose_b, c, accumulate, gpu_stream());
+  cpu::cap_cpu_level();
   const Product product{transpose_a == Transpose::yes, transpose_b == Transpose::yes, m, c.columns(), k, accumulate};
   switch (a.dtype()) {
     case DType::f64: return product_f64(product, a.data<double>(), b.data<double>(), c.data<double>());

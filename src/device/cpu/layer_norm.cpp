@@ -6,6 +6,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/layer_norm.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
 #include "device/cpu/simd-inl.hpp"
 #include "device/gpu.hpp"
 #include "device/stream/kernel_scope.hpp"
@@ -110,7 +111,7 @@ void layer_norm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta
   if (scope.skipped()) return;
   if (on_gpu("layer_norm_forward", x, gamma, beta, y, mean, rstd))
     return gpu().kernels().layer_norm_forward(x, gamma, beta, epsilon, y, mean, rstd, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(layer_norm_forward_simd)(x, gamma, beta, epsilon, y, mean, rstd);
+  STRETTO_DISPATCH(layer_norm_forward_simd)(x, gamma, beta, epsilon, y, mean, rstd);
 }
 
 void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd, const Tensor& dy,
@@ -127,7 +128,7 @@ void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mea
   if (scope.skipped()) return;
   if (on_gpu("layer_norm_backward", x, gamma, mean, rstd, dy, dx, dgamma, dbeta))
     return gpu().kernels().layer_norm_backward(x, gamma, mean, rstd, dy, dx, dgamma, dbeta, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(layer_norm_backward_simd)(x, gamma, mean, rstd, dy, dx, dgamma, dbeta);
+  STRETTO_DISPATCH(layer_norm_backward_simd)(x, gamma, mean, rstd, dy, dx, dgamma, dbeta);
 }
 
 }  // namespace stretto::kernels

@@ -1,4 +1,5 @@
 #include "device/cpu/matmul_primitive.hpp"
+#include "device/cpu/cpu_level.hpp"
 
 #include <dnnl.hpp>
 #include <unordered_map>
@@ -78,9 +79,25 @@ struct Primitives {
 // A training step has a few dozen shapes; a program whose shapes never repeat must not grow without end.
 constexpr std::size_t most_primitives = 256;
 
+bool has_instructions(dnnl_cpu_isa_t isa) {
+  cpu::cap_cpu_level();
+  return (dnnl_get_effective_cpu_isa() & isa) == isa;
+}
+
 }  // namespace
 
+bool has_matmul_primitive(DType dtype) {
+  static const bool bf16_too = has_instructions(dnnl_cpu_isa_avx512_core);
+  return dtype == DType::f32 || (dtype == DType::bf16 && bf16_too);
+}
+
+bool processor_multiplies_bf16() {
+  static const bool yes = has_instructions(dnnl_cpu_isa_avx512_core_bf16);
+  return yes;
+}
+
 void matmul_primitive(const Product& product, DType dtype, const void* a, const void* b, DType dtype_c, void* c) {
+  cpu::cap_cpu_level();
   thread_local Primitives primitives;
   try {
     if (primitives.by_key.size() >= most_primitives) primitives.by_key.clear();

@@ -11,6 +11,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/reduce.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
 #include "device/cpu/simd-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -339,14 +340,14 @@ void check_divisor(std::int64_t divisor) {
 
 void reduce(ReduceOp op, DType dtype, const void* a, const void* b, void* out, std::int64_t count) {
   const void* const sources[] = {a, b};
-  HWY_DYNAMIC_DISPATCH(reduce_all_simd)(op, dtype, sources, 2, out, count, 1);
+  STRETTO_DISPATCH(reduce_all_simd)(op, dtype, sources, 2, out, count, 1);
 }
 
 void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out, std::int64_t count,
                 std::int64_t divisor) {
   check_source_count(source_count);
   check_divisor(divisor);
-  HWY_DYNAMIC_DISPATCH(reduce_all_simd)(op, dtype, sources, source_count, out, count, divisor);
+  STRETTO_DISPATCH(reduce_all_simd)(op, dtype, sources, source_count, out, count, divisor);
 }
 
 void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs, int out_count,
@@ -355,7 +356,7 @@ void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source
   if (out_count == 1 && !streaming) return reduce_all(op, dtype, sources, source_count, outs[0], count, divisor);
   check_source_count(source_count);
   check_divisor(divisor);
-  HWY_DYNAMIC_DISPATCH(reduce_all_to_many_simd)
+  STRETTO_DISPATCH(reduce_all_to_many_simd)
   (op, dtype, sources, source_count, outs, out_count, count, divisor, streaming);
 }
 
@@ -363,17 +364,17 @@ void copy(const void* from, void* to, std::size_t bytes, bool streaming) {
   if (!streaming) {
     std::memcpy(to, from, bytes);
   } else {
-    HWY_DYNAMIC_DISPATCH(copy_simd)(from, to, bytes);
+    STRETTO_DISPATCH(copy_simd)(from, to, bytes);
   }
 }
 
 void divide(DType dtype, void* x, std::int64_t count, std::int64_t divisor) {
   check_divisor(divisor);
-  HWY_DYNAMIC_DISPATCH(divide_simd)(dtype, x, count, divisor);
+  STRETTO_DISPATCH(divide_simd)(dtype, x, count, divisor);
 }
 
 void multiply(DType dtype, const void* x, void* out, std::int64_t count, double factor) {
-  HWY_DYNAMIC_DISPATCH(multiply_simd)(dtype, x, out, count, factor);
+  STRETTO_DISPATCH(multiply_simd)(dtype, x, out, count, factor);
 }
 
 }  // namespace stretto::kernels

@@ -4,6 +4,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/softmax.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
 #include "device/cpu/exp-inl.hpp"
 #include "device/cpu/simd-inl.hpp"
 #include "device/gpu.hpp"
@@ -50,7 +51,7 @@ void softmax(const Tensor& x, const Tensor& y) {
   const KernelScope scope("softmax");
   if (scope.skipped()) return;
   if (on_gpu("softmax", x, y)) return gpu().kernels().softmax(x, y, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(softmax_simd)(x, y);
+  STRETTO_DISPATCH(softmax_simd)(x, y);
 }
 
 }  // namespace stretto::kernels

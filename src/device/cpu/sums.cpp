@@ -4,6 +4,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/sums.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
 #include "device/cpu/simd-inl.hpp"
 #include "device/gpu.hpp"
 #include "device/stream/kernel_scope.hpp"
@@ -68,7 +69,7 @@ void add_column_sums(const Tensor& x, const Tensor& sums) {
   const KernelScope scope("add_column_sums");
   if (scope.skipped()) return;
   if (on_gpu("add_column_sums", x, sums)) return gpu().kernels().add_column_sums(x, sums, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(add_column_sums_simd)(x, sums);
+  STRETTO_DISPATCH(add_column_sums_simd)(x, sums);
 }
 
 double sum_of_squares(const Tensor& x) { return sums_of_squares({x}).front(); }
@@ -84,7 +85,7 @@ std::vector<double> sums_of_squares(const std::vector<Tensor>& xs) {
     gpu().kernels().sums_of_squares(xs, results.data<double>(), gpu_stream());
     results.copy_to_host(sums.data());
   } else {
-    for (std::size_t i = 0; i < xs.size(); ++i) sums[i] = HWY_DYNAMIC_DISPATCH(sum_of_squares_simd)(xs[i]);
+    for (std::size_t i = 0; i < xs.size(); ++i) sums[i] = STRETTO_DISPATCH(sum_of_squares_simd)(xs[i]);
   }
   return sums;
 }

@@ -16,6 +16,7 @@
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/attention/attention_softmax-inl.hpp"
+#include "device/cpu/cpu_level.hpp"
 #include "device/gpu.hpp"
 #include "device/stream/kernel_scope.hpp"
 
@@ -237,7 +238,7 @@ void checked_forward(const AttentionShape& shape, const Tensor& qkv, const Tenso
   if (scope.skipped()) return;
   if (on_gpu("attention_forward", qkv, out, log_sum_exp))
     return gpu().kernels().attention_forward(shape, qkv, out, log_sum_exp, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(forward)(shape, qkv, out, log_sum_exp);
+  STRETTO_DISPATCH(forward)(shape, qkv, out, log_sum_exp);
 }
 
 void checked_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
@@ -248,7 +249,7 @@ void checked_backward(const AttentionShape& shape, const Tensor& qkv, const Tens
   if (scope.skipped()) return;
   if (on_gpu("attention_backward", qkv, out, log_sum_exp, dout, dqkv))
     return gpu().kernels().attention_backward(shape, qkv, out, log_sum_exp, dout, dqkv, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(backward)(shape, qkv, out, log_sum_exp, dout, dqkv);
+  STRETTO_DISPATCH(backward)(shape, qkv, out, log_sum_exp, dout, dqkv);
 }
 
 }  // namespace

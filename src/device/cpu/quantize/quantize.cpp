@@ -7,6 +7,7 @@
 #define HWY_TARGET_INCLUDE "device/cpu/quantize/quantize.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
 #include "device/cpu/quantize/quantize_arguments.hpp"
 #include "device/cpu/quantize/quantize_codes-inl.hpp"
 
@@ -303,7 +304,7 @@ HWY_EXPORT(quantize_simd);
 void quantize(QuantizedFormat format, DType dtype, const void* x, void* records, std::int64_t count,
               const QuantizeOptions& options) {
   check_quantize_arguments(format, dtype, options);
-  HWY_DYNAMIC_DISPATCH(quantize_simd)(format, dtype, x, records, count, options);
+  STRETTO_DISPATCH(quantize_simd)(format, dtype, x, records, count, options);
 }
 
 }  // namespace stretto::kernels
