@@ -6,7 +6,7 @@
 
 #include "core/fail.hpp"
 
-namespace stretto::kernels {
+namespace stretto::kernels::cpu {
 namespace {
 
 struct Key {
@@ -80,7 +80,7 @@ struct Primitives {
 constexpr std::size_t most_primitives = 256;
 
 bool has_instructions(dnnl_cpu_isa_t isa) {
-  cpu::cap_cpu_level();
+  cap_cpu_level();
   return (dnnl_get_effective_cpu_isa() & isa) == isa;
 }
 
@@ -97,7 +97,7 @@ bool processor_multiplies_bf16() {
 }
 
 void matmul_primitive(const Product& product, DType dtype, const void* a, const void* b, DType dtype_c, void* c) {
-  cpu::cap_cpu_level();
+  cap_cpu_level();
   thread_local Primitives primitives;
   try {
     if (primitives.by_key.size() >= most_primitives) primitives.by_key.clear();
@@ -110,4 +110,4 @@ void matmul_primitive(const Product& product, DType dtype, const void* a, const 
   }
 }
 
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::cpu

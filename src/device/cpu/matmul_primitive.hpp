@@ -3,7 +3,7 @@
 
 #include "stretto/dtype.hpp"
 
-namespace stretto::kernels {
+namespace stretto::kernels::cpu {
 
 // c = op(a) op(b) + (accumulate ? c : 0) over row-major arrays without gaps; op(a): [m, k], op(b): [k, n], c: [m, n].
 struct Product {
@@ -22,4 +22,4 @@ bool processor_multiplies_bf16();
 // in f32 either way. Throws Error(internal) with oneDNN's reason where it has no such product.
 void matmul_primitive(const Product& product, DType dtype, const void* a, const void* b, DType dtype_c, void* c);
 
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::cpu

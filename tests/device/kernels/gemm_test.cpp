@@ -24,9 +24,9 @@ Tensor whole_numbers(Shape shape, DType dtype, std::int64_t seed) {
 
 struct Case {
   Tensor a, b, c;
-  Product product;
+  cpu::Product product;
 
-  Case(const Product& p, DType dtype, DType dtype_c)
+  Case(const cpu::Product& p, DType dtype, DType dtype_c)
       : a(whole_numbers(p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k}, dtype, 1)),
         b(whole_numbers(p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n}, dtype, 2)),
         c(whole_numbers({p.m, p.n}, dtype_c, 3)),
@@ -78,14 +78,14 @@ TEST_P(Gemm, EqualsTheSum) {
 TEST_P(Gemm, EqualsTheSumInOneDnnPrimitives) {
   HOST_ONLY("oneDNN computes on the host");
   const auto [dtype, dtype_c] = GetParam();
-  if (!has_matmul_primitive(dtype)) {
+  if (!cpu::has_matmul_primitive(dtype)) {
     const Case given({false, false, 1, 1, 1, false}, dtype, dtype_c);
     const auto multiply = [&, dtype = dtype, dtype_c = dtype_c] {
-      matmul_primitive(given.product, dtype, given.a.raw(), given.b.raw(), dtype_c, given.c.raw());
+      cpu::matmul_primitive(given.product, dtype, given.a.raw(), given.b.raw(), dtype_c, given.c.raw());
     };
     ASSERT_NE(dtype, DType::f32);
     if (dtype == DType::bf16) {
-      EXPECT_FALSE(processor_multiplies_bf16());
+      EXPECT_FALSE(cpu::processor_multiplies_bf16());
       EXPECT_THAT(sentence_of(multiply), testing::HasSubstr("oneDNN cannot multiply [1, 1] by [1, 1] in bf16"));
     }
     return;
@@ -96,7 +96,7 @@ TEST_P(Gemm, EqualsTheSumInOneDnnPrimitives) {
       const Case given({(choice & 1) != 0, (choice & 2) != 0, m, n, k, (choice & 4) != 0}, dtype, dtype_c);
       SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k << ", choice " << choice);
       const Tensor expected = oracle(given);
-      matmul_primitive(given.product, dtype, given.a.raw(), given.b.raw(), dtype_c, given.c.raw());
+      cpu::matmul_primitive(given.product, dtype, given.a.raw(), given.b.raw(), dtype_c, given.c.raw());
       expect_equal(given.c, expected);
     }
   }

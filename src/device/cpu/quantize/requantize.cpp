@@ -1,15 +1,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "device/cpu/quantize/quantize_arguments.hpp"
-#include "device/cpu/quantize/quantize_group.hpp"
+#include "device/cpu/host_kernels.hpp"
+#include "device/kernels/quantized_records.hpp"
 
-namespace stretto::kernels {
+namespace stretto::kernels::cpu {
 
 void requantize(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to, void* records,
                 std::int64_t count, std::int64_t divisor, const QuantizeOptions& options) {
-  check_sum_arguments(format, vector_count, DType::f32, divisor);
-  check_quantize_arguments(to, DType::f32, options);
   constexpr std::int64_t block = 4 * largest_group;  // whole groups of every format; stays in the nearest cache
   alignas(64) float sum[block];
   std::vector<const void*> parts(vectors, vectors + vector_count);
@@ -24,4 +22,4 @@ void requantize(QuantizedFormat format, const void* const* vectors, int vector_c
   }
 }
 
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::cpu
