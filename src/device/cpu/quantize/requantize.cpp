@@ -13,11 +13,11 @@ void requantize(QuantizedFormat format, const void* const* vectors, int vector_c
   std::vector<const void*> parts(vectors, vectors + vector_count);
   for (std::int64_t begin = 0; begin < count; begin += block) {
     const std::int64_t there = std::min(block, count - begin);
-    dequantize_reduce(format, parts.data(), vector_count, DType::f32, sum, there, divisor);
+    cpu::dequantize_reduce(format, parts.data(), vector_count, DType::f32, sum, there, divisor);
     QuantizeOptions of_block = options;
     of_block.first_element += static_cast<std::uint64_t>(begin);
     if (options.residual != nullptr) of_block.residual += begin;
-    quantize(to, DType::f32, sum, static_cast<std::uint8_t*>(records) + packed_bytes(to, begin), there, of_block);
+    cpu::quantize(to, DType::f32, sum, static_cast<std::uint8_t*>(records) + packed_bytes(to, begin), there, of_block);
     for (const void*& part : parts) part = static_cast<const std::byte*>(part) + packed_bytes(format, block);
   }
 }
