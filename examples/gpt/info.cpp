@@ -42,7 +42,7 @@ void print_caches(hwloc_topology_t topology) {
 void print_machine() {
   cpu_set_t allowed;
   const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
-  fmt::print("\nThis machine\n  processor       {}\n  vector target   {}\n", processor(), vector_target());
+  fmt::print("\nThis machine\n  processor       {}\n", processor());
   hwloc_topology_t topology;
   if (hwloc_topology_init(&topology) == 0) {
     if (hwloc_topology_load(topology) == 0) {
@@ -78,6 +78,11 @@ void print_gpu() {
   fmt::print("  {}, compute capability {}.{}, {:.1f} GiB, {} multiprocessors\n  number {} of the {} here, {}\n", gpu->name,
              gpu->major, gpu->minor, static_cast<double>(gpu->memory_bytes) / (1 << 30), gpu->multiprocessors, gpu->index,
              gpu->count, gpu->uuid);
+}
+
+void print_instructions() {
+  fmt::print("\nInstructions in use (STRETTO_CPU_LEVEL={})\n", setting("STRETTO_CPU_LEVEL"));
+  for (const auto& [library, instructions] : instruction_sets()) fmt::print("  {:<16}{}\n", library, instructions);
 }
 
 void print_tuning() {
@@ -120,6 +125,7 @@ int main() {
   }
   try {
     check_settings();
+    print_instructions();
     print_tuning();
   } catch (const std::exception& error) {
     std::fflush(stdout);

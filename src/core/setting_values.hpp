@@ -7,9 +7,10 @@
 
 namespace stretto {
 
-// The value of a setting that is a number; throws when it cannot be read as one.
+// These read a setting of the named kind, and throw Error(invalid_argument) if its value is not of that kind.
 double number_setting(const std::string& name);
-// The same of a list of whole numbers, 1 or more with commas between them.
+// One or more whole numbers with commas between them.
 std::vector<std::int64_t> numbers_setting(const std::string& name);
+std::string choice_setting(const std::string& name);
 
 }  // namespace stretto

@@ -48,6 +48,13 @@ const std::vector<Rule>& rules() {
        Kind::integer,
        {}},
       {{"STRETTO_COMPUTE_THREADS", "threads that a rank uses in a matrix product", "1"}, Kind::integer, {}},
+      {{"STRETTO_CPU_LEVEL",
+        "instructions that host kernels may use: native (all that the processor has), or no more than avx512 (x86-64-v4, "
+        "without bf16), avx2 (x86-64-v3) or baseline (x86-64; in oneDNN SSE4.1); OpenBLAS, which multiplies f64, takes "
+        "OPENBLAS_CORETYPE instead",
+        "native"},
+       Kind::choice,
+       {"native", "avx512", "avx2", "baseline"}},
       {{"STRETTO_GPU", "number of the GPU that this process uses; empty: its rank on the host modulo their number", ""},
        Kind::text,
        {}},
@@ -162,6 +169,11 @@ std::vector<std::int64_t> parse_numbers(const Rule& rule, const std::string& val
   return numbers;
 }
 
+void check_choice(const Rule& rule, const std::string& value) {
+  require(std::find(rule.choices.begin(), rule.choices.end(), value) != rule.choices.end(),
+          "{}='{}' is not among its choices: {}.", rule.setting.name, value, fmt::join(rule.choices, ", "));
+}
+
 }  // namespace
 
 const std::vector<Setting>& settings() {
@@ -183,6 +195,12 @@ std::string setting(const std::string& name) {
 double number_setting(const std::string& name) { return parse_number(*find(name), setting(name)); }
 std::vector<std::int64_t> numbers_setting(const std::string& name) { return parse_numbers(*find(name), setting(name)); }
 
+std::string choice_setting(const std::string& name) {
+  std::string value = setting(name);
+  check_choice(*find(name), value);
+  return value;
+}
+
 void check_settings() {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     if (std::strncmp(*entry, "STRETTO_", 8) != 0) continue;
@@ -193,10 +211,7 @@ void check_settings() {
     const std::string value = setting(name);
     if (rule->kind == Kind::number || rule->kind == Kind::integer) parse_number(*rule, value);
     if (rule->kind == Kind::integers) parse_numbers(*rule, value);
-    if (rule->kind == Kind::choice) {
-      require(std::find(rule->choices.begin(), rule->choices.end(), value) != rule->choices.end(),
-              "{}='{}' is not among its choices: {}.", name, value, fmt::join(rule->choices, ", "));
-    }
+    if (rule->kind == Kind::choice) check_choice(*rule, value);
   }
 }
 

@@ -1,7 +1,6 @@
 #include "stretto/build.hpp"
 
 #include <dnnl_version.h>
-#include <hwy/targets.h>
 
 #include "core/fail.hpp"
 
@@ -18,7 +17,5 @@ std::vector<std::pair<std::string, std::string>> build_parts() {
           {"NCCL", STRETTO_NCCL_VERSION},
           {"cuDNN", STRETTO_CUDNN_VERSION}};
 }
-
-std::string vector_target() { return hwy::TargetName(hwy::SupportedTargets() & -hwy::SupportedTargets()); }
 
 }  // namespace stretto

@@ -19,12 +19,6 @@ thread_local Gpu* of_this_thread = nullptr;
 std::atomic<int> chosen = -1;  // by the program
 
 #if defined(STRETTO_HAVE_CUDA)
-}  // namespace
-
-// cuda/cuda_gpu.cpp. The obstacle is empty where there is a GPU. chosen: by choose_gpu(), or negative.
-std::unique_ptr<Gpu> open_cuda_gpu(int chosen, std::string& obstacle);
-
-namespace {
 struct Real {
   std::string obstacle;
   std::unique_ptr<Gpu> gpu = open_cuda_gpu(chosen, obstacle);

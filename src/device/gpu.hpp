@@ -77,6 +77,10 @@ class Gpu {
   virtual void close_shared(std::byte* memory) = 0;                  // once for each open_shared()
 };
 
+// The GPU that CUDA gives this process, from cuda/; null where there is none, and then obstacle is the sentence that says
+// why. chosen: its number by choose_gpu(), or negative. In builds with CUDA.
+std::unique_ptr<Gpu> open_cuda_gpu(int chosen, std::string& obstacle);
+
 // The one that this process uses; throws Error(unavailable) with cuda_obstacle() where there is none.
 Gpu& gpu();
 bool has_gpu();  // whether gpu() would return
@@ -86,6 +90,9 @@ bool gpu_in_use();
 void use_gpu(Gpu* other);
 // The same for this thread alone: ranks that are threads then have a GPU each.
 void use_gpu_in_this_thread(Gpu* other);
+
+// A stream's queue on gpu(), from stream/gpu_stream.cpp.
+std::shared_ptr<Stream::Queue> gpu_queue(std::string name, Priority priority);
 
 // Of a stream on a GPU; throws Error(invalid_argument) for one of the host.
 GpuStream handle_of(const Stream& stream);

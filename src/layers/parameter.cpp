@@ -6,8 +6,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "collectives/plan/plan_builder.hpp"
 #include "core/fail.hpp"
+#include "core/parts.hpp"
 #include "core/split_mix.hpp"
 #include "device/stream/kernel_scope.hpp"
 #include "stretto/kernels.hpp"
@@ -47,10 +47,7 @@ bool Parameter::is_replicated_over(Axis axis) const {
   return std::find(replicated_over.begin(), replicated_over.end(), axis) != replicated_over.end();
 }
 
-Share share_of(std::int64_t count, int parts, int i) {
-  const std::int64_t first = part_begin(count, parts, i);
-  return {first, part_begin(count, parts, i + 1) - first};
-}
+Share share_of(std::int64_t count, int parts, int i) { return {part_begin(count, parts, i), part_size(count, parts, i)}; }
 
 Parameter& Parameters::add(Parameter parameter) {
   ensure(!gradients_, "Parameter {} is added after allocate().", parameter.name);

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
+#include "core/parts.hpp"
 #include "device/memory/range.hpp"
 #include "overlap/bucket_cut.hpp"
-#include "overlap/bucket_shares.hpp"
 #include "stretto/device.hpp"
 
 namespace stretto {
@@ -114,7 +114,7 @@ void GradientBuckets::start(std::size_t b) {
   }
   void* const own = flat.view(share(b).first, {share(b).count}).raw();
   Call call{Collective::reduce_scatter, flat.raw(), own, 0, flat.dtype()};
-  call.counts = share_counts(flat.size(), group_.size());
+  call.counts = part_sizes(flat.size(), group_.size());
   call.keep_alive = flat;
   bucket.reduced = group_.start(call, stream_, named);
   bucket.gathered = Work();
@@ -143,8 +143,7 @@ void GradientBuckets::set_postponed(std::vector<bool> buckets) {
 
 ElementRange GradientBuckets::share(std::size_t bucket) const {
   const std::int64_t elements = buckets_[bucket].memory.flat().size();
-  const std::int64_t first = part_begin(elements, group_.size(), group_.rank());
-  return {0, first, part_begin(elements, group_.size(), group_.rank() + 1) - first};
+  return {0, part_begin(elements, group_.size(), group_.rank()), part_size(elements, group_.size(), group_.rank())};
 }
 
 void GradientBuckets::append_ranges(std::size_t bucket, const ElementRange& of, std::vector<ElementRange>& to) const {

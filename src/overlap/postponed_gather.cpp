@@ -1,8 +1,8 @@
 #include "stretto/overlap/postponed_gather.hpp"
 
 #include "core/fail.hpp"
+#include "core/parts.hpp"
 #include "device/memory/range.hpp"
-#include "overlap/bucket_shares.hpp"
 #include "stretto/device.hpp"
 
 namespace stretto {
@@ -33,7 +33,7 @@ void PostponedGather::start(const Update& update) {
     const Tensor& flat = part.memory.flat();
     if (flat.size() == 0) continue;
     const std::int64_t first = part_begin(flat.size(), group_.size(), group_.rank());
-    const std::int64_t count = part_begin(flat.size(), group_.size(), group_.rank() + 1) - first;
+    const std::int64_t count = part_size(flat.size(), group_.size(), group_.rank());
     if (update) {
       std::vector<ElementRange> share = part.memory.ranges(first, count);
       for (ElementRange& elements : share) elements.tensor = part.members[elements.tensor];
@@ -41,7 +41,7 @@ void PostponedGather::start(const Update& update) {
     }
     part.memory.pack(first, count);
     Call call{Collective::all_gather, flat.view(first, {count}).raw(), flat.raw(), 0, flat.dtype()};
-    call.counts = share_counts(flat.size(), group_.size());
+    call.counts = part_sizes(flat.size(), group_.size());
     call.keep_alive = flat;
     part.arriving = group_.start(call, stream_, {.tag = tag_});
     part.under_way = true;

@@ -3,6 +3,7 @@
 #include <functional>
 #include <utility>
 
+#include "core/parts.hpp"
 #include "stretto/plan.hpp"
 
 namespace stretto {
@@ -12,13 +13,6 @@ inline Slice output(std::int64_t offset, std::int64_t count) { return {Buffer::o
 inline Slice scratch(std::int64_t offset, std::int64_t count) { return {Buffer::scratch, offset, count}; }
 inline Slice packed(QuantizedFormat format, std::int64_t offset, std::int64_t count) {
   return {Buffer::packed, offset, count, format};
-}
-
-// The balanced cut of count elements into parts: part i begins here, part i + 1 where it ends. Sizes differ by at most one.
-inline std::int64_t part_begin(std::int64_t count, int parts, int i) {
-  const std::int64_t quotient = count / parts;
-  const std::int64_t rest = count % parts;
-  return quotient * i + (i < rest ? i : rest);
 }
 
 // Where each rank's share lies in a vector that holds them all, one after the other in rank order.

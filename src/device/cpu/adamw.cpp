@@ -1,14 +1,12 @@
 #include <cmath>
 
-#include "stretto/kernels.hpp"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/adamw.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
+#include "device/cpu/host_kernels.hpp"
 #include "device/cpu/simd-inl.hpp"
-#include "device/gpu.hpp"
-#include "device/stream/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -59,26 +57,14 @@ void adamw_simd(const AdamW& options, const Tensor& gradient, const Tensor& mast
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace stretto::kernels {
+namespace stretto::kernels::cpu {
 
 HWY_EXPORT(adamw_simd);
 
 void adamw(const AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
            const Tensor& parameter) {
-  const DType wide = accumulator(parameter.dtype());
-  check_holds("adamw", "gradient", gradient, wide, parameter.size());
-  check_holds("adamw", "master", master, wide, parameter.size());
-  check_holds("adamw", "m", m, wide, parameter.size());
-  check_holds("adamw", "v", v, wide, parameter.size());
-  require(options.step >= 1, "adamw counts steps from 1, but was given step {}.", options.step);
-  require(parameter.dtype() != wide || parameter.raw() == master.raw(),
-          "adamw needs parameter and master to be the same tensor, since both are {}.", name(wide));
-  const KernelScope scope("adamw");
-  if (scope.skipped()) return;
-  if (on_gpu("adamw", gradient, master, m, v, parameter))
-    return gpu().kernels().adamw(options, gradient, master, m, v, parameter, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(adamw_simd)(options, gradient, master, m, v, parameter);
+  STRETTO_DISPATCH(adamw_simd)(options, gradient, master, m, v, parameter);
 }
 
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::cpu
 #endif

@@ -1,5 +1,3 @@
-#include "stretto/kernels.hpp"
-
 #include <cstddef>
 #include <cstring>
 
@@ -7,9 +5,10 @@
 #define HWY_TARGET_INCLUDE "device/cpu/elementwise.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
+#include "device/cpu/host_kernels.hpp"
 #include "device/cpu/simd-inl.hpp"
-#include "device/gpu.hpp"
-#include "device/stream/kernel_scope.hpp"
+#include "device/element_types.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -56,48 +55,17 @@ void add_bias_simd(const Tensor& x, const Tensor& bias) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace stretto::kernels {
+namespace stretto::kernels::cpu {
 
 HWY_EXPORT(convert_simd);
 HWY_EXPORT(add_bias_simd);
 
 void convert(DType from, const void* x, DType to, void* out, std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(convert_simd)(from, x, to, out, count);
+  STRETTO_DISPATCH(convert_simd)(from, x, to, out, count);
   if (from == to && count > 0) std::memcpy(out, x, static_cast<std::size_t>(count) * size_of(from));
 }
 
-void convert(const Tensor& from, const Tensor& out) {
-  check_holds("convert", "out", out, out.dtype(), from.size());
-  const KernelScope scope("convert");
-  if (scope.skipped() || (from.raw() == out.raw() && from.dtype() == out.dtype())) return;
-  if (on_gpu("convert", from, out))
-    return gpu().kernels().convert(from.dtype(), from.raw(), out.dtype(), out.raw(), from.size(), gpu_stream());
-  convert(from.dtype(), from.raw(), out.dtype(), out.raw(), from.size());
-}
+void add_bias(const Tensor& x, const Tensor& bias) { STRETTO_DISPATCH(add_bias_simd)(x, bias); }
 
-void add(const Tensor& a, const Tensor& b, const Tensor& out) {
-  check_holds("add", "b", b, a.dtype(), a.size());
-  check_holds("add", "out", out, a.dtype(), a.size());
-  const KernelScope scope("add");
-  if (scope.skipped()) return;
-  if (on_gpu("add", a, b, out)) return gpu().kernels().add(a, b, out, gpu_stream());
-  reduce(ReduceOp::sum, a.dtype(), a.raw(), b.raw(), out.raw(), a.size());
-}
-
-void scale(const Tensor& x, double factor) {
-  const KernelScope scope("scale");
-  if (scope.skipped()) return;
-  if (on_gpu("scale", x)) return gpu().kernels().scale(x, factor, gpu_stream());
-  with_compute_type(x.dtype(), [&]<class T>(T) { multiply(dtype_of<T>, x.data<T>(), x.data<T>(), x.size(), factor); });
-}
-
-void add_bias(const Tensor& x, const Tensor& bias) {
-  check_holds("add_bias", "bias", bias, x.dtype(), x.columns());
-  const KernelScope scope("add_bias");
-  if (scope.skipped()) return;
-  if (on_gpu("add_bias", x, bias)) return gpu().kernels().add_bias(x, bias, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(add_bias_simd)(x, bias);
-}
-
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::cpu
 #endif

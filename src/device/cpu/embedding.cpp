@@ -1,14 +1,12 @@
 #include <cstring>
 
-#include "stretto/kernels.hpp"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/embedding.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
+#include "device/cpu/host_kernels.hpp"
 #include "device/cpu/simd-inl.hpp"
-#include "device/gpu.hpp"
-#include "device/stream/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -40,18 +38,11 @@ void embedding_backward_simd(const Tensor& tokens, std::int64_t first, const Ten
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace stretto::kernels {
+namespace stretto::kernels::cpu {
 
 HWY_EXPORT(embedding_backward_simd);
 
 void embedding_forward(const Tensor& tokens, std::int64_t first, const Tensor& table, const Tensor& y) {
-  check_holds("embedding_forward", "y", y, table.dtype(), y.size());
-  check_columns("embedding_forward", "y", y, table.columns());
-  check_holds("embedding_forward", "tokens", tokens, DType::i32, y.rows());
-  const KernelScope scope("embedding_forward");
-  if (scope.skipped()) return;
-  if (on_gpu("embedding_forward", tokens, table, y))
-    return gpu().kernels().embedding_forward(tokens, first, table, y, gpu_stream());
   const std::int32_t* const numbers = tokens.data<std::int32_t>();
   const std::size_t row_bytes = static_cast<std::size_t>(y.columns()) * size_of(y.dtype());
   for (std::int64_t row = 0; row < y.rows(); ++row) {
@@ -66,15 +57,8 @@ void embedding_forward(const Tensor& tokens, std::int64_t first, const Tensor& t
 }
 
 void embedding_backward(const Tensor& tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable) {
-  check_holds("embedding_backward", "dtable", dtable, accumulator(dy.dtype()), dtable.size());
-  check_columns("embedding_backward", "dtable", dtable, dy.columns());
-  check_holds("embedding_backward", "tokens", tokens, DType::i32, dy.rows());
-  const KernelScope scope("embedding_backward");
-  if (scope.skipped()) return;
-  if (on_gpu("embedding_backward", tokens, dy, dtable))
-    return gpu().kernels().embedding_backward(tokens, first, dy, dtable, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(embedding_backward_simd)(tokens, first, dy, dtable);
+  STRETTO_DISPATCH(embedding_backward_simd)(tokens, first, dy, dtable);
 }
 
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::cpu
 #endif

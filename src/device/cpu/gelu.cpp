@@ -1,13 +1,11 @@
-#include "stretto/kernels.hpp"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/gelu.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
 #include "device/cpu/exp-inl.hpp"
+#include "device/cpu/host_kernels.hpp"
 #include "device/cpu/simd-inl.hpp"
-#include "device/gpu.hpp"
-#include "device/stream/kernel_scope.hpp"
 
 // With u = sqrt(2/pi) (x + 0.044715 x^3), (1 + tanh u) / 2 = 1 / (1 + exp(-2u)): one exponential, which loses nothing near
 // zero nor where y vanishes. Beyond the bound for x the gate is 0 or 1 in every digit that counts, and 2^-t is still normal.
@@ -103,37 +101,19 @@ void add_bias_gelu_simd(const Tensor& x, const Tensor& bias, const Tensor& y) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace stretto::kernels {
+namespace stretto::kernels::cpu {
 
 HWY_EXPORT(gelu_forward_simd);
 HWY_EXPORT(gelu_backward_simd);
 HWY_EXPORT(add_bias_gelu_simd);
 
-void gelu_forward(const Tensor& x, const Tensor& y) {
-  check_holds("gelu_forward", "y", y, x.dtype(), x.size());
-  const KernelScope scope("gelu_forward");
-  if (scope.skipped()) return;
-  if (on_gpu("gelu_forward", x, y)) return gpu().kernels().gelu_forward(x, y, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(gelu_forward_simd)(x, y);
-}
+void gelu_forward(const Tensor& x, const Tensor& y) { STRETTO_DISPATCH(gelu_forward_simd)(x, y); }
 
-void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx) {
-  check_holds("gelu_backward", "dy", dy, x.dtype(), x.size());
-  check_holds("gelu_backward", "dx", dx, x.dtype(), x.size());
-  const KernelScope scope("gelu_backward");
-  if (scope.skipped()) return;
-  if (on_gpu("gelu_backward", x, dy, dx)) return gpu().kernels().gelu_backward(x, dy, dx, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(gelu_backward_simd)(x, dy, dx);
-}
+void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx) { STRETTO_DISPATCH(gelu_backward_simd)(x, dy, dx); }
 
 void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y) {
-  check_holds("add_bias_gelu", "bias", bias, x.dtype(), x.columns());
-  check_holds("add_bias_gelu", "y", y, x.dtype(), x.size());
-  const KernelScope scope("add_bias_gelu");
-  if (scope.skipped()) return;
-  if (on_gpu("add_bias_gelu", x, bias, y)) return gpu().kernels().add_bias_gelu(x, bias, y, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(add_bias_gelu_simd)(x, bias, y);
+  STRETTO_DISPATCH(add_bias_gelu_simd)(x, bias, y);
 }
 
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::cpu
 #endif

@@ -1,14 +1,12 @@
 #include <cmath>
 
-#include "stretto/kernels.hpp"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/layer_norm.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
+#include "device/cpu/host_kernels.hpp"
 #include "device/cpu/simd-inl.hpp"
-#include "device/gpu.hpp"
-#include "device/stream/kernel_scope.hpp"
 
 // A row is read several times, but from memory only once: a row fits into the first or second cache.
 HWY_BEFORE_NAMESPACE();
@@ -93,42 +91,20 @@ void layer_norm_backward_simd(const Tensor& x, const Tensor& gamma, const Tensor
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace stretto::kernels {
+namespace stretto::kernels::cpu {
 
 HWY_EXPORT(layer_norm_forward_simd);
 HWY_EXPORT(layer_norm_backward_simd);
 
 void layer_norm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta, double epsilon, const Tensor& y,
                         const Tensor& mean, const Tensor& rstd) {
-  const char* const kernel = "layer_norm_forward";
-  check_holds(kernel, "gamma", gamma, x.dtype(), x.columns());
-  check_holds(kernel, "beta", beta, x.dtype(), x.columns());
-  check_holds(kernel, "y", y, x.dtype(), x.size());
-  check_holds(kernel, "mean", mean, accumulator(x.dtype()), x.rows());
-  check_holds(kernel, "rstd", rstd, accumulator(x.dtype()), x.rows());
-  const KernelScope scope("layer_norm_forward");
-  if (scope.skipped()) return;
-  if (on_gpu("layer_norm_forward", x, gamma, beta, y, mean, rstd))
-    return gpu().kernels().layer_norm_forward(x, gamma, beta, epsilon, y, mean, rstd, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(layer_norm_forward_simd)(x, gamma, beta, epsilon, y, mean, rstd);
+  STRETTO_DISPATCH(layer_norm_forward_simd)(x, gamma, beta, epsilon, y, mean, rstd);
 }
 
 void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd, const Tensor& dy,
                          const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta) {
-  const char* const kernel = "layer_norm_backward";
-  check_holds(kernel, "gamma", gamma, x.dtype(), x.columns());
-  check_holds(kernel, "mean", mean, accumulator(x.dtype()), x.rows());
-  check_holds(kernel, "rstd", rstd, accumulator(x.dtype()), x.rows());
-  check_holds(kernel, "dy", dy, x.dtype(), x.size());
-  check_holds(kernel, "dx", dx, x.dtype(), x.size());
-  check_holds(kernel, "dgamma", dgamma, accumulator(x.dtype()), x.columns());
-  check_holds(kernel, "dbeta", dbeta, accumulator(x.dtype()), x.columns());
-  const KernelScope scope("layer_norm_backward");
-  if (scope.skipped()) return;
-  if (on_gpu("layer_norm_backward", x, gamma, mean, rstd, dy, dx, dgamma, dbeta))
-    return gpu().kernels().layer_norm_backward(x, gamma, mean, rstd, dy, dx, dgamma, dbeta, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(layer_norm_backward_simd)(x, gamma, mean, rstd, dy, dx, dgamma, dbeta);
+  STRETTO_DISPATCH(layer_norm_backward_simd)(x, gamma, mean, rstd, dy, dx, dgamma, dbeta);
 }
 
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::cpu
 #endif

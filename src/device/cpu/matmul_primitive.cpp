@@ -1,11 +1,12 @@
 #include "device/cpu/matmul_primitive.hpp"
+#include "device/cpu/cpu_level.hpp"
 
 #include <dnnl.hpp>
 #include <unordered_map>
 
 #include "core/fail.hpp"
 
-namespace stretto::kernels {
+namespace stretto::kernels::cpu {
 namespace {
 
 struct Key {
@@ -78,9 +79,25 @@ struct Primitives {
 // A training step has a few dozen shapes; a program whose shapes never repeat must not grow without end.
 constexpr std::size_t most_primitives = 256;
 
+bool has_instructions(dnnl_cpu_isa_t isa) {
+  cap_cpu_level();
+  return (dnnl_get_effective_cpu_isa() & isa) == isa;
+}
+
 }  // namespace
 
+bool has_matmul_primitive(DType dtype) {
+  static const bool bf16_too = has_instructions(dnnl_cpu_isa_avx512_core);
+  return dtype == DType::f32 || (dtype == DType::bf16 && bf16_too);
+}
+
+bool processor_multiplies_bf16() {
+  static const bool yes = has_instructions(dnnl_cpu_isa_avx512_core_bf16);
+  return yes;
+}
+
 void matmul_primitive(const Product& product, DType dtype, const void* a, const void* b, DType dtype_c, void* c) {
+  cap_cpu_level();
   thread_local Primitives primitives;
   try {
     if (primitives.by_key.size() >= most_primitives) primitives.by_key.clear();
@@ -93,4 +110,4 @@ void matmul_primitive(const Product& product, DType dtype, const void* a, const 
   }
 }
 
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::cpu

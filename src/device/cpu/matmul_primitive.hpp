@@ -3,7 +3,7 @@
 
 #include "stretto/dtype.hpp"
 
-namespace stretto::kernels {
+namespace stretto::kernels::cpu {
 
 // c = op(a) op(b) + (accumulate ? c : 0) over row-major arrays without gaps; op(a): [m, k], op(b): [k, n], c: [m, n].
 struct Product {
@@ -13,8 +13,13 @@ struct Product {
   bool operator==(const Product&) const = default;
 };
 
+// Whether oneDNN has matrix products of f32 or bf16 on this processor, within STRETTO_CPU_LEVEL: of f32 always, of bf16 with
+// AVX-512 only. Without bf16 instructions it emulates them, at a fifth of the speed of f32.
+bool has_matmul_primitive(DType dtype);
+bool processor_multiplies_bf16();
+
 // A oneDNN matrix product, built once for each shape and thread. a and b: f32 or bf16; c: the same or f32; sums are kept
-// in f32 either way. Processors without bf16 instructions emulate them at a fifth of the speed of f32.
+// in f32 either way. Throws Error(internal) with oneDNN's reason where it has no such product.
 void matmul_primitive(const Product& product, DType dtype, const void* a, const void* b, DType dtype_c, void* c);
 
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::cpu

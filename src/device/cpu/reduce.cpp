@@ -1,5 +1,3 @@
-#include "stretto/kernels.hpp"
-
 #include <hwy/cache_control.h>
 
 #include <algorithm>
@@ -11,7 +9,10 @@
 #define HWY_TARGET_INCLUDE "device/cpu/reduce.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
+#include "device/cpu/host_kernels.hpp"
 #include "device/cpu/simd-inl.hpp"
+#include "device/element_types.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -320,7 +321,7 @@ void multiply_simd(DType dtype, const void* x, void* out, std::int64_t count, do
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace stretto::kernels {
+namespace stretto::kernels::cpu {
 
 HWY_EXPORT(reduce_all_simd);
 HWY_EXPORT(reduce_all_to_many_simd);
@@ -328,53 +329,26 @@ HWY_EXPORT(copy_simd);
 HWY_EXPORT(divide_simd);
 HWY_EXPORT(multiply_simd);
 
-namespace {
-void check_source_count(int source_count) {
-  require(source_count >= 1, "There is nothing to reduce in {} sources; give at least one.", source_count);
-}
-void check_divisor(std::int64_t divisor) {
-  require(divisor >= 1, "Elements cannot be divided by {}; a divisor counts ranks and is at least 1.", divisor);
-}
-}  // namespace
-
-void reduce(ReduceOp op, DType dtype, const void* a, const void* b, void* out, std::int64_t count) {
-  const void* const sources[] = {a, b};
-  HWY_DYNAMIC_DISPATCH(reduce_all_simd)(op, dtype, sources, 2, out, count, 1);
-}
-
 void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out, std::int64_t count,
                 std::int64_t divisor) {
-  check_source_count(source_count);
-  check_divisor(divisor);
-  HWY_DYNAMIC_DISPATCH(reduce_all_simd)(op, dtype, sources, source_count, out, count, divisor);
+  STRETTO_DISPATCH(reduce_all_simd)(op, dtype, sources, source_count, out, count, divisor);
 }
 
 void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs, int out_count,
                 std::int64_t count, std::int64_t divisor, bool streaming) {
-  require(out_count >= 1, "A result cannot be written to {} outs; give at least one.", out_count);
-  if (out_count == 1 && !streaming) return reduce_all(op, dtype, sources, source_count, outs[0], count, divisor);
-  check_source_count(source_count);
-  check_divisor(divisor);
-  HWY_DYNAMIC_DISPATCH(reduce_all_to_many_simd)
+  STRETTO_DISPATCH(reduce_all_to_many_simd)
   (op, dtype, sources, source_count, outs, out_count, count, divisor, streaming);
 }
 
-void copy(const void* from, void* to, std::size_t bytes, bool streaming) {
-  if (!streaming) {
-    std::memcpy(to, from, bytes);
-  } else {
-    HWY_DYNAMIC_DISPATCH(copy_simd)(from, to, bytes);
-  }
-}
+void copy_streaming(const void* from, void* to, std::size_t bytes) { STRETTO_DISPATCH(copy_simd)(from, to, bytes); }
 
 void divide(DType dtype, void* x, std::int64_t count, std::int64_t divisor) {
-  check_divisor(divisor);
-  HWY_DYNAMIC_DISPATCH(divide_simd)(dtype, x, count, divisor);
+  STRETTO_DISPATCH(divide_simd)(dtype, x, count, divisor);
 }
 
 void multiply(DType dtype, const void* x, void* out, std::int64_t count, double factor) {
-  HWY_DYNAMIC_DISPATCH(multiply_simd)(dtype, x, out, count, factor);
+  STRETTO_DISPATCH(multiply_simd)(dtype, x, out, count, factor);
 }
 
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::cpu
 #endif

@@ -15,8 +15,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "device/cpu/arguments.hpp"
 #include "device/cpu/narrow_floats-inl.hpp"
+#include "device/kernels/compute_types.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {

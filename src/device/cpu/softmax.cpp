@@ -1,13 +1,11 @@
-#include "stretto/kernels.hpp"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/softmax.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
 #include "device/cpu/exp-inl.hpp"
+#include "device/cpu/host_kernels.hpp"
 #include "device/cpu/simd-inl.hpp"
-#include "device/gpu.hpp"
-#include "device/stream/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -40,18 +38,11 @@ void softmax_simd(const Tensor& x, const Tensor& y) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace stretto::kernels {
+namespace stretto::kernels::cpu {
 
 HWY_EXPORT(softmax_simd);
 
-void softmax(const Tensor& x, const Tensor& y) {
-  check_holds("softmax", "y", y, x.dtype(), x.size());
-  check_columns("softmax", "y", y, x.columns());
-  const KernelScope scope("softmax");
-  if (scope.skipped()) return;
-  if (on_gpu("softmax", x, y)) return gpu().kernels().softmax(x, y, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(softmax_simd)(x, y);
-}
+void softmax(const Tensor& x, const Tensor& y) { STRETTO_DISPATCH(softmax_simd)(x, y); }
 
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::cpu
 #endif

@@ -1,12 +1,10 @@
-#include "stretto/kernels.hpp"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/sums.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/cpu_level.hpp"
+#include "device/cpu/host_kernels.hpp"
 #include "device/cpu/simd-inl.hpp"
-#include "device/gpu.hpp"
-#include "device/stream/kernel_scope.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -58,36 +56,14 @@ double sum_of_squares_simd(const Tensor& x) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace stretto::kernels {
+namespace stretto::kernels::cpu {
 
 HWY_EXPORT(add_column_sums_simd);
 HWY_EXPORT(sum_of_squares_simd);
 
-void add_column_sums(const Tensor& x, const Tensor& sums) {
-  check_holds("add_column_sums", "sums", sums, accumulator(x.dtype()), x.columns());
-  const KernelScope scope("add_column_sums");
-  if (scope.skipped()) return;
-  if (on_gpu("add_column_sums", x, sums)) return gpu().kernels().add_column_sums(x, sums, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(add_column_sums_simd)(x, sums);
-}
+void add_column_sums(const Tensor& x, const Tensor& sums) { STRETTO_DISPATCH(add_column_sums_simd)(x, sums); }
 
-double sum_of_squares(const Tensor& x) { return sums_of_squares({x}).front(); }
+double sum_of_squares(const Tensor& x) { return STRETTO_DISPATCH(sum_of_squares_simd)(x); }
 
-std::vector<double> sums_of_squares(const std::vector<Tensor>& xs) {
-  std::vector<double> sums(xs.size(), 0);
-  const KernelScope scope("sum_of_squares");
-  if (scope.skipped() || xs.empty()) return sums;
-  bool there = false;
-  for (const Tensor& x : xs) there = on_gpu("sums_of_squares", xs.front(), x);
-  if (there) {
-    const Tensor results({static_cast<std::int64_t>(xs.size())}, DType::f64, Device::cuda);
-    gpu().kernels().sums_of_squares(xs, results.data<double>(), gpu_stream());
-    results.copy_to_host(sums.data());
-  } else {
-    for (std::size_t i = 0; i < xs.size(); ++i) sums[i] = HWY_DYNAMIC_DISPATCH(sum_of_squares_simd)(xs[i]);
-  }
-  return sums;
-}
-
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::cpu
 #endif

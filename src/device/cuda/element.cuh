@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "core/narrow_floats.hpp"
-#include "device/cpu/arguments.hpp"
+#include "device/kernels/compute_types.hpp"
 
 // Elements of any type in a GPU's memory: how they are read as numbers, rounded back, and moved 16 bytes at a time. The
 // host's scalar types say what each bit means (stretto/dtype.hpp); here a narrow float is its bits.

@@ -1,6 +1,7 @@
 // Conversions, sums and biases.
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/for_each_element.cuh"
+#include "device/element_types.hpp"
 
 namespace stretto {
 namespace gpu_code {

@@ -2,6 +2,7 @@
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/for_each_element.cuh"
 #include "device/cuda/pointers.cuh"
+#include "device/element_types.hpp"
 
 namespace stretto {
 namespace gpu_code {

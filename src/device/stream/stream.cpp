@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/log.hpp"
+#include "device/gpu.hpp"
 #include "device/stream/graph_recording.hpp"
 #include "device/stream/short_time_slice.hpp"
 #include "device/stream/stream_queue.hpp"
@@ -98,8 +99,6 @@ class HostQueue final : public Stream::Queue {
   std::shared_ptr<Tasks> tasks_;
   std::thread thread_;
 };
-
-std::shared_ptr<Stream::Queue> gpu_queue(std::string name, Priority priority);  // gpu_stream.cpp
 
 const char* name(Priority priority) {
   switch (priority) {

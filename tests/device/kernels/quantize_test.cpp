@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "device/cpu/quantize/quantize_group.hpp"
+#include "device/cpu/quantize/quantize_plain.hpp"
 #include "device/element_types.hpp"
 #include "device/kernels/tested_kernels.hpp"
 #include "stretto/error.hpp"

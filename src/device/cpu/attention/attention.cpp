@@ -1,11 +1,6 @@
-#include "stretto/kernels.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
-
-#include "core/fail.hpp"
-#include "device/cpu/arguments.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/attention/attention.cpp"
@@ -16,8 +11,8 @@
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/attention/attention_softmax-inl.hpp"
-#include "device/gpu.hpp"
-#include "device/stream/kernel_scope.hpp"
+#include "device/cpu/cpu_level.hpp"
+#include "device/cpu/host_kernels.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::attention::HWY_NAMESPACE {
@@ -216,51 +211,25 @@ namespace {
 HWY_EXPORT(forward);
 HWY_EXPORT(backward);
 
-void check(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
-  const auto [batch, sequence, heads, head_size] = shape;
-  require(batch >= 0 && sequence >= 0 && heads >= 0 && head_size >= 1,
-          "Attention over {} sequences of {} tokens with {} heads of {} elements makes no sense.", batch, sequence, heads,
-          head_size);
-  const std::int64_t elements = batch * sequence * heads * head_size;
-  require(is_compute_type(qkv.dtype()) && out.dtype() == qkv.dtype() && log_sum_exp.dtype() == accumulator(qkv.dtype()),
-          "Attention of {} cannot write {} and a log-sum-exp of {}.", name(qkv.dtype()), name(out.dtype()),
-          name(log_sum_exp.dtype()));
-  require(qkv.size() == 3 * elements && out.size() == elements && log_sum_exp.size() == batch * heads * sequence,
-          "Attention over {} sequences of {} tokens with {} heads of {} elements does not fit qkv, out and "
-          "log-sum-exp of {}, {} and {} elements.",
-          batch, sequence, heads, head_size, qkv.size(), out.size(), log_sum_exp.size());
+void dispatch_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
+  STRETTO_DISPATCH(forward)(shape, qkv, out, log_sum_exp);
 }
 
-void checked_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
-  check(shape, qkv, out, log_sum_exp);
-  const KernelScope scope("attention_forward");
-  if (scope.skipped()) return;
-  if (on_gpu("attention_forward", qkv, out, log_sum_exp))
-    return gpu().kernels().attention_forward(shape, qkv, out, log_sum_exp, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(forward)(shape, qkv, out, log_sum_exp);
-}
-
-void checked_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
-                      const Tensor& dout, const Tensor& dqkv) {
-  check(shape, qkv, dout, log_sum_exp);
-  check(shape, dqkv, out, log_sum_exp);
-  const KernelScope scope("attention_backward");
-  if (scope.skipped()) return;
-  if (on_gpu("attention_backward", qkv, out, log_sum_exp, dout, dqkv))
-    return gpu().kernels().attention_backward(shape, qkv, out, log_sum_exp, dout, dqkv, gpu_stream());
-  HWY_DYNAMIC_DISPATCH(backward)(shape, qkv, out, log_sum_exp, dout, dqkv);
+void dispatch_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
+                       const Tensor& dout, const Tensor& dqkv) {
+  STRETTO_DISPATCH(backward)(shape, qkv, out, log_sum_exp, dout, dqkv);
 }
 
 }  // namespace
 }  // namespace attention
 
-void attention_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
-  attention::checked_forward(shape, qkv, out, log_sum_exp);
+void cpu::attention_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
+  attention::dispatch_forward(shape, qkv, out, log_sum_exp);
 }
 
-void attention_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
-                        const Tensor& dout, const Tensor& dqkv) {
-  attention::checked_backward(shape, qkv, out, log_sum_exp, dout, dqkv);
+void cpu::attention_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
+                             const Tensor& dout, const Tensor& dqkv) {
+  attention::dispatch_backward(shape, qkv, out, log_sum_exp, dout, dqkv);
 }
 
 }  // namespace stretto::kernels

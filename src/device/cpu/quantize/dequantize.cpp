@@ -7,7 +7,8 @@
 #define HWY_TARGET_INCLUDE "device/cpu/quantize/dequantize.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
-#include "device/cpu/quantize/quantize_arguments.hpp"
+#include "device/cpu/cpu_level.hpp"
+#include "device/cpu/host_kernels.hpp"
 #include "device/cpu/quantize/quantize_codes-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -164,20 +165,14 @@ void dequantize_reduce_simd(QuantizedFormat format, const void* const* vectors, 
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-
-namespace stretto::kernels {
+namespace stretto::kernels::cpu {
 
 HWY_EXPORT(dequantize_reduce_simd);
 
-void dequantize(QuantizedFormat format, const void* records, DType dtype, void* out, std::int64_t count) {
-  dequantize_reduce(format, &records, 1, dtype, out, count, 1);
-}
-
 void dequantize_reduce(QuantizedFormat format, const void* const* vectors, int vector_count, DType dtype, void* out,
                        std::int64_t count, std::int64_t divisor) {
-  check_sum_arguments(format, vector_count, dtype, divisor);
-  HWY_DYNAMIC_DISPATCH(dequantize_reduce_simd)(format, vectors, vector_count, dtype, out, count, divisor);
+  STRETTO_DISPATCH(dequantize_reduce_simd)(format, vectors, vector_count, dtype, out, count, divisor);
 }
 
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::cpu
 #endif

@@ -7,7 +7,8 @@
 #define HWY_TARGET_INCLUDE "device/cpu/quantize/quantize.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
-#include "device/cpu/quantize/quantize_arguments.hpp"
+#include "device/cpu/cpu_level.hpp"
+#include "device/cpu/host_kernels.hpp"
 #include "device/cpu/quantize/quantize_codes-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -295,16 +296,14 @@ void quantize_simd(QuantizedFormat format, DType dtype, const void* x, void* rec
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-
-namespace stretto::kernels {
+namespace stretto::kernels::cpu {
 
 HWY_EXPORT(quantize_simd);
 
 void quantize(QuantizedFormat format, DType dtype, const void* x, void* records, std::int64_t count,
               const QuantizeOptions& options) {
-  check_quantize_arguments(format, dtype, options);
-  HWY_DYNAMIC_DISPATCH(quantize_simd)(format, dtype, x, records, count, options);
+  STRETTO_DISPATCH(quantize_simd)(format, dtype, x, records, count, options);
 }
 
-}  // namespace stretto::kernels
+}  // namespace stretto::kernels::cpu
 #endif

@@ -9,7 +9,7 @@
 
 #include <hwy/cache_control.h>
 
-#include "device/cpu/quantize/quantize_group.hpp"
+#include "device/cpu/quantize/quantize_plain.hpp"
 #include "device/cpu/simd-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();

@@ -2,7 +2,7 @@
 #include <cstring>
 #include <vector>
 
-#include "device/cpu/quantize/quantize_group.hpp"
+#include "device/cpu/quantize/quantize_plain.hpp"
 #include "device/element_types.hpp"
 
 namespace stretto::kernels {

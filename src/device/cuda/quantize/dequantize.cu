@@ -1,7 +1,7 @@
 // Records into elements, and sums of several vectors of records: four neighbours a thread.
-#include "device/cpu/quantize/quantize_arguments.hpp"
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/quantize/dequantize_group.cuh"
+#include "device/kernels/quantize_arguments.hpp"
 
 namespace stretto {
 namespace gpu_code {

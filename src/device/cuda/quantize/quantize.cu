@@ -1,10 +1,10 @@
 // Elements into records: a warp takes as many groups as make enough loads.
-#include "device/cpu/quantize/quantize_arguments.hpp"
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/launch.cuh"
 #include "device/cuda/quantize/quantize_group.cuh"
 #include "device/cuda/quantize/quantize_onebit.cuh"
 #include "device/cuda/quantize/quantize_whole.cuh"
+#include "device/kernels/quantize_arguments.hpp"
 
 namespace stretto {
 namespace gpu_code {

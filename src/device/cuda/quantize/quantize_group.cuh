@@ -2,8 +2,8 @@
 #include "device/cuda/quantize/quantized_four.cuh"
 
 // Groups of quantized elements on a GPU, made by a warp: the same records bit for bit as the host's
-// (device/cpu/quantize_group.hpp says how they look, quantize_plain.cpp how they are made). Records may lie anywhere; what
-// is aligned is moved in words.
+// (device/kernels/quantized_records.hpp says how they look, quantize_plain.cpp how they are made). Records may lie anywhere;
+// what is aligned is moved in words.
 namespace stretto::gpu_code {
 
 using kernels::DrawKey;

@@ -1,6 +1,6 @@
 #pragma once
-#include "device/cpu/quantize/quantize_group.hpp"
 #include "device/cuda/element.cuh"
+#include "device/kernels/quantized_records.hpp"
 
 // Four neighbours of a vector as floats, which is how kernels of quantization hold elements. Files that include this one are
 // compiled without fusing products and sums.

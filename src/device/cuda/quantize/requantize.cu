@@ -1,10 +1,10 @@
 // Sums of several vectors of records as records again: a warp forms them of 2048 elements, whole groups of every format, in
 // shared memory, and quantizes them from there.
-#include "device/cpu/quantize/quantize_arguments.hpp"
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/quantize/dequantize_group.cuh"
 #include "device/cuda/quantize/quantize_group.cuh"
 #include "device/cuda/quantize/quantize_onebit.cuh"
+#include "device/kernels/quantize_arguments.hpp"
 
 namespace stretto {
 namespace gpu_code {

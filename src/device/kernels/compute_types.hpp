@@ -2,10 +2,9 @@
 #include <type_traits>
 
 #include "core/fail.hpp"
-#include "device/element_types.hpp"
-#include "stretto/tensor.hpp"
+#include "stretto/dtype.hpp"
 
-// What kernels ask of their arguments, and the step from a tensor's element type to code compiled for it.
+// The types in which kernels compute, and the step from a compute type as a value to code compiled for it.
 namespace stretto::kernels {
 
 // The type in which elements of T are computed: f64, f32 and integers of 32 and 64 bits in their own, narrower floats in
@@ -28,21 +27,20 @@ using Accumulator = typename AccumulatorOf<T>::type;
 // Whether all kernels compute in a type, not only those of collectives.
 constexpr bool is_compute_type(DType dtype) { return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16; }
 
+inline void check_compute_type(DType dtype) {
+  require(is_compute_type(dtype), "Elements of {} can only be reduced and converted; compute in f64, f32 or bf16.",
+          name(dtype));
+}
+
 // Calls run with a value of the C++ type, for these types.
 template <class Run>
 void with_compute_type(DType dtype, Run&& run) {
+  check_compute_type(dtype);
   switch (dtype) {
     case DType::f64: return run(double{});
     case DType::f32: return run(float{});
-    case DType::bf16: return run(bf16{});
-    default: break;
+    default: return run(bf16{});
   }
-  fail(ErrorCode::invalid_argument, "Elements of {} can only be reduced and converted; compute in f64, f32 or bf16.",
-       name(dtype));
 }
-
-// Throw a sentence that starts with the kernel's name where an argument does not fit.
-void check_holds(const char* kernel, const char* argument, const Tensor& tensor, DType dtype, std::int64_t size);
-void check_columns(const char* kernel, const char* argument, const Tensor& tensor, std::int64_t columns);
 
 }  // namespace stretto::kernels

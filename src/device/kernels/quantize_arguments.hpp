@@ -1,5 +1,5 @@
 #pragma once
-#include "device/cpu/arguments.hpp"
+#include "core/fail.hpp"
 #include "stretto/kernels.hpp"
 
 // What the kernels of quantization refuse.

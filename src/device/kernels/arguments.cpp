@@ -1,4 +1,4 @@
-#include "device/cpu/arguments.hpp"
+#include "device/kernels/arguments.hpp"
 
 #include <fmt/ranges.h>
 

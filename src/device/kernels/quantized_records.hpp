@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "core/split_mix.hpp"
-#include "stretto/kernels.hpp"
+#include "stretto/quantization.hpp"
 
 // What the plain and the vector code of quantization share: how a record is laid out, its scale, and the numbers that decide
 // stochastic rounding. A record is its scale, little endian, then its codes:
@@ -83,7 +83,6 @@ constexpr FixedPoint fixed_point(QuantizedFormat format) {
 // are scaled down, so that the sum of finite ones is finite; else the mean is NaN.
 constexpr std::int64_t mean_lanes = 16;
 constexpr float mean_factor = 0x1p-11F;
-float mean_of_sums(const float* sums, std::int64_t count);
 
 // ---- stochastic rounding: a draw is added to the fraction in fixed point, and what carries counts. Elements i and i + 16
 // of 32 in a group share a hash of the seed and the first one's number: its lowest bits are the draw of one, its highest
@@ -107,33 +106,5 @@ constexpr std::uint32_t draw(const DrawKey& key, std::uint32_t lower) {
   h = ((h ^ (h >> 15)) + key.between) * draw_factors[1];
   return h ^ (h >> 16);
 }
-
-// ---- one group, plainly
-
-struct GroupOptions {
-  bool stochastic = false;
-  std::uint64_t seed = 0;
-  std::uint64_t first_element = 0;  // the number of the group's first
-  float* residual = nullptr;        // of the group; written only
-};
-// The record of a whole group, of which the first `count` elements are there; the others are 0.
-void quantize_group(QuantizedFormat format, const float* x, std::int64_t count, std::uint8_t* record,
-                    const GroupOptions& options);
-// All of a group's elements.
-void dequantize_group(QuantizedFormat format, const std::uint8_t* record, float* out);
-
-// ---- the kernels of the same names without vectors, bit for bit what those give; their arguments are not checked
-namespace plain {
-void quantize(QuantizedFormat format, DType dtype, const void* x, void* records, std::int64_t count,
-              const QuantizeOptions& options);
-void dequantize(QuantizedFormat format, const void* records, DType dtype, void* out, std::int64_t count);
-void dequantize_reduce(QuantizedFormat format, const void* const* vectors, int vector_count, DType dtype, void* out,
-                       std::int64_t count, std::int64_t divisor);
-void requantize(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to, void* records,
-                std::int64_t count, std::int64_t divisor, const QuantizeOptions& options);
-// All elements of the group whose records lie at that many bytes in the vectors, added and divided.
-void add_group(QuantizedFormat format, const void* const* vectors, int vector_count, std::int64_t offset,
-               std::int64_t divisor, float* out);
-}  // namespace plain
 
 }  // namespace stretto::kernels

@@ -1,0 +1,82 @@
+#include "device/cpu/cpu_level.hpp"
+
+#include <cblas.h>
+#include <hwy/targets.h>
+
+#include <dnnl.hpp>
+#include <mutex>
+#include <string>
+
+#include "core/fail.hpp"
+#include "core/setting_values.hpp"
+#include "stretto/build.hpp"
+
+namespace stretto {
+namespace kernels::cpu {
+namespace {
+
+struct Level {
+  const char* name;
+  std::int64_t too_high;  // Highway's targets above it: a better target has a lower bit
+  dnnl_cpu_isa_t onednn;
+  const char* onednn_name;
+};
+constexpr Level levels[] = {
+    {"avx512", HWY_AVX3 - 1, dnnl_cpu_isa_avx512_core, "AVX512_CORE"},
+    {"avx2", HWY_AVX2 - 1, dnnl_cpu_isa_avx2, "AVX2"},
+    {"baseline", HWY_SSSE3 | (HWY_SSSE3 - 1), dnnl_cpu_isa_sse41, "SSE41"},  // oneDNN knows no lower one
+};
+
+void cap(const Level& level) {
+  require(HWY_ARCH_X86 != 0, "STRETTO_CPU_LEVEL={} is a level of x86-64 processors; unset it on this one.", level.name);
+  if (dnnl_set_max_cpu_isa(level.onednn) != dnnl_success && (dnnl_get_effective_cpu_isa() & ~level.onednn) != 0) {
+    fail(ErrorCode::unavailable,
+         "STRETTO_CPU_LEVEL={} cannot cap oneDNN, which this process has used before; set DNNL_MAX_CPU_ISA={} as well.",
+         level.name, level.onednn_name);
+  }
+  hwy::DisableTargets(level.too_high);
+}
+
+std::string onednn_instructions() {
+  switch (dnnl_get_effective_cpu_isa()) {
+    case dnnl_cpu_isa_all: return "below SSE4.1";
+    case dnnl_cpu_isa_sse41: return "SSE4.1";
+    case dnnl_cpu_isa_avx: return "AVX";
+    case dnnl_cpu_isa_avx2: return "AVX2";
+    case dnnl_cpu_isa_avx2_vnni: return "AVX2 with VNNI";
+    case dnnl_cpu_isa_avx512_core: return "AVX-512";
+    case dnnl_cpu_isa_avx512_core_vnni: return "AVX-512 with VNNI";
+    case dnnl_cpu_isa_avx512_core_bf16: return "AVX-512 with bf16";
+    case dnnl_cpu_isa_avx512_core_amx: return "AVX-512 with AMX";
+    default: return fmt::format("instruction set {:#x}", static_cast<unsigned>(dnnl_get_effective_cpu_isa()));
+  }
+}
+
+}  // namespace
+
+void apply_cpu_level() {
+  static auto& mutex = *new std::mutex;  // kernels may run in destructors of static storage
+  const std::lock_guard lock(mutex);
+  if (cpu_level_is_applied.load(std::memory_order_relaxed)) return;
+  const std::string wanted = choice_setting("STRETTO_CPU_LEVEL");
+  for (const Level& level : levels) {
+    if (wanted == level.name) cap(level);
+  }
+  cpu_level_is_applied.store(true, std::memory_order_release);
+}
+
+}  // namespace kernels::cpu
+
+std::string vector_target() {
+  kernels::cpu::cap_cpu_level();
+  const std::int64_t usable = hwy::SupportedTargets() & HWY_TARGETS;
+  return hwy::TargetName(usable & -usable);
+}
+
+std::vector<std::pair<std::string, std::string>> instruction_sets() {
+  kernels::cpu::cap_cpu_level();
+  return {
+      {"Highway", vector_target()}, {"oneDNN", kernels::cpu::onednn_instructions()}, {"OpenBLAS", openblas_get_corename()}};
+}
+
+}  // namespace stretto

@@ -1,0 +1,52 @@
+#pragma once
+#include "stretto/kernels.hpp"
+
+// The kernels of stretto/kernels.hpp on the host, behind the checks of device/kernels/: each computes in the calling thread,
+// by the instructions that STRETTO_CPU_LEVEL allows, and none is recorded as a kernel. Their results are those that
+// stretto/kernels.hpp describes. gpu_kernels.hpp is the same table for a GPU.
+namespace stretto::kernels::cpu {
+
+// ---- of collectives: pointers to elements at any alignment
+void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out, std::int64_t count,
+                std::int64_t divisor);
+void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs, int out_count,
+                std::int64_t count, std::int64_t divisor, bool streaming);
+void copy_streaming(const void* from, void* to, std::size_t bytes);
+void divide(DType dtype, void* x, std::int64_t count, std::int64_t divisor);
+void multiply(DType dtype, const void* x, void* out, std::int64_t count, double factor);
+void convert(DType from, const void* x, DType to, void* out, std::int64_t count);
+void quantize(QuantizedFormat format, DType dtype, const void* x, void* records, std::int64_t count,
+              const QuantizeOptions& options);
+void dequantize_reduce(QuantizedFormat format, const void* const* vectors, int vector_count, DType dtype, void* out,
+                       std::int64_t count, std::int64_t divisor);
+void requantize(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to, void* records,
+                std::int64_t count, std::int64_t divisor, const QuantizeOptions& options);
+
+// ---- of layers
+double sum_of_squares(const Tensor& x);
+void gelu_forward(const Tensor& x, const Tensor& y);
+void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx);
+void add_bias(const Tensor& x, const Tensor& bias);
+void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y);
+void add_column_sums(const Tensor& x, const Tensor& sums);
+void layer_norm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta, double epsilon, const Tensor& y,
+                        const Tensor& mean, const Tensor& rstd);
+void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd, const Tensor& dy,
+                         const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta);
+void softmax(const Tensor& x, const Tensor& y);
+void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
+                           const Tensor& sum_exp, const Tensor& target_logit);
+void cross_entropy_rebase(const Tensor& share_max, const Tensor& row_max, const Tensor& sum_exp);
+void cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
+                            const Tensor& sum_exp, double factor);
+void embedding_forward(const Tensor& tokens, std::int64_t first, const Tensor& table, const Tensor& y);
+void embedding_backward(const Tensor& tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable);
+void adamw(const AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
+           const Tensor& parameter);
+void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, const Tensor& c,
+          bool accumulate);  // no empty matrices
+void attention_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp);
+void attention_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
+                        const Tensor& dout, const Tensor& dqkv);
+
+}  // namespace stretto::kernels::cpu

@@ -1,0 +1,38 @@
+#pragma once
+#include "device/kernels/quantized_records.hpp"
+#include "stretto/kernels.hpp"
+
+// Quantization without vectors: bit for bit what the vector code gives, which uses it for rare groups, and on processors
+// whose vectors are one lane. Arguments are not checked.
+namespace stretto::kernels {
+
+// The mean of |x| in onebit from the sums that quantized_records.hpp describes.
+float mean_of_sums(const float* sums, std::int64_t count);
+
+struct GroupOptions {
+  bool stochastic = false;
+  std::uint64_t seed = 0;
+  std::uint64_t first_element = 0;  // the number of the group's first
+  float* residual = nullptr;        // of the group; written only
+};
+// The record of a whole group, of which the first `count` elements are there; the others are 0.
+void quantize_group(QuantizedFormat format, const float* x, std::int64_t count, std::uint8_t* record,
+                    const GroupOptions& options);
+// All of a group's elements.
+void dequantize_group(QuantizedFormat format, const std::uint8_t* record, float* out);
+
+// ---- the kernels of the same names
+namespace plain {
+void quantize(QuantizedFormat format, DType dtype, const void* x, void* records, std::int64_t count,
+              const QuantizeOptions& options);
+void dequantize(QuantizedFormat format, const void* records, DType dtype, void* out, std::int64_t count);
+void dequantize_reduce(QuantizedFormat format, const void* const* vectors, int vector_count, DType dtype, void* out,
+                       std::int64_t count, std::int64_t divisor);
+void requantize(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to, void* records,
+                std::int64_t count, std::int64_t divisor, const QuantizeOptions& options);
+// All elements of the group whose records lie at that many bytes in the vectors, added and divided.
+void add_group(QuantizedFormat format, const void* const* vectors, int vector_count, std::int64_t offset,
+               std::int64_t divisor, float* out);
+}  // namespace plain
+
+}  // namespace stretto::kernels

@@ -1,0 +1,11 @@
+#pragma once
+#include "device/kernels/compute_types.hpp"
+#include "stretto/tensor.hpp"
+
+// Checks of kernels' arguments. Each throws Error(invalid_argument) with a sentence that begins with the kernel's name.
+namespace stretto::kernels {
+
+void check_holds(const char* kernel, const char* argument, const Tensor& tensor, DType dtype, std::int64_t size);
+void check_columns(const char* kernel, const char* argument, const Tensor& tensor, std::int64_t columns);
+
+}  // namespace stretto::kernels

@@ -1,0 +1,94 @@
+#include "device/cpu/host_kernels.hpp"
+#include "device/gpu.hpp"
+#include "device/kernels/arguments.hpp"
+#include "device/stream/kernel_scope.hpp"
+
+namespace stretto::kernels {
+
+void convert(const Tensor& from, const Tensor& out) {
+  check_holds("convert", "out", out, out.dtype(), from.size());
+  const KernelScope scope("convert");
+  if (scope.skipped() || (from.raw() == out.raw() && from.dtype() == out.dtype())) return;
+  if (on_gpu("convert", from, out))
+    return gpu().kernels().convert(from.dtype(), from.raw(), out.dtype(), out.raw(), from.size(), gpu_stream());
+  cpu::convert(from.dtype(), from.raw(), out.dtype(), out.raw(), from.size());
+}
+
+void add(const Tensor& a, const Tensor& b, const Tensor& out) {
+  check_holds("add", "b", b, a.dtype(), a.size());
+  check_holds("add", "out", out, a.dtype(), a.size());
+  const KernelScope scope("add");
+  if (scope.skipped()) return;
+  if (on_gpu("add", a, b, out)) return gpu().kernels().add(a, b, out, gpu_stream());
+  reduce(ReduceOp::sum, a.dtype(), a.raw(), b.raw(), out.raw(), a.size());
+}
+
+void scale(const Tensor& x, double factor) {
+  check_compute_type(x.dtype());
+  const KernelScope scope("scale");
+  if (scope.skipped()) return;
+  if (on_gpu("scale", x)) return gpu().kernels().scale(x, factor, gpu_stream());
+  cpu::multiply(x.dtype(), x.raw(), x.raw(), x.size(), factor);
+}
+
+double sum_of_squares(const Tensor& x) { return sums_of_squares({x}).front(); }
+
+std::vector<double> sums_of_squares(const std::vector<Tensor>& xs) {
+  std::vector<double> sums(xs.size(), 0);
+  const KernelScope scope("sum_of_squares");
+  if (scope.skipped() || xs.empty()) return sums;
+  bool there = false;
+  for (const Tensor& x : xs) there = on_gpu("sums_of_squares", xs.front(), x);
+  if (there) {
+    const Tensor results({static_cast<std::int64_t>(xs.size())}, DType::f64, Device::cuda);
+    gpu().kernels().sums_of_squares(xs, results.data<double>(), gpu_stream());
+    results.copy_to_host(sums.data());
+  } else {
+    for (std::size_t i = 0; i < xs.size(); ++i) sums[i] = cpu::sum_of_squares(xs[i]);
+  }
+  return sums;
+}
+
+void gelu_forward(const Tensor& x, const Tensor& y) {
+  check_holds("gelu_forward", "y", y, x.dtype(), x.size());
+  const KernelScope scope("gelu_forward");
+  if (scope.skipped()) return;
+  if (on_gpu("gelu_forward", x, y)) return gpu().kernels().gelu_forward(x, y, gpu_stream());
+  cpu::gelu_forward(x, y);
+}
+
+void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  check_holds("gelu_backward", "dy", dy, x.dtype(), x.size());
+  check_holds("gelu_backward", "dx", dx, x.dtype(), x.size());
+  const KernelScope scope("gelu_backward");
+  if (scope.skipped()) return;
+  if (on_gpu("gelu_backward", x, dy, dx)) return gpu().kernels().gelu_backward(x, dy, dx, gpu_stream());
+  cpu::gelu_backward(x, dy, dx);
+}
+
+void add_bias(const Tensor& x, const Tensor& bias) {
+  check_holds("add_bias", "bias", bias, x.dtype(), x.columns());
+  const KernelScope scope("add_bias");
+  if (scope.skipped()) return;
+  if (on_gpu("add_bias", x, bias)) return gpu().kernels().add_bias(x, bias, gpu_stream());
+  cpu::add_bias(x, bias);
+}
+
+void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y) {
+  check_holds("add_bias_gelu", "bias", bias, x.dtype(), x.columns());
+  check_holds("add_bias_gelu", "y", y, x.dtype(), x.size());
+  const KernelScope scope("add_bias_gelu");
+  if (scope.skipped()) return;
+  if (on_gpu("add_bias_gelu", x, bias, y)) return gpu().kernels().add_bias_gelu(x, bias, y, gpu_stream());
+  cpu::add_bias_gelu(x, bias, y);
+}
+
+void add_column_sums(const Tensor& x, const Tensor& sums) {
+  check_holds("add_column_sums", "sums", sums, accumulator(x.dtype()), x.columns());
+  const KernelScope scope("add_column_sums");
+  if (scope.skipped()) return;
+  if (on_gpu("add_column_sums", x, sums)) return gpu().kernels().add_column_sums(x, sums, gpu_stream());
+  cpu::add_column_sums(x, sums);
+}
+
+}  // namespace stretto::kernels
