@@ -1,5 +1,5 @@
 #pragma once
-#include "collectives/plans/formulas.hpp"
+#include "../collectives/plans/formulas.hpp"
 #include "parity.hpp"
 
 // The traffic of a training step against closed formulas.

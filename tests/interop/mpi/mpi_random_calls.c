@@ -10,7 +10,7 @@
 #include <mpi-ext.h>
 #endif
 
-#include "interop/mpi/mpi_random_data.h"
+#include "mpi_random_data.h"
 
 #if MPI_VERSION >= 4
 #define INIT(name) MPI_##name##_init
@@ -160,7 +160,7 @@ static void exchange(MPI_Comm comm, int rank, int size, size_t count, uint64_t s
   operations[open_count++] = send;
 }
 
-#include "interop/mpi/mpi_random_call.h"
+#include "mpi_random_call.h"
 
 static void make_communicators(void) {
   MPI_Group all, some;
