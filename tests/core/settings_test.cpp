@@ -93,6 +93,13 @@ TEST(Settings, OneThatDoesNotExistIsRefusedByName) {
   EXPECT_THAT(sentence_of(check_settings), AllOf(HasSubstr("STRETTO_TIMOUT"), HasSubstr("stretto-info")));
 }
 
+TEST(Settings, TheTestsMayHaveOneOfTheirOwn) {
+  const Variable tier("STRETTO_TEST_ALL", "1");
+  EXPECT_EQ(sentence_of(check_settings), "");
+  const Variable misspelt("STRETTO_TEST_AL", "1");
+  EXPECT_THAT(sentence_of(check_settings), HasSubstr("STRETTO_TEST_AL is set"));
+}
+
 TEST(Settings, ANumberThatIsNoneIsRefusedWithItsValue) {
   for (const char* value : {"soon", "", "5s", "-1", "nan"}) {
     const Variable bad("STRETTO_TIMEOUT", value);

@@ -11,7 +11,11 @@ namespace {
 
 using stretto::StepKind;
 
-constexpr double left = 70, right = 24, top = 64, bottom = 44, bar_height = 14, gap = 12;
+constexpr double left = 70, right = 32, bottom = 44, bar_height = 14, gap = 12;
+constexpr double margin = 12, font_size = 12, title_size = 15, legend_top = 32, legend_row = 18;
+
+// The width of a text in pixels. Viewers choose the font, so this is the width in a wide one (DejaVu Sans).
+double text_width(const std::string& text, double size) { return 0.63 * size * static_cast<double>(text.size()); }
 
 struct Look {
   const char* name;
@@ -59,20 +63,23 @@ class Drawing {
       end_ = std::max(end_, bar.end);
     }
     row_ = lanes_ * tracks_ * bar_height + gap;
-    width_ = std::max(520.0, left + right + end_ * picture.pixels_a_unit);
-    height_ = top + bottom + picture.ranks * row_;
+    width_ =
+        std::max({520.0, left + right + end_ * picture.pixels_a_unit, 2 * margin + text_width(picture.title, title_size)});
+    lay_out_legend();
+    top_ = legend_top + legend_row * (legend_.back().row + 1) + 14;
+    height_ = top_ + bottom + picture.ranks * row_;
   }
 
   std::string draw() {
     svg_ = fmt::format(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
-        "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-        "<text x=\"12\" y=\"22\" font-size=\"15\">{2}</text>\n",
-        width_, height_, escaped(picture_.title));
+        "font-family=\"sans-serif\" font-size=\"{2}\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+        "<text x=\"{3}\" y=\"22\" font-size=\"{4}\">{5}</text>\n",
+        std::ceil(width_), std::ceil(height_), font_size, margin, title_size, escaped(picture_.title));
     draw_legend();
     draw_axis();
     for (int rank = 0; rank < picture_.ranks; ++rank) {
-      const double y = top + rank * row_;
+      const double y = top_ + rank * row_;
       svg_ += fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"#f6f6f6\"/>", left, y,
                           width_ - left - right, row_ - gap);
       svg_ += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">rank {}</text>\n", left - 8,
@@ -85,18 +92,45 @@ class Drawing {
  private:
   double x_of(double time) const { return left + time * picture_.pixels_a_unit; }
 
-  void draw_legend() {
-    double x = 12;
+  struct LegendEntry {
+    std::string text;
+    const char* color;  // nullptr: a remark without a square
+    double x;
+    int row;
+  };
+
+  // The kinds of steps that occur, and a remark; as many rows as the width needs.
+  void lay_out_legend() {
+    double x = margin;
+    int row = 0;
+    const auto add = [&](const std::string& text, const char* color) {
+      const double square = color != nullptr ? 19 : 0;
+      const double end = x + square + text_width(text, font_size);
+      if (end > width_ - margin && x > margin) {
+        x = margin;
+        ++row;
+      }
+      legend_.push_back({text, color, x, row});
+      x += square + text_width(text, font_size) + margin;
+    };
     for (const Look& look : looks) {
       const bool used = std::any_of(picture_.bars.begin(), picture_.bars.end(),
                                     [&](const Bar& bar) { return &look_of(bar.kind) == &look; });
-      if (!used) continue;
-      svg_ += fmt::format("<rect x=\"{:.0f}\" y=\"32\" width=\"14\" height=\"12\" fill=\"{}\"/>", x, look.color);
-      svg_ += fmt::format("<text x=\"{:.0f}\" y=\"42\">{}</text>\n", x + 19, look.name);
-      x += 40 + 7.0 * static_cast<double>(std::string(look.name).size());
+      if (used) add(look.name, look.color);
     }
-    svg_ += fmt::format("<text x=\"{:.0f}\" y=\"42\" fill=\"#666666\">numbers: the peer{}</text>\n", x,
-                        lanes_ > 1 ? "; lanes below each other" : "");
+    add(lanes_ > 1 ? "numbers: the peer; lanes below each other" : "numbers: the peer", nullptr);
+  }
+
+  void draw_legend() {
+    for (const LegendEntry& entry : legend_) {
+      const double y = legend_top + legend_row * entry.row;
+      if (entry.color != nullptr) {
+        svg_ += fmt::format("<rect x=\"{:.0f}\" y=\"{}\" width=\"14\" height=\"12\" fill=\"{}\"/>", entry.x, y, entry.color);
+        svg_ += fmt::format("<text x=\"{:.0f}\" y=\"{}\">{}</text>\n", entry.x + 19, y + 10, entry.text);
+      } else {
+        svg_ += fmt::format("<text x=\"{:.0f}\" y=\"{}\" fill=\"#666666\">{}</text>\n", entry.x, y + 10, entry.text);
+      }
+    }
   }
 
   void draw_axis() {
@@ -105,7 +139,7 @@ class Drawing {
                                                  : mark_step(picture_.pixels_a_unit, 80);
     for (int i = 0; i * step <= end_ * (1 + 1e-9); ++i) {
       const double x = x_of(i * step);
-      svg_ += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#dddddd\"/>", x, top - 6,
+      svg_ += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#dddddd\"/>", x, top_ - 6,
                           base);
       // A round is named in the middle of what it takes, a time where it is.
       const bool rounds = picture_.unit == "round";
@@ -121,7 +155,7 @@ class Drawing {
     const Look& look = look_of(bar.kind);
     const double x = x_of(bar.begin);
     const double width = std::max(1.0, x_of(bar.end) - x - 1);
-    const double y = top + bar.rank * row_ + (bar.lane * tracks_ + look.track) * bar_height;
+    const double y = top_ + bar.rank * row_ + (bar.lane * tracks_ + look.track) * bar_height;
     svg_ += fmt::format(
         "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\" fill-opacity=\"0.85\" stroke=\"white\" "
         "stroke-width=\"0.5\"/>",
@@ -138,6 +172,8 @@ class Drawing {
   int lanes_ = 1;
   int tracks_ = 1;
   double end_ = 0;
+  std::vector<LegendEntry> legend_;
+  double top_ = 0;  // of the first rank
   double row_ = 0;
   double width_ = 0;
   double height_ = 0;
