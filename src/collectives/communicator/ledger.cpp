@@ -42,7 +42,7 @@ struct Ledger::Book {
   std::uint64_t next = 0;
   std::size_t most = static_cast<std::size_t>(std::max(1.0, number_setting("STRETTO_LEDGER")));
 
-  std::vector<std::shared_ptr<FastPathLog>> journals;
+  std::vector<std::shared_ptr<FastPathLog>> fast_path_logs;
 
   void push(Record record, const Work& work) {
     record.sequence = next++;
@@ -53,17 +53,17 @@ struct Ledger::Book {
   // What the communicators did since somebody last looked takes its place behind what is there.
   void collect() {
     std::vector<Record> fresh;
-    for (auto& journal : journals) {
-      const bool last_time = fast_path_log.use_count() == 1;
+    for (auto& log : fast_path_logs) {
+      const bool last_time = log.use_count() == 1;
       std::uint64_t lost = 0;
-      for (Record& record : fast_path_log->take(lost)) fresh.push_back(std::move(record));
+      for (Record& record : log->take(lost)) fresh.push_back(std::move(record));
       if (lost > 0) {  // older than all that is kept
         next += lost;
         entries.clear();
       }
-      if (last_time) fast_path_log.reset();
+      if (last_time) log.reset();
     }
-    std::erase(journals, nullptr);
+    std::erase(fast_path_logs, nullptr);
     std::stable_sort(fresh.begin(), fresh.end(),
                      [](const Record& a, const Record& b) { return a.times.started < b.times.started; });
     for (Record& record : fresh) push(std::move(record), Work());
@@ -136,9 +136,9 @@ void Ledger::settle(std::uint64_t sequence, const Record& how) {
   entry->record.partners = how.partners;
 }
 
-void Ledger::add(std::shared_ptr<FastPathLog> journal) {
+void Ledger::add(std::shared_ptr<FastPathLog> log) {
   const std::lock_guard lock(book_->mutex);
-  book_->journals.push_back(std::move(journal));
+  book_->fast_path_logs.push_back(std::move(log));
 }
 
 std::size_t Ledger::most_records() const { return book_->most; }
