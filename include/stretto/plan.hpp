@@ -88,6 +88,9 @@ STRETTO_API bool can_do(Collective collective, Algorithm algorithm);  // whether
 constexpr bool shares_memory(Algorithm algorithm) { return algorithm >= Algorithm::packet; }
 // Whether it touches the buffers of other ranks, not only memory that the library has set up for it.
 constexpr bool touches_buffers(Algorithm algorithm) { return algorithm >= Algorithm::pull; }
+// The algorithm whose plan has no steps: the links between GPUs do the collective whole.
+constexpr Algorithm whole_collective = Algorithm::nccl;
+constexpr bool has_steps(Algorithm algorithm) { return algorithm != whole_collective; }
 // The most bytes that a rank can put into a packet.
 constexpr std::int64_t most_packet_bytes = 16384;
 
@@ -104,6 +107,8 @@ constexpr bool has_root(Collective collective) {
   return collective == Collective::broadcast || collective == Collective::reduce || collective == Collective::gather ||
          collective == Collective::scatter;
 }
+// Whether it is a message between two ranks, which alone call it; its root is the peer.
+constexpr bool is_message(Collective collective) { return collective == Collective::send || collective == Collective::recv; }
 // Whether a count is of one rank's share (of one pair's, in all_to_all) rather than of the whole vector.
 constexpr bool counts_shares(Collective collective) {
   return collective == Collective::reduce_scatter || collective == Collective::all_gather ||

@@ -60,7 +60,7 @@ struct Circumstances {
   bool symmetric = false;      // ... and so do they the buffers of this call; else they get at those through the kernel
   bool reads_memory = false;   // ... if it lets them
   bool on_gpus = false;        // the buffers of this call lie on GPUs; then nothing is shared, whatever stands above
-  bool nccl_does = false;      // ... and NCCL has a collective for it
+  bool done_whole = false;     // ... and the links between them do this collective whole: Algorithm::nccl
 };
 
 struct Candidate {

@@ -4,20 +4,18 @@
 // operations and inside them, and calls the communicators in an order of its own. The same bits as one after the other
 // without delays, and nobody waits forever.
 //
-// A failure says its seed; --gtest_random_seed=SEED draws the same delays, orders and priorities again.
+// A failure says its seed; --gtest_random_seed=SEED draws the same delays before operations, orders and priorities again;
+// the delays inside them fall where they fall.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <chrono>
 #include <cstring>
 #include <iostream>
 #include <memory>
 #include <random>
-#include <thread>
 #include <vector>
 
-#include "collectives/execution/plan_run.hpp"
 #include "overlap/planner/random_steps.hpp"
+#include "random_interruptions.hpp"
 #include "stretto/overlap/gradient_buckets.hpp"
 #include "stretto/overlap/prefetcher.hpp"
 #include "stretto/stretto.hpp"
@@ -212,13 +210,6 @@ bool same_bits(const std::vector<std::vector<Tensor>>& a, const std::vector<std:
   return true;
 }
 
-// Holds up one round in sixteen, of any rank, for a moment. Each thread has delays of its own, from the seed.
-std::atomic<unsigned> next_thread = 0;
-void delay_some_rounds() {
-  thread_local std::mt19937 engine(next_thread++);
-  if (engine() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(engine() % 200));
-}
-
 unsigned drawn_seed() {
   const auto given = static_cast<unsigned>(GTEST_FLAG_GET(random_seed));
   return given != 0 ? given : std::random_device{}() % 99999 + 1;  // what the flag takes
@@ -235,7 +226,6 @@ struct Links {
 class RandomDelays : public testing::TestWithParam<Links> {
  protected:
   RandomDelays() : nodes_("STRETTO_RANKS_PER_NODE", GetParam().nodes), links_("STRETTO_LINKS", GetParam().links) {}
-  ~RandomDelays() override { before_each_round = nullptr; }
 
  private:
   Variable nodes_, links_;
@@ -250,13 +240,11 @@ TEST_P(RandomDelays, ChangeNoBitAndBlockNobody) {
   RecordProperty("seed", std::to_string(seed));
   std::cout << "seed " << seed << std::endl;  // for who waits forever as well
   SCOPED_TRACE("seed " + std::to_string(seed));
-  next_thread = seed * 1024;
   for (const int ranks : {2, 3, 4}) {
     SCOPED_TRACE(std::to_string(ranks) + " ranks");
     const int how_many = ranks == GetParam().ranks ? GetParam().how_many : 10;
-    before_each_round = nullptr;
     const auto plain = trained(ranks, how_many, {.overlap = false});
-    before_each_round = delay_some_rounds;
+    const RandomInterruptions interruptions(seed);
     EXPECT_TRUE(same_bits(trained(ranks, how_many, {.ahead = ranks - 1, .seed = seed}), plain));
   }
 }
