@@ -91,6 +91,9 @@ STRETTO_API bool can_do(Collective collective, Algorithm algorithm);  // whether
 constexpr bool shares_memory(Algorithm algorithm) { return algorithm >= Algorithm::packet; }
 // Whether the algorithm's ranks access each other's buffers, and not only memory that the library has set up.
 constexpr bool touches_buffers(Algorithm algorithm) { return algorithm >= Algorithm::pull; }
+// The algorithm whose plan has no steps: the links between GPUs do the collective whole.
+constexpr Algorithm whole_collective = Algorithm::nccl;
+constexpr bool has_steps(Algorithm algorithm) { return algorithm != whole_collective; }
 // The most bytes that a rank can put into a packet.
 constexpr std::int64_t most_packet_bytes = 16384;
 
@@ -107,6 +110,8 @@ constexpr bool has_root(Collective collective) {
   return collective == Collective::broadcast || collective == Collective::reduce || collective == Collective::gather ||
          collective == Collective::scatter;
 }
+// Whether a collective is a message between two ranks, which alone call it; its root is the peer.
+constexpr bool is_message(Collective collective) { return collective == Collective::send || collective == Collective::recv; }
 // Whether a count is the elements of one rank's share (in all_to_all, of one block), and not those of the whole vector.
 constexpr bool counts_shares(Collective collective) {
   return collective == Collective::reduce_scatter || collective == Collective::all_gather ||

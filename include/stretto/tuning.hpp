@@ -62,7 +62,7 @@ struct Circumstances {
   bool symmetric = false;      // all buffers of the call can be mapped by all ranks
   bool reads_memory = false;   // the kernel lets ranks read buffers that are not mapped
   bool on_gpus = false;        // the buffers are on GPUs; shares_memory, symmetric and reads_memory then do not count
-  bool nccl_does = false;      // NCCL has a collective for the call on GPUs
+  bool done_whole = false;     // the links between the GPUs do the whole call by themselves: Algorithm::nccl
 };
 
 struct Candidate {

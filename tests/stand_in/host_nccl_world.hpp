@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "stand_in/host_gpu.hpp"
+#include "transport/gpu/gpu_collectives.hpp"
 #include "transport/gpu/gpu_links.hpp"
 
 // The functions that HostNccl puts into streams.

@@ -11,12 +11,10 @@
 namespace stretto {
 namespace {
 
-static_assert(sizeof(Announcement) == 256, "as the header says");
+static_assert(sizeof(CallAnnouncement) == 256, "as the header says");
 
-bool is_message(Collective collective) { return collective == Collective::send || collective == Collective::recv; }
-
-// Whether two ranks' calls can be two ends of one operation, as far as their kind goes.
-bool meet(Collective mine, const Announcement& theirs) {
+// Whether two ranks' calls can be two ends of one operation, judged by their kind alone.
+bool meet(Collective mine, const CallAnnouncement& theirs) {
   const auto other = static_cast<Collective>(theirs.collective);
   if (mine == Collective::send) return other == Collective::recv;
   if (mine == Collective::recv) return other == Collective::send;
@@ -42,7 +40,7 @@ std::string text_of(const CheckedCall& checked) {
   return text;
 }
 
-bool agree(const Announcement& mine, const Announcement& theirs) {
+bool agree(const CallAnnouncement& mine, const CallAnnouncement& theirs) {
   const auto collective = static_cast<Collective>(mine.collective);
   if (mine.refused != theirs.refused || mine.dtype != theirs.dtype) return false;
   if (is_message(collective)) return mine.count == theirs.count;
@@ -57,8 +55,6 @@ bool agree(const Announcement& mine, const Announcement& theirs) {
   return mine.count == theirs.count && mine.counts_hash == theirs.counts_hash;
 }
 
-}  // namespace
-
 std::string text_of(const Quantization& quantization) {
   if (quantization.format == QuantizedFormat::none) return {};
   std::string text = fmt::format(", quantized to {}", name(quantization.format));
@@ -68,17 +64,23 @@ std::string text_of(const Quantization& quantization) {
   return text;
 }
 
-// Moves what is on its way to and from a peer. A receive is begun only when an operation needs one, and then something is
-// sure to come; so none is left open when the operations are over.
+}  // namespace
+
+CheckedCall checked_call(const Call& call, const OperationOptions& options) {
+  return {&call, options.method, text_of(options.quantization)};
+}
+
+// Moves announcements to and from a peer. A receive begins only when an operation needs one, and then something is sure to
+// come; so none is left open when the operations are over.
 bool CallCheck::progress(int peer, bool wants_more) {
-  Peer& state = peers_[peer];
+  PeerAnnouncements& state = peers_[peer];
   Link& link = links_.to(peer, Links::check_lane);
   bool moved = false;
   if (!state.outgoing.empty()) {
     if (state.sending.source == nullptr) {
       state.sending = {};
       state.sending.source = reinterpret_cast<const std::byte*>(&state.outgoing.front());
-      state.sending.bytes = sizeof(Announcement);
+      state.sending.bytes = sizeof(CallAnnouncement);
     }
     moved |= link.progress(state.sending);
     if (state.sending.complete()) {
@@ -89,7 +91,7 @@ bool CallCheck::progress(int peer, bool wants_more) {
   if (wants_more && !state.receives) {
     state.receiving = {};
     state.receiving.destination = reinterpret_cast<std::byte*>(&state.incoming);
-    state.receiving.bytes = sizeof(Announcement);
+    state.receiving.bytes = sizeof(CallAnnouncement);
     state.receives = true;
   }
   if (state.receives) {
@@ -102,11 +104,11 @@ bool CallCheck::progress(int peer, bool wants_more) {
   return moved;
 }
 
-CheckRun::CheckRun(CallCheck& check, const CheckedCall& checked, const std::string& communicator)
-    : check_(check), checked_(checked), communicator_(communicator) {
-  const Membership& members = check.links_.membership();
+void CallComparison::begin() {
+  begun_ = true;
+  const Membership& members = check_.links_.membership();
   for (int rank = 0; rank < static_cast<int>(members.job_ranks.size()); ++rank) {
-    const bool concerned = !is_message(checked.call->collective) || rank == checked.call->root;
+    const bool concerned = !is_message(checked_.call->collective) || rank == checked_.call->root;
     if (rank != members.rank && concerned) listeners_.push_back(rank);
   }
   ++check_.operations_;
@@ -117,11 +119,11 @@ CheckRun::CheckRun(CallCheck& check, const CheckedCall& checked, const std::stri
   waiting_for_ = listeners_;
 }
 
-// Unfinished only when something failed, after which the communicator is not used again: its links may go.
-CheckRun::~CheckRun() {
-  if (finished()) return;
+// A comparison stays unfinished only if something failed; the communicator is not used again then, and its links may go.
+CallComparison::~CallComparison() {
+  if (!begun_ || finished_) return;
   for (const int peer : listeners_) {
-    CallCheck::Peer& state = check_.peers_[peer];
+    CallCheck::PeerAnnouncements& state = check_.peers_[peer];
     Link& link = check_.links_.to(peer, Links::check_lane);
     if (state.sending.source != nullptr) link.cancel(state.sending);
     if (state.receives) link.cancel(state.receiving);
@@ -129,16 +131,16 @@ CheckRun::~CheckRun() {
   }
 }
 
-bool CheckRun::sent() const {
+bool CallComparison::sent() const {
   return std::all_of(listeners_.begin(), listeners_.end(),
                      [&](int listener) { return check_.peers_[listener].outgoing.empty(); });
 }
 
-Announcement CheckRun::announcement(int listener) const {
+CallAnnouncement CallComparison::announcement(int listener) const {
   const Call& call = *checked_.call;
   const std::string method = to_string(checked_.method) + checked_.quantized;
   const std::string text = text_of(checked_);
-  Announcement result;
+  CallAnnouncement result;
   result.count = call.count;
   result.method_hash = XXH3_64bits(method.data(), method.size());
   result.root = call.root;
@@ -160,7 +162,8 @@ Announcement CheckRun::announcement(int listener) const {
   return result;
 }
 
-bool CheckRun::advance() {
+bool CallComparison::advance() {
+  if (!begun_) begin();
   bool moved = false;
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
     auto waiting = std::find(waiting_for_.begin(), waiting_for_.end(), listeners_[i]);
@@ -171,15 +174,16 @@ bool CheckRun::advance() {
     }
     moved |= check_.progress(listeners_[i], waiting != waiting_for_.end());
   }
+  finished_ = waiting_for_.empty() && sent();
   return moved;
 }
 
 // Takes the announcement of the listener's end of this operation, if it has come.
-bool CheckRun::take(std::size_t listener) {
-  std::deque<Announcement>& arrived = check_.peers_[listeners_[listener]].arrived;
-  const Announcement& mine = mine_[listener];
+bool CallComparison::take(std::size_t listener) {
+  std::deque<CallAnnouncement>& arrived = check_.peers_[listeners_[listener]].arrived;
+  const CallAnnouncement& mine = mine_[listener];
   const auto theirs = std::find_if(arrived.begin(), arrived.end(),
-                                   [&](const Announcement& other) { return meet(checked_.call->collective, other); });
+                                   [&](const CallAnnouncement& other) { return meet(checked_.call->collective, other); });
   if (theirs == arrived.end()) {
     // The peer waits for this rank in something else, and this rank in this: both would wait forever.
     if (mine.alone != 0 && !arrived.empty() && arrived.front().alone != 0) refuse(mine, arrived.front());
@@ -190,13 +194,12 @@ bool CheckRun::take(std::size_t listener) {
   return true;
 }
 
-void CheckRun::refuse(const Announcement& mine, const Announcement& theirs) const {
+void CallComparison::refuse(const CallAnnouncement& mine, const CallAnnouncement& theirs) const {
   const std::string sentence = fmt::format(
       "Rank {} called {} where rank {} called {}, in operation {} of communicator '{}'; all its ranks must make the same "
-      "calls "
-      "in the same order.",
-      mine.caller, mine.text.data(), theirs.caller, theirs.text.data(), check_.operations_, communicator_);
-  check_.network_.job().abort(sentence);  // also those hear it who were not called wrongly
+      "calls in the same order.",
+      mine.caller, mine.text.data(), theirs.caller, theirs.text.data(), check_.operations_, check_.communicator_);
+  check_.links_.network().job().abort(sentence);  // also those hear it who were not called wrongly
   throw Error(ErrorCode::invalid_argument, sentence);
 }
 

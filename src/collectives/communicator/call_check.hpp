@@ -5,20 +5,21 @@
 #include <string>
 #include <vector>
 
+#include "collectives/execution/execution.hpp"
 #include "stretto/communicator.hpp"
 #include "transport/links.hpp"
 
-// STRETTO_CHECK=1: before an operation moves data, the ranks that take part tell each other what they were called with.
-// Where that does not fit together, all ranks of the job get a sentence that names both ranks, operations and counts:
-// without it such a call hangs or gives wrong numbers. Costs one message of 256 bytes to each rank that takes part, and one
+// STRETTO_CHECK=1: before an operation moves data, the ranks that take part tell each other what they were called with. If
+// the calls do not fit together, all ranks of the job get a sentence that names both ranks, operations and counts; without
+// the check such calls hang or give wrong numbers. Costs one message of 256 bytes to each rank that takes part, and one
 // back.
 namespace stretto {
 
 // What one rank tells another about one operation.
-struct Announcement {
-  std::int64_t count = 0;         // as the call says; in uneven all_to_all, what goes to the listener
-  std::int64_t back = 0;          // in uneven all_to_all, what is expected from the listener
-  std::uint64_t counts_hash = 0;  // of uneven shares, which all ranks give alike
+struct CallAnnouncement {
+  std::int64_t count = 0;         // as the call says; in uneven all_to_all, the count for the receiver of this message
+  std::int64_t back = 0;          // in uneven all_to_all, the count expected from it
+  std::uint64_t counts_hash = 0;  // of uneven shares, for which all ranks must give the same counts
   std::uint64_t method_hash = 0;  // of the method and the quantization that the caller asked for
   std::int32_t root = 0;
   std::int32_t caller = 0;  // rank
@@ -31,64 +32,65 @@ struct Announcement {
   std::array<char, 210> text{};
 };
 
-// One operation on its way to being compared. The call must outlive it.
+// A call that is to be compared. The call must outlive it.
 struct CheckedCall {
   const Call* call = nullptr;
-  Method method;          // that was asked for ...
-  std::string quantized;  // ... and the quantization, in words; empty where there is none
-  bool alone = true;      // on its communicator
-  std::string refusal;
+  Method method;          // as the caller asked for it
+  std::string quantized;  // the quantization in words, as far as all ranks must give the same; empty if there is none
+  bool alone = true;      // the only operation under way on its communicator
+  std::string refusal;    // why this rank refused the call; empty if it did not
 };
+CheckedCall checked_call(const Call& call, const OperationOptions& options);
 
-// Of it, what all ranks must give alike.
-std::string text_of(const Quantization& quantization);
-
-// Of one communicator: announcements on their way. Used in the communicator's turn, by one thread at a time.
+// The announcements of one communicator that are under way. Used in the communicator's turn, by one thread at a time.
 class CallCheck {
  public:
-  CallCheck(Network& network, Links& links) : network_(network), links_(links) {}
+  // links must outlive this object. communicator: its name.
+  CallCheck(Links& links, std::string communicator) : links_(links), communicator_(std::move(communicator)) {}
 
  private:
-  friend class CheckRun;
-  struct Peer {
-    std::deque<Announcement> outgoing;  // the first is being sent
+  friend class CallComparison;
+  struct PeerAnnouncements {
+    std::deque<CallAnnouncement> outgoing;  // the first is being sent
     Transfer sending, receiving;
-    Announcement incoming;
+    CallAnnouncement incoming;
     bool receives = false;             // into incoming
-    std::deque<Announcement> arrived;  // and not yet matched
+    std::deque<CallAnnouncement> arrived;  // not yet matched
   };
   bool progress(int peer, bool wants_more);
 
-  Network& network_;
   Links& links_;
+  std::string communicator_;
   std::uint64_t operations_ = 0;
-  std::map<int, Peer> peers_;
+  std::map<int, PeerAnnouncements> peers_;
 };
 
-// The comparison of one operation, as something that progresses beside others.
-class CheckRun {
+// The comparison of one call with the other ranks'. It begins with the first advance().
+class CallComparison final : public Preamble {
  public:
-  CheckRun(CallCheck& check, const CheckedCall& checked, const std::string& communicator);
-  ~CheckRun();
-  CheckRun(const CheckRun&) = delete;
-  CheckRun& operator=(const CheckRun&) = delete;
+  CallComparison(CallCheck& check, CheckedCall checked) : check_(check), checked_(std::move(checked)) {}
+  ~CallComparison() override;
+  CallComparison(const CallComparison&) = delete;
+  CallComparison& operator=(const CallComparison&) = delete;
 
-  // Throws Error(invalid_argument), and tells all ranks, where the calls do not fit.
-  bool advance();
-  bool finished() const { return waiting_for_.empty() && sent(); }
-  std::vector<int> awaited() const { return waiting_for_; }  // members
+  // Throws Error(invalid_argument), and tells all ranks, if the calls do not fit together.
+  bool advance() override;
+  bool finished() const override { return finished_; }
+  std::vector<int> awaited() const override { return waiting_for_; }
 
  private:
+  void begin();
   bool sent() const;
-  Announcement announcement(int listener) const;
+  CallAnnouncement announcement(int listener) const;
   bool take(std::size_t listener);
-  [[noreturn]] void refuse(const Announcement& mine, const Announcement& theirs) const;
+  [[noreturn]] void refuse(const CallAnnouncement& mine, const CallAnnouncement& theirs) const;
 
   CallCheck& check_;
-  const CheckedCall& checked_;
-  std::string communicator_;
-  std::vector<int> listeners_;
-  std::vector<Announcement> mine_;  // for each of them
+  CheckedCall checked_;
+  bool begun_ = false;
+  bool finished_ = false;           // stays true, although later calls may announce something to the same peers
+  std::vector<int> listeners_;      // the members that take part
+  std::vector<CallAnnouncement> mine_;  // for each of them
   std::vector<int> waiting_for_;
 };
 

@@ -3,10 +3,80 @@
 #include <algorithm>
 #include <numeric>
 
+#include "collectives/communicator/call_arguments.hpp"
 #include "collectives/communicator/group.hpp"
+#include "collectives/communicator/launched_group.hpp"
+#include "collectives/communicator/operation_group.hpp"
 #include "core/fail.hpp"
+#include "device/gpu.hpp"
+#include "stretto/device.hpp"
 
 namespace stretto {
+namespace {
+
+// Whether a call's buffers are in host memory, whatever its counts: a pointer into a GPU's memory counts even if the call
+// has no elements there.
+bool lies_on_host(const Call& call) {
+  const auto on_gpu = [](const void* data) { return data != nullptr && gpu().is_device_memory(data); };
+  return !gpu_in_use() || (!on_gpu(call.input) && !on_gpu(call.output));
+}
+
+// otherwise: the device of a call for which this rank has no buffers; the other ranks give streams of the same device.
+Device device_of(Communicator::Group& group, const Call& call, const OperationOptions& options, Device otherwise) {
+  if (!gpu_in_use() || call.collective == Collective::barrier) return Device::cpu;
+  const PlanRequest request = group.planner().request_of(call, options);
+  check_shape(request);
+  return device_of_buffers(call, request).value_or(otherwise);
+}
+
+// The members tell each other bytes by operations of their own, which take their places in the order of calls.
+std::vector<Bytes> exchange_bytes(const Communicator& members, const Bytes& mine) {
+  const OutsideOperationGroups alone;
+  const auto bytes = static_cast<std::int64_t>(mine.size());
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(members.size()));
+  members.all_gather(&bytes, sizes.data(), 1, DType::i64, Stream::inline_(), {.tag = "join GPUs"});
+  Bytes all(static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})));
+  members.all_gather_v(mine.data(), all.data(), sizes, DType::u8, Stream::inline_(), {.tag = "join GPUs"});
+  std::vector<Bytes> result;
+  auto from = all.begin();
+  for (const std::int64_t size : sizes) {
+    result.emplace_back(from, from + size);
+    from += size;
+  }
+  return result;
+}
+
+// otherwise: as in device_of().
+std::shared_ptr<const Operation::State> prepared(const Communicator& members,
+                                                 const std::shared_ptr<Communicator::Group>& group, const Call& call,
+                                                 const OperationOptions& options, Device otherwise) {
+  check_kind(call, options.quantization);
+  auto state = std::make_shared<Operation::State>();
+  state->group = group;
+  state->call = call;
+  state->options = options;
+  if (call.collective == Collective::barrier) {  // reduces one element, whose value nobody looks at
+    state->call.keep_alive = Tensor({1}, DType::f32, Device::cpu);
+    state->call.keep_alive.set(0, 0);
+    state->call.input = state->call.output = state->call.keep_alive.raw();
+    state->call.dtype = DType::f32;
+    state->call.count = 1;
+  }
+  state->device = device_of(*group, state->call, options, otherwise);
+  if (state->device == Device::cuda) {
+    group->join_gpus([&](const Bytes& mine) { return exchange_bytes(members, mine); });
+  }
+  state->planned = group->planner().plan_for(state->call, options, state->device);
+  const PlanRequest& request = state->planned->ordinary.plan->request;
+  check_buffers(state->call, request);
+  check_factor(state->call, options.factor);
+  if (options.quantization.errors != nullptr) {
+    check_errors_apart(state->call, request, options.quantization.tensor, *state->quantizing());
+  }
+  return state;
+}
+
+}  // namespace
 
 Communicator::Group& Communicator::group() const {
   require(group_ != nullptr, "This communicator has no ranks: this rank was left out when it was made.");
@@ -16,12 +86,12 @@ Communicator::Group& Communicator::group() const {
 int Communicator::rank() const { return group().rank(); }
 int Communicator::size() const { return group().size(); }
 const std::string& Communicator::name() const { return group().name(); }
-const std::vector<int>& Communicator::nodes() const { return group().nodes(); }
+const std::vector<int>& Communicator::nodes() const { return group().planner().nodes(); }
 std::uint32_t Communicator::id() const { return group().membership().id; }
 
 const std::vector<int>& Communicator::job_ranks() const { return group().membership().job_ranks; }
 Ledger& Communicator::ledger() const { return group().context().ledger(); }
-void Communicator::check_usable() const { group().check_usable(); }
+void Communicator::check_usable() const { group().turns().check_usable(); }
 void Communicator::abort(const std::string& reason) const { group().context().job().abort(reason); }
 void Communicator::check_ranks() const { group().context().job().check(); }
 
@@ -33,6 +103,47 @@ void Communicator::set_timeout(double seconds) const {
 void Communicator::set_leave_timeout(double seconds) const {
   require(seconds >= 0, "No rank can wait for {} s; give 0 or more.", seconds);
   group().context().set_leave_timeout(seconds);
+}
+
+Operation Communicator::prepare(const Call& call, const OperationOptions& options) const {
+  group();
+  return Operation(prepared(*this, group_, call, options, current_device()));
+}
+
+void Communicator::check(const Call& call, const OperationOptions& options) const {
+  Group& members = group();
+  check_kind(call, options.quantization);
+  members.planner().check(call, options, device_of(members, call, options, current_device()));
+  check_factor(call, options.factor);
+}
+
+Estimate Communicator::estimate(const Call& call, const OperationOptions& options) const {
+  Group& members = group();
+  check_kind(call, options.quantization);
+  return members.planner().estimate(call, options, device_of(members, call, options, current_device()));
+}
+
+Work Communicator::start(const Call& call, const Stream& stream, const OperationOptions& options) const {
+  Work work;  // the only one that is returned: it is made in the caller's place, see InlineFastPath::perform()
+  InlineFastPath* const fast_path = group().fast_path(stream);
+  if (fast_path != nullptr && !in_operation_group() && lies_on_host(call)) {
+    if (fast_path->run(call, options, work)) return work;
+  }
+  std::shared_ptr<const Operation::State> operation;
+  try {
+    operation = prepared(*this, group_, call, options, stream.device());
+  } catch (const Error& refused) {
+    if (!group_->context().checks_calls()) throw;
+    try {
+      launch_refusal(group_, call, options, refused.what(), stream);
+    } catch (const Error& mismatch) {  // on an inline stream
+      throw Error(refused.code(), std::string(refused.what()) + " " + mismatch.what());
+    }
+    throw;
+  }
+  if (fast_path != nullptr && operation->device == Device::cpu) fast_path->remember(*operation);
+  work = Operation(operation).start(stream);
+  return work;
 }
 
 Work Communicator::all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op,
@@ -136,18 +247,18 @@ Work Communicator::send_recv(const void* input, std::int64_t send_count, int to,
 }
 
 Communicator Communicator::split(int color, int key, const std::string& name) const {
-  struct Wish {  // a multiple of 8 bytes: it travels as f64, which an all-gather does not touch
+  struct SplitRequest {  // a multiple of 8 bytes: it travels as f64, which an all-gather does not touch
     std::int64_t color, key, next_id, area;
   };
   RankContext& context = group().context();
   require(!in_operation_group(),
           "'{}' cannot be made inside a group of operations, which only collects calls; end it first.", name);
   const std::size_t area = context.network().segment().reserve(Links::area_bytes(size()));
-  const Wish mine{color, key, context.next_group_id, static_cast<std::int64_t>(area)};
-  std::vector<Wish> wishes(size());
-  constexpr std::int64_t words = sizeof(Wish) / sizeof(double);
+  const SplitRequest mine{color, key, context.next_group_id, static_cast<std::int64_t>(area)};
+  std::vector<SplitRequest> requests(size());
+  constexpr std::int64_t words = sizeof(SplitRequest) / sizeof(double);
   try {
-    all_gather(&mine, wishes.data(), words, DType::f64, Stream::inline_(), {.tag = "split"});
+    all_gather(&mine, requests.data(), words, DType::f64, Stream::inline_(), {.tag = "split"});
   } catch (...) {
     context.network().segment().release(area, Links::area_bytes(size()));
     throw;
@@ -156,21 +267,21 @@ Communicator Communicator::split(int color, int key, const std::string& name) co
   Membership membership;
   std::vector<int> members;  // as ranks of this communicator
   for (int rank = 0; rank < size(); ++rank) {
-    // Ids are unique among the groups that any of these ranks is in; groups of different colors share no ranks and may share
-    // one.
-    membership.id = std::max(membership.id, static_cast<std::uint32_t>(wishes[rank].next_id));
-    if (wishes[rank].color == color) members.push_back(rank);
+    // Ids are unique among the groups that any of these ranks is in. Groups of different colors share no ranks, and may have
+    // the same id.
+    membership.id = std::max(membership.id, static_cast<std::uint32_t>(requests[rank].next_id));
+    if (requests[rank].color == color) members.push_back(rank);
   }
   context.next_group_id = membership.id + 1;
   if (color < 0) {
     context.network().segment().release(area, Links::area_bytes(size()));
     return {};
   }
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return wishes[a].key < wishes[b].key; });
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return requests[a].key < requests[b].key; });
   for (const int member : members) {
     if (member == rank()) membership.rank = static_cast<int>(membership.job_ranks.size());
     membership.job_ranks.push_back(group().membership().job_ranks[member]);
-    membership.areas.push_back(static_cast<std::size_t>(wishes[member].area));
+    membership.areas.push_back(static_cast<std::size_t>(requests[member].area));
   }
   return Communicator(std::make_shared<Group>(group_->shared_context(), std::move(membership), size(), name));
 }

@@ -10,49 +10,49 @@
 namespace stretto {
 
 FastPathLog::FastPathLog(std::size_t most)
-    : size_(most + 1), entries_(static_cast<Entry*>(std::calloc(size_, sizeof(Entry))), std::free) {
+    : size_(most + 1), entries_(static_cast<TimedCall*>(std::calloc(size_, sizeof(TimedCall))), std::free) {
   require(entries_ != nullptr, "Cannot allocate {} bytes for communication records; lower STRETTO_LEDGER={}.",
-          size_ * sizeof(Entry), most);
+          size_ * sizeof(TimedCall), most);
 }
 
-std::shared_ptr<const FastPathLog::Label> FastPathLog::keep(Label label) {
+std::shared_ptr<const Record> FastPathLog::keep(Record record) {
   const std::lock_guard lock(mutex_);
-  if (labels_.size() >= drop_at_) drop_unused_labels();
-  labels_.push_back(std::make_shared<const Label>(std::move(label)));
-  return labels_.back();
+  if (records_.size() >= drop_at_) drop_unused_records();
+  records_.push_back(std::make_shared<const Record>(std::move(record)));
+  return records_.back();
 }
 
-// Whom nobody holds nobody writes about any more: so those first, and then what has been written.
-void FastPathLog::drop_unused_labels() {
-  std::unordered_set<const Label*> unused;
-  for (const auto& label : labels_) {
-    if (label.use_count() == 1) unused.insert(label.get());
+// Finds the records that nobody holds, and then looks at the entries: no new entry refers to such a record.
+void FastPathLog::drop_unused_records() {
+  std::unordered_set<const Record*> unused;
+  for (const auto& record : records_) {
+    if (record.use_count() == 1) unused.insert(record.get());
   }
   std::atomic_thread_fence(std::memory_order_acquire);
   const std::uint64_t written = written_.load(std::memory_order_acquire);
   for (std::uint64_t number = std::max(taken_, written > size_ ? written - size_ : 0); number < written; ++number) {
-    unused.erase(entries_[number % size_].label.load(std::memory_order_relaxed));
+    unused.erase(entries_[number % size_].record.load(std::memory_order_relaxed));
   }
-  std::erase_if(labels_, [&](const auto& label) { return unused.count(label.get()) > 0; });
-  drop_at_ = 2 * labels_.size() + 1024;
+  std::erase_if(records_, [&](const auto& record) { return unused.count(record.get()) > 0; });
+  drop_at_ = 2 * records_.size() + 1024;
 }
 
 std::vector<Record> FastPathLog::take(std::uint64_t& lost) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t written = written_.load(std::memory_order_acquire);
   const std::uint64_t first = std::max(taken_, written > size_ ? written - size_ : 0);
-  struct Line {
+  struct TimedCallCopy {
     std::uint64_t begin, end;
-    const Label* label;
+    const Record* record;
   };
-  std::vector<Line> lines;
+  std::vector<TimedCallCopy> lines;
   lines.reserve(written - first);
   for (std::uint64_t number = first; number < written; ++number) {
-    const Entry& entry = entries_[number % size_];
+    const TimedCall& entry = entries_[number % size_];
     lines.push_back({entry.begin.load(std::memory_order_relaxed), entry.end.load(std::memory_order_relaxed),
-                     entry.label.load(std::memory_order_relaxed)});
+                     entry.record.load(std::memory_order_relaxed)});
   }
-  // Meanwhile the writer may have gone on, over what was the oldest; the one behind its last may be half written.
+  // Meanwhile the writer may have overwritten the oldest entries; the one behind its last may be half written.
   std::atomic_thread_fence(std::memory_order_acquire);
   const std::uint64_t now = written_.load(std::memory_order_relaxed);
   const std::uint64_t whole = now >= size_ ? now - size_ + 1 : 0;
@@ -64,7 +64,7 @@ std::vector<Record> FastPathLog::take(std::uint64_t& lost) {
   records.reserve(lines.size() - skip);
   const TickClock clock;
   for (std::size_t i = skip; i < lines.size(); ++i) {
-    records.push_back(*lines[i].label);
+    records.push_back(*lines[i].record);
     const Span span = clock.seconds_of(lines[i].begin, lines[i].end);
     records.back().times = {span.begin, span.begin, span.end, span.end - span.begin};
   }

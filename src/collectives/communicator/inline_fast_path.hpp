@@ -1,43 +1,57 @@
 #pragma once
 #include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 
-#include "collectives/communicator/launched_group.hpp"
+#include "collectives/communicator/fast_path_log.hpp"
+#include "collectives/communicator/operation.hpp"
+#include "collectives/communicator/turns.hpp"
+#include "collectives/execution/shared_memory.hpp"
+#include "stretto/ledger.hpp"
+#include "transport/links.hpp"
 
 namespace stretto {
 
-// Calls on inline streams between ranks of one host, which are over in less time than the bookkeeping of a task takes: they
-// run in the calling thread; where they go over mapped memory and need no buffers of their own, without an allocation, a
-// lock or a read-modify-write. What cannot go that way says so, and takes the way of all others.
+// Runs calls on inline streams between ranks of one host in the calling thread: they take less time than the bookkeeping of
+// a task. An operation that goes over mapped memory and needs no buffers of its own is run without an allocation, a lock or
+// an atomic read-modify-write. run() returns false for calls that it does not serve, which then go the ordinary way.
 class InlineFastPath {
  public:
-  explicit InlineFastPath(Communicator::Group& group) : group_(group) {}
+  // All of them are of one communicator, and must outlive this object.
+  InlineFastPath(Links& links, SharedMemory& shared, Turns& turns, FastPathLog& log, Ledger& ledger)
+      : links_(links), shared_(shared), turns_(turns), log_(log), ledger_(ledger) {}
 
-  // True: it is done, and here is its work. Throws what the operation throws.
+  // True: the operation is done, and `work` is its work. Throws what the operation throws.
   bool run(const Call& call, const OperationOptions& options, Work& work);
   bool run(const Operation::State& prepared, Work& work);
 
-  // The next call of this shape need not be looked at so closely.
+  // Serves calls of this shape from now on without checking or planning them again.
   void remember(const Operation::State& prepared);
 
  private:
-  struct Shape {
-    std::shared_ptr<const PlannedCall> planned;  // none: the place is free
-    Call call;                                   // of this shape; its buffers are a barrier's only
-    Method method;                               // that was asked for
+  struct CallShape {
+    std::shared_ptr<const PlannedCall> planned;  // null: this entry is free
+    Call call;                                   // of this shape; its buffers are meaningless, but for a barrier
+    Method method;                               // as the caller asked for it
     double factor = 1;
     std::int64_t read_bytes = 0, written_bytes = 0;
-    bool in_place = false;          // whether it can be ...
-    std::ptrdiff_t difference = 0;  // ... and how far the input then lies behind the output
+    bool can_be_in_place = false;
+    std::ptrdiff_t in_place_distance = 0;  // in place, the input begins this many bytes behind the output
   };
-  static bool can_pass(const Call& call, const OperationOptions& options);
-  // Where the call's shape is, if it is there: another may have the same place.
-  Shape& place_of(const Call& call, const Method& method);
+  static bool can_serve(const Call& call, const OperationOptions& options);
+  // The entry for the call's shape, in which another shape may be.
+  CallShape& entry_of(const Call& call, const Method& method);
   bool run_barrier(const Method& method, Work& work);
   void perform(const PlannedCall& planned, const Call& call, double factor, Work& work);
 
-  Communicator::Group& group_;
-  std::array<Shape, 64> shapes_;
-  Shape barrier_;  // it has buffers of its own
+  Links& links_;
+  SharedMemory& shared_;
+  Turns& turns_;
+  FastPathLog& log_;
+  Ledger& ledger_;
+  std::array<CallShape, 64> shapes_;
+  CallShape barrier_;  // has buffers of its own
 };
 
 }  // namespace stretto

@@ -1,38 +1,20 @@
 #pragma once
+#include <memory>
+#include <string>
 #include <vector>
 
-#include "collectives/communicator/group.hpp"
+#include "collectives/communicator/operation.hpp"
 
-// Operations that are put into streams as one task and progress together: one, or those of a group of operations.
 namespace stretto {
 
-struct Quantizing;
+// Puts the calls into their streams as one task, in which they progress together; the work becomes that of all. Throws if
+// they cannot go together: messages to oneself without a partner, or memory that two of them would write at the same time.
+// In a rehearsal, the calls may be skipped, or waited for at once (stretto/overlap/rehearsal.hpp).
+void launch(const std::vector<PendingCall>& calls, const Work& work);
 
-struct Operation::State {
-  std::shared_ptr<Communicator::Group> group;
-  Call call;
-  OperationOptions options;
-  Device device = Device::cpu;  // where its buffers lie
-  std::shared_ptr<const PlannedCall> planned;
-  // As far as this rank can tell, whose buffers decide together with the others'.
-  const PlanVariant& way() const;
-};
-
-// Of an operation that is to be quantized, with the error state that is there now. Throws where that is of another tensor.
-std::shared_ptr<const Quantizing> quantizing_of(const Operation::State& operation);
-
-struct PendingCall {
-  std::shared_ptr<const Operation::State> operation;
-  Stream stream;
-};
-
-inline bool is_message(Collective collective) { return collective == Collective::send || collective == Collective::recv; }
-inline bool is_to_self(const Operation::State& operation) {
-  return is_message(operation.call.collective) && operation.call.root == operation.group->rank();
-}
-
-// Throws where they cannot go together: messages to itself without a partner, memory that two of them would write at a time.
-// The work becomes that of all.
-void launch(const std::vector<PendingCall>& started, const Work& work);
+// STRETTO_CHECK: tells the other ranks, which may have been called correctly, that this rank refused its call for the reason
+// `why`, and will not come. If all ranks were called wrongly in the same way, nothing happens.
+void launch_refusal(const std::shared_ptr<Communicator::Group>& group, const Call& call, const OperationOptions& options,
+                    const std::string& why, const Stream& stream);
 
 }  // namespace stretto

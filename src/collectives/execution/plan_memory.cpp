@@ -5,7 +5,7 @@
 namespace stretto {
 namespace {
 
-// Ranks and hops round with numbers of their own.
+// Ranks and hops draw different random numbers.
 std::uint64_t seed_of(std::uint64_t seed, int rank, Hop hop) {
   return split_mixed(seed +
                      (static_cast<std::uint64_t>(rank) * hops + static_cast<std::uint64_t>(hop) + 1) * split_mix_step);
@@ -13,17 +13,17 @@ std::uint64_t seed_of(std::uint64_t seed, int rank, Hop hop) {
 
 }  // namespace
 
-PlanMemory::PlanMemory(const Execution& execution, const PlanPlace& place)
-    : run_(execution),
-      place_(place),
-      op_(combining(run_.caller.op)),
-      width_(size_of(run_.caller.wire)),
-      buffers_(run_.caller, run_.plan->request, place) {
-  const Plan& plan = *run_.plan;
-  if (plan.scratch_count > 0) scratch_ = place.allocate(static_cast<std::size_t>(plan.scratch_count) * width_);
+PlanMemory::PlanMemory(const Execution& execution, const PlanVariant& variant, const ExecutionSpace& space)
+    : execution_(execution),
+      plan_(*variant.plan),
+      wire_(variant.wire),
+      op_(combining(execution.buffers.op)),
+      width_(size_of(wire_)),
+      buffers_(execution.buffers, wire_, plan_.request, space) {
+  if (plan_.scratch_count > 0) scratch_ = space.allocate(static_cast<std::size_t>(plan_.scratch_count) * width_);
   for (int i = 0; i < quantized_formats; ++i) {
-    const std::int64_t bytes = packed_bytes(static_cast<QuantizedFormat>(i), plan.packed_counts[i]);
-    if (bytes > 0) packed_[i] = place.allocate(static_cast<std::size_t>(bytes));
+    const std::int64_t bytes = packed_bytes(static_cast<QuantizedFormat>(i), plan_.packed_counts[i]);
+    if (bytes > 0) packed_[i] = space.allocate(static_cast<std::size_t>(bytes));
   }
 }
 
@@ -33,7 +33,7 @@ LocalWork PlanMemory::local_work_of(const Step& step) const {
   work.source = at(step.source);
   work.destination = target(step.destination);
   work.count = step.destination.count;
-  work.dtype = run_.caller.wire;
+  work.dtype = wire_;
   work.op = op_;
   work.divisor = divisor_of(step);
   work.source_format = step.source.format;
@@ -46,19 +46,19 @@ LocalWork PlanMemory::local_work_of(const Step& step) const {
     work.distance = packed_bytes(step.source.format, step.apart);
   }
   if (step.kind != StepKind::quantize && step.kind != StepKind::requantize) return work;
-  const Quantizing& how = *run_.quantizing;
+  const Quantizing& how = *execution_.quantizing;
   const Tensor& residual = how.residuals[static_cast<int>(step.hop)];
   work.quantizing.rounding = how.rounding;
-  work.quantizing.seed = seed_of(how.seed, run_.plan->request.rank, step.hop);
-  // Elements have the numbers of their places in the error state, whether there is one or not: then neither pieces nor parts
-  // change what is drawn for them.
+  work.quantizing.seed = seed_of(how.seed, plan_.request.rank, step.hop);
+  // Elements are numbered by their places in the error state, even if there is none: then neither pieces nor parts change
+  // the random numbers drawn for them.
   work.quantizing.first_element = static_cast<std::uint64_t>(step.residual);
   if (residual.size() > 0) work.quantizing.residual = residual.data<float>() + step.residual;
   return work;
 }
 
 std::int64_t PlanMemory::divisor_of(const Step& step) const {
-  return step.finishes && run_.caller.op == ReduceOp::avg ? run_.plan->request.size : 1;
+  return step.finishes && execution_.buffers.op == ReduceOp::avg ? plan_.request.size : 1;
 }
 
 const std::byte* PlanMemory::at(const Slice& slice) const {

@@ -1,30 +1,31 @@
 #pragma once
 #include <array>
 
-#include "collectives/execution/host_executor.hpp"
-#include "collectives/plan/plan_place.hpp"
+#include "collectives/execution/execution.hpp"
+#include "collectives/execution/local_work.hpp"
 
 namespace stretto {
 
-// The memory that one execution of a plan is about, the caller's and the plan's own, and what its steps mean there.
+// The memory of one plan under way, the caller's and the plan's own: turns the slices of steps into addresses.
 class PlanMemory {
  public:
-  // The execution and the place must outlive it.
-  PlanMemory(const Execution& execution, const PlanPlace& place);
+  // All three must outlive this object.
+  PlanMemory(const Execution& execution, const PlanVariant& variant, const ExecutionSpace& space);
 
   const std::byte* at(const Slice& slice) const;
   std::byte* target(const Slice& slice) const { return const_cast<std::byte*>(at(slice)); }
   std::size_t bytes(const Slice& slice) const;
 
-  ReduceOp op() const { return op_; }  // in which two contributions combine
+  ReduceOp op() const { return op_; }  // in which two contributions are combined
   std::int64_t divisor_of(const Step& step) const;
   LocalWork local_work_of(const Step& step) const;
-  // The plan is done: the caller's output gets what the plan's output holds.
-  void finish() const { buffers_.finish(run_.caller, run_.plan->request, place_); }
+  // Call it when the plan is done: completes the caller's output.
+  void finish() const { buffers_.finish(); }
 
  private:
-  const Execution& run_;
-  const PlanPlace& place_;
+  const Execution& execution_;
+  const Plan& plan_;
+  DType wire_;
   ReduceOp op_;
   std::size_t width_;
   WireBuffers buffers_;

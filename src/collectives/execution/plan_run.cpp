@@ -10,24 +10,29 @@ namespace {
 // Local work between two looks at the links, in bytes of elements read.
 constexpr std::size_t bytes_between_looks = std::size_t{256} << 10;
 
-// Work of up to so many bytes is done before the messages of its round are looked at, in less time than it takes to note it
-// down.
+// Local work of up to this many bytes is done before the messages of its round are looked at: noting it down would take
+// longer.
 constexpr std::size_t bytes_at_once = std::size_t{4} << 10;
 
 }  // namespace
 
-PlanRun::PlanRun(const Execution& execution)
-    : run_(execution), memory_(run_, host_place()), lanes_(run_.plan->lanes.size()) {
-  if (run_.precedence == nullptr) return;
-  for (const Lane& lane : run_.plan->lanes) {
+PlanRun::PlanRun(const Execution& execution, const PlanVariant& variant, OperationPrecedence* precedence)
+    : links_(*execution.links),
+      first_lane_(execution.first_lane),
+      variant_(variant),
+      precedence_(precedence),
+      memory_(execution, variant, host_space()),
+      lanes_(variant.plan->lanes.size()) {
+  if (precedence_ == nullptr) return;
+  for (const Lane& lane : variant_.plan->lanes) {
     for (const Step& step : lane.steps) {
-      if (step.kind == StepKind::send) run_.precedence->will_send(memory_.bytes(step.source));
+      if (step.kind == StepKind::send) precedence_->will_send(memory_.bytes(step.source));
     }
   }
 }
 
 PlanRun::~PlanRun() {
-  for (LaneState& lane : lanes_) {
+  for (LaneProgress& lane : lanes_) {
     for (Active& active : lane.active) active.link->cancel(active.transfer);
   }
 }
@@ -42,7 +47,7 @@ bool PlanRun::advance() {
     moved |= advance_lane(lane, local_bytes);
     all &= lane_finished(lane);
   }
-  if (moved_bytes_) run_.precedence->moved();
+  if (moved_bytes_) precedence_->moved();
   if (!all) return moved;
   memory_.finish();
   finished_ = true;
@@ -51,20 +56,20 @@ bool PlanRun::advance() {
 
 std::vector<int> PlanRun::awaited() const {
   std::vector<int> peers;
-  for (const LaneState& lane : lanes_) {
+  for (const LaneProgress& lane : lanes_) {
     for (const Active& active : lane.active) peers.push_back(active.peer);
   }
   return peers;
 }
 
 bool PlanRun::lane_finished(std::size_t lane) const {
-  return round_finished(lanes_[lane]) && lanes_[lane].round == run_.plan->lanes[lane].round_ends.size();
+  return round_finished(lanes_[lane]) && lanes_[lane].round == variant_.plan->lanes[lane].round_ends.size();
 }
 
 // Moves what can be moved in a lane, and begins the next round when one is over. local_bytes: how much local work may still
 // be done before the links are looked at again.
 bool PlanRun::advance_lane(std::size_t lane, std::size_t& local_bytes) {
-  LaneState& state = lanes_[lane];
+  LaneProgress& state = lanes_[lane];
   bool moved = false;
   if (round_finished(state) && !lane_finished(lane)) {
     begin_round(lane);
@@ -81,28 +86,26 @@ bool PlanRun::advance_lane(std::size_t lane, std::size_t& local_bytes) {
   return moved;
 }
 
-// What the link says may be true of another operation's bytes; whether this one's moved, its transfer knows.
+// A link may report that another operation's bytes moved; the transfer says whether this one's did.
 bool PlanRun::progress(Active& active) {
   Transfer& transfer = active.transfer;
   const bool sends = transfer.source != nullptr;
-  Precedence::Operation* const precedence = run_.precedence;
   // Not every link counts what it has started.
   const auto handed_over = [&] { return sends ? std::max(transfer.moved, transfer.started) : std::size_t{0}; };
   const std::size_t moved_before = transfer.moved;
   const std::size_t handed_before = handed_over();
-  transfer.held = sends && precedence != nullptr && precedence->held();
+  transfer.held = sends && precedence_ != nullptr && precedence_->held();
   const bool moved = active.link->progress(transfer);
-  if (precedence == nullptr) return moved;
+  if (precedence_ == nullptr) return moved;
   const std::size_t handed = handed_over() - handed_before;
-  if (handed > 0) precedence->handed_over(handed);
+  if (handed > 0) precedence_->handed_over(handed);
   if (handed > 0 || transfer.moved != moved_before) moved_bytes_ = true;
   return moved;
 }
 
 void PlanRun::begin_round(std::size_t lane) {
-  if (auto* const hold_up = before_each_round.load(std::memory_order_relaxed)) hold_up();
-  const Lane& plan = run_.plan->lanes[lane];
-  LaneState& state = lanes_[lane];
+  const Lane& plan = variant_.plan->lanes[lane];
+  LaneProgress& state = lanes_[lane];
   const std::size_t begin = state.round == 0 ? 0 : plan.round_ends[state.round - 1];
   for (std::size_t i = begin; i < plan.round_ends[state.round]; ++i) {
     const Step& step = plan.steps[i];
@@ -115,7 +118,7 @@ void PlanRun::begin_round(std::size_t lane) {
         while (!work.complete()) work.advance(bytes_at_once);
       }
     } else {
-      Link& link = run_.links->to(step.peer, run_.first_lane + static_cast<int>(lane));
+      Link& link = links_.to(step.peer, first_lane_ + static_cast<int>(lane));
       state.active.push_back({&link, transfer_of(step), step.peer});
     }
   }
@@ -124,12 +127,12 @@ void PlanRun::begin_round(std::size_t lane) {
 
 Transfer PlanRun::transfer_of(const Step& step) const {
   Transfer transfer;
-  transfer.dtype = run_.caller.wire;
+  transfer.dtype = variant_.wire;
   transfer.op = memory_.op();
   if (step.kind == StepKind::send) {
     transfer.source = memory_.at(step.source);
     transfer.bytes = memory_.bytes(step.source);
-    transfer.background = run_.precedence != nullptr && run_.precedence->is_background();
+    transfer.background = precedence_ != nullptr && precedence_->is_background();
     return transfer;
   }
   transfer.destination = memory_.target(step.destination);

@@ -1,27 +1,26 @@
 #pragma once
-#include <atomic>
+#include <vector>
 
-#include "collectives/execution/host_executor.hpp"
+#include "collectives/execution/execution.hpp"
 #include "collectives/execution/plan_memory.hpp"
+#include "transport/link.hpp"
+#include "transport/precedence.hpp"
 
 namespace stretto {
 
-// For tests: called before each round of each lane, to hold it up.
-inline std::atomic<void (*)()> before_each_round = nullptr;
-
-// One plan on its way: which round each lane is in, and the transfers and the local work of that round.
+// One plan under way over links: the round that each lane is in, with its transfers and its local work.
 class PlanRun {
  public:
-  // The execution must outlive it.
-  explicit PlanRun(const Execution& execution);
+  // All three must outlive this object. precedence: null if the operation neither yields to others nor goes before them.
+  PlanRun(const Execution& execution, const PlanVariant& variant, OperationPrecedence* precedence);
   ~PlanRun();
   PlanRun(const PlanRun&) = delete;
   PlanRun& operator=(const PlanRun&) = delete;
 
-  // Moves what can be moved without waiting; true if that was anything. Once finished, the output is complete.
+  // Moves what can be moved without waiting; returns true if anything moved. Once finished, the output is complete.
   bool advance();
   bool finished() const { return finished_; }
-  // Members of the group for whom it waits.
+  // The members for which it waits.
   std::vector<int> awaited() const;
 
  private:
@@ -30,12 +29,12 @@ class PlanRun {
     Transfer transfer;
     int peer;
   };
-  struct LaneState {
+  struct LaneProgress {
     std::size_t round = 0;  // the next to begin
     std::vector<Active> active;
     std::vector<LocalWork> local;
   };
-  static bool round_finished(const LaneState& lane) { return lane.active.empty() && lane.local.empty(); }
+  static bool round_finished(const LaneProgress& lane) { return lane.active.empty() && lane.local.empty(); }
 
   bool lane_finished(std::size_t lane) const;
   bool advance_lane(std::size_t lane, std::size_t& local_bytes);
@@ -43,10 +42,13 @@ class PlanRun {
   void begin_round(std::size_t lane);
   Transfer transfer_of(const Step& step) const;
 
-  const Execution& run_;
+  Links& links_;
+  int first_lane_;
+  const PlanVariant& variant_;
+  OperationPrecedence* precedence_;
   PlanMemory memory_;
-  std::vector<LaneState> lanes_;
-  bool moved_bytes_ = false;  // in this advance(), to or from a peer, where there is a precedence
+  std::vector<LaneProgress> lanes_;
+  bool moved_bytes_ = false;  // in this advance(), to or from a peer; noted if there is a precedence
   bool finished_ = false;
 };
 

@@ -3,19 +3,19 @@
 #include <algorithm>
 #include <map>
 
-#include "collectives/communicator/launched_group.hpp"
 #include "collectives/execution/plan_memory.hpp"
 #include "collectives/plan/plan_builder.hpp"
 #include "core/fail.hpp"
 #include "device/memory/memory.hpp"
+#include "transport/gpu/gpu_collectives.hpp"
 
 namespace stretto {
 namespace {
 
 // Memory and kernels in the order of one stream.
-class StreamPlace final : public PlanPlace {
+class StreamSpace final : public ExecutionSpace {
  public:
-  StreamPlace(Gpu& gpu, GpuStream stream) : gpu_(gpu), stream_(stream) {}
+  StreamSpace(Gpu& gpu, GpuStream stream) : gpu_(gpu), stream_(stream) {}
 
   std::shared_ptr<std::byte> allocate(std::size_t bytes) const override {
     return gpu_allocate(bytes);  // of this stream, or of the graph that is recorded in it
@@ -30,7 +30,7 @@ class StreamPlace final : public PlanPlace {
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
     if (to != from && bytes > 0) gpu_.copy(to, from, bytes, stream_);
   }
-  // All of it: nothing has to be served in between.
+  // All of it at once: nothing has to be served in between.
   void perform(const LocalWork& work) const;
   void reduce_arrived(const std::byte* arrived, const std::byte* operand, std::byte* out, std::int64_t count, DType dtype,
                       ReduceOp op, std::int64_t divisor) const {
@@ -43,7 +43,7 @@ class StreamPlace final : public PlanPlace {
   GpuStream stream_;
 };
 
-void StreamPlace::perform(const LocalWork& work) const {
+void StreamSpace::perform(const LocalWork& work) const {
   if (work.count == 0) return;
   std::vector<const void*> sources;
   for (int i = 0; i < work.vectors; ++i) sources.push_back(work.source + i * work.distance);
@@ -71,9 +71,12 @@ void StreamPlace::perform(const LocalWork& work) const {
 // One plan on its way into a stream, round by round.
 class StreamRun {
  public:
-  StreamRun(const Execution& execution, const StreamPlace& place)
-      : run_(execution), place_(place), memory_(run_, place), rounds_(rounds_in_one_stream(*run_.plan)) {
-    ensure(!shares_memory(run_.plan->request.method.algorithm),
+  StreamRun(const Execution& execution, const StreamSpace& space)
+      : variant_(execution.planned->ordinary),
+        space_(space),
+        memory_(execution, variant_, space),
+        rounds_(rounds_in_one_stream(*variant_.plan)) {
+    ensure(!shares_memory(variant_.plan->request.method.algorithm),
            "A plan over the host's shared memory came to a GPU's stream.");
     std::size_t most = 0;
     for (const auto& round : rounds_) {
@@ -83,7 +86,7 @@ class StreamRun {
       }
       most = std::max(most, bytes);
     }
-    if (most > 0) arrived_ = place.allocate(most);
+    if (most > 0) arrived_ = space.allocate(most);
   }
 
   std::size_t rounds() const { return rounds_.size(); }
@@ -107,16 +110,16 @@ class StreamRun {
     }
   }
 
-  // What is left of the round once its messages have come.
+  // The rest of a round, once its messages have come.
   void compute(std::size_t round) const {
     const std::byte* arrived = arrived_.get();
     for (const Step* step : rounds_[round]) {
       if (step->kind == StepKind::recv_reduce) {
-        place_.reduce_arrived(arrived, memory_.at(step->source), memory_.target(step->destination), step->destination.count,
-                              run_.caller.wire, memory_.op(), memory_.divisor_of(*step));
+        space_.reduce_arrived(arrived, memory_.at(step->source), memory_.target(step->destination), step->destination.count,
+                              variant_.wire, memory_.op(), memory_.divisor_of(*step));
         arrived += memory_.bytes(step->destination);
       } else if (step->peer < 0) {
-        place_.perform(memory_.local_work_of(*step));
+        space_.perform(memory_.local_work_of(*step));
       }
     }
   }
@@ -124,22 +127,22 @@ class StreamRun {
   void finish() const { memory_.finish(); }
 
  private:
-  const Execution& run_;
-  const StreamPlace& place_;
+  const PlanVariant& variant_;
+  const StreamSpace& space_;
   PlanMemory memory_;
   std::vector<std::vector<const Step*>> rounds_;
-  std::shared_ptr<std::byte> arrived_;  // what a round receives to be reduced
+  std::shared_ptr<std::byte> arrived_;  // a round's messages that are still to be reduced
 };
 
-void put_collective(const Execution& execution, const StreamPlace& place, GpuStream stream) {
-  const PlanRequest& request = execution.plan->request;
+void put_collective(const Execution& execution, const StreamSpace& space, GpuStream stream) {
+  const PlanRequest& request = execution.planned->ordinary.plan->request;
+  const CallBuffers& buffers = execution.buffers;
   GpuLinks& links = *execution.gpu_links;
-  if (request.method.algorithm == Algorithm::nccl) {
-    return links.perform({request.collective, execution.caller.input, execution.caller.output, request.count,
-                          execution.caller.dtype, execution.caller.op, request.root},
-                         stream);
+  if (!has_steps(request.method.algorithm)) {
+    return links.collectives()->perform(
+        {request.collective, buffers.input, buffers.output, request.count, buffers.dtype, buffers.op, request.root}, stream);
   }
-  const StreamRun run(execution, place);
+  const StreamRun run(execution, space);
   std::vector<GpuMessage> messages;
   for (std::size_t round = 0; round < run.rounds(); ++round) {
     messages.clear();
@@ -151,10 +154,10 @@ void put_collective(const Execution& execution, const StreamPlace& place, GpuStr
 }
 
 // Sends and receives of one communicator, each a plan of one round, in the order of the calls.
-void put_messages(const std::vector<const Execution*>& executions, const StreamPlace& place, GpuStream stream) {
+void put_messages(const std::vector<const Execution*>& executions, const StreamSpace& space, GpuStream stream) {
   std::vector<GpuMessage> messages;
   for (const Execution* execution : executions) {
-    const StreamRun run(*execution, place);
+    const StreamRun run(*execution, space);
     ensure(run.rounds() <= 1, "A message takes {} rounds.", run.rounds());
     if (run.rounds() == 1) run.add_messages(0, messages);
   }
@@ -162,8 +165,8 @@ void put_messages(const std::vector<const Execution*>& executions, const StreamP
 }
 
 // Whether every message has the same round at its sender and its receiver, in every lane; all ranks give the same answer.
-// Messages of nothing are left out, and with them rounds that hold nothing else, which not all ranks have at the same place:
-// so every lane needs a part of every share.
+// Empty messages are left out, and with them rounds that hold nothing else, which may shift the rounds of one rank: so every
+// lane needs a part of every share.
 bool in_step(const PlanRequest& request) {
   switch (request.method.algorithm) {
     case Algorithm::double_binary_tree:
@@ -201,20 +204,21 @@ std::vector<std::vector<const Step*>> rounds_in_one_stream(const Plan& plan) {
 }
 
 void put_into_stream(const std::vector<Sequence>& sequences, Gpu& gpu, GpuStream stream) {
-  const StreamPlace place(gpu, stream);
-  struct Waiting {
+  const StreamSpace space(gpu, stream);
+  struct CommunicatorCalls {
     std::vector<const Execution*> messages, collectives;
   };
-  std::map<std::uint32_t, Waiting> by_communicator;  // its id
+  std::map<std::uint32_t, CommunicatorCalls> by_communicator;  // its id
   for (const Sequence& sequence : sequences) {
     for (const Execution& execution : sequence) {
-      Waiting& waiting = by_communicator[execution.links->membership().id];
-      (is_message(execution.plan->request.collective) ? waiting.messages : waiting.collectives).push_back(&execution);
+      CommunicatorCalls& waiting = by_communicator[execution.links->membership().id];
+      (is_message(execution.planned->ordinary.plan->request.collective) ? waiting.messages : waiting.collectives)
+          .push_back(&execution);
     }
   }
   for (const auto& [id, waiting] : by_communicator) {
-    if (!waiting.messages.empty()) put_messages(waiting.messages, place, stream);
-    for (const Execution* execution : waiting.collectives) put_collective(*execution, place, stream);
+    if (!waiting.messages.empty()) put_messages(waiting.messages, space, stream);
+    for (const Execution* execution : waiting.collectives) put_collective(*execution, space, stream);
   }
 }
 

@@ -2,23 +2,21 @@
 
 namespace stretto {
 
-void WireBuffers::set_up(const Caller& caller, const PlanRequest& request, const PlanPlace& place) {
-  const std::size_t width = size_of(caller.wire);
-  const std::int64_t count = input_count(request);
-  own_input_ = place.allocate(static_cast<std::size_t>(count) * width);
-  const std::byte* from = caller.input;
-  if (caller.wire != caller.dtype) {
-    place.convert(caller.dtype, from, caller.wire, own_input_.get(), count);
+void WireBuffers::set_up() {
+  const std::size_t width = size_of(wire_);
+  const std::int64_t count = input_count(request_);
+  own_input_ = space_.allocate(static_cast<std::size_t>(count) * width);
+  const std::byte* from = buffers_.input;
+  if (wire_ != buffers_.dtype) {
+    space_.convert(buffers_.dtype, from, wire_, own_input_.get(), count);
     from = own_input_.get();
-    own_output_ = place.allocate(static_cast<std::size_t>(output_count(request)) * width);
+    own_output_ = space_.allocate(static_cast<std::size_t>(output_count(request_)) * width);
     output_ = own_output_.get();
   }
-  if (caller.op == ReduceOp::premul_sum) place.multiply(caller.wire, from, own_input_.get(), count, caller.factor);
+  if (buffers_.op == ReduceOp::premul_sum) space_.multiply(wire_, from, own_input_.get(), count, buffers_.factor);
   input_ = own_input_.get();
 }
 
-void WireBuffers::narrow(const Caller& caller, const PlanRequest& request, const PlanPlace& place) const {
-  place.convert(caller.wire, output_, caller.dtype, caller.output, output_count(request));
-}
+void WireBuffers::narrow() const { space_.convert(wire_, output_, buffers_.dtype, buffers_.output, output_count(request_)); }
 
 }  // namespace stretto

@@ -2,41 +2,48 @@
 #include <cstddef>
 #include <memory>
 
-#include "collectives/plan/plan_place.hpp"
+#include "collectives/execution/execution_space.hpp"
 #include "stretto/dtype.hpp"
 #include "stretto/plan.hpp"
 
 namespace stretto {
 
-// Where a plan finds its input and leaves its output: the caller's buffers, unless contributions change before they travel
-// (premul_sum) or travel as wider elements. Then they have memory of their own, since the caller's input stays as it is.
+// The buffers of a call as the caller gave them, and how contributions are reduced.
+struct CallBuffers {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;  // sum where the collective does not reduce
+  double factor = 1;            // of premul_sum
+
+  // Whether contributions change before they travel in elements of type wire.
+  bool need_copies(DType wire) const { return wire != dtype || op == ReduceOp::premul_sum; }
+};
+
+// Where a plan reads its input and writes its output: the caller's buffers or, if contributions change before they travel,
+// copies of them, since the caller's input must stay as it is.
 class WireBuffers {
  public:
-  struct Caller {
-    const std::byte* input = nullptr;
-    std::byte* output = nullptr;
-    DType dtype = DType::f32;
-    DType wire = DType::f32;
-    ReduceOp op = ReduceOp::sum;
-    double factor = 1;  // of premul_sum
-    bool needs_own_buffers() const { return wire != dtype || op == ReduceOp::premul_sum; }
-  };
-
-  WireBuffers(const Caller& caller, const PlanRequest& request, const PlanPlace& place)
-      : input_(caller.input), output_(caller.output) {
-    if (caller.needs_own_buffers()) set_up(caller, request, place);
+  // buffers, request and space must outlive this object.
+  WireBuffers(const CallBuffers& buffers, DType wire, const PlanRequest& request, const ExecutionSpace& space)
+      : buffers_(buffers), wire_(wire), request_(request), space_(space), input_(buffers.input), output_(buffers.output) {
+    if (buffers.need_copies(wire)) set_up();
   }
   const std::byte* input() const { return input_; }
   std::byte* output() const { return output_; }
-  // The plan is done: the caller's output gets what the plan's output holds.
-  void finish(const Caller& caller, const PlanRequest& request, const PlanPlace& place) const {
-    if (own_output_) narrow(caller, request, place);
+  // Call it when the plan is done: copies the plan's output into the caller's, if these are two.
+  void finish() const {
+    if (own_output_) narrow();
   }
 
  private:
-  void set_up(const Caller& caller, const PlanRequest& request, const PlanPlace& place);
-  void narrow(const Caller& caller, const PlanRequest& request, const PlanPlace& place) const;
+  void set_up();
+  void narrow() const;
 
+  const CallBuffers& buffers_;
+  DType wire_;
+  const PlanRequest& request_;
+  const ExecutionSpace& space_;
   const std::byte* input_;
   std::byte* output_;
   std::shared_ptr<std::byte> own_input_, own_output_;

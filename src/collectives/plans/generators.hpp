@@ -2,7 +2,7 @@
 #include "collectives/plan/plan_builder.hpp"
 #include "stretto/cost.hpp"
 
-// One function a family and collective, and its cost; the repertoire in plan.cpp lists them.
+// One function a family and collective, and its cost; repertoire.cpp lists them.
 namespace stretto::plans {
 
 // n/p, or where shares are uneven the longest: what the costs count in.

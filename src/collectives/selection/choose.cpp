@@ -13,7 +13,7 @@ namespace {
 
 // Narrow floats travel as they are where that rounds once, or where nothing is rounded; else as f32.
 DType wire_of(Collective collective, Algorithm algorithm, DType dtype, ReduceOp op) {
-  if (algorithm == Algorithm::nccl) return dtype;
+  if (!has_steps(algorithm)) return dtype;
   if (!reduces(collective) || !is_narrow(dtype) || op == ReduceOp::min || op == ReduceOp::max) return dtype;
   return rounds_once(algorithm) && op != ReduceOp::premul_sum ? dtype : DType::f32;
 }
@@ -33,8 +33,8 @@ std::int64_t bytes_of(const PlanRequest& request, DType dtype) {
 // are known.
 std::string obstacle(const PlanRequest& request, DType dtype, ReduceOp op, const Circumstances& circumstances) {
   const Algorithm algorithm = request.method.algorithm;
-  if (algorithm == Algorithm::nccl && !circumstances.on_gpus) return "its buffers do not lie on GPUs";
-  if (algorithm == Algorithm::nccl && !circumstances.nccl_does) return "NCCL does not do this call between these ranks";
+  if (!has_steps(algorithm) && !circumstances.on_gpus) return "its buffers do not lie on GPUs";
+  if (!has_steps(algorithm) && !circumstances.done_whole) return "it does not do this call between these ranks";
   if (!shares_memory(algorithm)) return "";
   if (circumstances.on_gpus) return "its buffers lie on GPUs, whose memory no plan shares";
   if (!circumstances.shares_memory) return "its ranks do not all reach each other's memory";
@@ -151,7 +151,7 @@ Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool determ
 
 }  // namespace
 
-double nccl_seconds(const PlanRequest& request, const LinkCost& link, DType dtype) {
+double whole_collective_seconds(const PlanRequest& request, const LinkCost& link, DType dtype) {
   const double shares = static_cast<double>(Shares::of(request).total()) * (request.size - 1) / request.size;
   const double sent = request.collective == Collective::all_reduce ? 2 * shares : shares;
   return 2 * link.alpha + sent * static_cast<double>(size_of(dtype)) * link.beta;
@@ -182,7 +182,7 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
   const Rule* const told = rule_in(tuning.rules);
   // Rules do not say where buffers lie: those of the other device are not meant.
   const auto is_of_this_device = [&](Algorithm algorithm) {
-    return circumstances.on_gpus ? !shares_memory(algorithm) : algorithm != Algorithm::nccl;
+    return circumstances.on_gpus ? !shares_memory(algorithm) : has_steps(algorithm);
   };
   if (told != nullptr && is_of_this_device(told->method.algorithm)) {
     trial.method = told->method;
@@ -222,8 +222,8 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     }
     sort_by_seconds(choice.candidates);
   };
-  if (circumstances.nccl_does && !tuning.deterministic) {
-    choice.candidates.push_back({Algorithm::nccl, dtype, nccl_seconds(trial, costs.inside.cost, dtype)});
+  if (circumstances.done_whole && !tuning.deterministic) {
+    choice.candidates.push_back({whole_collective, dtype, whole_collective_seconds(trial, costs.inside.cost, dtype)});
   }
   consider(pairs_for(trial, circumstances.several_nodes));
   std::vector<Method> best_pairs;

@@ -25,9 +25,9 @@ struct KnownCosts {
   }
 };
 
-// NCCL's own collective is one launch, whatever the number of rounds inside: what its ring sends, and no round's latency
-// twice.
-double nccl_seconds(const PlanRequest& request, const LinkCost& link, DType dtype);
+// A collective that the links between GPUs do whole: one launch and its latency, and the bytes that a ring sends, whatever
+// the number of rounds inside.
+double whole_collective_seconds(const PlanRequest& request, const LinkCost& link, DType dtype);
 
 // Not every algorithm can be a part of what has several, nor every one quantize; what cannot is no method.
 inline bool can_be_done(const PlanRequest& request) {

@@ -1,10 +1,12 @@
 #include "collectives/selection/select.hpp"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
+#include <iterator>
+#include <string_view>
 
-#include "collectives/communicator/launched_group.hpp"
 #include "collectives/selection/choose_costs.hpp"
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
@@ -17,8 +19,42 @@ constexpr const char* common_settings[] = {"STRETTO_ALGO",      "STRETTO_DETERMI
                                            "STRETTO_TRANSPORT", "STRETTO_RANKS_PER_NODE", "STRETTO_NODES_PER_POD",
                                            "STRETTO_LINKS",     "STRETTO_NETWORK"};
 
-// A route costs what a setting says, and otherwise what was measured of the one below. Rules are of that one, too: none
-// holds.
+// What every rank tells the others.
+struct RankSettings {
+  std::array<std::string, std::size(common_settings)> common;
+  std::string ranks_per_core;
+  bool one_host = true;
+  std::string tuning;  // the text of rank 0's; nothing on the others
+};
+
+// One text after the other, each ended by a zero byte, which no setting contains.
+Bytes packed(const RankSettings& settings) {
+  std::string text;
+  for (const std::string& value : settings.common) text += value + '\0';
+  text += settings.ranks_per_core + '\0' + (settings.one_host ? '1' : '0') + '\0' + settings.tuning + '\0';
+  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+  return {bytes, bytes + text.size()};
+}
+
+RankSettings unpacked(const Bytes& bytes) {
+  std::string_view rest(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto take = [&] {
+    const std::size_t end = rest.find('\0');
+    ensure(end != std::string_view::npos, "A rank's settings end early; the builds of Stretto differ.");
+    const std::string text(rest.substr(0, end));
+    rest.remove_prefix(end + 1);
+    return text;
+  };
+  RankSettings settings;
+  for (std::string& value : settings.common) value = take();
+  settings.ranks_per_core = take();
+  settings.one_host = take() == "1";
+  settings.tuning = take();
+  return settings;
+}
+
+// Adds a route with the speed of a setting; the other costs are those measured of the route `below`. The rules of that route
+// are left out: they hold for its speed only.
 std::string add_route(Tuning& tuning, const std::string& below, const char* name, const LinkSpeed& speed) {
   const std::vector<RouteCost> measured = tuning.routes;
   for (RouteCost route : measured) {
@@ -34,8 +70,8 @@ std::string add_route(Tuning& tuning, const std::string& below, const char* name
   return name;
 }
 
-// Until somebody has measured one: a round is a launch of NCCL's and one of a kernel, and bytes go over NVLink. It decides
-// between plans where NCCL does not do a call by itself.
+// Costs of a route that nobody has measured: a round is a launch of messages and one of a kernel, and bytes go over NVLink.
+// They decide between plans if the links do not do a call whole.
 void add_gpu_route(Tuning& tuning) {
   const bool known =
       std::any_of(tuning.routes.begin(), tuning.routes.end(), [](const RouteCost& each) { return each.route == "gpu"; });
@@ -45,32 +81,28 @@ void add_gpu_route(Tuning& tuning) {
   tuning.routes.push_back(route);
 }
 
-std::string text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
-
 bool on_several_nodes(const std::vector<int>& nodes) { return *std::max_element(nodes.begin(), nodes.end()) > 0; }
 
 }  // namespace
 
 Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETTO_EXPLAIN") == "1") {
-  nlohmann::json mine;
-  for (const char* name : common_settings) mine[name] = setting(name);
-  mine["ranks_per_core"] = network.ranks_per_core();
-  mine["one_host"] = network.one_host();
-  mine["tuning"] = "";
-  if (job.rank() == 0) mine["tuning"] = Tuning::text_from_environment();
-  const std::string text = mine.dump();
-  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
-  const std::vector<Bytes> all = job.exchange(Bytes(bytes, bytes + text.size()));
-  const auto first = nlohmann::json::parse(text_of(all[0]));
-  for (const char* name : common_settings) {
-    require(first.at(name) == mine.at(name), "{}='{}' on rank {}, but '{}' on rank 0; give all ranks the same.", name,
-            mine.at(name).get<std::string>(), job.rank(), first.at(name).get<std::string>());
+  RankSettings mine;
+  std::transform(std::begin(common_settings), std::end(common_settings), mine.common.begin(),
+                 [](const char* name) { return setting(name); });
+  mine.ranks_per_core = fmt::format("{}", network.ranks_per_core());  // as many digits as identify the number
+  mine.one_host = network.one_host();
+  if (job.rank() == 0) mine.tuning = Tuning::text_from_environment();
+  const RankSettings first = unpacked(job.exchange(packed(mine))[0]);
+  for (std::size_t i = 0; i < mine.common.size(); ++i) {
+    require(first.common[i] == mine.common[i], "{}='{}' on rank {}, but '{}' on rank 0; give all ranks the same.",
+            common_settings[i], mine.common[i], job.rank(), first.common[i]);
   }
-  tuning_ = Tuning::from_environment(first.at("tuning"));
+  tuning_ = Tuning::from_environment(first.tuning);
   circumstances_.reads_memory = network.reads_memory();
-  circumstances_.ranks_per_core = first.at("ranks_per_core");
+  const std::string& ranks_per_core = first.ranks_per_core;
+  std::from_chars(ranks_per_core.data(), ranks_per_core.data() + ranks_per_core.size(), circumstances_.ranks_per_core);
   circumstances_.route_inside = setting("STRETTO_TRANSPORT") == "ucx" ? "ucx" : "shm";
-  circumstances_.route_between = first.at("one_host") ? circumstances_.route_inside : "network";
+  circumstances_.route_between = first.one_host ? circumstances_.route_inside : "network";
   const auto is_network = [](const RouteCost& route) { return route.route == "network"; };
   if (std::getenv("STRETTO_NETWORK") != nullptr) std::erase_if(tuning_.routes, is_network);  // what is said goes first
   if (std::none_of(tuning_.routes.begin(), tuning_.routes.end(), is_network)) {
@@ -92,9 +124,9 @@ Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, co
 }
 
 Choice Selector::choose_on_gpus(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes,
-                                bool nccl_does, bool may_be_plain) const {
+                                bool done_whole, bool may_be_plain) const {
   Circumstances circumstances = circumstances_on_gpus(nodes);
-  circumstances.nccl_does = nccl_does;
+  circumstances.done_whole = done_whole;
   return stretto::choose(request, dtype, op, tuning_, circumstances, may_be_plain);
 }
 
@@ -112,7 +144,7 @@ double Selector::seconds(const PlanRequest& request, DType wire, const std::vect
   Circumstances circumstances = on_gpus ? circumstances_on_gpus(nodes) : circumstances_;
   circumstances.several_nodes = on_several_nodes(nodes);
   const KnownCosts costs = KnownCosts::of(request, tuning_, circumstances);
-  if (request.method.algorithm == Algorithm::nccl) return nccl_seconds(request, costs.inside.cost, wire);
+  if (!has_steps(request.method.algorithm)) return whole_collective_seconds(request, costs.inside.cost, wire);
   if (!is_message(request.collective)) return costs.seconds_of(request, wire);
   const auto node_of = [&](int rank) { return nodes[static_cast<std::size_t>(rank)]; };
   const RouteCost& route = node_of(request.rank) == node_of(request.root) ? costs.inside : costs.between;

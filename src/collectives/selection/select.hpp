@@ -12,8 +12,8 @@ class Selector {
   // nodes: of the group's members. symmetric: all their buffers are in memory that all of them reach.
   Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes, const Links& links,
                 bool symmetric, bool may_be_plain) const;
-  // The same of buffers on GPUs.
-  Choice choose_on_gpus(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes, bool nccl_does,
+  // The same for buffers on GPUs. done_whole: their links do this collective whole.
+  Choice choose_on_gpus(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes, bool done_whole,
                         bool may_be_plain) const;
   // By the cost model, for a request whose method is known. on_gpus: of buffers there.
   double seconds(const PlanRequest& request, DType wire, const std::vector<int>& nodes, bool on_gpus) const;

@@ -25,7 +25,7 @@ class IpcMessage final : public StagedMessage {
   IpcMessage(const GpuMessage& message, SideCopies& copies, IpcPeer& peer, const IpcBlocks& blocks, std::string between)
       : message_(message), copies_(copies), peer_(peer), block_bytes_(blocks.bytes), between_(std::move(between)) {}
   ~IpcMessage() override {
-    for (const Block& block : blocks_) copies_.wait(block.copied);
+    for (const BlockCopy& block : blocks_) copies_.wait(block.copied);
   }
   IpcMessage(const IpcMessage&) = delete;
   IpcMessage& operator=(const IpcMessage&) = delete;
@@ -46,7 +46,7 @@ class IpcMessage final : public StagedMessage {
   bool waits_for_gpu() const override { return !blocks_.empty(); }
 
  private:
-  struct Block {
+  struct BlockCopy {
     GpuEvent copied;
     std::size_t bytes;
   };
@@ -87,7 +87,7 @@ class IpcMessage final : public StagedMessage {
   IpcPeer& peer_;
   std::size_t block_bytes_;
   std::string between_;
-  std::deque<Block> blocks_;          // that are being copied
+  std::deque<BlockCopy> blocks_;          // that are being copied
   std::size_t begun_ = 0, done_ = 0;  // bytes
 };
 
@@ -212,8 +212,8 @@ std::unique_ptr<StagedMessage> IpcStaging::begin(const GpuMessage& message, Side
   const int here = members.job_ranks[members.rank];
   const int there = members.job_ranks[message.peer];
   return std::make_unique<IpcMessage>(message, copies, peer(message.peer), blocks_,
-                                      message.sends ? fmt::format("from rank {} to rank {}", here, there)
-                                                    : fmt::format("from rank {} to rank {}", there, here));
+                                   message.sends ? fmt::format("from rank {} to rank {}", here, there)
+                                                 : fmt::format("from rank {} to rank {}", there, here));
 }
 
 bool IpcStaging::settled() {

@@ -78,10 +78,6 @@ void StagedLinks::exchange(const std::vector<GpuMessage>& messages, GpuStream st
   }
 }
 
-void StagedLinks::perform(const GpuCollective& call, GpuStream /*stream*/) {
-  fail(ErrorCode::internal, "Staged links were to do {} by themselves, which does() refuses.", name(call.collective));
-}
-
 std::string StagedLinks::failure() {
   const std::lock_guard lock(mutex_);
   return failure_;

@@ -35,8 +35,6 @@ class StagedLinks final : public GpuLinks {
 
   const char* route() const override { return staging_->route(); }
   void exchange(const std::vector<GpuMessage>& messages, GpuStream stream) override;
-  bool does(const GpuCollective& /*call*/) const override { return false; }
-  void perform(const GpuCollective& call, GpuStream stream) override;  // throws
   std::string failure() override;
   void abort() override;  // an exchange that is under way throws
 

@@ -8,8 +8,8 @@
 #include <random>
 #include <thread>
 
-#include "collectives/execution/plan_run.hpp"
 #include "collectives/oracle.hpp"
+#include "random_interruptions.hpp"
 
 namespace stretto {
 namespace {
@@ -208,29 +208,21 @@ void run_program(std::uint64_t seed) {
   });
 }
 
-// Delays one round in sixteen, on any rank.
-void delay_some_rounds() {
-  thread_local std::mt19937 engine(std::random_device{}());
-  if (engine() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(engine() % 200));
-}
-
 class EveryRandomProgram : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Seeds, EveryRandomProgram, testing::Range(0, shards));
 
 TEST_P(EveryRandomProgram, EqualsTheOracle) {
-  before_each_round = delay_some_rounds;
+  const RandomInterruptions interruptions(std::random_device{}());
   for (int i = 0; i < programs_a_shard && !HasFailure(); ++i) {
     run_program(static_cast<std::uint64_t>(GetParam()) * 10000 + static_cast<std::uint64_t>(i));
   }
-  before_each_round = nullptr;
 }
 
 // The same with STRETTO_CHECK=1: the comparison refuses no matching call and does not deadlock.
 TEST(RandomPrograms, PassTheComparisonOfCalls) {
   setenv("STRETTO_CHECK", "1", 1);
-  before_each_round = delay_some_rounds;
+  const RandomInterruptions interruptions(std::random_device{}());
   for (int i = 0; i < programs_a_shard / 2 && !HasFailure(); ++i) run_program(500000 + static_cast<std::uint64_t>(i));
-  before_each_round = nullptr;
   unsetenv("STRETTO_CHECK");
 }
 

@@ -319,32 +319,32 @@ TEST(InlineFastPath, KeepsTheOrderOfTheLedger) {
 }
 
 TEST(FastPathLog, KeepsTheLastAndCountsWhatIsLost) {
-  FastPathLog journal(8);
+  FastPathLog log(8);
   Record record;
   record.count = 7;
-  const auto label = journal.keep(record);
-  for (std::uint64_t i = 1; i <= 20; ++i) journal.write(label.get(), i, i + 1);
+  const auto kept = log.keep(record);
+  for (std::uint64_t i = 1; i <= 20; ++i) log.write(kept.get(), i, i + 1);
   std::uint64_t lost = 0;
-  const std::vector<Record> taken = journal.take(lost);
+  const std::vector<Record> taken = log.take(lost);
   EXPECT_EQ(taken.size() + lost, 20U);
   EXPECT_EQ(taken.size(), 8U);
   EXPECT_EQ(taken.back().count, 7);
-  journal.write(label.get(), 30, 31);
-  EXPECT_EQ(journal.take(lost).size(), 1U);
+  log.write(kept.get(), 30, 31);
+  EXPECT_EQ(log.take(lost).size(), 1U);
   EXPECT_EQ(lost, 0U);
 }
 
-TEST(FastPathLog, ForgetsLabelsThatNobodyUses) {
-  FastPathLog journal(8);
-  std::weak_ptr<const FastPathLog::Label> unused = journal.keep({});
-  const auto held = journal.keep({});
-  const auto written = journal.keep({});
-  journal.write(written.get(), 1, 2);
-  for (int i = 0; i < 5000; ++i) journal.keep({});
+TEST(FastPathLog, ForgetsRecordsThatNobodyUses) {
+  FastPathLog log(8);
+  std::weak_ptr<const Record> unused = log.keep({});
+  const auto held = log.keep({});
+  const auto written = log.keep({});
+  log.write(written.get(), 1, 2);
+  for (int i = 0; i < 5000; ++i) log.keep({});
   EXPECT_TRUE(unused.expired());
   EXPECT_GE(held.use_count(), 2);
   std::uint64_t lost = 0;
-  EXPECT_EQ(journal.take(lost).size(), 1U);
+  EXPECT_EQ(log.take(lost).size(), 1U);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ void look() {}
 
 std::function<std::unique_ptr<GpuLinks>(int)> nccl_links(HostNccl& nccl, HostGpu& gpu, int size) {
   return [&nccl, &gpu, size, id = nccl.new_id()](int rank) {
-    return std::make_unique<NcclLinks>(nccl, gpu, NcclLinks::Place{rank, size, 9}, id, look);
+    return std::make_unique<NcclLinks>(nccl, gpu, NcclMember{rank, size, 9}, id, look);
   };
 }
 
@@ -120,7 +120,7 @@ void check_collective(GpuCollective call, bool in_place, int size, HostGpu& gpu,
   const auto sentences = on_ranks(size, [&](int rank) {
     const StreamInUse stream(gpu);
     const auto links = links_of(rank);
-    ASSERT_TRUE(links->does(call));
+    ASSERT_TRUE(links->collectives()->does(call));
     const std::int64_t shares = static_cast<std::int64_t>(host_nccl::input_counts(call, 0, size)) > 1 ? size : 1;
     const bool gathers = call.collective == Collective::all_gather;
     const bool scatters = call.collective == Collective::reduce_scatter;
@@ -137,7 +137,7 @@ void check_collective(GpuCollective call, bool in_place, int size, HostGpu& gpu,
     mine.output = output.bytes_at(static_cast<std::size_t>(result_at));
     if (!in_place && call.collective == Collective::broadcast && rank != call.root) mine.input = nullptr;
     if (!in_place && call.collective == Collective::reduce && rank != call.root) mine.output = nullptr;
-    links->perform(mine, stream);
+    links->collectives()->perform(mine, stream);
     const std::vector<T> got = output.values();
     const std::vector<double> want = expected(call, rank, size);
     for (std::size_t i = 0; i < want.size(); ++i) {
@@ -195,7 +195,7 @@ TEST(NcclLinks, DivideAnAverageOnce) {
                            GpuCollective mine = call;
                            mine.dtype = DType::bf16;
                            mine.input = mine.output = data.bytes_at();
-                           links->perform(mine, stream);
+                           links->collectives()->perform(mine, stream);
                            const float mean = static_cast<float>(size + 1) / 2;
                            for (const bf16 value : data.values()) ASSERT_EQ(static_cast<float>(value), mean);
                          }),
@@ -241,7 +241,7 @@ TEST(NcclLinks, BecomePartOfAGraphThatCommunicatesAgain) {
     sum.dtype = DType::i32;
     sum.count = 4;
     sum.input = sum.output = data.bytes_at();
-    links->perform(sum, stream);
+    links->collectives()->perform(sum, stream);
     const GpuGraph graph = gpu.end_capture(stream);
     EXPECT_EQ(data.values()[0], rank + 1);  // capture does not run the operations
     for (const int before : {(rank + 2) % 3 + 1, 6, 18}) {

@@ -1,15 +1,16 @@
-#include "collectives/plan/plan_place.hpp"
+#include "collectives/execution/execution_space.hpp"
 
 #include "device/memory/memory.hpp"
+#include "stretto/kernels.hpp"
 #include "stretto/memory.hpp"
 
 namespace stretto {
 namespace {
 
-class HostPlace final : public PlanPlace {
+class HostSpace final : public ExecutionSpace {
  public:
   using Allocate = std::shared_ptr<std::byte> (*)(std::size_t bytes);
-  explicit HostPlace(Allocate allocator) : allocator_(allocator) {}
+  explicit HostSpace(Allocate allocator) : allocator_(allocator) {}
   std::shared_ptr<std::byte> allocate(std::size_t bytes) const override { return allocator_(bytes); }
   void convert(DType from, const void* x, DType to, void* out, std::int64_t count) const override {
     kernels::convert(from, x, to, out, count);
@@ -24,14 +25,14 @@ class HostPlace final : public PlanPlace {
 
 }  // namespace
 
-const PlanPlace& host_place() {
-  static const HostPlace place(pool_allocate);
-  return place;
+const ExecutionSpace& host_space() {
+  static const HostSpace space(pool_allocate);
+  return space;
 }
 
-const PlanPlace& symmetric_place() {
-  static const HostPlace place(stretto::allocate);
-  return place;
+const ExecutionSpace& symmetric_space() {
+  static const HostSpace space(stretto::allocate);
+  return space;
 }
 
 }  // namespace stretto

@@ -1,4 +1,4 @@
-#include "collectives/plan/node_sizes.hpp"
+#include "collectives/communicator/node_sizes.hpp"
 
 #include <algorithm>
 #include <functional>

@@ -1,0 +1,200 @@
+#include "collectives/communicator/call_planner.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+
+#include "collectives/execution/shared_memory.hpp"
+#include "collectives/plan/plan_builder.hpp"
+
+namespace stretto {
+namespace {
+
+std::shared_ptr<const Partners> partners_of(const Plan& plan, const Membership& membership) {
+  const auto in_job = [&](std::vector<int> ranks) {
+    for (int& rank : ranks) rank = membership.job_ranks[static_cast<std::size_t>(rank)];
+    return ranks;
+  };
+  return std::make_shared<const Partners>(
+      Partners{membership.id, membership.job_ranks, in_job(plan.sends_to()), in_job(plan.receives_from())});
+}
+
+PlanRequest as_chosen(PlanRequest request, const Choice& choice) {
+  request.method = choice.method;
+  if (!choice.quantized) request.quantized = request.quantized_result = QuantizedFormat::none;
+  return request;
+}
+
+// Whether all ranks know that all shares are equal: links then can do the call whole. (In all_to_all_v a rank knows only its
+// own counts.)
+bool has_equal_shares(const Call& call, int size) {
+  return counts_shares(call.collective) && call.collective != Collective::all_to_all &&
+         call.counts.size() == static_cast<std::size_t>(size) &&
+         std::adjacent_find(call.counts.begin(), call.counts.end(), std::not_equal_to<>()) == call.counts.end();
+}
+Call with_one_count(Call call) {
+  call.count = call.counts.front();
+  call.counts.clear();
+  return call;
+}
+
+// STRETTO_EXPLAIN: prints one line for each plan.
+void explain(const std::string& communicator, const Call& call, QuantizedFormat format, const Choice& choice,
+             bool symmetric) {
+  std::string line = fmt::format("stretto: {} of {} {} in '{}'{}: {}", name(call.collective), call.count, name(call.dtype),
+                                 communicator, symmetric ? ", symmetric memory" : "", choice.reason);
+  for (std::size_t i = 1; i < std::min<std::size_t>(4, choice.candidates.size()); ++i) {
+    const Candidate& other = choice.candidates[i];
+    line += fmt::format("{} {}{} {:.1f} us", i == 1 ? "; then" : ",", to_string(other.method),
+                        other.quantized ? fmt::format(" in {}", name(format)) : "", other.seconds * 1e6);
+  }
+  std::fputs((line + "\n").c_str(), stderr);
+}
+
+}  // namespace
+
+CallPlanner::CallPlanner(const Selector& selector, Links& links, FastPathLog& log, std::string communicator)
+    : selector_(selector),
+      links_(links),
+      log_(log),
+      communicator_(std::move(communicator)),
+      nodes_(numbered_nodes(links.network(), links.membership().job_ranks)),
+      node_sizes_(node_sizes(links.network(), links.membership().job_ranks, links.network().job().size())) {}
+
+void CallPlanner::join_gpus(const GpuCollectives* whole) {
+  has_gpu_links_ = true;
+  whole_ = whole;
+}
+
+std::shared_ptr<const PlannedCall> CallPlanner::plan_for(const Call& call, const OperationOptions& options, Device device) {
+  if (device == Device::cuda && has_equal_shares(call, size())) return plan_for(with_one_count(call), options, device);
+  const Quantization& how = options.quantization;
+  const PlanKey key{call.collective, options.method,      call.count, call.root,  call.dtype,         call.op,
+                call.counts,     call.receive_counts, how.format, how.result, how.only_if_faster, device};
+  const std::lock_guard lock(mutex_);
+  const auto found = plans_.find(key);
+  if (found != plans_.end()) return found->second;
+  std::shared_ptr<const PlannedCall> planned =
+      device == Device::cuda ? plan_on_gpus(call, options) : plan_on_host(call, options);
+  if (plans_.size() >= most_plans) plans_.clear();
+  plans_.emplace(key, planned);
+  return planned;
+}
+
+void CallPlanner::check(const Call& call, const OperationOptions& options, Device device) {
+  if (device == Device::cpu) {
+    plan_for(call, options, device);
+  } else {
+    const PlanRequest request = as_chosen(request_of(call, options), choose_on_gpus(call, options, AssumedLinks::best));
+    if (has_steps(request.method.algorithm)) make_plan(request);
+  }
+}
+
+Estimate CallPlanner::estimate(const Call& call, const OperationOptions& options, Device device) {
+  const bool on_gpus = device == Device::cuda;
+  PlanRequest request;
+  DType wire = call.dtype;
+  if (on_gpus) {
+    const Choice choice = choose_on_gpus(call, options, AssumedLinks::expected);
+    request = as_chosen(request_of(call, options), choice);
+    wire = choice.wire;
+  } else {
+    const std::shared_ptr<const PlannedCall> planned = plan_for(call, options, device);
+    request = planned->ordinary.plan->request;
+    wire = planned->ordinary.wire;
+  }
+  if (call.collective == Collective::all_to_all && !request.counts.empty()) {
+    request.count = (Shares::of(request).total() + size() - 1) / size();
+    request.counts.clear();
+    request.receive_counts.clear();
+  }
+  Estimate estimate;
+  estimate.seconds = selector_.seconds(request, wire, nodes_, on_gpus);
+  request.count = std::min<std::int64_t>(request.count, 1);
+  for (std::int64_t& count : request.counts) count = std::min<std::int64_t>(count, 1);
+  estimate.overhead = std::min(estimate.seconds, selector_.seconds(request, wire, nodes_, on_gpus));
+  return estimate;
+}
+
+PlanRequest CallPlanner::request_of(const Call& call, const OperationOptions& options) const {
+  PlanRequest request{call.collective, options.method, rank(),      size(),
+                      call.count,      call.root,      call.counts, call.receive_counts};
+  request.ranks_per_node = node_sizes_.ranks_per_node;
+  request.node_sizes = node_sizes_.uneven;
+  request.nodes_per_pod = node_sizes_.nodes_per_pod;
+  const Quantization& how = options.quantization;
+  request.quantized = how.format;
+  if (call.collective == Collective::all_reduce) {
+    request.quantized_result = how.result == QuantizedFormat::none ? how.format : how.result;
+  }
+  return request;
+}
+
+std::shared_ptr<const PlannedCall> CallPlanner::plan_on_host(const Call& call, const OperationOptions& options) const {
+  const PlanRequest request = request_of(call, options);
+  const bool may_be_plain = options.quantization.only_if_faster;
+  const bool all_alike = links_.one_process() || !links_.shares_memory();  // wherever the buffers are
+  auto planned = std::make_shared<PlannedCall>();
+  planned->symmetric = host_variant(call, request, may_be_plain, links_.shares_memory());
+  planned->ordinary = all_alike ? planned->symmetric : host_variant(call, request, may_be_plain, false);
+  const PlanRequest& one = planned->ordinary.plan->request;
+  const PlanRequest& other = planned->symmetric.plan->request;
+  if (one.method == other.method && one.quantized == other.quantized) planned->ordinary = planned->symmetric;
+  return planned;
+}
+
+std::shared_ptr<const PlannedCall> CallPlanner::plan_on_gpus(const Call& call, const OperationOptions& options) const {
+  const PlanRequest request = request_of(call, options);
+  const Choice choice = choose_on_gpus(call, options, AssumedLinks::none);
+  if (selector_.explains() && rank() == 0) explain(communicator_, call, request.quantized, choice, false);
+  auto planned = std::make_shared<PlannedCall>();
+  planned->ordinary = planned->symmetric = variant_of(call, request, choice);
+  return planned;
+}
+
+Choice CallPlanner::choose_on_gpus(const Call& call, const OperationOptions& options, AssumedLinks assumed) const {
+  const PlanRequest request = request_of(call, options);
+  const GpuCollective collective{call.collective, nullptr, nullptr, call.count, call.dtype, call.op, call.root};
+  bool whole = request.quantized == QuantizedFormat::none && request.counts.empty() && call.op != ReduceOp::premul_sum;
+  if (has_gpu_links_) {
+    whole = whole && whole_ != nullptr && whole_->does(collective);
+  } else {
+    const bool by_links =
+        assumed == AssumedLinks::best || (assumed == AssumedLinks::expected && expects_gpu_collectives(links_));
+    whole = whole && by_links && may_be_done_whole(collective);
+  }
+  return selector_.choose_on_gpus(request, call.dtype, call.op, nodes_, whole, options.quantization.only_if_faster);
+}
+
+PlanVariant CallPlanner::host_variant(const Call& call, PlanRequest request, bool may_be_plain, bool symmetric) const {
+  const Choice choice = selector_.choose(request, call.dtype, call.op, nodes_, links_, symmetric, may_be_plain);
+  if (selector_.explains() && rank() == 0) explain(communicator_, call, request.quantized, choice, symmetric);
+  return variant_of(call, std::move(request), choice);
+}
+
+PlanVariant CallPlanner::variant_of(const Call& call, PlanRequest request, const Choice& choice) const {
+  request = as_chosen(std::move(request), choice);
+  const bool steps = has_steps(request.method.algorithm);
+  PlanVariant variant;
+  variant.plan = std::make_shared<const Plan>(steps ? make_plan(request) : Plan{.request = request});
+  variant.wire = choice.wire;
+  variant.packet_bytes = steps ? packet_bytes_of(request, choice.wire) : 0;
+  Record record;
+  record.collective = call.collective;
+  record.algorithm = request.method.algorithm;
+  record.group = communicator_;
+  record.group_size = size();
+  record.dtype = variant.wire;
+  record.quantized = request.quantized;
+  // As the caller gave them; of uneven shares, all that this rank puts in or gets out.
+  record.count = request.counts.empty() ? request.count : std::max(input_count(request), output_count(request));
+  const auto width = static_cast<std::int64_t>(size_of(variant.wire));
+  record.bytes_sent = static_cast<std::uint64_t>(variant.plan->bytes_sent(width));
+  record.bytes_between_nodes = static_cast<std::uint64_t>(variant.plan->bytes_between_nodes(width, nodes_));
+  record.partners = partners_of(*variant.plan, links_.membership());
+  record.stream = Stream::inline_().name();
+  variant.record = log_.keep(std::move(record));
+  return variant;
+}
+
+}  // namespace stretto

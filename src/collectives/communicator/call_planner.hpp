@@ -1,0 +1,78 @@
+#pragma once
+#include <compare>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator/fast_path_log.hpp"
+#include "collectives/communicator/node_sizes.hpp"
+#include "collectives/execution/execution.hpp"
+#include "collectives/selection/select.hpp"
+#include "stretto/communicator.hpp"
+#include "transport/gpu/gpu_collectives.hpp"
+
+namespace stretto {
+
+// Plans the calls of one communicator: which algorithm, by which plan, and what the ledger says of it. Keeps the plans.
+class CallPlanner {
+ public:
+  // selector, links and log must outlive this object. communicator: its name.
+  CallPlanner(const Selector& selector, Links& links, FastPathLog& log, std::string communicator);
+
+  // From the first call for GPUs on: what their links do whole; null: nothing.
+  void join_gpus(const GpuCollectives* whole);
+
+  // Makes the plans, or finds those made for such a call before. Throws what make_plan() throws. device: where the call's
+  // buffers lie; for a GPU, join_gpus() must have been called.
+  std::shared_ptr<const PlannedCall> plan_for(const Call& call, const OperationOptions& options, Device device);
+  // Throws what plan_for() would throw. Needs neither join_gpus() nor the buffers.
+  void check(const Call& call, const OperationOptions& options, Device device);
+  // See Communicator::estimate().
+  Estimate estimate(const Call& call, const OperationOptions& options, Device device);
+
+  // As the caller asked for it: without a choice of the method.
+  PlanRequest request_of(const Call& call, const OperationOptions& options) const;
+  const std::vector<int>& nodes() const { return nodes_; }  // of each member, counted from 0
+
+ private:
+  static constexpr std::size_t most_plans = 256;
+  struct PlanKey {
+    Collective collective;
+    Method method;
+    std::int64_t count;
+    int root;
+    DType dtype;
+    ReduceOp op;
+    std::vector<std::int64_t> counts, receive_counts;
+    QuantizedFormat format, result;
+    bool only_if_faster;
+    Device device;
+    auto operator<=>(const PlanKey&) const = default;
+  };
+  // For a communicator without links between GPUs: which links to assume.
+  enum class AssumedLinks { none, expected, best };
+
+  int rank() const { return links_.membership().rank; }
+  int size() const { return static_cast<int>(links_.membership().job_ranks.size()); }
+  std::shared_ptr<const PlannedCall> plan_on_host(const Call& call, const OperationOptions& options) const;
+  std::shared_ptr<const PlannedCall> plan_on_gpus(const Call& call, const OperationOptions& options) const;
+  Choice choose_on_gpus(const Call& call, const OperationOptions& options, AssumedLinks assumed) const;
+  PlanVariant host_variant(const Call& call, PlanRequest request, bool may_be_plain, bool symmetric) const;
+  PlanVariant variant_of(const Call& call, PlanRequest request, const Choice& choice) const;
+
+  const Selector& selector_;
+  Links& links_;
+  FastPathLog& log_;
+  std::string communicator_;
+  std::vector<int> nodes_;
+  NodeSizes node_sizes_;
+  bool has_gpu_links_ = false;
+  const GpuCollectives* whole_ = nullptr;
+  std::mutex mutex_;
+  std::map<PlanKey, std::shared_ptr<const PlannedCall>> plans_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,37 @@
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "collectives/execution/execution.hpp"
+#include "collectives/execution/plan_run.hpp"
+#include "collectives/execution/shared_memory_run.hpp"
+
+namespace stretto {
+
+// One operation under way on the host: the ranks first tell each other where their buffers are, if the plan depends on that,
+// and then run the plan. If the plan goes over mapped memory and needs no buffers of its own, nothing here allocates, locks
+// or does an atomic read-modify-write.
+class OperationRun {
+ public:
+  // Both must outlive this object; execution.planned must not be null. precedence: null if the operation neither yields to
+  // others nor goes before them.
+  OperationRun(const Execution& execution, OperationPrecedence* precedence);
+
+  bool advance();  // never waits; returns true if anything moved
+  bool finished() const;
+  std::vector<int> awaited() const;  // members
+  // What was chosen; null while the ranks tell each other where their buffers are.
+  const PlanVariant* variant() const { return variant_; }
+
+ private:
+  void begin_plan(const PlanVariant& variant, bool announced);
+
+  const Execution& execution_;
+  OperationPrecedence* precedence_;
+  const PlanVariant* variant_ = nullptr;
+  std::optional<BufferExchange> exchange_;
+  std::optional<SharedMemoryRun> in_memory_;
+  std::optional<PlanRun> over_links_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,60 @@
+#pragma once
+#include <vector>
+
+#include "collectives/execution/execution.hpp"
+#include "collectives/execution/shared_memory.hpp"
+
+namespace stretto {
+
+// One plan under way whose ranks reach each other's memory: they signal, wait, and read and write where the others' buffers
+// lie.
+class SharedMemoryRun {
+ public:
+  // announced: a BufferExchange of the same call has just finished; it replaces the plan's first signal if that tells no
+  // more. execution and variant must outlive this object.
+  SharedMemoryRun(const Execution& execution, const PlanVariant& variant, bool announced);
+  ~SharedMemoryRun();  // of an unfinished one: waits until the others have given up, too
+  SharedMemoryRun(const SharedMemoryRun&) = delete;
+  SharedMemoryRun& operator=(const SharedMemoryRun&) = delete;
+
+  bool advance();  // never waits; returns true if anything moved
+  bool finished() const { return finished_; }
+  std::vector<int> awaited() const;
+
+ private:
+  bool perform(const Step& step);
+  bool signal();
+  bool wait(int peer);
+  void read(const Step& step);
+  void read_reduce(const Step& step);
+  void copy_to_all(const Step& step);
+  void reduce_in_pieces(const Step& step);
+  void check_symmetric();
+  bool streams(const Step& step) const;
+  const std::byte* own_term(const Slice& slice) const;
+  const std::byte* reach(int member, const Slice& slice) const;
+  BufferPlace place_in_member(int member, Buffer buffer) const;
+  std::byte* own(const Slice& slice) const;
+  std::size_t bytes(const Slice& slice) const { return static_cast<std::size_t>(slice.count) * width_; }
+
+  const PlanRequest& request_;
+  const CallBuffers& caller_;
+  DType wire_;
+  SharedMemory& shared_;
+  Board& board_;
+  WireBuffers buffers_;
+  std::size_t width_;
+  const Step* step_ = nullptr;
+  const Step* end_ = nullptr;
+  std::byte* scratch_ = nullptr;
+  std::size_t packet_bytes_ = 0;  // 0: no packet
+  std::size_t post_bytes_;
+  int heard_ = 0;            // members since the last signal
+  bool only_hears_ = false;  // receives packets from the root, which may be ahead
+  bool begun_ = false;
+  bool has_signalled_ = false;
+  bool announced_;
+  bool finished_ = false;
+};
+
+}  // namespace stretto
