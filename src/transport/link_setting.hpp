@@ -16,8 +16,8 @@ struct LinkSetting {
   bool empty() const { return !intra && !inter; }
 };
 
-// Reads "intra=50GB/s,1us;inter=1Gb/s,20us"; either part may be left out. Throws Error(invalid_argument) naming the part that
-// is wrong.
+// Reads "intra=50GB/s,1us;inter=1Gb/s,20us"; either part may be left out. Throws Error(invalid_argument) naming the part
+// that is wrong.
 LinkSetting link_setting_from_text(const std::string& text);
 // Reads STRETTO_NETWORK: "10Gb/s,20us".
 LinkSpeed network_speed_from_text(const std::string& text);

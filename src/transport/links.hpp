@@ -14,8 +14,8 @@ namespace stretto {
 
 // The members of a communicator, and where they find each other.
 struct Membership {
-  std::uint32_t id = 0;  // the same on all members; communicators that share two ranks have different ones
-  int rank = 0;          // this rank's number among the members
+  std::uint32_t id = 0;            // the same on all members; communicators that share two ranks have different ones
+  int rank = 0;                    // this rank's number among the members
   std::vector<int> job_ranks;      // of the members
   std::vector<std::size_t> areas;  // by member: where this communicator's part of its segment begins
 };
@@ -23,8 +23,8 @@ struct Membership {
 // The links of one communicator; each is made when it is first used.
 class Links {
  public:
-  // Collectives use lanes 0 to 3. Single messages, the comparison of calls and messages between GPUs without NCCL have a lane
-  // each, so that they never hold up a collective.
+  // Collectives use lanes 0 to 3. Single messages, the comparison of calls and messages between GPUs without NCCL have a
+  // lane each, so that they never hold up a collective.
   static constexpr int message_lane = 4;
   static constexpr int check_lane = 5;
   static constexpr int gpu_lane = 6;
@@ -39,8 +39,8 @@ class Links {
   Links& operator=(const Links&) = delete;
 
   Link& to(int member, int lane);
-  // Whether all members are on one host and reach each other through shared memory. Only then there are a board, on which they
-  // signal, and the memory of each member (this rank's, too).
+  // Whether all members are on one host and reach each other through shared memory. Only then there are a board, on which
+  // they signal, and the memory of each member (this rank's, too).
   bool shares_memory() const { return shares_memory_; }
   bool one_process() const { return one_process_; }  // if so, any memory is reached
   Board& board() { return board_ ? *board_ : open_board(); }

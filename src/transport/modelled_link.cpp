@@ -97,8 +97,8 @@ bool ModelledLink::pass_on(Transfer& transfer) {
   return moved;
 }
 
-// Nobody rings when the time has come. Only the look at the last byte must be punctual; pieces before it may be found several
-// at once, since the ports' time goes on without this rank.
+// Nobody rings when the time has come. Only the look at the last byte must be punctual; pieces before it may be found
+// several at once, since the ports' time goes on without this rank.
 void ModelledLink::ask_for_a_look(const Transfer& transfer, std::int64_t now) const {
   const bool all_on_their_way = !leaving_ && transfer.started == transfer.bytes;
   if (all_on_their_way && on_their_way_.empty()) return;  // the receiver makes room, and rings

@@ -62,8 +62,8 @@ class ModelledLink : public Link {
   // Of the message that is being sent:
   std::optional<ModelledPiece> leaving_;    // has its time at this rank's port
   std::deque<ModelledPiece> on_their_way_;  // have their times at the receiver's port, too
-  std::int64_t next_from_ = 0;      // when the next piece may leave
-  std::size_t arrived_ = 0;         // bytes, in the model
+  std::int64_t next_from_ = 0;              // when the next piece may leave
+  std::size_t arrived_ = 0;                 // bytes, in the model
 };
 
 }  // namespace stretto

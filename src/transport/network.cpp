@@ -92,8 +92,8 @@ Network::Network(Job& job, bool may_pin)
   const std::string wanted = setting("STRETTO_TRANSPORT");
   // A heap takes addresses, of which a job may have few (ulimit -v): none is made if no rank will open it.
   const HeapAddress heap = wanted == "ucx" ? HeapAddress{} : Heap::mine().address();
-  const RankIdentity mine{host_identity(),   segment_->address(), heap,
-                  ByteRing::footprint(), allowed_threads(),   may_pin && setting("STRETTO_PIN") == "auto"};
+  const RankIdentity mine{host_identity(),       segment_->address(), heap,
+                          ByteRing::footprint(), allowed_threads(),   may_pin && setting("STRETTO_PIN") == "auto"};
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
   const std::vector<Bytes> identities = job.exchange(Bytes(bytes, bytes + sizeof mine));
   const std::vector<std::uint64_t> nodes = virtual_nodes(job.size());
@@ -104,8 +104,8 @@ Network::Network(Job& job, bool may_pin)
   bool needs_ucx = false;
   for (int rank = 0; rank < job.size(); ++rank) {
     RankIdentity identity;
-    ensure(identities[rank].size() == sizeof identity, "Rank {} told its address in {} bytes; the builds of Stretto differ.", rank,
-           identities[rank].size());
+    ensure(identities[rank].size() == sizeof identity, "Rank {} told its address in {} bytes; the builds of Stretto differ.",
+           rank, identities[rank].size());
     std::memcpy(&identity, identities[rank].data(), sizeof identity);
     const bool same_host = identity.host == mine.host;
     wants_cores |= identity.wants_cores;

@@ -9,9 +9,9 @@
 
 namespace stretto {
 
-// Which operations of one rank go first on its links: while an operation of a more urgent stream has bytes to send and moves,
-// operations of less urgent streams hand no further pieces to their links (Transfer::held). Pieces that they have handed over
-// go on, and so do their receives.
+// Which operations of one rank go first on its links: while an operation of a more urgent stream has bytes to send and
+// moves, operations of less urgent streams hand no further pieces to their links (Transfer::held). Pieces that they have
+// handed over go on, and so do their receives.
 //
 // This cannot deadlock, whatever the order in which ranks enter operations: an operation that has looked and moved nothing
 // for some 20 ms holds no other one back. So an operation that waits for a rank that has not come yet, perhaps because that
@@ -21,8 +21,8 @@ namespace stretto {
 class Precedence {
  public:
   struct Bounds {  // in nanoseconds
-    // How long an operation goes first while it finds nothing to move: three times what a piece of 256 KiB takes at 300 Mb/s,
-    // so that it does not lose its place between two pieces. While its thread waits for a core, it finds nothing.
+    // How long an operation goes first while it finds nothing to move: three times what a piece of 256 KiB takes at 300
+    // Mb/s, so that it does not lose its place between two pieces. While its thread waits for a core, it finds nothing.
     std::int64_t patience = 20'000'000;
     // After this time an operation that is held hands over a piece: far below every timeout, and a small share of such a
     // link, a seventh. Longer than the patience, so that an operation that goes first and is stuck lets go before.
@@ -69,9 +69,9 @@ class OperationPrecedence {
   void handed_over(std::size_t bytes);
   // Bytes of it have been handed to a link, or have arrived.
   void moved();
-  // Call it after each look at all of the operation's links. The operation lets others go when it has handed everything over:
-  // they do not slow down what it receives, and queue behind what it has sent. While it goes first, the thread's next pause
-  // ends in time to let them go.
+  // Call it after each look at all of the operation's links. The operation lets others go when it has handed everything
+  // over: they do not slow down what it receives, and queue behind what it has sent. While it goes first, the thread's next
+  // pause ends in time to let them go.
   void looked();
   std::size_t left_to_send() const { return to_send_; }
 

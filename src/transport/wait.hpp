@@ -2,9 +2,9 @@
 #include <atomic>
 #include <cstdint>
 
-// One policy for all waits. Ranks often outnumber cores, and a spinning wait then keeps the core from the rank that has work;
-// a futex at every wait costs 20 times a yield. So a wait spins if every rank has a core, then yields, and sleeps when it gets
-// long.
+// One policy for all waits. Ranks often outnumber cores, and a spinning wait then keeps the core from the rank that has
+// work; a futex at every wait costs 20 times a yield. So a wait spins if every rank has a core, then yields, and sleeps when
+// it gets long.
 namespace stretto {
 
 // A word in shared memory on which the threads of one rank sleep. A rank that changes something that they may wait for must
@@ -36,12 +36,12 @@ struct Bell {
 // The number of cores on which this process may run.
 int usable_cores();
 
-// For an event at a known time, as on a modelled link: this thread's next pause ends by then (and at most about 50 us later),
-// although nobody rings. The earliest time asked for since the last pause counts. Since nothing comes before, the pause is a
-// sleep at once, without the policy's yields.
+// For an event at a known time, as on a modelled link: this thread's next pause ends by then (and at most about 50 us
+// later), although nobody rings. The earliest time asked for since the last pause counts. Since nothing comes before, the
+// pause is a sleep at once, without the policy's yields.
 void look_again_at(std::int64_t steady_nanoseconds);
-// For an event that has to be noticed by a time, while the awaited one may come at any time: if the next pause is a sleep, it
-// ends about then. Whether it is a sleep, the policy decides. The earliest time counts here, too.
+// For an event that has to be noticed by a time, while the awaited one may come at any time: if the next pause is a sleep,
+// it ends about then. Whether it is a sleep, the policy decides. The earliest time counts here, too.
 void look_again_by(std::int64_t steady_nanoseconds);
 // Discards the times that this thread has asked for: they are of a wait that has already ended.
 void forget_looks();
@@ -55,9 +55,9 @@ struct WaitPolicy {
   // Whether a pause that look_again_at() ends waits for that time on the core; else it sleeps, and ends up to 100 us later.
   bool punctual = true;
   static WaitPolicy chosen(int local_ranks);  // from STRETTO_WAIT and the number of cores
-  // For a thread that waits beside its own rank's computation: gives up the core at once, and uses none of it to be punctual.
-  // It sleeps and never yields: for Linux a yield gives up the rest of a time slice, and a thread that yields waits longer
-  // than one that is woken.
+  // For a thread that waits beside its own rank's computation: gives up the core at once, and uses none of it to be
+  // punctual. It sleeps and never yields: for Linux a yield gives up the rest of a time slice, and a thread that yields
+  // waits longer than one that is woken.
   WaitPolicy in_background() const;
   // For links on which answers take tens of microseconds at best, and a look is a system call.
   WaitPolicy between_hosts() const;
@@ -79,8 +79,8 @@ class Waiter {
     ++looks_;
     return true;
   }
-  // Sleeps are bounded, so that the caller's loop sees a lost peer or a timeout. Calls the thread's function, if it has given
-  // one: stretto::while_waiting().
+  // Sleeps are bounded, so that the caller's loop sees a lost peer or a timeout. Calls the thread's function, if it has
+  // given one: stretto::while_waiting().
   void pause();
   void moved() {
     looks_ = 0;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "collectives/communicator/call_arguments.hpp"
+#include "collectives/calls/call_arguments.hpp"
 #include "collectives/communicator/group.hpp"
 #include "collectives/communicator/launched_group.hpp"
 #include "collectives/communicator/operation_group.hpp"

@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "collectives/communicator/call_check.hpp"
-#include "collectives/communicator/call_planner.hpp"
-#include "collectives/communicator/fast_path_log.hpp"
+#include "collectives/calls/call_check.hpp"
+#include "collectives/calls/call_planner.hpp"
 #include "collectives/communicator/inline_fast_path.hpp"
-#include "collectives/communicator/rank_context.hpp"
 #include "collectives/communicator/turns.hpp"
 #include "collectives/execution/gpu_watch.hpp"
 #include "collectives/execution/shared_memory.hpp"
+#include "collectives/job/rank_context.hpp"
+#include "collectives/ledger/fast_path_log.hpp"
 #include "device/rehearsal_mode.hpp"
 #include "stretto/communicator.hpp"
 #include "transport/links.hpp"

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <memory>
 
-#include "collectives/communicator/fast_path_log.hpp"
 #include "collectives/communicator/operation.hpp"
 #include "collectives/communicator/turns.hpp"
 #include "collectives/execution/shared_memory.hpp"
+#include "collectives/ledger/fast_path_log.hpp"
 #include "stretto/ledger.hpp"
 #include "transport/links.hpp"
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "collectives/execution/wire_buffers.hpp"
+#include "collectives/execution/buffers/wire_buffers.hpp"
 #include "stretto/ledger.hpp"
 #include "stretto/plan.hpp"
 #include "stretto/tensor.hpp"

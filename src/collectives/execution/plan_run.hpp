@@ -1,8 +1,8 @@
 #pragma once
 #include <vector>
 
+#include "collectives/execution/buffers/plan_memory.hpp"
 #include "collectives/execution/execution.hpp"
-#include "collectives/execution/plan_memory.hpp"
 #include "transport/link.hpp"
 #include "transport/precedence.hpp"
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "collectives/execution/wire_buffers.hpp"
+#include "collectives/execution/buffers/wire_buffers.hpp"
 #include "stretto/plan.hpp"
 #include "transport/links.hpp"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "collectives/execution/plan_memory.hpp"
+#include "collectives/execution/buffers/plan_memory.hpp"
 #include "collectives/plan/plan_builder.hpp"
 #include "core/fail.hpp"
 #include "device/memory/memory.hpp"

@@ -127,7 +127,8 @@ const std::vector<Algorithm>& algorithms_for(Collective collective) {
   // Never destroyed: a communicator in a static of the program's still reads it when the program ends.
   static const auto& table = *[] {
     auto* const lists = new std::vector<std::vector<Algorithm>>(static_cast<std::size_t>(Collective::recv) + 1);
-    for (const RepertoireEntry& entry : repertoire) (*lists)[static_cast<std::size_t>(entry.collective)].push_back(entry.algorithm);
+    for (const RepertoireEntry& entry : repertoire)
+      (*lists)[static_cast<std::size_t>(entry.collective)].push_back(entry.algorithm);
     return lists;
   }();
   const auto i = static_cast<std::size_t>(collective);

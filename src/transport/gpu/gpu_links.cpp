@@ -38,8 +38,10 @@ struct GpuIdentity {
 
 GpuRoute wanted_route() {
   const std::string text = setting("STRETTO_GPU_TRANSPORT");
-  for (const auto& [name, route] :
-       {std::pair{"nccl", GpuRoute::nccl}, {"copies", GpuRoute::copies}, {"ipc", GpuRoute::ipc}, {"staged", GpuRoute::staged}}) {
+  for (const auto& [name, route] : {std::pair{"nccl", GpuRoute::nccl},
+                                    {"copies", GpuRoute::copies},
+                                    {"ipc", GpuRoute::ipc},
+                                    {"staged", GpuRoute::staged}}) {
     if (text == name) return route;
   }
   return GpuRoute::any;
@@ -61,7 +63,9 @@ GpuIdentity own_identity(const Gpu& gpu) {
   return identity;
 }
 
-bool are_one_process(const GpuIdentity& one, const GpuIdentity& other) { return std::equal(one.process, one.process + 2, other.process); }
+bool are_one_process(const GpuIdentity& one, const GpuIdentity& other) {
+  return std::equal(one.process, one.process + 2, other.process);
+}
 
 // Why these members cannot communicate by NCCL, or by copies; empty: they can. The same on all members.
 std::string obstacle_to_nccl(const std::vector<GpuIdentity>& identities, const std::vector<int>& ranks) {
@@ -107,8 +111,8 @@ std::unique_ptr<Staging> make_staging(Links& links, Gpu& gpu, const ExchangeByte
     if (links.shares_memory()) {
       std::vector<bool> is_here;
       for (const GpuIdentity& identity : identities) is_here.push_back(are_one_process(identity, identities[members.rank]));
-      by_ipc =
-          IpcStaging::set_up(gpu, links, exchange_bytes, is_here, IpcStaging::blocks_for(static_cast<int>(identities.size())));
+      by_ipc = IpcStaging::set_up(gpu, links, exchange_bytes, is_here,
+                                  IpcStaging::blocks_for(static_cast<int>(identities.size())));
     }
     if (by_ipc.staging) return std::move(by_ipc.staging);
     require(wanted != GpuRoute::ipc, "STRETTO_GPU_TRANSPORT=ipc cannot be: {}.", by_ipc.obstacle);
@@ -133,8 +137,8 @@ std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const ExchangeB
   const std::vector<GpuIdentity> identities = exchange_struct(exchange_bytes, own_identity(gpu));
   const GpuRoute wanted = identities[0].wanted;
   for (std::size_t member = 1; member < identities.size(); ++member) {
-    require(identities[member].wanted == wanted, "STRETTO_GPU_TRANSPORT differs between ranks {} and {}; give all ranks the same.",
-            ranks[0], ranks[member]);
+    require(identities[member].wanted == wanted,
+            "STRETTO_GPU_TRANSPORT differs between ranks {} and {}; give all ranks the same.", ranks[0], ranks[member]);
   }
   const std::string no_nccl = obstacle_to_nccl(identities, ranks);
   const std::string no_copies = obstacle_to_copies(identities, ranks);
@@ -146,11 +150,11 @@ std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const ExchangeB
   const auto check = [&network] { network.job().check(); };
   if (by_nccl) {
     const NcclId id = exchange_struct(exchange_bytes, members.rank == 0 ? nccl()->new_id() : NcclId{})[0];
-    const auto least = std::min_element(identities.begin(), identities.end(),
-                                        [](const GpuIdentity& one, const GpuIdentity& other) { return one.major < other.major; });
+    const auto least =
+        std::min_element(identities.begin(), identities.end(),
+                         [](const GpuIdentity& one, const GpuIdentity& other) { return one.major < other.major; });
     return std::make_unique<NcclLinks>(
-        *nccl(), gpu, NcclMember{members.rank, static_cast<int>(ranks.size()), least->major, network.timeout()}, id,
-        check);
+        *nccl(), gpu, NcclMember{members.rank, static_cast<int>(ranks.size()), least->major, network.timeout()}, id, check);
   }
   if (wanted == GpuRoute::ipc || wanted == GpuRoute::staged || !no_copies.empty()) {
     return std::make_unique<StagedLinks>(gpu, links, make_staging(links, gpu, exchange_bytes, identities, wanted));
@@ -162,8 +166,7 @@ std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const ExchangeB
   if (members.rank != 0) board = take_copy_board(number);
   ensure(board != nullptr, "Rank {} does not find the board for copies that rank {} has made.", ranks[members.rank],
          ranks[0]);
-  return std::make_unique<PeerCopies>(gpu, std::move(board),
-                                      CopyMember{members.rank, ranks, network.timeout(), check});
+  return std::make_unique<PeerCopies>(gpu, std::move(board), CopyMember{members.rank, ranks, network.timeout(), check});
 }
 
 }  // namespace stretto

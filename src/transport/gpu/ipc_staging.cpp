@@ -87,7 +87,7 @@ class IpcMessage final : public StagedMessage {
   IpcPeer& peer_;
   std::size_t block_bytes_;
   std::string between_;
-  std::deque<BlockCopy> blocks_;          // that are being copied
+  std::deque<BlockCopy> blocks_;      // that are being copied
   std::size_t begun_ = 0, done_ = 0;  // bytes
 };
 
@@ -212,8 +212,8 @@ std::unique_ptr<StagedMessage> IpcStaging::begin(const GpuMessage& message, Side
   const int here = members.job_ranks[members.rank];
   const int there = members.job_ranks[message.peer];
   return std::make_unique<IpcMessage>(message, copies, peer(message.peer), blocks_,
-                                   message.sends ? fmt::format("from rank {} to rank {}", here, there)
-                                                 : fmt::format("from rank {} to rank {}", there, here));
+                                      message.sends ? fmt::format("from rank {} to rank {}", here, there)
+                                                    : fmt::format("from rank {} to rank {}", there, here));
 }
 
 bool IpcStaging::settled() {

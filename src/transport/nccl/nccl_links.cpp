@@ -40,7 +40,8 @@ class Pause {
 
 }  // namespace
 
-NcclLinks::NcclLinks(NcclCalls& nccl, Gpu& gpu, const NcclMember& member, const NcclId& id, const std::function<void()>& check)
+NcclLinks::NcclLinks(NcclCalls& nccl, Gpu& gpu, const NcclMember& member, const NcclId& id,
+                     const std::function<void()>& check)
     : nccl_(nccl),
       gpu_(gpu),
       member_(member),

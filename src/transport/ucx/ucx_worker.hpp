@@ -100,10 +100,10 @@ class UcxLink : public Link {
   std::uint64_t receive_tag_;
   std::vector<UcxSegment> sending_;
   std::vector<UcxSegment> receiving_;  // in order
-  std::size_t sent_ = 0;            // what it takes of the window, since the start
-  std::size_t parts_granted_ = 0;   // of the window, by the receiver
-  void* grant_ = nullptr;           // a receive of the next one
-  std::size_t taken_ = 0;           // the same of the incoming direction
+  std::size_t sent_ = 0;               // what it takes of the window, since the start
+  std::size_t parts_granted_ = 0;      // of the window, by the receiver
+  void* grant_ = nullptr;              // a receive of the next one
+  std::size_t taken_ = 0;              // the same of the incoming direction
   std::size_t parts_told_ = 0;
 };
 

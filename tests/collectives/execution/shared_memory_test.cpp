@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "collectives/communicator/fast_path_log.hpp"
+#include "collectives/ledger/fast_path_log.hpp"
 #include "core/fail.hpp"
 #include "stretto/stretto.hpp"
 

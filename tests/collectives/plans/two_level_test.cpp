@@ -209,7 +209,8 @@ TEST(TwoLevel, SharesARootsVectorAmongTheRanksOfItsNode) {
                         .ranks_per_node = 4};
     const auto most_between = [&] {
       std::int64_t most = 0;
-      for (const Plan& plan : plans_of(request)) most = std::max(most, plan.bytes_between_nodes(1, node_of_each_rank(request)));
+      for (const Plan& plan : plans_of(request))
+        most = std::max(most, plan.bytes_between_nodes(1, node_of_each_rank(request)));
       return most;
     };
     const std::int64_t hops = collective == Collective::broadcast ? 2 : 1;  // binomial over 3 nodes

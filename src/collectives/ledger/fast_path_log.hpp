@@ -44,7 +44,7 @@ class FastPathLog {
   };
   void drop_unused_records();  // under the mutex
 
-  std::size_t size_;                                   // one more than are kept, which may be half written
+  std::size_t size_;                                       // one more than are kept, which may be half written
   std::unique_ptr<TimedCall[], void (*)(void*)> entries_;  // pages that nobody has written to take no memory
   std::atomic<std::uint64_t> written_ = 0;
   std::size_t next_ = 0;  // written_ % size_, without the division

@@ -1,5 +1,5 @@
 // A rank's local work in parts: any cut gives the same bits as a single part.
-#include "collectives/execution/local_work.hpp"
+#include "collectives/execution/buffers/local_work.hpp"
 
 #include <gtest/gtest.h>
 

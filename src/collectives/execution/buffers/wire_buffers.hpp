@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "collectives/execution/execution_space.hpp"
+#include "collectives/execution/buffers/execution_space.hpp"
 #include "stretto/dtype.hpp"
 #include "stretto/plan.hpp"
 

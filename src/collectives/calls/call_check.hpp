@@ -54,7 +54,7 @@ class CallCheck {
     std::deque<CallAnnouncement> outgoing;  // the first is being sent
     Transfer sending, receiving;
     CallAnnouncement incoming;
-    bool receives = false;             // into incoming
+    bool receives = false;                 // into incoming
     std::deque<CallAnnouncement> arrived;  // not yet matched
   };
   bool progress(int peer, bool wants_more);
@@ -88,8 +88,8 @@ class CallComparison final : public Preamble {
   CallCheck& check_;
   CheckedCall checked_;
   bool begun_ = false;
-  bool finished_ = false;           // stays true, although later calls may announce something to the same peers
-  std::vector<int> listeners_;      // the members that take part
+  bool finished_ = false;               // stays true, although later calls may announce something to the same peers
+  std::vector<int> listeners_;          // the members that take part
   std::vector<CallAnnouncement> mine_;  // for each of them
   std::vector<int> waiting_for_;
 };

@@ -1,4 +1,4 @@
-#include "collectives/execution/wire_buffers.hpp"
+#include "collectives/execution/buffers/wire_buffers.hpp"
 
 namespace stretto {
 

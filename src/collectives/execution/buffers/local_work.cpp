@@ -1,4 +1,4 @@
-#include "collectives/execution/local_work.hpp"
+#include "collectives/execution/buffers/local_work.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "collectives/execution/execution_space.hpp"
+#include "collectives/execution/buffers/execution_space.hpp"
 
 #include "device/memory/memory.hpp"
 #include "stretto/kernels.hpp"

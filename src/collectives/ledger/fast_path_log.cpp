@@ -1,4 +1,4 @@
-#include "collectives/communicator/fast_path_log.hpp"
+#include "collectives/ledger/fast_path_log.hpp"
 
 #include <algorithm>
 #include <cstdlib>

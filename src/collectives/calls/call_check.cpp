@@ -1,4 +1,4 @@
-#include "collectives/communicator/call_check.hpp"
+#include "collectives/calls/call_check.hpp"
 
 #include <fmt/ranges.h>
 #include <xxhash.h>

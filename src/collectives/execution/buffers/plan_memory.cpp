@@ -1,4 +1,4 @@
-#include "collectives/execution/plan_memory.hpp"
+#include "collectives/execution/buffers/plan_memory.hpp"
 
 #include "core/split_mix.hpp"
 

@@ -4,7 +4,7 @@
 #include <deque>
 #include <mutex>
 
-#include "collectives/communicator/fast_path_log.hpp"
+#include "collectives/ledger/fast_path_log.hpp"
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
 

@@ -1,4 +1,4 @@
-#include "collectives/communicator/node_sizes.hpp"
+#include "collectives/job/node_sizes.hpp"
 
 #include <algorithm>
 #include <functional>

@@ -1,8 +1,8 @@
 #pragma once
 #include <array>
 
+#include "collectives/execution/buffers/local_work.hpp"
 #include "collectives/execution/execution.hpp"
-#include "collectives/execution/local_work.hpp"
 
 namespace stretto {
 

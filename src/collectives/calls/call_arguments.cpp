@@ -1,4 +1,4 @@
-#include "collectives/communicator/call_arguments.hpp"
+#include "collectives/calls/call_arguments.hpp"
 
 #include <cmath>
 #include <string_view>

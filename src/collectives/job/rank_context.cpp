@@ -1,4 +1,4 @@
-#include "collectives/communicator/rank_context.hpp"
+#include "collectives/job/rank_context.hpp"
 
 #include <exception>
 

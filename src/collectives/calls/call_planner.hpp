@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "collectives/communicator/fast_path_log.hpp"
-#include "collectives/communicator/node_sizes.hpp"
 #include "collectives/execution/execution.hpp"
+#include "collectives/job/node_sizes.hpp"
+#include "collectives/ledger/fast_path_log.hpp"
 #include "collectives/selection/select.hpp"
 #include "stretto/communicator.hpp"
 #include "transport/gpu/gpu_collectives.hpp"
