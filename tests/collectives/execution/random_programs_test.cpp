@@ -10,6 +10,7 @@
 
 #include "collectives/oracle.hpp"
 #include "random_interruptions.hpp"
+#include "tiers.hpp"
 
 namespace stretto {
 namespace {
@@ -18,9 +19,9 @@ using oracle::Buffers;
 using oracle::Problem;
 
 #ifdef STRETTO_SANITIZE
-constexpr int programs_a_shard = 50;
+const int programs_a_shard = 50;
 #else
-constexpr int programs_a_shard = 250;
+const int programs_a_shard = testing::all_tests() ? 250 : 60;
 #endif
 constexpr int shards = 8;
 constexpr int operations_a_program = 20;
