@@ -15,7 +15,7 @@ class OperationRun {
  public:
   // Both must outlive this object; execution.planned must not be null. precedence: null if the operation neither yields to
   // others nor goes before them.
-  OperationRun(const Execution& execution, OperationPrecedence* precedence);
+  OperationRun(const Execution& execution, Precedence::Operation* precedence);
 
   bool advance();  // never waits; returns true if anything moved
   bool finished() const;
@@ -27,7 +27,7 @@ class OperationRun {
   void begin_plan(const PlanVariant& variant, bool announced);
 
   const Execution& execution_;
-  OperationPrecedence* precedence_;
+  Precedence::Operation* precedence_;
   const PlanVariant* variant_ = nullptr;
   std::optional<BufferExchange> exchange_;
   std::optional<SharedMemoryRun> in_memory_;

@@ -13,7 +13,7 @@ namespace stretto {
 
 // What a rank tells the others with a signal: where its buffers are.
 struct BufferPlaces {
-  BufferPlace input, output, scratch;
+  Place input, output, scratch;
   std::uint64_t symmetric = 0;  // 1 if input and output are in memory that others can map, else 0
 };
 

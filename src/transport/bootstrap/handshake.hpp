@@ -9,16 +9,16 @@
 // (libsodium's crypto_auth, HMAC-SHA-512-256) under the job's secret, which itself never travels.
 namespace stretto {
 
-struct RankIntroduction {  // what a rank says of itself
+struct Introduction {  // what a rank says of itself
   std::int32_t rank = 0;
   std::int32_t size = 0;
   std::int64_t pid = 0;
   std::array<char, 64> host{};
 };
-RankIntroduction introduce(int rank, int size);
+Introduction introduce(int rank, int size);
 
 struct Arrival {
-  RankIntroduction who;
+  Introduction who;
   bool genuine = false;  // knew the secret
 };
 
@@ -29,6 +29,6 @@ Arrival receive_arrival(const Socket& socket, const std::string& secret);
 void answer_arrival(const Socket& socket, const std::string& refusal);
 
 // The other ranks' half; throws Error(unavailable) saying why rank 0 refused.
-void arrive(const Socket& socket, const std::string& secret, const RankIntroduction& self, const std::string& address);
+void arrive(const Socket& socket, const std::string& secret, const Introduction& self, const std::string& address);
 
 }  // namespace stretto

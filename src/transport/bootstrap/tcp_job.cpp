@@ -35,7 +35,7 @@ constexpr std::uint32_t longest_frame = 1U << 28;
 
 struct Connection {
   Socket socket;
-  RankIntroduction who;
+  Introduction who;
   std::mutex writing;
   bool left = false;  // said bye, or is lost
   std::atomic<bool> broken = false;

@@ -8,26 +8,26 @@ namespace {
 
 constexpr std::size_t most_blocks = 3;
 
-class HostMessage final : public StagedMessage {
+class Message final : public StagedMessage {
  public:
-  HostMessage(const GpuMessage& message, HostStaging& staging, SideCopies& copies, Link& link)
+  Message(const GpuMessage& message, HostStaging& staging, SideCopies& copies, Link& link)
       : message_(message), staging_(staging), copies_(copies), link_(link) {}
-  ~HostMessage() override;
-  HostMessage(const HostMessage&) = delete;
-  HostMessage& operator=(const HostMessage&) = delete;
+  ~Message() override;
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
 
   bool advance() override { return message_.sends ? send_some() : receive_some(); }
   bool complete() const override { return done_ == message_.bytes; }
   bool waits_for_gpu() const override;
 
  private:
-  struct PinnedBlock {
+  struct Block {
     std::byte* memory = nullptr;
     std::size_t offset = 0, bytes = 0;  // of it in the message
     Transfer transfer = {};
     GpuEvent copied = nullptr;  // while it is being copied
   };
-  PinnedBlock next_block();
+  Block next_block();
   bool send_some();
   bool receive_some();
   void drop_first();
@@ -38,12 +38,12 @@ class HostMessage final : public StagedMessage {
   Link& link_;
   // In order. Of a send: the first may be with the link, others are being copied or wait. Of a receive: the last may be with
   // the link, others are being copied.
-  std::deque<PinnedBlock> blocks_;
+  std::deque<Block> blocks_;
   std::size_t begun_ = 0, done_ = 0;  // bytes
 };
 
-HostMessage::~HostMessage() {
-  for (PinnedBlock& block : blocks_) {
+Message::~Message() {
+  for (Block& block : blocks_) {
     const bool with_link = block.transfer.source != nullptr || block.transfer.destination != nullptr;
     if (block.copied != nullptr) {
       copies_.wait(block.copied);
@@ -54,32 +54,32 @@ HostMessage::~HostMessage() {
   }
 }
 
-bool HostMessage::waits_for_gpu() const {
-  return std::any_of(blocks_.begin(), blocks_.end(), [](const PinnedBlock& block) { return block.copied != nullptr; });
+bool Message::waits_for_gpu() const {
+  return std::any_of(blocks_.begin(), blocks_.end(), [](const Block& block) { return block.copied != nullptr; });
 }
 
-HostMessage::PinnedBlock HostMessage::next_block() {
-  PinnedBlock block{staging_.take_block(), begun_, std::min(HostStaging::block_bytes, message_.bytes - begun_)};
+Message::Block Message::next_block() {
+  Block block{staging_.take_block(), begun_, std::min(HostStaging::block_bytes, message_.bytes - begun_)};
   block.transfer.bytes = block.bytes;
   begun_ += block.bytes;
   return block;
 }
 
-void HostMessage::drop_first() {
+void Message::drop_first() {
   done_ += blocks_.front().bytes;
   staging_.give_back(blocks_.front().memory);
   blocks_.pop_front();
 }
 
-bool HostMessage::send_some() {
+bool Message::send_some() {
   bool moved = false;
   while (begun_ < message_.bytes && blocks_.size() < most_blocks) {
-    PinnedBlock& block = blocks_.emplace_back(next_block());
+    Block& block = blocks_.emplace_back(next_block());
     block.copied = copies_.out(block.memory, message_.data + block.offset, block.bytes);
     moved = true;
   }
   if (blocks_.empty()) return moved;
-  PinnedBlock& first = blocks_.front();
+  Block& first = blocks_.front();
   if (first.copied != nullptr) {
     if (!copies_.is_done(first.copied)) return moved;
     first.copied = nullptr;
@@ -91,15 +91,15 @@ bool HostMessage::send_some() {
   return true;
 }
 
-bool HostMessage::receive_some() {
+bool Message::receive_some() {
   bool moved = false;
   const bool arriving = !blocks_.empty() && blocks_.back().copied == nullptr;
   if (!arriving && begun_ < message_.bytes && blocks_.size() < most_blocks) {
-    PinnedBlock& block = blocks_.emplace_back(next_block());
+    Block& block = blocks_.emplace_back(next_block());
     block.transfer.destination = block.memory;
   }
   if (!blocks_.empty() && blocks_.back().copied == nullptr) {
-    PinnedBlock& last = blocks_.back();
+    Block& last = blocks_.back();
     moved |= link_.progress(last.transfer);
     if (last.transfer.complete()) {
       last.copied = copies_.in(message_.data + last.offset, last.memory, last.bytes);
@@ -120,7 +120,7 @@ HostStaging::~HostStaging() {
 }
 
 std::unique_ptr<StagedMessage> HostStaging::begin(const GpuMessage& message, SideCopies& copies) {
-  return std::make_unique<HostMessage>(message, *this, copies, links_.to(message.peer, Links::gpu_lane));
+  return std::make_unique<Message>(message, *this, copies, links_.to(message.peer, Links::gpu_lane));
 }
 
 std::byte* HostStaging::take_block() {

@@ -20,15 +20,15 @@ std::string without_stop(std::string sentence) {
   return sentence;
 }
 
-class IpcMessage final : public StagedMessage {
+class Message final : public StagedMessage {
  public:
-  IpcMessage(const GpuMessage& message, SideCopies& copies, IpcPeer& peer, const IpcBlocks& blocks, std::string between)
+  Message(const GpuMessage& message, SideCopies& copies, IpcPeer& peer, const IpcBlocks& blocks, std::string between)
       : message_(message), copies_(copies), peer_(peer), block_bytes_(blocks.bytes), between_(std::move(between)) {}
-  ~IpcMessage() override {
-    for (const BlockCopy& block : blocks_) copies_.wait(block.copied);
+  ~Message() override {
+    for (const Block& block : blocks_) copies_.wait(block.copied);
   }
-  IpcMessage(const IpcMessage&) = delete;
-  IpcMessage& operator=(const IpcMessage&) = delete;
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
 
   bool advance() override {
     bool moved = peer_.progress();
@@ -46,7 +46,7 @@ class IpcMessage final : public StagedMessage {
   bool waits_for_gpu() const override { return !blocks_.empty(); }
 
  private:
-  struct BlockCopy {
+  struct Block {
     GpuEvent copied;
     std::size_t bytes;
   };
@@ -87,7 +87,7 @@ class IpcMessage final : public StagedMessage {
   IpcPeer& peer_;
   std::size_t block_bytes_;
   std::string between_;
-  std::deque<BlockCopy> blocks_;      // that are being copied
+  std::deque<Block> blocks_;          // that are being copied
   std::size_t begun_ = 0, done_ = 0;  // bytes
 };
 
@@ -211,9 +211,9 @@ std::unique_ptr<StagedMessage> IpcStaging::begin(const GpuMessage& message, Side
   const Membership& members = links_.membership();
   const int here = members.job_ranks[members.rank];
   const int there = members.job_ranks[message.peer];
-  return std::make_unique<IpcMessage>(message, copies, peer(message.peer), blocks_,
-                                      message.sends ? fmt::format("from rank {} to rank {}", here, there)
-                                                    : fmt::format("from rank {} to rank {}", there, here));
+  return std::make_unique<Message>(message, copies, peer(message.peer), blocks_,
+                                   message.sends ? fmt::format("from rank {} to rank {}", here, there)
+                                                 : fmt::format("from rank {} to rank {}", there, here));
 }
 
 bool IpcStaging::settled() {

@@ -66,7 +66,7 @@ class CopyBoard {
 
 namespace {
 
-using SteadyClock = std::chrono::steady_clock;
+using Clock = std::chrono::steady_clock;
 
 struct Offers {
   std::mutex mutex;
@@ -79,10 +79,10 @@ Offers& offers() {
 }
 
 // One member's part of one exchange.
-class CopyExchange {
+class Exchange {
  public:
-  CopyExchange(Gpu& gpu, CopyBoard& board, const CopyMember& member, GpuEvent ready, GpuStream stream)
-      : gpu_(gpu), board_(board), member_(member), ready_(ready), stream_(stream), lock_(board.mutex) {}
+  Exchange(Gpu& gpu, CopyBoard& board, const PeerCopies::Place& place, GpuEvent ready, GpuStream stream)
+      : gpu_(gpu), board_(board), place_(place), ready_(ready), stream_(stream), lock_(board.mutex) {}
 
   void run(const std::vector<GpuMessage>& messages) {
     throw_failure();
@@ -94,7 +94,7 @@ class CopyExchange {
       if (message.sends) {
         auto post = std::make_shared<CopyBoard::Post>();
         *post = {message.data, message.bytes, ready_, nullptr};
-        board_.posts(member_.rank, message.peer).push_back(post);
+        board_.posts(place_.member, message.peer).push_back(post);
         sent_.emplace_back(message.peer, std::move(post));
       } else {
         wanted_.push_back(message);
@@ -108,7 +108,7 @@ class CopyExchange {
     }
     for (const auto& [peer, post] : sent_) {
       while (post->taken == nullptr) wait_for("to receive from it", peer);
-      idle_since_ = SteadyClock::now();
+      idle_since_ = Clock::now();
       gpu_.wait(stream_, post->taken);
       board_.give_back(post->taken);
     }
@@ -123,9 +123,9 @@ class CopyExchange {
  private:
   bool take_what_is_there() {
     bool took = false;
-    std::vector<bool> blocked(member_.job_ranks.size());  // an earlier message of that member is still to come
+    std::vector<bool> blocked(place_.job_ranks.size());  // an earlier message of that member is still to come
     for (auto wanted = wanted_.begin(); wanted != wanted_.end();) {
-      auto& posts = board_.posts(wanted->peer, member_.rank);
+      auto& posts = board_.posts(wanted->peer, place_.member);
       if (blocked[wanted->peer] || posts.empty()) {
         blocked[wanted->peer] = true;
         ++wanted;
@@ -133,7 +133,7 @@ class CopyExchange {
       }
       CopyBoard::Post& post = *posts.front();
       require(post.bytes == wanted->bytes, "Rank {} sends {} bytes to rank {}, which receives {}; give both the same.",
-              member_.job_ranks[wanted->peer], post.bytes, member_.job_ranks[member_.rank], wanted->bytes);
+              place_.job_ranks[wanted->peer], post.bytes, place_.job_ranks[place_.member], wanted->bytes);
       const GpuEvent taken = board_.take_event(gpu_);
       gpu_.wait(stream_, post.ready);
       gpu_.copy(wanted->data, post.data, post.bytes, stream_);
@@ -145,7 +145,7 @@ class CopyExchange {
     }
     if (took) {
       board_.changed.notify_all();
-      idle_since_ = SteadyClock::now();
+      idle_since_ = Clock::now();
     }
     return took;
   }
@@ -153,16 +153,16 @@ class CopyExchange {
   // For a change of the board, at most a moment: whoever waits looks again.
   void wait_for(const char* what, int peer) {
     throw_failure();
-    if (SteadyClock::now() - idle_since_ > std::chrono::duration<double>(member_.timeout)) {
+    if (Clock::now() - idle_since_ > std::chrono::duration<double>(place_.timeout)) {
       fail(ErrorCode::timeout,
            "Rank {} has waited {} s (STRETTO_TIMEOUT) for rank {} {} over their GPU; let all ranks issue the operations of "
            "all communicators in the same order.",
-           member_.job_ranks[member_.rank], member_.timeout, member_.job_ranks[peer], what);
+           place_.job_ranks[place_.member], place_.timeout, place_.job_ranks[peer], what);
     }
     if (board_.changed.wait_for(lock_, std::chrono::milliseconds(20)) == std::cv_status::no_timeout) return;
-    if (!member_.check) return;
+    if (!place_.check) return;
     lock_.unlock();
-    member_.check();
+    place_.check();
     lock_.lock();
   }
 
@@ -172,21 +172,21 @@ class CopyExchange {
 
   Gpu& gpu_;
   CopyBoard& board_;
-  const CopyMember& member_;
+  const PeerCopies::Place& place_;
   GpuEvent ready_;
   GpuStream stream_;
   std::unique_lock<std::mutex> lock_;
   std::vector<std::pair<int, std::shared_ptr<CopyBoard::Post>>> sent_;
   std::deque<GpuMessage> wanted_;
-  SteadyClock::time_point idle_since_ = SteadyClock::now();
+  Clock::time_point idle_since_ = Clock::now();
 };
 
 }  // namespace
 
-PeerCopies::PeerCopies(Gpu& gpu, std::shared_ptr<CopyBoard> board, CopyMember member)
-    : gpu_(gpu), board_(std::move(board)), member_(std::move(member)), ready_(gpu.create_event()) {
-  ensure(board_->members() == static_cast<int>(member_.job_ranks.size()), "A board for {} members was given to one of {}.",
-         board_->members(), member_.job_ranks.size());
+PeerCopies::PeerCopies(Gpu& gpu, std::shared_ptr<CopyBoard> board, Place place)
+    : gpu_(gpu), board_(std::move(board)), place_(std::move(place)), ready_(gpu.create_event()) {
+  ensure(board_->members() == static_cast<int>(place_.job_ranks.size()), "A board for {} members was given to one of {}.",
+         board_->members(), place_.job_ranks.size());
   const std::lock_guard lock(board_->mutex);
   board_->keep(ready_, gpu_);
 }
@@ -195,18 +195,18 @@ PeerCopies::~PeerCopies() = default;
 
 void PeerCopies::exchange(const std::vector<GpuMessage>& messages, GpuStream stream) {
   const std::vector<GpuMessage> others =
-      without_own(messages, member_.rank, static_cast<int>(member_.job_ranks.size()), gpu_, stream);
+      without_own(messages, place_.member, static_cast<int>(place_.job_ranks.size()), gpu_, stream);
   if (others.empty()) return;
   if (gpu_.is_capturing(stream)) {
     fail(ErrorCode::unavailable,
          "Ranks that are threads and share a GPU cannot communicate in a graph; make the calls without one, or start one "
          "process per GPU.");
   }
-  CopyExchange run(gpu_, *board_, member_, ready_, stream);
+  Exchange run(gpu_, *board_, place_, ready_, stream);
   try {
     run.run(others);
   } catch (const std::exception& error) {
-    run.give_up(fmt::format("Rank {} gave up: {}", member_.job_ranks[member_.rank], error.what()));
+    run.give_up(fmt::format("Rank {} gave up: {}", place_.job_ranks[place_.member], error.what()));
     throw;
   }
 }
@@ -219,7 +219,7 @@ std::string PeerCopies::failure() {
 void PeerCopies::abort() {
   const std::lock_guard lock(board_->mutex);
   if (board_->failure.empty()) {
-    board_->failure = fmt::format("Rank {} has aborted the communicator.", member_.job_ranks[member_.rank]);
+    board_->failure = fmt::format("Rank {} has aborted the communicator.", place_.job_ranks[place_.member]);
   }
   board_->changed.notify_all();
 }

@@ -40,17 +40,16 @@ class Pause {
 
 }  // namespace
 
-NcclLinks::NcclLinks(NcclCalls& nccl, Gpu& gpu, const NcclMember& member, const NcclId& id,
-                     const std::function<void()>& check)
+NcclLinks::NcclLinks(NcclCalls& nccl, Gpu& gpu, const Place& place, const NcclId& id, const std::function<void()>& check)
     : nccl_(nccl),
       gpu_(gpu),
-      member_(member),
+      place_(place),
       check_(check),
-      comm_(nccl.join(member.size, id, member.rank, check)),
+      comm_(nccl.join(place.size, id, place.rank, check)),
       owns_(true) {}
 
-NcclLinks::NcclLinks(NcclCalls& nccl, Gpu& gpu, const NcclMember& member, NcclComm comm)
-    : nccl_(nccl), gpu_(gpu), member_(member), comm_(comm), owns_(false) {}
+NcclLinks::NcclLinks(NcclCalls& nccl, Gpu& gpu, const Place& place, NcclComm comm)
+    : nccl_(nccl), gpu_(gpu), place_(place), comm_(comm), owns_(false) {}
 
 NcclLinks::~NcclLinks() {
   if (comm_ == nullptr || !owns_) return;
@@ -64,12 +63,12 @@ NcclLinks::~NcclLinks() {
 
 void NcclLinks::end() {
   nccl_.finish(comm_);
-  const auto latest = std::chrono::steady_clock::now() + std::chrono::duration<double>(member_.timeout);
+  const auto latest = std::chrono::steady_clock::now() + std::chrono::duration<double>(place_.timeout);
   for (Pause pause; !nccl_.settled(comm_); pause()) {
     if (check_) check_();
     if (std::chrono::steady_clock::now() < latest) continue;
     fail(ErrorCode::timeout, "Member {} of {} waited {} s (STRETTO_TIMEOUT) for the others to end a communicator of NCCL's.",
-         member_.rank, member_.size, member_.timeout);
+         place_.rank, place_.size, place_.timeout);
   }
   nccl_.destroy(comm_);
 }
@@ -90,7 +89,7 @@ void NcclLinks::exchange(const std::vector<GpuMessage>& messages, GpuStream stre
   const std::lock_guard calling(calling_);
   const NcclComm comm = usable();
   // The copies come first: between group_start() and group_end() nothing else may go into the stream.
-  const std::vector<GpuMessage> others = without_own(messages, member_.rank, member_.size, gpu_, stream);
+  const std::vector<GpuMessage> others = without_own(messages, place_.rank, place_.size, gpu_, stream);
   if (others.empty()) return;
   nccl_.group_start();
   try {
@@ -128,7 +127,7 @@ bool NcclLinks::knows(const GpuCollective& call) {
 
 bool NcclLinks::does(const GpuCollective& call) const {
   const bool computes = reduces(call.collective);
-  return knows(call) && (!computes || !is_f8(call.dtype) || member_.least_major >= 9);  // with 8 bits from Hopper on
+  return knows(call) && (!computes || !is_f8(call.dtype) || place_.least_major >= 9);  // with 8 bits from Hopper on
 }
 
 void NcclLinks::perform(const GpuCollective& call, GpuStream stream) {
@@ -150,22 +149,22 @@ void NcclLinks::perform(const GpuCollective& call, GpuStream stream) {
     case Collective::all_to_all: nccl_.all_to_all(call.input, call.output, call.count, call.dtype, comm, stream); break;
     case Collective::broadcast: {
       // The input matters at the root only; NCCL checks both pointers everywhere.
-      const std::byte* const input = member_.rank == call.root ? call.input : call.output;
+      const std::byte* const input = place_.rank == call.root ? call.input : call.output;
       nccl_.broadcast(input, call.output, call.count, call.dtype, call.root, comm, stream);
       break;
     }
     case Collective::reduce: {
-      std::byte* const output = member_.rank == call.root ? call.output : nullptr;
+      std::byte* const output = place_.rank == call.root ? call.output : nullptr;
       nccl_.reduce(call.input, output, call.count, call.dtype, op, call.root, comm, stream);
       break;
     }
     default: return;
   }
   settle(comm);
-  const bool has_sum = call.collective != Collective::reduce || member_.rank == call.root;
+  const bool has_sum = call.collective != Collective::reduce || place_.rank == call.root;
   if (!divides || !reduces(call.collective) || !has_sum) return;
   const void* const sum = call.output;
-  gpu_.kernels().reduce_all(ReduceOp::sum, call.dtype, &sum, 1, call.output, call.count, member_.size, stream);
+  gpu_.kernels().reduce_all(ReduceOp::sum, call.dtype, &sum, 1, call.output, call.count, place_.size, stream);
 }
 
 std::string NcclLinks::failure() {

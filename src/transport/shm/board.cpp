@@ -70,7 +70,7 @@ std::size_t Board::Leavers::count() const {
 }
 
 std::byte* Board::room(int member, std::uint64_t number, std::size_t bytes) {
-  PostLine& head = line(member, number);
+  Line& head = line(member, number);
   if (bytes <= line_room) return head.inside;
   std::byte* const rooms = reinterpret_cast<std::byte*>(members_[member]) + page_bytes;
   if (bytes <= small_room) return rooms + number % slots * small_room;

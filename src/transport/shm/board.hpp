@@ -79,16 +79,16 @@ class Board {
   };
 
  private:
-  struct PostLine {
+  struct Line {
     alignas(128) std::atomic<std::uint64_t> number;  // a pair of cache lines: they are fetched together
     std::byte inside[line_room];
   };
   struct Slots {  // one member's
-    std::array<PostLine, slots> lines;
+    std::array<Line, slots> lines;
     std::atomic<std::uint32_t> left;
     std::atomic<std::uint32_t> gave_up;
   };
-  PostLine& line(int member, std::uint64_t number) { return members_[member]->lines[number % slots]; }
+  Line& line(int member, std::uint64_t number) { return members_[member]->lines[number % slots]; }
   std::byte* room(int member, std::uint64_t number, std::size_t bytes);
   // How often all must have posted before the next post of so many bytes; 0 where it is known that they have.
   std::uint64_t needed_for(std::size_t bytes) const;

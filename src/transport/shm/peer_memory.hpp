@@ -10,13 +10,13 @@
 namespace stretto {
 
 // Where a buffer lies, as its owner tells the others.
-struct BufferPlace {
+struct Place {
   static constexpr std::uint64_t no_heap = ~std::uint64_t{0};
   std::uint64_t address = 0;        // in the owner's process
   std::uint64_t in_heap = no_heap;  // offset in the heap of the owner's process
 };
-inline BufferPlace buffer_place_of(const void* pointer) {
-  return {reinterpret_cast<std::uintptr_t>(pointer), Heap::mine().offset_of(pointer).value_or(BufferPlace::no_heap)};
+inline Place place_of(const void* pointer) {
+  return {reinterpret_cast<std::uintptr_t>(pointer), Heap::mine().offset_of(pointer).value_or(Place::no_heap)};
 }
 
 // The memory of one peer. Safe from several threads.
@@ -29,9 +29,9 @@ class PeerMemory {
   PeerMemory& operator=(const PeerMemory&) = delete;
 
   // Whether loads and stores reach it: a rank of this process, or a place in the peer's heap.
-  bool maps(const BufferPlace& place) const { return same_process_ || place.in_heap != BufferPlace::no_heap; }
+  bool maps(const Place& place) const { return same_process_ || place.in_heap != Place::no_heap; }
   // Such a place in our addresses; valid as long as the peer keeps the block, dead or alive.
-  std::byte* at(const BufferPlace& place, std::size_t bytes) {
+  std::byte* at(const Place& place, std::size_t bytes) {
     if (same_process_) return reinterpret_cast<std::byte*>(place.address);
     const std::uint64_t known = known_.load(std::memory_order_acquire);
     if (place.in_heap > known || bytes > known - place.in_heap) look(place, bytes);
@@ -39,12 +39,12 @@ class PeerMemory {
   }
   // Copies from offset on from any place there: what is not mapped is read through the kernel (process_vm_readv). Throws
   // Error(unavailable) where the kernel refuses, or the peer is dead.
-  void read(const BufferPlace& place, std::size_t offset, void* to, std::size_t bytes);
+  void read(const Place& place, std::size_t offset, void* to, std::size_t bytes);
   // Whether the kernel lets this process read the other's memory.
   bool readable() const { return same_process_ || readable_; }
 
  private:
-  void look(const BufferPlace& place, std::size_t bytes);  // again at how long the file is; the first look maps it
+  void look(const Place& place, std::size_t bytes);  // again at how long the file is; the first look maps it
   int read_through_kernel(std::uint64_t address, void* to, std::size_t bytes) const;  // gives an errno
 
   HeapAddress heap_;

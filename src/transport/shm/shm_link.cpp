@@ -22,19 +22,19 @@ std::size_t ring_capacity() {
 
 }  // namespace
 
-ByteRing::ByteRing(const Mapping& memory, int file, std::size_t offset)
+Ring::Ring(const Mapping& memory, int file, std::size_t offset)
     : header(reinterpret_cast<Header*>(memory.data())),
       data(memory.data() + sizeof(Header)),
       capacity(ring_capacity()),
       written(file, offset + offsetof(Header, written)),
       read(file, offset + offsetof(Header, read)) {}
 
-std::size_t ByteRing::footprint() { return (sizeof(Header) + ring_capacity() + 4095) / 4096 * 4096; }
+std::size_t Ring::footprint() { return (sizeof(Header) + ring_capacity() + 4095) / 4096 * 4096; }
 
 ShmLink::ShmLink(const Segment& own, std::size_t incoming, const std::shared_ptr<PeerSegment>& peer, std::size_t outgoing)
     : peer_(peer),
-      incoming_memory_(std::make_unique<Mapping>(own.file(), incoming, ByteRing::footprint())),
-      outgoing_memory_(std::make_unique<Mapping>(peer->file(), outgoing, ByteRing::footprint())),
+      incoming_memory_(std::make_unique<Mapping>(own.file(), incoming, Ring::footprint())),
+      outgoing_memory_(std::make_unique<Mapping>(peer->file(), outgoing, Ring::footprint())),
       incoming_(*incoming_memory_, own.file(), incoming),
       outgoing_(*outgoing_memory_, peer->file(), outgoing) {}
 

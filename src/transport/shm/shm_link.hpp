@@ -10,7 +10,7 @@ namespace stretto {
 // One direction: a ring of bytes in the receiver's segment, one writer, one reader, no lock. Sender and receiver work on
 // different pieces of a message at the same time, and a receiver that reduces reads straight out of the ring: per byte one
 // copy in, one reduction out.
-struct ByteRing {
+struct Ring {
   // Positions count bytes since the start, each on a cache line of its own: the writer's and the reader's.
   struct Header {
     alignas(128) std::atomic<std::uint64_t> written;
@@ -19,7 +19,7 @@ struct ByteRing {
 
   static std::size_t footprint();  // bytes of header and data together
   // The memory is the file's from that offset on.
-  ByteRing(const Mapping& memory, int file, std::size_t offset);
+  Ring(const Mapping& memory, int file, std::size_t offset);
 
   Header* header;
   std::byte* data;
@@ -41,8 +41,8 @@ class ShmLink : public Link {
   std::shared_ptr<PeerSegment> peer_;
   std::unique_ptr<Mapping> incoming_memory_;
   std::unique_ptr<Mapping> outgoing_memory_;
-  ByteRing incoming_;
-  ByteRing outgoing_;
+  Ring incoming_;
+  Ring outgoing_;
 };
 
 }  // namespace stretto

@@ -39,10 +39,10 @@ bool UcxLink::send_some(Transfer& transfer) {
     moved = true;
   }
   // Marked first and erased then: finished() may throw, and what is unfinished is still to be given up.
-  for (UcxSegment& segment : sending_) {
+  for (Segment& segment : sending_) {
     if (worker_.finished(peer_, segment.request)) segment.request = nullptr;
   }
-  moved |= std::erase_if(sending_, [](const UcxSegment& segment) { return segment.request == nullptr; }) > 0;
+  moved |= std::erase_if(sending_, [](const Segment& segment) { return segment.request == nullptr; }) > 0;
   if (transfer.started == transfer.bytes && sending_.empty()) transfer.moved = transfer.bytes;
   return moved;
 }
@@ -50,7 +50,7 @@ bool UcxLink::send_some(Transfer& transfer) {
 bool UcxLink::receive_some(Transfer& transfer) {
   bool moved = false;
   while (transfer.started < transfer.bytes && receiving_.size() < most_under_way) {
-    UcxSegment segment;
+    Segment segment;
     segment.offset = transfer.started;
     segment.bytes = std::min(segment_bytes, transfer.bytes - transfer.started);
     if (transfer.operand != nullptr) segment.staging = pool_allocate(segment.bytes);
@@ -61,7 +61,7 @@ bool UcxLink::receive_some(Transfer& transfer) {
     moved = true;
   }
   while (!receiving_.empty()) {
-    UcxSegment& segment = receiving_.front();
+    Segment& segment = receiving_.front();
     if (segment.request != nullptr && !worker_.finished(peer_, segment.request)) break;
     segment.request = nullptr;  // it is freed, and what follows may throw
     if (segment.staging) reduce_arrived(transfer, segment.staging.get(), segment.offset, segment.bytes);
@@ -94,8 +94,8 @@ void UcxLink::take(std::size_t bytes) {
 
 void UcxLink::cancel(Transfer&) {
   std::vector<void*> requests{std::exchange(grant_, nullptr)};
-  for (const UcxSegment& segment : sending_) requests.push_back(segment.request);
-  for (const UcxSegment& segment : receiving_) requests.push_back(segment.request);
+  for (const Segment& segment : sending_) requests.push_back(segment.request);
+  for (const Segment& segment : receiving_) requests.push_back(segment.request);
   std::erase(requests, nullptr);
   worker_.give_up(peer_, std::move(requests));
   sending_.clear();

@@ -62,7 +62,7 @@ UcxWorker::~UcxWorker() {
   server_.join();
   {
     const std::lock_guard lock(mutex_);
-    for (UcxPeer& peer : peers_) {
+    for (Peer& peer : peers_) {
       if (peer.endpoint != nullptr) close_endpoint(peer.endpoint);
     }
   }
@@ -146,7 +146,7 @@ void UcxWorker::give_up(int peer, std::vector<void*> requests) {
   double to_close = now_seconds() + 1;
   while (!requests.empty()) {
     const std::lock_guard lock(mutex_);
-    UcxPeer& state = peers_[peer];
+    Peer& state = peers_[peer];
     ucp_worker_progress(worker_);
     const double now = now_seconds();
     if (state.failure != UCS_OK) to_close = std::min(to_close, now);
@@ -182,7 +182,7 @@ void UcxWorker::serve_events() {
 }
 
 ucp_ep_h UcxWorker::endpoint(int peer) {
-  UcxPeer& state = peers_[peer];
+  Peer& state = peers_[peer];
   if (state.failure != UCS_OK) lost(peer, state.failure);
   if (state.endpoint != nullptr) return state.endpoint;
   ucp_ep_params_t params{};
@@ -191,7 +191,7 @@ ucp_ep_h UcxWorker::endpoint(int peer) {
   params.address = reinterpret_cast<const ucp_address_t*>(addresses_[peer].data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.cb = [](void* argument, ucp_ep_h, ucs_status_t failure) {
-    auto* const broken = static_cast<UcxPeer*>(argument);
+    auto* const broken = static_cast<Peer*>(argument);
     broken->failure = failure;
     broken->worker->news_ = true;
   };

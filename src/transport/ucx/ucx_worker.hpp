@@ -47,7 +47,7 @@ class UcxWorker {
   [[noreturn]] void lost(int peer, ucs_status_t status);
   void close_endpoint(ucp_ep_h endpoint);
 
-  struct UcxPeer {
+  struct Peer {
     UcxWorker* worker = nullptr;
     ucp_ep_h endpoint = nullptr;
     ucs_status_t failure = UCS_OK;
@@ -63,7 +63,7 @@ class UcxWorker {
   mutable std::mutex mutex_;
   bool news_ = false;  // a request or a connection has ended, under the mutex
   std::vector<Bytes> addresses_;
-  std::vector<UcxPeer> peers_;
+  std::vector<Peer> peers_;
 };
 
 // A link over it. A message travels in segments of which a few are under way at a time, so that a receiver that
@@ -83,7 +83,7 @@ class UcxLink : public Link {
   void cancel(Transfer& transfer) override;
 
  private:
-  struct UcxSegment {
+  struct Segment {
     void* request = nullptr;  // null: finished
     std::size_t offset = 0;
     std::size_t bytes = 0;
@@ -98,12 +98,12 @@ class UcxLink : public Link {
   int peer_;
   std::uint64_t send_tag_;
   std::uint64_t receive_tag_;
-  std::vector<UcxSegment> sending_;
-  std::vector<UcxSegment> receiving_;  // in order
-  std::size_t sent_ = 0;               // what it takes of the window, since the start
-  std::size_t parts_granted_ = 0;      // of the window, by the receiver
-  void* grant_ = nullptr;              // a receive of the next one
-  std::size_t taken_ = 0;              // the same of the incoming direction
+  std::vector<Segment> sending_;
+  std::vector<Segment> receiving_;  // in order
+  std::size_t sent_ = 0;            // what it takes of the window, since the start
+  std::size_t parts_granted_ = 0;   // of the window, by the receiver
+  void* grant_ = nullptr;           // a receive of the next one
+  std::size_t taken_ = 0;           // the same of the incoming direction
   std::size_t parts_told_ = 0;
 };
 
