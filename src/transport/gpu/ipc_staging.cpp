@@ -20,15 +20,15 @@ std::string without_stop(std::string sentence) {
   return sentence;
 }
 
-class Message final : public StagedMessage {
+class IpcMessage final : public StagedMessage {
  public:
-  Message(const GpuMessage& message, SideCopies& copies, IpcPeer& peer, const IpcBlocks& blocks, std::string between)
+  IpcMessage(const GpuMessage& message, SideCopies& copies, IpcPeer& peer, const IpcBlocks& blocks, std::string between)
       : message_(message), copies_(copies), peer_(peer), block_bytes_(blocks.bytes), between_(std::move(between)) {}
-  ~Message() override {
+  ~IpcMessage() override {
     for (const Block& block : blocks_) copies_.wait(block.copied);
   }
-  Message(const Message&) = delete;
-  Message& operator=(const Message&) = delete;
+  IpcMessage(const IpcMessage&) = delete;
+  IpcMessage& operator=(const IpcMessage&) = delete;
 
   bool advance() override {
     bool moved = peer_.progress();
@@ -211,9 +211,9 @@ std::unique_ptr<StagedMessage> IpcStaging::begin(const GpuMessage& message, Side
   const Membership& members = links_.membership();
   const int here = members.job_ranks[members.rank];
   const int there = members.job_ranks[message.peer];
-  return std::make_unique<Message>(message, copies, peer(message.peer), blocks_,
-                                   message.sends ? fmt::format("from rank {} to rank {}", here, there)
-                                                 : fmt::format("from rank {} to rank {}", there, here));
+  return std::make_unique<IpcMessage>(message, copies, peer(message.peer), blocks_,
+                                      message.sends ? fmt::format("from rank {} to rank {}", here, there)
+                                                    : fmt::format("from rank {} to rank {}", there, here));
 }
 
 bool IpcStaging::settled() {
