@@ -28,8 +28,7 @@ template <class D>
 HWY_INLINE Exponential<D> exponential(D d, hn::Vec<D> x) {
   using A = hn::TFromD<D>;
   const auto bound = hn::Set(d, sizeof(A) == 4 ? A{10} : A{20});
-  // NaN survives: Min and Max return their second argument then.
-  const auto bounded = hn::Max(hn::Neg(bound), hn::Min(bound, x));
+  const auto bounded = at_least(hn::Neg(bound), at_most(bound, x));
   const auto square = hn::Mul(bounded, bounded);
   const auto factor =
       hn::MulAdd(square, hn::Set(d, static_cast<A>(-linear_log2 * cubic)), hn::Set(d, static_cast<A>(-linear_log2)));

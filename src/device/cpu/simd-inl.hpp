@@ -10,6 +10,7 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -155,27 +156,34 @@ HWY_INLINE void for_each_vector(D d, std::int64_t count, Body body) {
 }
 
 // All of term(i, lanes) combined with start, in each lane on its own. Four chains hide the latency of combine; which
-// elements go into which chain depends on count alone.
+// elements go into which chain depends on count alone. Chains end after some terms and are combined, so that the error of a
+// long sum of f32 stays small where vectors have few lanes.
 template <class D, class Term, class Combine>
 HWY_INLINE hn::Vec<D> fold(D d, std::int64_t count, hn::Vec<D> start, Term term, Combine combine) {
+  constexpr std::int64_t chain = 64;  // terms
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  auto a = start;
-  auto b = start;
-  auto c = start;
-  auto e = start;
-  std::int64_t i = 0;
-  for (; i + 4 * lanes <= count; i += 4 * lanes) {
-    a = combine(a, term(i, AllLanes{}));
-    b = combine(b, term(i + lanes, AllLanes{}));
-    c = combine(c, term(i + 2 * lanes, AllLanes{}));
-    e = combine(e, term(i + 3 * lanes, AllLanes{}));
+  auto total = start;
+  for (std::int64_t i = 0; i < count;) {
+    const std::int64_t end = std::min(count, i + chain * 4 * lanes);
+    auto a = start;
+    auto b = start;
+    auto c = start;
+    auto e = start;
+    for (; i + 4 * lanes <= end; i += 4 * lanes) {
+      a = combine(a, term(i, AllLanes{}));
+      b = combine(b, term(i + lanes, AllLanes{}));
+      c = combine(c, term(i + 2 * lanes, AllLanes{}));
+      e = combine(e, term(i + 3 * lanes, AllLanes{}));
+    }
+    for (; i + lanes <= end; i += lanes) a = combine(a, term(i, AllLanes{}));
+    if (i < end) {
+      const auto rest = static_cast<std::size_t>(end - i);
+      a = combine(a, hn::IfThenElse(hn::FirstN(d, rest), term(i, FirstLanes{rest}), start));
+      i = end;
+    }
+    total = combine(total, combine(combine(a, b), combine(c, e)));
   }
-  for (; i + lanes <= count; i += lanes) a = combine(a, term(i, AllLanes{}));
-  if (i < count) {
-    const auto rest = static_cast<std::size_t>(count - i);
-    a = combine(a, hn::IfThenElse(hn::FirstN(d, rest), term(i, FirstLanes{rest}), start));
-  }
-  return combine(combine(a, b), combine(c, e));
+  return total;
 }
 
 template <class D, class Term>
