@@ -278,16 +278,15 @@ void multiply_elements(const void* x, void* out, std::int64_t count, Accumulator
 
 }  // namespace
 
-void reduce_all_simd(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out, std::int64_t count,
-                     std::int64_t divisor) {
-  const Reduction run{op, sources, source_count, divisor};
-  with_element_type(dtype, [&]<class T>(T) { reduce_to_one<T>(run, count, out); });
+void reduce_all_simd(cpu::Reduction what, const void* const* sources, void* out, std::int64_t count, std::int64_t divisor) {
+  const Reduction run{what.op, sources, what.source_count, divisor};
+  with_element_type(what.dtype, [&]<class T>(T) { reduce_to_one<T>(run, count, out); });
 }
 
-void reduce_all_to_many_simd(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs,
-                             int out_count, std::int64_t count, std::int64_t divisor, bool streaming) {
-  const Reduction run{op, sources, source_count, divisor};
-  with_element_type(dtype, [&]<class T>(T) { reduce_to_many<T>(run, count, outs, out_count, streaming); });
+void reduce_all_to_many_simd(cpu::Reduction what, const void* const* sources, void* const* outs, int out_count,
+                             std::int64_t count, std::int64_t divisor, bool streaming) {
+  const Reduction run{what.op, sources, what.source_count, divisor};
+  with_element_type(what.dtype, [&]<class T>(T) { reduce_to_many<T>(run, count, outs, out_count, streaming); });
   if (streaming) hwy::FlushStream();
 }
 
@@ -329,15 +328,13 @@ HWY_EXPORT(copy_simd);
 HWY_EXPORT(divide_simd);
 HWY_EXPORT(multiply_simd);
 
-void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out, std::int64_t count,
-                std::int64_t divisor) {
-  STRETTO_DISPATCH(reduce_all_simd)(op, dtype, sources, source_count, out, count, divisor);
+void reduce_all(Reduction reduction, const void* const* sources, void* out, std::int64_t count, std::int64_t divisor) {
+  STRETTO_DISPATCH(reduce_all_simd)(reduction, sources, out, count, divisor);
 }
 
-void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs, int out_count,
-                std::int64_t count, std::int64_t divisor, bool streaming) {
-  STRETTO_DISPATCH(reduce_all_to_many_simd)
-  (op, dtype, sources, source_count, outs, out_count, count, divisor, streaming);
+void reduce_all(Reduction reduction, const void* const* sources, void* const* outs, int out_count, std::int64_t count,
+                std::int64_t divisor, bool streaming) {
+  STRETTO_DISPATCH(reduce_all_to_many_simd)(reduction, sources, outs, out_count, count, divisor, streaming);
 }
 
 void copy_streaming(const void* from, void* to, std::size_t bytes) { STRETTO_DISPATCH(copy_simd)(from, to, bytes); }
