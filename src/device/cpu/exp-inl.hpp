@@ -20,11 +20,11 @@ struct ExpConstants;
 template <>
 struct ExpConstants<float> {
   static constexpr int mantissa_bits = 23;
-  static constexpr float round = 0x1.8p23F;            // numbers this large have no fraction: adding it rounds
-  static constexpr float log2e = 0x1.715476p0F;        // log2(e), and
-  static constexpr float log2e_rest = 1.92596299e-8F;  // what it lacks
-  static constexpr float lowest = -87.0F;              // exp of less is zero
-  static constexpr float highest = 88.0F;              // exp of more is taken here
+  static constexpr float round = 0x1.8p23F;      // numbers this large have no fraction: adding this rounds to an integer
+  static constexpr float log2e = 0x1.715476p0F;  // log2(e), rounded to f32
+  static constexpr float log2e_rest = 1.92596299e-8F;  // the rest of log2(e)
+  static constexpr float lowest = -87.0F;              // exp of smaller numbers is zero
+  static constexpr float highest = 88.0F;              // exp of larger numbers is exp of this
   static constexpr float splitter = 0x1p12F + 1;       // cuts a mantissa into halves
   // (2^f - 1) / f for |f| <= 1/2, interpolated at Chebyshev nodes; the relative error of 2^f is 5e-9.
   static constexpr float polynomial[] = {0.693147188F,   0.240226508F,   0.0555035711F,
@@ -40,7 +40,7 @@ struct ExpConstants<double> {
   static constexpr double lowest = -708.0;
   static constexpr double highest = 709.0;
   static constexpr double splitter = 0x1p27 + 1;
-  // As above; the relative error is 1e-19.
+  // Likewise; the relative error is 1e-19.
   static constexpr double polynomial[] = {0.6931471805599453,     0.24022650695910072,    0.055504108664821625,
                                           0.00961812910762848,    0.001333355814640647,   0.00015403530393370734,
                                           1.5252733841556773e-05, 1.3215486808705563e-06, 1.0178057087733941e-07,
@@ -53,7 +53,7 @@ HWY_INLINE V exp2_of_parts(D d, V rounded, V f) {
   using T = hn::TFromD<D>;
   using C = ExpConstants<T>;
   const hn::RebindToUnsigned<D> bits;
-  // In pairs: what limits the loops that call this is the length of their chains of operations.
+  // Evaluated in pairs: the loops that call this are limited by the length of their dependency chains.
   const auto pair = [d, f](int i)
                         HWY_ATTR { return hn::MulAdd(f, hn::Set(d, C::polynomial[i + 1]), hn::Set(d, C::polynomial[i])); };
   const auto square = hn::Mul(f, f);
@@ -61,7 +61,7 @@ HWY_INLINE V exp2_of_parts(D d, V rounded, V f) {
   auto p = pair(last);
   for (int i = last - 2; i >= 0; i -= 2) p = hn::MulAdd(p, square, pair(i));
   p = hn::MulAdd(p, f, hn::Set(d, T{1}));
-  // The low bits of rounded are n; shifted, they add to the exponent, and all its other bits are gone.
+  // The low bits of `rounded` are n; the shift moves them to the exponent and drops all other bits.
   const auto exponent = hn::ShiftLeft<C::mantissa_bits>(hn::BitCast(bits, rounded));
   return hn::BitCast(d, hn::Add(hn::BitCast(bits, p), exponent));
 }
@@ -108,7 +108,7 @@ HWY_INLINE V product_minus([[maybe_unused]] D d, V a, V b, V n) {
 #endif
 }
 
-// 2^(a b), where it is a normal number.
+// 2^(a b); the result must be a normal number.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp2_of_product(D d, V a, V b) {
   const auto round = hn::Set(d, ExpConstants<hn::TFromD<D>>::round);
