@@ -14,7 +14,7 @@ namespace stretto {
 namespace {
 struct Names {
   DType dtype;
-  const char* names[3];  // the first is ours
+  const char* names[3];  // the first is the one that name() returns
 };
 constexpr Names dtype_names[] = {
     {DType::f64, {"f64", "fp64", "double"}},
@@ -83,7 +83,7 @@ float widened(std::uint32_t bits) {
   using Format = FloatFormatBits<T>;
   const std::uint32_t sign = (bits & Format::sign) << Format::sign_shift;
   const std::uint32_t magnitude = bits & (Format::sign - 1);
-  if (magnitude >> Format::mantissa_bits == 0) {  // zero and subnormal
+  if (magnitude >> Format::mantissa_bits == 0) {  // zero or subnormal
     return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * Format::unit));
   }
   const std::uint32_t number = (magnitude << Format::dropped_bits) + Format::rebias;

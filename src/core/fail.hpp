@@ -10,19 +10,19 @@ template <class... Args>
   throw Error(code, fmt::format(sentence, std::forward<Args>(args)...));
 }
 
-// For the commonest case: a value that the caller has to change.
+// For arguments that the caller must change.
 template <class... Args>
 void require(bool condition, fmt::format_string<Args...> sentence, Args&&... args) {
   if (!condition) fail(ErrorCode::invalid_argument, sentence, std::forward<Args>(args)...);
 }
 
-// For what can only be false through a bug of ours.
+// For conditions that only a bug of the library makes false.
 template <class... Args>
 void ensure(bool condition, fmt::format_string<Args...> sentence, Args&&... args) {
   if (!condition) fail(ErrorCode::internal, sentence, std::forward<Args>(args)...);
 }
 
-// A system call's reason in words; takes errno by value so that formatting cannot change it.
+// The system's text for an errno. The argument is a copy, so that formatting cannot change it.
 std::string errno_text(int error);
 
 }  // namespace stretto

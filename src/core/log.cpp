@@ -4,7 +4,7 @@
 
 namespace stretto {
 
-// Never destroyed: streams in static storage may log when they end.
+// Never destroyed: streams in static storage may log when they are destroyed.
 spdlog::logger& log() {
   static auto* const instance = [] {
     auto* const made = new spdlog::logger("stretto", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());

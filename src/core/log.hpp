@@ -3,7 +3,7 @@
 
 namespace stretto {
 
-// Stretto's own log, on stderr: a program's use of spdlog stays as it is.
+// Stretto's own log, on stderr. It leaves the program's own use of spdlog alone.
 spdlog::logger& log();
 
 }  // namespace stretto

@@ -4,8 +4,8 @@
 
 #include "stretto/dtype.hpp"
 
-// The IEEE-like formats narrower than f32, as numbers: what the scalar types and the vector kernels convert by. (bf16 is the
-// upper half of an f32 and needs none of this.)
+// Constants of the IEEE-like formats narrower than f32, by which the scalar types and the vector kernels convert. (bf16 is
+// the upper half of an f32 and needs none of them.)
 namespace stretto {
 
 template <class T>
@@ -16,9 +16,9 @@ struct FloatFormat<f16> {
   static constexpr int mantissa_bits = 10;
   static constexpr int bias = 15;
   static constexpr std::uint32_t sign = 0x8000;
-  static constexpr std::uint32_t first_special = 0x7c00;  // from here on infinity and NaN
+  static constexpr std::uint32_t first_special = 0x7c00;  // the first of infinity and NaN
   static constexpr std::uint32_t nan = 0x7e00;
-  static constexpr float first_too_large = 65520;  // from here on rounding gives ...
+  static constexpr float first_too_large = 65520;  // magnitudes from here on round to too_large
   static constexpr std::uint32_t too_large = 0x7c00;
 };
 
@@ -44,7 +44,7 @@ struct FloatFormat<f8e4m3> {
   static constexpr std::uint32_t too_large = 0x7f;
 };
 
-// What follows from these, in the bits of f32.
+// Constants derived from these, in the bits of f32.
 template <class T>
 struct FloatFormatBits : FloatFormat<T> {
   using Format = FloatFormat<T>;
@@ -54,7 +54,7 @@ struct FloatFormatBits : FloatFormat<T> {
   static constexpr std::uint32_t first_normal = static_cast<std::uint32_t>(128 - Format::bias) << 23;
   static constexpr std::uint32_t first_too_large_bits = std::bit_cast<std::uint32_t>(Format::first_too_large);
   static constexpr std::uint32_t infinity = 0x7f800000;
-  // The unit of subnormal numbers, and the power of two whose unit in the last place it is.
+  // The unit of subnormal numbers, and the power of two that has this unit in the last place.
   static constexpr float unit =
       std::bit_cast<float>(static_cast<std::uint32_t>(128 - Format::bias - Format::mantissa_bits) << 23);
   static constexpr float rounder = unit * 0x1p23F;

@@ -22,7 +22,7 @@ struct Rule {
 };
 
 const std::vector<Rule>& rules() {
-  // Never destroyed, like settings(): a communicator in a static of the program's still reads it when the program ends.
+  // Never destroyed, like settings(): a communicator in static storage still reads it when the program ends.
   static const auto& table = *new std::vector<Rule>{
       {{"STRETTO_TRANSPORT", "route between ranks: auto (shared memory inside a host, UCX between hosts), shm or ucx",
         "auto"},
@@ -34,49 +34,54 @@ const std::vector<Rule>& rules() {
        Kind::choice,
        {"auto", "spin", "yield", "sleep"}},
       {{"STRETTO_PIN",
-        "auto: ranks that stretto::launch started get cores of their own where there are enough, or are spread evenly where "
-        "every core gets as many and no other job has claimed one, unless somebody has pinned them; "
-        "off",
+        "auto: stretto::launch gives each rank cores of its own if there are enough, and else spreads ranks evenly if every "
+        "core gets the same number and no other job has claimed one; ranks that are pinned already stay so; off: no rank is "
+        "pinned",
         "auto"},
        Kind::choice,
        {"auto", "off"}},
-      {{"STRETTO_RING_BYTES", "shared memory between two ranks of a communicator, each way, in bytes", "262144"},
+      {{"STRETTO_RING_BYTES", "shared memory between two ranks of a communicator, in bytes for each direction", "262144"},
        Kind::integer,
        {}},
       {{"STRETTO_SHM_DIR", "directory (a tmpfs) for shared memory; empty: anonymous memory files", ""}, Kind::text, {}},
-      {{"STRETTO_HEAP_BYTES", "addresses that are reserved for the symmetric heap of a process, in bytes", "68719476736"},
+      {{"STRETTO_HEAP_BYTES", "address space that each process reserves for its symmetric heap, in bytes", "68719476736"},
        Kind::integer,
        {}},
       {{"STRETTO_COMPUTE_THREADS", "threads that a rank uses in a matrix product", "1"}, Kind::integer, {}},
       {{"STRETTO_CPU_LEVEL",
         "instructions that host kernels may use: native (all that the processor has), or no more than avx512 (x86-64-v4, "
-        "without bf16), avx2 (x86-64-v3) or baseline (x86-64; in oneDNN SSE4.1); OpenBLAS, which multiplies f64, takes "
-        "OPENBLAS_CORETYPE instead",
+        "without bf16), avx2 (x86-64-v3), sse4 (x86-64-v2) or baseline (x86-64; oneDNN still uses SSE4.1); OpenBLAS, which "
+        "multiplies f64, takes OPENBLAS_CORETYPE instead",
         "native"},
        Kind::choice,
-       {"native", "avx512", "avx2", "baseline"}},
-      {{"STRETTO_GPU", "number of the GPU that this process uses; empty: its rank on the host modulo their number", ""},
+       {"native", "avx512", "avx2", "sse4", "baseline"}},
+      {{"STRETTO_GPU", "number of the GPU that this process uses; empty: its rank on the host modulo the number of GPUs",
+        ""},
        Kind::text,
        {}},
       {{"STRETTO_GPU_TRANSPORT",
-        "how ranks reach each other's GPUs: auto (NCCL where each has one of its own, copies between threads of a "
-        "process, ipc where all share a host and CUDA opens their memory to each other, else staged), nccl, copies, ipc or "
-        "staged (by way of the host's memory)",
+        "how ranks reach each other's GPUs: nccl, copies (between threads of one process), ipc, staged (through host "
+        "memory), or auto: nccl if each rank has a GPU of its own, copies between threads of one process, ipc if all ranks "
+        "share a host and CUDA opens their memory to each other, else staged",
         "auto"},
        Kind::choice,
        {"auto", "nccl", "copies", "ipc", "staged"}},
       {{"STRETTO_NCCL_SERVE",
-        "collectives that libstretto-nccl has Stretto do although NCCL could, like all_reduce,all_gather; all, none, or "
-        "auto (those for which STRETTO_ALGO or STRETTO_DETERMINISTIC says something)",
+        "collectives that libstretto-nccl runs with Stretto although NCCL could, such as all_reduce,all_gather; all, none, "
+        "or auto (those that STRETTO_ALGO or STRETTO_DETERMINISTIC concerns)",
         "auto"},
        Kind::text,
        {}},
-      {{"STRETTO_NCCL_REPORT", "1: libstretto-nccl says in the end which calls Stretto served and which NCCL, and why", "0"},
+      {{"STRETTO_NCCL_REPORT", "1: libstretto-nccl prints at exit which calls Stretto served, which NCCL served, and why",
+        "0"},
        Kind::choice,
        {"0", "1"}},
-      {{"STRETTO_JOB_SECRET", "shared by the ranks of a job that meet over TCP; keeps strangers out", ""}, Kind::text, {}},
-      {{"STRETTO_PORT", "TCP port on which rank 0 is met; 0: MASTER_PORT, or one more where torchrun itself holds that",
-        "0"},
+      {{"STRETTO_JOB_SECRET", "secret shared by the ranks of a job that meet over TCP; processes without it are refused",
+        ""},
+       Kind::text,
+       {}},
+      {{"STRETTO_PORT",
+        "TCP port on which rank 0 listens; 0: MASTER_PORT, or MASTER_PORT + 1 where torchrun itself listens on that", "0"},
        Kind::integer,
        {}},
       {{"STRETTO_ADDRESS",
@@ -84,53 +89,49 @@ const std::vector<Rule>& rules() {
         ""},
        Kind::text,
        {}},
-      {{"STRETTO_MEET_TIMEOUT", "seconds in which all ranks of a job must have come to the port of rank 0", "60"},
-       Kind::number,
-       {}},
+      {{"STRETTO_MEET_TIMEOUT", "seconds within which all ranks of a job must connect to rank 0", "60"}, Kind::number, {}},
       {{"STRETTO_ALGO",
-        "algorithms by collective and bytes, like all_reduce:0-4k:recursive_doubling,4k-inf:ring;broadcast:chain/16", ""},
+        "algorithms by collective and bytes, such as all_reduce:0-4k:recursive_doubling,4k-inf:ring;broadcast:chain/16", ""},
        Kind::text,
        {}},
       {{"STRETTO_TUNING", "file with measured costs and a table of algorithms, as stretto-perf calibrate writes it", ""},
        Kind::text,
        {}},
-      {{"STRETTO_EXPLAIN", "1: say on stderr which algorithm was chosen, and why", "0"}, Kind::choice, {"0", "1"}},
+      {{"STRETTO_EXPLAIN", "1: print on stderr which algorithm was chosen, and why", "0"}, Kind::choice, {"0", "1"}},
       {{"STRETTO_DETERMINISTIC",
-        "1: sums are formed in the order of the ranks, whatever the size; on a GPU, those of attention in a fixed order",
-        "0"},
+        "1: sums are formed in rank order at every message size; on a GPU, attention sums in a fixed order", "0"},
        Kind::choice,
        {"0", "1"}},
-      {{"STRETTO_CHECK", "1: compare the ranks' calls before each operation, and say where they differ", "0"},
+      {{"STRETTO_CHECK", "1: compare the ranks' calls before each operation; an error names where they differ", "0"},
        Kind::choice,
        {"0", "1"}},
       {{"STRETTO_RANKS_PER_NODE",
-        "treat so many consecutive ranks as one node, or with a list like 3,1,2 as nodes of these sizes; 0: nodes are hosts",
-        "0"},
+        "treat every N consecutive ranks as one node; a list such as 3,1,2 gives each node's size; 0: nodes are hosts", "0"},
        Kind::integers,
        {}},
-      {{"STRETTO_NODES_PER_POD", "treat so many consecutive nodes as one pod, in between which links are slower; 0: no pods",
+      {{"STRETTO_NODES_PER_POD", "treat every N consecutive nodes as one pod; links between pods are slower; 0: no pods",
         "0"},
        Kind::integer,
        {}},
       {{"STRETTO_LINKS",
-        "make the ranks of one host talk as slowly as this says, like intra=50GB/s,1us;inter=1Gb/s,20us: inside and between "
-        "nodes (units Gb/s, Mb/s, GB/s, MB/s; us, ms); what is left out is not slowed down",
+        "slow the messages between ranks of one host down to these links inside and between nodes, such as "
+        "intra=50GB/s,1us;inter=1Gb/s,20us (units Gb/s, Mb/s, GB/s, MB/s; us, ms); links that are left out are not slowed "
+        "down",
         ""},
        Kind::text,
        {}},
       {{"STRETTO_NETWORK",
-        "what a host's network carries, and how late, like 10Gb/s,20us (units as above): what the choice of algorithms "
-        "takes "
-        "it for, unless it is left out and a tuning file knows the route 'network'",
+        "bandwidth and latency of a host's network, such as 10Gb/s,20us (units as above), for the choice of algorithms; if "
+        "it is unset, a tuning file that knows the route 'network' counts instead",
         "10Gb/s,20us"},
        Kind::text,
        {}},
       {{"STRETTO_LOG", "least severe message that is logged to stderr: debug, info, warn or error", "warn"},
        Kind::choice,
        {"debug", "info", "warn", "error"}},
-      {{"STRETTO_LEDGER", "communication records that each rank keeps", "65536"}, Kind::integer, {}},
+      {{"STRETTO_LEDGER", "number of communication records that each rank keeps", "65536"}, Kind::integer, {}},
       {{"STRETTO_MPI_REPORT",
-        "1: under libstretto-mpi.so, say on stderr at MPI_Finalize which collective calls were served and which were "
+        "1: libstretto-mpi.so prints on stderr at MPI_Finalize which collective calls were served and which were "
         "forwarded to the MPI, and why",
         "0"},
        Kind::choice,
@@ -150,8 +151,8 @@ double parse_number(const Rule& rule, const std::string& value) {
   char* end = nullptr;
   const double number = std::strtod(value.c_str(), &end);
   require(!value.empty() && *end == '\0' && number >= 0 && number <= 1e15,
-          "{}='{}' is no number from 0 to 1e15; give one like {}.", rule.setting.name, value, rule.setting.default_value);
-  require(rule.kind == Kind::number || number == std::floor(number), "{}={} is no whole number; give one like {}.",
+          "{}='{}' is not a number from 0 to 1e15; give one like {}.", rule.setting.name, value, rule.setting.default_value);
+  require(rule.kind == Kind::number || number == std::floor(number), "{}={} is not a whole number; give one like {}.",
           rule.setting.name, value, rule.setting.default_value);
   return number;
 }
@@ -209,7 +210,7 @@ void check_settings() {
     const std::string text = *entry;
     const std::string name = text.substr(0, text.find('='));
     const Rule* rule = find(name);
-    require(rule != nullptr, "{} is set but Stretto has no such setting; stretto-info lists those it has.", name);
+    require(rule != nullptr, "{} is set but Stretto has no such setting; stretto-info lists all settings.", name);
     const std::string value = setting(name);
     if (rule->kind == Kind::number || rule->kind == Kind::integer) parse_number(*rule, value);
     if (rule->kind == Kind::integers) parse_numbers(*rule, value);

@@ -3,7 +3,7 @@
 
 namespace stretto {
 
-// While it lives, this stream is the thread's computation(), and its device the thread's.
+// Makes a stream the thread's computation(), and its device the thread's device, until the object is destroyed.
 class ComputingIn {
  public:
   explicit ComputingIn(Stream stream);

@@ -13,10 +13,10 @@ namespace {
 
 thread_local Stream computing = Stream::inline_();
 
-std::atomic<Gpu*> instead = nullptr;  // of the real one
-std::atomic<bool> in_use = false;     // the real one
+std::atomic<Gpu*> instead = nullptr;  // takes the place of the real GPU
+std::atomic<bool> in_use = false;     // whether the real GPU is in use
 thread_local Gpu* of_this_thread = nullptr;
-std::atomic<int> chosen = -1;  // by the program
+std::atomic<int> chosen = -1;  // by choose_gpu()
 
 #if defined(STRETTO_HAVE_CUDA)
 struct Real {
@@ -31,7 +31,7 @@ struct Real {
 #endif
 
 Real& real() {
-  static auto& opened = *new Real;  // CUDA may be gone before static storage is
+  static auto& opened = *new Real;  // never destroyed: CUDA may shut down before static storage is destroyed
   return opened;
 }
 
@@ -90,7 +90,7 @@ std::optional<GpuInfo> gpu_info() {
 
 GpuStream gpu_stream() {
   require(computing.device() == Device::cuda,
-          "This thread computes on the host, and was given what lies on a GPU; make an OnDevice(Device::cuda) first.");
+          "This thread computes on the host but was given memory of a GPU; make an OnDevice(Device::cuda) first.");
   return handle_of(computing);
 }
 
@@ -107,7 +107,7 @@ OnDevice::OnDevice(Device device) : before_(computing) {
     return;
   }
   Stream fresh("computation", Priority::normal, device);
-  if (before_.device() == device) fresh.wait(before_);  // what there is already
+  if (before_.device() == device) fresh.wait(before_);  // for the tasks that are in it already
   computing = std::move(fresh);
 }
 

@@ -27,15 +27,15 @@ void with_element_type(DType dtype, Run&& run) {
     case DType::f8e4m3: return run(f8e4m3{});
     case DType::f8e5m2: return run(f8e5m2{});
   }
-  fail(ErrorCode::invalid_argument, "{} is the number of no element type; use a DType.", static_cast<int>(dtype));
+  fail(ErrorCode::invalid_argument, "{} is not the number of an element type; use a DType.", static_cast<int>(dtype));
 }
 
-// The same for floating-point types alone.
+// Like with_element_type, for floating-point types only.
 template <class Run>
 void with_float_type(DType dtype, Run&& run) {
   with_element_type(dtype, [&]<class T>(T zero) {
     if constexpr (std::is_integral_v<T>) {
-      fail(ErrorCode::invalid_argument, "Elements of {} are no floating-point numbers; use f64, f32, or a narrower type.",
+      fail(ErrorCode::invalid_argument, "Elements of {} are not floating-point numbers; use f64, f32, or a narrower type.",
            name(dtype));
     } else {
       run(zero);
@@ -43,11 +43,11 @@ void with_float_type(DType dtype, Run&& run) {
   });
 }
 
-// A number as an integer of type T: rounded to nearest.
+// The number rounded to the nearest integer, as a T.
 template <class T>
 T to_integer(double value) {
   const double rounded = std::nearbyint(value);
-  // 2^(number of value bits) is a double, which the largest value of 64 bits is not.
+  // Compared with 2^(number of value bits), which is exact in f64; the largest integer of 64 bits is not.
   const double end = std::ldexp(1.0, std::numeric_limits<T>::digits);
   require(rounded < end && rounded >= static_cast<double>(std::numeric_limits<T>::lowest()),
           "{} does not fit into an element of {}.", value, name(dtype_of<T>));

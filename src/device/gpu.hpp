@@ -11,51 +11,52 @@
 
 namespace stretto {
 
-// What a GPU calls its own; only the Gpu that gave them knows what they point to.
+// A GPU's own objects, as opaque pointers; only the Gpu that returned one knows what it points to.
 using GpuStream = struct GpuStreamHandle*;
 using GpuEvent = struct GpuEventHandle*;
 using GpuGraph = struct GpuGraphHandle*;
 
-// What another process opens memory by; plain bytes, to be sent.
+// The handle by which another process opens GPU memory: plain bytes that can be sent.
 using GpuShareHandle = std::array<std::byte, 64>;
 struct GpuSharedMemory {
   std::byte* memory = nullptr;
   GpuShareHandle handle{};
 };
 
-// All that the library asks of a GPU but messages (transport/gpu_links.hpp): one narrow table. cuda/ fills it from CUDA;
-// the tests fill it with threads and host memory (tests/stand_in/), so that whatever stands above it runs without a GPU.
-// Every function may be called from any thread. Each throws Error(unavailable) with what the driver said; but destroy,
-// release and close, which destructors call, and enter_thread log it.
+// Everything that the library asks of a GPU except messages (transport/gpu/gpu_links.hpp). cuda/ implements it with CUDA;
+// the tests implement it with threads and host memory (tests/stand_in/), so that all code above it runs without a GPU. Every
+// function may be called from any thread, and throws Error(unavailable) with the driver's reason. Only destroy, release and
+// close, which destructors call, and enter_thread log the reason instead.
 class Gpu {
  public:
   virtual ~Gpu() = default;
   virtual const GpuInfo& info() const = 0;
-  // For a thread that only looks after others' work: what it asks is asked of this GPU, and spoils no graph that a program
-  // records in another thread meanwhile.
+  // Called once in a thread that only watches over other threads' work: its calls then go to this GPU, and do not invalidate
+  // a graph that another thread records meanwhile.
   virtual void enter_thread() = 0;
 
   virtual GpuStream create_stream(Priority priority) = 0;
-  virtual void destroy(GpuStream stream) = 0;  // what is in it still happens
+  virtual void destroy(GpuStream stream) = 0;  // work that is in the stream still runs
   virtual GpuEvent create_event() = 0;
   virtual void destroy(GpuEvent event) = 0;
   virtual void record(GpuEvent event, GpuStream stream) = 0;
-  virtual void wait(GpuStream stream, GpuEvent event) = 0;               // for the latest record; none: no wait
-  virtual bool reached(GpuEvent event) = 0;                              // never blocks; throws when the GPU has failed
-  virtual void synchronize(GpuEvent event) = 0;                          // blocks without spinning
+  virtual void wait(GpuStream stream, GpuEvent event) = 0;  // for the latest record(); returns at once if there is none
+  virtual bool reached(GpuEvent event) = 0;                 // never blocks; throws when the GPU has failed
+  virtual void synchronize(GpuEvent event) = 0;             // blocks without spinning
   virtual double seconds_between(GpuEvent earlier, GpuEvent later) = 0;  // both reached
 
-  // Of the GPU's memory, aligned to 256 bytes, from a pool: from this place in the stream on, until this place in the
-  // stream.
+  // GPU memory from a pool, aligned to 256 bytes. It may be used from the place of allocate() in the stream to the place of
+  // release() in the stream.
   virtual std::byte* allocate(std::size_t bytes, GpuStream stream) = 0;
   virtual void release(std::byte* memory, GpuStream stream) = 0;
   virtual bool is_device_memory(const void* pointer) = 0;
-  // Between any two memories. From and to ordinary host memory (not pinned) the caller is blocked meanwhile, as in CUDA.
+  // Copies between any two memories. A copy from or to ordinary (not pinned) host memory blocks the caller, as in CUDA.
   virtual void copy(void* to, const void* from, std::size_t bytes, GpuStream stream) = 0;
   virtual void zero(void* memory, std::size_t bytes, GpuStream stream) = 0;
 
-  // What the thread puts into the stream from begin to end becomes a graph instead of happening; streams that wait for this
-  // one and that it waits for in the end take part. Meanwhile nothing may be asked of events, and nobody waited for.
+  // Work that the calling thread puts into the stream between begin_capture() and end_capture() becomes a graph instead of
+  // running. Streams that wait for this one, and for which it waits before the end, take part. Until the end, the thread
+  // must neither query events nor wait.
   virtual void begin_capture(GpuStream stream) = 0;
   virtual bool is_capturing(GpuStream stream) = 0;
   virtual GpuGraph end_capture(GpuStream stream) = 0;
@@ -64,16 +65,16 @@ class Gpu {
 
   virtual GpuKernels& kernels() = 0;
 
-  // Of the host, pinned: between it and the GPU's memory, copies go in the order of the stream and block nobody. Slow to
-  // get.
+  // Pinned host memory: copies between it and GPU memory run in stream order and do not block the caller. Allocating it is
+  // slow.
   virtual std::byte* allocate_pinned(std::size_t bytes) = 0;
-  virtual void release_pinned(std::byte* memory) = 0;  // when no stream uses it any more
+  virtual void release_pinned(std::byte* memory) = 0;  // after the last stream has used it
 
-  // Of the GPU's memory, and not from the pool: other processes of the host may open it, on a GPU that reaches this one's
-  // memory. Slow to get.
+  // GPU memory outside the pool, which other processes of the host may open on a GPU that reaches this one's memory.
+  // Allocating it is slow.
   virtual GpuSharedMemory allocate_shared(std::size_t bytes) = 0;
-  virtual void release_shared(std::byte* memory) = 0;                // when nobody has it open any more
-  virtual std::byte* open_shared(const GpuShareHandle& handle) = 0;  // not in the process that allocated it
+  virtual void release_shared(std::byte* memory) = 0;                // after every process has closed it
+  virtual std::byte* open_shared(const GpuShareHandle& handle) = 0;  // not in the allocating process
   virtual void close_shared(std::byte* memory) = 0;                  // once for each open_shared()
 };
 
@@ -81,32 +82,32 @@ class Gpu {
 // why. chosen: its number by choose_gpu(), or negative. In builds with CUDA.
 std::unique_ptr<Gpu> open_cuda_gpu(int chosen, std::string& obstacle);
 
-// The one that this process uses; throws Error(unavailable) with cuda_obstacle() where there is none.
+// The GPU that this process uses; throws Error(unavailable) with cuda_obstacle() if there is none.
 Gpu& gpu();
 bool has_gpu();  // whether gpu() would return
-// Whether gpu() was ever asked for: until then no memory is a GPU's. One load.
+// Whether gpu() has ever been called; before that, no memory belongs to a GPU. Costs one load.
 bool gpu_in_use();
-// For tests: another one takes its place; null: the real one again, if there is one. The caller keeps it.
+// For tests: replaces the GPU; null restores the real one, if there is one. The caller owns `other`.
 void use_gpu(Gpu* other);
-// The same for this thread alone: ranks that are threads then have a GPU each.
+// Like use_gpu, for this thread only, so that ranks in threads of one process have a GPU each.
 void use_gpu_in_this_thread(Gpu* other);
 
 // A stream's queue on gpu(), from stream/gpu_stream.cpp.
 std::shared_ptr<Stream::Queue> gpu_queue(std::string name, Priority priority);
 
-// Of a stream on a GPU; throws Error(invalid_argument) for one of the host.
+// The handle of a stream on a GPU; throws Error(invalid_argument) for a stream of the host.
 GpuStream handle_of(const Stream& stream);
 
-// Where this thread's kernels go; throws Error(invalid_argument) where they do not go to a GPU.
+// The GPU stream into which this thread's kernels go; throws Error(invalid_argument) if the thread computes on the host.
 GpuStream gpu_stream();
 
-// Whether a kernel's tensors lie on a GPU; throws Error(invalid_argument) where some do and some do not.
+// Whether a kernel's tensors are in GPU memory; throws Error(invalid_argument) if only some are.
 template <class... Tensors>
 bool on_gpu(const char* kernel, const Tensor& first, const Tensors&... others) {
   if (first.device() == Device::cpu && (... && (others.device() == Device::cpu))) [[likely]]
     return false;
   require(first.device() == Device::cuda && (... && (others.device() == Device::cuda)),
-          "{} got tensors in host memory beside others in a GPU's; put all of them into one.", kernel);
+          "{} got some tensors in host memory and others in GPU memory; put all of them into one.", kernel);
   return true;
 }
 

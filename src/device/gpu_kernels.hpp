@@ -7,13 +7,14 @@ namespace stretto {
 
 using GpuStream = struct GpuStreamHandle*;
 
-// The kernels of stretto/kernels.hpp on a GPU, behind the same checks: each puts its work into the stream and returns. What
-// they compute is said there; sums over rows may be formed in another order, but in the same one at each call.
+// The kernels of stretto/kernels.hpp on a GPU, behind the checks of device/kernels/: each puts its work into the stream and
+// returns. Results are those that stretto/kernels.hpp describes; sums over rows may be formed in another order than on the
+// host, but the order is the same at each call.
 class GpuKernels {
  public:
   virtual ~GpuKernels() = default;
 
-  // ---- of collectives: pointers into the GPU's memory, at any alignment of their elements
+  // ---- of collectives: pointers into GPU memory, to elements at any alignment
   virtual void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out,
                           std::int64_t count, std::int64_t divisor, GpuStream stream) = 0;
   virtual void multiply(DType dtype, const void* x, void* out, std::int64_t count, double factor, GpuStream stream) = 0;
@@ -31,7 +32,7 @@ class GpuKernels {
   // ---- of layers
   virtual void add(const Tensor& a, const Tensor& b, const Tensor& out, GpuStream stream) = 0;
   virtual void scale(const Tensor& x, double factor, GpuStream stream) = 0;
-  // sums: one number for each tensor, in the GPU's memory.
+  // sums: one number for each tensor, in GPU memory.
   virtual void sums_of_squares(const std::vector<Tensor>& xs, double* sums, GpuStream stream) = 0;
   virtual void gelu_forward(const Tensor& x, const Tensor& y, GpuStream stream) = 0;
   virtual void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) = 0;
@@ -58,7 +59,8 @@ class GpuKernels {
                      const Tensor& v, const Tensor& parameter, GpuStream stream) = 0;
   virtual void gemm(const Tensor& a, kernels::Transpose transpose_a, const Tensor& b, kernels::Transpose transpose_b,
                     const Tensor& c, bool accumulate, GpuStream stream) = 0;
-  // Without empty matrices. A GPU that cannot add the bias within the product does it afterwards.
+  // gemm and the functions below get no empty matrices. A GPU that cannot add the bias within the product adds it
+  // afterwards.
   virtual void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y, GpuStream stream) {
     gemm(x, kernels::Transpose::no, weight, kernels::Transpose::yes, y, false, stream);
     add_bias(y, bias, stream);

@@ -38,11 +38,10 @@ Tensor ErrorFeedback::state(const std::string& tensor, Hop hop, std::int64_t cou
   const auto [place, is_new] = states_.try_emplace({tensor, hop});
   Tensor& values = place->second;
   if (is_new) values = Tensor::zeros({count}, DType::f32);
-  require(
-      values.size() == count,
-      "The error state of '{}' at its hop '{}' has {} elements, and an operation on {} wants it; give each tensor a name "
-      "of its own.",
-      tensor, name(hop), values.size(), count);
+  require(values.size() == count,
+          "The error state of '{}' at its hop '{}' has {} elements, but an operation on {} elements asks for it; give each "
+          "tensor a name of its own.",
+          tensor, name(hop), values.size(), count);
   return values;
 }
 
@@ -54,7 +53,7 @@ std::vector<ErrorFeedback::Entry> ErrorFeedback::entries() const {
 }
 
 void ErrorFeedback::restore(const std::string& tensor, Hop hop, const Tensor& values) {
-  require(values.dtype() == DType::f32, "The error state of '{}' at its hop '{}' is of f32, not {}.", tensor, name(hop),
+  require(values.dtype() == DType::f32, "The error state of '{}' at its hop '{}' must be f32, not {}.", tensor, name(hop),
           name(values.dtype()));
   const Tensor mine = state(tensor, hop, values.size());
   std::memcpy(mine.raw(), values.raw(), static_cast<std::size_t>(values.size()) * sizeof(float));

@@ -2,13 +2,13 @@
 
 namespace stretto {
 
-// What a rehearsal leaves out of a step (stretto/overlap/rehearsal.hpp), in this thread.
+// The parts of a step that a rehearsal leaves out in this thread (stretto/overlap/rehearsal.hpp).
 struct RehearsalMode {
   bool skip_kernels = false;
   bool skip_communication = false;
-  bool no_overlap = false;  // the caller waits for each operation that it starts
+  bool no_overlap = false;  // the caller waits for each operation as soon as it has started it
 };
-// Every operation asks: without set-up or a call.
+// Every operation reads it: access needs neither initialisation nor a function call.
 [[gnu::tls_model("initial-exec")]] inline constinit thread_local RehearsalMode rehearsal_mode;
 
 }  // namespace stretto

@@ -20,7 +20,7 @@ std::int64_t elements(const Shape& shape) {
   for (const std::int64_t extent : shape) {
     require(extent >= 0, "A tensor of shape {} has a negative extent.", shape);
     require(!__builtin_mul_overflow(product, extent, &product) && product <= std::int64_t{1} << 56,
-            "A tensor of shape {} has more elements than any memory.", shape);
+            "A tensor of shape {} has more elements than any memory holds.", shape);
   }
   return product;
 }
@@ -45,8 +45,8 @@ std::shared_ptr<std::byte> gpu_allocate(std::size_t wanted) {
   Gpu& on = gpu();
   const GpuStream stream = gpu_stream();
   if (recording != nullptr && on.is_capturing(stream)) return counted(recording->memory->allocate(bytes, stream), bytes);
-  // The GPU's stream lives as long as the memory, which goes back in its order. (The Stream does not: its tasks may hold
-  // such memory.)
+  // The memory keeps the GPU's stream alive, in whose order it is released. (It does not keep the Stream alive: tasks of the
+  // Stream may hold such memory.)
   return counted({on.allocate(bytes, stream),
                   [&on, kept = kept_handle_of(computation())](std::byte* block) {
                     if (recording != nullptr && on.is_capturing(kept.get())) {
@@ -110,8 +110,8 @@ Tensor Tensor::view(std::size_t first_byte, Shape shape, DType dtype) const {
 
 Tensor Tensor::spanning(std::int64_t elements) const {
   const auto room = (memory_end_ - static_cast<std::byte*>(data_)) / static_cast<std::ptrdiff_t>(size_of(dtype_));
-  require(elements >= 0 && elements <= room, "A view of {} elements does not fit into the {} that are left there.", elements,
-          room);
+  require(elements >= 0 && elements <= room,
+          "A view of {} elements does not fit into the {} that are left in the tensor's memory.", elements, room);
   Tensor result = *this;
   result.shape_ = {elements};
   result.size_ = elements;

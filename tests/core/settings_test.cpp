@@ -1,4 +1,4 @@
-// Settings are read by name, and a mistake in one is said instead of ignored.
+// Settings are read by name, and a mistake in one is an error instead of being ignored.
 #include "stretto/settings.hpp"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Older than the tables, and so destroyed behind them, like a communicator in a static of a program's.
+// Constructed before the tables and so destroyed after them, like a communicator in static storage.
 struct ReaderAtExit {
   ~ReaderAtExit() {
     bool listed = !settings().empty();

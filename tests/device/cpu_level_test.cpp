@@ -1,4 +1,4 @@
-// STRETTO_CPU_LEVEL holds before the first kernel of a process only, so each case runs in a process of its own.
+// STRETTO_CPU_LEVEL takes effect at the first kernel of a process, so each case runs in a process of its own.
 #include "device/cpu/cpu_level.hpp"
 
 #include <gmock/gmock.h>
@@ -12,99 +12,81 @@
 
 #include "stretto/build.hpp"
 #include "stretto/kernels.hpp"
-#include "stretto/settings.hpp"
 #include "variables.hpp"
 
 namespace stretto {
 namespace {
 
-class CpuLevel : public testing::Test {
- protected:
-  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
-};
-
-// Ends the process: with 0 if what the test says is true.
-[[noreturn]] void end(bool success, const std::string& otherwise) {
-  if (!success) std::fprintf(stderr, "%s\n", otherwise.c_str());
-  std::exit(success ? 0 : 1);
+// check returns what is wrong, or an empty string.
+template <class Check>
+void expect_in_a_new_process(const char* level, Check check) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // starts the program again for this test alone
+  const auto run = [&] {
+    setenv("STRETTO_CPU_LEVEL", level, 1);
+    const std::string fault = check();
+    if (!fault.empty()) std::fprintf(stderr, "level %s: %s\n", level, fault.c_str());
+    std::exit(fault.empty() ? 0 : 1);
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
 }
 
-// Highway's targets that this processor has, the best first, among them the one that is in use.
-bool within(std::int64_t best_allowed) {
-  const std::int64_t used = hwy::SupportedTargets() & -hwy::SupportedTargets();
-  return used >= best_allowed;
+void add_two_numbers() {
+  float x[] = {1, 2};
+  float y[] = {3, 4};
+  kernels::reduce(ReduceOp::sum, DType::f32, x, y, y, 2);
 }
 
-void expect_level(const char* level, std::int64_t best_target, int onednn_isa) {
-  EXPECT_EXIT(
-      {
-        setenv("STRETTO_CPU_LEVEL", level, 1);
-        float x[] = {1, 2}, y[] = {3, 4};
-        kernels::reduce(ReduceOp::sum, DType::f32, x, y, y, 2);
-        const bool onednn_within = (dnnl_get_effective_cpu_isa() & ~onednn_isa) == 0;
-        end(y[0] == 4 && y[1] == 6 && within(best_target) && onednn_within,
-            vector_target() + " is used at level " + std::string(level));
-      },
-      testing::ExitedWithCode(0), "");
+TEST(CpuLevel, CapsHighwayAndOneDnn) {
+  struct Case {
+    const char* level;
+    std::int64_t too_high;  // targets of Highway
+    int onednn;
+  };
+  const Case cases[] = {
+      {"avx512", HWY_AVX3_DL, dnnl_cpu_isa_avx512_core},
+      {"avx2", HWY_AVX3_DL | HWY_AVX3, dnnl_cpu_isa_avx2},
+      {"sse4", HWY_AVX3_DL | HWY_AVX3 | HWY_AVX2, dnnl_cpu_isa_sse41},
+      {"baseline", HWY_AVX3_DL | HWY_AVX3 | HWY_AVX2 | HWY_SSE4 | HWY_SSSE3, dnnl_cpu_isa_sse41},
+  };
+  for (const Case& each : cases) {
+    expect_in_a_new_process(each.level, [&]() -> std::string {
+      const std::int64_t all = hwy::SupportedTargets();
+      add_two_numbers();
+      const std::int64_t left = hwy::SupportedTargets();
+      if ((left & each.too_high) != 0) return "Highway still has " + vector_target();
+      if (left != (all & ~each.too_high)) return "Highway has lost targets within the level";
+      return (dnnl_get_effective_cpu_isa() & ~each.onednn) == 0 ? "" : "oneDNN is not capped";
+    });
+  }
 }
 
-TEST_F(CpuLevel, CapsHighwayAndOneDnn) {
-  expect_level("avx512", HWY_AVX3, dnnl_cpu_isa_avx512_core);
-  expect_level("avx2", HWY_AVX2, dnnl_cpu_isa_avx2);
-  expect_level("baseline", HWY_SSSE3 << 1, dnnl_cpu_isa_sse41);
+TEST(CpuLevel, NativeCapsNothing) {
+  expect_in_a_new_process("native", [] {
+    const std::int64_t all = hwy::SupportedTargets();
+    add_two_numbers();
+    return hwy::SupportedTargets() == all ? "" : "Highway has lost targets";
+  });
 }
 
-// The control, on processors with AVX2: without the level, better instructions are used.
-TEST_F(CpuLevel, NativeUsesAllThatTheProcessorHas) {
-  EXPECT_EXIT(
-      {
-        setenv("STRETTO_CPU_LEVEL", "native", 1);
-        const std::int64_t before = hwy::SupportedTargets();
-        kernels::cpu::cap_cpu_level();
-        end(hwy::SupportedTargets() == before, "native has capped Highway");
-      },
-      testing::ExitedWithCode(0), "");
+TEST(CpuLevel, AnUnknownLevelIsRefusedByEveryKernel) {
+  expect_in_a_new_process("avx3", [] {
+    const std::string expected = "STRETTO_CPU_LEVEL='avx3' is not among its choices: native, avx512, avx2, sse4, baseline.";
+    const std::string first = sentence_of(add_two_numbers);
+    const std::string second = sentence_of(add_two_numbers);
+    return first == expected && second == expected ? std::string() : "'" + first + "', then '" + second + "'";
+  });
 }
 
-TEST_F(CpuLevel, ALevelAboveTheProcessorCapsNothing) {
-  EXPECT_EXIT(
-      {
-        setenv("STRETTO_CPU_LEVEL", "avx512", 1);
-        const std::int64_t before = hwy::SupportedTargets();
-        const bool has_more = (before & (HWY_AVX3 - 1)) != 0;
-        kernels::cpu::cap_cpu_level();
-        end((hwy::SupportedTargets() == before) != has_more, "the level has disabled what it allows");
-      },
-      testing::ExitedWithCode(0), "");
+TEST(CpuLevel, OneDnnThatWasUsedBeforeCannotBeCapped) {
+  expect_in_a_new_process("baseline", [] {
+    const int all = dnnl_get_effective_cpu_isa();  // which fixes it
+    const std::string sentence = sentence_of(add_two_numbers);
+    const bool refused = sentence.find("DNNL_MAX_CPU_ISA=SSE41") != std::string::npos;
+    return refused == ((all & ~dnnl_cpu_isa_sse41) != 0) ? std::string() : "'" + sentence + "'";
+  });
 }
 
-TEST_F(CpuLevel, AnUnknownLevelIsRefusedByEveryKernel) {
-  EXPECT_EXIT(
-      {
-        setenv("STRETTO_CPU_LEVEL", "avx3", 1);
-        float x[] = {1}, y[] = {1};
-        std::string sentence;
-        for (int call = 0; call < 2; ++call) {
-          sentence = sentence_of([&] { kernels::reduce(ReduceOp::sum, DType::f32, x, y, y, 1); });
-        }
-        end(sentence == "STRETTO_CPU_LEVEL='avx3' is not among its choices: native, avx512, avx2, baseline.", sentence);
-      },
-      testing::ExitedWithCode(0), "");
-}
-
-TEST_F(CpuLevel, OneDnnThatWasUsedBeforeCannotBeCapped) {
-  EXPECT_EXIT(
-      {
-        const int all = dnnl_get_effective_cpu_isa();  // which fixes it
-        setenv("STRETTO_CPU_LEVEL", "baseline", 1);
-        const std::string sentence = sentence_of([] { kernels::cpu::cap_cpu_level(); });
-        const bool is_above = (all & ~dnnl_cpu_isa_sse41) != 0;
-        end((sentence.find("DNNL_MAX_CPU_ISA=SSE41") != std::string::npos) == is_above, sentence);
-      },
-      testing::ExitedWithCode(0), "");
-}
-
-TEST_F(CpuLevel, WhatEachLibraryUsesIsNamed) {
+TEST(CpuLevel, TheInstructionsOfEachLibraryAreNamed) {
   const auto sets = instruction_sets();
   ASSERT_EQ(sets.size(), 3U);
   EXPECT_EQ(sets[0], (std::pair<std::string, std::string>("Highway", vector_target())));

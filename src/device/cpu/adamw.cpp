@@ -12,7 +12,7 @@ HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
 namespace {
 
-// T is the type of parameter; where it is the accumulator type, that array is master.
+// T is the type of parameter. If T is the accumulator type, parameter and master are the same array.
 template <class T, class A = Accumulator<T>>
 void step(const AdamW& options, const A* gradient, A* master, A* m_array, A* v_array, T* parameter, std::int64_t count) {
   const AccumulatorTag<T> d;
@@ -23,7 +23,7 @@ void step(const AdamW& options, const A* gradient, A* master, A* m_array, A* v_a
   const auto beta2 = constant(options.beta2);
   const auto rest1 = constant(1 - options.beta1);
   const auto rest2 = constant(1 - options.beta2);
-  // Divisions by the constants c1 and c2 are done once, here: dividing is what a vector unit does slowest.
+  // Divides by the constants c1 and c2 once, here: division is the slowest operation of a vector unit.
   const auto rate = constant(options.lr / (1 - std::pow(options.beta1, steps)));
   const auto correction2 = constant(1 / (1 - std::pow(options.beta2, steps)));
   const auto epsilon = constant(options.epsilon);

@@ -1,8 +1,6 @@
 #include "device/cpu/cpu_level.hpp"
 
 #include <cblas.h>
-#include <hwy/targets.h>
-
 #include <dnnl.hpp>
 #include <mutex>
 #include <string>
@@ -24,6 +22,7 @@ struct Level {
 constexpr Level levels[] = {
     {"avx512", HWY_AVX3 - 1, dnnl_cpu_isa_avx512_core, "AVX512_CORE"},
     {"avx2", HWY_AVX2 - 1, dnnl_cpu_isa_avx2, "AVX2"},
+    {"sse4", HWY_SSE4 - 1, dnnl_cpu_isa_sse41, "SSE41"},
     {"baseline", HWY_SSSE3 | (HWY_SSSE3 - 1), dnnl_cpu_isa_sse41, "SSE41"},  // oneDNN knows no lower one
 };
 
@@ -54,15 +53,17 @@ std::string onednn_instructions() {
 
 }  // namespace
 
-void apply_cpu_level() {
+hwy::ChosenTarget& apply_cpu_level() {
   static auto& mutex = *new std::mutex;  // kernels may run in destructors of static storage
   const std::lock_guard lock(mutex);
-  if (cpu_level_is_applied.load(std::memory_order_relaxed)) return;
+  if (hwy::ChosenTarget* const choice = capped_choice.load(std::memory_order_relaxed)) return *choice;
   const std::string wanted = choice_setting("STRETTO_CPU_LEVEL");
   for (const Level& level : levels) {
     if (wanted == level.name) cap(level);
   }
-  cpu_level_is_applied.store(true, std::memory_order_release);
+  hwy::ChosenTarget& choice = hwy::GetChosenTarget();
+  capped_choice.store(&choice, std::memory_order_release);
+  return choice;
 }
 
 }  // namespace kernels::cpu

@@ -1,22 +1,30 @@
 #pragma once
+#include <hwy/targets.h>
+
 #include <atomic>
 
 // STRETTO_CPU_LEVEL, applied to the instructions that Highway and oneDNN choose. Each chooses at its first call, for the
 // whole process: a host kernel therefore caps them before it calls either.
 namespace stretto::kernels::cpu {
 
-inline constinit std::atomic<bool> cpu_level_is_applied = false;
+// Highway's choice, once it is capped; null before.
+inline constinit std::atomic<hwy::ChosenTarget*> capped_choice = nullptr;
 
-// Throws Error(invalid_argument) for an unknown level, and Error(unavailable) where oneDNN has been used before and cannot
-// be capped any more.
-void apply_cpu_level();
+// Throws Error(invalid_argument) for an unknown level, and Error(unavailable) if oneDNN has been used before and cannot be
+// capped any more.
+hwy::ChosenTarget& apply_cpu_level();
 
-inline void cap_cpu_level() {
-  if (!cpu_level_is_applied.load(std::memory_order_acquire)) [[unlikely]]
-    apply_cpu_level();
+inline hwy::ChosenTarget& cap_cpu_level() {
+  if (hwy::ChosenTarget* const choice = capped_choice.load(std::memory_order_acquire)) [[likely]]
+    return *choice;
+  return apply_cpu_level();
 }
 
-// HWY_DYNAMIC_DISPATCH within the level; for files that include Highway.
+// HWY_DYNAMIC_DISPATCH within the level, without its call of a function of another library.
+#if (HWY_TARGETS & (HWY_TARGETS - 1)) == 0
 #define STRETTO_DISPATCH(kernel) (::stretto::kernels::cpu::cap_cpu_level(), HWY_DYNAMIC_DISPATCH(kernel))
+#else
+#define STRETTO_DISPATCH(kernel) (*HWY_DISPATCH_TABLE(kernel)[::stretto::kernels::cpu::cap_cpu_level().GetIndex()])
+#endif
 
 }  // namespace stretto::kernels::cpu

@@ -10,21 +10,21 @@
 #include "device/cpu/host_kernels.hpp"
 #include "device/cpu/simd-inl.hpp"
 
-// A share of the vocabulary may have no columns; the number of rows is then known from the other tensors only.
+// A share of the vocabulary may have no columns; only the other tensors then tell the number of rows.
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
 namespace {
 
 template <class T, class A = Accumulator<T>>
 A sum_of_exp(const T* logits, std::int64_t columns, A max_of_row) {
-  if (max_of_row == -std::numeric_limits<A>::infinity()) return 0;  // no columns, or masked ones
+  if (max_of_row == -std::numeric_limits<A>::infinity()) return 0;  // no columns, or all of them masked
   const AccumulatorTag<T> d;
   const auto max = hn::Set(d, max_of_row);
   return sum_over(d, columns,
                   [&](std::int64_t c, auto lanes) HWY_ATTR { return exp(d, hn::Sub(load(d, logits + c, lanes), max)); });
 }
 
-// target is a column of this share or none of them.
+// target: a column of this share; any other value means that the target is not in this share.
 template <class T, class A = Accumulator<T>>
 void gradient_row(T* logits, std::int64_t columns, std::int64_t target, A max_of_row, A sum_exp, A factor) {
   const AccumulatorTag<T> d;
@@ -95,7 +95,7 @@ void cross_entropy_rebase(const Tensor& share_max, const Tensor& row_max, const 
     const A* const from = share_max.data<A>();
     const A* const to = row_max.data<A>();
     A* const sum = sum_exp.data<A>();
-    // A share without columns has the sum 0 and no largest one.
+    // A share without columns has the sum 0 and no largest logit.
     for (std::int64_t row = 0; row < sum_exp.size(); ++row) sum[row] *= sum[row] == 0 ? A{1} : std::exp(from[row] - to[row]);
   });
 }

@@ -7,8 +7,9 @@
 #include "device/cpu/host_kernels.hpp"
 #include "device/cpu/simd-inl.hpp"
 
-// With u = sqrt(2/pi) (x + 0.044715 x^3), (1 + tanh u) / 2 = 1 / (1 + exp(-2u)): one exponential, which loses nothing near
-// zero nor where y vanishes. Beyond the bound for x the gate is 0 or 1 in every digit that counts, and 2^-t is still normal.
+// With u = sqrt(2/pi) (x + 0.044715 x^3), (1 + tanh u) / 2 = 1 / (1 + exp(-2u)): one exponential, without loss of accuracy
+// near zero or where y vanishes. x is bounded: beyond the bound this gate is 0 or 1 in every significant digit, and within
+// it exp(-2u) is a normal number.
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
 namespace {
@@ -20,16 +21,15 @@ constexpr double linear = 1.5957691216057308;       // 2 sqrt(2/pi)
 template <class D>
 struct Exponential {
   hn::Vec<D> value;   // exp(-2u)
-  hn::Vec<D> x;       // within the bound
-  hn::Vec<D> square;  // of that
+  hn::Vec<D> x;       // limited to the bound
+  hn::Vec<D> square;  // of this x
 };
 
 template <class D>
 HWY_INLINE Exponential<D> exponential(D d, hn::Vec<D> x) {
   using A = hn::TFromD<D>;
   const auto bound = hn::Set(d, sizeof(A) == 4 ? A{10} : A{20});
-  // NaN survives: Min and Max return their second argument then.
-  const auto bounded = hn::Max(hn::Neg(bound), hn::Min(bound, x));
+  const auto bounded = at_least(hn::Neg(bound), at_most(bound, x));
   const auto square = hn::Mul(bounded, bounded);
   const auto factor =
       hn::MulAdd(square, hn::Set(d, static_cast<A>(-linear_log2 * cubic)), hn::Set(d, static_cast<A>(-linear_log2)));
@@ -77,7 +77,7 @@ void forward_with_bias(T* x, const T* bias, T* y, std::int64_t rows, std::int64_
     for_each_vector(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
       const auto sum = hn::Add(load(d, x + c, lanes), load(d, bias + c, lanes));
       store(d, sum, x + c, lanes);
-      store(d, gelu(d, rounded_to<T>(d, sum)), y + c, lanes);  // of what backward will read
+      store(d, gelu(d, rounded_to<T>(d, sum)), y + c, lanes);  // of the rounded sum, which backward will read
     });
   }
 }

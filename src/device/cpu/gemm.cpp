@@ -12,7 +12,7 @@
 #include "device/cpu/host_kernels.hpp"
 #include "device/cpu/matmul_primitive.hpp"
 
-// Which library multiplies what was chosen by measuring the products of GPT-2-like layers.
+// The library for each element type was chosen by measuring the products of layers like GPT-2's.
 namespace stretto::kernels::cpu {
 namespace {
 
@@ -21,7 +21,7 @@ int compute_threads() {
   return threads;
 }
 
-// OpenMP keeps the number of threads per calling thread: oneDNN gets ours, the caller keeps its own.
+// OpenMP keeps the number of threads for each calling thread: oneDNN runs with this number, and the caller's is restored.
 class OpenMpThreads {
  public:
   OpenMpThreads() { omp_set_num_threads(compute_threads()); }
@@ -34,7 +34,7 @@ class OpenMpThreads {
 };
 
 void product_f64(const Product& p, const double* a, const double* b, double* c) {
-  [[maybe_unused]] static const bool once = (openblas_set_num_threads(compute_threads()), true);  // of the whole process
+  [[maybe_unused]] static const bool once = (openblas_set_num_threads(compute_threads()), true);  // for the whole process
   require(std::max({p.m, p.n, p.k}) <= std::numeric_limits<blasint>::max(), "f64 matrices of {} x {} x {} are too large.",
           p.m, p.n, p.k);
   const auto transposed = [](bool yes) { return yes ? CblasTrans : CblasNoTrans; };
@@ -43,13 +43,13 @@ void product_f64(const Product& p, const double* a, const double* b, double* c) 
               p.transpose_b ? k : n, p.accumulate ? 1 : 0, c, n);
 }
 
-// dnnl_sgemm is the fastest except where little is computed from much: there the primitive wins by a tenth.
+// dnnl_sgemm is the fastest, except for small n and k, where the primitive is faster by a tenth.
 bool is_small(const Product& p) { return !p.transpose_a && p.n < 512 && p.k < 512; }
 
 void product_f32(const Product& p, const float* a, const float* b, float* c) {
   const OpenMpThreads threads;
   if (is_small(p)) return matmul_primitive(p, DType::f32, a, b, DType::f32, c);
-  // A transposed a is read down its columns; in slices of k it stays in the cache (up to a seventh faster).
+  // A transposed a is read down its columns; in slices of k it stays in the cache, which is up to a seventh faster.
   const std::int64_t slice = p.transpose_a ? 192 : p.k;
   const std::int64_t row_a = p.transpose_a ? p.m : p.k;
   const std::int64_t row_b = p.transpose_b ? p.k : p.n;

@@ -7,10 +7,14 @@
 namespace stretto::kernels::cpu {
 
 // ---- of collectives: pointers to elements at any alignment
-void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out, std::int64_t count,
-                std::int64_t divisor);
-void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs, int out_count,
-                std::int64_t count, std::int64_t divisor, bool streaming);
+struct Reduction {  // fits into a register, so that a call with small arrays has no argument in memory
+  ReduceOp op;
+  DType dtype;
+  int source_count;
+};
+void reduce_all(Reduction reduction, const void* const* sources, void* out, std::int64_t count, std::int64_t divisor);
+void reduce_all(Reduction reduction, const void* const* sources, void* const* outs, int out_count, std::int64_t count,
+                std::int64_t divisor, bool streaming);
 void copy_streaming(const void* from, void* to, std::size_t bytes);
 void divide(DType dtype, void* x, std::int64_t count, std::int64_t divisor);
 void multiply(DType dtype, const void* x, void* out, std::int64_t count, double factor);

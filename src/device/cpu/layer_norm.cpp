@@ -8,7 +8,7 @@
 #include "device/cpu/host_kernels.hpp"
 #include "device/cpu/simd-inl.hpp"
 
-// A row is read several times, but from memory only once: a row fits into the first or second cache.
+// A row is read several times, but only once from memory: it fits into the L1 or L2 cache.
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
 namespace {
@@ -19,7 +19,7 @@ void forward_row(const T* x, const T* gamma, const T* beta, A epsilon, std::int6
   const AccumulatorTag<T> d;
   const A sum = sum_over(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR { return load(d, x + c, lanes); });
   const auto mean = hn::Set(d, sum / static_cast<A>(columns));
-  // A second pass: the difference of the mean square and the squared mean would cancel where the mean is large.
+  // A second pass, since the mean square minus the squared mean would cancel where the mean is large.
   const A squares = sum_over(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
     const auto centred = hn::Sub(load(d, x + c, lanes), mean);
     return hn::Mul(centred, centred);

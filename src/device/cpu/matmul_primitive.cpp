@@ -70,13 +70,13 @@ class Primitive {
   dnnl::matmul matmul_;
 };
 
-// Of one thread: oneDNN's scratch memory belongs to the thread that created the primitive.
+// One for each thread: the scratch memory of a oneDNN primitive belongs to the thread that created it.
 struct Primitives {
   dnnl::stream stream{engine()};
   std::unordered_map<Key, Primitive, Hash> by_key;
 };
 
-// A training step has a few dozen shapes; a program whose shapes never repeat must not grow without end.
+// A training step has a few dozen shapes; the limit bounds the memory of a program whose shapes never repeat.
 constexpr std::size_t most_primitives = 256;
 
 bool has_instructions(dnnl_cpu_isa_t isa) {

@@ -1,6 +1,6 @@
-// Narrow floats as vectors of f32: the scalar types' arithmetic, bit for bit but for what a NaN carries. Highway's own
-// conversions truncate on some instruction sets. widen and narrow take the elements' bits as unsigned integers of their
-// size, from_bits and to_bits the same as lanes of 32 bits.
+// Conversions between narrow floats and vectors of f32, with the same bits as the scalar types' conversions except for the
+// payload of NaNs. (Highway's own conversions truncate on some instruction sets.) widen and narrow take and return the
+// elements' bits as unsigned integers of the element's size, from_bits and to_bits in lanes of 32 bits.
 #if defined(STRETTO_DEVICE_CPU_NARROW_FLOATS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRETTO_DEVICE_CPU_NARROW_FLOATS_INL_HPP
 #undef STRETTO_DEVICE_CPU_NARROW_FLOATS_INL_HPP
@@ -69,7 +69,7 @@ HWY_INLINE hn::Vec<D32> to_bits(D d, Type<T> /*type*/, hn::Vec<D> v) {
   const auto half = hn::Set(d32, (1U << (Format::dropped_bits - 1)) - 1);
   const auto rounded = hn::Add(hn::Add(magnitude, half), odd);
   const auto normal = hn::ShiftRight<Format::dropped_bits>(hn::Sub(rounded, hn::Set(d32, Format::rebias)));
-  // The unit in the last place of this number is that of subnormal numbers: this addition rounds to it.
+  // The unit in the last place of the rounder is the unit of subnormal numbers, so the addition rounds to it.
   const auto rounder = hn::Set(d, Format::rounder);
   const auto units = hn::BitCast(d32, hn::Add(hn::BitCast(d, magnitude), rounder));
   const auto subnormal = hn::Sub(units, hn::BitCast(d32, rounder));
@@ -90,7 +90,7 @@ HWY_INLINE hn::Vec<Narrow> narrow(D d, Type<T> type, hn::Vec<D> v) {
   return hn::TruncateTo(Narrow(), to_bits(d, type, v));
 }
 
-#if HWY_TARGET < HWY_SSE4 && !defined(HWY_DISABLE_F16C)  // AVX2 and wider: the processor converts f16, and rounds to even
+#if HWY_TARGET < HWY_SSE4 && !defined(HWY_DISABLE_F16C)  // AVX2 and wider convert f16 in hardware, and round to even
 template <class D>
 HWY_INLINE hn::Vec<D> widen(D d, Type<f16> /*type*/, hn::Vec<hn::Rebind<std::uint16_t, D>> bits) {
   return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), bits));

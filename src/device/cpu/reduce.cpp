@@ -34,11 +34,11 @@ struct Reduction {
   std::int64_t divisor;
 };
 
-// ---- where results go: put() rounds vectors of neighbours to T and stores them from element i on
+// ---- destinations of results: put() rounds vectors of consecutive elements to T and stores them from element i on
 
 struct OneOut {
   void* out;
-  std::int64_t first = 0;  // the element that lies at its beginning
+  std::int64_t first = 0;  // the element at the beginning of out
 
   template <class T, class D, class Which>
   HWY_INLINE void put(D d, std::int64_t i, Which which, hn::Vec<D> v) const {
@@ -51,8 +51,8 @@ struct OneOut {
   }
 };
 
-// Elements as wide as their lanes. Past the caches go only vectors at multiples of their size: a store of parts of two lines
-// of the cache is none that memory can take.
+// For elements as wide as their lanes. Only vectors at multiples of their size are stored past the caches: memory does not
+// take a store to parts of two cache lines.
 struct ManyOuts {
   void* const* outs;
   int out_count;
@@ -89,8 +89,8 @@ struct ManyOuts {
 
 // ---- one visit to all sources
 
-// The elements [begin, end) of all sources combined in the sources' order, then finished, then rounded. The accumulators
-// stay in registers: four of them, so that a visit to a source is worth a few cache lines.
+// Combines the elements [begin, end) of all sources in the order of the sources, then applies finish, then rounds. The four
+// accumulators stay in registers; there are four so that each visit to a source reads several cache lines.
 template <class T, class Out, class Combine, class Finish>
 void combine_sources(const Reduction& run, std::int64_t begin, std::int64_t end, Out out, Combine combine, Finish finish) {
   const AccumulatorTag<T> d;
@@ -120,7 +120,7 @@ void combine_sources(const Reduction& run, std::int64_t begin, std::int64_t end,
 
 template <class T, class Out, class Finish>
 HWY_INLINE void combine_range(const Reduction& run, std::int64_t begin, std::int64_t end, Out out, Finish finish) {
-  // Sums and products of integers are of unsigned ones, which wrap, and have the same bits.
+  // Integers are added and multiplied as unsigned integers, which wrap and have the same bits.
   using Wrapping = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
   const auto add = [](auto a, auto b) HWY_ATTR { return hn::Add(a, b); };
   const auto multiply = [](auto a, auto b) HWY_ATTR { return hn::Mul(a, b); };
@@ -134,10 +134,11 @@ HWY_INLINE void combine_range(const Reduction& run, std::int64_t begin, std::int
     case ReduceOp::min: return combine_sources<T>(run, begin, end, out, smaller, finish);
     case ReduceOp::max: return combine_sources<T>(run, begin, end, out, larger, finish);
   }
-  fail(ErrorCode::invalid_argument, "{} is the number of no reduction; use a ReduceOp.", static_cast<int>(run.op));
+  fail(ErrorCode::invalid_argument, "{} is not the number of a reduction; use a ReduceOp.", static_cast<int>(run.op));
 }
 
-// Doubles divide faster than integers do, and their quotient of integers of 32 bits never rounds up to the next one.
+// Division of f64 is faster than of integers, and the f64 quotient of integers of 32 bits never rounds up to the next
+// integer.
 template <class T>
 void divide_integers(void* x, std::int64_t count, std::int64_t divisor) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -161,7 +162,7 @@ void divide_floats(void* x, std::int64_t count, std::int64_t divisor) {
   });
 }
 
-// All but the division of integers.
+// Everything except the division of integers.
 template <class T, class Out>
 HWY_INLINE void reduce_range(const Reduction& run, std::int64_t begin, std::int64_t end, Out out) {
   if constexpr (std::is_integral_v<T>) {
@@ -174,7 +175,7 @@ HWY_INLINE void reduce_range(const Reduction& run, std::int64_t begin, std::int6
   }
 }
 
-// Integers are divided in a second visit, while they are still in the cache.
+// Integers are divided in a second pass, while they are still in the cache.
 constexpr std::int64_t block_bytes = 4096;
 
 template <class T>
@@ -197,7 +198,7 @@ void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes, bool /*
   std::memcpy(to, from, bytes);
 }
 #else
-// Streams whole lines of the cache only: parts of one would go to memory on their own.
+// Streams whole cache lines only: part of a line would be a memory access of its own.
 void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes, bool streaming) {
   const hn::ScalableTag<std::uint8_t> d;
   const std::size_t lanes = hn::Lanes(d);
@@ -223,8 +224,8 @@ void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes, bool st
 }
 #endif
 
-// From the registers into all outs; what streams begins at a line of the first of them. Outs that are not aligned like that
-// one get ordinary stores.
+// Stores from registers into all outs. Streaming stores begin at a cache line of the first out; outs that are not aligned
+// like the first get ordinary stores.
 template <class T>
 void reduce_directly(const Reduction& run, std::int64_t count, void* const* outs, int out_count, bool streaming) {
   std::int64_t begin = 0;
@@ -236,12 +237,12 @@ void reduce_directly(const Reduction& run, std::int64_t count, void* const* outs
   reduce_range<T>(run, begin, count, ManyOuts{outs, out_count, streaming});
 }
 
-// A block at a time into the nearest cache, and copied from there: for elements that are rounded or divided, which so is
-// done once for all outs.
+// Reduces one block at a time into the L1 cache and copies it from there to all outs, so that elements are rounded or
+// divided only once.
 template <class T>
 void reduce_in_blocks(const Reduction& run, std::int64_t count, void* const* outs, int out_count, bool streaming) {
   HWY_ALIGN std::byte block[block_bytes];
-  // Blocks end where a line of the first out does; the others are often aligned alike.
+  // Blocks end at a cache line of the first out; the other outs are often aligned like it.
   const auto beyond = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(outs[0]) % line);
   std::int64_t begin = 0;
   std::int64_t end = (block_bytes - beyond) / static_cast<std::int64_t>(sizeof(T));
@@ -278,16 +279,15 @@ void multiply_elements(const void* x, void* out, std::int64_t count, Accumulator
 
 }  // namespace
 
-void reduce_all_simd(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out, std::int64_t count,
-                     std::int64_t divisor) {
-  const Reduction run{op, sources, source_count, divisor};
-  with_element_type(dtype, [&]<class T>(T) { reduce_to_one<T>(run, count, out); });
+void reduce_all_simd(cpu::Reduction what, const void* const* sources, void* out, std::int64_t count, std::int64_t divisor) {
+  const Reduction run{what.op, sources, what.source_count, divisor};
+  with_element_type(what.dtype, [&]<class T>(T) { reduce_to_one<T>(run, count, out); });
 }
 
-void reduce_all_to_many_simd(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs,
-                             int out_count, std::int64_t count, std::int64_t divisor, bool streaming) {
-  const Reduction run{op, sources, source_count, divisor};
-  with_element_type(dtype, [&]<class T>(T) { reduce_to_many<T>(run, count, outs, out_count, streaming); });
+void reduce_all_to_many_simd(cpu::Reduction what, const void* const* sources, void* const* outs, int out_count,
+                             std::int64_t count, std::int64_t divisor, bool streaming) {
+  const Reduction run{what.op, sources, what.source_count, divisor};
+  with_element_type(what.dtype, [&]<class T>(T) { reduce_to_many<T>(run, count, outs, out_count, streaming); });
   if (streaming) hwy::FlushStream();
 }
 
@@ -309,7 +309,7 @@ void divide_simd(DType dtype, void* x, std::int64_t count, std::int64_t divisor)
 void multiply_simd(DType dtype, const void* x, void* out, std::int64_t count, double factor) {
   with_element_type(dtype, [&]<class T>(T) {
     if constexpr (std::is_integral_v<T>) {
-      using U = std::make_unsigned_t<T>;  // which wraps, and has the same bits
+      using U = std::make_unsigned_t<T>;  // wraps, and has the same bits
       multiply_elements<U>(x, out, count, static_cast<U>(to_integer<T>(factor)));
     } else {
       multiply_elements<T>(x, out, count, static_cast<Accumulator<T>>(factor));
@@ -329,15 +329,13 @@ HWY_EXPORT(copy_simd);
 HWY_EXPORT(divide_simd);
 HWY_EXPORT(multiply_simd);
 
-void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out, std::int64_t count,
-                std::int64_t divisor) {
-  STRETTO_DISPATCH(reduce_all_simd)(op, dtype, sources, source_count, out, count, divisor);
+void reduce_all(Reduction reduction, const void* const* sources, void* out, std::int64_t count, std::int64_t divisor) {
+  STRETTO_DISPATCH(reduce_all_simd)(reduction, sources, out, count, divisor);
 }
 
-void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs, int out_count,
-                std::int64_t count, std::int64_t divisor, bool streaming) {
-  STRETTO_DISPATCH(reduce_all_to_many_simd)
-  (op, dtype, sources, source_count, outs, out_count, count, divisor, streaming);
+void reduce_all(Reduction reduction, const void* const* sources, void* const* outs, int out_count, std::int64_t count,
+                std::int64_t divisor, bool streaming) {
+  STRETTO_DISPATCH(reduce_all_to_many_simd)(reduction, sources, outs, out_count, count, divisor, streaming);
 }
 
 void copy_streaming(const void* from, void* to, std::size_t bytes) { STRETTO_DISPATCH(copy_simd)(from, to, bytes); }

@@ -1,6 +1,6 @@
-// Vectors of any element type, for the kernels that are written once for all of them. A kernel includes this file once for
-// each instruction set (Highway). Elements are loaded as vectors of a wider type chosen by the tag d, computed there, and
-// rounded once when they are stored.
+// Vectors of any element type, for kernels that are written once for all types. A kernel includes this file once for each
+// instruction set (Highway). Elements are loaded as vectors of the wider type that the tag d names, computed in that type,
+// and rounded once when they are stored.
 #if defined(STRETTO_DEVICE_CPU_SIMD_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRETTO_DEVICE_CPU_SIMD_INL_HPP
 #undef STRETTO_DEVICE_CPU_SIMD_INL_HPP
@@ -10,6 +10,7 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -25,7 +26,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class T>
 using AccumulatorTag = hn::ScalableTag<Accumulator<T>>;
 
-// Which lanes of a vector hold elements: all, or at the end of an array the first few.
+// The lanes of a vector that hold elements: all of them, or at the end of an array the first few.
 struct AllLanes {};
 struct FirstLanes {
   std::size_t count;
@@ -33,10 +34,10 @@ struct FirstLanes {
 
 // ---- loads and stores, from and to any address
 
-// Whole vectors go through bytes: Highway's typed loads may assume that a lane is aligned to its size.
+// Whole vectors are loaded and stored as bytes: Highway's typed loads may assume that a lane is aligned to its size.
 template <class D>
 HWY_INLINE hn::Vec<D> load_lanes(D d, const void* from, AllLanes /*all*/ = {}) {
-#if HWY_TARGET == HWY_SCALAR  // whose vectors have no bytes
+#if HWY_TARGET == HWY_SCALAR  // vectors of one lane have no bytes
   hn::TFromD<D> lane;
   std::memcpy(&lane, from, sizeof(lane));
   return hn::Set(d, lane);
@@ -58,8 +59,8 @@ HWY_INLINE void store_lanes(D d, hn::Vec<D> v, void* to, AllLanes /*all*/ = {}) 
 #endif
 }
 
-// The end of an array: the lanes that hold no element are loaded as zeros, and not stored. Where the processor has no masks
-// for that, by way of a padded copy.
+// The end of an array: lanes without an element are loaded as zeros and not stored. Processors without masks for this go
+// through a padded copy.
 template <class D>
 HWY_INLINE hn::Vec<D> load_lanes(D d, const void* from, FirstLanes first) {
   using Lane = hn::TFromD<D>;
@@ -84,8 +85,8 @@ HWY_INLINE void store_lanes(D d, hn::Vec<D> v, void* to, FirstLanes first) {
 #endif
 }
 
-// Elements of T as lanes of d's type. The end of an array takes the same instructions as its middle: what becomes of an
-// element must not depend on where a buffer was cut.
+// Loads elements of T as lanes of d's type. The end of an array takes the same instructions as the middle: the result of an
+// element must not depend on where a buffer is cut.
 template <class T, class D, class Which = AllLanes>
 HWY_INLINE hn::Vec<D> load_as(D d, const void* from, Which which = {}) {
   using Lane = hn::TFromD<D>;
@@ -108,7 +109,7 @@ HWY_INLINE void store_as(D d, hn::Vec<D> v, void* to, Which which = {}) {
     store_lanes(d, v, to, which);
   } else if constexpr (std::is_same_v<double, Lane>) {
     const hn::Rebind<float, D> f32;
-#if HWY_TARGET == HWY_SCALAR  // whose DemoteTo makes infinity finite
+#if HWY_TARGET == HWY_SCALAR  // its DemoteTo makes infinity finite
     store_as<T>(f32, hn::Set(f32, static_cast<float>(hn::GetLane(v))), to, which);
 #else
     store_as<T>(f32, hn::DemoteTo(f32, v), to, which);
@@ -123,7 +124,7 @@ HWY_INLINE void store_as(D d, hn::Vec<D> v, void* to, Which which = {}) {
   }
 }
 
-// The same where a pointer says the type.
+// The same, with the element type from the pointer.
 template <class D, class T, class Which = AllLanes>
 HWY_INLINE hn::Vec<D> load(D d, const T* from, Which which = {}) {
   return load_as<T>(d, from, which);
@@ -133,7 +134,7 @@ HWY_INLINE void store(D d, hn::Vec<D> v, T* to, Which which = {}) {
   store_as<T>(d, v, to, which);
 }
 
-// v as it will be when it was stored as T and loaded again.
+// v as if stored as T and loaded again.
 template <class T, class D>
 HWY_INLINE hn::Vec<D> rounded_to(D d, hn::Vec<D> v) {
   if constexpr (sizeof(T) == 2) {
@@ -143,9 +144,9 @@ HWY_INLINE hn::Vec<D> rounded_to(D d, hn::Vec<D> v) {
   }
 }
 
-// ---- walks over an array of count elements
+// ---- loops over an array of count elements
 
-// body(i, lanes) for the elements from i on that share a vector.
+// Calls body(i, lanes) for each vector of elements, which begins at element i.
 template <class D, class Body>
 HWY_INLINE void for_each_vector(D d, std::int64_t count, Body body) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -154,28 +155,35 @@ HWY_INLINE void for_each_vector(D d, std::int64_t count, Body body) {
   if (i < count) body(i, FirstLanes{static_cast<std::size_t>(count - i)});
 }
 
-// All of term(i, lanes) combined with start, in each lane on its own. Four chains hide the latency of combine; which
-// elements go into which chain depends on count alone.
+// Combines all term(i, lanes) with start, separately in each lane. Four chains hide the latency of combine; the chain of an
+// element depends on its number and on count only. A chain is limited to 64 terms before it is added to the total, so that
+// the error of a long f32 sum stays small even if vectors have few lanes.
 template <class D, class Term, class Combine>
 HWY_INLINE hn::Vec<D> fold(D d, std::int64_t count, hn::Vec<D> start, Term term, Combine combine) {
+  constexpr std::int64_t chain = 64;  // terms
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  auto a = start;
-  auto b = start;
-  auto c = start;
-  auto e = start;
-  std::int64_t i = 0;
-  for (; i + 4 * lanes <= count; i += 4 * lanes) {
-    a = combine(a, term(i, AllLanes{}));
-    b = combine(b, term(i + lanes, AllLanes{}));
-    c = combine(c, term(i + 2 * lanes, AllLanes{}));
-    e = combine(e, term(i + 3 * lanes, AllLanes{}));
+  auto total = start;
+  for (std::int64_t i = 0; i < count;) {
+    const std::int64_t end = std::min(count, i + chain * 4 * lanes);
+    auto a = start;
+    auto b = start;
+    auto c = start;
+    auto e = start;
+    for (; i + 4 * lanes <= end; i += 4 * lanes) {
+      a = combine(a, term(i, AllLanes{}));
+      b = combine(b, term(i + lanes, AllLanes{}));
+      c = combine(c, term(i + 2 * lanes, AllLanes{}));
+      e = combine(e, term(i + 3 * lanes, AllLanes{}));
+    }
+    for (; i + lanes <= end; i += lanes) a = combine(a, term(i, AllLanes{}));
+    if (i < end) {
+      const auto rest = static_cast<std::size_t>(end - i);
+      a = combine(a, hn::IfThenElse(hn::FirstN(d, rest), term(i, FirstLanes{rest}), start));
+      i = end;
+    }
+    total = combine(total, combine(combine(a, b), combine(c, e)));
   }
-  for (; i + lanes <= count; i += lanes) a = combine(a, term(i, AllLanes{}));
-  if (i < count) {
-    const auto rest = static_cast<std::size_t>(count - i);
-    a = combine(a, hn::IfThenElse(hn::FirstN(d, rest), term(i, FirstLanes{rest}), start));
-  }
-  return combine(combine(a, b), combine(c, e));
+  return total;
 }
 
 template <class D, class Term>
@@ -184,8 +192,9 @@ HWY_INLINE hn::TFromD<D> sum_over(D d, std::int64_t count, Term term) {
   return hn::GetLane(hn::SumOfLanes(d, fold(d, count, hn::Zero(d), term, add)));
 }
 
-// The order of a and b does not matter, but for the payload of NaNs: ranks that reduce in opposite orders must get the same
-// bits. A NaN on either side wins; +0 is more than -0, which And and Or of their bits say, and do nothing to equal others.
+// The order of a and b does not matter, except for the payload of NaNs: ranks that reduce in opposite orders must get the
+// same bits. If a or b is NaN, so is the result. +0 is larger than -0: And and Or of the bits yield that for zeros, and
+// leave all other equal numbers as they are.
 template <class V>
 HWY_INLINE V maximum(V a, V b) {
   if constexpr (hwy::IsFloat<hn::TFromV<V>>()) {
@@ -205,7 +214,7 @@ HWY_INLINE V minimum(V a, V b) {
   }
 }
 
-// The largest of count elements, -infinity of none.
+// The largest of count elements; -infinity if count is 0.
 template <class T>
 HWY_INLINE Accumulator<T> largest(const T* x, std::int64_t count) {
   using A = Accumulator<T>;

@@ -17,7 +17,7 @@ void softmax_row(const T* x, T* y, std::int64_t columns) {
   const auto max = hn::Set(d, largest(x, columns));
   const auto exponential = [&](std::int64_t c, auto lanes) HWY_ATTR { return exp(d, hn::Sub(load(d, x + c, lanes), max)); };
   const auto inverse_sum = hn::Set(d, 1 / sum_over(d, columns, exponential));
-  // Exponentials are taken twice: in between, a 16-bit y would round them once more.
+  // Exponentials are computed twice: a 16-bit y would round them an additional time in between.
   for_each_vector(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
     store(d, hn::Mul(exponential(c, lanes), inverse_sum), y + c, lanes);
   });

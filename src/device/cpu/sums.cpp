@@ -10,8 +10,8 @@ HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
 namespace {
 
-// sums[c] += x[0][c] + ..., one row after the other: the result does not depend on how many rows are taken at a time,
-// which only saves loading and storing the sums.
+// sums[c] += x[0][c] + ..., one row after the other. Taking several rows at a time only saves loads and stores of the sums;
+// the result does not depend on it.
 template <int rows, class T>
 HWY_INLINE void add_rows(const T* x, std::int64_t columns, Accumulator<T>* sums) {
   const AccumulatorTag<T> d;

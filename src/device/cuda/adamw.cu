@@ -1,4 +1,5 @@
-// One step of the optimizer in one pass: the host's order of operations (device/cpu/adamw.cpp), fused where that fuses.
+// One step of the optimizer in one pass, with the host's order of operations and the same fused operations
+// (device/cpu/adamw.cpp).
 #include <cmath>
 
 #include "device/cuda/arithmetic.cuh"
@@ -9,12 +10,12 @@ namespace stretto {
 namespace gpu_code {
 namespace {
 
-// T is the type of parameter; where it is the accumulator type, that array is master.
+// T is the type of parameter. If T is the accumulator type, parameter and master are the same array.
 template <class T>
 struct Step {
   using A = Accumulator<T>;
   static constexpr int pack = sizeof(A) == 8 ? 2 : 4;
-  static constexpr int together = 1;  // four arrays are on their way already
+  static constexpr int together = 1;  // the loads of four arrays are in flight already
 
   const void* gradient;
   void* master;

@@ -1,8 +1,8 @@
 #pragma once
 #include <cuda_runtime.h>
 
-// Operations that the compiler neither fuses nor takes apart: what becomes of an element must not depend on the code around
-// it, which is another one for packs and for single elements.
+// Operations that the compiler neither fuses nor splits: the result of an element must not depend on the surrounding code,
+// which differs between packs and single elements.
 namespace stretto::gpu_code {
 
 __device__ inline float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
@@ -10,7 +10,7 @@ __device__ inline double fused(double a, double b, double c) { return __fma_rn(a
 __device__ inline float product(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline double product(double a, double b) { return __dmul_rn(a, b); }
 
-// 2^x to the accuracy of the special function units, which is plenty for results of 16 bits. Subnormal results are zero.
+// 2^x to the accuracy of the special function units, which suffices for results of 16 bits. Subnormal results are zero.
 __device__ inline float fast_exp2(float x) {
 #ifdef __CUDA_ARCH__
   float result;
@@ -21,7 +21,7 @@ __device__ inline float fast_exp2(float x) {
 #endif
 }
 
-// e^x for numbers that come from elements of T.
+// e^x, as accurate as elements of type T need.
 template <class T>
 __device__ inline float exponential_of(float x) {
   if constexpr (sizeof(T) == 2) {
@@ -41,7 +41,7 @@ struct Plus {
     return a + b;
   }
 };
-// NaN stays.
+// The result is NaN if a or b is.
 struct Largest {
   __device__ float operator()(float a, float b) const {
 #ifdef __CUDA_ARCH__

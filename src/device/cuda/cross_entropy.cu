@@ -1,5 +1,5 @@
-// Forward and backward read the logits once each. Rows may have any number of columns, none too, and begin at any element:
-// the number of rows is known from the other tensors.
+// Forward and backward read the logits once each. Rows may have any number of columns, also none, and may begin at any
+// element; the other tensors tell the number of rows.
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/row.cuh"
 
@@ -8,16 +8,16 @@ namespace gpu_code {
 namespace {
 
 constexpr int most_threads = most_visiting_threads;
-constexpr int blocks_together = 4;  // one's row ends while those of others go on
+constexpr int blocks_together = 4;  // one block finishes its row while the others continue
 
-// What exp(x - from) added up to, had it been exp(x - to). The sum of nothing has no largest element.
+// Turns a sum of exp(x - from) into the sum of exp(x - to). The empty sum stays 0: it has no largest element.
 template <class T, class A>
 __device__ inline A rebased(A sum, A from, A to) {
   return sum == 0 ? A{0} : sum * exponential_of<T>(from - to);
 }
 
-// Each thread's largest element so far and the sum of exponentials relative to it (Milakov & Gimelshein 2018); a larger one
-// lowers the sum.
+// Each thread keeps its largest element so far and the sum of exponentials relative to it; a larger element scales the sum
+// down (Milakov & Gimelshein 2018).
 template <class T, class A = Accumulator<T>>
 __global__ void __launch_bounds__(most_threads, blocks_together)
     forward_kernel(const void* logits, const std::int32_t* targets, std::int64_t first, std::int64_t rows,
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(most_threads, blocks_together)
       A max = own_max;
 #pragma unroll
       for (int n = 0; n < N; ++n) max = Largest()(max, numbers.at[n]);
-      const A base = max == lowest ? A{0} : max;  // nothing but masked elements so far, which add up to 0
+      const A base = max == lowest ? A{0} : max;  // only masked elements so far, whose sum is 0
       sum = product(sum, exponential_of<T>(own_max - base));
 #pragma unroll
       for (int n = 0; n < N; ++n) sum += exponential_of<T>(numbers.at[n] - base);

@@ -3,10 +3,11 @@
 
 namespace stretto {
 
-// The kernels in CUDA: one .cu file a family, beside the host's of the same name in device/cpu/.
+// The kernels in CUDA, one .cu file for each family; the host's kernels of a family are in the file of the same name in
+// device/cpu/.
 class CudaKernels final : public GpuKernels {
  public:
-  // ---- of collectives: pointers into the GPU's memory, at any alignment of their elements
+  // ---- of collectives: pointers into GPU memory, to elements at any alignment
   void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out, std::int64_t count,
                   std::int64_t divisor, GpuStream stream) override;
   void multiply(DType dtype, const void* x, void* out, std::int64_t count, double factor, GpuStream stream) override;

@@ -10,8 +10,8 @@
 #include "core/narrow_floats.hpp"
 #include "device/kernels/compute_types.hpp"
 
-// Elements of any type in a GPU's memory: how they are read as numbers, rounded back, and moved 16 bytes at a time. The
-// host's scalar types say what each bit means (stretto/dtype.hpp); here a narrow float is its bits.
+// Elements of any type in GPU memory: reading them as numbers, rounding numbers to elements, and moving 16 bytes at a time.
+// Here a narrow float is the integer of its bits; stretto/dtype.hpp defines the formats.
 namespace stretto::gpu_code {
 
 using kernels::Accumulator;
@@ -56,7 +56,7 @@ __device__ inline Accumulator<T> widened(Raw<T> raw) {
   }
 }
 
-// The processor's conversions to 8 bits saturate; what is beyond the largest number is put right.
+// The GPU's conversions to 8 bits saturate; this corrects results beyond the largest number.
 template <class T>
 __device__ inline std::uint8_t rounded_to_8_bits(float value) {
   using Format = FloatFormatBits<T>;
@@ -84,7 +84,7 @@ __device__ inline Raw<T> rounded(Accumulator<T> value) {
 
 // ---- memory
 
-// From and to any address.
+// Load from and store to any address.
 template <class R>
 __device__ inline R load_raw(const void* from) {
   if (reinterpret_cast<std::uintptr_t>(from) % sizeof(R) == 0) return *static_cast<const R*>(from);
@@ -105,13 +105,13 @@ __device__ inline void store_raw(void* to, R value) {
   for (std::size_t b = 0; b < sizeof(R); ++b) static_cast<std::uint8_t*>(to)[b] = bytes[b];
 }
 
-// N neighbours.
+// N consecutive elements.
 template <class T, int N>
 struct Pack {
   Raw<T> at[N];
 };
 
-// The numbers of a pack. Two bf16 are the halves of a word: taken out one by one they cost twice as many instructions.
+// The numbers of a pack. Two bf16 are the halves of a word: extracting them one by one takes twice as many instructions.
 template <class T, int N>
 struct Numbers {
   Accumulator<T> at[N];
@@ -131,7 +131,7 @@ __device__ inline Numbers<T, N> widened(const Pack<T, N>& pack) {
   return result;
 }
 
-// The unit in which a pack is moved, which its address is a multiple of: 16 bytes, or all of a smaller pack.
+// The unit in which a pack is moved, and the alignment of its address: 16 bytes, or the size of a smaller pack.
 constexpr std::size_t pack_alignment(std::size_t bytes) { return bytes < 16 ? bytes : 16; }
 template <std::size_t bytes>
 using PackWord =
@@ -140,8 +140,8 @@ using PackWord =
                                           std::conditional_t<bytes == 4, std::uint32_t,
                                                              std::conditional_t<bytes == 2, std::uint16_t, std::uint8_t>>>>;
 
-// A pack as it was loaded. What waits for its turn, beside others on their way, waits in words: elements are taken out of
-// them, which needs what was loaded, where they are used.
+// A pack as loaded. Packs whose loads are in flight are kept as words: extracting elements would wait for the load, so it
+// happens where the elements are used.
 template <class T, int N>
 struct Words {
   using Word = PackWord<sizeof(Pack<T, N>)>;
@@ -155,7 +155,7 @@ struct Words {
   }
 };
 
-// The elements i ... i + N - 1 of x. One element may lie anywhere, a pack of more only at its alignment.
+// Loads the elements i ... i + N - 1 of x. A single element may be at any address, a larger pack only at its alignment.
 template <class T, int N>
 __device__ inline Words<T, N> load_words(const void* x, std::int64_t i) {
   using Word = typename Words<T, N>::Word;

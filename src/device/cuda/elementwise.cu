@@ -7,7 +7,7 @@ namespace stretto {
 namespace gpu_code {
 namespace {
 
-// f64 becomes a narrow type by way of f32.
+// f64 is converted to narrow types by way of f32.
 template <class To, class A>
 __device__ inline Raw<To> rounded_from(A value) {
   if constexpr (std::is_same_v<To, double>) {

@@ -1,7 +1,7 @@
-// Rows of a table by number, and sums of rows by number. The sums are formed in row order whatever runs first: the rows are
-// sorted by their table entry (a stable radix sort), cut into windows of 32, and each window is summed by one block. Entries
-// that many windows share, as a frequent token's, leave a sum in each of them, and these are added in order. So the work is
-// even for any tokens, and nothing depends on which block is fast.
+// Rows of a table by number, and sums of rows by number. Sums are formed in row order, whichever block runs first: the rows
+// are sorted by their table entry (a stable radix sort) and cut into windows of 32, and one block sums each window. An entry
+// that several windows share, such as a frequent token's, leaves a partial sum in each of them, and these are added in
+// order. The work is therefore balanced for any tokens, and the result does not depend on the speed of blocks.
 #include <bit>
 
 #include "device/cuda/cuda_kernels.hpp"
@@ -15,7 +15,7 @@ namespace {
 
 // ---- forward
 
-// A warp copies a row, in the widest words that all addresses allow.
+// A warp copies a row in the widest words that all addresses allow.
 template <class Word>
 __global__ void __launch_bounds__(256) copy_rows(const std::int32_t* tokens, std::int64_t first, const Word* table,
                                                  std::int64_t entries, Word* y, std::int64_t rows, std::int64_t words) {
@@ -36,15 +36,15 @@ __global__ void __launch_bounds__(256) copy_rows(const std::int32_t* tokens, std
 
 constexpr int digit_bits = 8;
 constexpr unsigned digits = 1U << digit_bits;
-constexpr unsigned tile = 1024;  // keys of a block, one for each thread
+constexpr unsigned tile = 1024;  // keys in a block, one for each thread
 constexpr unsigned tile_warps = tile / 32;
 
-struct Keys {  // of a row: its table entry
+struct Keys {  // the key of a row is its table entry
   std::uint32_t* entries;
   std::uint32_t* rows;
 };
 
-// Tokens that are others' come last, as the entry behind the last.
+// Tokens whose entries belong to other ranks get the number after the last entry, and so come last.
 __global__ void __launch_bounds__(256)
     make_keys(const std::int32_t* tokens, std::int64_t first, std::int64_t entries, std::uint32_t count, Keys keys) {
   const std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(256)
   keys.rows[i] = i;
 }
 
-// How many keys of each tile have a digit: the tiles of digit 0 after each other, then those of digit 1 ...
+// Counts the keys with each digit in each tile: the counts of digit 0 in all tiles, then those of digit 1, and so on.
 __global__ void __launch_bounds__(tile)
     count_digits(const std::uint32_t* entries, std::uint32_t count, int shift, std::uint32_t* counts) {
   __shared__ std::uint32_t of_tile[digits];
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(tile)
   if (threadIdx.x < digits) counts[threadIdx.x * gridDim.x + blockIdx.x] = of_tile[threadIdx.x];
 }
 
-// Each count becomes the sum of those before it. One block: each thread takes neighbouring ones.
+// Replaces each count by the sum of those before it. One block; each thread takes a range of counts.
 __global__ void __launch_bounds__(tile) sum_before(std::uint32_t* counts, std::uint32_t count) {
   __shared__ std::uint32_t of_warps[tile_warps];
   const std::uint32_t each = (count + tile - 1) / tile;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(tile) sum_before(std::uint32_t* counts, std::u
   }
 }
 
-// Each key goes behind those of lower digits, of earlier tiles, of earlier warps and of earlier lanes.
+// Moves each key behind the keys of lower digits and, within its digit, behind those of earlier tiles, warps and lanes.
 __global__ void __launch_bounds__(tile)
     move_by_digit(const Keys from, std::uint32_t count, int shift, const std::uint32_t* before, Keys to) {
   __shared__ std::uint16_t of_warps[tile_warps][digits];
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(tile)
   const std::uint32_t i = blockIdx.x * tile + threadIdx.x;
   const bool there = i < count;
   const std::uint32_t entry = there ? from.entries[i] : 0;
-  const unsigned digit = there ? entry >> shift & (digits - 1) : digits;  // none of the others
+  const unsigned digit = there ? entry >> shift & (digits - 1) : digits;  // a digit that no key has
   const unsigned alike = __match_any_sync(0xffffffffU, digit);
   const unsigned place = __popc(alike & ((1U << lane) - 1));
   if (there && place == 0) of_warps[warp][digit] = static_cast<std::uint16_t>(__popc(alike));
@@ -125,9 +125,9 @@ __global__ void __launch_bounds__(tile)
 
 constexpr std::uint32_t window = 32;
 
-// A window's first and last entry may go on in its neighbours; what it has of them goes to its own two rows of `shared`:
-// what began before it in the first, what goes on behind it in the second (and only in the first where it does both). All
-// other entries are added to the table.
+// The first and the last entry of a window may continue in its neighbours. Their sums go to the window's two rows of
+// `shared`: the sum of an entry that began before the window to the first row, of one that continues after it to the second
+// (of one that does both, to the first only). The sums of all other entries are added to the table.
 template <class T, int N, class A = Accumulator<T>>
 __global__ void __launch_bounds__(256) sum_windows(const Keys sorted, std::uint32_t count, std::uint32_t table_entries,
                                                    const void* dy, std::int64_t columns, A* dtable, A* shared) {
@@ -162,17 +162,17 @@ __global__ void __launch_bounds__(256) sum_windows(const Keys sorted, std::uint3
   }
 }
 
-// The block of the window in which a shared entry begins adds what this one and the following ones have of it.
+// The block of the window in which a shared entry begins adds the entry's sums of this and of the following windows.
 template <class A>
 __global__ void __launch_bounds__(256)
     sum_shared_entries(const Keys sorted, std::uint32_t count, std::uint32_t table_entries, std::int64_t columns,
                        const A* shared, A* dtable) {
   const std::uint32_t begin = blockIdx.x * window;
   std::uint32_t end = min(begin + window, count);
-  if (end == count) return;  // nothing goes on behind the last
+  if (end == count) return;  // nothing continues after the last window
   const std::uint32_t entry = sorted.entries[end - 1];
   if (entry >= table_entries || sorted.entries[end] != entry) return;
-  // Where it comes from before, too, another block's it is.
+  // An entry that began before this window belongs to another block.
   if (begin > 0 && sorted.entries[begin] == entry && sorted.entries[begin - 1] == entry) return;
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
   if (c >= columns) return;

@@ -2,21 +2,20 @@
 #include "device/cuda/element.cuh"
 #include "device/cuda/launch.cuh"
 
-// Element-wise kernels: a Body says what becomes of a few neighbours, and this file how all of them get their turn. A Body
-// has
-//   pack      how many neighbours it takes where addresses allow, so that they are 16 bytes (or more) of each array;
-//   together  how many packs it takes at a time, far from each other, so that enough loads are on their way;
+// Element-wise kernels: a Body computes a few consecutive elements, and this file calls it for all elements. A Body has
+//   pack      the number of consecutive elements that it takes if addresses allow, 16 bytes or more of each array;
+//   together  the number of packs, far apart from each other, that it takes at a time, so that enough loads are in flight;
 //   run<W, U>(i, step)  for the elements i + u * step ... + W - 1, u < U; W is pack or 1. It loads all before it stores.
 namespace stretto::gpu_code {
 
-// The elements of a launch: those before the first pack, the packs, and what is left behind them.
+// The elements of a launch: the head before the first pack, the packs, and the rest after them.
 struct Range {
   std::int64_t count;
   std::int64_t head = 0;
-  bool aligned = false;  // all arrays, from the head on; else elements are taken one by one
+  bool aligned = false;  // all arrays are aligned after the head; otherwise elements are taken one by one
   int pack;
 
-  // The packs begin where the first array allows.
+  // Packs begin at the first aligned element of `array`.
   Range(std::int64_t elements, int pack_elements, const void* array, std::size_t element_bytes)
       : count(elements), pack(pack_elements) {
     const std::size_t alignment = pack_alignment(static_cast<std::size_t>(pack) * element_bytes);
@@ -31,13 +30,13 @@ struct Range {
     const auto address = reinterpret_cast<std::uintptr_t>(array) + static_cast<std::uintptr_t>(head) * element_bytes;
     if (address % alignment != 0) aligned = false;
   }
-  // No pack is to lie in two rows.
+  // Ensures that no pack spans two rows.
   void in_rows_of(std::int64_t columns) {
     if (head != 0 || columns % pack != 0) aligned = false;
   }
 };
 
-// Of element i of a matrix. Division by 32 bits is much cheaper than by 64.
+// The column of element i of a matrix. Division of 32 bits is much cheaper than of 64.
 __device__ inline std::int64_t column_of(std::int64_t i, std::int64_t columns) {
   if (((i | columns) >> 32) == 0) return static_cast<std::uint32_t>(i) % static_cast<std::uint32_t>(columns);
   return i % columns;
@@ -45,7 +44,7 @@ __device__ inline std::int64_t column_of(std::int64_t i, std::int64_t columns) {
 
 constexpr int element_threads = 256;
 
-// What falls to this thread of all that a launch has.
+// Runs the body for this thread's share of the elements.
 template <class Body>
 __device__ inline void take_turns(const Range& range, Body& body) {
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -63,7 +62,7 @@ __device__ inline void take_turns(const Range& range, Body& body) {
   if constexpr (together > 1) {
     for (; p < packs; p += threads) body.template run<pack, 1>(range.head + p * pack, 0);
   }
-  const std::int64_t behind = range.head + packs * pack;  // fewer than a pack, as before the first
+  const std::int64_t behind = range.head + packs * pack;  // fewer elements than a pack, as in the head
   if (thread < range.head) body.template run<1, 1>(thread, 0);
   if (thread < range.count - behind) body.template run<1, 1>(behind + thread, 0);
 }

@@ -1,5 +1,5 @@
-// GELU and its derivative; the formulas are explained beside the host's (device/cpu/gelu.cpp). Fused operations are written
-// out, so that an element's result is the same bits in a pack and alone.
+// GELU and its derivative; device/cpu/gelu.cpp explains the formulas. Fused operations are written out, so that an element
+// has the same bits in a pack and alone.
 #include "device/cuda/arithmetic.cuh"
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/for_each_element.cuh"
@@ -12,7 +12,7 @@ constexpr double cubic = 0.044715;
 constexpr double linear_log2 = 2.3022081981443249;  // 2 sqrt(2/pi) log2(e)
 constexpr double linear = 1.5957691216057308;       // 2 sqrt(2/pi)
 
-// 2^(a b): the whole part and the rest of the product apart, so that nothing of it is lost.
+// 2^(a b), with the integer part and the rest of the product taken separately, so that no digits are lost.
 __device__ inline float exp2_of_product(float a, float b) {
   const float whole = rintf(product(a, b));
   return ldexpf(exp2f(fused(a, b, -whole)), static_cast<int>(whole));
@@ -25,14 +25,14 @@ __device__ inline double exp2_of_product(double a, double b) {
 template <class A>
 struct Exponential {
   A value;   // exp(-2u)
-  A x;       // within the bound
-  A square;  // of that
+  A x;       // limited to the bound
+  A square;  // of this x
 };
 
 template <class T, class A = Accumulator<T>>
 __device__ inline Exponential<A> exponential(A x) {
   constexpr A bound = sizeof(A) == 4 ? 10 : 20;
-  A bounded = x;  // NaN stays
+  A bounded = x;  // NaN stays NaN
   if (x > bound) bounded = bound;
   if (x < -bound) bounded = -bound;
   const A square = product(bounded, bounded);
@@ -140,7 +140,7 @@ struct ForwardWithBias {
       for (int w = 0; w < W; ++w) {
         const Raw<T> sum = rounded<T>(widened<T>(packs[u].at[w]) + widened<T>(of_columns.at[w]));
         packs[u].at[w] = sum;
-        result.at[w] = rounded<T>(gelu<T>(widened<T>(sum)));  // of what backward will read
+        result.at[w] = rounded<T>(gelu<T>(widened<T>(sum)));  // of the rounded sum, which backward will read
       }
       store<T, W>(x, i + u * step, packs[u]);
       store<T, W>(y, i + u * step, result);

@@ -1,8 +1,8 @@
-// Matrix products by cuBLASLt, with the addition of a bias and GELU in the same pass where it can.
+// Matrix products by cuBLASLt, which adds a bias and applies GELU in the same pass where it can.
 //
-// cuBLASLt thinks in columns: what is a row-major [rows, columns] here is its column-major columns x rows matrix without
-// moving an element. So c = op(a) op(b) is asked for as c^T = op(b)^T op(a)^T: our b comes first, and a matrix is
-// transposed for cuBLASLt exactly where it is transposed for us.
+// cuBLASLt is column-major: a row-major [rows, columns] matrix here is a column-major columns x rows matrix there, without
+// moving an element. Therefore c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T: b comes first, and a matrix is
+// transposed for cuBLASLt exactly if it is transposed here.
 #include <cublasLt.h>
 
 #include <compare>
@@ -23,7 +23,7 @@ using kernels::Transpose;
 
 constexpr std::size_t most_workspace = std::size_t{32} << 20;  // what NVIDIA recommends for Hopper
 
-// All that the choice of an algorithm depends on. What an epilogue reads and writes is aligned to most_alignment.
+// Everything on which the choice of an algorithm depends. The tensors of an epilogue are aligned to most_alignment.
 struct Product {
   std::int64_t m, n, k;  // op(a): [m, k], op(b): [k, n], c: [m, n], none of them empty
   bool transpose_a, transpose_b;
@@ -37,8 +37,8 @@ struct Operands {
   const void *a, *b;
   void* c;
   const void* bias = nullptr;    // [n]
-  void* aux = nullptr;           // [m, n]: what GELU is applied to, or its derivative taken of
-  const void* addend = nullptr;  // [m, n]: that the product is added to; c itself, it may be
+  void* aux = nullptr;           // [m, n]: the argument of GELU or of its derivative
+  const void* addend = nullptr;  // [m, n]: the product is added to it; may be c itself
 };
 
 struct Algorithm {
@@ -53,8 +53,8 @@ void check(cublasStatus_t status, const Product& product, const char* what) {
        product.k, product.k, product.n, name(product.dtype), name(product.dtype_c), cublasLtGetStatusString(status));
 }
 
-// No kernel asks for more than 16 bytes. To call everything beyond that equal keeps the choice, and with it the order of
-// sums, the same wherever in its pool a matrix lies.
+// No kernel needs an alignment above 16 bytes. Treating larger alignments as 16 keeps the choice of an algorithm, and with
+// it the order of sums, the same wherever in its pool a matrix is.
 constexpr std::uintptr_t most_alignment = 16;
 std::size_t alignment(const void* pointer) {
   const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(pointer) | most_alignment;
@@ -65,12 +65,12 @@ cudaDataType_t cuda_type(DType dtype) {
   return dtype == DType::f64 ? CUDA_R_64F : dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-// Of one call: the structures live on the stack.
+// The descriptors of one call, on the stack.
 class Description {
  public:
   Description(const Product& product, const void* bias, void* aux) : product_(product) {
     const bool wide = product.dtype == DType::f64;
-    // True f32 products, no TF32: gradients shall agree with the host's. CUBLAS_COMPUTE_32F_FAST_TF32 would allow it.
+    // True f32 products, not TF32 (which CUBLAS_COMPUTE_32F_FAST_TF32 would allow): gradients must agree with the host's.
     check(cublasLtMatmulDescInit(&operation, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, wide ? CUDA_R_64F : CUDA_R_32F),
           product, "describe");
     set(CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -103,7 +103,7 @@ class Description {
   const Product& product_;
 };
 
-// One for all threads: calls with it may run at once. Never destroyed, for at exit the driver may be gone first.
+// One handle for all threads, which may use it at the same time. Never destroyed: at exit the driver may shut down first.
 cublasLtHandle_t handle(const Product& product) {
   static const cublasLtHandle_t made = [&] {
     const RelaxedCapture relaxed;
@@ -115,7 +115,7 @@ cublasLtHandle_t handle(const Product& product) {
 }
 
 std::optional<Algorithm> ask(const Product& product, bool of_any_alignment) {
-  void* const somewhere = reinterpret_cast<void*>(most_alignment);  // only its alignment is looked at
+  void* const somewhere = reinterpret_cast<void*>(most_alignment);  // only the alignment matters
   const bool has_bias = product.epilogue == CUBLASLT_EPILOGUE_BIAS || product.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
   const bool has_aux = product.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || product.epilogue == CUBLASLT_EPILOGUE_DGELU;
   Description description(product, has_bias ? somewhere : nullptr, has_aux ? somewhere : nullptr);
@@ -126,7 +126,7 @@ std::optional<Algorithm> ask(const Product& product, bool of_any_alignment) {
           "choose how to multiply");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(most_workspace));
-  // Parts of a sum over k are added in the accumulator type and in a fixed order, never in c.
+  // Partial sums over k are added in the accumulator type and in a fixed order, never in c.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   const auto aligned = [&](std::size_t as_it_is, DType dtype) {
     return static_cast<std::uint32_t>(of_any_alignment ? size_of(dtype) : as_it_is);
@@ -146,13 +146,14 @@ std::optional<Algorithm> ask(const Product& product, bool of_any_alignment) {
   return Algorithm{result.algo, result.workspaceSize};
 }
 
-// Nothing where cuBLASLt has none. For matrices of few or odd columns it may have one only that asks for no alignment.
+// nullopt if cuBLASLt has no algorithm. For matrices with few columns, or an odd number, it may only have one that needs no
+// alignment.
 std::optional<Algorithm> ask(const Product& product) {
   const std::optional<Algorithm> found = ask(product, false);
   return found ? found : ask(product, true);
 }
 
-// Asking takes tens of microseconds, so each answer is kept; a training step asks for a few dozen.
+// A query takes tens of microseconds, so answers are cached; a training step needs a few dozen.
 std::optional<Algorithm> algorithm(const Product& product) {
   static std::mutex mutex;
   static std::map<Product, std::optional<Algorithm>> answers;
@@ -161,14 +162,14 @@ std::optional<Algorithm> algorithm(const Product& product) {
   return known != answers.end() ? known->second : answers.emplace(product, ask(product)).first->second;
 }
 
-// False, and nothing done, where cuBLASLt cannot multiply so.
+// Returns false, and does nothing, if cuBLASLt has no algorithm for the product.
 bool run(const Product& product, const Operands& operands, GpuStream stream) {
   const std::optional<Algorithm> found = algorithm(product);
   if (!found) return false;
   Description description(product, operands.bias, operands.aux);
   const StreamMemory workspace(found->workspace, stream);
   const bool adds = operands.addend != nullptr;
-  const void* const addend = adds ? operands.addend : operands.c;  // else it is not read
+  const void* const addend = adds ? operands.addend : operands.c;  // c is not read then
   const float narrow[] = {1, adds ? 1.0F : 0.0F};
   const double wide[] = {1, adds ? 1.0 : 0.0};
   const bool is_wide = product.dtype == DType::f64;
@@ -180,7 +181,7 @@ bool run(const Product& product, const Operands& operands, GpuStream stream) {
   return true;
 }
 
-// y = x weight^T with something done to it on the way out.
+// y = epilogue(x weight^T).
 bool multiply_by_weight(const Tensor& x, const Tensor& weight, const Operands& operands, DType dtype_y,
                         cublasLtEpilogue_t epilogue, GpuStream stream) {
   const Product product{x.rows(),
@@ -222,12 +223,12 @@ void CudaKernels::gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, 
 
 namespace {
 
-// The heuristic is not told how an epilogue's pointers are aligned, and its kernels read them 16 bytes at a time.
+// The heuristic does not take the alignment of an epilogue's pointers, and its kernels read them 16 bytes at a time.
 bool fits_epilogue(const Tensor& tensor) { return alignment(tensor.raw()) == most_alignment; }
 
 }  // namespace
 
-// The sum is rounded once, behind the bias. cuBLASLt has no epilogues for f64.
+// The sum is rounded once, after the bias is added. cuBLASLt has no epilogues for f64.
 void CudaKernels::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y, GpuStream stream) {
   const bool fused =
       x.dtype() != DType::f64 && fits_epilogue(bias) &&
@@ -235,8 +236,8 @@ void CudaKernels::linear(const Tensor& x, const Tensor& weight, const Tensor& bi
   if (!fused) GpuKernels::linear(x, weight, bias, y, stream);
 }
 
-// The epilogue's GELU is the tanh form, too, but how exact its tanh is NVIDIA does not say: good for bf16, while f32 takes
-// our own. Rows of its second output have to begin at multiples of 16 bytes.
+// The epilogue's GELU has the tanh form, too, but NVIDIA does not document the accuracy of its tanh: it is used for bf16,
+// while f32 takes the library's own GELU. Rows of the epilogue's second output must begin at multiples of 16 bytes.
 void CudaKernels::linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before_gelu,
                               const Tensor& y, GpuStream stream) {
   const bool fused = x.dtype() == DType::bf16 && weight.rows() % 8 == 0 && fits_epilogue(bias) &&
@@ -258,7 +259,7 @@ void CudaKernels::linear_add(const Tensor& x, const Tensor& weight, const Tensor
   if (!fused) GpuKernels::linear_add(x, weight, bias, residual, y, stream);
 }
 
-// Of GELU's derivative holds what holds of GELU.
+// The same holds for GELU's derivative as for GELU in linear_gelu.
 void CudaKernels::linear_backward_gelu(const Tensor& dy, const Tensor& weight, const Tensor& before_gelu, const Tensor& dx,
                                        GpuStream stream) {
   const Product product{dy.rows(),

@@ -6,7 +6,7 @@
 
 #include "device/cuda/runtime/cuda_check.hpp"
 
-// How kernels get into a stream, and the memory that they need on the way.
+// Launching kernels into a stream, and scratch memory for them.
 namespace stretto::gpu_code {
 
 template <class... Parameters, class... Arguments>
@@ -36,13 +36,14 @@ inline int multiprocessors() {
 
 constexpr std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Blocks for so many pieces of work, of which each takes one after the other in strides of the grid.
+// The number of blocks for `pieces` pieces of work; each block takes pieces in strides of the grid.
 inline unsigned blocks_for(std::int64_t pieces, int blocks_per_multiprocessor) {
   const std::int64_t most = std::int64_t{multiprocessors()} * blocks_per_multiprocessor;
   return static_cast<unsigned>(std::clamp<std::int64_t>(pieces, 1, most));
 }
 
-// Memory from this place in the stream until the place where this object goes; also part of a graph.
+// Memory that kernels may use from the place of the constructor in the stream to the place of the destructor; works in
+// graphs, too.
 class Scratch {
  public:
   Scratch(std::size_t bytes, GpuStream stream) : stream_(stream) {

@@ -1,4 +1,4 @@
-// A row is read once: its packs stay in registers for the second pass, in which the variance is formed, and the third.
+// A row is read once: its packs stay in registers for the second pass, which computes the variance, and for the third.
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/partial_sums.cuh"
 #include "device/cuda/row.cuh"
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(most_forward_threads)
       for (int n = 0; n < N; ++n) sum += numbers.at[n];
     });
     const A mean = over_row(sum, Plus()) / static_cast<A>(columns);
-    // The difference of the mean square and the squared mean would cancel where the mean is large.
+    // A second pass, since the mean square minus the squared mean would cancel where the mean is large.
     A squares = 0;
     held.each([&](std::int64_t, const Pack<T, N>& pack) {
       const Numbers<T, N> numbers = widened(pack);
@@ -52,17 +52,17 @@ __global__ void __launch_bounds__(most_forward_threads)
   }
 }
 
-// Backward, each thread holds packs of x, dy and dx and has two sums for each of their columns. So many threads have the
-// registers that they need, and are enough that some load while others compute.
+// In backward, each thread holds packs of x, dy and dx and two sums for each of their columns. With this number of threads,
+// each has the registers that it needs, and there are enough threads that some load while others compute.
 enum class Rows { of_a_warp, of_a_block, longer };
 template <Rows kind>
 constexpr int backward_held = kind == Rows::of_a_block ? 2 : 3;
 template <Rows kind>
-constexpr int backward_threads = kind == Rows::of_a_block ? 768 : 512;  // of a multiprocessor
+constexpr int backward_threads = kind == Rows::of_a_block ? 768 : 512;  // on a multiprocessor
 
 // With normal = (x - mean) rstd and g = dy gamma: dx += rstd (g - mean(g) - normal mean(g normal)). Each thread keeps the
-// sums for dgamma and dbeta of its columns over all rows that it sees; parts gets them, added up for the block: for each
-// block, the columns of dgamma and then those of dbeta. A column's share of a mean is 1 / columns.
+// sums for dgamma and dbeta of its columns over all of its rows. parts receives their sums over the block: for each block,
+// the columns of dgamma and then those of dbeta. share is 1 / columns, the weight of a column in a mean.
 template <class T, int N, Rows kind, class A = Accumulator<T>>
 __global__ void __launch_bounds__(backward_threads<kind>)
     backward_kernel(const void* x, const void* gamma, const A* mean_of_rows, const A* rstd_of_rows, const void* dy,
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(backward_threads<kind>)
   A* const dbeta_part = dgamma_part + columns;
   A dgamma[held][N] = {};
   A dbeta[held][N] = {};
-  // Beyond what registers hold, sums stay where they go in the end.
+  // Sums that do not fit into registers are kept in parts.
   const auto each_further = [&](auto visit) {
     if constexpr (kind == Rows::longer) {
       for (std::int64_t c = Row::column(held); c < columns; c += static_cast<std::int64_t>(blockDim.x) * N) visit(c);
@@ -82,10 +82,10 @@ __global__ void __launch_bounds__(backward_threads<kind>)
   each_further([&](std::int64_t c) {
     for (int n = 0; n < N; ++n) dgamma_part[c + n] = dbeta_part[c + n] = 0;
   });
-  // Of a block, all threads have the same row, and the compiler is to know it.
+  // All threads of a block have the same row; written so that the compiler knows it.
   const std::int64_t stride = kind == Rows::of_a_warp ? row_stride() : gridDim.x;
   for (std::int64_t row = kind == Rows::of_a_warp ? first_row() : blockIdx.x; row < rows; row += stride) {
-    if constexpr (kind == Rows::of_a_block) {  // of which a multiprocessor has few at a time
+    if constexpr (kind == Rows::of_a_block) {  // a multiprocessor has few of these at a time
       if (const std::int64_t next = row + stride; next < rows) {
         prefetch_row<T>(x, next, columns);
         prefetch_row<T>(dy, next, columns);
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(backward_threads<kind>)
         dbeta_part[Row::column(k) + n] = dbeta[k][n];
       }
     }
-  } else {  // the warps of a block, one after the other
+  } else {  // the warps of a block add their sums one after the other
     constexpr int most_columns = held * 32 * N;
     __shared__ A sums[2][most_columns];
     for (unsigned y = 0; y < blockDim.y; ++y) {
@@ -215,7 +215,7 @@ void CudaKernels::layer_norm_backward(const Tensor& x, const Tensor& gamma, cons
     const auto run = [&]<int N, Rows kind>() {
       constexpr int threads = backward_threads<kind>;
       const dim3 block = row_block(divided_up(columns, N), backward_held<kind>, threads);
-      // As many as there is room for at a time, since each leaves a part.
+      // Only as many blocks as run at a time, since each leaves a part.
       const unsigned blocks = blocks_for(divided_up(rows, block.y), threads / static_cast<int>(block.x * block.y));
       const Scratch parts(static_cast<std::size_t>(blocks) * 2 * static_cast<std::size_t>(columns) * sizeof(A), stream);
       launch("compute the gradient of normalized rows", backward_kernel<T, N, kind>, blocks, block, stream, x.raw(),

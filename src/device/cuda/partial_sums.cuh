@@ -1,20 +1,20 @@
 #pragma once
 #include "device/cuda/launch.cuh"
 
-// The second half of sums over rows: blocks have left sums over some rows each, and these are added in their order, so that
-// the result is the same at each call.
+// The second half of sums over rows: each block has left the sums over some rows, and these are added in block order, so
+// that the result is the same at each call.
 namespace stretto::gpu_code {
 
 constexpr int slices = 32;
-constexpr int parts_together = 8;  // loads that are on their way
+constexpr int parts_together = 8;  // loads in flight
 
-// M sums of vectors: each part has the columns of the first vector, then those of the next.
+// The destinations of M vector sums. Each part has the columns of the first vector, then those of the next.
 template <class A, int M>
 struct Sums {
   A* of[M];
 };
 
-// sums.of[m][c] += the sum over i of parts[i][m][c]; m is the block's y.
+// sums.of[m][c] += the sum over i of parts[i][m][c]; m is blockIdx.y.
 template <class A, int M>
 __global__ void __launch_bounds__(32 * slices)
     add_partial_sums(const A* parts, std::int64_t count, const __grid_constant__ Sums<A, M> sums, std::int64_t columns) {

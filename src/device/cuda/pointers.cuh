@@ -8,7 +8,7 @@ namespace stretto::gpu_code {
 
 struct Pointers {
   static constexpr int room = 32;
-  const void* const* many;  // in the GPU's memory, where there are more than fit here
+  const void* const* many;  // in GPU memory, if there are more than `room`
   const void* few[room];
 
   __device__ const void* operator[](int i) const {
@@ -24,8 +24,8 @@ static __global__ void store_pointers(const Pointers from, int count, const void
   if (static_cast<int>(threadIdx.x) < count) to[threadIdx.x] = from.few[threadIdx.x];
 }
 
-// Keeps them until the kernels that were launched in between are done. They travel as arguments of kernels, never by a copy
-// from host memory, which a graph would read when it is launched.
+// Keeps the pointers in GPU memory until kernels that are launched during this object's life are done. Pointers get there as
+// arguments of kernels, never by a copy from host memory: a graph would read that memory at each launch.
 class PointersFor {
  public:
   PointersFor(const void* const* arrays, int count, GpuStream stream)

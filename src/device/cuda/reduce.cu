@@ -8,7 +8,7 @@ namespace stretto {
 namespace gpu_code {
 namespace {
 
-// Sums and products of integers are of unsigned ones, which wrap, and have the same bits.
+// Integers are added and multiplied as unsigned integers, which wrap and have the same bits.
 template <class A>
 struct WrappingOf {
   using type = std::make_unsigned_t<A>;
@@ -37,7 +37,7 @@ struct Multiply {
   }
 };
 
-// And and or of the bits of numbers that are equal: +0 and -0, in which only the sign differs.
+// Bitwise and, and bitwise or, of equal numbers: they differ only for +0 and -0, in the sign.
 __device__ inline float both(float a, float b) { return __uint_as_float(__float_as_uint(a) & __float_as_uint(b)); }
 __device__ inline float either(float a, float b) { return __uint_as_float(__float_as_uint(a) | __float_as_uint(b)); }
 __device__ inline double both(double a, double b) {
@@ -47,7 +47,7 @@ __device__ inline double either(double a, double b) {
   return __longlong_as_double(__double_as_longlong(a) | __double_as_longlong(b));
 }
 
-// A NaN on either side wins; +0 is more than -0.
+// If a or b is NaN, so is the result. +0 is larger than -0.
 struct Larger {
   template <class A>
   __device__ A operator()(A a, A b) const {
@@ -71,7 +71,8 @@ struct Smaller {
   }
 };
 
-// Quotients of integers of 8 and 32 bits never round up to the next one in f32 and f64, which divide faster.
+// f32 and f64 divide faster than integers, and their quotients of integers of 8 and 32 bits never round up to the next
+// integer.
 template <class T>
 __device__ inline T divided(T value, std::int64_t divisor) {
   if constexpr (sizeof(T) == 1) {
@@ -86,7 +87,7 @@ __device__ inline T divided(T value, std::int64_t divisor) {
 template <class T>
 struct Reduce {
   static constexpr int pack = 16 / sizeof(Raw<T>);
-  static constexpr int together = 1;  // two sources are on their way already
+  static constexpr int together = 1;  // the loads of two sources are in flight already
   using A = Accumulator<T>;
 
   Pointers sources;
@@ -111,7 +112,7 @@ struct Reduce {
     store<T, W>(out, i, result);
   }
 
-  // Two sources are on their way before one is looked at; the last one again where there is no other.
+  // The loads of two sources are in flight before one is used; an odd last source is loaded twice.
   template <int W, class Combine>
   __device__ Numbers<T, W> combined(std::int64_t i, Combine combine) const {
     const auto loaded = [&](int s) { return load_words<T, W>(sources[s < source_count ? s : source_count - 1], i); };
@@ -177,7 +178,7 @@ void CudaKernels::reduce_all(ReduceOp op, DType dtype, const void* const* source
                              std::int64_t count, std::int64_t divisor, GpuStream stream) {
   require(source_count >= 1, "There is nothing to reduce in {} sources; give at least one.", source_count);
   require(divisor >= 1, "Elements cannot be divided by {}; a divisor counts ranks and is at least 1.", divisor);
-  require(op <= ReduceOp::premul_sum, "{} is the number of no reduction; use a ReduceOp.", static_cast<int>(op));
+  require(op <= ReduceOp::premul_sum, "{} is not the number of a reduction; use a ReduceOp.", static_cast<int>(op));
   with_element_type(dtype, [&]<class T>(T) {
     if (count <= 0) return;
     Range range(count, Reduce<T>::pack, out, sizeof(T));
@@ -189,7 +190,7 @@ void CudaKernels::reduce_all(ReduceOp op, DType dtype, const void* const* source
 
 void CudaKernels::multiply(DType dtype, const void* x, void* out, std::int64_t count, double factor, GpuStream stream) {
   with_element_type(dtype, [&]<class T>(T) {
-    // Of integers, the unsigned ones of the same size: they have the same bits.
+    // Integers are multiplied as unsigned integers of the same size, which have the same bits.
     using U = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
     MultiplyBy<U> body{x, out, {}};
     if constexpr (std::is_integral_v<T>) {

@@ -4,11 +4,11 @@
 #include "device/cuda/element.cuh"
 #include "device/cuda/launch.cuh"
 
-// Kernels over the rows of a matrix. A block is of x threads a row and y rows: one warp a row and several rows, or all
-// threads at one row. Rows are taken in strides of the grid.
+// Kernels over the rows of a matrix. A block has x threads for each of y rows: either one warp for each of several rows, or
+// all threads for one row. Rows are taken in strides of the grid.
 namespace stretto::gpu_code {
 
-// Threads for rows of so many packs, of which each thread is to take up to `each`.
+// The block for rows of `packs` packs, of which each thread takes up to `each` if most_threads allow.
 inline dim3 row_block(std::int64_t packs, int each, int most_threads) {
   const std::int64_t threads = std::clamp<std::int64_t>(divided_up(divided_up(packs, each), 32) * 32, 32, most_threads);
   return threads == 32 ? dim3(32, 8) : dim3(static_cast<unsigned>(threads), 1);
@@ -22,8 +22,8 @@ inline unsigned row_blocks(std::int64_t rows, dim3 block) {
 __device__ inline std::int64_t first_row() { return static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; }
 __device__ inline std::int64_t row_stride() { return static_cast<std::int64_t>(gridDim.x) * blockDim.y; }
 
-// The values of a row's threads combined, for all of them, in the same order at each call. All threads of the block take
-// part where a row has more than one warp.
+// Combines the values of all threads of a row, in the same order at each call; every thread gets the result. If a row has
+// more than one warp, all threads of the block must call it.
 template <class A, int M, class Combine>
 __device__ inline void over_row(A (&values)[M], Combine combine) {
   for (int distance = 16; distance > 0; distance /= 2) {
@@ -32,7 +32,7 @@ __device__ inline void over_row(A (&values)[M], Combine combine) {
   }
   if (blockDim.x == 32) return;
   __shared__ A parts[32][M];
-  __syncthreads();  // the parts of the call before have been read
+  __syncthreads();  // the parts of the previous call have been read
 #pragma unroll
   for (int m = 0; m < M; ++m) {
     if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32][m] = values[m];
@@ -62,14 +62,14 @@ __device__ inline std::uint8_t* row_of(void* x, std::int64_t row, std::int64_t c
   return static_cast<std::uint8_t*>(x) + row * columns * static_cast<std::int64_t>(sizeof(Raw<T>));
 }
 
-// A row comes as far as the L2 cache, if its block has a thread for each 128 bytes.
+// Prefetches a row into the L2 cache; the part beyond 128 bytes for each thread of the block is left out.
 template <class T>
 __device__ inline void prefetch_row(const void* x, std::int64_t row, std::int64_t columns) {
   const std::int64_t line = static_cast<std::int64_t>(threadIdx.x) * 128;
   if (line < columns * static_cast<std::int64_t>(sizeof(Raw<T>))) prefetch_line(row_of<T>(x, row, columns) + line);
 }
 
-// One row, of which this thread keeps its first packs in registers: further visits read the rest again, from the cache.
+// One row. This thread keeps its first packs in registers; each visit reads its other packs again, from the cache.
 template <class T, int N, int held_packs = 4>
 class HeldRow {
  public:
@@ -105,19 +105,19 @@ class HeldRow {
   Pack<T, N> packs_[held];
 };
 
-// Rows of which packs are at their alignment, in all of the arrays.
+// Whether rows consist of aligned packs in all of the arrays.
 template <class... Arrays>
 bool rows_of_packs(std::int64_t columns, int pack, const Arrays*... arrays) {
   return columns % pack == 0 && (... && (reinterpret_cast<std::uintptr_t>(arrays) % 16 == 0));
 }
 
-// visit(c, numbers) for all columns of one row that may begin anywhere: packs from where they are aligned, and single
-// elements before and behind them. It may write the elements whose numbers it was given.
+// Calls visit(c, numbers) for all columns of one row that may begin at any element: packs where they are aligned, and single
+// elements before and after them. visit may write the elements whose numbers it gets.
 constexpr int most_visiting_threads = 256;
 template <class T, class Visit>
 __device__ inline void for_each_of_row(const void* row, std::int64_t columns, Visit visit) {
   constexpr int pack = 16 / sizeof(Raw<T>);
-  constexpr int ahead = 4;  // packs of a thread that are on their way
+  constexpr int ahead = 4;  // packs of a thread in flight
   const auto before = static_cast<std::int64_t>((16 - reinterpret_cast<std::uintptr_t>(row) % 16) % 16 / sizeof(Raw<T>));
   const std::int64_t head = before < columns ? before : columns;
   const std::int64_t packs = (columns - head) / pack;

@@ -1,4 +1,4 @@
-// A row is read once; what registers do not hold of it comes from the cache.
+// A row is read once from memory; parts that do not fit into registers are read again from the cache.
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/row.cuh"
 
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(most_threads)
       for (int n = 0; n < N; ++n) sum += exponential_of<T>(numbers.at[n] - max);
     });
     const A inverse_sum = A{1} / over_row(sum, Plus());
-    // Exponentials are taken twice: in between, a 16-bit y would round them once more.
+    // Exponentials are computed twice: a 16-bit y would round them an additional time in between.
     held.each([&](std::int64_t c, const Pack<T, N>& pack) {
       const Numbers<T, N> numbers = widened(pack);
       Pack<T, N> result;

@@ -1,4 +1,4 @@
-// Sums over all rows and over all elements, in two halves: what each block has summed is added in the order of the blocks.
+// Sums over all rows and over all elements, in two halves: the sums of the blocks are added in block order.
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/for_each_element.cuh"
 #include "device/cuda/partial_sums.cuh"
@@ -11,7 +11,7 @@ namespace {
 constexpr int rows_together = 4;
 constexpr int column_block_rows = 8;
 
-// A block is of 32 packs of neighbouring columns and 8 rows; parts gets one row of sums for each blockIdx.y.
+// A block has 32 consecutive packs of columns and 8 rows; parts gets one row of sums for each blockIdx.y.
 template <class T, int N, class A = Accumulator<T>>
 __global__ void __launch_bounds__(32 * column_block_rows)
     column_sums_kernel(const void* x, std::int64_t rows, std::int64_t columns, A* parts) {
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(32 * column_block_rows)
   }
 }
 
-// The turns of one thread; its sum stays in it.
+// The Body of one thread, which keeps the thread's sum.
 template <class T>
 struct Squares {
   static constexpr int pack = 16 / sizeof(Raw<T>);
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(element_threads) squares_kernel(const Range ra
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-// Of each tensor there are count parts, of which some may be zeros.
+// Each tensor has `count` parts; some of them may be zero.
 __global__ void __launch_bounds__(element_threads) add_squares_kernel(const double* parts, unsigned count, double* sums) {
   const double* const own = parts + static_cast<std::size_t>(blockIdx.x) * count;
   double sum = 0;

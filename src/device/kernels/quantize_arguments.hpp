@@ -2,12 +2,12 @@
 #include "core/fail.hpp"
 #include "stretto/kernels.hpp"
 
-// What the kernels of quantization refuse.
+// Checks of the arguments of quantization, on the host and on a GPU.
 namespace stretto::kernels {
 
 inline void check_format(QuantizedFormat format) {
   require(format != QuantizedFormat::none && static_cast<int>(format) < quantized_formats,
-          "{} is the number of no format with records; quantize to int8, int4, fp8 or onebit.", static_cast<int>(format));
+          "{} is not the number of a quantized format; quantize to int8, int4, fp8 or onebit.", static_cast<int>(format));
 }
 inline void check_dtype(DType dtype) {
   require(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,

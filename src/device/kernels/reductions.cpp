@@ -18,14 +18,14 @@ void check_divisor(std::int64_t divisor) {
 
 void reduce(ReduceOp op, DType dtype, const void* a, const void* b, void* out, std::int64_t count) {
   const void* const sources[] = {a, b};
-  cpu::reduce_all(op, dtype, sources, 2, out, count, 1);
+  cpu::reduce_all({op, dtype, 2}, sources, out, count, 1);
 }
 
 void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out, std::int64_t count,
                 std::int64_t divisor) {
   check_source_count(source_count);
   check_divisor(divisor);
-  cpu::reduce_all(op, dtype, sources, source_count, out, count, divisor);
+  cpu::reduce_all({op, dtype, source_count}, sources, out, count, divisor);
 }
 
 void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs, int out_count,
@@ -34,7 +34,7 @@ void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source
   if (out_count == 1 && !streaming) return reduce_all(op, dtype, sources, source_count, outs[0], count, divisor);
   check_source_count(source_count);
   check_divisor(divisor);
-  cpu::reduce_all(op, dtype, sources, source_count, outs, out_count, count, divisor, streaming);
+  cpu::reduce_all({op, dtype, source_count}, sources, outs, out_count, count, divisor, streaming);
 }
 
 void copy(const void* from, void* to, std::size_t bytes, bool streaming) {

@@ -19,13 +19,13 @@ namespace stretto {
 namespace {
 
 constexpr std::size_t page = 4096;
-constexpr std::size_t most_reserved = std::size_t{1} << 46;  // half of the addresses of a process on x86-64
-constexpr std::size_t commit_step = 65536;                   // small blocks share pages, and calls of the kernel
+constexpr std::size_t most_reserved = std::size_t{1} << 46;  // half of the address space of a process on x86-64
+constexpr std::size_t commit_step = 65536;                   // small blocks share pages, and system calls
 
 std::size_t aligned(std::size_t offset, std::size_t alignment) { return (offset + alignment - 1) / alignment * alignment; }
 
-// Kernels since 6.1 do this also where huge pages of shared memory are switched off otherwise (the usual case). Once done,
-// neither we nor any peer pays for a page fault per 4 KiB. Where it cannot be done, small pages stay.
+// Linux 6.1 and later collapse pages on request even where huge pages of shared memory are switched off, which is the usual
+// case. Afterwards neither this process nor a peer pays for a page fault per 4 KiB. If the call fails, small pages stay.
 void use_huge_pages([[maybe_unused]] std::byte* begin, [[maybe_unused]] std::size_t bytes) {
 #ifdef MADV_COLLAPSE
   madvise(begin, bytes, MADV_COLLAPSE);
@@ -73,8 +73,8 @@ Heap& Heap::make_mine() {
   return *mine_;
 }
 
-// A child finds all locks open. What it gives back of its parent's heap goes to the free lists of its own copy of a pool
-// that nobody asks any more.
+// A fork()ed child finds all locks free. Blocks of the parent's heap that the child gives back go to the free lists of the
+// child's copy of that pool, from which nobody allocates any more.
 void Heap::before_fork() {
   making_.lock();
   if (Heap* const heap = mine_) heap->mutex().lock();
@@ -92,7 +92,7 @@ Heap::Heap() {
   const double wanted = number_setting("STRETTO_HEAP_BYTES");
   require(wanted >= huge_page, "STRETTO_HEAP_BYTES={} is too little for a heap; give at least {}.",
           setting("STRETTO_HEAP_BYTES"), huge_page);
-  require(wanted <= most_reserved, "STRETTO_HEAP_BYTES={} is more than a process has addresses for; give at most {}.",
+  require(wanted <= most_reserved, "STRETTO_HEAP_BYTES={} exceeds the address space of a process; give at most {}.",
           setting("STRETTO_HEAP_BYTES"), most_reserved);
   reserved_ = aligned(static_cast<std::size_t>(wanted), huge_page);
   file_ = open_nameless_file();
@@ -120,7 +120,7 @@ std::shared_ptr<std::byte> Heap::allocate(std::size_t bytes) {
 
 std::byte* Heap::fresh(std::size_t bytes) {
 #if defined(STRETTO_SANITIZE)
-  const std::size_t smallest_alignment = page;  // discard() works on whole pages
+  const std::size_t smallest_alignment = page;  // discard() unmaps whole pages
 #else
   const std::size_t smallest_alignment = block_alignment;
 #endif
@@ -128,7 +128,7 @@ std::byte* Heap::fresh(std::size_t bytes) {
   const std::size_t end = begin + bytes;
   if (end > reserved_) {
     fail(ErrorCode::unavailable,
-         "{} bytes more do not fit into a symmetric heap of which {} of {} are used; raise "
+         "{} more bytes do not fit into a symmetric heap of which {} of {} are used; raise "
          "STRETTO_HEAP_BYTES.",
          bytes, end_, reserved_);
   }
@@ -145,7 +145,7 @@ std::byte* Heap::fresh(std::size_t bytes) {
 }
 
 void Heap::discard(std::byte* block, std::size_t bytes) {
-  if (this != mine_) return;  // it is the parent's, too
+  if (this != mine_) return;  // inherited by fork(): the parent still uses the file
   bytes = aligned(bytes, page);
   mprotect(block, bytes, PROT_NONE);
   fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,

@@ -13,7 +13,7 @@
 namespace stretto {
 namespace {
 
-// Sizes are rounded up in steps of an eighth, so that slightly different requests can share blocks.
+// Sizes are rounded up by an eighth at most, so that requests of similar sizes can share blocks.
 std::size_t rounded(std::size_t bytes) {
   std::size_t step = block_alignment;
   while (step * 16 < bytes) step *= 2;

@@ -13,9 +13,9 @@ namespace stretto {
 constexpr std::size_t block_alignment = 64;
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
-// Blocks of one kind of memory. Those that were given back are handed out again: fresh pages cost a fault each, and a
-// training step asks for the same sizes again and again. Safe from any thread. Never destroyed: tensors in static storage
-// may outlive any order of destruction.
+// Blocks of one kind of memory. Blocks that were given back are reused: fresh pages cost a fault each, and a training step
+// asks for the same sizes again and again. Thread-safe. Pools are never destroyed: tensors in static storage may be
+// destroyed in any order.
 class Pool {
  public:
   // The block returns to the pool with its last owner.
@@ -27,8 +27,8 @@ class Pool {
   std::mutex& mutex() { return mutex_; }
 
  private:
-  // A new block, aligned to 64 bytes and from huge_page on to that; called with the mutex held. discard() ends a block for
-  // good, which only happens where a sanitizer shall see what is used after the end of its life.
+  // A new block, aligned to 64 bytes, or to huge_page if it is that large. Called with the mutex held. discard() frees a
+  // block for good; only sanitizer builds call it, to detect uses after the end of a block's life.
   virtual std::byte* fresh(std::size_t bytes) = 0;
   virtual void discard(std::byte* block, std::size_t bytes) = 0;
 
@@ -39,12 +39,12 @@ class Pool {
   std::unordered_map<std::size_t, std::vector<std::byte*>> free_;
 };
 
-// What memory_use() says, of memory that no pool hands out.
+// Adds to and subtracts from memory_use(), for memory that does not come from a Pool.
 void count_memory(std::size_t bytes, Device device);
 void count_memory_gone(std::size_t bytes, Device device);
 
-// A GPU's, as tensors get it: from here in computation() on, and for that stream; released in its order. While a graph is
-// recorded it is the graph's, and stays at its place.
+// GPU memory for tensors: usable in computation() from this call on, and released in the order of that stream. While a graph
+// is recorded, the graph owns the memory, at a fixed address.
 std::shared_ptr<std::byte> gpu_allocate(std::size_t bytes);
 
 // Memory of this process alone.

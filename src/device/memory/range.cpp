@@ -6,7 +6,7 @@
 namespace stretto {
 namespace {
 
-// Null where no profiler has loaded itself into the process.
+// Null if no profiler is attached to the process.
 nvtxDomainHandle_t domain() {
   static const nvtxDomainHandle_t ours = nvtxDomainCreateA("stretto");
   return ours;
@@ -21,7 +21,7 @@ void ProfilerRange::begin(const std::string& text) {
   attributes.version = NVTX_VERSION;
   attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
   attributes.messageType = NVTX_MESSAGE_TYPE_ASCII;
-  attributes.message.ascii = text.c_str();  // is copied
+  attributes.message.ascii = text.c_str();  // NVTX copies it
   nvtxDomainRangePushEx(domain(), &attributes);
 }
 

@@ -5,11 +5,12 @@ namespace stretto {
 
 bool profiler_listens();
 
-// Names a stretch of the calling thread's time for a profiler (NVTX: Nsight Systems and others), which shows beside it what
-// the thread has put onto a GPU meanwhile. Where no profiler listens, or the build has no CUDA, it is a look at one flag.
+// Names a range of the calling thread's time for a profiler (NVTX: Nsight Systems and others), which shows beside it the
+// work that the thread put onto a GPU meanwhile. Without a profiler, or in a build without CUDA, it costs a test of one
+// flag.
 class ProfilerRange {
  public:
-  // text() gives the name; it is called only where a profiler listens.
+  // text() returns the name; it is called only if a profiler listens.
   template <class Text>
   explicit ProfilerRange(const Text& text) : listens_(profiler_listens()) {
     if (listens_) [[unlikely]]

@@ -13,8 +13,8 @@
 namespace stretto {
 namespace {
 
-// A file that asks for more than the machine has is given it page by page, until the kernel ends some process for it. So
-// what is large is compared with what there is first.
+// Linux grants fallocate() page by page even beyond the machine's memory, until it kills some process for want of memory.
+// Large requests are therefore compared with the available memory first.
 constexpr std::size_t large = std::size_t{2} << 20;
 
 std::size_t available_bytes() {
@@ -27,7 +27,7 @@ std::size_t available_bytes() {
   return std::numeric_limits<std::size_t>::max();
 }
 
-int commit(int file, std::size_t offset, std::size_t bytes) {  // gives an errno
+int commit(int file, std::size_t offset, std::size_t bytes) {  // returns an errno
   if (bytes >= large && bytes > available_bytes()) return ENOMEM;
   while (fallocate(file, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
     if (errno != EINTR) return errno;

@@ -7,7 +7,7 @@
 namespace stretto {
 
 std::shared_ptr<GpuClock> GpuClock::of(Gpu& gpu) {
-  static auto& mutex = *new std::mutex;  // streams in static storage may outlive any order of destruction
+  static auto& mutex = *new std::mutex;  // never destroyed: streams in static storage may be destroyed in any order
   static auto& clocks = *new std::map<Gpu*, std::weak_ptr<GpuClock>>;
   const std::lock_guard lock(mutex);
   std::weak_ptr<GpuClock>& known = clocks[&gpu];
@@ -16,7 +16,7 @@ std::shared_ptr<GpuClock> GpuClock::of(Gpu& gpu) {
   return clock;
 }
 
-// The event lies between two looks at the clock: of several, the closest two tell most.
+// The GPU reaches the event between two readings of the host clock; of several tries, the closest pair is the most exact.
 GpuClock::GpuClock(Gpu& gpu) : gpu_(gpu), begin_(gpu.create_event()) {
   constexpr int looks = 8;
   const GpuStream stream = gpu.create_stream(Priority::urgent);

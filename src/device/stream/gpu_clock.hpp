@@ -5,12 +5,12 @@
 
 namespace stretto {
 
-// Tells on the clock of now_seconds() when a GPU came to an event: one for all streams of a GPU, so that what lies between
-// two of them is as exact as CUDA tells it (half a microsecond in the first seconds of the clock, less exactly later: CUDA
-// gives milliseconds of 24 bits).
+// The times, on the clock of now_seconds(), at which a GPU reached its events. All streams of a GPU share one GpuClock, so
+// that the time between events of two streams is as exact as CUDA's: half a microsecond in the first seconds of the clock,
+// and less exact later, since CUDA returns milliseconds as an f32 with 24 significant bits.
 class GpuClock {
  public:
-  // While anybody has it, all get the same.
+  // Callers get the same object as long as one of them holds it.
   static std::shared_ptr<GpuClock> of(Gpu& gpu);
 
   explicit GpuClock(Gpu& gpu);
@@ -22,7 +22,7 @@ class GpuClock {
 
  private:
   Gpu& gpu_;
-  GpuEvent begin_;  // reached at this time of the host's clock
+  GpuEvent begin_;  // reached at seconds_ on the host's clock
   double seconds_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// A stream on a GPU: its tasks put kernels and copies there and return; events tell when the GPU has come to them.
+// A stream on a GPU: its tasks put kernels and copies into it and return; events tell when the GPU has reached them.
 #include <deque>
 #include <vector>
 
@@ -12,7 +12,7 @@
 namespace stretto {
 namespace {
 
-// A GPU's stream and its events; lives as long as anybody may ask for one of these.
+// A GPU's stream and its events. Shared by all who may still ask for one of the events.
 class GpuTimeline {
  public:
   GpuTimeline(Gpu& gpu, GpuStream stream, bool owns_stream)
@@ -58,7 +58,7 @@ class Marks final : public GpuMarks {
         started_(timeline_->take_event()),
         done_(timeline_->take_event()) {}
   ~Marks() override {
-    if (captured_) {  // the graph speaks of them
+    if (captured_) {  // the graph refers to them, so they cannot be recorded again
       timeline_->gpu().destroy(started_);
       timeline_->gpu().destroy(done_);
       return;
@@ -68,32 +68,33 @@ class Marks final : public GpuMarks {
   }
 
   bool captured() const { return captured_; }
-  // Then other streams cannot wait for it any more, as part of the graph or otherwise.
+  // If true, other streams can no longer wait for this task, neither as part of the graph nor otherwise.
   bool graph_is_complete() const { return captured_ && recording_over_ && *recording_over_; }
   void begin() { timeline_->gpu().record(started_, timeline_->stream()); }
   void end() { timeline_->gpu().record(done_, timeline_->stream()); }
   GpuEvent done_event() const { return done_; }
 
-  // While this thread records a graph, it may ask the GPU for nothing, and does not know.
+  // A thread that records a graph must not query the GPU, so it gets false.
   bool started() override { return !captured_ && recording == nullptr && timeline_->gpu().reached(started_); }
   bool done() override { return !captured_ && recording == nullptr && timeline_->gpu().reached(done_); }
   void wait_started() override { wait(started_); }
   void wait_done() override { wait(done_); }
   WorkTimes times(double enqueued) override {
-    // CUDA tells what lies between events in milliseconds of 24 bits: the longer, the less exactly.
+    // CUDA returns the time between events as an f32 of milliseconds: the longer it is, the less exact.
     const double started = timeline_->seconds_at(started_);
     return {enqueued, started, started + timeline_->gpu().seconds_between(started_, done_), 0};
   }
 
  private:
   void wait(GpuEvent event) {
-    require(!captured_, "A work that became part of a graph was waited for; wait for a launch of the graph.");
-    require(recording == nullptr, "A work was waited for while this thread records a graph; wait for it before or behind.");
+    require(!captured_, "A work that became part of a graph was waited for; wait for a launch of the graph instead.");
+    require(recording == nullptr,
+            "A work was waited for while this thread records a graph; wait for it before or after the recording.");
     timeline_->gpu().synchronize(event);
   }
 
   bool captured_;
-  std::shared_ptr<const std::atomic<bool>> recording_over_;  // of the graph that it is part of
+  std::shared_ptr<const std::atomic<bool>> recording_over_;  // of the graph that contains it
   std::shared_ptr<GpuTimeline> timeline_;
   GpuEvent started_, done_;
 };
@@ -106,13 +107,13 @@ class GpuQueue final : public Stream::Queue {
   GpuQueue(std::string name, GpuStream of_the_program)
       : Queue(std::move(name), Priority::normal), timeline_(std::make_shared<GpuTimeline>(gpu(), of_the_program, false)) {}
 
-  // What the tasks hold is in use until they are done.
+  // Waits for the tasks: the GPU uses what they hold until they are done.
   ~GpuQueue() override {
     bool gpu_failed = false;
     for (const auto& work : under_way_) {
       try {
         if (!gpu_failed) work->wait_until_ended();
-      } catch (const std::exception& error) {  // the same for all that follow
+      } catch (const std::exception& error) {  // all further tasks end with the same error
         log().error("Stream '{}' on the GPU ended with an error: {}", name(), error.what());
         gpu_failed = true;
       }
@@ -128,7 +129,7 @@ class GpuQueue final : public Stream::Queue {
       drop_awaited();
     }
     if (failed_) return work->run(failed_);
-    if (const std::exception_ptr error = work->failure()) {  // whoever watches over it knows already
+    if (const std::exception_ptr error = work->failure()) {  // a watcher has failed it already
       failed_ = work;
       return work->end(error);
     }
@@ -192,7 +193,7 @@ class GpuQueue final : public Stream::Queue {
       const std::shared_ptr<Work::State> first = under_way_.front();
       if (!first->settle()) return;
       note_failure_of(first);
-      // What it held may have been the last handle of something that came back here.
+      // settle() drops what the task held, which may run code that calls drop_done() again.
       if (!under_way_.empty() && under_way_.front() == first) under_way_.pop_front();
     }
   }
@@ -204,26 +205,27 @@ class GpuQueue final : public Stream::Queue {
       if (!awaited_.empty() && awaited_.front() == first) awaited_.pop_front();
     }
   }
-  // Of one that has ended: then everything behind it fails as well.
+  // For a work that has ended: if it failed, everything after it in this stream fails too.
   void note_failure_of(const std::shared_ptr<Work::State>& work) {
     if (!failed_ && work->failure()) failed_ = work;
   }
 
-  // What a task that failed has put there uses what the task holds.
+  // Work that a failed task has put into the stream still uses what the task holds.
   static void wait_for_what_is_there(Marks& marks) {
     try {
       marks.end();
       if (!marks.captured() && recording == nullptr) marks.wait_done();
-    } catch (const std::exception&) {  // the GPU itself has failed
+    } catch (const std::exception&) {  // the GPU itself has failed, and uses nothing any more
     }
   }
 
-  // Where a work is done on a GPU; nothing when it is done. Waits for tasks of the host, and for one that another thread is
-  // putting in.
+  // The place of a work in a GPU's stream; null if the work has ended. Waits until a task of the host has ended, and until
+  // another thread has put the work into its stream.
   static std::shared_ptr<GpuMarks> marks_of(Work::State& other) {
     std::unique_lock lock(other.mutex);
     if (!other.finished && !other.marks) {
-      require(recording == nullptr, "A task of the host was waited for while this thread records a graph; wait before.");
+      require(recording == nullptr,
+              "A task of the host was waited for while this thread records a graph; wait before the recording.");
       const double from = now_seconds();
       other.changed.wait(lock, [&] { return other.finished || other.marks; });
       if (!on_worker_thread) other.times.waited += now_seconds() - from;
@@ -234,7 +236,7 @@ class GpuQueue final : public Stream::Queue {
   std::shared_ptr<GpuTimeline> timeline_;
   std::recursive_mutex mutex_;  // a task may put more into its own stream
   std::deque<std::shared_ptr<Work::State>> under_way_;
-  // Of other streams, for which this one has been made to wait since its last task; whoever comes next follows them.
+  // Works of other streams for which this one has been made to wait since its last task; the next task comes after them.
   std::deque<std::shared_ptr<Work::State>> awaited_;
   std::shared_ptr<Work::State> failed_;
 };
@@ -242,7 +244,8 @@ class GpuQueue final : public Stream::Queue {
 }  // namespace
 
 std::shared_ptr<Stream::Queue> gpu_queue(std::string name, Priority priority) {
-  require(recording == nullptr, "Stream '{}' cannot be made while this thread records a graph; make it before.", name);
+  require(recording == nullptr,
+          "Stream '{}' cannot be made while this thread records a graph; make it before the recording.", name);
   return std::make_shared<GpuQueue>(std::move(name), priority);
 }
 
@@ -266,9 +269,9 @@ std::shared_ptr<GpuStreamHandle> kept_handle_of(const Stream& stream) {
 // ---- graphs
 
 struct Graph::Captured {
-  std::function<void()> function;  // with what it holds
+  std::function<void()> function;  // kept for what it holds
   std::shared_ptr<GraphMemory> memory;
-  std::vector<std::shared_ptr<Work::State>> works;  // these as well
+  std::vector<std::shared_ptr<Work::State>> works;  // likewise kept
   std::map<const void*, std::function<void(const Work& launch)>> before_launch;
   Gpu* gpu = nullptr;
   GpuGraph graph = nullptr;
@@ -300,7 +303,7 @@ Graph::Graph(const Stream& stream, const std::function<void()>& function) : capt
   captured_->before_launch = std::move(here.before_launch);
   try {
     captured_->graph = on.end_capture(handle);
-  } catch (...) {  // often for the reason that the function stopped
+  } catch (...) {  // often because the function threw
     if (!error) error = std::current_exception();
   }
   recording = nullptr;

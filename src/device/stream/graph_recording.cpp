@@ -6,7 +6,7 @@ namespace stretto {
 
 GraphMemory::GraphMemory(Gpu& gpu) : gpu_(gpu), stream_(gpu.create_stream(Priority::normal)) {}
 
-// Nobody launches the graph any more, and those who did have waited or kept it until then.
+// The graph is launched no more, and every launch has ended: each kept the graph until then.
 GraphMemory::~GraphMemory() {
   for (std::byte* const block : blocks_) gpu_.release(block, stream_);
   for (const auto& [block, stream] : taken_over_) gpu_.release(block, stream.get());

@@ -13,10 +13,10 @@
 
 namespace stretto {
 
-// The memory of tensors that are made while a graph is recorded: each launch uses the same addresses, so it stays the
-// graph's as long as anybody has the graph or such a tensor. What goes back while the graph is recorded is used again by
-// the same stream, which comes to it later. It is allocated outside of the graph: what a graph allocates itself would have
-// to be released before its next launch.
+// The memory of tensors that are made while a graph is recorded. Each launch uses the same addresses, so the graph owns the
+// memory as long as the graph or such a tensor exists. Blocks that are given back during the recording are used again by the
+// same stream, in whose order the later use follows. The memory is allocated outside the graph: memory that a graph
+// allocates itself must be released before the next launch.
 class GraphMemory : public std::enable_shared_from_this<GraphMemory> {
  public:
   explicit GraphMemory(Gpu& gpu);
@@ -25,12 +25,12 @@ class GraphMemory : public std::enable_shared_from_this<GraphMemory> {
   GraphMemory& operator=(const GraphMemory&) = delete;
 
   std::shared_ptr<std::byte> allocate(std::size_t bytes, GpuStream user);
-  // From outside, whose last owner went while the graph was recorded: the graph may use it.
+  // For memory from outside the graph whose last owner ends during the recording: the graph may still use it.
   void take_over(std::byte* block, std::shared_ptr<GpuStreamHandle> stream);
   void wait_until_allocated();
 
  private:
-  using Kind = std::pair<GpuStream, std::size_t>;  // who used it, and its size
+  using Kind = std::pair<GpuStream, std::size_t>;  // its last user, and its size
   void give_back(std::byte* block, Kind kind);
 
   Gpu& gpu_;
@@ -43,14 +43,14 @@ class GraphMemory : public std::enable_shared_from_this<GraphMemory> {
 
 struct GraphRecording {
   std::shared_ptr<GraphMemory> memory;
-  std::vector<std::shared_ptr<Work::State>> works;  // that are part of it
-  // What is told of each launch before it is put into its stream, by whom (each once); the graph keeps it.
+  std::vector<std::shared_ptr<Work::State>> works;  // part of the graph
+  // Functions to call for each launch before it is put into its stream, by their owner (one for each); the graph keeps them.
   std::map<const void*, std::function<void(const Work& launch)>> before_launch;
   std::shared_ptr<std::atomic<bool>> over = std::make_shared<std::atomic<bool>>(false);
 };
 
-// What this thread records; null: nothing. Then it may ask the GPU for nothing and wait for nothing: CUDA would spoil the
-// graph.
+// The recording of this thread, or null. A thread that records must neither query the GPU nor wait: CUDA would invalidate
+// the graph.
 [[gnu::tls_model("initial-exec")]] inline constinit thread_local GraphRecording* recording = nullptr;
 
 }  // namespace stretto

@@ -16,7 +16,7 @@ void KernelNotes::settle() {
 void KernelScope::begin() {
   if (current_device() == Device::cpu) {
     begin_ = now_seconds();
-  } else if (recording == nullptr) {  // what becomes part of a graph has no time of its own
+  } else if (recording == nullptr) {  // a kernel in a graph has no time of its own
     kernel_notes->on_gpu.push_back({kernel_, computation().enqueue([] {}), {}});
     place_ = kernel_notes->on_gpu.size();
   }

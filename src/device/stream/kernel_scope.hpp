@@ -10,9 +10,9 @@ namespace stretto {
 
 struct KernelSpan {
   const char* kernel;
-  double begin, end;  // as now_seconds()
+  double begin, end;  // on the clock of now_seconds()
 };
-// One that was put into a GPU's stream, whose times are known later: the places before and behind it there.
+// A kernel that was put into a GPU's stream. Its times become known later, from the places before and after it there.
 struct KernelOnGpu {
   const char* kernel;
   Work before, behind;
@@ -20,14 +20,14 @@ struct KernelOnGpu {
 struct KernelNotes {
   std::vector<KernelSpan> spans;
   std::deque<KernelOnGpu> on_gpu;
-  // Those to which the GPU has come become spans.
+  // Turns kernels that the GPU has passed into spans.
   void settle();
 };
-// Where this thread notes down what it computes; null: nowhere.
+// Records the kernels that this thread computes; null: they are not recorded.
 [[gnu::tls_model("initial-exec")]] inline constinit thread_local KernelNotes* kernel_notes = nullptr;
 
-// Stands in every kernel that computes with tensors, behind the checks of its arguments. (What collectives call computes
-// with pointers: it belongs to communication.)
+// Every kernel on tensors has one, after the checks of its arguments. (Kernels on pointers have none: collectives call them,
+// and their time counts as communication.)
 class KernelScope {
  public:
   explicit KernelScope(const char* kernel) : kernel_(kernel) {
@@ -41,7 +41,7 @@ class KernelScope {
   KernelScope(const KernelScope&) = delete;
   KernelScope& operator=(const KernelScope&) = delete;
 
-  // Then the kernel returns at once and leaves its results as they are.
+  // If true, the kernel must return at once and leave its results as they are.
   bool skipped() const { return stretto::rehearsal_mode.skip_kernels; }
 
  private:
@@ -50,10 +50,10 @@ class KernelScope {
 
   const char* kernel_;
   double begin_ = 0;
-  std::size_t place_ = 0;  // among those on a GPU, counted from 1
+  std::size_t place_ = 0;  // number among the kernels on a GPU, counted from 1
 };
 
-// For work that counts as computation though it calls no kernel on tensors, such as copying a part of them.
+// Runs work that counts as computation although it calls no kernel on tensors, such as copying a part of one.
 template <class Work>
 void as_kernel(const char* name, Work work) {
   const KernelScope scope(name);

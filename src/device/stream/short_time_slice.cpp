@@ -11,8 +11,8 @@ void run_promptly() {
   constexpr int this_thread = 0;
   sched_attr attributes{};
   if (syscall(SYS_sched_getattr, this_thread, &attributes, sizeof attributes, 0) != 0) return;
-  if (attributes.sched_policy != SCHED_NORMAL) return;  // someone has said how it is to run
-  attributes.sched_runtime = 100'000;                   // nanoseconds, the least that there is
+  if (attributes.sched_policy != SCHED_NORMAL) return;  // it has a scheduling policy of its own
+  attributes.sched_runtime = 100'000;                   // nanoseconds, the least that Linux allows
   syscall(SYS_sched_setattr, this_thread, &attributes, 0);
 }
 

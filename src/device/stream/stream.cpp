@@ -19,13 +19,13 @@
 namespace stretto {
 double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// What the worker thread and the handles share; the thread keeps it alive to its own end.
+// Shared by the worker thread and the stream's handles; the thread keeps it alive until its own end.
 struct Tasks {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::shared_ptr<Work::State>> waiting;
   bool closing = false;
-  std::shared_ptr<Work::State> failed;  // the first that failed: everything behind it fails as well
+  std::shared_ptr<Work::State> failed;  // the first task that failed; every later task fails with its error
 
   void work_through() {
     on_worker_thread = true;
@@ -55,7 +55,7 @@ void Stream::Queue::report(const std::shared_ptr<Work::State>& failed) const {
   }
 }
 
-// A worker thread.
+// A stream of the host: a worker thread.
 class HostQueue final : public Stream::Queue {
  public:
   HostQueue(std::string name, Priority priority) : Queue(std::move(name), priority), tasks_(std::make_shared<Tasks>()) {
@@ -69,7 +69,7 @@ class HostQueue final : public Stream::Queue {
       tasks_->closing = true;
       tasks_->changed.notify_all();
     }
-    // A task may own the last handle of its own stream; its thread cannot join itself.
+    // A task may own the last handle of its own stream, and a thread cannot join itself.
     if (thread_.get_id() == std::this_thread::get_id()) {
       thread_.detach();
     } else {
@@ -136,7 +136,7 @@ void Stream::enqueue(std::function<void()> task, const Work& reserved) const {
   if (queue_) return queue_->push(work);
   work->run(nullptr);
   {
-    const std::lock_guard lock(work->mutex);  // others read the ledger
+    const std::lock_guard lock(work->mutex);  // other threads read the times for the ledger
     work->times.waited = work->times.done - work->times.started;
   }
   if (work->error) std::rethrow_exception(work->error);
@@ -152,7 +152,7 @@ void Stream::wait(const Work& work) const {
   queue_->wait(work);
 }
 
-// And nobody records a graph of it, in which nothing has a time.
+// False while a graph of the stream is recorded: works in a graph have no times.
 bool Stream::is_gpu_computation() const {
   return queue_ && queue_->device() == Device::cuda && recording == nullptr && *this == computation();
 }

@@ -11,15 +11,15 @@
 #include "core/fail.hpp"
 #include "stretto/stream.hpp"
 
-// What a stream is made of, and what a task knows: of the host in stream.cpp, of a GPU in gpu_stream.cpp.
+// The inside of a Stream and of a Work. Streams of the host are in stream.cpp, streams of a GPU in gpu_stream.cpp.
 namespace stretto {
 
 struct GpuStreamHandle;
 
-// Waiting inside a stream holds nobody up but that stream, so it does not count as waited.
+// A wait inside a stream delays only that stream, so it does not count as waited time.
 [[gnu::tls_model("initial-exec")]] inline constinit thread_local bool on_worker_thread = false;
 
-// Where a task that was put into a GPU's stream begins and ends there.
+// The beginning and the end of a task in a GPU's stream.
 class GpuMarks {
  public:
   virtual ~GpuMarks() = default;
@@ -39,50 +39,50 @@ struct Work::State {
   std::shared_ptr<State> cause;  // the earlier work, of this stream or another, whose error this one has taken over
   std::atomic<bool> error_seen = false;
   bool finished = false;
-  // On a GPU, under the mutex: the first place in computation() behind which that waits for this one; and whether this one
-  // is in computation() itself, where nothing is hidden.
+  // On a GPU, under the mutex: the first place in computation() after which computation() waits for this work; and whether
+  // this work is in computation() itself, where its whole time is exposed.
   Work waited_from;
   bool in_computation = false;
   std::shared_ptr<GpuMarks>
-      marks;  // under the mutex: set when the task has been put into a GPU's stream, gone when it is done
-  // The same: what it comes behind in that stream and in those for which that waits. Nobody knows before the GPU has come
-  // past them whether they end well; if not, this one does not either.
+      marks;  // under the mutex: set when the task has been put into a GPU's stream, null again when it is done
+  // Likewise: the works before it in that stream and in the streams for which that waits. Until the GPU has passed them, it
+  // is unknown whether they succeed; if one fails, so does this work.
   std::vector<std::shared_ptr<State>> behind;
 
   void begin();
-  // Drops the task before anybody can see the end: whoever waited may free what the task held. An error that fail_with() was
-  // told before stays.
+  // Destroys the task before the end becomes visible: waiters may then free what the task used. An error that fail_with()
+  // has set before stays.
   void end(std::exception_ptr with);
   void run(const std::shared_ptr<State>& failed_before);
-  // Has been put into a GPU's stream, where it goes on by itself.
+  // The task has been put into a GPU's stream, where it continues without the host.
   void go_on(std::shared_ptr<GpuMarks> at, std::vector<std::shared_ptr<State>> follows);
-  // Whether it has ended; notices that a GPU has.
+  // Whether the work has ended. If its GPU has passed it, this call ends it.
   bool settle();
-  // The same without ending it: its task, and what that holds, stays for whoever settles it. A GPU that has failed is past
+  // Like settle(), but does not end the work: its task stays until settle(). A GPU that has failed counts as past
   // everything.
   bool is_past();
-  void wait_until_past();  // returns at once for what is in no stream yet
+  void wait_until_past();  // returns at once if the work is in no stream yet
 
-  // Whoever waited for a task that nobody enqueues would wait forever. Under the mutex.
+  // Throws if the task has not been enqueued: a wait for it might never end. Called under the mutex.
   void require_enqueued() const {
     require(times.enqueued > 0, "A work was waited for before it was put into a stream; end its group of operations first.");
   }
   void wait_until_ended();
-  std::exception_ptr wait_for_end();  // and somebody has seen the error
+  std::exception_ptr wait_for_end();  // marks the error as seen
   bool has_started();                 // never blocks
-  bool is_being_put_in();             // or is still to be: neither in a stream nor ended
-  // This stream, which is computation(), will wait for it; of a task of the host there is nothing to note.
+  bool is_being_put_in();             // or not yet enqueued: neither in a stream nor ended
+  // Records that `computation`, which is computation(), is about to wait for this work. Does nothing for tasks of the host.
   void note_wait(const Stream& computation);
   std::exception_ptr failure() const;
-  // Of a task that goes on by itself, or is just being put there, and will come to no good end: whoever waits gets this
-  // error. why: the work that failed first of several for one reason; null: this one.
+  // Fails a task that is in a GPU's stream, or about to be put there, and that cannot succeed any more: waiters get this
+  // error. why: the work that failed first, if several fail for one reason; null: this work.
   void fail_with(std::exception_ptr with, const std::shared_ptr<State>& why);
 
  private:
   bool finish();
 };
 
-// Of a stream on a GPU, like handle_of; while anybody has it, the GPU's stream is not destroyed, though its Stream may be.
+// Like handle_of, for a stream on a GPU. As long as the result is held, the GPU's stream exists, even without its Stream.
 std::shared_ptr<GpuStreamHandle> kept_handle_of(const Stream& stream);
 
 class Stream::Queue : public std::enable_shared_from_this<Stream::Queue> {
@@ -93,7 +93,7 @@ class Stream::Queue : public std::enable_shared_from_this<Stream::Queue> {
   Queue& operator=(const Queue&) = delete;
 
   virtual void push(const std::shared_ptr<Work::State>& work) = 0;
-  // What is pushed from now on begins after the work.
+  // Tasks that are pushed after this call begin after the work has ended.
   virtual void wait(const Work& work) = 0;
   virtual Device device() const = 0;
 
@@ -101,7 +101,7 @@ class Stream::Queue : public std::enable_shared_from_this<Stream::Queue> {
   Priority priority() const { return priority_; }
 
  protected:
-  // An error that nobody has waited for, at the end of the stream.
+  // Logs, at the end of the stream, an error that nobody has waited for.
   void report(const std::shared_ptr<Work::State>& failed) const;
 
  private:

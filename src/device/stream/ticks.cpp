@@ -14,7 +14,7 @@
 namespace stretto {
 namespace {
 
-// The kernel keeps time by something else where it has found the cores' counters apart.
+// Linux uses another clock source if it has found the cores' counters to differ.
 bool can_trust_counter() {
 #if defined(__x86_64__)
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -31,7 +31,7 @@ struct Anchor {
   std::uint64_t ticks;
   double seconds;
 };
-// The closest pair of several: a thread may lose its core between the two looks.
+// The closest pair of several tries: a thread may lose its core between two readings.
 Anchor look() {
   Anchor best{};
   std::uint64_t narrowest = ~std::uint64_t{0};
@@ -52,7 +52,7 @@ const bool counter_runs_evenly = can_trust_counter();
 namespace {
 const Anchor first = look();
 
-// From the start of the process to now: the longer ago that is, the less the time of a look matters.
+// Measured from the start of the process until now: the longer that is, the less the error of one reading matters.
 double seconds_per_tick() {
   if (!counter_runs_evenly) return 1e-9;
   Anchor now = look();
@@ -77,7 +77,7 @@ Span TickClock::seconds_of(std::uint64_t begin, std::uint64_t end) const {
     return static_cast<double>(static_cast<std::int64_t>(to - from)) * seconds_per_tick_;
   };
   const double at = first.seconds + seconds(first.ticks, begin);
-  return {at, at + std::max(0.0, seconds(begin, end))};  // two cores' counters may differ by a few ticks
+  return {at, at + std::max(0.0, seconds(begin, end))};  // the counters of two cores may differ by a few ticks
 }
 
 Span seconds_of(std::uint64_t begin, std::uint64_t end) { return begin == 0 ? Span{} : TickClock().seconds_of(begin, end); }

@@ -5,12 +5,12 @@
 #include <x86intrin.h>
 #endif
 
-// A clock that costs a few nanoseconds: the processor's counter where that runs evenly, else the monotonic clock. Ticks
-// become seconds of now_seconds() later, when somebody asks.
+// A clock that costs a few nanoseconds: the processor's time-stamp counter where that runs evenly, else the monotonic clock.
+// Ticks are converted to seconds of now_seconds() later, on request.
 namespace stretto {
 
-// All through sleep states and changes of frequency, and alike on all cores: so says the processor, and the kernel keeps
-// time by it.
+// Whether the counter runs at one rate through sleep states and changes of frequency, alike on all cores: the processor says
+// so, and Linux uses it as its clock source.
 extern const bool counter_runs_evenly;
 std::uint64_t clock_ticks();  // the monotonic clock's nanoseconds
 
@@ -21,11 +21,12 @@ inline std::uint64_t ticks() {
   return clock_ticks();
 }
 
-// On the clock of now_seconds(); zero for a beginning of 0. What lies between the two is exact.
+// On the clock of now_seconds(); both are zero if the beginning was 0 ticks. Their difference is exact.
 struct Span {
   double begin = 0, end = 0;
 };
-// Looks at the clock once, for many spans that have ended by then; in the first 10 ms of a process that waits for their end.
+// Reads the clock once, for any number of spans that have ended by then. In the first 10 ms of a process, the constructor
+// blocks until they are over.
 class TickClock {
  public:
   TickClock();
@@ -34,6 +35,6 @@ class TickClock {
  private:
   double seconds_per_tick_;
 };
-Span seconds_of(std::uint64_t begin, std::uint64_t end);  // for a single one
+Span seconds_of(std::uint64_t begin, std::uint64_t end);  // for a single span
 
 }  // namespace stretto

@@ -9,7 +9,7 @@
 
 namespace stretto {
 
-// Who is woken needs the mutex: it is free by then.
+// Notifies without the mutex, which woken threads need.
 void Work::State::begin() {
   {
     const std::lock_guard lock(mutex);
@@ -53,10 +53,10 @@ void Work::State::go_on(std::shared_ptr<GpuMarks> at, std::vector<std::shared_pt
   changed.notify_all();
 }
 
-// What it is behind comes first, whose errors it takes over. No recursion: a stream may be long.
+// Settles the works before it first, since it takes over their errors. Not recursive: a stream may be long.
 bool Work::State::settle() {
   struct Entry {
-    std::shared_ptr<State> kept;  // but for this one
+    std::shared_ptr<State> kept;  // null for this work
     State* state;
     bool asked;
   };
@@ -83,7 +83,7 @@ bool Work::State::settle() {
 
 bool Work::State::finish() {
   std::shared_ptr<GpuMarks> gone;
-  std::function<void()> dropped;  // what they held goes without the mutex
+  std::function<void()> dropped;  // destroyed after the mutex is released
   std::vector<std::shared_ptr<State>> followed;
   const std::lock_guard lock(mutex);
   if (finished || !marks) return finished;
@@ -92,7 +92,7 @@ bool Work::State::finish() {
     const double waited = times.waited;
     times = marks->times(times.enqueued);
     times.waited = waited;
-  } catch (...) {  // the GPU has failed, and with it all that it had still to do
+  } catch (...) {  // the GPU has failed, and with it all of its remaining work
     if (!error) error = std::current_exception();
     times.done = now_seconds();
   }
@@ -130,7 +130,7 @@ void Work::State::wait_until_past() {
   }
   try {
     if (on_gpu) on_gpu->wait_done();
-  } catch (const std::exception&) {  // the GPU has failed; or it is part of a graph, or one is being recorded
+  } catch (const std::exception&) {  // the GPU has failed, the work is part of a graph, or this thread records one
   }
 }
 
@@ -231,7 +231,7 @@ WorkTimes Work::times() const {
   }
   if (times.done == 0) return times;
   if (in_computation) times.waited = std::max(times.waited, times.done - times.started);
-  // Where that place was not reached before the work was done, nobody had to wait.
+  // If computation() reached that place only after the work was done, it did not have to wait.
   if (waited_from.state_ && waited_from.done()) times.waited += std::max(0.0, times.done - waited_from.times().done);
   return times;
 }

@@ -7,7 +7,7 @@
 #undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS                                     \
   (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | \
-   HWY_RVV)  // SSSE3 as everywhere; of the others' vectors are no arrays
+   HWY_RVV)  // SSSE3 as everywhere; the vectors of the others have no arrays
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/attention/attention_softmax-inl.hpp"
@@ -17,7 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::attention::HWY_NAMESPACE {
 
-// Parts of one allocation, each on its own cache lines.
+// Parts of one allocation, each beginning at a cache line.
 template <class T>
 class Scratch {
  public:
@@ -33,7 +33,7 @@ class Scratch {
 template <class F>
 struct Head {
   const F *q, *k, *v;
-  Index row;  // elements between two tokens
+  Index row;  // elements from one token to the next
   Index d, sequence;
 };
 
@@ -44,13 +44,14 @@ Head<F> head_of(const AttentionShape& shape, const F* qkv, Index batch, Index he
   return {q, q + hidden, q + 2 * hidden, 3 * hidden, shape.head_size, shape.sequence};
 }
 
-// scores[key][query] for the tile's queries, of which the first is given relative to the block's first key.
+// scores[key][query] for the queries of a tile; first_query is relative to the block's first key.
 template <class T>
 void key_by_query_products(const T* key_rows, const T* query_columns, Index d, Index first_query, Index keys, Index width,
                            T* scores) {
   const Index columns = padded<T>(d);
   for (Index key = 0; key < keys; key += row_group) {
-    const Index first = std::max<Index>(0, key - first_query) / lanes<T>() * lanes<T>();  // those before see none of these
+    // Earlier queries see none of these keys.
+    const Index first = std::max<Index>(0, key - first_query) / lanes<T>() * lanes<T>();
     product<T>(width - first, d, {key_rows + key * columns, columns, 1}, query_columns + first, tile,
                scores + key * tile + first, tile, false);
   }
@@ -110,7 +111,7 @@ void backward_head(const Head<F>& head, const F* out, const F* dout, Index out_r
   T* const q_columns = scratch.take(columns * tile);
   T* const o_gradient = scratch.take(tile * columns);
   T* const o_gradient_columns = scratch.take(columns * tile);
-  T* const dq = scratch.take(tile * columns);  // holds the outputs first
+  T* const dq = scratch.take(tile * columns);  // holds the outputs at first
   T* const p = scratch.take(tile * tile);
   T* const ds = scratch.take(tile * tile);
   T* const shift = scratch.take(tile);
@@ -132,13 +133,13 @@ void backward_head(const Head<F>& head, const F* out, const F* dout, Index out_r
       delta[i] = dot(dq + i * columns, o_gradient + i * columns, columns);  // the sum over the keys of p dp
     }
     for (Index block = 0; block < first + queries; block += tile) {
-      const Index keys = std::min(tile, all_rows - block);  // whole row groups; none sees those behind the last
+      const Index keys = std::min(tile, all_rows - block);  // whole row groups; no query sees keys after the last one
       T* const k_rows = k + block * columns;
       key_by_query_products(k_rows, q_columns, d, first - block, keys, width, p);
       key_by_query_products(v + block * columns, o_gradient_columns, d, first - block, keys, width, ds);
       softmax_backward_block(p, ds, first - block, keys, width, shift, delta);
       for (Index key = 0; key < keys; key += row_group) {
-        const Index i = std::max<Index>(0, block + key - first);  // the first query that sees it
+        const Index i = std::max<Index>(0, block + key - first);  // the first query that sees this key
         if (i >= queries) break;
         const Index to = (block + key) * columns;
         const Index from = key * tile + i;

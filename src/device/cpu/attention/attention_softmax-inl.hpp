@@ -1,6 +1,6 @@
 // The softmax of attention and its derivative for one instruction set; attention.cpp includes this file once for each.
-// Scores are kept transposed, a row for each key and a column for each query: the softmax of a query then runs down a
-// column, a vector of queries at a time, without ever adding up the lanes of a vector.
+// Scores are kept transposed, with a row for each key and a column for each query: the softmax of a query then runs down a
+// column, one vector of queries at a time, and never sums over the lanes of a vector.
 #if defined(STRETTO_ATTENTION_SOFTMAX_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRETTO_ATTENTION_SOFTMAX_INL_HPP
 #undef STRETTO_ATTENTION_SOFTMAX_INL_HPP
@@ -21,18 +21,19 @@ namespace stretto::kernels::attention::HWY_NAMESPACE {
 
 using kernels::HWY_NAMESPACE::exp;
 
-// A query sees the keys up to its own place. Which of the queries of one vector, the first of which is given, see the key?
+// A query sees the keys up to its own position. This is the mask of the queries in one vector, beginning with `query`, that
+// see the key.
 template <class T>
 HWY_INLINE hn::Mask<Vectors<T>> sees(Index query, Index key) {
   const Vectors<T> d;
   return hn::Not(hn::FirstN(d, static_cast<std::size_t>(std::max<Index>(0, key - query))));
 }
 
-// The keys of a block as the queries of one vector meet them.
+// The keys of a block, by how many queries of one vector see them.
 struct KeyRange {
   Index seen_by_all;   // [0, seen_by_all)
   Index seen_by_some;  // [seen_by_all, seen_by_some): masked
-  Index cleared;       // [seen_by_some, cleared): seen by none, but products of whole row groups read them as zeros
+  Index cleared;       // [seen_by_some, cleared): seen by none, set to zero because products of whole row groups read them
 };
 template <class T>
 KeyRange keys_of(Index query, Index keys) {
@@ -40,8 +41,8 @@ KeyRange keys_of(Index query, Index keys) {
   return {std::min(keys, query + 1), std::min(keys, query + lanes<T>()), std::min(keys, group_end)};
 }
 
-// Running softmax of a tile's queries: largest score, sum of exponentials, and by how much the last block lowered
-// what was added up before it.
+// Running softmax of a tile's queries: the largest score, the sum of exponentials, and the factor by which the last block
+// scaled the earlier sums.
 template <class T>
 struct Running {
   alignas(64) T top[tile], sum[tile], correction[tile];

@@ -39,7 +39,7 @@ HWY_INLINE Index lanes() {
   return static_cast<Index>(hn::Lanes(Vectors<T>()));
 }
 
-// A matrix, or, with the steps exchanged, its transpose.
+// A matrix; with row_step and column_step exchanged, its transpose.
 template <class T>
 struct Operand {
   const T* data;
@@ -76,7 +76,7 @@ HWY_INLINE void product_in_registers(Index depth, Operand<T> a, const T* HWY_RES
   }
 }
 
-// The same for row_group rows and any number of whole vectors of columns.
+// Like product_in_registers, for row_group rows and any number of whole vectors of columns.
 template <class T>
 void product(Index columns, Index depth, Operand<T> a, const T* HWY_RESTRICT b, Index b_row, T* HWY_RESTRICT c, Index c_row,
              bool accumulate) {
@@ -100,7 +100,7 @@ void product(Index columns, Index depth, Operand<T> a, const T* HWY_RESTRICT b, 
   }
 }
 
-// The type in which attention of f computes.
+// The type in which attention over elements of F computes.
 template <class F>
 struct ComputeType {
   using type = float;
@@ -121,7 +121,7 @@ void load_rows(const F* HWY_RESTRICT from, Index from_row, Index count, Index d,
   for (Index row = 0; row < count; ++row) {
     const F* const in = from + row * from_row;
     T* const out = to + row * columns;
-    // Rows lie pages apart: the processor does not guess the next ones.
+    // Rows are pages apart, so the processor does not prefetch the next ones by itself.
     for (Index column = 0; column < d; column += 64 / sizeof(F)) __builtin_prefetch(in + 8 * from_row + column);
     Index column = 0;
     if constexpr (std::is_same_v<F, T>) {

@@ -14,7 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_SCALAR  // whose vectors are one lane
+#if HWY_TARGET == HWY_SCALAR  // vectors of one lane
 
 void dequantize_reduce_simd(QuantizedFormat format, const void* const* vectors, int vector_count, DType dtype, void* out,
                             std::int64_t count, std::int64_t divisor) {
@@ -28,8 +28,8 @@ namespace {
 struct Sum {
   const void* const* vectors;
   int vector_count;
-  // The inverse of a power of two is exact; by other numbers a sum is divided when it leaves the nearest cache. Scales are
-  // multiplied by it, not sums: small ones only, so that their last bits stay.
+  // The inverse of a power of two is exact, so scales are multiplied by it instead of dividing sums; only small powers, so
+  // that scales keep their last bits. By other divisors, sums are divided when they leave the L1 cache.
   float factor;
   std::int64_t divisor;
 
@@ -57,7 +57,7 @@ HWY_INLINE std::uint32_t scale_bits(const std::uint8_t* record) {
   }
 }
 
-// The rare groups with special or very large ones among them.
+// For the rare groups of which some records are special or have very large scales.
 template <QuantizedFormat F, class T>
 HWY_NOINLINE void add_plainly(const Sum& sum, std::int64_t offset, void* out) {
   float total[group_elements(F)];
@@ -68,7 +68,7 @@ HWY_NOINLINE void add_plainly(const Sum& sum, std::int64_t offset, void* out) {
   });
 }
 
-// A number of a magnitude whose rounding to T is one, too: the rounding without a look at what is none.
+// Stores a number that rounds to a finite T: without the test for NaN.
 template <class T>
 HWY_INLINE void store_number(Floats v, void* to) {
   constexpr GroupTag d;
@@ -84,10 +84,10 @@ HWY_INLINE void store_number(Floats v, void* to) {
   }
 }
 
-// The group whose records lie at offset in the vectors, to its elements.
+// Adds the records at `offset` of all vectors and stores the elements of the group.
 template <QuantizedFormat F, class T>
 HWY_INLINE void add_group(const Sum& sum, std::int64_t offset, void* out) {
-  // Negative scales of special groups and NaN come after those so large that a sum may be infinite.
+  // As integers, the negative scales of special groups and NaN are larger than scales so large that a sum may be infinite.
   std::uint32_t largest = 0;
   for (int vector = 0; vector < sum.vector_count; ++vector) {
     const std::uint8_t* const record = sum.record(vector, offset);
@@ -95,7 +95,7 @@ HWY_INLINE void add_group(const Sum& sum, std::int64_t offset, void* out) {
     largest = std::max(largest, scale_bits<F>(record));
   }
   if (largest > large_scale_bits) return add_plainly<F, T>(sum, offset, out);
-  // In onebit scales may be so small that they lose their last bits.
+  // In onebit, scales may be so small that the factor would cost their last bits: there it multiplies the sums.
   const float of_scales = F == QuantizedFormat::onebit ? 1 : sum.factor;
   const auto store = [&](Floats v, std::int64_t i) HWY_ATTR {
     if constexpr (F == QuantizedFormat::onebit) v = hn::Mul(v, hn::Set(GroupTag(), sum.factor));

@@ -14,7 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_SCALAR  // whose vectors are one lane
+#if HWY_TARGET == HWY_SCALAR  // vectors of one lane
 
 void quantize_simd(QuantizedFormat format, DType dtype, const void* x, void* records, std::int64_t count,
                    const QuantizeOptions& options) {
@@ -25,12 +25,13 @@ void quantize_simd(QuantizedFormat format, DType dtype, const void* x, void* rec
 
 namespace {
 
-// The bits of the largest |x| in each lane of a group, in whose order are magnitudes: infinity and NaN come last.
+// The bits of the largest |x| in each lane of a group. As integers they are in the order of magnitude, with infinity and NaN
+// as the largest.
 template <QuantizedFormat F, class T>
 HWY_INLINE Words largest_of_group(const void* x) {
   constexpr GroupTag d;
   constexpr GroupBits bits;
-  if constexpr (std::is_same_v<T, bf16>) {  // two elements a lane
+  if constexpr (std::is_same_v<T, bf16>) {  // two elements in a lane
     constexpr hn::Repartition<std::uint16_t, GroupTag> halves;
     auto largest = hn::Zero(halves);
     for (std::int64_t i = 0; i < group_elements(F); i += 2 * Chunks<F>::lanes) {
@@ -48,7 +49,7 @@ HWY_INLINE Words largest_of_group(const void* x) {
   }
 }
 
-// The largest lane of each of four vectors.
+// Stores the largest lane of each of four vectors.
 HWY_INLINE void store_largest(Words a, Words b, Words c, Words e, std::uint32_t* to) {
   constexpr GroupBits d;
   constexpr hn::Repartition<std::uint64_t, GroupBits> pairs;
@@ -63,7 +64,7 @@ HWY_INLINE void store_largest(Words a, Words b, Words c, Words e, std::uint32_t*
   std::memcpy(to, stored, 4 * sizeof *to);
 }
 
-// The rare groups: with an element that is no number, or too large, or one whose code came out as the wrong neighbour.
+// For rare groups: with an infinite, NaN or very large element, or with an element whose vector code is not the nearest.
 template <QuantizedFormat F, class T>
 HWY_NOINLINE void quantize_plainly(const void* x, std::uint8_t* record, const GroupOptions& options) {
   float values[group_elements(F)];
@@ -74,12 +75,13 @@ HWY_NOINLINE void quantize_plainly(const void* x, std::uint8_t* record, const Gr
   quantize_group(F, values, group_elements(F), record, options);
 }
 
-// The codes of a group; false where one may be wrong.
+// Stores the codes of a group; returns false if one of them may be wrong.
 template <QuantizedFormat F, class T, class Round>
 HWY_INLINE bool encode(const void* x, std::uint8_t* codes, Round round) {
   for (std::int64_t chunk = 0; chunk < Chunks<F>::count; ++chunk) {
     const auto word = [&](int vector) HWY_ATTR {
-      hwy::Prefetch(static_cast<const std::byte*>(element<T>(x, Chunks<F>::at(chunk, vector) + batch)));  // of the next
+      // Of the next batch.
+      hwy::Prefetch(static_cast<const std::byte*>(element<T>(x, Chunks<F>::at(chunk, vector) + batch)));
       return round(chunk, vector, load_as<T>(GroupTag(), element<T>(x, Chunks<F>::at(chunk, vector))));
     };
     const Words w0 = word(0);
@@ -91,14 +93,14 @@ HWY_INLINE bool encode(const void* x, std::uint8_t* codes, Round round) {
   return round.right();
 }
 
-// A group with elements near the middle between two codes, or whose residual is kept.
+// For groups with elements near the midpoint of two codes, and for groups whose residual is kept.
 template <QuantizedFormat F, class T, bool keeps>
 HWY_NOINLINE bool encode_nearest(const void* x, std::uint8_t* codes, float scale, float inverse, float* residual) {
   constexpr GroupTag d;
   return encode<F, T>(x, codes, NearestInteger<F, keeps>{scale, hn::Set(d, scale), hn::Set(d, inverse), residual});
 }
 
-// Of the groups that share a batch, the divisions do, too.
+// The scales of all groups in a batch are computed as vectors, so that groups share divisions.
 constexpr std::int64_t most_groups = batch / group_elements(QuantizedFormat::int4);
 
 template <QuantizedFormat F>
@@ -117,7 +119,7 @@ HWY_INLINE void scales_of_groups(std::int64_t groups, const std::uint32_t* large
   }
 }
 
-// A batch of whole groups, some of which may be padding.
+// Quantizes a batch of whole groups; the last elements may be padding.
 template <QuantizedFormat F, class T, bool keeps>
 HWY_NOINLINE void quantize_batch(const void* x, std::int64_t there, std::uint8_t* record, const GroupOptions& options) {
   constexpr GroupTag d;
@@ -139,8 +141,9 @@ HWY_NOINLINE void quantize_batch(const void* x, std::int64_t there, std::uint8_t
     if constexpr (keeps) of_group.residual += i * group;
     return of_group;
   };
-  // First all of them, without a call in between, so that constants stay in registers; then those that came out wrong.
-  std::uint64_t wrong = 0;  // a bit a group
+  // Encodes all groups first, without a function call in between, so that constants stay in registers; then repeats those
+  // with a wrong code.
+  std::uint64_t wrong = 0;  // one bit for each group
   const auto for_each_group = [&](auto encode_group) HWY_ATTR {
     for (std::int64_t i = 0; i < groups; ++i) {
       std::uint8_t* const to = record + i * record_bytes(F);
@@ -226,7 +229,7 @@ HWY_NOINLINE void quantize_onebit(const void* x, std::int64_t there, std::uint8_
   }
 }
 
-// The elements of a batch with their residual, if any, and zeros up to `whole`.
+// Loads the elements of a batch, adds their residual, if any, and fills up to `whole` with zeros.
 template <class T>
 HWY_NOINLINE void load_batch(const void* x, const float* residual, std::int64_t there, std::int64_t whole, float* values) {
   constexpr GroupTag d;
@@ -266,7 +269,7 @@ void quantize_elements(const void* x, std::uint8_t* records, std::int64_t count,
         continue;
       }
     }
-    // With a residual, or a short group: first made whole in the nearest cache.
+    // With a residual or a short group: whole groups are first made in the L1 cache.
     float* const residual = options.residual == nullptr ? nullptr : options.residual + begin;
     load_batch<T>(from, residual, there, whole_groups(F, there), values);
     if (residual == nullptr) {

@@ -1,5 +1,5 @@
-// Codes of a whole group as vectors, for quantize.cpp and dequantize.cpp: written and read four vectors ("a chunk") at a
-// time. A kernel includes this file once for each instruction set (Highway).
+// Codes of a whole group as vectors, for quantize.cpp and dequantize.cpp. They are written and read in chunks of four
+// vectors. A kernel includes this file once for each instruction set (Highway).
 #if defined(STRETTO_DEVICE_CPU_QUANTIZE_CODES_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRETTO_DEVICE_CPU_QUANTIZE_CODES_INL_HPP
 #undef STRETTO_DEVICE_CPU_QUANTIZE_CODES_INL_HPP
@@ -16,15 +16,15 @@ HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if HWY_TARGET != HWY_SCALAR  // whose vectors are one lane
+#if HWY_TARGET != HWY_SCALAR  // vectors of more than one lane
 
 using GroupTag = hn::CappedTag<float, 16>;
 using GroupBits = hn::Rebind<std::uint32_t, GroupTag>;
 using Floats = hn::Vec<GroupTag>;
 using Words = hn::Vec<GroupBits>;
 
-// Where the vectors of a chunk lie in the group: 16 elements from each other, in vectors of any width (in onebit: next to
-// each other).
+// The positions of a chunk's vectors in the group: 16 elements apart, in vectors of any width (in onebit: one directly after
+// the other).
 template <QuantizedFormat F>
 struct Chunks {
   static constexpr std::int64_t lanes = hn::MaxLanes(GroupTag());
@@ -37,7 +37,7 @@ struct Chunks {
 template <QuantizedFormat F>
 constexpr std::int64_t scale_bytes = F == QuantizedFormat::int4 ? 2 : 4;
 
-// ---- a walk over elements
+// ---- loops over elements
 
 template <class T>
 HWY_INLINE const void* element(const void* x, std::int64_t i) {
@@ -48,18 +48,18 @@ HWY_INLINE void* element(void* x, std::int64_t i) {
   return static_cast<std::byte*>(x) + i * static_cast<std::int64_t>(sizeof(T));
 }
 
-// Elements that are worked on at a time: whole groups of every format.
+// Elements that are processed at a time: whole groups in every format.
 constexpr std::int64_t batch = 4 * largest_group;
 
-// Bytes ahead of what is read or written that are fetched: so much is done with a group that the processor by itself looks
-// ahead too late. Beyond the end, nothing comes of it.
+// Prefetch distance in bytes: a group takes so much computation that the processor's own prefetching comes too late.
+// Prefetching beyond the end of an array is harmless.
 constexpr std::int64_t fetch_distance = 2048;
 template <QuantizedFormat F>
 HWY_INLINE void fetch_ahead(const std::uint8_t* record) {
   for (std::int64_t line = 0; line < record_bytes(F); line += 64) hwy::Prefetch(record + fetch_distance + line);
 }
 
-// Calls run with the format as a constant.
+// Calls run with the format as a compile-time constant.
 template <class Run>
 HWY_INLINE void with_format(QuantizedFormat format, Run run) {
   using enum QuantizedFormat;
@@ -71,7 +71,7 @@ HWY_INLINE void with_format(QuantizedFormat format, Run run) {
     case onebit: return run(std::integral_constant<QuantizedFormat, onebit>());
   }
 }
-// The same for types that are quantized.
+// Calls run with a value of the C++ type, for the types that can be quantized.
 template <class Run>
 HWY_INLINE void with_dtype(DType dtype, Run run) {
   if (dtype == DType::f32) return run(float{});
@@ -86,8 +86,8 @@ HWY_INLINE Floats from_signed(V code) {
   return hn::ConvertTo(GroupTag(), hn::BitCast(hn::Rebind<std::int32_t, GroupTag>(), code));
 }
 
-// Sums to which the elements of a record are added, or, if they are the first, with which they begin. The elements are
-// products of a code and the scale times factor, a power of two, and exact: fused with the sum or not, it is the same.
+// Adds the elements of a record to the sums, or stores them if they are the first. An element is code * scale * factor,
+// where factor is a power of two; this product is exact, so that fusing it with the sum changes nothing.
 template <QuantizedFormat F, bool first>
 HWY_INLINE void add_chunk(const std::uint8_t* record, std::int64_t chunk, float factor, Floats& v0, Floats& v1, Floats& v2,
                           Floats& v3) {
@@ -95,7 +95,7 @@ HWY_INLINE void add_chunk(const std::uint8_t* record, std::int64_t chunk, float 
   constexpr GroupBits bits;
   constexpr hn::Rebind<std::int32_t, GroupTag> d32;
   constexpr std::int64_t lanes = Chunks<F>::lanes;
-  std::uint32_t scale_bits;  // in int4 with the first codes in the upper half
+  std::uint32_t scale_bits;  // in int4, the upper half holds the first codes
   std::memcpy(&scale_bits, record, sizeof scale_bits);
   const std::uint8_t* const codes = record + scale_bytes<F>;
   Floats scale = hn::BitCast(d, hn::Set(bits, scale_bits));
@@ -106,11 +106,11 @@ HWY_INLINE void add_chunk(const std::uint8_t* record, std::int64_t chunk, float 
   if constexpr (F == QuantizedFormat::int4) {
     constexpr hn::Rebind<std::uint16_t, GroupTag> d16;
     const Words words = hn::PromoteTo(bits, load_lanes(d16, codes + 2 * chunk * lanes));
-#if HWY_TARGET <= HWY_AVX3  // whose vectors hold what each code stands for
+#if HWY_TARGET <= HWY_AVX3  // a vector holds the elements of all 16 codes
     alignas(64) constexpr float numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
     const Floats table = hn::Mul(hn::Mul(hn::Load(d, numbers), hn::Set(d, factor)), scale);
     const auto add_four_bits = [&](Words where, Floats& sum) HWY_ATTR {
-      const Floats element{_mm512_permutexvar_ps(where.raw, table.raw)};  // by the lowest four bits
+      const Floats element{_mm512_permutexvar_ps(where.raw, table.raw)};  // indexed by the lowest four bits
       sum = first ? element : hn::Add(sum, element);
     };
     add_four_bits(words, v0);
@@ -155,13 +155,13 @@ HWY_INLINE void add_chunk(const std::uint8_t* record, std::int64_t chunk, float 
 
 HWY_INLINE Words select_bits(Words mask, Words yes, Words no) {
 #if HWY_TARGET <= HWY_AVX3
-  return hn::IfVecThenElse(mask, yes, no);  // one instruction here, for any bits; elsewhere it may look at some only
+  return hn::IfVecThenElse(mask, yes, no);  // one instruction here, for any bits; elsewhere it may use some bits only
 #else
   return hn::Or(hn::And(mask, yes), hn::AndNot(mask, no));
 #endif
 }
 
-// Words with a code in the third byte: plus 128 in int8, in the lower four bits in int4.
+// Each word has a code in its third byte: code + 128 in int8, the lower four bits in int4.
 template <QuantizedFormat F>
 HWY_INLINE void store_codes(std::uint8_t* codes, std::int64_t chunk, Words w0, Words w1, Words w2, Words w3) {
   constexpr GroupBits bits;
@@ -175,7 +175,7 @@ HWY_INLINE void store_codes(std::uint8_t* codes, std::int64_t chunk, Words w0, W
     const Words all = select(0x00ff0000, low, hn::ShiftLeft<8>(high));
     store_lanes(d16, hn::TruncateTo(d16, hn::ShiftRight<16>(all)), codes + 2 * chunk * lanes);
   } else {
-    // The bytes of each word: the codes of the four vectors' lane.
+    // The four bytes of each word are the codes of this lane in the four vectors.
     const Words even = select(0xffff0000, w2, hn::ShiftRight<16>(w0));
     const Words odd = select(0xffff0000, w3, hn::ShiftRight<16>(w1));
     Words all = select(0x00ff00ff, even, hn::ShiftLeft<8>(odd));
@@ -197,21 +197,21 @@ HWY_INLINE void store_codes(std::uint8_t* codes, std::int64_t chunk, Words w0, W
   }
 }
 
-// ---- rounding: from elements to words for store_codes, one vector after another. In the end right() is false where codes
-// may be wrong.
+// ---- rounding: from elements to words for store_codes, one vector after another. Afterwards right() is false if a code may
+// be wrong.
 
-// The nearest code where an element is so far from the middle between two codes that products a little off do not matter;
-// right() tells whether all were.
+// The nearest code of elements that are so far from the midpoint of two codes that the rounding error of a product cannot
+// matter; right() tells whether all elements were.
 template <QuantizedFormat F>
 struct ClearlyNearest {
   static constexpr FixedPoint point = fixed_point(F);
-  static constexpr int shift = 16 - point.fraction_bits;  // the fraction is a word's lower half
+  static constexpr int shift = 16 - point.fraction_bits;  // moves the fraction into the lower half of a word
   using Halves = hn::Repartition<std::uint16_t, GroupTag>;
 
   Floats inverse;
   hn::Vec<Halves> least = hn::Set(Halves(), 0xffff);
 
-  // Rounds down what was moved up by a half and one unit: the fraction is 1 for the middle, and 0 to 2 near it.
+  // Adds a half and one unit and rounds down: the fraction is 1 at the midpoint, and 0 to 2 near it.
   HWY_INLINE Words operator()(std::int64_t /*chunk*/, int /*vector*/, Floats x) {
     const auto moved = hn::Set(GroupTag(), point.zero + 0.5F + point.unit());
     const Words fixed = hn::ShiftLeft<shift>(hn::BitCast(GroupBits(), hn::MulAdd(x, inverse, moved)));
@@ -219,12 +219,12 @@ struct ClearlyNearest {
     return fixed;
   }
   HWY_INLINE bool right() const {
-    // The upper halves have a float's exponent in them, and are larger.
+    // The upper halves contain a float's exponent, and are larger.
     return hn::AllTrue(Halves(), hn::Gt(least, hn::Set(Halves(), 2U << shift)));
   }
 };
 
-// The nearest code by the product, ties to even; right() is false where it is the wrong neighbour.
+// The nearest code from a rounded product, ties to even; right() is false if a code is the wrong neighbour.
 template <QuantizedFormat F, bool keeps>
 struct NearestInteger {
   float scale;
@@ -248,14 +248,14 @@ struct NearestInteger {
   }
 };
 
-// Of elements up to the scale times the largest code.
+// Stochastic rounding, for elements of magnitudes up to the scale times the largest code.
 template <QuantizedFormat F, bool keeps>
 struct StochasticInteger {
   static constexpr FixedPoint point = fixed_point(F);
 
   Floats by, inverse;
   DrawKey key;
-  Words elements;  // the numbers of the group's first
+  Words elements;  // the numbers of the group's first elements
   float* residual;
   Words hash = hn::Zero(GroupBits());
 

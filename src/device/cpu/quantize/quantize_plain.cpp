@@ -31,7 +31,7 @@ float load_scale(QuantizedFormat format, const std::uint8_t* record) {
 }
 std::int64_t scale_bytes(QuantizedFormat format) { return format == QuantizedFormat::int4 ? 2 : 4; }
 
-// Where the four bits of element i lie.
+// The position of the four bits of element i.
 std::int64_t int4_byte(std::int64_t i) { return i % 16 * 2 + i / 32; }
 int int4_shift(std::int64_t i) { return static_cast<int>(i / 16 % 2 * 4); }
 
@@ -47,7 +47,7 @@ float largest_finite(const float* x, std::int64_t count, bool& special) {
   return largest;
 }
 
-// Or the neighbour, where too much would be left.
+// The code, or its neighbour if the code would leave too much of x.
 float corrected(float code, float x, float scale, float limit) {
   const float left = x - code * scale;
   if (left > limit) return code + 1;
@@ -69,7 +69,7 @@ float stochastic_code(QuantizedFormat format, float x, float inverse, float rang
   return static_cast<float>(whole(std::bit_cast<std::uint32_t>(y) + drawn) - whole(std::bit_cast<std::uint32_t>(zero)));
 }
 
-// The code of int8 and int4 as a float.
+// The code in int8 or int4, as a float.
 float integer_code(QuantizedFormat format, float x, float scale, float inverse, const ScaleRule& rule,
                    const GroupOptions& options, std::int64_t i) {
   if (!is_finite(x)) {
@@ -119,7 +119,7 @@ void quantize_group(QuantizedFormat format, const float* x, std::int64_t count, 
     if (format == QuantizedFormat::fp8) {
       const float y = x[i] * inverse;
       if (special) {
-        const f8e5m2 narrow(std::isnan(y) ? std::numeric_limits<float>::quiet_NaN() : y);  // of one sign
+        const f8e5m2 narrow(std::isnan(y) ? std::numeric_limits<float>::quiet_NaN() : y);  // NaN with one sign
         codes[i] = narrow.bits;
         code = static_cast<float>(narrow);
       } else {

@@ -12,13 +12,13 @@ float mean_of_sums(const float* sums, std::int64_t count);
 struct GroupOptions {
   bool stochastic = false;
   std::uint64_t seed = 0;
-  std::uint64_t first_element = 0;  // the number of the group's first
-  float* residual = nullptr;        // of the group; written only
+  std::uint64_t first_element = 0;  // the number of the group's first element
+  float* residual = nullptr;        // of the group; only written
 };
-// The record of a whole group, of which the first `count` elements are there; the others are 0.
+// Makes the record of a whole group from its first `count` elements; the others are 0.
 void quantize_group(QuantizedFormat format, const float* x, std::int64_t count, std::uint8_t* record,
                     const GroupOptions& options);
-// All of a group's elements.
+// The elements of a whole group.
 void dequantize_group(QuantizedFormat format, const std::uint8_t* record, float* out);
 
 // ---- the kernels of the same names
@@ -30,7 +30,8 @@ void dequantize_reduce(QuantizedFormat format, const void* const* vectors, int v
                        std::int64_t count, std::int64_t divisor);
 void requantize(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to, void* records,
                 std::int64_t count, std::int64_t divisor, const QuantizeOptions& options);
-// All elements of the group whose records lie at that many bytes in the vectors, added and divided.
+// The elements of one group, whose records are `offset` bytes into each of the vectors: summed over the vectors, then
+// divided.
 void add_group(QuantizedFormat format, const void* const* vectors, int vector_count, std::int64_t offset,
                std::int64_t divisor, float* out);
 }  // namespace plain

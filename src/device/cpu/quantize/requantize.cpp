@@ -8,7 +8,7 @@ namespace stretto::kernels::cpu {
 
 void requantize(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to, void* records,
                 std::int64_t count, std::int64_t divisor, const QuantizeOptions& options) {
-  constexpr std::int64_t block = 4 * largest_group;  // whole groups of every format; stays in the nearest cache
+  constexpr std::int64_t block = 4 * largest_group;  // whole groups of every format; stays in the L1 cache
   alignas(64) float sum[block];
   std::vector<const void*> parts(vectors, vectors + vector_count);
   for (std::int64_t begin = 0; begin < count; begin += block) {

@@ -1,4 +1,4 @@
-// Which kernels attend: cuDNN's where it is there and takes the tensors, else our own.
+// The choice between cuDNN's attention, if cuDNN was found and takes the tensors, and the library's own kernels.
 #include "device/cuda/attention/attention.hpp"
 
 #include "core/fail.hpp"
@@ -12,7 +12,7 @@ void check_own(const kernels::AttentionShape& shape) {
   require(shape.head_size <= attention::largest_own_head,
           "Attention of {} elements a head is too much for a GPU: {} at most.", shape.head_size,
           attention::largest_own_head);
-  // Blocks of 8 warps, one for each token and head, are the most that is started at once.
+  // The largest launch has blocks of 8 warps, with one warp for each token and head.
   require((shape.sequence + 7) / 8 * shape.batch * shape.heads < std::int64_t{1} << 31,
           "Attention over {} sequences of {} tokens with {} heads is too much for one GPU.", shape.batch, shape.sequence,
           shape.heads);

@@ -3,12 +3,12 @@
 
 #include "device/gpu_kernels.hpp"
 
-// The two ways to attention on a GPU; kernels.hpp says what is computed. Sums are formed in a fixed order by both.
+// The two implementations of attention on a GPU; stretto/kernels.hpp says what they compute.
 namespace stretto::attention {
 
-// Kernels of our own, for f64, f32 and bf16, heads of up to 256 elements and sequences of any length, without tensor
-// cores. Every tensor has elements. deltas: memory like the log-sum-exp's, used until the stream is through. What CUDA said
-// comes back as it is: nvcc cannot compile the library's sentences.
+// The library's own kernels: for f64, f32 and bf16, heads of up to 256 elements and sequences of any length, without tensor
+// cores, with sums in a fixed order. No tensor may be empty. deltas: memory of the size of the log-sum-exp, in use until the
+// stream has passed the kernels. CUDA's error is returned, since nvcc cannot compile the library's sentences.
 constexpr std::int64_t largest_own_head = 256;
 cudaError_t own_forward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                         const Tensor& log_sum_exp, cudaStream_t stream);
@@ -16,9 +16,10 @@ cudaError_t own_backward(const kernels::AttentionShape& shape, const Tensor& qkv
                          const Tensor& log_sum_exp, const Tensor& dout, const Tensor& dqkv, void* deltas,
                          cudaStream_t stream);
 
-// cuDNN's, for bf16 on tensor cores. False, and nothing done, where cuDNN refuses, which is said in the log at level info
-// once a shape: head sizes that are no multiple of 8 or too large for the GPU, tensors not aligned to 16 bytes, and
-// backward of a single token or of more than 32768.
+// cuDNN's kernels: for bf16, on tensor cores; sums of backward are in a fixed order with STRETTO_DETERMINISTIC=1 only. They
+// return false, and do nothing, if cuDNN refuses, which is logged once for each shape at level info: head sizes that are not
+// multiples of 8 or too large for the GPU, tensors not aligned to 16 bytes, and backward of a single token or, in a fixed
+// order, of more than 32768.
 bool cudnn_forward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
                    GpuStream stream);
 bool cudnn_backward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,

@@ -1,7 +1,6 @@
-// The derivative of attention after FlashAttention-2 (Dao 2023): tiles of scores are computed once more from the
-// log-sum-exp. What flows into keys and values is summed up by the block that has the keys, what flows into queries by the
-// block that has the queries; so the scores are computed twice, but nothing is added by two blocks, and the order of every
-// sum is fixed.
+// The gradient of attention after FlashAttention-2 (Dao 2023): tiles of scores are computed again from the log-sum-exp. The
+// block that has the keys sums the gradients of keys and values, the block that has the queries sums the gradient of
+// queries. Scores are thus computed twice, but no two blocks add to the same element, and the order of every sum is fixed.
 #include "device/cuda/attention/attention.hpp"
 #include "device/cuda/attention/attention_tiles.cuh"
 
@@ -28,7 +27,7 @@ __global__ void __launch_bounds__(block_threads) sum_deltas(kernels::AttentionSh
   constexpr int warp = 32;
   const Index row = (static_cast<Index>(blockIdx.x) * block_threads + threadIdx.x) / warp;
   const Index rows = shape.batch * shape.sequence * shape.heads;
-  if (row >= rows) return;  // the whole warp
+  if (row >= rows) return;  // all of the warp returns
   const Index token = row / shape.heads;
   const Index head = row % shape.heads;
   T sum = 0;
@@ -42,7 +41,7 @@ __global__ void __launch_bounds__(block_threads) sum_deltas(kernels::AttentionSh
   }
 }
 
-// Rows of the tiles of scores are keys here, columns are queries.
+// In these tiles of scores, rows are keys and columns are queries.
 template <class F, int width, class T = Compute<F>>
 __global__ void __launch_bounds__(block_threads) backward_keys(kernels::AttentionShape shape, Arguments<F> given) {
   constexpr int tile = backward_tile<T, width>;
@@ -56,7 +55,7 @@ __global__ void __launch_bounds__(block_threads) backward_keys(kernels::Attentio
 
   const Index heads = shape.batch * shape.heads;
   const Head<F> head(shape, blockIdx.x % heads);
-  const Index first_key = blockIdx.x / heads * tile;  // those that the most queries see begin first
+  const Index first_key = blockIdx.x / heads * tile;  // keys that the most queries see begin first
   const int head_size = static_cast<int>(shape.head_size);
   const F* const q_from = given.qkv + head.qkv_at;
 
@@ -65,7 +64,7 @@ __global__ void __launch_bounds__(block_threads) backward_keys(kernels::Attentio
   load_tile<tile, width>(q_from + head.token_row, head.qkv_row, first_key, shape.sequence, head_size, T(1), k);
   load_tile<tile, width>(q_from + 2 * head.token_row, head.qkv_row, first_key, shape.sequence, head_size, T(1), v);
   for (Index first_query = first_key; first_query < shape.sequence; first_query += tile) {
-    __syncthreads();  // the queries before are no longer read
+    __syncthreads();  // the previous queries are no longer read
     load_tile<tile, width>(q_from, head.qkv_row, first_query, shape.sequence, head_size, given.scale, q);
     load_tile<tile, width>(given.dout + head.token_at, head.token_row, first_query, shape.sequence, head_size, T(1), dout);
     __syncthreads();
@@ -118,7 +117,7 @@ __global__ void __launch_bounds__(block_threads) backward_queries(kernels::Atten
   const Index heads = shape.batch * shape.heads;
   const Index tiles = (shape.sequence + tile - 1) / tile;
   const Head<F> head(shape, blockIdx.x % heads);
-  const Index first_query = (tiles - 1 - blockIdx.x / heads) * tile;  // those that see the most keys begin first
+  const Index first_query = (tiles - 1 - blockIdx.x / heads) * tile;  // queries that see the most keys begin first
   const int head_size = static_cast<int>(shape.head_size);
   const F* const q_from = given.qkv + head.qkv_at;
 
@@ -137,7 +136,7 @@ __global__ void __launch_bounds__(block_threads) backward_queries(kernels::Atten
   load_tile<tile, width>(q_from, head.qkv_row, first_query, shape.sequence, head_size, given.scale, q);
   load_tile<tile, width>(given.dout + head.token_at, head.token_row, first_query, shape.sequence, head_size, T(1), dout);
   for (Index first_key = 0; first_key <= first_query; first_key += tile) {
-    __syncthreads();  // the keys before are no longer read
+    __syncthreads();  // the previous keys are no longer read
     load_tile<tile, width>(q_from + head.token_row, head.qkv_row, first_key, shape.sequence, head_size, T(1), k);
     load_tile<tile, width>(q_from + 2 * head.token_row, head.qkv_row, first_key, shape.sequence, head_size, T(1), v);
     __syncthreads();

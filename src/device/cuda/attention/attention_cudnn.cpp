@@ -1,5 +1,5 @@
-// Fused attention by cuDNN, which computes on tensor cores. Strides tell it how q, k and v of a token lie behind each
-// other, so nothing is copied; its statistics are the natural log-sum-exp of the scaled scores, as ours.
+// Fused attention by cuDNN, on tensor cores. Strides describe the layout of q, k and v, so nothing is copied. cuDNN's
+// statistics are the natural log-sum-exp of the scaled scores, like the library's.
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 
@@ -23,19 +23,19 @@ namespace fe = cudnn_frontend;
 using TensorPointer = std::shared_ptr<fe::graph::Tensor_attributes>;
 using Pointers = std::unordered_map<std::int64_t, void*>;
 
-// What of a product of attention a pointer stands for.
+// The tensors of attention, as cuDNN's numbers of them.
 enum Role : std::int64_t { Q = 1, K, V, O, STATS, DO, DQ, DK, DV };
 
-// What one call computes: some heads of some sequences that lie among others.
+// The work of one call: some heads of some sequences, which may be a part of the tensors.
 struct Part {
   std::int64_t batch, heads, sequence, head_size;
-  std::int64_t all_heads;  // of a token in memory
+  std::int64_t all_heads;  // heads of a token in memory
   bool backward, aligned;
-  bool in_fixed_order = false;  // backward's sums
+  bool in_fixed_order = false;  // of backward's sums
   auto operator<=>(const Part&) const = default;
 };
 
-// A graph in cuDNN's sense. None: cuDNN refuses, which has been logged.
+// A graph in cuDNN's sense. null: cuDNN refuses, which has been logged.
 struct Plan {
   std::unique_ptr<fe::graph::Graph> graph;
   std::int64_t workspace = 0;
@@ -97,7 +97,7 @@ std::unique_ptr<fe::graph::Graph> described(const Part& part) {
   return result;
 }
 
-// Empty where cuDNN takes it.
+// The reason why cuDNN refuses; empty if it does not.
 std::string obstacle(const Part& part, cudnnHandle_t handle, Plan& plan) {
   if (!part.aligned) return "its tensors do not begin at multiples of 16 bytes";
   try {
@@ -110,8 +110,8 @@ std::string obstacle(const Part& part, cudnnHandle_t handle, Plan& plan) {
   }
 }
 
-// cuDNN's handle and the plans made with it, one after the other for all threads: what a call puts into a stream takes
-// microseconds. Never destroyed: graphs that were captured need the plans, and at exit the driver may be gone first.
+// cuDNN's handle and the plans made with it. One thread uses them at a time, for the microseconds of putting a call into a
+// stream. Never destroyed: captured graphs need the plans, and at exit the driver may shut down first.
 class Cudnn {
  public:
   static Cudnn& instance() {
@@ -182,10 +182,10 @@ std::int64_t largest_divisor(std::int64_t number, std::int64_t most) {
   return divisor;
 }
 
-// In a fixed order (STRETTO_DETERMINISTIC) cuDNN sums up what flows into queries only by way of the whole matrix of scores,
-// in its workspace (on Hopper; two bytes a score). So that this stays small, backward then goes through the heads in parts.
+// In a fixed order (STRETTO_DETERMINISTIC), cuDNN needs the whole matrix of scores in its workspace to sum the gradient of
+// queries (on Hopper; two bytes for each score). Backward then processes the heads in parts, to bound the workspace.
 constexpr std::int64_t most_score_bytes = std::int64_t{1} << 30;
-constexpr std::int64_t longest_backward = 32768;  // two GiB for one head
+constexpr std::int64_t longest_backward = 32768;  // 2 GiB for one head
 
 Part backward_part(const kernels::AttentionShape& shape, bool is_aligned) {
   Part part{shape.batch, shape.heads, shape.sequence, shape.head_size, shape.heads, true, is_aligned};
@@ -196,7 +196,7 @@ Part backward_part(const kernels::AttentionShape& shape, bool is_aligned) {
   if (fitting >= shape.batch * shape.heads) return part;
   part.batch = fitting >= shape.heads ? largest_divisor(shape.batch, fitting / shape.heads) : 1;
   part.heads = largest_divisor(shape.heads, fitting);
-  // Where the statistics of a part begin: at a multiple of 16 bytes, like all that cuDNN gets.
+  // The statistics of each part must begin at a multiple of 16 bytes, like all of cuDNN's tensors.
   part.aligned = part.aligned && shape.sequence % 4 == 0;
   return part;
 }

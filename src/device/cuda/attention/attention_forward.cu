@@ -1,5 +1,5 @@
-// Attention after FlashAttention-2 (Dao 2023): a block has the queries of one tile and meets the keys tile by tile, with a
-// running maximum and sum for each query.
+// Attention after FlashAttention-2 (Dao 2023): a block has the queries of one tile and goes through the keys tile by tile,
+// with a running maximum and sum for each query.
 #include "device/cuda/attention/attention.hpp"
 #include "device/cuda/attention/attention_tiles.cuh"
 
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(block_threads)
   const Index heads = shape.batch * shape.heads;
   const Index tiles = (shape.sequence + tile - 1) / tile;
   const Head<F> head(shape, blockIdx.x % heads);
-  const Index query_tile = tiles - 1 - blockIdx.x / heads;  // those that see the most keys begin first
+  const Index query_tile = tiles - 1 - blockIdx.x / heads;  // queries that see the most keys begin first
   const Index first_query = query_tile * tile;
   const int head_size = static_cast<int>(shape.head_size);
   const F* const q_from = qkv + head.qkv_at;
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(block_threads)
   }
   load_tile<tile, width>(q_from, head.qkv_row, first_query, shape.sequence, head_size, scale, q);
   for (Index first_key = 0; first_key <= first_query; first_key += tile) {
-    __syncthreads();  // the values before are no longer read
+    __syncthreads();  // the previous values are no longer read
     load_tile<tile, width>(k_from, head.qkv_row, first_key, shape.sequence, head_size, T(1), kv);
     __syncthreads();
     T scores[own][own];
@@ -55,11 +55,11 @@ __global__ void __launch_bounds__(block_threads)
       T best = top[i];
 #pragma unroll
       for (int j = 0; j < own; ++j) {
-        // Keys behind the sequence come later than each of its queries.
+        // Keys beyond the end of the sequence are later than every query, and so are masked here, too.
         if (first_key + threadIdx.x + side * j > query) scores[i][j] = lowest;
         best = max(best, scores[i][j]);
       }
-      best = row_max(best);  // finite: a query sees at least the first key of each tile that it meets
+      best = row_max(best);  // finite: a query sees at least the first key of each of its tiles
       const T correction = exp(top[i] - best);
       top[i] = best;
       sum[i] *= correction;

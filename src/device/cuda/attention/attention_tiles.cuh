@@ -1,9 +1,9 @@
-// What forward and backward share: how a block of threads holds and multiplies tiles.
+// Shared by forward and backward: how a block of threads holds and multiplies tiles.
 //
 // A block has side x side threads and works on square tiles of scores, `tile` queries by `tile` keys. Thread (x, y) owns
-// the rows y, y + side, ... and the columns x, x + side, ... of every matrix: of the scores as of what is summed up over
-// them. A row of scores so belongs to 16 threads of one warp, which is why rows are reduced by shuffles, and why
-// weights that are multiplied from the left need no barrier of the block.
+// the rows y, y + side, ... and the columns x, x + side, ... of every matrix: of the scores and of the sums over them. A row
+// of scores thus belongs to 16 threads of one warp. Therefore rows are reduced by shuffles, and weights that are multiplied
+// from the left need no barrier of the block.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -31,8 +31,8 @@ __device__ inline void store(double x, double* to) { *to = x; }
 __device__ inline void store(float x, float* to) { *to = x; }
 __device__ inline void store(float x, __nv_bfloat16* to) { *to = __float2bfloat16_rn(x); }
 
-// Tokens a tile, for heads of up to `width` elements: so many that its matrices fit into shared memory, of which every GPU
-// since A100 has 99 KiB for a block (f64 with 256 elements takes 131 KiB in backward; A100, H100 and B200 have them).
+// Tokens in a tile, for heads of up to `width` elements, so that its matrices fit into shared memory: every GPU since A100
+// has 99 KiB for a block (f64 with 256 elements takes 131 KiB in backward, which A100, H100 and B200 have).
 template <class T, int width, int row_bytes = width * sizeof(T)>
 constexpr int forward_tile = 32768 / (row_bytes < 512 ? 512 : row_bytes);
 template <class T, int width, int row_bytes = width * sizeof(T)>
@@ -40,15 +40,15 @@ constexpr int backward_tile = row_bytes <= 256   ? 64
                               : row_bytes <= 512 ? 32
                                                  : 16;
 
-// A row of a tile is one element longer than it has to be, so that threads that read down a column meet different banks.
+// A row of a tile has one element of padding, so that threads that read down a column use different banks.
 template <int width>
 constexpr int pitch = width + 1;
 
-// One head of one sequence, and a tile's place in it.
+// One head of one sequence, and its position in the tensors.
 template <class F>
 struct Head {
-  Index head;              // among those of all sequences
-  Index qkv_at, token_at;  // its first elements in qkv and in what has one vector a token
+  Index head;              // number among the heads of all sequences
+  Index qkv_at, token_at;  // its first element in qkv, and in tensors with one vector for each token
   Index qkv_row, token_row;
 
   __device__ Head(const kernels::AttentionShape& shape, Index number) : head(number) {
@@ -62,7 +62,7 @@ struct Head {
   }
 };
 
-// `tile` rows from the given one on, times a factor. What lies behind the head or the sequence becomes zero.
+// Loads `tile` rows from row `first` on, times a factor. Elements beyond the head or the sequence become zero.
 template <int tile, int width, class F, class T>
 __device__ void load_tile(const F* from, Index row_elements, Index first, Index sequence, int head_size, T factor, T* to) {
   const int thread = threadIdx.y * side + threadIdx.x;
@@ -117,7 +117,7 @@ __device__ void add_weighted_rows(const T* weights, const T* b, T (&sums)[tile /
   }
 }
 
-// Keeps the owned elements where the same threads find them as rows of weights.
+// Stores the owned elements in shared memory, where the threads of a row read them as rows of weights.
 template <int tile, class T>
 __device__ void keep_weights(const T (&from)[tile / side][tile / side], T* weights) {
 #pragma unroll
@@ -129,7 +129,7 @@ __device__ void keep_weights(const T (&from)[tile / side][tile / side], T* weigh
   }
 }
 
-// The owned elements of rows of the sequence, times a factor for each row.
+// Stores the owned elements, times a factor for each row.
 template <int tile, int width, class F, class T>
 __device__ void store_tile(const T (&from)[tile / side][width / side], const T (&factors)[tile / side], Index first,
                            Index sequence, int head_size, F* to, Index row_elements) {
@@ -145,7 +145,8 @@ __device__ void store_tile(const T (&from)[tile / side][width / side], const T (
   }
 }
 
-// Over the 16 threads that own a row; every one of them gets the result. All threads of a warp call it together.
+// The maximum, and the sum, over the 16 threads that own a row; each of them gets the result. All threads of a warp must
+// call them together.
 template <class T>
 __device__ T row_max(T x) {
   for (int distance = side / 2; distance > 0; distance /= 2) x = max(x, __shfl_xor_sync(0xffffffffU, x, distance));
@@ -175,7 +176,7 @@ cudaError_t with_type_and_width(DType dtype, Index head_size, Run run) {
   }
 }
 
-// A block for each tile of each head; they start in the order of their numbers.
+// Launches one block for each tile of each head; blocks start in the order of their numbers.
 template <class Kernel, class... Arguments>
 cudaError_t launch_tiles(Kernel kernel, const kernels::AttentionShape& shape, int tile, std::size_t shared_bytes,
                          cudaStream_t stream, const Arguments&... arguments) {

@@ -1,4 +1,4 @@
-// Records into elements, and sums of several vectors of records: four neighbours a thread.
+// Records to elements, and sums of several vectors of records. A thread takes four consecutive elements at a time.
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/quantize/dequantize_group.cuh"
 #include "device/kernels/quantize_arguments.hpp"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int threads = 256;
 
-// The first `there` of four; all of them at once where the address allows (`aligned`).
+// Stores the first `there` of four elements; all four at once if the address allows (`aligned`).
 template <class T>
 __device__ inline void store_rounded(void* out, std::int64_t i, const Four& v, std::int64_t there, bool aligned) {
   Pack<T, 4> pack;
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(threads)
     dequantize_kernel(const __grid_constant__ Pointers vectors, int vector_count, float divisor, const Target target) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * threads * 4;
   std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * 4;
-  for (; i + step < target.count; i += 2 * step) {  // two loads on their way
+  for (; i + step < target.count; i += 2 * step) {  // two loads in flight
     const Four here = sum_of_four<F>(vectors, vector_count, divisor, i);
     const Four there = sum_of_four<F>(vectors, vector_count, divisor, i + step);
     target.put(i, here);

@@ -2,10 +2,11 @@
 #include "device/cuda/pointers.cuh"
 #include "device/cuda/quantize/quantized_four.cuh"
 
-// What groups of quantized elements stand for, by a thread. Records may lie anywhere; what is aligned is moved in words.
+// The elements of quantized groups, computed by single threads. Records may be at any address; aligned data are moved in
+// words.
 namespace stretto::gpu_code {
 
-// What four neighbours stand for; i is a multiple of 4.
+// Four consecutive elements; i is a multiple of 4.
 template <QuantizedFormat F>
 __device__ inline Four dequantized_four(const void* records, std::int64_t i) {
   constexpr std::int64_t group = group_elements(F);
@@ -53,7 +54,7 @@ __device__ inline Four dequantized_four(const void* records, std::int64_t i) {
   return out;
 }
 
-// The same of several vectors of records, added in their order and divided.
+// Like dequantized_four, summed over several vectors of records in their order, then divided.
 template <QuantizedFormat F>
 __device__ inline Four sum_of_four(const Pointers& vectors, int vector_count, float divisor, std::int64_t i) {
   Four sum = dequantized_four<F>(vectors[0], i);

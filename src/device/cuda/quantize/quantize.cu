@@ -1,4 +1,4 @@
-// Elements into records: a warp takes as many groups as make enough loads.
+// Elements to records: a warp takes as many groups at a time as keep enough loads in flight.
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/launch.cuh"
 #include "device/cuda/quantize/quantize_group.cuh"
@@ -12,12 +12,12 @@ namespace {
 
 constexpr int threads = 256;
 constexpr int warps_of_block = threads / 32;
-constexpr int resident_blocks = 5;  // of a multiprocessor: as many are launched, for a last wave of fewer would be slow
+constexpr int resident_blocks = 5;  // on a multiprocessor; no more are launched, since a last wave of fewer would be slow
 
 template <class T>
 struct Elements {
-  bool usual;    // what quantize_whole.cuh takes
-  bool aligned;  // fours may be loaded at once
+  bool usual;    // quantize_whole.cuh may take them
+  bool aligned;  // four may be loaded at once
   const void* x;
   float* residual;  // or none
   std::int64_t count;
@@ -39,14 +39,14 @@ struct Elements {
   }
 };
 
-// None of them missing, aligned, and no residual. A warp loads packs of neighbours, and takes its columns out of shared
-// memory: what is next to each other in columns is 32 bytes in bf16, little for a request to memory.
+// Whole groups of aligned elements without a residual. A warp loads packs of consecutive elements and reads its columns from
+// shared memory: loading columns directly would read only 32 consecutive bytes in bf16.
 template <class T>
 struct WholeElements {
-  static constexpr int packs = 4;  // of a lane
+  static constexpr int packs = 4;  // for each lane
   static constexpr int neighbours = 16 / sizeof(Raw<T>);
   static constexpr int rows = packs * neighbours;
-  static constexpr int half = (rows + 1) * 16;  // one row more, so that halves of a warp have banks of their own
+  static constexpr int half = (rows + 1) * 16;  // with a row of padding, so that the halves of a warp use different banks
   const void* x;
   Raw<T>* staged;  // two halves
 
@@ -58,7 +58,7 @@ struct WholeElements {
     Pack<T, neighbours> pack[packs];
 #pragma unroll
     for (int p = 0; p < packs; ++p) pack[p] = load<T, neighbours>(x, begin + 16 * neighbours * p);
-    __syncwarp();  // the column before is read
+    __syncwarp();  // the previous column has been read
 #pragma unroll
     for (int p = 0; p < packs; ++p) store(of_this_half, neighbours * (16 * p + of_half), pack[p]);
     __syncwarp();

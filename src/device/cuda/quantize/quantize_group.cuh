@@ -1,9 +1,9 @@
 #pragma once
 #include "device/cuda/quantize/quantized_four.cuh"
 
-// Groups of quantized elements on a GPU, made by a warp: the same records bit for bit as the host's
-// (device/kernels/quantized_records.hpp says how they look, quantize_plain.cpp how they are made). Records may lie anywhere;
-// what is aligned is moved in words.
+// Quantizes groups of elements, each by a warp, to the same records bit for bit as the host's. For their layout see
+// device/kernels/quantized_records.hpp, for the computation device/cpu/quantize/quantize_plain.cpp. Records may be at any
+// address; aligned data are moved in words.
 namespace stretto::gpu_code {
 
 using kernels::DrawKey;
@@ -19,7 +19,7 @@ inline GroupOptions group_options(const kernels::QuantizeOptions& options) {
   return {options.rounding == Rounding::stochastic, options.seed, options.first_element, options.residual};
 }
 
-constexpr std::int64_t unit_elements = 256;  // what a warp quantizes at a time: one group or some
+constexpr std::int64_t unit_elements = 256;  // elements that a warp quantizes at a time: one group or several
 
 template <QuantizedFormat F>
 struct Scale {
@@ -52,7 +52,7 @@ __device__ inline std::uint32_t hash_of(const DrawKey& key, std::uint32_t lower)
   return h ^ (h >> 16);
 }
 
-// The codes of four neighbours, the first of which is element i of the vector, as floats.
+// The codes, as floats, of four consecutive elements, beginning with element i of the vector.
 template <QuantizedFormat F>
 __device__ inline Four integer_codes(const Four& x, const Scale<F>& scale, const GroupOptions& options, std::int64_t i) {
   constexpr kernels::FixedPoint point = kernels::fixed_point(F);
@@ -80,7 +80,7 @@ __device__ inline Four integer_codes(const Four& x, const Scale<F>& scale, const
                                        static_cast<int>(__float_as_uint(point.zero) >> point.fraction_bits));
     } else {
       float code = (x.at[j] * scale.inverse + kernels::integer_rounder) - kernels::integer_rounder;
-      // Or the neighbour, where too much would be left.
+      // Takes the neighbouring code if this one leaves too much of x.
       const float left = x.at[j] - code * scale.scale;
       if (left > scale.scale / 2) {
         code = code + 1;
@@ -93,7 +93,7 @@ __device__ inline Four integer_codes(const Four& x, const Scale<F>& scale, const
   return codes;
 }
 
-// The bits of four codes in fp8; what they stand for, without the scale, replaces the codes.
+// The bits of four codes in fp8; `codes` gets their values without the scale.
 __device__ inline std::uint32_t float_codes(const Four& x, const Scale<QuantizedFormat::fp8>& scale, Four& codes) {
   std::uint32_t word = 0;
 #pragma unroll
@@ -101,7 +101,7 @@ __device__ inline std::uint32_t float_codes(const Four& x, const Scale<Quantized
     const float y = x.at[j] * scale.inverse;
     std::uint8_t bits;
     if (scale.special) {
-      bits = rounded<f8e5m2>(y != y ? quiet_nan() : y);  // NaN of one sign
+      bits = rounded<f8e5m2>(y != y ? quiet_nan() : y);  // NaN with one sign
       codes.at[j] = widened<f8e5m2>(bits);
     } else {
       bits = rounded<f8e4m3>(y);
@@ -121,7 +121,8 @@ __device__ inline void store_left(const GroupOptions& options, const Four& x, co
   }
 }
 
-// int8, fp8: one group. A lane takes 4 neighbours of each half, so that loads and stores are of neighbouring words.
+// int8, fp8: one group. A lane takes 4 consecutive elements of each half, so that the warp loads and stores consecutive
+// words.
 template <QuantizedFormat F, class Source>
 __device__ inline void quantize_256(const Source& source, std::int64_t first, std::int64_t count, std::uint8_t* records,
                                     const GroupOptions& options) {
@@ -163,7 +164,7 @@ __device__ inline void quantize_256(const Source& source, std::int64_t first, st
   }
 }
 
-// int4: four groups, two at a time; half of the warp takes one, each lane 4 neighbours.
+// int4: four groups, two at a time. Each half of the warp takes one, each lane 4 consecutive elements.
 template <class Source>
 __device__ inline void quantize_int4(const Source& source, std::int64_t first, std::int64_t count, std::uint8_t* records,
                                      const GroupOptions& options) {
@@ -193,7 +194,7 @@ __device__ inline void quantize_int4(const Source& source, std::int64_t first, s
     const Scale<F> scale(largest, specials != 0);
     const std::int64_t i = first + 128 * part + 4 * lane;
     const Four codes = integer_codes<F>(x[part], scale, options, i);
-    // Element e of the group is bits 4 (e / 16) and up of word e % 16: lanes 4 apart have the same words.
+    // The code of element e is in word e % 16, from bit 4 (e / 16) on: lanes that are 4 apart share words.
     unsigned long long words = 0;
 #pragma unroll
     for (int j = 0; j < 4; ++j)
@@ -209,8 +210,8 @@ __device__ inline void quantize_int4(const Source& source, std::int64_t first, s
   }
 }
 
-// The records of the groups among the unit's elements first ... that are below count. A source has four(i): the elements
-// from i on with their residual, and zeros behind the last.
+// Makes the records of a unit, which begins at element `first`; elements from `count` on do not exist. A source has four(i):
+// four elements from i on with their residual, and zeros beyond the last.
 template <QuantizedFormat F, class Source>
 __device__ inline void quantize_unit(const Source& source, std::int64_t first, std::int64_t count, std::uint8_t* records,
                                      const GroupOptions& options) {

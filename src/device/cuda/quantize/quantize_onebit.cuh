@@ -1,16 +1,17 @@
 #pragma once
 #include "device/cuda/quantize/quantize_group.cuh"
 
-// Groups of onebit, by a warp: half of it takes one, each lane every 16th element in turn: so are the sums to be formed.
+// Quantizes groups to onebit. Each half of a warp takes one group, and each lane every 16th element: the sums of a record
+// are defined in that order.
 namespace stretto::gpu_code {
 
 constexpr std::int64_t onebit_unit = 2048;  // elements that a warp quantizes at a time
 
-// The bits of each half of the warp turned round: bit i of lane j's word from bit j of lane i's, and bit 16 + i likewise.
+// Transposes the bits within each half of the warp: bit i of lane j becomes bit j of lane i, and bits 16 + i likewise.
 __device__ inline std::uint32_t transposed_bits(std::uint32_t word) {
 #pragma unroll
   for (unsigned distance = 8; distance > 0; distance /= 2) {
-    const std::uint32_t low = 0xffffffffU / ((1U << distance) + 1);  // the bits whose numbers lack this one
+    const std::uint32_t low = 0xffffffffU / ((1U << distance) + 1);  // the bits whose numbers do not contain `distance`
     const bool is_high = (threadIdx.x & distance) != 0;
     const std::uint32_t kept = is_high ? ~low : low;
     const std::uint32_t other = __shfl_xor_sync(0xffffffffU, word, static_cast<int>(distance));
@@ -19,8 +20,8 @@ __device__ inline std::uint32_t transposed_bits(std::uint32_t word) {
   return word;
 }
 
-// A source has one(i): element i with its residual, or zero behind the last. It may have column(i, x), which fills x with
-// elements i, i + 16, i + 32 ... and is called by all of the warp.
+// A source has one(i): element i with its residual, or zero beyond the last. It may also have column(i, x), which fills x
+// with the elements i, i + 16, i + 32, ...; all threads of the warp call it together.
 template <int batch, class Source>
 __device__ inline void quantize_onebit(const Source& source, std::int64_t first, std::int64_t count, std::uint8_t* records,
                                        float* residual) {
@@ -30,10 +31,10 @@ __device__ inline void quantize_onebit(const Source& source, std::int64_t first,
   const unsigned of_half = lane % 16;
   const std::int64_t begin = first + group * (lane / 16);
   float sum = 0;
-  std::uint32_t words[2];  // of the signs: this lane's of the group's first 16 and of the others
+  std::uint32_t words[2];  // sign bits: this lane's word of the group's first half and of its second
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
-    std::uint32_t signs[2] = {0, 0};  // of every other element, the last the lowest
+    std::uint32_t signs[2] = {0, 0};  // sign bits of alternating elements, the last in the lowest bit
 #pragma unroll 1
     for (int done = 0; done < 32; done += batch) {
       float x[batch];

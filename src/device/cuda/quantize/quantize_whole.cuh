@@ -1,25 +1,25 @@
 #pragma once
 #include "device/cuda/quantize/quantize_group.cuh"
 
-// The usual case of int8, int4 and fp8, meant to wait for memory alone: whole groups of aligned elements, rounded to
-// nearest, no residual, none of them special; quantize_group.cuh has all others. A warp takes 2 KiB of elements at a time,
-// four packs of 16 bytes a lane, all on their way before the first is used. As few lanes as may be share a group, for each
-// of them works out its scale. Records are put together in shared memory, since their bytes leave a lane in other words than
-// they go to memory in.
+// The usual case of int8, int4 and fp8, designed to be limited by memory alone: whole groups of aligned elements, rounded to
+// nearest, without a residual, none of them special. quantize_group.cuh handles all other cases. A warp takes 2 KiB of
+// elements at a time, four packs of 16 bytes for each lane, whose loads are all in flight before the first is used. As few
+// lanes as possible share a group, since each of them computes its scale. Records are assembled in shared memory, because
+// the words in which lanes produce their bytes are not the words in which they are stored.
 namespace stretto::gpu_code {
 
 template <QuantizedFormat F, class T>
 struct WholeGroups {
   static constexpr int packs = 4;
-  static constexpr int neighbours = 16 / sizeof(Raw<T>);                                    // in a pack
-  static constexpr int lanes = static_cast<int>(group_elements(F)) / (packs * neighbours);  // of a group
+  static constexpr int neighbours = 16 / sizeof(Raw<T>);                                    // elements of a pack
+  static constexpr int lanes = static_cast<int>(group_elements(F)) / (packs * neighbours);  // lanes that share a group
   static constexpr int elements = 32 * packs * neighbours;
-  static constexpr int words = static_cast<int>(packed_bytes(F, elements)) / 4;  // of all their records
+  static constexpr int words = static_cast<int>(packed_bytes(F, elements)) / 4;  // of the records of all elements
 };
 
-// A lane's elements, as they are in memory.
+// The elements of one lane, as they are in memory.
 template <class T>
-struct LanesPacks {
+struct LanePacks {
   static constexpr bool narrow = sizeof(Raw<T>) == 2;
   Pack<std::uint32_t, 4> packs[4];
 
@@ -27,8 +27,8 @@ struct LanesPacks {
     if constexpr (narrow) return widened<T>(static_cast<Raw<T>>(packs[pack].at[i / 2] >> (i % 2 * 16)));
     return __uint_as_float(packs[pack].at[i]);
   }
-  // The bits, as a float's, of the largest of |x|: what is no number is larger than what is one. Two narrow elements are
-  // compared at a time, for bits are in the order of magnitudes in each type.
+  // The largest |x|, as the bits of a float; NaN compares greater than any number. In each type the order of magnitudes is
+  // the order of their bits, so that two narrow elements are compared at a time.
   __device__ std::uint32_t largest_magnitude() const {
     std::uint32_t largest = 0;
 #pragma unroll
@@ -42,14 +42,14 @@ struct LanesPacks {
   }
 };
 
-// Codes as integer_codes (quantize_group.cuh) has them, while `left`, the most that one leaves of its element, is within the
-// limit. The product of a code and the scale is exact, and may be fused.
+// The codes of integer_codes (quantize_group.cuh), provided that `left`, the largest remainder of an element, stays within
+// the limit. The product of a code and the scale is exact, and may be fused.
 template <QuantizedFormat F>
 struct NearestCodes {
   const Scale<F>& scale;
   float left = 0;
 
-  // The code's bits are the lowest of the result's, which is integer_rounder larger.
+  // code + integer_rounder: the lowest bits are the code's.
   __device__ float shifted(float x) {
     const float result = x * scale.inverse + kernels::integer_rounder;
     left = fmaxf(left, fabsf(__fmaf_rn(-(result - kernels::integer_rounder), scale.scale, x)));
@@ -63,7 +63,7 @@ struct NearestCodes {
   __device__ bool are_right() const { return left <= kernels::nearest_limit(scale.scale); }
 };
 
-// No element of a group of numbers, times the inverse, is beyond f8e4m3.
+// In a group without infinity and NaN, every element times the inverse scale is within the range of f8e4m3.
 template <>
 struct NearestCodes<QuantizedFormat::fp8> {
   const Scale<QuantizedFormat::fp8>& scale;
@@ -80,9 +80,9 @@ struct NearestCodes<QuantizedFormat::fp8> {
   __device__ bool are_right() const { return true; }
 };
 
-// int8, fp8: four codes a word, pack after pack.
+// int8, fp8: four codes in each word, pack after pack.
 template <class Groups, class Codes, class T>
-__device__ inline void put_bytes(const LanesPacks<T>& x, Codes& codes, unsigned of_group, std::uint8_t* record) {
+__device__ inline void put_bytes(const LanePacks<T>& x, Codes& codes, unsigned of_group, std::uint8_t* record) {
 #pragma unroll
   for (int p = 0; p < Groups::packs; ++p) {
     const auto words = reinterpret_cast<std::uint32_t*>(record + 4 + Groups::neighbours * (Groups::lanes * p + of_group));
@@ -93,9 +93,9 @@ __device__ inline void put_bytes(const LanesPacks<T>& x, Codes& codes, unsigned 
   }
 }
 
-// int4: element j of each of a lane's packs goes into the same word of 16 bits.
+// int4: element j of each of a lane's four packs goes into the same word of 16 bits.
 template <class Groups, class Codes, class T>
-__device__ inline void put_nibbles(const LanesPacks<T>& x, Codes& codes, unsigned of_group, std::uint8_t* record) {
+__device__ inline void put_nibbles(const LanePacks<T>& x, Codes& codes, unsigned of_group, std::uint8_t* record) {
   static_assert(Groups::packs == 4 && Groups::lanes * Groups::neighbours == 16);
   const auto words = reinterpret_cast<std::uint16_t*>(record + 2 + 2 * Groups::neighbours * of_group);
 #pragma unroll
@@ -104,12 +104,13 @@ __device__ inline void put_nibbles(const LanesPacks<T>& x, Codes& codes, unsigne
 #pragma unroll
     for (int p = 2; p > 0; --p) sum = __fmaf_rn(sum, 16, codes.shifted(x.element(p, j)) - kernels::integer_rounder);
     sum = __fmaf_rn(sum, 16, codes.shifted(x.element(0, j)));
-    // With 8 more, no code borrows from the next; without the uppermost bit of the 8, it is itself again.
+    // Adding 8 to each code prevents borrows between codes; the xor of that bit afterwards restores the code's four bits.
     words[j] = static_cast<std::uint16_t>((__float_as_uint(sum) + 0x8888U) ^ 0x8888U);
   }
 }
 
-// The records of the elements first ... of x, where it is the usual case; else nothing, and false. `staged` is the warp's.
+// Makes the records of the warp's elements, from element `first` of x on, if they are the usual case; otherwise does nothing
+// and returns false. `staged`: shared memory of the warp.
 template <QuantizedFormat F, class T>
 __device__ inline bool quantize_whole(const void* x, std::int64_t first, std::uint8_t* records, std::uint32_t* staged) {
   using Groups = WholeGroups<F, T>;
@@ -118,10 +119,10 @@ __device__ inline bool quantize_whole(const void* x, std::int64_t first, std::ui
   const unsigned of_group = lane % Groups::lanes;
   constexpr std::int64_t of_word = 4 / sizeof(Raw<T>);
   const std::int64_t begin = (first + group * group_elements(F)) / of_word + 4 * of_group;
-  LanesPacks<T> lanes_packs;
+  LanePacks<T> lane_packs;
 #pragma unroll
-  for (int p = 0; p < Groups::packs; ++p) lanes_packs.packs[p] = load<std::uint32_t, 4>(x, begin + 4 * Groups::lanes * p);
-  std::uint32_t largest = lanes_packs.largest_magnitude();
+  for (int p = 0; p < Groups::packs; ++p) lane_packs.packs[p] = load<std::uint32_t, 4>(x, begin + 4 * Groups::lanes * p);
+  std::uint32_t largest = lane_packs.largest_magnitude();
 #pragma unroll
   for (int distance = Groups::lanes / 2; distance > 0; distance /= 2)
     largest = max(largest, __shfl_xor_sync(0xffffffffU, largest, distance));
@@ -130,10 +131,10 @@ __device__ inline bool quantize_whole(const void* x, std::int64_t first, std::ui
   std::uint8_t* const record = reinterpret_cast<std::uint8_t*>(staged) + group * record_bytes(F);
   if constexpr (F == QuantizedFormat::int4) {
     if (of_group == 0) *reinterpret_cast<std::uint16_t*>(record) = __float_as_uint(scale.scale) >> 16;
-    put_nibbles<Groups>(lanes_packs, codes, of_group, record);
+    put_nibbles<Groups>(lane_packs, codes, of_group, record);
   } else {
     if (of_group == 0) *reinterpret_cast<float*>(record) = scale.scale;
-    put_bytes<Groups>(lanes_packs, codes, of_group, record);
+    put_bytes<Groups>(lane_packs, codes, of_group, record);
   }
   if (__any_sync(0xffffffffU, largest >= infinity_bits || !codes.are_right()) != 0) return false;
   __syncwarp();
@@ -142,7 +143,7 @@ __device__ inline bool quantize_whole(const void* x, std::int64_t first, std::ui
   for (int word = 0; word < Groups::words; word += 32) {
     if (word + lane < Groups::words) out[word + lane] = staged[word + lane];
   }
-  __syncwarp();  // before the next ones are staged
+  __syncwarp();  // before the next records are staged
   return true;
 }
 

@@ -2,8 +2,8 @@
 #include "device/cuda/element.cuh"
 #include "device/kernels/quantized_records.hpp"
 
-// Four neighbours of a vector as floats, which is how kernels of quantization hold elements. Files that include this one are
-// compiled without fusing products and sums.
+// Four consecutive elements as floats, the form in which kernels of quantization hold elements. Files that include this one
+// must be compiled without fusing products and sums (-fmad=false).
 namespace stretto::gpu_code {
 
 using kernels::infinity_bits;

@@ -1,5 +1,5 @@
-// Sums of several vectors of records as records again: a warp forms them of 2048 elements, whole groups of every format, in
-// shared memory, and quantizes them from there.
+// Sums of several vectors of records, quantized again: a warp computes the sums of 2048 elements, which are whole groups of
+// every format, in shared memory, and quantizes them from there.
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/quantize/dequantize_group.cuh"
 #include "device/cuda/quantize/quantize_group.cuh"

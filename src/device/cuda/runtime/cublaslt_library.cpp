@@ -1,5 +1,5 @@
-// cuBLASLt, loaded at the first product on a GPU. Its 400,000 relocations take a tenth of a second, which every process
-// would else spend when it starts, also where there is no GPU. What stands here is what a linker would look for.
+// Loads cuBLASLt at the first product on a GPU. Its 400,000 relocations take a tenth of a second, which every process would
+// otherwise spend at its start, even without a GPU. The functions below have the names that the linker looks for.
 #include <cublasLt.h>
 #include <dlfcn.h>
 

@@ -5,7 +5,7 @@
 
 namespace stretto {
 
-// Both ask for the last error, so that the next call does not report it again.
+// Both functions clear CUDA's last error, so that the next call does not report it again.
 void fail_in_cuda(cudaError_t result, const char* what) {
   cudaGetLastError();
   fail(ErrorCode::unavailable, "CUDA could not {}: {} ({}).", what, cudaGetErrorString(result), cudaGetErrorName(result));

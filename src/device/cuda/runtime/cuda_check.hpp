@@ -3,7 +3,8 @@
 
 #include "device/gpu_kernels.hpp"
 
-// Every kernel's file includes this, and nvcc reads it once for each kind of GPU: the sentences are made in cuda_check.cpp.
+// Every file of kernels includes this header, and nvcc compiles it for each architecture: the sentences are made in
+// cuda_check.cpp.
 namespace stretto {
 
 using GpuEvent = struct GpuEventHandle*;
@@ -11,13 +12,13 @@ using GpuEvent = struct GpuEventHandle*;
 [[noreturn]] void fail_in_cuda(cudaError_t result, const char* what);
 void log_failure_in_cuda(cudaError_t result, const char* what);
 
-// Throws Error(unavailable) with what CUDA said.
+// Throws Error(unavailable) with CUDA's reason.
 inline void check_cuda(cudaError_t result, const char* what) {
   if (result != cudaSuccess) [[unlikely]]
     fail_in_cuda(result, what);
 }
 
-// For what destructors call: the log gets it.
+// Like check_cuda for calls in destructors: logs the reason instead of throwing.
 inline void note_cuda(cudaError_t result, const char* what) {
   if (result != cudaSuccess) [[unlikely]]
     log_failure_in_cuda(result, what);

@@ -1,4 +1,4 @@
-// The table of device/gpu.hpp, filled from the CUDA runtime.
+// The Gpu of device/gpu.hpp, implemented with the CUDA runtime.
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -13,18 +13,18 @@
 namespace stretto {
 namespace {
 
-// The driver's own pool keeps what was freed, for the next allocation.
+// Makes the driver's memory pool keep freed memory for the next allocation.
 void keep_freed_memory(int device) {
   cudaMemPool_t pool = nullptr;
   check_cuda(cudaDeviceGetDefaultMemPool(&pool, device), "find the memory pool");
   std::uint64_t everything = ~std::uint64_t{0};
   check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything), "set up the memory pool");
-  // Or an allocation of one rank's stream might wait for another's, which waits for the first.
+  // Otherwise an allocation in one rank's stream might wait for another rank's stream, which may wait for the first.
   int never = 0;
   check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &never), "set up the memory pool");
 }
 
-// As nvidia-smi writes it: 16 bytes in groups of 4, 2, 2, 2 and 6.
+// The format of nvidia-smi: 16 bytes in groups of 4, 2, 2, 2 and 6.
 std::string text_of(const cudaUUID_t& uuid) {
   std::string text = "GPU";
   for (int i = 0; i < 16; ++i) {
@@ -98,7 +98,7 @@ class CudaGpu final : public Gpu {
     return static_cast<double>(milliseconds) * 1e-3;
   }
 
-  // Also beside a graph that this thread records: what goes into another stream is no part of it.
+  // Also allowed while this thread records a graph of another stream: the allocation is then not part of the graph.
   std::byte* allocate(std::size_t bytes, GpuStream stream) override {
     choose();
     const RelaxedCapture relaxed;
@@ -134,7 +134,7 @@ class CudaGpu final : public Gpu {
 
   GpuSharedMemory allocate_shared(std::size_t bytes) override {
     choose();
-    // Whole granules: CUDA shares nothing less, and would hand what else lies in one to others as well.
+    // Whole granules: CUDA shares only whole ones, and would expose other memory in the same granule as well.
     constexpr std::size_t granule = std::size_t{2} << 20;
     bytes = (bytes + granule - 1) / granule * granule;
     void* memory = nullptr;
@@ -169,7 +169,7 @@ class CudaGpu final : public Gpu {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const cudaError_t result = cudaStreamIsCapturing(cuda(stream), &status);
     if (result == cudaErrorStreamCaptureImplicit) {
-      // It is the default stream, which waits for another one that is being captured.
+      // It is the default stream, which waits for a stream that is being captured.
       cudaGetLastError();
       return true;
     }
@@ -193,7 +193,7 @@ class CudaGpu final : public Gpu {
   }
 
   GpuKernels& kernels() override {
-    choose();  // kernels start on the GPU that the calling thread has chosen
+    choose();  // kernels run on the GPU that is current in the calling thread
     return kernels_;
   }
 
@@ -205,15 +205,15 @@ class CudaGpu final : public Gpu {
          cudaGetErrorName(result));
   }
 
-  // CUDA's choice is per thread.
+  // CUDA keeps the current GPU for each thread.
   void choose() const { check_cuda(cudaSetDevice(info_.index), "choose the GPU"); }
 
   GpuInfo info_;
   CudaKernels kernels_;
 };
 
-// STRETTO_GPU, or what the program chose, or by the rank's number on its host, as launchers tell it: torchrun and this
-// library, Open MPI, MPICH, Slurm.
+// STRETTO_GPU, else the program's choice, else the local rank modulo the number of GPUs, from the environment of the
+// launcher: torchrun and this library, Open MPI, MPICH, Slurm.
 int chosen_device(int devices, int chosen_by_program) {
   const std::string chosen = setting("STRETTO_GPU");
   if (!chosen.empty()) {
@@ -240,8 +240,7 @@ std::unique_ptr<Gpu> open_cuda_gpu(int chosen, std::string& obstacle) {
     if (result == cudaSuccess || result == cudaErrorNoDevice) {
       obstacle = "CUDA finds no GPU on this machine; compute on the host, with cpu as the device.";
     } else if (driver == 0) {
-      obstacle =
-          "CUDA cannot be used here: no driver of NVIDIA's is installed; compute on the host, with cpu as the device.";
+      obstacle = "CUDA cannot be used here: no NVIDIA driver is installed; compute on the host, with cpu as the device.";
     } else {
       obstacle = fmt::format("CUDA cannot be used here: {} ({}); compute on the host, with cpu as the device.",
                              cudaGetErrorString(result), cudaGetErrorName(result));
@@ -251,7 +250,7 @@ std::unique_ptr<Gpu> open_cuda_gpu(int chosen, std::string& obstacle) {
   const int device = chosen_device(devices, chosen);
   if (device < 0 || device >= devices) {
     const std::string asked = setting("STRETTO_GPU");
-    obstacle = fmt::format("GPU {}, which was chosen, is none of the {} GPUs of this machine, which are counted from 0.",
+    obstacle = fmt::format("GPU {} was chosen, but this machine has {} GPUs, counted from 0.",
                            asked.empty() ? std::to_string(device) : asked, devices);
     return nullptr;
   }

@@ -3,11 +3,11 @@
 
 namespace stretto {
 
-// While it lives, this thread may do what a capture of a graph forbids by default, such as allocating: libraries do when
-// they are first used, and no part of it belongs into the graph.
+// During its life, this thread may make calls that the capture of a graph forbids by default, such as allocations: libraries
+// make them at their first use, and they do not belong into the graph.
 class RelaxedCapture {
  public:
-  // Where CUDA can do nothing any more, what follows will say why.
+  // If CUDA has failed, the exchange fails, too, and the next call reports why.
   RelaxedCapture() : exchanged_(cudaThreadExchangeStreamCaptureMode(&mode_) == cudaSuccess) {}
   ~RelaxedCapture() {
     if (exchanged_) cudaThreadExchangeStreamCaptureMode(&mode_);

@@ -4,14 +4,14 @@
 
 namespace stretto {
 
-// Memory that kernels of one stream use between its making and its end: handed back in the stream's order, so that nobody
-// waits and a graph may hold it. Of no bytes: null.
+// Memory for kernels of one stream that are launched between the constructor and the destructor. It is released in stream
+// order, so that nobody waits, and works in graphs. null if bytes is 0.
 class StreamMemory {
  public:
   StreamMemory(std::size_t bytes, GpuStream stream)
       : data_(bytes == 0 ? nullptr : gpu().allocate(bytes, stream)), stream_(stream) {}
   ~StreamMemory() {
-    if (data_ != nullptr) cudaFreeAsync(data_, cuda(stream_));  // what fails here has failed where it was used
+    if (data_ != nullptr) cudaFreeAsync(data_, cuda(stream_));  // an error here has been reported where the memory was used
   }
   StreamMemory(const StreamMemory&) = delete;
   StreamMemory& operator=(const StreamMemory&) = delete;
