@@ -50,10 +50,10 @@ std::string polyline(const std::vector<CurvePoint>& points, const Axis& x, const
   return fmt::format("<polyline class=\"{}\" points=\"{}\"/>\n", look, path);
 }
 
-// An exponential average, divided by the sum of its weights (Kingma and Ba 2015): otherwise the first loss, far above all
-// others, would pull the curve up for a hundred steps.
+// An exponential average over about a fiftieth of the run, divided by the sum of its weights (Kingma and Ba 2015): otherwise
+// the first loss, far above all others, would pull up the beginning of the curve.
 std::vector<CurvePoint> smoothed(const std::vector<CurvePoint>& points) {
-  constexpr double keep = 0.95;
+  const double keep = 1 - 1 / std::max(1.0, static_cast<double>(points.size()) / 50);
   std::vector<CurvePoint> smooth;
   double sum = 0;
   double weights = 0;

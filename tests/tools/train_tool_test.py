@@ -157,22 +157,23 @@ class Train(unittest.TestCase):
             self.assertTrue(around[0] & around[1], "both ends lie in the same operation")
 
     def test_loss_svg(self):
-        """The smoothed curve is an average with weights 0.95^age that add up to 1, so that it begins at the first loss."""
-        root = ElementTree.parse(self.directory / "log/loss.svg").getroot()
-        curves = {element.get("class"): [float(pair.split(",")[1]) for pair in element.get("points").split()]
-                  for element in root.iter("{http://www.w3.org/2000/svg}polyline")}
-        losses = [metrics["loss"] for metrics in self.metrics]
-        self.assertEqual([len(curve) for curve in curves.values()], [STEPS, STEPS])
-        raw, smooth = curves["loss"], curves["smooth"]
+        """The smoothed curve is an average whose weights add up to 1, so that it begins at the first loss."""
+        log = self.directory / "long"
+        result = self.train("--train-iters", 200, "--num-layers", 1, "--log-dir", log)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        root = ElementTree.parse(log / "loss.svg").getroot()
+        raw, smooth = ([float(pair.split(",")[1]) for element in root.iter("{http://www.w3.org/2000/svg}polyline")
+                        if element.get("class") == look for pair in element.get("points").split()] for look in ("loss", "smooth"))
+        losses = [json.loads(line)["loss"] for line in (log / "metrics.jsonl").read_text().splitlines()]
         pixels = (raw[-1] - raw[0]) / (losses[-1] - losses[0])
-        self.assertEqual(smooth[0], raw[0])
-        for step in range(STEPS):
-            weights = [0.95**(step - i) for i in range(step + 1)]
-            mean = sum(weight * loss for weight, loss in zip(weights, losses)) / sum(weights)
+        self.assertEqual((len(losses), len(raw), smooth[0]), (200, 200, raw[0]))
+        keep, mean, biased = 1 - 50 / 200, 0, losses[0]
+        for step, loss in enumerate(losses):
+            mean += (loss - mean) / sum(keep**age for age in range(step + 1))
+            biased = keep * biased + (1 - keep) * loss
             self.assertAlmostEqual(smooth[step], raw[0] + (mean - losses[0]) * pixels, delta=0.2)
-            biased = 0.95**step * losses[0] + sum(0.05 * weight * loss for weight, loss in zip(weights[1:], losses[1:]))
-            if step > 0:  # the control
-                self.assertGreater(abs(biased - mean) * abs(pixels), 0.2)
+            if step == 4:  # the control: without correction the curve lies higher
+                self.assertGreater(biased - mean, 0.2 / abs(pixels))
 
     def test_a_file_that_cannot_be_written(self):
         result = self.train("--trace", self.directory / "nowhere/trace.json")
