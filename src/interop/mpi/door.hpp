@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "communicator_pool.hpp"
 #include "foreign_mpi.hpp"
 #include "report.hpp"
 #include "requests.hpp"
@@ -24,6 +25,7 @@ class Served {
   // makes them independent of each other and of when and in which order the program waits.
   Communicator blocking;
   Communicator beside;
+  CommunicatorPool for_persistent_calls;
   int rank;
   int size;
 

@@ -21,22 +21,29 @@ int Requests::take_tag() {
   return tag;
 }
 
+void Requests::give_back_tag(int tag) {
+  const std::lock_guard lock(mutex_);
+  free_tags_.push_back(tag);
+}
+
 void Requests::start(std::shared_ptr<Served> on, std::unique_ptr<Task> task, MPI_Request* request) {
-  auto pending = std::make_shared<Pending>();
+  auto pending = std::make_shared<Pending>(*this);
   pending->on = std::move(on);
   pending->task = std::move(task);
-  pending->tag = take_tag();
   PMPI_Irecv(nullptr, 0, MPI_BYTE, 0, pending->tag, door().own_rank, request);
   pending->request = *request;
-  start(pending);
+  pending->task->pack();
+  const Stream& stream = pending->on->stream();
+  pending->work = pending->task->start(pending->on->beside, stream);
+  stream.enqueue([this] { tell_done(); });
+  has_started(std::move(pending));
 }
 
 void Requests::prepare(std::shared_ptr<Served> on, std::unique_ptr<Task> task, MPI_Request* request) {
-  auto pending = std::make_shared<Pending>();
+  auto pending = std::make_shared<Pending>(*this);
+  pending->own = on->for_persistent_calls.take(on->blocking);
   pending->on = std::move(on);
   pending->task = std::move(task);
-  pending->tag = take_tag();
-  pending->persistent = true;
   PMPI_Recv_init(nullptr, 0, MPI_BYTE, 0, pending->tag, door().own_rank, request);
   pending->request = *request;
   const std::lock_guard lock(mutex_);
@@ -54,7 +61,17 @@ bool Requests::begin(MPI_Request* request) {
     pending = found->second;
   }
   PMPI_Start(request);
-  start(pending);
+  pending->task->pack();
+  pending->work = Work::reserve();
+  // The work is done before its thread is through with this: it keeps nothing whose end would call the MPI.
+  performers_.add([this, task = pending->task.get(), own = pending->own.get(), work = pending->work] {
+    try {
+      Stream::inline_().enqueue([&] { task->start(*own, Stream::inline_()).wait(); }, work);
+    } catch (const std::exception&) {  // whoever completes the work hears of it
+    }
+    tell_done();
+  });
+  has_started(std::move(pending));
   return true;
 }
 
@@ -65,22 +82,19 @@ void Requests::forget(MPI_Request request) {
   const auto found = persistent_.find(request);
   if (found == persistent_.end()) return;
   last = std::move(found->second);
-  free_tags_.push_back(last->tag);
   persistent_.erase(found);
   --persistent_count_;
 }
 
-void Requests::start(const std::shared_ptr<Pending>& pending) {
-  pending->task->pack();
-  const Stream& stream = pending->on->stream();
-  pending->work = pending->task->start(pending->on->beside, stream);
-  stream.enqueue([this] {
-    const std::lock_guard lock(mutex_);  // nobody is between its look and its sleep
-    one_done_.notify_all();
-  });
+void Requests::has_started(std::shared_ptr<Pending> pending) {
   const std::lock_guard lock(mutex_);
-  started_.push_back(pending);
+  started_.push_back(std::move(pending));
   ++started_count_;
+}
+
+void Requests::tell_done() {
+  const std::lock_guard lock(mutex_);  // nobody is between its look and its sleep
+  one_done_.notify_all();
 }
 
 int Requests::ours_among(const MPI_Request* requests, int count) {
@@ -108,9 +122,6 @@ void Requests::complete_done() {
     one->work.wait();  // throws what went wrong
     one->task->unpack();
     PMPI_Send(nullptr, 0, MPI_BYTE, 0, one->tag, door().own_rank);
-    if (one->persistent) continue;
-    const std::lock_guard lock(mutex_);
-    free_tags_.push_back(one->tag);
   }
 }
 
@@ -132,6 +143,7 @@ void Requests::finish_all() {
   }
   persistent_.clear();
   persistent_count_ = 0;
+  performers_.stop();
 }
 
 }  // namespace stretto::mpi_door

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "foreign_mpi.hpp"
+#include "performers.hpp"
 #include "task.hpp"
 
 namespace stretto::mpi_door {
@@ -21,7 +22,8 @@ class Requests {
  public:
   // Starts it and gives its request. The task has been described, but not packed.
   void start(std::shared_ptr<Served> on, std::unique_ptr<Task> task, MPI_Request* request);
-  // Of a persistent call, which begin() starts.
+  // Of a persistent call, which begin() starts. Collective over the ranks of the communicator, and blocks until all have
+  // come.
   void prepare(std::shared_ptr<Served> on, std::unique_ptr<Task> task, MPI_Request* request);
   // False where it is none of ours.
   bool begin(MPI_Request* request);
@@ -39,15 +41,23 @@ class Requests {
 
  private:
   struct Pending {
+    explicit Pending(Requests& all) : requests(all), tag(all.take_tag()) {}
+    ~Pending() { requests.give_back_tag(tag); }
+    Pending(const Pending&) = delete;
+    Pending& operator=(const Pending&) = delete;
+
+    Requests& requests;
+    const int tag;
     std::shared_ptr<Served> on;
+    std::shared_ptr<const Communicator> own;  // of a persistent call: the communicator that is its alone
     std::unique_ptr<Task> task;
     MPI_Request request = MPI_REQUEST_NULL;
-    int tag = 0;
-    bool persistent = false;
     Work work;
   };
   int take_tag();
-  void start(const std::shared_ptr<Pending>& pending);
+  void give_back_tag(int tag);
+  void has_started(std::shared_ptr<Pending> pending);
+  void tell_done();  // to a thread that sleeps in pause(): one of them is
 
   std::mutex mutex_;
   std::condition_variable one_done_;
@@ -55,6 +65,7 @@ class Requests {
   std::atomic<int> started_count_ = 0;
   std::map<MPI_Request, std::shared_ptr<Pending>> persistent_;
   std::atomic<int> persistent_count_ = 0;
+  Performers performers_;  // of persistent calls
   std::vector<int> free_tags_;
   int next_tag_ = 0;
 };

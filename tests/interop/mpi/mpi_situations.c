@@ -256,6 +256,164 @@ static void persistent_with_freed_types(void) {
 #endif
 }
 
+/* Persistent calls are matched by the order in which they are initialized. Each rank starts and completes them in an order of
+ * its own, with other calls on the same communicator between. */
+#ifdef INIT
+enum { kinds = 7 };
+struct several {
+  MPI_Comm comm;
+  int mine, sum, spread[many / 8], sends[8], receives[8], shares[8], share, gathered[8], counts[8], places[8];
+  double large[1000], most[1000];
+  MPI_Request requests[kinds];
+};
+
+static void initialize(struct several* all, MPI_Comm comm) {
+  all->comm = comm;
+  for (int i = 0; i < size; ++i) all->counts[i] = 1, all->places[i] = i;
+  MPI_Request* const next = all->requests;
+  INIT(Allreduce)(&all->mine, &all->sum, 1, MPI_INT, MPI_SUM, comm, MPI_INFO_NULL, &next[0]);
+  INIT(Bcast)(all->spread, many / 8, MPI_INT, size - 1, comm, MPI_INFO_NULL, &next[1]);
+  INIT(Alltoallv)
+  (all->sends, all->counts, all->places, MPI_INT, all->receives, all->counts, all->places, MPI_INT, comm, MPI_INFO_NULL,
+   &next[2]);
+  INIT(Reduce_scatter_block)(all->shares, &all->share, 1, MPI_INT, MPI_SUM, comm, MPI_INFO_NULL, &next[3]);
+  INIT(Allreduce)(all->large, all->most, 1000, MPI_DOUBLE, MPI_MAX, comm, MPI_INFO_NULL, &next[4]);
+  INIT(Barrier)(comm, MPI_INFO_NULL, &next[5]);
+  INIT(Allgather)(&all->mine, 1, MPI_INT, all->gathered, 1, MPI_INT, comm, MPI_INFO_NULL, &next[6]);
+}
+
+static void fill(struct several* all, int round) {
+  all->mine = 10 * rank + round;
+  for (int i = 0; i < many / 8; ++i) all->spread[i] = rank == size - 1 ? round + i : -1;
+  for (int i = 0; i < size; ++i) all->sends[i] = 100 * round + 10 * rank + i, all->shares[i] = rank + round * i;
+  for (int i = 0; i < 1000; ++i) all->large[i] = rank * (i % 2 ? 1 : -1) + round;
+}
+
+static void check(const struct several* all, int round) {
+  expect(all->sum == 10 * size * (size - 1) / 2 + size * round, "the sum is wrong");
+  for (int i = 0; i < many / 8; ++i) expect(all->spread[i] == round + i, "the broadcast is wrong");
+  for (int i = 0; i < size; ++i) {
+    expect(all->receives[i] == 100 * round + 10 * i + rank, "the exchange is wrong");
+    expect(all->gathered[i] == 10 * i + round, "the gather is wrong");
+  }
+  expect(all->share == size * (size - 1) / 2 + size * round * rank, "the share is wrong");
+  for (int i = 0; i < 1000; ++i) expect(all->most[i] == (i % 2 ? size - 1 : 0) + round, "the maximum is wrong");
+}
+
+static unsigned drawn = 1;
+static int draw(int end) { return (int)((drawn = drawn * 1664525U + 1013904223U) >> 8) % end; }
+
+static void shuffle(int* order, int count) {
+  for (int i = 0; i < count; ++i) order[i] = i;
+  for (int i = count - 1; i > 0; --i) {
+    const int other = draw(i + 1), kept = order[i];
+    order[i] = order[other];
+    order[other] = kept;
+  }
+}
+#endif
+
+static void persistent_in_any_order(void) {
+#ifdef INIT
+  static struct several sets[2];
+  MPI_Comm fresh;
+  MPI_Comm_dup(MPI_COMM_WORLD, &fresh);
+  drawn = 100U + (unsigned)rank;
+  for (int i = 0; i < 2; ++i) initialize(&sets[i], i == 0 ? MPI_COMM_WORLD : fresh);
+  for (int round = 0; round < 30; ++round) {
+    MPI_Request order_of_this_rank[2 * kinds], beside;
+    int order[2 * kinds], one = rank, all = 0, one_beside = 1, all_beside = 0;
+    shuffle(order, 2 * kinds);
+    for (int i = 0; i < 2; ++i) fill(&sets[i], round + i);
+    for (int i = 0; i < 2 * kinds; ++i) order_of_this_rank[i] = sets[order[i] / kinds].requests[order[i] % kinds];
+    const int first = draw(2 * kinds + 1);
+    MPI_Startall(first, order_of_this_rank);
+    MPI_Iallreduce(&one_beside, &all_beside, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &beside);
+    for (int i = first; i < 2 * kinds; ++i) MPI_Start(&order_of_this_rank[i]);
+    MPI_Allreduce(&one, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    expect(all == size * (size - 1) / 2, "the sum between is wrong");
+    if (draw(2)) {
+      for (int left = 2 * kinds, index = 0; left > 0; --left) {
+        MPI_Waitany(2 * kinds, order_of_this_rank, &index, MPI_STATUS_IGNORE);
+        expect(index != MPI_UNDEFINED, "a request was complete before it was waited for");
+      }
+    } else {
+      for (int i = 0; i < 2 * kinds; ++i) MPI_Wait(&order_of_this_rank[2 * kinds - 1 - i], MPI_STATUS_IGNORE);
+    }
+    MPI_Wait(&beside, MPI_STATUS_IGNORE);
+    expect(all_beside == size, "the sum beside is wrong");
+    for (int i = 0; i < 2; ++i) check(&sets[i], round + i);
+  }
+  for (int i = 0; i < 2 * kinds; ++i) MPI_Request_free(&sets[i / kinds].requests[i % kinds]);
+  MPI_Comm_free(&fresh);
+#endif
+}
+
+/* Rank 0 starts both and waits for the second; the others come to the first only when they have the second. */
+static void persistent_independent(void) {
+#ifdef INIT
+  int mine[2] = {1, 10}, sums[2] = {0, 0}, word = 0;
+  MPI_Request requests[2];
+  for (int i = 0; i < 2; ++i) {
+    INIT(Allreduce)(&mine[i], &sums[i], 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD, MPI_INFO_NULL, &requests[i]);
+  }
+  for (int round = 0; round < 10; ++round) {
+    sums[0] = sums[1] = 0;
+    if (rank == 0) MPI_Start(&requests[0]);
+    MPI_Start(&requests[1]);
+    MPI_Wait(&requests[1], MPI_STATUS_IGNORE);
+    expect(sums[1] == 10 * size, "the second sum is wrong");
+    MPI_Bcast(&word, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    if (rank != 0) MPI_Start(&requests[0]);
+    MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
+    expect(sums[0] == size, "the first sum is wrong");
+  }
+  for (int i = 0; i < 2; ++i) MPI_Request_free(&requests[i]);
+#endif
+}
+
+/* Requests are freed, by each rank at a time and in an order of its own, and others take their place. */
+static void persistent_freed_and_made_again(void) {
+#ifdef INIT
+  static struct several sets[3];
+  MPI_Status statuses[kinds];
+  int order[kinds];
+  drawn = 200U + (unsigned)rank;
+  for (int round = 0; round < 20; ++round) {
+    struct several* const now = &sets[round % 3];
+    struct several* const before = &sets[(round + 2) % 3];
+    initialize(now, MPI_COMM_WORLD);
+    fill(now, round);
+    shuffle(order, kinds);
+    const int soon = draw(2);
+    MPI_Startall(kinds, now->requests);
+    for (int i = 0; soon && round > 0 && i < kinds; ++i) MPI_Request_free(&before->requests[order[i]]);
+    MPI_Waitall(kinds, now->requests, statuses);
+    for (int i = 0; !soon && round > 0 && i < kinds; ++i) MPI_Request_free(&before->requests[order[i]]);
+    check(now, round);
+  }
+  for (int i = 0; i < kinds; ++i) MPI_Request_free(&sets[19 % 3].requests[i]);
+#endif
+}
+
+/* No program may do this: the test's control. */
+static void persistent_in_wrong_order(void) {
+#ifdef INIT
+  int mine[2] = {1, 10}, sums[2] = {0, 0};
+  MPI_Request requests[2];
+  MPI_Status statuses[2];
+  for (int i = 0; i < 2; ++i) {
+    const int which = rank == 0 ? i : 1 - i;
+    INIT(Allreduce)(&mine[which], &sums[which], 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD, MPI_INFO_NULL, &requests[which]);
+  }
+  MPI_Startall(2, requests);
+  MPI_Waitall(2, requests, statuses);
+  expect(sums[0] == size && sums[1] == 10 * size, "a sum is wrong");
+#else
+  expect(0, "this MPI has no persistent collectives");
+#endif
+}
+
 static void errors_that_return(void) {
   int word = 0;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -294,6 +452,10 @@ int main(int argc, char** argv) {
                     {"other_types_elsewhere", other_types_elsewhere},
                     {"persistent", persistent},
                     {"persistent_with_freed_types", persistent_with_freed_types},
+                    {"persistent_in_any_order", persistent_in_any_order},
+                    {"persistent_independent", persistent_independent},
+                    {"persistent_freed_and_made_again", persistent_freed_and_made_again},
+                    {"persistent_in_wrong_order", persistent_in_wrong_order},
                     {"errors_that_return", errors_that_return},
                     {"one_exits", one_exits},
                     {"one_aborts", one_aborts}};

@@ -25,7 +25,8 @@ Groups& groups() {
 
 Group::Group(const StorePtr& store, int rank, int size, Milliseconds timeout)
     : world_(meet(store, rank, size, timeout)),
-      lane_(std::make_shared<Lane>("torch")),
+      workers_(std::make_shared<Workers>()),
+      lane_(std::make_shared<Lane>("torch", workers_)),
       messages_(std::make_unique<Messages>(store, world_)) {
   world_.set_leave_timeout(leave_seconds);
 }
@@ -43,6 +44,7 @@ void Group::leave() {
     lane_->drain(Messages::Clock::now() + std::chrono::seconds(5));
   }
   messages_->leave(until);
+  workers_->close(until);
   stretto::Communicator last;  // goes without the mutex: its end waits for the other ranks
   const std::lock_guard lock(mutex_);
   std::swap(last, world_);

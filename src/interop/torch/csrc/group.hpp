@@ -15,10 +15,12 @@ class Group {
   Group& operator=(const Group&) = delete;
 
   stretto::Communicator world() const;  // none any more, once it is left
+  const std::shared_ptr<Workers>& workers() const { return workers_; }
   const std::shared_ptr<Lane>& lane() const { return lane_; }
   Messages& messages() { return *messages_; }
 
-  // Waits for what is under way and for the other ranks, leave_seconds in all at most. The first call counts.
+  // Waits for what is under way, callbacks included, and for the other ranks, leave_seconds in all at most. The first call
+  // counts.
   void leave();
   bool left() const { return left_; }
   // Tells the other ranks that this one has failed, and why.
@@ -27,6 +29,7 @@ class Group {
  private:
   mutable std::mutex mutex_;
   stretto::Communicator world_;
+  std::shared_ptr<Workers> workers_;
   std::shared_ptr<Lane> lane_;
   std::unique_ptr<Messages> messages_;
   std::atomic<bool> left_ = false;

@@ -37,8 +37,8 @@ WorkPtr ProcessGroupStretto::put(c10d::OpType type, const char* title, const Ten
       throw;
     }
   };
-  auto work =
-      c10::make_intrusive<LaneWork>(group()->lane(), std::move(task), rank_, type, title, inputs, std::move(outputs));
+  auto work = c10::make_intrusive<LaneWork>(group()->lane(), group()->workers(), std::move(task), rank_, type, title, inputs,
+                                            std::move(outputs));
   group()->lane()->push(work);
   ++sequence_;
   return coalesced(work);
@@ -77,7 +77,7 @@ void ProcessGroupStretto::abort() {
 
 c10::intrusive_ptr<OperationWork> ProcessGroupStretto::message(c10d::OpType type, const char* title,
                                                                const Tensors& tensors) {
-  return c10::make_intrusive<OperationWork>(rank_, type, title, tensors, tensors);
+  return c10::make_intrusive<OperationWork>(group()->workers(), rank_, type, title, tensors, tensors);
 }
 
 WorkPtr ProcessGroupStretto::send(Tensors& tensors, int to, int tag) {

@@ -9,12 +9,44 @@ FuturePtr future_of_tensors() {
 
 }  // namespace
 
-OperationWork::OperationWork(int rank, c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs)
-    : c10d::Work(rank, type, title, inputs), outputs_(std::move(outputs)), future_(future_of_tensors()) {}
+OperationWork::OperationWork(std::shared_ptr<Workers> workers, int rank, c10d::OpType type, const char* title,
+                             const Tensors& inputs, Tensors outputs)
+    : c10d::Work(rank, type, title, inputs), workers_(std::move(workers)), outputs_(std::move(outputs)) {}
+
+// A future that was taken is complete where the work is: a moment later it would be, else.
+bool OperationWork::isCompleted() {
+  if (!c10d::Work::isCompleted()) return false;
+  const std::lock_guard lock(future_mutex_);
+  return !future_ || future_->completed();
+}
+
+bool OperationWork::wait(Milliseconds timeout) {
+  const bool done = c10d::Work::wait(timeout);
+  FuturePtr future;
+  {
+    const std::lock_guard lock(future_mutex_);
+    future = future_;
+  }
+  if (future) future->wait();
+  return done;
+}
 
 Tensors OperationWork::result() {
   TORCH_CHECK(isCompleted(), "The result of an operation was asked for before it was done; wait() for it first.");
   return outputs_;
+}
+
+FuturePtr OperationWork::getFuture() {
+  const std::lock_guard lock(future_mutex_);
+  if (!future_) {
+    future_ = future_of_tensors();
+    if (settled_) {
+      complete_future();  // nobody else has it yet: no callback runs
+    } else {
+      future_is_taken();
+    }
+  }
+  return future_;
 }
 
 int OperationWork::sourceRank() const {
@@ -23,19 +55,40 @@ int OperationWork::sourceRank() const {
   return source;
 }
 
-void OperationWork::end(const std::exception_ptr& error) {
-  if (ended_.exchange(true)) return;
-  finish(error);
-  if (error) {
-    future_->setError(error);
+bool OperationWork::settle(const std::exception_ptr& error) {
+  const std::lock_guard lock(future_mutex_);
+  if (settled_) return false;
+  settled_ = true;
+  has_callbacks_ = future_ != nullptr;
+  error_ = error;
+  return true;
+}
+
+void OperationWork::complete_future() {
+  if (error_) {
+    future_->setError(error_);
   } else {
     future_->markCompleted(c10::IValue(outputs_));
   }
 }
 
+void OperationWork::end(const std::exception_ptr& error) {
+  if (!settle(error)) return;
+  tell_waiters();
+  if (!has_callbacks()) return;
+  workers_->run([self = c10::intrusive_ptr<OperationWork>::reclaim_copy(this)] { self->complete_future(); });
+}
+
+JoinedWork::JoinedWork(int rank, std::vector<WorkPtr> parts) : c10d::Work(rank), parts_(std::move(parts)) {}
+
+FuturePtr JoinedWork::getFuture() {
+  std::call_once(future_made_, [this] { make_future(); });
+  return future_;
+}
+
 // The future ends by whichever part ends last, so that it needs no thread.
-JoinedWork::JoinedWork(int rank, std::vector<WorkPtr> parts)
-    : c10d::Work(rank), parts_(std::move(parts)), future_(future_of_tensors()) {
+void JoinedWork::make_future() {
+  future_ = future_of_tensors();
   if (parts_.empty()) future_->markCompleted(c10::IValue(Tensors()));
   struct Count {
     std::atomic<std::size_t> left;

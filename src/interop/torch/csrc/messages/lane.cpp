@@ -2,60 +2,131 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include <algorithm>
+
 namespace stretto_torch {
 
-Lane::Lane(std::string name)
+using LaneWorkPtr = c10::intrusive_ptr<LaneWork>;
+
+Lane::Lane(std::string name, std::shared_ptr<Workers> workers)
     : name_(std::move(name)),
-      beside_(name_, stretto::Priority::normal, stretto::Device::cpu),
-      thread_([this] { work_through(); }) {}
+      workers_(std::move(workers)),
+      beside_(name_, stretto::Priority::normal, stretto::Device::cpu) {}
 
-Lane::~Lane() {
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-  }
-  has_work_.notify_all();
-  thread_.join();
-}
-
-void Lane::push(c10::intrusive_ptr<LaneWork> work) {
+void Lane::push(LaneWorkPtr work) {
+  bool late = false;
   {
     const std::lock_guard lock(mutex_);
     TORCH_CHECK(!draining_, "Group '", name_, "' has been destroyed, and takes no more operations.");
-    waiting_.push_back(std::move(work));
+    late = order_.is_late();
+    work->place_ = order_.take_place();
+    const auto behind = std::upper_bound(waiting_.begin(), waiting_.end(), work->place_,
+                                         [](const auto& place, const LaneWorkPtr& each) { return place < each->place_; });
+    waiting_.insert(behind, std::move(work));
+    call_worker();
   }
-  has_work_.notify_one();
+  if (late) {
+    TORCH_WARN_ONCE(
+        "A callback of a future has started a collective after operations behind it had waited ",
+        most_slices * slice.count(),
+        " ms for it. Ranks may run these in different orders: start collectives in callbacks earlier, or wait for "
+        "the future before the next operation.");
+  }
+}
+
+void Lane::call_worker() {
+  if (available_ > 0) {
+    has_work_.notify_one();
+  } else if (!called_) {
+    called_ = true;
+    workers_->run([self = shared_from_this()] { self->work(); });
+  }
+}
+
+bool Lane::may_run() const { return !running_ && !order_.must_wait(waiting_.front()->place_); }
+
+void Lane::work() {
+  Lock lock(mutex_);
+  called_ = false;
+  ++available_;
+  int slices = 0;
+  std::uint64_t seen = progress_;
+  while (!waiting_.empty()) {
+    if (!may_run()) {
+      const bool passed = has_work_.wait_for(lock, slice) == std::cv_status::timeout;
+      slices = running_ || progress_ != seen ? 0 : slices + (passed ? 1 : 0);
+      seen = progress_;
+      if (slices < most_slices || waiting_.empty()) continue;
+      order_.pass(waiting_.front()->place_);
+      changed_.notify_all();
+      continue;
+    }
+    LaneWorkPtr work = run_first(lock, beside_);
+    const bool has_callbacks = work->has_callbacks();
+    if (has_callbacks) {
+      --available_;
+      if (!waiting_.empty()) call_worker();
+    }
+    lock.unlock();
+    if (has_callbacks) call_back(*work);
+    work.reset();  // its tensors go without the mutex
+    lock.lock();
+    if (has_callbacks) ++available_;
+  }
+  --available_;
+}
+
+void Lane::expect(const LaneWork& work) {
+  const std::lock_guard lock(mutex_);
+  if (work.begun_) return;
+  order_.wait_for(work.place_);
+  call_worker();
 }
 
 void Lane::run_up_to(const LaneWork& work) {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
+  order_.wait_for(work.place_);
   while (!work.begun_) {
-    if (running_) {
+    if (!may_run()) {
       changed_.wait(lock);
-    } else {
-      run_next(lock, stretto::Stream::inline_());
+      continue;
     }
+    LaneWorkPtr ran = run_first(lock, stretto::Stream::inline_());
+    if (!waiting_.empty()) call_worker();
+    lock.unlock();
+    if (ran->has_callbacks()) workers_->run([self = shared_from_this(), ran] { self->call_back(*ran), self->work(); });
+    ran.reset();
+    lock.lock();
   }
 }
 
+void Lane::open_callbacks(LaneWork& work) {
+  const std::lock_guard lock(mutex_);
+  work.callbacks_ = order_.open(work.place_);
+}
+
+void Lane::call_back(LaneWork& work) {
+  {
+    const CallOrder::Callbacks here(order_, work.callbacks_);
+    work.complete_future();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    order_.close(work.callbacks_);
+    ++progress_;
+  }
+  changed_.notify_all();
+}
+
 bool Lane::drain(std::chrono::steady_clock::time_point until) {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   draining_ = true;
   return changed_.wait_until(lock, until, [&] { return waiting_.empty() && !running_ && ending_ == 0; });
 }
 
-void Lane::work_through() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    has_work_.wait(lock, [&] { return closing_ || (!waiting_.empty() && !running_); });
-    if (closing_) return;
-    run_next(lock, beside_);
-  }
-}
-
-// The work's own end comes last, and without the mutex: what its future calls may start operations and wait for them.
-void Lane::run_next(std::unique_lock<std::mutex>& lock, const stretto::Stream& stream) {
-  c10::intrusive_ptr<LaneWork> work = std::move(waiting_.front());
+// Settled before the next one may begin: callbacks come before that, or there are none.
+LaneWorkPtr Lane::run_first(Lock& lock, const stretto::Stream& stream) {
+  LaneWorkPtr work = std::move(waiting_.front());
   waiting_.pop_front();
   running_ = true;
   work->begun_ = true;
@@ -69,23 +140,27 @@ void Lane::run_next(std::unique_lock<std::mutex>& lock, const stretto::Stream& s
     error = std::current_exception();
   }
   work->task_ = nullptr;  // and the buffers that it holds
+  work->settle(error);
   lock.lock();
   // A stream that has failed fails all that comes later, but a call that was refused has harmed nobody.
   if (error && stream == beside_) beside_ = stretto::Stream(name_, stretto::Priority::normal, stretto::Device::cpu);
   running_ = false;
+  ++progress_;
   ++ending_;
-  const bool more = !waiting_.empty();
   lock.unlock();
   changed_.notify_all();
-  if (more) has_work_.notify_one();
-  work->end(error);
-  work.reset();  // perhaps the last to hold this lane
+  work->tell_waiters();
   lock.lock();
   if (--ending_ == 0) changed_.notify_all();
+  return work;
 }
 
 bool LaneWork::wait(Milliseconds timeout) {
-  if (timeout == kNoTimeout) lane_->run_up_to(*this);
+  if (timeout == kNoTimeout) {
+    lane_->run_up_to(*this);
+  } else {
+    lane_->expect(*this);
+  }
   return OperationWork::wait(timeout);
 }
 
