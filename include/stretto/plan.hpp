@@ -218,6 +218,8 @@ struct PlanRequest {
   // Quantized: all_gather, reduce_scatter and all_reduce by direct (two_shot) and two_level, without parts.
   QuantizedFormat quantized = QuantizedFormat::none;
   QuantizedFormat quantized_result = QuantizedFormat::none;  // all_reduce: in which the sum goes to all; never none there
+
+  bool operator==(const PlanRequest&) const = default;
 };
 
 // Whether rank, root and counts can be meant at all, whatever the method: throws Error(invalid_argument) naming what cannot.

@@ -6,6 +6,7 @@
 #include "collectives/plan/method.hpp"
 #include "collectives/plan/nodes.hpp"
 #include "collectives/plans/generators.hpp"
+#include "collectives/plans/levels/part_plans.hpp"
 #include "core/fail.hpp"
 
 namespace stretto {
@@ -219,10 +220,15 @@ void check_shape(const PlanRequest& request) {
           request.count, request.size, most);
 }
 
-Plan make_plan(const PlanRequest& request) {
+Plan make_plan(const PlanRequest& request, plans::PartPlans& parts) {
   check_request(request);
   if (request.quantized != QuantizedFormat::none) return plans::quantized(request);
-  return entry_of(request.collective, request.method.algorithm).generate(request);
+  const Entry& entry = entry_of(request.collective, request.method.algorithm);
+  return needs_nodes(entry.algorithm) ? plans::two_level(request, parts) : entry.generate(request);
+}
+Plan make_plan(const PlanRequest& request) {
+  plans::PartPlans parts;
+  return make_plan(request, parts);
 }
 
 LevelCost cost_by_level(const PlanRequest& request) {
