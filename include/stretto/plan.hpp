@@ -230,6 +230,8 @@ struct PlanRequest {
   // must name no inner algorithms.
   QuantizedFormat quantized = QuantizedFormat::none;
   QuantizedFormat quantized_result = QuantizedFormat::none;  // all_reduce: the format of the sum that goes to all; not none
+
+  bool operator==(const PlanRequest&) const = default;
 };
 
 // Checks rank, root and counts, whatever the method; throws Error(invalid_argument) naming a value that is not

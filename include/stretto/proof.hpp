@@ -36,4 +36,9 @@ STRETTO_API std::vector<ProofCase> quantized_proof_cases(Collective collective, 
 // they are right, else what is wrong and in which case.
 STRETTO_API std::optional<std::string> prove(const ProofCase& which);
 
+// The same for many cases: returns the first fault in their order. `threads` threads share the work. Where cases follow each
+// other that differ in the root alone, the plans of a broadcast or reduce that are those of an earlier root with the ranks
+// renamed in rotation are not verified again.
+STRETTO_API std::optional<std::string> prove(const std::vector<ProofCase>& cases, int threads);
+
 }  // namespace stretto

@@ -1,6 +1,5 @@
 // stretto-plan: shows, proves, predicts and draws the ranks' steps in a collective.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <limits>
@@ -8,8 +7,8 @@
 #include "plan/plan_options.hpp"
 #include "plan/plan_step.hpp"
 #include "plan/plan_svg.hpp"
+#include "plan/plan_verify.hpp"
 #include "stretto/cost.hpp"
-#include "stretto/proof.hpp"
 #include "stretto/settings.hpp"
 #include "stretto/simulate.hpp"
 
@@ -21,71 +20,6 @@ std::string in_units(double bytes) {
   std::size_t unit = 0;
   for (; bytes >= 1024 && unit + 1 < std::size(units); ++unit) bytes /= 1024;
   return fmt::format("{:.4g} {}", bytes, units[unit]);
-}
-
-// ---- --verify
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-struct Proved {
-  int algorithms = 0;
-  std::int64_t cases = 0;
-};
-
-void prove_one(const CommandLine& line, Collective collective, const Method& method, Proved& total) {
-  const auto begin = std::chrono::steady_clock::now();
-  const bool with_parameters = method != Method(method.algorithm);
-  std::int64_t cases = 0;
-  for (int size = line.first_size; size <= line.last_size; ++size) {
-    const bool quantized = format_of(line) != QuantizedFormat::none;
-    for (ProofCase which :
-         quantized ? quantized_proof_cases(collective, method.algorithm, size, format_of(line), result_format_of(line))
-                   : proof_cases(collective, method.algorithm, size)) {
-      Method& its = which.request.method;
-      const bool by_level = needs_nodes(method.algorithm);
-      if (with_parameters && !by_level && (its.lanes != 1 || its.pieces != 1)) continue;
-      if (with_parameters) its = method;
-      if (by_level && with_parameters && !which.request.node_sizes.empty() && !can_do(request_of(which, 0))) continue;
-      if (const auto fault = prove(which)) fail("{}", *fault);
-      ++cases;
-    }
-  }
-  std::string where =
-      can_be_in_place(collective) || collective == Collective::barrier ? "in and out of place" : "out of place";
-  if (has_root(collective)) {
-    where += line.last_size <= most_ranks_with_every_case
-                 ? ", every root"
-                 : fmt::format(", every root up to {} ranks", most_ranks_with_every_case);
-  }
-  fmt::print("{:<15} {:<28} {:>6} cases {:>7.2f} s  {}\n", name(collective),
-             with_parameters ? to_string(method) : name(method.algorithm), cases, seconds_since(begin), where);
-  std::fflush(stdout);
-  ++total.algorithms;
-  total.cases += cases;
-}
-
-void verify_all(const CommandLine& line) {
-  const auto begin = std::chrono::steady_clock::now();
-  Proved total;
-  for (const Collective collective : collectives_of(line)) {
-    const auto& known = algorithms_for(collective);
-    if (line.algorithm == "all") {
-      for (const Algorithm algorithm : known) {
-        if (can_do(line, collective, algorithm)) prove_one(line, collective, algorithm, total);
-      }
-      continue;
-    }
-    const Method method = named_method(line);
-    const bool can = can_do(line, collective, method.algorithm);
-    if (can) prove_one(line, collective, method, total);
-    require(can || line.collective == "all", "{}{} cannot be done by {}.",
-            format_of(line) == QuantizedFormat::none ? "" : "A quantized ", name(collective), name(method.algorithm));
-  }
-  require(total.algorithms > 0, "No collective is done by {}.", line.algorithm);
-  fmt::print("Proved {} cases of {} algorithms at {} ranks in {:.1f} s.\n", total.cases, total.algorithms, line.ranks,
-             seconds_since(begin));
 }
 
 void print_plan(const CommandLine& line, const Call& call, const Method& method) {

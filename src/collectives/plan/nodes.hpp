@@ -24,8 +24,8 @@ class Nodes {
             "{} needs nodes of equal size, and {} ranks cannot lie on nodes of {}; give ranks_per_node or node_sizes, or "
             "choose an algorithm of one level.",
             name(request.method.algorithm), request.size, ranks);
-    std::vector<int> firsts;
-    for (int rank = 0; rank <= request.size; rank += ranks) firsts.push_back(rank);
+    std::vector<int> firsts(request.size / ranks + 1);
+    for (std::size_t node = 0; node < firsts.size(); ++node) firsts[node] = static_cast<int>(node) * ranks;
     return Nodes(std::move(firsts));
   }
 
@@ -51,7 +51,9 @@ class Nodes {
   explicit Nodes(std::vector<int> firsts) : firsts_(std::move(firsts)) {}
   static Nodes listed(const PlanRequest& request) {
     require(request.ranks_per_node == 0, "Give ranks_per_node, {}, or node_sizes, not both.", request.ranks_per_node);
-    std::vector<int> firsts{0};
+    std::vector<int> firsts;
+    firsts.reserve(request.node_sizes.size() + 1);
+    firsts.push_back(0);
     for (const int ranks : request.node_sizes) {
       require(ranks > 0 && ranks <= request.size - firsts.back(),
               "node_sizes {} are not of {} ranks; give each node's ranks, 1 or more, which make up the group.",

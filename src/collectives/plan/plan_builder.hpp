@@ -1,6 +1,5 @@
 #pragma once
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "core/parts.hpp"
@@ -21,7 +20,9 @@ class Shares {
   static Shares balanced(std::int64_t total, int ranks) { return {ranks, total, -1, {}}; }
   static Shares equal(std::int64_t each, int ranks) { return {ranks, each * ranks, each, {}}; }
   static Shares listed(const std::vector<std::int64_t>& counts) {
-    std::vector<std::int64_t> begins{0};
+    std::vector<std::int64_t> begins;
+    begins.reserve(counts.size() + 1);
+    begins.push_back(0);
     for (const std::int64_t count : counts) begins.push_back(begins.back() + count);
     const std::int64_t total = begins.back();
     return {static_cast<int>(counts.size()), total, -1, std::move(begins)};
@@ -74,8 +75,7 @@ inline std::int64_t input_behind_output(const PlanRequest& request) {
 // Where a plan that is a part of a larger one has its ranks and buffers. Its input, output and scratch begin at the given
 // offsets of the buffers named.
 struct Placement {
-  std::function<int(int)> rank;  // of the part -> of the whole
-  Slice input, output;           // counts do not matter
+  Slice input, output;  // counts do not matter
   std::int64_t scratch = 0;
   bool finishes = true;  // false: contributions are still missing when the part is done
 };
@@ -84,9 +84,10 @@ struct Placement {
 // the one, next_lane() the other.
 class PlanBuilder {
  public:
-  explicit PlanBuilder(const PlanRequest& request) {
+  // expected_steps: of the first lane, for which memory is reserved. Most plans of trees have no more than 8.
+  explicit PlanBuilder(const PlanRequest& request, std::size_t expected_steps = 8) {
     plan_.request = request;
-    plan_.lanes.resize(1);
+    add_lane(expected_steps);
   }
 
   void send(int peer, Slice source) { add({StepKind::send, false, peer, source, {}}); }
@@ -126,31 +127,44 @@ class PlanBuilder {
     const std::size_t begun = lane.round_ends.empty() ? 0 : lane.round_ends.back();
     if (lane.steps.size() > begun) lane.round_ends.push_back(lane.steps.size());
   }
-  void next_lane() {
+  void next_lane(std::size_t expected_steps = 8) {
     next_round();
-    plan_.lanes.emplace_back();
+    add_lane(expected_steps);
   }
   void use_scratch(std::int64_t count) { plan_.scratch_count = count; }
   void use_packed(QuantizedFormat format, std::int64_t count) { plan_.packed_counts[static_cast<int>(format)] = count; }
   void use_residual(Hop hop, std::int64_t count) { plan_.residual_counts[static_cast<int>(hop)] = count; }
 
-  // The rounds of a plan of one lane, behind those that are there.
-  void append(const Plan& part, const Placement& placement) {
+  // The rounds of a plan of one lane, behind those that are there. rank_of(rank of the part) is its rank in the whole.
+  template <class RankOf>
+  void append(const Plan& part, RankOf rank_of, const Placement& placement) {
     next_round();
     const Lane& lane = part.lanes.front();
     std::size_t at = 0;
     for (const std::size_t end : lane.round_ends) {
       for (; at < end; ++at) {
-        Step step = lane.steps[at];
-        if (step.peer >= 0) step.peer = placement.rank(step.peer);
+        Step& step = plan_.lanes.back().steps.emplace_back(lane.steps[at]);
+        if (step.peer >= 0) step.peer = rank_of(step.peer);
         step.finishes &= placement.finishes;
-        step.source = placed(step.source, placement);
-        step.destination = placed(step.destination, placement);
-        add(step);
+        place(step.source, placement);
+        place(step.destination, placement);
+        drop_if_idle(step);
       }
       next_round();
     }
     plan_.scratch_count = std::max(plan_.scratch_count, placement.scratch + part.scratch_count);
+  }
+
+  // A round of steps, whose scratch begins at the given offset.
+  void append_round(const std::vector<Step>& steps, std::int64_t scratch_begin) {
+    next_round();
+    for (const Step& each : steps) {
+      Step& step = plan_.lanes.back().steps.emplace_back(each);
+      if (step.source.buffer == Buffer::scratch) step.source.offset += scratch_begin;
+      if (step.destination.buffer == Buffer::scratch) step.destination.offset += scratch_begin;
+      drop_if_idle(step);
+    }
+    next_round();
   }
 
   Plan finish() {
@@ -159,20 +173,28 @@ class PlanBuilder {
   }
 
  private:
-  static Slice placed(const Slice& slice, const Placement& placement) {
-    if (slice.buffer == Buffer::scratch) return scratch(placement.scratch + slice.offset, slice.count);
-    const Slice& base = slice.buffer == Buffer::input ? placement.input : placement.output;
-    return {base.buffer, base.offset + slice.offset, slice.count};
+  void add_lane(std::size_t expected_steps) {
+    Lane& lane = plan_.lanes.emplace_back();
+    lane.steps.reserve(expected_steps);
+    lane.round_ends.reserve(expected_steps);
   }
-  void add(const Step& step) {
-    const std::int64_t count = step.kind == StepKind::send ? step.source.count : step.destination.count;
-    // A part of a plan may find its vector where it wants it.
-    if (step.kind == StepKind::copy && step.source.buffer == step.destination.buffer &&
-        step.source.offset == step.destination.offset) {
+  static void place(Slice& slice, const Placement& placement) {
+    if (slice.buffer == Buffer::scratch) {
+      slice.offset += placement.scratch;
       return;
     }
+    const Slice& base = slice.buffer == Buffer::input ? placement.input : placement.output;
+    slice.buffer = base.buffer;
+    slice.offset += base.offset;
+  }
+  void add(const Step& step) { drop_if_idle(plan_.lanes.back().steps.emplace_back(step)); }
+  // The last step, if it has no elements, or copies a vector to where it lies already, as a part of a plan may.
+  void drop_if_idle(const Step& step) {
+    const std::int64_t count = step.kind == StepKind::send ? step.source.count : step.destination.count;
     const bool orders = step.kind == StepKind::signal || step.kind == StepKind::wait;
-    if (count > 0 || orders) plan_.lanes.back().steps.push_back(step);
+    const bool stays = step.kind == StepKind::copy && step.source.buffer == step.destination.buffer &&
+                       step.source.offset == step.destination.offset;
+    if (stays || (count == 0 && !orders)) plan_.lanes.back().steps.pop_back();
   }
 
   Plan plan_;

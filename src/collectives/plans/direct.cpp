@@ -14,6 +14,9 @@ void with_all_peers(const PlanRequest& request, Exchange exchange) {
   }
 }
 
+// A send and a receive for each of them, and two steps beside.
+std::size_t steps_with_all(const PlanRequest& request) { return 2 * static_cast<std::size_t>(request.size); }
+
 Slice share_in(const Shares& shares, int rank) { return input(shares.begin(rank), shares.length(rank)); }
 Slice share_out(const Shares& shares, int rank) { return output(shares.begin(rank), shares.length(rank)); }
 Slice slot(int rank, std::int64_t count) { return scratch(rank * count, count); }
@@ -59,7 +62,7 @@ Cost direct_all_to_all_cost(const PlanRequest& request) {
   return to_all(request, longest_share(request), longest_share(request));
 }
 Plan direct_all_to_all(const PlanRequest& request) {
-  PlanBuilder plan(request);
+  PlanBuilder plan(request, steps_with_all(request));
   const Shares leaving = Shares::of(request);
   const Shares coming = incoming_shares(request);
   with_all_peers(request, [&](int to, int from) {
@@ -75,7 +78,7 @@ Cost direct_all_gather_cost(const PlanRequest& request) {
   return to_all(request, longest_share(request), longest_share(request));
 }
 Plan direct_all_gather(const PlanRequest& request) {
-  PlanBuilder plan(request);
+  PlanBuilder plan(request, steps_with_all(request));
   const Shares shares = Shares::of(request);
   const Slice own = input(0, shares.length(request.rank));
   gather_from_all(plan, request, shares, own);
@@ -89,7 +92,7 @@ Cost direct_reduce_scatter_cost(const PlanRequest& request) {
   return to_all(request, longest_share(request), request.size * longest_share(request));
 }
 Plan direct_reduce_scatter(const PlanRequest& request) {
-  PlanBuilder plan(request);
+  PlanBuilder plan(request, steps_with_all(request));
   const Shares shares = Shares::of(request);
   sum_from_all(plan, request, output(0, shares.length(request.rank)), [&](int rank) { return share_in(shares, rank); });
   return plan.finish();
@@ -101,7 +104,7 @@ Cost one_shot_all_reduce_cost(const PlanRequest& request) {
   return to_all(request, n, request.size * n);
 }
 Plan one_shot_all_reduce(const PlanRequest& request) {
-  PlanBuilder plan(request);
+  PlanBuilder plan(request, steps_with_all(request));
   sum_from_all(plan, request, output(0, request.count), [&](int) { return input(0, request.count); });
   return plan.finish();
 }

@@ -30,8 +30,11 @@ class KnomialTree {
   // One list for each level on which we have children, those with the largest subtrees first.
   std::vector<std::vector<Child>> levels() const {
     std::vector<std::vector<Child>> levels;
+    if (is_leaf()) return levels;
+    levels.reserve(8);
     for (int unit = span(place_) / radix_; unit > 0; unit /= radix_) {
       std::vector<Child> children;
+      children.reserve(radix_ - 1);
       for (int digit = 1; digit < radix_ && place_ + digit * unit < size_; ++digit) {
         const int place = place_ + digit * unit;
         children.push_back({rank_at(place), place, places(place)});

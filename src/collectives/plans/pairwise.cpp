@@ -47,7 +47,7 @@ Cost pairwise_reduce_scatter_cost(const PlanRequest& request) {
   return {steps, steps, steps * share, std::max(1.0, steps) * share};
 }
 Plan pairwise_reduce_scatter(const PlanRequest& request) {
-  PlanBuilder plan(request);
+  PlanBuilder plan(request, 2 * static_cast<std::size_t>(request.size));
   const int rank = request.rank;
   const int size = request.size;
   const Shares shares = Shares::of(request);

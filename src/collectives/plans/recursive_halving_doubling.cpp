@@ -11,6 +11,7 @@ namespace {
 
 std::vector<int> prime_factors(int n) {
   std::vector<int> factors;
+  factors.reserve(8);
   for (int q = 2; n > 1; ++q) {
     for (; n % q == 0; n /= q) factors.push_back(q);
   }
@@ -33,10 +34,12 @@ struct Stage {
 
 // From the whole vector down to the rank's own chunk.
 std::vector<Stage> stages_of(int rank, int size) {
+  const std::vector<int> factors = prime_factors(size);
   std::vector<Stage> stages;
+  stages.reserve(factors.size());
   int first = 0;
   int chunks = size;
-  for (const int radix : prime_factors(size)) {
+  for (const int radix : factors) {
     const int part = chunks / radix;
     const int digit = (rank - first) / part;
     stages.push_back({radix, first, part, digit});

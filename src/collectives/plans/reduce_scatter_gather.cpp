@@ -24,10 +24,10 @@ Plan reduce_scatter_gather_reduce(const PlanRequest& request) {
   // The sum lies where the gather wants its own share: at the front of the output, or of scratch.
   const std::int64_t n = shares.length(tree.place());
   const Slice own = tree.is_root() ? output(0, n) : scratch(0, n);
-  plan.append(halving_reduce_scatter(part), {rank_at, input(0, 0), own, tree.is_root() ? 0 : n});
+  plan.append(halving_reduce_scatter(part), rank_at, {input(0, 0), own, tree.is_root() ? 0 : n});
   part.collective = Collective::gather;
   part.method = Algorithm::binomial;
-  plan.append(tree_gather(part), {rank_at, own, output(0, 0), 0});
+  plan.append(tree_gather(part), rank_at, {own, output(0, 0), 0});
   return plan.finish();
 }
 

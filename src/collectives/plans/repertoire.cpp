@@ -4,6 +4,7 @@
 
 #include "collectives/plan/method.hpp"
 #include "collectives/plans/generators.hpp"
+#include "collectives/plans/levels/part_plans.hpp"
 #include "core/fail.hpp"
 
 namespace stretto {
@@ -140,10 +141,15 @@ bool can_do(Collective collective, Algorithm algorithm) {
   return std::find(known.begin(), known.end(), algorithm) != known.end();
 }
 
-Plan make_plan(const PlanRequest& request) {
+Plan make_plan(const PlanRequest& request, plans::PartPlans& parts) {
   check_request(request);
   if (request.quantized != QuantizedFormat::none) return plans::quantized(request);
-  return entry_of(request.collective, request.method.algorithm).generate(request);
+  const Entry& entry = entry_of(request.collective, request.method.algorithm);
+  return needs_nodes(entry.algorithm) ? plans::two_level(request, parts) : entry.generate(request);
+}
+Plan make_plan(const PlanRequest& request) {
+  plans::PartPlans parts;
+  return make_plan(request, parts);
 }
 
 LevelCost cost_by_level(const PlanRequest& request) {

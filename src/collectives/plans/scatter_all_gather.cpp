@@ -13,7 +13,7 @@ Cost scatter_all_gather_broadcast_cost(const PlanRequest& request) {
   return {depth + around, depth + around, 2 * around * longest_share(request), static_cast<double>(request.count)};
 }
 Plan scatter_all_gather_broadcast(const PlanRequest& request) {
-  PlanBuilder plan(request);
+  PlanBuilder plan(request, 2 * static_cast<std::size_t>(request.size));
   const int size = request.size;
   const KnomialTree tree(request.rank, request.root, size, 2);
   const Shares shares = Shares::of(request);  // of places

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>
+#include <map>
 
+#include "collectives/proof/root_proofs.hpp"
 #include "core/fail.hpp"
 
 namespace stretto {
@@ -20,9 +22,9 @@ bool can_be_planned(PlanRequest request) {
   }
 }
 
-// Algorithms that levels take for a collective, on nodes that are alike and on others; what they refuse is no case to prove.
-// Three levels are the inner one of a pair and both of another.
-std::vector<Method> methods_of_levels(Collective collective, Algorithm algorithm, bool alike) {
+// Pairs of algorithms that two levels take for a collective, on nodes of equal size or not. What make_plan() refuses is no
+// case to prove.
+std::vector<Method> find_pairs(Collective collective, bool alike) {
   std::vector<Method> methods;
   PlanRequest request{.collective = collective, .size = 4, .ranks_per_node = 2};
   if (!alike) {
@@ -38,6 +40,26 @@ std::vector<Method> methods_of_levels(Collective collective, Algorithm algorithm
     }
   }
   ensure(!methods.empty(), "{} can be done by two_level, but not by any two algorithms.", name(collective));
+  return methods;
+}
+
+// The same, found once for all sizes.
+const std::vector<Method>& pairs_of(Collective collective, bool alike) {
+  static const auto table = [] {
+    std::map<std::pair<Collective, bool>, std::vector<Method>> pairs;
+    for (int i = 0; i < static_cast<int>(Collective::send); ++i) {
+      const auto each = static_cast<Collective>(i);
+      if (!can_do(each, Algorithm::two_level)) continue;
+      for (const bool equal : {false, true}) pairs[{each, equal}] = find_pairs(each, equal);
+    }
+    return pairs;
+  }();
+  return table.at({collective, alike});
+}
+
+// Three levels take the inner algorithm of one pair and both of another.
+std::vector<Method> methods_of_levels(Collective collective, Algorithm algorithm, bool alike) {
+  std::vector<Method> methods = pairs_of(collective, alike);
   if (algorithm == Algorithm::three_level) {
     const std::vector<Method> pairs = methods;
     for (std::size_t i = 0; i < pairs.size(); ++i) {
@@ -160,11 +182,15 @@ PlanRequest request_of(const ProofCase& which, int rank) {
   return request;
 }
 
-std::vector<Plan> plans_of(const ProofCase& which) {
+std::vector<Plan> plans_of(const ProofCase& which, plans::PartPlans& parts) {
   std::vector<Plan> plans;
   plans.reserve(which.request.size);
-  for (int rank = 0; rank < which.request.size; ++rank) plans.push_back(make_plan(request_of(which, rank)));
+  for (int rank = 0; rank < which.request.size; ++rank) plans.push_back(make_plan(request_of(which, rank), parts));
   return plans;
+}
+std::vector<Plan> plans_of(const ProofCase& which) {
+  plans::PartPlans parts;
+  return plans_of(which, parts);
 }
 
 std::string to_string(const ProofCase& which) {
@@ -183,33 +209,19 @@ std::string to_string(const ProofCase& which) {
 
 std::vector<ProofCase> proof_cases(Collective collective, Algorithm algorithm, int size) {
   std::vector<ProofCase> cases;
-  for (PlanRequest request : settings_of(collective, algorithm, size)) {
+  for (PlanRequest& request : settings_of(collective, algorithm, size)) {
     const bool every_root = has_root(collective) && size <= most_ranks_with_every_case;
     const int first = has_root(collective) && !every_root ? size / 3 : 0;
     const int last = every_root ? size - 1 : first;
-    for (request.root = first; request.root <= last; ++request.root) {
-      for (const std::int64_t count : counts_of(request)) {
-        request.count = count;
-        cases.push_back({request, false});
-      }
-      request.count = 1;
-      if (takes_uneven(collective, algorithm)) cases.push_back({request, true});
-    }
+    // All roots of a call, one after the other.
+    const auto add = [&](std::int64_t count, bool uneven) {
+      request.count = count;
+      for (request.root = first; request.root <= last; ++request.root) cases.push_back({request, uneven});
+    };
+    for (const std::int64_t count : counts_of(request)) add(count, false);
+    if (takes_uneven(collective, algorithm)) add(1, true);
   }
   return cases;
-}
-
-std::optional<std::string> prove(const ProofCase& which) {
-  const Collective collective = which.request.collective;
-  const std::vector<Plan> plans = plans_of(which);
-  // The library runs barriers in place, too.
-  const bool also_in_place = can_be_in_place(collective) || collective == Collective::barrier;
-  for (int in_place = 0; in_place <= (also_in_place ? 1 : 0); ++in_place) {
-    if (const auto fault = verify(plans, in_place == 1)) {
-      return fmt::format("{}, {}: {}", to_string(which), in_place == 1 ? "in place" : "out of place", *fault);
-    }
-  }
-  return std::nullopt;
 }
 
 }  // namespace stretto

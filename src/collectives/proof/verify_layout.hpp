@@ -35,10 +35,13 @@ class Layout {
   // Elements of the memory that the slice lies in.
   std::int64_t room(int rank, const Slice& slice) const { return extent(rank, slice).count; }
   std::int64_t cell_of(int rank, const Slice& slice) const { return extent(rank, slice).begin + slice.offset; }
-  // Of what is packed, whole groups.
+  // Whole groups of what is packed. Slices of elements are by far the most: they are spared a division.
+  static std::int64_t cells_of(const Slice& slice) {
+    return slice.format == QuantizedFormat::none ? slice.count : whole_groups(slice.format, slice.count);
+  }
   Range range_of(int rank, const Slice& slice) const {
     const std::int64_t begin = cell_of(rank, slice);
-    return {begin, begin + whole_groups(slice.format, slice.count)};
+    return {begin, begin + cells_of(slice)};
   }
   Range range_of(int rank, Buffer plain) const {  // all of it
     return range_of(rank, {plain, 0, room(rank, {plain})});

@@ -6,14 +6,23 @@
 
 namespace stretto {
 
-// Why the verifier refuses plans.
+// Thrown where the verifier finds a fault in the plans.
 struct Refused {
   std::string sentence;
 };
 
+// Apart from demand(), so that the code of a demand that holds stays small.
+template <class... Args>
+[[noreturn, gnu::noinline, gnu::cold]] void refuse(fmt::format_string<Args...> sentence, Args&&... args) {
+  throw Refused{fmt::format(sentence, std::forward<Args>(args)...)};
+}
+
+// The arguments are evaluated even if the condition holds: where they cost anything, write `if (...) refuse(...)`.
 template <class... Args>
 void demand(bool condition, fmt::format_string<Args...> sentence, Args&&... args) {
-  if (!condition) throw Refused{fmt::format(sentence, std::forward<Args>(args)...)};
+  if (!condition) [[unlikely]] {
+    refuse(sentence, std::forward<Args>(args)...);
+  }
 }
 
 }  // namespace stretto

@@ -25,6 +25,7 @@ class Steps {
     for (int owner = 0; owner < size_; ++owner) visit(owner);
   }
 
+  // Whether a step is well formed and stays inside its buffers, wherever these lie.
   void check(int rank, const Step& step) const {
     const bool local = step.kind == StepKind::copy || step.kind == StepKind::reduce || step.kind == StepKind::signal ||
                        quantizes(step.kind);
@@ -54,9 +55,18 @@ class Steps {
     if (quantizes(step.kind)) return check_quantizing(rank, step);
     demand(step.source.format == step.destination.format && (step.kind == StepKind::copy || !is_packed(step.destination)),
            "Rank {} copies or reduces records as if they were elements.", rank);
-    const std::int64_t vectors = step.destination.count == 0 ? 0 : step.source.count / step.destination.count;
+    const std::int64_t vectors = step.destination.count == 0                   ? 0
+                                 : step.source.count == step.destination.count ? 1  // mostly, and spared a division
+                                                                               : step.source.count / step.destination.count;
     demand(step.source.count == vectors * step.destination.count && (vectors == 1 || step.kind == StepKind::reduce),
            "Rank {} combines {} elements with {}.", rank, step.source.count, step.destination.count);
+  }
+
+  // Where the buffers lie as the layout says: a step may write where it reads, element by element, but not shifted. (A
+  // quantizing step may do neither: that is checked when its round begins.)
+  void check_overlap(int rank, const Step& step) const {
+    const bool reads_one = step.kind == StepKind::read || step.kind == StepKind::copy_to_all;
+    if (exchanges_or_orders(step.kind) || quantizes(step.kind)) return;
     for_each_owner(rank, step, [&](int owner) {
       if (reads_one && owner != step.peer) return;
       const Range from = layout_.range_of(owner, step.source);
@@ -102,6 +112,10 @@ class Steps {
   }
 
  private:
+  // Without a source or a destination in this rank's hands.
+  static bool exchanges_or_orders(StepKind kind) {
+    return kind == StepKind::send || kind == StepKind::recv || kind == StepKind::signal || kind == StepKind::wait;
+  }
   static bool is_packed(const Slice& slice) { return slice.buffer == Buffer::packed; }
 
   void check_quantizing(int rank, const Step& step) const {
@@ -117,10 +131,11 @@ class Steps {
   void check_slice(int rank, int owner, const Slice& slice) const {
     demand(is_packed(slice) == (slice.format != QuantizedFormat::none), "Rank {} touches {} where there are {}.", rank,
            is_packed(slice) ? "records of no format" : "records", is_packed(slice) ? "records" : "elements");
-    demand(slice.offset % group_elements(slice.format) == 0, "Rank {} touches records of {} from the middle of a group, {}.",
-           rank, name(slice.format), slice.offset);
+    if (is_packed(slice) && slice.offset % group_elements(slice.format) != 0) {
+      refuse("Rank {} touches records of {} from the middle of a group, {}.", rank, name(slice.format), slice.offset);
+    }
     const std::int64_t room = layout_.room(owner, slice);
-    demand(slice.offset >= 0 && slice.count >= 0 && slice.offset + whole_groups(slice.format, slice.count) <= room,
+    demand(slice.offset >= 0 && slice.count >= 0 && slice.offset + Layout::cells_of(slice) <= room,
            "Rank {} touches elements [{}, {}) of a buffer of {}.", rank, slice.offset, slice.offset + slice.count, room);
   }
 

@@ -7,10 +7,10 @@
 #include <optional>
 #include <string>
 
-#include "communicator_pool.hpp"
 #include "foreign_mpi.hpp"
 #include "report.hpp"
-#include "requests.hpp"
+#include "requests/communicator_pool.hpp"
+#include "requests/requests.hpp"
 #include "stretto/communicator.hpp"
 
 namespace stretto::mpi_door {

@@ -400,21 +400,24 @@ TEST_P(EveryFault, IsRefusedWhereverItApplies) {
         const bool odd = which.request.count > size && which.request.count % 2 == 1;
         if (!odd || (which.request.method.pieces > 1 && size > 4)) continue;
         const std::vector<Plan> good = plans_of(which);
+        auto plans = good;
         const std::size_t step_stride = good[0].lanes[0].steps.size() > 60 ? 5 : 1;
         for (std::size_t rank = 0; rank<good.size(); rank += size> 4 ? 2 : 1) {
           for (std::size_t i = rank % step_stride; i < good[rank].lanes[0].steps.size(); i += step_stride) {
-            auto plans = good;
+            plans[rank] = good[rank];
             if (!GetParam().apply(plans[rank], plans[rank].lanes[0], i)) continue;
             ++applied;
             EXPECT_TRUE(verify(plans, false)) << to_string(which) << ": rank " << rank << ", step " << i << "\n"
                                               << plans[rank].to_string();
             if (HasFailure()) return;
           }
+          plans[rank] = good[rank];
         }
       }
     }
   }
   EXPECT_GT(applied, 20);
+  RecordProperty("applied", applied);
 }
 
 }  // namespace

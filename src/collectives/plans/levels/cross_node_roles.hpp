@@ -30,25 +30,31 @@ class Slices {
   std::int64_t begin(int slice) const { return shares_.begin(slice); }
   std::int64_t length(int slice) const { return shares_.length(slice); }
   std::vector<std::int64_t> counts(int node) const {  // by local rank
-    std::vector<std::int64_t> counts;
+    std::vector<std::int64_t> counts(nodes_.size(node));
+    std::int64_t begins = 0;
     for (int local = 0; local < nodes_.size(node); ++local) {
-      counts.push_back(begin(first(node, local + 1)) - begin(first(node, local)));
+      const std::int64_t ends = begin(first(node, local + 1));
+      counts[local] = ends - begins;
+      begins = ends;
     }
     return counts;
   }
   std::vector<int> carriers(int slice) const {  // by node
-    std::vector<int> carriers;
-    for (int node = 0; node < nodes_.count(); ++node) {
-      int local = 0;
-      while (first(node, local + 1) <= slice) ++local;
-      carriers.push_back(nodes_.first(node) + local);
-    }
+    std::vector<int> carriers(nodes_.count());
+    for (int node = 0; node < nodes_.count(); ++node) carriers[node] = nodes_.first(node) + local_carrier(node, slice);
     return carriers;
   }
 
  private:
   // Local may be one behind the node's last.
   int first(int node, int local) const { return static_cast<int>(part_begin(slices_, nodes_.size(node), local)); }
+  // The inverse: the local rank for which first(local) <= slice < first(local + 1).
+  int local_carrier(int node, int slice) const {
+    const int least = slices_ / nodes_.size(node);      // slices of a rank; the first ranks carry one more,
+    const int with_more = slices_ % nodes_.size(node);  // and there are this many of them,
+    const int before_others = with_more * (least + 1);  // which carry this many slices
+    return slice < before_others ? slice / (least + 1) : with_more + (slice - before_others) / least;
+  }
 
   const Nodes& nodes_;
   int slices_;

@@ -35,6 +35,7 @@ class Stager {
         ranks_(nodes.size(node_)) {}
 
   Stages run() {
+    stages_.list.reserve(3);
     const bool levels = nodes_.count() > 1 && nodes_.largest() > 1;
     const bool shared = goes_in_shares(whole_.collective, whole_.method.inside) && nodes_.largest() > 1;
     switch (whole_.collective) {
@@ -228,8 +229,8 @@ class Stager {
   // The rank that carries a whole vector with a root.
   int beside_root(int node) const { return nodes_.first(node) + nodes_.local(whole_.root) % nodes_.size(node); }
   std::vector<int> beside_root() const {
-    std::vector<int> ranks;
-    for (int node = 0; node < nodes_.count(); ++node) ranks.push_back(beside_root(node));
+    std::vector<int> ranks(nodes_.count());
+    for (int node = 0; node < nodes_.count(); ++node) ranks[node] = beside_root(node);
     return ranks;
   }
 
@@ -237,12 +238,25 @@ class Stager {
     steps.push_back({StepKind::recv, false, peer, {}, to});
   }
   void round(std::vector<Step> steps, Level level = Level::inside) {
-    stages_.list.push_back({level, {}, {}, {}, {}, true, std::move(steps)});
+    Stage& stage = stages_.list.emplace_back();
+    stage.level = level;
+    stage.steps = std::move(steps);
   }
 
   PlanRequest& add(Level level, Collective collective, std::vector<int> members, int rank, int root, const Slice& from,
                    const Slice& to, bool finishes) {
-    PlanRequest part{collective, whole_.method.inside, rank, static_cast<int>(members.size()), 0, root};
+    Stage& stage = stages_.list.emplace_back();
+    stage.level = level;
+    stage.input = from;
+    stage.output = to;
+    stage.finishes = finishes;
+    PlanRequest& part = stage.part;
+    part.collective = collective;
+    part.method = whole_.method.inside;
+    part.rank = rank;
+    part.size = static_cast<int>(members.size());
+    part.root = root;
+    stage.members = std::move(members);
     if (level == Level::between) {
       part.method = whole_.method.between;
       if (whole_.method.algorithm == Algorithm::three_level) {
@@ -252,8 +266,7 @@ class Stager {
         part.ranks_per_node = whole_.nodes_per_pod;
       }
     }
-    stages_.list.push_back({level, std::move(part), std::move(members), from, to, finishes, {}});
-    return stages_.list.back().part;
+    return part;
   }
   static void set_counts(PlanRequest& part, Counts counts) {
     if (std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) == counts.end()) {
@@ -285,8 +298,8 @@ class Stager {
 
   // Of blocks or shares, with the ranks of this place on all nodes, which are alike.
   void between(Collective collective, Counts counts, const Slice& from, const Slice& to) {
-    std::vector<int> members;
-    for (int node = 0; node < nodes_.count(); ++node) members.push_back(nodes_.first(node) + local_);
+    std::vector<int> members(nodes_.count());
+    for (int node = 0; node < nodes_.count(); ++node) members[node] = nodes_.first(node) + local_;
     set_counts(add(Level::between, collective, std::move(members), node_, 0, from, to, true), std::move(counts));
   }
   // Of every slice that this rank carries. All ranks go by the order of slices, so that none waits for a later one.

@@ -18,6 +18,8 @@ struct Stage {
   Slice input, output;       // where the part's buffers begin
   bool finishes = true;
   std::vector<Step> steps;  // instead of a part
+
+  bool is_round() const { return members.empty(); }
 };
 
 // How every vector, or every block, is cut into pieces. Piece i goes in lane i % lanes. Lanes whose pieces are all alike

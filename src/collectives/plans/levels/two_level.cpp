@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "collectives/plans/levels/levels.hpp"
+#include "collectives/plans/levels/part_plans.hpp"
 #include "core/fail.hpp"
 
 namespace stretto::plans {
@@ -13,17 +14,30 @@ Slice behind(std::int64_t begin, Slice slice) {
   return slice;
 }
 
-Plan plan_of(const Stage& stage) {
-  if (stage.steps.empty()) return make_plan(stage.part);
-  Plan plan;
-  plan.lanes.push_back({stage.steps, {stage.steps.size()}});
-  return plan;
-}
-
 struct PlannedPiece {
   Stages stages;
-  std::vector<Plan> parts;
+  std::vector<const Plan*> parts;  // by stage; nullptr for a round
+
+  std::size_t steps() const {
+    std::size_t steps = 0;
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+      steps += parts[k] != nullptr ? parts[k]->lanes.front().steps.size() : stages.list[k].steps.size();
+    }
+    return steps;
+  }
 };
+
+PlannedPiece planned(Stages stages, const PlanRequest& whole, PartPlans& parts) {
+  PlannedPiece piece{std::move(stages), {}};
+  piece.parts.reserve(piece.stages.list.size());
+  for (const Stage& stage : piece.stages.list) {
+    const Plan* const part = stage.is_round() ? nullptr : &parts.of(stage.part);
+    require(part == nullptr || part->lanes.size() == 1, "{} has {} lanes; a part of {} can have one.",
+            name(stage.part.method.algorithm), part == nullptr ? 0 : part->lanes.size(), name(whole.method.algorithm));
+    piece.parts.push_back(part);
+  }
+  return piece;
+}
 
 // What a part need not copy since its input is already in its place in the output. Bruck packs it all the same, and the copy
 // of a chain's first rank is not on the longest way.
@@ -73,7 +87,7 @@ LevelCost cost_of_rank(const PlanRequest& request, const Nodes& nodes) {
   for (int piece = 0; piece < cut.pieces(); ++piece) {
     for (const Stage& stage : stages_of(request, nodes, cut, piece).list) {
       Cost& level = stage.level == Level::inside ? cost.inside : cost.between;
-      if (!stage.steps.empty()) {
+      if (stage.is_round()) {
         level = level + cost_of_steps(stage.steps);
       } else {
         level = level + cost_of(stage.part);
@@ -86,44 +100,57 @@ LevelCost cost_of_rank(const PlanRequest& request, const Nodes& nodes) {
 
 }  // namespace
 
-Plan two_level(const PlanRequest& request) {
+const Plan& PartPlans::of(const PlanRequest& part) {
+  const auto known = plans_.find(part);
+  if (known != plans_.end()) return known->second;
+  Plan plan = make_plan(part, *this);  // which may add parts of its own
+  return plans_.emplace(part, std::move(plan)).first->second;
+}
+
+Plan two_level(const PlanRequest& request, PartPlans& parts) {
   const Nodes nodes = Nodes::of(request);
   check_levels(request, nodes);
   const LaneCut cut(request.method, nodes);
-  std::vector<PlannedPiece> pieces(cut.pieces());
+  std::vector<PlannedPiece> pieces;
+  pieces.reserve(cut.pieces());
   std::int64_t scratch_of_lane = 0;
   for (int i = 0; i < cut.pieces(); ++i) {
-    PlannedPiece& piece = pieces[i];
-    piece.stages = stages_of(request, nodes, cut, i);
+    const PlannedPiece& piece = pieces.emplace_back(planned(stages_of(request, nodes, cut, i), request, parts));
     scratch_of_lane = std::max(scratch_of_lane, piece.stages.scratch_count);
-    for (const Stage& stage : piece.stages.list) {
-      piece.parts.push_back(plan_of(stage));
-      const Plan& part = piece.parts.back();
-      require(part.lanes.size() == 1, "{} has {} lanes; a part of {} can have one.", name(part.request.method.algorithm),
-              part.lanes.size(), name(request.method.algorithm));
-      scratch_of_lane = std::max(scratch_of_lane, piece.stages.scratch_count + part.scratch_count);
+    for (const Plan* part : piece.parts) {
+      scratch_of_lane = std::max(scratch_of_lane, piece.stages.scratch_count + (part != nullptr ? part->scratch_count : 0));
     }
   }
 
-  PlanBuilder plan(request);
+  const auto steps_of = [&](int lane) {
+    std::size_t steps = 0;
+    for (int i = lane; i < cut.pieces(); i += cut.lanes()) steps += pieces[i].steps();
+    return steps;
+  };
+  PlanBuilder plan(request, steps_of(0));
   for (int lane = 0; lane < cut.lanes(); ++lane) {
-    if (lane > 0) plan.next_lane();
+    if (lane > 0) plan.next_lane(steps_of(lane));
     const std::int64_t begin = lane * scratch_of_lane;
     for (int i = lane; i < cut.pieces(); i += cut.lanes()) {
       const PlannedPiece& piece = pieces[i];
       for (std::size_t k = 0; k < piece.parts.size(); ++k) {
         const Stage& stage = piece.stages.list[k];
-        if (!stage.steps.empty()) {
-          plan.append(piece.parts[k], {[](int rank) { return rank; }, input(0, 0), output(0, 0), begin});
+        if (stage.is_round()) {
+          plan.append_round(stage.steps, begin);
           continue;
         }
-        plan.append(piece.parts[k], {[&](int member) { return stage.members[member]; }, behind(begin, stage.input),
-                                     behind(begin, stage.output), begin + piece.stages.scratch_count, stage.finishes});
+        plan.append(
+            *piece.parts[k], [&](int member) { return stage.members[member]; },
+            {behind(begin, stage.input), behind(begin, stage.output), begin + piece.stages.scratch_count, stage.finishes});
       }
     }
   }
   plan.use_scratch(cut.lanes() * scratch_of_lane);
   return plan.finish();
+}
+Plan two_level(const PlanRequest& request) {
+  PartPlans parts;
+  return two_level(request, parts);
 }
 
 // The sum of the parts' costs over all pieces, and n gamma for each time that blocks are brought into another order. With n

@@ -1,4 +1,4 @@
-#include "performers.hpp"
+#include "requests/performers.hpp"
 
 #include <utility>
 

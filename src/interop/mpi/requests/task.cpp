@@ -1,4 +1,4 @@
-#include "task.hpp"
+#include "requests/task.hpp"
 
 #include <cstring>
 #include <string>

@@ -1,4 +1,4 @@
-#include "communicator_pool.hpp"
+#include "requests/communicator_pool.hpp"
 
 #include <algorithm>
 #include <atomic>

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "foreign_mpi.hpp"
-#include "performers.hpp"
-#include "task.hpp"
+#include "requests/performers.hpp"
+#include "requests/task.hpp"
 
 namespace stretto::mpi_door {
 
