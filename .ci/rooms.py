@@ -43,6 +43,8 @@ def may_include(path, included):
         return True
     if path == "perf/gpu/gpu_kernels.cpp":  # collectives' own kernels on a GPU are not among the public headers
         return there[0] == "device" or there[0] not in ROOMS
+    if path.startswith("src/interop/c/") and there[0] == "core":  # the C interface is part of the library, and fails as it does
+        return True
     # Doors, examples and tools see the public headers and what is their own.
     return there[0] not in ROOMS and (there[0] != "interop" or room == "interop")
 
