@@ -16,7 +16,7 @@ import time
 
 from perf.comparisons.peers import ddp_gpt
 from perf.comparisons.programs import ROOT, add_outputs, cores, parser_of, read_json, write_json
-from perf.pages.text import DocsSection, markdown_table, size_text
+from perf.pages.text import DocsSection, markdown_table, rounds_text, size_text
 
 import torch
 import torch.distributed as dist
@@ -141,7 +141,7 @@ def report(result):
         most = statistics.median(times["gloo"]) / none
         steps.append([*cells, f"{none:.1f} ms ({most:.2f})"])
         fast &= most < WANTED_STEP or (faster["symmetric"] >= WANTED_STEP and faster["stretto"] >= 1)
-    return "\n".join([f"PyTorch {result['torch']}, 2 ranks of one thread, {result['cores']} cores; medians of {result['rounds']} rounds in turn. "
+    return "\n".join([f"PyTorch {result['torch']}, 2 ranks of one thread, {result['cores']} cores; {rounds_text(result['rounds'])}, the sides in turn. "
                       "In brackets: Gloo's time over this one, of the medians; then its range over the rounds.", "",
                       *markdown_table(["", "Gloo", "Stretto", "in symmetric memory"], sums), "",
                       f"Steps of a GPT of {result['parameters'] / 1e6:.1f} M parameters, by tokens:", "",
