@@ -510,7 +510,7 @@ TEST(Quantize, WhatDoesNotFitIsRefusedInASentence) {
       EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
     }
   };
-  refused([&] { quantize(none, DType::f32, x, records, 4); }, "no format");
+  refused([&] { quantize(none, DType::f32, x, records, 4); }, "0 is not the number");
   refused([&] { quantize(static_cast<QuantizedFormat>(5), DType::f32, x, records, 4); }, "5");
   refused([&] { quantize(int8, DType::f64, x, records, 4); }, "f64");
   refused([&] { quantize(fp8, DType::f32, x, records, 4, {.rounding = Rounding::stochastic}); }, "fp8");
@@ -518,7 +518,7 @@ TEST(Quantize, WhatDoesNotFitIsRefusedInASentence) {
   refused([&] { dequantize(int8, records, DType::i32, x, 4); }, "i32");
   refused([&] { dequantize_reduce(int8, vectors, 0, DType::f32, x, 4); }, "0 vectors");
   refused([&] { dequantize_reduce(int8, vectors, 1, DType::f32, x, 4, 0); }, "divided by 0");
-  refused([&] { requantize(int8, vectors, 1, none, records, 4); }, "no format");
+  refused([&] { requantize(int8, vectors, 1, none, records, 4); }, "0 is not the number");
 }
 
 }  // namespace
