@@ -4,12 +4,14 @@ import unittest
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import ranks
 import stretto_torch
 from training import STEPS, adam, losses_of, model
+
 
 def train(group, rank, optimizer_of, hook=None, steps=STEPS, **arguments):
     """The losses, and the parameters at the end."""
@@ -78,6 +80,38 @@ def with_hooks(rank):
     return result
 
 
+def with_powersgd(rank):
+    """PyTorch's own hook whose callbacks start collectives, in several buckets (DDP fills the first one up to 1 MiB)."""
+    def wide():
+        torch.manual_seed(0)
+        layers = [layer for _ in range(4) for layer in (torch.nn.Linear(400, 400), torch.nn.GELU())]
+        return torch.nn.Sequential(torch.nn.Linear(20, 400), *layers, torch.nn.Linear(400, 3))
+
+    def parameters_after(group, start, waits):
+        net = DistributedDataParallel(wide(), process_group=group, bucket_cap_mb=0.01)
+        state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=start,
+                                            min_compression_rate=1)
+        buckets = set()
+
+        def hook(state, bucket):
+            buckets.add(bucket.index())
+            future = powerSGD_hook.powerSGD_hook(state, bucket)
+            if waits:
+                future.wait()
+            return future
+
+        net.register_comm_hook(state, hook)
+        losses_of(net, torch.optim.SGD(net.parameters(), lr=0.1), rank)
+        assert len(buckets) > 2, buckets
+        return torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
+
+    ours = parameters_after(dist.group.WORLD, 2, False)
+    theirs = parameters_after(ranks.gloo(), 2, True)  # Gloo's ranks take one bucket's collectives for another's, else
+    uncompressed = parameters_after(dist.group.WORLD, STEPS + 1, False)
+    assert (ours - theirs).abs().max() < 1e-5, (ours - theirs).abs().max()
+    assert (ours - uncompressed).abs().max() > 1e-4, (ours - uncompressed).abs().max()  # the control
+
+
 class Training(unittest.TestCase):
     def test_as_gloo_on_2_ranks(self):
         losses = ranks.run(2, as_gloo)[0]
@@ -95,6 +129,10 @@ class Training(unittest.TestCase):
             self.assertLess(got["onebit"], 0.9 * got["first"], got)
             self.assertLess(got["with errors"], 0.2, got)
             self.assertGreater(got["without"], 0.4, got)
+
+    def test_with_powersgd(self):
+        for size in [2, 3]:
+            ranks.run(size, with_powersgd)
 
     def test_another_model_is_noticed(self):  # the control
         def body(rank):
