@@ -157,11 +157,18 @@ class Run {
     const Step* const first = lane.steps.data() + (progress.round == 0 ? 0 : lane.round_ends[progress.round - 1]);
     const Step* const last = lane.steps.data() + lane.round_ends[progress.round];
 
-    // One for this function. All are counted first, since a posted step may meet its partner at once.
-    progress.open =
-        1 + static_cast<int>(std::count_if(first, last, [](const Step& step) { return Steps::waits(step.kind); }));
-    if (signals_) {
-      signals_->signal(progress.rank, progress.round, first, last, [&](int rank) { close_one(progress_of(rank, 0)); });
+    progress.open = 1;  // for this function; and all are counted first, since a posted step may meet its partner at once
+    int signals = 0;
+    bool waits = false;
+    for (const Step* step = first; step != last; ++step) {
+      progress.open += Steps::waits(step->kind) ? 1 : 0;
+      signals += step->kind == StepKind::signal ? 1 : 0;
+      waits |= step->kind == StepKind::wait;
+    }
+    if (signals > 0) {
+      demand(signals == 1 && !waits, "Rank {} signals and waits, or signals twice, in round {}.", progress.rank,
+             progress.round);
+      signals_->signal(progress.rank, [&](int rank) { close_one(progress_of(rank, 0)); });
     }
     for_each_form([&](Memory& form) { form.begin_round(progress.rank, progress.lane, progress.round, first, last); });
     for (const Step* step = first; step != last; ++step) post(progress, *step);
@@ -176,7 +183,7 @@ class Run {
 
   void post(LaneProgress& progress, const Step& step) {
     switch (step.kind) {
-      case StepKind::signal: return;  // before all others
+      case StepKind::signal: return;  // given before all others
       case StepKind::wait:
         if (signals_->wait(progress.rank, step.peer)) close_one(progress);
         return;

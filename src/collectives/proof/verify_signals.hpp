@@ -17,14 +17,10 @@ class Signals {
 
   const Clocks& clocks() const { return clocks_; }
 
-  // Gives the signal of a round, if it has one: before all its other steps, which need not be done when others learn of it.
-  // Calls resume(rank) for each rank that was waiting for it.
+  // The rank signals that what stands before the current round is done. Calls resume(rank) for each rank that was waiting
+  // for this signal.
   template <class Resume>
-  void signal(int rank, std::size_t round, const Step* first, const Step* last, Resume resume) {
-    const auto signals = std::count_if(first, last, [](const Step& step) { return step.kind == StepKind::signal; });
-    if (signals == 0) return;
-    const bool waits = std::any_of(first, last, [](const Step& step) { return step.kind == StepKind::wait; });
-    demand(signals == 1 && !waits, "Rank {} signals and waits, or signals twice, in round {}.", rank, round);
+  void signal(int rank, Resume resume) {
     clocks_.signal(rank);
     std::vector<Waiting>& waiting = waiting_[rank];
     for (std::size_t i = 0; i < waiting.size();) {

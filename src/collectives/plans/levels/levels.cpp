@@ -284,7 +284,8 @@ class Stager {
   // Of shares, one for each rank of the node.
   void inside(Collective collective, Counts counts, const Slice& from, const Slice& to, bool finishes,
               Algorithm by = Algorithm::automatic) {
-    const int root = nodes_.node_of(whole_.root) == node_ ? nodes_.local(whole_.root) : 0;
+    const bool here = has_root(collective) && nodes_.node_of(whole_.root) == node_;
+    const int root = here ? nodes_.local(whole_.root) : 0;
     const std::int64_t own = counts[local_];
     PlanRequest& part = add(Level::inside, collective, neighbours(), local_, root, from, to, finishes);
     if (by != Algorithm::automatic) part.method = by;
