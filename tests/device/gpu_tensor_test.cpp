@@ -37,7 +37,7 @@ TEST_F(OnTestedGpu, OnDeviceIsOfItsThreadAndNests) {
       EXPECT_EQ(Tensor({1}, DType::f32).device(), Device::cpu);
     }
     EXPECT_EQ(computation(), of_outer);
-    {  // behind the outer one's kernels, and these before its next
+    {  // runs after the outer stream's kernels and before its next ones
       const OnDevice inner(Device::cuda);
       EXPECT_NE(computation(), of_outer);
       kernels::add(sum, sum, sum);
@@ -105,14 +105,14 @@ TEST_F(OnTestedGpu, AReservedWorkIsRefusedUntilItHasATask) {
   reserved.wait();
 }
 
-// A tensor keeps the GPU's stream, but not the queue of tasks, one of which may hold the tensor.
+// A tensor keeps the GPU's stream alive, but not the queue of tasks, one of which may hold the tensor.
 TEST_F(OnTestedGpu, ATaskMayHoldTensorsOfItsOwnStream) {
   const OnDevice device(Device::cuda);
   const Tensor tensor = Tensor::zeros({4}, DType::f32);
   computation().enqueue([tensor] {});
 }
 
-// Each stream's kernels see what the other's have written, and nobody waits on the host.
+// Each stream's kernels see the results of the other's, without a wait on the host.
 TEST_F(OnTestedGpu, StreamsHandResultsToEachOther) {
   const OnDevice device(Device::cuda);
   const Stream other("other", Priority::urgent);
@@ -127,13 +127,13 @@ TEST_F(OnTestedGpu, StreamsHandResultsToEachOther) {
     });
     computation().wait(halved);
     kernels::add(twice, sum, sum);
-    kernels::scale(sum, 0.5);  // 1.5 of what it was
+    kernels::scale(sum, 0.5);  // 1.5 times its earlier value
   }
   EXPECT_EQ(static_cast<float>(sum.at(0)), 57.6650390625F);
   EXPECT_EQ(sum.at(199'999), sum.at(0));
 }
 
-// Memory goes from tensor to tensor as its stream comes past it, while the host is far ahead.
+// Memory is reused by later tensors in stream order, while the host is far ahead.
 TEST_F(OnTestedGpu, MemoryIsUsedAgainOnlyBehindItsLastUse) {
   const OnDevice device(Device::cuda);
   std::vector<Tensor> kept;
@@ -160,7 +160,7 @@ TEST_F(OnTestedGpu, WorksHaveTimesInTheOrderOfTheirStream) {
   second.wait();
   EXPECT_TRUE(first.done());
   EXPECT_GT(first.times().done, first.times().started);
-  // Of two streams' clocks nothing is said, of one's it is exact to half a microsecond.
+  // Times on one stream are exact to half a microsecond; nothing is promised between two streams.
   EXPECT_GE(second.times().started, first.times().done - 1e-6);
   EXPECT_GT(second.times().done, second.times().started);
 }

@@ -1,4 +1,4 @@
-// Tests on a GPU; where there is none, each is skipped with the reason.
+// Tests on a GPU; without one, each is skipped with the reason.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -13,12 +13,13 @@ namespace {
 class WatchesGpu final : public testing::EmptyTestEventListener {
   void OnTestStart(const testing::TestInfo& /*test*/) override {
     if (const std::string obstacle = stretto::cuda_obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
-    // The clock of a GPU's streams goes with the last of them, and each call of a kernel's test has one of its own.
+    // Keeps one stream, and with it the GPU's clock, alive for all tests; otherwise each call of a kernel would make a new
+    // clock.
     static const auto& keeps_clock = *new stretto::Stream("clock", stretto::Priority::normal, stretto::Device::cuda);
     static_cast<void>(keeps_clock);
   }
 
-  // A kernel's error stays in the process, where all later tests would fail for it: whoever runs them goes on in a new one.
+  // A kernel's error stays in the process and would fail all later tests: the caller continues in a new process.
   void OnTestEnd(const testing::TestInfo& test) override {
     if (!test.result()->Failed()) return;
     const cudaError_t error = cudaStreamQuery(cudaStreamPerThread);

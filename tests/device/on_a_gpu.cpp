@@ -1,4 +1,4 @@
-// In a program that tests a GPU, in place of the host.
+// Linked into programs that test a GPU instead of the host.
 #include "device/test_device.hpp"
 
 namespace {

@@ -42,13 +42,13 @@ TEST(Tensor, ShowsItsBytesAsAnotherType) {
   EXPECT_EQ(numbers.shape(), (Shape{2, 3}));
   numbers.set(5, 1);
   EXPECT_EQ(bytes.at(16 + 47), 0x3f);
-  EXPECT_EQ(numbers.view(std::size_t{40}, {}, DType::f64).at(0), 1);  // of what is left
+  EXPECT_EQ(numbers.view(std::size_t{40}, {}, DType::f64).at(0), 1);  // the last element
   EXPECT_THROW(bytes.view(std::size_t{12}, {2, 3}, DType::f64), Error);
   EXPECT_EQ(bytes.view(std::size_t{16}, {6}, DType::f64).size(), 6);
   EXPECT_THROW(bytes.view(std::size_t{24}, {6}, DType::f64), Error);
 }
 
-// A view need not begin where its memory does.
+// A view may begin after the beginning of its memory.
 TEST(Tensor, IsShownAsAnotherTypeWhereItsAddressIsAligned) {
   const Tensor bytes = Tensor::zeros({64}, DType::u8);
   const Tensor behind = bytes.view(std::int64_t{4}, {60});

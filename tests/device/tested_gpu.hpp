@@ -9,7 +9,8 @@
 
 namespace stretto {
 
-// The GPU that a test runs on: this machine's, or a stand-in, whose rules it has to keep and which it leaves empty.
+// The GPU on which a test runs: this machine's, or a stand-in. A test must not violate the stand-in's rules, and must free
+// all of its memory.
 class OnTestedGpu : public testing::Test {
  protected:
   OnTestedGpu() {

@@ -1,4 +1,4 @@
-// That the library has all that products call is known without a GPU, which would else be the first to miss something.
+// Finds out without a GPU whether the library has every function that products call.
 #if defined(STRETTO_HAVE_CUDA)
 #include <cublasLt.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ TEST(CublasLt, HasWhatProductsCall) {
   EXPECT_EQ(
       cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),
       CUBLAS_STATUS_SUCCESS);
-  // Without a handle both refuse: they are there.
+  // Both functions are found, and refuse a null handle.
   cublasLtMatmulHeuristicResult_t result;
   int found = 0;
   EXPECT_NE(cublasLtMatmulAlgoGetHeuristic(nullptr, &operation, &layout, &layout, &layout, &layout, &preference, 1, &result,

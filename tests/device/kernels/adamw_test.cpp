@@ -49,7 +49,7 @@ TEST(AdamW, EqualsItsFormulaOverSeveralSteps) {
   }
 }
 
-// What one rank does to all parameters, several do to their shards.
+// Updating shards on several ranks gives the bits of updating all parameters on one.
 TEST(AdamW, DoesNotDependOnHowParametersAreSharded) {
   const std::int64_t size = 1000;
   const Tensor gradient = random_tensor({size}, DType::f32, 1);

@@ -89,7 +89,7 @@ void expect_near(const Tensor& actual, const Tensor& expected, double tolerance,
   double worst = 0;
   for (std::int64_t i = 0; i < expected.size(); ++i) {
     const double error = std::abs(actual.at(i) - expected.at(i)) / std::max(1.0, std::abs(expected.at(i)));
-    if (!(error <= worst)) worst = error;  // a NaN stays
+    if (!(error <= worst)) worst = error;  // keeps NaN
   }
   EXPECT_LE(worst, tolerance) << what;
 }
@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Ragged, AttentionSizes,
                                   std::to_string(std::get<1>(parameter.param));
                          });
 
-// Scores far beyond the range of exp, and rising from block to block, which makes every block correct the sums before it.
+// Scores far beyond the range of exp that rise from block to block, so that every block scales the earlier sums.
 TEST(Attention, LargeRisingScores) {
   const Attention actual({1, 600, 1, 8}, DType::f64);
   for (std::int64_t i = 0; i < 600; ++i) {
@@ -132,7 +132,7 @@ TEST(Attention, LargeRisingScores) {
   expect_near(actual.dqkv, expected.dqkv, 1e-10, "dqkv");
 }
 
-// exp(-log-sum-exp) is beyond f32 here: whatever is computed for keys that a query does not see must not get into sums.
+// exp(-log-sum-exp) is beyond the range of f32 here: values of keys that a query does not see must not get into sums.
 TEST(Attention, ScoresFarBelowZero) {
   for (const auto& [dtype, tolerance] : {std::tuple{DType::f64, 1e-12}, {DType::f32, 1e-5}, {DType::bf16, 1e-5}}) {
     for (const std::int64_t sequence : {64, 192, 200}) {
@@ -141,7 +141,7 @@ TEST(Attention, ScoresFarBelowZero) {
       for (std::int64_t i = 0; i < sequence; ++i) {
         for (const std::int64_t head : {0, 64}) {
           actual.qkv.set(i * 384 + head, 8);
-          actual.qkv.set(i * 384 + 128 + head, -120);  // a score of -120 and something
+          actual.qkv.set(i * 384 + 128 + head, -120);  // a score of about -120
         }
       }
       actual.run();
@@ -183,7 +183,7 @@ TEST(Attention, NeverHoldsTheMatrixOfScores) {
   HOST_ONLY("memory_use counts what the test holds on both devices");
   constexpr std::int64_t sequence = 2048;
   const Attention attention({1, sequence, 1, 64}, DType::f32);
-  // The peak never falls; lift it to where it is only just not exceeded.
+  // The peak never falls: ballast raises the memory in use close to it, so that the memory of the call shows.
   const std::size_t room = memory_use().peak_bytes - memory_use().bytes;
   const Tensor ballast({static_cast<std::int64_t>(room / 4)}, DType::f32);
   const std::size_t before = memory_use().peak_bytes;

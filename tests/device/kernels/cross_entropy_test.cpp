@@ -19,10 +19,10 @@ std::vector<std::int32_t> targets_among(std::int64_t columns) {
   return result;
 }
 
-// What training does between the shares of a vocabulary, with the shares in one process.
+// Combines the shares of a vocabulary as training does, with all shares in one process.
 struct Loss {
   std::vector<double> losses;
-  std::vector<Tensor> gradients;  // one a share
+  std::vector<Tensor> gradients;  // one for each share
 };
 
 Tensor columns_of(const Tensor& x, std::int64_t first, std::int64_t count) {
@@ -165,7 +165,7 @@ TEST(CrossEntropy, FindsTheLargestAndKeepsNan) {
   }
 }
 
-// Logits that fall, or rise, along the row; all but the last of a share masked; exponentials of which only few count.
+// Logits that fall or rise along the row, shares with all logits but the last masked, and logits of which few contribute.
 TEST(CrossEntropy, IsExactWhereverTheLargestLogitStands) {
   for (const DType dtype : compute_types) {
     constexpr std::int64_t columns = 3000;

@@ -14,7 +14,7 @@ namespace {
 constexpr DType float_types[] = {DType::f64, DType::f32, DType::bf16, DType::f16, DType::f8e4m3, DType::f8e5m2};
 constexpr DType narrow_types[] = {DType::bf16, DType::f16, DType::f8e4m3, DType::f8e5m2};
 
-// What the kernel must give, through the scalar types alone.
+// The expected result, computed with the scalar types.
 Tensor sum_of(const Tensor& a, const Tensor& b) {
   Tensor result(a.shape(), a.dtype());
   for (std::int64_t i = 0; i < a.size(); ++i) {
@@ -24,7 +24,7 @@ Tensor sum_of(const Tensor& a, const Tensor& b) {
   return result;
 }
 
-// Bit for bit, except that a NaN equals any other.
+// Compares bits, except that any two NaNs are equal.
 void expect_same(const Tensor& actual, const Tensor& expected) {
   ASSERT_EQ(actual.size(), expected.size());
   ASSERT_EQ(actual.dtype(), expected.dtype());
@@ -147,7 +147,7 @@ TEST(Convert, TakesAnyAddress) {
   }
 }
 
-// More than all threads of a GPU take in one turn.
+// More elements than all threads of a GPU take in one turn.
 TEST(Convert, TakesMillionsOfElements) {
   const Tensor x({10'000'003}, DType::f32);
   for (std::int64_t i = 0; i < x.size(); ++i) x.data<float>()[i] = static_cast<float>(i * 7 % 1'000'003) * 0.37F;
@@ -156,7 +156,7 @@ TEST(Convert, TakesMillionsOfElements) {
   for (std::int64_t i = 0; i < x.size(); ++i) ASSERT_EQ(out.data<bf16>()[i], bf16(x.data<float>()[i])) << i;
 }
 
-// A process may run on another machine tomorrow: element-wise results are the same bits on each.
+// Element-wise results have the same bits on every processor.
 TEST(Convert, AllInstructionSetsGiveTheSameBits) {
   HOST_ONLY("the GPU has no instruction sets to choose from");
   const Tensor floats = delicate_floats();

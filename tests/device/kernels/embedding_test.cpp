@@ -41,9 +41,9 @@ TEST(Embedding, BackwardAddsEveryOccurrence) {
   }
 }
 
-// A few tokens come again and again, most seldom: many rows are added to one entry, and many to one each.
+// A few tokens are frequent and most are rare: many rows are added to the same entry, and many to an entry of their own.
 TEST(Embedding, BackwardAddsManyRows) {
-  constexpr std::int64_t entries = 70'000;  // more than 16 bits count
+  constexpr std::int64_t entries = 70'000;  // more than 16 bits can count
   for (const std::int64_t count : {31, 33, 1025, 5000}) {
     for (const std::int64_t columns : {3, 8}) {
       std::vector<std::int32_t> many;

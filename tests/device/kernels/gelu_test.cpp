@@ -12,7 +12,7 @@ namespace {
 
 const double root = std::sqrt(2 / std::acos(-1.0));
 
-// y = x g with the gate g = (1 + tanh u) / 2 = 1 / (1 + exp(-2u)): the same number, but exact where y vanishes.
+// y = x g with the gate g = (1 + tanh u) / 2 = 1 / (1 + exp(-2u)); the second form is exact where y vanishes.
 double gate(double x) { return 1 / (1 + std::exp(-2 * root * (x + 0.044715 * x * x * x))); }
 
 double gelu(double x) { return x * gate(x); }
@@ -28,7 +28,7 @@ std::vector<double> each(const Tensor& x, double (*function)(double)) {
   return result;
 }
 
-// From far where the gate is closed to far where it is open, and close to zero.
+// From numbers for which the gate is closed to numbers for which it is open, and numbers close to zero.
 Tensor grid(DType dtype) {
   std::vector<double> numbers;
   for (int i = -4000; i <= 4000; ++i) numbers.push_back(i / 400.0);
@@ -39,7 +39,7 @@ Tensor grid(DType dtype) {
   return tensor_of(numbers, dtype);
 }
 
-// The absolute error in units of the gelu of 1 is what a network sees; relative to y it grows with the exponent.
+// A network sees the absolute error, in units of gelu(1); the error relative to y grows with the exponent.
 TEST(Gelu, EqualsItsFormula) {
   for (const DType dtype : compute_types) {
     const Tensor x = grid(dtype);
@@ -144,7 +144,7 @@ TEST(Gelu, IsAccurateWithEveryInstructionSet) {
       const Tensor x = grid(dtype);
       const Tensor y(x.shape(), dtype);
       gelu_forward(x, y);
-      expect_close(y, each(x, gelu), 1e-2, 2);  // some have no fused multiplication and addition
+      expect_close(y, each(x, gelu), 1e-2);
     }
     hwy::SetSupportedTargetsForTest(0);
   }

@@ -160,7 +160,7 @@ TEST(GemmArguments, WhatDoesNotFitIsRefused) {
   }
 }
 
-// Rows, columns in and out; sums stay small enough to be exact in bf16, before the bias as well as behind it.
+// Rows, columns in and columns out. Sums stay small enough to be exact in bf16, before and after the bias is added.
 const std::tuple<std::int64_t, std::int64_t, std::int64_t> layers[] = {
     {1, 1, 1}, {1, 16, 8},   {3, 5, 7},    {0, 3, 2},   {3, 0, 2},
     {3, 2, 0}, {17, 24, 40}, {64, 32, 64}, {9, 31, 33}, {130, 48, 136}};
@@ -182,7 +182,7 @@ TEST_P(Linear, IsTheProductAndItsBias) {
   }
 }
 
-// A view that begins at an odd element is aligned to nothing but its elements.
+// A view that begins at an odd element is aligned to its elements only.
 TEST_P(Linear, TakesAnyAlignment) {
   const auto shifted = [](const Tensor& tensor) {
     const Tensor longer({tensor.size() + 1}, tensor.dtype());
@@ -258,7 +258,7 @@ TEST_P(Linear, GoesBackThroughGelu) {
     const Tensor dx({rows, in}, GetParam());
     const Tensor expected({rows, in}, GetParam());
     gemm(dy, Transpose::no, weight, Transpose::no, expected);
-    double largest = 1;  // where GELU is flat, what is left of a large product is small
+    double largest = 1;  // where GELU is flat, the error of a large product remains although dx is small
     for (std::int64_t i = 0; i < expected.size(); ++i) largest = std::max(largest, std::abs(expected.at(i)));
     gelu_backward(before_gelu, expected, expected);
     linear_backward_gelu(dy, weight, before_gelu, dx);
@@ -268,7 +268,7 @@ TEST_P(Linear, GoesBackThroughGelu) {
   }
 }
 
-// A weight of several parts is a matrix with its parts below each other, and so is its bias.
+// A weight of several parts is one matrix with the parts below each other; its bias likewise.
 TEST_P(Linear, PartsOfAWeightLieBelowEachOther) {
   const Tensor x = whole_numbers({4, 16}, GetParam(), 1);
   const Tensor weight = whole_numbers({3, 8, 16}, GetParam(), 2);

@@ -10,7 +10,7 @@
 #include "device/kernels/tested_kernels.hpp"
 #include "stretto/tensor.hpp"
 
-// What the tests of kernels share: tensors of random numbers, and tensors as vectors of doubles to compute with.
+// Shared by the tests of kernels: tensors of random numbers, and conversions between tensors and vectors of doubles.
 namespace stretto {
 
 // Sizes around the widths of vectors, and the number of elements by which a buffer's start is moved.
@@ -27,7 +27,7 @@ inline Tensor random_tensor(Shape shape, DType dtype, unsigned seed = 1, double 
   return result;
 }
 
-// Small integers: every sum of them is exact in every type that sums are kept in.
+// Small integers: every sum of them is exact in every accumulator type.
 inline Tensor integer_tensor(Shape shape, DType dtype, unsigned seed = 1) {
   Tensor result(std::move(shape), dtype);
   std::mt19937 generator(seed);
@@ -55,12 +55,12 @@ inline double tolerance(DType dtype) {
     case DType::f32: return 4e-7;
     case DType::bf16: return 1.0 / 256;
     case DType::f16: return 1.0 / 2048;
-    default: return 0;  // integers are exact, and no kernel but those of reductions computes in 8 bits
+    default: return 0;  // integers are exact, and only reductions compute on elements of 8 bits
   }
 }
 
-// Within the type's tolerance of each expected value, or of scale where that is larger. A GPU forms sums in another order,
-// and its exponentials are off by a unit more.
+// Each value must be within the type's tolerance relative to the expected value, or to scale if that is larger. A GPU forms
+// sums in another order, and its exponentials have an error of one unit more.
 inline void expect_close(const Tensor& actual, const std::vector<double>& expected, double scale = 0, double slack = 1) {
   ASSERT_EQ(static_cast<std::size_t>(actual.size()), expected.size());
   if (test_device() != Device::cpu) slack *= 2;

@@ -10,7 +10,7 @@ namespace {
 constexpr std::int64_t rows = 21;
 constexpr double epsilon = 1e-5;
 
-// One layer norm with all its tensors, each of the type that the kernels want.
+// One layer norm with all its tensors, each of the type that the kernels take.
 struct LayerNorm {
   explicit LayerNorm(std::int64_t columns, DType dtype, double offset = 0)
       : x(random_tensor({rows, columns}, dtype, 1, 2)),
@@ -71,7 +71,7 @@ TEST(LayerNorm, ForwardEqualsItsFormula) {
       const LayerNorm norm(columns, dtype);
       norm.forward();
       const Reference expected = reference(norm);
-      // A single column leaves nothing but epsilon: rstd is large, and so is what rounding leaves of x - mean.
+      // With a single column the variance is 0: rstd is large, and multiplies the rounding error of x - mean.
       expect_close(norm.mean, expected.mean, 1, 4);
       expect_close(norm.rstd, expected.rstd, 0, 16);
       expect_close(norm.y, expected.y, 1, 16);

@@ -48,8 +48,8 @@ enum class Kind { normal, mixed, bits, huge, tiny, denormal, halves, edges };
 constexpr Kind finite_kinds[] = {Kind::normal,   Kind::mixed,  Kind::huge, Kind::tiny,
                                  Kind::denormal, Kind::halves, Kind::edges};
 
-// Close to the middle between two codes of a group whose largest is `largest`, where the product of the element and the
-// scale's inverse may be of the wrong side.
+// An element near the midpoint of two codes, in a group whose largest element is `largest`: its product with the inverse of
+// the scale may be on the wrong side.
 float edge(QuantizedFormat format, float largest, std::mt19937& generator) {
   const ScaleRule rule = scale_rule(format, false);
   const float middle = std::floor(static_cast<float>(generator() % 1000) * (rule.range - 1) * 0.001F) + 0.5F;
@@ -90,7 +90,7 @@ Bytes elements(const std::vector<float>& values, DType dtype, std::size_t misali
   return result;
 }
 
-// Bit for bit, except that a NaN equals any other.
+// Compares bits, except that any two NaNs are equal.
 void expect_same_elements(DType dtype, const Bytes& actual, const Bytes& expected, std::int64_t count) {
   with_float_type(dtype, [&]<class T>(T) {
     for (std::int64_t i = 0; i < count; ++i) {
@@ -225,7 +225,7 @@ TEST(Quantize, EqualsThePlainCodeWhateverTheNumbersAre) {
                         {Kind::mixed, Kind::bits, Kind::huge, Kind::tiny, Kind::denormal, Kind::halves, Kind::edges});
 }
 
-// A process may run on another machine tomorrow: results are the same bits on each.
+// Results have the same bits on every processor.
 TEST(Quantize, AllInstructionSetsEqualThePlainCode) {
   HOST_ONLY("the GPU has no instruction sets to choose from");
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
@@ -236,7 +236,7 @@ TEST(Quantize, AllInstructionSetsEqualThePlainCode) {
   }
 }
 
-// The control: one bit in another place is seen.
+// The control: codes in another order give other records.
 TEST(Quantize, AnotherOrderOfCodesIsSeen) {
   std::vector<float> x = numbers(64, Kind::normal);
   x[0] = 1;
@@ -249,7 +249,7 @@ TEST(Quantize, AnotherOrderOfCodesIsSeen) {
 
 // ---- the bound
 
-// The largest |x - what its code stands for| in units of the scale.
+// The largest |x - dequantized x| in units of the scale.
 double worst_error(QuantizedFormat format, const std::vector<float>& x, const QuantizeOptions& options = {}) {
   const std::vector<std::uint8_t> records = quantized(format, x, options);
   const std::vector<float> back = dequantized(format, records, x.size());
@@ -270,14 +270,14 @@ TEST(Quantize, AnElementIsOffByHalfTheScaleAtMost) {
       EXPECT_LT(worst_error(format, x, {.rounding = Rounding::stochastic}), 1);
       const bool small = kind == Kind::denormal;
       if (!small) {
-        EXPECT_GT(worst_error(format, x), 0.49);  // the bound is not idle
+        EXPECT_GT(worst_error(format, x), 0.49);  // the bound is tight
         EXPECT_GT(worst_error(format, x, {.rounding = Rounding::stochastic}), 0.9);
       }
     }
   }
 }
 
-// The control: a scale of the group's largest over half the codes leaves more.
+// A scale is the group's largest |x| over the largest code, rounded up.
 TEST(Quantize, TheScaleIsTheLargestOverTheCodes) {
   for (const auto& [format, codes] : {std::pair{int8, 127.0}, {int4, 7.0}}) {
     const std::vector<float> x = numbers(100'000, Kind::normal);
@@ -337,12 +337,12 @@ TEST(Quantize, TheShortLastGroupHoldsZeros) {
     const std::vector<std::uint8_t> records = quantized(format, {largest});
     const std::vector<float> back = dequantized(format, records, static_cast<std::size_t>(group_elements(format)));
     EXPECT_EQ(back[0], largest) << name(format);
-    if (format == onebit) continue;  // which has no zero
+    if (format == onebit) continue;  // onebit has no code for zero
     for (std::size_t i = 1; i < back.size(); ++i) ASSERT_EQ(back[i], 0) << name(format);
   }
 }
 
-// ---- what is no number
+// ---- infinity and NaN
 
 TEST(Quantize, NanAndInfinityArriveAndTheirNeighboursStayClose) {
   for (const QuantizedFormat format : {int8, int4, fp8}) {
@@ -375,7 +375,7 @@ TEST(Quantize, NanAndInfinityArriveAndTheirNeighboursStayClose) {
         }
         EXPECT_LT(scale_of(format, records, 3), 0);
         EXPECT_GT(scale_of(format, records, 256), 0);
-        // Groups without them are as ever.
+        // Groups without them are not affected.
         const std::vector<float> pure_back = there_and_back(format, pure, {.rounding = rounding});
         EXPECT_TRUE(std::equal(back.begin() + 256, back.begin() + 512, pure_back.begin() + 256));
       }
@@ -412,7 +412,7 @@ TEST(Quantize, StochasticRoundingIsRightOnAverage) {
     int biased = 0;
     const std::vector<float> nearest = there_and_back(format, x);
     for (std::size_t i = 0; i < x.size(); ++i) {
-      // Five standard deviations of a mean of draws whose own is half the scale at most.
+      // Five standard deviations of the mean: each draw's standard deviation is at most half the scale.
       const double allowed = 5 * 0.25 / std::sqrt(seeds);
       EXPECT_NEAR(sums[i] / seeds, x[i], allowed) << i;
       biased += std::abs(nearest[i] - x[i]) > allowed ? 1 : 0;
@@ -421,7 +421,8 @@ TEST(Quantize, StochasticRoundingIsRightOnAverage) {
   }
 }
 
-// Elements and seeds draw on their own: the same element of a cut is the same, neighbours are not alike.
+// The random number of an element depends on the seed and on the element's number only: a cut vector gives the same codes,
+// and neighbouring elements and seeds give different ones.
 TEST(Quantize, StochasticRoundingGoesByTheElementsNumber) {
   for (const QuantizedFormat format : {int8, int4}) {
     const std::vector<float> x = numbers(2048, Kind::normal);
@@ -454,7 +455,7 @@ TEST(Quantize, TheResidualIsWhatWasLeftOut) {
     const std::vector<float> back = there_and_back(format, x, {.residual = residual.data()});
     EXPECT_EQ(back, there_and_back(format, wanted)) << name(format);
     for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(residual[i], wanted[i] - back[i]) << name(format);
-    // What arrives in many rounds is what was sent, but for one residual.
+    // Over many rounds, the sum of what arrives is the sum of what was sent, except for one residual.
     double sent = 0, arrived = 0;
     residual.assign(x.size(), 0);
     for (int round = 0; round < 50; ++round) {

@@ -75,7 +75,7 @@ class Elements {
   std::vector<std::byte> memory_;
 };
 
-// Random bits, which are numbers of all kinds; every other float is of ordinary magnitude.
+// Random bits, and so numbers of all kinds; every other float has an ordinary magnitude.
 template <class T>
 Elements<T> random_elements(std::int64_t count, unsigned seed, std::size_t misalignment = 0) {
   Elements<T> result(count, misalignment);
@@ -131,7 +131,7 @@ Computed<T> divided(Computed<T> x, std::int64_t divisor) {
   }
 }
 
-// What reduce_all must give, through the scalar types alone.
+// The expected result of reduce_all, computed with the scalar types.
 template <class T>
 Elements<T> reduced(ReduceOp op, const std::vector<Elements<T>>& sources, std::int64_t divisor = 1) {
   Elements<T> result(sources[0].count());
@@ -145,7 +145,7 @@ Elements<T> reduced(ReduceOp op, const std::vector<Elements<T>>& sources, std::i
   return result;
 }
 
-// Bit for bit, except that a NaN equals any other.
+// Compares bits, except that any two NaNs are equal.
 template <class T>
 void expect_same(const Elements<T>& actual, const Elements<T>& expected) {
   ASSERT_EQ(actual.count(), expected.count());
@@ -207,7 +207,7 @@ TEST(Reduce, NanOnEitherSideGivesNanAndZerosHaveAnOrder) {
         Elements<T> out(a.count());
         reduce(op, dtype_of<T>, a.raw(), b.raw(), out.raw(), a.count());
         expect_same(out, reduced(op, std::vector{a, b}));
-        // Two ranks that exchange their vectors each take their own first.
+        // Two ranks that exchange their vectors each combine their own first.
         Elements<T> swapped(a.count());
         reduce(op, dtype_of<T>, b.raw(), a.raw(), swapped.raw(), a.count());
         expect_same(swapped, out);
@@ -261,7 +261,7 @@ TEST(ReduceAll, TakesManyElementsAndSources) {
   });
 }
 
-// 2^(mantissa bits + 1) + 1 lies in the middle and rounds back, so that a sum rounded at every step stays where it is.
+// 2^(mantissa bits + 1) + 1 is a midpoint and rounds back, so that a sum that is rounded at every step does not grow.
 TEST(ReduceAll, RoundsNarrowFloatsOnce) {
   for_each_type([]<class T>(T) {
     if constexpr (is_narrow(dtype_of<T>)) {
@@ -297,7 +297,7 @@ TEST(ReduceAll, AveragesNumbersWhoseSumIsTooLarge) {
   });
 }
 
-// The same at every out, streamed or not, and nothing beside them; one of them is also a source.
+// Every out gets the same result, streamed or not, and nothing else is written; one out is also a source.
 template <class T>
 void expect_same_at_all_outs(ReduceOp op, const std::vector<Elements<T>>& sources,
                              const std::vector<std::size_t>& alignments, std::int64_t divisor, bool streaming) {
@@ -333,7 +333,7 @@ TEST(ReduceAll, WritesTheSameToAllOuts) {
           for (const bool streaming : {false, true}) {
             SCOPED_TRACE(std::string(name(op)) + " of " + std::to_string(size) + " by " + std::to_string(divisor) +
                          (streaming ? " streaming" : ""));
-            // Aligned alike, not alike, and not even to elements.
+            // All outs aligned alike, aligned differently, and not even aligned to elements.
             for (const auto& alignments : {std::vector<std::size_t>{}, {0, 64, 0}, {8, 8, 24, 32}, {1, 0, 3}}) {
               expect_same_at_all_outs(op, sources, alignments, divisor, streaming);
             }
@@ -378,7 +378,7 @@ TEST(Divide, EqualsScalarArithmetic) {
   });
 }
 
-// The quotients nearest to the next integer, and those of the least and largest numbers.
+// Quotients just below the next integer, and quotients of the smallest and largest numbers.
 TEST(Divide, TruncatesIntegersTowardsZero) {
   HOST_ONLY("a GPU divides with the sum");
   for_each_type([]<class T>(T) {
@@ -441,7 +441,7 @@ TEST(Multiply, RoundsTheFactorToAnIntegerThatFits) {
   EXPECT_THROW(multiply(DType::i32, &y, &y, 1, std::numeric_limits<double>::quiet_NaN()), Error);
 }
 
-// A process may run on another machine tomorrow: results are the same bits on each.
+// Results have the same bits on every processor.
 TEST(Reduce, AllInstructionSetsEqualScalarArithmetic) {
   HOST_ONLY("the GPU has no instruction sets to choose from");
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {

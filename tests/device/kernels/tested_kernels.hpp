@@ -12,19 +12,20 @@
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
-// The kernels under the names of stretto/kernels.hpp, run on the device that this program tests: device_tests is the host's,
-// gpu_tests is made of the same files. A test keeps its numbers in host memory and calls what it calls on the host; on a GPU
-// each call takes them there, between guards and at addresses that are aligned alike, and brings all of them back.
+// The kernels under the names of stretto/kernels.hpp, run on the device that this program tests: device_tests tests the
+// host, gpu_tests is built from the same files. A test keeps its numbers in host memory and makes the same calls on both
+// devices. On a GPU, each call copies its arguments there, between guards and at addresses of the same alignment, and copies
+// all of them back.
 namespace stretto {
 
-// In a test of what only the host has.
+// Skips a test of a feature that only the host has.
 #define HOST_ONLY(reason) \
   if (test_device() != Device::cpu) GTEST_SKIP() << (reason)
 
 // The memory of one call on the tested device.
 class Mirror {
  public:
-  // What the device has in place of count bytes of host memory; the same for the same address.
+  // The device's copy of `bytes` bytes of host memory; the same copy for the same address.
   void* operator()(const void* host, std::size_t bytes) {
     if (test_device() == Device::cpu) return const_cast<void*>(host);
     for (const Piece& piece : pieces_) {
@@ -49,7 +50,7 @@ class Mirror {
     return {};
   }
 
-  // All of it as the call has left it.
+  // Copies everything back as the call has left it.
   ~Mirror() {
     for (const Piece& piece : pieces_) {
       std::vector<std::uint8_t> contents(piece.memory.bytes());
@@ -86,7 +87,7 @@ class Mirror {
 
 namespace stretto::kernels::tested {
 
-// Function objects: a call by such a name looks for no function of that name elsewhere.
+// Function objects, so that calls by these names do not find the kernels themselves by argument-dependent lookup.
 
 // A kernel whose arguments are tensors and plain values.
 template <class Result, class... Parameters>
@@ -163,7 +164,7 @@ struct ReduceAll {
     const std::vector<const void*> from = mirrored(mirror, sources, source_count, bytes);
     gpu().kernels().reduce_all(op, dtype, from.data(), source_count, mirror(out, bytes), count, divisor, gpu_stream());
   }
-  // To several outs: of the host alone.
+  // To several outs: on the host only.
   void operator()(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs, int out_count,
                   std::int64_t count, std::int64_t divisor, bool streaming) const {
     kernels::reduce_all(op, dtype, sources, source_count, outs, out_count, count, divisor, streaming);

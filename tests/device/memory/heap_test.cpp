@@ -1,4 +1,4 @@
-// The symmetric heap: blocks at addresses that tell their place in a file.
+// The symmetric heap: blocks whose addresses give their offsets in a file.
 #include "device/memory/heap.hpp"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ using Block = std::shared_ptr<std::byte>;
 
 std::uint64_t offset(const void* pointer) { return Heap::mine().offset_of(pointer).value(); }
 
-// What a process of its own finds, which begins as a copy of this one: 0 when check() holds there.
+// The exit status of a fork()ed child: 0 if check() returns true there.
 template <class Check>
 int in_child(const Check& check) {
   const pid_t child = fork();
@@ -62,7 +62,7 @@ TEST(Heap, HandsOutAgainWhatWasGivenBack) {
     block.reset();
     EXPECT_NE(allocate(bytes).get(), place) << "still owned";
   }
-#if !defined(STRETTO_SANITIZE)  // where what is given back is never seen again
+#if !defined(STRETTO_SANITIZE)  // sanitizer builds never reuse blocks
   for (const std::size_t bytes : {std::size_t{12345}, std::size_t{7} << 20}) {
     const std::byte* const place = allocate(bytes).get();
     EXPECT_EQ(allocate(bytes).get(), place);
@@ -139,7 +139,7 @@ TEST(Heap, SaysWhatItCannotHold) {
             0);
 }
 
-// Memory that is only promised ends a process at the first touch.
+// Memory that is reserved but not committed ends a process at the first access.
 TEST(Heap, SaysThatTheMachineHasNotThatMuchMemory) {
   const auto machine = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
   EXPECT_EQ(in_child([&] {

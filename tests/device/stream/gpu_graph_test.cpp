@@ -26,7 +26,7 @@ TEST_F(OnTestedGpu, AGraphComputesTheSameAtEachLaunch) {
     kernels::add(sum, one, sum);
     other.wait(computation());
     other.enqueue([&] {
-      doubled = Tensor({2}, DType::f32);  // is the graph's
+      doubled = Tensor({2}, DType::f32);  // belongs to the graph
       kernels::add(sum, sum, doubled);
     });
     computation().wait(other);
@@ -57,7 +57,7 @@ TEST_F(OnTestedGpu, AGraphKeepsWhatItUsed) {
       replaced = {};  // the last copy
     });
   }();
-  const Tensor others = Tensor::zeros({2}, DType::f32);  // would get the memory
+  const Tensor others = Tensor::zeros({2}, DType::f32);  // would reuse the memory
   graph.launch(computation());
   graph.launch(computation());
   EXPECT_THAT(values(sum), ElementsAre(8, 12));
@@ -87,7 +87,7 @@ TEST_F(OnTestedGpu, WhatBecamePartOfAGraphCannotBeWaitedFor) {
 TEST_F(OnTestedGpu, AFunctionThatThrowsMakesNoGraph) {
   const OnDevice device(Device::cuda);
   EXPECT_EQ(sentence_of([&] { Graph(computation(), [] { throw std::runtime_error("no graph"); }); }), "no graph");
-  EXPECT_EQ(Tensor::of<float>({1}).at(0), 1);  // the stream goes on
+  EXPECT_EQ(Tensor::of<float>({1}).at(0), 1);  // the stream is still usable
 }
 
 // The same update many times over, launched as fast as the host can.

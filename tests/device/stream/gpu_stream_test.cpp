@@ -176,7 +176,7 @@ TEST_F(OnAGpu, ATaskThatThrowsEndsItsStream) {
     put([&] { happened = true; });
     throw std::runtime_error("no luck");
   });
-  EXPECT_TRUE(happened);  // what it had put there is over before what it held goes
+  EXPECT_TRUE(happened);  // the task's kernels are done before its captures are destroyed
   const Work later = stream.enqueue([&] { ran = true; });
   EXPECT_EQ(sentence_of([&] { failed.wait(); }), "no luck");
   EXPECT_EQ(sentence_of([&] { later.wait(); }), "no luck");
@@ -188,7 +188,7 @@ TEST_F(OnAGpu, ATaskThatThrowsEndsItsStream) {
   EXPECT_FALSE(ran);
 }
 
-// As whoever watches over communication does when a rank is lost: the GPU goes on, with wrong data.
+// A watcher of communication does this when a rank is lost: the GPU continues, with wrong data.
 TEST_F(OnAGpu, AWorkThatFailsUnderWayFailsWhatIsBehindIt) {
   const Stream stream("communication", Priority::normal, Device::cuda);
   const Stream waiting("waiting", Priority::normal, Device::cuda);
@@ -219,7 +219,7 @@ TEST_F(OnAGpu, AWorkThatFailsUnderWayFailsWhatIsBehindIt) {
   EXPECT_FALSE(ran);
 }
 
-// Kernels are no tasks: what a stream waited for reaches whoever reads their results.
+// Kernels are not tasks: the error of a work for which the stream waited reaches readers of the kernels' results.
 TEST_F(OnAGpu, ReadingWhatWasComputedFromAFailedWorkThrows) {
   const OnDevice device(Device::cuda);
   const Stream communication("communication");
@@ -245,7 +245,7 @@ TEST_F(OnAGpu, AWorkThatFailedBeforeItWasPutInIsNotPutIn) {
   EXPECT_FALSE(ran);
 }
 
-// Thousands of works may be under way, and whoever settles the last one settles all of them.
+// Thousands of works may be in flight, and settling the last one settles all of them.
 TEST_F(OnAGpu, ALongStreamEnds) {
   const Stream stream("s", Priority::normal, Device::cuda);
   std::vector<Work> works;
@@ -265,7 +265,7 @@ TEST_F(OnAGpu, AWorkHasTheTimesOfTheGpu) {
   work.wait();
   const WorkTimes times = work.times();
   EXPECT_LE(before, times.enqueued);
-  // The clocks are matched to within what lies between reaching an event and hearing of it.
+  // The clocks agree up to the delay between reaching an event and noticing it on the host.
   EXPECT_GE(times.done - times.started, 0.002);
   EXPECT_GT(times.waited, 0);
 }

@@ -12,7 +12,7 @@
 namespace stretto {
 namespace {
 
-// As struct sched_attr of <linux/sched/types.h>, which no file can include beside <sched.h>.
+// The layout of struct sched_attr in <linux/sched/types.h>, which cannot be included together with <sched.h>.
 struct Attributes {
   std::uint32_t size, policy;
   std::uint64_t flags;
@@ -26,7 +26,7 @@ std::uint64_t time_slice() {
   return syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) == 0 ? attributes.runtime : 0;
 }
 
-// Else a communication thread that has been woken waits for the end of a time slice of computation.
+// Otherwise a woken communication thread waits for the end of computation's time slice.
 TEST(ShortTimeSlice, StreamsAskForShortTimeSlices) {
   const std::uint64_t usual = time_slice();
   std::uint64_t prompt = 0;

@@ -56,7 +56,7 @@ TEST(Stream, AnEventOrdersWorkAcrossStreams) {
   }
 }
 
-// CUDA's rules: an event that was never recorded is no wait, and the latest record counts.
+// As in CUDA, waiting for an event that was never recorded returns at once, and the latest record counts.
 TEST(Event, WaitsForItsLatestRecordOnly) {
   const Stream stream("s");
   Event event;
@@ -94,7 +94,7 @@ TEST(Work, HasAStartedAndADoneEdge) {
   EXPECT_GE(times.waited, 0);
 }
 
-// Nobody might ever enqueue it: waiting throws at the call, and harms neither the work nor the stream.
+// A work that is not enqueued may never run: waiting for it throws, and affects neither the work nor the stream.
 TEST(Work, ReservedIsWaitedForOnlyBehindItsTask) {
   const Stream stream("s");
   const Stream other("other");
