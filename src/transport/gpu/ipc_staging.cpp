@@ -14,21 +14,21 @@ namespace {
 constexpr std::size_t most_bytes = std::size_t{64} << 20;
 constexpr std::size_t granule = std::size_t{64} << 10;
 
-// What an error says, as a part of another sentence.
+// An error's sentence, for use inside another sentence.
 std::string without_stop(std::string sentence) {
   if (!sentence.empty() && sentence.back() == '.') sentence.pop_back();
   return sentence;
 }
 
-class Message final : public StagedMessage {
+class IpcMessage final : public StagedMessage {
  public:
-  Message(const GpuMessage& message, SideCopies& copies, IpcPeer& peer, const IpcBlocks& blocks, std::string between)
+  IpcMessage(const GpuMessage& message, SideCopies& copies, IpcPeer& peer, const IpcBlocks& blocks, std::string between)
       : message_(message), copies_(copies), peer_(peer), block_bytes_(blocks.bytes), between_(std::move(between)) {}
-  ~Message() override {
-    for (const Block& block : blocks_) copies_.wait(block.copied);
+  ~IpcMessage() override {
+    for (const BlockCopy& block : blocks_) copies_.wait(block.copied);
   }
-  Message(const Message&) = delete;
-  Message& operator=(const Message&) = delete;
+  IpcMessage(const IpcMessage&) = delete;
+  IpcMessage& operator=(const IpcMessage&) = delete;
 
   bool advance() override {
     bool moved = peer_.progress();
@@ -46,7 +46,7 @@ class Message final : public StagedMessage {
   bool waits_for_gpu() const override { return !blocks_.empty(); }
 
  private:
-  struct Block {
+  struct BlockCopy {
     GpuEvent copied;
     std::size_t bytes;
   };
@@ -87,7 +87,7 @@ class Message final : public StagedMessage {
   IpcPeer& peer_;
   std::size_t block_bytes_;
   std::string between_;
-  std::deque<Block> blocks_;          // that are being copied
+  std::deque<BlockCopy> blocks_;      // that are being copied
   std::size_t begun_ = 0, done_ = 0;  // bytes
 };
 
@@ -140,7 +140,7 @@ IpcStaging::SetUp IpcStaging::set_up(Gpu& gpu, Links& links, const ExchangeBytes
   std::string obstacle = first_obstacle(exchange_struct(exchange_bytes, reached));
   if (obstacle.empty()) return {std::move(staging), ""};
   staging->close_all();
-  exchange_bytes({});  // now everybody has closed what it could open
+  exchange_bytes({});  // now all members have closed what they had opened
   staging->release();
   return {nullptr, std::move(obstacle)};
 }
@@ -211,9 +211,9 @@ std::unique_ptr<StagedMessage> IpcStaging::begin(const GpuMessage& message, Side
   const Membership& members = links_.membership();
   const int here = members.job_ranks[members.rank];
   const int there = members.job_ranks[message.peer];
-  return std::make_unique<Message>(message, copies, peer(message.peer), blocks_,
-                                   message.sends ? fmt::format("from rank {} to rank {}", here, there)
-                                                 : fmt::format("from rank {} to rank {}", there, here));
+  return std::make_unique<IpcMessage>(message, copies, peer(message.peer), blocks_,
+                                      message.sends ? fmt::format("from rank {} to rank {}", here, there)
+                                                    : fmt::format("from rank {} to rank {}", there, here));
 }
 
 bool IpcStaging::settled() {
