@@ -13,11 +13,11 @@ namespace {
 
 constexpr const char* example = "intra=50GB/s,1us;inter=1Gb/s,20us";
 
-using Unit = std::pair<std::string_view, double>;
-constexpr std::array<Unit, 4> rates{{{"Gb/s", 1e9 / 8}, {"Mb/s", 1e6 / 8}, {"GB/s", 1e9}, {"MB/s", 1e6}}};
-constexpr std::array<Unit, 2> times{{{"us", 1e-6}, {"ms", 1e-3}}};
+using UnitFactor = std::pair<std::string_view, double>;
+constexpr std::array<UnitFactor, 4> rates{{{"Gb/s", 1e9 / 8}, {"Mb/s", 1e6 / 8}, {"GB/s", 1e9}, {"MB/s", 1e6}}};
+constexpr std::array<UnitFactor, 2> times{{{"us", 1e-6}, {"ms", 1e-3}}};
 
-// A number and its unit, nothing before, between or behind; negative where it is not that.
+// The value of a number and its unit with nothing else around them; negative if the text is something else.
 template <class Units>
 double measured(std::string_view text, const Units& units) {
   double number = -1;

@@ -12,7 +12,7 @@
 namespace stretto {
 
 std::size_t Links::area_bytes(int members) {
-  return Board::footprint() + Ring::footprint() * static_cast<std::size_t>(members) * most_lanes;
+  return Board::footprint() + ByteRing::footprint() * static_cast<std::size_t>(members) * most_lanes;
 }
 
 Links::Links(Network& network, Membership membership, int area_members)
@@ -28,7 +28,7 @@ Links::Links(Network& network, Membership membership, int area_members)
                    std::all_of(membership_.job_ranks.begin(), membership_.job_ranks.end(),
                                [&](int peer) { return network.peers_[peer].heap.pid == Heap::mine().address().pid; })),
       memories_(membership_.job_ranks.size()) {
-  // Between hosts a wait is long, and a look is a system call: the core is for computation.
+  // Between hosts a wait is long, and a look is a system call: the core is better used for computation.
   if (!shares_memory_) wait_policy_ = network.wait_policy().between_hosts();
 }
 
@@ -42,7 +42,8 @@ Links::~Links() {
       {membership_.areas[membership_.rank], area_bytes(area_members_), membership_.job_ranks.size(), std::move(leavers)});
 }
 
-// Tells all members, where they share memory; gives what counts those who have left in ours.
+// If members share memory, tells all of them that this rank leaves, and returns the count of those who have left in its own
+// memory.
 std::unique_ptr<Board::Leavers> Links::leave() {
   std::unique_ptr<Board::Leavers> ours;
   if (!shares_memory_) return ours;
@@ -54,7 +55,7 @@ std::unique_ptr<Board::Leavers> Links::leave() {
       leavers->add_one();
       if (own) ours = std::move(leavers);
     } catch (const std::exception&) {
-      // The peer has ended, or there is no memory for a page: then that area stays as long as its segment.
+      // The peer has ended, or there is no memory for a page: its area then stays as long as its segment.
     }
   }
   return ours;
@@ -68,7 +69,7 @@ Link& Links::to(int member, int lane) {
     // Behind the board, each area holds one ring for every member that sends there, and lane.
     const auto ring = [&](int owner, int sender) {
       return membership_.areas[owner] + Board::footprint() +
-             Ring::footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);
+             ByteRing::footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);
     };
     link = network_.modelled(std::make_unique<ShmLink>(network_.segment(), ring(membership_.rank, member),
                                                        network_.open_segment(peer), ring(member, membership_.rank)),

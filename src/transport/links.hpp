@@ -12,37 +12,37 @@
 
 namespace stretto {
 
-// Where the members of a communicator find each other.
+// The members of a communicator, and where they find each other.
 struct Membership {
-  std::uint32_t id = 0;  // the same on all members, different from every other communicator that shares two ranks with it
-  int rank = 0;          // our place among the members
+  std::uint32_t id = 0;            // the same on all members; communicators that share two ranks have different ones
+  int rank = 0;                    // this rank's number among the members
   std::vector<int> job_ranks;      // of the members
-  std::vector<std::size_t> areas;  // of each member: where this communicator's part of its segment begins
+  std::vector<std::size_t> areas;  // by member: where this communicator's part of its segment begins
 };
 
-// The links of one communicator, made when first used.
+// The links of one communicator; each is made when it is first used.
 class Links {
  public:
-  // Collectives use the lanes below; single messages, the comparison of calls and what goes between GPUs without NCCL
-  // have one each, so that they never stand in a collective's way.
+  // Collectives use lanes 0 to 3. Single messages, the comparison of calls and messages between GPUs without NCCL have a
+  // lane each, so that they never hold up a collective.
   static constexpr int message_lane = 4;
   static constexpr int check_lane = 5;
   static constexpr int gpu_lane = 6;
   static constexpr int most_lanes = 7;
-  // Bytes of address space to reserve in the own segment for a communicator of that many members.
+  // Bytes of address space to reserve in this rank's segment for a communicator of that many members.
   static std::size_t area_bytes(int members);
 
-  // area_members: for how many members the own area was reserved; it is given back with this object.
+  // area_members: the number of members for which this rank's area was reserved; the area is given back with this object.
   Links(Network& network, Membership membership, int area_members);
   ~Links();
   Links(const Links&) = delete;
   Links& operator=(const Links&) = delete;
 
   Link& to(int member, int lane);
-  // Where all members are on one host and reach each other through shared memory: what they tell each other at once, and the
-  // memory of each of them (of this rank, too).
+  // Whether all members are on one host and reach each other through shared memory. Only then there are a board, on which
+  // they signal, and the memory of each member (this rank's, too).
   bool shares_memory() const { return shares_memory_; }
-  bool one_process() const { return one_process_; }  // then any memory is reached
+  bool one_process() const { return one_process_; }  // if so, any memory is reached
   Board& board() { return board_ ? *board_ : open_board(); }
   PeerMemory& memory(int member) { return memories_[member] ? *memories_[member] : open_memory(member); }
   const Membership& membership() const { return membership_; }

@@ -11,10 +11,10 @@ namespace {
 
 // Small enough that messages share a port fairly, large enough that a rank need not look too often.
 constexpr std::size_t piece_bytes = std::size_t{32} << 10;
-// What may have arrived without being taken: as much as sockets would hold for a receiver that is busy.
+// Bytes that may have arrived without being taken: as many as sockets would hold for a busy receiver.
 constexpr std::size_t window_bytes = std::size_t{8} << 20;
-// Between looks at a message on its way, in nanoseconds: a third of its time, but not less nor more. Every look wakes two
-// threads, its own and the receiver's, in the middle of computation; nothing depends on bytes before the last.
+// Bounds of the time between looks at a message on its way, a third of its duration, in nanoseconds. Every look wakes two
+// threads in the middle of computation, this one and the receiver's; nothing depends on bytes before the last.
 constexpr std::int64_t shortest_rest = 50'000;
 constexpr std::int64_t longest_rest = 4'000'000;
 
@@ -46,11 +46,11 @@ bool ModelledLink::progress(Transfer& transfer) {
   return moved;
 }
 
-// For every piece that may have begun to leave until now.
+// Occupies ports for every piece that may have begun to leave by now.
 void ModelledLink::occupy_ports(Transfer& transfer, std::int64_t now) {
   while (true) {
     if (leaving_) {
-      // Not before: other senders may reach the receiver's port earlier.
+      // Not earlier: other senders may reach the receiver's port first.
       if (leaving_->begin > now) return;
       const std::int64_t begin = in_->occupy(leaving_->begin, leaving_->duration);
       leaving_->arrival = begin + leaving_->duration + latency();
@@ -61,7 +61,7 @@ void ModelledLink::occupy_ports(Transfer& transfer, std::int64_t now) {
     if (next_from_ > now || transfer.started == transfer.bytes) return;
     note_arrivals(now);
     if (transfer.held || arrived_ - transfer.moved >= window_bytes) {
-      next_from_ = now;  // nothing may leave meanwhile, and that time is not made up for
+      next_from_ = now;  // nothing may leave meanwhile, and that time is lost
       return;
     }
     leaving_ = next_piece(transfer);
@@ -71,7 +71,7 @@ void ModelledLink::occupy_ports(Transfer& transfer, std::int64_t now) {
 }
 
 // Durations are differences of whole times, so that rounding does not add up.
-ModelledLink::Piece ModelledLink::next_piece(const Transfer& transfer) const {
+ModelledLink::ModelledPiece ModelledLink::next_piece(const Transfer& transfer) const {
   const std::size_t end = std::min(transfer.bytes, transfer.started + piece_bytes);
   return {end, 0, nanoseconds(end) - nanoseconds(transfer.started)};
 }
@@ -90,19 +90,19 @@ void ModelledLink::note_arrivals(std::int64_t now) {
 bool ModelledLink::pass_on(Transfer& transfer) {
   Transfer part = transfer;
   part.bytes = arrived_;
-  part.held = false;  // what has arrived goes on
+  part.held = false;  // arrived bytes go on
   bool moved = false;
   while (!part.complete() && link_->progress(part)) moved = true;
   transfer.moved = part.moved;
   return moved;
 }
 
-// Nobody rings when it is time. Punctual has to be the look at the last byte; pieces before it may be found several at once,
-// since the ports' time goes on without this rank.
+// Nobody rings when the time has come. Only the look at the last byte must be punctual; pieces before it may be found
+// several at once, since the ports' time goes on without this rank.
 void ModelledLink::ask_for_a_look(const Transfer& transfer, std::int64_t now) const {
   const bool all_on_their_way = !leaving_ && transfer.started == transfer.bytes;
-  if (all_on_their_way && on_their_way_.empty()) return;  // the receiver has to make room, and rings
-  if (transfer.held && !all_on_their_way) {               // only for what has been handed over
+  if (all_on_their_way && on_their_way_.empty()) return;  // the receiver makes room, and rings
+  if (transfer.held && !all_on_their_way) {               // looks only for pieces that were handed over
     if (leaving_) look_again_at(leaving_->begin);
     if (!on_their_way_.empty()) look_again_at(std::max(now + shortest_rest, on_their_way_.front().arrival));
     return;

@@ -8,21 +8,22 @@
 #include "transport/link.hpp"
 #include "transport/link_setting.hpp"
 
-// Slow networks, made repeatable on one machine: links on which messages take the time that STRETTO_LINKS says.
+// Repeatable slow networks on one machine: links on which messages take the time that STRETTO_LINKS says.
 namespace stretto {
 
-// One direction of a network card, as the time from which it is free. It lies in shared memory, and whoever sends through it
-// occupies it: no lock, and no credit for time in which it had nothing to do.
+// One direction of a network card, as the time from which it is free. It lies in shared memory, and every sender through it
+// occupies it: no lock, and no credit for idle time.
 class Port {
  public:
-  // Occupies it for so long, from that time on or, if it is not free then, as soon as it is; gives when that begins.
+  // Occupies the port for this long, beginning at `from` or, if it is not free then, as soon as it is. Returns the time at
+  // which that begins.
   std::int64_t occupy(std::int64_t from, std::int64_t nanoseconds);
 
  private:
   alignas(128) std::atomic<std::int64_t> free_from_;  // nanoseconds of the steady clock; 0: it was never used
 };
 
-// In the segment of every rank: its own, and those of its node where it is the node's first.
+// In the segment of every rank: its own ports, and those of its node if it is the node's first rank.
 struct Ports {
   struct Pair {
     Port out, in;
@@ -31,10 +32,10 @@ struct Ports {
 };
 
 // Holds back what is sent over another link until it would have arrived: a piece of a message occupies the port of its
-// sender and then, from the time at which it begins to leave, that of its receiver; the latency after that it is passed on.
-// Bytes are never early. They are late by what it takes until this rank looks, but that does not add up: pieces follow each
-// other in the time of the ports, whenever the rank gets to see it. A send is complete when its last byte has arrived, so
-// that what follows it begins then. Receives are those of the other link.
+// sender and then, from the time at which it begins to leave, the port of its receiver; it is passed on one latency after
+// that. Bytes are never early. They are late by the time until this rank looks, but that does not add up: pieces follow each
+// other in the time of the ports, whenever the rank looks. A send is complete when its last byte has arrived, so that the
+// next message begins then. Receives are those of the other link.
 class ModelledLink : public Link {
  public:
   ModelledLink(std::unique_ptr<Link> link, const LinkSpeed& speed, std::shared_ptr<Port> out, std::shared_ptr<Port> in);
@@ -42,14 +43,14 @@ class ModelledLink : public Link {
   void cancel(Transfer& transfer) override;
 
  private:
-  struct Piece {
-    std::size_t end;  // of it, in the message
+  struct ModelledPiece {
+    std::size_t end;  // offset in the message
     std::int64_t begin, duration;
     std::int64_t arrival = 0;  // known when it has begun to leave
   };
   void occupy_ports(Transfer& transfer, std::int64_t now);
-  Piece next_piece(const Transfer& transfer) const;
-  std::int64_t nanoseconds(std::size_t bytes) const;  // that they occupy a port
+  ModelledPiece next_piece(const Transfer& transfer) const;
+  std::int64_t nanoseconds(std::size_t bytes) const;  // for which they occupy a port
   std::int64_t latency() const;
   void note_arrivals(std::int64_t now);
   bool pass_on(Transfer& transfer);
@@ -59,10 +60,10 @@ class ModelledLink : public Link {
   LinkSpeed speed_;
   std::shared_ptr<Port> out_, in_;
   // Of the message that is being sent:
-  std::optional<Piece> leaving_;    // has its time at our port
-  std::deque<Piece> on_their_way_;  // have theirs at the receiver's, too
-  std::int64_t next_from_ = 0;      // when the next piece may leave
-  std::size_t arrived_ = 0;         // bytes, in the model
+  std::optional<ModelledPiece> leaving_;    // has its time at this rank's port
+  std::deque<ModelledPiece> on_their_way_;  // have their times at the receiver's port, too
+  std::int64_t next_from_ = 0;              // when the next piece may leave
+  std::size_t arrived_ = 0;                 // bytes, in the model
 };
 
 }  // namespace stretto

@@ -30,8 +30,8 @@ class UcxWorker {};
 
 namespace {
 
-// Ranks share memory when they run under one kernel, see each other's processes and belong to one user. A network namespace
-// of its own counts as a host of its own: whoever sets one up wants traffic to cross it.
+// Ranks share memory if they run under one kernel, see each other's processes and belong to one user. A network namespace
+// counts as a host: whoever sets one up wants traffic to cross it.
 std::uint64_t host_identity() {
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
   std::string text;
@@ -44,13 +44,14 @@ std::uint64_t host_identity() {
   return XXH3_64bits(text.data(), text.size());
 }
 
-struct Card {  // what every rank tells the others
+// What every rank tells the others.
+struct RankIdentity {
   std::uint64_t host = 0;
   SegmentAddress segment;
   HeapAddress heap;
-  std::uint64_t ring_bytes = 0;  // both ends of a ring must agree where it ends
+  std::uint64_t ring_bytes = 0;  // both ends of a ring must agree on its size
   cpu_set_t may_run_on{};        // empty on a machine with more than 1024 hardware threads
-  bool wants_cores = false;      // of its own
+  bool wants_cores = false;      // may be bound to cores
 };
 
 cpu_set_t allowed_threads() {
@@ -59,11 +60,11 @@ cpu_set_t allowed_threads() {
   return allowed;
 }
 
-// STRETTO_RANKS_PER_NODE: the node of every rank; empty where nodes are hosts.
+// STRETTO_RANKS_PER_NODE: the node of each rank; empty if nodes are hosts.
 std::vector<std::uint64_t> virtual_nodes(int ranks) {
   const std::vector<std::int64_t> sizes = numbers_setting("STRETTO_RANKS_PER_NODE");
   std::vector<std::uint64_t> nodes;
-  if (sizes.size() == 1) {  // of one size, but for the last, which may have fewer
+  if (sizes.size() == 1) {  // all nodes of one size; the last may have fewer ranks
     for (int rank = 0; sizes[0] > 0 && rank < ranks; ++rank) nodes.push_back(static_cast<std::uint64_t>(rank / sizes[0]));
     return nodes;
   }
@@ -89,37 +90,37 @@ Network::Network(Job& job, bool may_pin)
       link_setting_(link_setting_from_text(setting("STRETTO_LINKS"))),
       timeout_(number_setting("STRETTO_TIMEOUT")) {
   const std::string wanted = setting("STRETTO_TRANSPORT");
-  // Where nobody will open the heap, none is made: that takes addresses, which a job may have few of (ulimit -v).
+  // A heap takes addresses, of which a job may have few (ulimit -v): none is made if no rank will open it.
   const HeapAddress heap = wanted == "ucx" ? HeapAddress{} : Heap::mine().address();
-  const Card mine{host_identity(),   segment_->address(), heap,
-                  Ring::footprint(), allowed_threads(),   may_pin && setting("STRETTO_PIN") == "auto"};
+  const RankIdentity mine{host_identity(),       segment_->address(), heap,
+                          ByteRing::footprint(), allowed_threads(),   may_pin && setting("STRETTO_PIN") == "auto"};
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
-  const std::vector<Bytes> cards = job.exchange(Bytes(bytes, bytes + sizeof mine));
+  const std::vector<Bytes> identities = job.exchange(Bytes(bytes, bytes + sizeof mine));
   const std::vector<std::uint64_t> nodes = virtual_nodes(job.size());
   std::vector<int> local_ranks;
   cpu_set_t host_threads = mine.may_run_on;  // of all local ranks
-  bool wants_cores = false;                  // anybody
-  bool may_have_cores = true;                // the ranks of this host
+  bool wants_cores = false;                  // any rank of the job
+  bool may_have_cores = true;                // all ranks of this host
   bool needs_ucx = false;
   for (int rank = 0; rank < job.size(); ++rank) {
-    Card card;
-    ensure(cards[rank].size() == sizeof card, "Rank {} told its address in {} bytes; the builds of Stretto differ.", rank,
-           cards[rank].size());
-    std::memcpy(&card, cards[rank].data(), sizeof card);
-    const bool same_host = card.host == mine.host;
-    wants_cores |= card.wants_cores;
+    RankIdentity identity;
+    ensure(identities[rank].size() == sizeof identity, "Rank {} told its address in {} bytes; the builds of Stretto differ.",
+           rank, identities[rank].size());
+    std::memcpy(&identity, identities[rank].data(), sizeof identity);
+    const bool same_host = identity.host == mine.host;
+    wants_cores |= identity.wants_cores;
     if (same_host) {
       local_ranks.push_back(rank);
-      CPU_OR(&host_threads, &host_threads, &card.may_run_on);
-      may_have_cores &= card.wants_cores && CPU_EQUAL(&card.may_run_on, &mine.may_run_on) != 0;
+      CPU_OR(&host_threads, &host_threads, &identity.may_run_on);
+      may_have_cores &= identity.wants_cores && CPU_EQUAL(&identity.may_run_on, &mine.may_run_on) != 0;
     }
     if (wanted == "shm" && !same_host) {
       fail(ErrorCode::invalid_argument, "STRETTO_TRANSPORT=shm, but rank {} is on another host than rank {}.", rank,
            job.rank());
     }
-    const std::uint64_t node = nodes.empty() ? card.host : nodes[rank];
-    peers_[rank] = {card.segment, card.heap, same_host && wanted != "ucx", node, nullptr, nullptr};
-    require(!peers_[rank].shares_memory || card.ring_bytes == mine.ring_bytes,
+    const std::uint64_t node = nodes.empty() ? identity.host : nodes[rank];
+    peers_[rank] = {identity.segment, identity.heap, same_host && wanted != "ucx", node, nullptr, nullptr};
+    require(!peers_[rank].shares_memory || identity.ring_bytes == mine.ring_bytes,
             "STRETTO_RING_BYTES={} on rank {} differs from rank {}'s; give all ranks of a host the same.",
             setting("STRETTO_RING_BYTES"), job.rank(), rank);
     needs_ucx |= rank != job.rank() && !peers_[rank].shares_memory;
@@ -127,14 +128,14 @@ Network::Network(Job& job, bool may_pin)
   const int local_size = static_cast<int>(local_ranks.size());
   one_host_ = local_size == job.size();
   check_link_setting();
-  // A launcher may have given each rank a core; together they have as many as they are.
+  // A launcher may have given each rank one core: together they have one for each rank.
   const int cores = std::max(CPU_COUNT(&host_threads), usable_cores());
   ranks_per_core_ = static_cast<double>(local_size) / cores;
   wait_policy_ = WaitPolicy::chosen(local_size <= cores ? 1 : local_size);
   if (wants_cores) pin(may_have_cores ? local_ranks : std::vector<int>());
 
-  // Everybody or nobody takes part in what follows, also those whose peers are all local. One look at a neighbour's memory
-  // tells for all: the ranks of a host have one user and one kernel.
+  // All ranks or none take part in the following exchange, even if a rank's peers are all local. One look at a neighbour's
+  // memory answers for all ranks of a host, which have one user and one kernel.
   constexpr std::byte asks_for_ucx{1};
   constexpr std::byte cannot_read{2};
   const auto place = std::find(local_ranks.begin(), local_ranks.end(), job.rank());
@@ -159,7 +160,7 @@ Network::Network(Job& job, bool may_pin)
 
 Network::~Network() = default;
 
-// Collective; all ranks of the job take part, those of a host that is left as it is with an empty list.
+// Collective over all ranks of the job; the ranks of a host that is left as it is pass an empty list.
 void Network::pin(const std::vector<int>& local_ranks) {
   std::vector<HardwareThreads> placed;
   const int ranks = static_cast<int>(local_ranks.size());
@@ -199,12 +200,12 @@ void Network::check_link_setting() const {
   require(setting("STRETTO_TRANSPORT") != "ucx",
           "STRETTO_LINKS models links over shared memory, and STRETTO_TRANSPORT=ucx asks for others; unset one of them.");
   const bool one_node =
-      std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) { return peer.node == peers_[0].node; });
+      std::all_of(peers_.begin(), peers_.end(), [&](const PeerRank& peer) { return peer.node == peers_[0].node; });
   require(!link_setting_.inter || !one_node || job_.size() == 1,
           "STRETTO_LINKS='{}' models links between nodes, and all {} ranks are on one; set STRETTO_RANKS_PER_NODE.",
           setting("STRETTO_LINKS"), job_.size());
   std::set<std::uint64_t> nodes;
-  for (const Peer& peer : peers_) nodes.insert(peer.node);
+  for (const PeerRank& peer : peers_) nodes.insert(peer.node);
   require(link_setting_.inter || nodes.size() < peers_.size() || job_.size() == 1,
           "STRETTO_LINKS='{}' models links inside nodes, and each of the {} ranks is on a node of its own; change "
           "STRETTO_RANKS_PER_NODE.",
@@ -217,7 +218,7 @@ const LinkSpeed* Network::modelled_speed(int rank, int other) const {
   return speed ? &*speed : nullptr;
 }
 
-// The same answer on all of these ranks, though some may have no such link themselves.
+// The same answer on all of these ranks, although some may have no such link themselves.
 bool Network::models_any_link(const std::vector<int>& ranks) const {
   std::set<std::uint64_t> nodes;
   for (const int rank : ranks) nodes.insert(node_of(rank));

@@ -20,11 +20,11 @@ namespace stretto {
 
 class UcxWorker;
 
-// What one rank owns for reaching the others; it chooses the route per peer: shared memory inside a host, UCX between hosts,
-// or what STRETTO_TRANSPORT says.
+// Everything that one rank owns for reaching the others. It chooses a route for each peer: shared memory inside a host, UCX
+// between hosts, or what STRETTO_TRANSPORT says.
 class Network {
  public:
-  // Collective: exchanges addresses. may_pin: this rank is a process of its own, which may be given cores of its own.
+  // Collective: exchanges addresses. may_pin: whether this rank is a process of its own, which may be bound to cores.
   explicit Network(Job& job, bool may_pin = false);
   ~Network();
 
@@ -32,19 +32,19 @@ class Network {
   Segment& segment() { return *segment_; }
   Precedence& precedence() { return *precedence_; }
   const WaitPolicy& wait_policy() const { return wait_policy_; }
-  double timeout() const { return timeout_; }  // STRETTO_TIMEOUT, or what it was set to since
+  double timeout() const { return timeout_; }  // seconds: STRETTO_TIMEOUT, or the last set_timeout()
   void set_timeout(double seconds) { timeout_ = seconds; }
   bool over_shared_memory(int peer) const { return peers_[peer].shares_memory; }
-  // Ranks of one node give the same number: a host, or with STRETTO_RANKS_PER_NODE a part of the ranks.
+  // Equal for ranks of one node: of one host, or as STRETTO_RANKS_PER_NODE divides the ranks.
   std::uint64_t node_of(int rank) const { return peers_[rank].node; }
   bool one_host() const { return one_host_; }                // all ranks of the job are on this host
   double ranks_per_core() const { return ranks_per_core_; }  // of this host
-  // Whether ranks of a host may read each other's memory through the kernel: all of them or none.
+  // Whether the ranks of a host may read each other's memory through the kernel; the same on all ranks of the job.
   bool reads_memory() const { return reads_memory_; }
-  // STRETTO_LINKS, which says how fast the links between two ranks are; null: as fast as they can be.
-  const LinkSetting& link_setting() const { return link_setting_; }
+  const LinkSetting& link_setting() const { return link_setting_; }  // STRETTO_LINKS
+  // The speed that STRETTO_LINKS gives the link between two ranks; null: as fast as it is.
   const LinkSpeed* modelled_speed(int rank, int other) const;
-  GpuExports& gpu_exports() { return gpu_exports_; }  // peers may have them open until the job has been left
+  GpuExports& gpu_exports() { return gpu_exports_; }  // peers may have them open until all ranks have left the job
   std::string route_name(int peer) const { return over_shared_memory(peer) ? "shm" : "ucx"; }
 
  private:
@@ -55,15 +55,15 @@ class Network {
   void check_link_setting() const;
   bool models_any_link(const std::vector<int>& ranks) const;
   std::unique_ptr<Link> modelled(std::unique_ptr<Link> link, int peer);
-  // What a communicator had in our segment, and who has left it; null where no member reads it.
+  // A communicator's area in this rank's segment, and the count of members that have left it; null if no member reads it.
   struct Retired {
     std::size_t area, bytes, members;
     std::unique_ptr<Board::Leavers> leavers;
   };
-  // Gives that back as soon as everybody has left: at once, or when another one retires.
+  // Gives the area back as soon as all members have left: at once, or when another area retires.
   void retire(Retired area);
 
-  struct Peer {
+  struct PeerRank {
     SegmentAddress segment;
     HeapAddress heap;
     bool shares_memory = false;
@@ -76,7 +76,7 @@ class Network {
   std::unique_ptr<Segment> segment_;
   std::unique_ptr<Precedence> precedence_;
   std::unique_ptr<UcxWorker> ucx_;
-  std::vector<Peer> peers_;
+  std::vector<PeerRank> peers_;
   LinkSetting link_setting_;
   std::vector<Retired> retired_;
   GpuExports gpu_exports_;
@@ -85,7 +85,7 @@ class Network {
   bool one_host_ = true;
   bool reads_memory_ = true;
   double ranks_per_core_ = 1;
-  CoreClaims claims_;  // the first rank of a host has them for all
+  CoreClaims claims_;  // held by the first rank of a host, for all its ranks
   std::mutex mutex_;
 };
 

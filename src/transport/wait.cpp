@@ -23,12 +23,12 @@ namespace {
 constexpr std::int64_t longest_sleep = 50'000'000;  // nanoseconds
 constexpr std::int64_t time_to_wake = 50'000;       // from a sleep that ends, mostly less
 constexpr std::int64_t nobody_asked = std::numeric_limits<std::int64_t>::max();
-thread_local std::int64_t next_look = nobody_asked;    // nothing is to come before
-thread_local std::int64_t latest_look = nobody_asked;  // anything may
-constexpr std::int64_t longest_nap = 1'000'000;        // nanoseconds, by which a ring that was missed may be late
+thread_local std::int64_t next_look = nobody_asked;    // look_again_at(): nothing comes before
+thread_local std::int64_t latest_look = nobody_asked;  // look_again_by(): something may come before
+constexpr std::int64_t longest_nap = 1'000'000;        // nanoseconds by which a missed ring may be late
 constexpr int looks_first = 1000;
 thread_local void (*meanwhile)() = nullptr;
-constexpr int pauses_between = 8;  // two calls of it, while pauses are short
+constexpr int pauses_between = 8;  // two calls of `meanwhile`, while pauses are short
 
 // Not the private form: the sleepers and the ringer may be different processes.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t nanoseconds) {
@@ -38,7 +38,7 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::i
 
 void futex_wait_punctually(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t nanoseconds) {
   const int slack = prctl(PR_GET_TIMERSLACK);
-  prctl(PR_SET_TIMERSLACK, 1);  // else the kernel may add 50 us, to end several sleeps at once
+  prctl(PR_SET_TIMERSLACK, 1);  // else the kernel may add 50 us, so that several sleeps end at once
   futex_wait(word, expected, std::min(nanoseconds, longest_sleep));
   prctl(PR_SET_TIMERSLACK, slack);
 }
@@ -51,10 +51,10 @@ void relax() {
 #endif
 }
 
-// This process lets others' barriers reach it, and so need not fence its own rings.
+// Lets others' barriers reach this process, which then need not fence its own rings.
 bool takes_part_in_barriers() { return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0; }
 
-// Every store that any thread of the ranks has done before is visible afterwards.
+// Makes all earlier stores of all threads of the ranks visible.
 bool order_stores_of_all() { return syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0; }
 
 }  // namespace
@@ -120,14 +120,15 @@ void Waiter::pause() {
   forget_looks();
   const int paused = looks_ - policy_.looks;
   if (paused <= policy_.spins) return relax();
-  // For what is known to come only later, one sleeps at once; when it is near, there is no time to.
+  // If the event is known to come later, the thread sleeps at once; if it is near, there is no time for a sleep.
   if (left <= 0 && policy_.may_sleep && policy_.yields == 0) return;
   const bool yields = left <= 0 || (!timed && paused - policy_.spins <= policy_.yields);
   if (yields || !policy_.may_sleep) {
     sched_yield();
     return;
   }
-  // Ordering the stores of all interrupts every core. Not for a nap: it is over before a ring that it missed would matter.
+  // Ordering the stores of all threads interrupts every core. A nap does not need it: it is over before a missed ring would
+  // matter.
   const bool naps = left <= longest_nap;
   if (!armed_ || (!hears_all_ && !naps)) {
     if (!armed_) bell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -145,7 +146,7 @@ void Waiter::pause() {
   heard_ = bell_.rings.load(std::memory_order_seq_cst);
 }
 
-// The clock is looked at when the wait is no longer short, or before its first sleep: it costs more than a look.
+// Reading the clock costs more than a look: it is read once the wait is no longer short, or before its first sleep.
 double Waiter::idle_seconds() {
   if (!armed_ && looks_ < policy_.looks + 16) return 0;
   const double now = now_seconds();

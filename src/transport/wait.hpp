@@ -2,20 +2,21 @@
 #include <atomic>
 #include <cstdint>
 
-// Waiting is one policy. Ranks often outnumber cores, and a spinning wait then keeps the core from the rank that has work; a
-// futex at every wait costs 20 times a yield. So: spin while every rank has a core, then yield, and sleep when the wait gets
-// long.
+// One policy for all waits. Ranks often outnumber cores, and a spinning wait then keeps the core from the rank that has
+// work; a futex at every wait costs 20 times a yield. So a wait spins if every rank has a core, then yields, and sleeps when
+// it gets long.
 namespace stretto {
 
-// A word in shared memory on which the threads of one rank sleep. Whoever changes something that they may wait for rings.
+// A word in shared memory on which the threads of one rank sleep. A rank that changes something that they may wait for must
+// ring.
 struct Bell {
   std::atomic<std::uint32_t> rings;
   std::atomic<std::uint32_t> sleepers;
-  // The owner's threads cannot make the ringers' stores visible before they sleep; then each ring() has to.
+  // Not 0 if the owner's threads cannot make the ringers' stores visible before they sleep; each ring() then has to.
   std::atomic<std::uint32_t> needs_fence;
 
-  void prepare();  // by the owner, before anybody rings
-  // A load when nobody sleeps. The caller has published before what the sleepers look at.
+  void prepare();  // the owner calls it before anybody rings
+  // Costs a load if nobody sleeps. The caller must have published before what the sleepers look at.
   void ring() {
     if (fences_rings || needs_fence.load(std::memory_order_relaxed) != 0) {
       std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -27,42 +28,42 @@ struct Bell {
 
  private:
   void wake();
-  // Whether this process has to order its stores before its look for sleepers by itself. Where the kernel has
-  // membarrier(GLOBAL_EXPEDITED), whoever goes to sleep does that for everybody, and a ring costs no fence.
+  // Whether this process has to order its stores before its look for sleepers by itself. If the kernel has
+  // membarrier(GLOBAL_EXPEDITED), the thread that goes to sleep does that for all, and a ring costs no fence.
   static const bool fences_rings;
 };
 
-// Cores on which this process may run.
+// The number of cores on which this process may run.
 int usable_cores();
 
-// For what happens at a time that is known, as on a link that models one: this thread's next pause ends by then (and at most
-// about 50 us later), though nobody rings. The earliest that was asked for since the last pause counts. Nothing is to come
-// before, so that the pause is a sleep at once, without the policy's yields.
+// For an event at a known time, as on a modelled link: this thread's next pause ends by then (and at most about 50 us
+// later), although nobody rings. The earliest time asked for since the last pause counts. Since nothing comes before, the
+// pause is a sleep at once, without the policy's yields.
 void look_again_at(std::int64_t steady_nanoseconds);
-// For what has to be noticed by then, while what is waited for may come at any time: if the next pause is a sleep, it ends
-// about then. Whether it is one stays the policy's affair. The earliest counts here, too.
+// For an event that has to be noticed by a time, while the awaited one may come at any time: if the next pause is a sleep,
+// it ends about then. Whether it is a sleep, the policy decides. The earliest time counts here, too.
 void look_again_by(std::int64_t steady_nanoseconds);
-// What this thread has asked for and not paused for is of a wait that is over.
+// Discards the times that this thread has asked for: they are of a wait that has already ended.
 void forget_looks();
 std::int64_t steady_nanoseconds();  // now; the same clock in all processes of a host
 
 struct WaitPolicy {
-  int looks = 0;   // without a pause between them: a few hundred nanoseconds in which the answer most often comes
+  int looks = 0;   // without a pause between them: some hundred nanoseconds, in which the answer most often comes
   int spins = 0;   // looks without leaving the core
   int yields = 0;  // looks with sched_yield between
   bool may_sleep = true;
-  // A pause that look_again_at() ends does so about then, on the core; else by a plain sleep, up to 100 us later.
+  // Whether a pause that look_again_at() ends waits for that time on the core; else it sleeps, and ends up to 100 us later.
   bool punctual = true;
   static WaitPolicy chosen(int local_ranks);  // from STRETTO_WAIT and the number of cores
-  // For a thread that waits beside its own rank's computation: gives up the core at once, and takes no more of it for being
-  // punctual. It sleeps and never yields: Linux takes a yield for the rest of a time slice, and lets who yields wait longer
-  // than who is woken.
+  // For a thread that waits beside its own rank's computation: gives up the core at once, and uses none of it to be
+  // punctual. It sleeps and never yields: for Linux a yield gives up the rest of a time slice, and a thread that yields
+  // waits longer than one that is woken.
   WaitPolicy in_background() const;
-  // Where answers take tens of microseconds at best, and a look is a system call.
+  // For links on which answers take tens of microseconds at best, and a look is a system call.
   WaitPolicy between_hosts() const;
 };
 
-// One wait of one thread. Call pause() after every look that found nothing, moved() after one that found something.
+// One wait of one thread. Call pause() after every look that found nothing, and moved() after one that found something.
 class Waiter {
  public:
   Waiter(const WaitPolicy& policy, Bell& bell) : policy_(policy), bell_(bell) {}
@@ -72,14 +73,15 @@ class Waiter {
   Waiter(const Waiter&) = delete;
   Waiter& operator=(const Waiter&) = delete;
 
-  // True while the wait is so short that the caller need not look for a lost peer or a timeout.
+  // Returns true while the wait is so short that the caller need not look for a lost peer or a timeout.
   bool pause_briefly() {
     if (looks_ >= policy_.looks) return false;
     ++looks_;
     return true;
   }
-  // Sleeps are bounded, so that the caller's loop sees a lost peer or a timeout.
-  void pause();  // calls what the thread wants done meanwhile: stretto::while_waiting()
+  // Sleeps are bounded, so that the caller's loop sees a lost peer or a timeout. Calls the thread's function, if it has
+  // given one: stretto::while_waiting().
+  void pause();
   void moved() {
     looks_ = 0;
     idle_since_ = 0;

@@ -11,7 +11,7 @@ namespace stretto {
 // Element type, reduction and quantization.
 void check_kind(const Call& call, const Quantization& quantization);
 
-// Of premul_sum: integers are multiplied by an integer that their type holds.
+// The factor of premul_sum: integers are multiplied by an integer that their type holds.
 void check_factor(const Call& call, double factor);
 
 // Null pointers, and buffers that overlap without being in place.
@@ -22,7 +22,8 @@ void check_buffers(const Call& call, const PlanRequest& request);
 void check_errors_apart(const Call& call, const PlanRequest& request, const std::string& tensor,
                         const Quantizing& quantizing);
 
-// Where the buffers lie; nothing if this rank has none. A pointer to no elements is no buffer. The process must use a GPU.
+// The device of the buffers; nothing if this rank has none. A pointer to no elements is no buffer. The process must use a
+// GPU.
 std::optional<Device> device_of_buffers(const Call& call, const PlanRequest& request);
 
 }  // namespace stretto

@@ -11,10 +11,10 @@
 namespace stretto {
 namespace {
 
-static_assert(sizeof(Announcement) == 256, "as the header says");
+static_assert(sizeof(CallAnnouncement) == 256, "as the header says");
 
 // Whether two ranks' calls can be two ends of one operation, judged by their kind alone.
-bool meet(Collective mine, const Announcement& theirs) {
+bool meet(Collective mine, const CallAnnouncement& theirs) {
   const auto other = static_cast<Collective>(theirs.collective);
   if (mine == Collective::send) return other == Collective::recv;
   if (mine == Collective::recv) return other == Collective::send;
@@ -40,7 +40,7 @@ std::string text_of(const CheckedCall& checked) {
   return text;
 }
 
-bool agree(const Announcement& mine, const Announcement& theirs) {
+bool agree(const CallAnnouncement& mine, const CallAnnouncement& theirs) {
   const auto collective = static_cast<Collective>(mine.collective);
   if (mine.refused != theirs.refused || mine.dtype != theirs.dtype) return false;
   if (is_message(collective)) return mine.count == theirs.count;
@@ -73,14 +73,14 @@ CheckedCall checked_call(const Call& call, const OperationOptions& options) {
 // Moves announcements to and from a peer. A receive begins only when an operation needs one, and then something is sure to
 // come; so none is left open when the operations are over.
 bool CallCheck::progress(int peer, bool wants_more) {
-  Peer& state = peers_[peer];
+  PeerAnnouncements& state = peers_[peer];
   Link& link = links_.to(peer, Links::check_lane);
   bool moved = false;
   if (!state.outgoing.empty()) {
     if (state.sending.source == nullptr) {
       state.sending = {};
       state.sending.source = reinterpret_cast<const std::byte*>(&state.outgoing.front());
-      state.sending.bytes = sizeof(Announcement);
+      state.sending.bytes = sizeof(CallAnnouncement);
     }
     moved |= link.progress(state.sending);
     if (state.sending.complete()) {
@@ -91,7 +91,7 @@ bool CallCheck::progress(int peer, bool wants_more) {
   if (wants_more && !state.receives) {
     state.receiving = {};
     state.receiving.destination = reinterpret_cast<std::byte*>(&state.incoming);
-    state.receiving.bytes = sizeof(Announcement);
+    state.receiving.bytes = sizeof(CallAnnouncement);
     state.receives = true;
   }
   if (state.receives) {
@@ -123,7 +123,7 @@ void CallComparison::begin() {
 CallComparison::~CallComparison() {
   if (!begun_ || finished_) return;
   for (const int peer : listeners_) {
-    CallCheck::Peer& state = check_.peers_[peer];
+    CallCheck::PeerAnnouncements& state = check_.peers_[peer];
     Link& link = check_.links_.to(peer, Links::check_lane);
     if (state.sending.source != nullptr) link.cancel(state.sending);
     if (state.receives) link.cancel(state.receiving);
@@ -136,11 +136,11 @@ bool CallComparison::sent() const {
                      [&](int listener) { return check_.peers_[listener].outgoing.empty(); });
 }
 
-Announcement CallComparison::announcement(int listener) const {
+CallAnnouncement CallComparison::announcement(int listener) const {
   const Call& call = *checked_.call;
   const std::string method = to_string(checked_.method) + checked_.quantized;
   const std::string text = text_of(checked_);
-  Announcement result;
+  CallAnnouncement result;
   result.count = call.count;
   result.method_hash = XXH3_64bits(method.data(), method.size());
   result.root = call.root;
@@ -180,10 +180,10 @@ bool CallComparison::advance() {
 
 // Takes the announcement of the listener's end of this operation, if it has come.
 bool CallComparison::take(std::size_t listener) {
-  std::deque<Announcement>& arrived = check_.peers_[listeners_[listener]].arrived;
-  const Announcement& mine = mine_[listener];
+  std::deque<CallAnnouncement>& arrived = check_.peers_[listeners_[listener]].arrived;
+  const CallAnnouncement& mine = mine_[listener];
   const auto theirs = std::find_if(arrived.begin(), arrived.end(),
-                                   [&](const Announcement& other) { return meet(checked_.call->collective, other); });
+                                   [&](const CallAnnouncement& other) { return meet(checked_.call->collective, other); });
   if (theirs == arrived.end()) {
     // The peer waits for this rank in something else, and this rank in this: both would wait forever.
     if (mine.alone != 0 && !arrived.empty() && arrived.front().alone != 0) refuse(mine, arrived.front());
@@ -194,7 +194,7 @@ bool CallComparison::take(std::size_t listener) {
   return true;
 }
 
-void CallComparison::refuse(const Announcement& mine, const Announcement& theirs) const {
+void CallComparison::refuse(const CallAnnouncement& mine, const CallAnnouncement& theirs) const {
   const std::string sentence = fmt::format(
       "Rank {} called {} where rank {} called {}, in operation {} of communicator '{}'; all its ranks must make the same "
       "calls in the same order.",

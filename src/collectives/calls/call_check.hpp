@@ -15,8 +15,8 @@
 // back.
 namespace stretto {
 
-// What one rank tells another about one operation.
-struct Announcement {
+// The message of one rank to another about one operation.
+struct CallAnnouncement {
   std::int64_t count = 0;         // as the call says; in uneven all_to_all, the count for the receiver of this message
   std::int64_t back = 0;          // in uneven all_to_all, the count expected from it
   std::uint64_t counts_hash = 0;  // of uneven shares, for which all ranks must give the same counts
@@ -50,19 +50,19 @@ class CallCheck {
 
  private:
   friend class CallComparison;
-  struct Peer {
-    std::deque<Announcement> outgoing;  // the first is being sent
+  struct PeerAnnouncements {
+    std::deque<CallAnnouncement> outgoing;  // the first is being sent
     Transfer sending, receiving;
-    Announcement incoming;
-    bool receives = false;             // into incoming
-    std::deque<Announcement> arrived;  // not yet matched
+    CallAnnouncement incoming;
+    bool receives = false;                 // into incoming
+    std::deque<CallAnnouncement> arrived;  // not yet matched
   };
   bool progress(int peer, bool wants_more);
 
   Links& links_;
   std::string communicator_;
   std::uint64_t operations_ = 0;
-  std::map<int, Peer> peers_;
+  std::map<int, PeerAnnouncements> peers_;
 };
 
 // The comparison of one call with the other ranks'. It begins with the first advance().
@@ -81,16 +81,16 @@ class CallComparison final : public Preamble {
  private:
   void begin();
   bool sent() const;
-  Announcement announcement(int listener) const;
+  CallAnnouncement announcement(int listener) const;
   bool take(std::size_t listener);
-  [[noreturn]] void refuse(const Announcement& mine, const Announcement& theirs) const;
+  [[noreturn]] void refuse(const CallAnnouncement& mine, const CallAnnouncement& theirs) const;
 
   CallCheck& check_;
   CheckedCall checked_;
   bool begun_ = false;
-  bool finished_ = false;           // stays true, although later calls may announce something to the same peers
-  std::vector<int> listeners_;      // the members that take part
-  std::vector<Announcement> mine_;  // for each of them
+  bool finished_ = false;               // stays true, although later calls may announce something to the same peers
+  std::vector<int> listeners_;          // the members that take part
+  std::vector<CallAnnouncement> mine_;  // for each of them
   std::vector<int> waiting_for_;
 };
 

@@ -69,8 +69,8 @@ void CallPlanner::join_gpus(const GpuCollectives* whole) {
 std::shared_ptr<const PlannedCall> CallPlanner::plan_for(const Call& call, const OperationOptions& options, Device device) {
   if (device == Device::cuda && has_equal_shares(call, size())) return plan_for(with_one_count(call), options, device);
   const Quantization& how = options.quantization;
-  const Key key{call.collective, options.method,      call.count, call.root,  call.dtype,         call.op,
-                call.counts,     call.receive_counts, how.format, how.result, how.only_if_faster, device};
+  const PlanKey key{call.collective, options.method,      call.count, call.root,  call.dtype,         call.op,
+                    call.counts,     call.receive_counts, how.format, how.result, how.only_if_faster, device};
   const std::lock_guard lock(mutex_);
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;

@@ -39,7 +39,7 @@ class CallPlanner {
 
  private:
   static constexpr std::size_t most_plans = 256;
-  struct Key {
+  struct PlanKey {
     Collective collective;
     Method method;
     std::int64_t count;
@@ -50,7 +50,7 @@ class CallPlanner {
     QuantizedFormat format, result;
     bool only_if_faster;
     Device device;
-    auto operator<=>(const Key&) const = default;
+    auto operator<=>(const PlanKey&) const = default;
   };
   // For a communicator without links between GPUs: which links to assume.
   enum class AssumedLinks { none, expected, best };
@@ -72,7 +72,7 @@ class CallPlanner {
   bool has_gpu_links_ = false;
   const GpuCollectives* whole_ = nullptr;
   std::mutex mutex_;
-  std::map<Key, std::shared_ptr<const PlannedCall>> plans_;
+  std::map<PlanKey, std::shared_ptr<const PlannedCall>> plans_;
 };
 
 }  // namespace stretto

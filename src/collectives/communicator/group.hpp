@@ -19,7 +19,7 @@
 
 namespace stretto {
 
-// What the handles of one communicator share.
+// The state that all handles of one communicator share.
 class Communicator::Group {
  public:
   // area_members: see Links.

@@ -113,7 +113,7 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
       variant = run.variant();
     });
   } catch (const Error& error) {
-    // Of an invalid argument all ranks have found the same, and stopped.
+    // All ranks have found an invalid argument at the same step, and stopped: the communicator stays usable.
     if (error.code() != ErrorCode::invalid_argument) turns_.give_up();
     throw;
   } catch (...) {

@@ -24,8 +24,8 @@ void begin_process() {
   log().set_level(spdlog::level::from_str(setting("STRETTO_LOG")));
 }
 
-// The one place where an error becomes a line on stderr. Who only heard that another rank gave up stays silent: that rank
-// has said why.
+// The one place where an error becomes a line on stderr. A rank that only heard that another one gave up stays silent: that
+// rank has said why.
 int report(int rank, int size, const std::string& sentence) {
   const std::string who = size > 1 ? fmt::format("rank {}: ", rank) : "";
   const std::string line = fmt::format("error: {}{}\n", who, sentence);
@@ -50,7 +50,7 @@ int run_guarded(int rank, int size, const std::function<Communicator()>& join, c
   return report(rank, size, sentence);
 }
 
-// may_pin: launch() owns the process; who connects by himself decides himself where he runs.
+// may_pin: true if launch() owns the process; a program that connects by itself decides itself where it runs.
 Communicator join(int rank, int size, const MeetingPoint& point, bool may_pin, const std::string& name = "world") {
   begin_process();
   require(size >= 1 && rank >= 0 && rank < size, "Rank {} is outside a job of {}.", rank, size);

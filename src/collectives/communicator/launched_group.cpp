@@ -18,7 +18,7 @@ namespace {
 using Group = Communicator::Group;
 using Groups = std::vector<std::shared_ptr<Group>>;
 
-// Of executions that only compare calls.
+// The listener of executions that only compare calls.
 class Comparison final : public ExecutionListener {
  public:
   explicit Comparison(std::string what) : what_(std::move(what)) {}

@@ -17,7 +17,7 @@ struct Operation::State {
   // How it is done, judged by this rank's buffers. If the plan depends on memory, the other ranks' buffers decide as well.
   const PlanVariant& variant() const;
   bool is_to_self() const;  // a message from this rank to itself
-  // Of a quantized operation: how it rounds, with the current error state. Throws if the caller's error state is of another
+  // For a quantized operation: how it rounds, with the current error state. Throws if the caller's error state is of another
   // tensor.
   std::shared_ptr<const Quantizing> quantizing() const;
 };

@@ -9,11 +9,11 @@
 namespace stretto {
 namespace {
 
-struct Collected {
+struct CollectedCalls {
   Work work;
   std::vector<PendingCall> calls;
 };
-thread_local Collected collected;
+thread_local CollectedCalls collected;
 
 }  // namespace
 
@@ -37,7 +37,7 @@ Work OperationGroup::end() {
   require(thread_ == std::this_thread::get_id(), "A group of operations ends in the thread that began it.");
   open_ = false;
   if (--operation_group_depth > 0) return collected.work;
-  const Collected all = std::exchange(collected, {});
+  const CollectedCalls all = std::exchange(collected, {});
   launch(all.calls, all.work);
   return all.work;
 }

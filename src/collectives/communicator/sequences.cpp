@@ -53,8 +53,8 @@ Execution copy_to_self(const Operation::State& send, const Operation::State& rec
   return execution;
 }
 
-// What a sequence reads or writes.
-struct Access {
+// Memory that a sequence reads or writes.
+struct MemoryAccess {
   std::uintptr_t begin, end;
   bool writes;
   std::size_t sequence;
@@ -99,7 +99,7 @@ std::vector<Sequence> sequences_of(const std::vector<PendingCall>& calls) {
 }
 
 void check_apart(const std::vector<Sequence>& sequences) {
-  std::vector<Access> all;
+  std::vector<MemoryAccess> all;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     for (const Execution& execution : sequences[i]) {
       const PlanRequest& request = execution.planned->ordinary.plan->request;
@@ -114,7 +114,7 @@ void check_apart(const std::vector<Sequence>& sequences) {
       for (const Tensor& state : execution.quantizing->residuals) add(state.raw(), state.size(), state.dtype(), true);
     }
   }
-  std::sort(all.begin(), all.end(), [](const Access& a, const Access& b) { return a.begin < b.begin; });
+  std::sort(all.begin(), all.end(), [](const MemoryAccess& a, const MemoryAccess& b) { return a.begin < b.begin; });
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::size_t j = i + 1; j < all.size() && all[j].begin < all[i].end; ++j) {
       require(all[i].sequence == all[j].sequence || (!all[i].writes && !all[j].writes),

@@ -14,7 +14,7 @@ namespace {
 // A sequence, and the one of its executions that is under way.
 class SequenceRun {
  public:
-  SequenceRun(const Sequence& sequence, Precedence::Operation& precedence, ExecutionListener& listener)
+  SequenceRun(const Sequence& sequence, OperationPrecedence& precedence, ExecutionListener& listener)
       : sequence_(sequence), precedence_(precedence), listener_(listener) {}
 
   bool finished() const { return next_ == sequence_.size(); }
@@ -53,7 +53,7 @@ class SequenceRun {
   }
 
   const Sequence& sequence_;
-  Precedence::Operation& precedence_;
+  OperationPrecedence& precedence_;
   ExecutionListener& listener_;
   std::size_t next_ = 0;
   std::optional<OperationRun> run_;
@@ -75,7 +75,7 @@ void give_up(std::vector<int> ranks, Network& network, const std::string& what) 
 
 void execute(const std::vector<Sequence>& sequences, Network& network, bool in_background, Priority priority,
              ExecutionListener& listener) {
-  Precedence::Operation precedence(network.precedence(), priority);
+  OperationPrecedence precedence(network.precedence(), priority);
   std::deque<SequenceRun> all;
   for (const Sequence& sequence : sequences) all.emplace_back(sequence, precedence, listener);
   const WaitPolicy& base = sequences.front().front().links->wait_policy();  // groups seldom mix routes

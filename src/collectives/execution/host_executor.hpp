@@ -6,7 +6,7 @@
 
 namespace stretto {
 
-// What the executor tells, and asks, whoever launched the calls.
+// The executor's connection to the code that launched the calls.
 class ExecutionListener {
  public:
   virtual ~ExecutionListener() = default;

@@ -2,7 +2,7 @@
 
 namespace stretto {
 
-OperationRun::OperationRun(const Execution& execution, Precedence::Operation* precedence)
+OperationRun::OperationRun(const Execution& execution, OperationPrecedence* precedence)
     : execution_(execution), precedence_(precedence) {
   const PlannedCall& planned = *execution_.planned;
   if (planned.depends_on_memory()) {

@@ -15,19 +15,19 @@ class OperationRun {
  public:
   // Both must outlive this object; execution.planned must not be null. precedence: null if the operation neither yields to
   // others nor goes before them.
-  OperationRun(const Execution& execution, Precedence::Operation* precedence);
+  OperationRun(const Execution& execution, OperationPrecedence* precedence);
 
   bool advance();  // never waits; returns true if anything moved
   bool finished() const;
   std::vector<int> awaited() const;  // members
-  // What was chosen; null while the ranks tell each other where their buffers are.
+  // The chosen variant; null while the ranks tell each other where their buffers are.
   const PlanVariant* variant() const { return variant_; }
 
  private:
   void begin_plan(const PlanVariant& variant, bool announced);
 
   const Execution& execution_;
-  Precedence::Operation* precedence_;
+  OperationPrecedence* precedence_;
   const PlanVariant* variant_ = nullptr;
   std::optional<BufferExchange> exchange_;
   std::optional<SharedMemoryRun> in_memory_;

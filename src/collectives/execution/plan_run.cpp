@@ -16,7 +16,7 @@ constexpr std::size_t bytes_at_once = std::size_t{4} << 10;
 
 }  // namespace
 
-PlanRun::PlanRun(const Execution& execution, const PlanVariant& variant, Precedence::Operation* precedence)
+PlanRun::PlanRun(const Execution& execution, const PlanVariant& variant, OperationPrecedence* precedence)
     : links_(*execution.links),
       first_lane_(execution.first_lane),
       variant_(variant),
@@ -32,7 +32,7 @@ PlanRun::PlanRun(const Execution& execution, const PlanVariant& variant, Precede
 }
 
 PlanRun::~PlanRun() {
-  for (LaneState& lane : lanes_) {
+  for (LaneProgress& lane : lanes_) {
     for (Active& active : lane.active) active.link->cancel(active.transfer);
   }
 }
@@ -56,7 +56,7 @@ bool PlanRun::advance() {
 
 std::vector<int> PlanRun::awaited() const {
   std::vector<int> peers;
-  for (const LaneState& lane : lanes_) {
+  for (const LaneProgress& lane : lanes_) {
     for (const Active& active : lane.active) peers.push_back(active.peer);
   }
   return peers;
@@ -69,7 +69,7 @@ bool PlanRun::lane_finished(std::size_t lane) const {
 // Moves what can be moved in a lane, and begins the next round when one is over. local_bytes: how much local work may still
 // be done before the links are looked at again.
 bool PlanRun::advance_lane(std::size_t lane, std::size_t& local_bytes) {
-  LaneState& state = lanes_[lane];
+  LaneProgress& state = lanes_[lane];
   bool moved = false;
   if (round_finished(state) && !lane_finished(lane)) {
     begin_round(lane);
@@ -105,7 +105,7 @@ bool PlanRun::progress(Active& active) {
 
 void PlanRun::begin_round(std::size_t lane) {
   const Lane& plan = variant_.plan->lanes[lane];
-  LaneState& state = lanes_[lane];
+  LaneProgress& state = lanes_[lane];
   const std::size_t begin = state.round == 0 ? 0 : plan.round_ends[state.round - 1];
   for (std::size_t i = begin; i < plan.round_ends[state.round]; ++i) {
     const Step& step = plan.steps[i];

@@ -12,7 +12,7 @@ namespace stretto {
 class PlanRun {
  public:
   // All three must outlive this object. precedence: null if the operation neither yields to others nor goes before them.
-  PlanRun(const Execution& execution, const PlanVariant& variant, Precedence::Operation* precedence);
+  PlanRun(const Execution& execution, const PlanVariant& variant, OperationPrecedence* precedence);
   ~PlanRun();
   PlanRun(const PlanRun&) = delete;
   PlanRun& operator=(const PlanRun&) = delete;
@@ -29,12 +29,12 @@ class PlanRun {
     Transfer transfer;
     int peer;
   };
-  struct LaneState {
+  struct LaneProgress {
     std::size_t round = 0;  // the next to begin
     std::vector<Active> active;
     std::vector<LocalWork> local;
   };
-  static bool round_finished(const LaneState& lane) { return lane.active.empty() && lane.local.empty(); }
+  static bool round_finished(const LaneProgress& lane) { return lane.active.empty() && lane.local.empty(); }
 
   bool lane_finished(std::size_t lane) const;
   bool advance_lane(std::size_t lane, std::size_t& local_bytes);
@@ -45,9 +45,9 @@ class PlanRun {
   Links& links_;
   int first_lane_;
   const PlanVariant& variant_;
-  Precedence::Operation* precedence_;
+  OperationPrecedence* precedence_;
   PlanMemory memory_;
-  std::vector<LaneState> lanes_;
+  std::vector<LaneProgress> lanes_;
   bool moved_bytes_ = false;  // in this advance(), to or from a peer; noted if there is a precedence
   bool finished_ = false;
 };

@@ -10,11 +10,11 @@ namespace stretto {
 
 enum class Progressed { nothing, something, to_the_end };
 
-// Calls advance() until it is at its end, and waits between two looks that find nothing as the policy says. When nothing has
-// moved for so many seconds, give_up() throws. A lost rank of the job throws, too.
+// Calls advance() until it returns to_the_end, and waits after a look that found nothing as the policy says. If nothing has
+// moved for `timeout` seconds, calls give_up(), which must throw. Also throws if a rank of the job is lost.
 template <class Advance, class GiveUp>
 void run_until_done(Network& network, const WaitPolicy& policy, double timeout, Advance advance, GiveUp give_up) {
-  forget_looks();  // an operation that ended without a pause may have asked for some
+  forget_looks();  // an earlier operation that ended without a pause may have left some
   Waiter waiter(policy, network.segment().bell());
   while (true) {
     const Progressed progressed = advance();
@@ -30,8 +30,8 @@ void run_until_done(Network& network, const WaitPolicy& policy, double timeout, 
   }
 }
 
-// For what body() throws: a broken connection, or a peer's memory that is not there, is often the echo of a death elsewhere,
-// of which the job learns by itself a moment later and by name.
+// Calls body(). If it throws because of a broken connection, or a peer's memory that is gone, this is often the echo of a
+// death elsewhere, which the job learns a moment later and by name: then waits for that, and throws the job's error instead.
 template <class Body>
 void naming_losses(Network& network, Body body) {
   try {

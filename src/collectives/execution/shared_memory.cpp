@@ -10,9 +10,9 @@ namespace stretto {
 
 BufferPlaces buffer_places_of(const std::byte* input, const std::byte* output, const std::byte* scratch,
                               const PlanRequest& request) {
-  BufferPlaces mine{place_of(input), place_of(output), place_of(scratch), 1};
-  if (input_count(request) > 0 && mine.input.in_heap == Place::no_heap) mine.symmetric = 0;
-  if (output_count(request) > 0 && mine.output.in_heap == Place::no_heap) mine.symmetric = 0;
+  BufferPlaces mine{buffer_place_of(input), buffer_place_of(output), buffer_place_of(scratch), 1};
+  if (input_count(request) > 0 && mine.input.in_heap == BufferPlace::no_heap) mine.symmetric = 0;
+  if (output_count(request) > 0 && mine.output.in_heap == BufferPlace::no_heap) mine.symmetric = 0;
   return mine;
 }
 

@@ -8,12 +8,12 @@
 #include "stretto/plan.hpp"
 #include "transport/links.hpp"
 
-// What ranks of one host need to reach each other's buffers, beside the board on which they signal.
+// Ranks of one host reach each other's buffers: places, and the state for it.
 namespace stretto {
 
-// What a rank tells the others with a signal: where its buffers are.
+// The places of a rank's buffers, which it tells the others with a signal.
 struct BufferPlaces {
-  Place input, output, scratch;
+  BufferPlace input, output, scratch;
   std::uint64_t symmetric = 0;  // 1 if input and output are in memory that others can map, else 0
 };
 
@@ -42,8 +42,8 @@ class SharedMemory {
   int size() const { return static_cast<int>(told.size()); }
   bool one_process() const { return links_.one_process(); }  // if so, every address of a member is valid here
   void post(const BufferPlaces& mine);
-  // The bytes that a member posted, or null. Where ranks have cores of their own it looks several times in a row, which sees
-  // a post soonest.
+  // The bytes that a member posted, or null. If ranks have cores of their own, it looks several times in a row, which sees a
+  // post soonest.
   const std::byte* look(int member, std::size_t bytes) {
     Board& all = board();
     const std::byte* word = nullptr;

@@ -142,10 +142,10 @@ bool SharedMemoryRun::wait(int peer) {
 void SharedMemoryRun::read(const Step& step) {
   const std::size_t length = bytes(step.source);
   std::byte* const to = own(step.destination);
-  if (packet_bytes_ > 0 || shared_.memory(step.peer).maps(place_of_buffer(step.peer, step.source.buffer))) {
+  if (packet_bytes_ > 0 || shared_.memory(step.peer).maps(place_in_member(step.peer, step.source.buffer))) {
     kernels::copy(reach(step.peer, step.source), to, length, streams(step));
   } else {
-    shared_.memory(step.peer).read(place_of_buffer(step.peer, step.source.buffer),
+    shared_.memory(step.peer).read(place_in_member(step.peer, step.source.buffer),
                                    static_cast<std::size_t>(step.source.offset) * width_, to, length);
   }
 }
@@ -155,7 +155,7 @@ void SharedMemoryRun::read_reduce(const Step& step) {
   const bool to_all = step.peer == everybody;
   for (int member = 0; member < size; ++member) {
     const bool mapped = member == shared_.rank() || packet_bytes_ > 0 ||
-                        shared_.memory(member).maps(place_of_buffer(member, step.source.buffer));
+                        shared_.memory(member).maps(place_in_member(member, step.source.buffer));
     if (!mapped) return reduce_in_pieces(step);
     shared_.sources[member] = member == shared_.rank() ? own_term(step.source) : reach(member, step.source);
     if (to_all) shared_.targets[member] = const_cast<std::byte*>(reach(member, step.destination));
@@ -211,7 +211,7 @@ void SharedMemoryRun::reduce_in_pieces(const Step& step) {
     const Slice source{step.source.buffer, step.source.offset + done, count};
     const Slice destination{step.destination.buffer, step.destination.offset + done, count};
     for (int member = 0; member < size; ++member) {
-      const Place place = place_of_buffer(member, source.buffer);
+      const BufferPlace place = place_in_member(member, source.buffer);
       if (member == shared_.rank() || shared_.memory(member).maps(place)) {
         shared_.sources[member] = reach(member, source);
         continue;
@@ -240,13 +240,13 @@ const std::byte* SharedMemoryRun::reach(int member, const Slice& slice) const {
   if (member == shared_.rank()) return own(slice);
   const std::size_t offset = static_cast<std::size_t>(slice.offset) * width_;
   if (packet_bytes_ > 0) return board_.seen(member, packet_bytes_) + offset;
-  Place place = place_of_buffer(member, slice.buffer);
+  BufferPlace place = place_in_member(member, slice.buffer);
   place.address += offset;
-  if (place.in_heap != Place::no_heap) place.in_heap += offset;
+  if (place.in_heap != BufferPlace::no_heap) place.in_heap += offset;
   return shared_.memory(member).at(place, bytes(slice));
 }
 
-Place SharedMemoryRun::place_of_buffer(int member, Buffer buffer) const {
+BufferPlace SharedMemoryRun::place_in_member(int member, Buffer buffer) const {
   const BufferPlaces& told = shared_.told[member];
   return buffer == Buffer::input ? told.input : buffer == Buffer::output ? told.output : told.scratch;
 }

@@ -33,7 +33,7 @@ class SharedMemoryRun {
   bool streams(const Step& step) const;
   const std::byte* own_term(const Slice& slice) const;
   const std::byte* reach(int member, const Slice& slice) const;
-  Place place_of_buffer(int member, Buffer buffer) const;
+  BufferPlace place_in_member(int member, Buffer buffer) const;
   std::byte* own(const Slice& slice) const;
   std::size_t bytes(const Slice& slice) const { return static_cast<std::size_t>(slice.count) * width_; }
 

@@ -205,13 +205,13 @@ std::vector<std::vector<const Step*>> rounds_in_one_stream(const Plan& plan) {
 
 void put_into_stream(const std::vector<Sequence>& sequences, Gpu& gpu, GpuStream stream) {
   const StreamSpace space(gpu, stream);
-  struct Waiting {
+  struct CommunicatorCalls {
     std::vector<const Execution*> messages, collectives;
   };
-  std::map<std::uint32_t, Waiting> by_communicator;  // its id
+  std::map<std::uint32_t, CommunicatorCalls> by_communicator;  // its id
   for (const Sequence& sequence : sequences) {
     for (const Execution& execution : sequence) {
-      Waiting& waiting = by_communicator[execution.links->membership().id];
+      CommunicatorCalls& waiting = by_communicator[execution.links->membership().id];
       (is_message(execution.planned->ordinary.plan->request.collective) ? waiting.messages : waiting.collectives)
           .push_back(&execution);
     }

@@ -11,7 +11,7 @@
 namespace stretto {
 namespace {
 
-// By first appearance.
+// Numbers the keys by first appearance.
 template <class Key>
 std::vector<int> numbered(const std::vector<Key>& keys) {
   std::map<Key, int> numbers;
@@ -22,7 +22,7 @@ std::vector<int> numbered(const std::vector<Key>& keys) {
   return result;
 }
 
-// How often each number stands there, if they come in order; else nothing.
+// How often each number occurs, if equal ones are neighbours and they come in order; else nothing.
 std::vector<int> runs_of(const std::vector<int>& numbers) {
   std::vector<int> runs;
   for (const int number : numbers) {

@@ -11,8 +11,8 @@
 
 namespace stretto {
 
-// What all communicators of one rank share. It goes with the last of them, and then waits for the other ranks (Job::leave),
-// unless an exception is what ends it, and not for longer than it was told.
+// The state that all communicators of one rank share. Destroyed with the last of them; it then waits for the other ranks
+// (Job::leave) for at most the leave timeout, and tells them if an exception ends it.
 class RankContext {
  public:
   explicit RankContext(std::unique_ptr<Job> job, bool may_pin = false);
@@ -27,7 +27,7 @@ class RankContext {
   bool checks_calls() const { return checks_calls_; }  // STRETTO_CHECK
   void set_leave_timeout(double seconds) { leave_timeout_ = seconds; }
   std::mutex issue_mutex;           // held while operations get their turns and their places in streams
-  std::uint32_t next_group_id = 1;  // used under split(), one at a time
+  std::uint32_t next_group_id = 1;  // used by split(), one at a time
 
  private:
   std::unique_ptr<Job> job_;

@@ -10,9 +10,9 @@
 namespace stretto {
 
 FastPathLog::FastPathLog(std::size_t most)
-    : size_(most + 1), entries_(static_cast<Entry*>(std::calloc(size_, sizeof(Entry))), std::free) {
+    : size_(most + 1), entries_(static_cast<TimedCall*>(std::calloc(size_, sizeof(TimedCall))), std::free) {
   require(entries_ != nullptr, "Cannot allocate {} bytes for communication records; lower STRETTO_LEDGER={}.",
-          size_ * sizeof(Entry), most);
+          size_ * sizeof(TimedCall), most);
 }
 
 std::shared_ptr<const Record> FastPathLog::keep(Record record) {
@@ -41,14 +41,14 @@ std::vector<Record> FastPathLog::take(std::uint64_t& lost) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t written = written_.load(std::memory_order_acquire);
   const std::uint64_t first = std::max(taken_, written > size_ ? written - size_ : 0);
-  struct Line {
+  struct TimedCallCopy {
     std::uint64_t begin, end;
     const Record* record;
   };
-  std::vector<Line> lines;
+  std::vector<TimedCallCopy> lines;
   lines.reserve(written - first);
   for (std::uint64_t number = first; number < written; ++number) {
-    const Entry& entry = entries_[number % size_];
+    const TimedCall& entry = entries_[number % size_];
     lines.push_back({entry.begin.load(std::memory_order_relaxed), entry.end.load(std::memory_order_relaxed),
                      entry.record.load(std::memory_order_relaxed)});
   }

@@ -25,7 +25,7 @@ class FastPathLog {
     // No part of this entry may be seen before all of the last one: a reader allows for one half-written entry.
     std::atomic_thread_fence(std::memory_order_release);
     const std::uint64_t number = written_.load(std::memory_order_relaxed);
-    Entry& entry = entries_[next_];
+    TimedCall& entry = entries_[next_];
     next_ = next_ + 1 == size_ ? 0 : next_ + 1;
     entry.begin.store(begin, std::memory_order_relaxed);
     entry.end.store(end, std::memory_order_relaxed);
@@ -38,14 +38,14 @@ class FastPathLog {
   std::vector<Record> take(std::uint64_t& lost);
 
  private:
-  struct Entry {
+  struct TimedCall {
     std::atomic<std::uint64_t> begin, end;
     std::atomic<const Record*> record;
   };
   void drop_unused_records();  // under the mutex
 
-  std::size_t size_;                                   // one more than are kept, which may be half written
-  std::unique_ptr<Entry[], void (*)(void*)> entries_;  // pages that nobody has written to take no memory
+  std::size_t size_;                                       // one more than are kept, which may be half written
+  std::unique_ptr<TimedCall[], void (*)(void*)> entries_;  // pages that nobody has written to take no memory
   std::atomic<std::uint64_t> written_ = 0;
   std::size_t next_ = 0;  // written_ % size_, without the division
   std::mutex mutex_;

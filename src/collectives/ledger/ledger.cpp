@@ -28,7 +28,7 @@ Traffic& Traffic::operator+=(const Record& record) {
 }
 
 struct Ledger::Book {
-  struct Entry {
+  struct LedgerEntry {
     Record record;
     Work work;
     Record now() const {
@@ -38,7 +38,7 @@ struct Ledger::Book {
     }
   };
   mutable std::mutex mutex;
-  std::deque<Entry> entries;
+  std::deque<LedgerEntry> entries;
   std::uint64_t next = 0;
   std::size_t most = static_cast<std::size_t>(std::max(1.0, number_setting("STRETTO_LEDGER")));
 
@@ -50,7 +50,7 @@ struct Ledger::Book {
     if (entries.size() > most) entries.pop_front();
   }
 
-  // What the communicators did since somebody last looked takes its place behind what is there.
+  // Enters the operations that the communicators ran on their fast paths since the last look, behind those that are there.
   void collect() {
     std::vector<Record> fresh;
     for (auto& log : fast_path_logs) {
@@ -69,7 +69,7 @@ struct Ledger::Book {
     for (Record& record : fresh) push(std::move(record), Work());
   }
 
-  Entry* find(std::uint64_t sequence) {
+  LedgerEntry* find(std::uint64_t sequence) {
     const std::size_t index = index_of(sequence);
     return index < entries.size() && entries[index].record.sequence == sequence ? &entries[index] : nullptr;
   }
@@ -121,12 +121,12 @@ std::uint64_t Ledger::enter(Record record) {
 
 void Ledger::attach(std::uint64_t sequence, const Work& work) {
   const std::lock_guard lock(book_->mutex);
-  if (Book::Entry* const entry = book_->find(sequence)) entry->work = work;
+  if (Book::LedgerEntry* const entry = book_->find(sequence)) entry->work = work;
 }
 
 void Ledger::settle(std::uint64_t sequence, const Record& how) {
   const std::lock_guard lock(book_->mutex);
-  Book::Entry* const entry = book_->find(sequence);
+  Book::LedgerEntry* const entry = book_->find(sequence);
   if (entry == nullptr) return;
   entry->record.algorithm = how.algorithm;
   entry->record.dtype = how.dtype;

@@ -14,7 +14,7 @@ inline Slice packed(QuantizedFormat format, std::int64_t offset, std::int64_t co
   return {Buffer::packed, offset, count, format};
 }
 
-// Where each rank's share lies in a vector that holds them all, one after the other in rank order.
+// The places of all ranks' shares in a vector that holds them one after the other in rank order.
 class Shares {
  public:
   static Shares balanced(std::int64_t total, int ranks) { return {ranks, total, -1, {}}; }
@@ -72,7 +72,7 @@ inline std::int64_t input_behind_output(const PlanRequest& request) {
   return gathers ? share : -share;
 }
 
-// Where a plan that is a part of a larger one has its ranks and buffers. Its input, output and scratch begin at the given
+// Ranks and buffers of a plan that is a part of a larger one. Its input, output and scratch begin at the given
 // offsets of the buffers named.
 struct Placement {
   Slice input, output;  // counts do not matter
@@ -104,7 +104,7 @@ class PlanBuilder {
     add({StepKind::quantize, false, -1, source, destination, hop, residual});
   }
   void dequantize(Slice source, Slice destination) { add({StepKind::dequantize, false, -1, source, destination}); }
-  // Of several vectors: the first, how many, and how far each begins behind the one before.
+  // Takes several vectors: the first, their number, and how far each begins behind the one before.
   void dequantize_reduce(Slice first, int vectors, std::int64_t apart, Slice destination, bool finishes) {
     add({StepKind::dequantize_reduce, finishes, -1, first, destination, Hop::contribution, 0, vectors, apart});
   }
@@ -118,7 +118,8 @@ class PlanBuilder {
   void copy_to_all(int owner, Slice source, Slice destination) {
     add({StepKind::copy_to_all, false, owner, source, destination});
   }
-  // Of all ranks' contributions, so that nothing is missing any more; owner has the destination, or everybody does.
+  // Reduces all ranks' contributions, so that nothing is missing any more. owner: whose memory holds the destination, or
+  // everybody.
   void read_reduce(Slice source, int owner, Slice destination) {
     add({StepKind::read_reduce, true, owner, source, destination});
   }

@@ -1,4 +1,4 @@
-// What a plan moves between ranks.
+// The bytes and partners of a plan.
 #include <algorithm>
 #include <set>
 

@@ -10,7 +10,7 @@
 namespace stretto {
 namespace {
 
-struct Entry {
+struct RepertoireEntry {
   Collective collective;
   Algorithm algorithm;
   Plan (*generate)(const PlanRequest&);
@@ -21,7 +21,7 @@ struct Entry {
   { Collective::collective, Algorithm::algorithm, plans::generator, plans::generator##_cost }
 
 // The library's whole repertoire.
-constexpr Entry repertoire[] = {
+constexpr RepertoireEntry repertoire[] = {
     STRETTO_ENTRY(all_reduce, ring, ring_all_reduce),
     STRETTO_ENTRY(all_reduce, bidirectional_ring, ring_all_reduce),
     STRETTO_ENTRY(all_reduce, recursive_halving_doubling, halving_doubling_all_reduce),
@@ -107,8 +107,8 @@ constexpr Entry repertoire[] = {
 };
 #undef STRETTO_ENTRY
 
-const Entry& entry_of(Collective collective, Algorithm algorithm) {
-  for (const Entry& entry : repertoire) {
+const RepertoireEntry& entry_of(Collective collective, Algorithm algorithm) {
+  for (const RepertoireEntry& entry : repertoire) {
     if (entry.collective == collective && entry.algorithm == algorithm) return entry;
   }
   std::vector<std::string> names;
@@ -128,7 +128,8 @@ const std::vector<Algorithm>& algorithms_for(Collective collective) {
   // Never destroyed: a communicator in a static of the program's still reads it when the program ends.
   static const auto& table = *[] {
     auto* const lists = new std::vector<std::vector<Algorithm>>(static_cast<std::size_t>(Collective::recv) + 1);
-    for (const Entry& entry : repertoire) (*lists)[static_cast<std::size_t>(entry.collective)].push_back(entry.algorithm);
+    for (const RepertoireEntry& entry : repertoire)
+      (*lists)[static_cast<std::size_t>(entry.collective)].push_back(entry.algorithm);
     return lists;
   }();
   const auto i = static_cast<std::size_t>(collective);
@@ -161,7 +162,7 @@ LevelCost cost_by_level(const PlanRequest& request) {
     }
     return sum;
   }
-  const Entry& entry = entry_of(request.collective, request.method.algorithm);
+  const RepertoireEntry& entry = entry_of(request.collective, request.method.algorithm);
   if (needs_nodes(entry.algorithm)) return plans::two_level_cost_by_level(request);
   return {entry.cost(request), {}};
 }

@@ -1,4 +1,4 @@
-// The choice of an algorithm: what the caller or a rule says, else the fastest by the cost model.
+// The choice of an algorithm: the caller's, else a rule's, else the fastest by the cost model.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -11,7 +11,7 @@
 namespace stretto {
 namespace {
 
-// Narrow floats travel as they are where that rounds once, or where nothing is rounded; else as f32.
+// Narrow floats travel as they are if that rounds once, or if nothing is rounded; else as f32.
 DType wire_of(Collective collective, Algorithm algorithm, DType dtype, ReduceOp op) {
   if (!has_steps(algorithm)) return dtype;
   if (!reduces(collective) || !is_narrow(dtype) || op == ReduceOp::min || op == ReduceOp::max) return dtype;
@@ -29,8 +29,8 @@ std::int64_t bytes_of(const PlanRequest& request, DType dtype) {
   return Shares::of(request).total() * static_cast<std::int64_t>(size_of(dtype));
 }
 
-// Why ranks that lie so cannot do it that way; empty where they can. What depends on the buffers of a call shows when these
-// are known.
+// The reason why these ranks cannot use the request's method; empty if they can. Reasons that depend on a call's buffers
+// show only when these are known.
 std::string obstacle(const PlanRequest& request, DType dtype, ReduceOp op, const Circumstances& circumstances) {
   const Algorithm algorithm = request.method.algorithm;
   if (!has_steps(algorithm) && !circumstances.on_gpus) return "its buffers do not lie on GPUs";
@@ -45,7 +45,7 @@ std::string obstacle(const PlanRequest& request, DType dtype, ReduceOp op, const
   return fmt::format("a packet holds {} bytes and would need {}", most_packet_bytes, bytes);
 }
 
-// Whether the ranks' memory lets them do it that way.
+// Whether the ranks' memory suits the request's method.
 bool suits(const PlanRequest& request, const Circumstances& circumstances) {
   const Algorithm algorithm = request.method.algorithm;
   if (circumstances.on_gpus && shares_memory(algorithm)) return false;
@@ -85,7 +85,7 @@ std::vector<Method> methods_for(const PlanRequest& request) {
   return methods;
 }
 
-// Every pair of algorithms for two_level, where nodes have ranks to share the work, in one piece.
+// Every pair of algorithms for two_level, in one piece, if nodes have ranks to share the work.
 std::vector<Method> pairs_for(const PlanRequest& request, bool several_nodes) {
   std::vector<Method> methods;
   if (!several_nodes || (request.ranks_per_node <= 1 && request.node_sizes.empty())) return methods;
@@ -93,7 +93,7 @@ std::vector<Method> pairs_for(const PlanRequest& request, bool several_nodes) {
   if (!can_do(request.collective, Algorithm::two_level)) return methods;
   for (int inside = 1; inside < static_cast<int>(Algorithm::two_level); ++inside) {
     for (const Algorithm between : algorithms_for(request.collective)) {
-      if (between >= Algorithm::two_level) break;  // nor can what shares memory
+      if (between >= Algorithm::two_level) break;  // nor can algorithms that share memory
       method.inside = static_cast<Algorithm>(inside);
       method.between = between;
       methods.push_back(method);
@@ -102,8 +102,8 @@ std::vector<Method> pairs_for(const PlanRequest& request, bool several_nodes) {
   return methods;
 }
 
-// Between nodes by ring, where that can be: each node then sends to one other and receives from one, at all times. Lanes,
-// which are out of step, would else meet at a node's port.
+// The method with rings between nodes, if possible: each node then always sends to one other and receives from one. Else
+// lanes, which are out of step, would meet at a node's port.
 Method with_fixed_neighbours(const Method& method, PlanRequest request) {
   request.method = method;
   request.method.between = Algorithm::ring;
@@ -111,7 +111,7 @@ Method with_fixed_neighbours(const Method& method, PlanRequest request) {
   return can_be_done(request) ? request.method : method;
 }
 
-// What is worth a look where some pairs are the best: in lanes of pieces, and with pods also with a level more. All
+// Methods worth a look if some pairs are the best: the pairs in lanes of pieces and, with pods, with a third level. All
 // combinations would be thousands.
 std::vector<Method> refinements_of(const std::vector<Method>& pairs, const PlanRequest& request) {
   std::vector<Method> whole = pairs;
@@ -132,7 +132,7 @@ std::vector<Method> refinements_of(const std::vector<Method>& pairs, const PlanR
       for (method.pieces = 4; method.pieces <= 16; method.pieces *= 2) methods.insert(method);
     }
   }
-  return {methods.rbegin(), methods.rend()};  // among equals the one with more lanes, which rides out delays
+  return {methods.rbegin(), methods.rend()};  // among equals first the one with more lanes, which tolerates delays
 }
 
 Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool deterministic, const std::string& by,
@@ -168,7 +168,7 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
   if (request.method.algorithm != Algorithm::automatic) {
     return decided(request, dtype, op, tuning.deterministic, "the caller", obstacle_of(request));
   }
-  // Of uneven all_to_all no rank knows the whole, so that nothing but the number of ranks may decide.
+  // In uneven all_to_all no rank knows all counts, so that only the number of ranks may decide.
   const bool unknown_size = request.collective == Collective::all_to_all && !request.counts.empty();
   const std::int64_t bytes = unknown_size ? 0 : bytes_of(request, dtype);
   const auto fits = [&](const Rule& rule) {
@@ -180,7 +180,7 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     return found != rules.end() && found->method.algorithm != Algorithm::automatic ? &*found : nullptr;
   };
   const Rule* const told = rule_in(tuning.rules);
-  // Rules do not say where buffers lie: those of the other device are not meant.
+  // Rules do not say where buffers lie: methods of the other device are skipped.
   const auto is_of_this_device = [&](Algorithm algorithm) {
     return circumstances.on_gpus ? !shares_memory(algorithm) : has_steps(algorithm);
   };
@@ -190,7 +190,7 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
   }
   const KnownCosts costs = KnownCosts::of(request, tuning, circumstances);
   const RouteCost& inside = costs.inside;
-  // What was measured with other numbers of ranks, in a crowd of another size or with wider elements is no guide.
+  // Measurements with another number of ranks, or of ranks per core, or with wider elements do not apply.
   const bool alike = !circumstances.several_nodes && inside.ranks == request.size &&
                      std::abs(std::log(inside.ranks_per_core / circumstances.ranks_per_core)) < std::log(1.2);
   const std::vector<Rule>& table = circumstances.symmetric ? inside.symmetric_rules : inside.rules;

@@ -6,10 +6,10 @@
 
 namespace stretto {
 
-// What the cost model knows of the routes between a request's ranks.
+// The cost model's knowledge of the routes between a request's ranks.
 struct KnownCosts {
   const RouteCost& inside;
-  const RouteCost& between;  // where all ranks lie on one node, inside
+  const RouteCost& between;  // if all ranks are on one node, the same as inside
   int ports;                 // of a node
 
   static KnownCosts of(const PlanRequest& request, const Tuning& tuning, const Circumstances& circumstances) {
@@ -17,7 +17,7 @@ struct KnownCosts {
     const RouteCost& between = circumstances.several_nodes
                                    ? tuning.nearest(circumstances.route_between, request.size, circumstances.ranks_per_core)
                                    : inside;
-    // Shared memory has no ports, nor has a file of costs a word on them: between hosts it is one a node.
+    // Shared memory has no ports; between hosts a node has one, since a file of costs does not tell their number.
     return {inside, between, circumstances.route_between == "shm" ? request.size : 1};
   }
   double seconds_of(const PlanRequest& request, DType wire) const {
@@ -29,7 +29,7 @@ struct KnownCosts {
 // the number of rounds inside.
 double whole_collective_seconds(const PlanRequest& request, const LinkCost& link, DType dtype);
 
-// Not every algorithm can be a part of what has several, nor every one quantize; what cannot is no method.
+// Whether the request's method exists: not every algorithm can be a part of one with levels, and not every one can quantize.
 inline bool can_be_done(const PlanRequest& request) {
   try {
     cost_by_level(request);
@@ -45,7 +45,7 @@ inline void sort_by_seconds(std::vector<Candidate>& candidates) {
                    [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
 }
 
-// choose() of what is to be quantized (choose_quantized.cpp).
+// choose() for requests that are to be quantized (choose_quantized.cpp).
 Choice choose_quantized(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning,
                         const Circumstances& circumstances, bool may_be_plain);
 

@@ -1,4 +1,4 @@
-// The choice of how something is quantized, and whether.
+// The choice of whether, and how, a call is quantized.
 #include <optional>
 
 #include "collectives/plan/nodes.hpp"
@@ -15,10 +15,10 @@ std::string text_of(const PlanRequest& request) {
   return differs ? fmt::format("{}, the sum in {}", text, name(request.quantized_result)) : text;
 }
 
-// In as many pieces as the cost model may take; what the caller wants as it is.
+// All methods in 1 to 16 pieces; or the caller's method alone.
 std::vector<Method> methods_for(const PlanRequest& request, bool several_nodes) {
   if (request.method.algorithm != Algorithm::automatic) return {request.method};
-  // Where every node is a rank, two levels are one.
+  // If every node is one rank, two levels are one.
   const bool levels = several_nodes && knows_nodes(request) && Nodes::of(request).count() < request.size;
   std::vector<Method> methods;
   for (const Algorithm algorithm : algorithms_for(request.collective)) {
@@ -29,8 +29,8 @@ std::vector<Method> methods_for(const PlanRequest& request, bool several_nodes) 
   return methods;
 }
 
-// What choose() says of the same call without quantization, with its seconds, or nothing where the caller wants a method
-// that can only quantize.
+// The choice for the same call without quantization, with its seconds; nothing if the caller wants a method that can only
+// quantize.
 std::optional<Choice> plain_choice(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning,
                                    const Circumstances& circumstances, const KnownCosts& costs) {
   PlanRequest plain = request;
@@ -51,7 +51,7 @@ Choice choose_quantized(const PlanRequest& request, DType dtype, ReduceOp op, co
   const bool told = request.method.algorithm != Algorithm::automatic;
   PlanRequest trial = request;
   if (!can_be_quantized(request.collective)) trial.method = Algorithm::direct;
-  // What cannot be done says so here.
+  // Throws if the request cannot be done.
   if (!can_be_quantized(request.collective) || (told && !may_be_plain)) cost_by_level(trial);
   if (told && !may_be_plain) return {request.method, dtype, text_of(request) + ", by the caller", {}, true};
 

@@ -1,4 +1,4 @@
-// What collectives cost on links, in seconds.
+// The cost of collectives on links, in seconds.
 #include "stretto/cost.hpp"
 
 #include <algorithm>
@@ -19,18 +19,18 @@ struct OnLink {
   }
 };
 
-// Two levels, whose pieces go through both in so many lanes: all of one lane's one after the other, so that with L lanes it
-// takes an L-th of the sum. But both levels must be gone through as long as each is busy (its latencies aside), and while
-// the first piece begins or the last one ends in the other, nothing overlaps. With one lane this is the sum.
+// Two levels, whose pieces go through both in several lanes. The pieces of one lane go one after the other, so that L lanes
+// take 1/L of the sum. But the whole takes at least as long as each level is busy (without latencies), plus the time of the
+// first or last piece in the other level, in which nothing overlaps. With one lane this is the sum.
 double overlapped(const OnLink& inside, const OnLink& between, double bytes_per_element, const Method& method) {
   const double in = inside.seconds(bytes_per_element);
   const double out = between.seconds(bytes_per_element);
-  if (in == 0 || out == 0) return in + out;  // one level, in one piece
+  if (in == 0 || out == 0) return in + out;  // a single level, in one piece
   return std::max({(in + out) / method.lanes, inside.busy_seconds(bytes_per_element) + out / method.pieces,
                    between.busy_seconds(bytes_per_element) + in / method.pieces});
 }
 
-// How much faster bytes go that so many send at once.
+// How much faster bytes go if this many ranks, or lanes, send at once.
 double gain_of(const LinkCost& link, double senders) { return std::pow(1 + link.lane_gain, std::log2(senders)); }
 
 }  // namespace
@@ -44,7 +44,7 @@ double seconds(const Cost& cost, const LinkCost& link, double bytes_per_element,
 
 namespace {
 
-// The link between nodes, for one of so many ranks of a node that send at once through its ports.
+// The link between nodes, as one of `ranks` ranks of a node sees it that send at once through the node's ports.
 LinkCost shared(LinkCost link, double ranks, int ports) {
   const double senders = std::max(1.0, ranks / ports);
   link.beta *= senders / gain_of(link, senders);
@@ -52,7 +52,8 @@ LinkCost shared(LinkCost link, double ranks, int ports) {
   return link;
 }
 
-// What is slowest, links inside, links between or local work, hides the others, but for the first piece's way through all.
+// The slowest of links inside, links between and local work hides the others, but for the first piece's way through all
+// three.
 double quantized_seconds(const PlanRequest& request, const LinkCost& inside, const LinkCost& between,
                          double bytes_per_element, int ports) {
   const LinkCost& near = knows_nodes(request) ? inside : between;
@@ -74,8 +75,8 @@ double quantized_seconds(const PlanRequest& request, const LinkCost& inside, con
   return sum;
 }
 
-// Which ranks meet on the link between nodes by algorithms of one level: where everybody sends to everybody, or to ranks
-// ever farther away, all of a node at once, with what crosses. Around a ring, or down a tree or chain, only one does.
+// For algorithms of one level: whether all ranks of a node send over the link between nodes at once, because every rank
+// sends to every other, or to ranks ever farther away. Around a ring, or down a tree or chain, only one rank of a node does.
 bool all_ranks_cross(Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::direct:

@@ -19,7 +19,7 @@ constexpr const char* common_settings[] = {"STRETTO_ALGO",      "STRETTO_DETERMI
                                            "STRETTO_TRANSPORT", "STRETTO_RANKS_PER_NODE", "STRETTO_NODES_PER_POD",
                                            "STRETTO_LINKS",     "STRETTO_NETWORK"};
 
-// What every rank tells the others.
+// Every rank sends this to all others.
 struct RankSettings {
   std::array<std::string, std::size(common_settings)> common;
   std::string ranks_per_core;

@@ -4,18 +4,18 @@
 
 namespace stretto {
 
-// choose() with what the ranks of a job have agreed on.
+// Chooses methods with the tuning and the circumstances that the ranks of a job have agreed on.
 class Selector {
  public:
-  // Collective. Everybody takes rank 0's tuning; settings that must be alike and are not throw.
+  // Collective. All ranks take rank 0's tuning. Throws if settings differ that must be the same on all ranks.
   Selector(Job& job, const Network& network);
-  // nodes: of the group's members. symmetric: all their buffers are in memory that all of them reach.
+  // nodes: of the communicator's members. symmetric: whether all their buffers are in memory that all of them reach.
   Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes, const Links& links,
                 bool symmetric, bool may_be_plain) const;
   // The same for buffers on GPUs. done_whole: their links do this collective whole.
   Choice choose_on_gpus(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes, bool done_whole,
                         bool may_be_plain) const;
-  // By the cost model, for a request whose method is known. on_gpus: of buffers there.
+  // By the cost model, for a request whose method is known. on_gpus: whether the buffers are there.
   double seconds(const PlanRequest& request, DType wire, const std::vector<int>& nodes, bool on_gpus) const;
   bool explains() const { return explains_; }  // STRETTO_EXPLAIN
 

@@ -1,10 +1,10 @@
+// Rules, and the choice among measured routes. tuning_json.cpp reads tuning files.
 #include "stretto/tuning.hpp"
 
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "collectives/selection/default_tuning.hpp"
@@ -32,7 +32,7 @@ std::int64_t bytes_from_text(const std::string& text, const std::string& rule) {
   return static_cast<std::int64_t>(number * std::pow(2.0, shift));
 }
 
-// "0-4k:ring" or "ring"
+// Reads "0-4k:ring" or "ring".
 Rule range_from_text(const std::string& text, Rule rule) {
   const std::size_t colon = text.find(':');
   if (colon != std::string::npos) {
@@ -53,44 +53,6 @@ Rule range_from_text(const std::string& text, Rule rule) {
           "{} says '{}' for {}, which only what is quantized can be; rules are of plain calls.", rule.source,
           to_string(method), name(rule.collective));
   return rule;
-}
-
-// A misspelt key would be a table or a cost that nobody reads.
-void check_keys(const nlohmann::json& object, const std::vector<std::string>& known, const std::string& source) {
-  for (const auto& [key, value] : object.items()) {
-    require(std::find(known.begin(), known.end(), key) != known.end(),
-            "{} has the key '{}', which means nothing there; {} do.", source, key, fmt::join(known, ", "));
-  }
-}
-
-RouteCost route_from_json(const nlohmann::json& entry, const std::string& source) {
-  check_keys(entry,
-             {"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs", "lane_gain",
-              "quantize_ns", "table", "symmetric_table"},
-             "A route in " + source);
-  RouteCost route;
-  route.ranks = entry.at("ranks");
-  route.rules = rules_from_text(entry.value("table", ""), source);
-  route.symmetric_rules = rules_from_text(entry.value("symmetric_table", ""), source);
-  route.route = entry.at("route");
-  route.ranks_per_core = entry.at("ranks_per_core");
-  for (const char* key : {"ranks", "ranks_per_core", "bandwidth_gbs", "local_gbs"}) {
-    require(entry.at(key).get<double>() > 0, "{} has a route with {} = {}; it must be more than 0.", source, key,
-            entry.at(key).get<double>());
-  }
-  for (const char* key : {"alpha_us", "overhead_us", "lane_gain"}) {
-    require(entry.at(key).get<double>() >= 0, "{} has a route with {} = {}; it cannot be negative.", source, key,
-            entry.at(key).get<double>());
-  }
-  route.cost.alpha = entry.at("alpha_us").get<double>() * 1e-6;
-  route.cost.overhead = entry.at("overhead_us").get<double>() * 1e-6;
-  route.cost.beta = 1e-9 / entry.at("bandwidth_gbs").get<double>();
-  route.cost.gamma = 1e-9 / entry.at("local_gbs").get<double>();
-  route.cost.lane_gain = entry.at("lane_gain");
-  const double quantize_ns = entry.value("quantize_ns", route.cost.gamma * 1e9 * sizeof(float));
-  require(quantize_ns >= 0, "{} has a route with quantize_ns = {}; it cannot be negative.", source, quantize_ns);
-  route.cost.quantize = quantize_ns * 1e-9;
-  return route;
 }
 
 }  // namespace
@@ -120,21 +82,6 @@ std::vector<Rule> rules_from_text(const std::string& text, const std::string& so
     for (const std::string& range : split(part.substr(colon + 1), ',')) rules.push_back(range_from_text(range, rule));
   }
   return rules;
-}
-
-Tuning Tuning::from_json(const std::string& text, const std::string& source) {
-  Tuning tuning;
-  try {
-    const auto json = nlohmann::json::parse(text);
-    check_keys(json, {"routes", "table", "machine"}, source);
-    for (const auto& entry : json.at("routes")) tuning.routes.push_back(route_from_json(entry, source));
-    tuning.rules = rules_from_text(json.value("table", ""), source);
-  } catch (const nlohmann::json::exception& error) {
-    fail(ErrorCode::invalid_argument, "{} cannot be read as a tuning file: {}; stretto-perf calibrate writes one.", source,
-         error.what());
-  }
-  require(!tuning.routes.empty(), "{} has no routes; stretto-perf calibrate writes a tuning file.", source);
-  return tuning;
 }
 
 std::string Tuning::text_from_environment() {

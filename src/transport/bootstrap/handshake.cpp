@@ -14,7 +14,7 @@ namespace {
 constexpr double patience = 2;
 constexpr std::uint64_t protocol = 0x53747265'74746f01;  // "Stretto", version 1
 
-using Key = std::array<unsigned char, crypto_auth_KEYBYTES>;
+using SecretKey = std::array<unsigned char, crypto_auth_KEYBYTES>;
 using Proof = std::array<unsigned char, crypto_auth_BYTES>;
 using Nonce = std::array<unsigned char, 32>;
 
@@ -24,31 +24,31 @@ struct Challenge {
 };
 struct Hello {
   std::uint64_t magic = protocol;
-  Introduction who;
+  RankIntroduction who;
   Nonce nonce{};
   Proof proof{};
 };
 
-Key key_of(const std::string& secret) {
+SecretKey key_of(const std::string& secret) {
   if (sodium_init() < 0) fail(ErrorCode::unavailable, "libsodium finds no source of randomness on this machine.");
-  Key key;
+  SecretKey key;
   crypto_generichash(key.data(), key.size(), reinterpret_cast<const unsigned char*>(secret.data()), secret.size(), nullptr,
                      0);
   return key;
 }
 
-// What the arriving rank signs: both challenges and everything that it says of itself.
-Proof prove(const Key& key, const Nonce& server, const Hello& hello) {
-  std::array<unsigned char, sizeof(Nonce) * 2 + sizeof(Introduction)> text{};
+// The arriving rank signs both challenges and its introduction.
+Proof prove(const SecretKey& key, const Nonce& server, const Hello& hello) {
+  std::array<unsigned char, sizeof(Nonce) * 2 + sizeof(RankIntroduction)> text{};
   std::memcpy(text.data(), server.data(), sizeof(Nonce));
   std::memcpy(text.data() + sizeof(Nonce), hello.nonce.data(), sizeof(Nonce));
-  std::memcpy(text.data() + 2 * sizeof(Nonce), &hello.who, sizeof(Introduction));
+  std::memcpy(text.data() + 2 * sizeof(Nonce), &hello.who, sizeof(RankIntroduction));
   Proof proof;
   crypto_auth(proof.data(), text.data(), text.size(), key.data());
   return proof;
 }
 
-Proof counter_proof(const Key& key, const Proof& proof) {
+Proof counter_proof(const SecretKey& key, const Proof& proof) {
   Proof result;
   crypto_auth(result.data(), proof.data(), proof.size(), key.data());
   return result;
@@ -56,8 +56,8 @@ Proof counter_proof(const Key& key, const Proof& proof) {
 
 }  // namespace
 
-Introduction introduce(int rank, int size) {
-  Introduction self;
+RankIntroduction introduce(int rank, int size) {
+  RankIntroduction self;
   self.rank = rank;
   self.size = size;
   self.pid = getpid();
@@ -66,7 +66,7 @@ Introduction introduce(int rank, int size) {
 }
 
 Arrival receive_arrival(const Socket& socket, const std::string& secret) {
-  const Key key = key_of(secret);
+  const SecretKey key = key_of(secret);
   socket.give_up_after(patience);
   Challenge challenge;
   randombytes_buf(challenge.nonce.data(), challenge.nonce.size());
@@ -92,8 +92,8 @@ void answer_arrival(const Socket& socket, const std::string& refusal) {
   socket.write_all(refusal.data(), refusal.size());
 }
 
-void arrive(const Socket& socket, const std::string& secret, const Introduction& self, const std::string& address) {
-  const Key key = key_of(secret);
+void arrive(const Socket& socket, const std::string& secret, const RankIntroduction& self, const std::string& address) {
+  const SecretKey key = key_of(secret);
   Challenge challenge;
   if (!socket.read_all(&challenge, sizeof challenge) || challenge.magic != protocol) {
     fail(ErrorCode::unavailable, "What listens at {} is not rank 0 of a Stretto job; choose another MASTER_PORT.", address);

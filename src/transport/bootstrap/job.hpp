@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-// The ranks of one job before and beside the fast transports: they exchange addresses here, and here they learn that one of
-// them has died.
+// The ranks of one job before and beside the fast transports: here they exchange addresses, and learn that one of them has
+// died.
 namespace stretto {
 
 using Bytes = std::vector<std::byte>;
@@ -18,43 +18,43 @@ class Job {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Collective: everybody's contribution, by rank. Throws when a rank is lost meanwhile.
+  // Collective: returns every rank's contribution, by rank. Throws if a rank is lost meanwhile.
   virtual std::vector<Bytes> exchange(const Bytes& mine) = 0;
 
-  // Throws Error(peer_lost) once any rank has died, Error(peer_gave_up) once one has given up; one atomic load otherwise.
-  // Every wait calls it.
+  // Throws Error(peer_lost) once any rank has died, Error(peer_gave_up) once one has given up; costs one atomic load
+  // otherwise. Every wait calls it.
   virtual void check() const = 0;
 
-  // Tells all others that this rank gives up, and why; their check() then throws.
+  // Tells all others that this rank gives up, and the reason; their check() then throws.
   virtual void abort(const std::string& reason) = 0;
 
-  // Collective, the last call: returns when every rank has called it or is lost, so that nobody takes away memory or
-  // connections that another still uses. Who has waited for so many seconds tells the others that it is gone, and returns.
-  // Never throws.
+  // Collective, the last call: returns when every rank has called it or is lost, so that no rank takes away memory or
+  // connections that another one still uses. A rank that has waited for `timeout` seconds tells the others that it is gone,
+  // and returns. Never throws.
   virtual void leave(double timeout = no_limit) = 0;
   static constexpr double no_limit = 1e9;  // seconds
 };
 
-// How long leave() still waits for the others once the job has failed.
+// The time for which leave() still waits for the others once the job has failed.
 constexpr std::chrono::seconds grace_after_failure{1};
-// What the others are told who still use a job that a rank has left.
+// The sentence for ranks that still use a job that another rank has left.
 std::string left_early(double timeout);
 
-// Ranks as threads of this process: size handles on one job. They share a board under one mutex.
+// Ranks as threads of this process: `size` handles on one job, which share their state under one mutex.
 std::vector<std::unique_ptr<Job>> make_local_jobs(int size);
 
-// Ranks as processes, in a star around rank 0 over TCP, which each connection keeps open to notice deaths.
+// Ranks as processes, in a star around rank 0 over TCP; the connections stay open, so that deaths are noticed.
 struct Meeting {
   std::string host;  // where rank 0 listens
   int port = 0;
-  std::string secret;   // shared by the job's ranks: strangers cannot prove that they know it, and are dropped
-  int listener = -1;    // rank 0: an already listening socket to take over, or -1
-  double timeout = 60;  // seconds in which all must have come
+  std::string secret;   // of the job's ranks; a process that does not know it is dropped
+  int listener = -1;    // rank 0: a listening socket, which it then owns; or -1
+  double timeout = 60;  // seconds in which all ranks must come
 };
 std::unique_ptr<Job> join_tcp_job(int rank, int size, const Meeting& meeting);
 
-// A listening socket (closed on exec) and the port that it got; port 0 lets the kernel choose. Throws Error(unavailable)
-// naming the address.
+// A listening socket (closed on exec) and its port. listen_on() with port 0 lets the kernel choose; it throws
+// Error(unavailable) naming the address.
 struct Listener {
   int socket = -1;
   int port = 0;

@@ -72,7 +72,7 @@ std::optional<LaunchedAs> launched_as() {
 }
 
 int fork_ranks(int count, const std::function<int(int rank)>& body) {
-  std::fflush(nullptr);  // or every child would write it again
+  std::fflush(nullptr);  // else every child would write the buffered output again
   const pid_t parent = getpid();
   std::vector<pid_t> children;
   for (int rank = 0; rank < count; ++rank) {
@@ -88,7 +88,7 @@ int fork_ranks(int count, const std::function<int(int rank)>& body) {
       if (getppid() != parent) _exit(1);  // it died before prctl
       const int status = body(rank);
       std::fflush(nullptr);
-      _exit(status);  // the parent's exit handlers are not ours to run
+      _exit(status);  // must not run the parent's exit handlers
     }
     children.push_back(child);
   }
@@ -105,7 +105,7 @@ int fork_ranks(int count, const std::function<int(int rank)>& body) {
       if (std::erase(children, ended) == 0) continue;  // another child of the program
       const int status = status_of(wait_status);
       if (result == 0 && status != 0) deadline = now_seconds() + seconds_to_end_after_a_failure;
-      // Others may be seen to end before the one that was killed and whose connections told them so.
+      // A child that was killed may be seen to end after the others, which lost their connections to it.
       if (result == 0 || (result < 128 && WIFSIGNALED(wait_status) && !gave_up)) result = status;
       continue;
     }

@@ -9,8 +9,8 @@
 namespace stretto {
 namespace {
 
-struct Board {
-  explicit Board(int size) : contributions(size) {}
+struct LocalJobState {
+  explicit LocalJobState(int size) : contributions(size) {}
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -25,61 +25,61 @@ struct Board {
 
 class LocalJob : public Job {
  public:
-  LocalJob(int rank, int size, std::shared_ptr<Board> board) : rank_(rank), size_(size), board_(std::move(board)) {}
+  LocalJob(int rank, int size, std::shared_ptr<LocalJobState> state) : rank_(rank), size_(size), state_(std::move(state)) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
   std::vector<Bytes> exchange(const Bytes& mine) override {
-    std::unique_lock lock(board_->mutex);
-    board_->contributions[rank_] = mine;
-    const std::uint64_t number = board_->exchanges;
-    if (++board_->arrived == size_) {
-      board_->result = std::make_shared<const std::vector<Bytes>>(board_->contributions);
-      board_->arrived = 0;
-      ++board_->exchanges;
-      board_->changed.notify_all();
+    std::unique_lock lock(state_->mutex);
+    state_->contributions[rank_] = mine;
+    const std::uint64_t number = state_->exchanges;
+    if (++state_->arrived == size_) {
+      state_->result = std::make_shared<const std::vector<Bytes>>(state_->contributions);
+      state_->arrived = 0;
+      ++state_->exchanges;
+      state_->changed.notify_all();
     }
-    board_->changed.wait(lock, [&] { return board_->exchanges != number || board_->failed; });
-    if (board_->exchanges == number) fail(ErrorCode::peer_gave_up, "{}", board_->reason);
-    return *board_->result;
+    state_->changed.wait(lock, [&] { return state_->exchanges != number || state_->failed; });
+    if (state_->exchanges == number) fail(ErrorCode::peer_gave_up, "{}", state_->reason);
+    return *state_->result;
   }
 
   void check() const override {
-    if (!board_->failed.load(std::memory_order_acquire)) return;
-    const std::lock_guard lock(board_->mutex);
-    fail(ErrorCode::peer_gave_up, "{}", board_->reason);
+    if (!state_->failed.load(std::memory_order_acquire)) return;
+    const std::lock_guard lock(state_->mutex);
+    fail(ErrorCode::peer_gave_up, "{}", state_->reason);
   }
 
   void abort(const std::string& reason) override {
-    const std::lock_guard lock(board_->mutex);
+    const std::lock_guard lock(state_->mutex);
     give_up(reason);
   }
 
   void leave(double timeout) override {
-    std::unique_lock lock(board_->mutex);
-    ++board_->left;
-    board_->changed.notify_all();
-    const auto all_left = [&] { return board_->left == size_; };
+    std::unique_lock lock(state_->mutex);
+    ++state_->left;
+    state_->changed.notify_all();
+    const auto all_left = [&] { return state_->left == size_; };
     const std::chrono::duration<double> patience(timeout);
-    if (!board_->changed.wait_for(lock, patience, [&] { return all_left() || board_->failed; })) {
+    if (!state_->changed.wait_for(lock, patience, [&] { return all_left() || state_->failed; })) {
       return give_up(left_early(timeout));
     }
-    board_->changed.wait_for(lock, grace_after_failure, all_left);
+    state_->changed.wait_for(lock, grace_after_failure, all_left);
   }
 
  private:
   // The mutex is held.
   void give_up(const std::string& reason) {
-    if (board_->failed) return;
-    board_->reason = fmt::format("Rank {} gave up: {}", rank_, reason);
-    board_->failed.store(true, std::memory_order_release);
-    board_->changed.notify_all();
+    if (state_->failed) return;
+    state_->reason = fmt::format("Rank {} gave up: {}", rank_, reason);
+    state_->failed.store(true, std::memory_order_release);
+    state_->changed.notify_all();
   }
 
   int rank_;
   int size_;
-  std::shared_ptr<Board> board_;
+  std::shared_ptr<LocalJobState> state_;
 };
 
 }  // namespace
@@ -89,10 +89,10 @@ std::string left_early(double timeout) {
 }
 
 std::vector<std::unique_ptr<Job>> make_local_jobs(int size) {
-  const auto board = std::make_shared<Board>(size);
+  const auto state = std::make_shared<LocalJobState>(size);
   std::vector<std::unique_ptr<Job>> jobs;
   jobs.reserve(size);
-  for (int rank = 0; rank < size; ++rank) jobs.push_back(std::make_unique<LocalJob>(rank, size, board));
+  for (int rank = 0; rank < size; ++rank) jobs.push_back(std::make_unique<LocalJob>(rank, size, state));
   return jobs;
 }
 

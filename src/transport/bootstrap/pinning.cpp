@@ -20,7 +20,7 @@
 namespace stretto {
 namespace {
 
-// A socket bound to a name without a file, or -1 when somebody has that name.
+// Returns a socket bound to a name without a file, or -1 if another process has that name.
 int claim(const std::string& name) {
   const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (socket < 0) return -1;
@@ -87,14 +87,15 @@ std::vector<HardwareThreads> place_ranks(const std::vector<Core>& cores, int ran
   const auto wanted = static_cast<std::size_t>(ranks);
   if (ranks < 1 || free.empty()) return {};
   if (free.size() < wanted) {
-    // As many on each core, if they have the whole machine: the system would have three on one and five on another at times.
+    // The same number on each core, if they have the whole machine: the system would sometimes put three on one and five on
+    // another.
     if (free.size() < cores.size() || wanted % free.size() != 0) return {};
     std::vector<HardwareThreads> placed;
     for (std::size_t rank = 0; rank < wanted; ++rank) placed.push_back(free[rank * free.size() / wanted]->threads);
     return placed;
   }
   const std::size_t share = free.size() / wanted;
-  // Where the shares begin: first without one that reaches over the end of a group, else one behind the other.
+  // The first cores of the shares: at first without shares that reach over the end of a group, else one behind the other.
   std::vector<std::size_t> begins;
   for (std::size_t at = 0; at + share <= free.size();) {
     const bool within = free[at]->group == free[at + share - 1]->group;
@@ -128,7 +129,7 @@ std::vector<HardwareThreads> CoreClaims::place(int ranks) {
 std::vector<HardwareThreads> CoreClaims::place(std::vector<Core> cores, int ranks, const std::string& kind) {
   const int turn = claim_in_turn(fmt::format("stretto/{}/turn", kind));
   if (turn < 0) return {};
-  // All that are free are held until it is known which are wanted.
+  // All free cores are held until it is known which ones are wanted.
   std::vector<int> held;
   for (Core& core : cores) {
     held.push_back(core.threads.empty() ? -1 : claim(fmt::format("stretto/{}/{}", kind, core.threads.front())));

@@ -2,26 +2,27 @@
 #include <string>
 #include <vector>
 
-// Cores of their own for the ranks of a host. A rank that the system moves about now and then shares a core with another one
-// while a third core has nothing to do, and the whole job waits for the two.
+// Binds the ranks of a host to cores of their own. A rank that the system moves about sometimes shares a core with another
+// rank while a third core is idle, and the whole job waits for the two.
 namespace stretto {
 
 // Hardware threads by the system's numbers.
 using HardwareThreads = std::vector<int>;
 
 struct Core {
-  int group = 0;  // what is near each other: a memory node or a socket
+  int group = 0;  // of cores near each other: a memory node or a socket
   HardwareThreads threads;
   bool claimed = false;  // by another job
 };
 
-// For each rank the hardware threads of its share of the unclaimed cores: as many cores for each, whole ones that follow
-// each other, of one group where that works out for all. The cores are in the order of nearness. Where ranks outnumber them,
-// each core gets as many ranks if all are unclaimed and that works out, else there is nothing.
+// Returns, for each rank, the hardware threads of its share of the unclaimed cores: the same number of whole, consecutive
+// cores for each rank, and of one group if that is possible for all. `cores` must be in the order of nearness. If ranks
+// outnumber the cores, each core gets the same number of ranks if that is possible and all cores are unclaimed; else the
+// result is empty.
 std::vector<HardwareThreads> place_ranks(const std::vector<Core>& cores, int ranks);
 
-// What one process has claimed for ranks of its host. A claim is an abstract socket bound to the core's name, so that it
-// ends with the process, however that ends. Jobs in another network namespace do not see it.
+// The cores that one process has claimed for ranks of its host. A claim is an abstract socket bound to the core's name, so
+// that it ends with the process, however that ends. Jobs in another network namespace do not see it.
 class CoreClaims {
  public:
   CoreClaims() = default;
@@ -29,17 +30,17 @@ class CoreClaims {
   CoreClaims(const CoreClaims&) = delete;
   CoreClaims& operator=(const CoreClaims&) = delete;
 
-  // Places that many ranks on cores that nobody has claimed, and claims these. Nothing where that cannot be, or this thread
-  // may not run on every core that its machine and control group allow: somebody has pinned it on purpose.
+  // Places the ranks on cores that no process has claimed, and claims these. Returns nothing if that is impossible, or if
+  // this thread may not run on every core that its machine and control group allow: then somebody has pinned it on purpose.
   std::vector<HardwareThreads> place(int ranks);
-  // The same over given cores. kind: of the names; claims of different kinds do not see each other.
+  // The same over given cores. kind: a part of the names; claims of different kinds do not see each other.
   std::vector<HardwareThreads> place(std::vector<Core> cores, int ranks, const std::string& kind);
 
  private:
   std::vector<int> sockets_;
 };
 
-// Binds all threads of this process.
+// Binds all threads of this process to these hardware threads.
 void run_on(const HardwareThreads& threads);
 
 }  // namespace stretto

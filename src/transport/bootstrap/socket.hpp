@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-// Thin, blocking TCP: what the star of a job needs. Every socket is closed on exec and never raises SIGPIPE.
+// Thin, blocking TCP for the star of a job. Every socket is closed on exec and never raises SIGPIPE.
 namespace stretto {
 
 class Socket {
@@ -20,8 +20,8 @@ class Socket {
   int release();
   void close();
 
-  // All bytes or false: the connection is broken, or nothing moved for the time set with give_up_after. all_within: seconds
-  // for the whole, so that bytes that trickle in one by one hold nobody up; 0: any time.
+  // Move all bytes, or return false: the connection is broken, or nothing moved for the time set with give_up_after().
+  // all_within: seconds for the whole, so that bytes that trickle in one by one do not block the caller; 0: no limit.
   bool write_all(const void* data, std::size_t bytes) const;
   bool read_all(void* data, std::size_t bytes, double all_within = 0) const;
   void give_up_after(double seconds) const;  // 0: never
@@ -30,8 +30,8 @@ class Socket {
   int descriptor_ = -1;
 };
 
-Socket accept_on(int listener);  // empty when nobody is there
-// Tries again until the deadline, for rank 0 may start last; throws Error(unavailable) naming the address.
+Socket accept_on(int listener);  // returns an empty socket if no connection waits
+// Tries again until the deadline, since rank 0 may start last; then throws Error(unavailable) naming the address.
 Socket connect_to(const std::string& host, int port, double seconds);
 
 }  // namespace stretto

@@ -18,14 +18,14 @@
 namespace stretto {
 namespace {
 
-// Everything after the handshake is a frame. One thread of each rank reads them; it sleeps in poll() otherwise.
+// Everything after the handshake is a frame. One thread of each rank reads frames, and sleeps in poll() otherwise.
 enum class FrameKind : std::uint32_t {
   contribution,  // to rank 0: this rank's part of an exchange
   result,        // from rank 0: all parts
-  gave_up,       // either way: who and why
-  died,          // from rank 0: who
+  gave_up,       // either way: which rank, and the reason
+  died,          // from rank 0: which rank
   bye,           // to rank 0: this rank leaves
-  all_left,      // from rank 0: everybody has said bye
+  all_left,      // from rank 0: all ranks have said bye
 };
 struct FrameHead {
   FrameKind kind;
@@ -35,7 +35,7 @@ constexpr std::uint32_t longest_frame = 1U << 28;
 
 struct Connection {
   Socket socket;
-  Introduction who;
+  RankIntroduction who;
   std::mutex writing;
   bool left = false;  // said bye, or is lost
   std::atomic<bool> broken = false;
@@ -80,7 +80,7 @@ class TcpJob : public Job {
     if (rank == 0) {
       try {
         gather_ranks(meeting);
-      } catch (const Error& error) {  // those who came are not to think that this rank crashed
+      } catch (const Error& error) {  // ranks that came must not think that this rank crashed
         const std::string sentence = fmt::format("Rank 0 gave up: {}", error.what());
         for (const auto& connection : connections_) connection->send(FrameKind::gave_up, sentence.data(), sentence.size());
         throw;
@@ -176,7 +176,7 @@ class TcpJob : public Job {
         fail(ErrorCode::timeout, "Of {} ranks, {} did not come to {}:{} within {} s{}.", size_, fmt::join(missing, ", "),
              meeting.host, listener.port, meeting.timeout, hint);
       }
-      if (wanted.revents == 0) continue;  // a listener that was brought along may block
+      if (wanted.revents == 0) continue;  // the caller's listener may block
       auto connection = std::make_unique<Connection>();
       connection->socket = accept_on(listener.socket);
       if (!connection->socket) continue;
@@ -263,7 +263,7 @@ class TcpJob : public Job {
       if (connection.left) return;
       ++left_;
       if (rank_ == 0) announce_end_if_all_left();
-      if (rank_ != 0) all_left_ = true;  // nobody is left to announce it
+      if (rank_ != 0) all_left_ = true;  // rank 0, which would announce it, is gone
     }
     const std::string where =
         rank_ == 0 ? fmt::format(" (process {} on {})", connection.who.pid, connection.who.host.data()) : std::string();

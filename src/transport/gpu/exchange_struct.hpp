@@ -9,7 +9,8 @@
 
 namespace stretto {
 
-// What members tell each other is of one size: plain structures, and texts cut to what they have room for.
+// Collective: the members tell each other a structure without pointers; returns each member's. Texts inside have a fixed
+// size.
 template <class T>
 std::vector<T> exchange_struct(const ExchangeBytes& exchange_bytes, const T& mine) {
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
@@ -21,6 +22,7 @@ std::vector<T> exchange_struct(const ExchangeBytes& exchange_bytes, const T& min
   return all;
 }
 
+// Copies as much of the text as fits.
 template <std::size_t size>
 void put(std::array<char, size>& place, const std::string& text) {
   std::memcpy(place.data(), text.data(), std::min(text.size(), size - 1));

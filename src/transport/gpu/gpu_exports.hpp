@@ -7,9 +7,9 @@
 
 namespace stretto {
 
-// Memory of a GPU that one rank lends its peers, who open it by its handle and close it when they like. So it is never
-// released while any of them may have it open (to CUDA that is undefined): what a communicator has given back is kept for
-// the next one, and all goes in the end, when the job has been left by everybody. Safe from any thread.
+// Memory of a GPU that one rank lends its peers, which open it by its handle and close it at any time. Memory must not be
+// released while a peer may have it open (CUDA leaves that undefined): so memory that a communicator gives back is kept for
+// the next communicator, and released when all ranks have left the job. Several threads may use it at the same time.
 class GpuExports {
  public:
   GpuExports() = default;
@@ -17,11 +17,11 @@ class GpuExports {
   GpuExports(const GpuExports&) = delete;
   GpuExports& operator=(const GpuExports&) = delete;
 
-  // At least so many bytes, of nobody else. The GPU is there for longer than this.
+  // Lends at least this many bytes to one borrower. The GPU must outlive this object.
   GpuSharedMemory take(Gpu& gpu, std::size_t bytes);
-  // Nobody copies from it any more. What may still be copied from is not given back.
+  // For memory from which no peer copies any more; memory from which a peer may still copy is not given back.
   void give_back(const std::byte* memory);
-  void release(const std::byte* memory);  // nobody has it open, either
+  void release(const std::byte* memory);  // for memory that no peer has open
 
  private:
   struct Region {

@@ -8,26 +8,26 @@ namespace {
 
 constexpr std::size_t most_blocks = 3;
 
-class Message final : public StagedMessage {
+class HostMessage final : public StagedMessage {
  public:
-  Message(const GpuMessage& message, HostStaging& staging, SideCopies& copies, Link& link)
+  HostMessage(const GpuMessage& message, HostStaging& staging, SideCopies& copies, Link& link)
       : message_(message), staging_(staging), copies_(copies), link_(link) {}
-  ~Message() override;
-  Message(const Message&) = delete;
-  Message& operator=(const Message&) = delete;
+  ~HostMessage() override;
+  HostMessage(const HostMessage&) = delete;
+  HostMessage& operator=(const HostMessage&) = delete;
 
   bool advance() override { return message_.sends ? send_some() : receive_some(); }
   bool complete() const override { return done_ == message_.bytes; }
   bool waits_for_gpu() const override;
 
  private:
-  struct Block {
+  struct PinnedBlock {
     std::byte* memory = nullptr;
-    std::size_t offset = 0, bytes = 0;  // of it in the message
+    std::size_t offset = 0, bytes = 0;  // its part of the message
     Transfer transfer = {};
     GpuEvent copied = nullptr;  // while it is being copied
   };
-  Block next_block();
+  PinnedBlock next_block();
   bool send_some();
   bool receive_some();
   void drop_first();
@@ -36,14 +36,14 @@ class Message final : public StagedMessage {
   HostStaging& staging_;
   SideCopies& copies_;
   Link& link_;
-  // In order. Of a send: the first may be with the link, others are being copied or wait. Of a receive: the last may be with
-  // the link, others are being copied.
-  std::deque<Block> blocks_;
+  // In order. In a send, the first may be with the link, and others are being copied or wait. In a receive, the last may be
+  // with the link, and others are being copied.
+  std::deque<PinnedBlock> blocks_;
   std::size_t begun_ = 0, done_ = 0;  // bytes
 };
 
-Message::~Message() {
-  for (Block& block : blocks_) {
+HostMessage::~HostMessage() {
+  for (PinnedBlock& block : blocks_) {
     const bool with_link = block.transfer.source != nullptr || block.transfer.destination != nullptr;
     if (block.copied != nullptr) {
       copies_.wait(block.copied);
@@ -54,32 +54,32 @@ Message::~Message() {
   }
 }
 
-bool Message::waits_for_gpu() const {
-  return std::any_of(blocks_.begin(), blocks_.end(), [](const Block& block) { return block.copied != nullptr; });
+bool HostMessage::waits_for_gpu() const {
+  return std::any_of(blocks_.begin(), blocks_.end(), [](const PinnedBlock& block) { return block.copied != nullptr; });
 }
 
-Message::Block Message::next_block() {
-  Block block{staging_.take_block(), begun_, std::min(HostStaging::block_bytes, message_.bytes - begun_)};
+HostMessage::PinnedBlock HostMessage::next_block() {
+  PinnedBlock block{staging_.take_block(), begun_, std::min(HostStaging::block_bytes, message_.bytes - begun_)};
   block.transfer.bytes = block.bytes;
   begun_ += block.bytes;
   return block;
 }
 
-void Message::drop_first() {
+void HostMessage::drop_first() {
   done_ += blocks_.front().bytes;
   staging_.give_back(blocks_.front().memory);
   blocks_.pop_front();
 }
 
-bool Message::send_some() {
+bool HostMessage::send_some() {
   bool moved = false;
   while (begun_ < message_.bytes && blocks_.size() < most_blocks) {
-    Block& block = blocks_.emplace_back(next_block());
+    PinnedBlock& block = blocks_.emplace_back(next_block());
     block.copied = copies_.out(block.memory, message_.data + block.offset, block.bytes);
     moved = true;
   }
   if (blocks_.empty()) return moved;
-  Block& first = blocks_.front();
+  PinnedBlock& first = blocks_.front();
   if (first.copied != nullptr) {
     if (!copies_.is_done(first.copied)) return moved;
     first.copied = nullptr;
@@ -91,15 +91,15 @@ bool Message::send_some() {
   return true;
 }
 
-bool Message::receive_some() {
+bool HostMessage::receive_some() {
   bool moved = false;
   const bool arriving = !blocks_.empty() && blocks_.back().copied == nullptr;
   if (!arriving && begun_ < message_.bytes && blocks_.size() < most_blocks) {
-    Block& block = blocks_.emplace_back(next_block());
+    PinnedBlock& block = blocks_.emplace_back(next_block());
     block.transfer.destination = block.memory;
   }
   if (!blocks_.empty() && blocks_.back().copied == nullptr) {
-    Block& last = blocks_.back();
+    PinnedBlock& last = blocks_.back();
     moved |= link_.progress(last.transfer);
     if (last.transfer.complete()) {
       last.copied = copies_.in(message_.data + last.offset, last.memory, last.bytes);
@@ -120,7 +120,7 @@ HostStaging::~HostStaging() {
 }
 
 std::unique_ptr<StagedMessage> HostStaging::begin(const GpuMessage& message, SideCopies& copies) {
-  return std::make_unique<Message>(message, *this, copies, links_.to(message.peer, Links::gpu_lane));
+  return std::make_unique<HostMessage>(message, *this, copies, links_.to(message.peer, Links::gpu_lane));
 }
 
 std::byte* HostStaging::take_block() {

@@ -9,13 +9,13 @@
 namespace stretto {
 
 // Blocks in the host's pinned memory, which go over the members' ordinary links: shared memory inside a host, UCX between
-// hosts. While one is with the link, others are being copied.
+// hosts. While one block is with the link, others are being copied.
 class HostStaging final : public Staging {
  public:
-  // Several are under way at a time: this is what a link between hosts and a copy engine need to be busy.
+  // Large enough that a few of them keep a link between hosts and a copy engine busy.
   static constexpr std::size_t block_bytes = std::size_t{512} << 10;
 
-  // links: of this communicator, for longer than this; it uses their gpu_lane.
+  // links: of this communicator; they must outlive this object, which uses their gpu_lane.
   HostStaging(Gpu& gpu, Links& links) : gpu_(gpu), links_(links) {}
   ~HostStaging() override;
   HostStaging(const HostStaging&) = delete;
@@ -24,7 +24,7 @@ class HostStaging final : public Staging {
   const char* route() const override { return "staged"; }
   const char* means() const override { return "by way of the host"; }
   std::unique_ptr<StagedMessage> begin(const GpuMessage& message, SideCopies& copies) override;
-  bool settled() override { return true; }  // the links have copies of their own
+  bool settled() override { return true; }  // the links keep copies of their own
 
   std::byte* take_block();
   void give_back(std::byte* block) { free_blocks_.push_back(block); }

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t most_bytes = std::size_t{64} << 20;
 constexpr std::size_t granule = std::size_t{64} << 10;
 
-// What an error says, as a part of another sentence.
+// An error's sentence, for use inside another sentence.
 std::string without_stop(std::string sentence) {
   if (!sentence.empty() && sentence.back() == '.') sentence.pop_back();
   return sentence;
@@ -25,7 +25,7 @@ class IpcMessage final : public StagedMessage {
   IpcMessage(const GpuMessage& message, SideCopies& copies, IpcPeer& peer, const IpcBlocks& blocks, std::string between)
       : message_(message), copies_(copies), peer_(peer), block_bytes_(blocks.bytes), between_(std::move(between)) {}
   ~IpcMessage() override {
-    for (const Block& block : blocks_) copies_.wait(block.copied);
+    for (const BlockCopy& block : blocks_) copies_.wait(block.copied);
   }
   IpcMessage(const IpcMessage&) = delete;
   IpcMessage& operator=(const IpcMessage&) = delete;
@@ -46,7 +46,7 @@ class IpcMessage final : public StagedMessage {
   bool waits_for_gpu() const override { return !blocks_.empty(); }
 
  private:
-  struct Block {
+  struct BlockCopy {
     GpuEvent copied;
     std::size_t bytes;
   };
@@ -87,7 +87,7 @@ class IpcMessage final : public StagedMessage {
   IpcPeer& peer_;
   std::size_t block_bytes_;
   std::string between_;
-  std::deque<Block> blocks_;          // that are being copied
+  std::deque<BlockCopy> blocks_;      // that are being copied
   std::size_t begun_ = 0, done_ = 0;  // bytes
 };
 
@@ -140,7 +140,7 @@ IpcStaging::SetUp IpcStaging::set_up(Gpu& gpu, Links& links, const ExchangeBytes
   std::string obstacle = first_obstacle(exchange_struct(exchange_bytes, reached));
   if (obstacle.empty()) return {std::move(staging), ""};
   staging->close_all();
-  exchange_bytes({});  // now everybody has closed what it could open
+  exchange_bytes({});  // now all members have closed what they had opened
   staging->release();
   return {nullptr, std::move(obstacle)};
 }

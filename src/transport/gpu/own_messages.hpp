@@ -6,8 +6,8 @@
 
 namespace stretto {
 
-// What a member sends to itself is copied on the stream. Gives what goes to and comes from others, without what is empty,
-// which both ends leave out.
+// Copies a member's messages to itself on the stream. Returns the messages to and from others, without empty ones, which
+// both ends leave out.
 inline std::vector<GpuMessage> without_own(const std::vector<GpuMessage>& messages, int rank, int size, Gpu& gpu,
                                            GpuStream stream) {
   std::vector<GpuMessage> others;

@@ -12,7 +12,7 @@
 
 namespace stretto {
 
-// One lock for all: what is done under it takes microseconds, and never waits for a GPU.
+// One lock for all: the work under it takes microseconds, and never waits for a GPU.
 class CopyBoard {
  public:
   struct Post {  // a message that its sender has posted
@@ -23,7 +23,7 @@ class CopyBoard {
   };
 
   explicit CopyBoard(int members) : members_(members), posts_(static_cast<std::size_t>(members) * members) {}
-  // The last member is gone: nobody's stream will be made to wait for these any more.
+  // The last member is gone: no stream will be made to wait for these events any more.
   ~CopyBoard() {
     for (const auto& [event, gpu] : events_) {
       try {
@@ -38,7 +38,7 @@ class CopyBoard {
   std::deque<std::shared_ptr<Post>>& posts(int sender, int receiver) {
     return posts_[static_cast<std::size_t>(sender) * members_ + receiver];
   }
-  // Behind which a copy is done. It is free again when the sender's stream has been made to wait for it.
+  // An event for the end of a copy. It is free again when the sender's stream has been made to wait for it.
   GpuEvent take_event(Gpu& gpu) {
     std::vector<GpuEvent>& free = free_[&gpu];
     if (free.empty()) {
@@ -55,7 +55,7 @@ class CopyBoard {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::string failure;  // of any member; nobody exchanges anything any more
+  std::string failure;  // of any member; every later exchange throws
 
  private:
   int members_;
@@ -66,7 +66,7 @@ class CopyBoard {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 struct Offers {
   std::mutex mutex;
@@ -79,10 +79,10 @@ Offers& offers() {
 }
 
 // One member's part of one exchange.
-class Exchange {
+class CopyExchange {
  public:
-  Exchange(Gpu& gpu, CopyBoard& board, const PeerCopies::Place& place, GpuEvent ready, GpuStream stream)
-      : gpu_(gpu), board_(board), place_(place), ready_(ready), stream_(stream), lock_(board.mutex) {}
+  CopyExchange(Gpu& gpu, CopyBoard& board, const CopyMember& member, GpuEvent ready, GpuStream stream)
+      : gpu_(gpu), board_(board), member_(member), ready_(ready), stream_(stream), lock_(board.mutex) {}
 
   void run(const std::vector<GpuMessage>& messages) {
     throw_failure();
@@ -94,21 +94,21 @@ class Exchange {
       if (message.sends) {
         auto post = std::make_shared<CopyBoard::Post>();
         *post = {message.data, message.bytes, ready_, nullptr};
-        board_.posts(place_.member, message.peer).push_back(post);
+        board_.posts(member_.rank, message.peer).push_back(post);
         sent_.emplace_back(message.peer, std::move(post));
       } else {
         wanted_.push_back(message);
       }
     }
     board_.changed.notify_all();
-    // Whoever has posted is served, whatever the order of the list: a peer may have to be served before it can post to us
-    // what we wait for.
+    // Every peer that has posted is served, whatever the order of the list: a peer may have to be served before it can post
+    // the message that this member waits for.
     while (!wanted_.empty()) {
       if (!take_what_is_there()) wait_for("to send to it", wanted_.front().peer);
     }
     for (const auto& [peer, post] : sent_) {
       while (post->taken == nullptr) wait_for("to receive from it", peer);
-      idle_since_ = Clock::now();
+      idle_since_ = SteadyClock::now();
       gpu_.wait(stream_, post->taken);
       board_.give_back(post->taken);
     }
@@ -123,9 +123,9 @@ class Exchange {
  private:
   bool take_what_is_there() {
     bool took = false;
-    std::vector<bool> blocked(place_.job_ranks.size());  // an earlier message of that member is still to come
+    std::vector<bool> blocked(member_.job_ranks.size());  // by member: an earlier message of it is still to come
     for (auto wanted = wanted_.begin(); wanted != wanted_.end();) {
-      auto& posts = board_.posts(wanted->peer, place_.member);
+      auto& posts = board_.posts(wanted->peer, member_.rank);
       if (blocked[wanted->peer] || posts.empty()) {
         blocked[wanted->peer] = true;
         ++wanted;
@@ -133,7 +133,7 @@ class Exchange {
       }
       CopyBoard::Post& post = *posts.front();
       require(post.bytes == wanted->bytes, "Rank {} sends {} bytes to rank {}, which receives {}; give both the same.",
-              place_.job_ranks[wanted->peer], post.bytes, place_.job_ranks[place_.member], wanted->bytes);
+              member_.job_ranks[wanted->peer], post.bytes, member_.job_ranks[member_.rank], wanted->bytes);
       const GpuEvent taken = board_.take_event(gpu_);
       gpu_.wait(stream_, post.ready);
       gpu_.copy(wanted->data, post.data, post.bytes, stream_);
@@ -145,24 +145,24 @@ class Exchange {
     }
     if (took) {
       board_.changed.notify_all();
-      idle_since_ = Clock::now();
+      idle_since_ = SteadyClock::now();
     }
     return took;
   }
 
-  // For a change of the board, at most a moment: whoever waits looks again.
+  // Waits a moment for a change of the board; the caller then looks again.
   void wait_for(const char* what, int peer) {
     throw_failure();
-    if (Clock::now() - idle_since_ > std::chrono::duration<double>(place_.timeout)) {
+    if (SteadyClock::now() - idle_since_ > std::chrono::duration<double>(member_.timeout)) {
       fail(ErrorCode::timeout,
            "Rank {} has waited {} s (STRETTO_TIMEOUT) for rank {} {} over their GPU; let all ranks issue the operations of "
            "all communicators in the same order.",
-           place_.job_ranks[place_.member], place_.timeout, place_.job_ranks[peer], what);
+           member_.job_ranks[member_.rank], member_.timeout, member_.job_ranks[peer], what);
     }
     if (board_.changed.wait_for(lock_, std::chrono::milliseconds(20)) == std::cv_status::no_timeout) return;
-    if (!place_.check) return;
+    if (!member_.check) return;
     lock_.unlock();
-    place_.check();
+    member_.check();
     lock_.lock();
   }
 
@@ -172,21 +172,21 @@ class Exchange {
 
   Gpu& gpu_;
   CopyBoard& board_;
-  const PeerCopies::Place& place_;
+  const CopyMember& member_;
   GpuEvent ready_;
   GpuStream stream_;
   std::unique_lock<std::mutex> lock_;
   std::vector<std::pair<int, std::shared_ptr<CopyBoard::Post>>> sent_;
   std::deque<GpuMessage> wanted_;
-  Clock::time_point idle_since_ = Clock::now();
+  SteadyClock::time_point idle_since_ = SteadyClock::now();
 };
 
 }  // namespace
 
-PeerCopies::PeerCopies(Gpu& gpu, std::shared_ptr<CopyBoard> board, Place place)
-    : gpu_(gpu), board_(std::move(board)), place_(std::move(place)), ready_(gpu.create_event()) {
-  ensure(board_->members() == static_cast<int>(place_.job_ranks.size()), "A board for {} members was given to one of {}.",
-         board_->members(), place_.job_ranks.size());
+PeerCopies::PeerCopies(Gpu& gpu, std::shared_ptr<CopyBoard> board, CopyMember member)
+    : gpu_(gpu), board_(std::move(board)), member_(std::move(member)), ready_(gpu.create_event()) {
+  ensure(board_->members() == static_cast<int>(member_.job_ranks.size()), "A board for {} members was given to one of {}.",
+         board_->members(), member_.job_ranks.size());
   const std::lock_guard lock(board_->mutex);
   board_->keep(ready_, gpu_);
 }
@@ -195,18 +195,18 @@ PeerCopies::~PeerCopies() = default;
 
 void PeerCopies::exchange(const std::vector<GpuMessage>& messages, GpuStream stream) {
   const std::vector<GpuMessage> others =
-      without_own(messages, place_.member, static_cast<int>(place_.job_ranks.size()), gpu_, stream);
+      without_own(messages, member_.rank, static_cast<int>(member_.job_ranks.size()), gpu_, stream);
   if (others.empty()) return;
   if (gpu_.is_capturing(stream)) {
     fail(ErrorCode::unavailable,
          "Ranks that are threads and share a GPU cannot communicate in a graph; make the calls without one, or start one "
          "process per GPU.");
   }
-  Exchange run(gpu_, *board_, place_, ready_, stream);
+  CopyExchange run(gpu_, *board_, member_, ready_, stream);
   try {
     run.run(others);
   } catch (const std::exception& error) {
-    run.give_up(fmt::format("Rank {} gave up: {}", place_.job_ranks[place_.member], error.what()));
+    run.give_up(fmt::format("Rank {} gave up: {}", member_.job_ranks[member_.rank], error.what()));
     throw;
   }
 }
@@ -219,7 +219,7 @@ std::string PeerCopies::failure() {
 void PeerCopies::abort() {
   const std::lock_guard lock(board_->mutex);
   if (board_->failure.empty()) {
-    board_->failure = fmt::format("Rank {} has aborted the communicator.", place_.job_ranks[place_.member]);
+    board_->failure = fmt::format("Rank {} has aborted the communicator.", member_.job_ranks[member_.rank]);
   }
   board_->changed.notify_all();
 }

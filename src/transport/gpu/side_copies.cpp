@@ -4,7 +4,7 @@
 
 namespace stretto {
 
-// Whoever waits for them has nothing else to do.
+// Their streams are urgent: the thread that waits for a copy has nothing else to do.
 SideCopies::SideCopies(Gpu& gpu)
     : gpu_(gpu), out_(gpu.create_stream(Priority::urgent)), in_(gpu.create_stream(Priority::urgent)) {}
 

@@ -13,7 +13,7 @@
 namespace stretto {
 namespace {
 
-// How long the end of a copy may go unnoticed.
+// The longest time for which the end of a copy may go unnoticed.
 constexpr std::int64_t nanoseconds_between_looks_at_the_gpu = 50'000;
 
 // The messages of one direction between this rank and one peer.
@@ -98,7 +98,7 @@ void StagedLinks::check_going_on() {
   links_.network().job().check();
 }
 
-// Until look() finds that all is finished; between looks others get the core.
+// Returns when look() finds that all is finished; between looks other threads get the core.
 void StagedLinks::wait(const std::function<Look()>& look) {
   forget_looks();
   const WaitPolicy policy = links_.wait_policy();
@@ -135,7 +135,7 @@ void StagedLinks::carry(const std::vector<GpuMessage>& messages) {
   });
 }
 
-// Peers may still have to take what was sent: before, the communicator cannot end.
+// The communicator cannot end before peers have taken what was sent.
 void StagedLinks::settle() {
   const double from = now_seconds();
   wait([&] {

@@ -13,33 +13,34 @@
 
 namespace stretto {
 
-// Messages between GPUs in blocks: for ranks that NCCL does not connect, such as processes that share one GPU. Where the
-// blocks lie, and how they get to the other rank, is the staging's affair.
+// Messages between GPUs in blocks: for ranks that NCCL does not connect, such as processes that share one GPU. The staging
+// decides where the blocks lie, and how they get to the other rank.
 //
-// Who issues an exchange carries it: it waits until the stream has come there, copies to blocks and from blocks in streams
-// of its own, and returns when all messages have arrived; those of each direction and peer go in order, all others beside
-// each other. So all members issue the operations of all communicators that they share in one consistent order, and no
-// stream waits for the host, ever: one that did would hold up whatever CUDA puts behind it (another stream in the same
-// hardware queue, a kernel's first launch that loads its code, memory that is freed), also the copies that it waits for.
+// The thread that calls exchange() carries the messages: it waits until the stream has come there, copies to blocks and from
+// blocks in streams of its own, and returns when all messages have arrived. Messages of one direction and peer go in order,
+// all others beside each other. So all members must issue the operations of all communicators that they share in one
+// consistent order. No stream ever waits for the host: it would hold up whatever CUDA puts behind it (another stream in the
+// same hardware queue, a kernel's first launch that loads its code, memory that is freed), even the copies that it waits
+// for.
 //
-// What the stream has still to do before counts as waiting, for STRETTO_TIMEOUT as well.
+// The time that the stream takes to come there counts as waiting, for STRETTO_TIMEOUT as well.
 //
-// Not in a graph, whose launches nobody would carry: exchange() throws Error(unavailable) then.
+// Not in a graph, whose launches no thread would carry: exchange() throws Error(unavailable) then.
 class StagedLinks final : public GpuLinks {
  public:
-  // links: of this communicator, for longer than this.
+  // links: of this communicator; they must outlive this object.
   StagedLinks(Gpu& gpu, Links& links, std::unique_ptr<Staging> staging);
-  ~StagedLinks() override;  // waits until peers have taken what was sent, but not after something has gone wrong
+  ~StagedLinks() override;  // waits until peers have taken what was sent, unless an exchange has failed
   StagedLinks(const StagedLinks&) = delete;
   StagedLinks& operator=(const StagedLinks&) = delete;
 
   const char* route() const override { return staging_->route(); }
   void exchange(const std::vector<GpuMessage>& messages, GpuStream stream) override;
   std::string failure() override;
-  void abort() override;  // an exchange that is under way throws
+  void abort() override;  // an exchange under way throws
 
  private:
-  enum class Look { finished, moved, at_gpu, at_peers };  // the last two: what it waits for
+  enum class Look { finished, moved, at_gpu, at_peers };  // the last two say for whom it waits
   void wait(const std::function<Look()>& look);
   void carry(const std::vector<GpuMessage>& messages);
   void settle();

@@ -13,38 +13,38 @@ namespace stretto {
 using NcclComm = struct NcclCommHandle*;
 using NcclId = std::array<std::byte, 128>;
 
-// What the library calls of NCCL: with Gpu (device/gpu.hpp) the narrow table through which everything on a GPU goes.
-// nccl_library.cpp fills it from libnccl; the tests fill it with threads (tests/stand_in/), and hold callers to NCCL's
-// rules. Each throws Error(unavailable) with what NCCL said.
+// The functions of NCCL that the library calls: together with Gpu (device/gpu.hpp) the narrow table through which everything
+// on a GPU goes. nccl_library.cpp fills it from libnccl; the tests fill it with threads (tests/stand_in/), and hold callers
+// to NCCL's rules. Each function throws Error(unavailable) with NCCL's own message.
 //
-// Of one communicator, one thread at a time calls anything, abort() and failure() included. No call blocks but join(): what
-// has to wait for other ranks, such as ranks that connect when they first exchange anything, goes on by itself, and
-// settled() tells when it is over.
+// Only one thread at a time may call anything with one communicator, including abort() and failure(). No call blocks but
+// join(): an operation that has to wait for other ranks, such as ranks that connect when they first exchange anything, goes
+// on by itself, and settled() tells when it is over.
 class NcclCalls {
  public:
   virtual ~NcclCalls() = default;
-  virtual int version() = 0;  // of the one that was loaded where the program runs: 22800 is 2.28.0
+  virtual int version() = 0;  // of the NCCL that this process has loaded: 22800 is 2.28.0
   virtual NcclId new_id() = 0;
-  // Collective; blocks until all have come, or throws Error(timeout) after STRETTO_TIMEOUT seconds. Meanwhile check(), which
-  // may throw, is called now and then.
+  // Collective; blocks until all members have come, or throws Error(timeout) after STRETTO_TIMEOUT seconds. Meanwhile it
+  // calls check(), which may throw, now and then.
   virtual NcclComm join(int size, const NcclId& id, int rank, const std::function<void()>& check) = 0;
-  // Whether what was called last has been put into its streams (or is finished). Until it is true, nothing else may be put
-  // into these, nor anything be called but this, failure() and abort(). Throws when it will not come to that.
+  // Whether the last operation has been put into its streams (or is finished). Until it is true, nothing else may be put
+  // into these streams, and nothing may be called but this, failure() and abort(). Throws if it will never become true.
   virtual bool settled(NcclComm comm) = 0;
-  virtual void finish(NcclComm comm) = 0;          // collective: what is under way ends; the last but destroy()
-  virtual void destroy(NcclComm comm) = 0;         // once that is settled
-  virtual void abort(NcclComm comm) = 0;           // the communicator goes, whatever is under way
-  virtual std::string failure(NcclComm comm) = 0;  // asynchronous; empty: none
+  virtual void finish(NcclComm comm) = 0;          // collective: ends the operations under way; only destroy() may follow
+  virtual void destroy(NcclComm comm) = 0;         // once finish() is settled
+  virtual void abort(NcclComm comm) = 0;           // destroys the communicator, whatever is under way
+  virtual std::string failure(NcclComm comm) = 0;  // an asynchronous error; empty: none
 
   // Between the two, sends and receives are only noted; at the end they go together. Nothing else may be put into their
-  // streams meanwhile. group_end() ends the group even when it throws.
+  // streams meanwhile. group_end() ends the group even if it throws.
   virtual void group_start() = 0;
   virtual void group_end() = 0;
   virtual void send(const void* data, std::size_t bytes, int peer, NcclComm comm, GpuStream stream) = 0;
   virtual void recv(void* data, std::size_t bytes, int peer, NcclComm comm, GpuStream stream) = 0;
 
-  // count as NCCL counts: of the whole vector for all_reduce, reduce and broadcast; of one rank's share for the others. All
-  // operations but premul_sum; avg multiplies floats by 1/size first, and divides sums of integers.
+  // count: as NCCL counts, of the whole vector for all_reduce, reduce and broadcast, and of one rank's share for the others.
+  // op: any but premul_sum; avg multiplies floats by 1/size first, and divides sums of integers.
   virtual void all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, NcclComm comm,
                           GpuStream stream) = 0;
   virtual void reduce_scatter(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, NcclComm comm,
@@ -59,13 +59,14 @@ class NcclCalls {
                       GpuStream stream) = 0;
 };
 
-// libnccl; null where this build has none.
+// libnccl; null if this build has none.
 NcclCalls* nccl();
-// For tests: another one takes its place; null: the real one again.
+// For tests: puts another table in its place; null: the real one again.
 void use_nccl(NcclCalls* other);
 
-// A communicator that the program has made with NCCL by itself (an ncclComm_t), as it says of itself. It stays the
-// program's: whoever wraps it neither destroys nor aborts it. Throws Error(unavailable) where this build has no NCCL.
+// A communicator that the program has made with NCCL by itself (an ncclComm_t), with its own rank, size and device. The
+// program keeps owning it: Stretto neither destroys nor aborts it. adopt_nccl_comm() throws Error(unavailable) if this build
+// has no NCCL.
 struct AdoptedNcclComm {
   NcclComm comm = nullptr;
   int rank = 0;

@@ -1,5 +1,5 @@
-// The table of nccl_calls.hpp, filled from libnccl: by its pnccl names, for the others may be those of a library that was
-// loaded in front of it, such as our own door (interop/nccl), which would send them back here.
+// The table of nccl_calls.hpp, filled from libnccl by its pnccl names: the nccl names may be those of a library that was
+// loaded in front of it, such as Stretto's own (interop/nccl), which would send them back here.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -54,7 +54,7 @@ ncclRedOp_t of_nccl(ReduceOp op) {
   fail(ErrorCode::internal, "{} went to NCCL, which is asked for sum, prod, min, max and avg only.", name(op));
 }
 
-// In one sentence: NCCL's name for it, and the last thing that it logged.
+// NCCL's name for the error and its last log message, in one sentence.
 std::string said(ncclResult_t result, ncclComm_t comm) {
   std::string text = pncclGetErrorString(result);
   const char* const last = pncclGetLastError(comm);
@@ -77,7 +77,7 @@ class NcclLibrary final : public NcclCalls {
     return version;
   }
   NcclId new_id() override {
-    gpu();  // says what is missing where there is none; NCCL would give an id all the same
+    gpu();  // throws with the reason if there is no GPU; NCCL would return an id all the same
     ncclUniqueId id;
     check(pncclGetUniqueId(&id), "make an id for a communicator");
     NcclId result;
@@ -92,8 +92,8 @@ class NcclLibrary final : public NcclCalls {
     }
     ncclUniqueId unique;
     std::memcpy(&unique, id.data(), sizeof unique);
-    // A blocking one would keep whoever calls it until all ranks have come, be they lost or not, also in its first
-    // messages; and only calls that return let the communicator be aborted between them.
+    // A blocking communicator would block its caller until all ranks have come, even if one is lost, also in its first
+    // messages; and it can be aborted only between calls that return.
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     ncclComm_t made = nullptr;
@@ -184,7 +184,7 @@ class NcclLibrary final : public NcclCalls {
 }  // namespace
 
 NcclCalls& nccl_library() {
-  static auto& library = *new NcclLibrary;  // a communicator in a static of the program's still ends by it
+  static auto& library = *new NcclLibrary;  // never destroyed: a static communicator of the program still uses it at exit
   return library;
 }
 

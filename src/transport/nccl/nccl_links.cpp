@@ -26,7 +26,7 @@ bool is_integer(DType dtype) {
 
 constexpr const char* aborted = "This communicator was aborted; make a new one.";
 
-// Most of what NCCL does beside its caller takes tens of microseconds.
+// Most operations that NCCL does beside its caller take tens of microseconds.
 class Pause {
  public:
   void operator()() {
@@ -40,16 +40,17 @@ class Pause {
 
 }  // namespace
 
-NcclLinks::NcclLinks(NcclCalls& nccl, Gpu& gpu, const Place& place, const NcclId& id, const std::function<void()>& check)
+NcclLinks::NcclLinks(NcclCalls& nccl, Gpu& gpu, const NcclMember& member, const NcclId& id,
+                     const std::function<void()>& check)
     : nccl_(nccl),
       gpu_(gpu),
-      place_(place),
+      member_(member),
       check_(check),
-      comm_(nccl.join(place.size, id, place.rank, check)),
+      comm_(nccl.join(member.size, id, member.rank, check)),
       owns_(true) {}
 
-NcclLinks::NcclLinks(NcclCalls& nccl, Gpu& gpu, const Place& place, NcclComm comm)
-    : nccl_(nccl), gpu_(gpu), place_(place), comm_(comm), owns_(false) {}
+NcclLinks::NcclLinks(NcclCalls& nccl, Gpu& gpu, const NcclMember& member, NcclComm comm)
+    : nccl_(nccl), gpu_(gpu), member_(member), comm_(comm), owns_(false) {}
 
 NcclLinks::~NcclLinks() {
   if (comm_ == nullptr || !owns_) return;
@@ -63,12 +64,12 @@ NcclLinks::~NcclLinks() {
 
 void NcclLinks::end() {
   nccl_.finish(comm_);
-  const auto latest = std::chrono::steady_clock::now() + std::chrono::duration<double>(place_.timeout);
+  const auto latest = std::chrono::steady_clock::now() + std::chrono::duration<double>(member_.timeout);
   for (Pause pause; !nccl_.settled(comm_); pause()) {
     if (check_) check_();
     if (std::chrono::steady_clock::now() < latest) continue;
     fail(ErrorCode::timeout, "Member {} of {} waited {} s (STRETTO_TIMEOUT) for the others to end a communicator of NCCL's.",
-         place_.rank, place_.size, place_.timeout);
+         member_.rank, member_.size, member_.timeout);
   }
   nccl_.destroy(comm_);
 }
@@ -78,7 +79,7 @@ NcclComm NcclLinks::usable() const {
   return comm_;
 }
 
-// What was called is in the stream when it returns.
+// Returns when the last operation has been put into its stream.
 void NcclLinks::settle(NcclComm comm) const {
   for (Pause pause; !nccl_.settled(comm); pause()) {
     if (aborting_) fail(ErrorCode::peer_gave_up, "{}", aborted);
@@ -88,8 +89,8 @@ void NcclLinks::settle(NcclComm comm) const {
 void NcclLinks::exchange(const std::vector<GpuMessage>& messages, GpuStream stream) {
   const std::lock_guard calling(calling_);
   const NcclComm comm = usable();
-  // The copies come first: between group_start() and group_end() nothing else may go into the stream.
-  const std::vector<GpuMessage> others = without_own(messages, place_.rank, place_.size, gpu_, stream);
+  // Copies to itself come first: between group_start() and group_end() nothing else may go into the stream.
+  const std::vector<GpuMessage> others = without_own(messages, member_.rank, member_.size, gpu_, stream);
   if (others.empty()) return;
   nccl_.group_start();
   try {
@@ -127,7 +128,7 @@ bool NcclLinks::knows(const GpuCollective& call) {
 
 bool NcclLinks::does(const GpuCollective& call) const {
   const bool computes = reduces(call.collective);
-  return knows(call) && (!computes || !is_f8(call.dtype) || place_.least_major >= 9);  // with 8 bits from Hopper on
+  return knows(call) && (!computes || !is_f8(call.dtype) || member_.least_major >= 9);  // with 8 bits from Hopper on
 }
 
 void NcclLinks::perform(const GpuCollective& call, GpuStream stream) {
@@ -149,33 +150,33 @@ void NcclLinks::perform(const GpuCollective& call, GpuStream stream) {
     case Collective::all_to_all: nccl_.all_to_all(call.input, call.output, call.count, call.dtype, comm, stream); break;
     case Collective::broadcast: {
       // The input matters at the root only; NCCL checks both pointers everywhere.
-      const std::byte* const input = place_.rank == call.root ? call.input : call.output;
+      const std::byte* const input = member_.rank == call.root ? call.input : call.output;
       nccl_.broadcast(input, call.output, call.count, call.dtype, call.root, comm, stream);
       break;
     }
     case Collective::reduce: {
-      std::byte* const output = place_.rank == call.root ? call.output : nullptr;
+      std::byte* const output = member_.rank == call.root ? call.output : nullptr;
       nccl_.reduce(call.input, output, call.count, call.dtype, op, call.root, comm, stream);
       break;
     }
     default: return;
   }
   settle(comm);
-  const bool has_sum = call.collective != Collective::reduce || place_.rank == call.root;
+  const bool has_sum = call.collective != Collective::reduce || member_.rank == call.root;
   if (!divides || !reduces(call.collective) || !has_sum) return;
   const void* const sum = call.output;
-  gpu_.kernels().reduce_all(ReduceOp::sum, call.dtype, &sum, 1, call.output, call.count, place_.size, stream);
+  gpu_.kernels().reduce_all(ReduceOp::sum, call.dtype, &sum, 1, call.output, call.count, member_.size, stream);
 }
 
 std::string NcclLinks::failure() {
   if (aborting_) return aborted;
   const std::unique_lock calling(calling_, std::try_to_lock);
-  if (!calling) return "";  // who calls NCCL just now hears of it by itself
+  if (!calling) return "";  // the thread that is calling NCCL now gets the error itself
   return comm_ == nullptr ? aborted : nccl_.failure(comm_);
 }
 
 void NcclLinks::abort() {
-  aborting_ = true;  // who waits for peers returns
+  aborting_ = true;  // a thread that waits for peers returns
   const std::lock_guard calling(calling_);
   const NcclComm comm = std::exchange(comm_, nullptr);
   if (comm != nullptr && owns_) nccl_.abort(comm);

@@ -9,23 +9,25 @@
 
 namespace stretto {
 
+// Which member of its communicator this one is.
+struct NcclMember {
+  int rank = 0;
+  int size = 1;
+  int least_major = 8;   // the smallest compute capability (major) among the members' GPUs: the same on all
+  double timeout = 600;  // seconds for the others to end the communicator
+};
+
 // The messages and collectives of one communicator by NCCL. An exchange may have to wait for peers that it meets for the
 // first time: abort(), called by another thread, ends that wait, too.
 class NcclLinks final : public GpuLinks, public GpuCollectives {
  public:
-  struct Place {
-    int rank = 0;
-    int size = 1;
-    int least_major = 8;   // the smallest compute capability among the members' GPUs: the same on all
-    double timeout = 600;  // seconds for the others to come to the end
-  };
-  // Collective over the members, who have the id from one of them. check: throws when a rank is lost; called while waiting
-  // for the others in the beginning and in the end.
-  NcclLinks(NcclCalls& nccl, Gpu& gpu, const Place& place, const NcclId& id, const std::function<void()>& check);
-  // Over a communicator that the program keeps, longer than this; abort() then only ends the use of it here.
-  NcclLinks(NcclCalls& nccl, Gpu& gpu, const Place& place, NcclComm comm);
-  // Collective, like that of NCCL's communicator; waits for what is under way, and for the others. Nothing of that after
-  // abort().
+  // Collective over the members; id is from one of them. check: throws when a rank is lost; called while waiting for the
+  // others at the beginning and at the end.
+  NcclLinks(NcclCalls& nccl, Gpu& gpu, const NcclMember& member, const NcclId& id, const std::function<void()>& check);
+  // Over a communicator of the program, which must outlive this object; abort() then only ends its use here.
+  NcclLinks(NcclCalls& nccl, Gpu& gpu, const NcclMember& member, NcclComm comm);
+  // Collective, like the end of NCCL's communicator: waits for the operations under way, and for the others. After abort()
+  // it waits for nothing.
   ~NcclLinks() override;
   NcclLinks(const NcclLinks&) = delete;
   NcclLinks& operator=(const NcclLinks&) = delete;
@@ -48,7 +50,7 @@ class NcclLinks final : public GpuLinks, public GpuCollectives {
 
   NcclCalls& nccl_;
   Gpu& gpu_;
-  Place place_;
+  NcclMember member_;
   std::function<void()> check_;
   mutable std::mutex calling_;  // NCCL, with this communicator
   NcclComm comm_;               // under it: null after abort()

@@ -21,7 +21,7 @@ Board::Board(const std::vector<Member>& members, int rank) : rank_(rank) {
 std::uint64_t Board::needed_for(std::size_t bytes) const {
   const std::uint64_t depth = bytes <= small_room ? slots : large_slots;
   const std::uint64_t next = posted_ + 1;
-  // The slot holds our post of this number less depth; who has posted after that has read it.
+  // The slot holds this rank's post of that number less `depth`; a member that has posted after that has read it.
   return next < all_reached_ + depth ? 0 : next - depth / 2;
 }
 
@@ -70,7 +70,7 @@ std::size_t Board::Leavers::count() const {
 }
 
 std::byte* Board::room(int member, std::uint64_t number, std::size_t bytes) {
-  Line& head = line(member, number);
+  PostLine& head = line(member, number);
   if (bytes <= line_room) return head.inside;
   std::byte* const rooms = reinterpret_cast<std::byte*>(members_[member]) + page_bytes;
   if (bytes <= small_room) return rooms + number % slots * small_room;

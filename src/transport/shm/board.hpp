@@ -11,31 +11,32 @@
 
 namespace stretto {
 
-// What the members of a communicator on one host tell each other. Each member posts, over and over, into slots that
-// only it writes and all others read: a number and what comes with it, in one cache line where that fits. All members post
-// equally often, and read each other's k-th posts after their own k-th and before the next: so a slot is free again when
-// everybody has posted once more. No read-modify-write, no lock; a post costs the cache lines that change cores.
+// Signals between the members of a communicator on one host. Each member posts, over and over, into slots that only it
+// writes and all others read: a number and the bytes that come with it, in one cache line if they fit. All members post
+// equally often, and read each other's k-th posts after their own k-th post and before their next one: so a slot is free
+// again when all members have posted once more. No read-modify-write, no lock; a post costs the cache lines that change
+// cores.
 class Board {
  public:
-  static constexpr std::size_t line_room = 56;      // bytes that travel in the line of the number
-  static constexpr std::size_t small_room = 2048;   // of any other post that is kept as long as those
-  static constexpr std::size_t room_bytes = 16384;  // of the largest post
-  // How many posts are kept: a member that waits for no others, as the root of a broadcast, can be so far ahead.
+  static constexpr std::size_t line_room = 56;      // bytes that fit into the cache line of the number
+  static constexpr std::size_t small_room = 2048;   // bytes of the largest post of which `slots` are kept
+  static constexpr std::size_t room_bytes = 16384;  // bytes of the largest post
+  // How many posts are kept: a member that waits for no others, like the root of a broadcast, can be this far ahead.
   static constexpr std::uint64_t slots = 16;
   static constexpr std::uint64_t large_slots = 4;
-  static std::size_t footprint();  // of one member
+  static std::size_t footprint();  // bytes of one member
 
   struct Member {
-    const Segment* own = nullptr;  // of this rank ...
+    const Segment* own = nullptr;  // for this rank; for the others: peer
     std::shared_ptr<PeerSegment> peer;
     std::size_t offset = 0;  // in the segment
   };
   Board(const std::vector<Member>& members, int rank);
 
-  // Whether everybody has read what lies in the slot of the next post. Only who did not read the others' last posts has to
-  // wait for that; it then waits until half the slots are free, since each look takes a line from whoever writes it.
+  // Whether all members have read the slot of the next post. Only a member that did not read the others' last posts has to
+  // wait for that; it then waits until half the slots are free, since each look takes a cache line from its writer.
   bool may_post(std::size_t bytes);
-  // Where the bytes of the next post go: up to room_bytes.
+  // The place for the bytes of the next post, at most room_bytes.
   std::byte* draft(std::size_t bytes) { return room(rank_, posted_ + 1, bytes); }
   void post() {
     const std::uint64_t number = ++posted_;
@@ -43,31 +44,31 @@ class Board {
     line(rank_, number).number.store(number, std::memory_order_release);
     for (Bell* bell : bells_) bell->ring();
   }
-  // What came with a member's post of the same number as our last one; null while that is not there.
+  // The bytes of a member's post with the same number as this rank's last one; null while it is not there.
   const std::byte* seen(int member, std::size_t bytes) {
     const std::uint64_t number = posted_;
     if (line(member, number).number.load(std::memory_order_acquire) < number) return nullptr;
     words_[member].seen();
     return room(member, number, bytes);
   }
-  // For whoever only reads what that member posts, and may be behind: begins to fetch the next post if it is there, while
-  // the caller does something else. Where it is not, that memory is left to its writer.
+  // For a rank that only reads a member's posts, and may be behind: begins to fetch the next post if it is there, while the
+  // caller does something else. If it is not there, its memory is left to the writer.
   void fetch_ahead(int member, std::size_t bytes);
-  // Says that seen() has found all members' posts, which spares may_post() its looks.
+  // Notes that seen() has found all members' posts, which spares may_post() its looks.
   void saw_all() { all_reached_ = posted_; }
 
-  // Those of whom may_post() still waits.
+  // The members for which may_post() waits.
   std::vector<int> behind(std::size_t bytes);
-  // After an error: this rank does nothing more with the others' memory; and whether that goes for all.
+  // After an error: tells that this rank does nothing more with the others' memory; and whether all members have told that.
   void give_up() {
     words_[rank_].published();
     members_[rank_]->gave_up.store(1, std::memory_order_release);
   }
   bool all_gave_up() const;
 
-  // How many members have left, counted in the memory of one. Whoever leaves, board open or not, counts itself in
-  // everybody's memory and touches that no more: the owner may give it back when the count is full, and nobody else's
-  // depends on it.
+  // How many members have left, counted in the memory of one member. A member that leaves, whether it has opened the board
+  // or not, counts itself in every member's memory and touches it no more: the owner may give its memory back when all have
+  // left, whatever the others do.
   class Leavers {
    public:
     Leavers(int file, std::size_t offset);
@@ -79,25 +80,25 @@ class Board {
   };
 
  private:
-  struct Line {
+  struct PostLine {
     alignas(128) std::atomic<std::uint64_t> number;  // a pair of cache lines: they are fetched together
     std::byte inside[line_room];
   };
-  struct Slots {  // one member's
-    std::array<Line, slots> lines;
+  struct Slots {  // of one member
+    std::array<PostLine, slots> lines;
     std::atomic<std::uint32_t> left;
     std::atomic<std::uint32_t> gave_up;
   };
-  Line& line(int member, std::uint64_t number) { return members_[member]->lines[number % slots]; }
+  PostLine& line(int member, std::uint64_t number) { return members_[member]->lines[number % slots]; }
   std::byte* room(int member, std::uint64_t number, std::size_t bytes);
-  // How often all must have posted before the next post of so many bytes; 0 where it is known that they have.
+  // How often all members must have posted before this rank's next post of this size; 0 if they are known to have.
   std::uint64_t needed_for(std::size_t bytes) const;
 
   int rank_;
   std::uint64_t posted_ = 0;
-  std::uint64_t all_reached_ = 0;  // everybody has posted as often, for all that we know
+  std::uint64_t all_reached_ = 0;  // all members are known to have posted this often
   std::vector<Slots*> members_;
-  std::vector<OneWord> words_;  // one for all that a member says
+  std::vector<OneWord> words_;  // by member: one for all its posts
   std::vector<Bell*> bells_;    // of the others
   std::vector<std::shared_ptr<PeerSegment>> peers_;
   std::vector<std::unique_ptr<Mapping>> memory_;

@@ -23,14 +23,14 @@ extern "C" void __tsan_release(void* address);
 
 namespace stretto {
 
-// ThreadSanitizer knows a word by its address. Ranks that are threads of one process map the memory in which they tell each
-// other things each for itself, so it takes what one has published and another has seen for two words, and whatever relies
-// on that for a race. Here it is told that they are one. Without it this is nothing.
+// Tells ThreadSanitizer that two mappings of a word are one word. It knows a word by its address; but ranks that are threads
+// of one process each map the shared memory for themselves, so it would take a published word and a seen one for two, and
+// report races. In other builds this class does nothing.
 class OneWord {
  public:
 #ifdef STRETTO_SEES_THREADS
   OneWord(int file, std::size_t offset) {
-    // Words that get the same address by chance are ordered more than they are; none is ordered less.
+    // Words that get the same address by chance count as ordered although they may not be; none loses an order.
     static std::array<std::uint64_t, 65536> addresses;
     struct stat status {};
     fstat(file, &status);

@@ -38,7 +38,7 @@ PeerMemory::~PeerMemory() {
   if (file_ >= 0) close(file_);
 }
 
-void PeerMemory::look(const Place& place, std::size_t bytes) {
+void PeerMemory::look(const BufferPlace& place, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   struct stat status {};
   ensure(fstat(file_, &status) == 0, "The symmetric heap of rank {} cannot be measured: {}.", rank_, errno_text(errno));
@@ -64,7 +64,7 @@ int PeerMemory::read_through_kernel(std::uint64_t address, void* to, std::size_t
   return 0;
 }
 
-void PeerMemory::read(const Place& place, std::size_t offset, void* to, std::size_t bytes) {
+void PeerMemory::read(const BufferPlace& place, std::size_t offset, void* to, std::size_t bytes) {
   if (maps(place)) {
     std::memcpy(to, at(place, offset + bytes) + offset, bytes);
     return;

@@ -6,46 +6,46 @@
 
 #include "device/memory/heap.hpp"
 
-// How a rank reaches the buffers of another rank of its host.
+// Access to the buffers of another rank of the host.
 namespace stretto {
 
-// Where a buffer lies, as its owner tells the others.
-struct Place {
+// The place of a buffer, as its owner tells it to the others.
+struct BufferPlace {
   static constexpr std::uint64_t no_heap = ~std::uint64_t{0};
   std::uint64_t address = 0;        // in the owner's process
   std::uint64_t in_heap = no_heap;  // offset in the heap of the owner's process
 };
-inline Place place_of(const void* pointer) {
-  return {reinterpret_cast<std::uintptr_t>(pointer), Heap::mine().offset_of(pointer).value_or(Place::no_heap)};
+inline BufferPlace buffer_place_of(const void* pointer) {
+  return {reinterpret_cast<std::uintptr_t>(pointer), Heap::mine().offset_of(pointer).value_or(BufferPlace::no_heap)};
 }
 
-// The memory of one peer. Safe from several threads.
+// The memory of one peer. Several threads may use it at the same time.
 class PeerMemory {
  public:
-  // heap: as the peer announced it. rank: for sentences.
+  // heap: as the peer announced it. rank: the peer's in the job, for sentences.
   PeerMemory(const HeapAddress& heap, int rank);
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
-  // Whether loads and stores reach it: a rank of this process, or a place in the peer's heap.
-  bool maps(const Place& place) const { return same_process_ || place.in_heap != Place::no_heap; }
-  // Such a place in our addresses; valid as long as the peer keeps the block, dead or alive.
-  std::byte* at(const Place& place, std::size_t bytes) {
+  // Whether loads and stores reach the place: the peer is a thread of this process, or the place is in the peer's heap.
+  bool maps(const BufferPlace& place) const { return same_process_ || place.in_heap != BufferPlace::no_heap; }
+  // The address of such a place in this process; valid as long as the peer keeps the block, or for ever if the peer is dead.
+  std::byte* at(const BufferPlace& place, std::size_t bytes) {
     if (same_process_) return reinterpret_cast<std::byte*>(place.address);
     const std::uint64_t known = known_.load(std::memory_order_acquire);
     if (place.in_heap > known || bytes > known - place.in_heap) look(place, bytes);
     return base_ + place.in_heap;
   }
-  // Copies from offset on from any place there: what is not mapped is read through the kernel (process_vm_readv). Throws
-  // Error(unavailable) where the kernel refuses, or the peer is dead.
-  void read(const Place& place, std::size_t offset, void* to, std::size_t bytes);
+  // Copies bytes from any place, beginning at offset: memory that is not mapped is read through the kernel
+  // (process_vm_readv). Throws Error(unavailable) if the kernel refuses, or the peer is dead.
+  void read(const BufferPlace& place, std::size_t offset, void* to, std::size_t bytes);
   // Whether the kernel lets this process read the other's memory.
   bool readable() const { return same_process_ || readable_; }
 
  private:
-  void look(const Place& place, std::size_t bytes);  // again at how long the file is; the first look maps it
-  int read_through_kernel(std::uint64_t address, void* to, std::size_t bytes) const;  // gives an errno
+  void look(const BufferPlace& place, std::size_t bytes);  // asks again for the length of the file; the first look maps it
+  int read_through_kernel(std::uint64_t address, void* to, std::size_t bytes) const;  // returns an errno
 
   HeapAddress heap_;
   int rank_;

@@ -11,15 +11,15 @@
 #include "transport/wait.hpp"
 
 // The shared memory of one rank: an anonymous file (memfd) that other ranks of the host open through /proc/<pid>/fd. It has
-// no name, so nothing is left behind however the rank ends. It is sparse: memory is committed where rings are first used.
+// no name, so nothing is left behind however the rank ends. It is sparse: memory is committed when a ring is first used.
 namespace stretto {
 
 inline constexpr std::size_t page_bytes = 4096;
 
-// A mapped part of a segment; unmapped with the last owner.
+// A mapped part of a segment; the destructor unmaps it.
 class Mapping {
  public:
-  // Commits the bytes first: a machine without memory says so here, not with SIGBUS at the first touch.
+  // Commits the bytes first: if the machine is out of memory, this throws, instead of a SIGBUS at the first access.
   Mapping(int file, std::size_t offset, std::size_t bytes);
   ~Mapping();
   Mapping(const Mapping&) = delete;
@@ -31,7 +31,7 @@ class Mapping {
   std::size_t bytes_ = 0;
 };
 
-struct SegmentAddress {  // what a peer needs to open it
+struct SegmentAddress {  // with which a peer opens it
   std::int64_t pid = 0;
   std::int64_t file = 0;
   std::int64_t check = 0;  // must be found in the header
@@ -55,7 +55,7 @@ class Segment {
   Bell& bell() const;
   int file() const { return file_; }
 
-  // A range of the file, zeroed, none of it committed yet. release() gives memory and range back.
+  // Returns the offset of a range of the file, zeroed and not committed yet. release() gives memory and range back.
   std::size_t reserve(std::size_t bytes);
   void release(std::size_t offset, std::size_t bytes);
 
@@ -68,7 +68,7 @@ class Segment {
   std::multimap<std::size_t, std::size_t> free_;  // size -> offset
 };
 
-// Another rank's segment, or our own through the same door.
+// The segment of any rank, opened by its address.
 class PeerSegment {
  public:
   explicit PeerSegment(const SegmentAddress& address, int rank);

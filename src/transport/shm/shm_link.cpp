@@ -8,9 +8,9 @@
 namespace stretto {
 namespace {
 
-// Positions stay multiples of this, so that no element of any type straddles the ring's end.
+// Positions are multiples of this, so that no element of any type straddles the ring's end.
 constexpr std::size_t grain = 8;
-// The largest piece that is published at once: small enough to stay in the cache between the two ranks.
+// The largest piece that is published at once: small enough to stay in the cache until the other rank has read it.
 constexpr std::size_t piece = std::size_t{64} << 10;
 
 std::size_t round_up(std::size_t bytes) { return (bytes + grain - 1) / grain * grain; }
@@ -22,19 +22,19 @@ std::size_t ring_capacity() {
 
 }  // namespace
 
-Ring::Ring(const Mapping& memory, int file, std::size_t offset)
+ByteRing::ByteRing(const Mapping& memory, int file, std::size_t offset)
     : header(reinterpret_cast<Header*>(memory.data())),
       data(memory.data() + sizeof(Header)),
       capacity(ring_capacity()),
       written(file, offset + offsetof(Header, written)),
       read(file, offset + offsetof(Header, read)) {}
 
-std::size_t Ring::footprint() { return (sizeof(Header) + ring_capacity() + 4095) / 4096 * 4096; }
+std::size_t ByteRing::footprint() { return (sizeof(Header) + ring_capacity() + 4095) / 4096 * 4096; }
 
 ShmLink::ShmLink(const Segment& own, std::size_t incoming, const std::shared_ptr<PeerSegment>& peer, std::size_t outgoing)
     : peer_(peer),
-      incoming_memory_(std::make_unique<Mapping>(own.file(), incoming, Ring::footprint())),
-      outgoing_memory_(std::make_unique<Mapping>(peer->file(), outgoing, Ring::footprint())),
+      incoming_memory_(std::make_unique<Mapping>(own.file(), incoming, ByteRing::footprint())),
+      outgoing_memory_(std::make_unique<Mapping>(peer->file(), outgoing, ByteRing::footprint())),
       incoming_(*incoming_memory_, own.file(), incoming),
       outgoing_(*outgoing_memory_, peer->file(), outgoing) {}
 

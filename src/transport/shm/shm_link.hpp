@@ -7,19 +7,19 @@
 
 namespace stretto {
 
-// One direction: a ring of bytes in the receiver's segment, one writer, one reader, no lock. Sender and receiver work on
-// different pieces of a message at the same time, and a receiver that reduces reads straight out of the ring: per byte one
-// copy in, one reduction out.
-struct Ring {
-  // Positions count bytes since the start, each on a cache line of its own: the writer's and the reader's.
+// One direction: a ring of bytes in the receiver's segment with one writer, one reader and no lock. Sender and receiver work
+// on different pieces of a message at the same time, and a receiver that reduces reads straight from the ring: each byte
+// costs one copy in and one reduction out.
+struct ByteRing {
+  // Positions of the writer and of the reader, in bytes since the start, each on a cache line of its own.
   struct Header {
     alignas(128) std::atomic<std::uint64_t> written;
     alignas(128) std::atomic<std::uint64_t> read;
   };
 
   static std::size_t footprint();  // bytes of header and data together
-  // The memory is the file's from that offset on.
-  Ring(const Mapping& memory, int file, std::size_t offset);
+  // memory: of the file, beginning at that offset.
+  ByteRing(const Mapping& memory, int file, std::size_t offset);
 
   Header* header;
   std::byte* data;
@@ -29,10 +29,10 @@ struct Ring {
 
 class ShmLink : public Link {
  public:
-  // Where this link's incoming ring lies in our own segment, and its outgoing ring in the peer's.
+  // incoming and outgoing: offsets of this link's rings in this rank's segment and in the peer's.
   ShmLink(const Segment& own, std::size_t incoming, const std::shared_ptr<PeerSegment>& peer, std::size_t outgoing);
   bool progress(Transfer& transfer) override;
-  void cancel(Transfer&) override {}  // nothing of it is known outside
+  void cancel(Transfer&) override {}  // nothing outside the transfer knows it
 
  private:
   bool send_some(Transfer& transfer);
@@ -41,8 +41,8 @@ class ShmLink : public Link {
   std::shared_ptr<PeerSegment> peer_;
   std::unique_ptr<Mapping> incoming_memory_;
   std::unique_ptr<Mapping> outgoing_memory_;
-  Ring incoming_;
-  Ring outgoing_;
+  ByteRing incoming_;
+  ByteRing outgoing_;
 };
 
 }  // namespace stretto

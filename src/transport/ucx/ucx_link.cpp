@@ -10,13 +10,13 @@ namespace {
 constexpr std::size_t segment_bytes = std::size_t{256} << 10;
 constexpr std::size_t most_under_way = 4;
 
-// What the sockets of both directions may hold, twice over: news of a part travels behind the data of its own direction.
+// Twice what the sockets of both directions may hold: the notice of a part travels behind the data of its own direction.
 constexpr std::size_t window_parts = 16;
 constexpr std::size_t part_bytes = std::size_t{512} << 10;
-// Of what nobody waits for soon: sockets are queues in which nothing overtakes. The least that still keeps a link busy, for
-// a part is granted only when all of it has been taken.
+// The window of background messages, for which nobody waits soon: sockets are queues in which nothing overtakes. This is the
+// least that still keeps a link busy, since a part is granted only when all of it has been taken.
 constexpr std::size_t background_window_parts = 2;
-// What UCX needs beside the bytes of a message that nobody waits for.
+// Bytes that UCX needs in addition to those of a message that the receiver has not asked for.
 constexpr std::size_t overhead = 256;
 
 }  // namespace
@@ -38,11 +38,11 @@ bool UcxLink::send_some(Transfer& transfer) {
     sent_ += bytes + overhead;
     moved = true;
   }
-  // Marked first and erased then: finished() may throw, and what is unfinished is still to be given up.
-  for (Segment& segment : sending_) {
+  // Finished segments are marked first and then erased: finished() may throw, and unfinished ones are still to be given up.
+  for (UcxSegment& segment : sending_) {
     if (worker_.finished(peer_, segment.request)) segment.request = nullptr;
   }
-  moved |= std::erase_if(sending_, [](const Segment& segment) { return segment.request == nullptr; }) > 0;
+  moved |= std::erase_if(sending_, [](const UcxSegment& segment) { return segment.request == nullptr; }) > 0;
   if (transfer.started == transfer.bytes && sending_.empty()) transfer.moved = transfer.bytes;
   return moved;
 }
@@ -50,7 +50,7 @@ bool UcxLink::send_some(Transfer& transfer) {
 bool UcxLink::receive_some(Transfer& transfer) {
   bool moved = false;
   while (transfer.started < transfer.bytes && receiving_.size() < most_under_way) {
-    Segment segment;
+    UcxSegment segment;
     segment.offset = transfer.started;
     segment.bytes = std::min(segment_bytes, transfer.bytes - transfer.started);
     if (transfer.operand != nullptr) segment.staging = pool_allocate(segment.bytes);
@@ -61,9 +61,9 @@ bool UcxLink::receive_some(Transfer& transfer) {
     moved = true;
   }
   while (!receiving_.empty()) {
-    Segment& segment = receiving_.front();
+    UcxSegment& segment = receiving_.front();
     if (segment.request != nullptr && !worker_.finished(peer_, segment.request)) break;
-    segment.request = nullptr;  // it is freed, and what follows may throw
+    segment.request = nullptr;  // it is freed, and the following may throw
     if (segment.staging) reduce_arrived(transfer, segment.staging.get(), segment.offset, segment.bytes);
     const std::size_t bytes = segment.bytes;
     receiving_.erase(receiving_.begin());
@@ -94,8 +94,8 @@ void UcxLink::take(std::size_t bytes) {
 
 void UcxLink::cancel(Transfer&) {
   std::vector<void*> requests{std::exchange(grant_, nullptr)};
-  for (const Segment& segment : sending_) requests.push_back(segment.request);
-  for (const Segment& segment : receiving_) requests.push_back(segment.request);
+  for (const UcxSegment& segment : sending_) requests.push_back(segment.request);
+  for (const UcxSegment& segment : receiving_) requests.push_back(segment.request);
   std::erase(requests, nullptr);
   worker_.give_up(peer_, std::move(requests));
   sending_.clear();

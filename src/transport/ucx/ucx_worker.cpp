@@ -29,14 +29,14 @@ bool has_rdma_device() {
 }  // namespace
 
 UcxWorker::UcxWorker(int rank, int size, Bell& bell) : rank_(rank), bell_(bell), peers_(size) {
-  // What UCX would log about lost peers, our own errors say with names.
+  // Stretto's errors about lost peers name them; UCX's log would not.
   if (std::getenv("UCX_LOG_LEVEL") == nullptr) ucs_global_opts_set_value("LOG_LEVEL", "fatal");
   ucp_config_t* config = nullptr;
   check_start(ucp_config_read(nullptr, nullptr, &config), "read its configuration");
-  // Ranks of one host have our own shared memory; UCX's would leave files in /dev/shm behind a killed rank.
+  // Ranks of one host have Stretto's shared memory; UCX's would leave files of a killed rank in /dev/shm.
   if (std::getenv("UCX_TLS") == nullptr) ucp_config_modify(config, "TLS", "^sm");
   if (!has_rdma_device()) {
-    // See UcxLink. And UCX 1.13 aborts the process when a connection breaks with data on it that is sent from its place.
+    // See UcxLink. Besides, UCX 1.13 aborts the process if a connection breaks while it sends data without a copy.
     if (std::getenv("UCX_RNDV_THRESH") == nullptr) ucp_config_modify(config, "RNDV_THRESH", "inf");
     if (std::getenv("UCX_ZCOPY_THRESH") == nullptr) ucp_config_modify(config, "ZCOPY_THRESH", "inf");
   }
@@ -62,7 +62,7 @@ UcxWorker::~UcxWorker() {
   server_.join();
   {
     const std::lock_guard lock(mutex_);
-    for (Peer& peer : peers_) {
+    for (UcxPeer& peer : peers_) {
       if (peer.endpoint != nullptr) close_endpoint(peer.endpoint);
     }
   }
@@ -127,7 +127,7 @@ bool UcxWorker::progress() {
   return take_news();
 }
 
-// The mutex is held. Rings, since it may be another stream's, whose thread sleeps.
+// The mutex is held. Rings the bell, since the request may be of another stream, whose thread sleeps.
 bool UcxWorker::take_news() {
   if (!news_) return false;
   news_ = false;
@@ -141,12 +141,12 @@ void UcxWorker::give_up(int peer, std::vector<void*> requests) {
     for (void* request : requests) ucp_request_cancel(worker_, request);
   }
   // Receives of which nothing has come end at once, sends with the handshake or the loss of the peer. Closing the endpoint
-  // in mid-handshake would end them too, but UCX 1.13 can abort the process then; so that comes last. What has not ended
-  // then had travelled in part: UCX has forgotten it, and without a connection nothing moves it any more.
+  // in mid-handshake would end them too, but UCX 1.13 may abort the process then; so that comes last. Requests that do not
+  // end even then had travelled in part: UCX has forgotten them, and without a connection nothing moves them any more.
   double to_close = now_seconds() + 1;
   while (!requests.empty()) {
     const std::lock_guard lock(mutex_);
-    Peer& state = peers_[peer];
+    UcxPeer& state = peers_[peer];
     ucp_worker_progress(worker_);
     const double now = now_seconds();
     if (state.failure != UCS_OK) to_close = std::min(to_close, now);
@@ -182,7 +182,7 @@ void UcxWorker::serve_events() {
 }
 
 ucp_ep_h UcxWorker::endpoint(int peer) {
-  Peer& state = peers_[peer];
+  UcxPeer& state = peers_[peer];
   if (state.failure != UCS_OK) lost(peer, state.failure);
   if (state.endpoint != nullptr) return state.endpoint;
   ucp_ep_params_t params{};
@@ -191,7 +191,7 @@ ucp_ep_h UcxWorker::endpoint(int peer) {
   params.address = reinterpret_cast<const ucp_address_t*>(addresses_[peer].data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.cb = [](void* argument, ucp_ep_h, ucs_status_t failure) {
-    auto* const broken = static_cast<Peer*>(argument);
+    auto* const broken = static_cast<UcxPeer*>(argument);
     broken->failure = failure;
     broken->worker->news_ = true;
   };

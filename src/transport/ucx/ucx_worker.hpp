@@ -14,13 +14,13 @@
 
 namespace stretto {
 
-// One UCX context and worker per rank: sockets or RDMA to ranks on other hosts. An endpoint is made when its peer is first
-// used. Streams of one rank share it under one mutex, which is held only for calls that do not block. A thread sleeps until
-// something arrives and then moves it on: a rank that computes must not hold up what it has "sent" already, nor its peers'
-// handshakes.
+// The UCX context and worker of one rank: sockets or RDMA to ranks on other hosts. An endpoint is made when its peer is
+// first used. The streams of one rank share the worker under one mutex, which is held only for calls that do not block. A
+// thread of its own sleeps until something arrives and then moves it on: a rank that computes must hold up neither messages
+// that it has "sent" already, nor its peers' handshakes.
 class UcxWorker {
  public:
-  // bell: of this rank; rung whenever a request has ended. The pieces that it travels in concern nobody.
+  // bell: this rank's; it is rung when a request has ended, not for the pieces in which it travels.
   UcxWorker(int rank, int size, Bell& bell);
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
@@ -29,14 +29,14 @@ class UcxWorker {
   Bytes address() const;
   void set_addresses(std::vector<Bytes> addresses) { addresses_ = std::move(addresses); }
 
-  // Requests of UCX: null is "done at once"; errors throw Error(peer_lost) naming the peer.
+  // Return UCX's requests; null: done at once. They throw Error(peer_lost) naming the peer.
   void* send(int peer, std::uint64_t tag, const void* data, std::size_t bytes);
   void* receive(int peer, std::uint64_t tag, void* data, std::size_t bytes);
-  void notify(int peer, std::uint64_t tag);  // an empty message, for whose end nobody waits
-  bool finished(int peer, void* request);    // frees it when it is; one that failed waits for give_up()
-  bool progress();                           // true if a request has ended, or a connection
+  void notify(int peer, std::uint64_t tag);  // sends an empty message, for whose end nobody waits
+  bool finished(int peer, void* request);    // frees a finished request; one that failed stays until give_up()
+  bool progress();                           // returns true if a request or a connection has ended
 
-  // Closes the connection at once and waits until its requests have ended.
+  // Closes the connection at once and waits until the requests have ended.
   void give_up(int peer, std::vector<void*> requests);
 
  private:
@@ -47,7 +47,7 @@ class UcxWorker {
   [[noreturn]] void lost(int peer, ucs_status_t status);
   void close_endpoint(ucp_ep_h endpoint);
 
-  struct Peer {
+  struct UcxPeer {
     UcxWorker* worker = nullptr;
     ucp_ep_h endpoint = nullptr;
     ucs_status_t failure = UCS_OK;
@@ -63,18 +63,19 @@ class UcxWorker {
   mutable std::mutex mutex_;
   bool news_ = false;  // a request or a connection has ended, under the mutex
   std::vector<Bytes> addresses_;
-  std::vector<Peer> peers_;
+  std::vector<UcxPeer> peers_;
 };
 
-// A link over it. A message travels in segments of which a few are under way at a time, so that a receiver that
-// reduces works on one segment while the next is on the wire.
+// A link over UCX. A message travels in segments, a few of which are under way at a time, so that a receiver that reduces
+// works on one segment while the next is on the wire.
 //
-// Over TCP they travel without UCX's rendezvous, whose answers would queue behind the data of the other direction: each
-// direction would wait for the other to end. What the receiver has no place for yet lies in its memory, so the sender keeps
-// within a window: the receiver says with an empty message when it has taken another part of it.
+// Over TCP segments travel without UCX's rendezvous, whose answers would queue behind the data of the other direction: each
+// direction would wait for the other to end. Segments that the receiver has not asked for yet lie in its memory, so the
+// sender keeps within a window: the receiver tells it with an empty message when it has taken another part of the window.
 class UcxLink : public Link {
  public:
-  // Added to the tag, which names the sender: no bytes, but the news that it has taken another part of its peer's window.
+  // Added to the tag, which names the sender: a message without bytes, telling that the sender has taken another part of its
+  // peer's window.
   static constexpr std::uint64_t taken_flag = std::uint64_t{1} << 23;
 
   UcxLink(UcxWorker& worker, int peer, std::uint64_t send_tag, std::uint64_t receive_tag)
@@ -83,7 +84,7 @@ class UcxLink : public Link {
   void cancel(Transfer& transfer) override;
 
  private:
-  struct Segment {
+  struct UcxSegment {
     void* request = nullptr;  // null: finished
     std::size_t offset = 0;
     std::size_t bytes = 0;
@@ -98,13 +99,13 @@ class UcxLink : public Link {
   int peer_;
   std::uint64_t send_tag_;
   std::uint64_t receive_tag_;
-  std::vector<Segment> sending_;
-  std::vector<Segment> receiving_;  // in order
-  std::size_t sent_ = 0;            // what it takes of the window, since the start
-  std::size_t parts_granted_ = 0;   // of the window, by the receiver
-  void* grant_ = nullptr;           // a receive of the next one
-  std::size_t taken_ = 0;           // the same of the incoming direction
-  std::size_t parts_told_ = 0;
+  std::vector<UcxSegment> sending_;
+  std::vector<UcxSegment> receiving_;  // in order
+  std::size_t sent_ = 0;               // bytes counted against the window, since the start
+  std::size_t parts_granted_ = 0;      // parts of the window that the receiver has taken
+  void* grant_ = nullptr;              // the receive of its next notice
+  std::size_t taken_ = 0;              // bytes of the incoming direction, counted in the same way
+  std::size_t parts_told_ = 0;         // notices that this rank has sent
 };
 
 }  // namespace stretto

@@ -106,7 +106,7 @@ TEST(Priority, ASmallUrgentGatherOvertakesALargeBackgroundSum) {
 constexpr std::int64_t millisecond = 1'000'000;
 constexpr std::int64_t forever = 1'000'000 * millisecond;
 
-bool held(Precedence::Operation& operation) {
+bool held(OperationPrecedence& operation) {
   operation.begin_look();
   return operation.held();
 }
@@ -117,8 +117,8 @@ struct Rank {
   Precedence precedence;
 };
 
-struct Sender : Precedence::Operation {
-  Sender(Precedence& of_rank, Priority priority) : Operation(of_rank, priority) { will_send(bytes); }
+struct Sender : OperationPrecedence {
+  Sender(Precedence& of_rank, Priority priority) : OperationPrecedence(of_rank, priority) { will_send(bytes); }
   static constexpr std::size_t bytes = 100;
 };
 

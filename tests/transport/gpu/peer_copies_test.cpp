@@ -18,9 +18,9 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-PeerCopies::Place place(int member, int size, double timeout = 60) {
-  PeerCopies::Place result;
-  result.member = member;
+CopyMember place(int member, int size, double timeout = 60) {
+  CopyMember result;
+  result.rank = member;
   for (int rank = 0; rank < size; ++rank) result.job_ranks.push_back(10 + rank);
   result.timeout = timeout;
   return result;
@@ -181,7 +181,7 @@ TEST(PeerCopies, SayThatSizesDiffer) {
 
 TEST(PeerCopies, NoticeALostRankWhileTheyWait) {
   HostGpu gpu;
-  PeerCopies::Place here = place(0, 2);
+  CopyMember here = place(0, 2);
   here.check = [] { throw std::runtime_error("rank 11 is lost"); };
   PeerCopies links(gpu, make_copy_board(2), here);
   const StreamInUse stream(gpu);

@@ -22,7 +22,7 @@ void look() {}
 
 std::function<std::unique_ptr<GpuLinks>(int)> nccl_links(HostNccl& nccl, HostGpu& gpu, int size) {
   return [&nccl, &gpu, size, id = nccl.new_id()](int rank) {
-    return std::make_unique<NcclLinks>(nccl, gpu, NcclLinks::Place{rank, size, 9}, id, look);
+    return std::make_unique<NcclLinks>(nccl, gpu, NcclMember{rank, size, 9}, id, look);
   };
 }
 

@@ -106,23 +106,23 @@ TEST(PeerMemory, OfAHeapIsMappedAlsoWhereItGrewLater) {
   const Peer peer([](const Peer::Door& door) {
     const auto first = allocate(count * 4);
     fill(first.get(), 1);
-    door.out.put(place_of(first.get()));
+    door.out.put(buffer_place_of(first.get()));
     door.in.get<char>();
     const auto second = allocate(count * 40);
     fill(second.get(), 1000);
-    door.out.put(place_of(second.get()));
+    door.out.put(buffer_place_of(second.get()));
     door.in.get<char>();
     door.out.put(number(first.get(), 7));
     pause();
   });
   PeerMemory memory(peer.heap(), 1);
-  const auto first = peer.get<Place>();
+  const auto first = peer.get<BufferPlace>();
   ASSERT_TRUE(memory.maps(first));
   std::byte* const seen = memory.at(first, count * 4);
   EXPECT_EQ(number(seen, 0), 1);
   EXPECT_EQ(number(seen, count - 1), static_cast<std::int32_t>(count));
   peer.tell();
-  const auto second = peer.get<Place>();
+  const auto second = peer.get<BufferPlace>();
   EXPECT_EQ(number(memory.at(second, count * 40), count - 1), static_cast<std::int32_t>(999 + count));
   EXPECT_EQ(memory.at(first, count * 4), seen) << "addresses that were given stay";
   // The peer sees values that are written here.
@@ -144,11 +144,11 @@ TEST(PeerMemory, OutsideOfItsHeapIsReadThroughTheKernel) {
     static Numbers numbers;
     numbers.resize(count);
     std::iota(numbers.begin(), numbers.end(), 5);
-    door.out.put(place_of(numbers.data()));
+    door.out.put(buffer_place_of(numbers.data()));
     pause();
   });
   PeerMemory memory(peer.heap(), 1);
-  const auto place = peer.get<Place>();
+  const auto place = peer.get<BufferPlace>();
   EXPECT_FALSE(memory.maps(place));
   Numbers read(count);
   if (!memory.readable()) {  // a container may forbid reading another process's memory
@@ -161,7 +161,7 @@ TEST(PeerMemory, OutsideOfItsHeapIsReadThroughTheKernel) {
   memory.read(place, 400, read.data(), 4);
   EXPECT_EQ(read.front(), 105);
   EXPECT_THAT(sentence_of([&] {
-                memory.read({8, Place::no_heap}, 8, read.data(), 4);
+                memory.read({8, BufferPlace::no_heap}, 8, read.data(), 4);
               }),
               AllOf(HasSubstr("4 bytes at 0x10 in the memory of rank 1"), HasSubstr("Bad address")));
 }
@@ -171,13 +171,13 @@ TEST(PeerMemory, OfADeadPeerStaysWhereItIsMapped) {
     static Numbers numbers(count);
     const auto block = allocate(count * 4);
     fill(block.get(), 3);
-    door.out.put(place_of(block.get()));
-    door.out.put(place_of(numbers.data()));
+    door.out.put(buffer_place_of(block.get()));
+    door.out.put(buffer_place_of(numbers.data()));
     pause();
   });
   PeerMemory memory(peer.heap(), 2);
-  const auto mapped = peer.get<Place>();
-  const auto unmapped = peer.get<Place>();
+  const auto mapped = peer.get<BufferPlace>();
+  const auto unmapped = peer.get<BufferPlace>();
   peer.end();
   EXPECT_EQ(number(memory.at(mapped, count * 4), 9), 12) << "also at the first look";
   std::byte word[4];
@@ -205,12 +205,12 @@ TEST(PeerMemory, OfAThreadIsUsedAsItIs) {
     PeerMemory memory(Heap::mine().address(), 1);
     EXPECT_TRUE(memory.readable());
     for (void* const pointer : {static_cast<void*>(anywhere.data()), static_cast<void*>(block.get())}) {
-      const Place place = place_of(pointer);
+      const BufferPlace place = buffer_place_of(pointer);
       EXPECT_TRUE(memory.maps(place));
       EXPECT_EQ(memory.at(place, 40), pointer);
     }
     std::int32_t read = 0;
-    memory.read(place_of(anywhere.data()), 36, &read, 4);
+    memory.read(buffer_place_of(anywhere.data()), 36, &read, 4);
     EXPECT_EQ(read, 4);
   }).join();
 }
@@ -221,7 +221,7 @@ TEST(PeerMemory, ServesThreads) {
     for (int i = 0; i < 20; ++i) {
       const auto block = allocate(count * 4);
       std::memcpy(block.get(), &i, 4);
-      door.out.put(place_of(block.get()));
+      door.out.put(buffer_place_of(block.get()));
       if (i % 2 == 0) continue;
       static std::vector<std::shared_ptr<std::byte>> kept;
       kept.push_back(block);
@@ -229,8 +229,8 @@ TEST(PeerMemory, ServesThreads) {
     pause();
   });
   PeerMemory memory(peer.heap(), 1);
-  std::vector<Place> places;
-  for (int i = 0; i < 20; ++i) places.push_back(peer.get<Place>());
+  std::vector<BufferPlace> places;
+  for (int i = 0; i < 20; ++i) places.push_back(peer.get<BufferPlace>());
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {

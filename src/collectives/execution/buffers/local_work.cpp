@@ -9,7 +9,7 @@
 namespace stretto {
 namespace {
 
-// Bytes in front of an element; what is packed, of a whole group.
+// Offset of an element in bytes; a packed one must be the first of a group.
 std::int64_t place_of(std::int64_t element, QuantizedFormat format, DType dtype) {
   return format == QuantizedFormat::none ? element * static_cast<std::int64_t>(size_of(dtype))
                                          : packed_bytes(format, element);

@@ -20,8 +20,8 @@ struct CallBuffers {
   bool need_copies(DType wire) const { return wire != dtype || op == ReduceOp::premul_sum; }
 };
 
-// Where a plan reads its input and writes its output: the caller's buffers or, if contributions change before they travel,
-// copies of them, since the caller's input must stay as it is.
+// The buffers that a plan reads and writes: the caller's or, if contributions change before they travel, copies of them,
+// since the caller's input must stay as it is.
 class WireBuffers {
  public:
   // buffers, request and space must outlive this object.
