@@ -145,7 +145,7 @@ bool can_do(Collective collective, Algorithm algorithm) {
 Plan make_plan(const PlanRequest& request, plans::PartPlans& parts) {
   check_request(request);
   if (request.quantized != QuantizedFormat::none) return plans::quantized(request);
-  const Entry& entry = entry_of(request.collective, request.method.algorithm);
+  const RepertoireEntry& entry = entry_of(request.collective, request.method.algorithm);
   return needs_nodes(entry.algorithm) ? plans::two_level(request, parts) : entry.generate(request);
 }
 Plan make_plan(const PlanRequest& request) {
