@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t tokens = 6;
 constexpr std::int64_t in = 10;  // neither 3 nor 4 ranks divide it evenly
 constexpr std::int64_t middle = 14;
-constexpr int parts = 3;
+constexpr int projections = 3;
 
 void set_integers(const Parameters& parameters) {
   for (const auto& parameter : parameters.all()) {
@@ -52,23 +52,23 @@ void enter_gradients(Wholes& wholes, const Parameters& parameters) {
   }
 }
 
-// One column-parallel layer of several parts. with_sum: dx is summed over the group, as the layer's user must do.
+// One column-parallel layer of several projections. with_sum: dx is summed over the group, as the layer's user must do.
 Wholes column_parallel(int ranks, bool with_sum = true) {
   Wholes wholes;
   std::mutex mutex;
   run_threads(ranks, [&](const Communicator& world) {
     const TensorParallel tensor_parallel{world, Stream("tp")};
     Parameters parameters;
-    const ColumnParallelLinear layer(parameters, "column", in, parts * middle, parts, {}, tensor_parallel);
+    const ColumnParallelLinear layer(parameters, "column", in, projections * middle, projections, {}, tensor_parallel);
     parameters.allocate(DType::f32);
     set_integers(parameters);
     const Tensor y = layer.forward(integer_tensor({tokens, in}, DType::f32, 2));
     const Share share = share_of(middle, world.size(), world.rank());
 
     // This rank takes its columns of each part of the whole dy.
-    const Tensor whole_dy = integer_tensor({tokens, parts, middle}, DType::f32, 3);
-    const Tensor dy({tokens, parts * share.count}, DType::f32);
-    for_each_run(whole_dy.shape(), {0, 0, share.first}, {tokens, parts, share.count},
+    const Tensor whole_dy = integer_tensor({tokens, projections, middle}, DType::f32, 3);
+    const Tensor dy({tokens, projections * share.count}, DType::f32);
+    for_each_run(whole_dy.shape(), {0, 0, share.first}, {tokens, projections, share.count},
                  [&](std::int64_t here, std::int64_t there, std::int64_t count) {
                    dy.view(here, {count}).copy_from(whole_dy.view(there, {count}));
                  });
@@ -77,7 +77,7 @@ Wholes column_parallel(int ranks, bool with_sum = true) {
     layer.backward_weight(integer_tensor({tokens, in}, DType::f32, 2), dy);
 
     const std::lock_guard lock(mutex);
-    enter(wholes, "y", {tokens, parts, middle}, {0, 0, share.first}, y.reshaped({tokens, parts, share.count}));
+    enter(wholes, "y", {tokens, projections, middle}, {0, 0, share.first}, y.reshaped({tokens, projections, share.count}));
     if (with_sum || world.rank() == 0) enter(wholes, "dx", {tokens, in}, {0, 0}, dx);
     enter_gradients(wholes, parameters);
   });
@@ -128,10 +128,10 @@ TEST(ColumnParallelLinear, ComputesWithItsOneRankWhatLinearMeans) {
   const auto weight = [](std::int64_t i) { return static_cast<double>(i * 7 % 11 - 5); };
   const std::vector<double> x = values(integer_tensor({tokens, in}, DType::f32, 2));
   for (std::int64_t row = 0; row < tokens; ++row) {
-    for (std::int64_t column = 0; column < parts * middle; ++column) {
+    for (std::int64_t column = 0; column < projections * middle; ++column) {
       double y = weight(column);
       for (std::int64_t k = 0; k < in; ++k) y += x[static_cast<std::size_t>(row * in + k)] * weight(column * in + k);
-      EXPECT_EQ(whole["y"][static_cast<std::size_t>(row * parts * middle + column)], y);
+      EXPECT_EQ(whole["y"][static_cast<std::size_t>(row * projections * middle + column)], y);
     }
   }
 }

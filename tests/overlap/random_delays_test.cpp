@@ -29,9 +29,9 @@ using random_steps::Workload;
 using Pass = Prefetcher::Pass;
 
 #ifdef STRETTO_SANITIZE
-constexpr int steps = 40;  // under a sanitizer a step takes several times as long
+constexpr int step_count = 40;  // under a sanitizer a step takes several times as long
 #else
-constexpr int steps = 200;
+constexpr int step_count = 200;
 #endif
 constexpr std::size_t layers = 5;
 constexpr std::int64_t state_size = 48;    // elements of the activations
@@ -230,8 +230,8 @@ class RandomDelays : public testing::TestWithParam<Links> {
   Variable nodes_, links_;
 };
 INSTANTIATE_TEST_SUITE_P(Everywhere, RandomDelays,
-                         testing::Values(Links{"InOneHost", "0", "", 4, steps},
-                                         Links{"OverLinks", "1", "inter=1GB/s,5us", 2, steps / 5}),
+                         testing::Values(Links{"InOneHost", "0", "", 4, step_count},
+                                         Links{"OverLinks", "1", "inter=1GB/s,5us", 2, step_count / 5}),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST_P(RandomDelays, ChangeNoBitAndBlockNobody) {

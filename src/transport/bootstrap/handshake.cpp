@@ -11,7 +11,7 @@ namespace stretto {
 namespace {
 
 // Seconds that rank 0 has for one arrival.
-constexpr double patience = 2;
+constexpr double answer_seconds = 2;
 constexpr std::uint64_t protocol = 0x53747265'74746f01;  // "Stretto", version 1
 
 using SecretKey = std::array<unsigned char, crypto_auth_KEYBYTES>;
@@ -67,12 +67,12 @@ RankIntroduction introduce(int rank, int size) {
 
 Arrival receive_arrival(const Socket& socket, const std::string& secret) {
   const SecretKey key = key_of(secret);
-  socket.give_up_after(patience);
+  socket.give_up_after(answer_seconds);
   Challenge challenge;
   randombytes_buf(challenge.nonce.data(), challenge.nonce.size());
   Hello hello;
   Arrival arrival;
-  if (!socket.write_all(&challenge, sizeof challenge) || !socket.read_all(&hello, sizeof hello, patience) ||
+  if (!socket.write_all(&challenge, sizeof challenge) || !socket.read_all(&hello, sizeof hello, answer_seconds) ||
       hello.magic != protocol) {
     return arrival;
   }

@@ -24,7 +24,7 @@ namespace {
 using gaussian_data::gaussian;
 using gaussian_data::normal;
 
-constexpr std::int64_t share = 1024;  // elements of a rank's result
+constexpr std::int64_t share_elements = 1024;  // elements of a rank's result
 
 // A record of int8 or int4 begins with its scale, which is the step.
 double mean_variance(QuantizedFormat format, const std::vector<std::byte>& records) {
@@ -54,7 +54,7 @@ std::vector<std::byte> records_of(QuantizedFormat format, const Tensor& x) {
 double variance_of_one(QuantizedFormat format, int ranks) {
   double sum = 0;
   for (int rank = 0; rank < ranks; ++rank) {
-    sum += mean_variance(format, records_of(format, gaussian(ranks * share, DType::f32, rank)));
+    sum += mean_variance(format, records_of(format, gaussian(ranks * share_elements, DType::f32, rank)));
   }
   return sum / ranks;
 }
@@ -78,17 +78,17 @@ double error_of_reduce_scatter(QuantizedFormat format, int ranks_per_node, int n
   std::mutex mutex;
   double sum = 0;
   run_threads(ranks, [&](const Communicator& world) {
-    const Tensor out({share}, DType::f32);
+    const Tensor out({share_elements}, DType::f32);
     OperationOptions options;
     options.method = Algorithm::two_level;
     options.quantization.format = format;
-    world.reduce_scatter(gaussian(ranks * share, DType::f32, world.rank()).raw(), out.raw(), share, DType::f32,
-                         ReduceOp::sum, Stream::inline_(), options);
-    const double mine = square_error(out, ranks, world.rank() * share);
+    world.reduce_scatter(gaussian(ranks * share_elements, DType::f32, world.rank()).raw(), out.raw(), share_elements,
+                         DType::f32, ReduceOp::sum, Stream::inline_(), options);
+    const double mine = square_error(out, ranks, world.rank() * share_elements);
     const std::lock_guard lock(mutex);
     sum += mine;
   });
-  return std::sqrt(sum / static_cast<double>(ranks * share));
+  return std::sqrt(sum / static_cast<double>(ranks * share_elements));
 }
 
 // Every partial sum is quantized on its way to the next rank; the last rank adds its own contribution unquantized.
@@ -98,18 +98,18 @@ double error_of_requantizing_ring(QuantizedFormat format, int ranks) {
     Tensor partial;
     for (int hop = 1; hop <= ranks; ++hop) {
       const int rank = (owner + hop) % ranks;
-      const Tensor own = gaussian(ranks * share, DType::f32, rank).view(owner * share, {share});
+      const Tensor own = gaussian(ranks * share_elements, DType::f32, rank).view(owner * share_elements, {share_elements});
       if (partial) {
         const auto records = records_of(format, partial);
-        kernels::dequantize(format, records.data(), DType::f32, partial.raw(), share);
+        kernels::dequantize(format, records.data(), DType::f32, partial.raw(), share_elements);
         kernels::add(own, partial, partial);
       } else {
         partial = own.clone();
       }
     }
-    sum += square_error(partial, ranks, owner * share);
+    sum += square_error(partial, ranks, owner * share_elements);
   }
-  return std::sqrt(sum / static_cast<double>(ranks * share));
+  return std::sqrt(sum / static_cast<double>(ranks * share_elements));
 }
 
 struct Grid {

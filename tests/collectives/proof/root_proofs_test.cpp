@@ -10,10 +10,10 @@
 namespace stretto {
 namespace {
 
-constexpr int size = 5;
+constexpr int group_size = 5;
 
 std::vector<Plan> plans_for(Collective collective, const Method& method, int root, int ranks_per_node = 0) {
-  PlanRequest request{.collective = collective, .method = method, .size = size, .count = 11, .root = root};
+  PlanRequest request{.collective = collective, .method = method, .size = group_size, .count = 11, .root = root};
   if (ranks_per_node > 0) {
     request.size = 3 * ranks_per_node;
     request.ranks_per_node = ranks_per_node;
@@ -24,7 +24,7 @@ std::vector<Plan> plans_for(Collective collective, const Method& method, int roo
 // How many of all roots are verified.
 int verified(Collective collective, const Method& method, int ranks_per_node = 0) {
   RootProofs proofs;
-  const int roots = ranks_per_node > 0 ? 3 * ranks_per_node : size;
+  const int roots = ranks_per_node > 0 ? 3 * ranks_per_node : group_size;
   for (int root = 0; root < roots; ++root) {
     EXPECT_EQ(proofs.prove(plans_for(collective, method, root, ranks_per_node)).value_or(""), "");
   }
@@ -50,23 +50,23 @@ TEST(RootProofs, VerifyTheRootsOfOneNode) {
 
 // The share that a rank writes to all does not move with the root; and buffers of a gather hold shares in rank order.
 TEST(RootProofs, VerifyEveryRootWhereTheyAreNoRotations) {
-  EXPECT_EQ(verified(Collective::broadcast, Algorithm::push), size);
-  EXPECT_EQ(verified(Collective::gather, Algorithm::direct), size);
-  EXPECT_EQ(verified(Collective::scatter, Algorithm::binomial), size);
+  EXPECT_EQ(verified(Collective::broadcast, Algorithm::push), group_size);
+  EXPECT_EQ(verified(Collective::gather, Algorithm::direct), group_size);
+  EXPECT_EQ(verified(Collective::scatter, Algorithm::binomial), group_size);
 }
 
 // What is in rank order at root 0 is in another order when all ranks are renamed.
 TEST(RootProofs, VerifyEveryRootWhereSumsAreInRankOrder) {
-  EXPECT_EQ(verified(Collective::reduce, Algorithm::direct), size);
+  EXPECT_EQ(verified(Collective::reduce, Algorithm::direct), group_size);
   RootProofs proofs;
   const std::vector<Plan> plans = plans_for(Collective::reduce, Algorithm::direct, 0);
   ASSERT_FALSE(proofs.prove(plans));
   std::vector<Plan> renamed;
-  for (int rank = 0; rank < size; ++rank) {
-    renamed.push_back(plans[(rank + 2) % size]);  // rank 3 is root
+  for (int rank = 0; rank < group_size; ++rank) {
+    renamed.push_back(plans[(rank + 2) % group_size]);  // rank 3 is root
     renamed.back().request.rank = rank;
     renamed.back().request.root = 3;
-    for (Step& step : renamed.back().lanes[0].steps) step.peer = step.peer < 0 ? step.peer : (step.peer + 3) % size;
+    for (Step& step : renamed.back().lanes[0].steps) step.peer = step.peer < 0 ? step.peer : (step.peer + 3) % group_size;
   }
   EXPECT_THAT(proofs.prove(renamed).value_or(""), testing::HasSubstr("another order than that of the ranks"));
 }
@@ -78,7 +78,7 @@ TEST(RootProofs, FindAFaultOfOneRootAlone) {
       [](Plan&, Lane&, Step& step) { ++(step.kind == StepKind::send ? step.source : step.destination).offset; },
       [](Plan&, Lane&, Step& step) { --(step.kind == StepKind::send ? step.source : step.destination).count; },
       [](Plan& plan, Lane&, Step& step) {
-        do step.peer = (step.peer + 1) % size;
+        do step.peer = (step.peer + 1) % group_size;
         while (step.peer == plan.request.rank);
       },
       [](Plan&, Lane&, Step& step) { step.finishes = !step.finishes; },
@@ -102,7 +102,7 @@ TEST(RootProofs, FindAFaultOfOneRootAlone) {
         }
       }
     }
-    EXPECT_EQ(refused, static_cast<int>(mutations.size()) * 2 * (size - 1));  // each message has two ends
+    EXPECT_EQ(refused, static_cast<int>(mutations.size()) * 2 * (group_size - 1));  // each message has two ends
     EXPECT_EQ(proofs.prove(good).value_or(""), "");
     EXPECT_EQ(proofs.verified(), 1 + refused);
   }
