@@ -187,8 +187,9 @@ class STRETTO_API Communicator {
   // call it at any time. No communication.
   void check_ranks() const;
 
-  // Limits, in seconds, how long an operation that begins from now on waits for another rank while nothing moves. The
-  // initial value is STRETTO_TIMEOUT. Holds for this rank's whole job; ranks may set different values. Operations on GPU
+  // Limits, in seconds, how long an operation that begins from now on waits for another rank while no bytes
+  // arrive. The initial value is STRETTO_TIMEOUT. The limit applies to all communicators of this rank; other ranks may set
+  // other values. Operations on GPU
   // buffers keep the value that was in force at their communicator's first such operation. Any thread may call it at any
   // time.
   void set_timeout(double seconds) const;

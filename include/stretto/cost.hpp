@@ -29,8 +29,8 @@ struct LinkCost {
 };
 STRETTO_API double seconds(const Cost& cost, const LinkCost& link, double bytes_per_element, int lanes = 1);
 
-// The cost formula of the request's generator. It does not depend on request.rank. Throws as make_plan() does. For
-// two_level and three_level it is the sum over the levels.
+// Returns the cost of the plan that make_plan(request) builds, by its algorithm's formula. The cost does not depend on
+// request.rank. Throws as make_plan() does. For two_level and three_level it is the sum over the levels.
 STRETTO_API Cost cost_of(const PlanRequest& request);
 struct LevelCost {
   // Inside nodes, and between nodes (with three_level, also between pods). For algorithms of one level, between is

@@ -29,14 +29,14 @@ struct GpuInfo {
 // The GPU that this process uses; nothing if it cannot use one. Rank r of a host, as launch() or a launcher numbers it,
 // uses GPU r modulo the number of GPUs, unless STRETTO_GPU names another.
 STRETTO_API std::optional<GpuInfo> gpu_info();
-// Makes this process use the GPU with that index. For programs that choose by themselves; call it before anything else
-// uses a GPU. Throws Error(invalid_argument) if the process already uses another GPU, or if STRETTO_GPU names another.
+// Makes this process use the GPU with that index. A program that assigns GPUs to its processes must call it before anything
+// else uses a GPU. Throws Error(invalid_argument) if the process already uses another GPU, or if STRETTO_GPU names another.
 STRETTO_API void choose_gpu(int index);
 
-// While the object lives, this thread's new tensors and streams are on that device, and its kernels run there in a
-// stream of this thread (see computation()). Nests: on the same GPU, the inner one's kernels run after the outer one's
-// earlier kernels and before its later ones. The constructor throws Error(unavailable) with cuda_obstacle() if there is
-// no such device.
+// While the object lives, this thread's new tensors and streams are on that device, and the kernels that this thread calls
+// run there, in a stream of this thread (see computation()). OnDevice objects may be nested; on one GPU, kernels then still
+// run in the order in which the thread calls them. The constructor throws Error(unavailable) with cuda_obstacle() if there
+// is no such device.
 class STRETTO_API OnDevice {
  public:
   explicit OnDevice(Device device);

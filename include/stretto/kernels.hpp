@@ -13,10 +13,10 @@
 //   than on the host, but in the same order at each call.
 // Functions on pointers take host memory only.
 //
-// Matrices are row-major tensors; "rows" are all dimensions but the last taken together. "f" below stands for a compute
-// type: f64, f32 or bf16. The "accumulator type", used for statistics and sums, is f64 for f64 and f32 otherwise.
-// Results in bf16 are rounded once, at the end. Shapes and types that do not fit together, or tensors on different
-// devices, throw Error(invalid_argument) naming them.
+// Matrices are row-major tensors; the last dimension is the columns, and all other dimensions together are the rows. "f"
+// below stands for a compute type: f64, f32 or bf16. The "accumulator type", used for statistics and sums, is f64 for f64
+// and f32 otherwise. Results in bf16 are rounded once, at the end. Shapes and types that do not fit together, or tensors on
+// different devices, throw Error(invalid_argument) naming them.
 namespace stretto::kernels {
 
 // The accumulator type of f: sums over f are kept in it, and gradients of f parameters are stored in it.
@@ -57,8 +57,9 @@ STRETTO_API void convert(DType from, const void* x, DType to, void* out, std::in
 
 struct QuantizeOptions {
   Rounding rounding = Rounding::nearest_even;
-  // For stochastic rounding. A hash of the seed and the element's number (first_element + i) decides, with 15 bits
-  // (int8) or 16 bits (int4); the expectation is off by at most 2^-16 of the scale. A vector that is quantized in
+  // For stochastic rounding. A hash of the seed and the element's number (first_element + i) decides whether the
+  // element is rounded up or down; it has 15 random bits for int8 and 16 for int4. The expectation is off by at most 2^-16
+  // of the scale. A vector that is quantized in
   // several calls must be cut at whole groups.
   std::uint64_t seed = 0;
   std::uint64_t first_element = 0;

@@ -60,8 +60,8 @@ enum class Algorithm : std::uint8_t {
 constexpr int most_lanes = 4;
 
 // An algorithm with its parameters. Its text form: "ring", "ring*4" (lanes), "chain/16" (pieces),
-// "two_level(ring+two_shot)*2/8", "three_level(direct+ring+ring)". Quantized collectives by level name no inner
-// algorithms, since these are always direct: "two_level/4".
+// "two_level(ring+two_shot)*2/8", "three_level(direct+ring+ring)". A quantized two_level does not name its
+// inner algorithms, because they are always direct: "two_level/4".
 struct STRETTO_API Method {
   Algorithm algorithm = Algorithm::automatic;
   int lanes = 1;   // ring, bidirectional_ring: parts that go round independently; levels: pieces in flight at a time
@@ -267,8 +267,8 @@ STRETTO_API std::int64_t output_count(const PlanRequest& request);
 // Whether sums of 16- and 8-bit floats are rounded only once although they travel in their own type. Other algorithms
 // carry partial sums, which therefore travel as f32.
 STRETTO_API bool rounds_once(Algorithm algorithm);
-// Whether the order in which an element is summed depends only on the number of ranks. Quantized sums are always formed
-// in rank order, by two_level node by node.
+// Whether the order in which an element is summed depends only on the number of ranks. Quantized algorithms
+// always add in rank order; two_level adds one node after the other.
 STRETTO_API bool is_deterministic(Algorithm algorithm);
 
 // Throws Error(invalid_argument) if the algorithm cannot do the collective, or if rank, root or counts do not fit.

@@ -29,6 +29,11 @@ prefix=$work/prefix
 library=$(find "$prefix" -name libstretto.so)
 export LD_LIBRARY_PATH=${library%/*} PKG_CONFIG_PATH=${library%/*}/pkgconfig
 
+# Installed programs find the library by themselves.
+for program in stretto-info stretto-plan stretto-perf stretto-train; do
+  env -u LD_LIBRARY_PATH "$prefix/bin/$program" --help >/dev/null || stop "The installed $program does not start."
+done
+
 mkdir "$work/program"
 program_in README.md cpp >"$work/program/main.cpp"
 [ -s "$work/program/main.cpp" ] || stop "README.md has no C++ program."

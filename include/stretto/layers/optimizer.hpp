@@ -24,9 +24,9 @@ class STRETTO_API AdamWOptimizer {
 
   // Updates all elements. gradient_scale multiplies every gradient first.
   void step(double lr, double gradient_scale);
-  // The same in parts: begin_step() once, then update() for each element at most once. The division into ranges changes
-  // no bits. If other ranks update some elements, this rank's state for these is out of date until the caller copies it
-  // here.
+  // step() in parts: call begin_step() once, then update() any number of times. The ranges must not overlap; how elements
+  // are divided into ranges changes no bits. The state of elements that other ranks update is stale on this rank until the
+  // caller copies it from those ranks.
   void begin_step(double lr, double gradient_scale);
   void update(const std::vector<ElementRange>& ranges);
 

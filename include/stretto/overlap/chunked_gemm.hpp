@@ -51,8 +51,9 @@ struct ChunkedGemmOptions {
 
 // y [sum of rows, columns] = x of all ranks times the weight. x: [rows[rank], k], this rank's share. gathered: receives
 // x of all ranks, [sum of rows, k], for later use, such as the weight's gradient; may be an empty Tensor. This rank's
-// rows are multiplied first, while the others' go round a ring; each chunk is multiplied when it arrives. Bytes sent
-// per rank: all rows but those of the next rank, k elements each. Memory: that of `gathered`, if it is not given.
+// rows are multiplied first, while the others' go round a ring; each chunk is multiplied when it arrives. Each rank
+// sends (sum of rows - rows[rank + 1]) x k elements, since the next rank has its own rows. If `gathered` is empty, the
+// function allocates a buffer of its size.
 STRETTO_API void all_gather_gemm(const Tensor& x, const std::vector<std::int64_t>& rows, const Tensor& weight,
                                  kernels::Transpose transpose, const Tensor& y, const Tensor& gathered,
                                  const Communicator& group, const Stream& stream, const ChunkedGemmOptions& options = {});

@@ -113,8 +113,9 @@ class STRETTO_API RingSum {
 // every step but the first, ranks whose queries are later than the current block's keys compute all of it, the others
 // compute nothing, and all wait for each other. So a rank computes for c/(2c-1) of the time, which tends to 1/2.
 STRETTO_API double contiguous_causal_efficiency(int ranks);
-// The remedy (zigzag; Zhu 2024, and Llama 3's context parallelism): 2p chunks, of which rank r holds the early chunk r
-// and the late chunk 2p-1-r. Then all ranks have the same work in every step: efficiency 1.
+// Returns the two chunks that `rank` holds if causal attention is balanced (zigzag; Zhu 2024, and Llama 3's context
+// parallelism). The sequence is cut into 2c chunks for c ranks; rank r holds the early chunk r and the late chunk 2c-1-r.
+// All ranks then have the same work in every step: the efficiency is 1.
 STRETTO_API std::array<int, 2> zigzag_chunks(int rank, int ranks);
 
 }  // namespace stretto
