@@ -64,11 +64,11 @@ def killed_in_messages(rank):
 def missing(rank):
     """A rank that does not come is named, on every other one, when the timeout is over."""
     if rank == 1:
-        time.sleep(3)
+        time.sleep(6)
         return None
     tensor = torch.ones(5)
     error = ranks.error_of(lambda: dist.all_reduce(tensor))
-    assert "waited 1 s for rank" in str(error) and "1" in str(error).split("for rank")[1].split(" in ")[0], repr(error)
+    assert "waited 4 s for rank" in str(error) and "1" in str(error).split("for rank")[1].split(" in ")[0], repr(error)
     error = ranks.error_of(lambda: dist.barrier())  # and the group is of no more use
     assert error is not None
     return str(error)
@@ -121,7 +121,7 @@ class Faults(unittest.TestCase):
         ranks.run(3, killed_in_messages, killed=[2], seconds=60)
 
     def test_missing(self):
-        ranks.run(3, missing, seconds=1)
+        ranks.run(3, missing, seconds=4)
 
     def test_missing_for_one_call(self):
         ranks.run(2, missing_for_one_call, seconds=60)

@@ -28,7 +28,10 @@ def _be_rank(body, rank, size, port, backend, seconds, out):
     warnings.simplefilter("ignore")  # of what is deprecated, and tested nevertheless
     try:
         if backend is not None:
-            dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds))
+            # All ranks have started before the group's own timeout, which may be short, begins.
+            store = dist.TCPStore("127.0.0.1", port, size, rank == 0, timeout=datetime.timedelta(seconds=60))
+            dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds), store=store, rank=rank,
+                                    world_size=size)
         result = (True, body(rank))
         if backend is not None:
             dist.destroy_process_group()
