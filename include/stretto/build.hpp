@@ -10,7 +10,7 @@ namespace stretto {
 STRETTO_API std::string build_version();
 // The optional parts of the build: name, and version or "no".
 STRETTO_API std::vector<std::pair<std::string, std::string>> build_parts();
-// Highway's name of the vector instructions that host kernels use: AVX3 (AVX-512), AVX2, SSE4, or SCALAR for none. Throws
+// Highway's name of the vector instructions that host kernels use: AVX3 (AVX-512), AVX2, or SCALAR for none. Throws
 // Error(invalid_argument) if STRETTO_CPU_LEVEL names no level.
 STRETTO_API std::string vector_target();
 // The instruction set that each library below host kernels uses, such as {"Highway", "AVX2"}, {"oneDNN", "AVX2"},

@@ -50,11 +50,11 @@ const std::vector<Rule>& rules() {
       {{"STRETTO_COMPUTE_THREADS", "threads that a rank uses in a matrix product", "1"}, Kind::integer, {}},
       {{"STRETTO_CPU_LEVEL",
         "instructions that host kernels may use: native (all that the processor has), or no more than avx512 (x86-64-v4, "
-        "without bf16), avx2 (x86-64-v3), sse4 (x86-64-v2) or baseline (x86-64; oneDNN still uses SSE4.1); OpenBLAS, which "
+        "without bf16), avx2 (x86-64-v3) or baseline (x86-64; oneDNN still uses SSE4.1); OpenBLAS, which "
         "multiplies f64, takes OPENBLAS_CORETYPE instead",
         "native"},
        Kind::choice,
-       {"native", "avx512", "avx2", "sse4", "baseline"}},
+       {"native", "avx512", "avx2", "baseline"}},
       {{"STRETTO_GPU", "number of the GPU that this process uses; empty: its rank on the host modulo the number of GPUs",
         ""},
        Kind::text,

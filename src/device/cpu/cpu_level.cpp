@@ -22,7 +22,6 @@ struct Level {
 constexpr Level levels[] = {
     {"avx512", HWY_AVX3 - 1, dnnl_cpu_isa_avx512_core, "AVX512_CORE"},
     {"avx2", HWY_AVX2 - 1, dnnl_cpu_isa_avx2, "AVX2"},
-    {"sse4", HWY_SSE4 - 1, dnnl_cpu_isa_sse41, "SSE41"},
     {"baseline", HWY_SSSE3 | (HWY_SSSE3 - 1), dnnl_cpu_isa_sse41, "SSE41"},  // oneDNN knows no lower one
 };
 
