@@ -72,7 +72,7 @@ struct STRETTO_API Method {
 
   Method() = default;
   Method(Algorithm which) : algorithm(which) {}  // NOLINT(google-explicit-constructor): an algorithm with its defaults
-  auto operator<=>(const Method&) const = default;
+  auto operator<=>(const Method&) const = default;  // NOLINT(modernize-use-nullptr): the zero is the standard's
 };
 
 STRETTO_API const char* name(Collective collective);

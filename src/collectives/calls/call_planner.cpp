@@ -93,7 +93,7 @@ void CallPlanner::check(const Call& call, const OperationOptions& options, Devic
 Estimate CallPlanner::estimate(const Call& call, const OperationOptions& options, Device device) {
   const bool on_gpus = device == Device::cuda;
   PlanRequest request;
-  DType wire = call.dtype;
+  DType wire;
   if (on_gpus) {
     const Choice choice = choose_on_gpus(call, options, AssumedLinks::expected);
     request = as_chosen(request_of(call, options), choice);

@@ -50,7 +50,7 @@ class CallPlanner {
     QuantizedFormat format, result;
     bool only_if_faster;
     Device device;
-    auto operator<=>(const PlanKey&) const = default;
+    auto operator<=>(const PlanKey&) const = default;  // NOLINT(modernize-use-nullptr): the zero is the standard's
   };
   // For a communicator without links between GPUs: which links to assume.
   enum class AssumedLinks { none, expected, best };

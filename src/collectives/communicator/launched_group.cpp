@@ -155,7 +155,7 @@ std::unique_lock<std::mutex> take_turns(LaunchedGroup& launched, const std::vect
 // until the stream has come here, and communicates by itself.
 void launch_in_gpu_stream(const std::shared_ptr<LaunchedGroup>& launched, const std::vector<PendingCall>& calls,
                           const Groups& groups, const std::vector<Stream>& streams, const Work& work) {
-  const Stream home = streams.front();
+  const Stream& home = streams.front();
   const char* const what = name(calls.front().operation->call.collective);
   const bool on_host = calls.front().operation->device == Device::cpu;
   require(!on_host || recording == nullptr,
@@ -184,7 +184,7 @@ void launch_in_gpu_stream(const std::shared_ptr<LaunchedGroup>& launched, const 
 
 void launch_in_host_stream(const std::shared_ptr<LaunchedGroup>& launched, const std::vector<PendingCall>& calls,
                            const Groups& groups, const std::vector<Stream>& streams, const Work& work) {
-  const Stream home = streams.front();
+  const Stream& home = streams.front();
   for (std::size_t i = 1; i < streams.size(); ++i) {  // a thread that puts something there may have to be waited for
     if (streams[i].device() == Device::cuda) home.wait(streams[i]);
   }

@@ -46,6 +46,7 @@ class StreamSpace final : public ExecutionSpace {
 void StreamSpace::perform(const LocalWork& work) const {
   if (work.count == 0) return;
   std::vector<const void*> sources;
+  sources.reserve(static_cast<std::size_t>(work.vectors));
   for (int i = 0; i < work.vectors; ++i) sources.push_back(work.source + i * work.distance);
   GpuKernels& kernels = gpu_.kernels();
   switch (work.kind) {

@@ -16,6 +16,7 @@ template <class Key>
 std::vector<int> numbered(const std::vector<Key>& keys) {
   std::map<Key, int> numbers;
   std::vector<int> result;
+  result.reserve(keys.size());
   for (const Key& key : keys) {
     result.push_back(numbers.emplace(key, static_cast<int>(numbers.size())).first->second);
   }
@@ -41,6 +42,7 @@ bool all_equal(const std::vector<int>& numbers) {
 
 std::vector<int> numbered_nodes(const Network& network, const std::vector<int>& job_ranks) {
   std::vector<std::uint64_t> nodes;
+  nodes.reserve(job_ranks.size());
   for (const int rank : job_ranks) nodes.push_back(network.node_of(rank));
   return numbered(nodes);
 }
@@ -50,10 +52,11 @@ NodeSizes node_sizes(const Network& network, const std::vector<int>& job_ranks, 
   NodeSizes sizes;
   const std::vector<int> runs = runs_of(numbered_nodes(network, job_ranks));
   if (runs.empty()) return sizes;
-  if (all_equal(runs))
+  if (all_equal(runs)) {
     sizes.ranks_per_node = runs.front();
-  else
+  } else {
     sizes.uneven = runs;
+  }
 
   const auto per_pod = static_cast<std::int64_t>(number_setting("STRETTO_NODES_PER_POD"));
   if (per_pod == 0) return sizes;

@@ -41,7 +41,7 @@ RankSettings unpacked(const Bytes& bytes) {
   const auto take = [&] {
     const std::size_t end = rest.find('\0');
     ensure(end != std::string_view::npos, "A rank's settings end early; the builds of Stretto differ.");
-    const std::string text(rest.substr(0, end));
+    std::string text(rest.substr(0, end));
     rest.remove_prefix(end + 1);
     return text;
   };

@@ -135,7 +135,7 @@ std::vector<HardwareThreads> CoreClaims::place(std::vector<Core> cores, int rank
     held.push_back(core.threads.empty() ? -1 : claim(fmt::format("stretto/{}/{}", kind, core.threads.front())));
     core.claimed = held.back() < 0;
   }
-  const std::vector<HardwareThreads> placed = place_ranks(cores, ranks);
+  std::vector<HardwareThreads> placed = place_ranks(cores, ranks);
   for (std::size_t i = 0; i < cores.size(); ++i) {
     if (held[i] < 0) continue;
     const bool used = std::any_of(placed.begin(), placed.end(), [&](const HardwareThreads& threads) {

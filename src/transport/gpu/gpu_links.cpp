@@ -110,6 +110,7 @@ std::unique_ptr<Staging> make_staging(Links& links, Gpu& gpu, const ExchangeByte
                              "STRETTO_LINKS keeps them from it)"};
     if (links.shares_memory()) {
       std::vector<bool> is_here;
+      is_here.reserve(identities.size());
       for (const GpuIdentity& identity : identities) is_here.push_back(are_one_process(identity, identities[members.rank]));
       by_ipc = IpcStaging::set_up(gpu, links, exchange_bytes, is_here,
                                   IpcStaging::blocks_for(static_cast<int>(identities.size())));

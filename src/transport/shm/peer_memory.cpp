@@ -53,6 +53,7 @@ int PeerMemory::read_through_kernel(std::uint64_t address, void* to, std::size_t
   auto* out = static_cast<std::byte*>(to);
   while (bytes > 0) {
     const iovec local{out, bytes};
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address in another process
     const iovec remote{reinterpret_cast<void*>(address), bytes};
     const ssize_t got = process_vm_readv(static_cast<pid_t>(heap_.pid), &local, 1, &remote, 1, 0);
     if (got < 0 && errno == EINTR) continue;

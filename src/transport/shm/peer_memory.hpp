@@ -32,6 +32,7 @@ class PeerMemory {
   bool maps(const BufferPlace& place) const { return same_process_ || place.in_heap != BufferPlace::no_heap; }
   // The address of such a place in this process; valid as long as the peer keeps the block, or for ever if the peer is dead.
   std::byte* at(const BufferPlace& place, std::size_t bytes) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address that travelled
     if (same_process_) return reinterpret_cast<std::byte*>(place.address);
     const std::uint64_t known = known_.load(std::memory_order_acquire);
     if (place.in_heap > known || bytes > known - place.in_heap) look(place, bytes);

@@ -41,7 +41,8 @@ double mean_variance(QuantizedFormat format, const std::vector<std::byte>& recor
     std::memcpy(&step, &bits, 4);
     sum += static_cast<double>(step) * step / 12;
   }
-  return sum / static_cast<double>(records.size() / bytes);
+  const std::size_t count = records.size() / bytes;
+  return sum / static_cast<double>(count);
 }
 
 std::vector<std::byte> records_of(QuantizedFormat format, const Tensor& x) {

@@ -35,7 +35,10 @@ struct Attention {
 // The definition in f64, with the whole matrix of scores, and its derivative by the chain rule.
 Attention oracle(const Attention& given) {
   Attention result(given.shape, DType::f64);
-  const auto [batch, sequence, heads, d] = given.shape;
+  const std::int64_t batch = given.shape.batch;
+  const std::int64_t sequence = given.shape.sequence;
+  const std::int64_t heads = given.shape.heads;
+  const std::int64_t d = given.shape.head_size;
   const std::int64_t hidden = heads * d;
   for (std::int64_t i = 0; i < given.qkv.size(); ++i) result.qkv.set(i, given.qkv.at(i));
   for (std::int64_t i = 0; i < given.dout.size(); ++i) result.dout.set(i, given.dout.at(i));

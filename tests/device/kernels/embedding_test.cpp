@@ -65,8 +65,8 @@ TEST(Embedding, BackwardAddsManyRows) {
 }
 
 TEST(Embedding, SumsAreTheSameBitsAtEachCall) {
-  std::vector<std::int32_t> many;
-  for (int i = 0; i < 3000; ++i) many.push_back(static_cast<std::int32_t>(first + i * i % share));
+  std::vector<std::int32_t> many(3000);
+  for (int i = 0; i < 3000; ++i) many[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(first + i * i % share);
   const Tensor dy = random_tensor({3000, 40}, DType::f32);
   std::vector<double> before;
   for (int call = 0; call < 3; ++call) {

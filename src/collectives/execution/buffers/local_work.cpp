@@ -36,6 +36,7 @@ std::size_t LocalWork::advance(std::size_t bytes) {
 
 void LocalWork::compute(const std::byte* from, std::byte* to, std::int64_t elements) const {
   std::vector<const void*> sources;
+  sources.reserve(static_cast<std::size_t>(vectors));
   for (int i = 0; i < vectors; ++i) sources.push_back(from + i * distance);
   kernels::QuantizeOptions options = quantizing;
   options.first_element += static_cast<std::uint64_t>(done);
