@@ -40,8 +40,8 @@ struct Call {
 // The cost model's prediction for a call.
 struct Estimate {
   double seconds = 0;  // if no other operation uses the links
-  double overhead =
-      0;  // the part of `seconds` that does not depend on the bytes. A call cut into pieces pays it once per piece
+  // The part of `seconds` that does not depend on the bytes. A call that is cut into pieces costs it once per piece.
+  double overhead = 0;
 };
 
 // A group of ranks that communicate. A Communicator is a handle: copies refer to the same group. Below, the "job" is the

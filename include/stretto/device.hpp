@@ -58,7 +58,7 @@ STRETTO_API Device current_device();  // this thread's device
 // computation() has no effect, and computation().wait() blocks. A Communicator operation on a GPU stream waits for
 // computation() by itself.
 //
-// communication.wait(computation()); // after the kernels called so far
+//   communication.wait(computation());   // after the kernels called so far
 //   Work sum = group.all_reduce(gradient, ReduceOp::sum, communication);
 //   ...
 //   computation().wait(sum);             // the kernels called from now on see the sum

@@ -33,8 +33,7 @@ struct STRETTO_API MeetingPoint {
   std::string host = "127.0.0.1";
   int port = 0;
   std::string secret;
-  int listener =
-      -1;  // rank 0 only: a socket that already listens, or -1. connect() closes the socket if the job has several ranks
+  int listener = -1;   // rank 0 only: a listening socket, or -1. connect() closes it if the job has several ranks
   double timeout = 0;  // seconds within which all ranks must connect; 0: STRETTO_MEET_TIMEOUT
 };
 // For rank 0: opens a listening socket on a free port, and makes a random secret. The caller sends host, port and secret

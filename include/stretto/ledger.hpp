@@ -11,9 +11,9 @@
 // The ledger: a log of a rank's communication. The trainer's communication columns, the tests that compare traffic with
 // a formula, and the error message of a timeout read the ledger. The ledger synchronises no streams.
 //
-// Cost: an operation on an inline stream between ranks of one host reads the clock twice and stores 24 bytes; any other
-// operation makes an allocation. Below, such operations on inline streams are called "immediate". The ledger turns them
-// into records later: when it is read, or when the next operation that is not immediate is entered.
+// An operation is "immediate" if it is on an inline stream, between ranks of one host. An immediate operation costs two
+// reads of the clock and 24 bytes stored; any other operation costs an allocation. Immediate operations become records
+// later: when the ledger is read, or when the next operation that is not immediate is entered.
 namespace stretto {
 
 class FastPathLog;
@@ -38,8 +38,7 @@ struct STRETTO_API Record {
   DType dtype = DType::f32;                           // type of the elements on the wire, unless quantized
   QuantizedFormat quantized = QuantizedFormat::none;  // format on the wire, if the elements are quantized
   std::int64_t count = 0;                             // elements, as the caller passed it
-  std::uint64_t bytes_sent =
-      0;  // by this rank; in shared memory, the bytes that this rank read from or wrote to other ranks' memory
+  std::uint64_t bytes_sent = 0;           // bytes that this rank sent, or read from or wrote to other ranks' memory
   std::uint64_t bytes_between_nodes = 0;  // the part of bytes_sent that went between nodes
   std::shared_ptr<const Partners> partners;
   std::string stream;

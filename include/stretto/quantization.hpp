@@ -113,8 +113,7 @@ class STRETTO_API ErrorFeedback {
 // there, the whole group that contains them becomes NaN.
 struct Quantization {
   QuantizedFormat format = QuantizedFormat::none;
-  QuantizedFormat result =
-      QuantizedFormat::none;  // all_reduce: the format in which the sum is sent to all ranks; none: `format`
+  QuantizedFormat result = QuantizedFormat::none;  // all_reduce: the format of the sum sent to all ranks; none: `format`
   Rounding rounding = Rounding::nearest_even;
   std::uint64_t seed = 0;  // for stochastic rounding: the same seed and input give the same bits
   // Lets the cost model choose an unquantized method if that method is faster. Elements then travel in their own type,

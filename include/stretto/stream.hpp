@@ -111,7 +111,7 @@ class STRETTO_API Stream {
   // Waits for all tasks that are in the other stream now. The call has no effect if the other stream is inline, or is
   // this stream.
   void wait(const Stream& other) const;
-  // Makes the event mark the place behind all tasks enqueued so far.
+  // Makes the event mark the place after all tasks enqueued so far.
   void record(Event& event) const;
   // Blocks until all tasks enqueued so far are done. Throws if the stream has failed.
   void synchronize() const;
