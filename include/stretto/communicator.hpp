@@ -158,7 +158,7 @@ class STRETTO_API Communicator {
   //   between threads of one process.
   Estimate estimate(const Call& call, const OperationOptions& options = {}) const;
 
-  // The collectives above on a whole tensor, in place. The Work keeps the tensor alive.
+  // The two collectives above on a whole tensor, in place. The stream keeps the tensor alive until the Work is done.
   Work all_reduce(const Tensor& tensor, ReduceOp op, const Stream& stream, const OperationOptions& options = {}) const;
   Work broadcast(const Tensor& tensor, int root, const Stream& stream, const OperationOptions& options = {}) const;
 

@@ -118,8 +118,8 @@ STRETTO_API void layer_norm_backward(const Tensor& x, const Tensor& gamma, const
 STRETTO_API void softmax(const Tensor& x, const Tensor& y);
 
 // ---- cross entropy over a vocabulary that is divided over ranks (Shoeybi et al. 2019). This rank holds the columns
-// [first, first + columns). logits: f [rows, columns]; targets: i32, the global token number of each row; all others:
-// accumulator type [rows]. Forward reads the logits once; backward reads and writes them once.
+// [first, first + columns). logits: f [rows, columns]; targets: i32, the global token number of each row. All other
+// tensors: accumulator type [rows]. Forward reads the logits once; backward reads and writes them once.
 
 // Writes, for each row of this rank's columns: row_max, the largest logit, or -infinity if there are no columns;
 // sum_exp, the sum of exp(logit - row_max); and target_logit, the logit of the target, or 0 if the target is not among

@@ -14,8 +14,8 @@
 // is not linked to MPI.
 namespace stretto {
 
-// Collective over comm. Returns a Communicator of the same ranks. This call uses MPI to exchange rank 0's address and
-// secret; Stretto makes no MPI call after it.
+// Collective over comm. Returns a Communicator of the same ranks. connect() uses MPI to exchange rank 0's address and
+// secret. Later, Stretto makes no MPI calls.
 inline Communicator connect(MPI_Comm comm) {
   int rank = 0;
   int size = 0;

@@ -70,13 +70,13 @@ constexpr std::int64_t packed_bytes(QuantizedFormat format, std::int64_t count) 
 
 enum class Rounding : std::uint8_t {
   nearest_even,
-  stochastic,  // int8 and int4 only: up or down with probabilities that make the expectation exact, to 2^-16 of the scale
+  stochastic,  // int8 and int4 only: rounds up or down at random; the expected value is exact to 2^-16 of the scale
 };
 
 // The points in a collective at which elements are quantized. The enumerators name the data that is quantized there.
 enum class Hop : std::uint8_t {
   contribution,  // a rank's input
-  node_sum,      // the sum of a node's ranks, before it goes between nodes
+  node_sum,      // the sum over a node's ranks, before it is sent to other nodes
   result,        // all_reduce: the sum that goes to all ranks
 };
 constexpr int hops = 3;

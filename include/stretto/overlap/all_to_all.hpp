@@ -15,12 +15,12 @@
 // a's send_rows[b] must equal rank b's receive_rows[a]. A row is the last dimension of a tensor, and has the same length
 // on all ranks; all other dimensions together count the rows.
 //
-// Computation runs in the calling thread. Communication runs in the stream, as messages between two ranks: in step s of
-// p-1, rank r sends to rank r+s and receives from rank r-s. Blocks are cut into chunks, so that communication is
-// overlapped even between two ranks, where each rank receives only one block. Sender and receiver cut a block in the
-// same way, which depends on its number of rows, their length and the cost model. All members must call the same
-// functions in the same order with the same options. With Stream::inline_(), the same chunks are sent in the same order
-// without overlap; results have the same bits. Each rank sends the bytes of its rows for other ranks.
+// Computation runs in the calling thread. Communication runs in the stream, as messages between two ranks: over p ranks,
+// in steps s = 1 to p-1, rank r sends to rank r+s and receives from rank r-s. Blocks are cut into chunks, so that
+// communication is overlapped even between two ranks, where each rank receives only one block. Sender and receiver cut a
+// block in the same way, which depends on its number of rows, their length and the cost model. All members must call the
+// same functions in the same order with the same options. With Stream::inline_(), the same chunks are sent in the same
+// order without overlap; results have the same bits. Each rank sends the bytes of its rows for other ranks.
 //
 // Tensors are in use until the function returns: until then, only `compute` may access them, as described below. The
 // function keeps the tensors alive until the stream has finished its part, even if the computation throws.

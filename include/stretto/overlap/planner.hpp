@@ -131,8 +131,7 @@ STRETTO_API StepSchedule schedule_step(const StepGraph& graph, const StepCluster
 struct PlannerOptions {
   double slowdown = 0;  // StepSimulationOptions::slowdown
   int most_chunks = 16;
-  int most_postponed =
-      1 << 20;  // largest number of postponed buckets; 0 if the program cannot gather parameters after the update
+  int most_postponed = 1 << 20;  // of buckets; 0 if the program cannot gather parameters after the update
   bool may_chunk_compute = true;
   bool may_reorder_compute = true;
 };
@@ -141,9 +140,9 @@ struct PlannerOptions {
 // on the number of ranks.
 STRETTO_API StepSchedule plan_step(const StepGraph& graph, const StepCluster& cluster, const PlannerOptions& options = {});
 
-// Returns a lower bound for the step time of any schedule, in seconds. It is the largest of three times: computation,
-// with elementwise updates divided into shares; the bytes that must leave a rank, in groups that lie on one node; and
-// the bytes that must leave a node, in the other groups.
+// Returns a lower bound for the step time of any schedule, in seconds. It is the largest of three times: the time for
+// computation, with elementwise updates divided into shares; the time for the bytes that must leave a rank, in groups
+// that lie on one node; and the time for the bytes that must leave a node, in the other groups.
 STRETTO_API double step_bound(const StepGraph& graph, const StepCluster& cluster);
 
 }  // namespace stretto

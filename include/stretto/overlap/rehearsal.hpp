@@ -42,9 +42,10 @@ struct STRETTO_API OverlapTimes {
 };
 
 struct OverlapMeasurement {
-  int warmup =
-      1;  // number of untimed steps before each timed run. Work that the last of them leaves to the next step is timed
-  int steps = 2;   // number of steps per timed run. Work that one step leaves to the next step is timed in the next step
+  // Number of untimed steps before each timed run, at least 1. Work that the last of them leaves to the next step is
+  // timed.
+  int warmup = 1;
+  int steps = 2;   // number of steps per timed run. Work that a step leaves to the next step is timed with the next step
   int rounds = 5;  // number of rounds over the four ways. The result is the median over the rounds
 };
 // Runs `step` in all four ways, 4 * rounds * (warmup + steps) times in total. Collective over world: all ranks must pass

@@ -7,7 +7,8 @@
 
 // Blocks of data that go round a ring of ranks, while each rank computes with the block that it holds. They serve ring
 // attention (Liu et al. 2023), where keys and values rotate, and matrix products with a divided operand. Each rank sends
-// to the next rank and receives from the previous rank. In step i of p, a rank holds the block of rank - i.
+// to the next rank and receives from the previous rank. In a ring of p ranks, each rank holds the block of rank - i in
+// step i, for i from 0 to p-1.
 namespace stretto {
 
 // The rotating blocks, for forward and backward. A block is any number of tensors of any types, packed into one buffer,
@@ -20,9 +21,9 @@ namespace stretto {
 // Each rank sends (p-1) times the bytes of the tensors, plus padding between tensors to multiples of 64 bytes. For
 // example, keys and values of b x s/c tokens of h elements of e bytes, over c ranks, make 2 b (s/c) h (c-1) e bytes.
 // Memory: twice the bytes of the tensors. All ranks must pass tensors of the same shapes and types, and call rotate()
-// equally often. Only one thread may use an object. With Stream::inline_(), every hop is complete before the call
-// returns: the values are the same, without overlap. The object may be destroyed at any time, because a hop in flight
-// keeps its buffers alive. After an exception, the object must not be used again.
+// equally often. Only one thread may use an object. With Stream::inline_(), every hop is complete when the constructor
+// or rotate() returns: the values are the same, without overlap. The object may be destroyed at any time, because a hop
+// in flight keeps its buffers alive. After an exception, the object must not be used again.
 class STRETTO_API RingPass {
  public:
   // Copies the tensors and starts the first hop. Collective.
@@ -52,7 +53,7 @@ class STRETTO_API RingPass {
 // Sums that travel after the blocks of a RingPass, for backward. Each rank adds its contribution for the current block
 // (to dK and dV) to the sum of the previous ranks, and passes the sum on. A rank's contribution for its own block never
 // travels: the sum for that block begins at the next rank, and arrives after p-1 hops. A RingSum has its own buffers.
-// Give it its own communicator (Communicator::duplicate) and stream; blocks then never wait for sums.
+// Give the RingSum its own communicator (Communicator::duplicate) and its own stream; blocks then never wait for sums.
 //
 //   RingPass blocks({k, v}, group, stream);
 //   RingSum sums({dk, dv}, group2, stream2);

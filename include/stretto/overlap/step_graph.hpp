@@ -47,7 +47,8 @@ struct StepCollective {
   std::optional<DType> gathers_as = {};
   // A measured time, which replaces the prediction from the cluster's links. The collective then occupies only the links
   // inside the node. If the planner cuts the collective into chunks, each chunk takes a part of the time in proportion
-  // to its bytes. If it splits an all_reduce into reduce_scatter and all_gather, each takes half of the time.
+  // to its bytes. If the planner splits an all_reduce into reduce_scatter and all_gather, each of the two takes half of
+  // the time.
   std::optional<double> measured_seconds = {};
 };
 
