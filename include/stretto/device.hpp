@@ -14,8 +14,8 @@ namespace stretto {
 STRETTO_API const char* name(Device device);                   // "cpu", "cuda"
 STRETTO_API Device device_from_name(const std::string& text);  // throws Error naming the choices
 
-// Returns, in one sentence, the reason why this process cannot use a GPU; empty if it can use a GPU. The process looks
-// for a driver only once.
+// Returns one sentence that says why this process cannot use a GPU, or an empty string if it can. The process looks for
+// a driver only once.
 STRETTO_API std::string cuda_obstacle();
 
 struct GpuInfo {

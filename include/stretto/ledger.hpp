@@ -8,8 +8,8 @@
 #include "stretto/plan.hpp"
 #include "stretto/stream.hpp"
 
-// The ledger: a log of a rank's communication. The trainer's communication columns, the tests that compare traffic with
-// a formula, and the error message of a timeout read the ledger. The ledger synchronises no streams.
+// The ledger: a log of a rank's communication. The trainer's output, the tests that compare traffic with a formula, and
+// the error message of a timeout use it. The ledger synchronises no streams.
 //
 // An operation is "immediate" if it is on an inline stream, between ranks of one host. An immediate operation costs two
 // reads of the clock and 24 bytes stored; any other operation costs an allocation. Immediate operations become records

@@ -28,8 +28,9 @@ enum class Collective : std::uint8_t {
 };
 
 // The algorithms that do a collective. The cost of each algorithm is given at its generator in src/collectives/plans/,
-// for p ranks and n bytes, in alpha per round, beta per byte sent and gamma per byte of local work. A piece is a part of
-// the vector that follows another part through the same path. A lane is a part that travels independently of the others.
+// for p ranks and n bytes, in alpha per round, beta per byte sent and gamma per byte of local work. A plan may cut the
+// vector into pieces, which follow each other along the same path, or into lanes, which travel independently of each
+// other.
 enum class Algorithm : std::uint8_t {
   automatic,                   // the library chooses
   ring,                        // all-reduce, reduce-scatter, all-gather; in one or several lanes
@@ -206,9 +207,9 @@ struct Step {
 // order. Lanes are independent of each other. Steps without elements are left out.
 //
 // Signals and waits: all ranks signal equally often, and wait equally often. When a rank accesses another rank's memory,
-// signals order this access with all other accesses to that memory, and with the owner's beginning and end of the
-// collective. Packets are the exception: a rank may read a slot after the slot's owner has finished the collective,
-// because the library keeps a slot until all ranks have read it.
+// signals order this access relative to all other accesses to that memory. They also keep it between the owner's
+// beginning and end of the collective. Packets are the exception: a rank may read a slot after the slot's owner has
+// finished the collective, because the library keeps a slot until all ranks have read it.
 struct Lane {
   std::vector<Step> steps;
   std::vector<std::size_t> round_ends;  // steps [round_ends[i-1], round_ends[i]) are round i

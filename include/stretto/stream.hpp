@@ -136,8 +136,9 @@ class STRETTO_API Stream {
 
 // Sets a function that this thread calls repeatedly, at least once a millisecond, while it waits for other ranks on an
 // inline stream. Waits of a few nanoseconds do not call the function. Use it to drive the progress of another
-// communication library: a peer that waits in that library for this rank cannot join the operation here. The function
-// must be short, and must neither throw nor call Stretto. nullptr, the initial value, means no function.
+// communication library. Otherwise a peer that waits for this rank in that library would never join the operation of
+// Stretto. The function must be short, and must neither throw nor call Stretto. nullptr, the initial value, means no
+// function.
 STRETTO_API void while_waiting(void (*function)());
 
 class STRETTO_API Event {

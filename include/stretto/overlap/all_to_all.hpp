@@ -12,15 +12,15 @@
 //
 // send_rows[r] rows of the input go to rank r, and receive_rows[r] rows of the output come from rank r; either number
 // may be 0. The rows for one rank, or from one rank, form a block. Blocks lie one after the other in rank order. Rank
-// a's send_rows[b] must equal rank b's receive_rows[a]. A row is the last dimension of a tensor, and has the same length
-// on all ranks; all other dimensions together count the rows.
+// a's send_rows[b] must equal rank b's receive_rows[a]. The last dimension of a tensor is the length of its rows, and
+// must be the same on all ranks. The product of all other dimensions is the number of rows.
 //
 // Computation runs in the calling thread. Communication runs in the stream, as messages between two ranks: over p ranks,
 // in steps s = 1 to p-1, rank r sends to rank r+s and receives from rank r-s. Blocks are cut into chunks, so that
 // communication is overlapped even between two ranks, where each rank receives only one block. Sender and receiver cut a
 // block in the same way, which depends on its number of rows, their length and the cost model. All members must call the
 // same functions in the same order with the same options. With Stream::inline_(), the same chunks are sent in the same
-// order without overlap; results have the same bits. Each rank sends the bytes of its rows for other ranks.
+// order without overlap; results have the same bits. Each rank sends only its rows for other ranks.
 //
 // Tensors are in use until the function returns: until then, only `compute` may access them, as described below. The
 // function keeps the tensors alive until the stream has finished its part, even if the computation throws.

@@ -19,8 +19,8 @@ struct StepCluster {
   LinkModel links;
   int ranks = 1;  // number of ranks of the whole job. The ranks of a node share its ports
 };
-// Returns a cluster with one kind of link between all ranks, with a latency of alpha_seconds per round. Local work is
-// free.
+// Returns a cluster with one kind of link between all ranks, whose latency is alpha_seconds per round. Local work takes
+// almost no time.
 STRETTO_API StepCluster simple_cluster(int ranks, double alpha_seconds, double bytes_per_second);
 
 // The primitives into which a collective is partitioned.
@@ -93,8 +93,8 @@ struct ScheduledCollective {
   Partition partition;
   std::vector<StepStage> stages;     // of one chunk; they run one after the other
   std::vector<StepStage> postponed;  // of one chunk: the stages that run in the next step's forward
-  // The method of the one Communicator call that does all stages of all chunks; by_level is two_level with one piece per
-  // chunk. `automatic` if no single call does them.
+  // The method of the one Communicator call that does all stages of all chunks. For Form::by_level, it is two_level with
+  // one piece per chunk. If no single call does all stages, it is `automatic`.
   Method method;
   std::string stream;
   Priority priority = Priority::normal;

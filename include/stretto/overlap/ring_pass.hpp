@@ -19,11 +19,12 @@ namespace stretto {
 //   do attend(q, blocks.current()[0], blocks.current()[1], blocks.source()); while (blocks.rotate());
 //
 // Each rank sends (p-1) times the bytes of the tensors, plus padding between tensors to multiples of 64 bytes. For
-// example, keys and values of b x s/c tokens of h elements of e bytes, over c ranks, make 2 b (s/c) h (c-1) e bytes.
-// Memory: twice the bytes of the tensors. All ranks must pass tensors of the same shapes and types, and call rotate()
-// equally often. Only one thread may use an object. With Stream::inline_(), every hop is complete when the constructor
-// or rotate() returns: the values are the same, without overlap. The object may be destroyed at any time, because a hop
-// in flight keeps its buffers alive. After an exception, the object must not be used again.
+// example, a ring of c ranks rotates keys and values for b * s/c tokens per rank, each with h elements of e bytes: a
+// rank then sends 2 b (s/c) h (c-1) e bytes. Memory: twice the bytes of the tensors. All ranks must pass tensors of the
+// same shapes and types, and call rotate() equally often. Only one thread may use an object. With Stream::inline_(),
+// every hop is complete when the constructor or rotate() returns: the values are the same, without overlap. The object
+// may be destroyed at any time, because a hop in flight keeps its buffers alive. After an exception, the object must not
+// be used again.
 class STRETTO_API RingPass {
  public:
   // Copies the tensors and starts the first hop. Collective.

@@ -74,8 +74,8 @@ struct StepNode {
 struct STRETTO_API StepGraph {
   std::vector<StepNode> nodes;
   // Limits memory. A gather of parameters (Payload::parameter) is live from its beginning to the end of its last use;
-  // most_live_gathers is the largest number of live gathers. A gather does not count if it must stay live beyond the
-  // first use of a later gather anyway.
+  // most_live_gathers is the largest number of live gathers. A gather whose last use comes after the first use of a
+  // later gather does not count.
   int most_live_gathers = 2;
 
   int add(StepNode node);  // returns the node's index

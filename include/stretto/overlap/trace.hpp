@@ -34,8 +34,8 @@ struct TraceNotes;
 //
 // Cost: a kernel costs two reads of the clock and 24 bytes; on a GPU, four events. An operation costs nothing when it
 // runs; step() later copies finished operations from the ledger, about 300 bytes each. Without a Trace object, nothing
-// is recorded. The start of an immediate operation (ledger.hpp) is taken after its first word was sent, so arrows from
-// the operation may begin late.
+// is recorded. The start of an immediate operation (ledger.hpp) is measured after its first word was sent, so arrows
+// from the operation may begin late.
 class STRETTO_API Trace {
  public:
   // Collective over all ranks of the job. The Trace records the kernels of the calling thread from now on, and only that
