@@ -115,10 +115,10 @@ struct TransformerStep {
 
 // Makes the graph of a data-parallel step. Each layer's gradients are summed when its backward is over, and its
 // parameters are updated at the end of the step. With tensor parallelism, sequences are divided too (Korthikanti et al.
-// 2022): a layer performs the sequence all_gather, product, product, reduce_scatter twice in forward and twice in
-// backward. A product that makes a weight's gradient waits only for its inputs, and no exchange of activations waits for
-// it. The layer's seconds are divided among its four products in proportion to the sizes of their weights: of 12
-// hidden^2 in all, qkv has 3, the projection 1, and the two products of the MLP 4 each.
+// 2022): in forward and again in backward, a layer performs these four operations twice: all_gather, product, product,
+// reduce_scatter. A product that makes a weight's gradient waits only for its inputs, and no exchange of activations
+// waits for it. The layer's weights have 12 hidden^2 elements: qkv has 3 hidden^2, the projection 1, and the two
+// products of the MLP 4 each. The layer's seconds are divided among its four products in this proportion.
 STRETTO_API StepGraph data_parallel_step(const TransformerStep& step);
 // Like data_parallel_step, but without data parallelism. Throws Error if step.data.size is not 1.
 STRETTO_API StepGraph tensor_parallel_step(const TransformerStep& step);
