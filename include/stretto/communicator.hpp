@@ -17,13 +17,13 @@ class Operation;
 struct OperationOptions {
   Method method = Algorithm::automatic;
   std::string tag;  // appears in the ledger
-  // premul_sum only: this rank's contribution is multiplied by it. For an integer type, an integer that the type can
-  // hold.
+  // premul_sum only: this rank's contribution is multiplied by `factor`. For an integer element type, `factor` must be
+  // an integer that the type can represent.
   double factor = 1;
   Quantization quantization = {};
 };
 
-// An operation and its buffers, as data. The named functions of Communicator are shorthands for start() of a Call.
+// An operation and its buffers, as data. The named functions of Communicator are shorthands for start() with a Call.
 struct Call {
   Collective collective = Collective::all_reduce;
   const void* input = nullptr;
@@ -40,34 +40,36 @@ struct Call {
 // The cost model's prediction for a call.
 struct Estimate {
   double seconds = 0;  // if no other operation uses the links
-  double overhead =
-      0;  // the part of `seconds` that does not depend on the bytes: each piece of a call that is cut up costs it
+  // The part of `seconds` that does not depend on the bytes. A call that is cut into pieces costs it once per piece.
+  double overhead = 0;
 };
 
-// A group of ranks that communicate. A handle: copies refer to the same group.
+// A group of ranks that communicate. A Communicator is a handle: copies refer to the same group. Below, the "job" is the
+// set of all ranks that were started together (launch.hpp), and a "member" is a rank of this communicator.
 //
 // A call puts its operation into a stream and returns at once; on Stream::inline_() it returns when the operation is
 // done. All members must call the same operations of a communicator in the same order, with the same counts, types and
-// roots. Operations of one communicator run one at a time, in the order of the calls, whatever their streams. Counts are
-// in elements.
+// roots. Operations of one communicator run one at a time, in the order of the calls, even if they are in different
+// streams. Counts are in elements.
 //
 // Threads: only one thread at a time may call a communicator, through any of its handles or prepared operations. Several
 // threads may call different communicators at the same time.
 //
-// Streams: any stream will do for host memory. If the buffers of a call are in GPU memory, every rank must pass a GPU
-// stream, even a rank without elements. Between GPUs without NCCL (docs/gpus.md) the calling thread moves the messages:
-// the call blocks until its peers have called, and all members must call all communicators that they share in one order.
+// Streams: a call on host memory accepts any stream. If the buffers of a call are in GPU memory, every rank must pass a
+// GPU stream, even a rank without elements. Between GPUs without NCCL (docs/gpus.md) the calling thread moves the
+// messages. The call then blocks until its peers have made the same call, and ranks that share several communicators
+// must make all calls on them in the same order.
 //
-// Buffers may have any address and alignment. The caller must leave them alone until the Work is done. Input and output
-// may be the same memory only in the in-place form given below.
+// Buffers may have any address and alignment. The caller must not access or free the buffers until the Work is done.
+// Input and output may share memory only in the in-place form given at each function.
 //
-// Errors: a call with wrong arguments throws and has no effect. If the operation itself fails, waiting for its Work
-// throws, and the communicator is then unusable. After a failure because a rank was lost or gave up, other ranks of the
-// host may still read and write the operation's buffers for a moment: do not free or reuse these before the whole job has
+// Errors: a call with wrong arguments throws and has no effect. If the operation itself fails, Work::wait() throws, and
+// the communicator is then unusable. If the failure was that a rank was lost or gave up, other ranks of the host may
+// still read and write the operation's buffers for a moment: do not free or reuse these buffers before the whole job has
 // ended.
 class STRETTO_API Communicator {
  public:
-  Communicator() = default;  // has no ranks; split() returns this to the ranks that it leaves out
+  Communicator() = default;  // empty: has no ranks. split() returns it to ranks that get no group
   explicit operator bool() const { return group_ != nullptr; }
 
   int rank() const;
@@ -75,127 +77,135 @@ class STRETTO_API Communicator {
   const std::string& name() const;
 
   // output[i] = the reduction of input[i] over all ranks. In place: output == input. Every rank gets the same bits,
-  // except for the payload of NaNs.
+  // except that the payload bits of a NaN may differ.
   Work all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, const Stream& stream,
                   const OperationOptions& options = {}) const;
-  // input: size() * count elements. Rank r gets the reduction of the r-th share, of count elements, of all inputs. In
-  // place: output == input + rank() * count.
+  // input: size() shares of count elements each. output on rank r: the reduction of share r over all inputs. In place:
+  // output == input + rank() * count.
   Work reduce_scatter(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, const Stream& stream,
                       const OperationOptions& options = {}) const;
-  // output: size() * count elements, the inputs of all ranks in rank order. In place: input == output + rank() * count.
+  // output: size() * count elements: the inputs of all ranks in rank order. In place: input == output + rank() * count.
   Work all_gather(const void* input, void* output, std::int64_t count, DType dtype, const Stream& stream,
                   const OperationOptions& options = {}) const;
-  // Copies the root's input into every output. Other ranks' input is ignored. In place, at the root: output == input.
+  // Copies the root's input into every rank's output. The input of other ranks is ignored. In place, at the root: output
+  // == input.
   Work broadcast(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
                  const OperationOptions& options = {}) const;
-  // Only the root's output is written. In place, at the root: output == input.
+  // Like all_reduce, but only the root's output is written. In place, at the root: output == input.
   Work reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, int root, const Stream& stream,
               const OperationOptions& options = {}) const;
-  // Done when every rank has begun it. On a GPU stream the caller blocks until the stream has reached the barrier and the
-  // barrier is done. The same holds for any call on a GPU stream whose buffers are in host memory.
+  // The barrier is done when every rank has begun it. On a GPU stream, the calling thread blocks until the stream has
+  // reached the barrier and the barrier is done. A call on a GPU stream blocks in the same way whenever its buffers are
+  // in host memory.
   Work barrier(const Stream& stream) const;
-  // Messages from one rank to another arrive in the order in which they were sent. Each blocks its stream until the peer
-  // takes part; a send of a small message may finish earlier.
+  // Messages from one rank to another arrive in the order in which they were sent. A send or recv blocks its stream
+  // until the peer has made the matching call; a send of a small message may finish earlier.
   Work send(const void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
             const OperationOptions& options = {}) const;
   Work recv(void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
             const OperationOptions& options = {}) const;
 
-  // Like the functions above, with uneven shares: rank r's share has counts[r] elements, shares lie in rank order, and
-  // all ranks give the same counts. reduce_scatter_v writes counts[rank()] elements; all_gather_v reads counts[rank()].
-  // In place as above, at the offset of this rank's share.
+  // Like the functions above, but with uneven shares: rank r's share has counts[r] elements, shares lie in rank order,
+  // and all ranks must pass the same counts. reduce_scatter_v writes counts[rank()] elements; all_gather_v reads
+  // counts[rank()] elements. In place: as above, at the offset of this rank's share.
   Work reduce_scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, ReduceOp op,
                         const Stream& stream, const OperationOptions& options = {}) const;
   Work all_gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
                     const Stream& stream, const OperationOptions& options = {}) const;
-  // input: size() blocks of count elements, block r for rank r. output: the blocks from all ranks, in rank order. Not in
-  // place.
+  // input: size() blocks of count elements, block r for rank r. output: the blocks from all ranks, in rank order. There
+  // is no in-place form.
   Work all_to_all(const void* input, void* output, std::int64_t count, DType dtype, const Stream& stream,
                   const OperationOptions& options = {}) const;
-  // Like all_to_all, with a block of send_counts[r] elements for rank r and one of receive_counts[r] elements from it.
-  // Rank a's send_counts[b] must equal rank b's receive_counts[a].
+  // Like all_to_all, but the block for rank r has send_counts[r] elements, and the block from rank r has
+  // receive_counts[r] elements. Rank a's send_counts[b] must equal rank b's receive_counts[a].
   Work all_to_all_v(const void* input, const std::vector<std::int64_t>& send_counts, void* output,
                     const std::vector<std::int64_t>& receive_counts, DType dtype, const Stream& stream,
                     const OperationOptions& options = {}) const;
-  // The root's output gets size() shares of count elements. In place, at the root: input == output + rank() * count.
+  // The root's output receives every rank's input of count elements, in rank order. In place, at the root: input ==
+  // output + rank() * count.
   Work gather(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
               const OperationOptions& options = {}) const;
   Work gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, int root,
                 const Stream& stream, const OperationOptions& options = {}) const;
-  // The root's input has size() shares of count elements. In place, at the root: output == input + rank() * count.
+  // The root's input has size() shares of count elements, in rank order. Each rank's output receives its share. In
+  // place, at the root: output == input + rank() * count.
   Work scatter(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
                const OperationOptions& options = {}) const;
   Work scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, int root,
                  const Stream& stream, const OperationOptions& options = {}) const;
-  // Sends to one peer and receives from another (or the same one) at the same time.
+  // Sends to rank `to` and receives from rank `from` at the same time. The two may be the same rank.
   Work send_recv(const void* input, std::int64_t send_count, int to, void* output, std::int64_t receive_count, int from,
                  DType dtype, const Stream& stream, const OperationOptions& options = {}) const;
 
   // Starts any of the operations above.
   Work start(const Call& call, const Stream& stream, const OperationOptions& options = {}) const;
-  // Checks and plans the call now, so that each start() costs only the communication. The buffers must stay valid until
-  // the last Work is done; after a failure, see "Errors" above.
+  // Checks and plans the call now, so that each Operation::start() costs only the communication. The buffers must stay
+  // valid until the last Work is done; after a failure, see "Errors" above.
   Operation prepare(const Call& call, const OperationOptions& options = {}) const;
-  // Throws what prepare() would throw, except for what depends on the buffers, which need not exist. A call without
-  // buffers is checked for the calling thread's current device (OnDevice). No communication. Before the communicator's
-  // first call on GPU buffers it is unknown whether NCCL can serve the group; until then Algorithm::nccl is accepted.
+  // Throws the error that prepare() would throw for this call, without communication. The buffers need not exist: errors
+  // that depend on them are not found. A call without buffers is checked for the calling thread's current device
+  // (OnDevice). Before the communicator's first call on GPU buffers, the library does not know whether NCCL can serve
+  // the group, and accepts Algorithm::nccl.
   void check(const Call& call, const OperationOptions& options = {}) const;
-  // Predicts how long the call takes with its chosen method and buffers in ordinary memory. Uses the cost model and the
-  // routes by which methods are chosen, including STRETTO_LINKS and STRETTO_NETWORK. No communication. The buffers need
-  // not exist; a call without buffers counts as one on the calling thread's current device, which must be the same on all
-  // ranks.
-  // - Collectives: all ranks get the same result. The exception is all_to_all with uneven counts: a rank does not know
-  //   the counts of the others, so its own mean count stands for all blocks.
+  // Predicts how long the call takes with its chosen method and buffers in ordinary memory, without communication. Uses
+  // the same cost model and routes as the choice of methods, including STRETTO_LINKS and STRETTO_NETWORK. The buffers
+  // need not exist. A call without buffers is predicted for the calling thread's current device, which must be the same
+  // on all ranks.
+  // - Collectives: all ranks get the same result, except for all_to_all with uneven counts. There, a rank does not know
+  //   the counts of the other ranks, so it uses the mean of its own counts for every block.
   // - send, recv: the result is for the route to the peer.
-  // - Before the communicator's first call on GPU buffers, NCCL is assumed between processes but not between threads of
-  //   one process.
+  // - Before the communicator's first call on GPU buffers, the prediction assumes NCCL between processes, but not
+  //   between threads of one process.
   Estimate estimate(const Call& call, const OperationOptions& options = {}) const;
 
-  // The collectives above on a whole tensor, in place. The Work keeps the tensor alive.
+  // The two collectives above on a whole tensor, in place. The stream keeps the tensor alive until the Work is done.
   Work all_reduce(const Tensor& tensor, ReduceOp op, const Stream& stream, const OperationOptions& options = {}) const;
   Work broadcast(const Tensor& tensor, int root, const Stream& stream, const OperationOptions& options = {}) const;
 
-  // Collective over all members. Members with the same color form a new group, ordered by key, then by rank. A member
-  // with a negative color gets no group. The name appears in the ledger. One rank must not make two communicators at the
-  // same time.
+  // Collective over all members, like MPI_Comm_split. Members with the same color form a new group, ordered by key, then
+  // by rank. A member with a negative color gets an empty Communicator. The name appears in the ledger. One rank must
+  // not make two communicators at the same time.
   Communicator split(int color, int key, const std::string& name) const;
-  // Collective over all members: a second communicator of the same ranks, whose operations run beside this one's.
+  // Collective over all members. Returns a second communicator of the same ranks. Its operations may run at the same
+  // time as the operations of this communicator.
   Communicator duplicate(const std::string& name) const;
-  // Collective over all members, which must give the same list: a group of those ranks, in that order. Other members get
-  // an empty Communicator.
+  // Collective over all members, which must pass the same list. Returns a group of the listed ranks, in the order of the
+  // list. Members that are not listed get an empty Communicator.
   Communicator subgroup(const std::vector<int>& ranks, const std::string& name) const;
-  // Collective over all members. node(): the members on this rank's node. node_leaders(): the first member of each node;
-  // the other members get an empty Communicator. A node is a host, unless STRETTO_RANKS_PER_NODE says otherwise.
+  // Collective over all members. node() returns a group of the members on this rank's node. node_leaders() returns a
+  // group of the first member of each node; the other members get an empty Communicator. A node is a host, unless
+  // STRETTO_RANKS_PER_NODE sets another number of ranks per node.
   Communicator node() const;
   Communicator node_leaders() const;
   // The node of each member. Nodes are numbered from 0 in the order of the members.
   const std::vector<int>& nodes() const;
 
-  // Identifies this communicator among those of this rank; Partners::group_id in the ledger. Names need not be unique.
+  // The number that identifies this communicator among all communicators of this rank (Partners::group_id in the
+  // ledger). Names need not be unique.
   std::uint32_t id() const;
-  // The rank in the job of each member.
+  // Each member's rank in the job.
   const std::vector<int>& job_ranks() const;
 
-  // The ledger of this rank. All its communicators share it.
+  // The ledger of this rank. All communicators of a rank share one ledger.
   Ledger& ledger() const;
-  // Throws if the communicator is unusable: a rank was lost or gave up, or an operation on it failed on this rank. Any
-  // thread may call it. Never blocks, no communication.
+  // Throws if the communicator is unusable: a rank was lost or gave up, or an operation of the communicator failed on
+  // this rank. Any thread may call this function. It never blocks and does not communicate.
   void check_usable() const;
-  // Tells all ranks of the job that this one gives up. Their operations then throw Error(peer_gave_up) with the reason.
+  // Tells all other ranks of the job that this rank gives up. Their operations then throw Error(peer_gave_up) with the
+  // reason.
   void abort(const std::string& reason) const;
-  // Throws if a rank of the job is lost or has given up, with the error that an operation would throw. Any thread may
-  // call it at any time. No communication.
+  // If a rank of the job is lost or has given up, throws the error that an operation would throw. Any thread may call
+  // this function at any time. It does not communicate.
   void check_ranks() const;
 
-  // Limits, in seconds, how long an operation that begins from now on waits for another rank while no bytes
-  // arrive. The initial value is STRETTO_TIMEOUT. The limit applies to all communicators of this rank; other ranks may set
-  // other values. Operations on GPU
-  // buffers keep the value that was in force at their communicator's first such operation. Any thread may call it at any
-  // time.
+  // Sets the timeout, in seconds: the longest time that an operation waits for another rank while no bytes arrive. The
+  // initial value is STRETTO_TIMEOUT. The timeout applies to operations that begin after this call, on all communicators
+  // of this rank; other ranks may set other values. On GPU buffers, a communicator keeps the timeout that was in force
+  // at its first operation on GPU buffers. Any thread may call this function at any time.
   void set_timeout(double seconds) const;
-  // A rank leaves the job when its last communicator goes, and then waits until all other ranks have left. This limits
-  // that wait, in seconds; initially it is unlimited. When the limit is reached, the rank tells the others that it is
-  // gone, and their operations throw Error(peer_gave_up). Any thread may call it at any time.
+  // A rank leaves the job when its last communicator is destroyed, and then waits until all other ranks have left. This
+  // function limits that wait, in seconds; initially the wait is unlimited. At the limit, the rank tells the others that
+  // it is gone, and their operations throw Error(peer_gave_up). Any thread may call this function at any time.
   void set_leave_timeout(double seconds) const;
 
   // Internal: not part of the interface.
@@ -207,14 +217,15 @@ class STRETTO_API Communicator {
   std::shared_ptr<Group> group_;
 };
 
-// A prepared operation. A handle. It may be started many times, on any stream. Each start counts as a call: all members
-// must make it at the same place in their order of operations.
+// A prepared operation, as a handle. The operation may be started many times, on any stream. Each start counts as a
+// call: all members must make it at the same place in their order of operations.
 class STRETTO_API Operation {
  public:
   Operation() = default;
   Work start(const Stream& stream) const;
-  // The chosen method and its plan. If the choice depends on where buffers lie, this is the choice for this rank's
-  // buffers; each start decides again, from all ranks' buffers.
+  // The chosen method and its plan. The choice may depend on whether buffers are in symmetric memory. method() and
+  // plan() then return the choice for this rank's buffers, whereas each start chooses again from the buffers of all
+  // ranks.
   const Method& method() const;
   const Plan& plan() const;
 
@@ -227,12 +238,12 @@ class STRETTO_API Operation {
   std::shared_ptr<const State> state_;
 };
 
-// Like NCCL's ncclGroupStart and ncclGroupEnd. While the group is open, this thread's calls, on any communicators and
-// streams, are only collected. end() starts all of them so that they progress together: sends and receives in any
-// order, and collectives of several communicators. Collectives of one communicator keep their order. Earlier work in
-// any of the streams runs before the group; later work runs after it. All calls inside return the same Work, which may
-// be waited for after end(). Groups nest; only the outermost starts operations. A group that is destroyed without
-// end(), for example by an exception, starts nothing.
+// Like NCCL's ncclGroupStart and ncclGroupEnd. While the group is open, the calls of this thread, on any communicators
+// and streams, are collected but not started. end() starts all of them so that they progress together. The group may
+// hold sends and receives in any order, and collectives of several communicators; collectives of one communicator keep
+// their order. Earlier work in any of the streams runs before the group; later work runs after the group. All calls in a
+// group return the same Work; wait for it only after end(). Groups may be nested; only the outermost group starts
+// operations. A group that is destroyed without end(), for example by an exception, starts no operation.
 class STRETTO_API OperationGroup {
  public:
   OperationGroup();

@@ -27,7 +27,7 @@ constexpr std::size_t size_of(DType dtype) {
   }
   return 0;
 }
-// Floating point of 16 or 8 bits: reductions accumulate in f32 and round once.
+// Whether dtype is a floating-point type of 16 or 8 bits. Reductions of such a type accumulate in f32 and round once.
 constexpr bool is_narrow(DType dtype) {
   return dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
 }
@@ -35,8 +35,9 @@ constexpr bool is_narrow(DType dtype) {
 STRETTO_API const char* name(DType dtype);
 STRETTO_API DType dtype_from_name(const char* name);  // "f64", "fp64", ...; throws Error naming the choices
 
-// How the contributions of ranks are combined. avg: the sum, divided exactly once by the number of ranks; integers round
-// towards zero. premul_sum: the sum of the contributions, each multiplied first by a factor of its rank. Integers wrap.
+// How the contributions of ranks are combined. avg is the sum, divided exactly once by the number of ranks; integers
+// round towards zero. premul_sum is the sum of the contributions, each multiplied by its rank's factor
+// (OperationOptions::factor). Integer arithmetic wraps around.
 enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg, premul_sum };
 
 STRETTO_API const char* name(ReduceOp op);

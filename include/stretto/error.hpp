@@ -6,20 +6,20 @@
 
 namespace stretto {
 
-// Tells a caller how to react to an error.
+// The kind of an error, and the caller's reaction to it.
 enum class ErrorCode {
   invalid_argument,  // the call or the configuration is wrong: change it; the communicator stays usable
   unavailable,       // a resource of the machine is missing (memory, port, device): provide it and start again
   io,                // a file could not be read or written; an existing file is unchanged
-  timeout,           // a peer did not answer in STRETTO_TIMEOUT seconds: the communicator is no longer usable
+  timeout,           // a peer did not answer within the timeout (STRETTO_TIMEOUT): the communicator is no longer usable
   peer_lost,         // another rank died: the communicator is no longer usable
-  peer_gave_up,      // another rank stopped with an error, which it has reported: the communicator is no longer usable
+  peer_gave_up,      // another rank stopped and reported its error: the communicator is no longer usable
   internal,          // a bug in Stretto
 };
 
 STRETTO_API const char* name(ErrorCode code);
 
-// The only exception type that Stretto itself throws. what() is one sentence that names the values involved.
+// The only exception type that Stretto itself throws. what() is one sentence that contains the values involved.
 class STRETTO_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}

@@ -1,5 +1,5 @@
 #pragma once
-// Symbols are hidden unless they carry this mark: marked declarations are the interface.
+// STRETTO_API marks the declarations of the interface. All other symbols are hidden.
 #define STRETTO_API __attribute__((visibility("default")))
-// Marks internals nested in an exported class: not part of the interface.
+// STRETTO_HIDDEN marks internal types nested in an exported class. They are not part of the interface.
 #define STRETTO_HIDDEN __attribute__((visibility("hidden")))

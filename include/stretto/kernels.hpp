@@ -6,86 +6,89 @@
 #include "stretto/tensor.hpp"
 
 // The arithmetic of a transformer, for the layers and for other trainers. Functions keep no state. Functions on tensors
-// run where the tensors lie:
-// - On the host they run in the calling thread and are done when they return; matrix products may use
-//   STRETTO_COMPUTE_THREADS threads. The widest vector instructions of the processor are picked at run time (Highway).
-// - On a GPU they put kernels into computation() (stretto/device.hpp) and return. Sums may be formed in another order
-//   than on the host, but in the same order at each call.
-// Functions on pointers take host memory only.
+// run on the device of the tensors:
+// - On the host, functions run in the calling thread and are done when they return; matrix products may use
+//   STRETTO_COMPUTE_THREADS threads. The library uses the widest vector instructions that the processor has; it selects
+//   them at run time (Highway).
+// - On a GPU, functions put kernels into computation() (stretto/device.hpp) and return. Sums may be formed in another
+//   order than on the host, but in the same order at each call.
+// Functions on pointers accept host memory only.
 //
 // Matrices are row-major tensors; the last dimension is the columns, and all other dimensions together are the rows. "f"
-// below stands for a compute type: f64, f32 or bf16. The "accumulator type", used for statistics and sums, is f64 for f64
-// and f32 otherwise. Results in bf16 are rounded once, at the end. Shapes and types that do not fit together, or tensors on
-// different devices, throw Error(invalid_argument) naming them.
+// below stands for a compute type: f64, f32 or bf16. The "accumulator type", used for statistics and sums, is f64 for
+// f64 and f32 otherwise. Results in bf16 are rounded once, at the end. If shapes or types do not fit together, or
+// tensors are on different devices, a function throws Error(invalid_argument), whose text names them.
 namespace stretto::kernels {
 
-// The accumulator type of f: sums over f are kept in it, and gradients of f parameters are stored in it.
+// The accumulator type of f. Sums of elements of f, and gradients of parameters of type f, have this type.
 constexpr DType accumulator(DType f) { return f == DType::f64 ? DType::f64 : DType::f32; }
 
 // ---- element-wise. `out` may be any of the inputs unless noted otherwise. An element's result does not depend on its
 // place in a buffer.
 
-// The local work of collectives: the functions on pointers from here to convert(). Any alignment. copy() works on
-// bytes, convert() on floating-point types, the others on any type. Narrow floats (16 and 8 bits) are computed in f32
-// and rounded once at the end; integers wrap. NaN in, NaN out, also for min and max. A dtype or op outside its
-// enumeration throws Error(invalid_argument).
+// The functions on pointers from here to convert() do the local work of collectives. Pointers may have any alignment.
+// copy() works on bytes, convert() on floating-point types, the other functions on any type. Narrow floats (16 and 8
+// bits) are computed in f32 and rounded once at the end; integers wrap around. If an input is NaN, the result is NaN,
+// also for min and max. A dtype or op outside its enumeration throws Error(invalid_argument).
 
-// out[i] = a[i] op b[i]; avg and premul_sum add, as sum does. Reads 2 vectors, writes 1.
+// out[i] = a[i] op b[i]. avg and premul_sum add, as sum does. The function reads 2 vectors and writes 1.
 STRETTO_API void reduce(ReduceOp op, DType dtype, const void* a, const void* b, void* out, std::int64_t count);
-// out[i] = (((sources[0][i] op sources[1][i]) op ...) op sources[source_count-1][i]) / divisor. Reads each source once,
-// writes 1. `out` may be any of the sources. Narrow floats are divided before they are rounded; integers wrap before
-// they are divided.
+// out[i] = (((sources[0][i] op sources[1][i]) op ...) op sources[source_count-1][i]) / divisor. `out` may be any of the
+// sources. The function reads each source once and writes one vector. Narrow floats are divided before they are rounded;
+// integers wrap around before they are divided.
 STRETTO_API void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* out,
                             std::int64_t count, std::int64_t divisor = 1);
-// Like the above, with the result written to each of `outs`. An out may be exactly the same memory as a source;
-// otherwise outs must overlap neither sources nor each other. streaming: writes past the caches (non-temporal stores),
-// for results that are not read soon. Other threads see them after a release store by the caller.
+// Like the overload above, but writes the result to each of `outs`. An element of `outs` may be exactly the same memory
+// as a source; otherwise outs must overlap neither sources nor each other. If `streaming`, the function writes past the
+// caches (non-temporal stores), for results that are not read soon. Other threads see such results after a release store
+// by the caller.
 STRETTO_API void reduce_all(ReduceOp op, DType dtype, const void* const* sources, int source_count, void* const* outs,
                             int out_count, std::int64_t count, std::int64_t divisor, bool streaming);
-// memcpy; with `streaming`, past the caches. The two must not overlap.
+// Like memcpy; if `streaming`, with non-temporal stores. `from` and `to` must not overlap.
 STRETTO_API void copy(const void* from, void* to, std::size_t bytes, bool streaming);
-// x[i] /= divisor, in place; integers round towards zero. The divisor must be at least 1.
+// x[i] /= divisor, in place. Integers round towards zero. The divisor must be at least 1.
 STRETTO_API void divide(DType dtype, void* x, std::int64_t count, std::int64_t divisor);
-// out[i] = x[i] * factor. For integers, the factor is rounded to their type and must fit it.
+// out[i] = x[i] * factor. For an integer dtype, the factor is rounded to that type, and must be in its range.
 STRETTO_API void multiply(DType dtype, const void* x, void* out, std::int64_t count, double factor);
-// out[i] = x[i], between any two floating-point types, rounded to nearest even if the type narrows (f64 to 16 and 8
-// bits by way of f32). x and out must not overlap.
+// out[i] = x[i], between any two floating-point types. Conversion to a narrower type rounds to nearest even; f64 is
+// converted to 16 and 8 bits through f32. x and out must not overlap.
 STRETTO_API void convert(DType from, const void* x, DType to, void* out, std::int64_t count);
 
 // ---- quantization (formats and records: quantization.hpp). Host memory at any alignment; x and out are f32, bf16 or
-// f16. Vector code and plain code give the same bits.
+// f16. Vector instructions and scalar code give the same bits.
 
 struct QuantizeOptions {
   Rounding rounding = Rounding::nearest_even;
-  // For stochastic rounding. A hash of the seed and the element's number (first_element + i) decides whether the
-  // element is rounded up or down; it has 15 random bits for int8 and 16 for int4. The expectation is off by at most 2^-16
-  // of the scale. A vector that is quantized in
-  // several calls must be cut at whole groups.
+  // For stochastic rounding. A hash of the seed and the element's number (first_element + i) decides whether the element
+  // is rounded up or down. The hash has 15 random bits for int8 and 16 for int4, so the expected value is off by at most
+  // 2^-16 of the scale. If a vector is quantized in several calls, each call but the last must have whole groups.
   std::uint64_t seed = 0;
   std::uint64_t first_element = 0;
-  // Error feedback, `count` elements: x + residual is quantized, and the error becomes the new residual. Null: none.
+  // Error feedback, `count` elements: x + residual is quantized, and the quantization error is written to residual.
+  // Null: no error feedback.
   float* residual = nullptr;
 };
 // Writes the records of `count` elements; the last record is filled up with zeros. In int8 and int4, |x - code * scale|
-// <= scale / 2, or < scale with stochastic rounding. Reads x twice, the second time from the cache.
+// is at most scale / 2, and less than scale with stochastic rounding. The function reads x twice, the second time from
+// the cache.
 STRETTO_API void quantize(QuantizedFormat format, DType dtype, const void* x, void* records, std::int64_t count,
                           const QuantizeOptions& options = {});
 STRETTO_API void dequantize(QuantizedFormat format, const void* records, DType dtype, void* out, std::int64_t count);
-// out[i] = (((x0[i] + x1[i]) + ...) + xk[i]) / divisor in f32, rounded once to dtype; xj are the values of the j-th
-// vector of records. Reads each vector once, writes 1.
+// out[i] = (((x0[i] + x1[i]) + ...) + xk[i]) / divisor in f32, rounded once to dtype, where xj is the dequantized j-th
+// vector of records. The function reads each vector once and writes one.
 STRETTO_API void dequantize_reduce(QuantizedFormat format, const void* const* vectors, int vector_count, DType dtype,
                                    void* out, std::int64_t count, std::int64_t divisor = 1);
-// Like dequantize_reduce, but the sum is quantized again, without a pass through memory.
+// Like dequantize_reduce, but quantizes the sum to `records`. The unquantized sum is never written to memory.
 STRETTO_API void requantize(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to,
                             void* records, std::int64_t count, std::int64_t divisor = 1,
                             const QuantizeOptions& options = {});
 
-// Element-wise on tensors; they must have equal numbers of elements.
+// Element-wise functions on tensors, which must have equal numbers of elements.
 STRETTO_API void convert(const Tensor& from, const Tensor& out);
 STRETTO_API void add(const Tensor& a, const Tensor& b, const Tensor& out);
 STRETTO_API void scale(const Tensor& x, double factor);  // x *= factor, in place
-// The sum of the squares of all elements, accumulated in f64 in a fixed order. For tensors on a GPU the call blocks
-// until the result is there; sums_of_squares blocks once for all its tensors.
+// The sum of the squares of all elements, accumulated in f64 in a fixed order. For tensors on a GPU, the call blocks
+// until the result is known; sums_of_squares blocks once for all its tensors.
 STRETTO_API double sum_of_squares(const Tensor& x);
 STRETTO_API std::vector<double> sums_of_squares(const std::vector<Tensor>& xs);
 
@@ -115,28 +118,30 @@ STRETTO_API void layer_norm_backward(const Tensor& x, const Tensor& gamma, const
 STRETTO_API void softmax(const Tensor& x, const Tensor& y);
 
 // ---- cross entropy over a vocabulary that is divided over ranks (Shoeybi et al. 2019). This rank holds the columns
-// [first, first + columns). logits: f [rows, columns]; targets: i32, the global token number of each row; all others:
-// accumulator type [rows]. Forward reads the logits once; backward reads and writes them once.
+// [first, first + columns). logits: f [rows, columns]; targets: i32, the global token number of each row. All other
+// tensors: accumulator type [rows]. Forward reads the logits once; backward reads and writes them once.
 
-// row_max: the largest logit of each row here, -infinity if there are no columns; sum_exp: the sum of exp(logit -
-// row_max); target_logit: 0 if the target is not among these columns.
+// Writes, for each row of this rank's columns: row_max, the largest logit, or -infinity if there are no columns;
+// sum_exp, the sum of exp(logit - row_max); and target_logit, the logit of the target, or 0 if the target is not among
+// these columns.
 STRETTO_API void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                        const Tensor& row_max, const Tensor& sum_exp, const Tensor& target_logit);
-// sum_exp *= exp(share_max - row_max). To be called between forward and backward if several ranks hold columns:
-// share_max is forward's row_max on this rank, row_max its maximum over all ranks. After this call, the caller must sum
-// sum_exp and target_logit over the ranks.
+// sum_exp *= exp(share_max - row_max). If several ranks hold columns, call this function between forward and backward.
+// share_max is forward's row_max on this rank, and row_max is the maximum of share_max over all ranks. After this call,
+// the caller must sum sum_exp and target_logit over the ranks.
 STRETTO_API void cross_entropy_rebase(const Tensor& share_max, const Tensor& row_max, const Tensor& sum_exp);
-// Replaces the logits by their gradient: (exp(logit - row_max) / sum_exp - [column is the target]) * factor. The loss
-// of a row is log(sum_exp) + row_max - target_logit.
+// Overwrites the logits with their gradient: (exp(logit - row_max) / sum_exp - t) * factor, where t is 1 in the target's
+// column and 0 elsewhere. The loss of a row is log(sum_exp) + row_max - target_logit.
 STRETTO_API void cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                         const Tensor& row_max, const Tensor& sum_exp, double factor);
 
-// ---- embedding. table: f [rows here, columns], the global rows [first, first + rows here). tokens: i32, global
-// numbers.
+// ---- embedding. table: f [n, columns], the rows [first, first + n) of the whole table. tokens: i32, row numbers in the
+// whole table.
 
 // y[row] = table[token - first] if the table has that row, else zero.
 STRETTO_API void embedding_forward(const Tensor& tokens, std::int64_t first, const Tensor& table, const Tensor& y);
-// dtable[token - first] += dy[row]; on the host in row order. dtable has the accumulator type.
+// dtable[token - first] += dy[row], if the table has that row; on the host in row order. dtable has the accumulator
+// type.
 STRETTO_API void embedding_backward(const Tensor& tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable);
 
 // ---- optimizer
@@ -146,14 +151,15 @@ struct AdamW {  // decoupled weight decay (Loshchilov & Hutter 2017); step count
   std::int64_t step = 1;
   double gradient_scale = 1;  // multiplies the gradient first, for example to clip it
 };
-// One fused pass of AdamW. gradient, master, m, v: one accumulator type; parameter: f. If f is that type, parameter and
-// master must be the same tensor; otherwise parameter becomes master rounded to f. The order of operations is the same
-// at every vector width: p -= lr * weight_decay * p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (m/c1) /
-// (sqrt(v/c2) + eps), with c1 = 1 - b1^step and c2 = 1 - b2^step. torch.optim.AdamW computes the same.
+// One fused pass of AdamW. parameter has type f; gradient, master, m and v have the accumulator type of f. If the two
+// types are equal, parameter and master must be the same tensor; otherwise parameter becomes master rounded to f. The
+// order of operations is the same at every vector width: p -= lr * weight_decay * p; m = b1 m + (1-b1) g; v = b2 v +
+// (1-b2) g^2; p -= lr * (m/c1) / (sqrt(v/c2) + eps), with c1 = 1 - b1^step and c2 = 1 - b2^step. torch.optim.AdamW
+// computes the same.
 STRETTO_API void adamw(const AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
                        const Tensor& parameter);
 
-// ---- matrix products. On the host: oneDNN for f32 and bf16, OpenBLAS for f64, chosen by measurement. On a GPU:
+// ---- matrix products. The host uses oneDNN for f32 and bf16 and OpenBLAS for f64, chosen by measurement. A GPU uses
 // cuBLASLt.
 
 enum class Transpose : bool { no = false, yes = true };
@@ -164,33 +170,35 @@ STRETTO_API void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, T
 // y = x weight^T + bias for every row. x: f [rows, in]; weight: f [out, in]; bias: f [out]; y: f [rows, out]. The host
 // rounds the product to f before it adds the bias; a GPU may round once, after the bias.
 STRETTO_API void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y);
-// linear and GELU: before_gelu = x weight^T + bias (kept for backward), y = gelu(before_gelu), both f [rows, out].
-// A GPU may apply GELU before it rounds.
+// linear() and GELU: before_gelu = x weight^T + bias (kept for backward), y = gelu(before_gelu), both f [rows, out]. A
+// GPU may apply GELU before it rounds.
 STRETTO_API void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before_gelu,
                              const Tensor& y);
 
-// linear and a residual: y = residual + x weight^T + bias. residual: f [rows, out], not the same memory as y. The host
+// linear() and a residual: y = residual + x weight^T + bias. residual: f [rows, out], not the same memory as y. The host
 // rounds after each of the three terms; a GPU may round once.
 STRETTO_API void linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual,
                             const Tensor& y);
 // Backward through a linear layer and the GELU before it: dx = (dy weight) gelu'(before_gelu). dy: f [rows, out];
-// weight: f [out, in]; before_gelu, dx: f [rows, in], not the same memory. The host rounds the product; a GPU may round
-// once.
+// weight: f [out, in]; before_gelu, dx: f [rows, in], not the same memory. The host rounds the product dy weight and
+// then the result; a GPU may round only the result.
 STRETTO_API void linear_backward_gelu(const Tensor& dy, const Tensor& weight, const Tensor& before_gelu, const Tensor& dx);
 
-// ---- causal attention, after FlashAttention (Dao et al. 2022). The s x s score matrix is made in blocks that are used
-// at once and not stored. One log-sum-exp per row remains, from which backward computes the blocks again. Queries and
-// keys come from the same qkv; no kernel takes keys of another rank or merges partial results. On a GPU, cuDNN is used
-// in bf16 if the build has it and it accepts the tensors; otherwise kernels of the library, for heads of up to 256
-// elements. STRETTO_LOG=info reports where cuDNN refuses. cuDNN's backward sums in no fixed order unless
-// STRETTO_DETERMINISTIC=1.
+// ---- causal attention, after FlashAttention (Dao et al. 2022). For sequences of s tokens, the s x s score matrix is
+// computed in blocks, which are used at once and not stored. Forward stores one log-sum-exp per row, and backward
+// computes the blocks again from it. Queries and keys come from the same qkv tensor; no function accepts keys of another
+// rank or merges partial results.
+//
+// On a GPU, attention in bf16 uses cuDNN if the build has it and cuDNN accepts the tensors. Otherwise it uses kernels of
+// the library, for heads of up to 256 elements. STRETTO_LOG=info reports where cuDNN does not accept the tensors.
+// cuDNN's backward sums in no fixed order unless STRETTO_DETERMINISTIC=1.
 
 struct AttentionShape {
   std::int64_t batch, sequence, heads, head_size;
 };
 // qkv: f [batch * sequence, 3 * heads * head_size]; a row holds q, then k, then v of a token, each split into heads.
 // out: f [batch * sequence, heads * head_size]. log_sum_exp: accumulator type [batch, heads, sequence], of the scaled
-// scores. Scores are scaled by 1/sqrt(head_size). Token i sees tokens 0..i of its own sequence.
+// scores. Scores are scaled by 1/sqrt(head_size). Token i attends to tokens 0..i of its own sequence.
 STRETTO_API void attention_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                                    const Tensor& log_sum_exp);
 STRETTO_API void attention_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out,

@@ -10,11 +10,12 @@
 
 #include "stretto/launch.hpp"
 
-// The bridge from MPI. It works with any MPI: all of it is in this header, so the library itself is linked to none.
+// The bridge from MPI. It works with any MPI implementation, because all its code is in this header: the Stretto library
+// is not linked to MPI.
 namespace stretto {
 
-// Collective over comm. Returns a Communicator of the same ranks. MPI is only used inside this call, to exchange rank 0's
-// address.
+// Collective over comm. Returns a Communicator of the same ranks. connect() uses MPI to exchange rank 0's address and
+// secret. Later, Stretto makes no MPI calls.
 inline Communicator connect(MPI_Comm comm) {
   int rank = 0;
   int size = 0;
@@ -26,7 +27,7 @@ inline Communicator connect(MPI_Comm comm) {
   MPI_Comm_size(one_host, &local_size);
   MPI_Comm_free(&one_host);
 
-  struct Introduction {  // rank 0 broadcasts it
+  struct Introduction {  // broadcast from rank 0
     std::array<char, 256> host, secret;
     int port;
   } introduction{};

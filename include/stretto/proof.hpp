@@ -1,44 +1,46 @@
 #pragma once
 #include "stretto/plan.hpp"
 
-// The cases in which plans are proved, for the tests and for stretto-plan.
+// The cases for which verify() (plan.hpp) proves plans. The tests and the tool stretto-plan use them.
 namespace stretto {
 
 // One call of a collective by all ranks of a group.
 struct ProofCase {
-  PlanRequest request;  // rank 0's, without counts
+  PlanRequest request;  // rank 0's request, without counts
   bool uneven = false;  // shares (in all_to_all, blocks) have 1, 2 and 0 times request.count elements in turn
 };
 
-// The request of one rank.
+// The request of rank `rank`.
 STRETTO_API PlanRequest request_of(const ProofCase& which, int rank);
 STRETTO_API std::vector<Plan> plans_of(const ProofCase& which);
 STRETTO_API std::string to_string(const ProofCase& which);
 
-// All ways of calling an algorithm in which its plans could be wrong independently, for a group of `size` ranks:
-// - all roots;
-// - fewer elements than ranks, numbers that divide evenly, and others; uneven shares, some of them empty;
-// - 1 and 2 lanes, 1 and 3 pieces; up to most_ranks_with_every_parameter ranks also 4 lanes, 16 and 64 pieces;
-// - for two_level and three_level, every division into nodes of equal size and one into unequal nodes; inner
-//   algorithms, lanes and pieces take turns.
-// Above most_ranks_with_every_case ranks only one root, few elements, and nodes of up to 8 ranks, so that a proof takes
-// seconds at a thousand ranks.
+// Returns the calls of an algorithm to prove for a group of `size` ranks: one for each way in which its plans could be
+// wrong independently of the others. The cases cover:
+// - every root;
+// - counts smaller than the number of ranks, divisible by it, and not divisible; uneven shares, some of them empty;
+// - 1 and 2 lanes, 1 and 3 pieces; in groups of up to most_ranks_with_every_parameter ranks also 4 lanes (ring only),
+//   and 16 and 64 pieces;
+// - for two_level and three_level, every division into nodes of equal size, and one division into nodes of unequal size.
+//   Inner algorithms, lanes and pieces vary from case to case instead of being combined.
+// Groups of more than most_ranks_with_every_case ranks get only one root, few elements, and nodes of up to 8 ranks, so
+// that a proof for a thousand ranks takes seconds.
 constexpr int most_ranks_with_every_case = 128;
 constexpr int most_ranks_with_every_parameter = 16;
 STRETTO_API std::vector<ProofCase> proof_cases(Collective collective, Algorithm algorithm, int size);
 
-// The cases of a quantized collective: 1 and 3 pieces, a few groups in each share, and equal and unequal nodes.
-// `result` is the format in which the sum goes to all (all_reduce only).
+// Returns the cases for a quantized collective: 1 and 3 pieces, a few quantization groups in each share, and nodes of
+// equal and of unequal size. `result` is the format in which the sum is sent to all ranks (all_reduce only).
 STRETTO_API std::vector<ProofCase> quantized_proof_cases(Collective collective, Algorithm algorithm, int size,
                                                          QuantizedFormat format, QuantizedFormat result);
 
-// Runs verify() on all ranks' plans, out of place and, if the collective has that form, in place. Returns nothing if
-// they are right, else what is wrong and in which case.
+// Runs verify() on all ranks' plans, out of place and, if the collective has an in-place form, in place. Returns nullopt
+// if the plans are correct, otherwise a sentence that names the case and the fault.
 STRETTO_API std::optional<std::string> prove(const ProofCase& which);
 
-// The same for many cases: returns the first fault in their order. `threads` threads share the work. Where cases follow each
-// other that differ in the root alone, the plans of a broadcast or reduce that are those of an earlier root with the ranks
-// renamed in rotation are not verified again.
+// Proves many cases with `threads` threads, and returns the fault of the first case that has one. Consecutive cases of a
+// broadcast or reduce may differ in the root only. If the plans for such a root equal the proved plans for an earlier
+// root after the ranks are renumbered by a rotation, they are not verified again.
 STRETTO_API std::optional<std::string> prove(const std::vector<ProofCase>& cases, int threads);
 
 }  // namespace stretto

@@ -4,7 +4,7 @@
 
 #include "stretto/export.hpp"
 
-// Configuration by environment variables. stretto-info prints this table.
+// Configuration by environment variables. The tool stretto-info prints the table of all variables.
 namespace stretto {
 
 struct Setting {
@@ -13,12 +13,12 @@ struct Setting {
   const char* default_value;  // as text
 };
 
-// All variables that Stretto reads.
+// The table of all variables that Stretto reads.
 STRETTO_API const std::vector<Setting>& settings();
-// The value in force: from the environment, or the default.
+// The value of a variable: from the environment, or the default.
 STRETTO_API std::string setting(const std::string& name);
-// Throws Error(invalid_argument) if a STRETTO_* variable is set that is not in the table, so that a misspelt name is
-// noticed, or if a value cannot be parsed. launch(), run_threads() and connect() call it.
+// Throws Error(invalid_argument) if the environment contains a STRETTO_* variable that is not in the table (for example
+// a misspelt name), or a value that cannot be parsed. launch(), run_threads() and connect() call this function.
 STRETTO_API void check_settings();
 
 }  // namespace stretto

@@ -1,6 +1,6 @@
 #pragma once
-// The communication layer. It includes neither the headers that examine plans without running them (cost.hpp,
-// tuning.hpp, simulate.hpp, proof.hpp), nor those for MPI (mpi.hpp), kernels, overlap and layers.
+// Includes the communication layer. Include these headers separately: cost.hpp, tuning.hpp, simulate.hpp and proof.hpp,
+// which examine plans without running them; mpi.hpp; kernels.hpp; and the headers in overlap/ and layers/.
 #include "stretto/communicator.hpp"
 #include "stretto/device.hpp"
 #include "stretto/dtype.hpp"

@@ -14,13 +14,14 @@ namespace stretto {
 
 using Shape = std::vector<std::int64_t>;
 
-// A contiguous, row-major array of one element type. Its memory is on the calling thread's device (OnDevice), unless
-// another is given, and is 64-byte aligned. Copies of a tensor share the memory, which lives as long as any of them. It
-// comes from a pool, so a training step allocates nothing new after the first.
+// A contiguous, row-major array of one element type. The memory is 64-byte aligned, and lies on the calling thread's
+// device (OnDevice) unless the caller names another device. Copies of a tensor share the memory, which is freed with the
+// last copy. The memory comes from a pool, so only the first training step allocates from the system.
 //
 // GPU memory belongs to the stream that was computation() when the tensor was made, and is freed in that stream's order.
-// So before the last copy goes, work on the tensor in other streams must be done, or that stream must have been made to
-// wait for it. Communicator calls that take a Tensor need no such care: they keep it alive.
+// Before the last copy is destroyed, either all work on the tensor in other streams must be done, or the owning stream
+// must have been made to wait for that work. This rule does not apply to Communicator calls that take a Tensor: they
+// keep the tensor alive.
 class STRETTO_API Tensor {
  public:
   Tensor() = default;
@@ -33,26 +34,28 @@ class STRETTO_API Tensor {
     result.copy_from_host(elements.data());
     return result;
   }
-  // In the symmetric heap (stretto/memory.hpp); on a GPU the same as Tensor(shape, dtype).
+  // Makes a tensor in the symmetric heap (stretto/memory.hpp). On a GPU, the result is that of Tensor(shape, dtype).
   static Tensor symmetric(Shape shape, DType dtype);
 
-  // A part of this tensor that begins at first_element, with another shape. Shares the memory.
+  // Returns the part of this tensor that begins at first_element, with the given shape. The view shares the memory.
   Tensor view(std::int64_t first_element, Shape shape) const;
-  // Like the above, from first_byte on, with another element type. The address must be aligned for that type.
+  // Like the overload above, but begins at first_byte and has another element type. The address must be aligned for that
+  // type.
   Tensor view(std::size_t first_byte, Shape shape, DType dtype) const;
   Tensor reshaped(Shape shape) const { return view(0, std::move(shape)); }
-  // A view of `elements` elements from this tensor's first on. If this tensor is itself a view, it may reach beyond this
-  // tensor's end, up to the end of the memory.
+  // Returns a view of `elements` elements, which begins at this tensor's first element. If this tensor is itself a view,
+  // the result may extend beyond this tensor's end, up to the end of the memory.
   Tensor spanning(std::int64_t elements) const;
-  // Whether `next` begins where this tensor ends, in the same memory.
+  // Whether `next` lies in the same memory and begins where this tensor ends.
   bool continues_in(const Tensor& next) const {
     return memory_ == next.memory_ && static_cast<std::byte*>(data_) + bytes() == next.data_;
   }
   Tensor clone() const;
-  // The same elements on another device: a copy, or this tensor if it is already there. A copy to the host blocks until
-  // it is complete.
+  // Returns a copy of this tensor on the given device, or this tensor itself if it is already there. A copy to the host
+  // blocks until it is complete.
   Tensor on(Device device) const;
-  // Copy size() elements from or to ordinary host memory. For a tensor on a GPU they block until the copy is complete.
+  // Copy size() elements from or to ordinary host memory. For a tensor on a GPU, both functions block until the copy is
+  // complete.
   void copy_from_host(const void* elements) const;
   void copy_to_host(void* elements) const;
 
@@ -63,19 +66,19 @@ class STRETTO_API Tensor {
   std::int64_t size() const { return size_; }  // elements
   std::size_t bytes() const { return static_cast<std::size_t>(size_) * size_of(dtype_); }
   std::int64_t columns() const { return shape_.empty() ? 1 : shape_.back(); }  // the last dimension
-  std::int64_t rows() const {  // the product of all other dimensions, even if columns() is 0
+  std::int64_t rows() const {  // the product of all dimensions but the last, even if columns() is 0
     std::int64_t product = shape_.empty() ? size_ : 1;
     for (std::size_t d = 0; d + 1 < shape_.size(); ++d) product *= shape_[d];
     return product;
   }
 
-  // Internal: not part of the interface. The same memory, labelled as another device's.
+  // Internal: not part of the interface. Returns a tensor of the same memory, labelled as memory of another device.
   Tensor seen_as(Device device) const {
     Tensor result = *this;
     result.device_ = device;
     return result;
   }
-  // Internal, like seen_as(), but without ownership: the caller must keep the memory alive.
+  // Internal: like seen_as(), but without ownership. The caller must keep the memory alive.
   Tensor borrowed_as(Device device) const {
     Tensor result = seen_as(device);
     result.memory_ = std::shared_ptr<std::byte>(std::shared_ptr<std::byte>(), memory_.get());
@@ -88,8 +91,9 @@ class STRETTO_API Tensor {
     check_type(dtype_of<T>);
     return static_cast<T*>(data_);
   }
-  // Read or write one element of any type; slow, and very slow on a GPU: for tests and reports. Integers are exact up to
-  // 2^53. set rounds to nearest, and throws Error(invalid_argument) for a value outside an integer type's range.
+  // Read or write one element of any type. Both functions are slow, and very slow on a GPU; they are for tests and
+  // reports. Integers are exact up to 2^53. set() rounds to nearest, and throws Error(invalid_argument) for a value
+  // outside an integer type's range.
   double at(std::int64_t i) const;
   void set(std::int64_t i, double value) const;
   void zero() const;
@@ -109,7 +113,8 @@ class STRETTO_API Tensor {
   Device device_ = Device::cpu;
 };
 
-// Bytes that the tensors of this process hold now, and the most they have ever held: on all devices, or on one.
+// The bytes that tensors and allocate() (stretto/memory.hpp) hold now in this process, and their largest number so far:
+// on all devices, or on one.
 struct MemoryUse {
   std::size_t bytes = 0;
   std::size_t peak_bytes = 0;

@@ -6,84 +6,87 @@
 #include "stretto/cost.hpp"
 #include "stretto/dtype.hpp"
 
-// The choice of a method, with its reason. A cost model over measured alpha, beta and gamma orders all methods; a table
-// overrides the model, the environment overrides the table, and the caller overrides all.
+// The choice of a method, with its reason. A cost model over measured alpha, beta and gamma orders all methods. A table
+// of rules overrides the model, the environment (STRETTO_ALGO) overrides the table, and the caller overrides all three.
 namespace stretto {
 
-// A row of a table: the method for a collective of `first` <= bytes < `last` over `ranks` ranks (0: any number). Bytes
-// are those of the whole vector, as stretto-perf counts them.
+// A row of a table: the method for a collective over `ranks` ranks (0: any number), if first <= bytes < last. `bytes` is
+// the size of the whole vector, as stretto-perf counts it.
 struct Rule {
   Collective collective = Collective::all_reduce;
   int ranks = 0;
   std::int64_t first = 0, last = INT64_MAX;
   Method method;
-  std::string source;  // "STRETTO_ALGO", or the file's name
+  std::string source;  // "STRETTO_ALGO", or the name of the file
 };
-// Measurements on one kind of route, with `ranks` ranks, ranks_per_core of them on each core.
+// Measurements on one kind of route, with `ranks` ranks, and ranks_per_core ranks on each core.
 struct RouteCost {
   std::string route;  // "shm", "ucx" (measured between ranks of one host), or "network" between hosts
   int ranks = 2;
   double ranks_per_core = 1;
   LinkCost cost;
-  std::vector<Rule> rules;            // correct the cost model, for groups of `ranks` ranks with about as many per core
-  std::vector<Rule> symmetric_rules;  // the same, for calls with all buffers in symmetric memory
+  std::vector<Rule> rules;            // override the cost model for groups of `ranks` ranks with a similar ranks_per_core
+  std::vector<Rule> symmetric_rules;  // like `rules`, for calls with all buffers in symmetric memory
 };
 // Parses "all_reduce:0-4k:recursive_doubling,4k-inf:ring;broadcast@8:chain/16". Throws Error naming the part that is
 // wrong.
 STRETTO_API std::vector<Rule> rules_from_text(const std::string& text, const std::string& source);
 
-// All inputs of the choice that come from outside the call. All ranks of a job use rank 0's.
+// All inputs of the choice that come from outside the call. All ranks of a job use rank 0's Tuning.
 struct STRETTO_API Tuning {
   std::vector<RouteCost> routes;
-  std::vector<Rule> rules;  // take precedence over those of a route; the first that fits counts
+  std::vector<Rule> rules;  // take precedence over the rules of a route. The first rule that fits decides
   bool deterministic = false;
 
-  // Reads STRETTO_TUNING (if it is not set, the tuning that the library ships), STRETTO_ALGO and STRETTO_DETERMINISTIC.
-  // If file_text is given, it replaces the file named by STRETTO_TUNING.
+  // Reads STRETTO_ALGO, STRETTO_DETERMINISTIC, and the file named by STRETTO_TUNING; if STRETTO_TUNING is not set, the
+  // tuning that the library ships. file_text, if given, replaces the text of that file.
   static Tuning from_environment();
   static Tuning from_environment(const std::string& file_text);
-  static std::string text_from_environment();  // the text of STRETTO_TUNING's file, or of the tuning that the library ships
+  // Returns the text of the file that STRETTO_TUNING names, or of the tuning that the library ships.
+  static std::string text_from_environment();
   // Parses JSON: {"routes": [{"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs",
-  // "local_gbs", "lane_gain", "quantize_ns", "table", "symmetric_table"}], "table": "all_reduce:...", "machine":
-  // "..."}. The tables, "machine" and "quantize_ns" are optional; quantize_ns defaults to 4 / local_gbs, the time to
-  // copy an f32.
+  // "local_gbs", "lane_gain", "quantize_ns", "table", "symmetric_table"}], "table": "all_reduce:...", "machine": "..."}.
+  // The tables, "machine" and "quantize_ns" are optional. quantize_ns defaults to 4 / local_gbs, the time to copy an
+  // f32.
   static Tuning from_json(const std::string& text, const std::string& source);
-  // The measurement of that route nearest to the given numbers. Throws Error if there is none of that route.
+  // Returns the measurement of `route` that is nearest to the given ranks and ranks_per_core. Throws Error if `routes`
+  // has no measurement of that route.
   const RouteCost& nearest(const std::string& route, int ranks, double ranks_per_core) const;
 };
 
-// How the ranks of a group and the buffers of a call lie.
+// The placement of a group's ranks and of a call's buffers.
 struct Circumstances {
   std::string route_inside = "shm";   // between ranks of a node
   std::string route_between = "ucx";  // between nodes
   bool several_nodes = false;
   double ranks_per_core = 1;
   bool shares_memory = false;  // all ranks are on one host and share memory that the library sets up
-  bool symmetric = false;      // all buffers of the call can be mapped by all ranks
-  bool reads_memory = false;   // the kernel lets ranks read buffers that are not mapped
-  bool on_gpus = false;        // the buffers are on GPUs; shares_memory, symmetric and reads_memory then do not count
-  bool done_whole = false;     // the links between the GPUs do the whole call by themselves: Algorithm::nccl
+  bool symmetric = false;      // all ranks can map all buffers of the call
+  bool reads_memory = false;   // the operating system lets ranks read buffers that are not mapped
+  bool on_gpus = false;        // the buffers are on GPUs; shares_memory, symmetric and reads_memory are then ignored
+  bool done_whole = false;     // the links between the GPUs can do the whole call: Algorithm::nccl
 };
 
 struct Candidate {
   Method method;
   DType wire = DType::f32;
-  double seconds = 0;  // by the cost model
+  double seconds = 0;  // predicted by the cost model
   bool quantized = false;
 };
 struct Choice {
   Method method;
-  DType wire = DType::f32;            // the type in which elements travel, see rounds_once()
+  DType wire = DType::f32;            // the type in which elements travel (see rounds_once())
   std::string reason;                 // one line
-  std::vector<Candidate> candidates;  // by the cost model, fastest first; empty if a rule or the caller decided
+  std::vector<Candidate> candidates;  // in the cost model's order, fastest first; empty if a rule or the caller decided
   bool quantized = false;             // whether the call is quantized, in the request's formats
 };
-// Chooses the method of a request, or checks the one that request.method demands. A pure function: all ranks choose
-// alike. Throws Error(invalid_argument) if a rule or the caller demands a method that is not possible.
+// Chooses the method of a request. If request.method is not automatic, checks that method instead. choose() is a pure
+// function, so all ranks make the same choice. Throws Error(invalid_argument) if a rule or the caller demands a method
+// that is not possible.
 //
-// If request.quantized is set, only methods that quantize are candidates; with may_be_plain, the others too, at their
-// cost without quantization. Rules apply to unquantized calls only. The wire type of a quantized choice is the caller's
-// type.
+// If request.quantized is set, only methods that quantize are candidates. If may_be_plain is also true, unquantized
+// methods are candidates too, at their cost without quantization. Rules apply to unquantized calls only. The wire type
+// of a quantized choice is the caller's type.
 STRETTO_API Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning,
                           const Circumstances& circumstances, bool may_be_plain = false);
 

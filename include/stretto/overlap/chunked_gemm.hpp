@@ -9,8 +9,8 @@
 
 // Matrix products of tensor and sequence parallelism, cut into chunks together with their collective, so that some rows
 // travel while others are computed. Transformer Engine's userbuffers, Flux (Chang et al. 2024) and PyTorch's
-// asynchronous tensor parallelism do the same. From CommFuse: a rank's own rows come first or last, so that nothing is
-// exposed at that end.
+// asynchronous tensor parallelism do the same. As in CommFuse, a rank's own rows are computed first (all_gather) or last
+// (reduce_scatter), so that no communication is exposed at that end.
 //
 //                        forward                            backward
 //   column-parallel      y = all_gather(x) W^T              dx = reduce_scatter(dy W)
@@ -19,62 +19,65 @@
 //   parallelism
 //
 // A weight is this rank's part of a matrix [out, in], as layers store it. Transpose::yes multiplies by W^T,
-// Transpose::no by W. rows[r] is the number of rows (tokens) in rank r's share; it may be 0. All ranks give the same
-// rows.
+// Transpose::no by W. rows[r] is the number of rows (tokens) in rank r's share, and may be 0. All ranks must pass the
+// same `rows`.
 //
 // Products are computed in the calling thread (on a GPU, in computation()); communication runs in the stream. All
-// members of the group must call the same functions in the same order with the same options. In a group of one they are
-// plain products.
+// members of the group must call the same functions in the same order with the same options. In a group of one rank, the
+// functions are plain products.
 //
-// Results: overlap changes no bits, since with Stream::inline_() the same chunks are computed and communicated in the
-// same order. The number of chunks may change the last bits of a product. It follows from shapes, types, options and
-// the job's tuning and link settings, never from a time measured during the run. With integers small enough to be
+// Results: overlap changes no bits, because with Stream::inline_() the same chunks are computed and communicated in the
+// same order. The number of chunks may change the last bits of a product. This number depends on shapes, types, options
+// and the job's tuning and link settings, but never on a time measured during the run. With integers small enough to be
 // exact, results equal those of the plain product and collective.
 //
-// Tensors are in use until the function returns. They are kept alive until the stream has done its part, even if the
-// function throws. Symmetric memory (Tensor::symmetric) is fastest. Shapes and types that do not fit throw
-// Error(invalid_argument) before any communication.
+// Tensors are in use until the function returns: `meanwhile` must not write them, and must not read y or `gathered`. The
+// function keeps the tensors alive until the stream has finished its part, even if the function throws. Symmetric memory
+// (Tensor::symmetric) is fastest. If shapes or types do not fit, the functions throw Error(invalid_argument) before any
+// communication.
 namespace stretto {
 
 struct ChunkedGemmOptions {
-  // Number of chunks of each rank's rows (all_reduce: of all rows); 0: the best by chunk_count() and the cost model.
+  // The number of chunks of each rank's rows (all_reduce: of all rows); 0: the best by chunk_count() and the cost model.
   int chunks = 0;
-  // Rate in FLOP/s at which a rank multiplies, for that choice; 0: assumed_flops_per_second(). The same on all ranks.
+  // The rate in FLOP/s at which a rank multiplies, for that choice; 0: assumed_flops_per_second(). The same on all
+  // ranks.
   double flops_per_second = 0;
   std::string tag = {};  // appears in the ledger
-  // Further computation to overlap, such as a weight's gradient: a collective often takes longer than its own product.
-  // Called exactly once, in the calling thread, when this rank has multiplied all rows that it has so far; also without
-  // rows and in a group of one. All ranks must start the same operations in it; those in this stream run after the
-  // rows. If it throws, y is incomplete.
+  // Further computation to overlap, such as the gradient of a weight, because a collective often takes longer than its
+  // own product. The function calls `meanwhile` exactly once, in the calling thread, even without rows or in a group of
+  // one rank: all_gather_gemm after the product of this rank's own rows, the other functions after their last product.
+  // All ranks must start the same operations in `meanwhile`; operations on the same stream run after the messages of the
+  // product. If `meanwhile` throws, y is incomplete.
   std::function<void()> meanwhile = {};
 };
 
-// y [sum of rows, columns] = x of all ranks times the weight. x: [rows[rank], k], this rank's share. gathered: receives
-// x of all ranks, [sum of rows, k], for later use, such as the weight's gradient; may be an empty Tensor. This rank's
-// rows are multiplied first, while the others' go round a ring; each chunk is multiplied when it arrives. Each rank
-// sends (sum of rows - rows[rank + 1]) x k elements, since the next rank has its own rows. If `gathered` is empty, the
-// function allocates a buffer of its size.
+// y [sum of rows, columns] = x of all ranks times the weight. x: [rows[rank], k], this rank's share. `gathered` receives
+// x of all ranks, [sum of rows, k], for later use, such as the weight's gradient; it may be an empty Tensor, and the
+// function then allocates a buffer of that size. This rank's rows are multiplied first, while the rows of other ranks go
+// round a ring; each chunk is multiplied when it arrives. Each rank sends (sum of rows - rows[rank + 1]) * k elements,
+// because the next rank already has its own rows.
 STRETTO_API void all_gather_gemm(const Tensor& x, const std::vector<std::int64_t>& rows, const Tensor& weight,
                                  kernels::Transpose transpose, const Tensor& y, const Tensor& gathered,
                                  const Communicator& group, const Stream& stream, const ChunkedGemmOptions& options = {});
 
-// y [rows[rank], columns] = this rank's rows of the sum over all ranks of x times the weight. x: [sum of rows, k]. The
-// rows of rank + 1, rank + 2, ... are computed first, and each chunk is sent straight to its owner when it is ready;
-// this rank's rows come last, while the last chunks travel. An element is summed in the order of ranks 0, 1, ...,
-// accumulated in the accumulator type and rounded once; products travel in y's type. Bytes sent per rank: all rows but
-// its own, in y's columns. Memory: [sum of rows, columns] for products to send, and [rows[rank], columns] for each
-// other rank's products.
+// y [rows[rank], columns] = this rank's rows of the sum, over all ranks, of x times the weight. x: [sum of rows, k]. The
+// rows of rank + 1, rank + 2, and so on are computed first, and each chunk is sent directly to its owner when it is
+// ready. This rank's own rows are computed last, while the last chunks travel. Products travel in y's type. Each element
+// is summed in the order of ranks 0, 1, ..., in the accumulator type, and rounded once. Each rank sends (sum of rows -
+// rows[rank]) * columns elements. Memory: [sum of rows, columns] for products to send, and [rows[rank], columns] for the
+// products from each other rank.
 STRETTO_API void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows, const Tensor& weight,
                                      kernels::Transpose transpose, const Tensor& y, const Communicator& group,
                                      const Stream& stream, const ChunkedGemmOptions& options = {});
 
-// y [rows, columns] = the sum over all ranks of x times the weight, complete on each rank. x: [rows, k]. Chunks of rows
-// are summed in place as soon as they are computed. The last chunk is summed in the calling thread, unless
-// options.meanwhile is given. Bytes sent per rank: as all_reduce of y.
+// y [rows, columns] = the sum, over all ranks, of x times the weight, complete on each rank. x: [rows, k]. Each chunk of
+// rows is summed in place as soon as it is computed. The last chunk is summed in the calling thread, unless
+// options.meanwhile is given. Each rank sends the bytes of an all_reduce of y.
 STRETTO_API void gemm_all_reduce(const Tensor& x, const Tensor& weight, kernels::Transpose transpose, const Tensor& y,
                                  const Communicator& group, const Stream& stream, const ChunkedGemmOptions& options = {});
-// Like gemm_all_reduce, but returns before y is complete; every chunk is summed on the stream. Wait for the Work before
-// reading y.
+// Like gemm_all_reduce, but returns before y is complete, and sums every chunk on the stream. Wait for the returned Work
+// before you read y.
 STRETTO_API Work start_gemm_all_reduce(const Tensor& x, const Tensor& weight, kernels::Transpose transpose, const Tensor& y,
                                        const Communicator& group, const Stream& stream,
                                        const ChunkedGemmOptions& options = {});

@@ -9,20 +9,21 @@
 
 // Plans the communication of a training step, after Centauri (Chen et al., ASPLOS 2024). Every collective may be
 // partitioned in three dimensions: into other primitives, into stages inside nodes and between nodes, and into chunks.
-// The parts are scheduled in three tiers: a collective with its neighbours, a layer, the model. All functions are pure
-// functions of data: all ranks plan alike, and nothing is run. docs/planner.md explains it in a page.
+// The parts are scheduled in three tiers: a collective with its neighbouring computation, a layer, and the model. All
+// functions are pure: all ranks make the same plan, and no function computes or communicates. See docs/planner.md.
 namespace stretto {
 
 struct StepCluster {
-  // A unit of level 0 is a node. For traffic between nodes, the innermost level that joins all ranks counts; it keeps
-  // the links inside nodes busy, too, unless that level has own_ports.
+  // A unit of level 0 is a node. Traffic between nodes uses the innermost level whose unit holds all ranks. Unless that
+  // level has own_ports, the traffic occupies the links inside nodes, too.
   LinkModel links;
-  int ranks = 1;  // of the whole job; they share the ports of their nodes
+  int ranks = 1;  // number of ranks of the whole job. The ranks of a node share its ports
 };
-// One kind of link between all ranks: alpha_seconds per round and bytes_per_second; local work is free.
+// Returns a cluster with one kind of link between all ranks, whose latency is alpha_seconds per round. Local work takes
+// almost no time.
 STRETTO_API StepCluster simple_cluster(int ranks, double alpha_seconds, double bytes_per_second);
 
-// The primitives by which a collective is done.
+// The primitives into which a collective is partitioned.
 enum class Form : std::uint8_t {
   whole,             // the collective itself, by the best algorithm of one level
   scatter_gather,    // all_reduce: reduce_scatter, all_gather
@@ -33,12 +34,13 @@ STRETTO_API const char* name(Form form);
 
 struct Partition {
   Form form = Form::whole;
-  int chunks = 1;  // a power of two; divisible computation next to activations is cut into the same chunks
+  int chunks = 1;  // a power of two. Divisible computation next to activations is cut into the same chunks
   auto operator<=>(const Partition&) const = default;  // NOLINT(modernize-use-nullptr): none is here
 };
 STRETTO_API std::string to_string(const Partition& partition);
 
-// Collectives that share one decision: the same collective in every layer; all gradients together, whatever their size.
+// A set of collectives for which the planner makes one decision: the same collective in every layer, or the gradients of
+// all layers, whatever their size.
 struct CollectiveKind {
   Payload payload = Payload::activation;
   Phase phase = Phase::forward;
@@ -51,49 +53,52 @@ struct CollectiveKind {
 STRETTO_API CollectiveKind kind_of(const StepNode& node);
 STRETTO_API std::string to_string(const CollectiveKind& kind);
 
-// All decisions. The defaults partition nothing: each collective runs as a whole, as early as possible.
+// All decisions of a schedule. By default, no collective is partitioned, and each runs as early as possible.
 struct StepKnobs {
-  bool blocking = false;    // collectives run in program order, and nothing is computed meanwhile
-  bool priorities = false;  // activations before parameters before gradients; false: program order
-  bool early = false;       // inside a layer, compute first what communication waits for: dgrad before wgrad
-  // Bytes of gradients in one all_reduce, filled in program order as GradientBuckets does. 0: each gradient by itself.
+  bool blocking = false;    // collectives run in program order, without overlap with computation
+  bool priorities = false;  // true: activations before parameters before gradients; false: program order
+  bool early = false;       // true: compute dgrad before wgrad inside a layer, because communication waits for dgrad
+  // The size in bytes of a bucket: the gradients that are summed by one all_reduce. Buckets are filled in program order,
+  // as in GradientBuckets. 0: one all_reduce per gradient.
   std::int64_t bucket_bytes = 0;
-  std::int64_t first_bucket_bytes = 0;  // of the first bucket; 0: like the others
-  // One flag per bucket, in the order of backward; empty: no bucket is postponed. A postponed bucket is reduced and
-  // scattered, updated by shares, and gathered during the next forward, in the order in which forward needs it and on
-  // the stream of the sums (PostponedGather).
+  std::int64_t first_bucket_bytes = 0;  // size of the first bucket; 0: like the others
+  // One flag per bucket, in the order of backward; empty: no bucket is postponed. The gradients of a postponed bucket
+  // are reduced and scattered, and each rank updates its share of the parameters. The next forward gathers the
+  // parameters, in the order in which it needs them, on the stream of the gradient sums (PostponedGather).
   std::vector<bool> postponed;
-  int ahead = 1;                                       // number of gathers of parameters begun beyond the one in use
-  std::map<CollectiveKind, Partition> partitions;      // kinds that are missing are not partitioned
+  int ahead = 1;                                   // number of gathers of parameters begun in addition to the gather in use
+  std::map<CollectiveKind, Partition> partitions;  // a kind that is missing is not partitioned
   auto operator<=>(const StepKnobs&) const = default;  // NOLINT(modernize-use-nullptr): none is here
 };
 
-// One primitive over a group, or over the group's ranks on one node or between nodes.
+// One primitive of a partitioned collective. Its ranks are the whole group, the group's ranks on one node (inside), or
+// one rank of each node (between).
 struct StepStage {
   Collective collective = Collective::all_reduce;
   enum class Level : std::uint8_t { all, inside, between } level = Level::all;
   int ranks = 1;
   Method method;
-  std::int64_t elements = 0;                       // of the whole vector among these ranks
+  std::int64_t elements = 0;                       // elements of the whole vector over these ranks
   DType dtype = DType::f32;                        // on the wire
-  double seconds = 0;                              // if nothing else uses the links
-  StepTask::Stage links;                           // seconds for which it occupies each link
-  std::int64_t bytes_sent = 0, bytes_between = 0;  // by the rank that sends most; the part of it that leaves its node
+  double seconds = 0;                              // duration, if no other stage uses the links
+  StepTask::Stage links;                           // seconds for which the stage occupies each kind of link
+  std::int64_t bytes_sent = 0, bytes_between = 0;  // by the rank that sends most; bytes_between leave its node
 };
 STRETTO_API std::string to_string(const StepStage& stage);
 
 struct ScheduledCollective {
   std::string name;
-  std::vector<int> nodes;  // indices in the graph: one, or those of a bucket
+  std::vector<int> nodes;  // indices in the graph: one node, or the nodes of a bucket
   CollectiveKind kind;
   Partition partition;
-  std::vector<StepStage> stages;     // of one chunk, one after the other
-  std::vector<StepStage> postponed;  // of one chunk, the stages in the next step's forward
-  // The same as one call of a communicator, if there is such a call: two_level with as many pieces as chunks.
+  std::vector<StepStage> stages;     // of one chunk; they run one after the other
+  std::vector<StepStage> postponed;  // of one chunk: the stages that run in the next step's forward
+  // The method of the one Communicator call that does all stages of all chunks. For Form::by_level, it is two_level with
+  // one piece per chunk. If no single call does all stages, it is `automatic`.
   Method method;
   std::string stream;
   Priority priority = Priority::normal;
-  int issued_after = -1;  // the last node of the same step that is computed before it; -1: none
+  int issued_after = -1;  // the last node of the same step that is computed before the collective starts; -1: none
   int bucket = -1;
   std::int64_t bytes = 0;
 };
@@ -102,39 +107,42 @@ struct STRETTO_API StepSchedule {
   StepKnobs knobs;
   std::vector<ScheduledCollective> collectives;
   std::vector<int> compute_order;     // indices in the graph
-  std::map<int, int> compute_chunks;  // by node, if more than one
-  std::vector<StepTask> tasks;        // as simulated
+  std::map<int, int> compute_chunks;  // number of chunks by node, for nodes with more than one
+  std::vector<StepTask> tasks;        // the input of simulate_step()
   double predicted_seconds = 0;
-  double computing_seconds = 0, inside_seconds = 0, between_seconds = 0;  // for which each resource is busy
-  // plan_step() only. Predicted seconds of simpler schedules: blocking, without partitions; without partitions, each
-  // collective as early as possible; buckets of 25 MiB after a first one of 1 MiB; those buckets with every possible
-  // collective by level, in one chunk. bound_seconds: step_bound().
+  double computing_seconds = 0, inside_seconds = 0, between_seconds = 0;  // busy time of each resource
+  // Set by plan_step() only: the predicted seconds of four simpler schedules. blocking: no partitions and no overlap.
+  // unpartitioned: no partitions, each collective as early as possible. buckets: a first bucket of 1 MiB, then buckets
+  // of 25 MiB. by_level: the same buckets, and every collective by level where possible, in one chunk. bound_seconds is
+  // step_bound().
   double blocking_seconds = 0, unpartitioned_seconds = 0, buckets_seconds = 0, by_level_seconds = 0, bound_seconds = 0;
-  std::vector<std::string> reasons;  // one line per decision: the alternative, and the time gained
+  std::vector<std::string> reasons;  // one line per decision: the alternative, and the time that the decision saves
 
   std::string choice() const;  // in a few words
   std::string to_string() const;
 };
 
-// Makes and times the schedule that the knobs describe. Throws Error(invalid_argument) for groups that do not fit the
-// nodes, forms that a collective does not have, more gathers ahead than may be live, or a wrong number of bucket flags.
+// Makes the schedule that the knobs describe, and predicts its time. Throws Error(invalid_argument) for groups that do
+// not fit the nodes, forms that a collective does not have, more gathers ahead than may be live, or a wrong number of
+// bucket flags. `slowdown` is StepSimulationOptions::slowdown.
 STRETTO_API StepSchedule schedule_step(const StepGraph& graph, const StepCluster& cluster, const StepKnobs& knobs,
                                        double slowdown = 0);
 
 struct PlannerOptions {
   double slowdown = 0;  // StepSimulationOptions::slowdown
   int most_chunks = 16;
-  int most_postponed = 1 << 20;  // 0 if the program cannot gather parameters after the update
+  int most_postponed = 1 << 20;  // of buckets; 0 if the program cannot gather parameters after the update
   bool may_chunk_compute = true;
   bool may_reorder_compute = true;
 };
-// The best schedule found by hill-climbing from the four simpler schedules above; never slower than any of them. Cost:
-// hundreds of simulations of the step. That is seconds for 1,024 ranks; the time does not depend on the number of
-// ranks.
+// Returns the best schedule found by hill-climbing from the four simpler schedules above. Its predicted time is never
+// longer than theirs. Cost: hundreds of simulations of the step, which take seconds in total; this time does not depend
+// on the number of ranks.
 STRETTO_API StepSchedule plan_step(const StepGraph& graph, const StepCluster& cluster, const PlannerOptions& options = {});
 
-// A lower bound for any schedule, in seconds: the largest of the time for computation, with elementwise updates divided
-// into shares, and the times for the bytes that must leave a node, or a rank if a group lies on one node.
+// Returns a lower bound for the step time of any schedule, in seconds. It is the largest of three times: the time for
+// computation, with elementwise updates divided into shares; the time for the bytes that must leave a rank, in groups
+// that lie on one node; and the time for the bytes that must leave a node, in the other groups.
 STRETTO_API double step_bound(const StepGraph& graph, const StepCluster& cluster);
 
 }  // namespace stretto
