@@ -66,7 +66,7 @@ Link& Links::to(int member, int lane) {
   if (link) return *link;
   const int peer = membership_.job_ranks[member];
   if (network_.over_shared_memory(peer)) {
-    // Behind the board, each area holds one ring for every member that sends there, and lane.
+    // After the board, each area holds one ring for each pair of a sending member and a lane.
     const auto ring = [&](int owner, int sender) {
       return membership_.areas[owner] + Board::footprint() +
              ByteRing::footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);
