@@ -8,7 +8,7 @@
 
 namespace stretto {
 
-// One plan under way over links: the round that each lane is in, with its transfers and its local work.
+// One plan in flight over links: the current round of each lane, with its transfers and its local work.
 class PlanRun {
  public:
   // All three must outlive this object. precedence: null if the operation neither yields to others nor goes before them.
@@ -48,7 +48,7 @@ class PlanRun {
   OperationPrecedence* precedence_;
   PlanMemory memory_;
   std::vector<LaneProgress> lanes_;
-  bool moved_bytes_ = false;  // in this advance(), to or from a peer; noted if there is a precedence
+  bool moved_bytes_ = false;  // in this advance(), to or from a peer; recorded only with a precedence
   bool finished_ = false;
 };
 
