@@ -49,8 +49,7 @@ ncclRedOp_t of_nccl(ReduceOp op) {
     case ReduceOp::min: return ncclMin;
     case ReduceOp::max: return ncclMax;
     case ReduceOp::avg: return ncclAvg;
-    case ReduceOp::premul_sum:
-      break;  // NCCL needs one operation for each factor and communicator; the library multiplies by itself
+    case ReduceOp::premul_sum: break;  // NCCL needs one per factor and communicator; the library multiplies by itself
   }
   fail(ErrorCode::internal, "{} went to NCCL, which is asked for sum, prod, min, max and avg only.", name(op));
 }

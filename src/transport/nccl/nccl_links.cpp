@@ -128,8 +128,8 @@ bool NcclLinks::knows(const GpuCollective& call) {
 
 bool NcclLinks::does(const GpuCollective& call) const {
   const bool computes = reduces(call.collective);
-  return knows(call) &&
-         (!computes || !is_f8(call.dtype) || member_.least_major >= 9);  // NCCL reduces 8-bit floats from Hopper on
+  // NCCL reduces 8-bit floats from Hopper on.
+  return knows(call) && (!computes || !is_f8(call.dtype) || member_.least_major >= 9);
 }
 
 void NcclLinks::perform(const GpuCollective& call, GpuStream stream) {

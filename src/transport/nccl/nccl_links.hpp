@@ -9,7 +9,7 @@
 
 namespace stretto {
 
-// Which member of its communicator this one is.
+// The place of this member in its communicator.
 struct NcclMember {
   int rank = 0;
   int size = 1;

@@ -30,8 +30,7 @@ class CudaCalls {
   virtual cudaEvent_t create_event() = 0;
   virtual void destroy(cudaEvent_t event) = 0;
   virtual void record(cudaEvent_t event, cudaStream_t stream) = 0;
-  virtual void wait(cudaStream_t stream,
-                    cudaEvent_t event) = 0;  // waits for the latest record; does not wait if there is none
+  virtual void wait(cudaStream_t stream, cudaEvent_t event) = 0;  // for the latest record; no wait if there is none
 };
 
 CudaCalls& cuda();

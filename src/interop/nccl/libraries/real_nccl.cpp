@@ -31,8 +31,8 @@ InsideNccl::~InsideNccl() { --depth_inside; }
 
 const RealNccl& real_nccl() {
   if (const RealNccl* const other = instead) return *other;
-  static const RealNccl& real =
-      *new RealNccl(found_behind_the_door());  // never destroyed: a program may call NCCL until it ends
+  // Never destroyed: a program may call NCCL until it ends.
+  static const RealNccl& real = *new RealNccl(found_behind_the_door());
   return real;
 }
 

@@ -33,9 +33,8 @@ class OperationWork : public c10d::Work {
   // The steps of end(). A future that is taken after settle() is complete at once. settle() returns false if it was called
   // before.
   bool settle(const std::exception_ptr& error);
-  bool has_callbacks() const {
-    return has_callbacks_;
-  }  // true if the future was taken before settle(): it may have callbacks
+  // True if the future was taken before settle(), so that it may have callbacks.
+  bool has_callbacks() const { return has_callbacks_; }
   void tell_waiters() { finish(error_); }
   void complete_future();  // runs the callbacks
   virtual void future_is_taken() {}
