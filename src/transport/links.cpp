@@ -42,8 +42,8 @@ Links::~Links() {
       {membership_.areas[membership_.rank], area_bytes(area_members_), membership_.job_ranks.size(), std::move(leavers)});
 }
 
-// If members share memory, tells all of them that this rank leaves, and returns the count of those who have left in its own
-// memory.
+// If members share memory, tells all of them that this rank leaves, and returns the count of the members that have left in
+// its own memory.
 std::unique_ptr<Board::Leavers> Links::leave() {
   std::unique_ptr<Board::Leavers> ours;
   if (!shares_memory_) return ours;

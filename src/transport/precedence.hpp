@@ -38,7 +38,7 @@ class Precedence {
   static constexpr int priorities = static_cast<int>(Priority::urgent) + 1;
   struct PriorityLevel {
     std::atomic<int> under_way = 0;
-    std::atomic<int> go_first = 0;  // of these
+    std::atomic<int> go_first = 0;  // operations under way that go first
   };
   bool anybody_below(Priority priority) const;
   bool anybody_goes_before(Priority priority) const;
@@ -48,7 +48,7 @@ class Precedence {
   std::array<PriorityLevel, priorities> levels_;
 };
 
-// One operation under way, from its first byte to its last, in the thread that runs it.
+// One operation in flight, from its first byte to its last, in the thread that runs it.
 class OperationPrecedence {
  public:
   OperationPrecedence(Precedence& all, Priority priority);

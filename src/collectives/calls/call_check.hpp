@@ -9,7 +9,7 @@
 #include "stretto/communicator.hpp"
 #include "transport/links.hpp"
 
-// STRETTO_CHECK=1: before an operation moves data, the ranks that take part tell each other what they were called with. If
+// STRETTO_CHECK=1: before an operation moves data, the ranks that take part tell each other their arguments. If
 // the calls do not fit together, all ranks of the job get a sentence that names both ranks, operations and counts; without
 // the check such calls hang or give wrong numbers. Costs one message of 256 bytes to each rank that takes part, and one
 // back.

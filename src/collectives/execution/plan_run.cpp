@@ -66,8 +66,8 @@ bool PlanRun::lane_finished(std::size_t lane) const {
   return round_finished(lanes_[lane]) && lanes_[lane].round == variant_.plan->lanes[lane].round_ends.size();
 }
 
-// Moves what can be moved in a lane, and begins the next round when one is over. local_bytes: bytes of local work that may
-// still be done before the next look at the links.
+// Moves the bytes that can be moved in a lane, and begins the next round when one is over. local_bytes: bytes of local work
+// that may still be done before the next look at the links.
 bool PlanRun::advance_lane(std::size_t lane, std::size_t& local_bytes) {
   LaneProgress& state = lanes_[lane];
   bool moved = false;

@@ -17,7 +17,8 @@ class PlanRun {
   PlanRun(const PlanRun&) = delete;
   PlanRun& operator=(const PlanRun&) = delete;
 
-  // Moves what can be moved without waiting; returns true if anything moved. Once finished, the output is complete.
+  // Moves the bytes that can be moved without waiting; returns true if anything moved. Once finished, the output is
+  // complete.
   bool advance();
   bool finished() const { return finished_; }
   // The members for which it waits.

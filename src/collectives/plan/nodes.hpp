@@ -37,7 +37,7 @@ class Nodes {
   }
 
   int count() const { return static_cast<int>(firsts_.size()) - 1; }
-  int first(int node) const { return firsts_[node]; }  // node may be count(), one behind the last
+  int first(int node) const { return firsts_[node]; }  // `node` may be count(), one after the last
   int size(int node) const { return first(node + 1) - first(node); }
   int node_of(int rank) const {
     return static_cast<int>(std::upper_bound(firsts_.begin(), firsts_.end(), rank) - firsts_.begin()) - 1;

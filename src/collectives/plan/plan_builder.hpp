@@ -33,7 +33,7 @@ class Shares {
     return counts_shares(request.collective) ? equal(request.count, request.size) : balanced(request.count, request.size);
   }
 
-  // Rank may be ranks(), one behind the last.
+  // `rank` may be ranks(), one after the last.
   std::int64_t begin(int rank) const {
     if (!begins_.empty()) return begins_[rank];
     return each_ >= 0 ? each_ * rank : part_begin(total_, ranks_, rank);

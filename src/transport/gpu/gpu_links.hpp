@@ -16,7 +16,7 @@ class Links;
 // A message between the memories of two members of a communicator.
 struct GpuMessage {
   bool sends = false;
-  std::byte* data = nullptr;  // of a send only read
+  std::byte* data = nullptr;  // a send only reads it
   std::size_t bytes = 0;
   int peer = 0;  // member
 };

@@ -31,7 +31,7 @@ class NcclCalls {
   // Whether the last operation has been put into its streams (or is finished). Until it is true, nothing else may be put
   // into these streams, and nothing may be called but this, failure() and abort(). Throws if it will never become true.
   virtual bool settled(NcclComm comm) = 0;
-  virtual void finish(NcclComm comm) = 0;          // collective: ends the operations under way; only destroy() may follow
+  virtual void finish(NcclComm comm) = 0;          // collective: ends the operations in flight; only destroy() may follow
   virtual void destroy(NcclComm comm) = 0;         // once finish() is settled
   virtual void abort(NcclComm comm) = 0;           // destroys the communicator, even with operations in flight
   virtual std::string failure(NcclComm comm) = 0;  // an asynchronous error; empty: none

@@ -48,7 +48,8 @@ void count_forwarded(Kind kind, Form form) {
 }  // namespace
 }  // namespace stretto::mpi_door
 
-using namespace stretto::mpi_door;  // NOLINT(google-build-using-namespace): what follows has MPI's names, in no namespace
+using namespace stretto::mpi_door;  // NOLINT(google-build-using-namespace): the functions below have MPI's names, in no
+                                    // namespace
 
 #define STRETTO_BLOCKING(name, lower, parameters, arguments)                                                               \
   int MPI_##name(STRETTO_LIST parameters MPI_Comm comm) {                                                                  \

@@ -20,7 +20,8 @@ Blocks& blocks() {
 }  // namespace
 }  // namespace stretto::mpi_door
 
-using namespace stretto::mpi_door;  // NOLINT(google-build-using-namespace): what follows has MPI's names, in no namespace
+using namespace stretto::mpi_door;  // NOLINT(google-build-using-namespace): the functions below have MPI's names, in no
+                                    // namespace
 
 int MPI_Alloc_mem(MPI_Aint bytes, MPI_Info info, void* address) {
   if (!door().serves() || bytes <= 0 || info != MPI_INFO_NULL) return PMPI_Alloc_mem(bytes, info, address);

@@ -38,7 +38,8 @@ int test_by(Test test, const int& done) {
 }  // namespace
 }  // namespace stretto::mpi_door
 
-using namespace stretto::mpi_door;  // NOLINT(google-build-using-namespace): what follows has MPI's names, in no namespace
+using namespace stretto::mpi_door;  // NOLINT(google-build-using-namespace): the functions below have MPI's names, in no
+                                    // namespace
 
 int MPI_Wait(MPI_Request* request, MPI_Status* status) {
   if (door().requests.ours_among(request, 1) == 0) return PMPI_Wait(request, status);
