@@ -76,8 +76,7 @@ class CollectiveContract {
   int root_;
   Shares shares_;
   std::vector<std::int64_t> inputs_, outputs_;
-  std::vector<std::int64_t>
-      pair_begins_;  // all_to_all: for each sender, and within it for each receiver, where that data begins
+  std::vector<std::int64_t> pair_begins_;  // all_to_all: first element by sender, then by receiver
 };
 
 }  // namespace stretto
