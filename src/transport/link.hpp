@@ -8,9 +8,9 @@ namespace stretto {
 
 // A message on its way. The caller owns the buffers, which must stay valid until the transfer is complete or cancelled.
 struct Transfer {
-  const std::byte* source = nullptr;   // of a send; null for a receive
-  std::byte* destination = nullptr;    // of a receive
-  const std::byte* operand = nullptr;  // of a receive that reduces: destination = received op operand (may be destination)
+  const std::byte* source = nullptr;   // for a send; null for a receive
+  std::byte* destination = nullptr;    // for a receive
+  const std::byte* operand = nullptr;  // for a receive that reduces: destination = received op operand (may be destination)
   std::size_t bytes = 0;
   DType dtype = DType::f32;  // for the reduction
   ReduceOp op = ReduceOp::sum;
@@ -32,8 +32,8 @@ void reduce_arrived(const Transfer& transfer, const std::byte* arrived, std::siz
 class Link {
  public:
   virtual ~Link() = default;
-  // Moves what can be moved without waiting; returns true if anything moved. Throws Error(peer_lost) if the peer's end is
-  // gone.
+  // Moves the bytes that can be moved without waiting; returns true if anything moved. Throws Error(peer_lost) if the peer's
+  // end is gone.
   virtual bool progress(Transfer& transfer) = 0;
   // Gives up an unfinished transfer, so that its buffers may be freed; the link is unusable afterwards.
   virtual void cancel(Transfer& transfer) = 0;

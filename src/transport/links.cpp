@@ -42,8 +42,8 @@ Links::~Links() {
       {membership_.areas[membership_.rank], area_bytes(area_members_), membership_.job_ranks.size(), std::move(leavers)});
 }
 
-// If members share memory, tells all of them that this rank leaves, and returns the count of those who have left in its own
-// memory.
+// If members share memory, tells all of them that this rank leaves, and returns the count of the members that have left in
+// its own memory.
 std::unique_ptr<Board::Leavers> Links::leave() {
   std::unique_ptr<Board::Leavers> ours;
   if (!shares_memory_) return ours;
@@ -66,7 +66,7 @@ Link& Links::to(int member, int lane) {
   if (link) return *link;
   const int peer = membership_.job_ranks[member];
   if (network_.over_shared_memory(peer)) {
-    // Behind the board, each area holds one ring for every member that sends there, and lane.
+    // After the board, each area holds one ring for each pair of a sending member and a lane.
     const auto ring = [&](int owner, int sender) {
       return membership_.areas[owner] + Board::footprint() +
              ByteRing::footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);

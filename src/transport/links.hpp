@@ -42,7 +42,7 @@ class Links {
   // Whether all members are on one host and reach each other through shared memory. Only then there are a board, on which
   // they signal, and the memory of each member (this rank's, too).
   bool shares_memory() const { return shares_memory_; }
-  bool one_process() const { return one_process_; }  // if so, any memory is reached
+  bool one_process() const { return one_process_; }  // if so, all members reach all memory of each other
   Board& board() { return board_ ? *board_ : open_board(); }
   PeerMemory& memory(int member) { return memories_[member] ? *memories_[member] : open_memory(member); }
   const Membership& membership() const { return membership_; }

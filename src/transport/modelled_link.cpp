@@ -13,8 +13,9 @@ namespace {
 constexpr std::size_t piece_bytes = std::size_t{32} << 10;
 // Bytes that may have arrived without being taken: as many as sockets would hold for a busy receiver.
 constexpr std::size_t window_bytes = std::size_t{8} << 20;
-// Bounds of the time between looks at a message on its way, a third of its duration, in nanoseconds. Every look wakes two
-// threads in the middle of computation, this one and the receiver's; nothing depends on bytes before the last.
+// Bounds of the time between looks at a message on its way, in nanoseconds; the time is a third of the message's duration.
+// Every look wakes two threads in the middle of computation, this one and the receiver's, and only the last byte completes
+// the message.
 constexpr std::int64_t shortest_rest = 50'000;
 constexpr std::int64_t longest_rest = 4'000'000;
 
@@ -50,7 +51,7 @@ bool ModelledLink::progress(Transfer& transfer) {
 void ModelledLink::occupy_ports(Transfer& transfer, std::int64_t now) {
   while (true) {
     if (leaving_) {
-      // Not earlier: other senders may reach the receiver's port first.
+      // No earlier: another sender may reach the receiver's port first.
       if (leaving_->begin > now) return;
       const std::int64_t begin = in_->occupy(leaving_->begin, leaving_->duration);
       leaving_->arrival = begin + leaving_->duration + latency();
@@ -61,7 +62,7 @@ void ModelledLink::occupy_ports(Transfer& transfer, std::int64_t now) {
     if (next_from_ > now || transfer.started == transfer.bytes) return;
     note_arrivals(now);
     if (transfer.held || arrived_ - transfer.moved >= window_bytes) {
-      next_from_ = now;  // nothing may leave meanwhile, and that time is lost
+      next_from_ = now;  // nothing may leave meanwhile, and this time is lost
       return;
     }
     leaving_ = next_piece(transfer);
@@ -97,8 +98,8 @@ bool ModelledLink::pass_on(Transfer& transfer) {
   return moved;
 }
 
-// Nobody rings when the time has come. Only the look at the last byte must be punctual; pieces before it may be found
-// several at once, since the ports' time goes on without this rank.
+// No thread rings when modelled bytes arrive. Only the look at the last byte must be punctual. A look may find several
+// earlier pieces at once, since the ports' time continues without this rank.
 void ModelledLink::ask_for_a_look(const Transfer& transfer, std::int64_t now) const {
   const bool all_on_their_way = !leaving_ && transfer.started == transfer.bytes;
   if (all_on_their_way && on_their_way_.empty()) return;  // the receiver makes room, and rings

@@ -31,11 +31,11 @@ struct Ports {
   Pair rank, node;
 };
 
-// Holds back what is sent over another link until it would have arrived: a piece of a message occupies the port of its
-// sender and then, from the time at which it begins to leave, the port of its receiver; it is passed on one latency after
-// that. Bytes are never early. They are late by the time until this rank looks, but that does not add up: pieces follow each
-// other in the time of the ports, whenever the rank looks. A send is complete when its last byte has arrived, so that the
-// next message begins then. Receives are those of the other link.
+// Holds back the data that is sent over another link until it would have arrived. A piece of a message occupies the port of
+// its sender and then, from the time at which it begins to leave, the port of its receiver; it is passed on one latency
+// after that. Bytes never arrive early. They arrive late by the time until this rank looks next, but such delays do not add
+// up: the ports' times determine when pieces follow each other, whenever the rank looks. A send is complete when its last
+// byte has arrived, so that the next message begins then. Receives are those of the other link.
 class ModelledLink : public Link {
  public:
   ModelledLink(std::unique_ptr<Link> link, const LinkSpeed& speed, std::shared_ptr<Port> out, std::shared_ptr<Port> in);
@@ -50,7 +50,7 @@ class ModelledLink : public Link {
   };
   void occupy_ports(Transfer& transfer, std::int64_t now);
   ModelledPiece next_piece(const Transfer& transfer) const;
-  std::int64_t nanoseconds(std::size_t bytes) const;  // for which they occupy a port
+  std::int64_t nanoseconds(std::size_t bytes) const;  // time for which they occupy a port
   std::int64_t latency() const;
   void note_arrivals(std::int64_t now);
   bool pass_on(Transfer& transfer);
@@ -59,9 +59,9 @@ class ModelledLink : public Link {
   std::unique_ptr<Link> link_;
   LinkSpeed speed_;
   std::shared_ptr<Port> out_, in_;
-  // Of the message that is being sent:
-  std::optional<ModelledPiece> leaving_;    // has its time at this rank's port
-  std::deque<ModelledPiece> on_their_way_;  // have their times at the receiver's port, too
+  // For the message that is being sent:
+  std::optional<ModelledPiece> leaving_;    // has a time at this rank's port
+  std::deque<ModelledPiece> on_their_way_;  // also have a time at the receiver's port
   std::int64_t next_from_ = 0;              // when the next piece may leave
   std::size_t arrived_ = 0;                 // bytes, in the model
 };

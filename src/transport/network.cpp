@@ -31,7 +31,7 @@ class UcxWorker {};
 namespace {
 
 // Ranks share memory if they run under one kernel, see each other's processes and belong to one user. A network namespace
-// counts as a host: whoever sets one up wants traffic to cross it.
+// counts as a host, because a user who sets one up wants traffic to cross it.
 std::uint64_t host_identity() {
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
   std::string text;
@@ -44,7 +44,7 @@ std::uint64_t host_identity() {
   return XXH3_64bits(text.data(), text.size());
 }
 
-// What every rank tells the others.
+// The data that every rank sends to the others.
 struct RankIdentity {
   std::uint64_t host = 0;
   SegmentAddress segment;
@@ -90,7 +90,7 @@ Network::Network(Job& job, bool may_pin)
       link_setting_(link_setting_from_text(setting("STRETTO_LINKS"))),
       timeout_(number_setting("STRETTO_TIMEOUT")) {
   const std::string wanted = setting("STRETTO_TRANSPORT");
-  // A heap takes addresses, of which a job may have few (ulimit -v): none is made if no rank will open it.
+  // A heap takes address space, of which a job may have little (ulimit -v). So none is made if no rank will open it.
   const HeapAddress heap = wanted == "ucx" ? HeapAddress{} : Heap::mine().address();
   const RankIdentity mine{host_identity(),       segment_->address(), heap,
                           ByteRing::footprint(), allowed_threads(),   may_pin && setting("STRETTO_PIN") == "auto"};
@@ -160,7 +160,7 @@ Network::Network(Job& job, bool may_pin)
 
 Network::~Network() = default;
 
-// Collective over all ranks of the job; the ranks of a host that is left as it is pass an empty list.
+// Collective over all ranks of the job; a rank whose host is not to be changed passes an empty list.
 void Network::pin(const std::vector<int>& local_ranks) {
   std::vector<HardwareThreads> placed;
   const int ranks = static_cast<int>(local_ranks.size());

@@ -20,8 +20,8 @@ namespace stretto {
 
 class UcxWorker;
 
-// Everything that one rank owns for reaching the others. It chooses a route for each peer: shared memory inside a host, UCX
-// between hosts, or what STRETTO_TRANSPORT says.
+// The resources by which one rank reaches the others. Chooses a route for each peer: shared memory inside a host, UCX
+// between hosts. STRETTO_TRANSPORT overrides this choice.
 class Network {
  public:
   // Collective: exchanges addresses. may_pin: whether this rank is a process of its own, which may be bound to cores.
@@ -42,7 +42,7 @@ class Network {
   // Whether the ranks of a host may read each other's memory through the kernel; the same on all ranks of the job.
   bool reads_memory() const { return reads_memory_; }
   const LinkSetting& link_setting() const { return link_setting_; }  // STRETTO_LINKS
-  // The speed that STRETTO_LINKS gives the link between two ranks; null: as fast as it is.
+  // The speed that STRETTO_LINKS gives the link between two ranks; null: not slowed down.
   const LinkSpeed* modelled_speed(int rank, int other) const;
   GpuExports& gpu_exports() { return gpu_exports_; }  // peers may have them open until all ranks have left the job
   std::string route_name(int peer) const { return over_shared_memory(peer) ? "shm" : "ucx"; }

@@ -9,9 +9,9 @@
 
 namespace stretto {
 
-// Which operations of one rank go first on its links: while an operation of a more urgent stream has bytes to send and
-// moves, operations of less urgent streams hand no further pieces to their links (Transfer::held). Pieces that they have
-// handed over go on, and so do their receives.
+// Decides which operations of one rank go first on its links. While an operation of a more urgent stream has bytes to send
+// and moves, operations of less urgent streams hand no further pieces to their links (Transfer::held). Pieces that they have
+// handed over continue, and so do their receives.
 //
 // This cannot deadlock, whatever the order in which ranks enter operations: an operation that has looked and moved nothing
 // for some 20 ms holds no other one back. So an operation that waits for a rank that has not come yet, perhaps because that
@@ -38,7 +38,7 @@ class Precedence {
   static constexpr int priorities = static_cast<int>(Priority::urgent) + 1;
   struct PriorityLevel {
     std::atomic<int> under_way = 0;
-    std::atomic<int> go_first = 0;  // of these
+    std::atomic<int> go_first = 0;  // operations under way that go first
   };
   bool anybody_below(Priority priority) const;
   bool anybody_goes_before(Priority priority) const;
@@ -48,7 +48,7 @@ class Precedence {
   std::array<PriorityLevel, priorities> levels_;
 };
 
-// One operation under way, from its first byte to its last, in the thread that runs it.
+// One operation in flight, from its first byte to its last, in the thread that runs it.
 class OperationPrecedence {
  public:
   OperationPrecedence(Precedence& all, Priority priority);
@@ -60,14 +60,14 @@ class OperationPrecedence {
   // Call it before each look at all of the operation's links: decides whether the operation is held in that look. If it is,
   // the thread's next pause ends in time to ask again.
   void begin_look();
-  // Whether the operation hands nothing over in this look: one answer for all that share it. An operation that has been held
-  // for long is not held again until it has handed something over.
+  // Whether the operation hands nothing over in this look; the same answer for all of its transfers. An operation that was
+  // held for long is not held again until it has handed something over.
   bool held() const { return held_; }
-  // It has this many more bytes to hand to links.
+  // Adds bytes that the operation still has to hand to links.
   void will_send(std::size_t bytes) { to_send_ += bytes; }
-  // It has handed this many of them to a link.
+  // Subtracts bytes that it has handed to a link.
   void handed_over(std::size_t bytes);
-  // Bytes of it have been handed to a link, or have arrived.
+  // Must be called when bytes of the operation were handed to a link, or have arrived.
   void moved();
   // Call it after each look at all of the operation's links. The operation lets others go when it has handed everything
   // over: they do not slow down what it receives, and queue behind what it has sent. While it goes first, the thread's next

@@ -51,7 +51,7 @@ void relax() {
 #endif
 }
 
-// Lets others' barriers reach this process, which then need not fence its own rings.
+// Lets barriers of other processes reach this process, so that its own rings need no fence.
 bool takes_part_in_barriers() { return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0; }
 
 // Makes all earlier stores of all threads of the ranks visible.

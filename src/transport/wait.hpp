@@ -16,7 +16,7 @@ struct Bell {
   std::atomic<std::uint32_t> needs_fence;
 
   void prepare();  // the owner calls it before anybody rings
-  // Costs a load if nobody sleeps. The caller must have published before what the sleepers look at.
+  // Costs a load if nobody sleeps. The caller must first have published the change that the sleepers look for.
   void ring() {
     if (fences_rings || needs_fence.load(std::memory_order_relaxed) != 0) {
       std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -13,7 +13,7 @@ namespace {
 
 static_assert(sizeof(CallAnnouncement) == 256, "as the header says");
 
-// Whether two ranks' calls can be two ends of one operation, judged by their kind alone.
+// Whether the calls of two ranks can be the two ends of one operation, judged by the collectives alone.
 bool meet(Collective mine, const CallAnnouncement& theirs) {
   const auto other = static_cast<Collective>(theirs.collective);
   if (mine == Collective::send) return other == Collective::recv;
@@ -70,8 +70,8 @@ CheckedCall checked_call(const Call& call, const OperationOptions& options) {
   return {&call, options.method, text_of(options.quantization)};
 }
 
-// Moves announcements to and from a peer. A receive begins only when an operation needs one, and then something is sure to
-// come; so none is left open when the operations are over.
+// Moves announcements to and from a peer. A receive begins only when an operation needs an announcement, which is then sure
+// to come. So no receive is left open when the operations are over.
 bool CallCheck::progress(int peer, bool wants_more) {
   PeerAnnouncements& state = peers_[peer];
   Link& link = links_.to(peer, Links::check_lane);
@@ -119,7 +119,7 @@ void CallComparison::begin() {
   waiting_for_ = listeners_;
 }
 
-// A comparison stays unfinished only if something failed; the communicator is not used again then, and its links may go.
+// A comparison stays unfinished only after an error. The communicator is not used again then, so its links may be cancelled.
 CallComparison::~CallComparison() {
   if (!begun_ || finished_) return;
   for (const int peer : listeners_) {
@@ -178,14 +178,15 @@ bool CallComparison::advance() {
   return moved;
 }
 
-// Takes the announcement of the listener's end of this operation, if it has come.
+// Takes the listener's announcement of this operation, if it has come.
 bool CallComparison::take(std::size_t listener) {
   std::deque<CallAnnouncement>& arrived = check_.peers_[listeners_[listener]].arrived;
   const CallAnnouncement& mine = mine_[listener];
   const auto theirs = std::find_if(arrived.begin(), arrived.end(),
                                    [&](const CallAnnouncement& other) { return meet(checked_.call->collective, other); });
   if (theirs == arrived.end()) {
-    // The peer waits for this rank in something else, and this rank in this: both would wait forever.
+    // The peer waits for this rank in another operation, and this rank waits for the peer in this one: both would wait
+    // forever.
     if (mine.alone != 0 && !arrived.empty() && arrived.front().alone != 0) refuse(mine, arrived.front());
     return false;
   }
@@ -199,7 +200,7 @@ void CallComparison::refuse(const CallAnnouncement& mine, const CallAnnouncement
       "Rank {} called {} where rank {} called {}, in operation {} of communicator '{}'; all its ranks must make the same "
       "calls in the same order.",
       mine.caller, mine.text.data(), theirs.caller, theirs.text.data(), check_.operations_, check_.communicator_);
-  check_.links_.network().job().abort(sentence);  // also those hear it who were not called wrongly
+  check_.links_.network().job().abort(sentence);  // also informs the ranks whose calls were correct
   throw Error(ErrorCode::invalid_argument, sentence);
 }
 

@@ -9,7 +9,7 @@
 #include "stretto/communicator.hpp"
 #include "transport/links.hpp"
 
-// STRETTO_CHECK=1: before an operation moves data, the ranks that take part tell each other what they were called with. If
+// STRETTO_CHECK=1: before an operation moves data, the ranks that take part tell each other their arguments. If
 // the calls do not fit together, all ranks of the job get a sentence that names both ranks, operations and counts; without
 // the check such calls hang or give wrong numbers. Costs one message of 256 bytes to each rank that takes part, and one
 // back.
@@ -28,7 +28,7 @@ struct CallAnnouncement {
   std::uint8_t op = 0;
   std::uint8_t uneven = 0;
   std::uint8_t refused = 0;  // the caller's own arguments were wrong: it will not take part
-  std::uint8_t alone = 0;    // the caller does nothing else on this communicator until this is over
+  std::uint8_t alone = 0;    // the caller does nothing else on this communicator until this call is over
   std::array<char, 210> text{};
 };
 
@@ -36,13 +36,13 @@ struct CallAnnouncement {
 struct CheckedCall {
   const Call* call = nullptr;
   Method method;          // as the caller asked for it
-  std::string quantized;  // the quantization in words, as far as all ranks must give the same; empty if there is none
-  bool alone = true;      // the only operation under way on its communicator
+  std::string quantized;  // the quantization in words, as far as it must be the same on all ranks; empty if there is none
+  bool alone = true;      // the only operation in flight on its communicator
   std::string refusal;    // why this rank refused the call; empty if it did not
 };
 CheckedCall checked_call(const Call& call, const OperationOptions& options);
 
-// The announcements of one communicator that are under way. Used in the communicator's turn, by one thread at a time.
+// The announcements of one communicator that are in flight. Used in the communicator's turn, by one thread at a time.
 class CallCheck {
  public:
   // links must outlive this object. communicator: its name.
@@ -90,7 +90,7 @@ class CallComparison final : public Preamble {
   bool begun_ = false;
   bool finished_ = false;               // stays true, although later calls may announce something to the same peers
   std::vector<int> listeners_;          // the members that take part
-  std::vector<CallAnnouncement> mine_;  // for each of them
+  std::vector<CallAnnouncement> mine_;  // for each of `listeners_`
   std::vector<int> waiting_for_;
 };
 

@@ -25,8 +25,8 @@ PlanRequest as_chosen(PlanRequest request, const Choice& choice) {
   return request;
 }
 
-// Whether all ranks know that all shares are equal: links then can do the call whole. (In all_to_all_v a rank knows only its
-// own counts.)
+// Whether all ranks know that all shares are equal, so that links can perform the call as one operation. (In all_to_all_v a
+// rank knows only its own counts.)
 bool has_equal_shares(const Call& call, int size) {
   return counts_shares(call.collective) && call.collective != Collective::all_to_all &&
          call.counts.size() == static_cast<std::size_t>(size) &&
@@ -133,7 +133,8 @@ PlanRequest CallPlanner::request_of(const Call& call, const OperationOptions& op
 std::shared_ptr<const PlannedCall> CallPlanner::plan_on_host(const Call& call, const OperationOptions& options) const {
   const PlanRequest request = request_of(call, options);
   const bool may_be_plain = options.quantization.only_if_faster;
-  const bool all_alike = links_.one_process() || !links_.shares_memory();  // wherever the buffers are
+  // The plan is then the same wherever the buffers are.
+  const bool all_alike = links_.one_process() || !links_.shares_memory();
   auto planned = std::make_shared<PlannedCall>();
   planned->symmetric = host_variant(call, request, may_be_plain, links_.shares_memory());
   planned->ordinary = all_alike ? planned->symmetric : host_variant(call, request, may_be_plain, false);
@@ -186,7 +187,7 @@ PlanVariant CallPlanner::variant_of(const Call& call, PlanRequest request, const
   record.group_size = size();
   record.dtype = variant.wire;
   record.quantized = request.quantized;
-  // As the caller gave them; of uneven shares, all that this rank puts in or gets out.
+  // The caller's count; with uneven shares, the larger of this rank's whole input and output.
   record.count = request.counts.empty() ? request.count : std::max(input_count(request), output_count(request));
   const auto width = static_cast<std::int64_t>(size_of(variant.wire));
   record.bytes_sent = static_cast<std::uint64_t>(variant.plan->bytes_sent(width));

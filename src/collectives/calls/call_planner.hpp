@@ -16,24 +16,26 @@
 
 namespace stretto {
 
-// Plans the calls of one communicator: which algorithm, by which plan, and what the ledger says of it. Keeps the plans.
+// Plans the calls of one communicator: chooses the algorithm, makes the plan, and prepares the ledger's record. Keeps the
+// plans.
 class CallPlanner {
  public:
   // selector, links and log must outlive this object. communicator: its name.
   CallPlanner(const Selector& selector, Links& links, FastPathLog& log, std::string communicator);
 
-  // From the first call for GPUs on: what their links do whole; null: nothing.
+  // Must be called before the first call for GPUs. whole: the collectives that the links between GPUs perform as one
+  // operation; null: none.
   void join_gpus(const GpuCollectives* whole);
 
-  // Makes the plans, or finds those made for such a call before. Throws what make_plan() throws. device: where the call's
-  // buffers lie; for a GPU, join_gpus() must have been called.
+  // Makes the plans, or finds those that were made before for an equal call. Throws what make_plan() throws. device: where
+  // the call's buffers lie; for a GPU, join_gpus() must have been called.
   std::shared_ptr<const PlannedCall> plan_for(const Call& call, const OperationOptions& options, Device device);
   // Throws what plan_for() would throw. Needs neither join_gpus() nor the buffers.
   void check(const Call& call, const OperationOptions& options, Device device);
   // See Communicator::estimate().
   Estimate estimate(const Call& call, const OperationOptions& options, Device device);
 
-  // As the caller asked for it: without a choice of the method.
+  // The request as the caller made it, before a method is chosen.
   PlanRequest request_of(const Call& call, const OperationOptions& options) const;
   const std::vector<int>& nodes() const { return nodes_; }  // of each member, counted from 0
 

@@ -14,14 +14,13 @@
 namespace stretto {
 namespace {
 
-// Whether a call's buffers are in host memory, whatever its counts: a pointer into a GPU's memory counts even if the call
-// has no elements there.
+// Whether a call's buffers are in host memory. A pointer into a GPU's memory counts even if the call has no elements there.
 bool lies_on_host(const Call& call) {
   const auto on_gpu = [](const void* data) { return data != nullptr && gpu().is_device_memory(data); };
   return !gpu_in_use() || (!on_gpu(call.input) && !on_gpu(call.output));
 }
 
-// otherwise: the device of a call for which this rank has no buffers; the other ranks give streams of the same device.
+// otherwise: the device of a call for which this rank has no buffers; the other ranks give streams of that device.
 Device device_of(Communicator::Group& group, const Call& call, const OperationOptions& options, Device otherwise) {
   if (!gpu_in_use() || call.collective == Collective::barrier) return Device::cpu;
   const PlanRequest request = group.planner().request_of(call, options);
@@ -29,7 +28,7 @@ Device device_of(Communicator::Group& group, const Call& call, const OperationOp
   return device_of_buffers(call, request).value_or(otherwise);
 }
 
-// The members tell each other bytes by operations of their own, which take their places in the order of calls.
+// The members exchange bytes by operations of their own, which take their places in the order of calls.
 std::vector<Bytes> exchange_bytes(const Communicator& members, const Bytes& mine) {
   const OutsideOperationGroups alone;
   const auto bytes = static_cast<std::int64_t>(mine.size());
@@ -55,7 +54,7 @@ std::shared_ptr<const Operation::State> prepared(const Communicator& members,
   state->group = group;
   state->call = call;
   state->options = options;
-  if (call.collective == Collective::barrier) {  // reduces one element, whose value nobody looks at
+  if (call.collective == Collective::barrier) {  // reduces one element, whose value is not used
     state->call.keep_alive = Tensor({1}, DType::f32, Device::cpu);
     state->call.keep_alive.set(0, 0);
     state->call.input = state->call.output = state->call.keep_alive.raw();
@@ -124,7 +123,7 @@ Estimate Communicator::estimate(const Call& call, const OperationOptions& option
 }
 
 Work Communicator::start(const Call& call, const Stream& stream, const OperationOptions& options) const {
-  Work work;  // the only one that is returned: it is made in the caller's place, see InlineFastPath::perform()
+  Work work;  // the only one that is returned, so it is constructed in the caller's variable: see InlineFastPath::perform()
   InlineFastPath* const fast_path = group().fast_path(stream);
   if (fast_path != nullptr && !in_operation_group() && lies_on_host(call)) {
     if (fast_path->run(call, options, work)) return work;
@@ -267,7 +266,7 @@ Communicator Communicator::split(int color, int key, const std::string& name) co
   Membership membership;
   std::vector<int> members;  // as ranks of this communicator
   for (int rank = 0; rank < size(); ++rank) {
-    // Ids are unique among the groups that any of these ranks is in. Groups of different colors share no ranks, and may have
+    // An id is unique among the groups of each of these ranks. Groups of different colors share no ranks, so they may have
     // the same id.
     membership.id = std::max(membership.id, static_cast<std::uint32_t>(requests[rank].next_id));
     if (requests[rank].color == color) members.push_back(rank);

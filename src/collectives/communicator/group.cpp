@@ -22,7 +22,8 @@ Communicator::Group::Group(std::shared_ptr<RankContext> context, Membership memb
   context_->ledger().add(fast_path_log_);
 }
 
-// The end of GPU links is collective: a rank that leaves after an error must not wait there for ranks that wait for it.
+// The destruction of GPU links is collective. A rank that leaves after an error must not wait there for ranks that wait for
+// it.
 Communicator::Group::~Group() {
   if (!gpu_links_ || !ends_in_trouble()) return;
   gpu_watch_->give_up(std::make_exception_ptr(

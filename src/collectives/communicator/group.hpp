@@ -39,13 +39,13 @@ class Communicator::Group {
   CallCheck& call_check() { return call_check_; }
   CallPlanner& planner() { return planner_; }
   SharedMemory* shared_memory() { return shared_memory_.get(); }  // null if the members are on several hosts
-  // For operations on this stream; null if it is no inline stream, if the members are on several hosts, if calls are
-  // compared (STRETTO_CHECK), and while a rehearsal skips communication.
+  // The fast path for operations on `stream`. Null if the stream is not inline, if the members are on several hosts, if
+  // calls are compared (STRETTO_CHECK), and while a rehearsal skips communication.
   InlineFastPath* fast_path(const Stream& stream) {
     return stream.is_inline() && !rehearsal_mode.skip_communication ? fast_path_.get() : nullptr;
   }
 
-  // Makes the links between GPUs at the first call; collective then.
+  // Makes the links between GPUs at the first call, which is collective.
   void join_gpus(const ExchangeBytes& exchange_bytes);
   GpuLinks* gpu_links() { return gpu_links_.get(); }  // null before join_gpus()
   GpuWatch& gpu_watch() { return *gpu_watch_; }
@@ -68,7 +68,7 @@ class Communicator::Group {
   std::unique_ptr<GpuWatch> gpu_watch_;
 };
 
-// They keep the communicator alive.
+// The returned pointer keeps the communicator alive.
 inline std::shared_ptr<Turns> turns_of(const std::shared_ptr<Communicator::Group>& group) {
   return {group, &group->turns()};
 }

@@ -100,7 +100,7 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
       OperationRun run(execution, nullptr);
       const auto advance = [&] {
         const bool moved = run.advance();
-        if (begin == 0) begin = ticks();  // after the first post, which the clock must not hold up
+        if (begin == 0) begin = ticks();  // after the first post, which reading the clock must not delay
         return run.finished() ? Progressed::to_the_end : moved ? Progressed::something : Progressed::nothing;
       };
       run_until_done(network, links_.wait_policy(), network.timeout(), advance, [&] {
@@ -113,7 +113,7 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
       variant = run.variant();
     });
   } catch (const Error& error) {
-    // All ranks have found an invalid argument at the same step, and stopped: the communicator stays usable.
+    // All ranks have found an invalid argument at the same step, and have stopped there, so the communicator stays usable.
     if (error.code() != ErrorCode::invalid_argument) turns_.give_up();
     throw;
   } catch (...) {
@@ -122,8 +122,8 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
   }
   const std::uint64_t end = ticks();
   log_.write(variant->record.get(), begin, end);
-  // Two stores that nobody soon reads again as one: such a read would wait until they have left the store buffer, where they
-  // queue behind the post.
+  // These two stores must not soon be read by one load: such a load would wait until both have left the store buffer, where
+  // they queue behind the post.
   work.was_done(begin, end);
 }
 

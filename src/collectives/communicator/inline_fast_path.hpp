@@ -13,12 +13,13 @@
 
 namespace stretto {
 
-// Runs calls on inline streams between ranks of one host in the calling thread: they take less time than the bookkeeping of
-// a task. An operation that goes over mapped memory and needs no buffers of its own is run without an allocation, a lock or
-// an atomic read-modify-write. run() returns false for calls that it does not serve, which then go the ordinary way.
+// Runs calls on inline streams between ranks of one host in the calling thread: such calls take less time than the
+// bookkeeping of a task. An operation that goes over mapped memory and needs no buffers of its own runs without an
+// allocation, a lock or an atomic read-modify-write. run() returns false for calls that it does not serve; the caller then
+// enqueues them as tasks.
 class InlineFastPath {
  public:
-  // All of them are of one communicator, and must outlive this object.
+  // All arguments belong to one communicator, and must outlive this object.
   InlineFastPath(Links& links, SharedMemory& shared, Turns& turns, FastPathLog& log, Ledger& ledger)
       : links_(links), shared_(shared), turns_(turns), log_(log), ledger_(ledger) {}
 
@@ -32,15 +33,15 @@ class InlineFastPath {
  private:
   struct CallShape {
     std::shared_ptr<const PlannedCall> planned;  // null: this entry is free
-    Call call;                                   // of this shape; its buffers are meaningless, but for a barrier
+    Call call;                                   // of this shape; its buffers are meaningless, except for a barrier
     Method method;                               // as the caller asked for it
     double factor = 1;
     std::int64_t read_bytes = 0, written_bytes = 0;
     bool can_be_in_place = false;
-    std::ptrdiff_t in_place_distance = 0;  // in place, the input begins this many bytes behind the output
+    std::ptrdiff_t in_place_distance = 0;  // in place, the input begins this many bytes after the output
   };
   static bool can_serve(const Call& call, const OperationOptions& options);
-  // The entry for the call's shape, in which another shape may be.
+  // The entry for the call's shape; it may still hold another shape.
   CallShape& entry_of(const Call& call, const Method& method);
   bool run_barrier(const Method& method, Work& work);
   void perform(const PlannedCall& planned, const Call& call, double factor, Work& work);

@@ -24,8 +24,8 @@ void begin_process() {
   log().set_level(spdlog::level::from_str(setting("STRETTO_LOG")));
 }
 
-// The one place where an error becomes a line on stderr. A rank that only heard that another one gave up stays silent: that
-// rank has said why.
+// Only here does an error become a line on stderr. A rank that only heard that another rank gave up stays silent, because
+// the other rank has reported the reason.
 int report(int rank, int size, const std::string& sentence) {
   const std::string who = size > 1 ? fmt::format("rank {}: ", rank) : "";
   const std::string line = fmt::format("error: {}{}\n", who, sentence);
@@ -50,7 +50,7 @@ int run_guarded(int rank, int size, const std::function<Communicator()>& join, c
   return report(rank, size, sentence);
 }
 
-// may_pin: true if launch() owns the process; a program that connects by itself decides itself where it runs.
+// may_pin: true if launch() owns the process. A program that connects by itself also places itself on cores.
 Communicator join(int rank, int size, const MeetingPoint& point, bool may_pin, const std::string& name = "world") {
   begin_process();
   require(size >= 1 && rank >= 0 && rank < size, "Rank {} is outside a job of {}.", rank, size);
@@ -90,7 +90,7 @@ int launch(int nproc, const RankBody& body) {
         close(point.listener);
         own.listener = -1;
       }
-      setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);  // by which ranks take GPUs of their own
+      setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);  // by this, ranks choose GPUs of their own
       return run_guarded(
           rank, nproc, [&] { return join(rank, nproc, own, true); }, body);
     });
@@ -112,7 +112,7 @@ void run_threads(int ranks, const RankBody& body) {
   std::vector<std::unique_ptr<Job>> jobs = make_local_jobs(ranks);
   std::mutex mutex;
   std::exception_ptr first;
-  std::exception_ptr echo;  // of another rank's failure
+  std::exception_ptr echo;  // the consequence of another rank's failure
   const auto run_rank = [&](int rank) {
     Communicator world;
     try {

@@ -33,13 +33,13 @@ struct LaunchedCall {
   std::uint64_t record;  // in the ledger
 };
 
-// The one task of calls that were launched together, with the turns of the communicators that take part. It holds no stream:
-// the last handle of a stream waits for the stream's tasks.
+// The one task of calls that were launched together, with the turns of the communicators that take part. It holds no stream,
+// because destroying the last handle of a stream waits for the stream's tasks.
 struct LaunchedGroup final : ExecutionListener {
   std::vector<LaunchedCall> calls;
   std::vector<Sequence> sequences;
   std::vector<std::unique_ptr<Turn>> turns;
-  std::vector<Tensor> memory;  // that a GPU still uses
+  std::vector<Tensor> memory;  // memory that a GPU still uses
 
   RankContext& context() const { return calls.front().operation->group->context(); }
   std::uint64_t first_record() const { return calls.front().record; }
@@ -60,7 +60,7 @@ struct LaunchedGroup final : ExecutionListener {
     execute(sequences, context().network(), in_background, priority, *this);
     for (const auto& turn : turns) turn->done();
   }
-  // Puts everything into a GPU's stream; wait_for_turns() and compare_calls() come before.
+  // Enqueues everything on a GPU's stream. wait_for_turns() and compare_calls() must come before.
   void put_into(const Stream& stream) {
     const ProfilerRange range([&] { return text(); });
     put_into_stream(sequences, gpu(), handle_of(stream));
@@ -84,7 +84,7 @@ struct LaunchedGroup final : ExecutionListener {
 
  private:
   // Keeps the tensors alive until the GPU has passed this point, but not the communicators: the thread that watches a
-  // communicator may be the first to see the end, and must not destroy the communicator that owns it.
+  // communicator may release this task last, and must not destroy the communicator that owns it.
   void keep_memory_only() {
     for (const LaunchedCall& call : calls) memory.push_back(call.operation->call.keep_alive);
     for (const Sequence& sequence : sequences) {
@@ -97,7 +97,7 @@ struct LaunchedGroup final : ExecutionListener {
     turns.clear();
     calls.clear();
   }
-  // For a profiler: the first operation, as the ledger has it.
+  // The text for a profiler: the first operation, as in its ledger record.
   std::string text() const {
     const Operation::State& first = *calls.front().operation;
     const Record& record = *first.variant().record;
@@ -120,9 +120,9 @@ std::uint64_t enter_into_ledger(const PendingCall& call, bool is_first) {
   return operation.group->context().ledger().enter(std::move(record));
 }
 
-// Tells the watches of the communicators about the work before it is put into its stream, which may have to wait for peers.
-// A work that becomes part of a graph runs at each launch of the graph, which then is watched; the graph keeps the
-// communicators.
+// Tells the communicators' watches about the work before it is put into its stream, which may have to wait for peers. A work
+// that is captured in a graph runs at each launch of the graph, so each launch is watched instead. The graph keeps the
+// communicators alive.
 void watch(const Groups& groups, const std::string& what, const Work& work) {
   for (const auto& group : groups) {
     if (recording == nullptr) {
@@ -135,8 +135,9 @@ void watch(const Groups& groups, const std::string& what, const Work& work) {
   }
 }
 
-// Several threads of a rank may start operations: each gets its turns in all communicators at once, in one order for all.
-// Under this mutex nobody waits, because the thread that would be waited for may have to start an operation first.
+// Several threads of a rank may start operations. Each call gets its turns in all its communicators at once, so that all
+// communicators have the same order. A thread must not wait under this mutex: the thread that it waits for may have to start
+// an operation first.
 std::unique_lock<std::mutex> take_turns(LaunchedGroup& launched, const std::vector<PendingCall>& calls, const Groups& groups,
                                         const Work& work) {
   RankContext& context = groups.front()->context();
@@ -150,9 +151,9 @@ std::unique_lock<std::mutex> take_turns(LaunchedGroup& launched, const std::vect
   return issuing;
 }
 
-// Operations are put into a GPU's stream here and now, in the order of the turns; the calling thread waits for its turns
-// before it holds anything that another thread might need. If the buffers lie on the host (a barrier has none), it waits
-// until the stream has come here, and communicates by itself.
+// Operations are put into a GPU's stream at once, in the order of the turns. The calling thread waits for its turns before
+// it holds anything that another thread might need. If the buffers are in host memory (a barrier has none), it waits until
+// the stream has reached this point, and communicates by itself.
 void launch_in_gpu_stream(const std::shared_ptr<LaunchedGroup>& launched, const std::vector<PendingCall>& calls,
                           const Groups& groups, const std::vector<Stream>& streams, const Work& work) {
   const Stream& home = streams.front();
@@ -164,7 +165,7 @@ void launch_in_gpu_stream(const std::shared_ptr<LaunchedGroup>& launched, const 
   for (std::size_t i = 1; i < streams.size(); ++i) home.wait(streams[i]);
   if (computation().device() == Device::cuda) home.wait(computation());
   take_turns(*launched, calls, groups, work).unlock();
-  std::exception_ptr failure;  // becomes the work's
+  std::exception_ptr failure;  // passed to the work
   try {
     if (on_host) home.synchronize();
     launched->wait_for_turns();
@@ -185,7 +186,8 @@ void launch_in_gpu_stream(const std::shared_ptr<LaunchedGroup>& launched, const 
 void launch_in_host_stream(const std::shared_ptr<LaunchedGroup>& launched, const std::vector<PendingCall>& calls,
                            const Groups& groups, const std::vector<Stream>& streams, const Work& work) {
   const Stream& home = streams.front();
-  for (std::size_t i = 1; i < streams.size(); ++i) {  // a thread that puts something there may have to be waited for
+  // Before the mutex is locked, because this may wait for a thread that puts an operation into one of these streams.
+  for (std::size_t i = 1; i < streams.size(); ++i) {
     if (streams[i].device() == Device::cuda) home.wait(streams[i]);
   }
   std::unique_lock issuing = take_turns(*launched, calls, groups, work);
@@ -202,14 +204,14 @@ void launch_in_host_stream(const std::shared_ptr<LaunchedGroup>& launched, const
     }
   }
   if (home.is_inline()) issuing.unlock();
-  Priority priority = home.priority();  // all of them go together, as urgently as the most urgent one
+  Priority priority = home.priority();  // all operations have the priority of the most urgent one
   for (const Stream& stream : streams) priority = std::max(priority, stream.priority());
   home.enqueue([launched, priority, in_background = !home.is_inline()] { launched->run(in_background, priority); }, work);
   if (issuing.owns_lock()) issuing.unlock();
   for (std::size_t i = 1; i < streams.size(); ++i) streams[i].wait(work);
 }
 
-// One task, in the first call's stream, and in its place in each of the other streams.
+// One task, in the first call's stream; each of the other streams waits for it at its own place.
 void launch_together(const std::vector<PendingCall>& calls, const Work& work) {
   auto launched = std::make_shared<LaunchedGroup>();
   launched->sequences = sequences_of(calls);
@@ -240,7 +242,7 @@ void launch(const std::vector<PendingCall>& calls, const Work& work) {
 void launch_refusal(const std::shared_ptr<Group>& group, const Call& call, const OperationOptions& options,
                     const std::string& why, const Stream& stream) {
   auto turn = std::make_shared<Turn>(turns_of(group));
-  if (stream.device() == Device::cuda) turn->wait();  // before it holds anything that another thread might need
+  if (stream.device() == Device::cuda) turn->wait();  // before the thread holds anything that another thread might need
   stream.enqueue([group, turn, call, options, why] {
     turn->wait();
     CheckedCall checked = checked_call(call, options);

@@ -44,7 +44,7 @@ Work Operation::start(const Stream& stream) const {
       state_->device == Device::cpu || stream.device() == Device::cuda,
       "{} of buffers in a GPU's memory got stream '{}', which is the host's; give one of the GPU, such as computation().",
       name(call.collective), stream.name());
-  Work work;  // the only one that is returned: it is made in the caller's place, see InlineFastPath::perform()
+  Work work;  // the only one that is returned, so it is constructed in the caller's variable: see InlineFastPath::perform()
   if (in_operation_group()) {
     work = collect_in_group({state_, stream});
     return work;

@@ -14,11 +14,12 @@ struct Operation::State {
   Device device = Device::cpu;  // where its buffers lie
   std::shared_ptr<const PlannedCall> planned;
 
-  // How it is done, judged by this rank's buffers. If the plan depends on memory, the other ranks' buffers decide as well.
+  // The variant of the plan that this rank's buffers allow. If the plan depends on memory, the other ranks' buffers decide
+  // as well.
   const PlanVariant& variant() const;
   bool is_to_self() const;  // a message from this rank to itself
-  // For a quantized operation: how it rounds, with the current error state. Throws if the caller's error state is of another
-  // tensor.
+  // The rounding of a quantized operation, with the current error state. Throws if the caller's error state belongs to
+  // another tensor.
   std::shared_ptr<const Quantizing> quantizing() const;
 };
 

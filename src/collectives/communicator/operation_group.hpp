@@ -5,7 +5,7 @@
 
 namespace stretto {
 
-// How many OperationGroups this thread is in. Every operation asks: so it needs neither set-up nor a call.
+// How many OperationGroups this thread is in. Every operation reads it, so the read must need neither set-up nor a call.
 [[gnu::tls_model("initial-exec")]] inline constinit thread_local int operation_group_depth = 0;
 
 // Whether an OperationGroup collects this thread's calls.

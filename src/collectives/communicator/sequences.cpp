@@ -12,7 +12,7 @@ namespace {
 
 using Group = Communicator::Group;
 
-// i: its number among the calls. alone: it is the only one on its communicator.
+// i: the number of the call. alone: it is the only call on its communicator.
 Execution execution_of(const Operation::State& operation, std::size_t i, bool alone) {
   const Call& call = operation.call;
   Group& group = *operation.group;
@@ -33,7 +33,7 @@ Execution execution_of(const Operation::State& operation, std::size_t i, bool al
   return execution;
 }
 
-// A message from a rank to itself: the k-th send and the k-th receive of a group belong together.
+// A message from a rank to itself. The k-th send and the k-th receive of a group form a pair.
 Execution copy_to_self(const Operation::State& send, const Operation::State& receive) {
   require(send.call.count == receive.call.count && send.call.dtype == receive.call.dtype,
           "Rank {} sends itself {} {} and expects {} {}.", send.group->rank(), send.call.count, name(send.call.dtype),

@@ -6,13 +6,13 @@
 
 namespace stretto {
 
-// The executions of calls that are launched together, in the order in which they have to go: collectives of a communicator
-// follow each other; so do messages to one peer, and messages from it. Everything else goes side by side. The operations
-// must outlive the executions. Throws Error(invalid_argument) for messages to oneself without a partner.
+// Returns the executions of calls that are launched together, in the order that they must keep: collectives of one
+// communicator follow each other, and so do messages to one peer, and messages from one peer. All others run in parallel.
+// The operations must outlive the executions. Throws Error(invalid_argument) for messages to oneself without a partner.
 std::vector<Sequence> sequences_of(const std::vector<PendingCall>& calls);
 
-// Sequences run at the same time; only executions that follow each other may share memory that is written. Throws
-// Error(invalid_argument) if others do.
+// Throws Error(invalid_argument) if executions of different sequences, which run at the same time, share memory that one of
+// them writes.
 void check_apart(const std::vector<Sequence>& sequences);
 
 }  // namespace stretto

@@ -13,7 +13,7 @@ void Turns::give_up() {
 }
 
 void Turns::check_usable() const {
-  job_.check();  // says more, if the job is the reason
+  job_.check();  // throws a better sentence, if the job is the reason
   if (broken_)
     fail(ErrorCode::internal, "Communicator '{}' is unusable since an earlier operation on it failed.", communicator_);
 }
@@ -30,7 +30,7 @@ Turn::~Turn() {
 void Turn::wait() {
   const auto is_now = [&] { return turns_->current_ == number_ || turns_->broken_; };
   std::unique_lock lock(turns_->mutex_);
-  // The earlier operations end by themselves, in time or with an error; the job may also end before.
+  // The earlier operations end by themselves, in time or with an error. The job may end before that.
   while (!turns_->changed_.wait_for(lock, std::chrono::milliseconds(200), is_now)) {
     lock.unlock();
     turns_->job_.check();

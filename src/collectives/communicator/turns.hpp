@@ -16,7 +16,7 @@ class Turns {
   // job must outlive this object. communicator: its name.
   Turns(Job& job, std::string communicator) : job_(job), communicator_(std::move(communicator)) {}
 
-  // Whether no operation is under way or in a stream, so that one may begin in the calling thread.
+  // Whether no operation is in flight or in a stream, so that one may begin in the calling thread.
   bool is_idle() const {
     return next_.load(std::memory_order_acquire) == current_.load(std::memory_order_acquire) &&
            !broken_.load(std::memory_order_relaxed);
@@ -38,8 +38,8 @@ class Turns {
   std::atomic<bool> broken_ = false;
 };
 
-// The place of one operation in that order. If it is destroyed without done(), because its operation failed or never ran in
-// a stream that had failed, the communicator becomes unusable: the other ranks count on that operation.
+// The place of one operation in that order. A turn that is destroyed without done() makes the communicator unusable: its
+// operation failed, or never ran because its stream had failed, and the other ranks count on it.
 class Turn {
  public:
   explicit Turn(std::shared_ptr<Turns> turns);

@@ -10,7 +10,7 @@
 namespace stretto {
 namespace {
 
-// A step of training issues hundreds of operations, and a death may well be noticed a tenth of a second late.
+// A training step issues hundreds of operations, and it is enough to notice a lost rank within a tenth of a second.
 constexpr std::chrono::milliseconds between_looks{100};
 
 }  // namespace
@@ -92,7 +92,8 @@ void GpuWatch::look_after() {
   while (true) {
     changed_.wait(lock, [&] { return closing_ || !watched_.empty(); });
     if (closing_) return;
-    // Works are not settled here: a task may hold the last handle of a communicator, whose end waits for this thread.
+    // Works are not settled here: a task may hold the last handle of a communicator, whose destruction waits for this
+    // thread.
     watched_.remove_if([](const Watched& each) { return each.work.state()->is_past(); });
     if (failed_) return;
     if (const std::exception_ptr why = trouble(); why && !watched_.empty()) return fail(why);

@@ -11,7 +11,7 @@
 namespace stretto {
 namespace {
 
-// A sequence, and the one of its executions that is under way.
+// A sequence, and its execution that is in progress.
 class SequenceRun {
  public:
   SequenceRun(const Sequence& sequence, OperationPrecedence& precedence, ExecutionListener& listener)
@@ -78,7 +78,7 @@ void execute(const std::vector<Sequence>& sequences, Network& network, bool in_b
   OperationPrecedence precedence(network.precedence(), priority);
   std::deque<SequenceRun> all;
   for (const Sequence& sequence : sequences) all.emplace_back(sequence, precedence, listener);
-  const WaitPolicy& base = sequences.front().front().links->wait_policy();  // groups seldom mix routes
+  const WaitPolicy& base = sequences.front().front().links->wait_policy();  // calls of one group seldom use different routes
   const WaitPolicy policy = in_background ? base.in_background() : base;
   const auto advance = [&] {
     bool moved = false;

@@ -10,22 +10,20 @@ namespace stretto {
 class ExecutionListener {
  public:
   virtual ~ExecutionListener() = default;
-  // For the sentence of a timeout.
+  // A description of the calls, for the sentence of a timeout.
   virtual std::string describe() const = 0;
-  // How a call is done, once the ranks have found out. Called only for calls that depend on memory, before their plan
-  // begins.
+  // Reports the chosen variant of a call. Called only for calls that depend on memory, before their plan begins.
   virtual void decided(std::size_t /*call*/, const PlanVariant& /*variant*/) {}
 };
 
 // Runs the sequences in the calling thread, all progressing together, until they are complete. Two of them must not use the
 // same lane of the same links in the same direction. Throws Error(timeout) after STRETTO_TIMEOUT seconds in which nothing
-// moved, and what the job or a link throws when a peer is lost; no buffer is in use any more when it returns or throws.
-// in_background: on a stream's thread, beside this rank's computation. Together they have one priority among this rank's
-// operations.
+// moved, and the error of the job or a link if a peer is lost. No buffer is in use when it returns or throws. in_background:
+// on a stream's thread, beside this rank's computation. All sequences have one priority among this rank's operations.
 void execute(const std::vector<Sequence>& sequences, Network& network, bool in_background, Priority priority,
              ExecutionListener& listener);
 
-// Throws Error(timeout): nothing has come from these ranks of the job.
+// Throws Error(timeout): nothing has come from `ranks`, which are ranks of the job.
 [[noreturn]] void give_up(std::vector<int> ranks, Network& network, const std::string& what);
 
 }  // namespace stretto

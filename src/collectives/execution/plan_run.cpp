@@ -7,11 +7,11 @@
 namespace stretto {
 namespace {
 
-// Local work between two looks at the links, in bytes of elements read.
+// Bytes of elements that local work reads between two looks at the links.
 constexpr std::size_t bytes_between_looks = std::size_t{256} << 10;
 
-// Local work of up to this many bytes is done before the messages of its round are looked at: noting it down would take
-// longer.
+// Local work of up to this many bytes is done at once, before the messages of its round make progress: to record it for
+// later would take longer.
 constexpr std::size_t bytes_at_once = std::size_t{4} << 10;
 
 }  // namespace
@@ -66,8 +66,8 @@ bool PlanRun::lane_finished(std::size_t lane) const {
   return round_finished(lanes_[lane]) && lanes_[lane].round == variant_.plan->lanes[lane].round_ends.size();
 }
 
-// Moves what can be moved in a lane, and begins the next round when one is over. local_bytes: how much local work may still
-// be done before the links are looked at again.
+// Moves the bytes that can be moved in a lane, and begins the next round when one is over. local_bytes: bytes of local work
+// that may still be done before the next look at the links.
 bool PlanRun::advance_lane(std::size_t lane, std::size_t& local_bytes) {
   LaneProgress& state = lanes_[lane];
   bool moved = false;
@@ -90,7 +90,7 @@ bool PlanRun::advance_lane(std::size_t lane, std::size_t& local_bytes) {
 bool PlanRun::progress(Active& active) {
   Transfer& transfer = active.transfer;
   const bool sends = transfer.source != nullptr;
-  // Not every link counts what it has started.
+  // Some links do not count the bytes that they have started.
   const auto handed_over = [&] { return sends ? std::max(transfer.moved, transfer.started) : std::size_t{0}; };
   const std::size_t moved_before = transfer.moved;
   const std::size_t handed_before = handed_over();

@@ -8,7 +8,7 @@
 
 namespace stretto {
 
-// One plan under way over links: the round that each lane is in, with its transfers and its local work.
+// One plan in flight over links: the current round of each lane, with its transfers and its local work.
 class PlanRun {
  public:
   // All three must outlive this object. precedence: null if the operation neither yields to others nor goes before them.
@@ -17,7 +17,8 @@ class PlanRun {
   PlanRun(const PlanRun&) = delete;
   PlanRun& operator=(const PlanRun&) = delete;
 
-  // Moves what can be moved without waiting; returns true if anything moved. Once finished, the output is complete.
+  // Moves the bytes that can be moved without waiting; returns true if anything moved. Once finished, the output is
+  // complete.
   bool advance();
   bool finished() const { return finished_; }
   // The members for which it waits.
@@ -48,7 +49,7 @@ class PlanRun {
   OperationPrecedence* precedence_;
   PlanMemory memory_;
   std::vector<LaneProgress> lanes_;
-  bool moved_bytes_ = false;  // in this advance(), to or from a peer; noted if there is a precedence
+  bool moved_bytes_ = false;  // in this advance(), to or from a peer; recorded only with a precedence
   bool finished_ = false;
 };
 

@@ -10,7 +10,7 @@ namespace stretto {
 
 enum class Progressed { nothing, something, to_the_end };
 
-// Calls advance() until it returns to_the_end, and waits after a look that found nothing as the policy says. If nothing has
+// Calls advance() until it returns to_the_end, and waits by the policy after each call that moved nothing. If nothing has
 // moved for `timeout` seconds, calls give_up(), which must throw. Also throws if a rank of the job is lost.
 template <class Advance, class GiveUp>
 void run_until_done(Network& network, const WaitPolicy& policy, double timeout, Advance advance, GiveUp give_up) {
@@ -30,8 +30,9 @@ void run_until_done(Network& network, const WaitPolicy& policy, double timeout, 
   }
 }
 
-// Calls body(). If it throws because of a broken connection, or a peer's memory that is gone, this is often the echo of a
-// death elsewhere, which the job learns a moment later and by name: then waits for that, and throws the job's error instead.
+// Calls body(). An error of body() about a broken connection, or about a peer's memory that is gone, is often the
+// consequence of another rank's death. The job learns of that death a moment later, with the rank's name: so this waits for
+// it, and throws the job's error instead.
 template <class Body>
 void naming_losses(Network& network, Body body) {
   try {

@@ -8,7 +8,7 @@
 #include "stretto/plan.hpp"
 #include "transport/links.hpp"
 
-// Ranks of one host reach each other's buffers: places, and the state for it.
+// Ranks of one host reach each other's buffers: the places of buffers, and the state for this.
 namespace stretto {
 
 // The places of a rank's buffers, which it tells the others with a signal.
@@ -21,8 +21,8 @@ struct BufferPlaces {
 BufferPlaces buffer_places_of(const std::byte* input, const std::byte* output, const std::byte* scratch,
                               const PlanRequest& request);
 
-// The most bytes that any rank puts into a packet of that call, at least 1: every rank knows the size of every packet. 0 for
-// other algorithms.
+// The most bytes that any rank puts into a packet of that call, at least 1; 0 for other algorithms. Every rank can compute
+// the size of every packet.
 std::size_t packet_bytes_of(const PlanRequest& request, DType wire);
 
 // State that a communicator keeps for plans over shared memory, so that an operation allocates nothing. Used by one
@@ -42,15 +42,15 @@ class SharedMemory {
   int size() const { return static_cast<int>(told.size()); }
   bool one_process() const { return links_.one_process(); }  // if so, every address of a member is valid here
   void post(const BufferPlaces& mine);
-  // The bytes that a member posted, or null. If ranks have cores of their own, it looks several times in a row, which sees a
-  // post soonest.
+  // The bytes that a member posted, or null. If ranks have cores of their own, it looks several times in a row, which
+  // detects a post soonest.
   const std::byte* look(int member, std::size_t bytes) {
     Board& all = board();
     const std::byte* word = nullptr;
     for (int i = 0; i < looks_ && word == nullptr; ++i) word = all.seen(member, bytes);
     return word;
   }
-  // In the symmetric heap; the same memory as last time if that was large enough.
+  // Returns memory in the symmetric heap; the same memory as last time if that is large enough.
   std::byte* scratch(std::size_t bytes);
 
   std::vector<BufferPlaces> told;  // by member
@@ -64,8 +64,8 @@ class SharedMemory {
   std::size_t scratch_bytes_ = 0;
 };
 
-// The members of a communicator tell each other where their buffers of a call are, and so find out whether all are where the
-// others can map them.
+// The members of a communicator tell each other where their buffers of a call are. So they learn whether all buffers are in
+// memory that the others can map.
 class BufferExchange {
  public:
   BufferExchange(SharedMemory& shared, const CallBuffers& buffers, const PlanRequest& request);
@@ -78,7 +78,7 @@ class BufferExchange {
   SharedMemory& shared_;
   BufferPlaces mine_;
   bool posted_ = false;
-  int member_ = 0;  // the one whose word is awaited
+  int member_ = 0;  // whose post is awaited
   bool symmetric_ = true;
 };
 

@@ -16,13 +16,13 @@ namespace {
 
 static_assert(Board::room_bytes >= most_packet_bytes);
 
-// From this many bytes written by all ranks together, results go past the caches: they would not fit, and nobody reads them
-// soon.
+// If all ranks together write at least this many bytes, the stores bypass the caches: the results would not fit, and are not
+// read soon.
 constexpr std::int64_t streams_from = std::int64_t{16} << 20;
 // Other processes' ordinary memory is fetched in pieces that stay in the cache until they are reduced.
 constexpr std::size_t fetched_piece = std::size_t{128} << 10;
 
-// Whether the plan's first signal tells no more than where input and output are.
+// Whether the plan's first signal tells only where input and output are.
 bool needs_no_scratch(const PlanRequest& request) {
   const Algorithm algorithm = request.method.algorithm;
   return touches_buffers(algorithm) && !(algorithm == Algorithm::pull && request.collective == Collective::reduce);
@@ -56,8 +56,8 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, const PlanVariant& 
   }
 }
 
-// The others may still read and write this rank's buffers, which the handler of the exception may free. This tells them to
-// stop, and waits for them; a dead one has stopped.
+// The others may still access this rank's buffers, which the handler of the exception may free. So this tells them to stop,
+// and waits until they have. A dead rank has stopped.
 SharedMemoryRun::~SharedMemoryRun() {
   if (finished_ || !has_signalled_ || !touches_buffers(request_.method.algorithm)) return;
   board_.give_up();
@@ -85,14 +85,14 @@ bool SharedMemoryRun::advance() {
 
 std::vector<int> SharedMemoryRun::awaited() const {
   if (!begun_ || step_ == end_ || step_->kind != StepKind::wait) return board_.behind(post_bytes_);
-  std::vector<int> silent;  // of those for whom this phase waits
+  std::vector<int> silent;  // the ones for which this phase waits
   for (const Step* step = step_; step != end_ && step->kind != StepKind::signal; ++step) {
     if (step->kind == StepKind::wait && board_.seen(step->peer, post_bytes_) == nullptr) silent.push_back(step->peer);
   }
   return silent;
 }
 
-// Returns false if it has to wait.
+// Returns false if the step has to wait.
 bool SharedMemoryRun::perform(const Step& step) {
   switch (step.kind) {
     case StepKind::signal: return signal();
@@ -163,7 +163,7 @@ void SharedMemoryRun::read_reduce(const Step& step) {
   const ReduceOp op = combining(caller_.op);
   const std::int64_t divisor = step.finishes && caller_.op == ReduceOp::avg ? size : 1;
   const std::int64_t count = step.destination.count;
-  if (packet_bytes_ > 0) {  // one destination: a shorter way to the kernel
+  if (packet_bytes_ > 0) {  // one destination: a faster call of the kernel
     return kernels::reduce_all(op, wire_, shared_.sources.data(), size, own(step.destination), count, divisor);
   }
   if (!to_all) shared_.targets[0] = const_cast<std::byte*>(reach(step.peer, step.destination));
@@ -171,7 +171,7 @@ void SharedMemoryRun::read_reduce(const Step& step) {
                       streams(step));
 }
 
-// Begins with this rank's own memory.
+// The loop begins with this rank's own memory.
 void SharedMemoryRun::copy_to_all(const Step& step) {
   const std::byte* const from = reach(step.peer, step.source);
   for (int i = 0; i < shared_.size(); ++i) {
@@ -181,14 +181,14 @@ void SharedMemoryRun::copy_to_all(const Step& step) {
   }
 }
 
-// The bytes that this rank put into its packet are still in its input. Reading them from the slot would wait for the cache
-// line, which others are reading.
+// The bytes that this rank put into its packet are still in its input. A read from the slot would wait for the cache line,
+// which others are reading.
 const std::byte* SharedMemoryRun::own_term(const Slice& slice) const {
   if (packet_bytes_ == 0) return own(slice);
   return buffers_.input() + static_cast<std::size_t>(slice.offset) * width_;
 }
 
-// All ranks find the same at the same step, before any of them has touched a buffer: the communicator stays usable.
+// All ranks detect this at the same step, before any of them has touched a buffer, so the communicator stays usable.
 void SharedMemoryRun::check_symmetric() {
   for (int member = 0; member < shared_.size() && !shared_.one_process(); ++member) {
     if (shared_.told[member].symmetric != 0) continue;
@@ -200,7 +200,7 @@ void SharedMemoryRun::check_symmetric() {
   }
 }
 
-// Some source is ordinary memory of another process: it is copied here first.
+// For a source in ordinary memory of another process: it is copied here first.
 void SharedMemoryRun::reduce_in_pieces(const Step& step) {
   const int size = shared_.size();
   const std::int64_t piece = static_cast<std::int64_t>(fetched_piece / width_);
@@ -224,7 +224,7 @@ void SharedMemoryRun::reduce_in_pieces(const Step& step) {
   }
 }
 
-// Whether a step writes past the caches: results of large collectives, unless the other ranks are going to read them here.
+// Whether the stores of a step bypass the caches: results of large collectives do, unless other ranks read them here.
 bool SharedMemoryRun::streams(const Step& step) const {
   if (packet_bytes_ > 0 || step.destination.buffer != Buffer::output) return false;
   if (request_.method.algorithm == Algorithm::pull && request_.collective == Collective::all_reduce &&

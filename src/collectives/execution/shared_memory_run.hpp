@@ -6,14 +6,13 @@
 
 namespace stretto {
 
-// One plan under way whose ranks reach each other's memory: they signal, wait, and read and write where the others' buffers
-// lie.
+// One plan in flight whose ranks reach each other's memory: they signal, wait, and read and write in the others' buffers.
 class SharedMemoryRun {
  public:
-  // announced: a BufferExchange of the same call has just finished; it replaces the plan's first signal if that tells no
-  // more. execution and variant must outlive this object.
+  // announced: a BufferExchange of the same call has just finished. It replaces the plan's first signal, unless that signal
+  // tells more. execution and variant must outlive this object.
   SharedMemoryRun(const Execution& execution, const PlanVariant& variant, bool announced);
-  ~SharedMemoryRun();  // of an unfinished one: waits until the others have given up, too
+  ~SharedMemoryRun();  // if unfinished: waits until the others have given up, too
   SharedMemoryRun(const SharedMemoryRun&) = delete;
   SharedMemoryRun& operator=(const SharedMemoryRun&) = delete;
 
@@ -49,8 +48,8 @@ class SharedMemoryRun {
   std::byte* scratch_ = nullptr;
   std::size_t packet_bytes_ = 0;  // 0: no packet
   std::size_t post_bytes_;
-  int heard_ = 0;            // members since the last signal
-  bool only_hears_ = false;  // receives packets from the root, which may be ahead
+  int heard_ = 0;            // members heard since the last signal
+  bool only_hears_ = false;  // only receives packets from the root, which may be ahead
   bool begun_ = false;
   bool has_signalled_ = false;
   bool announced_;

@@ -30,7 +30,7 @@ class StreamSpace final : public ExecutionSpace {
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
     if (to != from && bytes > 0) gpu_.copy(to, from, bytes, stream_);
   }
-  // All of it at once: nothing has to be served in between.
+  // Performs the whole work at once: the host need not serve links in between.
   void perform(const LocalWork& work) const;
   void reduce_arrived(const std::byte* arrived, const std::byte* operand, std::byte* out, std::int64_t count, DType dtype,
                       ReduceOp op, std::int64_t divisor) const {
@@ -69,7 +69,7 @@ void StreamSpace::perform(const LocalWork& work) const {
   }
 }
 
-// One plan on its way into a stream, round by round.
+// Enqueues one plan on a stream, round by round.
 class StreamRun {
  public:
   StreamRun(const Execution& execution, const StreamSpace& space)
@@ -111,7 +111,7 @@ class StreamRun {
     }
   }
 
-  // The rest of a round, once its messages have come.
+  // Enqueues the rest of a round, after its messages.
   void compute(std::size_t round) const {
     const std::byte* arrived = arrived_.get();
     for (const Step* step : rounds_[round]) {
@@ -132,7 +132,7 @@ class StreamRun {
   const StreamSpace& space_;
   PlanMemory memory_;
   std::vector<std::vector<const Step*>> rounds_;
-  std::shared_ptr<std::byte> arrived_;  // a round's messages that are still to be reduced
+  std::shared_ptr<std::byte> arrived_;  // messages of the current round that are still to be reduced
 };
 
 void put_collective(const Execution& execution, const StreamSpace& space, GpuStream stream) {
@@ -154,7 +154,7 @@ void put_collective(const Execution& execution, const StreamSpace& space, GpuStr
   run.finish();
 }
 
-// Sends and receives of one communicator, each a plan of one round, in the order of the calls.
+// Enqueues the sends and receives of one communicator, each a plan of one round, in the order of the calls.
 void put_messages(const std::vector<const Execution*>& executions, const StreamSpace& space, GpuStream stream) {
   std::vector<GpuMessage> messages;
   for (const Execution* execution : executions) {
@@ -165,9 +165,9 @@ void put_messages(const std::vector<const Execution*>& executions, const StreamS
   if (!messages.empty()) executions.front()->gpu_links->exchange(messages, stream);
 }
 
-// Whether every message has the same round at its sender and its receiver, in every lane; all ranks give the same answer.
-// Empty messages are left out, and with them rounds that hold nothing else, which may shift the rounds of one rank: so every
-// lane needs a part of every share.
+// Whether every message has the same round at its sender and its receiver, in every lane. All ranks give the same answer.
+// Empty messages are dropped, and so are rounds that hold nothing else, which may shift the rounds of one rank. So every
+// lane must have a part of every share.
 bool in_step(const PlanRequest& request) {
   switch (request.method.algorithm) {
     case Algorithm::double_binary_tree:

@@ -23,7 +23,7 @@ std::vector<int> numbered(const std::vector<Key>& keys) {
   return result;
 }
 
-// How often each number occurs, if equal ones are neighbours and they come in order; else nothing.
+// Returns how often each number occurs, if equal numbers are adjacent and in rising order; otherwise nothing.
 std::vector<int> runs_of(const std::vector<int>& numbers) {
   std::vector<int> runs;
   for (const int number : numbers) {
@@ -47,7 +47,7 @@ std::vector<int> numbered_nodes(const Network& network, const std::vector<int>& 
   return numbered(nodes);
 }
 
-// The nodes of one pod are neighbours among all nodes of the job, in the order of ranks.
+// The nodes of one pod are adjacent among all nodes of the job, in the order of ranks.
 NodeSizes node_sizes(const Network& network, const std::vector<int>& job_ranks, int job_size) {
   NodeSizes sizes;
   const std::vector<int> runs = runs_of(numbered_nodes(network, job_ranks));

@@ -11,8 +11,8 @@
 
 namespace stretto {
 
-// The state that all communicators of one rank share. Destroyed with the last of them; it then waits for the other ranks
-// (Job::leave) for at most the leave timeout, and tells them if an exception ends it.
+// The state that all communicators of one rank share. It is destroyed with the last of them; the destructor then waits for
+// the other ranks (Job::leave) for at most the leave timeout. If an exception is in flight, it tells the other ranks.
 class RankContext {
  public:
   explicit RankContext(std::unique_ptr<Job> job, bool may_pin = false);

@@ -22,7 +22,7 @@ std::shared_ptr<const Record> FastPathLog::keep(Record record) {
   return records_.back();
 }
 
-// Finds the records that nobody holds, and then looks at the entries: no new entry refers to such a record.
+// First finds the records that have no other owner, and then looks at the entries: no new entry can refer to such a record.
 void FastPathLog::drop_unused_records() {
   std::unordered_set<const Record*> unused;
   for (const auto& record : records_) {
@@ -52,7 +52,7 @@ std::vector<Record> FastPathLog::take(std::uint64_t& lost) {
     lines.push_back({entry.begin.load(std::memory_order_relaxed), entry.end.load(std::memory_order_relaxed),
                      entry.record.load(std::memory_order_relaxed)});
   }
-  // Meanwhile the writer may have overwritten the oldest entries; the one behind its last may be half written.
+  // The writer may have overwritten the oldest entries meanwhile; the entry after its last one may be half written.
   std::atomic_thread_fence(std::memory_order_acquire);
   const std::uint64_t now = written_.load(std::memory_order_relaxed);
   const std::uint64_t whole = now >= size_ ? now - size_ + 1 : 0;

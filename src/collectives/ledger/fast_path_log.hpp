@@ -10,14 +10,14 @@
 namespace stretto {
 
 // The operations that one communicator ran in the calling thread (InlineFastPath), in 24 bytes each. The calling thread, one
-// at a time, writes without a lock or an allocation; the ledger reads when somebody looks there.
+// at a time, writes without a lock or an allocation; the ledger collects the entries when it is queried.
 class FastPathLog {
  public:
-  // most: how many operations are kept.
+  // most: the number of operations that are kept.
   explicit FastPathLog(std::size_t most);
 
-  // Keeps a record without times, to which entries then refer. It stays valid while somebody holds it, and after that as
-  // long as entries refer to it.
+  // Keeps a record without times, to which entries then refer. The record stays valid while a caller holds it, and after
+  // that as long as entries refer to it.
   std::shared_ptr<const Record> keep(Record record);
 
   // begin and end: ticks (device/stream/ticks.hpp).
@@ -33,8 +33,8 @@ class FastPathLog {
     written_.store(number + 1, std::memory_order_release);
   }
 
-  // Records of the operations since the last call, the oldest first, without sequence numbers. lost: how many more there
-  // were, overwritten by now.
+  // Returns records of the operations since the last call, the oldest first, without sequence numbers. lost: the number of
+  // further operations whose entries were overwritten.
   std::vector<Record> take(std::uint64_t& lost);
 
  private:
@@ -44,7 +44,7 @@ class FastPathLog {
   };
   void drop_unused_records();  // under the mutex
 
-  std::size_t size_;                                       // one more than are kept, which may be half written
+  std::size_t size_;                                       // one more than are kept: one entry may be half written
   std::unique_ptr<TimedCall[], void (*)(void*)> entries_;  // pages that nobody has written to take no memory
   std::atomic<std::uint64_t> written_ = 0;
   std::size_t next_ = 0;  // written_ % size_, without the division

@@ -50,14 +50,14 @@ struct Ledger::Book {
     if (entries.size() > most) entries.pop_front();
   }
 
-  // Enters the operations that the communicators ran on their fast paths since the last look, behind those that are there.
+  // Appends the operations that the communicators have run on their fast paths since the last call.
   void collect() {
     std::vector<Record> fresh;
     for (auto& log : fast_path_logs) {
       const bool last_time = log.use_count() == 1;
       std::uint64_t lost = 0;
       for (Record& record : log->take(lost)) fresh.push_back(std::move(record));
-      if (lost > 0) {  // older than all that is kept
+      if (lost > 0) {  // numbers of entries have no gaps, and all entries so far are older than the lost ones
         next += lost;
         entries.clear();
       }
@@ -74,7 +74,7 @@ struct Ledger::Book {
     return index < entries.size() && entries[index].record.sequence == sequence ? &entries[index] : nullptr;
   }
 
-  std::size_t index_of(std::uint64_t sequence) const {  // of the first entry that is not older
+  std::size_t index_of(std::uint64_t sequence) const {  // the first entry that is not older
     const std::uint64_t oldest = next - entries.size();
     return sequence <= oldest ? 0 : std::min<std::size_t>(sequence - oldest, entries.size());
   }

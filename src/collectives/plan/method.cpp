@@ -36,7 +36,7 @@ constexpr const char* algorithm_names[] = {"auto",
                                            "pull",
                                            "push"};
 
-// The value of an enum whose names are listed in its order.
+// Returns the enum value with this name; `names` is in the order of the values.
 template <class Enum, std::size_t Count>
 Enum value_of(const char* const (&names)[Count], const std::string& text, const char* what) {
   const auto found = std::find(std::begin(names), std::end(names), text);
@@ -103,7 +103,7 @@ Method method_from_text(const std::string& text) {
   demand((open == std::string::npos) == (close == std::string::npos) && (open == std::string::npos || open < close));
   Method method(algorithm_from_name(text.substr(0, text.find_first_of("*/("))));
   const int levels = method.algorithm == Algorithm::two_level ? 2 : method.algorithm == Algorithm::three_level ? 3 : 0;
-  // Without parts, levels mean a quantized collective.
+  // Without parts, a method of levels is one for a quantized collective.
   const bool has_parts = open != std::string::npos;
   demand(!has_parts || (levels > 0 && open == text.find_first_of("*/(")));
   std::string numbers = text.substr(std::min(text.size(), text.find_first_of("*/")));

@@ -3,8 +3,8 @@
 
 namespace stretto {
 
-// Throws Error(invalid_argument) for lanes, pieces and parts that its algorithm has not; quantized: as a quantized
-// collective may have them.
+// Throws Error(invalid_argument) if the algorithm does not support the method's lanes, pieces or parts. quantized: for a
+// quantized collective, which may have others.
 void check_method(const Method& method, bool quantized);
 
 }  // namespace stretto

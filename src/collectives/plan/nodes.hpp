@@ -13,10 +13,10 @@ namespace stretto {
 // Whether a request says where its ranks lie.
 inline bool knows_nodes(const PlanRequest& request) { return request.ranks_per_node > 0 || !request.node_sizes.empty(); }
 
-// Which rank lies on which node: node by node in rank order, as many on each as the request says.
+// The ranks' nodes: node by node in rank order, with the numbers of ranks that the request gives.
 class Nodes {
  public:
-  // Throws Error(invalid_argument) where the request does not say it, or not for all of its ranks.
+  // Throws Error(invalid_argument) if the request does not give the nodes, or not for all of its ranks.
   static Nodes of(const PlanRequest& request) {
     if (!request.node_sizes.empty()) return listed(request);
     const int ranks = request.ranks_per_node;
@@ -37,7 +37,7 @@ class Nodes {
   }
 
   int count() const { return static_cast<int>(firsts_.size()) - 1; }
-  int first(int node) const { return firsts_[node]; }  // node may be count(), one behind the last
+  int first(int node) const { return firsts_[node]; }  // `node` may be count(), one after the last
   int size(int node) const { return first(node + 1) - first(node); }
   int node_of(int rank) const {
     return static_cast<int>(std::upper_bound(firsts_.begin(), firsts_.end(), rank) - firsts_.begin()) - 1;

@@ -27,13 +27,13 @@ class Shares {
     const std::int64_t total = begins.back();
     return {static_cast<int>(counts.size()), total, -1, std::move(begins)};
   }
-  // As the request says: of the whole vector, or of all ranks' shares together.
+  // The shares of the request's collective: parts of one vector, or all ranks' shares together.
   static Shares of(const PlanRequest& request) {
     if (!request.counts.empty()) return listed(request.counts);
     return counts_shares(request.collective) ? equal(request.count, request.size) : balanced(request.count, request.size);
   }
 
-  // Rank may be ranks(), one behind the last.
+  // `rank` may be ranks(), one after the last.
   std::int64_t begin(int rank) const {
     if (!begins_.empty()) return begins_[rank];
     return each_ >= 0 ? each_ * rank : part_begin(total_, ranks_, rank);
@@ -63,8 +63,9 @@ inline std::int64_t packet_elements(const PlanRequest& request) {
   return one_share ? shares.longest() : shares.total();
 }
 
-// In place, how many elements the input lies behind the output: a gather's input is its share of the output, a scatter's
-// output is its share of the input, elsewhere the two are the same.
+// In place, the number of elements from the start of the output to the start of the input. A gather's input is its share of
+// the output, and a scatter's output is its share of the input (the number is then negative); in other collectives the two
+// are the same.
 inline std::int64_t input_behind_output(const PlanRequest& request) {
   if (!counts_shares(request.collective)) return 0;
   const std::int64_t share = Shares::of(request).begin(request.rank);
@@ -77,11 +78,11 @@ inline std::int64_t input_behind_output(const PlanRequest& request) {
 struct Placement {
   Slice input, output;  // counts do not matter
   std::int64_t scratch = 0;
-  bool finishes = true;  // false: contributions are still missing when the part is done
+  bool finishes = true;  // false: contributions are still missing when the part is done; its results are not final
 };
 
-// The words in which a generator tells its algorithm. Steps go into the current round of the current lane; next_round() ends
-// the one, next_lane() the other.
+// The calls by which a generator writes an algorithm. Steps go into the current round of the current lane; next_round() ends
+// the round, next_lane() the lane.
 class PlanBuilder {
  public:
   // expected_steps: of the first lane, for which memory is reserved. Most plans of trees have no more than 8.
@@ -92,7 +93,7 @@ class PlanBuilder {
 
   void send(int peer, Slice source) { add({StepKind::send, false, peer, source, {}}); }
   void recv(int peer, Slice destination) { add({StepKind::recv, false, peer, {}, destination}); }
-  // finishes: nothing is missing any more in destination.
+  // finishes: no contribution to `destination` is missing any more.
   void recv_reduce(int peer, Slice operand, Slice destination, bool finishes) {
     add({StepKind::recv_reduce, finishes, peer, operand, destination});
   }
@@ -104,7 +105,7 @@ class PlanBuilder {
     add({StepKind::quantize, false, -1, source, destination, hop, residual});
   }
   void dequantize(Slice source, Slice destination) { add({StepKind::dequantize, false, -1, source, destination}); }
-  // Takes several vectors: the first, their number, and how far each begins behind the one before.
+  // Takes several vectors: the first one, their number, and the distance from the start of one to the start of the next.
   void dequantize_reduce(Slice first, int vectors, std::int64_t apart, Slice destination, bool finishes) {
     add({StepKind::dequantize_reduce, finishes, -1, first, destination, Hop::contribution, 0, vectors, apart});
   }
@@ -118,8 +119,8 @@ class PlanBuilder {
   void copy_to_all(int owner, Slice source, Slice destination) {
     add({StepKind::copy_to_all, false, owner, source, destination});
   }
-  // Reduces all ranks' contributions, so that nothing is missing any more. owner: whose memory holds the destination, or
-  // everybody.
+  // Reduces all ranks' contributions, so that none is missing any more. owner: the rank whose memory holds the destination,
+  // or `everybody`.
   void read_reduce(Slice source, int owner, Slice destination) {
     add({StepKind::read_reduce, true, owner, source, destination});
   }
@@ -136,7 +137,7 @@ class PlanBuilder {
   void use_packed(QuantizedFormat format, std::int64_t count) { plan_.packed_counts[static_cast<int>(format)] = count; }
   void use_residual(Hop hop, std::int64_t count) { plan_.residual_counts[static_cast<int>(hop)] = count; }
 
-  // The rounds of a plan of one lane, behind those that are there. rank_of(rank of the part) is its rank in the whole.
+  // Appends the rounds of a plan of one lane. rank_of(rank of the part) is that rank's number in the whole.
   template <class RankOf>
   void append(const Plan& part, RankOf rank_of, const Placement& placement) {
     next_round();
@@ -189,7 +190,7 @@ class PlanBuilder {
     slice.offset += base.offset;
   }
   void add(const Step& step) { drop_if_idle(plan_.lanes.back().steps.emplace_back(step)); }
-  // The last step, if it has no elements, or copies a vector to where it lies already, as a part of a plan may.
+  // Drops the last step if it has no elements, or if it copies a vector onto itself, as a part of a plan may.
   void drop_if_idle(const Step& step) {
     const std::int64_t count = step.kind == StepKind::send ? step.source.count : step.destination.count;
     const bool orders = step.kind == StepKind::signal || step.kind == StepKind::wait;

@@ -44,7 +44,7 @@ bool rounds_once(Algorithm algorithm) {
          shares_memory(algorithm);
 }
 
-// They all reduce in the order of the ranks.
+// All of them reduce in rank order.
 bool is_deterministic(Algorithm algorithm) { return rounds_once(algorithm); }
 
 void check_shape(const PlanRequest& request) {
@@ -59,7 +59,7 @@ void check_shape(const PlanRequest& request) {
           request.counts.size(), request.receive_counts.size());
   require(request.counts.empty() || counts_shares(request.collective), "{} has one count, not {}.", what,
           request.counts.size());
-  // Offsets of elements and of bytes are computed in 64 bits behind this.
+  // With this limit, offsets of elements and of bytes fit into 64 bits.
   constexpr std::int64_t most = std::int64_t{1} << 56;
   for (const auto* counts : {&request.counts, &request.receive_counts}) {
     if (counts->empty()) continue;

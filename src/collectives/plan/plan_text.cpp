@@ -1,4 +1,4 @@
-// A plan as text, a line a step.
+// A plan as text, with one line for each step.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -7,7 +7,8 @@
 namespace stretto {
 namespace {
 
-// visit(peer, slice) for all that a step moves between its rank and another one, once for each time.
+// Calls visit(peer, slice) for each slice that a step moves between its rank and another one; twice if the slice goes both
+// ways.
 template <class Visit>
 void for_each_transfer(const Plan& plan, Visit visit) {
   for (const Lane& lane : plan.lanes) {
@@ -17,7 +18,8 @@ void for_each_transfer(const Plan& plan, Visit visit) {
       if (step.kind != StepKind::read_reduce && step.kind != StepKind::copy_to_all) continue;
       for (int peer = 0; peer < plan.request.size; ++peer) {
         if (peer == rank) continue;
-        visit(peer, step.destination);  // read there; what is spread is read at its owner, whose own copy does not count
+        visit(peer, step.destination);  // read there; the source of a copy_to_all is read at its owner, whose own copy does
+                                        // not count
         const bool writes = step.peer == everybody || step.peer == peer;
         if (step.kind == StepKind::read_reduce && writes) visit(peer, step.destination);
       }
@@ -29,7 +31,7 @@ std::int64_t bytes_of(const Slice& slice, std::int64_t element_bytes) {
   return slice.buffer == Buffer::packed ? packed_bytes(slice.format, slice.count) : slice.count * element_bytes;
 }
 
-// visit(from, to) for every step that moves something between two ranks, of which one is the plan's.
+// Calls visit(from, to) for every step that moves data between the plan's rank and another one.
 template <class Visit>
 void for_each_partner(const Plan& plan, Visit visit) {
   const int rank = plan.request.rank;
@@ -53,7 +55,7 @@ void for_each_partner(const Plan& plan, Visit visit) {
           visit(step.peer, rank);
           with_all([&](int peer) { visit(rank, peer); });
           break;
-        default: break;  // in this rank's memory, or a signal, which says nothing but that
+        default: break;  // a step in this rank's memory, or a signal, which moves no data
       }
     }
   }

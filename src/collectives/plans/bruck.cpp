@@ -1,5 +1,5 @@
-// Bruck's algorithms (Bruck et al. 1997): ceil(log2 p) messages at any number of ranks, at the price of local copies, and in
-// all-to-all of sending every block about log2(p) / 2 times. For few bytes.
+// Bruck's algorithms (Bruck et al. 1997): ceil(log2 p) messages for any number of ranks. They cost local copies, and
+// all-to-all sends every block about log2(p) / 2 times. For small vectors.
 #include <bit>
 #include <vector>
 
@@ -9,7 +9,7 @@
 namespace stretto::plans {
 namespace {
 
-// How many of the numbers below size have this bit set.
+// Returns how many of the numbers below `size` have this bit set.
 int numbers_with(int bit, int size) {
   const int whole = size / (2 * bit) * bit;
   return whole + std::max(0, size % (2 * bit) - bit);
@@ -40,7 +40,8 @@ Plan bruck_all_gather(const PlanRequest& request) {
     return plan.finish();
   }
 
-  // Scratch holds the shares from our own on, around the end: what is there is always one slice that the rank behind wants.
+  // Scratch holds the shares from this rank's own on, in circular order. So it always holds, as one slice, the shares that
+  // the previous rank needs.
   const std::int64_t to_end = shares.length(rank, size - rank);
   const auto held = [&](int places) {
     return rank + places <= size ? shares.length(rank, places) : to_end + shares.begin(rank + places - size);
@@ -76,8 +77,9 @@ Plan bruck_all_to_all(const PlanRequest& request) {
   const int rank = request.rank;
   const int size = request.size;
   const std::int64_t block = request.count;
-  // The block that has j places to go takes the steps 1, 2, 4, ... whose sum is j. Each rank passes it on from where it
-  // lies, packed with the others of that step into the first part of scratch; what arrives stays behind until its next step.
+  // A block that has j places to go takes the steps 1, 2, 4, ... whose sum is j. Each rank passes it on from its current
+  // place, and packs it with the other blocks of that step in the first part of scratch. A block that arrives stays after
+  // that part until its next step.
   std::vector<Slice> lies(size);
   for (int j = 0; j < size; ++j) lies[j] = input((rank + j) % size * block, block);
   std::int64_t arrivals = size / 2 * block;

@@ -1,12 +1,12 @@
-// Chains: the vector goes from rank to rank in pieces that follow each other, so that all links are busy at once. Every
-// rank sends n whatever p is, at the price of p - 1 hops: for many bytes, and pieces ever more of them. Each round a rank
-// passes one piece on while the next one comes.
+// Chains: the vector goes from rank to rank in pieces that follow each other, so that all links are busy at once. In each
+// round a rank passes one piece on while the next one arrives. Every rank sends n bytes whatever p is, but the vector needs
+// p - 1 hops. For large vectors; the best number of pieces grows with the size.
 #include "collectives/plans/generators.hpp"
 
 namespace stretto::plans {
 namespace {
 
-// Place 0 is the root's.
+// The root has place 0.
 struct Chain {
   explicit Chain(const PlanRequest& request)
       : root(request.root),
@@ -26,7 +26,7 @@ struct Chain {
   Shares pieces;
 };
 
-// Until the last piece has made the last hop.
+// The cost until the last piece has made its last hop.
 Cost hops(const PlanRequest& request, double work_a_message) {
   if (request.size == 1) return {};
   const int pieces = request.method.pieces;
@@ -37,8 +37,8 @@ Cost hops(const PlanRequest& request, double work_a_message) {
 
 }  // namespace
 
-// (p-2 + s) (alpha + n/s beta) + max(0, 1 - (p-2)/s) n gamma, where s is the number of pieces. The last term is what is left
-// of the root's copy when the last piece arrives, if copying is as fast as sending: approximate but for p <= 2 and s <= p-2.
+// (p-2 + s) (alpha + n/s beta) + max(0, 1 - (p-2)/s) n gamma, where s is the number of pieces. The last term is the rest of
+// the root's copy when the last piece arrives, if copying is as fast as sending: approximate except for p <= 2 and s <= p-2.
 Cost chain_broadcast_cost(const PlanRequest& request) {
   const double hidden = std::max(0, request.size - 2) / static_cast<double>(request.method.pieces);
   return hops(request, 0) + Cost{0, 0, 0, std::max(0.0, 1 - hidden) * static_cast<double>(request.count)};

@@ -1,12 +1,13 @@
-// Direct exchange: every element goes straight to where it is wanted, all messages at once. Fewest rounds and bytes, most
-// messages at a time: for fabrics where every rank reaches every other as fast as its neighbour, and for few ranks. Sums are
-// formed from vectors that wait in scratch, in rank order: the same bits on every rank, whatever the size.
+// Direct exchange: every element goes straight to its destination, all messages at once. Fewest rounds and bytes, but most
+// messages at a time: for few ranks, and for fabrics on which every rank reaches every other rank as fast as its neighbour.
+// Sums are formed from vectors in scratch, in rank order: the same bits on every rank, whatever the size.
 #include "collectives/plans/generators.hpp"
 
 namespace stretto::plans {
 namespace {
 
-// Every other rank, once to send to and once to receive from; rotated, so that not all begin with the same.
+// Calls exchange(peer to send to, peer to receive from) so that each other rank comes once in both roles. The order is
+// rotated, so that ranks do not all begin with the same peer.
 template <class Exchange>
 void with_all_peers(const PlanRequest& request, Exchange exchange) {
   for (int i = 1; i < request.size; ++i) {
@@ -14,7 +15,7 @@ void with_all_peers(const PlanRequest& request, Exchange exchange) {
   }
 }
 
-// A send and a receive for each of them, and two steps beside.
+// One send and one receive for each peer, and two more steps.
 std::size_t steps_with_all(const PlanRequest& request) { return 2 * static_cast<std::size_t>(request.size); }
 
 Slice share_in(const Shares& shares, int rank) { return input(shares.begin(rank), shares.length(rank)); }
@@ -28,7 +29,7 @@ void reduce_slots(PlanBuilder& plan, const PlanRequest& request, const Slice& su
   plan.use_scratch(request.size * sum.count);
 }
 
-// sum = everybody's contribution to it; contribution(r) is ours to rank r's sum.
+// sum = all ranks' contributions to it. contribution(r) is this rank's contribution to rank r's sum.
 template <class Contribution>
 void sum_from_all(PlanBuilder& plan, const PlanRequest& request, const Slice& sum, Contribution contribution) {
   const Slice own = contribution(request.rank);
@@ -41,7 +42,7 @@ void sum_from_all(PlanBuilder& plan, const PlanRequest& request, const Slice& su
   reduce_slots(plan, request, sum);
 }
 
-// All other shares arrive in output, while own goes to everybody.
+// All other shares arrive in the output, while `own` is sent to every other rank.
 void gather_from_all(PlanBuilder& plan, const PlanRequest& request, const Shares& shares, const Slice& own) {
   with_all_peers(request, [&](int to, int from) {
     plan.send(to, own);
@@ -51,7 +52,8 @@ void gather_from_all(PlanBuilder& plan, const PlanRequest& request, const Shares
 
 double peers(const PlanRequest& request) { return request.size - 1; }
 double rounds(const PlanRequest& request) { return request.size > 1 ? 1 : 0; }
-// One port sees a vector of this length for each of the peers: everybody's, or the root's, which sends or receives them all.
+// The port of one rank carries a vector of this length for each peer. This holds for every rank or, with a root, for the
+// root, which sends or receives all of them.
 Cost to_all(const PlanRequest& request, double elements, double work) {
   return {rounds(request), peers(request), peers(request) * elements, work};
 }

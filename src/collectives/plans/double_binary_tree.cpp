@@ -1,6 +1,7 @@
-// Two binary trees at once (Sanders, Speck & Traeff 2009; NCCL's): each carries half of the vector, and a rank that has
-// children in one is a leaf of the other, so that all ranks send and receive alike. Pieces of each half follow each other
-// through its tree. All-reduce goes up a tree and down again; its ways up and down are under way at the same time.
+// Two binary trees at once (Sanders, Speck & Traeff 2009; NCCL's). Each carries half of the vector, and a rank that has
+// children in one tree is a leaf of the other, so that all ranks send and receive equally. The pieces of each half follow
+// each other through its tree. All-reduce goes up a tree and down again, and both directions are in progress at the same
+// time.
 #include <bit>
 
 #include "collectives/plans/generators.hpp"
@@ -8,14 +9,14 @@
 namespace stretto::plans {
 namespace {
 
-// The in-order binary tree of 1..size: a number with b trailing zero bits is b above the odd ones, which are leaves.
+// The in-order binary tree of 1..size. A number with b trailing zero bits has height b; odd numbers are leaves.
 struct InOrderTree {
   int root() const { return static_cast<int>(std::bit_floor(static_cast<unsigned>(size))); }
   int height() const { return std::bit_width(static_cast<unsigned>(size)) - 1; }
   int parent(int number) const {
     const int bit = number & -number;
     const int full = (number ^ bit) | (bit << 1);
-    return full <= size ? full : number ^ bit;  // what would be between is not there
+    return full <= size ? full : number ^ bit;  // the numbers in between do not exist
   }
   std::vector<int> children(int number) const {
     std::vector<int> found;
@@ -42,7 +43,7 @@ struct InOrderTree {
   int size;
 };
 
-// A rank's place in the tree of one lane. A collective's root is above both trees, which then have the other ranks.
+// A rank's place in the tree of one lane. The root of a collective is above both trees; the other ranks form the trees.
 struct Node {
   Node(const PlanRequest& request, int lane) {
     const bool rooted = has_root(request.collective);
@@ -72,10 +73,10 @@ struct Node {
   int parent = -1;
   std::vector<int> children;
   int depth = 0;
-  int height = 0;  // of the whole tree
+  int height = 0;  // height of the whole tree
 };
 
-// Half of the vector, in pieces.
+// One half of the vector, in pieces.
 struct Half {
   Half(const PlanRequest& request, int lane)
       : begin(part_begin(request.count, 2, lane)),
@@ -88,8 +89,8 @@ struct Half {
   Shares pieces;
 };
 
-// One lane. Parent and child agree on a time, in rounds, for each message, and nobody does later things first; so nobody
-// waits in a circle.
+// One lane. Parent and child agree on a time, in rounds, for each message, and no rank performs a later message before an
+// earlier one. So ranks cannot wait for each other in a circle.
 class Pipeline {
  public:
   Pipeline(PlanBuilder& plan, const PlanRequest& request, int lane, std::int64_t scratch_begin)
@@ -102,7 +103,7 @@ class Pipeline {
         slot_(half_.pieces.longest()),
         scratch_begin_(scratch_begin) {}
 
-  // Behind what it uses.
+  // The end of the scratch that this lane uses.
   std::int64_t scratch_end() const {
     if (!up_ || node_.children.empty()) return scratch_begin_;
     const int arriving = node_.children.size() == 2 ? 2 : 0;
@@ -135,13 +136,13 @@ class Pipeline {
  private:
   bool exists(int piece) const { return piece >= 0 && piece < count_; }
   Slice slot(int which, int piece) const { return scratch(scratch_begin_ + which * slot_, half_.pieces.length(piece)); }
-  // The vectors of two children lie one behind the other.
+  // The vectors of two children lie one after the other.
   Slice both(int piece) const { return scratch(scratch_begin_, 2 * half_.pieces.length(piece)); }
   Slice second(int piece) const { return scratch(scratch_begin_ + half_.pieces.length(piece), half_.pieces.length(piece)); }
   Slice sum(int piece) const {
     if (node_.children.empty()) return half_.in(piece);
     if (node_.is_root()) return half_.out(piece);
-    // One is sent while the next arrives; that of two children is made when the one before has gone.
+    // One sum is sent while the next one arrives. With two children, the next sum is formed after the previous one was sent.
     return slot(node_.children.size() == 2 ? 2 : piece % 2, piece);
   }
 
@@ -194,7 +195,7 @@ Plan both_trees(const PlanRequest& request) {
   return plan.finish();
 }
 
-// Rounds of one way, up or down, in which an inner rank exchanges a piece with each of two children.
+// The cost of rounds in one direction, up or down, in which an inner rank exchanges a piece with each of its two children.
 Cost rounds_of(const PlanRequest& request, double rounds, double work_an_element) {
   const bool one_child = request.size == 2 && !has_root(request.collective);
   const double messages = (one_child ? 1 : 2) * rounds;
@@ -205,11 +206,11 @@ int rooted_height(const PlanRequest& request) { return 1 + InOrderTree{request.s
 
 }  // namespace
 
-// In these, s is the number of pieces, and h = 1 + floor(log2(p-1)) with a root, floor(log2 p) without. They are
-// approximate, since one tree's bytes go while the other waits for latency, or get into each other's way.
+// In these formulas, s is the number of pieces, and h = 1 + floor(log2(p-1)) with a root, floor(log2 p) without. They are
+// approximate: one tree's bytes may use the time in which the other waits for latency, or may delay the other's bytes.
 
-// (h-1 + s) (alpha + n/s beta) + max(0, 1 - (h-1)/s) n gamma; the last term is what is left of the root's copy when the last
-// piece arrives, if copying is as fast as sending
+// (h-1 + s) (alpha + n/s beta) + max(0, 1 - (h-1)/s) n gamma. The last term is the rest of the root's copy when the last
+// piece arrives, if copying is as fast as sending.
 Cost double_tree_broadcast_cost(const PlanRequest& request) {
   const auto n = static_cast<double>(request.count);
   if (request.size == 1) return {0, 0, 0, n};
@@ -226,8 +227,8 @@ Cost double_tree_reduce_cost(const PlanRequest& request) {
 }
 Plan double_tree_reduce(const PlanRequest& request) { return both_trees(request); }
 
-// (2h-1 + s) alpha + (h-1 + s) n/s (2 beta + gamma), as in s - 1 rounds both ways are under way; half the bytes and work at
-// p = 2
+// (2h-1 + s) alpha + (h-1 + s) n/s (2 beta + gamma), since both directions are in progress in s - 1 rounds; half the bytes
+// and work at p = 2
 Cost double_tree_all_reduce_cost(const PlanRequest& request) {
   if (request.size == 1) return {0, 0, 0, static_cast<double>(request.count)};
   const double height = InOrderTree{request.size}.height();

@@ -2,17 +2,17 @@
 #include "collectives/plan/plan_builder.hpp"
 #include "stretto/cost.hpp"
 
-// One function a family and collective, and its cost; repertoire.cpp lists them.
+// One function for each family and collective, and its cost; repertoire.cpp lists them.
 namespace stretto::plans {
 
-// n/p, or where shares are uneven the longest: what the costs count in.
+// The unit of the costs: n/p elements or, if shares are uneven, the longest share.
 inline double longest_share(const PlanRequest& request) {
   if (!request.counts.empty()) return static_cast<double>(Shares::of(request).longest());
   const auto count = static_cast<double>(request.count);
   return counts_shares(request.collective) ? count : count / request.size;
 }
 
-// What an all_to_all receives from each rank; Shares::of() says what it sends.
+// The shares that an all_to_all receives from each rank; Shares::of() gives those that it sends.
 Shares incoming_shares(const PlanRequest& request);
 
 #define STRETTO_PLAN(name)               \
@@ -67,22 +67,22 @@ STRETTO_PLAN(packet_reduce);
 STRETTO_PLAN(push_all_reduce);
 STRETTO_PLAN(push_broadcast);
 STRETTO_PLAN(push_reduce);
-STRETTO_PLAN(shared_all_reduce);  // by staged or pull, and
-STRETTO_PLAN(shared_reduce);
-STRETTO_PLAN(shared_reduce_scatter);  // by packet, too
+STRETTO_PLAN(shared_all_reduce);      // staged and pull
+STRETTO_PLAN(shared_reduce);          // staged and pull
+STRETTO_PLAN(shared_reduce_scatter);  // packet, staged and pull, like the following
 STRETTO_PLAN(shared_all_gather);
 STRETTO_PLAN(shared_all_to_all);
 STRETTO_PLAN(shared_broadcast);
 STRETTO_PLAN(shared_gather);
 STRETTO_PLAN(shared_scatter);
 
-STRETTO_PLAN(two_level);  // of all collectives that have one
+STRETTO_PLAN(two_level);  // for all collectives that have one
 LevelCost two_level_cost_by_level(const PlanRequest& request);
 
-Plan quantized(const PlanRequest& request);  // of all that can be
-// The costs of its parts that follow each other. The pieces of a part are under way at the same time.
+Plan quantized(const PlanRequest& request);  // for all collectives that can be quantized
+// The costs of its parts, which follow each other. The pieces of a part are in flight at the same time.
 std::vector<LevelCost> quantized_phases(const PlanRequest& request);
-void check_quantized(const PlanRequest& request);  // throws for what cannot be, naming what can
+void check_quantized(const PlanRequest& request);  // throws if the request cannot be quantized, and names the possible ones
 
 #undef STRETTO_PLAN
 

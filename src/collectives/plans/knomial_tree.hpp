@@ -4,8 +4,8 @@
 
 namespace stretto::plans {
 
-// A k-nomial tree as one rank sees it. Ranks are renumbered so that the root has place 0; in base k, the parent of a place
-// is the place with its lowest digit other than 0 taken away. So a subtree is a run of places that begins with its own root,
+// A k-nomial tree as one rank sees it. Ranks are renumbered so that the root has place 0. The parent of a place is the place
+// with its lowest nonzero digit, in base k, set to 0. So a subtree is a run of places that begins with the subtree's root,
 // and a place has up to k - 1 children for each of its trailing zeros.
 class KnomialTree {
  public:
@@ -23,11 +23,11 @@ class KnomialTree {
   int rank_at(int place) const { return (place + root_) % size_; }
   int parent_place() const { return place_ - place_ % (span(place_) * radix_); }
   int parent() const { return rank_at(parent_place()); }
-  // How many places a subtree has.
+  // The number of places in a subtree.
   int places(int place) const { return std::min(span(place), size_ - place); }
   int places() const { return places(place_); }
 
-  // One list for each level on which we have children, those with the largest subtrees first.
+  // One list for each level on which this rank has children, those with the largest subtrees first.
   std::vector<std::vector<Child>> levels() const {
     std::vector<std::vector<Child>> levels;
     if (is_leaf()) return levels;
@@ -44,7 +44,7 @@ class KnomialTree {
     return levels;
   }
 
-  // The longest way through the tree is the root's: its levels, and its children on all of them.
+  // The length of the longest path, which is the root's: its levels, and its children on all of them.
   static int depth(int size, int radix) {
     int levels = 0;
     for (int reached = 1; reached < size; reached *= radix) ++levels;

@@ -1,5 +1,5 @@
-// Pairwise exchange: one peer after the other, so that every rank sends one message and receives one at a time and no port
-// is asked for twice. For many bytes, and for networks that suffer when all ranks send to all at once.
+// Pairwise exchange: one peer after the other. Every rank sends one message and receives one at a time, so that no two
+// messages use one port at once. For large vectors, and for networks that slow down when all ranks send to all at once.
 #include <bit>
 
 #include "collectives/plans/generators.hpp"
@@ -28,7 +28,7 @@ Plan pairwise_all_to_all(const PlanRequest& request) {
   const Shares leaving = Shares::of(request);
   const Shares coming = incoming_shares(request);
   plan.copy(input(leaving.begin(rank), leaving.length(rank)), output(coming.begin(rank), coming.length(rank)));
-  // At powers of two the ranks pair up, and each pair exchanges both ways.
+  // If the number of ranks is a power of two, ranks form pairs, and each pair exchanges in both directions.
   const bool in_pairs = std::has_single_bit(static_cast<unsigned>(size));
   for (int i = 1; i < size; ++i) {
     const int to = in_pairs ? rank ^ i : (rank + i) % size;

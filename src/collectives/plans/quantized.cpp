@@ -1,14 +1,15 @@
-// Quantized collectives (ZeRO++, Wang et al. 2023): nothing travels but records, and nothing is quantized once a hop of a
-// ring, but once, or twice in two levels, and once more where a sum goes to all (in onebit this is the collective of 1-bit
-// Adam, Tang et al. 2021). The vector is made of blocks, one a rank.
+// Quantized collectives (ZeRO++, Wang et al. 2023). Only quantized records travel. A contribution is quantized once, or
+// twice in two levels, and a sum that goes to all ranks is quantized once more; a ring would quantize at every hop. (In
+// onebit this is the collective of 1-bit Adam, Tang et al. 2021.) The vector consists of blocks, one for each rank.
 //
-// A block of the rank with place b on its node is carried on each node of m ranks by the one with place b mod m: there its
-// node's contributions to it are added, or its records are passed on to the others of the node. On one level every rank is
-// a node of its own. So nodes may differ, and a hop that would be trivial is not there: a node of one rank passes on its
-// contributions as they are. A group of one rank quantizes like any other: what it gets does not depend on luck.
+// A block whose owner has place b on its node is carried, on each node of m ranks, by the rank with place b mod m. That rank
+// adds its node's contributions to the block, or passes the block's records on to the other ranks of its node. On one level
+// every rank is a node of its own. So nodes may differ in size, and trivial hops are left out: a node of one rank passes on
+// its contributions as they are. A group of one rank quantizes like any other, so that its result has the same rounding.
 //
-// In pieces, each block is cut at whole groups. In a round, one piece is quantized, another one travels inside nodes, the
-// next between them, and one before is added. Messages stand first, so that they travel while the others are worked on.
+// With pieces, each block is cut at whole groups. In one round, a piece is quantized, another piece travels inside nodes,
+// the next between nodes, and an earlier one is added. Messages come first in a round, so that they travel while the others
+// are worked on.
 #include <functional>
 #include <optional>
 
@@ -63,7 +64,7 @@ class Exchange {
   }
 
  private:
-  // What is done with each piece in turn, one a round.
+  // The work on each piece in turn, one piece in a round.
   struct Stage {
     int first_round;
     bool travels;
@@ -71,31 +72,31 @@ class Exchange {
   };
 
   int me() const { return request_.rank; }
-  // visit(block, its place on its node), in order.
+  // Calls visit(block, place of its owner on the owner's node), in order.
   template <class Visit>
   void for_each_block(Visit visit) const {
     for (int node = 0; node < nodes_.count(); ++node) {
       for (int place = 0; place < nodes_.size(node); ++place) visit(nodes_.first(node) + place, place);
     }
   }
-  // Of this rank's block, there.
+  // The rank that carries this rank's block on a node.
   int carrier_on(int node) const { return nodes_.first(node) + local_ % nodes_.size(node); }
   int neighbour(int local) const { return nodes_.first(node_) + local; }
-  // What a block's piece is in the input or output that has all blocks, and in the one that has this rank's alone.
+  // The offset of a block's piece in a buffer that has all blocks, and in a buffer that has only this rank's block.
   std::int64_t place(int block, int piece) const { return cut_.shares().begin(block) + cut_.first(block, piece); }
   std::int64_t own_place(int piece) const { return cut_.first(me(), piece); }
 
-  // Every other one, once to send to and once to receive from; rotated, so that not all begin with the same.
+  // Visits every other one, once to send to and once to receive from; rotated, so that not all begin with the same peer.
   template <class Visit>
   static void with_others(int mine, int all, Visit visit) {
     for (int i = 1; i < all; ++i) visit((mine + i) % all, (mine - i + all) % all);
   }
 
-  // Each stage takes a piece in the round after the stage before.
+  // Each stage takes a piece in the round after the previous stage took it.
   void work(std::function<void(int)> tell) { stages_.push_back({next_round_++, false, std::move(tell)}); }
   void travel(std::function<void(int)> tell) { stages_.push_back({next_round_++, true, std::move(tell)}); }
 
-  // Messages first: they are under way while the rest is done.
+  // Messages come first, so that they travel while the rest is done.
   void tell_rounds() {
     const int rounds = next_round_ + cut_.pieces() - 1;
     for (int round = 0; round < rounds; ++round) {
@@ -145,7 +146,7 @@ class Exchange {
         plan_.recv(carrier_on(from), sums_->block(me(), piece, from));
       });
     });
-    // Whatever follows and goes between nodes has the same peers.
+    // The following messages between nodes have the same peers.
     last_piece_gone_ = next_round_ + cut_.pieces() - 1;
   }
 
@@ -158,7 +159,8 @@ class Exchange {
       plan_.quantize(input(place(block, piece), records.count), records, Hop::contribution, place(block, piece));
     });
   }
-  // This node's contributions to a block that this rank carries: among what all nodes say of its own, or to be sent.
+  // This node's contributions to a block that this rank carries. For this rank's own block they join those of all nodes; for
+  // others they are sent.
   Slice node_sum(int block, int piece) const {
     return block == me() ? sums_->block(block, piece, node_) : node_sums_->block(block, piece);
   }
@@ -187,7 +189,7 @@ class Exchange {
     plan_.use_residual(Hop::result, cut_.shares().length(me()));
   }
 
-  // ---- the all-gather, from own records on
+  // ---- the all-gather, from this rank's own records on
 
   void keep_for_all(QuantizedFormat format) {
     for (const std::vector<int>& blocks : carried_) gathered_.emplace_back(cut_, format, blocks, 1, memory_);
@@ -199,7 +201,7 @@ class Exchange {
     });
     plan_.use_residual(Hop::contribution, cut_.shares().length(me()));
   }
-  // To the carriers on all nodes, and what has come to this one to the others of its node.
+  // Sends to the carriers on all nodes, and passes on what has come to this rank to the other ranks of its node.
   void gather() {
     next_round_ = std::max(next_round_, last_piece_gone_);
     travel([this](int piece) {
@@ -234,12 +236,13 @@ class Exchange {
   int node_;
   int local_;
   int ranks_;                              // on this node
-  std::vector<std::vector<int>> carried_;  // blocks, by who carries them on this node
+  std::vector<std::vector<int>> carried_;  // blocks, by the rank of this node that carries them
   PackedMemory memory_;
-  // Contributions by carrier; to what this rank carries, those of all ranks of its node. None where it is alone there.
+  // Contributions by carrier. For the blocks that this rank carries, those of all ranks of its node. Empty if it is alone on
+  // its node.
   std::vector<PackedLayout> outgoing_;
   std::optional<PackedLayout> node_sums_;  // to be sent to the blocks' owners
-  std::optional<PackedLayout> sums_;       // of own block, one of each node
+  std::optional<PackedLayout> sums_;       // of this rank's block, one from each node
   std::vector<PackedLayout> gathered_;     // results, by carrier
   std::vector<Stage> stages_;
   int next_round_ = 0;

@@ -1,12 +1,14 @@
-// What quantized collectives cost. Records of b bytes a block of n elements, the longest; m ranks a node, N nodes, p ranks;
-// delta is what an element costs that is packed, unpacked or both in one; all of one piece.
-// direct, reduce_scatter: alpha + (p-1) b beta + 2 p n delta, and all_gather: alpha + (p-1) b beta + (p+1) n delta, where
-// nodes are known split into what goes inside them, m-1 of the blocks, and between them
+// The costs of quantized collectives. A block has n elements and a record of b bytes, both of the longest block. There are m
+// ranks on a node, N nodes and p ranks. delta is the cost of an element that is packed, unpacked, or both at once. For one
+// piece:
+// direct, reduce_scatter: alpha + (p-1) b beta + 2 p n delta, and all_gather: alpha + (p-1) b beta + (p+1) n delta; if nodes
+// are known, split into the traffic inside nodes, m-1 of the blocks, and between nodes
 // two_level, reduce_scatter: alpha + (m-1) N b beta inside, alpha + (N-1) b beta between, and (2 p + N) n delta
-// two_level, all_gather: the same messages backwards, and (p+1) n delta
-// all_reduce: both, less n delta, since what is added last is quantized at once
-// In s pieces there are s times as many rounds and messages, but what is slowest hides most of the others: see seconds().
-// Where nodes differ this is of their smallest, which carries the most blocks a rank: approximate.
+// two_level, all_gather: the same messages in reverse, and (p+1) n delta
+// all_reduce: both, less n delta, since the last sum is quantized at once
+// With s pieces there are s times as many rounds and messages, but the slowest stage hides most of the others: see
+// seconds().
+// If nodes differ, this is the cost of their smallest, whose ranks carry the most blocks: approximate.
 #include <cmath>
 
 #include "collectives/plan/nodes.hpp"

@@ -7,8 +7,8 @@
 
 namespace stretto::plans {
 
-// (log2 m + 2f) (alpha + n beta) + (log2 m + f) n gamma, where f = 1 if ranks fold, else 0; and a copy's n gamma where they
-// do not and log2 p is odd
+// (log2 m + 2f) (alpha + n beta) + (log2 m + f) n gamma, where f = 1 if ranks fold, else 0; and n gamma for a copy if they
+// do not fold and log2 p is odd
 Cost recursive_doubling_all_reduce_cost(const PlanRequest& request) {
   const auto n = static_cast<double>(request.count);
   const int doublings = std::bit_width(static_cast<unsigned>(request.size)) - 1;
@@ -22,7 +22,7 @@ Plan recursive_doubling_all_reduce(const PlanRequest& request) {
   const int rank = request.rank;
   const std::int64_t n = request.count;
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(request.size)));
-  const int folded = request.size - power;  // of the first 2 * folded ranks, the even ones sit out
+  const int folded = request.size - power;  // the even ones among the first 2 * folded ranks do not take part
   const bool paired = rank < 2 * folded;
   if (request.size == 1) {
     plan.copy(input(0, n), output(0, n));
@@ -35,8 +35,8 @@ Plan recursive_doubling_all_reduce(const PlanRequest& request) {
     return plan.finish();
   }
 
-  // A sum is sent from where it lies while the next one forms elsewhere: output and scratch take turns so as to end in
-  // output. Input counts as output here, since in place they are the same memory.
+  // A sum is sent from its place while the next one forms elsewhere: output and scratch alternate, so that the last sum is
+  // in the output. The input counts as output here, since in place they are the same memory.
   const int exchanges = std::countr_zero(static_cast<unsigned>(power));
   const Slice start = exchanges % 2 == 0 ? output(0, n) : scratch(0, n);
   Slice sum = input(0, n);

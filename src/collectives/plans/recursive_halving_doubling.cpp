@@ -1,7 +1,7 @@
 // Recursive halving for reduce-scatter, recursive doubling for all-gather, and both for all-reduce (Rabenseifner 2004;
-// Thakur et al. 2005), with a mixed radix in place of powers of two: p = q1 q2 ... is factorised into primes, and stage i
-// works in groups of qi ranks. No rank count is folded, so a phase always sends (p-1)/p n, in sum(qi - 1) messages: log2 p
-// at powers of two, p - 1 at primes.
+// Thakur et al. 2005). A mixed radix replaces powers of two: p = q1 q2 ... is factorised into primes, and stage i works in
+// groups of qi ranks. Ranks never fold, so a phase always sends (p-1)/p n, in sum(qi - 1) messages: log2 p at powers of two,
+// p - 1 at primes.
 #include <vector>
 
 #include "collectives/plans/generators.hpp"
@@ -18,13 +18,13 @@ std::vector<int> prime_factors(int n) {
   return factors;
 }
 
-// One stage as one rank sees it: its block of chunks [first, first + q * part) is cut into q parts; in a group of q ranks
-// that hold the same block, the member with digit d is the one whose own part is d.
+// One stage as one rank sees it. Its block of chunks [first, first + q * part) is cut into q parts. q ranks that hold the
+// same block form a group; the member with digit d owns part d.
 struct Stage {
   int radix;
   int first;  // chunk where the block begins
   int part;   // chunks in a part
-  int digit;  // ours
+  int digit;  // this rank's digit
 
   int part_first(int d) const { return first + d * part; }
   int peer(int rank, int d) const { return rank + (d - digit) * part; }
@@ -32,7 +32,7 @@ struct Stage {
   int behind(int places) const { return (digit - places + radix) % radix; }
 };
 
-// From the whole vector down to the rank's own chunk.
+// The stages from the whole vector down to the rank's own chunk.
 std::vector<Stage> stages_of(int rank, int size) {
   const std::vector<int> factors = prime_factors(size);
   std::vector<Stage> stages;
@@ -49,7 +49,7 @@ std::vector<Stage> stages_of(int rank, int size) {
   return stages;
 }
 
-// As many chunks as there are ranks, each one rank's share.
+// One chunk for each rank: the rank's share.
 struct Chunks {
   Shares shares;
   Slice in(int chunk, int chunks) const { return input(shares.begin(chunk), shares.length(chunk, chunks)); }
@@ -72,8 +72,8 @@ Cost doubling_cost(const PlanRequest& request) {
   return {stages, messages_a_phase(request.size), (request.size - 1) * longest_share(request), 0};
 }
 
-// Halving: each stage sends the others their parts of the block and adds theirs of ours. partial(chunk, chunks, last) says
-// where the sum of the rank's part lies; only the final sum is "last".
+// Halving: in each stage a rank sends the others their parts of the block, and adds their contributions to its own part.
+// partial(chunk, chunks, last) returns the place of the sum of the rank's part; last is true for the final sum.
 template <class Partial>
 void halve(PlanBuilder& plan, int rank, const Chunks& chunks, const std::vector<Stage>& stages, Partial partial) {
   for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -93,7 +93,7 @@ void halve(PlanBuilder& plan, int rank, const Chunks& chunks, const std::vector<
   }
 }
 
-// Doubling: the same stages backwards; all exchanges of one stage send the same part and go in one round.
+// Doubling: the same stages in reverse. All exchanges of one stage send the same part, and are in one round.
 void double_back(PlanBuilder& plan, int rank, const Chunks& chunks, const std::vector<Stage>& stages) {
   for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) {
     for (int j = 1; j < stage->radix; ++j) {
@@ -129,7 +129,7 @@ Plan halving_reduce_scatter(const PlanRequest& request) {
     plan.copy(chunks.in(0, 1), result);
     return plan.finish();
   }
-  // The partial sums of the first stage's own part, and of what is left of it later, lie in scratch.
+  // The partial sums of the first stage's own part, and the smaller parts of later stages, lie in scratch.
   const int own_part = stages[0].part_first(stages[0].digit);
   halve(plan, request.rank, chunks, stages, [&](int chunk, int length, bool last) {
     if (last) return result;

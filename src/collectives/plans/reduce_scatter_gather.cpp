@@ -16,12 +16,13 @@ Cost reduce_scatter_gather_reduce_cost(const PlanRequest& request) {
 Plan reduce_scatter_gather_reduce(const PlanRequest& request) {
   PlanBuilder plan(request);
   const KnomialTree tree(request.rank, request.root, request.size, 2);
-  const Shares shares = Shares::of(request);  // of places, so that the root's comes first and no subtree's shares wrap
+  // By place, so that the root's share is first and no subtree's shares wrap around.
+  const Shares shares = Shares::of(request);
   PlanRequest part{Collective::reduce_scatter, Algorithm::recursive_halving_doubling, tree.place(), request.size};
   for (int place = 0; place < request.size; ++place) part.counts.push_back(shares.length(place));
   const auto rank_at = [&](int place) { return tree.rank_at(place); };
 
-  // The sum lies where the gather wants its own share: at the front of the output, or of scratch.
+  // The sum lies where the gather expects its own share: at the front of the output, or of scratch.
   const std::int64_t n = shares.length(tree.place());
   const Slice own = tree.is_root() ? output(0, n) : scratch(0, n);
   plan.append(halving_reduce_scatter(part), rank_at, {input(0, 0), own, tree.is_root() ? 0 : n});

@@ -1,4 +1,4 @@
-// All algorithms: which collectives each can do, by which generator, at which cost.
+// All algorithms: the collectives that each can perform, with the generator and the cost of each.
 #include <fmt/format.h>
 #include <algorithm>
 
@@ -99,7 +99,7 @@ constexpr RepertoireEntry repertoire[] = {
     STRETTO_ENTRY(scatter, packet, shared_scatter),
     STRETTO_ENTRY(scatter, staged, shared_scatter),
     STRETTO_ENTRY(scatter, pull, shared_scatter),
-    // A barrier is an all-reduce of one element whose value nobody looks at.
+    // A barrier is an all-reduce of one element whose value is not used.
     STRETTO_ENTRY(barrier, recursive_doubling, recursive_doubling_all_reduce),
     STRETTO_ENTRY(barrier, packet, packet_all_reduce),
     STRETTO_ENTRY(send, direct, direct_send),
@@ -125,7 +125,7 @@ void check_request(const PlanRequest& request) {
 }  // namespace
 
 const std::vector<Algorithm>& algorithms_for(Collective collective) {
-  // Never destroyed: a communicator in a static of the program's still reads it when the program ends.
+  // Never destroyed: a communicator in one of the program's static objects still reads it at exit.
   static const auto& table = *[] {
     auto* const lists = new std::vector<std::vector<Algorithm>>(static_cast<std::size_t>(Collective::recv) + 1);
     for (const RepertoireEntry& entry : repertoire)

@@ -1,7 +1,7 @@
-// Rings (Patarasuk & Yuan 2009; NCCL's). Each rank owns one chunk of the vector; every rank sends to the next one only and
-// receives from the one before it only, so that each link carries each chunk once per phase. Bandwidth-optimal at every p,
-// at the price of p - 1 rounds per phase. With several lanes, each takes its part of every chunk around by itself; in a
-// bidirectional ring half of the lanes go the other way round, which helps where the two directions are different wires.
+// Rings (Patarasuk & Yuan 2009; NCCL's). Each rank owns one chunk of the vector. Every rank sends only to the next rank and
+// receives only from the previous one, so that each link carries each chunk once per phase. Bandwidth-optimal at every p,
+// but with p - 1 rounds per phase. With several lanes, each lane carries its part of every chunk around by itself. In a
+// bidirectional ring half of the lanes go the other way round, which helps if the two directions are different wires.
 #include "collectives/plans/generators.hpp"
 
 namespace stretto::plans {
@@ -15,7 +15,7 @@ struct Ring {
 
   int next() const { return behind(-1); }
   int before() const { return behind(1); }
-  // The rank, and the chunk, that lies the given number of places behind ours on the way round.
+  // The rank, and the chunk, that is `places` places before this rank on the way round.
   int behind(int places) const { return ((rank + (forward ? -places : places)) % size + size) % size; }
   std::int64_t offset(int chunk) const { return part_begin(shares.length(chunk), lanes, lane); }
   std::int64_t length(int chunk) const { return part_begin(shares.length(chunk), lanes, lane + 1) - offset(chunk); }
@@ -34,7 +34,7 @@ int lanes_of(const PlanRequest& request) {
   return request.method.lanes * (request.method.algorithm == Algorithm::bidirectional_ring ? 2 : 1);
 }
 
-// One plan of several lanes, each told by one_lane.
+// One plan of several lanes; one_lane() writes each.
 template <class OneLane>
 Plan in_lanes(const PlanRequest& request, OneLane one_lane) {
   PlanBuilder plan(request);
@@ -46,7 +46,7 @@ Plan in_lanes(const PlanRequest& request, OneLane one_lane) {
   return plan.finish();
 }
 
-// Every rank's own chunk is given; p - 1 rounds later the output has all others.
+// Begins with every rank's own chunk. After p - 1 rounds the output has all others.
 void gather_around(PlanBuilder& plan, const Ring& ring, const Slice& own) {
   for (int k = 0; k < ring.size - 1; ++k) {
     plan.send(ring.next(), k == 0 ? own : ring.out(ring.behind(k)));
@@ -69,7 +69,7 @@ Cost ring_all_reduce_cost(const PlanRequest& request) {
 Plan ring_all_reduce(const PlanRequest& request) {
   return in_lanes(request, [](PlanBuilder& plan, const Ring& ring) {
     if (ring.size == 1) plan.copy(ring.in(0), ring.out(0));
-    // Chunk c starts at rank c + 1 and comes home to rank c, having been added to on its way by everybody.
+    // Chunk c starts at rank c + 1 and ends at rank c, after every rank has added its contribution.
     for (int k = 0; k < ring.size - 1; ++k) {
       const int leaving = ring.behind(k + 1);
       const int coming = ring.behind(k + 2);

@@ -1,6 +1,7 @@
 // Broadcast as scatter and all-gather (Barnett, Shuler, van de Geijn et al. 1994; Thakur et al. 2005): the vector goes down
-// a binomial tree in shares, which then go round in a ring. Every rank sends at most 2 (p-1)/p n. Shares are received where
-// they belong in the output, so that a rank of the tree keeps its whole subtree's, and the ring does not bring them again.
+// a binomial tree in shares, which then go round in a ring. Every rank sends at most 2 (p-1)/p n. Shares are received at
+// their places in the output. So a rank of the tree keeps its whole subtree's shares, and the ring does not send these
+// again.
 #include "collectives/plans/generators.hpp"
 #include "collectives/plans/knomial_tree.hpp"
 
@@ -16,7 +17,7 @@ Plan scatter_all_gather_broadcast(const PlanRequest& request) {
   PlanBuilder plan(request, 2 * static_cast<std::size_t>(request.size));
   const int size = request.size;
   const KnomialTree tree(request.rank, request.root, size, 2);
-  const Shares shares = Shares::of(request);  // of places
+  const Shares shares = Shares::of(request);  // by place
   const auto block = [&](int first, int places) {
     const Slice slice = output(shares.begin(first), shares.length(first, places));
     return tree.is_root() ? input(slice.offset, slice.count) : slice;
@@ -29,7 +30,7 @@ Plan scatter_all_gather_broadcast(const PlanRequest& request) {
     plan.next_round();
   }
 
-  // In round k the share that started k places behind us leaves, unless the next rank has it from the tree.
+  // In round k the share that started k places before this rank leaves, unless the next rank has it from the tree.
   const int next = (tree.place() + 1) % size;
   const int before = (tree.place() - 1 + size) % size;
   for (int k = 0; k < size - 1; ++k) {

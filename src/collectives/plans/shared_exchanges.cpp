@@ -1,4 +1,5 @@
-// What moves elements over shared memory and reduces none: each rank reads what it wants, from one rank after the other.
+// Collectives over shared memory that do not reduce: each rank reads the elements that it needs, from one rank after the
+// other.
 #include "collectives/plans/shared_memory.hpp"
 #include "core/fail.hpp"
 
@@ -81,7 +82,7 @@ Plan shared_broadcast(const PlanRequest& request) {
   return plan.finish();
 }
 
-// 2 alpha + n gamma, of which in place n/p gamma are spared: all ranks copy, the root as well.
+// 2 alpha + n gamma, less n/p gamma in place: all ranks copy, and so does the root.
 Cost push_broadcast_cost(const PlanRequest& request) {
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(share);
@@ -122,7 +123,8 @@ Plan shared_gather(const PlanRequest& request) {
   return plan.finish();
 }
 
-// n is the whole input. packet, staged: alpha, or 2 alpha, + n gamma; pull: 2 alpha + n/p beta. The root's own copy hides.
+// n is the whole input. packet, staged: alpha, or 2 alpha, + n gamma; pull: 2 alpha + n/p beta. Others hide the root's own
+// copy.
 Cost shared_scatter_cost(const PlanRequest& request) {
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(share);

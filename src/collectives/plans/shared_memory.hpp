@@ -1,9 +1,9 @@
 #pragma once
 #include "collectives/plans/generators.hpp"
 
-// Ranks of one host that read and write each other's memory. A rank offers what others want, signals, and waits for theirs:
-// by packet and staged it offers a copy in scratch, by pull its input itself. A last signal says that everything is read; a
-// packet needs none, since its slot is kept.
+// Ranks of one host read and write each other's memory. A rank offers the data that others want, signals, and waits for
+// their signals. By packet and staged it offers a copy in scratch; by pull it offers its input itself. A last signal says
+// that the rank has read everything. A packet needs no such signal, since its slot is kept.
 namespace stretto::plans {
 
 inline bool copies(const PlanRequest& request) { return request.method.algorithm != Algorithm::pull; }
@@ -13,7 +13,7 @@ class SharedPlan : public PlanBuilder {
  public:
   explicit SharedPlan(const PlanRequest& request) : PlanBuilder(request), request_(request) {}
 
-  // Where others find that part of this rank's input which it has offered.
+  // The place where others find this part of this rank's input, which it has offered.
   Slice offered(std::int64_t offset, std::int64_t count) const {
     return copies(request_) ? scratch(offset, count) : input(offset, count);
   }
@@ -33,7 +33,7 @@ class SharedPlan : public PlanBuilder {
     signal();
     next_round();
   }
-  // Rotated, so that not all read from the same rank.
+  // Visits the peers in rotated order, so that not all ranks read from the same one.
   template <class Visit>
   void for_each_peer(Visit visit) const {
     for (int i = 1; i < request_.size; ++i) visit((request_.rank + i) % request_.size);
@@ -49,19 +49,19 @@ class SharedPlan : public PlanBuilder {
     next_round();
   }
 
-  // Nobody's memory is touched any more.
+  // After this, no rank touches another rank's memory any more.
   void close() {
     if (!closes(request_)) return;
     tell();
     wait_for_all();
   }
-  // The root alone has read from the others.
+  // Like close(), if only the root has read from the others.
   void close_behind_root() {
     if (!closes(request_)) return;
     tell();
     if (request_.rank != request_.root) wait(request_.root);
   }
-  // Everybody has read from the root alone.
+  // Like close(), if all have read from the root only.
   void close_before_root() {
     if (!closes(request_)) return;
     tell();
@@ -75,14 +75,15 @@ class SharedPlan : public PlanBuilder {
 inline Slice share_in(const Shares& shares, int rank) { return input(shares.begin(rank), shares.length(rank)); }
 inline Slice share_out(const Shares& shares, int rank) { return output(shares.begin(rank), shares.length(rank)); }
 
-// Of one rank.
+// A plan for a single rank.
 inline Plan alone(const PlanRequest& request) {
   PlanBuilder plan(request);
   plan.copy(input(0, input_count(request)), output(0, output_count(request)));
   return plan.finish();
 }
 
-// What each algorithm counts as: by pull, what is read from others goes over the link, since it may go through the kernel.
+// The costs by algorithm. By pull, data that is read from others counts as traffic of the link, since it may go through the
+// kernel.
 inline Cost of_reads(const PlanRequest& request, double elements) {
   return copies(request) ? Cost{0, 0, 0, elements} : Cost{0, 0, elements, 0};
 }
@@ -92,7 +93,7 @@ inline Cost of_reduction(const PlanRequest& request, double elements) {  // of a
 }
 inline Cost of_copies(double elements) { return {0, 0, 0, elements}; }
 inline Cost of_offer(const PlanRequest& request, double elements) { return of_copies(copies(request) ? elements : 0); }
-// A signal and the waits for it: a store and some looks, which beside alpha cost nothing, whatever a message does.
+// A signal and the waits for it are a store and some looks. Beside alpha they cost nothing, whatever a message costs.
 constexpr Cost one_phase{1, 0, 0, 0};
 inline Cost of_closing(const PlanRequest& request) { return closes(request) ? one_phase : Cost{}; }
 

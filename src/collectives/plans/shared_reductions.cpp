@@ -1,5 +1,5 @@
-// Reductions over shared memory: each sum is formed by one rank from all vectors where they lie, in rank order. The same
-// bits on every rank, whatever the size.
+// Reductions over shared memory: one rank forms each sum, in rank order, from all vectors in their owners' memory. So the
+// bits are the same on every rank, whatever the size.
 #include "collectives/plans/shared_memory.hpp"
 
 namespace stretto::plans {
@@ -32,7 +32,7 @@ Plan shared_all_reduce(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
-  // A rank's sum takes the place of its own contribution, which nobody else wants.
+  // A rank's sum replaces its own contribution, which no other rank needs.
   const auto sum = [&](int rank) {
     return copies(request) ? scratch(shares.begin(rank), shares.length(rank)) : share_out(shares, rank);
   };
@@ -90,7 +90,7 @@ Plan shared_reduce(const PlanRequest& request) {
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
   const bool is_root = request.rank == request.root;
-  // In the scratch of all but the root: by staged in place of the rank's own contribution.
+  // The sums in the scratch of all ranks except the root. By staged they replace the rank's own contribution.
   const auto sum = [&](int rank) { return scratch(copies(request) ? shares.begin(rank) : 0, shares.length(rank)); };
   if (!copies(request) && !is_root) plan.use_scratch(shares.length(request.rank));
   plan.offer(input(0, request.count));
@@ -102,7 +102,7 @@ Plan shared_reduce(const PlanRequest& request) {
   if (is_root) {
     plan.for_each_peer([&](int peer) { plan.read_when_told(peer, sum(peer), share_out(shares, peer)); });
   }
-  plan.close_behind_root();  // who has waited for everybody's sum, for which the inputs were read
+  plan.close_behind_root();  // the root has waited for all ranks' sums, so all inputs have been read
   return plan.finish();
 }
 

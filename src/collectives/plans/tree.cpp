@@ -1,6 +1,5 @@
-// K-nomial trees, for any root: with radix 2 the binomial tree, with radix 4 half as many rounds of up to three messages
-// each. In the formulas, d = ceil(log_k p) rounds and m <= d (k-1) messages are those of the root, which has the longest
-// way.
+// K-nomial trees, for any root. Radix 2 is the binomial tree; radix 4 has half as many rounds, of up to three messages each.
+// In the formulas, d = ceil(log_k p) rounds and m <= d (k-1) messages are those of the root, which has the longest path.
 #include "collectives/plans/generators.hpp"
 #include "collectives/plans/knomial_tree.hpp"
 
@@ -10,21 +9,21 @@ namespace {
 int radix_of(const PlanRequest& request) { return request.method.algorithm == Algorithm::knomial ? 4 : 2; }
 KnomialTree tree_of(const PlanRequest& request) { return {request.rank, request.root, request.size, radix_of(request)}; }
 
-// Where the shares of a run of places lie. A subtree keeps them in the order of places; the root's vector has them in the
-// order of ranks, where one child's may begin at the end and go on at the front. That child's go in two messages, the
-// second in a round of its own.
+// The places of the shares of a run of tree places. A subtree keeps its shares in the order of tree places. The root's
+// vector has them in rank order, in which one child's shares may begin at the end and continue at the front. That child's
+// shares go in two messages, the second in a round of its own.
 struct Blocks {
   explicit Blocks(const PlanRequest& request) : tree(tree_of(request)), size(request.size), shares(Shares::of(request)) {}
 
   struct Halves {
-    Slice before, after;  // the wrap; after is mostly empty
+    Slice before, after;  // before and after the wrap; after is mostly empty
   };
   Halves of_root(Buffer buffer, int first, int places) const {
     const int rank = tree.rank_at(first);
     const int before = before_wrap(first, places);
     return {{buffer, shares.begin(rank), shares.length(rank, before)}, {buffer, 0, shares.length(0, places - before)}};
   }
-  // The whole subtree in our memory, as it is exchanged with the parent.
+  // The whole subtree's shares in this rank's memory, as they are exchanged with the parent.
   Halves of_subtree(Slice own) const {
     if (tree.parent_place() != 0) return {own, {own.buffer, own.offset, 0}};
     const std::int64_t before = shares.length(tree.rank_at(tree.place()), before_wrap(tree.place(), tree.places()));
@@ -45,7 +44,7 @@ struct Blocks {
   Shares shares;
 };
 
-// Whether rank 0 is inside the subtree of a child of the root, and not its first.
+// Whether rank 0 is inside the subtree of one of the root's children, but not the subtree's first rank.
 bool wraps(const PlanRequest& request) {
   const int place = (request.size - request.root) % request.size;
   int unit = 1;
@@ -78,7 +77,7 @@ Plan tree_broadcast(const PlanRequest& request) {
   const std::int64_t n = request.count;
   if (!tree.is_root()) plan.recv(tree.parent(), output(0, n));
   plan.next_round();
-  // The children with the largest subtrees first: they have the longest way to go.
+  // The children with the largest subtrees come first, because they have the longest way to go.
   for (const auto& children : tree.levels()) {
     for (const auto& child : children) plan.send(child.rank, tree.is_root() ? input(0, n) : output(0, n));
     plan.next_round();
@@ -87,7 +86,7 @@ Plan tree_broadcast(const PlanRequest& request) {
   return plan.finish();
 }
 
-// d alpha + m n (beta + gamma); with radix 4 less, as far as the first vector of a level is added while the others come
+// d alpha + m n (beta + gamma); with radix 4 less, if the first vector of a level is added while the others arrive
 Cost tree_reduce_cost(const PlanRequest& request) {
   return whole_vectors(request, 1) + Cost{0, 0, 0, request.size == 1 ? static_cast<double>(request.count) : 0};
 }
@@ -96,8 +95,8 @@ Plan tree_reduce(const PlanRequest& request) {
   const KnomialTree tree = tree_of(request);
   const std::int64_t n = request.count;
   const auto levels = tree.levels();
-  // All children of a level send at once: the first one's vector is added to ours as it comes, and the sum and the other
-  // vectors, one behind the other in scratch, become one.
+  // All children of a level send at once. The first child's vector is added to this rank's as it arrives. That sum and the
+  // other vectors, which lie one after the other in scratch, are then reduced to one.
   std::int64_t vectors = 0;
   for (const auto& children : levels) {
     if (children.size() > 1) vectors = std::max<std::int64_t>(vectors, static_cast<std::int64_t>(children.size()));
@@ -127,8 +126,8 @@ Plan tree_reduce(const PlanRequest& request) {
   return plan.finish();
 }
 
-// d alpha + (p-1)/p n beta + n/p gamma, where n is the whole output; one alpha more where a subtree's shares begin at the
-// end of it
+// d alpha + (p-1)/p n beta + n/p gamma, where n is the whole output; one alpha more if a subtree's shares wrap around its
+// end
 Cost tree_gather_cost(const PlanRequest& request) { return blocks(request); }
 Plan tree_gather(const PlanRequest& request) {
   PlanBuilder plan(request);
@@ -159,8 +158,7 @@ Plan tree_gather(const PlanRequest& request) {
   return plan.finish();
 }
 
-// d alpha + (p-1)/p n beta + n/p gamma, where n is the whole input; one alpha more where a subtree's shares begin at the end
-// of it
+// d alpha + (p-1)/p n beta + n/p gamma, where n is the whole input; one alpha more if a subtree's shares wrap around its end
 Cost tree_scatter_cost(const PlanRequest& request) { return blocks(request); }
 Plan tree_scatter(const PlanRequest& request) {
   PlanBuilder plan(request);

@@ -3,9 +3,10 @@
 
 namespace stretto {
 
-// What a collective promises: how large every rank's buffers are, where they lie in place, which elements of the whole come
-// in and which must come out. Elements are numbered through: where ranks contribute to the same result, equal numbers are to
-// be reduced with each other; elsewhere a number also tells whose element it is. The plans' requests agree already.
+// The guarantees of a collective: the sizes of every rank's buffers, their places in place, and the elements that each
+// rank's input and output must hold. Elements are numbered. If ranks contribute to the same result, equal numbers are
+// reduced with each other; otherwise a number also identifies the rank that owns the element. The plans' requests must
+// agree.
 class CollectiveContract {
  public:
   explicit CollectiveContract(const std::vector<Plan>& plans)
@@ -28,13 +29,13 @@ class CollectiveContract {
     }
   }
 
-  // A barrier is an all-reduce whose result nobody looks at.
+  // A barrier is an all-reduce whose result is not used.
   bool sums() const { return reduces(collective_) || collective_ == Collective::barrier; }
 
   std::int64_t inputs(int rank) const { return inputs_[rank]; }
   std::int64_t outputs(int rank) const { return outputs_[rank]; }
 
-  // In place, where the input begins in the output, or the output in the input; one of them is 0.
+  // In place, the offset of the input in the output, or of the output in the input; one of the two is 0.
   std::int64_t input_begin_in_place(int rank) const {
     const bool gathers = collective_ == Collective::all_gather || (collective_ == Collective::gather && rank == root_);
     return gathers ? shares_.begin(rank) : 0;
@@ -44,7 +45,7 @@ class CollectiveContract {
     return scatters ? shares_.begin(rank) : 0;
   }
 
-  // Inputs are numbered one after the other from here.
+  // The number of a rank's first input element; the others follow it.
   std::int64_t first_input_element(int rank) const {
     switch (collective_) {
       case Collective::all_to_all: return pair_begin(rank, 0);
@@ -53,7 +54,7 @@ class CollectiveContract {
       default: return 0;
     }
   }
-  // run(first element, count) for every run of numbers that follow each other in a rank's output.
+  // Calls run(first element, count) for each run of consecutive numbers in a rank's output.
   template <class Run>
   void for_each_output_run(int rank, Run run) const {
     switch (collective_) {
@@ -75,7 +76,7 @@ class CollectiveContract {
   int root_;
   Shares shares_;
   std::vector<std::int64_t> inputs_, outputs_;
-  std::vector<std::int64_t> pair_begins_;  // all_to_all: of what goes from one rank to another, senders outermost
+  std::vector<std::int64_t> pair_begins_;  // all_to_all: first element by sender, then by receiver
 };
 
 }  // namespace stretto

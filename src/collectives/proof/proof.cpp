@@ -22,8 +22,8 @@ bool can_be_planned(PlanRequest request) {
   }
 }
 
-// Pairs of algorithms that two levels take for a collective, on nodes of equal size or not. What make_plan() refuses is no
-// case to prove.
+// The pairs of algorithms that two levels accept for a collective, on nodes of equal size or not. Pairs that make_plan()
+// refuses need no proof.
 std::vector<Method> find_pairs(Collective collective, bool alike) {
   std::vector<Method> methods;
   PlanRequest request{.collective = collective, .size = 4, .ranks_per_node = 2};
@@ -43,7 +43,7 @@ std::vector<Method> find_pairs(Collective collective, bool alike) {
   return methods;
 }
 
-// The same, found once for all sizes.
+// The pairs of find_pairs(), found once for all sizes.
 const std::vector<Method>& pairs_of(Collective collective, bool alike) {
   static const auto table = [] {
     std::map<std::pair<Collective, bool>, std::vector<Method>> pairs;
@@ -57,7 +57,7 @@ const std::vector<Method>& pairs_of(Collective collective, bool alike) {
   return table.at({collective, alike});
 }
 
-// Three levels take the inner algorithm of one pair and both of another.
+// Each method of three levels takes the inner algorithm of one pair and both algorithms of another.
 std::vector<Method> methods_of_levels(Collective collective, Algorithm algorithm, bool alike) {
   std::vector<Method> methods = pairs_of(collective, alike);
   if (algorithm == Algorithm::three_level) {
@@ -72,7 +72,8 @@ std::vector<Method> methods_of_levels(Collective collective, Algorithm algorithm
   return methods;
 }
 
-// Beside the least parameters that are none, in small groups also those that the library may choose.
+// The algorithm without lanes or pieces, and with the least of each. In small groups also with the numbers that the library
+// may choose.
 std::vector<Method> methods_of(Algorithm algorithm, int size) {
   Method method(algorithm);
   std::vector<Method> methods{method};
@@ -81,7 +82,8 @@ std::vector<Method> methods_of(Algorithm algorithm, int size) {
     method.lanes = 2;
     methods.push_back(method);
     method.lanes = 4;
-    if (small && algorithm != Algorithm::bidirectional_ring) methods.push_back(method);  // which has both ways in each
+    // A bidirectional ring has two lanes, one in each direction, for every lane of the method.
+    if (small && algorithm != Algorithm::bidirectional_ring) methods.push_back(method);
     method.lanes = 1;
   }
   if (takes_pieces(algorithm)) {
@@ -112,19 +114,20 @@ std::vector<std::int64_t> counts_of(const PlanRequest& request) {
     if (request.method.pieces > 2 * size + 1) counts.push_back(2 * request.method.pieces + 1);
     return counts;
   }
-  // An all-reduce of nearly an element a rank, unless every rank needs every vector.
+  // For an all-reduce, also nearly one element for each rank, unless every rank needs every vector.
   const Algorithm algorithm = request.method.algorithm;
   const bool needs_all = algorithm == Algorithm::one_shot || algorithm == Algorithm::packet;
   if (request.collective != Collective::all_reduce || needs_all) return {1};
   return {1, size - 1};
 }
 
-// Some send blocks of one size on through other ranks, or look for them in other ranks' memory, and refuse uneven shares.
+// Some algorithms pass blocks of one size on through other ranks, or find them in other ranks' memory. These refuse uneven
+// shares.
 bool takes_uneven(Collective collective, Algorithm algorithm) {
   return counts_shares(collective) && (collective != Collective::all_to_all || takes_uneven_exchange(algorithm));
 }
 
-// What a method runs on: the request of a case with everything but root and counts.
+// The settings of a method: the request of a case without root and counts.
 std::vector<PlanRequest> settings_of(Collective collective, Algorithm algorithm, int size) {
   PlanRequest request{.collective = collective, .method = algorithm, .size = size};
   std::vector<PlanRequest> settings;
@@ -135,7 +138,7 @@ std::vector<PlanRequest> settings_of(Collective collective, Algorithm algorithm,
     }
     return settings;
   }
-  // Few at each size, all of them over the sizes.
+  // Few settings at each size, but all of them over the sizes.
   const auto add = [&](const std::vector<Method>& methods) {
     static constexpr std::array<std::array<int, 2>, 4> cuts{{{1, 1}, {1, 3}, {2, 4}, {3, 5}}};  // lanes, pieces
     const std::size_t turn = size + settings.size();
@@ -213,7 +216,7 @@ std::vector<ProofCase> proof_cases(Collective collective, Algorithm algorithm, i
     const bool every_root = has_root(collective) && size <= most_ranks_with_every_case;
     const int first = has_root(collective) && !every_root ? size / 3 : 0;
     const int last = every_root ? size - 1 : first;
-    // All roots of a call, one after the other.
+    // All roots of a call follow each other.
     const auto add = [&](std::int64_t count, bool uneven) {
       request.count = count;
       for (request.root = first; request.root <= last; ++request.root) cases.push_back({request, uneven});

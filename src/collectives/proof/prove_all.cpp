@@ -1,4 +1,4 @@
-// Many proofs at once: cases that differ in the root alone are proved together, by one thread.
+// Many proofs in parallel. One thread proves all cases that differ only in the root.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ std::vector<Group> groups_of(const std::vector<ProofCase>& cases) {
 }
 
 std::optional<std::string> first_fault(const std::vector<ProofCase>& cases, const Group& group) {
-  constexpr std::size_t most_parts = 4096;  // that are kept
+  constexpr std::size_t most_parts = 4096;  // parts that are kept
   RootProofs proofs;
   plans::PartPlans parts;
   for (std::size_t i = group.begin; i < group.end; ++i) {
@@ -56,7 +56,7 @@ std::optional<std::string> prove(const std::vector<ProofCase>& cases, int thread
   std::vector<Group> groups = groups_of(cases);
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> failed = false;
-  // Threads take the groups in their order. So when one has failed, all before it have been taken, and will be finished:
+  // Threads take the groups in order. So when one has failed, all groups before it have been taken, and will be finished:
   // the first fault is found whatever the threads' speed.
   const auto work = [&] {
     while (!failed) {

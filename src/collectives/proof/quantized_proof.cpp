@@ -5,7 +5,7 @@
 namespace stretto {
 namespace {
 
-// Nodes of every equal size, and of sizes that take turns: 1, 2, 3, and the rest; and one large node beside a small one.
+// Nodes of every equal size; nodes of sizes 1, 2, 3 in turn, and the rest; and one large node with a small one.
 std::vector<PlanRequest> with_nodes(const PlanRequest& request) {
   std::vector<PlanRequest> all;
   PlanRequest next = request;
@@ -26,7 +26,7 @@ std::vector<PlanRequest> with_nodes(const PlanRequest& request) {
   return all;
 }
 
-// None, few, an odd number over several groups in each share. Where that would be too much memory to look at, few alone.
+// No element, few elements, and an odd number over several groups in each share; the last only if it needs little memory.
 std::vector<std::int64_t> quantized_counts_of(const PlanRequest& request) {
   constexpr std::int64_t most_cells = std::int64_t{1} << 22;
   const std::int64_t group = std::max(group_elements(request.quantized), group_elements(request.quantized_result));

@@ -9,7 +9,7 @@ bool same(const Slice& a, const Slice& b) {
   return a.buffer == b.buffer && a.offset == b.offset && a.count == b.count && a.format == b.format;
 }
 
-// Peers below 0 are no ranks, and stay.
+// A peer below 0 is not a rank, and is not renamed.
 bool same_but_for_ranks(const Step& a, const Step& b, int moved, int size) {
   const int peer = a.peer < 0 ? a.peer : (a.peer + moved) % size;
   return peer == b.peer && a.kind == b.kind && a.finishes == b.finishes && same(a.source, b.source) &&
@@ -29,20 +29,20 @@ bool same_but_for_ranks(const Plan& a, const Plan& b, int moved) {
          std::equal(a.lanes.begin(), a.lanes.end(), b.lanes.begin(), b.lanes.end(), same_lane);
 }
 
-// What verify() reads of a request, apart from the rank and the root.
+// The parts of a request that verify() reads, apart from the rank and the root.
 bool same_call(const PlanRequest& a, const PlanRequest& b) {
   return a.collective == b.collective && a.method.algorithm == b.method.algorithm && a.size == b.size &&
          a.count == b.count && a.counts == b.counts && a.receive_counts == b.receive_counts && a.quantized == b.quantized &&
          a.quantized_result == b.quantized_result;
 }
 
-// Whether the plans are the proved ones with every rank q renamed to q + moved, where moved takes one root to the other.
+// Whether the plans are the proved ones with every rank q renamed to q + moved. moved is the distance between the roots.
 bool is_rotation(const std::vector<Plan>& proved, const std::vector<Plan>& plans) {
   if (plans.size() != proved.size()) return false;
   const int size = static_cast<int>(plans.size());
   const int root = proved[0].request.root;
   const int moved = (plans[0].request.root - root + size) % size;
-  for (int i = 0; i < size; ++i) {  // the root first: there plans differ soonest
+  for (int i = 0; i < size; ++i) {  // the root first, because plans differ there most often
     const int rank = (root + i) % size;
     const int renamed = (rank + moved) % size;
     const PlanRequest& request = plans[renamed].request;
@@ -67,7 +67,7 @@ std::optional<std::string> RootProofs::prove(std::vector<Plan> plans) {
   }
   ++verified_;
   if (auto fault = verify_all_forms(plans)) return fault;
-  // On nodes of m ranks, the roots of one node stand for those of all. No more are kept, to save memory.
+  // On nodes of m ranks, m roots stand for all. More are not kept, to save memory.
   constexpr std::size_t most_kept = 32;
   if (may_rotate && proved_.size() < most_kept) proved_.push_back(std::move(plans));
   return std::nullopt;

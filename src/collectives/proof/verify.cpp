@@ -1,6 +1,6 @@
-// A symbolic run of all ranks' plans: memory holds what each element is made of (verify_memory.hpp). Messages are
-// unbuffered: a send ends when its receive takes place. Where ranks share memory, it is also proved that the order in which
-// they are run here does not matter.
+// A symbolic run of all ranks' plans: memory holds the contributors of each element (verify_memory.hpp). Messages are
+// unbuffered: a send ends when its receive takes place. If ranks share memory, the proof also shows that the order in which
+// steps run here does not matter.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -37,7 +37,7 @@ void check_requests(const std::vector<Plan>& plans) {
   }
 }
 
-// A run of all ranks' plans, in every form asked for at once: whether the ranks' steps fit together does not depend on where
+// A run of all ranks' plans, in every requested form at once: whether the ranks' steps fit together does not depend on where
 // the buffers lie.
 class Run {
  public:
@@ -50,7 +50,7 @@ class Run {
     posted_.resize(static_cast<std::size_t>(size_) * size_ * most_lanes_);
   }
 
-  // Before check_all().
+  // Must precede check_all().
   void add_form(bool in_place) { forms_.push_back(std::make_unique<Memory>(plans_, promise_, in_place)); }
 
   // Throws Refused.
@@ -82,7 +82,7 @@ class Run {
     });
   }
 
-  // After check_all() has thrown: the form in which the fault shows; out of place if it shows in all.
+  // Valid after check_all() has thrown: the form in which the fault shows; out of place if it shows in all forms.
   const char* form_of_fault() const { return at_work_ != nullptr && at_work_->in_place() ? "in place" : "out of place"; }
   int most_quantizations() const { return forms_.front()->most_quantizations(); }  // after check_all()
 
@@ -107,7 +107,7 @@ class Run {
     at_work_ = nullptr;
   }
 
-  // Returns whether any step of the rank is between memories.
+  // Returns whether any step of the rank accesses other ranks' memory.
   bool check_shape(int rank) {
     bool between = false;
     bool quantized = false;
@@ -129,7 +129,7 @@ class Run {
     return between;
   }
 
-  // Error state belongs to one step of the whole plan.
+  // Each element of the error state must belong to one step of the whole plan.
   void check_residuals(int rank) const {
     std::array<std::vector<Access>, hops> accesses;
     for (const Lane& lane : plans_[rank].lanes) {
@@ -157,7 +157,8 @@ class Run {
     const Step* const first = lane.steps.data() + (progress.round == 0 ? 0 : lane.round_ends[progress.round - 1]);
     const Step* const last = lane.steps.data() + lane.round_ends[progress.round];
 
-    progress.open = 1;  // for this function; and all are counted first, since a posted step may meet its partner at once
+    progress.open = 1;  // for this function itself; all are counted before any is posted, since a posted step may meet its
+                        // partner at once
     int signals = 0;
     bool waits = false;
     for (const Step* step = first; step != last; ++step) {
@@ -228,7 +229,7 @@ class Run {
   CollectiveContract promise_;
   std::vector<std::unique_ptr<Memory>> forms_;
   const Memory* at_work_ = nullptr;
-  std::optional<Signals> signals_;       // where ranks touch each other's memory
+  std::optional<Signals> signals_;       // set if ranks touch each other's memory
   std::vector<LaneProgress> progress_;   // of all lanes of all ranks
   std::vector<std::size_t> first_lane_;  // of a rank in progress_
   int most_lanes_ = 0;                   // of any rank

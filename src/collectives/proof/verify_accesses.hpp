@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-// Which memory steps touch, and whether some may do so at the same time. Sorted, so that many steps cost little.
+// The memory that steps touch, and whether some steps may touch it at the same time. Lists are sorted, so that many steps
+// cost little.
 namespace stretto {
 
 struct Range {  // of cells

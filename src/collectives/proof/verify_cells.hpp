@@ -5,12 +5,12 @@
 
 namespace stretto {
 
-// The memory of all ranks as the verifier sees it. A cell stands for one element; cells are numbered through all ranks and
-// buffers, with a spare run behind them for sums on their way. Contributors are kept only where a sum has to be proved, and
-// the number of quantizations only where any step quantizes.
+// The memory of all ranks as the verifier sees it. A cell stands for one element. Cells are numbered through all ranks and
+// buffers, and followed by a spare run for sums in progress. Contributors are kept only if a sum has to be proved, and the
+// number of quantizations only if a step quantizes.
 //
-// Steps touch runs of cells, so the functions take runs [begin, begin + count). They go over one array at a time, and
-// combine bits without branches, which lets the compiler use vector instructions.
+// Steps touch runs of cells, so the functions take runs [begin, begin + count). They process one array at a time and combine
+// bits without branches, so that the compiler can use vector instructions.
 class Cells {
  public:
   Cells() = default;
@@ -38,17 +38,17 @@ class Cells {
   }
   void finish(std::int64_t begin, std::int64_t count) { std::fill_n(finished_.data() + begin, count, std::uint8_t{1}); }
 
-  // Of one cell.
+  // These are about one cell.
   bool written(std::int64_t cell) const { return elements_[cell] != unwritten; }
   bool fills(std::int64_t cell) const { return elements_[cell] == filling; }  // the end of a packed vector's last group
   std::int64_t element(std::int64_t cell) const { return elements_[cell]; }
   bool finished(std::int64_t cell) const { return finished_[cell] != 0; }
   bool complete(std::int64_t cell) const { return complete(cell, 1); }
   bool holds(std::int64_t cell, int rank) const { return (sets_[cell * words_ + rank / 64] >> (rank % 64) & 1U) != 0; }
-  bool overlap(std::int64_t a, std::int64_t b) const { return overlap(a, b, 1); }  // a contributor of both
+  bool overlap(std::int64_t a, std::int64_t b) const { return overlap(a, b, 1); }  // whether a rank has contributed to both
   int quantizations(std::int64_t cell) const { return quantizations_.empty() ? 0 : quantizations_[cell]; }
 
-  // Of all cells of a run.
+  // These are about all cells of a run.
   bool written(std::int64_t begin, std::int64_t count) const { return (all_bits(begin, count) & unwritten) == 0; }
   bool stand_for_elements(std::int64_t begin, std::int64_t count) const {  // written, and no filling
     return (all_bits(begin, count) & (unwritten | filling)) == 0;
@@ -76,17 +76,17 @@ class Cells {
     return any == 0;
   }
 
-  // Whether two runs can be added, element by element: written, of the same elements, not finished, without a contributor
-  // that both have.
+  // Whether two runs can be added, element by element: written, of the same elements, not finished, and without a
+  // contributor to both.
   bool can_add(std::int64_t a, std::int64_t b, std::int64_t count) const {
     std::int64_t differ = 0;
     for (std::int64_t i = 0; i < count; ++i) differ |= elements_[a + i] ^ elements_[b + i];
     return differ == 0 && written(a, count) && none_finished(a, count) && none_finished(b, count) && !overlap(a, b, count);
   }
 
-  // Whether the contributors of each cell of a are those of the ranks before b's single one: as numbers in binary, a set
-  // of the ranks below k is one less than the set of k alone. (No other b will do: the two sets would have a contributor in
-  // common, and can_add() be false.)
+  // Whether the contributors of each cell of a are exactly the ranks below b's single contributor k. As binary numbers, the
+  // set of the ranks below k is one less than the set of k alone. (If b had more contributors, the two sets would have one
+  // in common, and can_add() would be false.)
   bool in_rank_order(std::int64_t a, std::int64_t b, std::int64_t count) const {
     std::uint64_t differ = 0;
     for (std::int64_t i = 0; words_ == 1 && i < count; ++i) differ |= (sets_[b + i] - 1) ^ sets_[a + i];
@@ -101,7 +101,7 @@ class Cells {
     return differ == 0;
   }
 
-  // The runs are the same or lie apart.
+  // The runs must be the same or not overlap.
   void copy(std::int64_t source, std::int64_t target, std::int64_t count) {
     if (source == target) return;
     copy(elements_, source, target, count);
@@ -110,7 +110,7 @@ class Cells {
     copy(sets_, source * words_, target * words_, count * words_);
     copy(finished_, source, target, count);
   }
-  // The target is a, or b, or lies apart from both.
+  // The target must be a, or b, or overlap neither.
   void add(std::int64_t a, std::int64_t b, std::int64_t target, std::int64_t count) {
     if (target != a) copy(elements_, a, target, count);
     for (std::int64_t i = 0; i < count * words_; ++i) {
@@ -145,17 +145,17 @@ class Cells {
     return bits;
   }
 
-  // In place of an element's number, a bit that no number has.
+  // Stored instead of an element's number: a bit that no number has.
   static constexpr std::int64_t unwritten = std::int64_t{1} << 62;
   static constexpr std::int64_t filling = std::int64_t{1} << 61;
-  int words_ = 0;  // of a set of contributors
+  int words_ = 0;  // words in a set of contributors
   std::uint64_t last_word_ = 0;
   bool quantized_ = false;
   std::int64_t buffers_end_ = 0;
   std::vector<std::int64_t> elements_;
   std::vector<std::uint64_t> sets_;
   std::vector<std::uint8_t> finished_;
-  std::vector<std::uint8_t> quantizations_;  // the most of any contribution
+  std::vector<std::uint8_t> quantizations_;  // the maximum over all contributions
 };
 
 }  // namespace stretto

@@ -7,7 +7,7 @@
 
 namespace stretto {
 
-// Where the buffers of all ranks lie in the verifier's cells; in place, input and output overlap.
+// The places of all ranks' buffers in the verifier's cells; in place, input and output overlap.
 class Layout {
  public:
   Layout(const std::vector<Plan>& plans, const CollectiveContract& promise, bool in_place) : ranks_(plans.size()) {
@@ -35,7 +35,7 @@ class Layout {
   // Elements of the memory that the slice lies in.
   std::int64_t room(int rank, const Slice& slice) const { return extent(rank, slice).count; }
   std::int64_t cell_of(int rank, const Slice& slice) const { return extent(rank, slice).begin + slice.offset; }
-  // Whole groups of what is packed. Slices of elements are by far the most: they are spared a division.
+  // Packed data occupies whole groups. Plain slices are by far the most frequent, and are spared a division.
   static std::int64_t cells_of(const Slice& slice) {
     return slice.format == QuantizedFormat::none ? slice.count : whole_groups(slice.format, slice.count);
   }

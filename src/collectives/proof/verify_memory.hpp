@@ -13,9 +13,9 @@
 
 namespace stretto {
 
-// What the steps do to the memory of all ranks, out of place or in place. A cell stands for one element and holds what that
-// element is made of: its number and, where the collective reduces, which ranks have contributed to it and whether it was
-// finished. Which step comes when, the caller decides: that does not depend on where the buffers lie.
+// The effect of the steps on the memory of all ranks, out of place or in place. A cell stands for one element, and holds its
+// number. If the collective reduces, it also holds which ranks have contributed to the element, and whether it was finished.
+// The caller decides the order of the steps, which does not depend on where the buffers lie.
 class Memory {
  public:
   // The plans and the contract must outlive it.
@@ -35,8 +35,8 @@ class Memory {
   bool in_place() const { return in_place_; }
   const Steps& steps() const { return steps_; }
 
-  // Once before the first round, where ranks touch each other's memory: accesses must then be in an order that the clocks
-  // prove.
+  // Must be called before the first round if ranks touch each other's memory: accesses must then be in an order that the
+  // clocks prove.
   void prove_order(const Clocks& clocks) {
     order_.emplace(clocks, layout_.cells());
     for (int rank = 0; rank < size_; ++rank) {
@@ -82,7 +82,7 @@ class Memory {
     }
   }
 
-  // A step that waits for no other rank.
+  // Performs a step that waits for no other rank.
   void work(int rank, const Step& step) {
     switch (step.kind) {
       case StepKind::copy: return copy(rank, layout_.cell_of(rank, step.source), rank, step);
@@ -96,7 +96,7 @@ class Memory {
     }
   }
 
-  // A message, whose send and receive have met.
+  // Performs a message whose send and receive have met.
   void arrive(int sender, const Step& send, int receiver, const Step& receive) {
     const std::int64_t arrives = layout_.cell_of(sender, send.source);
     if (receive.kind == StepKind::recv) return copy(sender, arrives, receiver, receive);
@@ -105,7 +105,7 @@ class Memory {
     if (receive.finishes) finish(receiver, target, receive.destination.count);
   }
 
-  // When all plans are done.
+  // Must be called when all plans are done.
   void check_output(int rank) const {
     const std::int64_t output = layout_.range_of(rank, Buffer::output).begin;
     std::int64_t begin = output;
@@ -115,8 +115,8 @@ class Memory {
     });
   }
 
-  // When its plan is done, the owner may use its memory again as it likes: that counts as a write. The slots of packets
-  // alone are kept.
+  // When a rank's plan is done, the rank may use its own memory for anything, which counts as a write. Only the slots of
+  // packets are kept.
   void check_ending(int rank) {
     const bool keeps_scratch = plans_[rank].request.method.algorithm == Algorithm::packet;
     for (const Buffer buffer : callers_and_scratch) {
@@ -154,7 +154,7 @@ class Memory {
     }
   }
 
-  // A sender's cells arrive in the destination of a copy or recv.
+  // The sender's cells arrive in the destination of a copy or recv.
   void copy(int sender, std::int64_t source, int receiver, const Step& step) {
     const auto [target, end] = layout_.range_of(receiver, step.destination);
     demand(cells_.written(source, end - target), "Rank {} passes on an element that was never written.", sender);
@@ -174,7 +174,7 @@ class Memory {
     if (step.finishes) finish(rank, target, count);
   }
 
-  // The sum is formed in the spare run: its destination may be one of its sources.
+  // The sum is formed in the spare run, because its destination may be one of its sources.
   void reduce_all(int rank, const Step& step) {
     const std::int64_t count = step.destination.count;
     const std::int64_t sum = cells_.spare(count);
@@ -206,7 +206,7 @@ class Memory {
     for (std::int64_t cell = target + count; cell < end; ++cell) cells_.fill(cell);
   }
 
-  // The first contribution to sums.
+  // Starts sums with their first contribution.
   void take(int rank, std::int64_t source, std::int64_t target, std::int64_t count) {
     demand(cells_.written(source, count), "Rank {} reduces with an element that was never written.", rank);
     for (std::int64_t cell = source; cell < source + count; ++cell) {
@@ -246,12 +246,12 @@ class Memory {
     cells_.finish(begin, count);
   }
 
-  // Whether a run of cells holds the elements from first on, and all of every sum.
+  // Whether a run of cells holds the elements from `first` on, and sums with all contributions.
   bool is_right(std::int64_t first, std::int64_t begin, std::int64_t count) const {
     if (!cells_.are_elements_from(first, begin, count)) return false;
     return !promise_.sums() || (cells_.complete(begin, count) && (size_ == 1 || cells_.all_finished(begin, count)));
   }
-  // Finds the first cell that is wrong. index: of the run in the output.
+  // Finds the first wrong cell. index: of the run in the output.
   [[noreturn]] void refuse_output(int rank, std::int64_t first, std::int64_t begin, std::int64_t count,
                                   std::int64_t index) const {
     for (std::int64_t i = 0; i < count; ++i) {
@@ -282,9 +282,9 @@ class Memory {
   bool in_place_;
   Layout layout_;
   Steps steps_;
-  bool rank_order_;  // the algorithm promises that every sum is formed in it
+  bool rank_order_;  // the algorithm promises to form every sum in rank order
   Cells cells_;
-  std::optional<Order> order_;            // where ranks touch each other's memory
+  std::optional<Order> order_;            // set if ranks touch each other's memory
   std::vector<Access> accesses_;          // of one round, or of one lane
   std::vector<std::uint8_t> lane_marks_;  // by cell
 };

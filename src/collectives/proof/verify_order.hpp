@@ -8,21 +8,21 @@
 
 namespace stretto {
 
-// The order of accesses where ranks touch each other's memory. Of two accesses to a cell by different ranks, one of them a
-// write, the later rank must know of a signal that the earlier one gave after its access. A cell remembers its last write,
-// and the ranks that have read it since. The owner's use of its memory before the call counts as a write.
+// The order of accesses if ranks touch each other's memory. If two ranks access one cell and one of the accesses is a write,
+// the later rank must know of a signal that the earlier rank gave after its access. A cell remembers its last write, and the
+// ranks that have read it since. The owner's use of its memory before the call counts as a write.
 class Order {
  public:
-  // The access of another rank that is not in order with the one asked about.
+  // An earlier access by another rank that is not in order with the access in question.
   struct Clash {
     std::int64_t cell = 0;
     int rank = -1;  // -1: there is no clash
     bool writes = false;
-    bool beginning = false;  // its owner may not have begun
+    bool beginning = false;  // the owner may not have begun the call
     explicit operator bool() const { return rank >= 0; }
   };
 
-  // The clocks must outlive the order, and say what each rank knows at the time of its access.
+  // The clocks must outlive this object, and must hold each rank's knowledge at the time of its access.
   Order(const Clocks& clocks, std::int64_t cells) : clocks_(clocks), writes_(cells), readers_(cells, none) {}
 
   void begin(int owner, const Range& run) {
@@ -62,7 +62,7 @@ class Order {
     std::int32_t rank = 0;
     std::int32_t signals = 0;  // of that rank before it
   };
-  // Lists of readers have their rests in common: the cells of a run mostly have the same one.
+  // Lists of readers share their tails, because most cells of a run have the same list.
   struct Readers {
     Touch first;
     std::int32_t rest;  // in lists_
@@ -72,14 +72,14 @@ class Order {
   static constexpr std::int32_t unknown = -2;
 
   std::int32_t signals(int rank) const { return static_cast<std::int32_t>(clocks_.signals(rank)); }
-  // Before a rank's first signal nothing is known of it, not even that it has begun.
+  // Before a rank's first signal other ranks know nothing of it, not even that it has begun.
   bool follows(int rank, const Touch& touch) const {
     return touch.rank == rank || clocks_.knows_of_later(rank, touch.rank, std::max(touch.signals, 0));
   }
   Clash clash_with_write(std::int64_t cell) const {
     return {cell, writes_[cell].rank, true, writes_[cell].signals == before_the_call};
   }
-  // A rank's later read takes the place of its earlier one, which comes before whatever the later one comes before.
+  // A rank's later read replaces its earlier one: accesses that follow the later read also follow the earlier one.
   std::int32_t with_reader(std::int32_t list, int rank) {
     const std::int32_t rest = list != none && lists_[list].first.rank == rank ? lists_[list].rest : list;
     lists_.push_back({{rank, signals(rank)}, rest});

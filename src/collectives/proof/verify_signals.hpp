@@ -7,7 +7,7 @@
 
 namespace stretto {
 
-// Signals and waits of ranks that share memory: who waits for whom, and what each rank knows of the others.
+// Signals and waits of ranks that share memory: which rank waits for which, and what each rank knows of the others.
 class Signals {
  public:
   explicit Signals(const std::vector<Plan>& plans) : clocks_(static_cast<int>(plans.size())), waiting_(plans.size()) {
@@ -17,8 +17,8 @@ class Signals {
 
   const Clocks& clocks() const { return clocks_; }
 
-  // The rank signals that what stands before the current round is done. Calls resume(rank) for each rank that was waiting
-  // for this signal.
+  // The rank signals that all rounds before the current one are done. Calls resume(rank) for each rank that was waiting for
+  // this signal.
   template <class Resume>
   void signal(int rank, Resume resume) {
     clocks_.signal(rank);
@@ -34,7 +34,7 @@ class Signals {
       waiting.pop_back();
     }
   }
-  // A rank waits until the peer has signalled as often as it has itself. Returns whether that is so already; if not,
+  // A rank waits until the peer has given as many signals as the rank itself. Returns whether it already has; if not,
   // signal() will resume the rank.
   bool wait(int rank, int peer) {
     const std::int64_t number = clocks_.signals(rank);

@@ -5,18 +5,18 @@
 
 namespace stretto {
 
-// What can be said of a step by itself: whether it is well formed, and which memory it touches.
+// The checks of a step by itself: whether it is well formed, and which memory it touches.
 class Steps {
  public:
-  // sums: of a collective that reduces.
+  // sums: whether the collective reduces.
   Steps(int size, bool sums, const Layout& layout) : size_(size), sums_(sums), layout_(layout) {}
 
-  // Whether it ends only when another rank has done its part.
+  // Whether a step ends only when another rank has done its part.
   static bool waits(StepKind kind) {
     return kind == StepKind::send || kind == StepKind::recv || kind == StepKind::recv_reduce || kind == StepKind::wait;
   }
 
-  // visit(rank) for all whose memory a step writes.
+  // Calls visit(rank) for each rank whose memory the step writes.
   template <class Visit>
   void for_each_owner(int rank, const Step& step, Visit visit) const {
     const bool reaches_all =
@@ -62,8 +62,8 @@ class Steps {
            "Rank {} combines {} elements with {}.", rank, step.source.count, step.destination.count);
   }
 
-  // Where the buffers lie as the layout says: a step may write where it reads, element by element, but not shifted. (A
-  // quantizing step may do neither: that is checked when its round begins.)
+  // Checks a step with the buffers where the layout puts them: a step may write where it reads, element by element, but not
+  // shifted. (A quantizing step may do neither, which is checked when its round begins.)
   void check_overlap(int rank, const Step& step) const {
     const bool reads_one = step.kind == StepKind::read || step.kind == StepKind::copy_to_all;
     if (exchanges_or_orders(step.kind) || quantizes(step.kind)) return;
@@ -76,8 +76,8 @@ class Steps {
     });
   }
 
-  // What a step touches, of other ranks' memory too. Its own source may be where its destination is; what is left of the
-  // source lies apart. What is copied onto itself, in place, is left out.
+  // Appends the memory that a step touches, of other ranks too. The step's own part of the source may be its destination;
+  // the rest of the source does not overlap it. Elements that are copied onto themselves, in place, are left out.
   void append_accesses(int rank, const Step& step, std::vector<Access>& accesses) const {
     if (step.kind == StepKind::signal || step.kind == StepKind::wait) return;
     const auto add = [&](Range range, bool writes) {
@@ -112,7 +112,7 @@ class Steps {
   }
 
  private:
-  // Without a source or a destination in this rank's hands.
+  // Whether a step has no source, or no destination, in this rank's memory.
   static bool exchanges_or_orders(StepKind kind) {
     return kind == StepKind::send || kind == StepKind::recv || kind == StepKind::signal || kind == StepKind::wait;
   }

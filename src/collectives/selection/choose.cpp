@@ -1,4 +1,4 @@
-// The choice of an algorithm: the caller's, else a rule's, else the fastest by the cost model.
+// The choice of an algorithm: by the caller, otherwise by a rule, otherwise the fastest by the cost model.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -11,7 +11,7 @@
 namespace stretto {
 namespace {
 
-// Narrow floats travel as they are if that rounds once, or if nothing is rounded; else as f32.
+// Narrow floats travel as they are if they are rounded only once, or not at all; otherwise as f32.
 DType wire_of(Collective collective, Algorithm algorithm, DType dtype, ReduceOp op) {
   if (!has_steps(algorithm)) return dtype;
   if (!reduces(collective) || !is_narrow(dtype) || op == ReduceOp::min || op == ReduceOp::max) return dtype;
@@ -29,8 +29,8 @@ std::int64_t bytes_of(const PlanRequest& request, DType dtype) {
   return Shares::of(request).total() * static_cast<std::int64_t>(size_of(dtype));
 }
 
-// The reason why these ranks cannot use the request's method; empty if they can. Reasons that depend on a call's buffers
-// show only when these are known.
+// The reason why these ranks cannot use the request's method; empty if they can. Reasons that depend on a call's buffers are
+// found only when the buffers are known.
 std::string obstacle(const PlanRequest& request, DType dtype, ReduceOp op, const Circumstances& circumstances) {
   const Algorithm algorithm = request.method.algorithm;
   if (!has_steps(algorithm) && !circumstances.on_gpus) return "its buffers do not lie on GPUs";
@@ -45,7 +45,7 @@ std::string obstacle(const PlanRequest& request, DType dtype, ReduceOp op, const
   return fmt::format("a packet holds {} bytes and would need {}", most_packet_bytes, bytes);
 }
 
-// Whether the ranks' memory suits the request's method.
+// Whether the method can be used with the memory of these ranks.
 bool suits(const PlanRequest& request, const Circumstances& circumstances) {
   const Algorithm algorithm = request.method.algorithm;
   if (circumstances.on_gpus && shares_memory(algorithm)) return false;
@@ -69,7 +69,7 @@ std::vector<Method> methods_for(const PlanRequest& request) {
       case Algorithm::ring:
         for (int lanes = 1; lanes <= most_lanes; lanes *= 2) with(algorithm, lanes, 1);
         break;
-      case Algorithm::bidirectional_ring: break;  // pays on wires that no measured route has; on request only
+      case Algorithm::bidirectional_ring: break;  // pays only on wires that no measured route has; must be requested
       case Algorithm::chain:
       case Algorithm::double_binary_tree:
         for (int pieces = 1; pieces <= 256; pieces *= 4) with(algorithm, 1, pieces);
@@ -93,7 +93,7 @@ std::vector<Method> pairs_for(const PlanRequest& request, bool several_nodes) {
   if (!can_do(request.collective, Algorithm::two_level)) return methods;
   for (int inside = 1; inside < static_cast<int>(Algorithm::two_level); ++inside) {
     for (const Algorithm between : algorithms_for(request.collective)) {
-      if (between >= Algorithm::two_level) break;  // nor can algorithms that share memory
+      if (between >= Algorithm::two_level) break;  // algorithms that share memory come later, and are not possible either
       method.inside = static_cast<Algorithm>(inside);
       method.between = between;
       methods.push_back(method);
@@ -102,8 +102,8 @@ std::vector<Method> pairs_for(const PlanRequest& request, bool several_nodes) {
   return methods;
 }
 
-// The method with rings between nodes, if possible: each node then always sends to one other and receives from one. Else
-// lanes, which are out of step, would meet at a node's port.
+// The method with rings between nodes, if possible: each node then always sends to one node and receives from one. Otherwise
+// several lanes, which are out of step, would use a node's port at the same time.
 Method with_fixed_neighbours(const Method& method, PlanRequest request) {
   request.method = method;
   request.method.between = Algorithm::ring;
@@ -111,7 +111,7 @@ Method with_fixed_neighbours(const Method& method, PlanRequest request) {
   return can_be_done(request) ? request.method : method;
 }
 
-// Methods worth a look if some pairs are the best: the pairs in lanes of pieces and, with pods, with a third level. All
+// Methods to consider if some pairs are the best: the pairs in lanes of pieces and, with pods, with a third level. All
 // combinations would be thousands.
 std::vector<Method> refinements_of(const std::vector<Method>& pairs, const PlanRequest& request) {
   std::vector<Method> whole = pairs;
@@ -180,7 +180,7 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     return found != rules.end() && found->method.algorithm != Algorithm::automatic ? &*found : nullptr;
   };
   const Rule* const told = rule_in(tuning.rules);
-  // Rules do not say where buffers lie: methods of the other device are skipped.
+  // Rules do not know where buffers lie, so methods for the other device are skipped.
   const auto is_of_this_device = [&](Algorithm algorithm) {
     return circumstances.on_gpus ? !shares_memory(algorithm) : has_steps(algorithm);
   };

@@ -25,8 +25,8 @@ struct KnownCosts {
   }
 };
 
-// A collective that the links between GPUs do whole: one launch and its latency, and the bytes that a ring sends, whatever
-// the number of rounds inside.
+// The time of a collective that the links between GPUs perform as one operation: one launch and its latency, and the bytes
+// that a ring sends, whatever the number of rounds inside.
 double whole_collective_seconds(const PlanRequest& request, const LinkCost& link, DType dtype);
 
 // Whether the request's method exists: not every algorithm can be a part of one with levels, and not every one can quantize.

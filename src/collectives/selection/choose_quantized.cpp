@@ -1,4 +1,4 @@
-// The choice of whether, and how, a call is quantized.
+// Chooses whether a call is quantized, and by which method.
 #include <optional>
 
 #include "collectives/plan/nodes.hpp"
@@ -15,7 +15,7 @@ std::string text_of(const PlanRequest& request) {
   return differs ? fmt::format("{}, the sum in {}", text, name(request.quantized_result)) : text;
 }
 
-// All methods in 1 to 16 pieces; or the caller's method alone.
+// All methods in 1 to 16 pieces, or the caller's method alone.
 std::vector<Method> methods_for(const PlanRequest& request, bool several_nodes) {
   if (request.method.algorithm != Algorithm::automatic) return {request.method};
   // If every node is one rank, two levels are one.
@@ -66,7 +66,7 @@ Choice choose_quantized(const PlanRequest& request, DType dtype, ReduceOp op, co
       choice.candidates.insert(choice.candidates.end(), plain->candidates.begin(), plain->candidates.end());
     }
   }
-  if (choice.candidates.empty()) cost_by_level(request);  // the caller's method can neither
+  if (choice.candidates.empty()) cost_by_level(request);  // the caller's method can do neither
   sort_by_seconds(choice.candidates);
   const Candidate& best = choice.candidates.front();
   choice.method = trial.method = best.method;

@@ -19,9 +19,9 @@ struct OnLink {
   }
 };
 
-// Two levels, whose pieces go through both in several lanes. The pieces of one lane go one after the other, so that L lanes
-// take 1/L of the sum. But the whole takes at least as long as each level is busy (without latencies), plus the time of the
-// first or last piece in the other level, in which nothing overlaps. With one lane this is the sum.
+// The time of two levels, whose pieces go through both levels in several lanes. The pieces of one lane follow each other, so
+// L lanes take 1/L of the sum. But the whole takes at least as long as each level is busy (without latencies), plus the time
+// of the first or last piece in the other level, which nothing overlaps. With one lane this is the sum.
 double overlapped(const OnLink& inside, const OnLink& between, double bytes_per_element, const Method& method) {
   const double in = inside.seconds(bytes_per_element);
   const double out = between.seconds(bytes_per_element);
@@ -30,7 +30,7 @@ double overlapped(const OnLink& inside, const OnLink& between, double bytes_per_
                    between.busy_seconds(bytes_per_element) + in / method.pieces});
 }
 
-// How much faster bytes go if this many ranks, or lanes, send at once.
+// The factor by which bytes go faster if this many ranks, or lanes, send at once.
 double gain_of(const LinkCost& link, double senders) { return std::pow(1 + link.lane_gain, std::log2(senders)); }
 
 }  // namespace
@@ -44,7 +44,7 @@ double seconds(const Cost& cost, const LinkCost& link, double bytes_per_element,
 
 namespace {
 
-// The link between nodes, as one of `ranks` ranks of a node sees it that send at once through the node's ports.
+// The link between nodes as one rank sees it, while `ranks` ranks of its node send at once through the node's ports.
 LinkCost shared(LinkCost link, double ranks, int ports) {
   const double senders = std::max(1.0, ranks / ports);
   link.beta *= senders / gain_of(link, senders);
@@ -52,7 +52,7 @@ LinkCost shared(LinkCost link, double ranks, int ports) {
   return link;
 }
 
-// The slowest of links inside, links between and local work hides the others, but for the first piece's way through all
+// The slowest of links inside, links between and local work hides the others, except for the first piece's way through all
 // three.
 double quantized_seconds(const PlanRequest& request, const LinkCost& inside, const LinkCost& between,
                          double bytes_per_element, int ports) {
@@ -75,8 +75,9 @@ double quantized_seconds(const PlanRequest& request, const LinkCost& inside, con
   return sum;
 }
 
-// For algorithms of one level: whether all ranks of a node send over the link between nodes at once, because every rank
-// sends to every other, or to ranks ever farther away. Around a ring, or down a tree or chain, only one rank of a node does.
+// For algorithms of one level: whether all ranks of a node send over the link between nodes at once. They do if every rank
+// sends to every other rank, or to ranks at growing distances. Around a ring, or down a tree or chain, only one rank of a
+// node does.
 bool all_ranks_cross(Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::direct:

@@ -14,7 +14,7 @@
 namespace stretto {
 namespace {
 
-// Settings that change what the ranks do together.
+// Settings that change the ranks' joint behaviour, and so must be the same on all ranks.
 constexpr const char* common_settings[] = {"STRETTO_ALGO",      "STRETTO_DETERMINISTIC",  "STRETTO_CHECK",
                                            "STRETTO_TRANSPORT", "STRETTO_RANKS_PER_NODE", "STRETTO_NODES_PER_POD",
                                            "STRETTO_LINKS",     "STRETTO_NETWORK"};
@@ -24,7 +24,7 @@ struct RankSettings {
   std::array<std::string, std::size(common_settings)> common;
   std::string ranks_per_core;
   bool one_host = true;
-  std::string tuning;  // the text of rank 0's; nothing on the others
+  std::string tuning;  // the text of rank 0's; empty on the others
 };
 
 // One text after the other, each ended by a zero byte, which no setting contains.
@@ -53,8 +53,8 @@ RankSettings unpacked(const Bytes& bytes) {
   return settings;
 }
 
-// Adds a route with the speed of a setting; the other costs are those measured of the route `below`. The rules of that route
-// are left out: they hold for its speed only.
+// Adds a route with the speed of a setting; its other costs are those measured on the route `below`. The rules of that route
+// are left out, because they hold for its speed only.
 std::string add_route(Tuning& tuning, const std::string& below, const char* name, const LinkSpeed& speed) {
   const std::vector<RouteCost> measured = tuning.routes;
   for (RouteCost route : measured) {
@@ -70,8 +70,8 @@ std::string add_route(Tuning& tuning, const std::string& below, const char* name
   return name;
 }
 
-// Costs of a route that nobody has measured: a round is a launch of messages and one of a kernel, and bytes go over NVLink.
-// They decide between plans if the links do not do a call whole.
+// Adds assumed costs of a route that was not measured: a round is one launch of messages and one of a kernel, and bytes go
+// over NVLink. They decide between plans if the links do not perform a call as one operation.
 void add_gpu_route(Tuning& tuning) {
   const bool known =
       std::any_of(tuning.routes.begin(), tuning.routes.end(), [](const RouteCost& each) { return each.route == "gpu"; });
@@ -89,7 +89,7 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   RankSettings mine;
   std::transform(std::begin(common_settings), std::end(common_settings), mine.common.begin(),
                  [](const char* name) { return setting(name); });
-  mine.ranks_per_core = fmt::format("{}", network.ranks_per_core());  // as many digits as identify the number
+  mine.ranks_per_core = fmt::format("{}", network.ranks_per_core());  // with enough digits to identify the number
   mine.one_host = network.one_host();
   if (job.rank() == 0) mine.tuning = Tuning::text_from_environment();
   const RankSettings first = unpacked(job.exchange(packed(mine))[0]);
@@ -104,7 +104,7 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   circumstances_.route_inside = setting("STRETTO_TRANSPORT") == "ucx" ? "ucx" : "shm";
   circumstances_.route_between = first.one_host ? circumstances_.route_inside : "network";
   const auto is_network = [](const RouteCost& route) { return route.route == "network"; };
-  if (std::getenv("STRETTO_NETWORK") != nullptr) std::erase_if(tuning_.routes, is_network);  // what is said goes first
+  if (std::getenv("STRETTO_NETWORK") != nullptr) std::erase_if(tuning_.routes, is_network);  // the setting has precedence
   if (std::none_of(tuning_.routes.begin(), tuning_.routes.end(), is_network)) {
     add_route(tuning_, "ucx", "network", network_speed_from_text(setting("STRETTO_NETWORK")));
   }

@@ -12,10 +12,10 @@ class Selector {
   // nodes: of the communicator's members. symmetric: whether all their buffers are in memory that all of them reach.
   Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes, const Links& links,
                 bool symmetric, bool may_be_plain) const;
-  // The same for buffers on GPUs. done_whole: their links do this collective whole.
+  // Like choose(), for buffers on GPUs. done_whole: whether their links perform this collective as one operation.
   Choice choose_on_gpus(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes, bool done_whole,
                         bool may_be_plain) const;
-  // By the cost model, for a request whose method is known. on_gpus: whether the buffers are there.
+  // The time by the cost model, for a request whose method is known. on_gpus: whether the buffers are on GPUs.
   double seconds(const PlanRequest& request, DType wire, const std::vector<int>& nodes, bool on_gpus) const;
   bool explains() const { return explains_; }  // STRETTO_EXPLAIN
 

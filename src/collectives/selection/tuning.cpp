@@ -105,7 +105,7 @@ Tuning Tuning::from_environment(const std::string& file_text) {
 
 const RouteCost& Tuning::nearest(const std::string& route, int ranks, double ranks_per_core) const {
   const RouteCost* best = nullptr;
-  // How crowded the cores are matters more than how many ranks there are.
+  // The number of ranks per core matters more than the number of ranks.
   const auto distance = [&](const RouteCost& known) {
     return std::abs(std::log(known.ranks_per_core / ranks_per_core)) +
            0.1 * std::abs(std::log(static_cast<double>(known.ranks) / ranks));

@@ -1,4 +1,4 @@
-// Tuning files. Every key is looked at: a misspelt one would be a table or a cost that nobody reads.
+// Tuning files. Every key is checked, because a misspelt key would be a table or a cost that is silently ignored.
 #include <fmt/format.h>
 #include <algorithm>
 #include <nlohmann/json.hpp>

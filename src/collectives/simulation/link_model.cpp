@@ -1,4 +1,4 @@
-// Link models from JSON. Every key is looked at, so that a misspelt one is no silent default.
+// Link models from JSON. Every key is checked, because a misspelt key would silently leave a default in place.
 #include <fmt/format.h>
 #include <fstream>
 #include <nlohmann/json.hpp>

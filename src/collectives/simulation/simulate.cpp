@@ -1,6 +1,7 @@
-// Events in the order of time; whole femtoseconds, so that what is simultaneous is exactly so. Ranks are simulated by class:
-// rank r belongs to class r modulo the period, and a period of all ranks is the general case. A message is known by its
-// sender's class, the way from sender to receiver, and its lane; these fit together whichever rank stands for a class.
+// Simulates events in the order of time. Times are whole femtoseconds, so that simultaneous events are exactly simultaneous.
+// Ranks are simulated by class: rank r belongs to class r modulo the period; in the general case the period is the number of
+// ranks. A message is identified by its sender's class, the way from sender to receiver, and its lane; these match whichever
+// rank stands for a class.
 #include "stretto/simulate.hpp"
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 namespace stretto {
 namespace {
 
-// The ranks of a unit of the level within the one that all of these ranks need.
+// The number of ranks in a unit of the level just inside the one that all of these ranks need.
 int unit_of(int size, const LinkModel& links) {
   int unit = 1;
   for (const LinkLevel& level : links.levels) {
@@ -25,7 +26,7 @@ int unit_of(int size, const LinkModel& links) {
   return unit;
 }
 
-// Whether one unit can stand for all: whether the plans of the next, the middle and the last ones are the first one's.
+// Whether one unit can stand for all: the second, third, middle and last unit must have the plans of the first.
 bool units_are_alike(int unit, const Compiler& compiler, const Ways& ways) {
   if (ways.size % unit != 0) return false;
   const int units = ways.size / unit;
@@ -103,24 +104,24 @@ class Machine {
     int lane;
     Program program;
     std::size_t round = 0;
-    int open = 0;        // of the round's steps, those that have not ended
-    Time round_end = 0;  // of those that have
+    int open = 0;        // steps of the round that have not ended
+    Time round_end = 0;  // the latest end among those that have
   };
-  // At the same time, rounds, arrivals and signals come before messages, so that all messages that are ready are known when
-  // the first gets its ports; among these the order of steps decides, then their ways, then the place in the unit. Messages
-  // that have all of these in common share no port.
+  // At the same time, rounds, arrivals and signals come before messages, so that all ready messages are known when the first
+  // gets its ports. Among messages the order of steps decides, then their ways, then the place in the unit. Messages that
+  // are equal in all of these share no port.
   enum class EventKind : std::uint8_t { round, arrival, signal, message };
   struct Event {
     Time time;
     EventKind kind;
-    std::uint32_t step;   // of a message: which of its sender's round
-    std::int32_t way;     // of a message, or of one that arrives
-    std::int32_t place;   // of the rank in its unit
-    std::size_t lane;     // in lanes_: a round's, a message's sender's, an arrival's receiver's, a wait's
-    std::size_t to_lane;  // a message's receiver's
+    std::uint32_t step;  // of a message: its number in the sender's round
+    std::int32_t way;    // of a message, or of one that arrives
+    std::int32_t place;  // of the rank in its unit
+    std::size_t lane;    // in lanes_: the lane of a round or a wait, the sender's of a message, the receiver's of an arrival
+    std::size_t to_lane;  // the receiver's lane, for a message
     std::int64_t bytes;
     bool reduces;
-    Time begun;  // an arrival's message, a wait
+    Time begun;  // begin of an arrival's message, or of a wait
     auto order() const { return std::tie(time, kind, step, way, place, lane); }
     bool operator<(const Event& other) const { return other.order() < order(); }  // the earliest on top
   };
@@ -151,7 +152,7 @@ class Machine {
       if (waits(action.kind)) {
         ++lane.open;
       } else if (quantizes(action.kind)) {
-        ++lane.open;  // beside the messages
+        ++lane.open;  // in parallel with the messages
       } else if (action.kind == StepKind::signal) {
         now = signal(lane, now);
       } else if (action.bytes > 0) {
@@ -186,7 +187,7 @@ class Machine {
     return action.way < 0 ? everybody : ways_.receiver(lane.rank, action.way);
   }
 
-  // The rank's time that can begin now; when it is over.
+  // Takes the rank's next free time. Returns when it is over.
   Time occupy(const LaneState& lane, double seconds, Time now) {
     Time& busy = busy_[lane.rank];
     busy = std::max(now, busy) + time_of(seconds);
@@ -195,7 +196,7 @@ class Machine {
   Time work(const LaneState& lane, std::int64_t bytes, Time now) {
     return occupy(lane, levels_.seconds_of_work(bytes), now);
   }
-  // Of a step that waits for nobody.
+  // For a step that does not wait for other ranks.
   double seconds_of(const LaneState& lane, const Action& action) {
     const int peer = peer_of(lane, action);
     if (action.kind == StepKind::read) return levels_.seconds_of_read(lane.rank, peer, action.bytes, action.by_link);
@@ -206,7 +207,7 @@ class Machine {
     return levels_.seconds_of_read_reduce(lane.rank, peer, action.bytes, action.by_link);
   }
 
-  // A store: it takes no time of its own.
+  // A signal is a store, which takes no time of its own.
   Time signal(LaneState& lane, Time now) {
     record(lane, StepKind::signal, -1, 0, now, now);
     signals_[lane.rank].push_back(now);
@@ -231,7 +232,7 @@ class Machine {
       arrive(waiting, peer);
     }
   }
-  // The signal is given; the wait passes when both have come together.
+  // The signal has been given. The wait ends when both have begun and the signal has arrived.
   void arrive(const Waiting& waiting, int peer) {
     const int rank = lanes_[waiting.lane].rank;
     const Time alpha = levels_.between(rank, ways_.sender(rank, waiting.way)).alpha;
@@ -323,16 +324,17 @@ class Machine {
   int size_;
   Ways ways_;
   int period_;
-  int unit_;  // of ranks that may be simulated for all: orders what happens at the same time the same way in either case
+  int unit_;  // ranks in a unit that may stand for all; gives simultaneous events the same order whether it does or not
   bool wants_timeline_;
   Levels levels_;
-  std::vector<std::vector<Time>> signals_;     // by rank: when it has given each of them
+  std::vector<std::vector<Time>> signals_;     // by rank: the times at which it gave its signals
   std::vector<std::vector<Waiting>> waiting_;  // by the rank that must signal
   std::vector<LaneState> lanes_;
-  // By rank, until when: its ports, those of levels with their own behind those of all others, and its time.
+  // By rank, the times until which these are busy: its ports (first those of shared levels, then its own), and the rank
+  // itself.
   std::vector<Time> out_, in_, busy_;
   std::vector<Time> finish_;
-  std::vector<Time*> ports_;  // of the message that starts
+  std::vector<Time*> ports_;  // ports of the message that starts
   std::priority_queue<Event> events_;
   std::unordered_map<std::uint64_t, Posted> posted_;
   std::vector<TimedStep> timeline_;

@@ -10,7 +10,7 @@ namespace stretto {
 
 using Time = std::int64_t;  // femtoseconds
 constexpr double a_second = 1e15;
-constexpr double longest_seconds = 4000;  // of a Time, with room for a sum
+constexpr double longest_seconds = 4000;  // the longest time of a step; a Time has room for a sum of such times
 
 inline Time time_of(double seconds) {
   require(seconds < longest_seconds, "A step of {} s is longer than the simulator's clock, {} s.", seconds, longest_seconds);
@@ -23,18 +23,18 @@ struct Level {
   Time alpha;
   double overhead, beta;
   int ports;
-  bool own_ports;             // of each rank
-  std::vector<Time> out, in;  // free from then on; by unit and port
+  bool own_ports;             // each rank has its own ports
+  std::vector<Time> out, in;  // times from which ports are free, by unit and port
   std::int64_t bytes = 0;
 
-  // The one through which a rank gets its next message out of its unit, or into it.
+  // The port by which a rank gets its next message out of its unit, or into it.
   Time* free_port(std::vector<Time>& all, int rank) const {
     const auto first = all.begin() + static_cast<std::ptrdiff_t>(rank / ranks) * ports;
     return &*std::min_element(first, first + ports);
   }
 };
 
-// All levels, from inside to outside, for so many ranks, of whom the first period are simulated.
+// All levels, from inside to outside, for `size` ranks. Only the first `period` ranks are simulated.
 class Levels {
  public:
   Levels(const LinkModel& links, int size, int period) : size_(size), local_seconds_(1e-9 / links.local_gbs) {
@@ -69,9 +69,10 @@ class Levels {
     level.bytes += bytes;
     return by_link ? static_cast<double>(bytes) * level.beta : seconds_of_work(bytes);
   }
-  // All other ranks' vectors are read, level by level, and reduced; all results but one are written as well.
+  // All other ranks' vectors are read, level by level, and reduced. If all ranks get the result, all copies but one are
+  // written as well.
   double seconds_of_read_reduce(int rank, int owner, std::int64_t bytes, bool by_link) {
-    const int ways = owner == everybody ? 2 : 1;  // that the bytes go: to and fro
+    const int ways = owner == everybody ? 2 : 1;  // how often the bytes travel: to and, perhaps, fro
     double seconds = seconds_of_work(bytes) * (size_ - 1) * ways;
     for_each_level(rank, [&](Level& level, std::int64_t others) {
       level.bytes += others * bytes * ways;
@@ -80,14 +81,14 @@ class Levels {
     if (owner != everybody && owner != rank) between(rank, owner).bytes += bytes;
     return seconds;
   }
-  // One rank's bytes are written to all others, and to itself where they do not lie there already.
+  // One rank's bytes are written to all others, and to the rank itself unless they are there already.
   double seconds_of_spread(int rank, std::int64_t bytes, bool to_itself) {
     for_each_level(rank, [&](Level& level, std::int64_t others) { level.bytes += others * bytes; });
     return seconds_of_work(bytes) * (size_ - (to_itself ? 0 : 1));
   }
 
  private:
-  // visit(level, how many ranks that level reaches from this one, and no nearer level does)
+  // Calls visit(level, number of ranks that this rank reaches on that level and on no nearer one).
   template <class Visit>
   void for_each_level(int rank, Visit visit) {
     int nearer = 1;

@@ -6,11 +6,11 @@
 
 namespace stretto {
 
-// What leads from a sender to a receiver, and from there to the receiver of a like message of another rank: a number of
-// places around all ranks, or, as in algorithms that pair ranks up, the bits in which the two differ.
+// The way from a sender to a receiver. A like message of another rank goes the same way: either a distance around all ranks
+// or, in algorithms that pair ranks, the bits in which the two ranks differ.
 struct Ways {
   int size;
-  bool bits;  // only where size is a power of two
+  bool bits;  // true only if size is a power of two
 
   std::int32_t between(int sender, int receiver) const {
     return bits ? sender ^ receiver : (receiver - sender + size) % size;
@@ -19,17 +19,17 @@ struct Ways {
   int sender(int receiver, std::int32_t way) const { return bits ? receiver ^ way : (receiver - way + size) % size; }
 };
 
-// What is left of a step once its memory is forgotten.
+// A step without its memory.
 struct Action {
   static constexpr std::int32_t to_all = -1;          // a way to everybody
-  static constexpr std::int32_t to_all_but_one = -2;  // to everybody but the owner of the source, in place
+  static constexpr std::int32_t to_all_but_one = -2;  // to everybody but the owner of the source, which has the data already
 
   StepKind kind;
   bool by_link = false;  // a read whose bytes go over the link
-  // From the sender to the receiver; 0 for local work. Of a wait or read: from the peer; of a read_reduce: to the owner of
-  // the destination.
+  // The way from the sender to the receiver; 0 for local work. For a wait or read: from the peer. For a read_reduce: to the
+  // owner of the destination.
   std::int32_t way;
-  std::int64_t bytes;  // of a read_reduce or spread: of one rank's vector
+  std::int64_t bytes;  // of one rank's vector, for a read_reduce or spread
   bool operator==(const Action&) const = default;
 };
 struct Program {

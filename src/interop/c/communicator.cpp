@@ -1,4 +1,4 @@
-// Communicators of the C interface: how they come to be, what they say of themselves, and their ends.
+// Communicators of the C interface: how they are made, queried and destroyed.
 #include <unistd.h>
 
 #include "interop/c/group.hpp"
@@ -8,7 +8,7 @@
 namespace stretto::c {
 namespace {
 
-// The name that a configuration gives, or the other one.
+// Returns the name in `config`, or `otherwise` if it has none. Throws for an invalid configuration.
 std::string checked_name(const strettoConfig_t* config, std::string otherwise) {
   if (config == nullptr) return otherwise;
   const strettoConfig_t good = STRETTO_CONFIG_INITIALIZER;
@@ -55,7 +55,7 @@ void split(const std::shared_ptr<strettoComm>& comm, int color, int key, stretto
                   }});
 }
 
-// Takes the handle away; the communicator ends with whoever still uses it.
+// Removes the handle. The communicator ends when the last thread that uses it releases it.
 std::shared_ptr<strettoComm> removed(strettoComm_t handle, const char* function) {
   require_usage(!in_group(), "{} was called inside a group, which only collects calls; end it first.", function);
   return communicators().remove(handle);
@@ -95,7 +95,7 @@ strettoResult_t strettoCommInitAll(strettoComm_t* comms, int ndev, const int* de
     }
     try {
       side_by_side(ranks);
-    } catch (...) {  // of all ranks, as a rule; no handle is left of the others
+    } catch (...) {  // usually all ranks have failed; no handle may remain
       for (int rank = 0; rank < ndev; ++rank) {
         if (comms[rank] != STRETTO_COMM_NULL) communicators().remove(comms[rank]);
         comms[rank] = STRETTO_COMM_NULL;
@@ -164,7 +164,8 @@ strettoResult_t strettoCommDestroy(strettoComm_t handle) {
     Comm comm = removed(handle, "strettoCommDestroy");
     collect_ended(*comm, true);
     const Failure failure = comm->async_error;
-    comm.reset();  // before anything is thrown, which would tell the other ranks that this one gave up
+    comm.reset();  // before the throw: a communicator that ends during an exception tells the other ranks that this one gave
+                   // up
     if (failure.result != strettoSuccess) throw PassedOn{failure};
   });
 }

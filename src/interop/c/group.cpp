@@ -16,7 +16,7 @@ struct Group {
 };
 thread_local Group group;
 
-// Lists of what has the same key, in the order of first appearance.
+// Sorts the items into lists by key. The lists are in the order in which their keys first appear.
 template <class Item, class KeyOf>
 std::vector<std::vector<Item>> sorted_out(const std::vector<Item>& items, const KeyOf& key_of) {
   std::vector<std::vector<Item>> lists;
@@ -29,7 +29,7 @@ std::vector<std::vector<Item>> sorted_out(const std::vector<Item>& items, const 
   return lists;
 }
 
-// All of one rank: these progress together.
+// Starts the operations of one rank together, so that they progress together.
 void start(const std::vector<Collected>& operations) {
   try {
     OperationGroup together;
@@ -55,7 +55,7 @@ void end(Group ended) {
       for (const Blocking& one : list) one.call();
     });
   }
-  // A rank has one ledger for all its communicators.
+  // All communicators of a rank share one ledger.
   const auto by_rank = sorted_out(ended.operations, [](const Collected& one) { return &one.comm->ranks.ledger(); });
   for (const auto& list : by_rank) {
     actions.emplace_back([&list] { start(list); });
@@ -88,7 +88,7 @@ strettoResult_t fail_group(strettoResult_t result) noexcept {
 void side_by_side(const std::vector<std::function<void()>>& actions) {
   if (actions.size() == 1) return actions.front()();
   std::vector<std::exception_ptr> errors(actions.size());
-  std::vector<std::jthread> threads;  // joined also where one of them cannot be made
+  std::vector<std::jthread> threads;  // jthread: joined even if a later thread cannot be made
   for (std::size_t i = 0; i < actions.size(); ++i) {
     threads.emplace_back([&, i] {
       try {

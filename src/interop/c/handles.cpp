@@ -5,7 +5,7 @@
 
 namespace stretto::c {
 
-// Never destroyed: a program may end with handles that it has not destroyed.
+// Never destroyed: a program may exit without destroying its handles.
 Handles<strettoComm>& communicators() {
   static auto& alive = *new Handles<strettoComm>("communicator");
   return alive;

@@ -13,7 +13,7 @@
 #include "stretto/error.hpp"
 #include "stretto/stretto.h"
 
-// What stands behind the handles of the C interface, and how a call finds it.
+// The objects behind the handles of the C interface, and the tables in which a call finds them.
 namespace stretto::c {
 
 struct Failure {
@@ -21,7 +21,7 @@ struct Failure {
   std::string sentence;
 };
 
-// For a call that is wrong where it stands, whatever its values.
+// The call is wrong at this place, whatever its arguments.
 class InvalidUsage : public Error {
  public:
   explicit InvalidUsage(const std::string& sentence) : Error(ErrorCode::invalid_argument, sentence) {}
@@ -31,13 +31,14 @@ void require_usage(bool condition, fmt::format_string<Args...> sentence, Args&&.
   if (!condition) throw InvalidUsage(fmt::format(sentence, std::forward<Args>(args)...));
 }
 
-// For calls that are about CUDA alone.
+// A failure of CUDA in a call that concerns CUDA alone.
 class CudaFailure : public Error {
  public:
   explicit CudaFailure(const Error& error) : Error(error) {}
 };
 
-// Those that are alive. Whoever finds one shares it, so that another thread may destroy the handle meanwhile.
+// The objects whose handles are valid. find() shares ownership, so another thread may destroy the handle while a call uses
+// the object.
 template <class Object>
 class Handles {
  public:
@@ -70,8 +71,9 @@ class Handles {
   std::unordered_map<const Object*, std::shared_ptr<Object>> alive_;
 };
 
-// Ranks that one thread made together. It also destroys them one after the other, and the first would wait for the others:
-// so all of them go when the last is destroyed.
+// The ranks of one communicator that one thread made together. That thread also destroys them one after the other, and the
+// end of the first rank would block until the others end. So no rank ends before the last handle is destroyed; then all end
+// in parallel.
 class Clique {
  public:
   void join() {
@@ -88,7 +90,7 @@ class Clique {
 
 }  // namespace stretto::c
 
-// A registration, of either kind: keeps the memory.
+// A registration of a buffer or a window. It keeps the memory allocated.
 struct strettoWindow {
   std::shared_ptr<std::byte> memory;
 };
@@ -97,8 +99,8 @@ struct strettoStream {
   explicit strettoStream(stretto::Stream its_stream) : stream(std::move(its_stream)) {}
 
   const stretto::Stream stream;
-  std::mutex mutex;    // guards what follows
-  stretto::Work last;  // that was put there
+  std::mutex mutex;    // guards `last`
+  stretto::Work last;  // the operation that was put into the stream last
 };
 
 struct strettoComm {
@@ -106,7 +108,7 @@ struct strettoComm {
       : ranks(std::move(its_ranks)), clique(std::move(its_clique)) {
     if (clique) clique->join();
   }
-  // Where this was the rank's last communicator: waits for the other ranks' ends.
+  // The end of a rank's last communicator blocks until the other ranks end theirs.
   ~strettoComm() {
     if (clique) clique->leave(std::move(ranks));
   }
@@ -114,19 +116,19 @@ struct strettoComm {
   strettoComm& operator=(const strettoComm&) = delete;
 
   stretto::Communicator ranks;
-  const std::shared_ptr<stretto::c::Clique> clique;  // or none
+  const std::shared_ptr<stretto::c::Clique> clique;  // null for a rank that was made alone
 
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the members below
   bool finalized = false;
   std::string last_error;
-  std::deque<stretto::Work> under_way;  // in streams
-  stretto::c::Failure async_error;      // of the first of these that ended badly
+  std::deque<stretto::Work> under_way;  // operations in streams, in flight
+  stretto::c::Failure async_error;      // the first error among these operations
   struct Reduction {
     strettoDataType_t datatype;
     double factor;
   };
-  std::map<int, Reduction> reductions;                                           // by their strettoRedOp_t
-  std::map<const void*, std::shared_ptr<strettoWindow>> registrations, windows;  // by their handles
+  std::map<int, Reduction> reductions;                                           // by strettoRedOp_t
+  std::map<const void*, std::shared_ptr<strettoWindow>> registrations, windows;  // by handle
 };
 
 namespace stretto::c {
@@ -134,18 +136,18 @@ namespace stretto::c {
 Handles<strettoComm>& communicators();
 Handles<strettoStream>& streams();
 
-// Of a handle that may be NULL: nothing then, and the calling thread.
+// Returns null for a NULL handle, which stands for the calling thread.
 std::shared_ptr<strettoStream> find_stream(strettoStream_t handle);
 inline Stream stream_of(const std::shared_ptr<strettoStream>& found) { return found ? found->stream : Stream::inline_(); }
 
-// The last operation that was put there; done, if there was none.
+// Returns the last operation that was put into `stream`; a Work that is done if there was none.
 Work last_of(strettoStream& stream);
 
-// Operations are possible only then.
+// Throws after strettoCommFinalize.
 void require_open(strettoComm& comm);
-// Keeps an eye on what is in a stream.
+// Records an operation in flight, for its stream and its communicator. Does nothing without a stream.
 void watch(strettoComm& comm, const std::shared_ptr<strettoStream>& stream, const Work& work);
-// Forgets what is done and keeps the first error; all: waits for what is not.
+// Removes operations that have ended and keeps the first error. all: first blocks until every operation has ended.
 void collect_ended(strettoComm& comm, bool all);
 void throw_async_error(strettoComm& comm);
 

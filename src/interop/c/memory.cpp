@@ -1,4 +1,4 @@
-// Memory of the C interface: the symmetric heap, and what registering says of a buffer.
+// Memory of the C interface: the symmetric heap, and registration of buffers.
 #include "stretto/memory.hpp"
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace stretto::c {
 namespace {
 
-// What strettoMemAlloc gave out, by address.
+// The blocks that strettoMemAlloc has returned, by address.
 struct Blocks {
   struct Block {
     std::shared_ptr<std::byte> memory;
@@ -22,7 +22,7 @@ Blocks& blocks() {
   return given;
 }
 
-// A registration of the buffer; nothing where it is not, as a whole, memory from strettoMemAlloc.
+// Returns a registration of the buffer, or null unless the whole buffer lies in one block from strettoMemAlloc.
 std::shared_ptr<strettoWindow> registration_of(const void* buffer, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(buffer);
   const std::lock_guard lock(blocks().mutex);
@@ -34,7 +34,7 @@ std::shared_ptr<strettoWindow> registration_of(const void* buffer, std::size_t b
   return std::make_shared<strettoWindow>(strettoWindow{block->second.memory});
 }
 
-// Tells all members what each has, and takes it where all are right.
+// Collective. Every member tells the others whether its buffer is symmetric, and the window opens only if all are.
 void open_window(strettoComm& comm, const void* buffer, std::size_t bytes, strettoWindow_t* window) {
   struct Told {  // travels as i64
     std::int64_t is_symmetric, bytes;

@@ -17,7 +17,7 @@ struct Asked {
   int root = 0;
 };
 
-// What NCCL's callers may leave undefined on ranks that are not the root is not looked at.
+// NCCL lets callers leave some arguments undefined on ranks other than the root; such arguments are never read.
 Call call_of(const Asked& asked, int rank) {
   const bool from_root = asked.collective == Collective::broadcast || asked.collective == Collective::scatter;
   const bool to_root = asked.collective == Collective::reduce || asked.collective == Collective::gather;

@@ -14,7 +14,7 @@
 namespace stretto::c {
 namespace {
 
-// By strettoDataType_t.
+// Indexed by strettoDataType_t.
 constexpr std::array<DType, strettoNumTypes> dtypes{DType::i8,  DType::u8,   DType::i32,    DType::u32,
                                                     DType::i64, DType::u64,  DType::f16,    DType::f32,
                                                     DType::f64, DType::bf16, DType::f8e4m3, DType::f8e5m2};
@@ -103,7 +103,7 @@ strettoResult_t strettoRedOpCreatePreMulSum(strettoRedOp_t* op, void* scalar, st
             "this call.",
             static_cast<int>(residence));
     const double factor = read(scalar, dtype_of_c(datatype));
-    // One number in a process: a reduction of another communicator is not taken for one's own.
+    // Numbers are unique in the process, so that a reduction of another communicator is never taken for one of this one.
     static std::atomic<int> next = strettoNumOps;
     const int number = next++;
     const std::lock_guard lock(comm->mutex);

@@ -3,13 +3,13 @@
 
 namespace stretto::c {
 
-DType dtype_of_c(strettoDataType_t datatype);  // throws where there is no such type
+DType dtype_of_c(strettoDataType_t datatype);  // throws for an unknown type
 
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
   double factor = 1;
 };
-// Of an operation of that type on comm; throws where the communicator has no such reduction, or it is for another type.
+// Returns the reduction that `op` names on `comm`. Throws if there is none, or if it was made for another type.
 Reduction reduction_of(strettoComm& comm, strettoRedOp_t op, strettoDataType_t datatype);
 
 }  // namespace stretto::c

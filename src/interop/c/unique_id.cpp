@@ -19,13 +19,13 @@ namespace {
 
 constexpr std::uint32_t magic = 0x53740001;  // "St", version 1
 
-// Of a unique id; the same on all hosts that could be in one job.
+// The contents of a unique id. The layout is the same on all hosts that can be in one job.
 struct Contents {
   std::uint32_t magic;
   std::uint32_t port;
   std::array<char, 32> secret;
-  std::array<char, 24> place;  // where the loopback address leads to the id's process
-  std::array<char, 64> host;   // how others reach it; zero-terminated
+  std::array<char, 24> place;  // where the loopback address reaches the process that made the id
+  std::array<char, 64> host;   // the address for processes elsewhere; zero-terminated
 };
 static_assert(sizeof(Contents) == STRETTO_UNIQUE_ID_BYTES);
 
@@ -38,11 +38,11 @@ void put(std::array<char, n>& bytes, const std::string& text) {
   std::copy_n(text.begin(), std::min(text.size(), n), bytes.begin());
 }
 
-// A running kernel and its network namespace.
+// Names the running kernel and its network namespace. Processes of one place share a loopback interface.
 std::string this_place() {
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
   std::string text;
-  if (!std::getline(boot, text)) return {};  // then it is none that others could be at
+  if (!std::getline(boot, text)) return {};  // an empty place never equals another
   std::erase(text, '-');
   struct stat space {};
   if (stat("/proc/self/ns/net", &space) == 0) text = fmt::format("{:x}/{}", space.st_ino, text);
@@ -62,7 +62,7 @@ std::string this_host() {
   return host;
 }
 
-// Sockets on which this process listens for ranks of the ids that it made, by their secrets; until rank 0 takes them.
+// The sockets on which this process listens for ranks of its ids, by secret, until rank 0 takes them.
 struct Listeners {
   std::mutex mutex;
   std::map<std::string, int> sockets;

@@ -4,7 +4,8 @@
 
 namespace stretto::c {
 
-// Where the ranks of that id meet, for one of them. Rank 0 gets the socket that the id's process opened: once.
+// Returns where `rank` meets the other ranks of `id`. Rank 0 takes the listening socket that the process opened for the id,
+// and can do so only once.
 MeetingPoint meeting_of(const strettoUniqueId& id, int rank);
 
 }  // namespace stretto::c

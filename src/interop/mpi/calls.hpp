@@ -1,11 +1,11 @@
 #pragma once
 #include "foreign_mpi.hpp"
 
-// MPI's collective calls that move data, each in its forms: MPI_X, MPI_Ix, MPI_X_init. Of all forms the same parameters
-// stand before the communicator.
+// MPI's collective calls that move data. Each has the forms MPI_X, MPI_Ix and MPI_X_init, and all forms have the same
+// parameters before the communicator.
 
 // clang-format off
-// X(name, name in lower case, parameters before the communicator, and how these are handed on)
+// X(name, name in lower case, parameters before the communicator, the same parameters as arguments)
 #define STRETTO_SERVED_CALLS(X)                                                                                             \
   X(Allreduce, allreduce, (const void* sendbuf, void* recvbuf, int count, MPI_Datatype datatype, MPI_Op op, ),              \
     (sendbuf, recvbuf, count, datatype, op, ))                                                                              \
@@ -50,7 +50,7 @@
      const int recvcounts[], const int rdispls[], MPI_Datatype recvtype, ),                                                 \
     (sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, ))
 
-// Those that are always the MPI's affair; they are counted.
+// Calls that are always forwarded to the MPI. The report counts them.
 #define STRETTO_FORWARDED_CALLS(X)                                                                                          \
   X(Scan, scan, (const void* sendbuf, void* recvbuf, int count, MPI_Datatype datatype, MPI_Op op, ),                        \
     (sendbuf, recvbuf, count, datatype, op, ))                                                                              \
@@ -80,7 +80,7 @@
     (sendbuf, sendcounts, sdispls, sendtypes, recvbuf, recvcounts, rdispls, recvtypes, ))
 // clang-format on
 
-// Takes the parentheses off a list.
+// Removes the parentheses around a list.
 #define STRETTO_LIST(...) __VA_ARGS__
 
 namespace stretto::mpi_door {

@@ -9,7 +9,7 @@
 
 namespace stretto::mpi_door {
 
-// MPI counts the bytes of a packed row in an int.
+// PMPI_Pack counts bytes in an int.
 constexpr std::int64_t most_packed_bytes = std::int64_t{1} << 30;
 
 Carried::~Carried() {
@@ -25,7 +25,7 @@ Carried::Carried(Carried&& other) noexcept
       parts_(std::move(other.parts_)),
       copy_(std::move(other.copy_)) {}
 
-// The program may free its derived type as soon as a non-blocking call has returned.
+// A derived type is duplicated, because the program may free it as soon as a non-blocking call has returned.
 void Carried::set_type(MPI_Datatype type) {
   if (const BasicType* const basic = basic_type(type)) {
     type_ = type;
@@ -59,7 +59,7 @@ std::byte* Carried::data() {
   return copy_.get();
 }
 
-// work(address, how many elements, their bytes in the copy)
+// Calls work(address, number of elements, their bytes in the copy) for each piece.
 template <class Work>
 void Carried::for_each_piece(Work work) {
   if (in_a_row_) return;
@@ -84,8 +84,8 @@ void Carried::pack() {
     }
     int position = 0;
     PMPI_Pack(from, count, type_, packed, static_cast<int>(bytes), &position, door().own_rank);
-    // A packed message may be received as if it had not been packed: what is packed are the bare values, where that is how
-    // this MPI sends them.
+    // MPI lets a packed message be received as if it had not been packed. So packing yields the bare values if the MPI sends
+    // messages as bare values, and the size shows whether it does.
     if (position != bytes) {
       give_up("The MPI packs " + std::to_string(bytes) + " bytes of a derived type into " + std::to_string(position) +
               "; such an MPI cannot be served.");

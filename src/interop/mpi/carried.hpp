@@ -8,10 +8,12 @@
 
 namespace stretto::mpi_door {
 
-// What a program gives MPI as addresses, counts and a type, as the row of bytes that Stretto moves. It is the program's own
-// memory where the type is basic and everything lies in a row; else a copy, which pack() takes and unpack() puts back. So
-// what travels is the type's signature, which MPI demands to be the same on all ranks, and not its layout, which is each
-// rank's own affair: a rank with a derived type and one with a basic type understand each other.
+// The contiguous bytes that Stretto moves for a buffer that the program describes by addresses, counts and a type.
+//
+// The bytes are the program's own memory if the type is basic and all elements are contiguous. Otherwise they are a copy:
+// pack() fills it and unpack() copies it back. The bytes hold the values of the type signature, which MPI requires to be the
+// same on all ranks. They do not depend on the layout, which each rank may choose. So a rank with a derived type and a rank
+// with a basic type can take part in the same call.
 class Carried {
  public:
   Carried() = default;
@@ -19,16 +21,16 @@ class Carried {
   Carried(Carried&& other) noexcept;
   Carried& operator=(Carried&&) = delete;
 
-  // The next elements; of one type throughout. Only before data().
+  // Appends elements. All calls must have the same type, and must precede data().
   void add(const void* address, std::int64_t count, MPI_Datatype type);
-  // Even where the program's memory would do, it is to be a copy.
+  // Makes data() a copy even where the program's memory could be used.
   void be_a_copy() { in_a_row_ = false; }
 
   std::int64_t bytes() const { return bytes_; }
   std::byte* data();
   bool is_a_copy() const { return !in_a_row_; }
 
-  void pack();  // nothing where it is no copy
+  void pack();  // does nothing unless data() is a copy
   void unpack();
 
  private:

@@ -1,4 +1,4 @@
-// MPI's collectives that only move data, in Stretto's terms: rows of bytes.
+// MPI's collectives that only move data, as operations of Stretto on bytes.
 #include <algorithm>
 
 #include "describe.hpp"
@@ -7,7 +7,7 @@
 namespace stretto::mpi_door {
 namespace {
 
-// What stands behind so many elements in a buffer.
+// The address of the first byte after `elements` elements of `buffer`.
 const std::byte* behind(const void* buffer, std::int64_t elements, MPI_Datatype type) {
   return static_cast<const std::byte*>(buffer) + elements * extent_of(type);
 }
@@ -25,8 +25,8 @@ void set_call(Collective collective, std::int64_t bytes, Task& task, int root = 
   task.call.root = root;
 }
 
-// This rank's contribution is where its share of the result will be: the very same place, unless the result comes as a copy.
-// position: of the share in the row of bytes.
+// For MPI_IN_PLACE, where this rank's contribution lies in its share of the result. The contribution stays there unless the
+// result is a copy. position: byte offset of the share in the result.
 void take_own_share(const void* share, std::int64_t count, MPI_Datatype type, std::int64_t position, Task& task) {
   if (!task.output.is_a_copy()) {
     task.call.input = task.output.data() + position;
@@ -51,7 +51,7 @@ void add_message(bool sends, int peer, const void* buffer, std::int64_t displace
   Task::Message message{sends, peer, {}};
   if (as_a_copy) message.carried.be_a_copy();
   message.carried.add(behind(buffer, displacement, type), count, type);
-  if (message.carried.bytes() > 0) task.messages.push_back(std::move(message));  // else the peer knows that none comes
+  if (message.carried.bytes() > 0) task.messages.push_back(std::move(message));  // the peer knows that the message is empty
 }
 
 void give_itself(const void* from, std::int64_t from_displacement, int from_count, MPI_Datatype from_type, void* to,
@@ -155,7 +155,7 @@ Outcome describe_scatter(const void* sendbuf, int sendcount, MPI_Datatype sendty
   if (!in_place) give(recvbuf, recvcount, recvtype, task);
   const std::int64_t share = is_root ? task.input.bytes() / on.size : task.output.bytes();
   set_call(Collective::scatter, share, task, root);
-  // The root's share stays where it is.
+  // MPI_IN_PLACE: the root's share stays where it is.
   if (in_place) task.call.output = task.input.data() + share * root;
   return Outcome::served;
 }
@@ -175,7 +175,7 @@ Outcome describe_alltoall(const void* sendbuf, int sendcount, MPI_Datatype sendt
   return Outcome::served;
 }
 
-// ---- where a rank knows its own counts only
+// ---- calls in which a rank knows only its own counts
 
 Outcome describe_gatherv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, const int recvcounts[],
                          const int displs[], MPI_Datatype recvtype, int root, const Served& on, Task& task) {
@@ -226,7 +226,7 @@ Outcome describe_alltoallv(const void* sendbuf, const int sendcounts[], const in
   if (is_wrong(recvcounts, recvtype, on) || rdispls == nullptr) return Outcome::arguments;
   if (!in_place && (is_wrong(sendcounts, sendtype, on) || sdispls == nullptr)) return Outcome::arguments;
   task.is_messages = true;
-  for (int i = 1; i < on.size; ++i) {  // not everybody to the same rank first
+  for (int i = 1; i < on.size; ++i) {  // ranks must not all address the same peer first
     const int to = (on.rank + i) % on.size;
     const int from = (on.rank - i + on.size) % on.size;
     if (in_place) {

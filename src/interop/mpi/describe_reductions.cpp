@@ -1,4 +1,4 @@
-// MPI's reductions, in Stretto's terms.
+// MPI's reductions, as operations of Stretto.
 #include <algorithm>
 
 #include "describe.hpp"
@@ -19,7 +19,8 @@ Outcome set_reduction(int count, MPI_Datatype datatype, MPI_Op op, Task& task) {
   return Outcome::served;
 }
 
-// In place the vector is where the result goes: at its beginning, whichever share that is. Stretto wants it elsewhere.
+// With MPI_IN_PLACE, `recvbuf` holds the whole input, and MPI puts this rank's share of the result at its beginning. In
+// place, Stretto supports only an output that lies at the share's own offset, so the result is a copy.
 void set_scattered(const void* sendbuf, void* recvbuf, int own_count, MPI_Datatype datatype, Task& task) {
   task.call.collective = Collective::reduce_scatter;
   task.call.input = sendbuf == MPI_IN_PLACE ? recvbuf : sendbuf;

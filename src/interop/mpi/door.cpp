@@ -12,9 +12,9 @@ Door& door() {
   return the_door;
 }
 
-// MPI promises that every one of its calls also moves on what else is under way. A rank that waits in Stretto for another
-// must not hold up the message for which that other waits in MPI. Nothing is ever found, which is what makes this a look at
-// everything.
+// MPI promises that each of its calls also progresses all other operations in flight. A rank that waits in Stretto for a
+// second rank must not delay a message for which that second rank waits in MPI. This probe never finds a message, so the MPI
+// has to progress everything before it returns.
 void keep_mpi_going() {
   if (door().silent_ == MPI_COMM_NULL) return;
   int found = 0;
@@ -38,8 +38,8 @@ const Stream& Served::stream() const {
   return *stream_;
 }
 
-// All ranks are in MPI_Init: the one place in which the door may wait for them on behalf of MPI_COMM_WORLD, since a first
-// call that does not block may not.
+// All ranks are in MPI_Init. Only here may the door wait for all ranks of MPI_COMM_WORLD: the first call on it may be
+// non-blocking, and must not wait.
 void Door::open() {
   int size = 0;
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -56,8 +56,8 @@ void Door::open() {
   open_.store(true, std::memory_order_release);
 }
 
-// The last handle of Stretto's waits until all ranks are there, and does not keep the MPI going meanwhile; so the MPI waits
-// for them first.
+// The end of Stretto's last communicator blocks until all ranks have come, and does not progress the MPI meanwhile. So the
+// ranks first wait for each other in the MPI.
 void Door::close() {
   if (!is_open()) return;
   requests.finish_all();
@@ -68,7 +68,7 @@ void Door::close() {
     Served* const served = served_.begin()->first;
     const MPI_Comm comm = served_.begin()->second.first;
     PMPI_Comm_delete_attr(comm, keyval_);
-    detach(comm, keyval_, served, nullptr);  // does nothing, unless the MPI failed to
+    detach(comm, keyval_, served, nullptr);  // does nothing, unless the MPI has not called it
   }
   PMPI_Comm_free_keyval(&keyval_);
   PMPI_Comm_free(&silent_);
@@ -83,9 +83,9 @@ void Door::attach(MPI_Comm comm, std::shared_ptr<Served> served) {
   generation_.fetch_add(1, std::memory_order_release);
 }
 
-// The attribute's delete callback. Operations that are under way keep their communicator.
+// The attribute's delete callback. Operations in flight keep their communicator alive.
 int Door::detach(MPI_Comm, int, void* served, void*) {
-  std::shared_ptr<Served> last;  // goes without the mutex
+  std::shared_ptr<Served> last;  // destroyed after the mutex is released
   Door& self = door();
   const std::lock_guard lock(self.mutex_);
   const auto found = self.served_.find(static_cast<Served*>(served));
@@ -106,7 +106,7 @@ Served* Door::find(MPI_Comm comm) {
   const std::uint64_t generation = generation_.load(std::memory_order_acquire);
   if (last.generation == generation && last.comm == comm) return last.served;
   if (!is_open() || comm == MPI_COMM_NULL) return nullptr;
-  if (last.generation == 0) while_waiting(keep_mpi_going);  // the first time that this thread comes
+  if (last.generation == 0) while_waiting(keep_mpi_going);  // the first call in this thread
   void* attribute = nullptr;
   int found = 0;
   PMPI_Comm_get_attr(comm, keyval_, static_cast<void*>(&attribute), &found);
@@ -132,11 +132,11 @@ Outcome Door::why_unserved(MPI_Comm comm) const {
 void Door::follow(MPI_Comm parent, MPI_Comm made) {
   Served* const whole = find(parent);
   if (whole == nullptr) return;
-  int color = -1;  // of one rank or none: nothing to serve
+  int color = -1;  // the communicator has one rank or none: nothing to serve
   int key = 0;
   int size = 0;
   if (made != MPI_COMM_NULL) PMPI_Comm_size(made, &size);
-  if (size > 1) {  // those who have the same first rank belong together
+  if (size > 1) {  // ranks with the same first rank belong together
     MPI_Group old_group = MPI_GROUP_NULL;
     MPI_Group new_group = MPI_GROUP_NULL;
     PMPI_Comm_group(parent, &old_group);

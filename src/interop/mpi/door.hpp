@@ -15,42 +15,43 @@
 
 namespace stretto::mpi_door {
 
-// What stands behind a communicator of the program's: an intra-communicator of several ranks that the door has seen being
-// made. It is an attribute of that, and goes with it.
+// The counterpart of one of the program's communicators: an intra-communicator of at least two ranks that was made while the
+// door was open. It is attached to that communicator as an attribute, and ends with it.
 class Served {
  public:
   Served(Communicator blocking_calls, Communicator other_calls);
 
-  // Calls that block run in the calling thread. Those that do not are on a communicator and a thread of their own, which
-  // makes them independent of each other and of when and in which order the program waits.
+  // Blocking calls run in the calling thread, on `blocking`. Non-blocking calls run on `beside`, which has a thread of its
+  // own. So they are independent of blocking calls, and of when and in which order the program waits for them.
   Communicator blocking;
   Communicator beside;
   CommunicatorPool for_persistent_calls;
   int rank;
   int size;
 
-  const Stream& stream() const;  // of beside; the thread is there from the first such call on
+  const Stream& stream() const;  // of `beside`; its thread starts with the first non-blocking call
 
  private:
   mutable std::once_flag made_;
   mutable std::optional<Stream> stream_;
 };
 
-// This process as the door sees it, from MPI_Init to MPI_Finalize.
+// The state of the door in this process, from MPI_Init to MPI_Finalize.
 class Door {
  public:
   void open();
   void close();
   bool is_open() const { return open_.load(std::memory_order_acquire); }
 
-  // Whether MPI_COMM_WORLD has several ranks, at least.
+  // Whether calls can be served at all: MPI_COMM_WORLD has at least two ranks.
   bool serves() const { return is_open() && serves_; }
-  // None where calls on it are forwarded.
+  // Returns null if calls on `comm` are forwarded.
   Served* find(MPI_Comm comm);
   std::shared_ptr<Served> owner_of(Served* served);
-  // Of a call on a communicator where find() found nothing.
+  // Returns why calls on `comm` are forwarded, after find() has returned null.
   Outcome why_unserved(MPI_Comm comm) const;
-  // made has been made by all members of parent together; it may be MPI_COMM_NULL. Collective over these.
+  // Must be called after all members of `parent` have made `made` together; `made` may be MPI_COMM_NULL. Collective over the
+  // members of `parent`.
   void follow(MPI_Comm parent, MPI_Comm made);
 
   Report report;
@@ -64,10 +65,10 @@ class Door {
   std::atomic<bool> open_ = false;
   bool serves_ = false;  // written before open_
   int keyval_ = MPI_KEYVAL_INVALID;
-  MPI_Comm silent_ = MPI_COMM_NULL;  // all ranks; nobody ever sends there
+  MPI_Comm silent_ = MPI_COMM_NULL;  // has all ranks; no message is ever sent on it
   std::mutex mutex_;
   std::map<Served*, std::pair<MPI_Comm, std::shared_ptr<Served>>> served_;
-  // Counts what was attached and detached: what find() remembers is of one count.
+  // Changes with every attach and detach. A result of find() that a thread remembers is valid for one generation.
   std::atomic<std::uint64_t> generation_ = 1;
   friend void keep_mpi_going();
 };
@@ -75,13 +76,13 @@ class Door {
 // Never destroyed: a program may end without MPI_Finalize.
 Door& door();
 
-// Lets the MPI move on what is under way there.
+// Lets the MPI progress its own operations.
 void keep_mpi_going();
 
-// An error from which neither Stretto nor the MPI can go on: says it and takes the job down.
+// Reports an error after which neither Stretto nor the MPI can continue, and aborts the job.
 [[noreturn]] void give_up(const std::string& sentence);
 
-// Runs what may throw an error of Stretto's.
+// Runs `body`; an exception aborts the job.
 template <class Body>
 int guarded(Body body) {
   try {

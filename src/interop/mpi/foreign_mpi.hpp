@@ -1,6 +1,6 @@
 #pragma once
-// The MPI before which this door stands. What the door defines under MPI's names must be seen from outside: programs then
-// find it before the MPI's own, which stays reachable under PMPI's.
+// The header of the MPI that this door interposes. The functions that the door defines under MPI's names must be visible
+// outside the library: programs then find them before the MPI's own, which remain reachable under their PMPI names.
 #define OMPI_SKIP_MPICXX 1   // NOLINT(readability-identifier-naming): Open MPI's name
 #define MPICH_SKIP_MPICXX 1  // NOLINT(readability-identifier-naming): MPICH's name
 #pragma GCC visibility push(default)
@@ -10,7 +10,7 @@
 #endif
 #pragma GCC visibility pop
 
-// Persistent collectives are MPI 4's. Open MPI 4.1 has them as an extension, under names of its own.
+// Persistent collectives exist since MPI 4. Open MPI 4.1 has them as an extension, under names of its own.
 #if MPI_VERSION >= 4
 #define STRETTO_PERSISTENT(name) MPI_##name##_init
 #define STRETTO_PERSISTENT_OF_MPI(name) PMPI_##name##_init

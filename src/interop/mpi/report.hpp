@@ -5,12 +5,12 @@
 
 #include "calls.hpp"
 
-// What became of every collective call: STRETTO_MPI_REPORT=1.
+// Counts the outcome of every collective call, for STRETTO_MPI_REPORT=1.
 namespace stretto::mpi_door {
 
 enum class Outcome {
   served,
-  // forwarded to the MPI, because of
+  // The others: forwarded to the MPI, for the reason that the name gives.
   type,
   operation,
   inter_communicator,
@@ -26,7 +26,7 @@ class Report {
   void add(Kind kind, Form form, Outcome outcome) {
     counts_[place(kind, form, outcome)].fetch_add(1, std::memory_order_relaxed);
   }
-  // Collective over the ranks of MPI_COMM_WORLD, the first of which writes to stderr what all have counted together.
+  // Collective over MPI_COMM_WORLD: rank 0 writes the sums of all ranks' counts to stderr.
   void print() const;
 
  private:

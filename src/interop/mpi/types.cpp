@@ -28,12 +28,12 @@ std::optional<DType> dtype_of_number(Number number, std::int64_t bytes) {
   return std::nullopt;
 }
 
-// Those first that programs use most: it is searched from the beginning.
+// Lookup is a linear search, so the most used types come first.
 std::vector<BasicType> known_types() {
   std::vector<BasicType> types;
   const auto add = [&](Number number, std::initializer_list<MPI_Datatype> all) {
     for (const MPI_Datatype type : all) {
-      if (type == MPI_DATATYPE_NULL) continue;  // of a language that this MPI is without
+      if (type == MPI_DATATYPE_NULL) continue;  // this MPI does not have the type's language
       const std::int64_t bytes = size_of_element(type);
       if (bytes > 0 && bytes == extent_of(type)) types.push_back({type, bytes, dtype_of_number(number, bytes)});
     }

@@ -31,7 +31,7 @@ Streams& streams() {
   return all;
 }
 
-// Ends that go on beside the program.
+// The background threads in which communicators and streams are destroyed.
 struct Ends {
   std::mutex mutex;
   std::condition_variable changed;

@@ -24,13 +24,13 @@ void put(std::array<char, size>& place, const std::string& text) {
   std::copy_n(text.begin(), std::min(text.size(), size - 1), place.begin());
 }
 
-struct Card {  // what each rank tells the others
+struct Card {  // the data that each rank sends to the others
   std::array<char, 48> gpu, gpu_name;
   std::array<char, 160> served;
 };
-using Sentence = std::array<char, 400>;  // empty: nothing to say
+using Sentence = std::array<char, 400>;  // empty: no obstacle
 
-// What the thread calls of the C interface meanwhile happens at the end: for all ranks that it makes.
+// Collects the thread's calls of the C interface until end(), which makes them for all its ranks in parallel.
 class Together {
  public:
   Together() { strettoGroupStart(); }
@@ -73,7 +73,7 @@ class Joining {
       for (std::size_t i = 0; i < joins_.size(); ++i) {
         joins_[i]->result = result;
         note(joins_[i]->function, By::nobody, last_sentence() == nullptr ? "no memory" : last_sentence());
-        if (ranks_[i] != nullptr) strettoCommAbort(ranks_[i]);  // the others are not to wait
+        if (ranks_[i] != nullptr) strettoCommAbort(ranks_[i]);  // so that the other ranks do not wait
       }
     }
   }
@@ -91,7 +91,7 @@ class Joining {
     all.end();
   }
 
-  // Of all ranks what each says.
+  // All-gathers say(i), the value of this thread's rank i. Returns the values of all ranks.
   template <class Say, class What = std::invoke_result_t<Say, std::size_t>>
   std::vector<What> tell(const Say& say) {
     std::vector<What> said(joins_.size());
@@ -114,7 +114,7 @@ class Joining {
     return card;
   }
 
-  // Which two ranks share a GPU; empty: none.
+  // Names two ranks that share a GPU; empty if there are none.
   static std::string shared_gpu(const std::vector<Card>& cards) {
     std::map<std::string, std::size_t> users;
     for (std::size_t rank = 0; rank < cards.size(); ++rank) {
@@ -205,7 +205,7 @@ class Joining {
     }
   }
 
-  // Rank 0's, which may be one of ours.
+  // Returns the id that NCCL made on rank 0. Rank 0 may belong to this thread.
   ncclUniqueId id_of_nccls() {
     struct Offer {
       ncclUniqueId id;
@@ -233,10 +233,10 @@ class Joining {
 
 KeptConfig::KeptConfig(ncclConfig_t* config) : given_(config) {
   constexpr std::size_t most = 4096;
-  if (config->size < sizeof config->size || config->size > most) return;  // NCCL is to say so
+  if (config->size < sizeof config->size || config->size > most) return;  // NCCL reports this error
   bytes_.resize(config->size);
   std::memcpy(bytes_.data(), config, config->size);
-  // Fields are only ever added behind those of older versions.
+  // Newer versions only append fields, so each field has the same offset in all versions that have it.
   const auto keep = [&](std::size_t offset, std::optional<std::string>& text) {
     if (offset + sizeof(char*) > bytes_.size()) return;
     const char* given = nullptr;
@@ -257,7 +257,7 @@ ncclResult_t join(std::vector<Join>& joins) {
   for (auto& [id, of_one] : by_id) each.emplace_back(std::move(of_one));
   if (joins.size() == 1) {
     each.front().run();
-  } else {  // the GPU of this thread stays what it is
+  } else {  // in other threads, so that the current GPU of this thread does not change
     std::vector<std::string> sentences(each.size());
     {
       std::vector<std::jthread> threads;

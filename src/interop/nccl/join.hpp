@@ -6,11 +6,12 @@
 
 #include "interop/nccl/communicators.hpp"
 
-// How a communicator comes to be: the ranks meet by Stretto, tell each other which GPUs they use, and decide alike whose it
-// is. Where each rank has a GPU it is NCCL's: rank 0 makes an id with NCCL, and the program gets NCCL's handle.
+// How a communicator is made. The ranks meet through Stretto, tell each other which GPUs they use, and all take the same
+// decision on which library serves it. If each rank has its own GPU, NCCL does: rank 0 gets an id from NCCL, and the program
+// gets NCCL's handle.
 namespace stretto::nccl_door {
 
-// A configuration that outlives the caller's.
+// A copy of a configuration. It outlives the caller's.
 class KeptConfig {
  public:
   explicit KeptConfig(ncclConfig_t* config);
@@ -21,23 +22,23 @@ class KeptConfig {
 
  private:
   ncclConfig_t* given_;
-  std::vector<char> bytes_;  // of whatever version of NCCL's header; none where it is no configuration
+  std::vector<char> bytes_;  // a struct of any version of NCCL's header; empty if its size is invalid
   std::optional<std::string> name_, net_;
 };
 
 struct Join {
   const char* function = nullptr;  // for the report
-  ncclComm_t* comm = nullptr;      // where the program wants it
+  ncclComm_t* comm = nullptr;      // the program's result pointer
   int nranks = 0;
-  ncclUniqueId id{};  // one of ours
+  ncclUniqueId id{};  // an id that the door made
   int rank = 0;
   int device = 0;
-  std::shared_ptr<KeptConfig> config;  // null: none was given
-  ncclResult_t result = ncclSuccess;   // ncclInProgress where NCCL goes on by itself
+  std::shared_ptr<KeptConfig> config;  // null if the caller gave none
+  ncclResult_t result = ncclSuccess;   // ncclInProgress if NCCL continues asynchronously
 };
 
-// Collective, for all ranks that one thread makes together, of whatever communicators. Returns the first result that is no
-// success; what could not be made is NCCL_COMM_NULL.
+// Collective. `joins` are all ranks that one thread makes together, of one communicator or several. Returns the first result
+// that is not ncclSuccess. A handle that could not be made is NCCL_COMM_NULL.
 ncclResult_t join(std::vector<Join>& joins);
 
 }  // namespace stretto::nccl_door

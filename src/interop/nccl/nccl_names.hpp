@@ -1,9 +1,9 @@
 #pragma once
-// NCCL's header, for a library that defines functions of these names: they are what it exports.
+// NCCL's header. Functions of these names that the library defines must have default visibility, so that it exports them.
 #pragma GCC visibility push(default)
 #include <nccl.h>
 
-// Of nccl_device.h, which is for device code: the functions of the host that take a communicator.
+// From nccl_device.h, which is for device code: the host functions that take a communicator.
 extern "C" {
 struct ncclTeam;
 struct ncclDevCommRequirements;
@@ -29,8 +29,8 @@ STRETTO_NCCL_DEVICE_API(p)
 }
 #pragma GCC visibility pop
 
-// Every function of NCCL's that the door defines: those that take a communicator or make one, and groups. NCCL's others
-// (ncclMemAlloc, ncclGetVersion, ...) stay the real library's.
+// Every NCCL function that the door defines: those that take or make a communicator, and groups. The others (ncclMemAlloc,
+// ncclGetVersion, ...) remain the real library's.
 #define STRETTO_NCCL_FUNCTIONS(F) \
   F(GetUniqueId)                  \
   F(CommInitRank)                 \

@@ -12,7 +12,7 @@ constexpr Collective servable[] = {Collective::all_reduce, Collective::reduce_sc
                                    Collective::all_to_all, Collective::broadcast,      Collective::reduce,
                                    Collective::gather,     Collective::scatter};
 
-// Where nobody has said more: what the settings of Stretto's would have no effect on otherwise.
+// STRETTO_NCCL_SERVE=auto: serves the collectives on which Stretto's other settings would otherwise have no effect.
 Rules automatic() {
   Rules rules;
   for (const Collective collective : servable) {

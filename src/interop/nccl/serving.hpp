@@ -6,10 +6,12 @@
 
 namespace stretto::nccl_door {
 
-// Which collectives are Stretto's although every rank has a GPU of its own, so that NCCL could do them too, and why. By the
-// settings alone (STRETTO_NCCL_SERVE), so that all ranks decide alike.
+// The collectives that Stretto serves although every rank has its own GPU and NCCL could serve them, each with the reason.
+// Only settings decide (STRETTO_NCCL_SERVE; under "auto" also STRETTO_ALGO and STRETTO_DETERMINISTIC), so ranks with the
+// same settings decide alike.
 using Rules = std::map<Collective, std::string>;
-// Throws Error(invalid_argument) for a setting that names what is no collective, or what stays NCCL's.
+// Throws Error(invalid_argument) if the setting names something that is not a collective, or a collective that remains
+// NCCL's.
 Rules rules_from_settings();
 std::string text_of(const Rules& rules);  // the names of the collectives
 

@@ -9,7 +9,7 @@
 namespace stretto::nccl_door {
 namespace {
 
-// A place in the GPU's memory, and a stream.
+// One element in the GPU's memory, and a stream.
 struct Place {
   void* memory = nullptr;
   cudaStream_t stream = nullptr;
@@ -37,14 +37,14 @@ struct Place {
   }
 };
 
-// The program's thread may use another GPU by now, and goes on using it.
+// Uses another GPU for a while. The program's thread then continues with the GPU that it used before.
 class UsingDevice {
  public:
   explicit UsingDevice(int device) : before_(cuda().device()) { use(device); }
   ~UsingDevice() {
     try {
       use(before_);
-    } catch (const Refusal&) {  // CUDA has failed for good, and says so at the program's next call
+    } catch (const Refusal&) {  // CUDA has failed for good; the program's next call reports it
     }
   }
   UsingDevice(const UsingDevice&) = delete;
@@ -66,7 +66,7 @@ void sum_of_one_element(const RankOnGpu& rank) {
 
 }  // namespace
 
-// The first sum of a communicator is collective beyond what it does: ranks of one thread are tried side by side.
+// The first sum of a communicator makes connections and so needs all ranks at once: ranks of one thread run in parallel.
 void try_gpus(const std::vector<RankOnGpu>& ranks) {
   if (ranks.size() == 1) return sum_of_one_element(ranks.front());
   std::vector<std::exception_ptr> errors(ranks.size());

@@ -5,14 +5,14 @@
 
 namespace stretto::nccl_door {
 
-// Ranks of this process, and the GPU that each uses.
+// A rank of this process and the GPU that it uses.
 struct RankOnGpu {
   strettoComm_t ranks;
   int device;
 };
 
-// Collective: whether Stretto reaches all these GPUs is found out where communicators are made, for there a program expects
-// that it may fail. Throws Refusal.
+// Collective. Tests whether Stretto reaches all these GPUs, when a communicator is made: that is where a program expects an
+// error. Throws Refusal.
 void try_gpus(const std::vector<RankOnGpu>& ranks);
 
 }  // namespace stretto::nccl_door

@@ -5,12 +5,12 @@
 #include "interop/nccl/nccl_names.hpp"
 #include "stretto/stretto.h"
 
-// Ids that the door gives are those of the C interface: of the same size, and told from NCCL's own by their first bytes.
+// The door's ids are those of the C interface. They have the size of NCCL's ids, and differ from these in their first bytes.
 namespace stretto::nccl_door {
 
 static_assert(sizeof(ncclUniqueId) == sizeof(strettoUniqueId));
 
-constexpr std::uint32_t first_word_of_our_ids = 0x53740001;  // a test sees that it is
+constexpr std::uint32_t first_word_of_our_ids = 0x53740001;  // a test checks this value
 
 inline bool is_ours(const ncclUniqueId& id) {
   std::uint32_t word = 0;

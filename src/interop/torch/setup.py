@@ -1,7 +1,7 @@
 """Builds the door for the PyTorch that is installed, beside the library: pip install src/interop/torch
 
-The library is that of the source tree (built here where it is not), or the installed one of STRETTO_PREFIX. It becomes part
-of the package.
+The library comes from the source tree, which this builds if necessary, or from an installed Stretto at STRETTO_PREFIX. It
+becomes part of the package.
 """
 
 import json
@@ -20,7 +20,8 @@ TREE = HERE.parents[2]
 
 
 def torch_flags():
-    # pip builds in an environment without PyTorch; the one that will load the door is seen without pip's path.
+    # pip builds in an environment without PyTorch. Without pip's path, this process finds the PyTorch that
+    # will load the door.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     found = subprocess.run([sys.executable, HERE / "torch_build.py"], env=environment, capture_output=True, text=True)
     if found.returncode != 0:
@@ -30,7 +31,7 @@ def torch_flags():
 
 
 def library():
-    """Its headers, and the library file."""
+    """Returns the folder of the headers, and the library file."""
     prefix = os.environ.get("STRETTO_PREFIX")
     if prefix:
         found = sorted(pathlib.Path(prefix).glob("lib*/**/libstretto.so"))
@@ -41,7 +42,7 @@ def library():
         sys.exit("The door is built in Stretto's source tree, or beside an installed Stretto; set STRETTO_PREFIX to that.")
     build = pathlib.Path(os.environ.get("STRETTO_BUILD", TREE / "build"))
     if not (build / "CMakeCache.txt").exists() and "STRETTO_BUILD" not in os.environ:
-        build = TREE / "build-pip"  # not where ./dev build would then find another generator than its own
+        build = TREE / "build-pip"  # ./dev build must not find a folder with another generator
     if not (build / "CMakeCache.txt").exists():
         subprocess.run(["cmake", "-S", TREE, "-B", build, "-DCMAKE_BUILD_TYPE=Release"], check=True)
     subprocess.run(["cmake", "--build", build, "--target", "stretto", "-j", str(os.cpu_count())], check=True)
@@ -54,14 +55,14 @@ class BuildWithLibrary(build_ext):
         include, built = library()
         target = pathlib.Path(self.get_ext_fullpath(extension.name))
         target.parent.mkdir(parents=True, exist_ok=True)
-        # By its soname, under which the door looks for it in its own folder.
+        # The file is named by its soname, because the door looks for that name in its own folder.
         soname = built.resolve().name
         for line in subprocess.run(["objdump", "-p", built], check=True, capture_output=True, text=True).stdout.splitlines():
             if line.split()[:1] == ["SONAME"]:
                 soname = line.split()[1]
         shutil.copy2(built.resolve(), target.parent / soname)
 
-        # PyTorch's headers take most of the time: they are read once.
+        # PyTorch's headers take most of the compile time, so one translation unit reads them once.
         unity = pathlib.Path(self.build_temp) / "stretto_torch.cpp"
         unity.parent.mkdir(parents=True, exist_ok=True)
         unity.write_text("".join(f'#include "{source}"\n' for source in sorted((HERE / "csrc").rglob("*.cpp"))))
@@ -76,7 +77,7 @@ class BuildWithLibrary(build_ext):
         super().build_extension(extension)
 
 
-with tempfile.TemporaryDirectory() as folder:  # else all of it would stay beside this file
+with tempfile.TemporaryDirectory() as folder:  # otherwise the build's files would stay beside this one
     setup(
         ext_modules=[Extension("stretto_torch._C", [])],
         cmdclass={"build_ext": BuildWithLibrary},

@@ -1,4 +1,4 @@
-"""Prints, as JSON, what it takes to build the door for the PyTorch of the Python that runs this."""
+"""Prints, as JSON, the compiler and linker options of the door for the PyTorch of the Python that runs this."""
 
 import json
 import os
@@ -16,7 +16,7 @@ def main():
                  "take a newer one (2.7).")
     home = os.path.dirname(torch.__file__)
     include = [f"{home}/include", f"{home}/include/torch/csrc/api/include", sysconfig.get_paths()["include"]]
-    # Modules understand each other's classes where they give pybind11 the same names.
+    # Modules recognize each other's classes if pybind11 has the same names in both.
     define = []
     for name in ["COMPILER_TYPE", "STDLIB", "BUILD_ABI"]:
         value = getattr(torch._C, f"_PYBIND11_{name}", None)

@@ -16,9 +16,9 @@ struct LaunchedAs {
 // Returns nothing if no launcher's variables are set. Throws if they contradict each other, or do not say where to meet.
 std::optional<LaunchedAs> launched_as();
 
-// Forks `count` children, runs body(rank) in each and returns 0, or the exit status of the first child that failed: 128 +
-// signal for a child that was killed, even if others that ended because of it are seen to end first. Children die with this
-// process. If one fails, the others have a few seconds to end by themselves.
+// Forks `count` children, runs body(rank) in each and returns 0, or the exit status of the first child that failed (128 +
+// signal if it was killed). A killed child counts as the first even if children that failed because of it are seen to end
+// earlier. Children die with this process. If one fails, the others have a few seconds to end by themselves.
 int fork_ranks(int count, const std::function<int(int rank)>& body);
 
 }  // namespace stretto

@@ -87,15 +87,16 @@ std::vector<HardwareThreads> place_ranks(const std::vector<Core>& cores, int ran
   const auto wanted = static_cast<std::size_t>(ranks);
   if (ranks < 1 || free.empty()) return {};
   if (free.size() < wanted) {
-    // The same number on each core, if they have the whole machine: the system would sometimes put three on one and five on
-    // another.
+    // Every core gets the same number of ranks, and only if the job has the whole machine. Left to itself, the system would
+    // sometimes put three ranks on one core and five on another.
     if (free.size() < cores.size() || wanted % free.size() != 0) return {};
     std::vector<HardwareThreads> placed;
     for (std::size_t rank = 0; rank < wanted; ++rank) placed.push_back(free[rank * free.size() / wanted]->threads);
     return placed;
   }
   const std::size_t share = free.size() / wanted;
-  // The first cores of the shares: at first without shares that reach over the end of a group, else one behind the other.
+  // The first core of each share. Shares within one group are preferred; if there are too few of them, the shares follow
+  // each other without a gap.
   std::vector<std::size_t> begins;
   for (std::size_t at = 0; at + share <= free.size();) {
     const bool within = free[at]->group == free[at + share - 1]->group;
@@ -160,7 +161,7 @@ void run_on(const HardwareThreads& threads) {
   for (const int thread : threads) CPU_SET_S(thread, bytes, set.get());
   std::error_code error;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
-    // One may end meanwhile, and a sandbox may forbid it: then the system goes on choosing.
+    // A thread may end meanwhile, or a sandbox may forbid this: the system then continues to choose its core.
     if (sched_setaffinity(std::stoi(task.path().filename()), bytes, set.get()) != 0) {
       log().info("A thread cannot be bound to hardware threads {}: {}.", fmt::join(threads, ", "), errno_text(errno));
     }

@@ -26,7 +26,7 @@ constexpr std::int32_t least_nccl = 22800;  // an older one would end the progra
 
 enum class GpuRoute : std::uint8_t { any, nccl, copies, ipc, staged };
 
-// What every member tells the others.
+// The data that every member sends to the others.
 struct GpuIdentity {
   std::array<char, 48> gpu{};  // its uuid
   std::array<char, 48> gpu_name{};
@@ -129,7 +129,7 @@ std::unique_ptr<Staging> make_staging(Links& links, Gpu& gpu, const ExchangeByte
 
 bool may_be_done_whole(const GpuCollective& call) { return NcclLinks::knows(call); }
 
-// Threads of a process mostly share a GPU, and copy; processes have one each.
+// Threads of a process usually share a GPU, and use copies; processes usually have a GPU each.
 bool expects_gpu_collectives(const Links& links) { return !links.one_process() && nccl() != nullptr; }
 
 std::unique_ptr<GpuLinks> make_gpu_links(Links& links, Gpu& gpu, const ExchangeBytes& exchange_bytes) {

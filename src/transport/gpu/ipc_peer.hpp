@@ -15,9 +15,9 @@ struct IpcBlocks {
 };
 
 // The blocks that one rank and a peer have for each other, and the notes that they send each other about them. Each rank
-// fills its own blocks, one after the other in a circle, and copies from the peer's in that order; so blocks are counted and
-// need no names: a note over the link says that one more is full, or that one more is free again. Notes have one size and
-// say which of the two they mean; so notes about both ranks' blocks share a link, and are never mixed up.
+// fills its own blocks one after the other, in a circle, and copies from the peer's blocks in the same order. So a note
+// needs no name of a block: it says that one more block is full, or that one more is free again. All notes have one size and
+// say which of the two they mean, so notes about both ranks' blocks share a link.
 //
 // Used by one thread at a time. Nothing here waits.
 class IpcPeer {

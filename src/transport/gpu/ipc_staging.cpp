@@ -87,7 +87,7 @@ class IpcMessage final : public StagedMessage {
   IpcPeer& peer_;
   std::size_t block_bytes_;
   std::string between_;
-  std::deque<BlockCopy> blocks_;      // that are being copied
+  std::deque<BlockCopy> blocks_;      // copies in progress
   std::size_t begun_ = 0, done_ = 0;  // bytes
 };
 

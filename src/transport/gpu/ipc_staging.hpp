@@ -12,9 +12,9 @@ namespace stretto {
 // Blocks in the GPUs' own memory, for ranks of one host: the sender copies into a block of its own, the receiver from it,
 // through CUDA IPC. That is one copy more than needed, at the speed of the GPU's memory, and none through the host's.
 //
-// Only these blocks are shared, by a handle that is made and opened once, at set-up, and never the memory of the messages.
-// Handles of that memory would have to be kept, since opening one takes long, and nothing tells the ranks that keep them
-// when the memory has been released and belongs to something else.
+// Only these blocks are shared, never the memory of the messages. A block's handle is made and opened once, at set-up.
+// Handles of the messages' memory would have to be kept open, since opening one takes long. But nothing tells the ranks that
+// keep a handle when its memory is released and used for something else.
 class IpcStaging final : public Staging {
  public:
   struct SetUp {
@@ -22,7 +22,7 @@ class IpcStaging final : public Staging {
     std::string obstacle;                 // the reason, the same on all members
   };
   // Collective over members that all share the host's memory. is_here: by member, whether it is a thread of this process:
-  // CUDA does not open a handle in the process that made it, and its memory is reached without one. links: of this
+  // CUDA does not open a handle in the process that made it, and that process needs none to reach the memory. links: of this
   // communicator; they must outlive the staging, which uses their gpu_lane.
   static SetUp set_up(Gpu& gpu, Links& links, const ExchangeBytes& exchange_bytes, const std::vector<bool>& is_here,
                       const IpcBlocks& blocks);

@@ -12,7 +12,7 @@
 
 namespace stretto {
 
-// One lock for all: the work under it takes microseconds, and never waits for a GPU.
+// One lock for all members: the work under it takes microseconds, and never waits for a GPU.
 class CopyBoard {
  public:
   struct Post {  // a message that its sender has posted
@@ -86,7 +86,7 @@ class CopyExchange {
 
   void run(const std::vector<GpuMessage>& messages) {
     throw_failure();
-    // Everything is posted before anything is awaited: so all may send to all.
+    // All messages are posted before any is awaited, so that all members may send to all.
     bool sends = false;
     for (const GpuMessage& message : messages) sends |= message.sends;
     if (sends) gpu_.record(ready_, stream_);

@@ -7,10 +7,10 @@
 
 namespace stretto {
 
-// Where the members of one communicator, threads of one process, meet to copy from each other.
+// The board through which the members of one communicator, threads of one process, copy from each other.
 class CopyBoard;
 
-// Which member of its communicator this one is.
+// The place of this member in its communicator.
 struct CopyMember {
   int rank = 0;                 // among the members
   std::vector<int> job_ranks;   // of the members, for sentences
@@ -27,8 +27,8 @@ struct CopyMember {
 // for the GPU. So all members must issue the operations of all communicators that they share in one consistent order: if one
 // thread calls A before B, and another one B before A, both wait until the timeout.
 //
-// Not in a graph: what two ranks capture would have to wait for each other, and CUDA's graphs cannot. exchange() throws
-// Error(unavailable) then.
+// Not supported in a CUDA graph: exchange() throws Error(unavailable). Two ranks' captured operations would have to wait for
+// each other, and CUDA's graphs cannot.
 class PeerCopies final : public GpuLinks {
  public:
   // The board must have been made for as many members.
@@ -51,8 +51,8 @@ class PeerCopies final : public GpuLinks {
 
 std::shared_ptr<CopyBoard> make_copy_board(int members);
 
-// The members find the board that one of them has made by a number: that member offers it, and each of the others takes it
-// once. Returns null if no board was offered under that number.
+// One member makes the board and offers it under a number. Each of the other members takes it once, by that number. Returns
+// null if no board was offered under that number.
 std::uint64_t offer_copy_board(std::shared_ptr<CopyBoard> board, int takers);
 std::shared_ptr<CopyBoard> take_copy_board(std::uint64_t number);
 

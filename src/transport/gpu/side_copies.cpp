@@ -4,7 +4,7 @@
 
 namespace stretto {
 
-// Their streams are urgent: the thread that waits for a copy has nothing else to do.
+// The streams are urgent, because the thread that waits for a copy has nothing else to do.
 SideCopies::SideCopies(Gpu& gpu)
     : gpu_(gpu), out_(gpu.create_stream(Priority::urgent)), in_(gpu.create_stream(Priority::urgent)) {}
 

@@ -6,7 +6,7 @@
 
 namespace stretto {
 
-// Copies in streams of their own, beside all others. Used by one thread at a time.
+// Copies in streams of their own, which run beside all other streams. Used by one thread at a time.
 class SideCopies {
  public:
   explicit SideCopies(Gpu& gpu);
@@ -14,12 +14,12 @@ class SideCopies {
   SideCopies(const SideCopies&) = delete;
   SideCopies& operator=(const SideCopies&) = delete;
 
-  // Begin a copy of a sent, or of a received, block, and return the event of its end. They wait for nothing on the GPU, nor
-  // for copies of the other kind.
+  // Begin the copy of a block, out() for a sent and in() for a received one, and return an event that marks its end. A copy
+  // waits for nothing on the GPU, nor for copies of the other kind.
   GpuEvent out(std::byte* to, const std::byte* from, std::size_t bytes) { return copy(to, from, bytes, out_); }
   GpuEvent in(std::byte* to, const std::byte* from, std::size_t bytes) { return copy(to, from, bytes, in_); }
-  bool is_done(GpuEvent copied);  // if it returns true, the event is gone
-  void wait(GpuEvent copied);     // the event is gone then; returns at once if the GPU has failed, which copies nothing more
+  bool is_done(GpuEvent copied);  // returns true if done; the event then no longer exists
+  void wait(GpuEvent copied);  // also ends the event; returns at once if the GPU has failed, which then copies nothing more
 
  private:
   GpuEvent copy(std::byte* to, const std::byte* from, std::size_t bytes, GpuStream stream);

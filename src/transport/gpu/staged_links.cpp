@@ -135,7 +135,7 @@ void StagedLinks::carry(const std::vector<GpuMessage>& messages) {
   });
 }
 
-// The communicator cannot end before peers have taken what was sent.
+// The communicator cannot end before peers have taken the messages that were sent.
 void StagedLinks::settle() {
   const double from = now_seconds();
   wait([&] {

@@ -16,16 +16,17 @@ namespace stretto {
 // Messages between GPUs in blocks: for ranks that NCCL does not connect, such as processes that share one GPU. The staging
 // decides where the blocks lie, and how they get to the other rank.
 //
-// The thread that calls exchange() carries the messages: it waits until the stream has come there, copies to blocks and from
-// blocks in streams of its own, and returns when all messages have arrived. Messages of one direction and peer go in order,
-// all others beside each other. So all members must issue the operations of all communicators that they share in one
-// consistent order. No stream ever waits for the host: it would hold up whatever CUDA puts behind it (another stream in the
-// same hardware queue, a kernel's first launch that loads its code, memory that is freed), even the copies that it waits
-// for.
+// The thread that calls exchange() carries the messages: it waits until the stream has reached the exchange, copies to
+// blocks and from blocks in streams of its own, and returns when all messages have arrived. Messages of one direction and
+// peer go in order, all others in parallel. So all members must issue the operations of all communicators that they share in
+// one consistent order. No stream ever waits for the host: such a stream would block all work that CUDA puts behind it
+// (another stream in the same hardware queue, a kernel's first launch that loads its code, memory that is freed), even the
+// copies that it waits for.
 //
-// The time that the stream takes to come there counts as waiting, for STRETTO_TIMEOUT as well.
+// The time until the stream reaches the exchange counts as waiting, also for STRETTO_TIMEOUT.
 //
-// Not in a graph, whose launches no thread would carry: exchange() throws Error(unavailable) then.
+// Not supported in a CUDA graph: exchange() throws Error(unavailable), because no thread would carry the messages when the
+// graph is launched.
 class StagedLinks final : public GpuLinks {
  public:
   // links: of this communicator; they must outlive this object.
@@ -37,10 +38,10 @@ class StagedLinks final : public GpuLinks {
   const char* route() const override { return staging_->route(); }
   void exchange(const std::vector<GpuMessage>& messages, GpuStream stream) override;
   std::string failure() override;
-  void abort() override;  // an exchange under way throws
+  void abort() override;  // an exchange in flight throws
 
  private:
-  enum class Look { finished, moved, at_gpu, at_peers };  // the last two say for whom it waits
+  enum class Look { finished, moved, at_gpu, at_peers };  // the last two say for what it waits
   void wait(const std::function<Look()>& look);
   void carry(const std::vector<GpuMessage>& messages);
   void settle();

@@ -10,7 +10,7 @@ namespace stretto {
 class StagedMessage {
  public:
   virtual ~StagedMessage() = default;  // gives up an unfinished message, and with it all later ones of that peer
-  // Moves what can be moved without waiting; returns true if anything moved.
+  // Moves the bytes that can be moved without waiting; returns true if anything moved.
   virtual bool advance() = 0;
   virtual bool complete() const = 0;  // the message's memory is not needed any more
   virtual bool waits_for_gpu() const = 0;

@@ -17,9 +17,9 @@ using NcclId = std::array<std::byte, 128>;
 // on a GPU goes. nccl_library.cpp fills it from libnccl; the tests fill it with threads (tests/stand_in/), and hold callers
 // to NCCL's rules. Each function throws Error(unavailable) with NCCL's own message.
 //
-// Only one thread at a time may call anything with one communicator, including abort() and failure(). No call blocks but
-// join(): an operation that has to wait for other ranks, such as ranks that connect when they first exchange anything, goes
-// on by itself, and settled() tells when it is over.
+// Only one thread at a time may call anything with one communicator, including abort() and failure(). No call blocks except
+// join(). An operation may have to wait for other ranks, for example when ranks connect in their first exchange; it then
+// continues asynchronously, and settled() tells when it is over.
 class NcclCalls {
  public:
   virtual ~NcclCalls() = default;
@@ -31,13 +31,13 @@ class NcclCalls {
   // Whether the last operation has been put into its streams (or is finished). Until it is true, nothing else may be put
   // into these streams, and nothing may be called but this, failure() and abort(). Throws if it will never become true.
   virtual bool settled(NcclComm comm) = 0;
-  virtual void finish(NcclComm comm) = 0;          // collective: ends the operations under way; only destroy() may follow
+  virtual void finish(NcclComm comm) = 0;          // collective: ends the operations in flight; only destroy() may follow
   virtual void destroy(NcclComm comm) = 0;         // once finish() is settled
-  virtual void abort(NcclComm comm) = 0;           // destroys the communicator, whatever is under way
+  virtual void abort(NcclComm comm) = 0;           // destroys the communicator, even with operations in flight
   virtual std::string failure(NcclComm comm) = 0;  // an asynchronous error; empty: none
 
-  // Between the two, sends and receives are only noted; at the end they go together. Nothing else may be put into their
-  // streams meanwhile. group_end() ends the group even if it throws.
+  // Between group_start() and group_end() sends and receives are only recorded; group_end() starts them together. Nothing
+  // else may be put into their streams meanwhile. group_end() ends the group even if it throws.
   virtual void group_start() = 0;
   virtual void group_end() = 0;
   virtual void send(const void* data, std::size_t bytes, int peer, NcclComm comm, GpuStream stream) = 0;

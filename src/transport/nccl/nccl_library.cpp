@@ -1,5 +1,5 @@
-// The table of nccl_calls.hpp, filled from libnccl by its pnccl names: the nccl names may be those of a library that was
-// loaded in front of it, such as Stretto's own (interop/nccl), which would send them back here.
+// The table of nccl_calls.hpp, filled from libnccl by its pnccl names. The nccl names may belong to a library that was
+// loaded before libnccl, such as Stretto's own (interop/nccl), which would call back here.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -49,7 +49,7 @@ ncclRedOp_t of_nccl(ReduceOp op) {
     case ReduceOp::min: return ncclMin;
     case ReduceOp::max: return ncclMax;
     case ReduceOp::avg: return ncclAvg;
-    case ReduceOp::premul_sum: break;  // NCCL makes one a factor and communicator; the library multiplies by itself
+    case ReduceOp::premul_sum: break;  // NCCL needs one per factor and communicator; the library multiplies by itself
   }
   fail(ErrorCode::internal, "{} went to NCCL, which is asked for sum, prod, min, max and avg only.", name(op));
 }
@@ -92,8 +92,8 @@ class NcclLibrary final : public NcclCalls {
     }
     ncclUniqueId unique;
     std::memcpy(&unique, id.data(), sizeof unique);
-    // A blocking communicator would block its caller until all ranks have come, even if one is lost, also in its first
-    // messages; and it can be aborted only between calls that return.
+    // A blocking communicator blocks its caller until all ranks have come, even if one is lost, and again in its first
+    // messages. Besides, it can be aborted only between calls.
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     ncclComm_t made = nullptr;

@@ -128,7 +128,8 @@ bool NcclLinks::knows(const GpuCollective& call) {
 
 bool NcclLinks::does(const GpuCollective& call) const {
   const bool computes = reduces(call.collective);
-  return knows(call) && (!computes || !is_f8(call.dtype) || member_.least_major >= 9);  // with 8 bits from Hopper on
+  // NCCL reduces 8-bit floats from Hopper on.
+  return knows(call) && (!computes || !is_f8(call.dtype) || member_.least_major >= 9);
 }
 
 void NcclLinks::perform(const GpuCollective& call, GpuStream stream) {
@@ -137,8 +138,8 @@ void NcclLinks::perform(const GpuCollective& call, GpuStream stream) {
   ensure(does(call), "NCCL was to do {} of {} by {}, which does() refuses.", name(call.collective), name(call.dtype),
          name(call.op));
   if (call.count == 0) return;
-  // NCCL's average of floats multiplies each contribution by 1/size, which rounds, or lets small ones vanish: an average
-  // here is the sum, divided once.
+  // NCCL averages floats by multiplying each contribution by 1/size, which rounds and can turn small contributions into 0.
+  // Here an average is the sum, divided once.
   const bool divides = call.op == ReduceOp::avg && !is_integer(call.dtype);
   const ReduceOp op = divides ? ReduceOp::sum : call.op;
   switch (call.collective) {

@@ -9,7 +9,7 @@
 
 namespace stretto {
 
-// Which member of its communicator this one is.
+// The place of this member in its communicator.
 struct NcclMember {
   int rank = 0;
   int size = 1;
@@ -26,7 +26,7 @@ class NcclLinks final : public GpuLinks, public GpuCollectives {
   NcclLinks(NcclCalls& nccl, Gpu& gpu, const NcclMember& member, const NcclId& id, const std::function<void()>& check);
   // Over a communicator of the program, which must outlive this object; abort() then only ends its use here.
   NcclLinks(NcclCalls& nccl, Gpu& gpu, const NcclMember& member, NcclComm comm);
-  // Collective, like the end of NCCL's communicator: waits for the operations under way, and for the others. After abort()
+  // Collective, like the end of NCCL's communicator: waits for the operations in flight, and for the others. After abort()
   // it waits for nothing.
   ~NcclLinks() override;
   NcclLinks(const NcclLinks&) = delete;

@@ -59,7 +59,8 @@ class Board {
 
   // The members for which may_post() waits.
   std::vector<int> behind(std::size_t bytes);
-  // After an error: tells that this rank does nothing more with the others' memory; and whether all members have told that.
+  // After an error: give_up() tells that this rank no longer touches the others' memory; all_gave_up() returns whether all
+  // members have told so.
   void give_up() {
     words_[rank_].published();
     members_[rank_]->gave_up.store(1, std::memory_order_release);

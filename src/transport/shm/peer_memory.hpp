@@ -30,7 +30,7 @@ class PeerMemory {
 
   // Whether loads and stores reach the place: the peer is a thread of this process, or the place is in the peer's heap.
   bool maps(const BufferPlace& place) const { return same_process_ || place.in_heap != BufferPlace::no_heap; }
-  // The address of such a place in this process; valid as long as the peer keeps the block, or for ever if the peer is dead.
+  // The address of such a place in this process; valid as long as the peer keeps the block, or forever if the peer is dead.
   std::byte* at(const BufferPlace& place, std::size_t bytes) {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): an address that travelled
     if (same_process_) return reinterpret_cast<std::byte*>(place.address);

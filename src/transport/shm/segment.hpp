@@ -31,7 +31,7 @@ class Mapping {
   std::size_t bytes_ = 0;
 };
 
-struct SegmentAddress {  // with which a peer opens it
+struct SegmentAddress {  // a peer opens the segment by it
   std::int64_t pid = 0;
   std::int64_t file = 0;
   std::int64_t check = 0;  // must be found in the header

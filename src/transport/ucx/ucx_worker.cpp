@@ -140,9 +140,10 @@ void UcxWorker::give_up(int peer, std::vector<void*> requests) {
     const std::lock_guard lock(mutex_);
     for (void* request : requests) ucp_request_cancel(worker_, request);
   }
-  // Receives of which nothing has come end at once, sends with the handshake or the loss of the peer. Closing the endpoint
-  // in mid-handshake would end them too, but UCX 1.13 may abort the process then; so that comes last. Requests that do not
-  // end even then had travelled in part: UCX has forgotten them, and without a connection nothing moves them any more.
+  // A cancelled receive ends at once if nothing has arrived for it; a send ends with the handshake or with the loss of the
+  // peer. Closing the endpoint in mid-handshake would end sends too, but UCX 1.13 may abort the process then, so that step
+  // comes last. Requests that do not end even then had travelled in part: UCX has forgotten them, and without a connection
+  // nothing moves them any more.
   double to_close = now_seconds() + 1;
   while (!requests.empty()) {
     const std::lock_guard lock(mutex_);

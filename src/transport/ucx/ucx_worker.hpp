@@ -66,7 +66,7 @@ class UcxWorker {
   std::vector<UcxPeer> peers_;
 };
 
-// A link over UCX. A message travels in segments, a few of which are under way at a time, so that a receiver that reduces
+// A link over UCX. A message travels in segments, a few of which are in flight at a time, so that a receiver that reduces
 // works on one segment while the next is on the wire.
 //
 // Over TCP segments travel without UCX's rendezvous, whose answers would queue behind the data of the other direction: each
@@ -88,7 +88,7 @@ class UcxLink : public Link {
     void* request = nullptr;  // null: finished
     std::size_t offset = 0;
     std::size_t bytes = 0;
-    std::shared_ptr<std::byte> staging;  // of a receive that reduces
+    std::shared_ptr<std::byte> staging;  // for a receive that reduces
   };
   bool send_some(Transfer& transfer);
   bool receive_some(Transfer& transfer);

@@ -9,7 +9,7 @@
 namespace stretto {
 namespace {
 
-// Offset of an element in bytes; a packed one must be the first of a group.
+// The offset of an element in bytes. A packed element must be the first of a group.
 std::int64_t place_of(std::int64_t element, QuantizedFormat format, DType dtype) {
   return format == QuantizedFormat::none ? element * static_cast<std::int64_t>(size_of(dtype))
                                          : packed_bytes(format, element);
@@ -18,9 +18,9 @@ std::int64_t place_of(std::int64_t element, QuantizedFormat format, DType dtype)
 }  // namespace
 
 std::size_t LocalWork::advance(std::size_t bytes) {
-  // A group's size is a power of two, so that the larger one holds whole groups of the other.
+  // Sizes of groups are powers of two, so a group of the larger size holds whole groups of the smaller one.
   const std::int64_t group = std::max(group_elements(source_format), group_elements(destination_format));
-  const auto width = static_cast<std::int64_t>(size_of(dtype)) * vectors;  // read for each element
+  const auto width = static_cast<std::int64_t>(size_of(dtype)) * vectors;  // bytes read for each element
   const std::int64_t part = std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes) / width / group) * group;
   const std::int64_t elements = std::min(part, count - done);
   const std::byte* const from = source + place_of(done, source_format, dtype);

@@ -4,8 +4,8 @@
 
 namespace stretto {
 
-// A step that needs no peer. It is done in parts, since a long one must not keep the links from being served. Parts are cut
-// at whole groups, so that the cut changes no bit of the result.
+// A step that needs no peer. It is done in parts, because a long step would keep the thread from serving the links. Parts
+// begin and end at whole groups, so that the parts change no bit of the result.
 struct LocalWork {
   StepKind kind = StepKind::copy;
   const std::byte* source = nullptr;
@@ -16,7 +16,7 @@ struct LocalWork {
   std::int64_t divisor = 1;
   int vectors = 1;            // number of vectors in the source
   std::int64_t distance = 0;  // bytes from one vector to the next
-  // Formats of packed elements; none: plain elements.
+  // Formats of packed elements; QuantizedFormat::none for plain elements.
   QuantizedFormat source_format = QuantizedFormat::none;
   QuantizedFormat destination_format = QuantizedFormat::none;
   kernels::QuantizeOptions quantizing = {};  // for the first element

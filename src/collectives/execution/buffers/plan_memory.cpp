@@ -50,8 +50,8 @@ LocalWork PlanMemory::local_work_of(const Step& step) const {
   const Tensor& residual = how.residuals[static_cast<int>(step.hop)];
   work.quantizing.rounding = how.rounding;
   work.quantizing.seed = seed_of(how.seed, plan_.request.rank, step.hop);
-  // Elements are numbered by their places in the error state, even if there is none: then neither pieces nor parts change
-  // the random numbers drawn for them.
+  // Elements are numbered by their places in the error state, even if there is none, so that neither pieces nor parts change
+  // the random numbers of an element.
   work.quantizing.first_element = static_cast<std::uint64_t>(step.residual);
   if (residual.size() > 0) work.quantizing.residual = residual.data<float>() + step.residual;
   return work;

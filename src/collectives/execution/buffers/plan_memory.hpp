@@ -6,7 +6,7 @@
 
 namespace stretto {
 
-// The memory of one plan under way, the caller's and the plan's own: turns the slices of steps into addresses.
+// The memory of one plan in flight, both the caller's and the plan's own. Turns the slices of steps into addresses.
 class PlanMemory {
  public:
   // All three must outlive this object.

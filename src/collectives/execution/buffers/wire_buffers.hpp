@@ -16,7 +16,7 @@ struct CallBuffers {
   ReduceOp op = ReduceOp::sum;  // sum where the collective does not reduce
   double factor = 1;            // of premul_sum
 
-  // Whether contributions change before they travel in elements of type wire.
+  // Whether contributions change before they travel as elements of type `wire`.
   bool need_copies(DType wire) const { return wire != dtype || op == ReduceOp::premul_sum; }
 };
 
@@ -31,7 +31,7 @@ class WireBuffers {
   }
   const std::byte* input() const { return input_; }
   std::byte* output() const { return output_; }
-  // Call it when the plan is done: copies the plan's output into the caller's, if these are two.
+  // Call it when the plan is done: copies the plan's output into the caller's, if they differ.
   void finish() const {
     if (own_output_) narrow();
   }

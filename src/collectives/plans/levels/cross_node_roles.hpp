@@ -5,10 +5,11 @@
 
 #include "collectives/plans/levels/levels.hpp"
 
-// Who carries what between nodes. These may differ. Of a vector there are as many slices as the largest node has ranks, and
-// a rank of a smaller node carries several, one after the other: so two slices wait for each other only where one rank
-// carries both. (Cut where any node's shares end, slices would be even, but each would wait for the one before it, on one
-// node or another.) Of blocks, the one of a node's b-th rank is carried by rank b mod m on a node of m.
+// Decides which rank carries which data between nodes. Nodes may have different numbers of ranks. A vector has as many
+// slices as the largest node has ranks, and a rank of a smaller node carries several slices, one after the other. So two
+// slices wait for each other only if one rank carries both. (If slices were cut wherever any node's shares end, they would
+// be even, but each slice would wait for the one before it, on one node or another.) For blocks, the block of a node's b-th
+// rank is carried by rank b mod m on a node of m ranks.
 namespace stretto::plans {
 
 // The slices of a vector.
@@ -21,7 +22,7 @@ class Slices {
         end_(first(nodes.node_of(rank), nodes.local(rank) + 1)),
         shares_(Shares::balanced(count, slices_)) {}
 
-  // Of this rank: from first() to before end().
+  // The slices of this rank are those from first() to before end().
   int first() const { return first_; }
   int end() const { return end_; }
   std::int64_t own_begin() const { return begin(first_); }
@@ -46,7 +47,7 @@ class Slices {
   }
 
  private:
-  // Local may be one behind the node's last.
+  // `local` may be one after the node's last rank.
   int first(int node, int local) const { return static_cast<int>(part_begin(slices_, nodes_.size(node), local)); }
   // The inverse: the local rank for which first(local) <= slice < first(local + 1).
   int local_carrier(int node, int slice) const {
@@ -62,7 +63,7 @@ class Slices {
   Shares shares_;
 };
 
-// The piece of every rank's block, in scratch side by side for each rank of this rank's node that carries it.
+// The pieces of all ranks' blocks. In scratch, the blocks that one rank of this node carries lie side by side.
 class Blocks {
  public:
   Blocks(const Nodes& nodes, int rank, const Shares& shares, const Piece& piece)
@@ -89,17 +90,17 @@ class Blocks {
   std::int64_t place(int owner) const { return places_[owner]; }
   std::int64_t begin(int local) const { return begins_[local]; }
   std::int64_t length(int owner) const { return piece_.length(shares_.length(owner)); }
-  std::vector<std::int64_t> counts() const {  // that the node's ranks carry
+  std::vector<std::int64_t> counts() const {  // by local rank: elements that the ranks of the node carry
     std::vector<std::int64_t> counts;
     for (std::size_t local = 0; local + 1 < begins_.size(); ++local) counts.push_back(begins_[local + 1] - begins_[local]);
     return counts;
   }
-  std::vector<std::int64_t> carried_counts() const {  // by this rank
+  std::vector<std::int64_t> carried_counts() const {  // elements of each block that this rank carries
     std::vector<std::int64_t> counts;
     for (const int owner : carried(local_)) counts.push_back(length(owner));
     return counts;
   }
-  // Between the blocks in rank order, whole, and their pieces here; one of the two is scratch.
+  // Copies between the whole blocks, in rank order, and their pieces here; one of `from` and `to` is scratch.
   std::vector<Step> copies(const Slice& from, const Slice& to) const {
     std::vector<Step> steps;
     for (int owner = 0; owner < static_cast<int>(places_.size()); ++owner) {

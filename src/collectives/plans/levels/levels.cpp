@@ -1,7 +1,7 @@
-// The stages of two levels: collectives inside nodes, and between ranks of one place on each node; each by an algorithm of
-// its own, so that few bytes cross the slow boundary and all ranks of a node share them. With three levels, what happens
-// between nodes is itself in two: between the nodes of a pod, and between pods. Blocks that a part wants side by side are
-// brought together by copies through scratch.
+// The stages of two levels: collectives inside nodes, and collectives between the ranks with the same place on each node.
+// Each has an algorithm of its own. So few bytes cross the slow boundary, and all ranks of a node share the work of sending
+// them. With three levels, the stage between nodes itself has two levels: between the nodes of a pod, and between pods. If a
+// part needs blocks side by side, copies bring them together in scratch.
 #include "collectives/plans/levels/levels.hpp"
 
 #include <fmt/format.h>
@@ -17,8 +17,9 @@ namespace {
 
 using Counts = std::vector<std::int64_t>;
 
-// Whether a vector with a root goes between nodes in shares: where the ranks of a node can bring it together, or its sum
-// apart. Else one rank of each node carries all of it.
+// Whether a vector with a root goes between nodes in shares. This needs an algorithm inside nodes by which a node's ranks
+// can gather the vector (broadcast) or reduce and scatter it (reduce). Otherwise one rank of each node carries the whole
+// vector.
 bool goes_in_shares(Collective whole, Algorithm inside) {
   if (!has_root(whole)) return true;
   return can_do(whole == Collective::broadcast ? Collective::all_gather : Collective::reduce_scatter, inside);
@@ -54,7 +55,7 @@ class Stager {
   std::int64_t begin(std::int64_t count) const { return piece_.begin(count); }
   std::int64_t length(std::int64_t count) const { return piece_.length(count); }
 
-  // On one node, or with one rank a node, one level does it all.
+  // On one node, or with one rank on each node, one level performs the whole collective.
   void one_level() {
     std::vector<int> all(whole_.size);
     std::iota(all.begin(), all.end(), 0);
@@ -76,7 +77,7 @@ class Stager {
     inside(Collective::all_gather, slices.counts(node_), own, output(at, 0), false);
   }
 
-  // The root's node has the vector in shares, every node gets them, and brings them together.
+  // The root's node scatters the vector into shares. Every node then receives the shares, and gathers them.
   void broadcast_shares() {
     const std::int64_t at = begin(whole_.count);
     const int root = nodes_.node_of(whole_.root);
@@ -89,7 +90,7 @@ class Stager {
     inside(Collective::all_gather, slices.counts(node_), own, output(at, 0), false);
   }
 
-  // The same, backwards. Only the root has an output.
+  // broadcast_shares() in reverse. Only the root has an output.
   void reduce_shares() {
     const std::int64_t at = begin(whole_.count);
     const int root = nodes_.node_of(whole_.root);
@@ -124,7 +125,7 @@ class Stager {
     stages_.scratch_count = is_root ? 0 : n;
   }
 
-  // The blocks are brought into the order of those who carry them: each reduces its own as one share.
+  // The blocks are brought into the order of the ranks that carry them, so that each rank reduces its blocks as one share.
   void reduce_scatter() {
     const Blocks blocks(nodes_, whole_.rank, Shares::of(whole_), piece_);
     round(blocks.copies(input(0, 0), scratch(0, 0)));
@@ -151,7 +152,7 @@ class Stager {
     round({{StepKind::reduce, true, -1, sums, result}}, Level::between);
   }
 
-  // The same, backwards.
+  // reduce_scatter() in reverse.
   void all_gather() {
     const Blocks blocks(nodes_, whole_.rank, Shares::of(whole_), piece_);
     const Slice own = scratch(blocks.begin(local_), 0);
@@ -177,7 +178,8 @@ class Stager {
     stages_.scratch_count = blocks.total();
   }
 
-  // Inside, every rank gets what its node has for those whose blocks it carries; between, everything comes home.
+  // Inside, every rank gets its node's data for the ranks whose blocks it carries. Between nodes, all data reaches its
+  // owners.
   void all_to_all() {
     const Blocks blocks(nodes_, whole_.rank, Shares::of(whole_), piece_);
     const std::vector<int>& carried = blocks.carried(local_);
@@ -226,7 +228,7 @@ class Stager {
     round(apart);
   }
 
-  // The rank that carries a whole vector with a root.
+  // The rank of a node that carries a whole vector with a root.
   int beside_root(int node) const { return nodes_.first(node) + nodes_.local(whole_.root) % nodes_.size(node); }
   std::vector<int> beside_root() const {
     std::vector<int> ranks(nodes_.count());
@@ -281,7 +283,7 @@ class Stager {
     std::iota(members.begin(), members.end(), nodes_.first(node_));
     return members;
   }
-  // Of shares, one for each rank of the node.
+  // A collective of shares, one for each rank of the node.
   void inside(Collective collective, Counts counts, const Slice& from, const Slice& to, bool finishes,
               Algorithm by = Algorithm::automatic) {
     const bool here = has_root(collective) && nodes_.node_of(whole_.root) == node_;
@@ -292,18 +294,19 @@ class Stager {
     set_counts(part, std::move(counts));
     if (collective == Collective::all_to_all && !part.counts.empty()) part.receive_counts.assign(ranks_, own);
   }
-  // Of a whole vector.
+  // A collective of a whole vector.
   void inside(Collective collective, int root, std::int64_t count, const Slice& from, const Slice& to) {
     add(Level::inside, collective, neighbours(), local_, root - nodes_.first(node_), from, to, false).count = count;
   }
 
-  // Of blocks or shares, with the ranks of this place on all nodes, which are alike.
+  // A collective of blocks or shares between the ranks of this place on all nodes, which must be of equal size.
   void between(Collective collective, Counts counts, const Slice& from, const Slice& to) {
     std::vector<int> members(nodes_.count());
     for (int node = 0; node < nodes_.count(); ++node) members[node] = nodes_.first(node) + local_;
     set_counts(add(Level::between, collective, std::move(members), node_, 0, from, to, true), std::move(counts));
   }
-  // Of every slice that this rank carries. All ranks go by the order of slices, so that none waits for a later one.
+  // A collective for every slice that this rank carries. All ranks keep the order of slices, so that no slice waits for a
+  // later one.
   void between(Collective collective, const Slices& slices, const Slice& from, const Slice& to, int root) {
     for (int slice = slices.first(); slice < slices.end(); ++slice) {
       between(collective, slices.length(slice), slices.carriers(slice), at(from, slices.begin(slice)),
@@ -320,7 +323,7 @@ class Stager {
   const Nodes& nodes_;
   Piece piece_;
   int node_, local_;  // of this rank
-  int ranks_;         // of its node
+  int ranks_;         // ranks of this rank's node
   Stages stages_;
 };
 
@@ -343,7 +346,7 @@ void check_part(const PlanRequest& request, Algorithm part, Collective collectiv
        name(collective), fmt::join(names, " or "));
 }
 
-// What has other levels around it.
+// Checks a part that is not the outermost level.
 void check_inner_part(const PlanRequest& request, Algorithm part) {
   const Collective whole = request.collective;
   const bool in_shares = has_root(whole) && goes_in_shares(whole, part);
@@ -358,7 +361,7 @@ void check_inner_part(const PlanRequest& request, Algorithm part) {
 
 }  // namespace
 
-// On all ranks alike, whatever parts each of them has.
+// The answer is the same on all ranks, whatever parts each of them has.
 void check_levels(const PlanRequest& request, const Nodes& nodes) {
   const Method& method = request.method;
   const Collective whole = request.collective;

@@ -5,12 +5,12 @@
 #include "collectives/plan/nodes.hpp"
 #include "collectives/plans/generators.hpp"
 
-// What the plans of two and three levels are made of; their costs are counted from the same stages.
+// The stages of the plans of two and three levels. The costs are counted from the same stages.
 namespace stretto::plans {
 
 enum class Level : std::uint8_t { inside, between };
 
-// What a rank does next: a collective with some of the others, or a round of steps written out.
+// The next stage of a rank: a collective with some of the other ranks, or a round of given steps.
 struct Stage {
   Level level = Level::inside;
   PlanRequest part;
@@ -22,12 +22,12 @@ struct Stage {
   bool is_round() const { return members.empty(); }
 };
 
-// How every vector, or every block, is cut into pieces. Piece i goes in lane i % lanes. Lanes whose pieces are all alike
-// would run in step, all of them inside and then all of them between nodes: so lane l's first piece is (l + 1) / lanes of
-// the others.
+// The cut of every vector, or every block, into pieces. Piece i goes in lane i % lanes. Lanes with equal pieces would run in
+// step: all of them inside nodes, and then all of them between nodes. So the first piece of lane l has (l + 1) / lanes of
+// the size of the others.
 class LaneCut {
  public:
-  // In one piece where there is one level, and nothing to do meanwhile.
+  // Makes one piece if there is only one level, since there is nothing to overlap.
   LaneCut(const Method& method, const Nodes& nodes) {
     if (nodes.count() == 1 || nodes.largest() == 1) return;
     lanes_ = method.lanes;
@@ -36,7 +36,7 @@ class LaneCut {
 
   int lanes() const { return lanes_; }
   int pieces() const { return pieces_; }
-  // Piece may be pieces(), one behind the last.
+  // `piece` may be pieces(), one after the last.
   std::int64_t begin(std::int64_t count, int piece) const {
     const std::int64_t all = weight_before(pieces_);
     return count / all * weight_before(piece) + count % all * weight_before(piece) / all;
@@ -60,16 +60,17 @@ struct Piece {
   int number;
 };
 
-// The way of one piece. What lies in scratch is counted from where the piece's own begins; the parts' own lies behind it.
+// The stages of one piece. Offsets in scratch count from the start of the piece's own scratch; the scratch of the parts
+// follows after it.
 struct Stages {
   std::vector<Stage> list;
   std::int64_t scratch_count = 0;
 };
 
-// Throws Error(invalid_argument) for a method or nodes that do not fit.
+// Throws Error(invalid_argument) if the method or the nodes do not fit.
 void check_levels(const PlanRequest& request, const Nodes& nodes);
 Stages stages_of(const PlanRequest& request, const Nodes& nodes, const LaneCut& cut, int piece);
-// How many ranks of a node send to others at once.
+// The number of ranks of a node that send to other nodes at once.
 int senders(const PlanRequest& request, const Nodes& nodes);
 
 }  // namespace stretto::plans

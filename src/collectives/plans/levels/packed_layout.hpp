@@ -3,10 +3,10 @@
 
 #include "collectives/plan/plan_builder.hpp"
 
-// The packed memory of quantized collectives: how blocks are cut into pieces, and which of them lie side by side.
+// The packed memory of quantized collectives: the cut of blocks into pieces, and the pieces that lie side by side.
 namespace stretto::plans {
 
-// How blocks are cut into pieces: alike for what they are quantized in, and for what their sums are.
+// The cut of blocks into pieces: the same for the format in which they are quantized and for the format of their sums.
 class GroupCut {
  public:
   explicit GroupCut(const PlanRequest& request)
@@ -16,7 +16,7 @@ class GroupCut {
 
   const Shares& shares() const { return shares_; }
   int pieces() const { return pieces_; }
-  // Where a block's piece begins in it; piece may be pieces(), one behind the last.
+  // The offset of a piece in its block; `piece` may be pieces(), one after the last.
   std::int64_t first(int block, int piece) const {
     const std::int64_t length = shares_.length(block);
     return std::min(length, part_begin((length + grain_ - 1) / grain_, pieces_, piece) * grain_);
@@ -29,7 +29,7 @@ class GroupCut {
   std::int64_t grain_;
 };
 
-// How much is taken of each format's memory.
+// The elements in use in each format's memory.
 class PackedMemory {
  public:
   std::int64_t take(QuantizedFormat format, std::int64_t count) {
@@ -47,8 +47,8 @@ class PackedMemory {
   std::array<std::int64_t, quantized_formats> used_ = {};
 };
 
-// Blocks that travel together: of each piece they lie side by side, and are one message. There may be several such vectors,
-// whose blocks are to be added to each other.
+// Blocks that travel together. For each piece, the blocks lie side by side and form one message. There may be several such
+// vectors, whose blocks are added to each other.
 class PackedLayout {
  public:
   // blocks: in rising order.
@@ -71,7 +71,7 @@ class PackedLayout {
     const std::int64_t offset = offsets_[static_cast<std::size_t>(piece) * blocks_.size() + at];
     return packed(format_, begin(piece, vector) + offset, cut_->length(block, piece));
   }
-  // From one vector to the next.
+  // The distance from one vector to the next.
   std::int64_t apart(int piece) const { return lengths_[piece]; }
 
  private:

@@ -6,9 +6,9 @@
 
 namespace stretto::plans {
 
-// The plans of parts that have been made, by request. Pieces of one plan often have the same parts, and so have the plans of
-// ranks on other nodes and of other roots. Plans depend on nothing but the request (part rank included, not on which ranks
-// of the whole are its members), so one of them serves wherever the request is the same.
+// The plans of parts that were made before, by request. Pieces of one plan often have the same parts, and so do the plans of
+// ranks on other nodes and of other roots. A plan depends only on its request. The request contains the part's rank, but not
+// which ranks of the whole are the part's members. So one plan serves all equal requests.
 class PartPlans {
  public:
   // The plan of a part; the reference is valid until forget(). Throws what make_plan() throws.
@@ -37,14 +37,14 @@ class PartPlans {
   std::unordered_map<PlanRequest, Plan, Hash> plans_;
 };
 
-// Plans of levels, whose parts may be among those made before.
+// A plan of levels. Takes parts from `parts` if they were made before.
 Plan two_level(const PlanRequest& request, PartPlans& parts);
 
 }  // namespace stretto::plans
 
 namespace stretto {
 
-// make_plan() for one of many requests, whose parts are made once.
+// Like make_plan(), for one of many requests: parts that requests have in common are made once.
 Plan make_plan(const PlanRequest& request, plans::PartPlans& parts);
 
 }  // namespace stretto

@@ -1,5 +1,5 @@
-// Two and three levels: every piece goes through its stages (levels.cpp), the pieces of one lane one after the other. While
-// one lane's piece travels between nodes, another's works inside.
+// Two and three levels: every piece goes through its stages (levels.cpp), and the pieces of one lane follow each other.
+// While one lane's piece travels between nodes, another lane's piece works inside nodes.
 #include <algorithm>
 
 #include "collectives/plans/levels/levels.hpp"
@@ -39,8 +39,8 @@ PlannedPiece planned(Stages stages, const PlanRequest& whole, PartPlans& parts) 
   return piece;
 }
 
-// What a part need not copy since its input is already in its place in the output. Bruck packs it all the same, and the copy
-// of a chain's first rank is not on the longest way.
+// The elements that a part need not copy, since its input is already in its place in the output. Bruck packs them anyway,
+// and the copy of a chain's first rank is not on the critical path.
 double copy_saved(const Stage& stage) {
   const PlanRequest& part = stage.part;
   const bool gathers = part.collective == Collective::all_gather || part.collective == Collective::gather;
@@ -103,7 +103,7 @@ LevelCost cost_of_rank(const PlanRequest& request, const Nodes& nodes) {
 const Plan& PartPlans::of(const PlanRequest& part) {
   const auto known = plans_.find(part);
   if (known != plans_.end()) return known->second;
-  Plan plan = make_plan(part, *this);  // which may add parts of its own
+  Plan plan = make_plan(part, *this);  // this may add parts of the part
   return plans_.emplace(part, std::move(plan)).first->second;
 }
 
@@ -153,19 +153,20 @@ Plan two_level(const PlanRequest& request) {
   return two_level(request, parts);
 }
 
-// The sum of the parts' costs over all pieces, and n gamma for each time that blocks are brought into another order. With n
-// bytes, p = m M ranks and both levels by ring, a piece of n bytes:
+// The sum of the parts' costs over all pieces, and n gamma for each time that blocks are brought into another order. For n
+// bytes, p = m M ranks (m on a node, M nodes) and rings on both levels, a piece of n bytes costs:
 // all_reduce: 2 (m-1) alpha + 2 (m-1)/m n beta + (m-1)/m n gamma inside; the same of M and n/m between
-// reduce_scatter, all_gather: half of these rounds and bytes, and n gamma more
-// all_to_all (by pairwise): (m-1) alpha + (m-1)/m n beta inside, (M-1) alpha + (M-1)/M n beta between, and 2 n gamma more
+// reduce_scatter, all_gather: half of these rounds and bytes, and n gamma in addition
+// all_to_all (by pairwise): (m-1) alpha + (m-1)/m n beta inside, (M-1) alpha + (M-1)/M n beta between, and 2 n gamma in
+// addition
 // broadcast: alpha + (m-1)/m n beta for a direct scatter, then as all_gather inside; between as the part, of n/m
-// reduce: the same backwards
-// With an algorithm that cannot gather (or reduce and scatter) the parts of broadcast (or reduce) are of n.
-// Of nodes that differ the largest costs most inside, and the smallest, where a rank has most to carry, between.
+// reduce: the same in reverse
+// If the algorithm inside cannot gather (or reduce and scatter), the parts of broadcast (or reduce) have n bytes.
+// If nodes differ, the largest node costs most inside. The smallest costs most between, because its ranks carry most.
 LevelCost two_level_cost_by_level(const PlanRequest& request) {
   const Nodes nodes = Nodes::of(request);
   check_levels(request, nodes);
-  PlanRequest first = request;  // has the longest share, and nobody does more than the root
+  PlanRequest first = request;  // has the longest share, and no rank does more than the root
   first.rank = has_root(request.collective) ? request.root : 0;
   LevelCost cost = cost_of_rank(first, nodes);
   for (int node = 0; node < nodes.count() && !nodes.alike(); ++node) {

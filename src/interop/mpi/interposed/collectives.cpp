@@ -1,11 +1,11 @@
-// MPI's collective calls, as the program finds them.
+// MPI's collective calls, as the program calls them.
 #include "describe.hpp"
 
 namespace stretto::mpi_door {
 namespace {
 
-// What to do with a call: its description, where it is to be served, and its communicator; else nothing, and it is counted
-// as forwarded. describe(on, task) fills the task.
+// Returns the communicator of a call that is to be served, after describe(on, task) has filled the task. Otherwise returns
+// null and counts the call as forwarded.
 template <class Describe>
 Served* examined(Kind kind, Form form, MPI_Comm comm, Task& task, Describe describe) {
   Door& self = door();
@@ -31,7 +31,7 @@ int perform(Kind kind, MPI_Comm comm, Describe describe, Forward forward) {
   });
 }
 
-// begin(owner, task): what is done with what is served.
+// begin(owner, task) starts a call that is served.
 template <class Describe, class Begin, class Forward>
 int begin_or_forward(Kind kind, Form form, MPI_Comm comm, Describe describe, Begin begin, Forward forward) {
   auto task = std::make_unique<Task>();
@@ -40,7 +40,7 @@ int begin_or_forward(Kind kind, Form form, MPI_Comm comm, Describe describe, Beg
   return guarded([&] { begin(door().owner_of(on), std::move(task)); });
 }
 
-// Of calls that are always forwarded.
+// For calls that are always forwarded.
 void count_forwarded(Kind kind, Form form) {
   if (door().is_open()) door().report.add(kind, form, Outcome::unserved);
 }
@@ -48,7 +48,8 @@ void count_forwarded(Kind kind, Form form) {
 }  // namespace
 }  // namespace stretto::mpi_door
 
-using namespace stretto::mpi_door;  // NOLINT(google-build-using-namespace): what follows has MPI's names, in no namespace
+using namespace stretto::mpi_door;  // NOLINT(google-build-using-namespace): the functions below have MPI's names, in no
+                                    // namespace
 
 #define STRETTO_BLOCKING(name, lower, parameters, arguments)                                                               \
   int MPI_##name(STRETTO_LIST parameters MPI_Comm comm) {                                                                  \

@@ -1,5 +1,6 @@
-// MPI's calls that make communicators out of one, all of whose members call them: Stretto's communicators are made in the
-// same way at the same time. Later it would be too late, for the first collective call may be one that must not wait.
+// MPI's calls that make a communicator and that all members of the old communicator make together. Stretto makes its
+// counterpart in the same call. A later time would be too late: the first collective on the new communicator may be
+// non-blocking, and must not wait.
 #include "door.hpp"
 
 namespace stretto::mpi_door {

@@ -1,4 +1,4 @@
-// The door's own beginning and end.
+// MPI's calls that open and close the door.
 #include "door.hpp"
 
 using stretto::mpi_door::door;

@@ -1,4 +1,4 @@
-// Memory that a program gets from MPI is symmetric: all ranks of the host reach it, so that collectives need no copies.
+// Memory that a program gets from MPI is symmetric: all ranks of the host can access it, so collectives need no copies.
 #include <map>
 
 #include "door.hpp"
@@ -20,14 +20,15 @@ Blocks& blocks() {
 }  // namespace
 }  // namespace stretto::mpi_door
 
-using namespace stretto::mpi_door;  // NOLINT(google-build-using-namespace): what follows has MPI's names, in no namespace
+using namespace stretto::mpi_door;  // NOLINT(google-build-using-namespace): the functions below have MPI's names, in no
+                                    // namespace
 
 int MPI_Alloc_mem(MPI_Aint bytes, MPI_Info info, void* address) {
   if (!door().serves() || bytes <= 0 || info != MPI_INFO_NULL) return PMPI_Alloc_mem(bytes, info, address);
   std::shared_ptr<std::byte> block;
   try {
     block = stretto::allocate(static_cast<std::size_t>(bytes));
-  } catch (const stretto::Error&) {  // the MPI may still have some, and says so where it has not
+  } catch (const stretto::Error&) {  // the MPI may still have memory, and reports it if it has none
     return PMPI_Alloc_mem(bytes, info, address);
   }
   void* const begin = block.get();

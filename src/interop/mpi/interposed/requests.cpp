@@ -1,5 +1,5 @@
-// MPI's calls that wait for requests, test or start them. Where served operations are among those that the program waits
-// for, waiting is testing again and again: what is done is completed for the MPI between two tests.
+// MPI's calls that wait for requests, test or start them. If served operations are among the requests, waiting is repeated
+// testing: operations that are done are completed for the MPI between two tests.
 #include <sched.h>
 
 #include "door.hpp"
@@ -7,7 +7,7 @@
 namespace stretto::mpi_door {
 namespace {
 
-// test(done) asks the MPI.
+// test(done) calls the MPI's test and sets `done`.
 template <class Test>
 int wait_by(Test test, bool only_ours) {
   for (int looks = 0;; ++looks) {
@@ -25,7 +25,7 @@ int active_among(const MPI_Request* requests, int count) {
   return active;
 }
 
-// The program's own test: what is done counts; and who asks in a loop leaves the core to those of whom it asks.
+// A test that the program asked for. A program that tests in a loop yields its core to the threads that do the work.
 template <class Test>
 int test_by(Test test, const int& done) {
   const bool ours = door().requests.any_started();
@@ -38,7 +38,8 @@ int test_by(Test test, const int& done) {
 }  // namespace
 }  // namespace stretto::mpi_door
 
-using namespace stretto::mpi_door;  // NOLINT(google-build-using-namespace): what follows has MPI's names, in no namespace
+using namespace stretto::mpi_door;  // NOLINT(google-build-using-namespace): the functions below have MPI's names, in no
+                                    // namespace
 
 int MPI_Wait(MPI_Request* request, MPI_Status* status) {
   if (door().requests.ours_among(request, 1) == 0) return PMPI_Wait(request, status);

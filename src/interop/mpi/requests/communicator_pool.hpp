@@ -14,8 +14,9 @@ namespace stretto::mpi_door {
 // communicator of its own until it is freed.
 class CommunicatorPool {
  public:
-  // A communicator of the given members, always the same ones, that no other persistent call uses on any of these ranks.
-  // It goes back to the pool with the last copy of the pointer; ranks may give theirs back at different times.
+  // Returns a communicator of `members` that no other persistent call uses on any of these ranks. `members` must be the same
+  // ones in every call. The communicator returns to the pool with the last copy of the pointer; ranks may release theirs at
+  // different times.
   //
   // Collective over the members, and blocks until all of them have called (MPI calls the initialization of a persistent
   // collective nonlocal). Costs one small all-reduce, and two small all-gathers where the pool has to grow. A communicator
@@ -23,7 +24,7 @@ class CommunicatorPool {
   std::shared_ptr<const Communicator> take(const Communicator& members);
 
  private:
-  std::vector<std::shared_ptr<const Communicator>> all_;  // as many on every rank, in the same order
+  std::vector<std::shared_ptr<const Communicator>> all_;  // the same number on every rank, in the same order
 };
 
 }  // namespace stretto::mpi_door

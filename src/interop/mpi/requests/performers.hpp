@@ -13,14 +13,14 @@ namespace stretto::mpi_door {
 
 // The threads that perform persistent calls.
 //
-// Ranks may start persistent calls in different orders, so a call that waits for other ranks must not hold up a call that
-// was started later. A thread for each call would be enough for that, but where all ranks start their calls in one order,
-// calls are faster one after the other on a thread that is awake. So a thread performs one call after the other, and another
-// thread takes over when a call has not ended within `patience`. Every call is begun within that time, whatever the others
-// do; time decides only on which thread.
+// Ranks may start persistent calls in different orders, so a call that waits for other ranks must not delay a call that was
+// started later. One thread for each call would be enough for that. But if all ranks start their calls in one order, calls
+// are faster one after the other on a thread that is awake. So a thread performs one call after the other, and another
+// thread takes over if a call has not ended within `patience`. Every call begins at most `patience` after the one before it,
+// whatever the others do; timing decides only which thread performs it.
 class Performers {
  public:
-  // Performs the task, which throws nothing, on one of the threads.
+  // Performs the task on one of the threads. The task must not throw.
   void add(std::function<void()> task);
   // Joins the threads. Every task must have ended, or be about to end.
   void stop();
@@ -30,14 +30,14 @@ class Performers {
   static constexpr std::chrono::milliseconds patience{1};
 
   void work();
-  void call_thread();  // with the mutex held: some thread will look at the waiting tasks; makes one where all are busy
+  void call_thread();  // with the mutex held: wakes a thread for the waiting tasks, or makes one if all are busy
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> waiting_;
-  std::list<Clock::time_point> begun_;  // of the tasks that are being performed; the latest is last
-  int free_ = 0;                        // threads that perform nothing; one at least while tasks wait
-  int watching_ = 0;                    // of these, threads that wait for the patience with the latest task to end
+  std::list<Clock::time_point> begun_;  // start times of the tasks that are being performed; the latest is last
+  int free_ = 0;                        // threads that perform no task; at least one while tasks wait
+  int watching_ = 0;                    // free threads that give the latest task its `patience` to end
   bool stopping_ = false;
   std::vector<Stream> threads_;
 };

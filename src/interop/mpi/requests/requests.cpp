@@ -10,7 +10,7 @@
 namespace stretto::mpi_door {
 
 constexpr int looks_before_sleep = 10;
-// After which the MPI is given another look, too.
+// After this time a sleeping thread lets the MPI progress, too.
 constexpr std::chrono::microseconds longest_sleep{500};
 
 int Requests::take_tag() {
@@ -63,11 +63,12 @@ bool Requests::begin(MPI_Request* request) {
   PMPI_Start(request);
   pending->task->pack();
   pending->work = Work::reserve();
-  // The work is done before its thread is through with this: it keeps nothing whose end would call the MPI.
+  // The work may be done before its thread releases this closure. So the closure holds nothing whose destructor would call
+  // the MPI.
   performers_.add([this, task = pending->task.get(), own = pending->own.get(), work = pending->work] {
     try {
       Stream::inline_().enqueue([&] { task->start(*own, Stream::inline_()).wait(); }, work);
-    } catch (const std::exception&) {  // whoever completes the work hears of it
+    } catch (const std::exception&) {  // wait() on the work throws it
     }
     tell_done();
   });
@@ -77,7 +78,7 @@ bool Requests::begin(MPI_Request* request) {
 
 void Requests::forget(MPI_Request request) {
   if (persistent_count_ == 0) return;
-  std::shared_ptr<Pending> last;  // goes without the mutex
+  std::shared_ptr<Pending> last;  // destroyed after the mutex is released
   const std::lock_guard lock(mutex_);
   const auto found = persistent_.find(request);
   if (found == persistent_.end()) return;
@@ -93,7 +94,7 @@ void Requests::has_started(std::shared_ptr<Pending> pending) {
 }
 
 void Requests::tell_done() {
-  const std::lock_guard lock(mutex_);  // nobody is between its look and its sleep
+  const std::lock_guard lock(mutex_);  // no thread is between its check and its sleep
   one_done_.notify_all();
 }
 
@@ -119,7 +120,7 @@ void Requests::complete_done() {
     started_count_ -= static_cast<int>(done.size());
   }
   for (const auto& one : done) {
-    one->work.wait();  // throws what went wrong
+    one->work.wait();  // throws the operation's error
     one->task->unpack();
     PMPI_Send(nullptr, 0, MPI_BYTE, 0, one->tag, door().own_rank);
   }

@@ -14,29 +14,31 @@ namespace stretto::mpi_door {
 
 class Served;
 
-// The requests of served calls that do not block. What the program holds is a request of the MPI's own: a receive from this
-// very rank, with a tag of its own and no data, for which a message is sent when the operation is done. So all of MPI's
-// functions take such requests, among any others. Operations go on in threads of Stretto's, which never call the MPI; the
-// message is sent by a thread of the program's, in a call that waits or tests: every level of thread support will do.
+// The requests of served calls that do not block. The program holds a request of the MPI's own: a receive from this rank
+// itself, with a unique tag and no data. When the operation is done, a message with that tag is sent. So all of MPI's
+// functions accept such requests, mixed with any others.
+//
+// Operations run in Stretto's threads, which never call the MPI. One of the program's threads sends the message, in a call
+// that waits or tests, so every level of MPI's thread support is sufficient.
 class Requests {
  public:
-  // Starts it and gives its request. The task has been described, but not packed.
+  // Starts the task and returns its request. The task must have been described, but not packed.
   void start(std::shared_ptr<Served> on, std::unique_ptr<Task> task, MPI_Request* request);
-  // Of a persistent call, which begin() starts. Collective over the ranks of the communicator, and blocks until all have
-  // come.
+  // Makes the request of a persistent call, which begin() starts. Collective over the ranks of the communicator, and blocks
+  // until all of them have called.
   void prepare(std::shared_ptr<Served> on, std::unique_ptr<Task> task, MPI_Request* request);
-  // False where it is none of ours.
+  // Returns false if the request is not one of the door's.
   bool begin(MPI_Request* request);
-  void forget(MPI_Request request);  // it is about to be freed
+  void forget(MPI_Request request);  // must precede the release of the request
 
   bool any_started() const { return started_count_.load(std::memory_order_relaxed) > 0; }
-  // How many of them belong to operations that have been started, and not been completed for the MPI.
+  // Returns how many of the requests belong to operations that have started but are not yet completed for the MPI.
   int ours_among(const MPI_Request* requests, int count);
-  // Completes for the MPI what is done.
+  // Completes for the MPI all operations that are done.
   void complete_done();
-  // Between two looks of a thread that waits: only_ours, for nothing else.
+  // Called between two tests by a thread that waits. only_ours: the thread waits for the door's requests only.
   void pause(int looks, bool only_ours);
-  // At the end of the program.
+  // Blocks until all operations have ended; for MPI_Finalize.
   void finish_all();
 
  private:
@@ -49,7 +51,7 @@ class Requests {
     Requests& requests;
     const int tag;
     std::shared_ptr<Served> on;
-    std::shared_ptr<const Communicator> own;  // of a persistent call: the communicator that is its alone
+    std::shared_ptr<const Communicator> own;  // the communicator that a persistent call alone uses
     std::unique_ptr<Task> task;
     MPI_Request request = MPI_REQUEST_NULL;
     Work work;
@@ -57,7 +59,7 @@ class Requests {
   int take_tag();
   void give_back_tag(int tag);
   void has_started(std::shared_ptr<Pending> pending);
-  void tell_done();  // to a thread that sleeps in pause(): one of them is
+  void tell_done();  // wakes the threads that sleep in pause()
 
   std::mutex mutex_;
   std::condition_variable one_done_;

@@ -6,12 +6,12 @@
 
 namespace stretto::mpi_door {
 
-// One served collective call as data: what a rank gives, what it gets, and which of Stretto's operations does that. It can
-// be performed again and again, which is what persistent calls do.
+// One served collective call as data: the buffers of this rank, and the Stretto operation that serves the call. A task can
+// be performed repeatedly, as persistent calls require.
 struct Task {
   Call call;
-  // Where counts are known to the ranks that they concern only, no operation of all ranks can be asked for: then it is sends
-  // and receives, and the call above counts for nothing.
+  // True if only the ranks concerned know a count, as in MPI_Gatherv. No operation of all ranks can then serve the call: it
+  // becomes sends and receives, and `call` is ignored.
   bool is_messages = false;
   struct Message {
     bool sends;
@@ -19,7 +19,7 @@ struct Task {
     Carried carried;
   };
   std::vector<Message> messages;
-  // What this rank gives itself then.
+  // The data that this rank sends to itself, if is_messages.
   struct ToItself {
     Carried from, to;
   };
@@ -27,7 +27,7 @@ struct Task {
 
   Carried input, output;
 
-  // In this order, the outer two in threads of the program's.
+  // Called in this order. pack() and unpack() must run in one of the program's threads.
   void pack();
   Work start(const Communicator& communicator, const Stream& stream);
   void unpack();

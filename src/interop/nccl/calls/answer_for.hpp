@@ -5,10 +5,10 @@
 #include "interop/nccl/calls/group.hpp"
 #include "interop/nccl/report.hpp"
 
-// Who answers a call on a communicator that is no operation.
+// Decides whether the door or NCCL answers a call on a communicator, for calls that are not operations.
 namespace stretto::nccl_door {
 
-// Of a communicator that NCCL does not know, for what only NCCL has.
+// Refuses a function that only NCCL has, on a communicator that NCCL does not know.
 inline ncclResult_t refuse_shared(const char* function, const Comm& comm) {
   return refuse(
       ncclInvalidUsage,
@@ -17,7 +17,7 @@ inline ncclResult_t refuse_shared(const char* function, const Comm& comm) {
       function, comm.rank, comm.size);
 }
 
-// ours(comm) answers for communicators in which the door has a part; all others are NCCL's alone.
+// Calls ours(comm) for a communicator in which the door takes part, and forward() for all others.
 template <class Ours, class Forward>
 ncclResult_t answer_for(const char* function, ncclComm_t handle, const Ours& ours, const Forward& forward) {
   if (inside_nccl()) return forward();
@@ -40,7 +40,7 @@ ncclResult_t answer_for(const char* function, ncclComm_t handle, const Ours& our
   return result;
 }
 
-// For what a shared communicator does not have, and of NCCL's own is NCCL's.
+// For functions that a shared communicator does not have. On NCCL's own communicators NCCL answers.
 template <class Forward>
 ncclResult_t forward_or_refuse(const char* function, ncclComm_t handle, const Forward& forward) {
   return answer_for(

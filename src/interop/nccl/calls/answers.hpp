@@ -8,8 +8,8 @@
 #include "stretto/error.hpp"
 #include "stretto/stretto.h"
 
-// What the door answers by itself: one of NCCL's codes, and a sentence for ncclGetLastError(). The sentence also goes to
-// stderr where NCCL_DEBUG asks NCCL to say what is wrong.
+// Results that the door returns by itself: one of NCCL's codes, and a sentence for ncclGetLastError(). The sentence also
+// goes to stderr if NCCL_DEBUG asks NCCL to print its warnings.
 namespace stretto::nccl_door {
 
 ncclResult_t refuse_with(ncclResult_t result, const std::string& sentence);
@@ -19,10 +19,10 @@ ncclResult_t refuse(ncclResult_t result, fmt::format_string<Args...> sentence, A
   return refuse_with(result, fmt::format(sentence, std::forward<Args>(args)...));
 }
 
-// The C interface has NCCL's codes and a sentence of its own.
+// Translates a result of the C interface. The codes are the same; the sentence is that of the C interface.
 ncclResult_t answer_of(strettoResult_t result);
 
-// The error with which an action ends where a return would be many calls away.
+// Ends an action with an error, where returning a code would take many levels of calls.
 class Refusal : public std::exception {
  public:
   Refusal(ncclResult_t result, std::string sentence) : result_(result), sentence_(std::move(sentence)) {}
@@ -33,10 +33,10 @@ class Refusal : public std::exception {
   ncclResult_t result_;
   std::string sentence_;
 };
-// Throws it where the C interface has failed.
+// Throws Refusal if the C interface has failed.
 void check(strettoResult_t result);
 
-// No exception leaves the door. action() gives the result.
+// No exception leaves the door. answer() returns the result of action(), or the code of the exception that it throws.
 ncclResult_t refuse_current_exception() noexcept;
 template <class Action>
 ncclResult_t answer(const Action& action) noexcept {
@@ -47,8 +47,8 @@ ncclResult_t answer(const Action& action) noexcept {
   }
 }
 
-// The sentence of this thread's last call that failed; null where NCCL itself failed later, or nothing did.
+// The sentence of this thread's last failed call; null if NCCL itself failed later, or no call failed.
 const char* last_sentence();
-void keep_last_sentence(const std::string& sentence);  // of what another thread did for this one
+void keep_last_sentence(const std::string& sentence);  // from a thread that worked for this one
 
 }  // namespace stretto::nccl_door

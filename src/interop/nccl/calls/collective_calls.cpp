@@ -1,4 +1,4 @@
-// NCCL's operations, as the program calls them: each is Stretto's or NCCL's.
+// NCCL's operations, as the program calls them. Stretto or NCCL serves each.
 #include <string_view>
 
 #include "interop/nccl/calls/answers.hpp"
@@ -27,7 +27,7 @@ struct Asked {
   ncclRedOp_t op = ncclSum;
 };
 
-// The buffers that matter on this rank.
+// Checks the buffers that this rank reads or writes.
 void require_gpu_memory(const Asked& asked, const Comm& comm) {
   const bool from_root = asked.collective == Collective::broadcast || asked.collective == Collective::scatter;
   const bool to_root = asked.collective == Collective::reduce || asked.collective == Collective::gather;
@@ -67,7 +67,7 @@ strettoRedOp_t op_of(const Asked& asked, const Comm& comm) {
                   found == comm.reductions.end() ? "It was not made, or it is destroyed." : found->second.why_not));
 }
 
-// serve(ranks, op, stream) has Stretto do it, forward() NCCL.
+// Calls serve(ranks, op, stream) if Stretto serves the operation, otherwise forward().
 template <class Serve, class Forward>
 ncclResult_t operate(const Asked& asked, ncclComm_t handle, cudaStream_t stream, const Serve& serve,
                      const Forward& forward) {

@@ -1,4 +1,4 @@
-// How NCCL's communicators are made, asked and ended, as the program calls it.
+// NCCL's calls that make, query and end communicators.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -21,7 +21,7 @@ ncclResult_t refuse_init(const char* function, ncclResult_t result) {
   return result;
 }
 
-// Of an id of ours; inside a group at its end.
+// Makes a communicator from an id that the door made; inside a group, at its end.
 ncclResult_t init(const char* function, ncclComm_t* comm, int nranks, const ncclUniqueId& id, int rank,
                   ncclConfig_t* config) {
   if (comm == nullptr || nranks < 1 || rank < 0 || rank >= nranks) {
@@ -58,7 +58,7 @@ ncclResult_t split_both(ncclComm_t handle, const CommPointer& comm, int color, i
                         ncclConfig_t* config) {
   const ncclResult_t by_nccl = real_nccl().CommSplit(handle, color, key, newcomm, config);
   if (by_nccl != ncclSuccess && by_nccl != ncclInProgress) {
-    strettoCommAbort(comm->ranks);  // the others are not to wait for this rank
+    strettoCommAbort(comm->ranks);  // so that the other ranks do not wait for this one
     forget(handle);
     return by_nccl;
   }
@@ -66,7 +66,7 @@ ncclResult_t split_both(ncclComm_t handle, const CommPointer& comm, int color, i
   return by_stretto == ncclSuccess ? by_nccl : by_stretto;
 }
 
-// The ranks that remain tell each other by the old communicator where they meet; those that are left out do not call this.
+// The remaining ranks use the old communicator to tell each other where they meet. Excluded ranks do not call this.
 ncclResult_t shrink(const CommPointer& comm, const int* excluded, int count, ncclComm_t* newcomm, ncclConfig_t* given,
                     int flags) {
   if (in_group()) return refuse(ncclInvalidUsage, "ncclCommShrink of ranks that share a GPU stands outside of groups.");
@@ -110,7 +110,7 @@ ncclResult_t shrink(const CommPointer& comm, const int* excluded, int count, ncc
   return finish_or_collect(smaller);
 }
 
-// Everything of this rank's that is under way ends first.
+// All operations of this rank that are in flight end first.
 ncclResult_t destroy_shared(ncclComm_t handle, const CommPointer& comm) {
   forget(handle);
   return do_or_collect([comm] {
@@ -166,7 +166,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId c
   return result;
 }
 
-// The first id is enough for Stretto; NCCL then gets one of its own as well.
+// Stretto uses the first id only. If NCCL serves the communicator, it gets an id of its own.
 ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId, ncclUniqueId* commIds,
                                       ncclConfig_t* config) {
   const auto forward = [&] { return real_nccl().CommInitRankScalable(newcomm, nranks, myrank, nId, commIds, config); };
@@ -255,7 +255,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
       [&] { return real_nccl().CommAbort(comm); });
 }
 
-// Stretto's part of a communicator of NCCL's is not to be used again after this: it ends.
+// Ends Stretto's part of an NCCL communicator: it must not be used after a revoke.
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags) {
   const auto forward = [&] { return real_nccl().CommRevoke(comm, revokeFlags); };
   return answer_for(

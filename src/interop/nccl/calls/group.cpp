@@ -18,10 +18,10 @@ struct Group {
   std::vector<Join> joins;
   std::vector<Split> splits;
   std::vector<std::function<ncclResult_t()>> actions;
-  std::vector<Placed> by_nccl;  // of communicators that both libraries use
+  std::vector<Placed> by_nccl;  // on communicators that both libraries serve
   std::vector<Placed> by_stretto;
   ncclResult_t failure = ncclSuccess;
-  std::string sentence;  // empty: it is NCCL's to say
+  std::string sentence;  // empty: ncclGetLastError() is NCCL's
 };
 thread_local Group group;
 
@@ -37,7 +37,7 @@ void remember(const Placed& placed, Comm::Last self) {
   comm.last = self;
 }
 
-// The C interface then begins nothing of what it has collected.
+// Calls a function with an invalid handle: the C interface then starts nothing that its group has collected.
 void spoil_strettos_part() { strettoAllReduce(nullptr, nullptr, 0, strettoInt8, strettoSum, STRETTO_COMM_NULL, nullptr); }
 
 ncclResult_t end_strettos_part(const Group& ended) {
@@ -61,7 +61,7 @@ ncclResult_t end_strettos_part(const Group& ended) {
   return result;
 }
 
-// Splits of all ranks that this thread makes together.
+// Finishes the splits of all ranks that this thread makes together.
 void finish(const std::vector<Split>& splits) {
   std::vector<RankOnGpu> made;
   for (const Split& split : splits) {
@@ -115,7 +115,7 @@ ncclResult_t group_end() {
     ended.sentence = "NCCL's part of this group failed, and so Stretto's was not begun.";
   }
   const ncclResult_t by_stretto = end_strettos_part(ended);
-  // Communicators end whatever became of the rest: the program's calls were told so.
+  // Communicators end even if the operations failed, because the calls that end them have returned success.
   ncclResult_t result = by_nccl;
   for (const auto& action : ended.actions) result = first_of(result, action());
   if (!went_well) return by_nccl;
@@ -126,7 +126,7 @@ ncclResult_t group_end() {
 
 ncclResult_t group_simulate_end(ncclSimInfo_t* info) {
   if (group.depth == 0) return real_nccl().GroupSimulateEnd(info);
-  const ncclResult_t result = real_nccl().GroupSimulateEnd(info);  // ends NCCL's part, of which nothing happens
+  const ncclResult_t result = real_nccl().GroupSimulateEnd(info);  // ends NCCL's group without running it
   if (--group.depth > 0) return result;
   const Group ended = std::exchange(group, {});
   spoil_strettos_part();
@@ -172,7 +172,7 @@ void fail_group(ncclResult_t result) {
 }
 
 ncclResult_t put_by_nccl(const CommPointer& comm, cudaStream_t stream, const std::function<ncclResult_t()>& put) {
-  if (cuda().is_capturing(stream)) return put();  // happens when the program launches its graph
+  if (cuda().is_capturing(stream)) return put();  // the call runs when the program launches its graph
   const Placed placed{comm, stream};
   wait_for_the_other(placed, Comm::Last::nccl);
   const ncclResult_t result = put();

@@ -1,4 +1,4 @@
-// What else NCCL has for a communicator: registered memory, factors, and what device code needs.
+// NCCL's other calls on a communicator: registered memory, premultiplied sums, and support for device code.
 #include "interop/nccl/calls/answer_for.hpp"
 
 using namespace stretto::nccl_door;
@@ -20,8 +20,8 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
   return forward_or_refuse("ncclCommWindowDeregister", comm, [&] { return real_nccl().CommWindowDeregister(comm, win); });
 }
 
-// Where both libraries serve a communicator, each gets the factor. What Stretto cannot have is said when it is to be used:
-// the program may give it to NCCL's calls alone.
+// If both libraries serve a communicator, each gets the factor. If Stretto cannot support it, only a call that Stretto
+// serves reports this: the program may use the factor in NCCL's calls alone.
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
                                       ncclScalarResidence_t residence, ncclComm_t comm) {
   const auto forward = [&] { return real_nccl().RedOpCreatePreMulSum(op, scalar, datatype, residence, comm); };
@@ -66,7 +66,7 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
       forward);
 }
 
-// ---- what device code needs
+// ---- support for device code
 
 ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements* wanted, ncclDevComm* devComm) {
   return forward_or_refuse("ncclDevCommCreate", comm, [&] { return real_nccl().DevCommCreate(comm, wanted, devComm); });
@@ -82,8 +82,8 @@ ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam team, int
                            [&] { return real_nccl().GinBarrierCreateRequirement(comm, team, nBarriers, handle, needs); });
 }
 
-// These have no result for an error. Of a shared communicator no rank loads from or stores to another's memory: a team of
-// such ranks is each alone, and rails are all ranks.
+// These functions cannot return an error. The ranks of a shared communicator never access each other's memory, so each is
+// alone in its LSA team, and the rail team contains all ranks.
 namespace {
 
 CommPointer shared_one(ncclComm_t handle) {

@@ -5,15 +5,15 @@
 #include <memory>
 #include <string>
 
-// What the door itself asks of CUDA: one narrow table. cuda_library.cpp fills it from the runtime, the tests from their
-// stand-in for a GPU.
+// The few functions of CUDA that the door calls. cuda_library.cpp implements them by the CUDA runtime, the tests by a
+// simulated GPU.
 namespace stretto::nccl_door {
 
 struct GpuDescription {
   std::string uuid, name;
 };
 
-// Each throws Refusal(ncclUnhandledCudaError) with what CUDA said; but destroy and release, which destructors call.
+// Each throws Refusal(ncclUnhandledCudaError) with CUDA's error, except destroy and release, which destructors call.
 class CudaCalls {
  public:
   virtual ~CudaCalls() = default;
@@ -30,10 +30,10 @@ class CudaCalls {
   virtual cudaEvent_t create_event() = 0;
   virtual void destroy(cudaEvent_t event) = 0;
   virtual void record(cudaEvent_t event, cudaStream_t stream) = 0;
-  virtual void wait(cudaStream_t stream, cudaEvent_t event) = 0;  // for the latest record; none: no wait
+  virtual void wait(cudaStream_t stream, cudaEvent_t event) = 0;  // for the latest record; no wait if there is none
 };
 
 CudaCalls& cuda();
-void use_cuda(CudaCalls* other);  // for tests; null: the real one again
+void use_cuda(CudaCalls* other);  // for tests; null restores the real one
 
 }  // namespace stretto::nccl_door

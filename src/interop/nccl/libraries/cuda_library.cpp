@@ -10,12 +10,12 @@ namespace {
 void check_cuda(cudaError_t result, const char* what) {
   if (result == cudaSuccess) [[likely]]
     return;
-  cudaGetLastError();  // the program is not to find it
+  cudaGetLastError();  // clears the error, so that the program does not see it
   throw Refusal(ncclUnhandledCudaError,
                 fmt::format("CUDA could not {}: {} ({}).", what, cudaGetErrorString(result), cudaGetErrorName(result)));
 }
 
-// As nvidia-smi writes it: 16 bytes in groups of 4, 2, 2, 2 and 6.
+// In nvidia-smi's format: 16 bytes in groups of 4, 2, 2, 2 and 6.
 std::string text_of(const cudaUUID_t& uuid) {
   std::string text = "GPU";
   for (int i = 0; i < 16; ++i) {
@@ -46,7 +46,7 @@ class CudaLibrary final : public CudaCalls {
   bool is_capturing(cudaStream_t stream) override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const cudaError_t result = cudaStreamIsCapturing(stream, &status);
-    // The legacy default stream, while another is captured: it cannot be used at all then.
+    // The stream is the legacy default stream, and another stream is being captured: the default stream cannot be used then.
     if (result == cudaErrorStreamCaptureImplicit) {
       cudaGetLastError();
       return true;
@@ -87,7 +87,7 @@ std::atomic<CudaCalls*> instead = nullptr;
 
 CudaCalls& cuda() {
   if (CudaCalls* const other = instead) return *other;
-  static auto& library = *new CudaLibrary;  // used until the very end of the program
+  static auto& library = *new CudaLibrary;  // never destroyed: used until the process ends
   return library;
 }
 

@@ -31,7 +31,8 @@ InsideNccl::~InsideNccl() { --depth_inside; }
 
 const RealNccl& real_nccl() {
   if (const RealNccl* const other = instead) return *other;
-  static const RealNccl& real = *new RealNccl(found_behind_the_door());  // a program may call NCCL until its very end
+  // Never destroyed: a program may call NCCL until it ends.
+  static const RealNccl& real = *new RealNccl(found_behind_the_door());
   return real;
 }
 

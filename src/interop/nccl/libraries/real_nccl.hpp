@@ -4,12 +4,13 @@
 
 #include "interop/nccl/nccl_names.hpp"
 
-// The library that stands behind the door, as one table: filled from the next libnccl that the program has loaded, by its
-// pnccl names; the tests fill it with a recorder and with threads.
+// The NCCL library behind the door, as one table of functions. The table is filled, by their pnccl names, from the next
+// libnccl that the program has loaded. The tests fill it with a recorder and with threads.
 namespace stretto::nccl_door {
 
-// Whether this thread is inside the real library. That calls some of its own functions by their weak names, which lead here:
-// they have to go back at once (ncclCommInitAll asks ncclGetUniqueId for an id that only NCCL understands).
+// Whether this thread is inside the real library. NCCL calls some of its own functions by their weak names, which lead to
+// the door. The door must forward these calls at once: ncclCommInitAll, for example, calls ncclGetUniqueId for an id that
+// only NCCL understands.
 bool inside_nccl();
 
 class InsideNccl {
@@ -20,10 +21,10 @@ class InsideNccl {
   InsideNccl& operator=(const InsideNccl&) = delete;
 };
 
-// Keeps a sentence about a function that this libnccl does not have, for ncclGetLastError().
+// Records for ncclGetLastError() that this libnccl does not have a function.
 ncclResult_t refuse_missing(const char* name);
-[[noreturn]] void end_for_missing(const char* name);  // where there is no result to say it with
-// NCCL has failed by itself: ncclGetLastError() is NCCL's.
+[[noreturn]] void end_for_missing(const char* name);  // for functions that return no result code
+// Must be called after NCCL itself failed: ncclGetLastError() then returns NCCL's sentence.
 void leave_last_error_to_nccl();
 
 template <class Type>
@@ -62,7 +63,7 @@ struct RealNccl {
 };
 
 const RealNccl& real_nccl();
-// For tests: another one takes its place; null: the real one again.
+// For tests: replaces the library; null restores the real one.
 void use_real_nccl(const RealNccl* other);
 
 }  // namespace stretto::nccl_door

@@ -1,4 +1,4 @@
-// The module stretto_torch._C. torch.distributed must be imported before: it knows the base classes.
+// The module stretto_torch._C. torch.distributed must be imported first, because it registers the base classes.
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>

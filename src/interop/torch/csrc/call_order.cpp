@@ -31,7 +31,7 @@ CallOrder::Place CallOrder::take_place() {
 
 CallOrder::Place CallOrder::open(const Place& operation) {
   Place place = take_place();
-  if (place < operation) {  // callbacks took the future of an operation behind them, which would wait for itself
+  if (place < operation) {  // callbacks took the future of a later operation, which would then wait for its own callbacks
     place = operation;
     place.push_back(1);
   }

@@ -1,7 +1,7 @@
 #pragma once
 #include "torch_version.hpp"
 
-// What a call can be refused for without any other rank. what: the operation.
+// Checks by which one rank alone can refuse a call. what: the name of the operation.
 namespace stretto_torch {
 
 inline void check_tensor(const char* what, const at::Tensor& tensor) {

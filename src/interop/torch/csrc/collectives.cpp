@@ -1,4 +1,4 @@
-// The collectives of c10d, as calls of Stretto's. What only moves goes as bytes: so every type can.
+// The collectives of c10d, as calls of Stretto. Collectives that only move data send bytes, so they serve every type.
 #include "checks.hpp"
 #include "memory.hpp"
 #include "process_group.hpp"
@@ -17,7 +17,7 @@ void all_gather(const Communicator& world, const Memory& input, void* output, co
   world.all_gather(input.data(), output, input.bytes(), bytes_only, stream).wait();
 }
 
-// In place.
+// Reduces `run` in place.
 void all_reduce(const Communicator& world, const Reduction& how, const at::Tensor& run, const Stream& stream) {
   if (!how.by_torch) {
     stretto::OperationOptions options;
@@ -30,7 +30,7 @@ void all_reduce(const Communicator& world, const Reduction& how, const at::Tenso
   combine(how, all, run.view({-1}));
 }
 
-// input: size() shares of counts[r] elements each, for rank r; equal ones where there are no counts.
+// input: one share for each rank. The share of rank r has counts[r] elements; all shares are equal if `counts` is empty.
 void reduce_scatter(const Communicator& world, const Reduction& how, const void* input, const at::Tensor& output,
                     const std::vector<std::int64_t>& counts, const Stream& stream) {
   const std::int64_t own = output.numel();
@@ -64,7 +64,7 @@ void check_like(const char* what, const at::Tensor& tensor, const at::Tensor& li
               like.sizes(), "; give both the same type and shape.");
 }
 
-// Of output and input of one type, one of which has a share for each rank.
+// Checks that the tensors have one type, and that `all` has a share for each rank.
 void check_shares(const char* what, const at::Tensor& all, const at::Tensor& share, int size) {
   check_tensor(what, all);
   check_tensor(what, share);
@@ -82,7 +82,7 @@ Tensors joined(const std::vector<Tensors>& lists) {
 
 }  // namespace
 
-// Of lists with a tensor for each rank: gather's and scatter's.
+// Checks a list with one tensor for each rank, as gather and scatter take it.
 void ProcessGroupStretto::check_parts(const char* what, const Tensors& parts, const at::Tensor& like) const {
   TORCH_CHECK(parts.size() == static_cast<std::size_t>(size_), "ProcessGroupStretto::", what, ": got a list of ",
               parts.size(), " tensors; give one for each of the ", size_, " ranks.");
@@ -241,7 +241,7 @@ WorkPtr ProcessGroupStretto::scatter(Tensors& outputs, std::vector<Tensors>& inp
              });
 }
 
-// The inputs may be of different sizes; all ranks give the same ones.
+// The inputs may have different sizes, which must be the same on all ranks.
 WorkPtr ProcessGroupStretto::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                             const c10d::ReduceScatterOptions& options) {
   const at::Tensor& output = single("reduce_scatter", outputs);
@@ -277,7 +277,7 @@ WorkPtr ProcessGroupStretto::_reduce_scatter_base(at::Tensor& output, at::Tensor
              });
 }
 
-// Of the first dimension: how many bytes go to or come from each rank.
+// Returns the bytes that go to or come from each rank. `splits` counts rows of the first dimension.
 std::vector<std::int64_t> ProcessGroupStretto::split_bytes(const char* what, const at::Tensor& tensor,
                                                            const std::vector<std::int64_t>& splits) const {
   const std::int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);

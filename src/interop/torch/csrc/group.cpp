@@ -11,13 +11,13 @@ namespace {
 struct Groups {
   std::mutex mutex;
   std::vector<std::weak_ptr<Group>> all;
-  int leaving = 0;  // threads
+  int leaving = 0;  // threads that leave a group
   std::condition_variable changed;
-  const pid_t process = getpid();  // a fork()ed child has the memory of these groups, and no part in them
+  const pid_t process = getpid();  // a fork()ed child has a copy of these groups, but is not one of their ranks
 };
 
 Groups& groups() {
-  static auto& known = *new Groups;  // threads may still use it when the process ends
+  static auto& known = *new Groups;  // never destroyed: threads may still use it when the process ends
   return known;
 }
 
@@ -45,7 +45,7 @@ void Group::leave() {
   }
   messages_->leave(until);
   workers_->close(until);
-  stretto::Communicator last;  // goes without the mutex: its end waits for the other ranks
+  stretto::Communicator last;  // destroyed after the mutex is released, because its end waits for the other ranks
   const std::lock_guard lock(mutex_);
   std::swap(last, world_);
 }
@@ -64,7 +64,7 @@ void enter(const std::shared_ptr<Group>& group) {
 void leave_behind(std::shared_ptr<Group> group) {
   if (group->left()) return;
   if (getpid() != groups().process) {
-    new std::shared_ptr<Group>(std::move(group));  // kept for ever: its threads are the parent's
+    new std::shared_ptr<Group>(std::move(group));  // never destroyed in a fork()ed child: its threads are the parent's
     return;
   }
   const std::lock_guard lock(groups().mutex);

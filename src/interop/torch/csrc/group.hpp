@@ -5,8 +5,8 @@
 
 namespace stretto_torch {
 
-// What a process group has of Stretto: a job of its ranks, a lane for its collectives, and its messages. It outlives the
-// process group, for leaving it takes the other ranks.
+// Stretto's part of a process group: a job of its ranks, a lane for its collectives, and its messages. It outlives the
+// process group, because leaving a job takes the other ranks.
 class Group {
  public:
   // Collective over the group.
@@ -14,13 +14,13 @@ class Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  stretto::Communicator world() const;  // none any more, once it is left
+  stretto::Communicator world() const;  // empty after the group was left
   const std::shared_ptr<Workers>& workers() const { return workers_; }
   const std::shared_ptr<Lane>& lane() const { return lane_; }
   Messages& messages() { return *messages_; }
 
-  // Waits for what is under way, callbacks included, and for the other ranks, leave_seconds in all at most. The first call
-  // counts.
+  // Blocks until all operations in flight and their callbacks have ended, and the other ranks leave too; for about
+  // leave_seconds. Operations that take longer are aborted. Only the first call counts.
   void leave();
   bool left() const { return left_; }
   // Tells the other ranks that this one has failed, and why.
@@ -35,12 +35,12 @@ class Group {
   std::atomic<bool> left_ = false;
 };
 
-// All groups of this process. Those of process groups that are gone are left by threads of their own: destroying a process
-// group does not block, and ranks may destroy theirs in different orders.
+// All groups of this process. leave_behind() leaves a group in a thread of its own, because destroying a process group must
+// not block, and ranks may destroy theirs in different orders.
 void enter(const std::shared_ptr<Group>& group);
 void leave_behind(std::shared_ptr<Group> group);
-// The last call of a process: leaves what is left, and waits until everything is. reason: not empty where an error ends the
-// process; the other ranks learn it.
+// The last call of a process: leaves all remaining groups, and blocks until every group is left. reason: the error that ends
+// the process, which the other ranks are told; empty if there is none.
 void leave_all(const std::string& reason);
 
 }  // namespace stretto_torch

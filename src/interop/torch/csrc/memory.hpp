@@ -3,10 +3,10 @@
 
 #include "torch_version.hpp"
 
-// Tensors as operations want them: each a run of memory.
+// Tensors as contiguous memory, which operations need.
 namespace stretto_torch {
 
-// One tensor: itself where it is contiguous, else a copy.
+// One tensor: its own memory if it is contiguous, otherwise a copy.
 class Memory {
  public:
   explicit Memory(const at::Tensor& tensor) : tensor_(tensor), run_(tensor.resolve_conj().resolve_neg().contiguous()) {}
@@ -15,7 +15,7 @@ class Memory {
   std::int64_t bytes() const { return static_cast<std::int64_t>(run_.nbytes()); }
   std::int64_t elements() const { return run_.numel(); }
   const at::Tensor& run() const { return run_; }
-  // After an operation has written there.
+  // Must be called after an operation has written to data().
   void write_back() const {
     if (!run_.is_same(tensor_)) tensor_.copy_(run_);
   }
@@ -24,7 +24,7 @@ class Memory {
   at::Tensor tensor_, run_;
 };
 
-// Tensors of one type, one after the other: where they lie so in memory already, without a copy.
+// Tensors of one type, one after the other. Makes no copy if they already lie one after the other in memory.
 class Pack {
  public:
   explicit Pack(Tensors parts) : parts_(std::move(parts)) {
@@ -34,10 +34,10 @@ class Pack {
   }
 
   void* data() const { return run_.defined() ? run_.data_ptr() : first_; }
-  void collect() const {  // before an operation reads
+  void collect() const {  // before an operation reads data()
     for_each([](const at::Tensor& part, const at::Tensor& place) { place.copy_(part); });
   }
-  void spread() const {  // after one has written
+  void spread() const {  // after an operation has written to data()
     for_each([](const at::Tensor& part, const at::Tensor& place) { part.copy_(place); });
   }
 

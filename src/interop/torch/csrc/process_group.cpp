@@ -1,4 +1,4 @@
-// The life of a group, its messages, and how operations come into its lane. The collectives: collectives.cpp.
+// The lifetime of a group, its messages, and how operations enter its lane. The collectives are in collectives.cpp.
 #include "process_group.hpp"
 
 #include "checks.hpp"
@@ -21,7 +21,7 @@ const std::shared_ptr<Group>& ProcessGroupStretto::group() const {
   return group_;
 }
 
-// An operation that fails in the middle fails everywhere: the others are told, and hear more than that this rank is gone.
+// An operation that fails midway must fail on all ranks. So this rank tells the others the reason, not only that it is gone.
 WorkPtr ProcessGroupStretto::put(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
                                  Milliseconds timeout, Body body) {
   const double patience = seconds(timeout == c10d::kUnsetTimeout || timeout == kNoTimeout ? timeout_.load() : timeout);
@@ -104,7 +104,7 @@ WorkPtr ProcessGroupStretto::recvAnysource(Tensors& tensors, int tag) {
   return coalesced(work);
 }
 
-// Every rank leaves word that it has come; rank 0 looks for all of them, and leaves word of how it ended.
+// Every rank writes to the store that it has come. Rank 0 waits for all of them, and writes how the barrier has ended.
 void ProcessGroupStretto::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   group();
   const Milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? timeout_.load() : options.timeout;
@@ -116,12 +116,13 @@ void ProcessGroupStretto::monitoredBarrier(const c10d::BarrierOptions& options, 
   };
   if (rank_ != 0) {
     say(std::to_string(rank_), "here");
-    // Rank 0 may have come a moment later.
+    // Rank 0 may have started its timeout a moment later.
     const auto a_little_longer = [&] { return std::chrono::steady_clock::now() < until + std::chrono::seconds(1); };
     TORCH_CHECK(await_key(store_, key + "end", a_little_longer), "Rank ", rank_, " has waited ", seconds(timeout),
                 " s for rank 0 in monitoredBarrier.");
     const std::vector<std::uint8_t> end = store_->get(key + "end");
-    // The last one to read it takes it away: the store may outlive this group, and its barriers are counted from 0 again.
+    // The last rank that reads the result deletes it: the store may outlive this group, and the next one counts its barriers
+    // from 0 again.
     if (store_->add(key + "read", 1) == size_ - 1) {
       for (const char* const name : {"end", "read"}) store_->deleteKey(key + name);
     }

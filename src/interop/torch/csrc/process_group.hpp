@@ -7,14 +7,15 @@
 
 namespace stretto_torch {
 
-// The backend "stretto" of torch.distributed, for tensors on the CPU. What its operations do is what c10d says of them;
-// which are not there, and what differs from Gloo's: docs/pytorch.md.
+// The backend "stretto" of torch.distributed, for tensors on the CPU. Its operations do what c10d documents; docs/pytorch.md
+// lists those that are missing, and the differences from Gloo.
 //
-// Collectives of a group run one after the other (Lane), messages beside them (Messages). An operation that waits for a rank
-// longer than the group's timeout fails on every rank, with a sentence that names it; the group is then of no more use.
+// The collectives of a group run one after the other (Lane), and messages run beside them (Messages). If an operation waits
+// for a rank longer than the group's timeout, it fails on every rank with a sentence that names that rank. The group cannot
+// be used afterwards.
 class ProcessGroupStretto : public Base {
  public:
-  // Collective: the ranks meet by the store, which is the group's own.
+  // Collective: the ranks meet through the store, which must belong to this group alone.
   ProcessGroupStretto(const StorePtr& store, int rank, int size, Milliseconds timeout);
   ~ProcessGroupStretto() override;
 
@@ -36,14 +37,14 @@ class ProcessGroupStretto : public Base {
                         std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
-  // Through the store, so that it can name who is missing and leave the group whole.
+  // Goes through the store, so that it can name the missing ranks and the group stays usable.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
   WorkPtr send(Tensors& tensors, int to, int tag) override;
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
-  // Of the collectives: ranks count alike from the beginning.
+  // Counts collectives. All ranks count alike from the start, so there is nothing to set.
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
@@ -51,24 +52,25 @@ class ProcessGroupStretto : public Base {
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) override;
-  // What this thread starts in between are parts of one work.
+  // The operations that this thread starts between these two calls become parts of one work.
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
-  // Virtual in some of the versions 2.x, and unknown to the others.
+  // Virtual in some versions 2.x, and absent from others.
   bool supportsCoalescing() const { return true; }
   void setTimeout(Milliseconds timeout) { timeout_ = timeout; }
   void shutdown();
   void abort();
 #endif
 
-  // tensor becomes the average of all ranks' ones, which travel as the formats say (docs/quantization.md). errors: nothing,
-  // or what keeps under this name what the formats have left out; all ranks give the same.
+  // Replaces `tensor` by the average of all ranks' tensors, which travel in the given formats (docs/quantization.md).
+  // errors: keeps, under `name`, the part that the formats have left out; null: no error feedback. All ranks must choose
+  // alike.
   WorkPtr quantized_average(const at::Tensor& tensor, const std::string& format, const std::string& result,
                             const std::shared_ptr<stretto::ErrorFeedback>& errors, const std::string& name);
 
  private:
   using Body = std::function<void(const stretto::Communicator& world, const stretto::Stream& stream)>;
-  // Puts an operation into the lane. timeout: the call's own; unset: the group's.
+  // Puts an operation into the lane. timeout: the call's own; unset: the group's is used.
   WorkPtr put(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs, Milliseconds timeout, Body body);
   WorkPtr coalesced(WorkPtr work);
   c10::intrusive_ptr<OperationWork> message(c10d::OpType type, const char* title, const Tensors& tensors);

@@ -60,8 +60,9 @@ Reduction reduction_of(const char* what, at::ScalarType type, const c10d::Reduce
   how.op = op_of(how.kind);
   if (how.kind == Kind::PREMUL_SUM) how.factor = premul_factor(op);
   const std::optional<stretto::DType> dtype = dtype_of(type);
-  if (type ==
-      at::kBool) {  // bytes of 0 and 1: a sum or a bitwise or is their maximum, a product or a bitwise and their minimum
+  // The elements of bool are bytes of 0 and 1: their maximum is the sum and the bitwise or, their minimum the product and
+  // the bitwise and.
+  if (type == at::kBool) {
     TORCH_CHECK(how.kind != Kind::AVG && how.kind != Kind::PREMUL_SUM, what, ": ", name_of(how.kind),
                 " has no meaning for bool; give SUM (any) or PRODUCT (all), or convert the tensor.");
     how.dtype = stretto::DType::u8;
@@ -87,7 +88,7 @@ Reduction reduction_of(const char* what, at::ScalarType type, const c10d::Reduce
 }
 
 void combine(const Reduction& how, const at::Tensor& contributions, const at::Tensor& result) {
-  at::Tensor sum = result;  // the same elements
+  at::Tensor sum = result;  // the same memory as `result`
   sum.copy_(contributions[0]);
   for (std::int64_t rank = 1; rank < contributions.size(0); ++rank) {
     const at::Tensor next = contributions[rank];

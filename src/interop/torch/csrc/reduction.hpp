@@ -6,8 +6,8 @@
 
 namespace stretto_torch {
 
-// How elements of a tensor combine. Of what Stretto has no arithmetic for (bitwise operations, 16-bit integers), the
-// contributions travel as they are, and every rank that gets a result combines them by PyTorch, in the order of the ranks.
+// How elements of a tensor combine. Stretto has no arithmetic for some cases (bitwise operations, 16-bit integers). Then the
+// contributions travel unchanged, and every rank that gets a result combines them by PyTorch, in the order of the ranks.
 struct Reduction {
   c10d::ReduceOp::RedOpType kind = c10d::ReduceOp::SUM;
   bool by_torch = false;
@@ -15,13 +15,13 @@ struct Reduction {
   stretto::ReduceOp op = stretto::ReduceOp::sum;
   double factor = 1;
 };
-// Throws for a type or an operation that has no sums here. what: the operation, for the sentence.
+// Throws if the type or the operation has no sums here. what: the name of the calling operation, for the error.
 Reduction reduction_of(const char* what, at::ScalarType type, const c10d::ReduceOp& op);
 
-// The type of Stretto's that has the same elements and arithmetic, if there is one.
+// The type of Stretto that has the same elements and arithmetic, if there is one.
 std::optional<stretto::DType> dtype_of(at::ScalarType type);
 
-// contributions: the ranks' ones, as rows; result gets what becomes of them.
+// Combines `contributions`, one row for each rank, into `result`.
 void combine(const Reduction& how, const at::Tensor& contributions, const at::Tensor& result);
 
 }  // namespace stretto_torch

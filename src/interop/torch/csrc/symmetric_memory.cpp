@@ -11,7 +11,8 @@ namespace {
 
 thread_local int entered = 0;
 
-// PyTorch has one allocator for all tensors on the CPU. This one goes before it and passes on what is not asked of it.
+// PyTorch has one allocator for all tensors on the CPU. This one takes its place, and forwards the requests of threads that
+// are not in symmetric memory.
 class SymmetricFirst : public c10::Allocator {
  public:
   explicit SymmetricFirst(c10::Allocator* next) : next_(next) {}
@@ -22,7 +23,8 @@ class SymmetricFirst : public c10::Allocator {
 #else
   c10::DataPtr allocate(size_t bytes) const override { return make(bytes); }
 #endif
-  // That of raw memory, which is never asked for in the symmetric heap: such memory is freed by its address alone.
+  // Raw memory is freed by its address alone, so it never comes from the symmetric heap. The next allocator's deleter frees
+  // it.
   c10::DeleterFnPtr raw_deleter() const override { return next_->raw_deleter(); }
 
  private:

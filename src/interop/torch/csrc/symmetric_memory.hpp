@@ -2,9 +2,9 @@
 
 namespace stretto_torch {
 
-// Until it is left again as often as it was entered: what this thread makes of tensors on the CPU lies in the symmetric heap
-// (stretto::allocate), where collectives of the ranks of a host work in place. Memory goes back there with its last tensor,
-// whenever that is. Throws where another CPU allocator of PyTorch's insists on being the one.
+// Between enter and leave, the CPU tensors that this thread makes lie in the symmetric heap (stretto::allocate), where
+// collectives of the ranks of a host work in place. The calls nest. Memory returns to the heap with its last tensor, at any
+// time. enter throws if another CPU allocator of PyTorch has priority.
 void enter_symmetric_memory();
 void leave_symmetric_memory();
 

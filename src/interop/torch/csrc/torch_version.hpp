@@ -12,7 +12,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #endif
 
-// What differs between the versions of PyTorch that this door is built for: 1.13, and 2.x.
+// The differences between the versions of PyTorch that this door supports: 1.13 and 2.x.
 namespace stretto_torch {
 
 #if TORCH_VERSION_MAJOR >= 2
@@ -27,7 +27,7 @@ using Tensors = std::vector<at::Tensor>;
 using Milliseconds = std::chrono::milliseconds;
 inline double seconds(Milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
-// Of ReduceOp.PREMUL_SUM: what this rank's contribution is multiplied by.
+// The factor of ReduceOp.PREMUL_SUM, by which this rank's contribution is multiplied.
 inline double premul_factor(const c10d::ReduceOp& op) {
   const auto* given = static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   TORCH_CHECK(given != nullptr, "ReduceOp.PREMUL_SUM came without a factor; make it by _make_nccl_premul_sum.");

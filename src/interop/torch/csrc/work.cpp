@@ -13,7 +13,7 @@ OperationWork::OperationWork(std::shared_ptr<Workers> workers, int rank, c10d::O
                              const Tensors& inputs, Tensors outputs)
     : c10d::Work(rank, type, title, inputs), workers_(std::move(workers)), outputs_(std::move(outputs)) {}
 
-// A future that was taken is complete where the work is: a moment later it would be, else.
+// A work whose future was taken is complete only when the future is; otherwise the future would complete a moment later.
 bool OperationWork::isCompleted() {
   if (!c10d::Work::isCompleted()) return false;
   const std::lock_guard lock(future_mutex_);
@@ -41,7 +41,7 @@ FuturePtr OperationWork::getFuture() {
   if (!future_) {
     future_ = future_of_tensors();
     if (settled_) {
-      complete_future();  // nobody else has it yet: no callback runs
+      complete_future();  // no caller has it yet, so no callback runs
     } else {
       future_is_taken();
     }
@@ -86,7 +86,7 @@ FuturePtr JoinedWork::getFuture() {
   return future_;
 }
 
-// The future ends by whichever part ends last, so that it needs no thread.
+// The part that ends last completes the future, so no thread has to wait for the parts.
 void JoinedWork::make_future() {
   future_ = future_of_tensors();
   if (parts_.empty()) future_->markCompleted(c10::IValue(Tensors()));
@@ -111,7 +111,7 @@ void JoinedWork::make_future() {
           all.insert(all.end(), some.begin(), some.end());
         }
       }
-      count->parts.clear();  // which hold this callback
+      count->parts.clear();  // the parts hold this callback, which holds the parts
       if (error) {
         future->setError(error);
       } else {

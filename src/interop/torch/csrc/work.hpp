@@ -9,11 +9,12 @@
 
 namespace stretto_torch {
 
-// What every operation of this backend hands out. It ends once, and its future with it: with the output tensors, or with the
-// error that wait() throws, too.
+// The work that every operation of this backend returns. It ends once, together with its future: with the output tensors, or
+// with the error that wait() throws.
 //
-// Callbacks of the future run on a thread of the group's workers: they may block, and the thread that performed the
-// operation is needed for the next one. A work whose future nobody takes has none, which spares that thread.
+// Callbacks of the future run on one of the group's worker threads: they may block, while the thread that performed the
+// operation is needed for the next one. The future is made when it is first taken; a work without one does not need that
+// thread.
 class OperationWork : public c10d::Work {
  public:
   OperationWork(std::shared_ptr<Workers> workers, int rank, c10d::OpType type, const char* title, const Tensors& inputs,
@@ -25,13 +26,15 @@ class OperationWork : public c10d::Work {
   FuturePtr getFuture() override;
   int sourceRank() const override;
 
-  void received_from(int rank) { source_ = rank; }  // before it ends
-  void end(const std::exception_ptr& error);        // the first call counts
+  void received_from(int rank) { source_ = rank; }  // must precede end()
+  void end(const std::exception_ptr& error);        // only the first call counts
 
  protected:
-  // end() in its parts. From settle() on, whoever takes the future gets a complete one. False: it was settled before.
+  // The steps of end(). A future that is taken after settle() is complete at once. settle() returns false if it was called
+  // before.
   bool settle(const std::exception_ptr& error);
-  bool has_callbacks() const { return has_callbacks_; }  // for all that is known: its future was taken before settle()
+  // True if the future was taken before settle(), so that it may have callbacks.
+  bool has_callbacks() const { return has_callbacks_; }
   void tell_waiters() { finish(error_); }
   void complete_future();  // runs the callbacks
   virtual void future_is_taken() {}
@@ -48,7 +51,7 @@ class OperationWork : public c10d::Work {
   std::atomic<int> source_ = -1;
 };
 
-// Of several operations: done when all of them are, and failed as the first of them that did.
+// Several operations as one work: done when all of them are; fails with the error of the first part that failed.
 class JoinedWork : public c10d::Work {
  public:
   JoinedWork(int rank, std::vector<WorkPtr> parts);

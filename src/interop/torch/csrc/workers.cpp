@@ -14,7 +14,7 @@ void Workers::run(std::function<void()> task) {
     has_task_.notify_one();
     return;
   }
-  // Detached: the last reference to this may go on one of its threads.
+  // Detached: one of its threads may release the last reference to this object.
   std::thread([self = shared_from_this()] { self->work(); }).detach();
   ++threads_;
 }
@@ -31,7 +31,7 @@ void Workers::work() {
     tasks_.pop_front();
     lock.unlock();
     task();
-    task = nullptr;  // without the mutex: it may hold the last reference to anything
+    task = nullptr;  // without the mutex: the task may hold the last reference to anything
     lock.lock();
   }
   --threads_;

@@ -3,7 +3,7 @@
     import stretto_torch
     torch.distributed.init_process_group("stretto")
 
-It serves tensors on the CPU. See docs/pytorch.md of Stretto, and hooks for what DDP can have beyond all-reduce.
+It serves tensors on the CPU. See docs/pytorch.md of Stretto, and `hooks` for DDP communication hooks that send fewer bits.
 """
 
 import atexit
@@ -19,7 +19,7 @@ __all__ = ["DistributedDataParallel", "backend_of", "hooks", "monitored_barrier"
 
 
 def backend_of(group=None):
-    """The ProcessGroupStretto inside a process group (none: the default one)."""
+    """Returns the ProcessGroupStretto inside a process group (None: the default group)."""
     if group is None:
         group = dist.group.WORLD
     backend = group
@@ -36,8 +36,9 @@ def backend_of(group=None):
 def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
     """torch.distributed.monitored_barrier, which serves Gloo alone, for groups of this backend.
 
-    Returns when all ranks have come. Where one has not within the timeout (a timedelta; none: the group's), raises on every
-    rank, and names it; wait_all_ranks: names all of them, not only the first. The group stays usable.
+    Returns when all ranks have come. If a rank does not come within the timeout (a timedelta; None: the group's), raises an
+    error on every rank that names the missing rank. wait_all_ranks: names all missing ranks, not only the first. The group
+    stays usable.
     """
     arguments = {} if timeout is None else {"timeout": timeout}
     backend_of(group).monitored_barrier(wait_all_ranks=wait_all_ranks, **arguments)
@@ -48,7 +49,7 @@ def _create(store, rank, size, timeout):
 
 
 def _register():
-    if hasattr(dist.Backend, "STRETTO"):  # this package, under another path
+    if hasattr(dist.Backend, "STRETTO"):  # this package was already imported under another path
         return
     register = dist.Backend.register_backend
     arguments = {"devices": ["cpu"]} if "devices" in inspect.signature(register).parameters else {}
@@ -56,7 +57,8 @@ def _register():
 
 
 def _leave():
-    # Set by the interpreter when it has printed an exception that nobody caught. The other ranks are to hear of that at once.
+    # The interpreter sets this after it has printed an uncaught exception. The other ranks must learn of it
+    # at once.
     error = getattr(sys, "last_value", None)
     _C.leave_all("" if error is None else f"{type(error).__name__}: {error}")
 

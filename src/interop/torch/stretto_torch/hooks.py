@@ -3,8 +3,9 @@
     model = DistributedDataParallel(net)  # over a group of the backend "stretto"
     model.register_comm_hook(None, stretto_torch.hooks.quantized(bits=8))
 
-What quantizing leaves out of a gradient is added to the next one (error feedback, Seide et al. 2014). That state belongs to
-a hook: give each model its own. It is not part of checkpoints: training that is resumed begins without.
+The part of a gradient that quantization leaves out is added to the next gradient (error feedback, Seide et al. 2014). The
+hook owns this state, so each model must have a hook of its own. Checkpoints do not contain it: resumed training starts
+without it.
 """
 
 import torch
@@ -18,7 +19,7 @@ _FORMATS = {8: "int8", 4: "int4"}
 def quantized(bits=8, process_group=None, plain_steps=0):
     """Averages by block quantization with 8 or 4 bits an element: 1.02 or 0.53 bytes with the scales.
 
-    process_group: that of the model; none: the default one. In the first plain_steps steps gradients go as they are.
+    process_group: the model's; None: the default group. The first plain_steps steps send gradients unquantized.
     """
     if bits not in _FORMATS:
         raise ValueError(f"Gradients can travel with 8 or 4 bits an element, not with {bits}; see also onebit().")
@@ -28,20 +29,20 @@ def quantized(bits=8, process_group=None, plain_steps=0):
 def onebit(process_group=None, plain_steps=0):
     """Averages with one bit an element (Tang et al. 2021): 0.13 bytes with the scales.
 
-    Adam wants its second moments settled first: give it plain_steps, as 1-bit Adam does.
+    Adam needs stable second moments first: set plain_steps, as 1-bit Adam does.
     """
     return _hook("onebit", process_group, plain_steps)
 
 
 class _LeftOut:
-    """What a hook has left out of each bucket so far."""
+    """The part of each bucket that a hook has left out so far."""
 
     def __init__(self):
-        self._parameters = {}  # of each bucket
+        self._parameters = {}  # by bucket
         self._errors = _C.ErrorFeedback()
 
     def of(self, bucket):
-        # After its first step DDP forms its buckets anew. What was left out of an old one is nothing to a new one.
+        # DDP forms its buckets anew after its first step. The errors of an old bucket do not fit a new one.
         parameters = tuple(parameter.data_ptr() for parameter in bucket.parameters())
         if self._parameters.setdefault(bucket.index(), parameters) != parameters:
             self._parameters = {bucket.index(): parameters}
@@ -70,5 +71,5 @@ def _hook(form, process_group, plain_steps):
             work = backend.quantized_average(bucket.buffer(), form, errors=left_out.of(bucket), name=name)
         return work.get_future().then(lambda done: done.value()[0])
 
-    average.__name__ = average.__qualname__ = f"stretto_{form}"  # as DDP's log shows it
+    average.__name__ = average.__qualname__ = f"stretto_{form}"  # the name that DDP's log shows
     return average

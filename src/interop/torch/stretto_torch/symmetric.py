@@ -1,13 +1,13 @@
-"""Tensors in memory that the ranks of a host share: collectives work there in place, without a copy into shared memory and
-one out of it.
+"""Tensors in memory that the ranks of a host share. Collectives work there in place, and save a copy into shared memory and
+a copy out of it.
 
     with stretto_torch.symmetric_memory():
         gathered = torch.empty(elements)
 
-    model = stretto_torch.DistributedDataParallel(net)  # gradients' buckets lie there
+    model = stretto_torch.DistributedDataParallel(net)  # its gradient buckets lie there
 
-A child made by fork() sees such tensors as they change, and what it writes there its parent reads: no place for what the
-workers of a DataLoader write to.
+A child made by fork() shares such tensors with its parent: each sees what the other writes. So the workers of a DataLoader
+must not write to them.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from . import _C
 
 @contextlib.contextmanager
 def symmetric_memory():
-    """Tensors on the CPU that this thread makes inside lie in Stretto's symmetric heap, and stay there until they are freed.
+    """CPU tensors that this thread makes in the `with` block lie in Stretto's symmetric heap until they are freed.
 
-    Other threads, those of autograd among them, go on as ever. Nothing has to be done by all ranks: a collective in which some
-    rank has other memory works all the same, only slower.
+    Other threads, including those of autograd, are not affected. Ranks need not act together: a collective in which some
+    rank has other memory is correct, only slower.
     """
     _C.enter_symmetric_memory()
     try:
@@ -33,9 +33,9 @@ def symmetric_memory():
 
 
 class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
-    """torch.nn.parallel.DistributedDataParallel whose buckets of gradients lie in symmetric memory; all else is that one's.
+    """torch.nn.parallel.DistributedDataParallel with gradient buckets in symmetric memory; otherwise the same.
 
-    Within join() the buckets that DDP forms after its first step are ordinary ones. lazy_bucket_allocation is refused.
+    Within join() the buckets that DDP forms after its first step are in ordinary memory. lazy_bucket_allocation is refused.
     """
 
     def __init__(self, *arguments, **options):
@@ -44,16 +44,18 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
                              "leave it out, or use torch.nn.parallel.DistributedDataParallel.")
         super().__init__(*arguments, **options)
 
-    # The buckets that are formed here are replaced after the first step, unless DDP looks for unused parameters in each. Those
-    # that are dropped would be kept by the heap, for sizes that nobody asks for again.
+    # DDP replaces the buckets that are formed here after the first step, unless it looks for unused
+    # parameters in each step. Replaced buckets would stay in the heap, with sizes that are never requested
+    # again.
     def _ddp_init_helper(self, parameters, expect_sparse_gradient, param_to_name_mapping, static_graph):
         stay = self.find_unused_parameters and not static_graph
         with symmetric_memory() if stay else contextlib.nullcontext():
             super()._ddp_init_helper(parameters, expect_sparse_gradient, param_to_name_mapping, static_graph)
 
     def forward(self, *inputs, **options):
-        # DDP replaces them in the next forward(), which then finds it done. Not where ranks may run out of inputs, for these
-        # take part in it in an order that is DDP's own.
+        # DDP replaces its buckets in the next forward(). This call does it first, in symmetric memory, and
+        # forward() then finds it done. Within join() DDP must do it itself, because ranks without inputs take
+        # part in it in an order of DDP's own.
         has_buckets = not (getattr(self, "_delay_all_reduce_all_params", False) or getattr(self, "_use_python_reducer", False))
         if has_buckets and torch.is_grad_enabled() and not self._join_config.enable:
             with symmetric_memory():

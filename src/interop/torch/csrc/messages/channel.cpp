@@ -8,7 +8,7 @@
 namespace stretto_torch {
 namespace {
 
-constexpr double unlimited = 1e9;  // seconds: deadlines are kept by Messages
+constexpr double unlimited = 1e9;  // seconds; Messages watches the deadlines instead
 constexpr std::int64_t head_words = 2;
 
 stretto::Error error_of(stretto::ErrorCode code, const std::string& sentence) { return {code, sentence}; }
@@ -30,8 +30,8 @@ void Channel::push(Send send) {
   all_.changed_.notify_all();
 }
 
-// The lower rank opens the meeting, but does not stand there before somebody knocks: the other one may never have anything
-// to say to this rank.
+// The lower rank opens the meeting, but does not connect before the other rank does: that one may never exchange a message
+// with this rank.
 bool Channel::connect() {
   const std::lock_guard only_one(connecting_);
   if (connected_) return true;
@@ -48,21 +48,25 @@ bool Channel::connect() {
     point = stretto::open_meeting(own_address(all_.store_));
     publish_meeting(all_.store_, key, point);
     pollfd knock{point.listener, POLLIN, 0};
+    const auto close_meeting = [&] {
+      close(point.listener);
+      all_.store_->deleteKey(key);  // a later group over the same store must not read it
+    };
     try {
       while (poll(&knock, 1, 50) <= 0) {
         if (goes_on()) continue;
-        close(point.listener);
+        close_meeting();
         return false;
       }
     } catch (...) {
-      close(point.listener);
+      close_meeting();
       throw;
     }
   } else {
     if (!await_key(all_.store_, key, goes_on)) return false;
     point = read_meeting(all_.store_, key);
   }
-  point.timeout = 10;  // both are there
+  point.timeout = 10;  // both ranks are present
   const stretto::Communicator forth = stretto::connect(first ? 0 : 1, 2, point);
   if (first) all_.store_->deleteKey(key);  // see meet()
   forth.set_timeout(unlimited);
@@ -138,7 +142,7 @@ void Channel::receive_messages() {
   }
 }
 
-// Into the tensor of the receive that it fits. Else it is kept; a receive may have come for it meanwhile.
+// Receives into the tensor of a matching receive. If there is none, keeps the message, unless a receive has come meanwhile.
 void Channel::receive_message(Lock& lock, const Head& head) {
   const auto take_fitting = [&] {
     std::optional<Messages::Receive> fitting;
@@ -191,7 +195,7 @@ void Channel::break_if_late(Messages::Clock::time_point now) {
 void Channel::break_with(const std::exception_ptr& error) {
   if (broken_) return;
   broken_ = error;
-  // What ends here calls back whom it likes: without the mutex, and so in a thread of its own.
+  // Works that end here call the program's callbacks, which must not run under the mutex. So the watcher thread ends them.
   std::vector<c10::intrusive_ptr<OperationWork>> ending;
   for (const Send& send : sends_) ending.push_back(send.work);
   sends_.clear();
@@ -208,7 +212,8 @@ void Channel::break_with(const std::exception_ptr& error) {
   all_.changed_.notify_all();
 }
 
-// A job of two knows ranks 0 and 1 only. What the group knows of a lost rank comes a moment later, and says more.
+// The job of two knows its ranks only as 0 and 1. The group's communicator learns of a lost rank a moment later, and has a
+// better sentence, so this waits for it up to a second.
 std::exception_ptr Channel::in_our_words(const std::exception_ptr& error) const {
   using stretto::ErrorCode;
   try {

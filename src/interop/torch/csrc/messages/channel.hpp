@@ -7,8 +7,8 @@
 
 namespace stretto_torch {
 
-// What two ranks have for each other's messages: a job of the two of them, in which each direction has a communicator and at
-// either end a thread. A message is a head, and then its bytes. Who leaves says so in a last head.
+// The connection of two ranks for their messages. It is a job of these two ranks, with one communicator for each direction
+// and a thread at each end of it. A message is a head, followed by its bytes. A rank that leaves says so in its last head.
 class Channel {
  public:
   struct Send {
@@ -23,12 +23,12 @@ class Channel {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  // With the mutex of the messages held:
+  // The caller must hold the mutex of the messages:
   void push(Send send);
   bool has_ended() const { return ended_ == 2; }
   Messages::Clock::time_point next_deadline() const;
   void break_if_late(Messages::Clock::time_point now);
-  // The threads end, and all that is under way with this error.
+  // Ends the threads, and ends all work in flight with this error.
   void break_with(const std::exception_ptr& error);
   const std::exception_ptr& broken() const { return broken_; }
 
@@ -36,7 +36,7 @@ class Channel {
   using Lock = std::unique_lock<std::mutex>;  // of the messages' mutex
   struct Head {
     std::int64_t tag;
-    std::int64_t bytes;  // negative: no more will come
+    std::int64_t bytes;  // negative: this is the last head
   };
   bool connect();
   void send_messages();
@@ -50,9 +50,9 @@ class Channel {
   std::deque<Send> sends_;  // the first is being sent
   std::optional<Messages::Receive> receiving_;
   std::exception_ptr broken_;
-  int ended_ = 0;  // threads
+  int ended_ = 0;  // threads that have ended
   std::mutex connecting_;
-  bool connected_ = false;  // under that mutex; the communicators under both
+  bool connected_ = false;  // guarded by connecting_; the communicators are guarded by both mutexes
   stretto::Communicator out_, in_;
   std::thread sender_, receiver_;
 };

@@ -69,7 +69,7 @@ void Lane::work() {
     }
     lock.unlock();
     if (has_callbacks) call_back(*work);
-    work.reset();  // its tensors go without the mutex
+    work.reset();  // its tensors are released without the mutex
     lock.lock();
     if (has_callbacks) ++available_;
   }
@@ -124,7 +124,7 @@ bool Lane::drain(std::chrono::steady_clock::time_point until) {
   return changed_.wait_until(lock, until, [&] { return waiting_.empty() && !running_ && ending_ == 0; });
 }
 
-// Settled before the next one may begin: callbacks come before that, or there are none.
+// Settles the work before the next one may begin. By then it has callbacks, which come first, or it never will.
 LaneWorkPtr Lane::run_first(Lock& lock, const stretto::Stream& stream) {
   LaneWorkPtr work = std::move(waiting_.front());
   waiting_.pop_front();
@@ -133,16 +133,17 @@ LaneWorkPtr Lane::run_first(Lock& lock, const stretto::Stream& stream) {
   lock.unlock();
   std::exception_ptr error;
   try {
-    // Tensors are memory here: nothing of it is differentiated, and who wants a gradient may be written to.
+    // The operation treats tensors as plain memory: autograd does not record it, and it may write to leaves that require a
+    // gradient.
     const at::AutoDispatchBelowADInplaceOrView plain;
     work->task_(stream);
   } catch (...) {
     error = std::current_exception();
   }
-  work->task_ = nullptr;  // and the buffers that it holds
+  work->task_ = nullptr;  // also releases the buffers that the task holds
   work->settle(error);
   lock.lock();
-  // A stream that has failed fails all that comes later, but a call that was refused has harmed nobody.
+  // A failed stream fails all later operations. But a refused call harms none of these, so they get a new stream.
   if (error && stream == beside_) beside_ = stretto::Stream(name_, stretto::Priority::normal, stretto::Device::cpu);
   running_ = false;
   ++progress_;

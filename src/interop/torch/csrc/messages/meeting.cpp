@@ -13,7 +13,7 @@
 namespace stretto_torch {
 namespace {
 
-// Where the rendezvous is: the store's own word, else the launcher's.
+// The host of the rendezvous, from the store or else from the launcher.
 std::string rendezvous_host(StorePtr store) {
   while (auto* prefix = dynamic_cast<c10d::PrefixStore*>(store.get())) store = prefix->getUnderlyingStore();
   if (const auto* tcp = dynamic_cast<const c10d::TCPStore*>(store.get())) return tcp->getHost();
@@ -21,7 +21,7 @@ std::string rendezvous_host(StorePtr store) {
   return master != nullptr ? master : "";
 }
 
-// The local end of a connection there; nothing is sent.
+// The address of this host's end of a connection to `host`. Nothing is sent.
 std::string address_towards(const std::string& host) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
@@ -49,7 +49,7 @@ std::string address_towards(const std::string& host) {
 
 std::string own_address(const StorePtr& store) {
   const std::string host = rendezvous_host(store);
-  // A store that is a file names no host: then the address on the way to everywhere else (192.0.2.1 is nobody's).
+  // A file store has no host. Then use the address of the default route (192.0.2.1 belongs to no host).
   std::string address = address_towards(host.empty() ? "192.0.2.1" : host);
   return address.empty() ? "127.0.0.1" : address;
 }
@@ -93,7 +93,8 @@ stretto::Communicator meet(const StorePtr& store, int rank, int size, Millisecon
   point.timeout = seconds(timeout);
   stretto::Communicator world = stretto::connect(rank, size, point);
   world.set_timeout(seconds(timeout));
-  // All have read it; the store may outlive this group and introduce the next one of the same name.
+  // All ranks have read the key. The store may outlive this group, and a later group of the same name then uses the key
+  // again.
   if (size > 1 && rank == 0) store->deleteKey(key);
   return world;
 }

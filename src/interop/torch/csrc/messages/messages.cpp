@@ -86,7 +86,7 @@ void Messages::fill(const Receive& receive, const at::Tensor& bytes) {
   receive.work->end(nullptr);
 }
 
-// A receive from any rank might be for this one, too, and would then never end.
+// A receive from any rank ends too: its message might come from this peer, and then it would never end.
 void Messages::end_receives(int peer, Works& ending) {
   for (auto each = receives_.begin(); each != receives_.end();) {
     if (each->from == peer || each->from == any_source) {
