@@ -21,7 +21,7 @@ using oracle::Problem;
 #ifdef STRETTO_SANITIZE
 const int programs_a_shard = 50;
 #else
-const int programs_a_shard = testing::all_tests() ? 250 : 60;
+const int programs_a_shard = all_tests() ? 250 : 60;
 #endif
 constexpr int shards = 8;
 constexpr int operations_a_program = 20;

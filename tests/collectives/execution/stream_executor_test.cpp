@@ -43,7 +43,7 @@ std::vector<Case> every_case() {
     for (const Route route : all_routes) {
       // By default two routes: the one whose messages another library carries, and the one that carries them through the
       // host.
-      if (!testing::all_tests() && route != Route::nccl && route != Route::staged) continue;
+      if (!all_tests() && route != Route::nccl && route != Route::staged) continue;
       cases.push_back({static_cast<Collective>(i), route});
     }
   }

@@ -45,10 +45,10 @@ std::string divergence(const std::vector<Plan>& plans) {
 }
 
 std::vector<int> sizes() {
-  std::vector<int> list(testing::all_tests() ? 20 : 17);
+  std::vector<int> list(all_tests() ? 20 : 17);
   std::iota(list.begin(), list.end(), 1);
   for (const int size : {31, 32, 33}) list.push_back(size);
-  if (testing::all_tests()) list.push_back(64);
+  if (all_tests()) list.push_back(64);
   return list;
 }
 

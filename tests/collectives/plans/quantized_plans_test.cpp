@@ -51,7 +51,7 @@ std::vector<int> nodes_of(const PlanRequest& request) {
 TEST_P(Quantized, IsProvenAtManyRankCounts) {
   std::vector<int> sizes{16, 17, 24};
   for (int size = 1; size <= 12; ++size) sizes.push_back(size);
-  if (testing::all_tests()) sizes.insert(sizes.end(), {13, 14, 15, 32, 64});
+  if (all_tests()) sizes.insert(sizes.end(), {13, 14, 15, 32, 64});
   for (const int size : sizes) {
     const auto fault = prove(cases_of(GetParam(), size), 1);
     ASSERT_FALSE(fault) << *fault;

@@ -51,12 +51,12 @@ void expect_proofs(const Case& parameter, int size) {
 TEST_P(EveryAlgorithm, IsProvenAtOneTo64Ranks) {
   for (int size = 1; size <= 64; ++size) {
     const bool chosen = size <= 17 || (size >= 31 && size <= 33) || size == 64;
-    if (chosen || testing::all_tests()) expect_proofs(GetParam(), size);
+    if (chosen || all_tests()) expect_proofs(GetParam(), size);
   }
 }
 
 TEST_P(EveryAlgorithm, IsProvenAtLargeRankCounts) {
-  if (!testing::all_tests()) return expect_proofs(GetParam(), 255);
+  if (!all_tests()) return expect_proofs(GetParam(), 255);
   for (const int size : {127, 128, 129, 255, 256, 1000, 1024}) expect_proofs(GetParam(), size);
 }
 

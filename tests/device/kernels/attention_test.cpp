@@ -100,6 +100,8 @@ void expect_near(const Tensor& actual, const Tensor& expected, double tolerance,
 class AttentionSizes : public testing::TestWithParam<std::tuple<int, int>> {};
 
 TEST_P(AttentionSizes, ForwardAndBackwardMatchTheDefinition) {
+  if (few_cases() && std::get<0>(GetParam()) >= 300 && std::get<1>(GetParam()) > 8)
+    GTEST_SKIP() << "takes seconds on the stand-in";
   const auto [sequence, head_size] = GetParam();
   for (const auto& [dtype, tolerance, tolerance_16] :
        {std::tuple{DType::f64, 1e-12, 1e-12}, {DType::f32, 1e-5, 1e-5}, {DType::bf16, 1e-5, 3e-2}}) {

@@ -11,6 +11,7 @@
 #include "device/test_device.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
+#include "tiers.hpp"
 
 // The kernels under the names of stretto/kernels.hpp, run on the device that this program tests: device_tests tests the
 // host, gpu_tests is built from the same files. A test keeps its numbers in host memory and makes the same calls on both
@@ -21,6 +22,9 @@ namespace stretto {
 // Skips a test of a feature that only the host has.
 #define HOST_ONLY(reason) \
   if (test_device() != Device::cpu) GTEST_SKIP() << (reason)
+
+// Whether only some of the cases that calls_are_slow() leaves are tried: not by ./dev test --all.
+inline bool few_cases() { return calls_are_slow() && !all_tests(); }
 
 // The memory of one call on the tested device.
 class Mirror {
