@@ -350,53 +350,6 @@ TEST(Communicator, OrdersItsOperationsAcrossStreams) {
   });
 }
 
-TEST(Ledger, RecordsEveryOperationWithTheBytesOfItsFormula) {
-  for (const int size : {1, 2, 3, 4, 6, 8}) {
-    run_threads(size, [&](const Communicator& world) {
-      const std::int64_t count = 24L * size;
-      const Tensor x = Tensor::zeros({count}, DType::f32);
-      const std::uint64_t since = world.ledger().next_sequence();
-      const Stream stream("comm");
-      const Work work = world.all_reduce(x, ReduceOp::sum, stream, {.method = Algorithm::ring, .tag = "gradients"});
-      work.wait();
-      world.all_gather(x.raw(), Tensor({count * size}, DType::f32).raw(), count, DType::f32, Stream::inline_(),
-                       {.method = Algorithm::recursive_halving_doubling});
-      const auto records = world.ledger().records(since);
-      ASSERT_EQ(records.size(), 2U);
-      EXPECT_EQ(records[0].bytes_sent, 2U * (size - 1) * count * 4 / size);
-      EXPECT_EQ(records[0].stream, "comm");
-      EXPECT_EQ(records[0].tag, "gradients");
-      EXPECT_EQ(records[0].algorithm, Algorithm::ring);
-      EXPECT_EQ(records[0].group, "world");
-      EXPECT_GT(records[0].times.done, 0);
-      EXPECT_GE(records[0].times.started, records[0].times.enqueued);
-      EXPECT_EQ(records[1].bytes_sent, 4U * (size - 1) * count);
-      EXPECT_DOUBLE_EQ(records[1].times.waited, records[1].times.done - records[1].times.started);  // inline hides nothing
-      const Traffic sum = world.ledger().traffic(since);
-      EXPECT_EQ(sum.operations, 2U);
-      EXPECT_EQ(sum.bytes_sent, records[0].bytes_sent + records[1].bytes_sent);
-    });
-  }
-}
-
-TEST(Errors, WrongArgumentsThrowAtTheCallAndHarmNothing) {
-  run_threads(2, [](const Communicator& world) {
-    const Stream stream("s");
-    const Tensor x = Tensor::zeros({4}, DType::f32);
-    EXPECT_THROW(world.all_reduce(nullptr, nullptr, 4, DType::f32, ReduceOp::sum, stream), Error);
-    EXPECT_THROW(world.all_reduce(x.raw(), x.raw(), -4, DType::f32, ReduceOp::sum, stream), Error);
-    EXPECT_THROW(world.broadcast(x, 2, stream), Error);
-    EXPECT_THROW(world.broadcast(x, 0, stream, {.method = Algorithm::ring}), Error);
-    EXPECT_THROW(world.all_reduce(x.raw(), static_cast<float*>(x.raw()) + 1, 3, DType::f32, ReduceOp::sum, stream), Error);
-    EXPECT_THROW(world.all_to_all(x.raw(), x.raw(), 2, DType::f32, stream), Error);
-    EXPECT_THROW(world.all_reduce(x.raw(), x.raw(), 4, static_cast<DType>(77), ReduceOp::sum, stream), Error);
-    EXPECT_THROW(world.all_reduce(x.raw(), x.raw(), 4, DType::f32, static_cast<ReduceOp>(77), stream), Error);
-    EXPECT_THROW(world.all_gather_v(x.raw(), x.raw(), {1, 2, 1}, DType::f32, stream), Error);
-    EXPECT_THROW(world.send(x.raw(), 4, DType::f32, world.rank(), stream), Error);
-    world.all_reduce(x, ReduceOp::sum, stream).wait();
-  });
-}
-
 TEST(Errors, ARankThatGivesUpIsHeardByAllWithItsReason) {
   std::atomic<int> heard = 0;
   try {

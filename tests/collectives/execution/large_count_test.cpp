@@ -81,6 +81,7 @@ TEST(LargeCounts, ReachTheElementsBeyond31Bits) {
     int times = 1;
     std::vector<Algorithm> algorithms{Algorithm::ring, Algorithm::automatic};
     if (all_tests()) algorithms.push_back(Algorithm::two_shot);
+    if (!all_tests()) algorithms = {Algorithm::ring};
     for (const Algorithm algorithm : algorithms) {
       const std::uint64_t since = world.ledger().next_sequence();
       world.all_reduce(vector.data(), vector.data(), element_count, DType::u8, ReduceOp::sum, inline_stream,
