@@ -20,28 +20,40 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The undivided tensor in host memory, valid at tensor rank 0. Slices are added into zeros, which is exact and needs no
-// knowledge of the other ranks' slices.
-Tensor whole(const Parameter& parameter, const Tensor& tensor, const Mesh& mesh) {
-  const Tensor slice = tensor.on(Device::cpu);
-  if (mesh.tensor.size() == 1) return slice;
-  Tensor sum(parameter.global_shape, slice.dtype(), Device::cpu);
+// Indices of the ranges of each parameter.
+std::vector<std::vector<std::size_t>> ranges_by_parameter(Trainer& trainer) {
+  std::vector<std::vector<std::size_t>> result(trainer.parameters().all().size());
+  const auto& ranges = trainer.sharded().ranges();
+  for (std::size_t i = 0; i < ranges.size(); ++i) result[ranges[i].parameter].push_back(i);
+  return result;
+}
+
+using StateTensor = Tensor AdamWOptimizer::State::*;
+
+// The undivided tensor of a parameter's state in host memory, valid at rank 0. Each rank adds what it owns to zeros, which
+// is exact and needs no knowledge of what the others own.
+Tensor whole(Trainer& trainer, const Parameter& parameter, const std::vector<std::size_t>& ranges, StateTensor which) {
+  const auto& states = trainer.optimizer().states();
+  const Tensor sum(parameter.global_shape, (states.front().*which).dtype(), Device::cpu);
   sum.zero();
-  if (!parameter.is_replicated_over(Axis::tensor) || mesh.tensor.rank() == 0) {
-    for_each_run(parameter.global_shape, parameter.first, parameter.extents,
-                 [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-                   sum.view(to, {count}).copy_from(slice.view(from, {count}));
-                 });
+  for (const std::size_t i : ranges) {
+    const ShardedParameters::Range& range = trainer.sharded().ranges()[i];
+    if (!range.owned) continue;
+    const Tensor own = (states[i].*which).on(Device::cpu);
+    for_each_run(parameter, range.first, range.count, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+      sum.view(to, {count}).copy_from(own.view(from, {count}));
+    });
   }
-  mesh.tensor.reduce(sum.raw(), sum.raw(), sum.size(), sum.dtype(), ReduceOp::sum, 0, Stream::inline_(),
-                     {.tag = "checkpoint"});
+  const Communicator& world = trainer.mesh().world();
+  if (world.size() > 1) {
+    world.reduce(sum.raw(), sum.raw(), sum.size(), sum.dtype(), ReduceOp::sum, 0, Stream::inline_(), {.tag = "checkpoint"});
+  }
   return sum;
 }
 
 struct Section {  // a file of the checkpoint: one or several tensors of each parameter's state
   const char* file;
-  std::vector<std::pair<const char*, Tensor AdamWOptimizer::State::*>>
-      tensors;  // prefix of the name, and the member of State
+  std::vector<std::pair<const char*, StateTensor>> tensors;  // prefix of the name, and the member of State
 };
 
 const std::vector<Section>& sections() {
@@ -54,15 +66,15 @@ const std::vector<Section>& sections() {
 
 void write_section(Trainer& trainer, const Section& section, const fs::path& directory, std::int64_t step) {
   const auto& parameters = trainer.parameters().all();
-  const auto& states = trainer.optimizer().states();
-  const bool writes = trainer.mesh().world.rank() == 0;
+  const bool writes = trainer.mesh().world().rank() == 0;
+  const DType dtype = trainer.optimizer().states().front().m.dtype();  // that of all states
+  const std::vector<std::vector<std::size_t>> ranges = ranges_by_parameter(trainer);
   std::unique_ptr<SafetensorsWriter> writer;
   if (writes) {
     std::vector<TensorEntry> entries;
     for (const auto& [prefix, which] : section.tensors) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
-        entries.push_back(
-            {prefix + parameters[i]->name, safetensors_type((states[i].*which).dtype()), parameters[i]->global_shape});
+        entries.push_back({prefix + parameters[i]->name, safetensors_type(dtype), parameters[i]->global_shape});
       }
     }
     writer = std::make_unique<SafetensorsWriter>(
@@ -73,7 +85,7 @@ void write_section(Trainer& trainer, const Section& section, const fs::path& dir
   }
   for (const auto& [prefix, which] : section.tensors) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const Tensor tensor = whole(*parameters[i], states[i].*which, trainer.mesh());
+      const Tensor tensor = whole(trainer, *parameters[i], ranges[i], which);
       if (writes) writer->write(tensor.raw(), tensor.bytes());
     }
   }
@@ -117,33 +129,31 @@ void replace_file(const fs::path& path, const std::string& text) {
 }  // namespace
 
 void save_checkpoint(Trainer& trainer, const std::string& directory, std::int64_t step) {
-  trainer.gather_optimizer_state();
-  if (trainer.mesh().data.rank() == 0) {
-    const std::string name = fmt::format("step_{:08}", step);
-    const fs::path final = fs::path(directory) / name;
-    const fs::path unfinished = fs::path(directory) / ("." + name + ".unfinished");
-    const bool writes = trainer.mesh().world.rank() == 0;
-    try {
-      if (writes) {
-        fs::remove_all(unfinished);
-        fs::create_directories(unfinished);
-      }
-      for (const Section& section : sections()) write_section(trainer, section, unfinished, step);
-      if (writes) {
-        exchange_directory(final, unfinished);
-        replace_file(fs::path(directory) / "latest", name);
-        std::error_code ignored;
-        fs::remove_all(unfinished, ignored);  // the earlier checkpoint of the same step
-      }
-    } catch (const std::exception& error) {
-      std::error_code ignored;
-      if (writes) fs::remove_all(unfinished, ignored);
-      const auto* filesystem = dynamic_cast<const fs::filesystem_error*>(&error);
-      if (filesystem == nullptr) throw;
-      fail(ErrorCode::io, "Cannot save a checkpoint in {}: {}.", directory, filesystem->code().message());
+  trainer.sharded().wait_for_values();
+  const std::string name = fmt::format("step_{:08}", step);
+  const fs::path final = fs::path(directory) / name;
+  const fs::path unfinished = fs::path(directory) / ("." + name + ".unfinished");
+  const bool writes = trainer.mesh().world().rank() == 0;
+  try {
+    if (writes) {
+      fs::remove_all(unfinished);
+      fs::create_directories(unfinished);
     }
+    for (const Section& section : sections()) write_section(trainer, section, unfinished, step);
+    if (writes) {
+      exchange_directory(final, unfinished);
+      replace_file(fs::path(directory) / "latest", name);
+      std::error_code ignored;
+      fs::remove_all(unfinished, ignored);  // the earlier checkpoint of the same step
+    }
+  } catch (const std::exception& error) {
+    std::error_code ignored;
+    if (writes) fs::remove_all(unfinished, ignored);
+    const auto* filesystem = dynamic_cast<const fs::filesystem_error*>(&error);
+    if (filesystem == nullptr) throw;
+    fail(ErrorCode::io, "Cannot save a checkpoint in {}: {}.", directory, filesystem->code().message());
   }
-  trainer.mesh().world.barrier(Stream::inline_());  // no rank goes on, or ends, before the checkpoint is complete
+  trainer.mesh().world().barrier(Stream::inline_());  // no rank goes on, or ends, before the checkpoint is complete
 }
 
 std::string find_checkpoint(const std::string& directory) {
@@ -154,34 +164,36 @@ std::string find_checkpoint(const std::string& directory) {
   return fs::path(directory) / name;
 }
 
-std::int64_t load_checkpoint(Trainer& trainer, const std::string& checkpoint, bool with_optimizer) {
+LoadedCheckpoint load_checkpoint(Trainer& trainer, const std::string& checkpoint, bool with_optimizer) {
   const auto& parameters = trainer.parameters().all();
   const auto& states = trainer.optimizer().states();
-  std::int64_t step = 0;
-  std::int64_t optimizer_steps = 0;
+  const auto& ranges = trainer.sharded().ranges();
+  const std::vector<std::vector<std::size_t>> by_parameter = ranges_by_parameter(trainer);
+  LoadedCheckpoint loaded;
   for (const Section& section : sections()) {
     if (!with_optimizer && &section != &sections().front()) break;
     const SafetensorsReader reader(fs::path(checkpoint) / section.file);
-    step = number_of(reader, "step");
-    if (with_optimizer) optimizer_steps = number_of(reader, "optimizer_steps");
+    loaded.step = number_of(reader, "step");
+    if (with_optimizer) loaded.optimizer_steps = number_of(reader, "optimizer_steps");
     for (const auto& [prefix, which] : section.tensors) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         const Parameter& parameter = *parameters[i];
         const auto saved = reader.tensor(prefix + parameter.name);
         require(saved.shape == parameter.global_shape, "{} has {} of shape [{}], but this model's is [{}].", reader.path(),
                 parameter.name, fmt::join(saved.shape, ", "), fmt::join(parameter.global_shape, ", "));
-        const Tensor& state = states[i].*which;
-        const Tensor target(state.shape(), state.dtype(), Device::cpu);
-        for_each_run(parameter.global_shape, parameter.first, parameter.extents,
-                     [&](std::int64_t to, std::int64_t from, std::int64_t count) {
-                       for (std::int64_t k = 0; k < count; ++k) target.set(to + k, saved.at(from + k));
-                     });
-        state.copy_from(target);
+        for (const std::size_t r : by_parameter[i]) {
+          const Tensor& state = states[r].*which;
+          const Tensor target(state.shape(), state.dtype(), Device::cpu);
+          for_each_run(parameter, ranges[r].first, ranges[r].count,
+                       [&](std::int64_t to, std::int64_t from, std::int64_t count) {
+                         for (std::int64_t k = 0; k < count; ++k) target.set(to + k, saved.at(from + k));
+                       });
+          state.copy_from(target);
+        }
       }
     }
   }
-  trainer.optimizer().restore(optimizer_steps);
-  return step;
+  return loaded;
 }
 
 }  // namespace gpt

@@ -16,8 +16,13 @@ void save_checkpoint(Trainer& trainer, const std::string& directory, std::int64_
 // none.
 std::string find_checkpoint(const std::string& directory);
 
-// Returns the step after which it was saved. with_optimizer: loads the moments as well, so that training goes on as if it
-// had not stopped.
-std::int64_t load_checkpoint(Trainer& trainer, const std::string& checkpoint, bool with_optimizer);
+struct LoadedCheckpoint {
+  std::int64_t step = 0;             // after which it was saved
+  std::int64_t optimizer_steps = 0;  // 0 without the optimizer
+};
+// Reads what this rank updates into the optimizer's state. with_optimizer: reads the moments as well, so that training goes
+// on as if it had not stopped. Not collective, so that one rank can report an error; afterwards all ranks must call
+// trainer.optimizer().restore(optimizer_steps).
+LoadedCheckpoint load_checkpoint(Trainer& trainer, const std::string& checkpoint, bool with_optimizer);
 
 }  // namespace gpt

@@ -96,7 +96,7 @@ class TrainingRun {
  public:
   TrainingRun(const Communicator& world, const CommandLine& line)
       : line_(line),
-        mesh_(Mesh::create(world, line.data_parallel_on(world.size()), line.tensor_parallel)),
+        mesh_(world, line.mesh_on(world.size())),
         data_(line.train_data, line.validation_data, line.trainer.model.sequence, line.trainer.seed),
         trainer_(mesh_, line.trainer),
         rank0_(world.rank() == 0),
@@ -104,13 +104,13 @@ class TrainingRun {
         traffic_(world.ledger()) {}
 
   void run() {
-    rank0_first(mesh_.world, [&] { load(); });
-    rate_ = matrix_rate(mesh_.world, line_.trainer.dtype);
+    load();
+    rate_ = matrix_rate(mesh_.world(), line_.trainer.sharding.dtype);
     describe();
-    if (!line_.trace.empty()) trace_ = std::make_unique<Trace>(mesh_.world);
-    const std::uint64_t first_operation = mesh_.world.ledger().next_sequence();
+    if (!line_.trace.empty()) trace_ = std::make_unique<Trace>(mesh_.world());
+    const std::uint64_t first_operation = mesh_.world().ledger().next_sequence();
     for (std::int64_t step = first_step_; step < line_.steps; ++step) train(step);
-    const std::vector<Record> records = mesh_.world.ledger().records(first_operation);
+    const std::vector<Record> records = mesh_.world().ledger().records(first_operation);
     if (!line_.save.empty() && saved_at_ != line_.steps) save(line_.steps);
     if (sampled_at_ != line_.steps || line_.steps == 0) show_sample();
     if (rank0_) reporter_.finish(records);
@@ -120,11 +120,15 @@ class TrainingRun {
 
  private:
   void load() {
-    if (!line_.load.empty()) load_checkpoint(trainer_, find_checkpoint(line_.load), false);
-    if (!line_.resume) return;
-    first_step_ = saved_at_ = load_checkpoint(trainer_, find_checkpoint(line_.save), true);
-    require(first_step_ <= line_.steps, "The checkpoint in --save {} is of step {}, beyond --train-iters {}.", line_.save,
-            first_step_, line_.steps);
+    if (line_.load.empty() && !line_.resume) return;
+    LoadedCheckpoint loaded;
+    rank0_first(mesh_.world(), [&] {
+      loaded = load_checkpoint(trainer_, find_checkpoint(line_.resume ? line_.save : line_.load), line_.resume);
+      require(!line_.resume || loaded.step <= line_.steps,
+              "The checkpoint in --save {} is of step {}, beyond --train-iters {}.", line_.save, loaded.step, line_.steps);
+    });
+    trainer_.optimizer().restore(loaded.optimizer_steps);
+    if (line_.resume) first_step_ = saved_at_ = loaded.step;
   }
 
   void train(std::int64_t step) {
@@ -154,7 +158,7 @@ class TrainingRun {
     const double tokens = static_cast<double>(batch * line_.trainer.model.sequence);
     report.tokens_per_second = tokens / report.seconds;
     report.mfu = report.tokens_per_second * line_.trainer.model.flops_per_token(trainer_.parameters().global_elements()) /
-                 (rate_ * mesh_.world.size());
+                 (rate_ * mesh_.world().size());
     report.memory_bytes = memory_use(current_device()).peak_bytes;
     const bool last = step + 1 == line_.steps;
     if (last || due(line_.eval_interval, step)) report.validation_loss = validate();
@@ -197,16 +201,17 @@ class TrainingRun {
   }
 
   void show_sample() {
-    if (mesh_.data.rank() != 0) return;
+    const bool needs_all = line_.trainer.sharding.zero == ZeroStage::values;  // to gather the parameters
+    if (mesh_.rank(Axis::data) != 0 && !needs_all) return;
     const Trace::Span span = part("sample");
-    const std::string text = sample(trainer_.model(), mesh_.tensor, line_.prompt, {.seed = line_.trainer.seed});
+    const std::string text =
+        sample(trainer_.model(), trainer_.use(), mesh_.over(Axis::tensor), line_.prompt, {.seed = line_.trainer.seed});
     if (rank0_) reporter_.say("\n--- a sample ---\n" + text + "\n----------------\n");
   }
 
   // Must come last: its steps do not train.
   void report_communication() {
-    while (!trainer_.is_settled()) trainer_.step(slots_of(line_.steps), 0);
-    const OverlapTimes times = measure_overlap(mesh_.world, [&] { trainer_.step(slots_of(line_.steps), 0); },
+    const OverlapTimes times = measure_overlap(mesh_.world(), [&] { trainer_.step(slots_of(line_.steps), 0); },
                                                {.warmup = 1, .steps = 2, .rounds = 3});
     if (!rank0_) return;
     reporter_.say(comm_report(times));
@@ -220,14 +225,14 @@ class TrainingRun {
       reporter_.say(fmt::format("on {}, {:.1f} GiB", gpu.name, static_cast<double>(gpu.memory_bytes) / (1 << 30)));
     }
     const ModelShape& model = line_.trainer.model;
-    const std::int64_t per_pass = line_.trainer.micro_batch * mesh_.data.size();
+    const std::int64_t per_pass = line_.trainer.micro_batch * mesh_.size(Axis::data);
     reporter_.say(fmt::format("{} parameters: {} layers, {} wide, {} heads, {} tokens a sequence, {}",
                               trainer_.parameters().global_elements(), model.layers, model.hidden, model.heads,
-                              model.sequence, stretto::name(line_.trainer.dtype)));
+                              model.sequence, stretto::name(line_.trainer.sharding.dtype)));
     reporter_.say(
         fmt::format("{} ranks: dp {} x tp {}; {} sequences x {} tokens a step = {} microbatches of {} on each dp rank",
-                    mesh_.world.size(), mesh_.data.size(), mesh_.tensor.size(), line_.trainer.global_batch, model.sequence,
-                    line_.trainer.global_batch / per_pass, line_.trainer.micro_batch));
+                    mesh_.world().size(), mesh_.size(Axis::data), mesh_.size(Axis::tensor), line_.trainer.global_batch,
+                    model.sequence, line_.trainer.global_batch / per_pass, line_.trainer.micro_batch));
     reporter_.say(fmt::format(
         "MFU counts 6 parameters + 12 layers width sequence FLOP a token against {:.1f} GFLOP/s, the rate of a rank's "
         "matrix products measured now",

@@ -39,66 +39,58 @@ Batch Batch::part(std::int64_t first, std::int64_t count) const {
 
 Model::Model(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel)
     : shape_(shape),
-      tensor_parallel_(tensor_parallel),
       table_(parameters, "wte", shape.vocabulary, shape.hidden, embedding_initial, tensor_parallel),
       positions_(&parameters.add({.name = "wpe.weight",
                                   .global_shape = {shape.sequence, shape.hidden},
                                   .first = {0, 0},
                                   .extents = {shape.sequence, shape.hidden},
-                                  .replicated_over = {Axis::data, Axis::tensor},
-                                  .sum_gradient_over = {Axis::data},
+                                  .replicated_over = token_axes | Axis::tensor,
+                                  .sum_gradient_over = token_axes,
                                   .initial = embedding_initial})),
       blocks_(make_blocks(parameters, shape, tensor_parallel)),
       norm_(parameters, "ln_f", shape.hidden, TransformerShape().norm_epsilon),
       cross_entropy_(tensor_parallel) {}
 
-Tensor Model::logits(const Batch& batch, Saved& saved, const ParametersNeeded& needed) const {
-  const auto ask = [&](const Parameter& parameter) {
-    if (needed) needed(parameter);
-  };
-  ask(table_.parameter());
-  Tensor x = table_.embed(batch.tokens);
-  Tensor places(x.shape(), x.dtype());
-  ask(*positions_);
+void Model::add_positions(const Batch& batch, const Tensor& x, ParameterUse& use) const {
+  const InUse in_use(use, {positions_}, Pass::forward);
+  const Tensor places(x.shape(), x.dtype());
   kernels::embedding_forward(batch.positions, 0, positions_->value, places);
   kernels::add(x, places, x);
-  saved.blocks.resize(blocks_.size());
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    x = blocks_[i].forward(x, batch.sequences, batch.length, saved.blocks[i], needed);
-  }
-  for (const Parameter* parameter : norm_.parameters()) ask(*parameter);
-  saved.normed = norm_.forward(x, saved.norm);
-  return table_.logits(saved.normed);
 }
 
-Model::Loss Model::loss(const Batch& batch, std::optional<double> backward_factor, const GradientReady& ready,
-                        const ParametersNeeded& needed) const {
+void Model::add_positions_gradient(const Batch& batch, const Tensor& dx, ParameterUse& use) const {
+  const InUse in_use(use, {positions_}, Pass::backward);
+  kernels::embedding_backward(batch.positions, 0, dx, positions_->gradient);
+}
+
+Tensor Model::logits(const Batch& batch, Saved& saved, ParameterUse& use) const {
+  Tensor x = table_.embed(batch.tokens, use);
+  add_positions(batch, x, use);
+  saved.blocks.resize(blocks_.size());
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    x = blocks_[i].forward(x, batch.sequences, batch.length, saved.blocks[i], use);
+  }
+  saved.normed = norm_.forward(x, saved.norm, use);
+  return table_.logits(saved.normed, use);
+}
+
+Model::Loss Model::loss(const Batch& batch, std::optional<double> backward_factor, ParameterUse& use) const {
   Saved saved;
   Loss loss;
-  const Tensor logits = this->logits(batch, saved, needed);
+  const Tensor logits = this->logits(batch, saved, use);
   cross_entropy_.forward(logits, batch.targets, first_column(), loss);
   if (!backward_factor) return loss;
 
   cross_entropy_.backward(logits, batch.targets, first_column(), loss, *backward_factor);
-  const Tensor dnormed = table_.logits_backward_input(logits);
-  const Work arriving = tensor_parallel_.start_sum(dnormed, "column-parallel backward");
-  table_.logits_backward_weight(saved.normed, logits);
-  computation().wait(arriving);
+  const Tensor dnormed = table_.logits_backward(saved.normed, logits, use);
   const Tensor dx = Tensor::zeros(dnormed.shape(), dnormed.dtype());
-  norm_.backward(dnormed, saved.norm, dx);
-  const auto tell = [&](const Parameter& parameter) {
-    if (ready) ready(parameter);
-  };
-  const std::vector<Parameter*> last = norm_.parameters();
-  for (auto each = last.rbegin(); each != last.rend(); ++each) tell(**each);  // in the order of memory
+  norm_.backward(dnormed, saved.norm, dx, use);
   for (std::size_t i = blocks_.size(); i-- > 0;) {
-    blocks_[i].backward(dx, saved.blocks[i], ready);
+    blocks_[i].backward(dx, saved.blocks[i], use);
     saved.blocks[i] = {};  // frees its activations
   }
-  kernels::embedding_backward(batch.positions, 0, dx, positions_->gradient);
-  tell(*positions_);
-  table_.embed_backward(batch.tokens, dx);
-  tell(table_.parameter());
+  add_positions_gradient(batch, dx, use);
+  table_.embed_backward(batch.tokens, dx, use);
   return loss;
 }
 

@@ -39,22 +39,21 @@ class Model {
     stretto::Tensor normed;
   };
 
-  // This rank's columns of the logits, for sequences of at most shape.sequence tokens. needed: called for parameters before
-  // they are used; may be empty.
-  stretto::Tensor logits(const Batch& batch, Saved& saved, const stretto::ParametersNeeded& needed = {}) const;
+  // This rank's columns of the logits, for sequences of at most shape.sequence tokens.
+  stretto::Tensor logits(const Batch& batch, Saved& saved, stretto::ParameterUse& use) const;
 
   // The loss holds the sum over all tokens. With a factor, adds factor times the gradient of that sum to the gradients.
-  // ready: called for parameters whose gradients this microbatch completes; may be empty.
   using Loss = stretto::VocabularyParallelCrossEntropy::Saved;
-  Loss loss(const Batch& batch, std::optional<double> backward_factor, const stretto::GradientReady& ready,
-            const stretto::ParametersNeeded& needed = {}) const;
+  Loss loss(const Batch& batch, std::optional<double> backward_factor, stretto::ParameterUse& use) const;
 
   const ModelShape& shape() const { return shape_; }
   std::int64_t first_column() const { return table_.first(); }
 
  private:
+  void add_positions(const Batch& batch, const stretto::Tensor& x, stretto::ParameterUse& use) const;
+  void add_positions_gradient(const Batch& batch, const stretto::Tensor& dx, stretto::ParameterUse& use) const;
+
   ModelShape shape_;
-  stretto::TensorParallel tensor_parallel_;
   stretto::VocabularyParallelTable table_;
   stretto::Parameter* positions_;
   std::vector<stretto::TransformerBlock> blocks_;

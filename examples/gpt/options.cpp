@@ -11,6 +11,9 @@
 namespace gpt {
 
 using stretto::DType;
+using stretto::QuantizedFormat;
+using stretto::ShardedParameters;
+using stretto::ZeroStage;
 
 namespace {
 
@@ -26,7 +29,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   ModelShape& model = trainer.model;
   bool no_overlap = false;
   std::string device = "cpu";
-  CLI::App app("Trains a GPT on the bytes of a text, data and tensor parallel.", "stretto-train");
+  CLI::App app("Trains a GPT on the bytes of a text, data (ZeRO 0 to 3) and tensor parallel.", "stretto-train");
   app.set_help_flag("-h,--help", "Print this help");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // later flags override those of a script
 
@@ -43,7 +46,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option_function<std::string>(
          "--dtype",
          [&](const std::string& name) {
-           trainer.dtype = name == "fp64" ? DType::f64 : name == "fp32" ? DType::f32 : DType::bf16;
+           trainer.sharding.dtype = name == "fp64" ? DType::f64 : name == "fp32" ? DType::f32 : DType::bf16;
          },
          "With bf16, master weights in fp32")
       ->check(CLI::IsMember({"fp64", "fp32", "bf16"}))
@@ -62,6 +65,33 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--seed", trainer.seed, "Seed of initialisation, data order and samples")->capture_default_str();
   app.add_flag("--no-overlap", no_overlap, "Communicate after computing instead of beside it (same result, bit for bit)");
 
+  ShardedParameters::Options& sharding = trainer.sharding;
+  const std::map<std::string, QuantizedFormat> weight_formats = {{"none", QuantizedFormat::none},
+                                                                 {"int8", QuantizedFormat::int8}};
+  const std::map<std::string, QuantizedFormat> gradient_formats = {
+      {"none", QuantizedFormat::none}, {"int8", QuantizedFormat::int8}, {"int4", QuantizedFormat::int4}};
+  app.add_option_function<int>(
+         "--zero", [&](int stage) { sharding.zero = static_cast<ZeroStage>(stage); },
+         "What data-parallel ranks keep a share of only: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 values too")
+      ->check(CLI::Range(0, 3))
+      ->default_str("1");
+  app.add_option("--prefetch", sharding.prefetch, "With --zero 3, units of parameters gathered ahead of their use")
+      ->capture_default_str();
+  app.add_option("--hpz-size", sharding.hpz_size,
+                 "With --zero 3, neighbouring data-parallel ranks that keep a second copy, for backward (ZeRO++ hpZ)")
+      ->capture_default_str();
+  app.add_option("--qwz", sharding.qwz,
+                 "With --zero 3, the format in which parameters are gathered: none or int8 (ZeRO++ qwZ)")
+      ->transform(CLI::Transformer(weight_formats))
+      ->default_str("none");
+  app.add_option("--qgz", sharding.qgz,
+                 "With --zero 3, the format in which gradients are summed: none, int8 or int4 (ZeRO++ qgZ)")
+      ->transform(CLI::Transformer(gradient_formats))
+      ->default_str("none");
+  app.add_flag("--qgz-error-feedback", sharding.qgz_error_feedback, "Add what --qgz loses to the next gradient");
+  app.add_flag_callback(
+      "--qgz-stochastic", [&] { sharding.qgz_rounding = stretto::Rounding::stochastic; },
+      "Round at random with the right mean in --qgz");
   app.add_flag("--deterministic", line.deterministic, "Sum in the order of the ranks (STRETTO_DETERMINISTIC=1)");
 
   app.add_option("--train-data", line.train_data, "Text to train on; any file");
@@ -91,27 +121,27 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the flags.", error.what());
   }
-  trainer.overlap = !no_overlap;
+  trainer.sharding.overlap = !no_overlap;
   line.device = stretto::device_from_name(device);
-  if (line.device == stretto::Device::cuda) trainer.bucket_bytes = gpu_bucket_bytes;
+  if (line.device == stretto::Device::cuda) trainer.sharding.unit_bytes = gpu_bucket_bytes;
   model.vocabulary = TextData::vocabulary;
   if (min_lr->count() == 0) line.min_lr = line.lr / 10;
   return line;
 }
 
-int CommandLine::data_parallel_on(int ranks) const {
+stretto::MeshShape CommandLine::mesh_on(int ranks) const {
   require(tensor_parallel >= 1 && data_parallel >= 0, "--tp {} and --dp {} must be at least 1.", tensor_parallel,
           data_parallel);
   require(ranks % tensor_parallel == 0, "{} ranks do not divide into groups of --tp {}.", ranks, tensor_parallel);
   const int derived = ranks / tensor_parallel;
   require(data_parallel == 0 || data_parallel == derived, "--dp {} times --tp {} is not the number of ranks, {}.",
           data_parallel, tensor_parallel, ranks);
-  return derived;
+  return {.tensor = tensor_parallel, .data = derived};
 }
 
 void CommandLine::check(int ranks, int rank) const {
   require(nproc >= 0, "--nproc {} must be at least 1.", nproc);
-  trainer.check(data_parallel_on(ranks), tensor_parallel);
+  trainer.check(mesh_on(ranks));
   require(steps >= 0 && warmup >= 0 && save_interval >= 0 && eval_interval >= 0 && sample_interval >= 0 && log_interval >= 1,
           "--train-iters {}, --lr-warmup-iters {}, --save-interval {}, --eval-interval {} and --sample-interval {} cannot "
           "be negative, nor "

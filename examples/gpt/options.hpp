@@ -25,7 +25,8 @@ struct CommandLine {
   bool deterministic = false;
   bool comm_report = false;
 
-  int data_parallel_on(int ranks) const;  // throws if the product is not the number of ranks
+  // The layout of so many ranks. Throws if they do not divide into it.
+  stretto::MeshShape mesh_on(int ranks) const;
   // Checks everything that can be checked before a rank is started. Does not touch a GPU, since the process may still fork.
   // Only rank 0, or its parent, tries whether files can be written.
   void check(int ranks, int rank = 0) const;

@@ -9,7 +9,7 @@ namespace gpt {
 
 using namespace stretto;
 
-std::string sample(const Model& model, const Communicator& tensor_group, const std::string& prompt,
+std::string sample(const Model& model, ParameterUse& use, const Communicator& tensor_group, const std::string& prompt,
                    const SamplingOptions& options) {
   const ModelShape& shape = model.shape();
   std::string text = prompt.empty() ? "\n" : prompt;
@@ -18,7 +18,7 @@ std::string sample(const Model& model, const Communicator& tensor_group, const s
     std::vector<std::int32_t> tokens;
     for (auto byte = text.end() - seen; byte != text.end(); ++byte) tokens.push_back(static_cast<unsigned char>(*byte));
     Model::Saved saved;
-    const Tensor logits = model.logits(Batch::of(tokens, {}, seen), saved);
+    const Tensor logits = model.logits(Batch::of(tokens, {}, seen), saved, use);
 
     // Each rank puts its columns of the last row into a row of zeros, in host memory; the sum is the whole row.
     const Tensor last = logits.view((seen - 1) * logits.columns(), {logits.columns()}).on(Device::cpu);

@@ -13,7 +13,7 @@ struct SamplingOptions {
 
 // Continues the prompt byte by byte. Collective over the tensor-parallel group; all its ranks get the same text, which does
 // not depend on their number (except for rounding).
-std::string sample(const Model& model, const stretto::Communicator& tensor_group, const std::string& prompt,
-                   const SamplingOptions& options);
+std::string sample(const Model& model, stretto::ParameterUse& use, const stretto::Communicator& tensor_group,
+                   const std::string& prompt, const SamplingOptions& options);
 
 }  // namespace gpt

@@ -1,5 +1,7 @@
 #include "trainer.hpp"
 
+#include <algorithm>
+
 #include "fail.hpp"
 #include "stretto/device.hpp"
 
@@ -7,7 +9,7 @@ namespace gpt {
 
 using namespace stretto;
 
-void TrainerOptions::check(int data_size, int tensor_size) const {
+void TrainerOptions::check(const MeshShape& mesh) const {
   require(
       model.layers >= 1 && model.hidden >= 1 && model.heads >= 1 && model.sequence >= 1 && model.vocabulary >= 1,
       "A model of {} layers, hidden size {}, {} heads, sequence length {} and vocabulary {} is impossible; all must be at "
@@ -15,21 +17,18 @@ void TrainerOptions::check(int data_size, int tensor_size) const {
       model.layers, model.hidden, model.heads, model.sequence, model.vocabulary);
   require(model.hidden % model.heads == 0, "--hidden-size {} does not divide into --num-attention-heads {}.", model.hidden,
           model.heads);
-  require(model.heads % tensor_size == 0, "--num-attention-heads {} do not divide over --tp {}.", model.heads, tensor_size);
+  require(model.heads % mesh.tensor == 0, "--num-attention-heads {} do not divide over --tp {}.", model.heads, mesh.tensor);
   require(micro_batch >= 1 && global_batch >= 1 && global_batch % micro_batch == 0 &&
-              global_batch / micro_batch % data_size == 0,
+              global_batch / micro_batch % mesh.data == 0,
           "--global-batch-size {} does not divide into --micro-batch-size {} on {} data-parallel ranks.", global_batch,
-          micro_batch, data_size);
+          micro_batch, mesh.data);
+  require(mesh.ulysses == 1 && mesh.ring == 1 && mesh.pipeline == 1,
+          "This model divides over data and tensor only, not over {} (ulysses) x {} (ring) x {} (pipeline) ranks.",
+          mesh.ulysses, mesh.ring, mesh.pipeline);
+  sharding.check(mesh);
 }
 
 namespace {
-
-// Flags `chosen` of `all`, at equal distances; all of them if there are no more.
-std::vector<bool> spread(std::size_t chosen, std::size_t all) {
-  std::vector<bool> flags;
-  for (std::size_t i = 0; i < all; ++i) flags.push_back(chosen >= all || (i + 1) * chosen / all > i * chosen / all);
-  return flags;
-}
 
 // Blocks until a GPU has computed the losses, so that it is called after all of them have been enqueued.
 double sum_of(const std::vector<Model::Loss>& losses) {
@@ -38,75 +37,31 @@ double sum_of(const std::vector<Model::Loss>& losses) {
   return sum;
 }
 
-// Seconds of computation() since an earlier point in it. Blocks until a GPU has come here.
-double seconds_since(const Work& place) {
-  const Work here = computation().enqueue([] {});
-  here.wait();
-  return here.times().done - place.times().done;
-}
-
 }  // namespace
 
 Trainer::Trainer(const Mesh& mesh, const TrainerOptions& options) : mesh_(mesh), options_(options) {
-  options.check(mesh.data.size(), mesh.tensor.size());
-  // Two streams: a small sum that the next layer waits for must not queue behind a bucket of gradients.
-  const TensorParallel tensor_parallel{mesh.tensor,
-                                       options.overlap && mesh.tensor.size() > 1 ? Stream("tp") : computation()};
+  options.check(mesh.shape());
+  // A stream of its own: a small sum that the next layer waits for must not queue behind a unit of gradients.
+  const bool overlaps = options.sharding.overlap && mesh.size(Axis::tensor) > 1;
+  const TensorParallel tensor_parallel{mesh.over(Axis::tensor), overlaps ? Stream("tp") : computation()};
   model_ = std::make_unique<Model>(parameters_, options.model, tensor_parallel);
-  parameters_.allocate(options.dtype);
-  parameters_.initialise(options.seed);
-  optimizer_ = std::make_unique<AdamWOptimizer>(parameters_, options.adamw);
-
-  const bool divided = mesh.data.size() > 1;
-  settled_ = !divided;
-  if (divided && !options.postponed_buckets) choice_.emplace(parameters_.all().size(), size_of(options.dtype));
-  buckets_ = std::make_unique<GradientBuckets>(
-      by_gradient([&](std::size_t i) { return parameters_.all()[i]->gradient; }), mesh.data,
-      options.overlap && divided ? Stream("dp", Priority::background) : computation(),
-      GradientBuckets::Options{.bucket_bytes = options.bucket_bytes, .overlap = options.overlap, .scatter = divided});
-  postpone({});
+  sharded_ = std::make_unique<ShardedParameters>(parameters_, mesh_, options.sharding);
+  sharded_->initialise(options.seed);
+  optimizer_ = std::make_unique<AdamWOptimizer>(*sharded_, options.adamw);
 }
-
-// ---- parameters are counted in the order of forward, gradients in that of backward
-
-std::size_t Trainer::gradient_of(const Parameter& parameter) const {
-  return parameters_.all().size() - 1 - parameters_.index_of(parameter);
-}
-
-std::vector<Tensor> Trainer::by_gradient(const std::function<Tensor(std::size_t)>& tensor) const {
-  std::vector<Tensor> result;
-  for (std::size_t i = parameters_.all().size(); i-- > 0;) result.push_back(tensor(i));
-  return result;
-}
-
-std::vector<ElementRange> Trainer::by_parameter(std::vector<ElementRange> gradients) const {
-  for (ElementRange& range : gradients) range.tensor = parameters_.all().size() - 1 - range.tensor;
-  return gradients;
-}
-
-// ---- a step
 
 std::vector<Model::Loss> Trainer::sum_gradients(const FillSlot& fill) {
   const std::int64_t sequence = options_.model.sequence;
-  const std::int64_t slots = options_.global_batch / mesh_.data.size();
+  const std::int64_t slots = options_.global_batch / mesh_.size(Axis::data);
   const double mean_over = static_cast<double>(options_.global_batch * sequence);
-  const Batch all = batch_of(fill, slots, [&](std::int64_t i) { return mesh_.data.rank() * slots + i; });
-  const GradientReady ready = [&](const Parameter& parameter) { buckets_->ready(gradient_of(parameter)); };
-  const ParametersNeeded needed = [&](const Parameter& parameter) {
-    arriving_->wait_for(gradient_of(parameter));
-    if (choice_) choice_->needed(gradient_of(parameter));
-  };
-
-  parameters_.zero_gradients();
+  const Batch all = batch_of(fill, slots, [&](std::int64_t i) { return mesh_.rank(Axis::data) * slots + i; });
   std::vector<Model::Loss> losses;
+  sharded_->begin_step();
   for (std::int64_t done = 0; done < slots; done += options_.micro_batch) {
-    // Gradients are complete, and may travel, only when the last microbatch has added its own.
-    const bool last = done + options_.micro_batch == slots;
-    losses.push_back(
-        model_->loss(all.part(done, options_.micro_batch), 1 / mean_over, last ? ready : GradientReady(), needed));
+    losses.push_back(model_->loss(all.part(done, options_.micro_batch), 1 / mean_over, *sharded_));
+    sharded_->end_microbatch();
   }
-  if (choice_) choice_->computed();
-  buckets_->finish();
+  sharded_->finish_sums();
   return losses;
 }
 
@@ -115,40 +70,32 @@ double Trainer::mean_loss(const std::vector<Model::Loss>& losses) const {
 }
 
 StepResult Trainer::step(const FillSlot& fill, double lr) {
-  if (choice_) choice_->begin_step(*buckets_);
-  StepResult result;
-  const std::vector<Model::Loss> losses = sum_gradients(fill);
-  result.gradient_norm = norm();  // blocks until a GPU is done, so that the loss is there as well
-  result.loss = mean_loss(losses);
+  const StepResult result = compute_gradients(fill);
   const double norm = result.gradient_norm;
-  const Work from = choice_ ? computation().enqueue([] {}) : Work();
-  optimizer_->begin_step(lr, options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0);
-  arriving_->start([&](const std::vector<ElementRange>& share) { optimizer_->update(by_parameter(share)); });
-  optimizer_->update(by_parameter(buckets_->complete()));  // while the others are in flight
-  if (choice_) choice_->updated(seconds_since(from));
-  settle_postponement();
+  optimizer_->step(lr, options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0);
   return result;
 }
 
 StepResult Trainer::compute_gradients(const FillSlot& fill) {
   StepResult result;
-  result.loss = mean_loss(sum_gradients(fill));
-  result.gradient_norm = norm();
-  gather_gradients();
+  const std::vector<Model::Loss> losses = sum_gradients(fill);
+  result.gradient_norm = gradient_norm(*sharded_);  // blocks until a GPU is done, so that the loss is there as well
+  result.loss = mean_loss(losses);
   return result;
 }
 
-// Computed from shares even if every rank has the whole: its bits must not depend on the postponed buckets.
-double Trainer::norm() const { return gradient_norm(parameters_, mesh_, by_parameter(buckets_->shares())); }
-
-double Trainer::evaluate(const FillSlot& fill, std::int64_t count) const {
-  const Model& model = this->model();
-  const std::int64_t rank = mesh_.data.rank();
-  const std::int64_t ranks = mesh_.data.size();
-  const std::int64_t own = (count - rank + ranks - 1) / ranks;
-  const Batch all = batch_of(fill, own, [&](std::int64_t i) { return rank + i * ranks; });
+// Ranks that have a slot less than others compute their last one again, because they must make the same uses.
+double Trainer::evaluate(const FillSlot& fill, std::int64_t count) {
+  const std::int64_t rank = mesh_.rank(Axis::data);
+  const std::int64_t ranks = mesh_.size(Axis::data);
+  const std::int64_t rounds = (count + ranks - 1) / ranks;
+  const auto slot_of = [&](std::int64_t i) { return std::min(rank + i * ranks, count - 1); };
+  const Batch all = batch_of(fill, rounds, slot_of);
   std::vector<Model::Loss> losses;
-  for (std::int64_t i = 0; i < own; ++i) losses.push_back(model.loss(all.part(i, 1), std::nullopt, {}));
+  for (std::int64_t i = 0; i < rounds; ++i) {
+    const Model::Loss loss = model_->loss(all.part(i, 1), std::nullopt, *sharded_);
+    if (rank + i * ranks < count) losses.push_back(loss);
+  }
   return sum_over_data(sum_of(losses)) / static_cast<double>(count * options_.model.sequence);
 }
 
@@ -164,64 +111,10 @@ Batch Trainer::batch_of(const FillSlot& fill, std::int64_t count,
 }
 
 double Trainer::sum_over_data(double value) const {
-  if (mesh_.data.size() > 1) {
-    mesh_.data.all_reduce(&value, &value, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "loss"});
+  if (mesh_.size(Axis::data) > 1) {
+    mesh_.over(token_axes).all_reduce(&value, &value, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "loss"});
   }
   return value;
-}
-
-// ---- what is postponed
-
-void Trainer::postpone(const std::vector<bool>& buckets) {
-  if (!buckets.empty()) buckets_->set_postponed(buckets);
-  arriving_ = std::make_unique<PostponedGather>(
-      *buckets_, by_gradient([&](std::size_t i) { return parameters_.all()[i]->value; }), "parameters");
-}
-
-void Trainer::settle_postponement() {
-  if (settled_) return;
-  if (choice_) {
-    const auto gradients = by_gradient([&](std::size_t i) { return parameters_.all()[i]->gradient; });
-    const auto chosen = choice_->end_step(*buckets_, gradients);
-    if (!chosen) return;
-    postpone(*chosen);
-    choice_.reset();
-  } else {
-    postpone(spread(*options_.postponed_buckets, buckets_->bucket_count()));
-  }
-  settled_ = true;
-}
-
-void Trainer::gather_shares(const std::vector<Tensor>& by_gradient, const char* tag) const {
-  PostponedGather gather(*buckets_, by_gradient, tag);
-  gather.start();
-  gather.wait();
-}
-
-void Trainer::gather_gradients() {
-  gather_shares(by_gradient([&](std::size_t i) { return parameters_.all()[i]->gradient; }), "whole gradients");
-}
-
-void Trainer::gather_optimizer_state() {
-  arriving_->wait();
-  const auto& states = optimizer_->states();
-  gather_shares(by_gradient([&](std::size_t i) { return states[i].m; }), "checkpoint");
-  gather_shares(by_gradient([&](std::size_t i) { return states[i].v; }), "checkpoint");
-  const bool own_master = !states.empty() && states.front().master.raw() != parameters_.all().front()->value.raw();
-  if (own_master) gather_shares(by_gradient([&](std::size_t i) { return states[i].master; }), "checkpoint");
-}
-
-const Model& Trainer::model() const {
-  arriving_->wait();
-  return *model_;
-}
-Parameters& Trainer::parameters() {
-  arriving_->wait();
-  return parameters_;
-}
-AdamWOptimizer& Trainer::optimizer() {
-  arriving_->wait();
-  return *optimizer_;
 }
 
 }  // namespace gpt

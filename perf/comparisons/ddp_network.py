@@ -91,7 +91,6 @@ def main():
         print(f"{name}: {figures['steps_per_s']:.3f} steps/s over the link; a step takes {figures['step_ms']['link']:.0f} ms, "
               f"on one host {figures['step_ms']['host']:.0f} ms: {figures['exposed_ms']:.0f} ms of communication exposed")
     chosen = rounds[-1]["link"]["stretto"]
-    print(f"Stretto postponed {chosen['postponed']} of {chosen['buckets']} buckets.")
     exposed = sides["stretto"]["exposed_ms"]
     communication, bound = exposed_bound(sides, chosen["parameters"], options.rate)
     fast, hidden = ratio >= WANTED, exposed <= bound + EXPOSED_MS

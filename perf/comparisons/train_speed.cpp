@@ -52,7 +52,7 @@ double peak_matrix_rate(const Communicator& world, const gpt::ModelShape& model,
 int main(int argc, char** argv) {
   int nproc = 2;
   int steps = 5;
-  int warmup = PostponementChoice::steps_to_settle + 2;  // the last two run with the chosen buckets
+  int warmup = 3;  // the first learns the order of uses
   gpt::TrainerOptions options;
   options.model = {.layers = 6, .hidden = 384, .heads = 6, .sequence = 256, .vocabulary = 65};
   options.micro_batch = 6;
@@ -66,10 +66,12 @@ int main(int argc, char** argv) {
   app.add_option("--seq-length", options.model.sequence);
   app.add_option("--vocab", options.model.vocabulary);
   app.add_option("--batch", options.micro_batch, "Sequences of a rank");
-  app.add_flag("!--no-overlap", options.overlap, "Communicate after computing");
-  app.add_option("--bucket-bytes", options.bucket_bytes, "Bytes of gradients that are summed together");
+  app.add_flag("!--no-overlap", options.sharding.overlap, "Communicate after computing");
+  app.add_option("--unit-bytes", options.sharding.unit_bytes, "Bytes of gradients that are summed together");
+  int zero = static_cast<int>(options.sharding.zero);
+  app.add_option("--zero", zero, "ZeRO stage")->check(CLI::Range(0, 3));
   app.add_option_function<std::string>(
-         "--dtype", [&](const std::string& name) { options.dtype = name == "fp32" ? DType::f32 : DType::bf16; })
+         "--dtype", [&](const std::string& name) { options.sharding.dtype = name == "fp32" ? DType::f32 : DType::bf16; })
       ->check(CLI::IsMember({"fp32", "bf16"}));
   std::string device = "cpu";
   app.add_option("--device", device, "Where to train: cpu, cuda");
@@ -77,10 +79,11 @@ int main(int argc, char** argv) {
   return launch(nproc, [&](const Communicator& world) {
     const OnDevice on_device(device_from_name(device));
     options.global_batch = options.micro_batch * world.size();
-    const Mesh mesh = Mesh::create(world, world.size(), 1);
+    options.sharding.zero = static_cast<ZeroStage>(zero);
+    const Mesh mesh(world, {.data = world.size()});
     gpt::Trainer trainer(mesh, options);
     const std::int64_t sequence = options.model.sequence;
-    const double rate = peak_matrix_rate(world, options.model, options.micro_batch * sequence, options.dtype);
+    const double rate = peak_matrix_rate(world, options.model, options.micro_batch * sequence, options.sharding.dtype);
     std::vector<double> seconds;
     std::uint64_t first_operation = 0;
     for (int step = 0; step < warmup + steps; ++step) {
@@ -98,14 +101,11 @@ int main(int argc, char** argv) {
           3e-4);
       if (step >= warmup) seconds.push_back(device_now() - from);
     }
-    trainer.parameters();  // waits for parameters in flight
+    trainer.sharded().wait_for_values();
     const Traffic traffic = world.ledger().traffic(first_operation);
     if (world.rank() != 0) return;
     const double step_seconds = median(seconds);
     const double tokens_per_second = static_cast<double>(options.global_batch * sequence) / step_seconds;
-    std::int64_t postponed = 0;
-    const GradientBuckets& buckets = trainer.buckets();
-    for (std::size_t b = 0; b < buckets.bucket_count(); ++b) postponed += buckets.is_postponed(b) ? 1 : 0;
     const double flops = options.model.flops_per_token(trainer.parameters().global_elements());
     const nlohmann::ordered_json result{{"tokens_per_s", tokens_per_second},
                                         {"step_ms", step_seconds * 1e3},
@@ -115,8 +115,7 @@ int main(int argc, char** argv) {
                                         {"gemm_share", tokens_per_second * flops / (rate * world.size())},
                                         {"comm_ms", traffic.busy_seconds / steps * 1e3},
                                         {"exposed_ms", traffic.exposed_seconds / steps * 1e3},
-                                        {"buckets", buckets.bucket_count()},
-                                        {"postponed", postponed}};
+                                        {"units", trainer.sharded().unit_count()}};
     std::printf("%s\n", result.dump().c_str());
   });
 }

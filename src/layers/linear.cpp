@@ -57,38 +57,45 @@ ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::st
                              .global_shape = shape({part, in}),
                              .first = begin({first, 0}),
                              .extents = shape({count, in}),
-                             .replicated_over = {Axis::data},
-                             .sum_gradient_over = {Axis::data},
+                             .replicated_over = token_axes,
+                             .sum_gradient_over = token_axes,
                              .initial = weight});
   bias_ = &parameters.add({.name = name + ".bias",
                            .global_shape = shape({part}),
                            .first = begin({first}),
                            .extents = shape({count}),
-                           .replicated_over = {Axis::data},
-                           .sum_gradient_over = {Axis::data},
+                           .replicated_over = token_axes,
+                           .sum_gradient_over = token_axes,
                            .initial = {},
                            .decays = false});
 }
 
-Tensor ColumnParallelLinear::forward(const Tensor& x) const {
+Tensor ColumnParallelLinear::forward(const Tensor& x, ParameterUse& use) const {
+  const InUse in_use(use, {weight_, bias_}, Pass::forward);
   Tensor y(shape_of_y(x, weight_->value), x.dtype());
   kernels::linear(x, weight_->value, bias_->value, y);
   return y;
 }
 
-Tensor ColumnParallelLinear::forward_gelu(const Tensor& x, Tensor& before_gelu) const {
+Tensor ColumnParallelLinear::forward_gelu(const Tensor& x, Tensor& before_gelu, ParameterUse& use) const {
+  const InUse in_use(use, {weight_, bias_}, Pass::forward);
   before_gelu = Tensor(shape_of_y(x, weight_->value), x.dtype());
   Tensor y(before_gelu.shape(), x.dtype());
   kernels::linear_gelu(x, weight_->value, bias_->value, before_gelu, y);
   return y;
 }
 
-Tensor ColumnParallelLinear::backward_input(const Tensor& dy) const {
-  return times(dy, weight_->value, tensor_parallel_.tensor_to_sum(shape_of_dx(dy, weight_->value), dy.dtype()));
-}
-
-void ColumnParallelLinear::backward_weight(const Tensor& x, const Tensor& dy) const {
-  add_weight_gradients(x, dy, *weight_, *bias_);
+Tensor ColumnParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterUse& use) const {
+  Work sum;
+  Tensor dx;
+  {
+    const InUse in_use(use, {weight_, bias_}, Pass::backward);
+    dx = times(dy, weight_->value, tensor_parallel_.tensor_to_sum(shape_of_dx(dy, weight_->value), dy.dtype()));
+    sum = tensor_parallel_.start_sum(dx, "column-parallel backward");
+    add_weight_gradients(x, dy, *weight_, *bias_);
+  }
+  computation().wait(sum);
+  return dx;
 }
 
 RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out,
@@ -99,21 +106,22 @@ RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& 
                              .global_shape = {out, in},
                              .first = {0, first},
                              .extents = {out, count},
-                             .replicated_over = {Axis::data},
-                             .sum_gradient_over = {Axis::data},
+                             .replicated_over = token_axes,
+                             .sum_gradient_over = token_axes,
                              .initial = weight});
   // Every tensor-parallel rank sees the whole dy, so the bias's gradient is complete on each.
   bias_ = &parameters.add({.name = name + ".bias",
                            .global_shape = {out},
                            .first = {0},
                            .extents = {out},
-                           .replicated_over = {Axis::data, Axis::tensor},
-                           .sum_gradient_over = {Axis::data},
+                           .replicated_over = token_axes | Axis::tensor,
+                           .sum_gradient_over = token_axes,
                            .initial = {},
                            .decays = false});
 }
 
-Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual) const {
+Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual, ParameterUse& use) const {
+  const InUse in_use(use, {weight_, bias_}, Pass::forward);
   Tensor y = tensor_parallel_.tensor_to_sum(shape_of_y(x, weight_->value), x.dtype());
   if (tensor_parallel_.group.size() == 1) {
     kernels::linear_add(x, weight_->value, bias_->value, residual, y);
@@ -126,18 +134,20 @@ Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual) const
   return y;
 }
 
-Tensor RowParallelLinear::backward_input_gelu(const Tensor& dy, const Tensor& before_gelu) const {
-  Tensor dx(shape_of_dx(dy, weight_->value), dy.dtype());
-  kernels::linear_backward_gelu(dy, weight_->value, before_gelu, dx);
+Tensor RowParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterUse& use) const {
+  const InUse in_use(use, {weight_, bias_}, Pass::backward);
+  Tensor dx = times(dy, weight_->value, Tensor(shape_of_dx(dy, weight_->value), dy.dtype()));
+  add_weight_gradients(x, dy, *weight_, *bias_);
   return dx;
 }
 
-Tensor RowParallelLinear::backward_input(const Tensor& dy) const {
-  return times(dy, weight_->value, Tensor(shape_of_dx(dy, weight_->value), dy.dtype()));
-}
-
-void RowParallelLinear::backward_weight(const Tensor& x, const Tensor& dy) const {
+Tensor RowParallelLinear::backward_gelu(const Tensor& x, const Tensor& dy, const Tensor& before_gelu,
+                                        ParameterUse& use) const {
+  const InUse in_use(use, {weight_, bias_}, Pass::backward);
+  Tensor dx(shape_of_dx(dy, weight_->value), dy.dtype());
+  kernels::linear_backward_gelu(dy, weight_->value, before_gelu, dx);
   add_weight_gradients(x, dy, *weight_, *bias_);
+  return dx;
 }
 
 }  // namespace stretto

@@ -4,15 +4,103 @@
 
 namespace stretto {
 
-const char* name(Axis axis) { return axis == Axis::data ? "data" : "tensor"; }
+const char* name(Axis axis) {
+  switch (axis) {
+    case Axis::tensor: return "tensor";
+    case Axis::ulysses: return "ulysses";
+    case Axis::ring: return "ring";
+    case Axis::data: return "data";
+    case Axis::pipeline: return "pipeline";
+  }
+  fail(ErrorCode::invalid_argument, "There is no axis {}.", static_cast<int>(axis));
+}
 
-Mesh Mesh::create(const Communicator& world, int data_size, int tensor_size) {
-  require(data_size >= 1 && tensor_size >= 1 && data_size * tensor_size == world.size(),
-          "Data-parallel size {} times tensor-parallel size {} is not the number of ranks, {}.", data_size, tensor_size,
-          world.size());
-  const int data_rank = world.rank() / tensor_size;
-  const int tensor_rank = world.rank() % tensor_size;
-  return {world, world.split(tensor_rank, data_rank, "dp"), world.split(data_rank, tensor_rank, "tp")};
+std::string to_string(Axes axes) {
+  std::string text;
+  for (const Axis axis : all_axes) {
+    if (axes.contains(axis)) text = name(axis) + (text.empty() ? "" : " x " + text);
+  }
+  return text.empty() ? "no axis" : text;
+}
+
+namespace {
+
+// The letters that Megatron-LM's users know the groups by.
+std::string group_name(Axes axes) {
+  std::string text;
+  for (const auto& [axis, letters] : {std::pair{Axis::tensor, "tp"},
+                                      {Axis::ulysses, "ulysses"},
+                                      {Axis::ring, "cp"},
+                                      {Axis::data, "dp"},
+                                      {Axis::pipeline, "pp"}}) {
+    if (axes.contains(axis)) text = letters + (text.empty() ? "" : "-" + text);
+  }
+  return text.empty() ? "alone" : text;
+}
+
+}  // namespace
+
+int MeshShape::size(Axis axis) const {
+  switch (axis) {
+    case Axis::tensor: return tensor;
+    case Axis::ulysses: return ulysses;
+    case Axis::ring: return ring;
+    case Axis::data: return data;
+    case Axis::pipeline: return pipeline;
+  }
+  fail(ErrorCode::invalid_argument, "There is no axis {}.", static_cast<int>(axis));
+}
+
+std::int64_t MeshShape::ranks() const {
+  std::int64_t product = 1;
+  for (const Axis axis : all_axes) product *= size(axis);
+  return product;
+}
+
+int MeshShape::place(int rank, Axis axis) const {
+  for (const Axis each : all_axes) {
+    if (each == axis) break;
+    rank /= size(each);
+  }
+  return rank % size(axis);
+}
+
+void MeshShape::check(int ranks) const {
+  for (const Axis axis : all_axes) {
+    require(size(axis) >= 1, "A mesh cannot have {} ranks along the {} axis; give at least 1.", size(axis), name(axis));
+  }
+  require(this->ranks() == ranks,
+          "A mesh of {} (pipeline) x {} (data) x {} (ring) x {} (ulysses) x {} (tensor) ranks needs {} ranks, not {}.",
+          pipeline, data, ring, ulysses, tensor, this->ranks(), ranks);
+}
+
+Mesh::Mesh(const Communicator& world, const MeshShape& shape) : world_(world), shape_(shape) {
+  shape.check(world.size());
+  const auto make = [&](Axes axes) {
+    const Axes wanted = divided(axes);
+    if (groups_.count(wanted) != 0) return;
+    int color = 0;  // the ranks of a group have the same places along all other axes
+    for (const Axis axis : all_axes) {
+      if (!wanted.contains(axis)) color = color * size(axis) + rank(axis);
+    }
+    groups_.emplace(wanted, world.split(color, world.rank(), group_name(wanted)));
+  };
+  for (const Axis axis : all_axes) make(axis);
+  make(token_axes);
+  make(token_axes | Axis::tensor);
+}
+
+Axes Mesh::divided(Axes axes) const {
+  for (const Axis axis : all_axes) {
+    if (size(axis) == 1) axes = axes - axis;
+  }
+  return axes;
+}
+
+const Communicator& Mesh::over(Axes axes) const {
+  const auto found = groups_.find(divided(axes));
+  require(found != groups_.end(), "A mesh has no group for the axes {}.", to_string(axes));
+  return found->second;
 }
 
 }  // namespace stretto

@@ -3,97 +3,72 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <numeric>
 
 #include "stretto/kernels.hpp"
 
 namespace stretto {
 
-namespace {
-
-bool counts_here(const Parameter& parameter, const Mesh& mesh) {
-  return !parameter.is_replicated_over(Axis::tensor) || mesh.tensor.rank() == 0;
-}
-
-double squares_of(const std::vector<Tensor>& gradients) {
-  const std::vector<double> squares = kernels::sums_of_squares(gradients);
-  return std::accumulate(squares.begin(), squares.end(), 0.0);
-}
-
-}  // namespace
-
-double gradient_norm(const Parameters& parameters, const Mesh& mesh) {
+double gradient_norm(const ShardedParameters& parameters) {
   std::vector<Tensor> gradients;
-  for (const auto& parameter : parameters.all()) {
-    if (counts_here(*parameter, mesh)) gradients.push_back(parameter->gradient);
+  for (const ShardedParameters::Range& range : parameters.ranges()) {
+    if (range.owned) gradients.push_back(range.gradient);
   }
-  double squares = squares_of(gradients);
-  if (mesh.tensor.size() > 1) {
-    mesh.tensor.all_reduce(&squares, &squares, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "gradient norm"});
+  double squares = 0;
+  for (const double each : kernels::sums_of_squares(gradients)) squares += each;
+  const Communicator& world = parameters.mesh().world();
+  if (world.size() > 1) {
+    world.all_reduce(&squares, &squares, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "gradient norm"});
   }
   return std::sqrt(squares);
 }
 
-double gradient_norm(const Parameters& parameters, const Mesh& mesh, const std::vector<ElementRange>& ranges) {
-  std::vector<Tensor> gradients;
-  for (const ElementRange& range : ranges) {
-    const Parameter& parameter = *parameters.all().at(range.tensor);
-    if (counts_here(parameter, mesh)) gradients.push_back(parameter.gradient.view(range.first, {range.count}));
-  }
-  double squares = squares_of(gradients);
-  if (mesh.world.size() > 1) {
-    mesh.world.all_reduce(&squares, &squares, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "gradient norm"});
-  }
-  return std::sqrt(squares);
-}
-
-AdamWOptimizer::AdamWOptimizer(Parameters& parameters, const Options& options) : parameters_(parameters), options_(options) {
-  const DType accumulator = kernels::accumulator(parameters.compute_type());
-  for (const auto& parameter : parameters.all()) {
-    const bool own_master = parameter->value.dtype() != accumulator;
-    states_.push_back({own_master ? Tensor(parameter->extents, accumulator) : parameter->value,
-                       Tensor::zeros(parameter->extents, accumulator), Tensor::zeros(parameter->extents, accumulator)});
+AdamWOptimizer::AdamWOptimizer(ShardedParameters& parameters, const Options& options)
+    : parameters_(parameters), options_(options) {
+  const DType dtype = parameters.options().dtype;
+  const DType accumulator = kernels::accumulator(dtype);
+  std::int64_t elements = 0;
+  for (const ShardedParameters::Range& range : parameters.ranges()) elements += range.count;
+  const Tensor m = Tensor::zeros({elements}, accumulator);
+  const Tensor v = Tensor::zeros({elements}, accumulator);
+  const Tensor master = dtype == accumulator ? Tensor() : Tensor({elements}, accumulator);
+  std::int64_t first = 0;
+  for (const ShardedParameters::Range& range : parameters.ranges()) {
+    const auto part = [&](const Tensor& whole) { return whole.view(first, {range.count}); };
+    states_.push_back({master ? part(master) : range.value, part(m), part(v)});
+    first += range.count;
   }
   adopt_values();
 }
 
 void AdamWOptimizer::step(double lr, double gradient_scale) {
-  std::vector<ElementRange> all;
-  for (std::size_t i = 0; i < states_.size(); ++i) all.push_back({i, 0, states_[i].m.size()});
-  begin_step(lr, gradient_scale);
-  update(all);
-}
-
-void AdamWOptimizer::begin_step(double lr, double gradient_scale) {
   ++steps_;
-  lr_ = lr;
-  gradient_scale_ = gradient_scale;
+  parameters_.update([&](std::size_t unit) { update(unit, lr, gradient_scale); });
 }
 
-void AdamWOptimizer::update(const std::vector<ElementRange>& ranges) {
-  for (const ElementRange& range : ranges) {
-    const Parameter& parameter = *parameters_.all().at(range.tensor);
-    const State& state = states_[range.tensor];
-    const auto part = [&](const Tensor& whole) { return whole.view(range.first, {range.count}); };
-    const kernels::AdamW options{.lr = lr_,
-                                 .beta1 = options_.beta1,
-                                 .beta2 = options_.beta2,
-                                 .epsilon = options_.epsilon,
-                                 .weight_decay = parameter.decays ? options_.weight_decay : 0,
-                                 .step = steps_,
-                                 .gradient_scale = gradient_scale_};
-    kernels::adamw(options, part(parameter.gradient), part(state.master), part(state.m), part(state.v),
-                   part(parameter.value));
+void AdamWOptimizer::update(std::size_t unit, double lr, double gradient_scale) {
+  for (const std::size_t i : parameters_.ranges_to_update(unit)) {
+    const ShardedParameters::Range& range = parameters_.ranges()[i];
+    const State& state = states_[i];
+    const kernels::AdamW options{
+        .lr = lr,
+        .beta1 = options_.beta1,
+        .beta2 = options_.beta2,
+        .epsilon = options_.epsilon,
+        .weight_decay = parameters_.parameters().all()[range.parameter]->decays ? options_.weight_decay : 0,
+        .step = steps_,
+        .gradient_scale = gradient_scale};
+    kernels::adamw(options, range.gradient, state.master, state.m, state.v, range.value);
   }
 }
 
 void AdamWOptimizer::restore(std::int64_t steps) {
   steps_ = steps;
-  for (std::size_t i = 0; i < states_.size(); ++i) kernels::convert(states_[i].master, parameters_.all()[i]->value);
+  for (std::size_t i = 0; i < states_.size(); ++i) kernels::convert(states_[i].master, parameters_.ranges()[i].value);
+  parameters_.share_values();
 }
 
 void AdamWOptimizer::adopt_values() {
-  for (std::size_t i = 0; i < states_.size(); ++i) kernels::convert(parameters_.all()[i]->value, states_[i].master);
+  for (std::size_t i = 0; i < states_.size(); ++i) kernels::convert(parameters_.ranges()[i].value, states_[i].master);
 }
 
 double CosineSchedule::at(std::int64_t step) const {

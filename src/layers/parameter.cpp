@@ -43,14 +43,11 @@ double random_normal(std::uint64_t seed, const std::string& stream, std::uint64_
   return normal_at(key_of(seed, stream), index);
 }
 
-bool Parameter::is_replicated_over(Axis axis) const {
-  return std::find(replicated_over.begin(), replicated_over.end(), axis) != replicated_over.end();
-}
-
 Share share_of(std::int64_t count, int parts, int i) { return {part_begin(count, parts, i), part_size(count, parts, i)}; }
 
 Parameter& Parameters::add(Parameter parameter) {
   ensure(!gradients_, "Parameter {} is added after allocate().", parameter.name);
+  parameter.index = all_.size();
   all_.push_back(std::make_unique<Parameter>(std::move(parameter)));
   return *all_.back();
 }
@@ -68,33 +65,27 @@ void Parameters::allocate(DType compute_type) {
   }
 }
 
+void set_initial_values(const Parameter& parameter, std::uint64_t seed, std::int64_t first, const Tensor& values) {
+  const std::uint64_t key = key_of(seed, parameter.name);
+  const Initial initial = parameter.initial;
+  const bool on_gpu = values.device() != Device::cpu;
+  const Tensor here = on_gpu ? Tensor(values.shape(), values.dtype(), Device::cpu) : values;
+  const auto value_at = [&](std::int64_t index) {
+    const double noise = initial.deviation == 0 ? 0 : initial.deviation * normal_at(key, static_cast<std::uint64_t>(index));
+    return initial.mean + noise;
+  };
+  for_each_run(parameter, first, values.size(), [&](std::int64_t to, std::int64_t whole, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) here.set(to + i, value_at(whole + i));
+  });
+  if (on_gpu) values.copy_from(here);
+}
+
 void Parameters::initialise(std::uint64_t seed) {
-  for (const auto& parameter : all_) {
-    const std::uint64_t key = key_of(seed, parameter->name);
-    const Initial initial = parameter->initial;
-    const bool on_gpu = parameter->value.device() != Device::cpu;
-    const Tensor values = on_gpu ? Tensor(parameter->extents, parameter->value.dtype(), Device::cpu) : parameter->value;
-    for_each_run(parameter->global_shape, parameter->first, parameter->extents,
-                 [&](std::int64_t here, std::int64_t whole, std::int64_t count) {
-                   for (std::int64_t i = 0; i < count; ++i) {
-                     const double noise = initial.deviation == 0
-                                              ? 0
-                                              : initial.deviation * normal_at(key, static_cast<std::uint64_t>(whole + i));
-                     values.set(here + i, initial.mean + noise);
-                   }
-                 });
-    if (on_gpu) parameter->value.copy_from(values);
-  }
+  for (const auto& parameter : all_) set_initial_values(*parameter, seed, 0, parameter->value);
 }
 
 void Parameters::zero_gradients() {
   as_kernel("zero", [&] { gradients_.zero(); });
-}
-
-std::size_t Parameters::index_of(const Parameter& parameter) const {
-  const auto found = std::find_if(all_.begin(), all_.end(), [&](const auto& each) { return each.get() == &parameter; });
-  ensure(found != all_.end(), "Parameter {} is not among these.", parameter.name);
-  return static_cast<std::size_t>(found - all_.begin());
 }
 
 std::int64_t Parameters::global_elements() const {

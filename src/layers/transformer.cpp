@@ -15,17 +15,6 @@ Initial into_residual(const TransformerShape& shape) {
   return {0, deviation / std::sqrt(2.0 * static_cast<double>(shape.layers))};
 }
 
-// Reports in the reverse order of creation: gradients lie in memory in that order.
-void report_ready(const GradientReady& ready, const std::vector<Parameter*>& finished) {
-  if (!ready) return;
-  for (auto each = finished.rbegin(); each != finished.rend(); ++each) ready(**each);
-}
-
-void request(const ParametersNeeded& needed, const std::vector<Parameter*>& parameters) {
-  if (!needed) return;
-  for (const Parameter* parameter : parameters) needed(*parameter);
-}
-
 }  // namespace
 
 LayerNorm::LayerNorm(Parameters& parameters, const std::string& name, std::int64_t hidden, double epsilon)
@@ -35,8 +24,8 @@ LayerNorm::LayerNorm(Parameters& parameters, const std::string& name, std::int64
                             .global_shape = {hidden},
                             .first = {0},
                             .extents = {hidden},
-                            .replicated_over = {Axis::data, Axis::tensor},
-                            .sum_gradient_over = {Axis::data},
+                            .replicated_over = token_axes | Axis::tensor,
+                            .sum_gradient_over = token_axes,
                             .initial = {value, 0},
                             .decays = false});
   };
@@ -44,7 +33,8 @@ LayerNorm::LayerNorm(Parameters& parameters, const std::string& name, std::int64
   beta_ = add(".bias", 0);
 }
 
-Tensor LayerNorm::forward(const Tensor& x, Saved& saved) const {
+Tensor LayerNorm::forward(const Tensor& x, Saved& saved, ParameterUse& use) const {
+  const InUse in_use(use, {gamma_, beta_}, Pass::forward);
   const DType accumulator = kernels::accumulator(x.dtype());
   saved = {x, Tensor({x.rows()}, accumulator), Tensor({x.rows()}, accumulator)};
   Tensor y(x.shape(), x.dtype());
@@ -52,14 +42,14 @@ Tensor LayerNorm::forward(const Tensor& x, Saved& saved) const {
   return y;
 }
 
-void LayerNorm::backward(const Tensor& dy, const Saved& saved, const Tensor& dx) const {
+void LayerNorm::backward(const Tensor& dy, const Saved& saved, const Tensor& dx, ParameterUse& use) const {
+  const InUse in_use(use, {gamma_, beta_}, Pass::backward);
   kernels::layer_norm_backward(saved.x, gamma_->value, saved.mean, saved.rstd, dy, dx, gamma_->gradient, beta_->gradient);
 }
 
 AttentionLayer::AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
                                const TransformerShape& shape, const TensorParallel& tensor_parallel)
-    : tensor_parallel_(tensor_parallel),
-      local_heads_(shape.heads / tensor_parallel.group.size()),
+    : local_heads_(shape.heads / tensor_parallel.group.size()),
       head_size_(shape.hidden / shape.heads),
       norm_(parameters, norm_name, shape.hidden, shape.norm_epsilon),
       qkv_(parameters, name + ".c_attn", shape.hidden, 3 * shape.hidden, 3, {0, deviation}, tensor_parallel),
@@ -71,64 +61,41 @@ AttentionLayer::AttentionLayer(Parameters& parameters, const std::string& norm_n
 }
 
 Tensor AttentionLayer::forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
-                               const ParametersNeeded& needed) const {
+                               ParameterUse& use) const {
   saved.batch = batch;
   saved.sequence = sequence;
-  request(needed, norm_.parameters());
-  saved.normed = norm_.forward(x, saved.norm);
-  request(needed, qkv_.parameters());
-  saved.qkv = qkv_.forward(saved.normed);
+  saved.normed = norm_.forward(x, saved.norm, use);
+  saved.qkv = qkv_.forward(saved.normed, use);
   saved.attended = Tensor({x.rows(), local_heads_ * head_size_}, x.dtype());
   saved.log_sum_exp = Tensor({batch, local_heads_, sequence}, kernels::accumulator(x.dtype()));
   kernels::attention_forward({batch, sequence, local_heads_, head_size_}, saved.qkv, saved.attended, saved.log_sum_exp);
-  request(needed, projection_.parameters());
-  return projection_.forward(saved.attended, x);
+  return projection_.forward(saved.attended, x, use);
 }
 
-void AttentionLayer::backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const {
-  const Tensor dattended = projection_.backward_input(dx);
-  projection_.backward_weight(saved.attended, dx);
-  report_ready(ready, projection_.parameters());
+void AttentionLayer::backward(const Tensor& dx, const Saved& saved, ParameterUse& use) const {
+  const Tensor dattended = projection_.backward(saved.attended, dx, use);
   const Tensor dqkv(saved.qkv.shape(), saved.qkv.dtype());
   kernels::attention_backward({saved.batch, saved.sequence, local_heads_, head_size_}, saved.qkv, saved.attended,
                               saved.log_sum_exp, dattended, dqkv);
-  const Tensor dnormed = qkv_.backward_input(dqkv);
-  const Work sum = tensor_parallel_.start_sum(dnormed, "column-parallel backward");
-  qkv_.backward_weight(saved.normed, dqkv);
-  report_ready(ready, qkv_.parameters());
-  computation().wait(sum);
-  norm_.backward(dnormed, saved.norm, dx);
-  report_ready(ready, norm_.parameters());
+  norm_.backward(qkv_.backward(saved.normed, dqkv, use), saved.norm, dx, use);
 }
 
 MlpLayer::MlpLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
                    const TransformerShape& shape, const TensorParallel& tensor_parallel)
-    : tensor_parallel_(tensor_parallel),
-      norm_(parameters, norm_name, shape.hidden, shape.norm_epsilon),
+    : norm_(parameters, norm_name, shape.hidden, shape.norm_epsilon),
       fc_(parameters, name + ".c_fc", shape.hidden, shape.mlp_factor * shape.hidden, 1, {0, deviation}, tensor_parallel),
       projection_(parameters, name + ".c_proj", shape.mlp_factor * shape.hidden, shape.hidden, into_residual(shape),
                   tensor_parallel) {}
 
-Tensor MlpLayer::forward(const Tensor& x, Saved& saved, const ParametersNeeded& needed) const {
-  request(needed, norm_.parameters());
-  saved.normed = norm_.forward(x, saved.norm);
-  request(needed, fc_.parameters());
-  saved.after_gelu = fc_.forward_gelu(saved.normed, saved.before_gelu);
-  request(needed, projection_.parameters());
-  return projection_.forward(saved.after_gelu, x);
+Tensor MlpLayer::forward(const Tensor& x, Saved& saved, ParameterUse& use) const {
+  saved.normed = norm_.forward(x, saved.norm, use);
+  saved.after_gelu = fc_.forward_gelu(saved.normed, saved.before_gelu, use);
+  return projection_.forward(saved.after_gelu, x, use);
 }
 
-void MlpLayer::backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const {
-  const Tensor dgelu = projection_.backward_input_gelu(dx, saved.before_gelu);
-  projection_.backward_weight(saved.after_gelu, dx);
-  report_ready(ready, projection_.parameters());
-  const Tensor dnormed = fc_.backward_input(dgelu);
-  const Work sum = tensor_parallel_.start_sum(dnormed, "column-parallel backward");
-  fc_.backward_weight(saved.normed, dgelu);
-  report_ready(ready, fc_.parameters());
-  computation().wait(sum);
-  norm_.backward(dnormed, saved.norm, dx);
-  report_ready(ready, norm_.parameters());
+void MlpLayer::backward(const Tensor& dx, const Saved& saved, ParameterUse& use) const {
+  const Tensor dgelu = projection_.backward_gelu(saved.after_gelu, dx, saved.before_gelu, use);
+  norm_.backward(fc_.backward(saved.normed, dgelu, use), saved.norm, dx, use);
 }
 
 TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& prefix, const TransformerShape& shape,
@@ -137,13 +104,13 @@ TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& pr
       mlp_(parameters, prefix + "ln_2", prefix + "mlp", shape, tensor_parallel) {}
 
 Tensor TransformerBlock::forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
-                                 const ParametersNeeded& needed) const {
-  return mlp_.forward(attention_.forward(x, batch, sequence, saved.attention, needed), saved.mlp, needed);
+                                 ParameterUse& use) const {
+  return mlp_.forward(attention_.forward(x, batch, sequence, saved.attention, use), saved.mlp, use);
 }
 
-void TransformerBlock::backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const {
-  mlp_.backward(dx, saved.mlp, ready);
-  attention_.backward(dx, saved.attention, ready);
+void TransformerBlock::backward(const Tensor& dx, const Saved& saved, ParameterUse& use) const {
+  mlp_.backward(dx, saved.mlp, use);
+  attention_.backward(dx, saved.attention, use);
 }
 
 }  // namespace stretto

@@ -17,36 +17,43 @@ VocabularyParallelTable::VocabularyParallelTable(Parameters& parameters, const s
                             .global_shape = {vocabulary, hidden},
                             .first = {first, 0},
                             .extents = {count, hidden},
-                            .replicated_over = {Axis::data},
-                            .sum_gradient_over = {Axis::data},
+                            .replicated_over = token_axes,
+                            .sum_gradient_over = token_axes,
                             .initial = initial});
 }
 
-Tensor VocabularyParallelTable::embed(const Tensor& tokens) const {
+Tensor VocabularyParallelTable::embed(const Tensor& tokens, ParameterUse& use) const {
+  const InUse in_use(use, {table_}, Pass::forward);
   Tensor y = tensor_parallel_.tensor_to_sum({tokens.size(), table_->value.columns()}, table_->value.dtype());
   kernels::embedding_forward(tokens, first(), table_->value, y);
   tensor_parallel_.sum(y, "embedding forward");
   return y;
 }
 
-void VocabularyParallelTable::embed_backward(const Tensor& tokens, const Tensor& dy) const {
+void VocabularyParallelTable::embed_backward(const Tensor& tokens, const Tensor& dy, ParameterUse& use) const {
+  const InUse in_use(use, {table_}, Pass::backward);
   kernels::embedding_backward(tokens, first(), dy, table_->gradient);
 }
 
-Tensor VocabularyParallelTable::logits(const Tensor& x) const {
+Tensor VocabularyParallelTable::logits(const Tensor& x, ParameterUse& use) const {
+  const InUse in_use(use, {table_}, Pass::forward);
   Tensor result({x.rows(), table_->value.rows()}, x.dtype());
   kernels::gemm(x, Transpose::no, table_->value, Transpose::yes, result);
   return result;
 }
 
-Tensor VocabularyParallelTable::logits_backward_input(const Tensor& dlogits) const {
-  Tensor dx = tensor_parallel_.tensor_to_sum({dlogits.rows(), table_->value.columns()}, dlogits.dtype());
-  kernels::gemm(dlogits, Transpose::no, table_->value, Transpose::no, dx);
+Tensor VocabularyParallelTable::logits_backward(const Tensor& x, const Tensor& dlogits, ParameterUse& use) const {
+  Work sum;
+  Tensor dx;
+  {
+    const InUse in_use(use, {table_}, Pass::backward);
+    dx = tensor_parallel_.tensor_to_sum({dlogits.rows(), table_->value.columns()}, dlogits.dtype());
+    kernels::gemm(dlogits, Transpose::no, table_->value, Transpose::no, dx);
+    sum = tensor_parallel_.start_sum(dx, "column-parallel backward");
+    kernels::gemm(dlogits, Transpose::yes, x, Transpose::no, table_->gradient, true);
+  }
+  computation().wait(sum);
   return dx;
-}
-
-void VocabularyParallelTable::logits_backward_weight(const Tensor& x, const Tensor& dlogits) const {
-  kernels::gemm(dlogits, Transpose::yes, x, Transpose::no, table_->gradient, true);
 }
 
 namespace {

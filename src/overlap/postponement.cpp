@@ -1,15 +1,10 @@
 #include "stretto/overlap/postponement.hpp"
 
 #include <algorithm>
-
-#include "stretto/device.hpp"
+#include <cstddef>
 
 namespace stretto {
 namespace {
-
-Work mark_in_computation() {
-  return computation().enqueue([] {});
-}
 
 // Cuts the buckets into runs of neighbours of nearly equal length; returns where each run begins, then the end of the last.
 std::vector<std::size_t> runs_of(std::size_t buckets) {
@@ -77,85 +72,6 @@ std::vector<bool> best_postponed(const StepTimes& times) {
     }
     if (best == before) return best;
   }
-}
-
-StepTimes least(StepTimes one, const StepTimes& other) {
-  one.compute = std::min(one.compute, other.compute);
-  for (std::size_t b = 0; b < one.buckets.size(); ++b) {
-    for (double BucketTimes::*const number :
-         {&BucketTimes::needed, &BucketTimes::ready, &BucketTimes::reduce_scatter, &BucketTimes::gather_gradients,
-          &BucketTimes::gather_parameters, &BucketTimes::update}) {
-      one.buckets[b].*number = std::min(one.buckets[b].*number, other.buckets[b].*number);
-    }
-  }
-  return one;
-}
-
-StepMeasurement::StepMeasurement(std::size_t gradients) : begin_(mark_in_computation()), needed_(gradients) {}
-
-void StepMeasurement::needed(std::size_t gradient) {
-  if (!needed_[gradient]) needed_[gradient] = mark_in_computation();
-}
-void StepMeasurement::computed() { computed_ = mark_in_computation(); }
-void StepMeasurement::updated(double seconds) { update_ = seconds; }
-
-StepTimes StepMeasurement::of(const GradientBuckets& buckets, const std::vector<Tensor>& gradients,
-                              std::size_t element_bytes) const {
-  double all_elements = 0;
-  for (const Tensor& gradient : gradients) all_elements += static_cast<double>(gradient.size());
-  computed_.wait();  // the earlier marks are then done too
-  const double compute = until(computed_);
-  StepTimes result{compute, buckets.group().size(), {}};
-  std::vector<double> measured{compute};
-  std::vector<double> narrower;  // by bucket: bytes of its parameters divided by bytes of its gradients
-  for (std::size_t b = 0; b < buckets.bucket_count(); ++b) {
-    const GradientBuckets::Times times = buckets.times(b);
-    double needed = compute;
-    double elements = 0;
-    for (const std::size_t member : buckets.members(b)) {
-      if (needed_[member]) needed = std::min(needed, until(*needed_[member]));
-      elements += static_cast<double>(gradients[member].size());
-    }
-    const DType dtype = gradients[buckets.members(b).front()].dtype();
-    narrower.push_back(static_cast<double>(element_bytes) / static_cast<double>(size_of(dtype)));
-    // Communication's times are negated, so that the one max below gives their minimum over the ranks.
-    const double update = all_elements > 0 ? update_ * elements / all_elements : 0;
-    measured.insert(measured.end(), {needed, times.ready - begin_.times().done, -times.reduce, -times.gather, update});
-  }
-  if (buckets.group().size() > 1) {
-    buckets.group().all_reduce(measured.data(), measured.data(), static_cast<std::int64_t>(measured.size()), DType::f64,
-                               ReduceOp::max, Stream::inline_(), {.tag = "times"});
-  }
-  result.compute = measured[0];
-  for (std::size_t b = 0; b < buckets.bucket_count(); ++b) {
-    const double* const of = &measured[1 + 5 * b];
-    result.buckets.push_back({of[0], of[1], -of[2], -of[3], -of[3] * narrower[b], of[4]});
-  }
-  return result;
-}
-
-void PostponementChoice::begin_step(const GradientBuckets& buckets) {
-  if (!is_made() && buckets.knows_order()) step_.emplace(gradients_);
-}
-void PostponementChoice::needed(std::size_t gradient) {
-  if (step_) step_->needed(gradient);
-}
-void PostponementChoice::computed() {
-  if (step_) step_->computed();
-}
-void PostponementChoice::updated(double seconds) {
-  if (step_) step_->updated(seconds);
-}
-
-std::optional<std::vector<bool>> PostponementChoice::end_step(const GradientBuckets& buckets,
-                                                              const std::vector<Tensor>& gradients) {
-  if (!step_) return std::nullopt;
-  const StepTimes times = step_->of(buckets, gradients, element_bytes_);
-  times_ = times_ ? least(std::move(*times_), times) : times;
-  step_.reset();
-  ++measured_;
-  if (!is_made()) return std::nullopt;
-  return best_postponed(*times_);
 }
 
 }  // namespace stretto

@@ -32,10 +32,10 @@ Training train_on(Device device, DType dtype) {
   Training result;
   run_threads(1, [&](const Communicator& world) {
     const OnDevice on(device);
-    gpt::Trainer trainer(Mesh::create(world, 1, 1), tiny_of(dtype));
+    gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), tiny_of(dtype));
     EXPECT_EQ(trainer.parameters().all().front()->value.device(), device);
     result.trace = advance(trainer, 0, trained_steps);
-    result.text = gpt::sample(trainer.model(), trainer.mesh().tensor, "\1\2\3", {.length = 4, .temperature = 0.5});
+    result.text = gpt::sample(trainer.model(), trainer.mesh().over(Axis::tensor), "\1\2\3", {.length = 4, .temperature = 0.5});
   });
   return result;
 }
@@ -64,20 +64,20 @@ TEST_P(TrainingOnAGpu, GoesOnFromTheHostsCheckpointAndBack) {
   Pieces there;
   Pieces back;
   run_threads(1, [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh::create(world, 1, 1), tiny_of(GetParam()));
+    gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), tiny_of(GetParam()));
     advance(trainer, 0, 1);
     gpt::save_checkpoint(trainer, directory.path(), 1);
     there = advance(trainer, 1, 2).parameters;
   });
   run_threads(1, [&](const Communicator& world) {
     const OnDevice on(Device::cuda);
-    gpt::Trainer trainer(Mesh::create(world, 1, 1), tiny_of(GetParam()));
+    gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), tiny_of(GetParam()));
     EXPECT_EQ(gpt::load_checkpoint(trainer, gpt::find_checkpoint(directory.path()), true), 1);
     advance(trainer, 1, 1);
     gpt::save_checkpoint(trainer, directory.path(), 2);
   });
   run_threads(1, [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh::create(world, 1, 1), tiny_of(GetParam()));
+    gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), tiny_of(GetParam()));
     EXPECT_EQ(gpt::load_checkpoint(trainer, gpt::find_checkpoint(directory.path()), true), 2);
     back = advance(trainer, 2, 1).parameters;
   });
@@ -93,7 +93,7 @@ std::vector<double> losses_in_two_streams(Device device) {
   run_threads(1, [&](const Communicator& world) {
     const OnDevice on(device);
     const gpt::TrainerOptions options = tiny_of(DType::f32);
-    gpt::Trainer trainer(Mesh::create(world, 1, 1), options);
+    gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), options);
     for (int step = 0; step < 6; ++step) {
       std::optional<OnDevice> other;
       if (step % 2 == 1) other.emplace(device);

@@ -16,11 +16,9 @@
 #include "device/stream/kernel_scope.hpp"
 #include "parity/temporary_directory.hpp"
 #include "stand_in/job_on_gpus.hpp"
-#include "stretto/layers/zero.hpp"
 #include "stretto/overlap/all_to_all.hpp"
 #include "stretto/overlap/chunked_gemm.hpp"
-#include "stretto/overlap/postponed_gather.hpp"
-#include "stretto/overlap/prefetcher.hpp"
+#include "stretto/overlap/unit_traffic.hpp"
 #include "stretto/overlap/ring_pass.hpp"
 #include "stretto/overlap/trace.hpp"
 #include "stretto/stretto.hpp"
@@ -44,84 +42,54 @@ void append(std::vector<double>& to, const Tensor& tensor) {
   for (std::int64_t i = 0; i < here.size(); ++i) to.push_back(here.at(i));
 }
 
-// Each gradient is written just before ready(), in a different order on each rank.
-std::vector<double> bucketed(const Communicator& world, bool scatter, bool neighbours) {
-  const Stream stream("dp", Priority::background);
-  constexpr int count = 6;
-  constexpr std::int64_t size = 700;
-  const Tensor block = Tensor::symmetric({count * size}, DType::f32);
-  std::vector<Tensor> gradients;
-  for (int i = 0; i < count; ++i) {
-    gradients.push_back(neighbours ? block.view(i * size, {size - i}) : Tensor({size - i}, DType::f32));
-  }
-  GradientBuckets buckets(gradients, world, stream, {.bucket_bytes = 4000, .first_bucket_bytes = 2000, .scatter = scatter});
-  std::vector<double> sums;
-  for (int step = 0; step < 4; ++step) {
-    for (int i = 0; i < count; ++i) {
-      const int gradient = (i + world.rank()) % count;
-      gradients[static_cast<std::size_t>(gradient)].copy_from(
-          integers({size - gradient}, DType::f32, 100 * step + 10 * gradient + world.rank()));
-      kernels::scale(gradients[static_cast<std::size_t>(gradient)], 2);
-      buckets.ready(static_cast<std::size_t>(gradient));
-    }
-    buckets.finish();
-    if (scatter) {
-      PostponedGather gather(buckets, gradients, "gradients");
-      gather.start();
-      gather.wait();
-    }
-    for (const Tensor& gradient : gradients) append(sums, gradient);
-    if (scatter && step == 0) buckets.set_postponed(std::vector<bool>(buckets.bucket_count(), true));
-  }
-  return sums;
-}
-
-// Layers with sharded weights, which are prefetched, used and released; gradients are averaged into the shares.
-std::vector<double> prefetched(const Communicator& world, bool secondary) {
+// Layers whose parameters and gradients lie as a ZeRO stage says: used in forward and backward, summed and updated.
+std::vector<double> sharded(const Communicator& world, ZeroStage stage, bool second_copy = false) {
   constexpr std::int64_t width = 12;
   const Communicator gathers = world.duplicate("parameters");
-  const Stream parameters("parameters", Priority::urgent);
-  const Stream gradients("gradients", Priority::background);
-  ZeroUnit::Options options{.secondary = secondary};
-  options.reduce_group = world.duplicate("gradients");
-  std::vector<std::unique_ptr<ZeroUnit>> units;
-  std::vector<Prefetcher::Unit> functions;
+  ShardedUnit::Options options{.stage = stage};
+  if (second_copy) options.secondary = gathers.node();
+  std::vector<std::unique_ptr<ShardedUnit>> units;
+  std::vector<ShardedUnit*> pointers;
   for (int i = 0; i < 3; ++i) {
-    units.push_back(
-        std::make_unique<ZeroUnit>(gathers, std::vector<Shape>{{width, width}, {5}}, DType::f32, DType::f32, options));
-    units.back()->adopt({integers({width, width}, DType::f32, i), integers({5}, DType::f32, i)});
-    functions.push_back({[&unit = *units.back()](Prefetcher::Pass pass, const Stream& stream) {
-                           return pass == Prefetcher::Pass::forward ? unit.gather_forward(stream)
-                                                                    : unit.gather_backward(stream);
-                         },
-                         [&unit = *units.back()] { unit.release(); }});
+    units.push_back(std::make_unique<ShardedUnit>(gathers, world, std::vector<Shape>{{width, width}, {5}}, DType::f32,
+                                                  DType::f32, options));
+    ShardedUnit& unit = *units.back();
+    unit.share().copy_from(integers(unit.share().shape(), DType::f32, 10 * i + world.rank()));
+    unit.share_changed();
+    if (unit.has_values()) unit.gather(computation()).wait();
+    pointers.push_back(&unit);
   }
-  Prefetcher prefetcher(std::move(functions), {}, parameters, {.ahead = 1});
+  UnitTraffic traffic(pointers, Stream("parameters", Priority::urgent), Stream("gradients", Priority::background), {});
   std::vector<double> results;
   for (int step = 0; step < 3; ++step) {
     const Tensor x = integers({2, width}, DType::f32, 50 + world.rank());
     const Tensor y({2, width}, DType::f32);
-    prefetcher.begin_step();
-    for (int i = 0; i < 3; ++i) {
-      prefetcher.begin_use(i);
-      kernels::gemm(x, Transpose::no, units[static_cast<std::size_t>(i)]->values()[0], Transpose::no, y);
-      append(results, y);
-      prefetcher.end_use(i);
+    traffic.begin_step();
+    for (int microbatch = 0; microbatch < 2; ++microbatch) {
+      for (std::size_t i = 0; i < 3; ++i) {
+        traffic.begin_use(i, Pass::forward);
+        kernels::gemm(x, Transpose::no, units[i]->values()[0], Transpose::no, y);
+        append(results, y);
+        traffic.end_use(i);
+      }
+      for (std::size_t i = 3; i-- > 0;) {
+        traffic.begin_use(i, Pass::backward);
+        const Tensor scaled = units[i]->values()[0].clone();
+        kernels::scale(scaled, world.rank() + 1);
+        kernels::add(scaled, units[i]->gradients()[0], units[i]->gradients()[0]);
+        traffic.end_use(i);
+      }
+      traffic.end_microbatch();
     }
-    std::vector<Work> averages;
-    for (int i = 2; i >= 0; --i) {
-      ZeroUnit& unit = *units[static_cast<std::size_t>(i)];
-      prefetcher.begin_use(i, Prefetcher::Pass::backward);
-      unit.gradients()[0].copy_from(unit.values()[0]);
-      kernels::scale(unit.gradients()[0], world.rank() + 1);
-      averages.push_back(unit.reduce_scatter(gradients));
-      prefetcher.end_use(i);
-    }
-    prefetcher.end_step();
-    for (const Work& average : averages) computation().wait(average);
-    for (const auto& unit : units) {
-      append(results, unit->gradient_share());
-      kernels::add(unit->share(), unit->gradient_share(), unit->share());
+    traffic.finish_sums();
+    for (const std::size_t i : traffic.forward_order()) {
+      append(results, units[i]->gradient_share());
+      if (traffic.is_whole(i)) {
+        for (std::size_t t = 0; t < 2; ++t) kernels::add(units[i]->values()[t], units[i]->gradients()[t], units[i]->values()[t]);
+      } else {
+        kernels::add(units[i]->share(), units[i]->gradient_share(), units[i]->share());
+      }
+      traffic.updated(i);
     }
   }
   return results;
@@ -219,13 +187,12 @@ struct Subject {
 class OverlapOnGpus : public testing::TestWithParam<Subject> {};
 INSTANTIATE_TEST_SUITE_P(
     All, OverlapOnGpus,
-    testing::Values(Subject{"Buckets", [](const Communicator& world) { return bucketed(world, false, true); }},
-                    Subject{"PackedBuckets", [](const Communicator& world) { return bucketed(world, false, false); }},
-                    Subject{"PostponedBuckets", [](const Communicator& world) { return bucketed(world, true, true); }},
-                    Subject{"PackedPostponedBuckets",
-                            [](const Communicator& world) { return bucketed(world, true, false); }},
-                    Subject{"Zero3", [](const Communicator& world) { return prefetched(world, false); }},
-                    Subject{"Zero3WithASecondCopy", [](const Communicator& world) { return prefetched(world, true); }},
+    testing::Values(Subject{"Zero0", [](const Communicator& world) { return sharded(world, ZeroStage::none); }},
+                    Subject{"Zero1", [](const Communicator& world) { return sharded(world, ZeroStage::optimizer); }},
+                    Subject{"Zero2", [](const Communicator& world) { return sharded(world, ZeroStage::gradients); }},
+                    Subject{"Zero3", [](const Communicator& world) { return sharded(world, ZeroStage::values); }},
+                    Subject{"Zero3WithASecondCopy",
+                            [](const Communicator& world) { return sharded(world, ZeroStage::values, true); }},
                     Subject{"ChunkedGemmOfF32", [](const Communicator& world) { return chunked(world, DType::f32); }},
                     Subject{"ChunkedGemmOfBf16", [](const Communicator& world) { return chunked(world, DType::bf16); }},
                     Subject{"Ring", round_the_ring}, Subject{"AllToAll", to_all_and_back}),

@@ -31,10 +31,10 @@ struct Trained {
 
 Trained train_here(const Communicator& world, const Cell& cell, const gpt::TrainerOptions& options) {
   Trained result;
-  gpt::Trainer trainer(Mesh::create(world, cell.layout.data, cell.layout.tensor), options);
+  gpt::Trainer trainer(Mesh(world, {.tensor = cell.layout.tensor, .data = cell.layout.data}), options);
   result.trace = advance(trainer, 0, trained_steps);
   result.evaluated = trainer.evaluate(text_of_step(options, 9), 3);
-  result.text = gpt::sample(trainer.model(), trainer.mesh().tensor, "\1\2\3", {.length = 2, .temperature = 0.5});
+  result.text = gpt::sample(trainer.model(), trainer.mesh().over(Axis::tensor), "\1\2\3", {.length = 2, .temperature = 0.5});
   return result;
 }
 
@@ -87,7 +87,7 @@ TEST_P(TrainingOnGpus, HasTheBitsOfTheHostWithOverlapAndWithout) {
   gpt::TrainerOptions options = options_of(cell);
   const std::vector<Trained> expected = train_in(run_threads, cell, options);
   for (const bool overlap : {true, false}) {
-    options.overlap = overlap;
+    options.sharding.overlap = overlap;
     const std::vector<Trained> actual = train_in(on_gpus(cell.one_gpu_each), cell, options);
     EXPECT_EQ(divergence(expected, actual), "") << "overlap " << overlap;
     const auto on_streams = std::ranges::count_if(actual.front().trace.records, [](const Record& record) {
@@ -110,31 +110,30 @@ TEST(TrainingOfFourRanks, IsCloseToTheHost) {
   }
 }
 
-// The choice measures by the GPU's clock; whichever buckets it postpones, no bit changes.
-TEST(PostponementOnGpus, ChangesNoBit) {
+TEST(ZeroOnGpus, GivesTheHostsBitsAtEveryStage) {
   const Cell cell{{2, 1}, DType::f32, false};
   gpt::TrainerOptions options = options_of(cell);
-  options.bucket_bytes = std::size_t{8} << 10;
-  const auto losses = [&](const Job& job) {
-    std::vector<double> result;
-    job(2, [&](const Communicator& world) {
-      gpt::Trainer trainer(Mesh::create(world, 2, 1), options);
-      for (std::int64_t step = 0; step < 7; ++step) {
-        const double loss = trainer.step(text_of_step(options, step), 3e-3).loss;
-        if (world.rank() == 0) result.push_back(loss);
-      }
-      EXPECT_TRUE(trainer.is_settled());
-      for (std::size_t b = 0; b < trainer.buckets().bucket_count(); ++b) {
-        const GradientBuckets::Times times = trainer.buckets().times(b);
-        EXPECT_GT(times.ready, 0);
-        EXPECT_GT(times.reduce, 0);
-      }
-    });
-    return result;
-  };
-  const std::vector<double> expected = losses(run_threads);
-  options.postponed_buckets.reset();
-  EXPECT_EQ(losses(on_gpus(false)), expected);
+  options.sharding.unit_bytes = std::size_t{8} << 10;
+  for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients, ZeroStage::values}) {
+    options.sharding.zero = stage;
+    const auto losses = [&](const Job& job) {
+      std::vector<double> result;
+      job(2, [&](const Communicator& world) {
+        gpt::Trainer trainer(Mesh(world, {.data = 2}), options);
+        for (std::int64_t step = 0; step < 4; ++step) {
+          const double loss = trainer.step(text_of_step(options, step), 3e-3).loss;
+          if (world.rank() == 0) result.push_back(loss);
+        }
+        for (std::size_t unit = 0; unit < trainer.sharded().unit_count(); ++unit) {
+          const UnitTraffic::Times times = trainer.sharded().traffic().times(unit);
+          EXPECT_GT(times.ready, 0);
+          EXPECT_GT(times.sum, 0);
+        }
+      });
+      return result;
+    };
+    EXPECT_EQ(losses(on_gpus(false)), losses(run_threads)) << static_cast<int>(stage);
+  }
 }
 
 // The control: streams that ignore waits give wrong values.

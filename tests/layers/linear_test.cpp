@@ -52,8 +52,8 @@ void enter_gradients(Wholes& wholes, const Parameters& parameters) {
   }
 }
 
-// One column-parallel layer of several projections. with_sum: dx is summed over the group, as the layer's user must do.
-Wholes column_parallel(int ranks, bool with_sum = true) {
+// One column-parallel layer of several projections.
+Wholes column_parallel(int ranks) {
   Wholes wholes;
   std::mutex mutex;
   run_threads(ranks, [&](const Communicator& world) {
@@ -62,7 +62,8 @@ Wholes column_parallel(int ranks, bool with_sum = true) {
     const ColumnParallelLinear layer(parameters, "column", in, projections * middle, projections, {}, tensor_parallel);
     parameters.allocate(DType::f32);
     set_integers(parameters);
-    const Tensor y = layer.forward(integer_tensor({tokens, in}, DType::f32, 2));
+    ParameterUse use;
+    const Tensor y = layer.forward(integer_tensor({tokens, in}, DType::f32, 2), use);
     const Share share = share_of(middle, world.size(), world.rank());
 
     // This rank takes its columns of each part of the whole dy.
@@ -72,13 +73,11 @@ Wholes column_parallel(int ranks, bool with_sum = true) {
                  [&](std::int64_t here, std::int64_t there, std::int64_t count) {
                    dy.view(here, {count}).copy_from(whole_dy.view(there, {count}));
                  });
-    const Tensor dx = layer.backward_input(dy);
-    if (with_sum) tensor_parallel.start_sum(dx, "dx").wait();
-    layer.backward_weight(integer_tensor({tokens, in}, DType::f32, 2), dy);
+    const Tensor dx = layer.backward(integer_tensor({tokens, in}, DType::f32, 2), dy, use);
 
     const std::lock_guard lock(mutex);
     enter(wholes, "y", {tokens, projections, middle}, {0, 0, share.first}, y.reshaped({tokens, projections, share.count}));
-    if (with_sum || world.rank() == 0) enter(wholes, "dx", {tokens, in}, {0, 0}, dx);
+    enter(wholes, "dx", {tokens, in}, {0, 0}, dx);
     enter_gradients(wholes, parameters);
   });
   return wholes;
@@ -100,10 +99,10 @@ Wholes row_parallel(int ranks) {
                  [&](std::int64_t here, std::int64_t there, std::int64_t count) {
                    x.view(here, {count}).copy_from(whole_x.view(there, {count}));
                  });
-    const Tensor y = layer.forward(x, integer_tensor({tokens, middle}, DType::f32, 4));
+    ParameterUse use;
+    const Tensor y = layer.forward(x, integer_tensor({tokens, middle}, DType::f32, 4), use);
     const Tensor dy = integer_tensor({tokens, middle}, DType::f32, 3);
-    const Tensor dx = layer.backward_input(dy);
-    layer.backward_weight(x, dy);
+    const Tensor dx = layer.backward(x, dy, use);
 
     const std::lock_guard lock(mutex);
     enter(wholes, "y", {tokens, middle}, {0, 0}, y);
@@ -117,10 +116,6 @@ TEST(ColumnParallelLinear, GivesTheBitsOfOneRank) {
   const Wholes expected = column_parallel(1);
   EXPECT_EQ(expected.size(), 4U);
   for (const int ranks : {2, 3, 4}) EXPECT_EQ(column_parallel(ranks), expected) << ranks;
-}
-
-TEST(ColumnParallelLinear, NeedsTheSumOfItsBackward) {
-  EXPECT_NE(column_parallel(2, false)["dx"], column_parallel(1)["dx"]);
 }
 
 TEST(ColumnParallelLinear, ComputesWithItsOneRankWhatLinearMeans) {
@@ -153,8 +148,9 @@ TEST(RowParallelLinear, SumsRowsWhileItComputesOthers) {
       parameters.allocate(DType::f32);
       for (const auto& parameter : parameters.all())
         parameter->value.copy_from(random_tensor(parameter->extents, DType::f32));
+      ParameterUse use;
       return layer.forward(random_tensor({rows, width}, DType::f32, static_cast<unsigned>(world.rank())),
-                           random_tensor({rows, width}, DType::f32, 7));
+                           random_tensor({rows, width}, DType::f32, 7), use);
     };
     const auto on = [&](const std::string& stream, std::uint64_t since) {
       return std::ranges::count_if(world.ledger().records(since),

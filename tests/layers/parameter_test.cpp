@@ -128,7 +128,7 @@ TEST(Parameters, LayThemselvesOutInReverseAndCountElements) {
   parameters.allocate(DType::bf16);
   EXPECT_EQ(parameters.global_elements(), 17);
   EXPECT_EQ(parameters.local_elements(), 11);
-  EXPECT_EQ(parameters.index_of(second), 1U);
+  EXPECT_EQ((second).index, 1U);
   EXPECT_EQ(first.value.dtype(), DType::bf16);
   EXPECT_EQ(first.gradient.dtype(), DType::f32);
   EXPECT_EQ(second.gradient.data<float>() + 5, first.gradient.data<float>());

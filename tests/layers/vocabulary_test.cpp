@@ -33,19 +33,17 @@ Ends ends_of(int ranks, std::int64_t vocabulary, DType dtype) {
     const VocabularyParallelCrossEntropy cross_entropy(tensor_parallel);
 
     Ends& ends = by_rank[static_cast<std::size_t>(world.rank())];
-    ends.embedded = values(table.embed(Tensor::of(token_ids)));
+    ParameterUse use;
+    ends.embedded = values(table.embed(Tensor::of(token_ids), use));
     const Tensor x = random_tensor({count, hidden}, dtype, 2);
-    const Tensor logits = table.logits(x);
+    const Tensor logits = table.logits(x, use);
     VocabularyParallelCrossEntropy::Saved saved;
     cross_entropy.forward(logits, Tensor::of(targets), table.first(), saved);
     ends.loss = saved.loss();
     cross_entropy.backward(logits, Tensor::of(targets), table.first(), saved, 0.5);
-    const Tensor dx = table.logits_backward_input(logits);
-    tensor_parallel.start_sum(dx, "dx").wait();
-    ends.dx = values(dx);
-    table.logits_backward_weight(x, logits);
-    table.embed_backward(Tensor::of(token_ids), random_tensor({count, hidden}, dtype, 3));
-    ends.gradient = values(table.parameter().gradient);
+    ends.dx = values(table.logits_backward(x, logits, use));
+    table.embed_backward(Tensor::of(token_ids), random_tensor({count, hidden}, dtype, 3), use);
+    ends.gradient = values(parameters.all().front()->gradient);
   });
   Ends result = by_rank[0];
   for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {

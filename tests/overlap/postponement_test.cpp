@@ -128,54 +128,5 @@ TEST(BestPostponed, IsAboutAsGoodAsTheBestOfAll) {
   RecordProperty("worst", std::to_string(worst));
 }
 
-TEST(StepTimes, AreWithoutWhatDisturbedOneStep) {
-  StepTimes disturbed = even(0.25, 0.1);
-  disturbed.compute = 9;
-  disturbed.buckets[2].gather_gradients = 9;
-  disturbed.buckets[1].update = 9;
-  const StepTimes times = least(disturbed, even(0.25, 0.1));
-  EXPECT_EQ(times.compute, 3);
-  EXPECT_EQ(times.ranks, 2);
-  for (std::size_t postponed = 0; postponed <= 4; ++postponed) {
-    EXPECT_EQ(seconds_with(times, postponed), seconds_with(even(0.25, 0.1), postponed));
-    EXPECT_NE(seconds_with(times, postponed), seconds_with(disturbed, postponed)) << "the control";
-  }
-}
-
-// All ranks get the same numbers: the maximum for computation and the minimum for communication.
-TEST(StepMeasurement, IsTheSameOnAllRanks) {
-  run_threads(3, [](const Communicator& world) {
-    const Tensor memory = Tensor::symmetric({3000}, DType::f32);
-    memory.zero();
-    const std::vector<Tensor> gradients{memory.view(0, {1000}), memory.view(1000, {2000})};
-    GradientBuckets buckets(gradients, world, Stream("dp"), {.bucket_bytes = 4, .scatter = true});
-    StepMeasurement measurement(2);
-    measurement.needed(1);
-    measurement.needed(0);
-    buckets.ready(0);
-    buckets.ready(1);
-    measurement.computed();
-    buckets.finish();
-    measurement.updated(world.rank() + 1);
-    const StepTimes times = measurement.of(buckets, gradients, 2);
-    ASSERT_EQ(times.buckets.size(), 2U);
-    EXPECT_EQ(times.ranks, 3);
-    EXPECT_DOUBLE_EQ(times.buckets[0].update, 1);  // a third of the slowest rank's
-    EXPECT_DOUBLE_EQ(times.buckets[1].update, 2);
-    for (const BucketTimes& bucket : times.buckets) {
-      EXPECT_GE(bucket.needed, 0);
-      EXPECT_GE(bucket.ready, bucket.needed);
-      EXPECT_LE(bucket.ready, times.compute);
-      EXPECT_GT(bucket.reduce_scatter, 0);
-      EXPECT_GT(bucket.gather_gradients, 0);
-      EXPECT_EQ(bucket.gather_parameters, bucket.gather_gradients / 2);
-    }
-    std::vector<double> numbers{times.compute, times.buckets[0].ready, times.buckets[1].reduce_scatter};
-    const std::vector<double> mine = numbers;
-    world.broadcast(numbers.data(), numbers.data(), 3, DType::f64, 0, Stream::inline_());
-    EXPECT_EQ(numbers, mine);
-  });
-}
-
 }  // namespace
 }  // namespace stretto

@@ -1,7 +1,7 @@
-// Steps like those of training that use everything that overlaps at the same time: buckets of gradients, summed whole or as
-// halves with some postponed; prefetched parameters; small sums over subgroups; blocks round a ring; products and rows in
-// chunks. Each rank draws the priorities of its streams, delays before and inside operations, and its own order of calls
-// over the communicators. The results have the same bits as serial execution without delays, and no rank deadlocks.
+// Steps like those of training that use everything that overlaps at the same time: layers at ZeRO stages 3 and 1, whose
+// parameters are prefetched and whose gradients are summed; small sums over subgroups; blocks round a ring; products and
+// rows in chunks. Each rank draws the priorities of its streams, delays before and inside operations, and its own order of
+// calls over the communicators. The results have the same bits as serial execution without delays, and no rank deadlocks.
 //
 // A failure says its seed; --gtest_random_seed=SEED draws the same delays before operations, orders and priorities again;
 // the delays inside them fall where they fall.
@@ -15,8 +15,6 @@
 
 #include "overlap/planner/random_steps.hpp"
 #include "random_interruptions.hpp"
-#include "stretto/overlap/gradient_buckets.hpp"
-#include "stretto/overlap/prefetcher.hpp"
 #include "stretto/stretto.hpp"
 #include "variables.hpp"
 
@@ -25,8 +23,8 @@ namespace {
 
 using random_steps::Chance;
 using random_steps::reduced;
+using random_steps::ShardedLayers;
 using random_steps::Workload;
-using Pass = Prefetcher::Pass;
 
 #ifdef STRETTO_SANITIZE
 constexpr int step_count = 40;  // under a sanitizer a step takes several times as long
@@ -35,14 +33,15 @@ constexpr int step_count = 200;
 #endif
 constexpr std::size_t layers = 5;
 constexpr std::int64_t state_size = 48;    // elements of the activations
-constexpr std::int64_t share_size = 90;    // elements of a layer's parameters on each rank
+constexpr std::int64_t layer_size = 200;   // elements of a layer's parameters
+constexpr std::int64_t small_size = 70;    // the same for the layers whose values stay
 constexpr std::size_t workload_count = 3;  // they take turns beside the small sums
 
-enum class Forgets { nothing, sums, ring, exchange, gathered_product, summed_product, postponed };
+enum class Forgets { nothing, sums, ring, exchange, gathered_product, summed_product, gathers };
 
 struct How {
   bool overlap = true;
-  int ahead = 1;
+  int prefetch = 1;
   unsigned seed = 0;
   Forgets forgets = Forgets::nothing;
 };
@@ -54,108 +53,75 @@ class Training {
       : how_(how),
         chance_(how.seed, world.rank(), how.overlap),
         rank_(world.rank()),
-        ranks_(world.size()),
-        gathers_(world.duplicate("parameters")),
         sums_{world.split(rank_ / 2, rank_, "neighbours"), world.split(rank_ % 2, rank_, "others")},
         sum_stream_(chance_.stream("sums")),
         state_({state_size}, DType::f32),
-        gradients_({static_cast<std::int64_t>(layers) * share_size * ranks_}, DType::f32),
         summed_product_(world, chance_),
-        postponed_(world, chance_, layers, how.overlap) {
+        leaving_(world, chance_, "parameters", layers, layer_size, ZeroStage::values,
+                 {.prefetch = how.prefetch, .overlap = how.overlap}),
+        staying_(world, chance_, "staying parameters", layers, small_size, ZeroStage::optimizer, {.overlap = how.overlap}) {
     workloads_.push_back(std::make_unique<random_steps::Ring>(world, chance_));
     workloads_.push_back(std::make_unique<random_steps::RowExchange>(world, chance_));
     workloads_.push_back(std::make_unique<random_steps::GatheredProduct>(world, chance_));
-    std::vector<Tensor> by_layer;  // in the order of backward: the last layer's first
-    for (std::size_t i = 0; i < layers; ++i) {
-      by_layer.push_back(gradients_.view(static_cast<std::int64_t>(i) * share_size * ranks_, {share_size * ranks_}));
-      shares_.push_back(Tensor({share_size}, DType::f32));
-      for (std::int64_t e = 0; e < share_size; ++e) {
-        shares_[i].set(e, static_cast<double>((e * 11 + rank_ * 5 + static_cast<int>(i)) % 31));
-      }
-      whole_.push_back(Tensor({share_size * ranks_}, DType::f32));
-    }
-    buckets_ = std::make_unique<GradientBuckets>(
-        by_layer, world.duplicate("gradients"), chance_.stream("gradients"),
-        GradientBuckets::Options{.bucket_bytes = by_layer[0].bytes() + 1, .overlap = how.overlap});
-    std::vector<Prefetcher::Unit> units;
-    for (std::size_t i = 0; i < layers; ++i) {
-      units.push_back({[this, i](Pass, const Stream& stream) {
-                         chance_.delay();
-                         return gathers_.all_gather(shares_[i].raw(), whole_[i].raw(), share_size, DType::f32, stream);
-                       },
-                       [this, i] { whole_[i].zero(); }});
-    }
-    prefetcher_ =
-        std::make_unique<Prefetcher>(std::move(units), std::vector<Prefetcher::Use>{}, chance_.stream("parameters"),
-                                     Prefetcher::Options{.ahead = how.ahead, .overlap = how.overlap});
   }
 
   void step(int number) {
     for (std::int64_t e = 0; e < state_size; ++e) {
       state_.set(e, static_cast<double>((e * 5 + rank_ * 3 + number) % 23));
     }
-    prefetcher_->begin_step();
+    leaving_.begin_step();
+    staying_.begin_step();
     for (std::size_t i = 0; i < layers; ++i) forward(i, number);
     if (how_.forgets != Forgets::summed_product) random_steps::absorb(state_, summed_product_.wait());
-    if (number % 3 == 0) postponed_.draw(chance_);
     for (std::size_t i = layers; i-- > 0;) backward(i, number);
-    prefetcher_->end_step();
     chance_.delay();
-    buckets_->finish();
-    postponed_.update(chance_, how_.forgets != Forgets::postponed);
-    for (std::size_t i = 0; i < layers; ++i) {
-      for (std::int64_t e = 0; e < share_size; ++e) {
-        const double gradient = gradients_.at((static_cast<std::int64_t>(place_of(i)) * ranks_ + rank_) * share_size + e);
-        shares_[i].set(e, reduced(shares_[i].at(e) + gradient));
-      }
-    }
+    leaving_.finish_step();
+    staying_.finish_step(how_.forgets != Forgets::gathers);
   }
   std::vector<Tensor> result() {
-    std::vector<Tensor> all = postponed_.result();
+    std::vector<Tensor> all = staying_.result();
+    for (const Tensor& share : leaving_.result()) all.push_back(share);
     all.push_back(state_.clone());
-    for (const Tensor& share : shares_) all.push_back(share.clone());
     return all;
   }
 
  private:
-  static std::size_t place_of(std::size_t layer) { return layers - 1 - layer; }
-
   // Mixes the layer's parameters into the state and sums the state over a subgroup; the layer may be released before the
   // sum.
   void forward(std::size_t layer, int number) {
-    prefetcher_->begin_use(layer, Pass::forward);
-    mix(layer);
-    random_steps::absorb(state_, postponed_.value(place_of(layer)));
+    mix(leaving_.begin(layer, Pass::forward));
+    random_steps::absorb(state_, staying_.begin(layer, Pass::forward));
+    staying_.end(layer);
     if (layer == 1) summed_product_.start(state_);
     const bool first = chance_.coin();
-    if (first) prefetcher_->end_use(layer);
+    if (first) leaving_.end(layer);
     sum_beside(0, layer + static_cast<std::size_t>(number));
-    if (!first) prefetcher_->end_use(layer);
+    if (!first) leaving_.end(layer);
   }
 
   // The layer's gradients become ready before or after the start of the sum.
   void backward(std::size_t layer, int number) {
-    prefetcher_->begin_use(layer, Pass::backward);
-    mix(layer);
-    const auto place = static_cast<std::int64_t>(place_of(layer));
-    const Tensor gradient = gradients_.view(place * share_size * ranks_, {share_size * ranks_});
+    const Tensor& values = leaving_.begin(layer, Pass::backward);
+    mix(values);
+    const Tensor& gradient = leaving_.gradient(layer);
     for (std::int64_t e = 0; e < gradient.size(); ++e) {
-      gradient.set(e, state_.at((e * 7 + static_cast<std::int64_t>(layer)) % state_size) + 2 * whole_[layer].at(e));
+      gradient.set(e, state_.at((e * 7 + static_cast<std::int64_t>(layer)) % state_size) + 2 * values.at(e));
     }
-    const Tensor before = state_.clone();
+    staying_.begin(layer, Pass::backward);
+    for (std::int64_t e = 0; e < small_size; ++e) {
+      staying_.gradient(layer).set(e, state_.at((e + static_cast<std::int64_t>(layer)) % state_size));
+    }
     const bool first = chance_.coin(), released = chance_.coin();
-    if (first) buckets_->ready(place_of(layer));
-    if (released) prefetcher_->end_use(layer);
-    if (!first) postponed_.ready(place_of(layer), before);
+    if (released) leaving_.end(layer);
+    if (first) staying_.end(layer);
     sum_beside(1, layer + static_cast<std::size_t>(number));
-    if (first) postponed_.ready(place_of(layer), before);
-    if (!first) buckets_->ready(place_of(layer));
-    if (!released) prefetcher_->end_use(layer);
+    if (!first) staying_.end(layer);
+    if (!released) leaving_.end(layer);
   }
 
-  void mix(std::size_t layer) const {
+  void mix(const Tensor& values) const {
     for (std::int64_t e = 0; e < state_size; ++e) {
-      state_.set(e, reduced(state_.at(e) + whole_[layer].at((e * 13 + 5) % whole_[layer].size())));
+      state_.set(e, reduced(state_.at(e) + values.at((e * 13 + 5) % values.size())));
     }
   }
   // Sums the state over a subgroup. One workload runs on a copy of the state, before or after the start of the sum.
@@ -177,16 +143,12 @@ class Training {
 
   How how_;
   Chance chance_;
-  int rank_, ranks_;
-  Communicator gathers_;
+  int rank_;
   std::vector<Communicator> sums_;
   Stream sum_stream_;
-  Tensor state_, gradients_;
-  std::vector<Tensor> shares_, whole_;
-  std::unique_ptr<GradientBuckets> buckets_;
-  std::unique_ptr<Prefetcher> prefetcher_;
+  Tensor state_;
   random_steps::SummedProduct summed_product_;
-  random_steps::PostponedParameters postponed_;
+  ShardedLayers leaving_, staying_;
   std::vector<std::unique_ptr<Workload>> workloads_;
 };
 
@@ -244,18 +206,16 @@ TEST_P(RandomDelays, ChangeNoBitAndBlockNobody) {
     const int how_many = ranks == GetParam().ranks ? GetParam().how_many : 10;
     const auto plain = trained(ranks, how_many, {.overlap = false});
     const RandomInterruptions interruptions(seed);
-    EXPECT_TRUE(same_bits(trained(ranks, how_many, {.ahead = ranks - 1, .seed = seed}), plain));
+    EXPECT_TRUE(same_bits(trained(ranks, how_many, {.prefetch = ranks - 1, .seed = seed}), plain));
   }
 }
 
-// The control: leaving out any one workload changes the bits. Postponed buckets exist only with overlap.
+// The control: leaving out any one workload changes the bits.
 TEST_P(RandomDelays, WhateverIsForgottenIsMissed) {
   const auto plain = trained(4, 6, {.overlap = false});
   for (const Forgets what : {Forgets::sums, Forgets::ring, Forgets::exchange, Forgets::gathered_product,
-                             Forgets::summed_product, Forgets::postponed}) {
-    const bool overlap = what == Forgets::postponed;
-    EXPECT_FALSE(same_bits(trained(4, 6, {.overlap = overlap, .seed = 1, .forgets = what}), plain))
-        << static_cast<int>(what);
+                             Forgets::summed_product, Forgets::gathers}) {
+    EXPECT_FALSE(same_bits(trained(4, 6, {.overlap = false, .seed = 1, .forgets = what}), plain)) << static_cast<int>(what);
   }
 }
 

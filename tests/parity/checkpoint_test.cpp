@@ -25,7 +25,7 @@ gpt::TrainerOptions model_for_four(DType dtype = DType::f64) {
 std::vector<Trace> uninterrupted(Layout layout, const gpt::TrainerOptions& options) {
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
   run_threads(layout.ranks(), [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
+    gpt::Trainer trainer(Mesh(world, {.tensor = layout.tensor, .data = layout.data}), options);
     advance(trainer, 0, 3);
     traces[static_cast<std::size_t>(world.rank())] = advance(trainer, 3, 3);
   });
@@ -34,7 +34,7 @@ std::vector<Trace> uninterrupted(Layout layout, const gpt::TrainerOptions& optio
 
 void train_and_save(Layout layout, const gpt::TrainerOptions& options, const TemporaryDirectory& directory) {
   run_threads(layout.ranks(), [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
+    gpt::Trainer trainer(Mesh(world, {.tensor = layout.tensor, .data = layout.data}), options);
     advance(trainer, 0, 3);
     gpt::save_checkpoint(trainer, directory.path(), 3);
   });
@@ -45,8 +45,10 @@ std::vector<Trace> load_and_continue(Layout layout, gpt::TrainerOptions options,
   options.seed = 99;  // no initial value of the fresh trainer may remain
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
   run_threads(layout.ranks(), [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
-    EXPECT_EQ(gpt::load_checkpoint(trainer, gpt::find_checkpoint(directory.path()), with_optimizer), 3);
+    gpt::Trainer trainer(Mesh(world, {.tensor = layout.tensor, .data = layout.data}), options);
+    const auto loaded = gpt::load_checkpoint(trainer, gpt::find_checkpoint(directory.path()), with_optimizer);
+    EXPECT_EQ(loaded.step, 3);
+    trainer.optimizer().restore(loaded.optimizer_steps);
     traces[static_cast<std::size_t>(world.rank())] = advance(trainer, 3, 3);
   });
   return traces;
@@ -104,7 +106,7 @@ class CheckpointErrors : public testing::Test {
   std::string error_of_loading(const std::string& path, const gpt::TrainerOptions& fresh) const {
     std::string sentence;
     run_threads(1, [&](const Communicator& world) {
-      gpt::Trainer trainer(Mesh::create(world, 1, 1), fresh);
+      gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), fresh);
       try {
         gpt::load_checkpoint(trainer, path, true);
       } catch (const Error& error) {
@@ -197,7 +199,7 @@ TEST_F(CheckpointErrors, OneOfTheSameStepIsReplaced) {
 TEST_F(CheckpointErrors, WhatCannotBeWrittenLeavesThePreviousOne) {
   directory.write("file", "in the way");
   run_threads(2, [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh::create(world, 1, 2), options);
+    gpt::Trainer trainer(Mesh(world, {.tensor = 2, .data = 1}), options);
     try {
       gpt::save_checkpoint(trainer, directory / "file", 4);
       ADD_FAILURE() << "it was saved";

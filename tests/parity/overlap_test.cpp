@@ -1,7 +1,9 @@
 // Neither overlap of communication with computation nor the transport may change a bit of the results.
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <optional>
+#include <functional>
+#include <map>
 
 #include "parity.hpp"
 #include "temporary_directory.hpp"
@@ -30,15 +32,15 @@ TEST_P(Overlap, ChangesNoBit) {
       return record.stream == "dp" || (record.stream == "tp" && record.tag == "column-parallel backward");
     });
   };
-  // With one gradient in each bucket, a gradient that is declared ready too early travels at once and gives wrong bits.
-  for (const std::size_t bucket_bytes : {std::size_t{1}, std::size_t{16} << 10}) {
+  // With one gradient in each unit, a gradient that is declared ready too early travels at once and gives wrong bits.
+  for (const std::size_t unit_bytes : {std::size_t{1}, std::size_t{16} << 10}) {
     gpt::TrainerOptions options = tiny(GetParam().layout, GetParam().dtype);
-    options.bucket_bytes = bucket_bytes;
+    options.sharding.unit_bytes = unit_bytes;
     const std::vector<Trace> overlapped = train(GetParam().layout, options);
     EXPECT_EQ(divergence(overlapped, train(GetParam().layout, options)), "") << "in another run";
-    options.overlap = false;
+    options.sharding.overlap = false;
     const std::vector<Trace> plain = train(GetParam().layout, options);
-    EXPECT_EQ(divergence(overlapped, plain), "") << bucket_bytes;
+    EXPECT_EQ(divergence(overlapped, plain), "") << unit_bytes;
     // The control: only the first run overlapped.
     EXPECT_GE(in_background(overlapped), 2);
     EXPECT_EQ(in_background(plain), 0);
@@ -59,121 +61,170 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Overlap, testing::ValuesIn(cells()), [](const 
 
 // Does not read parameters between steps, so that their gathers are still in flight when the next step begins.
 std::vector<Trace> train_without_a_look(Layout layout, const gpt::TrainerOptions& options) {
-  constexpr std::int64_t steps = 7;  // steps two to four measure the choice; three more use it
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
   run_threads(layout.ranks(), [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
+    gpt::Trainer trainer(Mesh(world, {.tensor = layout.tensor, .data = layout.data}), options);
     Trace& trace = traces[static_cast<std::size_t>(world.rank())];
     const std::uint64_t since = world.ledger().next_sequence();
-    for (std::int64_t step = 0; step < steps; ++step) {
+    for (std::int64_t step = 0; step < 5; ++step) {
       const auto [loss, norm] = trainer.step(text_of_step(options, step), 3e-3);
       trace.losses.push_back(loss);
       trace.norms.push_back(norm);
     }
-    for (const auto& parameter : trainer.parameters().all()) {
-      trace.parameters[parameter->name] = piece_of(*parameter, parameter->value);
-    }
+    trace.parameters = pieces_of(trainer, trainer.sharded().whole_values());
     trace.records = world.ledger().records(since);
   });
   return traces;
 }
 
-std::size_t gathers_of(const std::vector<Trace>& traces) {
-  return static_cast<std::size_t>(std::ranges::count(traces.front().records, "parameters", &Record::tag));
-}
+constexpr ZeroStage all_stages[] = {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients, ZeroStage::values};
 
-// Any number of postponed buckets, and the measured choice, give the same bits.
-TEST(Postponement, ChangesNoBit) {
-  for (const auto& [layout, dtype] :
-       {Cell{{2, 1}, DType::f64}, Cell{{3, 1}, DType::bf16}, Cell{{2, 2}, DType::f32}, Cell{{4, 1}, DType::f32}}) {
+class ZeroStages : public testing::TestWithParam<Cell> {};
+
+// With one microbatch all stages add the same numbers in the same order. With several, stages 2 and 3 add ranks before
+// microbatches. Neither prefetch, overlap nor a second copy of the parameters changes a bit.
+TEST_P(ZeroStages, AgreeBitForBit) {
+  const auto& [layout, dtype] = GetParam();
+  for (const int microbatches : {1, 3}) {
     gpt::TrainerOptions options = tiny(layout, dtype);
-    options.bucket_bytes = std::size_t{8} << 10;
-    options.postponed_buckets = 0;
-    const std::vector<Trace> expected = train_without_a_look(layout, options);
-    EXPECT_EQ(gathers_of(expected), 0U);
-    for (const std::size_t postponed : {1, 4, 1000}) {
-      options.postponed_buckets = postponed;
-      const std::vector<Trace> traces = train_without_a_look(layout, options);
-      EXPECT_EQ(divergence(expected, traces), "") << layout.data << "x" << layout.tensor << ", " << postponed;
-      EXPECT_GE(gathers_of(traces), 4 * std::min<std::size_t>(postponed, 5));
+    options.global_batch = static_cast<std::int64_t>(microbatches) * layout.data;
+    std::map<ZeroStage, std::vector<Trace>> traces;
+    for (const ZeroStage stage : all_stages) {
+      options.sharding.zero = stage;
+      traces[stage] = train_without_a_look(layout, options);
     }
-    options.postponed_buckets.reset();
-    for (const bool overlap : {true, false}) {
-      options.overlap = overlap;
-      EXPECT_EQ(divergence(expected, train_without_a_look(layout, options)), "") << layout.data << "x" << layout.tensor;
+    EXPECT_EQ(divergence(traces[ZeroStage::none], traces[ZeroStage::optimizer]), "") << microbatches;
+    EXPECT_EQ(divergence(traces[ZeroStage::gradients], traces[ZeroStage::values]), "") << microbatches;
+    if (microbatches == 1) EXPECT_EQ(divergence(traces[ZeroStage::optimizer], traces[ZeroStage::gradients]), "");
+    for (const int prefetch : {0, 3}) {
+      options.sharding.prefetch = prefetch;
+      EXPECT_EQ(divergence(traces[ZeroStage::values], train_without_a_look(layout, options)), "") << prefetch;
     }
+    if (layout.data % 2 == 0) {
+      options.sharding.hpz_size = 2;
+      EXPECT_EQ(divergence(traces[ZeroStage::values], train_without_a_look(layout, options)), "") << "hpZ";
+      options.sharding.hpz_size = 1;
+    }
+    options.sharding.overlap = false;
+    for (const ZeroStage stage : all_stages) {
+      options.sharding.zero = stage;
+      EXPECT_EQ(divergence(traces[stage], train_without_a_look(layout, options)), "") << "without overlap";
+    }
+    options.seed = 5;
+    EXPECT_NE(divergence(traces[ZeroStage::values], train_without_a_look(layout, options)), "") << "the control";
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Layouts, ZeroStages,
+                         testing::Values(Cell{{2, 1}, DType::f64}, Cell{{3, 1}, DType::bf16}, Cell{{2, 2}, DType::f32},
+                                         Cell{{4, 1}, DType::f32}, Cell{{4, 2}, DType::bf16}),
+                         [](const auto& cell) {
+                           return fmt::format("{}x{}_{}", cell.param.layout.data, cell.param.layout.tensor,
+                                              name(cell.param.dtype));
+                         });
+
 // The link delivers the parameters later than forward needs them, so forward must wait.
-TEST(Postponement, WaitsForParametersThatAreLate) {
-  gpt::TrainerOptions options = tiny({2, 1}, DType::f32);
-  options.postponed_buckets = 1000;
-  options.overlap = false;
-  const std::vector<Trace> expected = train_without_a_look({2, 1}, options);
-  options.overlap = true;
-  const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
-  const Variable links("STRETTO_LINKS", "intra=100MB/s,300us;inter=100MB/s,300us");
-  const std::vector<Trace> late = train_without_a_look({2, 1}, options);
-  EXPECT_EQ(divergence(expected, late), "");
-  double waited = 0;
-  for (const Record& record : late.front().records) waited += record.tag == "parameters" ? record.times.waited : 0;
-  EXPECT_GT(waited, 0);
+TEST(ZeroStages, WaitForParametersThatAreLate) {
+  for (const ZeroStage stage : {ZeroStage::optimizer, ZeroStage::values}) {
+    gpt::TrainerOptions options = tiny({2, 1}, DType::f32);
+    options.sharding.zero = stage;
+    options.sharding.overlap = false;
+    const std::vector<Trace> expected = train_without_a_look({2, 1}, options);
+    options.sharding.overlap = true;
+    const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
+    const Variable links("STRETTO_LINKS", "intra=100MB/s,300us;inter=100MB/s,300us");
+    const std::vector<Trace> late = train_without_a_look({2, 1}, options);
+    EXPECT_EQ(divergence(expected, late), "");
+    double waited = 0;
+    for (const Record& record : late.front().records) waited += record.tag == "parameters" ? record.times.waited : 0;
+    EXPECT_GT(waited, 0);
+  }
 }
 
-// Parameters are NaN until forward asks for them, so the loss is right only if it asks for each in time. The control: one
-// parameter never arrives.
-TEST(Postponement, ForwardAsksForEveryParameterBeforeItUsesIt) {
-  const Layout layout{1, 2};
-  run_threads(layout.ranks(), [&](const Communicator& world) {
-    const gpt::TrainerOptions options = tiny(layout);
-    gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.model.sequence));
-    std::vector<std::int32_t> targets(tokens.size());
-    text_of_step(options, 0)(0, tokens.data(), targets.data());
-    const auto loss = [&](const ParametersNeeded& needed) {
-      const auto batch = gpt::Batch::of(tokens, targets, options.model.sequence);
-      return trainer.model().loss(batch, std::nullopt, {}, needed).loss();
-    };
-    const double expected = loss({});
+// What the layers tell of their uses, and what they then do with the parameters.
+class WatchedUse : public ParameterUse {
+ public:
+  std::function<void(const Parameter&, Pass)> begins, ends;
+  void begin(const std::vector<Parameter*>& parameters, Pass pass) override {
+    for (const Parameter* parameter : parameters) begins(*parameter, pass);
+  }
+  void end(const std::vector<Parameter*>& parameters, Pass pass) override {
+    for (const Parameter* parameter : parameters) ends(*parameter, pass);
+  }
+};
+
+class Uses : public testing::Test {
+ protected:
+  // A model on two tensor-parallel ranks, and one sequence.
+  static void on_ranks(const std::function<void(gpt::Trainer&, const gpt::Batch&)>& body) {
+    run_threads(2, [&](const Communicator& world) {
+      const gpt::TrainerOptions options = tiny({1, 2});
+      gpt::Trainer trainer(Mesh(world, {.tensor = 2}), options);
+      std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.model.sequence));
+      std::vector<std::int32_t> targets(tokens.size());
+      text_of_step(options, 0)(0, tokens.data(), targets.data());
+      body(trainer, gpt::Batch::of(tokens, targets, options.model.sequence));
+    });
+  }
+};
+
+// Values are NaN outside a use, in both passes, so the loss and the gradients are right only if every read lies within a
+// use. The control: the use of one parameter is not told.
+TEST_F(Uses, EveryReadOfAValueLiesWithinOne) {
+  on_ranks([](gpt::Trainer& trainer, const gpt::Batch& batch) {
     std::map<std::string, Tensor> values;
     for (const auto& parameter : trainer.parameters().all()) values[parameter->name] = parameter->value.clone();
+    const auto run = [&](ParameterUse& use) {
+      for (const auto& parameter : trainer.parameters().all()) parameter->gradient.zero();
+      const double loss = trainer.model().loss(batch, 1.0, use).loss();
+      Pieces gradients;
+      for (const auto& parameter : trainer.parameters().all()) {
+        gradients[parameter->name] = piece_of(*parameter, parameter->gradient);
+      }
+      return std::pair{loss, gradients};
+    };
+    ParameterUse untold;
+    const auto [expected_loss, expected_gradients] = run(untold);
     std::vector<std::string> forgotten{"", "wte.weight", "wpe.weight", "ln_f.bias"};
     for (const char* layer : {"ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj"}) {
       forgotten.push_back(std::string("h.1.") + layer + ".weight");
     }
-    for (const std::string& name : forgotten) {
-      for (const auto& parameter : trainer.parameters().all()) {
-        for (std::int64_t i = 0; i < parameter->value.size(); ++i) parameter->value.set(i, NAN);
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      for (const std::string& name : forgotten) {
+        if (pass == Pass::backward && (name == "wpe.weight" || name == "ln_f.bias"))
+          continue;  // backward does not read them
+        const auto leave = [](const Parameter& parameter) {
+          for (std::int64_t i = 0; i < parameter.value.size(); ++i) parameter.value.set(i, NAN);
+        };
+        for (const auto& parameter : trainer.parameters().all()) leave(*parameter);
+        WatchedUse use;
+        use.begins = [&](const Parameter& parameter, Pass its) {
+          if (parameter.name != name || its != pass) parameter.value.copy_from(values[parameter.name]);
+        };
+        use.ends = [&](const Parameter& parameter, Pass) { leave(parameter); };
+        const auto [loss, gradients] = run(use);
+        const bool same = loss == expected_loss && Comparer(equal_bits).pieces(expected_gradients, gradients, "").empty();
+        EXPECT_EQ(same, name.empty()) << name << " in " << stretto::name(pass);
       }
-      const double found = loss([&](const Parameter& parameter) {
-        if (parameter.name != name) parameter.value.copy_from(values[parameter.name]);
-      });
-      EXPECT_EQ(found == expected, name.empty()) << name;
     }
   });
 }
 
-// A gradient that was reported ready may travel at once, so backward must not change it again. Every parameter is reported
-// once.
-TEST(Backward, LeavesGradientsAloneThatAreReady) {
-  const Layout layout{1, 2};
-  run_threads(layout.ranks(), [&](const Communicator& world) {
-    const gpt::TrainerOptions options = tiny(layout);
-    gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.model.sequence));
-    std::vector<std::int32_t> targets(tokens.size());
-    text_of_step(options, 0)(0, tokens.data(), targets.data());
-    Pieces when_ready;
-    const auto batch = gpt::Batch::of(tokens, targets, options.model.sequence);
-    trainer.model().loss(batch, 1.0, [&](const Parameter& parameter) {
-      EXPECT_TRUE(when_ready.emplace(parameter.name, piece_of(parameter, parameter.gradient)).second) << parameter.name;
-    });
+// A gradient whose last use has ended may travel at once, so backward must not change it again.
+TEST_F(Uses, GradientsAreLeftAloneAfterTheLast) {
+  on_ranks([](gpt::Trainer& trainer, const gpt::Batch& batch) {
+    Pieces when_ended;
+    WatchedUse use;
+    use.begins = [](const Parameter&, Pass) {};
+    use.ends = [&](const Parameter& parameter, Pass pass) {
+      if (pass == Pass::backward) when_ended[parameter.name] = piece_of(parameter, parameter.gradient);
+    };
+    trainer.model().loss(batch, 1.0, use);
     Pieces at_last;
     for (const auto& parameter : trainer.parameters().all()) {
       at_last[parameter->name] = piece_of(*parameter, parameter->gradient);
     }
-    EXPECT_EQ(Comparer(equal_bits).pieces(at_last, when_ready, "the gradient of"), "");
+    EXPECT_EQ(Comparer(equal_bits).pieces(at_last, when_ended, "the gradient of"), "");
   });
 }
 
@@ -210,7 +261,7 @@ TEST(Processes, GiveTheSameBitsAsThreads) {
   const std::string path = directory / "losses";
   const gpt::TrainerOptions options = tiny({2, 1}, DType::f32);
   const int status = launch(2, [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh::create(world, 2, 1), options);
+    gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 2}), options);
     const Trace trace = advance(trainer, 0, trained_steps);
     std::ofstream file(path + std::to_string(world.rank()));
     for (std::size_t i = 0; i < trace.losses.size(); ++i)
@@ -235,7 +286,7 @@ TEST(Bf16, LossesStayNearThoseOfF32) {
     options.global_batch = 4;
     std::vector<double> losses;
     run_threads(layout.ranks(), [&](const Communicator& world) {
-      gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
+      gpt::Trainer trainer(Mesh(world, {.tensor = layout.tensor, .data = layout.data}), options);
       std::vector<double> own;
       for (int step = 0; step < 3; ++step) {
         own.push_back(trainer.step(text_of_step(options, step), learns ? 3e-2 : 0).loss);

@@ -30,7 +30,7 @@ inline const Variable algorithms("STRETTO_ALGO",
                                  "all_reduce:0-4k:recursive_doubling,4k-inf:ring;reduce_scatter:ring;all_gather:ring");
 
 // Any tensor-parallel size divides the heads; none above 1 divides the vocabulary of 61 entries. Activations have 12 KiB in
-// f64, so that they travel in shares. Buckets are small, so that there are several, and some are postponed.
+// f64, so that they travel in shares. Units are small, so that there are several.
 inline gpt::TrainerOptions tiny(Layout layout, DType dtype = DType::f64) {
   gpt::TrainerOptions options;
   options.model.layers = 2;
@@ -38,12 +38,11 @@ inline gpt::TrainerOptions tiny(Layout layout, DType dtype = DType::f64) {
   options.model.hidden = 4 * options.model.heads;
   options.model.sequence = 48;
   options.model.vocabulary = 61;
-  options.dtype = dtype;
+  options.sharding.dtype = dtype;
   options.micro_batch = 1;
   options.global_batch = 2L * layout.data;
   options.clip_norm = 0.25;  // below all norms in these tests, so that every step depends on the norm
-  options.bucket_bytes = std::size_t{16} << 10;
-  options.postponed_buckets = 2;
+  options.sharding.unit_bytes = std::size_t{16} << 10;
   return options;
 }
 
@@ -77,30 +76,38 @@ inline Piece piece_of(const Parameter& parameter, const Tensor& tensor) {
   return piece;
 }
 
+// tensors: by parameter.
+inline Pieces pieces_of(const gpt::Trainer& trainer, const std::vector<Tensor>& tensors) {
+  Pieces pieces;
+  for (const auto& parameter : trainer.parameters().all()) {
+    pieces[parameter->name] = piece_of(*parameter, tensors[parameter->index]);
+  }
+  return pieces;
+}
+
 // One rank's results of a few steps.
 struct Trace {
   std::vector<double> losses, norms;
-  std::vector<Pieces> gradients;  // by step
-  Pieces parameters;              // after the last step
-  std::vector<Record> records;    // of the operations of the last step
+  std::vector<Pieces> gradients;     // by step
+  Pieces parameters;                 // after the last step
+  std::vector<Record> records;       // of the operations of the last step
+  std::int64_t padded_elements = 0;  // of all units
 };
 
 inline Trace advance(gpt::Trainer& trainer, std::int64_t first_step, std::int64_t steps) {
   Trace trace;
   for (std::int64_t step = first_step; step < first_step + steps; ++step) {
-    const std::uint64_t since = trainer.mesh().world.ledger().next_sequence();
+    const std::uint64_t since = trainer.mesh().world().ledger().next_sequence();
     const auto [loss, norm] = trainer.step(text_of_step(trainer.options(), step), 3e-3);
-    trace.records = trainer.mesh().world.ledger().records(since);
+    trace.records = trainer.mesh().world().ledger().records(since);
     trace.losses.push_back(loss);
     trace.norms.push_back(norm);
-    trainer.gather_gradients();
-    Pieces& gradients = trace.gradients.emplace_back();
-    for (const auto& parameter : trainer.parameters().all()) {
-      gradients[parameter->name] = piece_of(*parameter, parameter->gradient);
-    }
+    trace.gradients.push_back(pieces_of(trainer, trainer.sharded().whole_gradients()));
   }
-  for (const auto& parameter : trainer.parameters().all()) {
-    trace.parameters[parameter->name] = piece_of(*parameter, parameter->value);
+  trace.parameters = pieces_of(trainer, trainer.sharded().whole_values());
+  const std::int64_t ranks = trainer.mesh().size(Axis::data);
+  for (std::size_t unit = 0; unit < trainer.sharded().unit_count(); ++unit) {
+    trace.padded_elements += (trainer.sharded().unit_elements(unit) + ranks - 1) / ranks * ranks;
   }
   return trace;
 }
@@ -112,7 +119,7 @@ inline std::vector<Trace> train(Layout layout, const gpt::TrainerOptions& option
                                 const std::function<void(gpt::Trainer&)>& prepare = {}) {
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
   run_threads(layout.ranks(), [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
+    gpt::Trainer trainer(Mesh(world, {.tensor = layout.tensor, .data = layout.data}), options);
     if (prepare) prepare(trainer);
     traces[static_cast<std::size_t>(world.rank())] = advance(trainer, 0, trained_steps);
   });

@@ -42,10 +42,10 @@ TEST(Clipping, BoundsTheNormOfWhatTheOptimizerGets) {
   run_threads(1, [](const Communicator& world) {
     for (const double factor : {0.0, 0.5, 2.0}) {  // 0: no clipping
       gpt::TrainerOptions options = tiny({1, 1});
-      gpt::Trainer probe(Mesh::create(world, 1, 1), options);
+      gpt::Trainer probe(Mesh(world, {.tensor = 1, .data = 1}), options);
       const double norm = probe.compute_gradients(text_of_step(options, 0)).gradient_norm;
       options.clip_norm = factor * norm;
-      gpt::Trainer trainer(Mesh::create(world, 1, 1), options);
+      gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), options);
       EXPECT_DOUBLE_EQ(trainer.step(text_of_step(options, 0), 1e-3).gradient_norm, norm);
       double squares = 0;
       for (const auto& state : trainer.optimizer().states()) {
@@ -64,7 +64,7 @@ TEST(Evaluate, IsTheMeanOverAllSlotsOnAnyLayout) {
     options.global_batch = 6;
     std::vector<double> result(static_cast<std::size_t>(layout.ranks()));
     run_threads(layout.ranks(), [&](const Communicator& world) {
-      const gpt::Trainer trainer(Mesh::create(world, layout.data, layout.tensor), options);
+      gpt::Trainer trainer(Mesh(world, {.tensor = layout.tensor, .data = layout.data}), options);
       result[static_cast<std::size_t>(world.rank())] = trainer.evaluate(text_of_step(options, 0), 5);
     });
     return result;
@@ -84,7 +84,7 @@ TEST(ParityControl, FailsWithoutTheSumOverDataParallelRanks) {
   share.global_batch = options.global_batch / 2;
   run_threads(2, [&](const Communicator& world) {
     const Communicator alone = world.split(world.rank(), 0, "alone");
-    gpt::Trainer trainer(Mesh::create(alone, 1, 1), share);
+    gpt::Trainer trainer(Mesh(alone, {.tensor = 1, .data = 1}), share);
     const Comparison comparison = compare(expected, advance(trainer, 0, trained_steps), parity_tolerance);
     EXPECT_THAT(comparison.loss, testing::HasSubstr("loss[0]"));
     EXPECT_THAT(comparison.norm, testing::HasSubstr("gradient norm[0]"));
@@ -99,7 +99,7 @@ TEST(ParityControl, FailsWithoutTheSumOfOneLayer) {
   const Trace expected = train({1, 1}, options).front();
   const auto traces = train({1, 2}, options, [](gpt::Trainer& trainer) {
     for (const auto& parameter : trainer.parameters().all()) {
-      if (parameter->name == "h.1.mlp.c_proj.weight" && trainer.mesh().tensor.rank() == 1) parameter->value.zero();
+      if (parameter->name == "h.1.mlp.c_proj.weight" && trainer.mesh().rank(Axis::tensor) == 1) parameter->value.zero();
     }
   });
   const Comparison comparison = compare(expected, traces.front(), parity_tolerance);
@@ -107,15 +107,6 @@ TEST(ParityControl, FailsWithoutTheSumOfOneLayer) {
   EXPECT_NE(comparison.norm, "");
   EXPECT_NE(comparison.gradient, "");
   EXPECT_NE(comparison.parameter, "");
-}
-
-TEST(ParityControl, FailsWhenReplicatedParametersCountOnceForEachRank) {
-  const gpt::TrainerOptions options = tiny({1, 2});
-  const Trace expected = train({1, 1}, options).front();
-  const auto traces = train({1, 2}, options, [](gpt::Trainer& trainer) {
-    for (const auto& parameter : trainer.parameters().all()) parameter->replicated_over = {Axis::data};
-  });
-  EXPECT_NE(compare(expected, traces.front(), parity_tolerance).norm, "");
 }
 
 TEST(ParityControl, FailsWithOneMicrobatchLess) {

@@ -23,7 +23,7 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
   gpt::TrainerOptions options() const {
     gpt::TrainerOptions result;
     result.model = {.layers = 2, .hidden = 32, .heads = 4, .sequence = 16, .vocabulary = 65};
-    result.dtype = std::get<DType>(GetParam());
+    result.sharding.dtype = std::get<DType>(GetParam());
     result.micro_batch = result.global_batch = 4;
     result.clip_norm = 0;
     result.adamw = {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1};
@@ -54,11 +54,11 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
     };
   }
 
-  std::string logits_divergence(Comparer& comparer, const gpt::Trainer& trainer) const {
+  std::string logits_divergence(Comparer& comparer, gpt::Trainer& trainer) const {
     std::vector<std::int32_t> tokens;
     for (const double token : values_of(file, "inputs")) tokens.push_back(static_cast<std::int32_t>(token));
     gpt::Model::Saved saved;
-    const Tensor logits = trainer.model().logits(gpt::Batch::of(tokens, {}, 16), saved);
+    const Tensor logits = trainer.model().logits(gpt::Batch::of(tokens, {}, 16), saved, trainer.use());
     const Piece expected{{64, 65}, {0, 0}, {64, 65}, values_of(file, "logits")};
     const Shape first{0, trainer.model().first_column()};
     Piece actual{{64, 65}, first, logits.shape(), {}};
@@ -91,7 +91,7 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
 TEST_P(Reference, AgreesOnLogitsLossGradientsAndTenSteps) {
   run_threads(tensor_size(), [&](const Communicator& world) {
     const OnDevice device(test_device());
-    gpt::Trainer trainer(Mesh::create(world, 1, tensor_size()), options());
+    gpt::Trainer trainer(Mesh(world, {.tensor = tensor_size()}), options());
     take_weights(trainer);
     Comparer comparer(tolerance());
     EXPECT_EQ(logits_divergence(comparer, trainer), "");
@@ -114,7 +114,7 @@ TEST_P(Reference, AgreesOnLogitsLossGradientsAndTenSteps) {
 TEST_P(Reference, DisagreesWhenTwoWeightsAreSwapped) {
   run_threads(tensor_size(), [&](const Communicator& world) {
     const OnDevice device(test_device());
-    gpt::Trainer trainer(Mesh::create(world, 1, tensor_size()), options());
+    gpt::Trainer trainer(Mesh(world, {.tensor = tensor_size()}), options());
     take_weights(trainer);
     const Tensor& embedding = trainer.parameters().all().front()->value;
     const double before = embedding.at(0);

@@ -11,8 +11,9 @@ std::string text_of(int tensor_size, const gpt::SamplingOptions& how, const std:
   options.model.vocabulary = 256;
   std::vector<std::string> texts(static_cast<std::size_t>(tensor_size));
   run_threads(tensor_size, [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh::create(world, 1, tensor_size), options);
-    texts[static_cast<std::size_t>(world.rank())] = gpt::sample(trainer.model(), trainer.mesh().tensor, prompt, how);
+    gpt::Trainer trainer(Mesh(world, {.tensor = tensor_size, .data = 1}), options);
+    texts[static_cast<std::size_t>(world.rank())] =
+        gpt::sample(trainer.model(), trainer.use(), trainer.mesh().over(Axis::tensor), prompt, how);
   });
   for (const std::string& text : texts) EXPECT_EQ(text, texts.front());
   return texts.front();

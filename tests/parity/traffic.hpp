@@ -12,7 +12,7 @@ struct Expected {
 };
 
 inline std::map<std::string, Expected> expected_traffic(Layout layout, const gpt::TrainerOptions& options,
-                                                        std::int64_t local_elements) {
+                                                        std::int64_t padded_elements) {
   std::map<std::string, Expected> result;
   const std::int64_t microbatches = options.global_batch / options.micro_batch / layout.data;
   const std::int64_t tokens = options.micro_batch * options.model.sequence;
@@ -30,18 +30,24 @@ inline std::map<std::string, Expected> expected_traffic(Layout layout, const gpt
   }
   if (layout.ranks() > 1) result["gradient norm"] = {1, 1, false};
   if (layout.data > 1) {
-    // A reduce-scatter of all gradients, and an all-gather of each gradient or, if postponed, of its parameter: 2 (N-1)/N
-    // Psi e.
-    result["gradients"] = {0, 2 * local_elements, false};
+    // A reduce-scatter of all gradients, and an all-gather of all gradients or parameters: 2 (N-1)/N Psi e.
+    result["gradients"] = {0, 2 * padded_elements, false};
     result["loss"] = {1, 1, false};
   }
   return result;
 }
 
+// Elements of the vector that travels: of a reduce-scatter or an all-gather the caller passes those of one rank's share.
+inline std::int64_t whole_count(const Record& record) {
+  const bool of_a_share = record.collective == Collective::reduce_scatter || record.collective == Collective::all_gather;
+  return of_a_share ? record.count * record.group_size : record.count;
+}
+
 inline std::int64_t formula_of(const Record& record) {
   switch (record.collective) {
-    case Collective::reduce_scatter: return formulas::reduce_scatter(record.algorithm, record.group_size, record.count);
-    case Collective::all_gather: return formulas::all_gather(record.algorithm, record.group_size, record.count);
+    case Collective::reduce_scatter:
+      return formulas::reduce_scatter(record.algorithm, record.group_size, whole_count(record));
+    case Collective::all_gather: return formulas::all_gather(record.algorithm, record.group_size, whole_count(record));
     default: return formulas::all_reduce(record.algorithm, record.group_size, record.count);
   }
 }
@@ -53,9 +59,7 @@ inline std::string traffic_divergence(Layout layout, const gpt::TrainerOptions& 
   std::map<std::string, std::int64_t> formula;  // expected bytes times the size of the group, by tag
   std::map<std::string, std::int64_t> group_size;
   for (const Trace& trace : traces) {
-    std::int64_t local_elements = 0;
-    for (const auto& [name, piece] : trace.parameters) local_elements += static_cast<std::int64_t>(piece.values.size());
-    std::map<std::string, Expected> left = expected_traffic(layout, options, local_elements);
+    std::map<std::string, Expected> left = expected_traffic(layout, options, trace.padded_elements);
     std::map<std::string, std::int64_t> operations;
     for (const Record& record : trace.records) {
       const std::string tag = record.tag == "parameters" ? "gradients" : record.tag;
@@ -63,7 +67,7 @@ inline std::string traffic_divergence(Layout layout, const gpt::TrainerOptions& 
       if (expected == left.end()) return "Nobody expects " + record.to_string();
       const bool whole = record.algorithm == Algorithm::recursive_doubling || record.algorithm == Algorithm::one_shot;
       if (expected->second.shares && whole) return "Whole vectors travel in " + record.to_string();
-      expected->second.elements -= record.count;
+      expected->second.elements -= whole_count(record);
       ++operations[tag];
       sent[tag] += static_cast<std::int64_t>(record.bytes_sent);
       formula[tag] += formula_of(record) * static_cast<std::int64_t>(size_of(record.dtype));

@@ -1,5 +1,5 @@
 #pragma once
-#include "stretto/layers/parameter.hpp"
+#include "stretto/layers/parameter_use.hpp"
 
 // Linear layers divided over a tensor-parallel group of t ranks (Megatron-LM; Shoeybi et al. 2019). y = x W^T + b, with
 // x: [tokens, in] and y: [tokens, out]. A column-parallel layer followed by a row-parallel one needs one all-reduce of
@@ -29,13 +29,12 @@ class STRETTO_API ColumnParallelLinear {
   ColumnParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out, int parts,
                        Initial weight, const TensorParallel& tensor_parallel);
 
-  Tensor forward(const Tensor& x) const;  // [tokens, this rank's share of out]
+  Tensor forward(const Tensor& x, ParameterUse& use) const;  // [tokens, this rank's share of out]
   // Returns gelu(forward(x)), and sets before_gelu to forward(x), which backward needs.
-  Tensor forward_gelu(const Tensor& x, Tensor& before_gelu) const;
-  // dx = dy W. This is only this rank's part: the caller must sum it over the group.
-  Tensor backward_input(const Tensor& dy) const;
-  void backward_weight(const Tensor& x, const Tensor& dy) const;
-  std::vector<Parameter*> parameters() const { return {weight_, bias_}; }
+  Tensor forward_gelu(const Tensor& x, Tensor& before_gelu, ParameterUse& use) const;
+  // Returns dx = dy W, summed over the group: complete on every rank. The sum runs on the stream while the gradients of
+  // weight and bias are computed.
+  Tensor backward(const Tensor& x, const Tensor& dy, ParameterUse& use) const;
 
  private:
   TensorParallel tensor_parallel_;
@@ -52,13 +51,11 @@ class STRETTO_API RowParallelLinear {
 
   // x: [tokens, this rank's share of in]; residual: [tokens, out], added to the result. The result is complete on every
   // rank. If it pays, some rows are summed on the stream while others are computed (gemm_all_reduce).
-  Tensor forward(const Tensor& x, const Tensor& residual) const;
-  // dy must be the same on every rank. The result is this rank's share of dx; it needs no sum.
-  Tensor backward_input(const Tensor& dy) const;
-  // Like backward_input, for an x that was gelu(before_gelu): the gradient with respect to before_gelu.
-  Tensor backward_input_gelu(const Tensor& dy, const Tensor& before_gelu) const;
-  void backward_weight(const Tensor& x, const Tensor& dy) const;
-  std::vector<Parameter*> parameters() const { return {weight_, bias_}; }
+  Tensor forward(const Tensor& x, const Tensor& residual, ParameterUse& use) const;
+  // dy must be the same on every rank. Returns this rank's share of dx; it needs no sum.
+  Tensor backward(const Tensor& x, const Tensor& dy, ParameterUse& use) const;
+  // Like backward, for an x that was gelu(before_gelu): returns the gradient with respect to before_gelu.
+  Tensor backward_gelu(const Tensor& x, const Tensor& dy, const Tensor& before_gelu, ParameterUse& use) const;
 
  private:
   TensorParallel tensor_parallel_;

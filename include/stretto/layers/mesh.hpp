@@ -1,27 +1,87 @@
 #pragma once
-#include <vector>
+#include <array>
+#include <initializer_list>
+#include <map>
+#include <string>
 
 #include "stretto/communicator.hpp"
 
 namespace stretto {
 
-// The axes along which the work is divided over ranks.
+// The axes along which training divides its work, from the one whose ranks lie closest to the one whose ranks lie farthest
+// apart.
 enum class Axis : std::uint8_t {
-  data,    // the ranks hold the same parameters and see different sequences
-  tensor,  // the ranks hold parts of each layer and see the same sequences
+  tensor,    // ranks hold parts of each layer and see the same tokens
+  ulysses,   // ranks hold parts of each sequence, and exchange them for attention heads
+  ring,      // ranks hold parts of each sequence, and pass keys and values around
+  data,      // ranks hold the same parameters and see different sequences
+  pipeline,  // ranks hold different layers
 };
+inline constexpr std::array<Axis, 5> all_axes = {Axis::tensor, Axis::ulysses, Axis::ring, Axis::data, Axis::pipeline};
 STRETTO_API const char* name(Axis axis);
 
-// The ranks of a job as a data x tensor grid. Neighbouring ranks are in the same tensor group, since tensor groups
-// communicate most: rank = data_rank * tensor_size + tensor_rank.
-struct STRETTO_API Mesh {
-  Communicator world;
-  Communicator data;  // this rank's group along the data axis; `tensor` is that along the tensor axis
-  Communicator tensor;
+// A set of axes.
+class Axes {
+ public:
+  constexpr Axes() = default;
+  constexpr Axes(Axis axis) : bits_(bit(axis)) {}  // NOLINT(google-explicit-constructor): an axis is a set of one
+  constexpr Axes(std::initializer_list<Axis> axes) {
+    for (const Axis axis : axes) bits_ |= bit(axis);
+  }
+  constexpr bool contains(Axis axis) const { return (bits_ & bit(axis)) != 0; }
+  constexpr bool empty() const { return bits_ == 0; }
+  friend constexpr Axes operator|(Axes a, Axes b) { return Axes(static_cast<std::uint8_t>(a.bits_ | b.bits_)); }
+  friend constexpr Axes operator-(Axes a, Axes b) { return Axes(static_cast<std::uint8_t>(a.bits_ & ~b.bits_)); }
+  constexpr bool operator==(const Axes&) const = default;
+  constexpr bool operator<(Axes other) const { return bits_ < other.bits_; }
 
-  // Collective. Throws Error(invalid_argument) unless the product of the two sizes is the number of ranks.
-  static Mesh create(const Communicator& world, int data_size, int tensor_size);
-  const Communicator& along(Axis axis) const { return axis == Axis::data ? data : tensor; }
+ private:
+  constexpr explicit Axes(std::uint8_t bits) : bits_(bits) {}
+  static constexpr std::uint8_t bit(Axis axis) { return static_cast<std::uint8_t>(1U << static_cast<unsigned>(axis)); }
+  std::uint8_t bits_ = 0;
+};
+STRETTO_API std::string to_string(Axes axes);  // "data x tensor", "no axis"
+
+// The axes whose ranks see different tokens. A gradient that a layer computes from its tokens is summed over them.
+inline constexpr Axes token_axes = {Axis::ulysses, Axis::ring, Axis::data};
+
+// The number of ranks along each axis.
+struct STRETTO_API MeshShape {
+  int tensor = 1, ulysses = 1, ring = 1, data = 1, pipeline = 1;
+
+  int size(Axis axis) const;
+  std::int64_t ranks() const;  // the product of the sizes
+  // The place of a rank of the job along an axis: rank = (((pipeline * data_size + data) * ring_size + ring) * ulysses_size
+  // + ulysses) * tensor_size + tensor.
+  int place(int rank, Axis axis) const;
+  // Throws Error(invalid_argument) unless all sizes are at least 1 and their product is the number of ranks.
+  void check(int ranks) const;
+};
+
+// The ranks of a job as a grid of five axes, with a group for each set of axes that somebody communicates over. The tensor
+// axis is the fastest, since its ranks communicate most: its groups are runs of neighbouring ranks (Megatron-LM; Narayanan
+// et al. 2021).
+class STRETTO_API Mesh {
+ public:
+  // Collective. Makes the groups of each axis, of token_axes, and of token_axes with the tensor axis. Throws like
+  // MeshShape::check.
+  Mesh(const Communicator& world, const MeshShape& shape);
+
+  const Communicator& world() const { return world_; }
+  const MeshShape& shape() const { return shape_; }
+  int size(Axis axis) const { return shape_.size(axis); }
+  int rank(Axis axis) const { return shape_.place(world_.rank(), axis); }  // this rank's place along the axis
+  // The ranks that differ from this rank in their places along these axes only, in the order of the job's ranks. Axes of
+  // size 1 may be added to or left out of the set. Throws Error(invalid_argument) for a set that the constructor made no
+  // group for.
+  const Communicator& over(Axes axes) const;
+
+ private:
+  Axes divided(Axes axes) const;  // without the axes of size 1
+
+  Communicator world_;
+  MeshShape shape_;
+  std::map<Axes, Communicator> groups_;
 };
 
 }  // namespace stretto

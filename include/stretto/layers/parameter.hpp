@@ -16,21 +16,20 @@ struct Initial {
   double deviation = 0;  // standard deviation of a normal distribution; 0: all elements are `mean`
 };
 
-// The record of one parameter. Initialisation, the gradient's norm, the optimizer and checkpoints read it.
-// sum_gradient_over is a declaration that nothing reads yet: the trainer sums all gradients over the data axis.
+// The record of one parameter: all that initialisation, the sums of gradients, the gradient's norm, the optimizer and
+// checkpoints know of it.
 struct STRETTO_API Parameter {
-  std::string name;  // global: "h.0.attn.c_attn.weight"
+  std::string name;       // global: "h.0.attn.c_attn.weight"
+  std::size_t index = 0;  // in Parameters::all(), which sets it
   Shape global_shape;
-  Shape first;                          // the global index of the first element of this rank's slice, in every dimension
-  Shape extents;                        // the shape of the slice, and of value and gradient
-  std::vector<Axis> replicated_over;    // axes along which all ranks hold the same slice
-  std::vector<Axis> sum_gradient_over;  // axes along which each rank has only computed a part of the gradient
+  Shape first;             // the global index of the first element of this rank's slice, in every dimension
+  Shape extents;           // the shape of the slice, and of value and gradient
+  Axes replicated_over;    // axes along which all ranks hold the same slice
+  Axes sum_gradient_over;  // axes along which each rank computes only a part of the gradient
   Initial initial;
   bool decays = true;  // takes part in weight decay
   Tensor value;        // in the compute type
   Tensor gradient;     // in the accumulator type; accumulates until zero_gradients()
-
-  bool is_replicated_over(Axis axis) const;
 };
 
 // Share i of `count` rows or columns that are cut into `parts` shares: [first, first + count). Sizes differ by at most
@@ -52,11 +51,10 @@ class STRETTO_API Parameters {
   // in which backward finishes gradients. So a run of neighbouring gradients is also a run of neighbouring values. A
   // fork()ed child shares this memory: what it writes there, it writes in its parent's memory.
   void allocate(DType compute_type);
-  void initialise(std::uint64_t seed);
+  void initialise(std::uint64_t seed);  // of allocated values
   void zero_gradients();
 
   const std::vector<std::unique_ptr<Parameter>>& all() const { return all_; }
-  std::size_t index_of(const Parameter& parameter) const;
   std::int64_t global_elements() const;  // of the whole model; each element counts once
   std::int64_t local_elements() const;
   DType compute_type() const { return compute_type_; }
@@ -66,6 +64,11 @@ class STRETTO_API Parameters {
   Tensor gradients_;
   DType compute_type_ = DType::f32;
 };
+
+// Writes the initial values of some elements of a parameter's slice: of `values.size()` from element `first` of the slice
+// on.
+STRETTO_API void set_initial_values(const Parameter& parameter, std::uint64_t seed, std::int64_t first,
+                                    const Tensor& values);
 
 // The random numbers that initialise() uses at a global index. Use them wherever numbers must not depend on the layout,
 // such as in drawing samples.
@@ -92,6 +95,18 @@ void for_each_run(const Shape& global_shape, const Shape& first, const Shape& ex
     }
     f(at, whole, run);
   }
+}
+
+// Like the above, for `count` elements of the parameter's slice from element `first` of the slice on; the first argument of
+// f counts from `first`.
+template <class F>
+void for_each_run(const Parameter& parameter, std::int64_t first, std::int64_t count, F f) {
+  for_each_run(parameter.global_shape, parameter.first, parameter.extents,
+               [&](std::int64_t begin, std::int64_t whole, std::int64_t length) {
+                 const std::int64_t from = begin > first ? begin : first;
+                 const std::int64_t to = begin + length < first + count ? begin + length : first + count;
+                 if (from < to) f(from - first, whole + from - begin, to - from);
+               });
 }
 
 }  // namespace stretto

@@ -1,6 +1,4 @@
 #pragma once
-#include <functional>
-
 #include "stretto/layers/linear.hpp"
 
 // The blocks of GPT-2 (Radford et al. 2019): layer norm first, GELU, causal attention. Activations are [batch *
@@ -18,21 +16,15 @@ struct TransformerShape {
   double norm_epsilon = 1e-5;
 };
 
-// A callback for backward: called for each parameter when its gradient is complete.
-using GradientReady = std::function<void(const Parameter&)>;
-// A callback for forward: called for each parameter before it is used, so that the callback can wait for its value.
-using ParametersNeeded = std::function<void(const Parameter&)>;
-
 class STRETTO_API LayerNorm {
  public:
   LayerNorm(Parameters& parameters, const std::string& name, std::int64_t hidden, double epsilon);
   struct Saved {
     Tensor x, mean, rstd;
   };
-  Tensor forward(const Tensor& x, Saved& saved) const;
+  Tensor forward(const Tensor& x, Saved& saved, ParameterUse& use) const;
   // Adds the gradient with respect to x to dx. All ranks of a tensor-parallel group compute the same.
-  void backward(const Tensor& dy, const Saved& saved, const Tensor& dx) const;
-  std::vector<Parameter*> parameters() const { return {gamma_, beta_}; }
+  void backward(const Tensor& dy, const Saved& saved, const Tensor& dx, ParameterUse& use) const;
 
  private:
   Parameter* gamma_;
@@ -50,14 +42,11 @@ class STRETTO_API AttentionLayer {
     Tensor normed, qkv, attended, log_sum_exp;
     std::int64_t batch = 0, sequence = 0;
   };
-  Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
-                 const ParametersNeeded& needed = {}) const;
-  // dx holds the gradient with respect to the result, and becomes that with respect to x. The sum over the group runs
-  // on the stream while the gradients of weights are computed.
-  void backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const;
+  Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved, ParameterUse& use) const;
+  // dx holds the gradient with respect to the result, and becomes that with respect to x.
+  void backward(const Tensor& dx, const Saved& saved, ParameterUse& use) const;
 
  private:
-  TensorParallel tensor_parallel_;
   std::int64_t local_heads_;
   std::int64_t head_size_;
   LayerNorm norm_;
@@ -74,11 +63,10 @@ class STRETTO_API MlpLayer {
     LayerNorm::Saved norm;
     Tensor normed, before_gelu, after_gelu;
   };
-  Tensor forward(const Tensor& x, Saved& saved, const ParametersNeeded& needed = {}) const;
-  void backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const;
+  Tensor forward(const Tensor& x, Saved& saved, ParameterUse& use) const;
+  void backward(const Tensor& dx, const Saved& saved, ParameterUse& use) const;
 
  private:
-  TensorParallel tensor_parallel_;
   LayerNorm norm_;
   ColumnParallelLinear fc_;
   RowParallelLinear projection_;
@@ -93,9 +81,8 @@ class STRETTO_API TransformerBlock {
     AttentionLayer::Saved attention;
     MlpLayer::Saved mlp;
   };
-  Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
-                 const ParametersNeeded& needed = {}) const;
-  void backward(const Tensor& dx, const Saved& saved, const GradientReady& ready) const;
+  Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved, ParameterUse& use) const;
+  void backward(const Tensor& dx, const Saved& saved, ParameterUse& use) const;
 
  private:
   AttentionLayer attention_;

@@ -15,16 +15,15 @@ class STRETTO_API VocabularyParallelTable {
                           Initial initial, const TensorParallel& tensor_parallel);
 
   // tokens: i32. Returns [tokens, hidden], complete on every rank. Costs one all-reduce of the result.
-  Tensor embed(const Tensor& tokens) const;
-  void embed_backward(const Tensor& tokens, const Tensor& dy) const;
+  Tensor embed(const Tensor& tokens, ParameterUse& use) const;
+  void embed_backward(const Tensor& tokens, const Tensor& dy, ParameterUse& use) const;
 
   // This rank's columns of the logits: [tokens, this rank's share of the vocabulary].
-  Tensor logits(const Tensor& x) const;
-  Tensor logits_backward_input(const Tensor& dlogits) const;  // only this rank's part: the caller must sum it over the group
-  void logits_backward_weight(const Tensor& x, const Tensor& dlogits) const;
+  Tensor logits(const Tensor& x, ParameterUse& use) const;
+  // Returns the gradient with respect to x, summed over the group while the table's gradient is computed.
+  Tensor logits_backward(const Tensor& x, const Tensor& dlogits, ParameterUse& use) const;
 
   std::int64_t first() const { return table_->first[0]; }
-  Parameter& parameter() const { return *table_; }
 
  private:
   TensorParallel tensor_parallel_;

@@ -49,7 +49,7 @@ TEST(PlannedStep, MeasuredSecondsStandForLinks) {
   EXPECT_LE(plan_step(graph, cluster).predicted_seconds, 2 + 4 + 1 + 0.25 + 1);
 }
 
-TEST(PlannedStep, BucketsAreThoseOfGradientBuckets) {
+TEST(PlannedStep, BucketsAreFilledInTheOrderOfBackward) {
   TransformerStep step = transformer(6, {16, 1});
   step.parameters = {100, 1000, 1, 1, 100, 100};  // in the order of backward: 400 400 4 4 4000 400 bytes
   const auto bytes = [&](std::int64_t bucket, std::int64_t first) {

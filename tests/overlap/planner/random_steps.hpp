@@ -10,8 +10,8 @@
 
 #include "stretto/overlap/all_to_all.hpp"
 #include "stretto/overlap/chunked_gemm.hpp"
-#include "stretto/overlap/postponed_gather.hpp"
 #include "stretto/overlap/ring_pass.hpp"
+#include "stretto/overlap/unit_traffic.hpp"
 #include "stretto/stretto.hpp"
 
 namespace stretto::random_steps {
@@ -173,67 +173,62 @@ class SummedProduct {
   Work summed_;
 };
 
-// Replicated parameters whose gradients are summed as reduce-scatter and all-gather. Every few steps a new random set of
-// buckets is postponed: their parameters are gathered during the next forward instead of their gradients.
-class PostponedParameters {
+// The parameters of some layers, a unit each, at a ZeRO stage.
+class ShardedLayers {
  public:
-  PostponedParameters(const Communicator& world, Chance& chance, std::size_t layers, bool overlap)
-      : gradients_(one_behind_the_other(layers)),
-        values_(one_behind_the_other(layers)),
-        buckets_(gradients_, world.duplicate("postponed"), chance.stream("postponed"),
-                 {.bucket_bytes = 2 * 4 * size, .first_bucket_bytes = 4 * size, .overlap = overlap, .scatter = true}) {}
+  ShardedLayers(const Communicator& world, Chance& chance, const std::string& name, std::size_t layers,
+                std::int64_t elements, ZeroStage stage, const UnitTraffic::Options& options)
+      : chance_(chance), rank_(world.rank()) {
+    const Communicator gathers = world.duplicate(name);
+    const Communicator sums = world.duplicate(name + " gradients");
+    std::vector<ShardedUnit*> units;
+    for (std::size_t i = 0; i < layers; ++i) {
+      units_.push_back(std::make_unique<ShardedUnit>(gathers, sums, std::vector<Shape>{{elements}}, DType::f32, DType::f32,
+                                                     ShardedUnit::Options{.stage = stage}));
+      const Tensor& share = units_[i]->share();
+      for (std::int64_t e = 0; e < share.size(); ++e) {
+        share.set(e, static_cast<double>((e * 11 + rank_ * 5 + static_cast<int>(i)) % 31));
+      }
+      if (units_[i]->has_values()) units_[i]->gather(Stream::inline_()).wait();
+      units.push_back(units_[i].get());
+    }
+    traffic_ =
+        std::make_unique<UnitTraffic>(std::move(units), chance.stream(name.c_str()), chance.stream((name + " gradients").c_str()), options);
+  }
 
-  // The parameters of layer i, counted in the order of backward.
-  const Tensor& value(std::size_t i) {
-    if (gather_ != nullptr) gather_->wait_for(i);
-    return values_[i];
+  void begin_step() { traffic_->begin_step(); }
+  // The values, until end().
+  const Tensor& begin(std::size_t layer, Pass pass) {
+    chance_.delay();
+    traffic_->begin_use(layer, pass);
+    return units_[layer]->values()[0];
   }
-  void draw(Chance& chance) {  // between forward and backward; all values have been waited for
-    if (!buckets_.knows_order()) return;
-    std::vector<bool> flags(buckets_.bucket_count());
-    for (std::size_t b = 0; b < flags.size(); ++b) flags[b] = chance.common_coin();
-    buckets_.set_postponed(flags);
-    gather_ = std::make_unique<PostponedGather>(buckets_, values_, "postponed parameters");
+  const Tensor& gradient(std::size_t layer) { return units_[layer]->gradients()[0]; }
+  void end(std::size_t layer) { traffic_->end_use(layer); }
+  // gathers: false leaves the other ranks' parameters stale.
+  void finish_step(bool gathers = true) {
+    traffic_->end_microbatch();
+    chance_.delay();
+    traffic_->finish_sums();
+    for (const std::size_t layer : traffic_->forward_order()) {
+      const Tensor& share = units_[layer]->share();
+      for (std::int64_t e = 0; e < share.size(); ++e) {
+        share.set(e, reduced(share.at(e) + units_[layer]->gradient_share().at(e)));
+      }
+      if (gathers) traffic_->updated(layer);
+    }
   }
-  void ready(std::size_t i, const Tensor& state) {
-    for (std::int64_t e = 0; e < size; ++e)
-      gradients_[i].set(e, state.at((e + static_cast<std::int64_t>(i)) % state.size()));
-    buckets_.ready(i);
-  }
-  // gathers: false leaves the postponed parameters stale.
-  void update(Chance& chance, bool gathers) {
-    buckets_.finish();
-    update(buckets_.complete());
-    chance.delay();
-    if (gather_ != nullptr && gathers) gather_->start([this](const std::vector<ElementRange>& share) { update(share); });
-  }
-  std::vector<Tensor> result() {
-    if (gather_ != nullptr) gather_->wait();
+  std::vector<Tensor> result() const {
     std::vector<Tensor> all;
-    for (const Tensor& value : values_) all.push_back(value.clone());
+    for (const auto& unit : units_) all.push_back(unit->share().clone());
     return all;
   }
 
  private:
-  static constexpr std::int64_t size = 70;
-
-  static std::vector<Tensor> one_behind_the_other(std::size_t layers) {
-    const Tensor memory = Tensor::zeros({static_cast<std::int64_t>(layers) * size}, DType::f32);
-    std::vector<Tensor> result;
-    for (std::size_t i = 0; i < layers; ++i) result.push_back(memory.view(static_cast<std::int64_t>(i) * size, {size}));
-    return result;
-  }
-  void update(const std::vector<ElementRange>& ranges) const {
-    for (const ElementRange& range : ranges) {
-      for (std::int64_t e = range.first; e < range.first + range.count; ++e) {
-        values_[range.tensor].set(e, reduced(values_[range.tensor].at(e) + gradients_[range.tensor].at(e)));
-      }
-    }
-  }
-
-  std::vector<Tensor> gradients_, values_;
-  GradientBuckets buckets_;
-  std::unique_ptr<PostponedGather> gather_;
+  Chance& chance_;
+  int rank_;
+  std::vector<std::unique_ptr<ShardedUnit>> units_;
+  std::unique_ptr<UnitTraffic> traffic_;
 };
 
 }  // namespace stretto::random_steps

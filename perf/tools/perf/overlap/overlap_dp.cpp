@@ -6,35 +6,29 @@
 #include "perf/overlap/dense_layers.hpp"
 #include "perf/overlap/overlap_cases.hpp"
 #include "stretto/layers/optimizer.hpp"
-#include "stretto/overlap/postponed_gather.hpp"
-#include "stretto/overlap/postponement.hpp"
 
 namespace perf {
 
 using stretto::AdamWOptimizer;
-using stretto::Axis;
 using stretto::Communicator;
-using stretto::ElementRange;
-using stretto::GradientBuckets;
+using stretto::InUse;
 using stretto::Parameters;
+using stretto::Pass;
 using stretto::Phase;
-using stretto::PostponedGather;
-using stretto::PostponementChoice;
-using stretto::Priority;
-using stretto::Stream;
+using stretto::ShardedParameters;
 using stretto::Tensor;
 
 namespace {
 
-// Linear layers with AdamW, whose gradients are summed in buckets. The first step learns the order of backward. The second
-// is measured, to choose the buckets whose parameters are gathered behind the next forward pass.
+// Linear layers with AdamW on data-parallel ranks. Each unit's gradients are summed during backward. Of a postponed unit, a
+// rank updates its share, and the parameters are gathered behind the next forward pass, as with ZeRO-1; of the others, the
+// gradients are gathered behind their sum. All are postponed unless the planner says otherwise.
 class DataParallel : public OverlapCase {
  public:
   DataParallel(const Communicator& world, const OverlapSizes& sizes)
       : sizes_(sizes),
-        world_(world),
+        mesh_(world, {.data = world.size()}),
         clock_(sizes.layers),
-        choice_(static_cast<std::size_t>(sizes.layers), size_of(sizes.dtype)),
         dy_({sizes.rows, sizes.hidden}, sizes.dtype),
         dx_({sizes.rows, sizes.hidden}, sizes.dtype) {
     for (std::int64_t i = 0; i < sizes.layers; ++i) {
@@ -42,49 +36,43 @@ class DataParallel : public OverlapCase {
                        .global_shape = {sizes.hidden, sizes.hidden},
                        .first = {0, 0},
                        .extents = {sizes.hidden, sizes.hidden},
-                       .replicated_over = {Axis::data},
-                       .sum_gradient_over = {Axis::data},
+                       .replicated_over = stretto::token_axes,
+                       .sum_gradient_over = stretto::token_axes,
                        .initial = {0, 0.02}});
       activations_.push_back(Tensor({sizes.rows, sizes.hidden}, sizes.dtype));
     }
     activations_.push_back(Tensor({sizes.rows, sizes.hidden}, sizes.dtype));
     fill_patterned(activations_.front(), world.rank(), 1.0 / 8);
     fill_patterned(dy_, 3, 1.0 / 8);
-    parameters_.allocate(sizes.dtype);
-    optimizer_ = std::make_unique<AdamWOptimizer>(parameters_, AdamWOptimizer::Options{});
-    const auto layer_bytes = static_cast<std::size_t>(sizes.hidden * sizes.hidden) * size_of(sizes.dtype);
-    make_buckets(std::max(layer_bytes, std::size_t{256} << 10), std::max(layer_bytes, std::size_t{128} << 10));
+    make_units(std::max(layer_bytes(), std::size_t{256} << 10));
     DataParallel::reset();
   }
 
   void step() override {
     clock_.step();
-    choice_.begin_step(*buckets_);
+    sharded_->begin_step();
     for (std::size_t i = 0; i < layers(); ++i) {
-      arriving_->wait_for(layers() - 1 - i);
-      choice_.needed(layers() - 1 - i);
-      forward(activations_[i], parameters_.all()[i]->value, activations_[i + 1]);
+      const InUse in_use(*sharded_, {&parameter(i)}, Pass::forward);
+      forward(activations_[i], parameter(i).value, activations_[i + 1]);
       clock_.lap(i, Phase::forward);
     }
     for (std::size_t i = layers(); i-- > 0;) {
-      backward_weight(activations_[i], dy_, parameters_.all()[i]->gradient);
-      buckets_->ready(layers() - 1 - i);  // early enough for the last sum to be hidden as well
-      backward_input(dy_, parameters_.all()[i]->value, dx_);
+      const InUse in_use(*sharded_, {&parameter(i)}, Pass::backward);
+      backward_input(dy_, parameter(i).value, dx_);
+      backward_weight(activations_[i], dy_, parameter(i).gradient);
       clock_.lap(i, Phase::backward);
     }
-    choice_.computed();
-    buckets_->finish();
-    update();
+    sharded_->end_microbatch();
+    sharded_->finish_sums();
+    optimizer_->step(1e-4, 1);
     clock_.lap(0, Phase::update);
-    postpone(chosen_buckets());
   }
 
-  int steps_to_settle() const override { return PostponementChoice::steps_to_settle; }
-  void finish() override { arriving_->wait(); }
+  void finish() override { sharded_->wait_for_values(); }
 
   void reset() override {
     finish();
-    parameters_.initialise(1);
+    sharded_->initialise(1);
     optimizer_->adopt_values();
     for (const auto& state : optimizer_->states()) {
       state.m.zero();
@@ -97,18 +85,19 @@ class DataParallel : public OverlapCase {
   std::optional<Planned> planned() const override {
     stretto::TransformerStep step;
     step.layers = clock_.per_step();
-    // The update was measured as a whole; of postponed buckets, each rank updates only its share.
+    // The update was measured as a whole; of postponed units, each rank updates only its share.
     const double whole = step.layers.front().update / updated_share();
     for (stretto::LayerSeconds& layer : step.layers) layer.update = whole / static_cast<double>(layers());
     step.parameters.assign(layers(), sizes_.hidden * sizes_.hidden);
-    step.data = {world_.size(), 1};
+    step.data = {mesh_.world().size(), 1};
     step.parameter_dtype = step.gradient_dtype = sizes_.dtype;
     step.update_behind_all = true;
-    // Sums of gradients and gathers share one stream, so that there are no priorities, and each bucket counts as a layer.
-    Planned result{data_parallel_step(step), data_parallel_step(with_a_layer_for_each_bucket(step)), {}};
+    // Each unit counts as a layer.
+    Planned result{data_parallel_step(step), data_parallel_step(with_a_layer_for_each_unit(step)), {}};
+    result.knobs.priorities = true;
     result.knobs.blocking = !sizes_.overlap;
-    for (std::size_t i = 0; sizes_.overlap && i < buckets_->bucket_count(); ++i) {
-      result.knobs.postponed.push_back(buckets_->is_postponed(i));
+    for (std::size_t i = 0; sizes_.overlap && i < sharded_->unit_count(); ++i) {
+      result.knobs.postponed.push_back(!sharded_->traffic().is_whole(i));
     }
     for (const stretto::StepNode& node : result.graph.nodes) {
       if (node.collective) result.knobs.partitions[kind_of(node)] = {stretto::Form::scatter_gather, 1};
@@ -117,112 +106,72 @@ class DataParallel : public OverlapCase {
   }
   void use(const stretto::StepSchedule& schedule) override {
     finish();
-    planned_.clear();
+    std::vector<bool> by_layer;  // in the order of backward, whether the planner postpones it
     for (const stretto::ScheduledCollective& each : schedule.collectives) {
-      planned_.insert(planned_.end(), each.nodes.size(), !each.postponed.empty());
+      by_layer.insert(by_layer.end(), each.nodes.size(), !each.postponed.empty());
     }
-    const auto bytes = [](std::int64_t wanted) { return static_cast<std::size_t>(std::max<std::int64_t>(wanted, 1)); };
-    const stretto::StepKnobs& knobs = schedule.knobs;
-    const std::size_t first = bytes(knobs.first_bucket_bytes > 0 ? knobs.first_bucket_bytes : knobs.bucket_bytes);
-    make_buckets(bytes(knobs.bucket_bytes), std::min(first, bytes(knobs.bucket_bytes)));
+    make_units(static_cast<std::size_t>(std::max<std::int64_t>(schedule.knobs.bucket_bytes, 1)));
+    // A unit that belongs to several buckets of the planner follows its first layer.
+    std::vector<bool> whole(sharded_->unit_count(), true);
+    for (std::size_t i = 0; i < layers(); ++i) {
+      const std::size_t unit = sharded_->unit_of(parameter(layers() - 1 - i));
+      if (by_layer.at(i)) whole[unit] = false;
+    }
+    sharded_->traffic().set_whole(whole);
   }
 
-  std::vector<Tensor> results() const override {
-    return backward_order([](const stretto::Parameter& parameter) { return parameter.value; });
-  }
+  std::vector<Tensor> results() const override { return sharded_->whole_values(); }
 
  private:
-  void make_buckets(std::size_t bytes, std::size_t first_bytes) {
-    choice_ = PostponementChoice(layers(), size_of(sizes_.dtype));
-    buckets_ = std::make_unique<GradientBuckets>(
-        gradients(), world_, sizes_.overlap ? Stream("dp", Priority::background) : Stream::inline_(),
-        GradientBuckets::Options{
-            .bucket_bytes = bytes, .first_bucket_bytes = first_bytes, .overlap = sizes_.overlap, .scatter = true});
-    gather_postponed();
+  stretto::Parameter& parameter(std::size_t layer) const { return *parameters_.all()[layer]; }
+  std::size_t layers() const { return parameters_.all().size(); }
+  std::size_t layer_bytes() const {
+    return static_cast<std::size_t>(sizes_.hidden * sizes_.hidden) * size_of(stretto::kernels::accumulator(sizes_.dtype));
   }
-  // The planner's choice, or the measured one. A bucket that belongs to several buckets of the planner follows its first
-  // gradient.
-  std::optional<std::vector<bool>> chosen_buckets() {
-    auto chosen = choice_.end_step(*buckets_, gradients());
-    if (!chosen || planned_.empty()) return chosen;
-    for (std::size_t i = 0; i < chosen->size(); ++i) (*chosen)[i] = planned_.at(buckets_->members(i).front());
-    return chosen;
+
+  void make_units(std::size_t bytes) {
+    optimizer_.reset();
+    sharded_.reset();
+    sharded_ = std::make_unique<ShardedParameters>(
+        parameters_, mesh_,
+        ShardedParameters::Options{
+            .zero = stretto::ZeroStage::none, .dtype = sizes_.dtype, .unit_bytes = bytes, .overlap = sizes_.overlap});
+    sharded_->traffic().set_whole(std::vector<bool>(sharded_->unit_count(), mesh_.world().size() == 1));
+    optimizer_ = std::make_unique<AdamWOptimizer>(*sharded_, AdamWOptimizer::Options{});
   }
   // The part of the whole update that a rank does.
   double updated_share() const {
-    std::int64_t elements = 0;
-    for (const ElementRange& range : buckets_->complete()) elements += range.count;
     double all = 0;
-    double mine = static_cast<double>(elements);
-    for (std::size_t i = 0; i < buckets_->bucket_count(); ++i) {
-      const auto bucket =
-          static_cast<double>(buckets_->members(i).size()) * static_cast<double>(sizes_.hidden * sizes_.hidden);
-      all += bucket;
-      if (buckets_->is_postponed(i)) mine += bucket / world_.size();
+    double mine = 0;
+    for (std::size_t i = 0; i < sharded_->unit_count(); ++i) {
+      const auto elements = static_cast<double>(sharded_->unit_elements(i));
+      all += elements;
+      mine += sharded_->traffic().is_whole(i) ? elements : elements / mesh_.world().size();
     }
     return mine / all;
   }
-  stretto::TransformerStep with_a_layer_for_each_bucket(stretto::TransformerStep step) const {
+  stretto::TransformerStep with_a_layer_for_each_unit(stretto::TransformerStep step) const {
     const std::vector<stretto::LayerSeconds> of = std::move(step.layers);
-    step.layers.clear();
-    step.parameters.clear();
-    for (std::size_t b = buckets_->bucket_count(); b-- > 0;) {
-      stretto::LayerSeconds sum;
-      for (const std::size_t member : buckets_->members(b)) {
-        const stretto::LayerSeconds& layer = of[layers() - 1 - member];
-        sum = {sum.forward + layer.forward, sum.backward + layer.backward, sum.update + layer.update};
-      }
-      step.layers.push_back(sum);
-      step.parameters.push_back(static_cast<std::int64_t>(buckets_->members(b).size()) * sizes_.hidden * sizes_.hidden);
+    step.layers.assign(sharded_->unit_count(), {});
+    step.parameters.assign(sharded_->unit_count(), 0);
+    for (std::size_t i = 0; i < layers(); ++i) {
+      const std::size_t unit =
+          sharded_->unit_count() - 1 - sharded_->unit_of(parameter(i));  // units begin with the last layer
+      stretto::LayerSeconds& sum = step.layers[unit];
+      sum = {sum.forward + of[i].forward, sum.backward + of[i].backward, sum.update + of[i].update};
+      step.parameters[unit] += sizes_.hidden * sizes_.hidden;
     }
     return step;
   }
-  std::size_t layers() const { return parameters_.all().size(); }
-
-  template <class Tensor_of>
-  std::vector<Tensor> backward_order(Tensor_of tensor_of) const {
-    std::vector<Tensor> result;
-    for (std::size_t i = layers(); i-- > 0;) result.push_back(tensor_of(*parameters_.all()[i]));
-    return result;
-  }
-  // Gradients are counted in the order of backward, layers of the optimizer in the order of forward.
-  std::vector<ElementRange> by_layer(std::vector<ElementRange> ranges) const {
-    for (ElementRange& range : ranges) range.tensor = layers() - 1 - range.tensor;
-    return ranges;
-  }
-
-  void update() {
-    const double from = stretto::now_seconds();
-    optimizer_->begin_step(1e-4, 1);
-    arriving_->start([&](const std::vector<ElementRange>& share) { optimizer_->update(by_layer(share)); });
-    optimizer_->update(by_layer(buckets_->complete()));  // while the others are in flight
-    choice_.updated(stretto::now_seconds() - from);
-  }
-
-  std::vector<Tensor> gradients() const {
-    return backward_order([](const stretto::Parameter& parameter) { return parameter.gradient; });
-  }
-  void postpone(const std::optional<std::vector<bool>>& chosen) {
-    if (!chosen) return;
-    buckets_->set_postponed(*chosen);
-    gather_postponed();
-  }
-  void gather_postponed() {
-    arriving_ = std::make_unique<PostponedGather>(
-        *buckets_, backward_order([](const stretto::Parameter& parameter) { return parameter.value; }), "parameters");
-  }
 
   OverlapSizes sizes_;
-  Communicator world_;
+  stretto::Mesh mesh_;
   LayerClock clock_;
-  PostponementChoice choice_;
-  std::vector<bool> planned_;  // for each gradient, whether the planner postpones it; empty: the planner was not asked
   Parameters parameters_;
   std::vector<Tensor> activations_;
   Tensor dy_, dx_;
+  std::unique_ptr<ShardedParameters> sharded_;
   std::unique_ptr<AdamWOptimizer> optimizer_;
-  std::unique_ptr<GradientBuckets> buckets_;
-  std::unique_ptr<PostponedGather> arriving_;
 };
 
 }  // namespace

@@ -1,29 +1,19 @@
 #include "perf/overlap/dense_layers.hpp"
 #include "perf/overlap/overlap_cases.hpp"
-#include "stretto/layers/zero.hpp"
-#include "stretto/overlap/prefetcher.hpp"
+#include "stretto/overlap/unit_traffic.hpp"
 
 namespace perf {
 
 using stretto::Communicator;
+using stretto::Pass;
 using stretto::Phase;
-using stretto::Prefetcher;
 using stretto::Priority;
+using stretto::ShardedUnit;
 using stretto::Stream;
 using stretto::Tensor;
-using stretto::Work;
-using stretto::ZeroUnit;
+using stretto::UnitTraffic;
 
 namespace {
-
-using Pass = Prefetcher::Pass;
-
-std::vector<Prefetcher::Use> uses_of_step(std::size_t layers) {
-  std::vector<Prefetcher::Use> uses;
-  for (std::size_t i = 0; i < layers; ++i) uses.push_back({i, Pass::forward});
-  for (std::size_t i = layers; i-- > 0;) uses.push_back({i, Pass::backward});
-  return uses;
-}
 
 // ZeRO-3: every rank owns a share of each layer. Layers are gathered before forward and again before backward, and gradients
 // are summed into the shares.
@@ -38,9 +28,10 @@ class ShardedLayers : public OverlapCase {
         dy_({sizes.rows, sizes.hidden}, sizes.dtype),
         dx_({sizes.rows, sizes.hidden}, sizes.dtype) {
     const Communicator gradients = world.duplicate("gradients");
+    const ShardedUnit::Options options{.stage = stretto::ZeroStage::values};
     for (std::int64_t i = 0; i < sizes.layers; ++i) {
-      units_.push_back(std::make_unique<ZeroUnit>(world, std::vector<stretto::Shape>{{sizes.hidden, sizes.hidden}},
-                                                  sizes.dtype, sizes.dtype, ZeroUnit::Options{.reduce_group = gradients}));
+      units_.push_back(std::make_unique<ShardedUnit>(
+          world, gradients, std::vector<stretto::Shape>{{sizes.hidden, sizes.hidden}}, sizes.dtype, sizes.dtype, options));
       activations_.push_back(Tensor({sizes.rows, sizes.hidden}, sizes.dtype));
     }
     activations_.push_back(Tensor({sizes.rows, sizes.hidden}, sizes.dtype));
@@ -52,33 +43,37 @@ class ShardedLayers : public OverlapCase {
 
   void step() override {
     clock_.step();
-    prefetcher_->begin_step();
+    traffic_->begin_step();
     for (std::size_t i = 0; i < units_.size(); ++i) {
-      prefetcher_->begin_use(i, Pass::forward);
+      traffic_->begin_use(i, Pass::forward);
       forward(activations_[i], units_[i]->values()[0], activations_[i + 1]);
-      prefetcher_->end_use(i);
+      traffic_->end_use(i);
       clock_.lap(i, Phase::forward);
     }
-    std::vector<Work> sums(units_.size());
     for (std::size_t i = units_.size(); i-- > 0;) {
-      prefetcher_->begin_use(i, Pass::backward);
-      backward_weight(activations_[i], dy_, units_[i]->gradients()[0]);
-      sums[i] = units_[i]->reduce_scatter(gradient_stream_);  // early enough for the last sum to be hidden as well
+      traffic_->begin_use(i, Pass::backward);
       backward_input(dy_, units_[i]->values()[0], dx_);
-      prefetcher_->end_use(i);
+      backward_weight(activations_[i], dy_, units_[i]->gradients()[0]);
+      traffic_->end_use(i);
       clock_.lap(i, Phase::backward);
     }
-    prefetcher_->end_step();
+    traffic_->end_microbatch();
+    traffic_->finish_sums();
     for (std::size_t i = units_.size(); i-- > 0;) {
-      sums[i].wait();
       stretto::kernels::add(units_[i]->share(), units_[i]->gradient_share(), units_[i]->share());
+      traffic_->updated(i);
       clock_.lap(i, Phase::update);
     }
   }
 
   void reset() override {
     for (std::size_t i = 0; i < units_.size(); ++i) {
-      units_[i]->adopt({patterned({sizes_.hidden, sizes_.hidden}, sizes_.dtype, static_cast<int>(i), 1.0 / 4096)});
+      const Tensor whole = patterned({sizes_.hidden * sizes_.hidden}, sizes_.dtype, static_cast<int>(i), 1.0 / 4096);
+      const std::int64_t first = world_.rank() * units_[i]->share().size();
+      for (const stretto::ElementRange& own : units_[i]->owned()) {
+        units_[i]->share().view(0, {own.count}).copy_from(whole.view(first, {own.count}));
+      }
+      units_[i]->share_changed();
     }
   }
 
@@ -110,17 +105,10 @@ class ShardedLayers : public OverlapCase {
 
   void prefetch(int ahead) {
     ahead_ = ahead;
-    std::vector<Prefetcher::Unit> gathered;
-    for (const auto& unit : units_) {
-      gathered.push_back({.gather =
-                              [&unit = *unit](Pass pass, const Stream& stream) {
-                                return pass == Pass::forward ? unit.gather_forward(stream) : unit.gather_backward(stream);
-                              },
-                          .release = [&unit = *unit] { unit.release(); }});
-    }
-    prefetcher_ =
-        std::make_unique<Prefetcher>(std::move(gathered), uses_of_step(units_.size()), gather_stream_,
-                                     Prefetcher::Options{.ahead = ahead, .most_live = ahead + 1, .overlap = sizes_.overlap});
+    std::vector<ShardedUnit*> units;
+    for (const auto& unit : units_) units.push_back(unit.get());
+    traffic_ = std::make_unique<UnitTraffic>(std::move(units), gather_stream_, gradient_stream_,
+                                             UnitTraffic::Options{.prefetch = ahead, .overlap = sizes_.overlap});
   }
 
   OverlapSizes sizes_;
@@ -128,9 +116,9 @@ class ShardedLayers : public OverlapCase {
   LayerClock clock_;
   Stream gather_stream_, gradient_stream_;
   Tensor dy_, dx_;
-  std::vector<std::unique_ptr<ZeroUnit>> units_;
+  std::vector<std::unique_ptr<ShardedUnit>> units_;
   std::vector<Tensor> activations_;
-  std::unique_ptr<Prefetcher> prefetcher_;
+  std::unique_ptr<UnitTraffic> traffic_;
   int ahead_ = 0;
 };
 

@@ -1,0 +1,48 @@
+#pragma once
+#include <exception>
+#include <vector>
+
+#include "stretto/layers/parameter.hpp"
+#include "stretto/overlap/unit_traffic.hpp"
+
+namespace stretto {
+
+// Layers announce every use of their parameters, so that values can be gathered before a use, freed after it, and gradients
+// summed while backward goes on. This class does nothing: all values are always there. Only the thread that computes may
+// call an object.
+class STRETTO_API ParameterUse {
+ public:
+  ParameterUse() = default;
+  virtual ~ParameterUse() = default;
+  ParameterUse(const ParameterUse&) = delete;
+  ParameterUse& operator=(const ParameterUse&) = delete;
+
+  // When it returns, Parameter::value of these parameters may be read until end(); in backward, Parameter::gradient may be
+  // added to. On a GPU, computation() waits instead of the caller.
+  virtual void begin(const std::vector<Parameter*>& parameters, Pass pass);
+  // The layer has enqueued its last read of the values; in backward it has also added this microbatch's gradients.
+  virtual void end(const std::vector<Parameter*>& parameters, Pass pass);
+};
+
+// A use of parameters from the constructor to the destructor. An exception that leaves the scope ends no use: the step has
+// failed.
+class InUse {
+ public:
+  InUse(ParameterUse& use, std::vector<Parameter*> parameters, Pass pass)
+      : use_(use), parameters_(std::move(parameters)), pass_(pass), exceptions_(std::uncaught_exceptions()) {
+    use_.begin(parameters_, pass_);
+  }
+  ~InUse() noexcept(false) {  // end() starts operations, which may fail
+    if (std::uncaught_exceptions() == exceptions_) use_.end(parameters_, pass_);
+  }
+  InUse(const InUse&) = delete;
+  InUse& operator=(const InUse&) = delete;
+
+ private:
+  ParameterUse& use_;
+  std::vector<Parameter*> parameters_;
+  Pass pass_;
+  int exceptions_;
+};
+
+}  // namespace stretto

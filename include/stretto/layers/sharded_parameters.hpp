@@ -1,0 +1,116 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "stretto/layers/parameter_use.hpp"
+
+namespace stretto {
+
+// The memory of a model's parameters and gradients, divided over the ranks that hold copies of them (ZeRO; Rajbhandari et
+// al. 2020), and the traffic of a training step. Parameters lie in units (ShardedUnit) in the reverse order of
+// Parameters::add(): if layers were built in the order of forward, this is the order in which backward finishes gradients. A
+// unit holds parameters whose gradients are summed over the same axes. How units are cut does not depend on the ZeRO stage.
+//
+// The layers' uses, announced through ParameterUse, drive the traffic:
+//
+//   sharded.begin_step();
+//   for each microbatch:
+//     ... forward and backward, with `sharded` as the layers' ParameterUse ...
+//     sharded.end_microbatch();
+//   sharded.finish_sums();             // gradient_norm() may be called
+//   optimizer.begin_step(lr, scale);
+//   sharded.update([&](std::size_t unit) { optimizer.update(unit); });
+//
+// While a parameter's values or gradients are not there, Parameter::value or Parameter::gradient is empty. Only the thread
+// that computes may use an object. After an exception it cannot be used again.
+class STRETTO_API ShardedParameters : public ParameterUse {
+ public:
+  struct Options {
+    ZeroStage zero = ZeroStage::optimizer;
+    DType dtype = DType::f32;                       // of values; gradients have its accumulator type
+    std::size_t unit_bytes = std::size_t{1} << 20;  // a unit's gradients, at least; the first and last units have half
+    int prefetch = 1;                               // UnitTraffic::Options::prefetch
+    bool overlap = true;
+    // ZeRO++ (Wang et al. 2023), for ZeroStage::values; see ShardedUnit::Options.
+    int hpz_size = 1;  // neighbouring ranks that share the second copy; 1: no second copy
+    QuantizedFormat qwz = QuantizedFormat::none, qgz = QuantizedFormat::none;
+    Rounding qgz_rounding = Rounding::nearest_even;
+    bool qgz_error_feedback = false;
+    std::uint64_t seed = 1;  // of stochastic rounding
+
+    // Throws Error(invalid_argument), in one sentence, for options that do not go together on such a mesh.
+    void check(const MeshShape& mesh) const;
+  };
+
+  // Collective. Allocates the parameters' memory, which is zero: call initialise(). Both the parameters and the mesh's
+  // communicators must outlive the object.
+  ShardedParameters(Parameters& parameters, const Mesh& mesh, const Options& options);
+  ~ShardedParameters() override;
+
+  // Initial values, as Parameters::initialise(); only those of the elements that this rank keeps are computed.
+  void initialise(std::uint64_t seed);
+  // Brings the owners' values to all ranks that keep copies, after owned values have been written from outside. Collective.
+  void share_values();
+
+  // A run of elements of one parameter that this rank updates. At ZeroStage::none that is every element; else its own share.
+  struct Range {
+    std::size_t unit = 0;
+    std::size_t parameter = 0;          // index in Parameters::all()
+    std::int64_t first = 0, count = 0;  // elements of the slice
+    bool in_share = true;               // of this rank's share of the unit; always true from ZeroStage::optimizer on
+    // Whether this rank, and no other, counts the elements in the norm and saves them. Over all ranks that is each element
+    // of the model once. It does not depend on the ZeRO stage.
+    bool owned = false;
+    Tensor value, gradient;  // the elements' memory; gradients are sums from finish_sums() to begin_step()
+  };
+  const std::vector<Range>& ranges() const { return ranges_; }
+  // The indices in ranges() of those that the optimizer must update: of a unit that is updated by share, this rank's share.
+  std::vector<std::size_t> ranges_to_update(std::size_t unit) const;
+  std::size_t unit_count() const { return units_.size(); }
+  std::int64_t unit_elements(std::size_t unit) const { return units_[unit]->elements(); }
+  std::size_t unit_of(const Parameter& parameter) const { return places_[parameter.index].unit; }
+
+  void begin(const std::vector<Parameter*>& parameters, Pass pass) override;
+  void end(const std::vector<Parameter*>& parameters, Pass pass) override;
+  void begin_step();
+  void end_microbatch() { traffic_->end_microbatch(); }
+  void finish_sums() { traffic_->finish_sums(); }
+  // Calls update for each unit, in the order in which forward needs units. The new values travel while later units are
+  // updated and while the next step computes.
+  void update(const std::function<void(std::size_t unit)>& update);
+  void wait_for_values() { traffic_->wait_for_values(); }
+
+  // Whole slices on this rank, by parameter, for checks and exports: copies of the values, and of the summed gradients
+  // between finish_sums() and begin_step(). Collective.
+  std::vector<Tensor> whole_values() const;
+  std::vector<Tensor> whole_gradients() const;
+
+  const Parameters& parameters() const { return parameters_; }
+  const Mesh& mesh() const { return mesh_; }
+  const Options& options() const { return options_; }
+  UnitTraffic& traffic() const { return *traffic_; }
+  ErrorFeedback& errors() { return *errors_; }  // of quantized gradients
+
+ private:
+  struct Place {  // of a parameter
+    std::size_t unit = 0, member = 0;
+  };
+  void make_units();
+  void make_ranges();
+  void point_at(std::size_t unit);
+  std::vector<std::size_t> units_of(const std::vector<Parameter*>& parameters) const;
+  std::vector<Tensor> whole(const std::function<Tensor(const ShardedUnit&)>& own) const;
+
+  Parameters& parameters_;
+  Mesh mesh_;
+  Options options_;
+  std::unique_ptr<ErrorFeedback> errors_;
+  std::vector<std::vector<std::size_t>> members_;  // by unit: indices in Parameters::all()
+  std::vector<Place> places_;                      // by parameter
+  std::vector<std::unique_ptr<ShardedUnit>> units_;
+  std::vector<Range> ranges_;  // by unit
+  std::unique_ptr<UnitTraffic> traffic_;
+};
+
+}  // namespace stretto

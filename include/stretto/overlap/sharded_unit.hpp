@@ -1,0 +1,109 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "stretto/communicator.hpp"
+#include "stretto/overlap/element_range.hpp"
+
+namespace stretto {
+
+// The stages of ZeRO (Rajbhandari et al. 2020): the training state of which each of N ranks keeps 1/N only. For values and
+// gradients of 2 bytes and 12 bytes of optimizer state, a rank keeps, per parameter: 16 bytes, 4 + 12/N, 2 + 14/N, or 16/N.
+enum class ZeroStage : std::uint8_t { none, optimizer, gradients, values };
+
+// Several tensors as one vector over a group of N ranks: one tensor after the other, padded with zeros to N equal shares, in
+// the symmetric heap. Rank r owns share r: it updates these elements. A gather brings all shares to all ranks; a sum brings
+// each rank the sum of its share of all ranks' gradients. How the vector is cut, and the order in which ranks are added, do
+// not depend on the stage.
+//
+//   stage      values()        gradients()                  a step sends, of e bytes per element (N-1)/N times
+//   none       always there    always there                 2 e: sum, then gather_gradients or gather
+//   optimizer  always there    always there                 2 e: sum and gather
+//   gradients  always there    from first use until sum()   (microbatches + 1) e
+//   values     from gather()   from first use until sum()   (gathers + microbatches) e
+//              to release()
+//
+// ZeRO++ (Wang et al. 2023) reduces what ZeroStage::values sends between nodes: Options::secondary (hpZ), weights (qwZ) and
+// gradients (qgZ).
+//
+// All members must make the same calls in the same order. Only one thread may use a unit. A unit must outlive the Works that
+// it returned. After an exception it cannot be used again.
+class STRETTO_API ShardedUnit {
+ public:
+  struct Options {
+    ZeroStage stage = ZeroStage::optimizer;
+    // hpZ: after a gather over the whole group, the M ranks of this communicator, such as those of a node, keep a copy of
+    // the unit, 1/M each. Until share_changed(), further gathers stay among them and give the same bits. M must divide N.
+    // Empty: none. Only with ZeroStage::values, as is `weights`.
+    Communicator secondary = {};
+    // qwZ: the format in which shares are gathered. All ranks compute with the same rounded values, their own share
+    // included; the shares keep their precision.
+    QuantizedFormat weights = QuantizedFormat::none;
+    QuantizedFormat gradients = QuantizedFormat::none;  // qgZ: the format in which gradients are summed
+    Rounding gradient_rounding = Rounding::nearest_even;
+    std::uint64_t seed = 0;  // of stochastic rounding
+    // qgZ: quantization errors are kept here, under `name`, and added to the next gradients. Must outlive the unit. Null:
+    // they are dropped.
+    ErrorFeedback* errors = nullptr;
+    std::string name;
+    Method gather_by = Algorithm::automatic, sum_by = Algorithm::automatic;
+  };
+  // Gathers and sums use two communicators of the same ranks in the same order, so that gathers on a more urgent stream
+  // overtake sums. Values begin as zeros. Throws Error(invalid_argument), before it allocates memory, for formats, types and
+  // methods that do not go together.
+  ShardedUnit(Communicator gathers, Communicator sums, std::vector<Shape> shapes, DType dtype, DType gradient_dtype,
+              const Options& options);
+
+  std::int64_t elements() const { return elements_; }  // without padding
+  ZeroStage stage() const { return options_.stage; }   // none in a group of one rank
+  // The elements of the tensors that this rank owns. No range is empty.
+  std::vector<ElementRange> owned() const;
+  // This rank's share of the values, padding included. The owner may write it when no gather is in flight, and must then
+  // call share_changed().
+  const Tensor& share() const { return share_; }
+  void share_changed();
+  // This rank's share of the summed gradients, valid when the Work of the step's last sum() is done; padding as in share().
+  const Tensor& gradient_share() const { return gradient_share_; }
+
+  // The tensors, as views by shape; empty while values are not there.
+  const std::vector<Tensor>& values() const { return values_; }
+  bool has_values() const { return bool(values_flat_); }
+  // Brings all shares to all ranks; values() may be read when the Work is done.
+  Work gather(const Stream& stream);
+  // ZeroStage::values: frees the gathered memory as soon as operations in flight and copies of values() no longer use it.
+  void release();
+
+  // Begins a step: its first sum replaces gradient_share(), further ones are added. Gradients that are always there become
+  // zeros.
+  void zero_gradients();
+  // The gradients to add to, as views by shape. If they were not there, they are zeros.
+  const std::vector<Tensor>& gradients();
+  bool has_gradients() const { return bool(gradients_flat_); }
+  // Sums the gradients over the group into gradient_share(). Gradients that are not always there are given up by the call:
+  // gradients() then returns new ones. Those that are always there are unspecified outside the share afterwards.
+  Work sum(const Stream& stream);
+  // ZeroStage::none: brings all shares of the summed gradients to all ranks, in gradients().
+  Work gather_gradients(const Stream& stream);
+
+  // A new tensor of the unit's elements, padding included, with the shares of all ranks; for checks and exports. Collective.
+  // `own` is share(), gradient_share() or another tensor of that length.
+  Tensor whole(const Tensor& own) const;
+  std::vector<Tensor> views_of(const Tensor& flat) const;  // by shape
+
+ private:
+  OperationOptions sum_options() const;
+
+  Communicator gathers_, sums_;
+  std::vector<Shape> shapes_;
+  Options options_;
+  std::int64_t elements_ = 0;
+  Tensor values_flat_, share_, secondary_;
+  Tensor gradients_flat_, gradient_share_;
+  std::vector<Tensor> values_, gradients_;
+  bool secondary_is_valid_ = false;
+  bool has_sum_ = false;           // gradient_share_ holds sums of this step
+  std::uint64_t sums_so_far_ = 0;  // each sum rounds with other random numbers
+  Work last_gather_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,127 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "stretto/overlap/sharded_unit.hpp"
+
+namespace stretto {
+
+enum class Pass : std::uint8_t { forward, backward };
+STRETTO_API const char* name(Pass pass);
+
+// Decides when units are gathered and summed, while the caller computes with them:
+//
+//   traffic.begin_step();
+//   for each microbatch:
+//     traffic.begin_use(unit, Pass::forward);   // the values are there
+//     traffic.end_use(unit);
+//     traffic.begin_use(unit, Pass::backward);  // the values are there, and gradients to add to
+//     traffic.end_use(unit);
+//     traffic.end_microbatch();
+//   traffic.finish_sums();                      // each rank has the sums of its shares
+//   for each unit in forward_order():
+//     ... update the unit's share ...
+//     traffic.updated(unit);                    // the new values travel while the caller goes on
+//
+// Values. With ZeroStage::values a unit is gathered before a use, while the `prefetch` units used before it are computed
+// with, and released when it is not among the next `prefetch` units (the explicit prefetch of PyTorch's FSDP2). The units in
+// use and `prefetch` others are the most that are there at a time. At other stages values are gathered once a step, after
+// updated(), and the first use waits for them (Megatron-LM's --overlap-param-gather).
+//
+// Gradients are summed when their last use of the step has ended, or of the microbatch from ZeroStage::gradients on, while
+// backward goes on (PyTorch DDP; Li et al. 2020). At most prefetch + 1 units of gradients are then on their way at a time;
+// another use waits for the oldest.
+//
+// The order of uses is learned in the first step, in which every gather and sum waits for its use or the end of the
+// microbatch; every later step must make the same uses. The order and the options alone, never time, decide at which call an
+// operation starts. So ranks that make the same uses start the same operations in the same order. Without overlap the same
+// operations run one by one in computation(). Neither overlap nor prefetch changes the bits of a result.
+//
+// Uses outside a step gather what is not there, without prefetch, and free it again; all ranks must make them.
+//
+// Only the thread that computes may use an object. After an exception it cannot be used again. The destructor waits for
+// operations in flight.
+class STRETTO_API UnitTraffic {
+ public:
+  struct Options {
+    int prefetch = 1;     // units; 0: each gather is waited for in full
+    bool overlap = true;  // false: gathers and sums run in computation(), and nothing is prefetched
+  };
+  // Give gathers an urgent stream and sums a background one, so that gathers overtake sums. The units must outlive the
+  // object.
+  UnitTraffic(std::vector<ShardedUnit*> units, Stream gathers, Stream sums, const Options& options);
+  ~UnitTraffic();
+  UnitTraffic(const UnitTraffic&) = delete;
+  UnitTraffic& operator=(const UnitTraffic&) = delete;
+
+  // Gradients become zeros, and the first gathers begin. From here to finish_sums(), shares must not change.
+  void begin_step();
+  // Uses of several units, and of one unit, may be nested. Throws Error(invalid_argument) if another use comes next in the
+  // order. On a GPU, computation() waits instead of the caller.
+  void begin_use(std::size_t unit, Pass pass);
+  // Returns whether the unit's values or gradients may no longer be there.
+  bool end_use(std::size_t unit);
+  void end_microbatch();
+  // Starts what is left and blocks until all sums are done; on a GPU, computation() waits. Throws if a unit is in use, or if
+  // uses of the order are missing.
+  void finish_sums();
+  // The rank has written its share of the unit. Below ZeroStage::values, its gather begins; not for a unit whose whole
+  // gradients every rank has, and with which every rank updates all.
+  void updated(std::size_t unit);
+  // Blocks until values in flight have arrived; on a GPU, computation() waits.
+  void wait_for_values();
+
+  // ZeroStage::none: which units' gradients are gathered whole behind their sums, so that every rank updates all of them.
+  // The others are updated by share, and their values gathered. All are whole at first. May be called between steps; a unit
+  // that was not whole must not become whole, since the optimizer's state outside the share is stale.
+  void set_whole(std::vector<bool> units);
+  bool is_whole(std::size_t unit) const { return whole_[unit]; }
+
+  // The units in the order of their first use in a step; in their own order until a step has been learned.
+  std::vector<std::size_t> forward_order() const;
+  int live() const;  // the units whose values are there or on their way
+
+  // Times of the last step in seconds by now_seconds(). needed: when the first use of the unit began; ready: when its last
+  // gradient was there, before its last sum. sum, gather: how long the last sum and the gather of gradients or values took;
+  // 0 if there was none. On a GPU the call blocks until they are done.
+  struct Times {
+    double needed = 0, ready = 0, sum = 0, gather = 0;
+  };
+  Times times(std::size_t unit) const;
+
+ private:
+  struct Use {
+    std::size_t unit;
+    Pass pass;
+    bool sums;  // the unit's gradients are summed when this use has ended
+  };
+  struct State {
+    ShardedUnit* unit;
+    int in_use = 0;
+    std::size_t latest = 0, latest_backward = 0;  // indices in uses_ of the latest uses that have begun
+    bool has_gradients = false;                   // added to since the last sum
+    bool arriving = false;                        // values are in flight, and nobody has waited for them
+    Work gathered, summed, whole_gradients;
+    Work needed, ready;  // places in computation()
+  };
+  static bool keeps_values(const State& state) { return state.unit->stage() != ZeroStage::values; }
+  void gather(State& state);
+  void gather_ahead();
+  void arrive(State& state);
+  std::vector<std::size_t> next_units(int count) const;
+  void learn_sums(ZeroStage from);
+  void start_sum(std::size_t unit);
+  void limit_sums();
+
+  std::vector<State> units_;
+  Stream gathers_, sums_;
+  Options options_;
+  std::vector<bool> whole_;
+  std::vector<Use> uses_;               // of a step
+  std::vector<std::size_t> in_flight_;  // units with a sum that nobody has waited for, the oldest first
+  std::size_t next_ = 0;                // index in uses_
+  bool in_step_ = false, knows_order_ = false;
+};
+
+}  // namespace stretto

@@ -1,0 +1,236 @@
+#include "stretto/layers/sharded_parameters.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "core/fail.hpp"
+#include "overlap/bucket_cut.hpp"
+#include "stretto/device.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+namespace {
+
+// A parameter whose gradient is complete on several ranks is owned by the first of them.
+bool first_of_copies(const Parameter& parameter, const Mesh& mesh) {
+  const Axes copied = parameter.replicated_over - parameter.sum_gradient_over;
+  return std::all_of(all_axes.begin(), all_axes.end(),
+                     [&](Axis axis) { return !copied.contains(axis) || mesh.rank(axis) == 0; });
+}
+
+// The axes over which a gradient is summed, without those of one rank.
+Axes summed_over(const Parameter& parameter, const Mesh& mesh) {
+  Axes axes = parameter.sum_gradient_over;
+  for (const Axis axis : all_axes) {
+    if (mesh.size(axis) == 1) axes = axes - axis;
+  }
+  return axes;
+}
+
+}  // namespace
+
+void ShardedParameters::Options::check(const MeshShape& mesh) const {
+  const bool plus = hpz_size > 1 || qwz != QuantizedFormat::none || qgz != QuantizedFormat::none;
+  require(!plus || zero == ZeroStage::values, "ZeRO++ (hpZ, qwZ, qgZ) needs ZeRO stage 3, not {}.", static_cast<int>(zero));
+  require(hpz_size >= 1 && mesh.data % hpz_size == 0, "An hpZ size of {} does not divide {} data-parallel ranks.", hpz_size,
+          mesh.data);
+  const bool options_of_qgz = qgz_error_feedback || qgz_rounding != Rounding::nearest_even;
+  require(!options_of_qgz || qgz != QuantizedFormat::none,
+          "Error feedback and stochastic rounding need quantized gradients (qgZ).");
+  require(prefetch >= 0, "Parameters cannot be prefetched {} units ahead; give 0 or more.", prefetch);
+  require(unit_bytes > 0, "A unit of 0 bytes holds no parameter; give at least 1.");
+}
+
+ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, const Options& options)
+    : parameters_(parameters), mesh_(mesh), options_(options), errors_(std::make_unique<ErrorFeedback>()) {
+  options.check(mesh.shape());
+  make_units();
+  make_ranges();
+  std::vector<ShardedUnit*> units;
+  for (const auto& unit : units_) units.push_back(unit.get());
+  const bool divided = std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
+    return !summed_over(*parameters_.all()[members_[place.unit].front()], mesh_).empty();
+  });
+  const bool streams = options.overlap && divided;
+  traffic_ =
+      std::make_unique<UnitTraffic>(std::move(units), streams ? Stream("parameters", Priority::urgent) : computation(),
+                                    streams ? Stream("dp", Priority::background) : computation(),
+                                    UnitTraffic::Options{.prefetch = options.prefetch, .overlap = options.overlap});
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) point_at(unit);
+}
+
+ShardedParameters::~ShardedParameters() = default;
+
+void ShardedParameters::make_units() {
+  std::map<Axes, std::vector<std::size_t>> by_axes;  // in the order of backward
+  for (std::size_t i = parameters_.all().size(); i-- > 0;) {
+    by_axes[summed_over(*parameters_.all()[i], mesh_)].push_back(i);
+  }
+  const DType gradient_dtype = kernels::accumulator(options_.dtype);
+  places_.resize(parameters_.all().size());
+  for (const auto& [axes, list] : by_axes) {
+    const Communicator& sums = mesh_.over(axes);
+    const Communicator gathers = sums.size() > 1 ? sums.duplicate(sums.name() + " parameters") : sums;
+    ShardedUnit::Options options{.stage = options_.zero,
+                                 .weights = options_.qwz,
+                                 .gradients = options_.qgz,
+                                 .gradient_rounding = options_.qgz_rounding,
+                                 .errors = options_.qgz_error_feedback ? errors_.get() : nullptr};
+    if (options_.hpz_size > 1) {
+      options.secondary = gathers.split(gathers.rank() / options_.hpz_size, gathers.rank(), "hpz");
+    }
+    std::vector<GradientSize> sizes;
+    for (const std::size_t i : list) {
+      std::int64_t elements = 1;
+      for (const std::int64_t extent : parameters_.all()[i]->extents) elements *= extent;
+      sizes.push_back({static_cast<std::size_t>(elements) * size_of(gradient_dtype), gradient_dtype, false});
+    }
+    std::size_t begin = 0;
+    for (const std::size_t end :
+         cut_into_buckets(sizes, options_.unit_bytes, std::max<std::size_t>(options_.unit_bytes / 2, 1))) {
+      std::vector<Shape> shapes;
+      std::vector<std::size_t>& members = members_.emplace_back();
+      for (std::size_t i = begin; i < end; ++i) {
+        places_[list[i]] = {units_.size(), members.size()};
+        members.push_back(list[i]);
+        shapes.push_back(parameters_.all()[list[i]]->extents);
+      }
+      options.name = parameters_.all()[members.front()]->name;
+      options.seed = options_.seed * 1000003 + units_.size();
+      units_.push_back(
+          std::make_unique<ShardedUnit>(gathers, sums, std::move(shapes), options_.dtype, gradient_dtype, options));
+      begin = end;
+    }
+  }
+}
+
+void ShardedParameters::make_ranges() {
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    ShardedUnit& unit = *units_[u];
+    std::int64_t in_share = 0;  // owned ranges follow each other in the share
+    std::vector<std::int64_t> done(members_[u].size(), 0);
+    const auto add = [&](std::size_t member, std::int64_t first, std::int64_t count, bool own) {
+      const std::size_t parameter = members_[u][member];
+      Range range{.unit = u, .parameter = parameter, .first = first, .count = count, .in_share = own};
+      range.owned = own && first_of_copies(*parameters_.all()[parameter], mesh_);
+      range.value = own ? unit.share().view(in_share, {count}) : unit.values()[member].view(first, {count});
+      range.gradient = own ? unit.gradient_share().view(in_share, {count}) : unit.gradients()[member].view(first, {count});
+      if (own) in_share += count;
+      ranges_.push_back(std::move(range));
+      done[member] = first + count;
+    };
+    const bool updates_all = unit.stage() == ZeroStage::none;
+    const auto fill = [&](std::size_t member, std::int64_t until) {
+      if (updates_all && done[member] < until) add(member, done[member], until - done[member], false);
+    };
+    const auto size_of_member = [&](std::size_t member) {
+      std::int64_t elements = 1;
+      for (const std::int64_t extent : parameters_.all()[members_[u][member]]->extents) elements *= extent;
+      return elements;
+    };
+    for (const ElementRange& own : unit.owned()) {
+      fill(own.tensor, own.first);
+      add(own.tensor, own.first, own.count, true);
+    }
+    for (std::size_t member = 0; member < members_[u].size(); ++member) fill(member, size_of_member(member));
+  }
+}
+
+void ShardedParameters::point_at(std::size_t unit) {
+  ShardedUnit& of = *units_[unit];
+  for (std::size_t i = 0; i < members_[unit].size(); ++i) {
+    Parameter& parameter = *parameters_.all()[members_[unit][i]];
+    parameter.value = of.has_values() ? of.values()[i] : Tensor();
+    parameter.gradient = of.has_gradients() ? of.gradients()[i] : Tensor();
+  }
+}
+
+// ---- values
+
+void ShardedParameters::initialise(std::uint64_t seed) {
+  traffic_->wait_for_values();
+  for (const auto& unit : units_) unit->share_changed();
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const ShardedUnit& unit = *units_[places_[i].unit];
+    if (unit.has_values()) set_initial_values(*parameters_.all()[i], seed, 0, unit.values()[places_[i].member]);
+  }
+  for (const Range& range : ranges_) {
+    if (!units_[range.unit]->has_values()) {
+      set_initial_values(*parameters_.all()[range.parameter], seed, range.first, range.value);
+    }
+  }
+}
+
+void ShardedParameters::share_values() {
+  traffic_->wait_for_values();
+  for (const auto& unit : units_) {
+    unit->share_changed();
+    if (unit->has_values()) unit->gather(Stream::inline_()).wait();
+  }
+}
+
+// ---- a step
+
+std::vector<std::size_t> ShardedParameters::units_of(const std::vector<Parameter*>& parameters) const {
+  std::vector<std::size_t> units;
+  for (const Parameter* parameter : parameters) {
+    const std::size_t unit = places_[parameter->index].unit;
+    if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
+  }
+  return units;
+}
+
+void ShardedParameters::begin(const std::vector<Parameter*>& parameters, Pass pass) {
+  for (const std::size_t unit : units_of(parameters)) {
+    traffic_->begin_use(unit, pass);
+    point_at(unit);
+  }
+}
+
+void ShardedParameters::end(const std::vector<Parameter*>& parameters, Pass /*pass*/) {
+  for (const std::size_t unit : units_of(parameters)) {
+    if (traffic_->end_use(unit)) point_at(unit);
+  }
+}
+
+void ShardedParameters::begin_step() { traffic_->begin_step(); }
+
+std::vector<std::size_t> ShardedParameters::ranges_to_update(std::size_t unit) const {
+  std::vector<std::size_t> result;
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    if (ranges_[i].unit == unit && (traffic_->is_whole(unit) || ranges_[i].in_share)) result.push_back(i);
+  }
+  return result;
+}
+
+void ShardedParameters::update(const std::function<void(std::size_t unit)>& update) {
+  // Units whose values travel come first: they travel while the others are updated.
+  for (const bool whole : {false, true}) {
+    for (const std::size_t unit : traffic_->forward_order()) {
+      if (traffic_->is_whole(unit) != whole) continue;
+      update(unit);
+      traffic_->updated(unit);
+    }
+  }
+}
+
+// ---- for checks and exports
+
+std::vector<Tensor> ShardedParameters::whole(const std::function<Tensor(const ShardedUnit&)>& own) const {
+  std::vector<std::vector<Tensor>> by_unit;
+  for (const auto& unit : units_) by_unit.push_back(unit->views_of(unit->whole(own(*unit))));
+  std::vector<Tensor> result;
+  for (const Place& place : places_) result.push_back(by_unit[place.unit][place.member]);
+  return result;
+}
+
+std::vector<Tensor> ShardedParameters::whole_values() const {
+  traffic_->wait_for_values();
+  return whole([](const ShardedUnit& unit) { return unit.share(); });
+}
+
+std::vector<Tensor> ShardedParameters::whole_gradients() const {
+  return whole([](const ShardedUnit& unit) { return unit.gradient_share(); });
+}
+
+}  // namespace stretto

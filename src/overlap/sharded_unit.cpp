@@ -1,0 +1,213 @@
+#include "stretto/overlap/sharded_unit.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "core/fail.hpp"
+#include "device/stream/kernel_scope.hpp"
+#include "stretto/device.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+namespace {
+
+std::int64_t elements_of(const Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+OperationOptions gather_options(QuantizedFormat format, const Method& method, const char* tag) {
+  OperationOptions options{.method = method, .tag = tag};
+  options.quantization.format = format;
+  return options;
+}
+
+Call all_gather_call(const Tensor& own, const Tensor& whole) {
+  return {.collective = Collective::all_gather,
+          .input = own.raw(),
+          .output = whole.raw(),
+          .count = own.size(),
+          .dtype = own.dtype(),
+          .keep_alive = whole};
+}
+
+}  // namespace
+
+ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Shape> shapes, DType dtype,
+                         DType gradient_dtype, const Options& options)
+    : gathers_(std::move(gathers)), sums_(std::move(sums)), shapes_(std::move(shapes)), options_(options) {
+  require(gathers_ && sums_ && !shapes_.empty(), "A unit of {} tensors has nothing to gather; give it tensors and ranks.",
+          shapes_.size());
+  require(sums_.size() == gathers_.size() && sums_.rank() == gathers_.rank(),
+          "Gradients of a unit over {} ranks cannot be summed over {}, where rank {} is rank {}; give a communicator of the "
+          "same ranks.",
+          gathers_.size(), sums_.size(), gathers_.rank(), sums_.rank());
+  require(options_.stage == ZeroStage::values || (!options_.secondary && options_.weights == QuantizedFormat::none),
+          "A unit whose values are always there is gathered in its own type and over its whole group.");
+  if (gathers_.size() == 1) options_.stage = ZeroStage::none;
+  require(!options_.secondary || gathers_.size() % options_.secondary.size() == 0,
+          "A second copy of a unit over {} ranks cannot be divided over {}; choose a divisor.", gathers_.size(),
+          options_.secondary ? options_.secondary.size() : 0);
+  for (const Shape& shape : shapes_) elements_ += elements_of(shape);
+  const std::int64_t share = (elements_ + gathers_.size() - 1) / gathers_.size();
+  const std::int64_t whole = share * gathers_.size();
+  // Refuses here what the first gather or sum would refuse.
+  gathers_.check({.collective = Collective::all_gather, .count = share, .dtype = dtype},
+                 gather_options(options_.weights, options_.gather_by, ""));
+  sums_.check({.collective = Collective::reduce_scatter, .count = share, .dtype = gradient_dtype}, sum_options());
+
+  const auto zeros = [](std::int64_t count, DType type) {
+    const Tensor tensor = Tensor::symmetric({count}, type);
+    tensor.zero();
+    return tensor;
+  };
+  const std::int64_t first = gathers_.rank() * share;
+  if (options_.stage == ZeroStage::values) {
+    share_ = zeros(share, dtype);
+  } else {
+    values_flat_ = zeros(whole, dtype);
+    values_ = views_of(values_flat_);
+    share_ = values_flat_.view(first, {share});
+  }
+  if (options_.stage >= ZeroStage::gradients) {
+    gradient_share_ = zeros(share, gradient_dtype);
+  } else {
+    gradients_flat_ = zeros(whole, gradient_dtype);
+    gradients_ = views_of(gradients_flat_);
+    gradient_share_ = gradients_flat_.view(first, {share});
+  }
+}
+
+std::vector<Tensor> ShardedUnit::views_of(const Tensor& flat) const {
+  std::vector<Tensor> views;
+  views.reserve(shapes_.size());
+  std::int64_t first = 0;
+  for (const Shape& shape : shapes_) {
+    views.push_back(flat.view(first, shape));
+    first += elements_of(shape);
+  }
+  return views;
+}
+
+std::vector<ElementRange> ShardedUnit::owned() const {
+  const std::int64_t begin = gathers_.rank() * share_.size();
+  const std::int64_t end = begin + share_.size();
+  std::vector<ElementRange> result;
+  std::int64_t first = 0;  // of the tensor, in the vector
+  for (std::size_t i = 0; i < shapes_.size(); ++i) {
+    const std::int64_t last = first + elements_of(shapes_[i]);
+    const std::int64_t from = std::max(begin, first);
+    const std::int64_t to = std::min(end, last);
+    if (from < to) result.push_back({i, from - first, to - from});
+    first = last;
+  }
+  return result;
+}
+
+// ---- values
+
+void ShardedUnit::share_changed() { secondary_is_valid_ = false; }
+
+Work ShardedUnit::gather(const Stream& stream) {
+  if (options_.stage != ZeroStage::values) {
+    if (gathers_.size() == 1) return {};
+    return gathers_.start(all_gather_call(share_, values_flat_), stream,
+                          gather_options(QuantizedFormat::none, options_.gather_by, "parameters"));
+  }
+  require(!values_flat_, "A unit of {} tensors is gathered already; release it first.", shapes_.size());
+  values_flat_ = Tensor::symmetric({share_.size() * gathers_.size()}, share_.dtype());
+  values_ = views_of(values_flat_);
+  stream.wait(last_gather_);  // which may still fill the second copy
+  if (secondary_is_valid_) {
+    return last_gather_ =
+               options_.secondary.start(all_gather_call(secondary_, values_flat_), stream, {.tag = "parameters in node"});
+  }
+  last_gather_ = gathers_.start(all_gather_call(share_, values_flat_), stream,
+                                gather_options(options_.weights, options_.gather_by, "parameters"));
+  if (!options_.secondary) return last_gather_;
+  const std::int64_t part = values_flat_.size() / options_.secondary.size();
+  if (!secondary_) {
+    secondary_ = Tensor::symmetric({part}, share_.dtype());
+    stream.wait(computation());  // a GPU allocates in the order of computation(): the memory exists from this point on
+  }
+  secondary_is_valid_ = true;
+  return last_gather_ = stream.enqueue([kept = secondary_, from = values_flat_.view(options_.secondary.rank() * part,
+                                                                                    {part})] { kept.copy_from(from); });
+}
+
+void ShardedUnit::release() {
+  if (options_.stage != ZeroStage::values) return;
+  values_.clear();
+  values_flat_ = {};
+}
+
+// ---- gradients
+
+void ShardedUnit::zero_gradients() {
+  has_sum_ = false;
+  if (options_.stage < ZeroStage::gradients) as_kernel("zero", [&] { gradients_flat_.zero(); });
+}
+
+const std::vector<Tensor>& ShardedUnit::gradients() {
+  if (!gradients_flat_) {
+    gradients_flat_ = Tensor::symmetric({gradient_share_.size() * sums_.size()}, gradient_share_.dtype());
+    as_kernel("zero", [&] { gradients_flat_.zero(); });
+    gradients_ = views_of(gradients_flat_);
+  }
+  return gradients_;
+}
+
+OperationOptions ShardedUnit::sum_options() const {
+  OperationOptions options{.method = options_.sum_by, .tag = "gradients"};
+  options.quantization.format = options_.gradients;
+  if (options_.gradients == QuantizedFormat::none) return options;
+  options.quantization.rounding = options_.gradient_rounding;
+  options.quantization.seed = options_.seed + sums_so_far_;
+  options.quantization.errors = options_.errors;
+  options.quantization.tensor = options_.name;
+  return options;
+}
+
+Work ShardedUnit::sum(const Stream& stream) {
+  const bool stays = options_.stage < ZeroStage::gradients;
+  if (stays && sums_.size() == 1) return {};
+  gradients();  // an unused unit adds zeros
+  const Tensor into = has_sum_ ? Tensor::symmetric({gradient_share_.size()}, gradient_share_.dtype()) : gradient_share_;
+  const Call call{.collective = Collective::reduce_scatter,
+                  .input = gradients_flat_.raw(),
+                  .output = into.raw(),
+                  .count = into.size(),
+                  .dtype = into.dtype(),
+                  .op = ReduceOp::sum,
+                  .keep_alive = gradients_flat_};
+  if (has_sum_) stream.wait(computation());  // a GPU allocates in the order of computation()
+  Work work = sums_.start(call, stream, sum_options());
+  ++sums_so_far_;
+  if (has_sum_) {
+    work = stream.enqueue([to = gradient_share_, from = into] { kernels::add(to, from, to); });
+  }
+  has_sum_ = true;
+  if (!stays) {
+    gradients_.clear();
+    gradients_flat_ = {};
+  }
+  return work;
+}
+
+Work ShardedUnit::gather_gradients(const Stream& stream) {
+  require(options_.stage == ZeroStage::none, "Whole gradients are kept at ZeRO stage 0 only.");
+  if (sums_.size() == 1) return {};
+  return sums_.start(all_gather_call(gradient_share_, gradients_flat_), stream, {.tag = "gradients"});
+}
+
+Tensor ShardedUnit::whole(const Tensor& own) const {
+  require(own.size() == share_.size(), "A share of {} elements is not one of a unit whose shares have {}.", own.size(),
+          share_.size());
+  Tensor result = Tensor::symmetric({own.size() * gathers_.size()}, own.dtype());
+  gathers_.start(all_gather_call(own, result), Stream::inline_(), {.tag = "whole unit"}).wait();
+  return result;
+}
+
+}  // namespace stretto

@@ -1,0 +1,87 @@
+#include "stretto/layers/mesh.hpp"
+
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "../variables.hpp"
+#include "stretto/stretto.hpp"
+
+namespace stretto {
+namespace {
+
+TEST(Mesh, IsAGridWithNeighboursInOneTensorGroup) {
+  run_threads(6, [](const Communicator& world) {
+    const Mesh mesh(world, {.tensor = 2, .data = 3});
+    EXPECT_EQ(mesh.size(Axis::data), 3);
+    EXPECT_EQ(mesh.size(Axis::tensor), 2);
+    EXPECT_EQ(mesh.size(Axis::pipeline), 1);
+    EXPECT_EQ(mesh.rank(Axis::data), world.rank() / 2);
+    EXPECT_EQ(mesh.rank(Axis::tensor), world.rank() % 2);
+    EXPECT_EQ(mesh.over(Axis::data).name(), "dp");
+    EXPECT_EQ(mesh.over(Axis::tensor).name(), "tp");
+    EXPECT_EQ(mesh.over(Axis::ring).size(), 1);
+  });
+}
+
+// The sum of the ranks' numbers over each group, which names its members.
+TEST(Mesh, GroupsHaveTheRanksThatDifferInTheirAxesOnly) {
+  for (const MeshShape shape : {MeshShape{.tensor = 2, .ulysses = 2, .ring = 2}, {.tensor = 2, .data = 2, .pipeline = 2},
+                                {.ring = 2, .data = 3}, {.ulysses = 4, .pipeline = 2}, {.tensor = 3}}) {
+    run_threads(static_cast<int>(shape.ranks()), [&](const Communicator& world) {
+      const Mesh mesh(world, shape);
+      std::vector<Axes> sets(all_axes.begin(), all_axes.end());
+      sets.insert(sets.end(), {token_axes, token_axes | Axis::tensor, Axes()});
+      for (const Axes axes : sets) {
+        std::vector<std::int64_t> members;
+        for (int rank = 0; rank < world.size(); ++rank) {
+          const bool same = std::all_of(all_axes.begin(), all_axes.end(), [&](Axis axis) {
+            return axes.contains(axis) || shape.place(rank, axis) == mesh.rank(axis);
+          });
+          if (same) members.push_back(std::int64_t{1} << rank);
+        }
+        const Communicator& group = mesh.over(axes);
+        ASSERT_EQ(group.size(), static_cast<int>(members.size())) << to_string(axes);
+        const std::int64_t expected = std::accumulate(members.begin(), members.end(), std::int64_t{0});
+        std::int64_t sum = std::int64_t{1} << world.rank();
+        group.all_reduce(&sum, &sum, 1, DType::i64, ReduceOp::sum, Stream::inline_());
+        EXPECT_EQ(sum, expected) << to_string(axes);
+        EXPECT_EQ(members[static_cast<std::size_t>(group.rank())], std::int64_t{1} << world.rank()) << "in the job's order";
+      }
+    });
+  }
+}
+
+TEST(Mesh, EveryPlaceIsTakenOnce) {
+  const MeshShape shape{.tensor = 2, .ulysses = 3, .ring = 2, .data = 5, .pipeline = 4};
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    const auto at = [&](Axis axis) { return shape.place(rank, axis); };
+    const int back = (((at(Axis::pipeline) * 5 + at(Axis::data)) * 2 + at(Axis::ring)) * 3 + at(Axis::ulysses)) * 2 +
+                     at(Axis::tensor);
+    EXPECT_EQ(back, rank);
+  }
+}
+
+TEST(Mesh, NamesSizesThatDoNotMakeTheJob) {
+  run_threads(4, [](const Communicator& world) {
+    for (const auto& [data, tensor] : {std::pair{2, 3}, {4, 0}, {-2, -2}, {3, 1}, {65536, 65536}}) {
+      const std::string sentence = sentence_of([&, d = data, t = tensor] {
+        const Mesh mesh(world, {.tensor = t, .data = d});
+      });
+      EXPECT_THAT(sentence, testing::HasSubstr(std::to_string(tensor)));
+    }
+    EXPECT_EQ(Mesh(world, {.tensor = 2, .data = 2}).size(Axis::data), 2) << "the communicator is unharmed";
+  });
+}
+
+TEST(Mesh, SaysWhichGroupsItHasNot) {
+  run_threads(4, [](const Communicator& world) {
+    const Mesh mesh(world, {.tensor = 2, .pipeline = 2});
+    const Axes both = Axes(Axis::tensor) | Axis::pipeline;
+    EXPECT_THAT(sentence_of([&] { mesh.over(both); }), testing::HasSubstr("pipeline x tensor"));
+    EXPECT_EQ(&mesh.over(both - Axis::pipeline), &mesh.over(Axis::tensor));
+  });
+}
+
+}  // namespace
+}  // namespace stretto
