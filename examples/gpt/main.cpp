@@ -186,7 +186,7 @@ class TrainingRun {
 
   static bool due(std::int64_t interval, std::int64_t step) { return interval > 0 && (step + 1) % interval == 0; }
 
-  double validate() const {
+  double validate() {
     const Trace::Span span = part("validate");
     return trainer_.evaluate(
         [&](std::int64_t i, std::int32_t* tokens, std::int32_t* targets) { data_.validation_window(i, tokens, targets); },

@@ -13,7 +13,7 @@ namespace gpt {
 using stretto::DType;
 using stretto::QuantizedFormat;
 using stretto::ShardedParameters;
-using stretto::ZeroStage;
+using stretto::zero_stages;
 
 namespace {
 
@@ -66,27 +66,29 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_flag("--no-overlap", no_overlap, "Communicate after computing instead of beside it (same result, bit for bit)");
 
   ShardedParameters::Options& sharding = trainer.sharding;
-  const std::map<std::string, QuantizedFormat> weight_formats = {{"none", QuantizedFormat::none},
-                                                                 {"int8", QuantizedFormat::int8}};
-  const std::map<std::string, QuantizedFormat> gradient_formats = {
-      {"none", QuantizedFormat::none}, {"int8", QuantizedFormat::int8}, {"int4", QuantizedFormat::int4}};
-  app.add_option_function<int>(
-         "--zero", [&](int stage) { sharding.zero = static_cast<ZeroStage>(stage); },
+  const auto format = [](const std::string& name) {
+    return name == "none" ? QuantizedFormat::none : name == "int8" ? QuantizedFormat::int8 : QuantizedFormat::int4;
+  };
+  app.add_option_function<std::string>(
+         "--zero",
+         [&](const std::string& stage) { sharding.zero = zero_stages.at(static_cast<std::size_t>(stage[0] - '0')); },
          "What data-parallel ranks keep a share of only: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 values too")
-      ->check(CLI::Range(0, 3))
+      ->check(CLI::IsMember({"0", "1", "2", "3"}))
       ->default_str("1");
   app.add_option("--prefetch", sharding.prefetch, "With --zero 3, units of parameters gathered ahead of their use")
       ->capture_default_str();
   app.add_option("--hpz-size", sharding.hpz_size,
                  "With --zero 3, neighbouring data-parallel ranks that keep a second copy, for backward (ZeRO++ hpZ)")
       ->capture_default_str();
-  app.add_option("--qwz", sharding.qwz,
-                 "With --zero 3, the format in which parameters are gathered: none or int8 (ZeRO++ qwZ)")
-      ->transform(CLI::Transformer(weight_formats))
+  app.add_option_function<std::string>(
+         "--qwz", [&](const std::string& name) { sharding.qwz = format(name); },
+         "With --zero 3, the format in which parameters are gathered (ZeRO++ qwZ)")
+      ->check(CLI::IsMember({"none", "int8"}))
       ->default_str("none");
-  app.add_option("--qgz", sharding.qgz,
-                 "With --zero 3, the format in which gradients are summed: none, int8 or int4 (ZeRO++ qgZ)")
-      ->transform(CLI::Transformer(gradient_formats))
+  app.add_option_function<std::string>(
+         "--qgz", [&](const std::string& name) { sharding.qgz = format(name); },
+         "With --zero 3, the format in which gradients are summed (ZeRO++ qgZ)")
+      ->check(CLI::IsMember({"none", "int8", "int4"}))
       ->default_str("none");
   app.add_flag("--qgz-error-feedback", sharding.qgz_error_feedback, "Add what --qgz loses to the next gradient");
   app.add_flag_callback(

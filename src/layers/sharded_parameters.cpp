@@ -165,7 +165,7 @@ void ShardedParameters::share_values() {
   traffic_->wait_for_values();
   for (const auto& unit : units_) {
     unit->share_changed();
-    if (unit->has_values()) unit->gather(Stream::inline_()).wait();
+    if (unit->has_values()) computation().wait(unit->gather(computation()));
   }
 }
 
@@ -217,6 +217,7 @@ void ShardedParameters::update(const std::function<void(std::size_t unit)>& upda
 // ---- for checks and exports
 
 std::vector<Tensor> ShardedParameters::whole(const std::function<Tensor(const ShardedUnit&)>& own) const {
+  traffic_->wait_for_values();  // they travel over the same communicator, in another stream
   std::vector<std::vector<Tensor>> by_unit;
   for (const auto& unit : units_) by_unit.push_back(unit->views_of(unit->whole(own(*unit))));
   std::vector<Tensor> result;
@@ -225,7 +226,6 @@ std::vector<Tensor> ShardedParameters::whole(const std::function<Tensor(const Sh
 }
 
 std::vector<Tensor> ShardedParameters::whole_values() const {
-  traffic_->wait_for_values();
   return whole([](const ShardedUnit& unit) { return unit.share(); });
 }
 

@@ -206,7 +206,7 @@ Tensor ShardedUnit::whole(const Tensor& own) const {
   require(own.size() == share_.size(), "A share of {} elements is not one of a unit whose shares have {}.", own.size(),
           share_.size());
   Tensor result = Tensor::symmetric({own.size() * gathers_.size()}, own.dtype());
-  gathers_.start(all_gather_call(own, result), Stream::inline_(), {.tag = "whole unit"}).wait();
+  computation().wait(gathers_.start(all_gather_call(own, result), computation(), {.tag = "whole unit"}));
   return result;
 }
 

@@ -35,7 +35,8 @@ Training train_on(Device device, DType dtype) {
     gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), tiny_of(dtype));
     EXPECT_EQ(trainer.parameters().all().front()->value.device(), device);
     result.trace = advance(trainer, 0, trained_steps);
-    result.text = gpt::sample(trainer.model(), trainer.mesh().over(Axis::tensor), "\1\2\3", {.length = 4, .temperature = 0.5});
+    result.text = gpt::sample(trainer.model(), trainer.use(), trainer.mesh().over(Axis::tensor), "\1\2\3",
+                              {.length = 4, .temperature = 0.5});
   });
   return result;
 }
@@ -72,13 +73,17 @@ TEST_P(TrainingOnAGpu, GoesOnFromTheHostsCheckpointAndBack) {
   run_threads(1, [&](const Communicator& world) {
     const OnDevice on(Device::cuda);
     gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), tiny_of(GetParam()));
-    EXPECT_EQ(gpt::load_checkpoint(trainer, gpt::find_checkpoint(directory.path()), true), 1);
+    const auto loaded = gpt::load_checkpoint(trainer, gpt::find_checkpoint(directory.path()), true);
+    EXPECT_EQ(loaded.step, 1);
+    trainer.optimizer().restore(loaded.optimizer_steps);
     advance(trainer, 1, 1);
     gpt::save_checkpoint(trainer, directory.path(), 2);
   });
   run_threads(1, [&](const Communicator& world) {
     gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), tiny_of(GetParam()));
-    EXPECT_EQ(gpt::load_checkpoint(trainer, gpt::find_checkpoint(directory.path()), true), 2);
+    const auto loaded = gpt::load_checkpoint(trainer, gpt::find_checkpoint(directory.path()), true);
+    EXPECT_EQ(loaded.step, 2);
+    trainer.optimizer().restore(loaded.optimizer_steps);
     back = advance(trainer, 2, 1).parameters;
   });
   EXPECT_EQ(Comparer(equal_bits).pieces(there, back, "parameter"), "");

@@ -18,9 +18,9 @@
 #include "stand_in/job_on_gpus.hpp"
 #include "stretto/overlap/all_to_all.hpp"
 #include "stretto/overlap/chunked_gemm.hpp"
-#include "stretto/overlap/unit_traffic.hpp"
 #include "stretto/overlap/ring_pass.hpp"
 #include "stretto/overlap/trace.hpp"
+#include "stretto/overlap/unit_traffic.hpp"
 #include "stretto/stretto.hpp"
 
 namespace stretto {
@@ -85,7 +85,8 @@ std::vector<double> sharded(const Communicator& world, ZeroStage stage, bool sec
     for (const std::size_t i : traffic.forward_order()) {
       append(results, units[i]->gradient_share());
       if (traffic.is_whole(i)) {
-        for (std::size_t t = 0; t < 2; ++t) kernels::add(units[i]->values()[t], units[i]->gradients()[t], units[i]->values()[t]);
+        for (std::size_t t = 0; t < 2; ++t)
+          kernels::add(units[i]->values()[t], units[i]->gradients()[t], units[i]->values()[t]);
       } else {
         kernels::add(units[i]->share(), units[i]->gradient_share(), units[i]->share());
       }

@@ -34,7 +34,8 @@ Trained train_here(const Communicator& world, const Cell& cell, const gpt::Train
   gpt::Trainer trainer(Mesh(world, {.tensor = cell.layout.tensor, .data = cell.layout.data}), options);
   result.trace = advance(trainer, 0, trained_steps);
   result.evaluated = trainer.evaluate(text_of_step(options, 9), 3);
-  result.text = gpt::sample(trainer.model(), trainer.mesh().over(Axis::tensor), "\1\2\3", {.length = 2, .temperature = 0.5});
+  result.text = gpt::sample(trainer.model(), trainer.use(), trainer.mesh().over(Axis::tensor), "\1\2\3",
+                            {.length = 2, .temperature = 0.5});
   return result;
 }
 

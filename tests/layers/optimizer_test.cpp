@@ -10,8 +10,6 @@
 namespace stretto {
 namespace {
 
-constexpr ZeroStage all_stages[] = {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients, ZeroStage::values};
-
 // A parameter that is divided over the tensor axis, and one of which every rank holds all.
 void add_parameters(Parameters& parameters, const Mesh& mesh) {
   const Share share = share_of(10, mesh.size(Axis::tensor), mesh.rank(Axis::tensor));
@@ -53,7 +51,7 @@ void sum_gradients(ShardedParameters& sharded, Parameters& parameters,
 
 // All gradients are 1, so the squared norm is the number of elements of the whole model, each counted once.
 TEST(GradientNorm, CountsEveryElementOnce) {
-  for (const ZeroStage stage : all_stages) {
+  for (const ZeroStage stage : zero_stages) {
     for (const MeshShape shape :
          {MeshShape{}, {.tensor = 2}, {.data = 3}, {.tensor = 3, .data = 2}, {.tensor = 4, .data = 2}}) {
       run_threads(static_cast<int>(shape.ranks()), [&](const Communicator& world) {
@@ -156,7 +154,7 @@ TEST(AdamWOptimizer, GivesTheSameBitsAtEveryStageOnAnyNumberOfRanks) {
       return numbers.front();
     };
     const std::vector<double> expected = trained(1, ZeroStage::none);
-    for (const ZeroStage stage : all_stages) {
+    for (const ZeroStage stage : zero_stages) {
       for (const int ranks : {1, 2, 3, 5})
         EXPECT_EQ(trained(ranks, stage), expected) << ranks << " " << static_cast<int>(stage);
     }

@@ -47,8 +47,6 @@ std::vector<Tensor> copies_of(const std::vector<Tensor>& tensors) {
   return result;
 }
 
-constexpr ZeroStage all_stages[] = {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients, ZeroStage::values};
-
 // Writes this rank's part of whole tensors into its share.
 void adopt(ShardedUnit& unit, const std::vector<Tensor>& whole) {
   std::int64_t in_share = 0;
@@ -75,7 +73,7 @@ TEST(ShardedUnit, GathersWhatTheOwnersWroteWhateverTheShapes) {
   for (const int ranks : {1, 2, 6}) {
     run_threads(ranks, [&](const Communicator& world) {
       const Stream stream("zero");
-      for (const ZeroStage stage : all_stages) {
+      for (const ZeroStage stage : zero_stages) {
         for (const DType dtype : {DType::f32, DType::bf16}) {
           for (const std::vector<Shape>& shapes : {odd_shapes, {{1}}, {{13}}, {{6, 4}}}) {
             ShardedUnit unit(world, world, shapes, dtype, DType::f32, {.stage = stage});
@@ -93,7 +91,7 @@ TEST(ShardedUnit, GathersWhatTheOwnersWroteWhateverTheShapes) {
 
 TEST(ShardedUnit, KeepsWhatItsStageSays) {
   run_threads(2, [](const Communicator& world) {
-    for (const ZeroStage stage : all_stages) {
+    for (const ZeroStage stage : zero_stages) {
       ShardedUnit unit(world, world, odd_shapes, DType::f32, DType::f32, {.stage = stage});
       EXPECT_EQ(unit.has_values(), stage < ZeroStage::values);
       EXPECT_EQ(unit.has_gradients(), stage < ZeroStage::gradients);
@@ -117,7 +115,7 @@ TEST(ShardedUnit, EveryElementHasOneOwner) {
   for (const int ranks : {1, 2, 3, 7}) {
     std::vector<std::vector<ElementRange>> owned(static_cast<std::size_t>(ranks));
     run_threads(ranks, [&](const Communicator& world) {
-      for (const ZeroStage stage : all_stages) {
+      for (const ZeroStage stage : zero_stages) {
         const ShardedUnit unit(world, world, odd_shapes, DType::f32, DType::f32, {.stage = stage});
         std::vector<ElementRange>& own = owned[static_cast<std::size_t>(world.rank())];
         if (stage == ZeroStage::none) own = unit.owned();
@@ -151,7 +149,7 @@ std::int64_t fill_gradients(ShardedUnit& unit, int rank, int microbatch) {
 TEST(ShardedUnit, SumsGradientsIntoSharesOverRanksAndMicrobatches) {
   constexpr int microbatches = 3;
   run_threads(4, [](const Communicator& world) {
-    for (const ZeroStage stage : all_stages) {
+    for (const ZeroStage stage : zero_stages) {
       ShardedUnit unit(world, world, odd_shapes, DType::bf16, DType::f32, {.stage = stage});
       for (int step = 0; step < 2; ++step) {
         unit.zero_gradients();

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,8 @@ namespace stretto {
 // The stages of ZeRO (Rajbhandari et al. 2020): the training state of which each of N ranks keeps 1/N only. For values and
 // gradients of 2 bytes and 12 bytes of optimizer state, a rank keeps, per parameter: 16 bytes, 4 + 12/N, 2 + 14/N, or 16/N.
 enum class ZeroStage : std::uint8_t { none, optimizer, gradients, values };
+inline constexpr std::array<ZeroStage, 4> zero_stages = {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients,
+                                                         ZeroStage::values};
 
 // Several tensors as one vector over a group of N ranks: one tensor after the other, padded with zeros to N equal shares, in
 // the symmetric heap. Rank r owns share r: it updates these elements. A gather brings all shares to all ranks; a sum brings

@@ -28,6 +28,7 @@ std::string arguments_of(const Record& record) {
                        {"group_size", record.group_size},
                        {"stream", record.stream},
                        {"tag", record.tag},
+                       {"queued_us", std::round(std::max(0.0, record.times.started - record.times.enqueued) * 1e9) * 1e-3},
                        {"waited_us", record.shares_times ? 0 : std::round(record.times.waited * 1e9) * 1e-3}});
 }
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "perf/overlap/dense_layers.hpp"
@@ -44,7 +45,8 @@ class DataParallel : public OverlapCase {
     activations_.push_back(Tensor({sizes.rows, sizes.hidden}, sizes.dtype));
     fill_patterned(activations_.front(), world.rank(), 1.0 / 8);
     fill_patterned(dy_, 3, 1.0 / 8);
-    make_units(std::max(layer_bytes(), std::size_t{256} << 10));
+    make_units(std::max(layer_bytes(), std::size_t{256} << 10),
+               [&] { return std::vector<bool>(sharded_->unit_count(), world.size() == 1); });
     DataParallel::reset();
   }
 
@@ -110,14 +112,15 @@ class DataParallel : public OverlapCase {
     for (const stretto::ScheduledCollective& each : schedule.collectives) {
       by_layer.insert(by_layer.end(), each.nodes.size(), !each.postponed.empty());
     }
-    make_units(static_cast<std::size_t>(std::max<std::int64_t>(schedule.knobs.bucket_bytes, 1)));
-    // A unit that belongs to several buckets of the planner follows its first layer.
-    std::vector<bool> whole(sharded_->unit_count(), true);
-    for (std::size_t i = 0; i < layers(); ++i) {
-      const std::size_t unit = sharded_->unit_of(parameter(layers() - 1 - i));
-      if (by_layer.at(i)) whole[unit] = false;
-    }
-    sharded_->traffic().set_whole(whole);
+    make_units(static_cast<std::size_t>(std::max<std::int64_t>(schedule.knobs.bucket_bytes, 1)), [&] {
+      // A unit that belongs to several buckets of the planner follows its first layer.
+      std::vector<bool> whole(sharded_->unit_count(), true);
+      for (std::size_t i = 0; i < layers(); ++i) {
+        const std::size_t unit = sharded_->unit_of(parameter(layers() - 1 - i));
+        if (by_layer.at(i)) whole[unit] = false;
+      }
+      return whole;
+    });
   }
 
   std::vector<Tensor> results() const override { return sharded_->whole_values(); }
@@ -129,14 +132,15 @@ class DataParallel : public OverlapCase {
     return static_cast<std::size_t>(sizes_.hidden * sizes_.hidden) * size_of(stretto::kernels::accumulator(sizes_.dtype));
   }
 
-  void make_units(std::size_t bytes) {
+  // whole: the units that are not postponed, asked when there are units.
+  void make_units(std::size_t bytes, const std::function<std::vector<bool>()>& whole) {
     optimizer_.reset();
     sharded_.reset();
     sharded_ = std::make_unique<ShardedParameters>(
         parameters_, mesh_,
         ShardedParameters::Options{
             .zero = stretto::ZeroStage::none, .dtype = sizes_.dtype, .unit_bytes = bytes, .overlap = sizes_.overlap});
-    sharded_->traffic().set_whole(std::vector<bool>(sharded_->unit_count(), mesh_.world().size() == 1));
+    sharded_->traffic().set_whole(whole());
     optimizer_ = std::make_unique<AdamWOptimizer>(*sharded_, AdamWOptimizer::Options{});
   }
   // The part of the whole update that a rank does.
