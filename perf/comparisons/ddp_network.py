@@ -54,8 +54,7 @@ def main():
     parser.add_argument("--burst", default="128kb", help="burst of its token bucket (default 128kb)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5, help="timed steps of each run")
-    # After four steps, PostponementChoice::steps_to_settle, Stretto has chosen the buckets that it postpones.
-    parser.add_argument("--warmup", type=int, default=6, help="steps before them; Stretto measures three of these to choose the buckets that it postpones")
+    parser.add_argument("--warmup", type=int, default=3, help="steps before them; in the first, Stretto learns the order of uses")
     parser.add_argument("--batch", type=int, default=6, help="sequences a rank")
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()

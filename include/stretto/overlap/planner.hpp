@@ -59,12 +59,12 @@ struct StepKnobs {
   bool priorities = false;  // true: activations before parameters before gradients; false: program order
   bool early = false;       // true: compute dgrad before wgrad inside a layer, because communication waits for dgrad
   // The size in bytes of a bucket: the gradients that are summed by one all_reduce. Buckets are filled in program order,
-  // as in GradientBuckets. 0: one all_reduce per gradient.
+  // as in ShardedParameters. 0: one all_reduce per gradient.
   std::int64_t bucket_bytes = 0;
   std::int64_t first_bucket_bytes = 0;  // size of the first bucket; 0: like the others
   // One flag per bucket, in the order of backward; empty: no bucket is postponed. The gradients of a postponed bucket
   // are reduced and scattered, and each rank updates its share of the parameters. The next forward gathers the
-  // parameters, in the order in which it needs them, on the stream of the gradient sums (PostponedGather).
+  // parameters, in the order in which it needs them, on the stream of the gradient sums.
   std::vector<bool> postponed;
   int ahead = 1;                                   // number of gathers of parameters begun in addition to the gather in use
   std::map<CollectiveKind, Partition> partitions;  // a kind that is missing is not partitioned

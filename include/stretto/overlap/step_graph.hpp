@@ -106,7 +106,7 @@ struct TransformerStep {
   // part is done, so that buckets may be smaller than a layer. With tensor parallelism, any number above 1 means the
   // layer's four products. zero3_step() ignores backward_parts.
   int backward_parts = 1;
-  // true: updates begin when all gradients are summed (GradientBuckets::finish()), and run from the first layer to the
+  // true: updates begin when all gradients are summed (UnitTraffic::finish_sums()), and run from the first layer to the
   // last, in the order in which forward needs them. false: each update begins when its own gradients are summed, in the
   // order of backward.
   bool update_behind_all = false;
