@@ -57,6 +57,7 @@ template <class Body>
 bool in_processes(int ranks, const Body& body) {
   std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank) {
+    std::fflush(stdout);  // or the child might write it as well
     const pid_t child = fork();
     if (child < 0) fail("no process could be started; end some other processes.");
     if (child == 0) _exit(body(rank) ? 0 : 1);
