@@ -52,6 +52,15 @@ class BadInput(FaultTest):
         self.expect_refusal({"--train-iters": "many"}, ["--train-iters", "many"])
         self.expect_refusal({"--lr": -1}, ["--lr -1"])
 
+    def test_zero(self):
+        self.expect_refusal({"--zero": 4}, ["--zero", "4", "0,1,2,3"])
+        self.expect_refusal({"--zero": 2, "--qwz": "int8"}, ["ZeRO++", "stage 3, not 2"])
+        self.expect_refusal({"--hpz-size": 2}, ["ZeRO++", "stage 3, not 1"])
+        self.expect_refusal({"--zero": 3, "--hpz-size": 3}, ["hpZ size of 3 does not divide"])
+        self.expect_refusal({"--zero": 3, "--qwz": "int4"}, ["--qwz", "int4", "int8"])
+        self.expect_refusal({"--zero": 3, "--qgz-stochastic": True}, ["stochastic", "qgZ"])
+        self.expect_refusal({"--zero": 3, "--prefetch": -1}, ["-1 units ahead"])
+
     def test_devices(self):
         self.expect_refusal({"--device": "tpu"}, ["tpu", "cpu or cuda"])
         # CUDA_VISIBLE_DEVICES hides a GPU of the machine, if there is one.

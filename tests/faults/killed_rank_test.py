@@ -8,13 +8,13 @@ from harness import FOREVER, SECONDS_TO_END, FaultTest, free_port, ranks_under
 
 class KilledRank(FaultTest):
 
-    def start_long_run(self):
-        run = self.start({"--nproc": 4, "--tp": 2, "--train-iters": FOREVER, "--log-dir": self.log("log")})
+    def start_long_run(self, flags=None):
+        run = self.start({"--nproc": 4, "--tp": 2, "--train-iters": FOREVER, "--log-dir": self.log("log"), **(flags or {})})
         self.wait_for_steps(self.log("log"), 3)
         return run
 
-    def kill_one_of_four(self, victim):
-        run = self.start_long_run()
+    def kill_one_of_four(self, victim, flags=None):
+        run = self.start_long_run(flags)
         os.kill(ranks_under(run.process.pid)[victim], signal.SIGKILL)
         self.assertEqual(self.status(run, SECONDS_TO_END), 128 + signal.SIGKILL)
         # Each survivor prints one line, which begins with its own rank.
@@ -31,6 +31,9 @@ class KilledRank(FaultTest):
 
     def test_rank_2_of_four(self):
         self.kill_one_of_four(2)
+
+    def test_while_others_gather_its_parameters(self):
+        self.kill_one_of_four(1, {"--tp": 1, "--zero": 3})
 
     def kill_one_of_two_processes(self, victim, variables=None):
         port = free_port()

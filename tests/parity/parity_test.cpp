@@ -2,6 +2,7 @@
 // traffic of each layout. The controls show that each comparison can fail.
 #include <gmock/gmock.h>
 
+#include "../tiers.hpp"
 #include "parity.hpp"
 #include "traffic.hpp"
 
@@ -35,6 +36,29 @@ std::vector<Layout> layouts() {
 
 INSTANTIATE_TEST_SUITE_P(DataByTensor, Parity, testing::ValuesIn(layouts()),
                          [](const auto& cell) { return fmt::format("{}x{}", cell.param.data, cell.param.tensor); });
+
+class ZeroParity : public testing::TestWithParam<ZeroStage> {};
+
+// Microbatches are summed one by one from stage 2 on, and hpZ gathers from a second copy.
+TEST_P(ZeroParity, EqualsOneRank) {
+  for (const Layout layout : layouts()) {
+    if (layout.data == 1 || (!all_tests() && layout.data * layout.tensor % 2 != 0)) continue;
+    for (const int microbatches : {1, 3}) {
+      gpt::TrainerOptions options = tiny(layout);
+      options.global_batch = static_cast<std::int64_t>(microbatches) * layout.data;
+      const Trace expected = train({1, 1}, options).front();
+      options.sharding.zero = GetParam();
+      if (GetParam() == ZeroStage::values && layout.data % 2 == 0) options.sharding.hpz_size = 2;
+      for (const Trace& trace : train(layout, options)) {
+        EXPECT_EQ(compare(expected, trace, parity_tolerance).all(), "")
+            << layout.data << "x" << layout.tensor << ", " << microbatches << " microbatches";
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, ZeroParity, testing::ValuesIn(zero_stages),
+                         [](const auto& stage) { return fmt::format("zero{}", static_cast<int>(stage.param)); });
 
 // One rank and many ranks would make the same mistake here, so this test does not compare them: after one step, the first
 // moments are 1 - beta1 times the gradient that the optimizer used.
