@@ -53,7 +53,7 @@ read -ra flags <<<"$(pkg-config --cflags --libs stretto)"
 "$compiler" -std=c++20 "$work/quantization.cpp" -o "$work/quantization" "${flags[@]}"
 says 'the mean of the averages: -7.5' "$work/quantization"
 
-cp -r "$source_dir"/examples/{link-cmake,link-pkgconfig,gradient-sync} "$work"
+cp -r "$source_dir"/examples/{link-cmake,link-pkgconfig,gradient-sync,zero} "$work"
 built_by_cmake "$work/link-cmake"
 says 'every element is 10 on every rank' "$work/link-cmake/build/sum"
 make -s -C "$work/link-pkgconfig" CC="$c_compiler"
@@ -61,6 +61,8 @@ says 'the average is 1.5' "$work/link-pkgconfig/average"
 program_in docs/c-api.md c | diff - "$work/link-pkgconfig/average.c" || stop "The program of docs/c-api.md is another one."
 built_by_cmake "$work/gradient-sync"
 says '4 ranks: loss [0-9.]* -> 0\.[0-9]' "$work/gradient-sync/build/train"
+built_by_cmake "$work/zero"
+says '4 ranks: loss [0-9.]* -> 0\.[0-9]' "$work/zero/build/zero"
 
 # Components: those of the build are there, others are refused in a sentence. A project in C alone links, too.
 mkdir "$work/components"
