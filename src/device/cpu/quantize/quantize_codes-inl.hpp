@@ -139,10 +139,11 @@ HWY_INLINE void add_chunk(const std::uint8_t* record, std::int64_t chunk, float 
   } else {
     const auto code = [&](int vector) HWY_ATTR {
       const std::uint8_t* const from = codes + Chunks<F>::at(chunk, vector);
-      if constexpr (F == QuantizedFormat::fp8)
+      if constexpr (F == QuantizedFormat::fp8) {
         return load_as<f8e4m3>(d, from);
-      else
+      } else {
         return from_signed(hn::PromoteTo(d32, load_lanes(hn::Rebind<std::int8_t, GroupTag>(), from)));
+      }
     };
     add(code(0), v0);
     add(code(1), v1);

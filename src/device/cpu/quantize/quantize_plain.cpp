@@ -65,7 +65,7 @@ float stochastic_code(QuantizedFormat format, float x, float inverse, float rang
   const DrawKey key(options.seed, static_cast<std::uint32_t>(number >> 32));
   const std::uint32_t hash = draw(key, static_cast<std::uint32_t>(number));
   const std::uint32_t drawn = (i & 16) == 0 ? hash & ((1U << fraction_bits) - 1) : hash >> (32 - fraction_bits);
-  const auto whole = [&](std::uint32_t bits) { return static_cast<int>(bits >> fraction_bits); };
+  const auto whole = [shift = fraction_bits](std::uint32_t bits) { return static_cast<int>(bits >> shift); };
   return static_cast<float>(whole(std::bit_cast<std::uint32_t>(y) + drawn) - whole(std::bit_cast<std::uint32_t>(zero)));
 }
 
@@ -151,7 +151,8 @@ void dequantize_group(QuantizedFormat format, const std::uint8_t* record, float*
     } else if (format == QuantizedFormat::fp8) {
       out[i] = scale * (special ? static_cast<float>(read<f8e5m2>(codes, i)) : static_cast<float>(read<f8e4m3>(codes, i)));
     } else {
-      int code = static_cast<std::int8_t>(codes[format == QuantizedFormat::int8 ? i : int4_byte(i)]);
+      int code = static_cast<std::int8_t>(  // NOLINT(bugprone-signed-char-misuse): a signed number of 8 bits
+          codes[format == QuantizedFormat::int8 ? i : int4_byte(i)]);
       if (format == QuantizedFormat::int4) code = (((code >> int4_shift(i)) & 15) ^ 8) - 8;
       out[i] = static_cast<float>(code) * scale;
       if (special && code == not_a_number(format)) out[i] = std::numeric_limits<float>::quiet_NaN();
