@@ -34,7 +34,7 @@ using StateTensor = Tensor AdamWOptimizer::State::*;
 // is exact and needs no knowledge of what the others own.
 Tensor whole(Trainer& trainer, const Parameter& parameter, const std::vector<std::size_t>& ranges, StateTensor which) {
   const auto& states = trainer.optimizer().states();
-  const Tensor sum(parameter.global_shape, (states.front().*which).dtype(), Device::cpu);
+  Tensor sum(parameter.global_shape, (states.front().*which).dtype(), Device::cpu);
   sum.zero();
   for (const std::size_t i : ranges) {
     const ShardedParameters::Range& range = trainer.sharded().ranges()[i];

@@ -43,6 +43,8 @@ double random_normal(std::uint64_t seed, const std::string& stream, std::uint64_
   return normal_at(key_of(seed, stream), index);
 }
 
+std::int64_t Parameter::elements() const { return product(extents); }
+
 Share share_of(std::int64_t count, int parts, int i) { return {part_begin(count, parts, i), part_size(count, parts, i)}; }
 
 Parameter& Parameters::add(Parameter parameter) {
@@ -59,7 +61,7 @@ void Parameters::allocate(DType compute_type) {
   gradients_.zero();
   std::int64_t begin = local_elements();
   for (const auto& parameter : all_) {
-    begin -= product(parameter->extents);
+    begin -= parameter->elements();
     parameter->value = values.view(begin, parameter->extents);
     parameter->gradient = gradients_.view(begin, parameter->extents);
   }
@@ -96,7 +98,7 @@ std::int64_t Parameters::global_elements() const {
 
 std::int64_t Parameters::local_elements() const {
   std::int64_t sum = 0;
-  for (const auto& parameter : all_) sum += product(parameter->extents);
+  for (const auto& parameter : all_) sum += parameter->elements();
   return sum;
 }
 

@@ -81,9 +81,8 @@ void ShardedParameters::make_units() {
     }
     std::vector<GradientSize> sizes;
     for (const std::size_t i : list) {
-      std::int64_t elements = 1;
-      for (const std::int64_t extent : parameters_.all()[i]->extents) elements *= extent;
-      sizes.push_back({static_cast<std::size_t>(elements) * size_of(gradient_dtype), gradient_dtype, false});
+      const auto elements = static_cast<std::size_t>(parameters_.all()[i]->elements());
+      sizes.push_back({elements * size_of(gradient_dtype), gradient_dtype, false});
     }
     std::size_t begin = 0;
     for (const std::size_t end :
@@ -123,16 +122,13 @@ void ShardedParameters::make_ranges() {
     const auto fill = [&](std::size_t member, std::int64_t until) {
       if (updates_all && done[member] < until) add(member, done[member], until - done[member], false);
     };
-    const auto size_of_member = [&](std::size_t member) {
-      std::int64_t elements = 1;
-      for (const std::int64_t extent : parameters_.all()[members_[u][member]]->extents) elements *= extent;
-      return elements;
-    };
     for (const ElementRange& own : unit.owned()) {
       fill(own.tensor, own.first);
       add(own.tensor, own.first, own.count, true);
     }
-    for (std::size_t member = 0; member < members_[u].size(); ++member) fill(member, size_of_member(member));
+    for (std::size_t member = 0; member < members_[u].size(); ++member) {
+      fill(member, parameters_.all()[members_[u][member]]->elements());
+    }
   }
 }
 

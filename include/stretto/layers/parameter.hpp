@@ -30,6 +30,8 @@ struct STRETTO_API Parameter {
   bool decays = true;  // takes part in weight decay
   Tensor value;        // in the compute type
   Tensor gradient;     // in the accumulator type; accumulates until zero_gradients()
+
+  std::int64_t elements() const;  // of this rank's slice
 };
 
 // Share i of `count` rows or columns that are cut into `parts` shares: [first, first + count). Sizes differ by at most

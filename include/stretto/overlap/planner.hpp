@@ -129,8 +129,8 @@ STRETTO_API StepSchedule schedule_step(const StepGraph& graph, const StepCluster
                                        double slowdown = 0);
 
 struct PlannerOptions {
-  double slowdown = 0;  // StepSimulationOptions::slowdown
-  int most_chunks = 16;         // a power of two
+  double slowdown = 0;           // StepSimulationOptions::slowdown
+  int most_chunks = 16;          // a power of two
   int most_postponed = 1 << 20;  // of buckets; 0 if the program cannot gather parameters after the update
   bool may_chunk_compute = true;
   bool may_reorder_compute = true;
