@@ -133,6 +133,7 @@ Tensor Tensor::on(Device device) const {
 }
 
 void Tensor::copy_from_host(const void* elements) const {
+  if (size_ == 0) return;  // an empty vector has no address
   if (device_ == Device::cpu) {
     std::memcpy(data_, elements, bytes());
   } else {
@@ -142,6 +143,7 @@ void Tensor::copy_from_host(const void* elements) const {
 }
 
 void Tensor::copy_to_host(void* elements) const {
+  if (size_ == 0) return;
   if (device_ == Device::cpu) {
     std::memcpy(elements, data_, bytes());
   } else {

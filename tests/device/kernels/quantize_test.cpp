@@ -159,7 +159,8 @@ void expect_equal_to_plain(const Call& call) {
           << "byte " << i % record_bytes(call.format) << " of record " << i / record_bytes(call.format);
     }
     ASSERT_TRUE(made.guarded());
-    ASSERT_EQ(std::memcmp(residual.data(), plain_residual.data(), residual.size() * sizeof(float)), 0);
+    ASSERT_TRUE(residual.empty() ||
+                std::memcmp(residual.data(), plain_residual.data(), residual.size() * sizeof(float)) == 0);
     records.push_back(std::move(made));
   }
   const void* const vectors[] = {records[0].raw(), records[1].raw(), records[2].raw()};
@@ -186,7 +187,8 @@ void expect_equal_to_plain(const Call& call) {
     plain::requantize(call.format, vectors, 3, to, expected.raw(), call.count, 3, options);
     ASSERT_EQ(std::memcmp(made.raw(), expected.raw(), static_cast<std::size_t>(packed_bytes(to, call.count))), 0);
     ASSERT_TRUE(made.guarded());
-    ASSERT_EQ(std::memcmp(residual.data(), plain_residual.data(), residual.size() * sizeof(float)), 0);
+    ASSERT_TRUE(residual.empty() ||
+                std::memcmp(residual.data(), plain_residual.data(), residual.size() * sizeof(float)) == 0);
   }
 }
 

@@ -35,6 +35,8 @@ T value_of(int number) {
   if constexpr (std::is_same_v<T, ncclUniqueId*>) {  // is read
     static std::array<ncclUniqueId, 16> ids{};
     return ids.data();
+  } else if constexpr (std::is_same_v<T, ncclScalarResidence_t>) {
+    return ncclScalarHostImmediate;  // the enumeration has no value that no other argument has
   } else if constexpr (std::is_pointer_v<T>) {
     return reinterpret_cast<T>(static_cast<std::uintptr_t>(0x1000 * (number + 1)));
   } else {
