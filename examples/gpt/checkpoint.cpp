@@ -12,6 +12,7 @@
 
 #include "fail.hpp"
 #include "safetensors.hpp"
+#include "stretto/kernels.hpp"
 
 namespace gpt {
 
@@ -28,13 +29,15 @@ std::vector<std::vector<std::size_t>> ranges_by_parameter(Trainer& trainer) {
   return result;
 }
 
+DType state_dtype(const Trainer& trainer) { return kernels::accumulator(trainer.options().sharding.dtype); }
+
 using StateTensor = Tensor AdamWOptimizer::State::*;
 
 // The undivided tensor of a parameter's state in host memory, valid at rank 0. Each rank adds what it owns to zeros, which
 // is exact and needs no knowledge of what the others own.
 Tensor whole(Trainer& trainer, const Parameter& parameter, const std::vector<std::size_t>& ranges, StateTensor which) {
   const auto& states = trainer.optimizer().states();
-  Tensor sum(parameter.global_shape, (states.front().*which).dtype(), Device::cpu);
+  Tensor sum(parameter.global_shape, state_dtype(trainer), Device::cpu);
   sum.zero();
   for (const std::size_t i : ranges) {
     const ShardedParameters::Range& range = trainer.sharded().ranges()[i];
@@ -67,7 +70,7 @@ const std::vector<Section>& sections() {
 void write_section(Trainer& trainer, const Section& section, const fs::path& directory, std::int64_t step) {
   const auto& parameters = trainer.parameters().all();
   const bool writes = trainer.mesh().world().rank() == 0;
-  const DType dtype = trainer.optimizer().states().front().m.dtype();  // that of all states
+  const DType dtype = state_dtype(trainer);
   const std::vector<std::vector<std::size_t>> ranges = ranges_by_parameter(trainer);
   std::unique_ptr<SafetensorsWriter> writer;
   if (writes) {

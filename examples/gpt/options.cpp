@@ -75,8 +75,11 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
          "What data-parallel ranks keep a share of only: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 values too")
       ->check(CLI::IsMember({"0", "1", "2", "3"}))
       ->default_str("1");
-  app.add_option("--prefetch", sharding.prefetch, "With --zero 3, units of parameters gathered ahead of their use")
-      ->capture_default_str();
+  const CLI::Option* const prefetch =
+      app.add_option(
+             "--prefetch", sharding.prefetch,
+             "With --zero 3, units of parameters gathered ahead of their use; with 2 and 3, units of gradients in flight")
+          ->capture_default_str();
   app.add_option("--hpz-size", sharding.hpz_size,
                  "With --zero 3, neighbouring data-parallel ranks that keep a second copy, for backward (ZeRO++ hpZ)")
       ->capture_default_str();
@@ -123,6 +126,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the flags.", error.what());
   }
+  require(prefetch->count() == 0 || sharding.zero >= stretto::ZeroStage::gradients,
+          "--prefetch {} has no effect with --zero {}; leave it out, or give --zero 2 or 3.", sharding.prefetch,
+          static_cast<int>(sharding.zero));
   trainer.sharding.overlap = !no_overlap;
   line.device = stretto::device_from_name(device);
   if (line.device == stretto::Device::cuda) trainer.sharding.unit_bytes = gpu_bucket_bytes;

@@ -45,7 +45,8 @@ Trainer::Trainer(const Mesh& mesh, const TrainerOptions& options) : mesh_(mesh),
   const bool overlaps = options.sharding.overlap && mesh.size(Axis::tensor) > 1;
   const TensorParallel tensor_parallel{mesh.over(Axis::tensor), overlaps ? Stream("tp") : computation()};
   model_ = std::make_unique<Model>(parameters_, options.model, tensor_parallel);
-  sharded_ = std::make_unique<ShardedParameters>(parameters_, mesh_, options.sharding);
+  options_.sharding.seed = options.seed;
+  sharded_ = std::make_unique<ShardedParameters>(parameters_, mesh_, options_.sharding);
   sharded_->initialise(options.seed);
   optimizer_ = std::make_unique<AdamWOptimizer>(*sharded_, options.adamw);
 }

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "core/fail.hpp"
+#include "core/split_mix.hpp"
 #include "overlap/bucket_cut.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
@@ -31,12 +32,17 @@ Axes summed_over(const Parameter& parameter, const Mesh& mesh) {
 
 void ShardedParameters::Options::check(const MeshShape& mesh) const {
   const bool plus = hpz_size > 1 || qwz != QuantizedFormat::none || qgz != QuantizedFormat::none;
-  require(!plus || zero == ZeroStage::values, "ZeRO++ (hpZ, qwZ, qgZ) needs ZeRO stage 3, not {}.", static_cast<int>(zero));
-  require(hpz_size >= 1 && mesh.data % hpz_size == 0, "An hpZ size of {} does not divide {} data-parallel ranks.", hpz_size,
-          mesh.data);
+  require(!plus || zero == ZeroStage::values,
+          "ZeRO++ (hpZ size {}, qwZ {}, qgZ {}) needs ZeRO stage 3, not {}; give stage 3, or leave these out.", hpz_size,
+          name(qwz), name(qgz), static_cast<int>(zero));
+  require(!plus || mesh.ranks() > mesh.tensor * mesh.pipeline,
+          "ZeRO++ (hpZ size {}, qwZ {}, qgZ {}) has nothing to divide on 1 data-parallel rank; leave these out.", hpz_size,
+          name(qwz), name(qgz));
+  require(hpz_size >= 1 && mesh.data % hpz_size == 0,
+          "An hpZ size of {} does not divide {} data-parallel ranks; choose a divisor.", hpz_size, mesh.data);
   const bool options_of_qgz = qgz_error_feedback || qgz_rounding != Rounding::nearest_even;
   require(!options_of_qgz || qgz != QuantizedFormat::none,
-          "Error feedback and stochastic rounding need quantized gradients (qgZ).");
+          "Error feedback and stochastic rounding need quantized gradients; choose a format for qgZ.");
   require(prefetch >= 0, "Parameters cannot be prefetched {} units ahead; give 0 or more.", prefetch);
   require(unit_bytes > 0, "A unit of 0 bytes holds no parameter; give at least 1.");
 }
@@ -95,7 +101,7 @@ void ShardedParameters::make_units() {
         shapes.push_back(parameters_.all()[list[i]]->extents);
       }
       options.name = parameters_.all()[members.front()]->name;
-      options.seed = options_.seed * 1000003 + units_.size();
+      options.seed = split_mixed(options_.seed + (units_.size() + 1) * split_mix_step);  // far from those of other units
       units_.push_back(
           std::make_unique<ShardedUnit>(gathers, sums, std::move(shapes), options_.dtype, gradient_dtype, options));
       begin = end;
@@ -190,6 +196,23 @@ void ShardedParameters::end(const std::vector<Parameter*>& parameters, Pass /*pa
 }
 
 void ShardedParameters::begin_step() { traffic_->begin_step(); }
+
+void ShardedParameters::end_microbatch() {
+  traffic_->end_microbatch();
+  forget_gradients();
+}
+
+void ShardedParameters::finish_sums() {
+  traffic_->finish_sums();
+  forget_gradients();
+}
+
+// Parameters must not keep alive gradients that their units have given up.
+void ShardedParameters::forget_gradients() {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (!units_[unit]->has_gradients()) point_at(unit);
+  }
+}
 
 std::vector<std::size_t> ShardedParameters::ranges_to_update(std::size_t unit) const {
   std::vector<std::size_t> result;

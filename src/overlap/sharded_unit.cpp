@@ -45,7 +45,10 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
           "same ranks.",
           gathers_.size(), sums_.size(), gathers_.rank(), sums_.rank());
   require(options_.stage == ZeroStage::values || (!options_.secondary && options_.weights == QuantizedFormat::none),
-          "A unit whose values are always there is gathered in its own type and over its whole group.");
+          "A unit of ZeRO stage {}, whose values are always there, has no second copy and no quantized gathers; give stage "
+          "3, or "
+          "leave these out.",
+          static_cast<int>(options_.stage));
   if (gathers_.size() == 1) options_.stage = ZeroStage::none;
   require(!options_.secondary || gathers_.size() % options_.secondary.size() == 0,
           "A second copy of a unit over {} ranks cannot be divided over {}; choose a divisor.", gathers_.size(),
@@ -197,7 +200,8 @@ Work ShardedUnit::sum(const Stream& stream) {
 }
 
 Work ShardedUnit::gather_gradients(const Stream& stream) {
-  require(options_.stage == ZeroStage::none, "Whole gradients are kept at ZeRO stage 0 only.");
+  require(options_.stage == ZeroStage::none, "Whole gradients are kept at ZeRO stage 0 only; this unit has stage {}.",
+          static_cast<int>(options_.stage));
   if (sums_.size() == 1) return {};
   return sums_.start(all_gather_call(gradient_share_, gradients_flat_), stream, {.tag = "gradients"});
 }

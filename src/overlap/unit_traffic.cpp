@@ -71,7 +71,6 @@ void UnitTraffic::begin_use(std::size_t unit, Pass pass) {
               next_, uses_.size(), expected.unit, name(expected.pass));
     }
     if (!state.needed.state()) state.needed = mark_in_computation();
-    state.latest = next_;
     if (pass == Pass::backward) state.latest_backward = next_;
     ++next_;
   }
@@ -92,7 +91,7 @@ bool UnitTraffic::end_use(std::size_t unit) {
   State& state = units_[unit];
   if (--state.in_use > 0) return false;
   const bool follows_order = in_step_ && knows_order_;
-  if (follows_order && uses_[state.latest].sums) start_sum(unit);
+  if (follows_order && state.has_gradients && uses_[state.latest_backward].sums) start_sum(unit);
   if (!keeps_values(state)) {
     const std::vector<std::size_t> next =
         follows_order ? next_units(std::max(options_.prefetch, 1)) : std::vector<std::size_t>();
@@ -102,12 +101,12 @@ bool UnitTraffic::end_use(std::size_t unit) {
 }
 
 void UnitTraffic::end_microbatch() {
-  require(in_step_, "A microbatch ends outside a step.");
+  require(in_step_, "A microbatch ends outside a step; call begin_step() first.");
   if (!knows_order_) learn_sums(ZeroStage::gradients);
 }
 
 void UnitTraffic::finish_sums() {
-  require(in_step_, "A step ends that has not begun.");
+  require(in_step_, "A step ends that has not begun; call begin_step() first.");
   const auto used = std::find_if(units_.begin(), units_.end(), [](const State& state) { return state.in_use > 0; });
   require(used == units_.end(), "Unit {} is still in use where the step ends.", used - units_.begin());
   require(!knows_order_ || next_ == uses_.size(), "A step ends after {} uses of units, but has {}.", next_, uses_.size());

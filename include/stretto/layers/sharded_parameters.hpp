@@ -19,8 +19,7 @@ namespace stretto {
 //     ... forward and backward, with `sharded` as the layers' ParameterUse ...
 //     sharded.end_microbatch();
 //   sharded.finish_sums();             // gradient_norm() may be called
-//   optimizer.begin_step(lr, scale);
-//   sharded.update([&](std::size_t unit) { optimizer.update(unit); });
+//   optimizer.step(lr, scale);         // AdamWOptimizer
 //
 // While a parameter's values or gradients are not there, Parameter::value or Parameter::gradient is empty. Only the thread
 // that computes may use an object. After an exception it cannot be used again.
@@ -74,8 +73,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void begin(const std::vector<Parameter*>& parameters, Pass pass) override;
   void end(const std::vector<Parameter*>& parameters, Pass pass) override;
   void begin_step();
-  void end_microbatch() { traffic_->end_microbatch(); }
-  void finish_sums() { traffic_->finish_sums(); }
+  void end_microbatch();
+  void finish_sums();
   // Calls update for each unit, in the order in which forward needs units. The new values travel while later units are
   // updated and while the next step computes.
   void update(const std::function<void(std::size_t unit)>& update);
@@ -99,6 +98,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void make_units();
   void make_ranges();
   void point_at(std::size_t unit);
+  void forget_gradients();
   std::vector<std::size_t> units_of(const std::vector<Parameter*>& parameters) const;
   std::vector<Tensor> whole(const std::function<Tensor(const ShardedUnit&)>& own) const;
 

@@ -17,9 +17,9 @@ inline constexpr std::array<ZeroStage, 4> zero_stages = {ZeroStage::none, ZeroSt
 // Several tensors as one vector over a group of N ranks: one tensor after the other, padded with zeros to N equal shares, in
 // the symmetric heap. Rank r owns share r: it updates these elements. A gather brings all shares to all ranks; a sum brings
 // each rank the sum of its share of all ranks' gradients. How the vector is cut, and the order in which ranks are added, do
-// not depend on the stage.
+// not depend on the stage. Bytes sent hold where gradients have the type of values, of e bytes.
 //
-//   stage      values()        gradients()                  a step sends, of e bytes per element (N-1)/N times
+//   stage      values()        gradients()                  a step sends per element, (N-1)/N times
 //   none       always there    always there                 2 e: sum, then gather_gradients or gather
 //   optimizer  always there    always there                 2 e: sum and gather
 //   gradients  always there    from first use until sum()   (microbatches + 1) e

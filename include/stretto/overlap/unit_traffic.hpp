@@ -30,13 +30,15 @@ STRETTO_API const char* name(Pass pass);
 // updated(), and the first use waits for them (Megatron-LM's --overlap-param-gather).
 //
 // Gradients are summed when their last use of the step has ended, or of the microbatch from ZeroStage::gradients on, while
-// backward goes on (PyTorch DDP; Li et al. 2020). At most prefetch + 1 units of gradients are then on their way at a time;
-// another use waits for the oldest.
+// backward goes on (PyTorch DDP; Li et al. 2020). From ZeroStage::gradients on, at most prefetch + 1 units of gradients are
+// in flight at a time; on the host, another use blocks until the oldest is done. (On a GPU computation() waits for it
+// instead, and the memory of units that the host has enqueued ahead adds to that.)
 //
-// The order of uses is learned in the first step, in which every gather and sum waits for its use or the end of the
-// microbatch; every later step must make the same uses. The order and the options alone, never time, decide at which call an
-// operation starts. So ranks that make the same uses start the same operations in the same order. Without overlap the same
-// operations run one by one in computation(). Neither overlap nor prefetch changes the bits of a result.
+// The order of uses is learned in the first step, in which every gather waits for its use, and every sum for the end of its
+// microbatch: that step holds the whole gradients at every stage. Every later step must make the same uses. The order and
+// the options alone, never time, decide at which call an operation starts. So ranks that make the same uses start the same
+// operations in the same order. Without overlap the same operations run one by one in computation(). Neither overlap nor
+// prefetch changes the bits of a result.
 //
 // Uses outside a step gather what is not there, without prefetch, and free it again; all ranks must make them.
 //
@@ -66,8 +68,8 @@ class STRETTO_API UnitTraffic {
   // Starts what is left and blocks until all sums are done; on a GPU, computation() waits. Throws if a unit is in use, or if
   // uses of the order are missing.
   void finish_sums();
-  // The rank has written its share of the unit. Below ZeroStage::values, its gather begins; not for a unit whose whole
-  // gradients every rank has, and with which every rank updates all.
+  // The rank has written its share of the unit, or all of a unit that is whole (set_whole). Below ZeroStage::values, the
+  // gather of a unit that is not whole begins.
   void updated(std::size_t unit);
   // Blocks until values in flight have arrived; on a GPU, computation() waits.
   void wait_for_values();
@@ -99,9 +101,9 @@ class STRETTO_API UnitTraffic {
   struct State {
     ShardedUnit* unit;
     int in_use = 0;
-    std::size_t latest = 0, latest_backward = 0;  // indices in uses_ of the latest uses that have begun
-    bool has_gradients = false;                   // added to since the last sum
-    bool arriving = false;                        // values are in flight, and nobody has waited for them
+    std::size_t latest_backward = 0;  // index in uses_ of the latest backward use that has begun
+    bool has_gradients = false;       // added to since the last sum
+    bool arriving = false;            // values are in flight, and nobody has waited for them
     Work gathered, summed, whole_gradients;
     Work needed, ready;  // places in computation()
   };
