@@ -74,7 +74,7 @@ struct STRETTO_API Method {
   Algorithm above = Algorithm::automatic;    // three_level: between pods
 
   Method() = default;
-  Method(Algorithm which) : algorithm(which) {}  // NOLINT(google-explicit-constructor): an algorithm with its defaults
+  Method(Algorithm which) : algorithm(which) {}     // NOLINT(google-explicit-constructor): an algorithm with its defaults
   auto operator<=>(const Method&) const = default;  // NOLINT(modernize-use-nullptr): the zero is the standard's
 };
 

@@ -26,8 +26,11 @@ TEST(Mesh, IsAGridWithNeighboursInOneTensorGroup) {
 
 // The sum of the ranks' numbers over each group, which names its members.
 TEST(Mesh, GroupsHaveTheRanksThatDifferInTheirAxesOnly) {
-  for (const MeshShape shape : {MeshShape{.tensor = 2, .ulysses = 2, .ring = 2}, {.tensor = 2, .data = 2, .pipeline = 2},
-                                {.ring = 2, .data = 3}, {.ulysses = 4, .pipeline = 2}, {.tensor = 3}}) {
+  for (const MeshShape shape : {MeshShape{.tensor = 2, .ulysses = 2, .ring = 2},
+                                {.tensor = 2, .data = 2, .pipeline = 2},
+                                {.ring = 2, .data = 3},
+                                {.ulysses = 4, .pipeline = 2},
+                                {.tensor = 3}}) {
     run_threads(static_cast<int>(shape.ranks()), [&](const Communicator& world) {
       const Mesh mesh(world, shape);
       std::vector<Axes> sets(all_axes.begin(), all_axes.end());
@@ -56,8 +59,8 @@ TEST(Mesh, EveryPlaceIsTakenOnce) {
   const MeshShape shape{.tensor = 2, .ulysses = 3, .ring = 2, .data = 5, .pipeline = 4};
   for (int rank = 0; rank < shape.ranks(); ++rank) {
     const auto at = [&](Axis axis) { return shape.place(rank, axis); };
-    const int back = (((at(Axis::pipeline) * 5 + at(Axis::data)) * 2 + at(Axis::ring)) * 3 + at(Axis::ulysses)) * 2 +
-                     at(Axis::tensor);
+    const int back =
+        (((at(Axis::pipeline) * 5 + at(Axis::data)) * 2 + at(Axis::ring)) * 3 + at(Axis::ulysses)) * 2 + at(Axis::tensor);
     EXPECT_EQ(back, rank);
   }
 }
@@ -65,9 +68,8 @@ TEST(Mesh, EveryPlaceIsTakenOnce) {
 TEST(Mesh, NamesSizesThatDoNotMakeTheJob) {
   run_threads(4, [](const Communicator& world) {
     for (const auto& [data, tensor] : {std::pair{2, 3}, {4, 0}, {-2, -2}, {3, 1}, {65536, 65536}}) {
-      const std::string sentence = sentence_of([&, d = data, t = tensor] {
-        const Mesh mesh(world, {.tensor = t, .data = d});
-      });
+      const std::string sentence =
+          sentence_of([&, d = data, t = tensor] { const Mesh mesh(world, {.tensor = t, .data = d}); });
       EXPECT_THAT(sentence, testing::HasSubstr(std::to_string(tensor)));
     }
     EXPECT_EQ(Mesh(world, {.tensor = 2, .data = 2}).size(Axis::data), 2) << "the communicator is unharmed";

@@ -192,8 +192,8 @@ class ShardedLayers {
       if (units_[i]->has_values()) units_[i]->gather(Stream::inline_()).wait();
       units.push_back(units_[i].get());
     }
-    traffic_ =
-        std::make_unique<UnitTraffic>(std::move(units), chance.stream(name.c_str()), chance.stream((name + " gradients").c_str()), options);
+    traffic_ = std::make_unique<UnitTraffic>(std::move(units), chance.stream(name.c_str()),
+                                             chance.stream((name + " gradients").c_str()), options);
   }
 
   void begin_step() { traffic_->begin_step(); }

@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/attention/attention.cpp"
 #undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS                                                            \
+#define HWY_DISABLED_TARGETS                                                              \
   (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | \
    HWY_RVV)  // those of x86 as everywhere; the vectors of the others have no arrays
 #include <hwy/foreach_target.h>
