@@ -144,7 +144,9 @@ class Comparer {
   std::string pieces(const Pieces& expected, const Pieces& actual, const std::string& what) {
     std::string first;
     if (expected.size() != actual.size()) first = what + " are not as many\n";
-    for (const auto& [name, piece] : actual) {
+    for (const auto& entry : actual) {
+      const std::string& name = entry.first;
+      const Piece& piece = entry.second;
       const auto found = expected.find(name);
       if (found == expected.end()) return what + " " + name + " is new\n";
       const Piece& other = found->second;

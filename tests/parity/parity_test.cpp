@@ -159,7 +159,9 @@ TEST(TrafficControl, FailsOnAnOperationTooManyOrTooFew) {
   std::map<std::string, Record> one_of_each;
   for (const Record& record : traces[3].records) one_of_each[record.tag] = record;
   EXPECT_EQ(one_of_each.size(), 9U);
-  for (const auto& [tag, record] : one_of_each) {
+  for (const auto& entry : one_of_each) {
+    const std::string& tag = entry.first;
+    const Record& record = entry.second;
     std::vector<Trace> more = traces;
     more[3].records.push_back(record);
     EXPECT_NE(traffic_divergence(layout, options, more), "") << tag;

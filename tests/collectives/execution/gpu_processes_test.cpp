@@ -41,7 +41,7 @@ int on_processes(int ranks, const HostGpuOptions& options, const std::function<v
   });
 }
 
-void expect_every_plan_right(const Communicator& world, std::vector<Collective> collectives) {
+void expect_every_plan_right(const Communicator& world, const std::vector<Collective>& collectives) {
   const OnDevice on_gpu(Device::cuda);
   const Communicator all = world.duplicate("all");
   const Stream stream("communication");

@@ -186,7 +186,7 @@ TEST_P(Linear, IsTheProductAndItsBias) {
 TEST_P(Linear, TakesAnyAlignment) {
   const auto shifted = [](const Tensor& tensor) {
     const Tensor longer({tensor.size() + 1}, tensor.dtype());
-    const Tensor result = longer.view(1, tensor.shape());
+    Tensor result = longer.view(1, tensor.shape());
     result.copy_from(tensor);
     return result;
   };
