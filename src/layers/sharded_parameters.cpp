@@ -19,15 +19,6 @@ bool first_of_copies(const Parameter& parameter, const Mesh& mesh) {
                      [&](Axis axis) { return !copied.contains(axis) || mesh.rank(axis) == 0; });
 }
 
-// The axes over which a gradient is summed, without those of one rank.
-Axes summed_over(const Parameter& parameter, const Mesh& mesh) {
-  Axes axes = parameter.sum_gradient_over;
-  for (const Axis axis : all_axes) {
-    if (mesh.size(axis) == 1) axes = axes - axis;
-  }
-  return axes;
-}
-
 }  // namespace
 
 void ShardedParameters::Options::check(const MeshShape& mesh) const {
@@ -55,7 +46,7 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
   std::vector<ShardedUnit*> units;
   for (const auto& unit : units_) units.push_back(unit.get());
   const bool divided = std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
-    return !summed_over(*parameters_.all()[members_[place.unit].front()], mesh_).empty();
+    return !mesh_.divided(parameters_.all()[members_[place.unit].front()]->sum_gradient_over).empty();
   });
   const bool streams = options.overlap && divided;
   traffic_ =
@@ -70,7 +61,7 @@ ShardedParameters::~ShardedParameters() = default;
 void ShardedParameters::make_units() {
   std::map<Axes, std::vector<std::size_t>> by_axes;  // in the order of backward
   for (std::size_t i = parameters_.all().size(); i-- > 0;) {
-    by_axes[summed_over(*parameters_.all()[i], mesh_)].push_back(i);
+    by_axes[mesh_.divided(parameters_.all()[i]->sum_gradient_over)].push_back(i);
   }
   const DType gradient_dtype = kernels::accumulator(options_.dtype);
   places_.resize(parameters_.all().size());

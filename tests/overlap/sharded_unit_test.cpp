@@ -1,4 +1,5 @@
-// Where a unit lies at each ZeRO stage, what gathers and sums bring, and the bytes that ZeRO++ leaves between nodes.
+// Tests the memory of a unit at each ZeRO stage, the results of gathers and sums, and the bytes that ZeRO++ sends between
+// nodes.
 #include "stretto/overlap/sharded_unit.hpp"
 
 #include <gmock/gmock.h>
@@ -219,7 +220,7 @@ TEST(ShardedUnit, TheSecondCopyIsWhatWasGathered) {
   }
 }
 
-// What stochastic rounding and error feedback are for: the mean of many quantized sums comes near the exact sum. The
+// With stochastic rounding or error feedback, the mean of many quantized sums comes near the exact sum. The
 // control: rounding to nearest keeps its error.
 TEST(ShardedUnit, QuantizedSumsKeepNoErrorForGood) {
   run_threads(2, [](const Communicator& world) {

@@ -139,7 +139,7 @@ TEST(ZeroStages, WaitForParametersThatAreLate) {
   }
 }
 
-// What the layers tell of their uses, and what they then do with the parameters.
+// Calls two functions at every use that the layers announce.
 class WatchedUse : public ParameterUse {
  public:
   std::function<void(const Parameter&, Pass)> begins, ends;

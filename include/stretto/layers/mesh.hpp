@@ -75,10 +75,9 @@ class STRETTO_API Mesh {
   // size 1 may be added to or left out of the set. Throws Error(invalid_argument) for a set that the constructor made no
   // group for.
   const Communicator& over(Axes axes) const;
+  Axes divided(Axes axes) const;  // the set without its axes of size 1
 
  private:
-  Axes divided(Axes axes) const;  // without the axes of size 1
-
   Communicator world_;
   MeshShape shape_;
   std::map<Axes, Communicator> groups_;

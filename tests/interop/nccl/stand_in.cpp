@@ -28,7 +28,7 @@ class CudaOfThreads final : public nccl_door::CudaCalls {
   void* allocate(std::size_t bytes) override {
     const GpuStream stream = gpu().create_stream(Priority::normal);
     std::byte* const memory = gpu().allocate(bytes, stream);
-    // As cudaMalloc() does: any stream may use the memory.
+    // cudaMalloc() returns memory that any stream may use.
     const GpuEvent allocated = gpu().create_event();
     gpu().record(allocated, stream);
     gpu().synchronize(allocated);
