@@ -19,6 +19,8 @@
 extern "C" {
 #endif
 
+// NOLINTBEGIN(modernize-use-using): C has no other way
+
 #define STRETTO_MAJOR 0
 #define STRETTO_MINOR 2
 #define STRETTO_PATCH 0
@@ -247,6 +249,8 @@ STRETTO_API strettoResult_t strettoRecv(void* recvbuff, size_t count, strettoDat
 // and begins nothing.
 STRETTO_API strettoResult_t strettoGroupStart(void);
 STRETTO_API strettoResult_t strettoGroupEnd(void);
+
+// NOLINTEND(modernize-use-using)
 
 #ifdef __cplusplus
 }

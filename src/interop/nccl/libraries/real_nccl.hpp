@@ -57,7 +57,8 @@ class RealFunction<Result (*)(Parameters...)> {
 };
 
 struct RealNccl {
-#define STRETTO_NCCL_FUNCTION(name) RealFunction<decltype(&::pnccl##name)> name{"nccl" #name};
+#define STRETTO_NCCL_FUNCTION(name) \
+  RealFunction<decltype(&::pnccl##name)> name{"nccl" #name};  // NOLINT(bugprone-macro-parentheses): a declaration
   STRETTO_NCCL_FUNCTIONS(STRETTO_NCCL_FUNCTION)
 #undef STRETTO_NCCL_FUNCTION
 };
