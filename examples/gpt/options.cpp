@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <map>
 
 #include "checkpoint.hpp"
 #include "fail.hpp"
@@ -12,6 +13,7 @@ namespace gpt {
 
 using stretto::DType;
 using stretto::QuantizedFormat;
+using stretto::Recompute;
 using stretto::ShardedParameters;
 using stretto::zero_stages;
 
@@ -27,6 +29,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   CommandLine line;
   TrainerOptions& trainer = line.trainer;
   ModelShape& model = trainer.model;
+  model.vocabulary = TextData::vocabulary;
   bool no_overlap = false;
   std::string device = "cpu";
   CLI::App app("Trains a GPT on the bytes of a text, data (ZeRO 0 to 3) and tensor parallel.", "stretto-train");
@@ -43,14 +46,23 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--hidden-size", model.hidden, "Width of the residual stream")->capture_default_str();
   app.add_option("--num-attention-heads", model.heads, "Attention heads")->capture_default_str();
   app.add_option("--seq-length", model.sequence, "Tokens of a sequence")->capture_default_str();
-  app.add_option_function<std::string>(
-         "--dtype",
-         [&](const std::string& name) {
-           trainer.sharding.dtype = name == "fp64" ? DType::f64 : name == "fp32" ? DType::f32 : DType::bf16;
-         },
-         "With bf16, master weights in fp32")
-      ->check(CLI::IsMember({"fp64", "fp32", "bf16"}))
+  app.add_option("--vocab-size", model.vocabulary, "Rows of the embedding table; the bytes of a text need 256")
+      ->capture_default_str();
+  const std::map<std::string, DType> types = {
+      {"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}};
+  app.add_option("--dtype", trainer.sharding.dtype, "With bf16 and fp16, master weights in fp32; fp16 scales the loss")
+      ->transform(CLI::Transformer(types))
       ->default_str("fp32");
+  app.add_option("--grad-dtype", trainer.sharding.gradient_dtype,
+                 "Of gradients, in memory and where they are sent: fp32, or with --dtype bf16 or fp16 the same type")
+      ->transform(CLI::Transformer(types))
+      ->default_str("fp32");
+  const CLI::Option* const loss_scale = app.add_option_function<double>(
+      "--loss-scale", [&](double scale) { trainer.loss_scale = {.initial = scale, .fixed = true}; },
+      "With --dtype fp16, a fixed scale of the loss; one that adapts when left out");
+  const CLI::Option* const window = app.add_option("--loss-scale-window", trainer.loss_scale.window,
+                                                   "With --dtype fp16, steps without overflow after which the scale doubles")
+                                        ->capture_default_str();
 
   app.add_option("--micro-batch-size", trainer.micro_batch, "Sequences that a rank computes at a time")
       ->capture_default_str();
@@ -64,6 +76,14 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--clip-grad", trainer.clip_norm, "Largest gradient norm; 0 for none")->capture_default_str();
   app.add_option("--seed", trainer.seed, "Seed of initialisation, data order and samples")->capture_default_str();
   app.add_flag("--no-overlap", no_overlap, "Communicate after computing instead of beside it (same result, bit for bit)");
+
+  app.add_option("--recompute", trainer.recompute.level,
+                 "What is not kept for backward but computed again: none, selective (norms, GELU), or full (blocks)")
+      ->transform(CLI::Transformer(std::map<std::string, Recompute>{
+          {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}}))
+      ->default_str("none");
+  app.add_flag("--partition-activations", trainer.recompute.partition,
+               "With --recompute full, divide each block's kept input over the tensor-parallel ranks");
 
   ShardedParameters::Options& sharding = trainer.sharding;
   const auto format = [](const std::string& name) {
@@ -117,6 +137,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
                "communication is hidden");
   app.add_option("--trace", line.trace, "Write what every rank did when to this file, for Perfetto");
   app.add_option("--log-interval", line.log_interval, "Steps between printed lines")->capture_default_str();
+  app.add_flag("--dry-run", line.dry_run, "Print the memory and the traffic of a rank by formula, and start no rank");
+  app.add_option("--ranks", line.planned_ranks, "With --dry-run, the number of ranks");
+  app.add_option("--json", line.json, "With --dry-run, write the figures to this file");
 
   try {
     app.parse(argc, argv);
@@ -132,7 +155,13 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   trainer.sharding.overlap = !no_overlap;
   line.device = stretto::device_from_name(device);
   if (line.device == stretto::Device::cuda) trainer.sharding.unit_bytes = gpu_bucket_bytes;
-  model.vocabulary = TextData::vocabulary;
+  const bool fixed = loss_scale->count() > 0;
+  require(line.scales_loss() || (!fixed && window->count() == 0),
+          "--loss-scale and --loss-scale-window have no effect without --dtype fp16; leave them out.");
+  require(!fixed || window->count() == 0, "--loss-scale {} is fixed, so that --loss-scale-window {} has no effect.",
+          trainer.loss_scale.initial, trainer.loss_scale.window);
+  require(line.dry_run || (line.planned_ranks == 0 && line.json.empty()),
+          "--ranks and --json describe a dry run; add --dry-run, or start ranks with --nproc.");
   if (min_lr->count() == 0) line.min_lr = line.lr / 10;
   return line;
 }
@@ -158,6 +187,8 @@ void CommandLine::check(int ranks, int rank) const {
   require(lr > 0 && min_lr >= 0 && trainer.clip_norm >= 0 && trainer.adamw.weight_decay >= 0,
           "--lr {} must be above 0; --min-lr {}, --clip-grad {} and --weight-decay {} cannot be negative.", lr, min_lr,
           trainer.clip_norm, trainer.adamw.weight_decay);
+  require(trainer.model.vocabulary >= TextData::vocabulary, "--vocab-size {} is below the {} values that a byte has.",
+          trainer.model.vocabulary, TextData::vocabulary);
   require(!train_data.empty(), "--train-data names no text to train on; give any file.");
   require(!resume || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
   require(!resume || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);

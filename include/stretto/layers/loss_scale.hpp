@@ -12,8 +12,8 @@ namespace stretto {
 //   const double norm = gradient_norm(sharded);
 //   if (scale.update(norm)) optimizer.step(lr, 1 / old_scale);
 //
-// All ranks decide alike, because they pass the same norm: an infinity or a NaN in one rank's gradients makes the norm of the
-// whole gradient infinite or NaN. So the decision costs no further communication.
+// All ranks decide alike, because they pass the same norm: an infinity or a NaN in one rank's gradients makes the norm of
+// the whole gradient infinite or NaN. So the decision costs no further communication.
 class STRETTO_API LossScale {
  public:
   struct Options {
