@@ -93,7 +93,8 @@ TrainingPlan plan_training(const TrainerOptions& options, const MeshShape& mesh)
   plan.parameters = parameters.global_elements();
   plan.memory = state_memory(parameters, mesh, options.sharding);
   plan.memory.activations = activation_bytes(options, mesh);
-  plan.sent = state_traffic(parameters, mesh, options.sharding, microbatches_of(options, mesh));
+  const int passes = options.recompute.level == Recompute::full ? 3 : 2;
+  plan.sent = state_traffic(parameters, mesh, options.sharding, microbatches_of(options, mesh), passes);
   if (mesh.tensor > 1) plan.sent[group_name(Axis::tensor)] = tensor_parallel_bytes(options, mesh);
   return plan;
 }

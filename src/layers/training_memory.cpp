@@ -47,7 +47,8 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
 }
 
 std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, const MeshShape& mesh,
-                                                  const ShardedParameters::Options& options, std::int64_t microbatches) {
+                                                  const ShardedParameters::Options& options, std::int64_t microbatches,
+                                                  int passes) {
   const auto bytes = [](QuantizedFormat format, std::int64_t elements, DType dtype) {
     return format == QuantizedFormat::none ? elements * bytes_of(dtype) : packed_bytes(format, elements);
   };
@@ -64,11 +65,11 @@ std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, 
       case ZeroStage::none: group += sum + (ranks - 1) * bytes_of(options.gradients()) * share; break;
       case ZeroStage::optimizer: group += sum + gather; break;
       case ZeroStage::gradients: group += microbatches * sum + gather; break;
-      case ZeroStage::values: group += microbatches * sum + (in_node ? 1 : 2 * microbatches) * gather; break;
+      case ZeroStage::values: group += microbatches * sum + (in_node ? 1 : passes * microbatches) * gather; break;
     }
     if (in_node) {
       const std::int64_t part = share * ranks / options.hpz_size;
-      sent["hpz"] += (2 * microbatches - 1) * (options.hpz_size - 1) * part * bytes_of(options.dtype);
+      sent["hpz"] += (passes * microbatches - 1) * (options.hpz_size - 1) * part * bytes_of(options.dtype);
     }
   }
   return sent;

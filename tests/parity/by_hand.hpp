@@ -2,8 +2,8 @@
 #include "parity.hpp"
 #include "stretto/layers/loss_scale.hpp"
 
-// A trainer from the library's parts, into which a test may put one fault. The comparison with an untouched trainer must then
-// fail.
+// A trainer from the library's parts, into which a test may put one fault. The comparison with an untouched trainer must
+// then fail.
 namespace parity {
 
 struct Fault {

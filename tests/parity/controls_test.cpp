@@ -1,4 +1,5 @@
-// One fault in the parts that divide a model must break parity, at every ZeRO stage: otherwise the parity tests prove nothing.
+// One fault in the parts that divide a model must break parity, at every ZeRO stage: otherwise the parity tests prove
+// nothing.
 #include <gmock/gmock.h>
 
 #include "by_hand.hpp"

@@ -24,12 +24,14 @@ STRETTO_API TrainingMemory state_memory(const Parameters& parameters, const Mesh
                                         const ShardedParameters::Options& options);
 
 // Bytes that a rank sends in a step for gradients and values, by group (group_name): (N-1)/N Psi times g + e (stages 0 and
-// 1), m g + e (2), or m g + 2 m e (3), for m microbatches, values of e bytes and gradients of g. At stage 3 it is the most:
-// a unit that is used again at once, such as at the turn from forward to backward, is not gathered twice. Quantized sums are
-// counted as on one node, where they take one hop. In the ledger, values travel in a group of their own, "dp parameters".
+// 1), m g + e (2), or m g + p m e (3), for m microbatches of p passes, values of e bytes and gradients of g. There are 2
+// passes, or 3 with Recompute::full. At stage 3 it is an estimate: a unit that is among the next ones to be used when a use
+// of it ends, such as at the turn from forward to backward, is not gathered again, and one that is used at several places of
+// a pass, such as a tied table's, is gathered for each. Quantized sums are counted as on one node, where they take one hop.
+// In the ledger, values travel in a group of their own, "dp parameters".
 STRETTO_API std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, const MeshShape& mesh,
                                                               const ShardedParameters::Options& options,
-                                                              std::int64_t microbatches);
+                                                              std::int64_t microbatches, int passes = 2);
 
 // The activations of a block for a microbatch of `batch` sequences of `sequence` tokens, in bytes (layers/recompute.hpp).
 struct BlockActivations {
