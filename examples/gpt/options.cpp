@@ -3,14 +3,15 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "checkpoint.hpp"
 #include "fail.hpp"
+#include "stretto/layers/checkpoint.hpp"
 #include "stretto/overlap/trace.hpp"
 #include "text_data.hpp"
 
 namespace gpt {
 
 using stretto::DType;
+using stretto::find_checkpoint;
 using stretto::QuantizedFormat;
 using stretto::ShardedParameters;
 using stretto::zero_stages;
