@@ -12,12 +12,12 @@ namespace {
 constexpr Initial embedding_initial{0, 0.02};
 
 std::vector<TransformerBlock> make_blocks(Parameters& parameters, const ModelShape& shape,
-                                          const TensorParallel& tensor_parallel) {
+                                          const TensorParallel& tensor_parallel, const RecomputeOptions& recompute) {
   std::vector<TransformerBlock> blocks;
   for (std::int64_t i = 0; i < shape.layers; ++i) {
     blocks.emplace_back(parameters, "h." + std::to_string(i) + ".",
                         TransformerShape{.hidden = shape.hidden, .heads = shape.heads, .layers = shape.layers},
-                        tensor_parallel);
+                        tensor_parallel, recompute);
   }
   return blocks;
 }
@@ -37,7 +37,8 @@ Batch Batch::part(std::int64_t first, std::int64_t count) const {
   return {count, length, of(tokens), of(targets), of(positions)};
 }
 
-Model::Model(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel)
+Model::Model(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel,
+             const RecomputeOptions& recompute)
     : shape_(shape),
       table_(parameters, "wte", shape.vocabulary, shape.hidden, embedding_initial, tensor_parallel),
       positions_(&parameters.add({.name = "wpe.weight",
@@ -47,7 +48,7 @@ Model::Model(Parameters& parameters, const ModelShape& shape, const TensorParall
                                   .replicated_over = token_axes | Axis::tensor,
                                   .sum_gradient_over = token_axes,
                                   .initial = embedding_initial})),
-      blocks_(make_blocks(parameters, shape, tensor_parallel)),
+      blocks_(make_blocks(parameters, shape, tensor_parallel, recompute)),
       norm_(parameters, "ln_f", shape.hidden, TransformerShape().norm_epsilon),
       cross_entropy_(tensor_parallel) {}
 
@@ -86,8 +87,8 @@ Model::Loss Model::loss(const Batch& batch, std::optional<double> backward_facto
   const Tensor dx = Tensor::zeros(dnormed.shape(), dnormed.dtype());
   norm_.backward(dnormed, saved.norm, dx, use);
   for (std::size_t i = blocks_.size(); i-- > 0;) {
+    if (i > 0) blocks_[i - 1].prefetch(saved.blocks[i - 1]);
     blocks_[i].backward(dx, saved.blocks[i], use);
-    saved.blocks[i] = {};  // frees its activations
   }
   add_positions_gradient(batch, dx, use);
   table_.embed_backward(batch.tokens, dx, use);

@@ -31,7 +31,8 @@ struct Batch {
 // how the model is divided. Parameters have GPT-2's names.
 class Model {
  public:
-  Model(stretto::Parameters& parameters, const ModelShape& shape, const stretto::TensorParallel& tensor_parallel);
+  Model(stretto::Parameters& parameters, const ModelShape& shape, const stretto::TensorParallel& tensor_parallel,
+        const stretto::RecomputeOptions& recompute = {});
 
   struct Saved {
     std::vector<stretto::TransformerBlock::Saved> blocks;

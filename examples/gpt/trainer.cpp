@@ -26,6 +26,8 @@ void TrainerOptions::check(const MeshShape& mesh) const {
           "This model divides over data and tensor only, not over {} (ulysses) x {} (ring) x {} (pipeline) ranks.",
           mesh.ulysses, mesh.ring, mesh.pipeline);
   sharding.check(mesh);
+  loss_scale.check();
+  recompute.check(mesh.tensor);
 }
 
 namespace {
@@ -39,29 +41,37 @@ double sum_of(const std::vector<Model::Loss>& losses) {
 
 }  // namespace
 
-Trainer::Trainer(const Mesh& mesh, const TrainerOptions& options) : mesh_(mesh), options_(options) {
+Trainer::Trainer(const Mesh& mesh, const TrainerOptions& options)
+    : mesh_(mesh),
+      options_(options),
+      loss_scale_(options.sharding.dtype == DType::f16 ? LossScale(options.loss_scale) : LossScale()) {
   options.check(mesh.shape());
   // A stream of its own: a small sum that the next layer waits for must not queue behind a unit of gradients.
   const bool overlaps = options.sharding.overlap && mesh.size(Axis::tensor) > 1;
   const TensorParallel tensor_parallel{mesh.over(Axis::tensor), overlaps ? Stream("tp") : computation()};
-  model_ = std::make_unique<Model>(parameters_, options.model, tensor_parallel);
+  model_ = std::make_unique<Model>(parameters_, options.model, tensor_parallel, options.recompute);
   options_.sharding.seed = options.seed;
   sharded_ = std::make_unique<ShardedParameters>(parameters_, mesh_, options_.sharding);
   sharded_->initialise(options.seed);
   optimizer_ = std::make_unique<AdamWOptimizer>(*sharded_, options.adamw);
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(slots() * options.model.sequence));
+  sharded_->learn([&] { run_microbatches(Batch::of(tokens, tokens, options.model.sequence)); });
+}
+
+std::vector<Model::Loss> Trainer::run_microbatches(const Batch& slots) {
+  const double mean_over = static_cast<double>(options_.global_batch * options_.model.sequence);
+  std::vector<Model::Loss> losses;
+  for (std::int64_t done = 0; done < slots.sequences; done += options_.micro_batch) {
+    losses.push_back(model_->loss(slots.part(done, options_.micro_batch), loss_scale_.value() / mean_over, *sharded_));
+    sharded_->end_microbatch();
+  }
+  return losses;
 }
 
 std::vector<Model::Loss> Trainer::sum_gradients(const FillSlot& fill) {
-  const std::int64_t sequence = options_.model.sequence;
-  const std::int64_t slots = options_.global_batch / mesh_.size(Axis::data);
-  const double mean_over = static_cast<double>(options_.global_batch * sequence);
-  const Batch all = batch_of(fill, slots, [&](std::int64_t i) { return mesh_.rank(Axis::data) * slots + i; });
-  std::vector<Model::Loss> losses;
+  const Batch batch = batch_of(fill, slots(), [&](std::int64_t i) { return mesh_.rank(Axis::data) * slots() + i; });
   sharded_->begin_step();
-  for (std::int64_t done = 0; done < slots; done += options_.micro_batch) {
-    losses.push_back(model_->loss(all.part(done, options_.micro_batch), 1 / mean_over, *sharded_));
-    sharded_->end_microbatch();
-  }
+  std::vector<Model::Loss> losses = run_microbatches(batch);
   sharded_->finish_sums();
   return losses;
 }
@@ -71,16 +81,20 @@ double Trainer::mean_loss(const std::vector<Model::Loss>& losses) const {
 }
 
 StepResult Trainer::step(const FillSlot& fill, double lr) {
-  const StepResult result = compute_gradients(fill);
+  StepResult result = compute_gradients(fill);
   const double norm = result.gradient_norm;
-  optimizer_->step(lr, options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0);
+  const double clip = options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0;
+  result.updated = loss_scale_.update(norm);
+  if (result.updated) optimizer_->step(lr, clip / result.loss_scale);
   return result;
 }
 
 StepResult Trainer::compute_gradients(const FillSlot& fill) {
   StepResult result;
   const std::vector<Model::Loss> losses = sum_gradients(fill);
-  result.gradient_norm = gradient_norm(*sharded_);  // blocks until a GPU is done, so that the loss is there as well
+  result.loss_scale = loss_scale_.value();
+  // Blocks until a GPU is done, so that the loss is there as well.
+  result.gradient_norm = gradient_norm(*sharded_) / result.loss_scale;
   result.loss = mean_loss(losses);
   return result;
 }

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "model.hpp"
+#include "stretto/layers/loss_scale.hpp"
 #include "stretto/layers/optimizer.hpp"
 
 namespace gpt {
@@ -13,6 +14,8 @@ struct TrainerOptions {
   std::int64_t micro_batch = 4;                  // sequences that a rank computes at a time
   std::int64_t global_batch = 8;                 // sequences of a step, over all data-parallel ranks and microbatches
   stretto::AdamWOptimizer::Options adamw;
+  stretto::LossScale::Options loss_scale;  // with f16
+  stretto::RecomputeOptions recompute;
   double clip_norm = 1.0;  // 0: no clipping
   std::uint64_t seed = 1;
 
@@ -27,6 +30,8 @@ using FillSlot = std::function<void(std::int64_t slot, std::int32_t* tokens, std
 struct StepResult {
   double loss = 0;           // mean over all tokens of the step
   double gradient_norm = 0;  // before clipping
+  double loss_scale = 1;     // of the step's backward
+  bool updated = true;       // false: the norm is infinite or NaN, and the step was left out
 };
 
 // One rank of data x tensor parallel training with gradient accumulation and ZeRO 0 to 3.
@@ -36,7 +41,7 @@ class Trainer {
 
   // Collective.
   StepResult step(const FillSlot& fill, double lr);
-  // Computes the gradients of one step without an update, for parity tests. Collective.
+  // Computes the gradients of one step, times the loss scale, without an update; for parity tests. Collective.
   StepResult compute_gradients(const FillSlot& fill);
   // Mean loss over count slots, each computed by one data-parallel rank. Collective.
   double evaluate(const FillSlot& fill, std::int64_t count);
@@ -47,11 +52,15 @@ class Trainer {
   const stretto::Parameters& parameters() const { return parameters_; }
   stretto::ShardedParameters& sharded() { return *sharded_; }
   stretto::AdamWOptimizer& optimizer() { return *optimizer_; }
+  stretto::LossScale& loss_scale() { return loss_scale_; }
   const stretto::Mesh& mesh() const { return mesh_; }
   const TrainerOptions& options() const { return options_; }
 
  private:
   std::vector<Model::Loss> sum_gradients(const FillSlot& fill);
+  // Forward and backward of this rank's slots, one microbatch after the other.
+  std::vector<Model::Loss> run_microbatches(const Batch& slots);
+  std::int64_t slots() const { return options_.global_batch / mesh_.size(stretto::Axis::data); }
   double mean_loss(const std::vector<Model::Loss>& losses) const;  // collective
   // The slots slot_of(0), ..., slot_of(count - 1).
   Batch batch_of(const FillSlot& fill, std::int64_t count, const std::function<std::int64_t(std::int64_t)>& slot_of) const;
@@ -59,6 +68,7 @@ class Trainer {
 
   stretto::Mesh mesh_;
   TrainerOptions options_;
+  stretto::LossScale loss_scale_;
   stretto::Parameters parameters_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<stretto::ShardedParameters> sharded_;

@@ -21,6 +21,8 @@ bool first_of_copies(const Parameter& parameter, const Mesh& mesh) {
 
 }  // namespace
 
+DType ShardedParameters::Options::gradients() const { return gradient_dtype.value_or(kernels::accumulator(dtype)); }
+
 void ShardedParameters::Options::check(const MeshShape& mesh) const {
   const bool plus = hpz_size > 1 || qwz != QuantizedFormat::none || qgz != QuantizedFormat::none;
   require(!plus || zero == ZeroStage::values,
@@ -34,6 +36,9 @@ void ShardedParameters::Options::check(const MeshShape& mesh) const {
   const bool options_of_qgz = qgz_error_feedback || qgz_rounding != Rounding::nearest_even;
   require(!options_of_qgz || qgz != QuantizedFormat::none,
           "Error feedback and stochastic rounding need quantized gradients; choose a format for qgZ.");
+  require(gradients() == dtype || gradients() == kernels::accumulator(dtype),
+          "Gradients of {} values are kept in {} or {}, not in {}.", name(dtype), name(dtype),
+          name(kernels::accumulator(dtype)), name(gradients()));
   require(prefetch >= 0, "Parameters cannot be prefetched {} units ahead; give 0 or more.", prefetch);
   require(unit_bytes > 0, "A unit of 0 bytes holds no parameter; give at least 1.");
 }
@@ -63,7 +68,7 @@ void ShardedParameters::make_units() {
   for (std::size_t i = parameters_.all().size(); i-- > 0;) {
     by_axes[mesh_.divided(parameters_.all()[i]->sum_gradient_over)].push_back(i);
   }
-  const DType gradient_dtype = kernels::accumulator(options_.dtype);
+  const DType gradient_dtype = options_.gradients();
   places_.resize(parameters_.all().size());
   for (const auto& [axes, list] : by_axes) {
     const Communicator& sums = mesh_.over(axes);
@@ -184,6 +189,11 @@ void ShardedParameters::end(const std::vector<Parameter*>& parameters, Pass /*pa
   for (const std::size_t unit : units_of(parameters)) {
     if (traffic_->end_use(unit)) point_at(unit);
   }
+}
+
+void ShardedParameters::learn(const std::function<void()>& step) {
+  traffic_->learn(step);
+  forget_gradients();
 }
 
 void ShardedParameters::begin_step() { traffic_->begin_step(); }

@@ -15,6 +15,18 @@ Initial into_residual(const TransformerShape& shape) {
   return {0, deviation / std::sqrt(2.0 * static_cast<double>(shape.layers))};
 }
 
+// The result of a norm, from its kept input.
+Tensor again(const LayerNorm& norm, const LayerNorm::Saved& saved, ParameterUse& use) {
+  LayerNorm::Saved same;
+  return norm.forward(saved.x, same, use);
+}
+
+Tensor gelu_again(const Tensor& before_gelu) {
+  Tensor after_gelu(before_gelu.shape(), before_gelu.dtype());
+  kernels::gelu_forward(before_gelu, after_gelu);
+  return after_gelu;
+}
+
 }  // namespace
 
 LayerNorm::LayerNorm(Parameters& parameters, const std::string& name, std::int64_t hidden, double epsilon)
@@ -77,7 +89,8 @@ void AttentionLayer::backward(const Tensor& dx, const Saved& saved, ParameterUse
   const Tensor dqkv(saved.qkv.shape(), saved.qkv.dtype());
   kernels::attention_backward({saved.batch, saved.sequence, local_heads_, head_size_}, saved.qkv, saved.attended,
                               saved.log_sum_exp, dattended, dqkv);
-  norm_.backward(qkv_.backward(saved.normed, dqkv, use), saved.norm, dx, use);
+  const Tensor normed = saved.normed ? saved.normed : again(norm_, saved.norm, use);
+  norm_.backward(qkv_.backward(normed, dqkv, use), saved.norm, dx, use);
 }
 
 MlpLayer::MlpLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
@@ -87,30 +100,55 @@ MlpLayer::MlpLayer(Parameters& parameters, const std::string& norm_name, const s
       projection_(parameters, name + ".c_proj", shape.mlp_factor * shape.hidden, shape.hidden, into_residual(shape),
                   tensor_parallel) {}
 
-Tensor MlpLayer::forward(const Tensor& x, Saved& saved, ParameterUse& use) const {
+void MlpLayer::save(const Tensor& x, Saved& saved, ParameterUse& use) const {
   saved.normed = norm_.forward(x, saved.norm, use);
   saved.after_gelu = fc_.forward_gelu(saved.normed, saved.before_gelu, use);
+}
+
+Tensor MlpLayer::forward(const Tensor& x, Saved& saved, ParameterUse& use) const {
+  save(x, saved, use);
   return projection_.forward(saved.after_gelu, x, use);
 }
 
 void MlpLayer::backward(const Tensor& dx, const Saved& saved, ParameterUse& use) const {
-  const Tensor dgelu = projection_.backward_gelu(saved.after_gelu, dx, saved.before_gelu, use);
-  norm_.backward(fc_.backward(saved.normed, dgelu, use), saved.norm, dx, use);
+  Tensor dgelu;
+  {
+    const Tensor after_gelu = saved.after_gelu ? saved.after_gelu : gelu_again(saved.before_gelu);
+    dgelu = projection_.backward_gelu(after_gelu, dx, saved.before_gelu, use);
+  }
+  const Tensor normed = saved.normed ? saved.normed : again(norm_, saved.norm, use);
+  norm_.backward(fc_.backward(normed, dgelu, use), saved.norm, dx, use);
 }
 
 TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& prefix, const TransformerShape& shape,
-                                   const TensorParallel& tensor_parallel)
-    : attention_(parameters, prefix + "ln_1", prefix + "attn", shape, tensor_parallel),
-      mlp_(parameters, prefix + "ln_2", prefix + "mlp", shape, tensor_parallel) {}
+                                   const TensorParallel& tensor_parallel, const RecomputeOptions& recompute)
+    : tensor_parallel_(tensor_parallel),
+      recompute_(recompute),
+      attention_(parameters, prefix + "ln_1", prefix + "attn", shape, tensor_parallel),
+      mlp_(parameters, prefix + "ln_2", prefix + "mlp", shape, tensor_parallel) {
+  recompute.check(tensor_parallel.group.size());
+}
 
 Tensor TransformerBlock::forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
                                  ParameterUse& use) const {
-  return mlp_.forward(attention_.forward(x, batch, sequence, saved.attention, use), saved.mlp, use);
+  const Tensor y = mlp_.forward(attention_.forward(x, batch, sequence, saved.attention, use), saved.mlp, use);
+  if (recompute_.level == Recompute::selective) saved.attention.normed = saved.mlp.normed = saved.mlp.after_gelu = {};
+  if (recompute_.level == Recompute::full) {
+    saved = {.input = DividedTensor(x, tensor_parallel_, recompute_.partition), .batch = batch, .sequence = sequence};
+  }
+  return y;
 }
 
-void TransformerBlock::backward(const Tensor& dx, const Saved& saved, ParameterUse& use) const {
+void TransformerBlock::backward(const Tensor& dx, Saved& saved, ParameterUse& use) const {
+  if (recompute_.level == Recompute::full) {
+    const Tensor x = saved.input.whole();
+    mlp_.save(attention_.forward(x, saved.batch, saved.sequence, saved.attention, use), saved.mlp, use);
+    saved.input = {};
+  }
   mlp_.backward(dx, saved.mlp, use);
+  saved.mlp = {};
   attention_.backward(dx, saved.attention, use);
+  saved.attention = {};
 }
 
 }  // namespace stretto

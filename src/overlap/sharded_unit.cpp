@@ -192,11 +192,14 @@ Work ShardedUnit::sum(const Stream& stream) {
     work = stream.enqueue([to = gradient_share_, from = into] { kernels::add(to, from, to); });
   }
   has_sum_ = true;
-  if (!stays) {
-    gradients_.clear();
-    gradients_flat_ = {};
-  }
+  discard_gradients();
   return work;
+}
+
+void ShardedUnit::discard_gradients() {
+  if (options_.stage < ZeroStage::gradients) return;
+  gradients_.clear();
+  gradients_flat_ = {};
 }
 
 Work ShardedUnit::gather_gradients(const Stream& stream) {

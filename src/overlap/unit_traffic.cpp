@@ -6,6 +6,7 @@
 #include "core/fail.hpp"
 #include "core/log.hpp"
 #include "device/memory/range.hpp"
+#include "device/rehearsal_mode.hpp"
 #include "stretto/device.hpp"
 
 namespace stretto {
@@ -42,6 +43,26 @@ UnitTraffic::~UnitTraffic() {
         log().debug("An operation of a unit of parameters that nobody waited for has failed: {}", error.what());
       }
     }
+  }
+}
+
+void UnitTraffic::learn(const std::function<void()>& step) {
+  require(!in_step_ && !knows_order_, "The order of uses can be learned before the first step only, and once.");
+  struct Skipping {  // restores the mode of a rehearsal around it
+    RehearsalMode before = rehearsal_mode;
+    Skipping() { rehearsal_mode.skip_kernels = rehearsal_mode.skip_communication = true; }
+    ~Skipping() { rehearsal_mode = before; }
+  };
+  const Skipping skipping;
+  in_step_ = learning_ = true;
+  next_ = 0;
+  step();
+  learn_sums(ZeroStage::none);
+  in_step_ = learning_ = false;
+  knows_order_ = !uses_.empty();
+  for (State& state : units_) {
+    state.needed = {};
+    state.unit->share_changed();  // nothing has been gathered into a second copy
   }
 }
 
@@ -92,6 +113,7 @@ bool UnitTraffic::end_use(std::size_t unit) {
   if (--state.in_use > 0) return false;
   const bool follows_order = in_step_ && knows_order_;
   if (follows_order && state.has_gradients && uses_[state.latest_backward].sums) start_sum(unit);
+  if (learning_) state.unit->discard_gradients();
   if (!keeps_values(state)) {
     const std::vector<std::size_t> next =
         follows_order ? next_units(std::max(options_.prefetch, 1)) : std::vector<std::size_t>();
@@ -132,7 +154,11 @@ void UnitTraffic::learn_sums(ZeroStage from) {
             [&](std::size_t a, std::size_t b) { return units_[a].latest_backward < units_[b].latest_backward; });
   for (const std::size_t unit : complete) {
     uses_[units_[unit].latest_backward].sums = true;
-    start_sum(unit);
+    if (learning_) {
+      units_[unit].has_gradients = false;
+    } else {
+      start_sum(unit);
+    }
   }
 }
 

@@ -67,9 +67,9 @@ std::vector<Trace> train_without_a_look(Layout layout, const gpt::TrainerOptions
     Trace& trace = traces[static_cast<std::size_t>(world.rank())];
     const std::uint64_t since = world.ledger().next_sequence();
     for (std::int64_t step = 0; step < 5; ++step) {
-      const auto [loss, norm] = trainer.step(text_of_step(options, step), 3e-3);
-      trace.losses.push_back(loss);
-      trace.norms.push_back(norm);
+      const gpt::StepResult result = trainer.step(text_of_step(options, step), 3e-3);
+      trace.losses.push_back(result.loss);
+      trace.norms.push_back(result.gradient_norm);
     }
     trace.parameters = pieces_of(trainer, trainer.sharded().whole_values());
     trace.records = world.ledger().records(since);

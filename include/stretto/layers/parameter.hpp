@@ -29,7 +29,7 @@ struct STRETTO_API Parameter {
   Initial initial;
   bool decays = true;  // takes part in weight decay
   Tensor value;        // in the compute type
-  Tensor gradient;     // in the accumulator type; accumulates until zero_gradients()
+  Tensor gradient;     // in the compute type or its accumulator type; accumulates until it is zeroed
 
   std::int64_t elements() const;  // of this rank's slice
 };

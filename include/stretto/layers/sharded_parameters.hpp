@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "stretto/layers/parameter_use.hpp"
@@ -27,7 +28,10 @@ class STRETTO_API ShardedParameters : public ParameterUse {
  public:
   struct Options {
     ZeroStage zero = ZeroStage::optimizer;
-    DType dtype = DType::f32;                       // of values; gradients have its accumulator type
+    DType dtype = DType::f32;  // of values
+    // Of gradients, while they are added up and while they are sent: `dtype` or its accumulator type, which is also that of
+    // none. In 16 bits they take half the memory and traffic, and each microbatch and rank rounds the sum.
+    std::optional<DType> gradient_dtype;
     std::size_t unit_bytes = std::size_t{1} << 20;  // a unit's gradients, at least; the first and last units have half
     int prefetch = 1;                               // UnitTraffic::Options::prefetch
     bool overlap = true;
@@ -38,6 +42,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     bool qgz_error_feedback = false;
     std::uint64_t seed = 1;  // of stochastic rounding
 
+    DType gradients() const;  // their type
     // Throws Error(invalid_argument), in one sentence, for options that do not go together on such a mesh.
     void check(const MeshShape& mesh) const;
   };
@@ -72,6 +77,9 @@ class STRETTO_API ShardedParameters : public ParameterUse {
 
   void begin(const std::vector<Parameter*>& parameters, Pass pass) override;
   void end(const std::vector<Parameter*>& parameters, Pass pass) override;
+  // Optional, before the first step: learns the order of uses (UnitTraffic::learn), so that the first step overlaps, and holds
+  // no more memory than later ones.
+  void learn(const std::function<void()>& step);
   void begin_step();
   void end_microbatch();
   void finish_sums();

@@ -1,9 +1,11 @@
 #pragma once
 #include "stretto/layers/linear.hpp"
+#include "stretto/layers/recompute.hpp"
 
 // The blocks of GPT-2 (Radford et al. 2019): layer norm first, GELU, causal attention. Activations are [batch *
 // sequence, hidden]. A layer keeps nothing between forward and backward. The caller keeps a Saved with what backward
-// needs, so several microbatches may be in flight.
+// needs, so several microbatches may be in flight. Tensors of a Saved that are said to be optional may be empty: backward
+// then computes them again, to the same bits (layers/recompute.hpp).
 namespace stretto {
 
 struct TransformerShape {
@@ -39,7 +41,8 @@ class STRETTO_API AttentionLayer {
                  const TransformerShape& shape, const TensorParallel& tensor_parallel);
   struct Saved {
     LayerNorm::Saved norm;
-    Tensor normed, qkv, attended, log_sum_exp;
+    Tensor normed;  // optional
+    Tensor qkv, attended, log_sum_exp;
     std::int64_t batch = 0, sequence = 0;
   };
   Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved, ParameterUse& use) const;
@@ -61,9 +64,13 @@ class STRETTO_API MlpLayer {
            const TensorParallel& tensor_parallel);
   struct Saved {
     LayerNorm::Saved norm;
-    Tensor normed, before_gelu, after_gelu;
+    Tensor normed;  // optional
+    Tensor before_gelu;
+    Tensor after_gelu;  // optional
   };
   Tensor forward(const Tensor& x, Saved& saved, ParameterUse& use) const;
+  // Forward without the projection: only sets `saved`.
+  void save(const Tensor& x, Saved& saved, ParameterUse& use) const;
   void backward(const Tensor& dx, const Saved& saved, ParameterUse& use) const;
 
  private:
@@ -76,15 +83,22 @@ class STRETTO_API TransformerBlock {
  public:
   // Parameters get GPT-2's names: the prefix "h.0." gives "h.0.ln_1.weight", "h.0.attn.c_attn.weight" and so on.
   TransformerBlock(Parameters& parameters, const std::string& prefix, const TransformerShape& shape,
-                   const TensorParallel& tensor_parallel);
+                   const TensorParallel& tensor_parallel, const RecomputeOptions& recompute = {});
   struct Saved {
     AttentionLayer::Saved attention;
     MlpLayer::Saved mlp;
+    DividedTensor input;  // with Recompute::full, instead of the others
+    std::int64_t batch = 0, sequence = 0;
   };
   Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved, ParameterUse& use) const;
-  void backward(const Tensor& dx, const Saved& saved, ParameterUse& use) const;
+  // Optional: where the kept input is divided, starts to gather it. Call it a block ahead of backward.
+  void prefetch(Saved& saved) const { saved.input.gather(); }
+  // dx holds the gradient with respect to the result, and becomes that with respect to x. Frees what was saved.
+  void backward(const Tensor& dx, Saved& saved, ParameterUse& use) const;
 
  private:
+  TensorParallel tensor_parallel_;
+  RecomputeOptions recompute_;
   AttentionLayer attention_;
   MlpLayer mlp_;
 };

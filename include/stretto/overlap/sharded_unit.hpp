@@ -82,6 +82,7 @@ class STRETTO_API ShardedUnit {
   // The gradients to add to, as views by shape. If they were not there, they are zeros.
   const std::vector<Tensor>& gradients();
   bool has_gradients() const { return bool(gradients_flat_); }
+  void discard_gradients();  // gives up gradients that are not always there, without a sum
   // Sums the gradients over the group into gradient_share(). Gradients that are not always there are given up by the call:
   // gradients() then returns new ones. Those that are always there are unspecified outside the share afterwards.
   Work sum(const Stream& stream);

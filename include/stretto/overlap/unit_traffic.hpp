@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -34,8 +35,9 @@ STRETTO_API const char* name(Pass pass);
 // in flight at a time; on the host, another use blocks until the oldest is done. (On a GPU computation() waits for it
 // instead, and the memory of units that the host has enqueued ahead adds to that.)
 //
-// The order of uses is learned in the first step, in which every gather waits for its use, and every sum for the end of its
-// microbatch: that step holds the whole gradients at every stage. Every later step must make the same uses. The order and
+// The order of uses is learned by learn(), or else in the first step, in which every gather waits for its use, and every sum
+// for the end of its microbatch: that step holds the whole gradients at every stage. Later steps must make the same uses. The
+// order and
 // the options alone, never time, decide at which call an operation starts. So ranks that make the same uses start the same
 // operations in the same order. Without overlap the same operations run one by one in computation(). Neither overlap nor
 // prefetch changes the bits of a result.
@@ -57,6 +59,11 @@ class STRETTO_API UnitTraffic {
   UnitTraffic(const UnitTraffic&) = delete;
   UnitTraffic& operator=(const UnitTraffic&) = delete;
 
+  // Learns the order of uses before the first step. `step` must make the uses of a step, with an end_microbatch() for each
+  // microbatch, and nothing else. Kernels on tensors and communication of the calling thread are left out meanwhile, so it
+  // costs little more than to allocate the step's memory, of which no more is needed than in later steps. The contents of
+  // tensors are meaningless.
+  void learn(const std::function<void()>& step);
   // Gradients become zeros, and the first gathers begin. From here to finish_sums(), shares must not change.
   void begin_step();
   // Uses of several units, and of one unit, may be nested. Throws Error(invalid_argument) if another use comes next in the
@@ -124,6 +131,7 @@ class STRETTO_API UnitTraffic {
   std::vector<std::size_t> in_flight_;  // units with a sum that nobody has waited for, the oldest first
   std::size_t next_ = 0;                // index in uses_
   bool in_step_ = false, knows_order_ = false;
+  bool learning_ = false;  // in learn()
 };
 
 }  // namespace stretto

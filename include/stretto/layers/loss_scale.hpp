@@ -1,0 +1,50 @@
+#pragma once
+#include <cstdint>
+
+#include "stretto/export.hpp"
+
+namespace stretto {
+
+// Loss scaling for training in f16 (Micikevicius et al. 2018): the loss is multiplied by a scale, so that small gradients do
+// not vanish in 16 bits, and gradients are divided by it before they are used. A step whose gradients overflow is left out.
+//
+//   loss's gradient * scale.value()       // before backward
+//   const double norm = gradient_norm(sharded);
+//   if (scale.update(norm)) optimizer.step(lr, 1 / old_scale);
+//
+// All ranks decide alike, because they pass the same norm: an infinity or a NaN in one rank's gradients makes the norm of the
+// whole gradient infinite or NaN. So the decision costs no further communication.
+class STRETTO_API LossScale {
+ public:
+  struct Options {
+    double initial = 65536;      // the scale of the first step
+    std::int64_t window = 1000;  // after so many steps without overflow in a row the scale doubles
+    bool fixed = false;          // the scale stays as it is; steps that overflow are left out nevertheless
+
+    void check() const;  // throws Error(invalid_argument) unless initial is finite and above 0, and window at least 1
+  };
+  LossScale() : LossScale(Options{.initial = 1, .fixed = true}) {}  // none
+  explicit LossScale(const Options& options);
+
+  double value() const { return state_.scale; }
+  // The norm of a step's scaled gradients. Returns whether the step is made: if the norm is infinite or NaN, it is not, and
+  // the scale is halved.
+  bool update(double norm);
+  // Whether the last steps were all left out, so many of them that training should stop.
+  bool hopeless() const { return state_.overflows >= most_overflows; }
+  static constexpr int most_overflows = 20;
+
+  struct State {  // for checkpoints
+    double scale = 1;
+    std::int64_t good_steps = 0;  // in a row, since the scale changed
+    int overflows = 0;            // in a row
+  };
+  const State& state() const { return state_; }
+  void restore(const State& state);  // a fixed scale stays what the options say
+
+ private:
+  Options options_;
+  State state_;
+};
+
+}  // namespace stretto
