@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 
-#include "checkpoint.hpp"
 #include "comm_report.hpp"
 #include "fail.hpp"
 #include "options.hpp"
@@ -14,6 +13,7 @@
 #include "sampling.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
+#include "stretto/layers/checkpoint.hpp"
 #include "stretto/overlap/trace.hpp"
 #include "stretto/stretto.hpp"
 #include "text_data.hpp"
@@ -125,7 +125,8 @@ class TrainingRun {
     if (line_.load.empty() && !line_.resume) return;
     LoadedCheckpoint loaded;
     rank0_first(mesh_.world(), [&] {
-      loaded = load_checkpoint(trainer_, find_checkpoint(line_.resume ? line_.save : line_.load), line_.resume);
+      loaded = load_checkpoint(trainer_.sharded(), trainer_.optimizer(),
+                               find_checkpoint(line_.resume ? line_.save : line_.load), line_.resume);
       require(!line_.resume || loaded.step <= line_.steps,
               "The checkpoint in --save {} is of step {}, beyond --train-iters {}.", line_.save, loaded.step, line_.steps);
     });
@@ -211,7 +212,7 @@ class TrainingRun {
 
   void save(std::int64_t step) {
     const Trace::Span span = part("save");
-    save_checkpoint(trainer_, line_.save, step);
+    save_checkpoint(trainer_.sharded(), trainer_.optimizer(), line_.save, step);
     saved_at_ = step;
     if (rank0_) reporter_.say(fmt::format("Saved {}/step_{:08}.", line_.save, step));
   }

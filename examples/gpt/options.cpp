@@ -4,14 +4,15 @@
 #include <cstdio>
 #include <map>
 
-#include "checkpoint.hpp"
 #include "fail.hpp"
+#include "stretto/layers/checkpoint.hpp"
 #include "stretto/overlap/trace.hpp"
 #include "text_data.hpp"
 
 namespace gpt {
 
 using stretto::DType;
+using stretto::find_checkpoint;
 using stretto::QuantizedFormat;
 using stretto::Recompute;
 using stretto::ShardedParameters;

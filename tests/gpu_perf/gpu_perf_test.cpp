@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "parity/temporary_directory.hpp"
 #include "perf/options.hpp"
 #include "perf/run.hpp"
 #include "stand_in/job_on_gpus.hpp"
+#include "temporary_directory.hpp"
 #include "variables.hpp"
 
 namespace perf {
@@ -18,6 +18,7 @@ namespace {
 using stretto::JobOnGpus;
 using stretto::Route;
 using stretto::sentence_of;
+using stretto::TemporaryDirectory;
 using testing::HasSubstr;
 
 Options options_of(std::vector<std::string> words) {
@@ -42,7 +43,7 @@ std::string run_on(const JobOnGpus& job, const Options& options) {
 }
 
 TEST(PerfOnGpus, EveryCollectiveIsRightAndTimed) {
-  const parity::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   const std::string path = directory / "figures.json";
   const Options options = options_of({"all", "-b", "96", "-e", "9600", "-f", "100", "-r", "all", "--json", path});
   for (const bool one_gpu_each : {false, true}) {

@@ -4,12 +4,12 @@
 
 #include <optional>
 
-#include "checkpoint.hpp"
 #include "parity/parity.hpp"
-#include "parity/temporary_directory.hpp"
 #include "sampling.hpp"
 #include "stand_in/host_gpu.hpp"
 #include "stretto/device.hpp"
+#include "stretto/layers/checkpoint.hpp"
+#include "temporary_directory.hpp"
 
 namespace parity {
 namespace {
@@ -67,21 +67,21 @@ TEST_P(TrainingOnAGpu, GoesOnFromTheHostsCheckpointAndBack) {
   run_threads(1, [&](const Communicator& world) {
     gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), tiny_of(GetParam()));
     advance(trainer, 0, 1);
-    gpt::save_checkpoint(trainer, directory.path(), 1);
+    save_checkpoint(trainer.sharded(), trainer.optimizer(), directory.path(), 1);
     there = advance(trainer, 1, 2).parameters;
   });
   run_threads(1, [&](const Communicator& world) {
     const OnDevice on(Device::cuda);
     gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), tiny_of(GetParam()));
-    const auto loaded = gpt::load_checkpoint(trainer, gpt::find_checkpoint(directory.path()), true);
+    const auto loaded = load_checkpoint(trainer.sharded(), trainer.optimizer(), find_checkpoint(directory.path()), true);
     EXPECT_EQ(loaded.step, 1);
     trainer.optimizer().restore(loaded.optimizer_steps);
     advance(trainer, 1, 1);
-    gpt::save_checkpoint(trainer, directory.path(), 2);
+    save_checkpoint(trainer.sharded(), trainer.optimizer(), directory.path(), 2);
   });
   run_threads(1, [&](const Communicator& world) {
     gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), tiny_of(GetParam()));
-    const auto loaded = gpt::load_checkpoint(trainer, gpt::find_checkpoint(directory.path()), true);
+    const auto loaded = load_checkpoint(trainer.sharded(), trainer.optimizer(), find_checkpoint(directory.path()), true);
     EXPECT_EQ(loaded.step, 2);
     trainer.optimizer().restore(loaded.optimizer_steps);
     back = advance(trainer, 2, 1).parameters;

@@ -14,7 +14,6 @@
 #include "device/gpu.hpp"
 #include "device/kernels/kernel_data.hpp"
 #include "device/stream/kernel_scope.hpp"
-#include "parity/temporary_directory.hpp"
 #include "stand_in/job_on_gpus.hpp"
 #include "stretto/overlap/all_to_all.hpp"
 #include "stretto/overlap/chunked_gemm.hpp"
@@ -22,6 +21,7 @@
 #include "stretto/overlap/trace.hpp"
 #include "stretto/overlap/unit_traffic.hpp"
 #include "stretto/stretto.hpp"
+#include "temporary_directory.hpp"
 
 namespace stretto {
 namespace {
@@ -272,7 +272,7 @@ TEST_F(OneGpu, WorksKnowForHowLongComputationWaitedForThem) {
 
 // A kernel's slice in a trace has the GPU's times, not those of the call.
 TEST_F(OneGpu, TracesHaveItsTimes) {
-  const parity::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   const std::string path = directory.path() + "/trace.json";
   constexpr auto long_time = std::chrono::milliseconds(30);
   run_threads(1, [&](const Communicator& world) {

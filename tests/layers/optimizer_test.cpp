@@ -3,51 +3,10 @@
 
 #include <gmock/gmock.h>
 
-#include <functional>
-
-#include "stretto/stretto.hpp"
+#include "two_parameters.hpp"
 
 namespace stretto {
 namespace {
-
-// A parameter that is divided over the tensor axis, and one of which every rank holds all.
-void add_parameters(Parameters& parameters, const Mesh& mesh) {
-  const Share share = share_of(10, mesh.size(Axis::tensor), mesh.rank(Axis::tensor));
-  parameters.add({.name = "divided",
-                  .global_shape = {10, 4},
-                  .first = {share.first, 0},
-                  .extents = {share.count, 4},
-                  .replicated_over = token_axes,
-                  .sum_gradient_over = token_axes,
-                  .initial = {2, 1}});
-  parameters.add({.name = "replicated",
-                  .global_shape = {9},
-                  .first = {0},
-                  .extents = {9},
-                  .replicated_over = token_axes | Axis::tensor,
-                  .sum_gradient_over = token_axes,
-                  .initial = {2, 1},
-                  .decays = false});
-}
-
-// A step without layers: adds value(name, global index) to the gradients of data rank 0, and nothing to the others'.
-void sum_gradients(ShardedParameters& sharded, Parameters& parameters,
-                   const std::function<double(const std::string&, std::int64_t)>& value) {
-  std::vector<Parameter*> all;
-  for (const auto& parameter : parameters.all()) all.push_back(parameter.get());
-  sharded.begin_step();
-  {
-    const InUse in_use(sharded, all, Pass::backward);
-    for (const Parameter* parameter : all) {
-      if (sharded.mesh().rank(Axis::data) != 0) continue;
-      for_each_run(*parameter, 0, parameter->gradient.size(), [&](std::int64_t to, std::int64_t from, std::int64_t count) {
-        for (std::int64_t i = 0; i < count; ++i) parameter->gradient.set(to + i, value(parameter->name, from + i));
-      });
-    }
-  }
-  sharded.end_microbatch();
-  sharded.finish_sums();
-}
 
 // All gradients are 1, so the squared norm is the number of elements of the whole model, each counted once.
 TEST(GradientNorm, CountsEveryElementOnce) {

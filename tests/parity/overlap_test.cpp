@@ -5,8 +5,8 @@
 #include <functional>
 #include <map>
 
+#include "../temporary_directory.hpp"
 #include "parity.hpp"
-#include "temporary_directory.hpp"
 
 namespace parity {
 namespace {

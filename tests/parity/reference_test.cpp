@@ -4,14 +4,14 @@
 #include <cstdlib>
 
 #include "../device/test_device.hpp"
+#include "layers/safetensors.hpp"
 #include "parity.hpp"
-#include "safetensors.hpp"
 #include "stretto/device.hpp"
 
 namespace parity {
 namespace {
 
-std::vector<double> values_of(const gpt::SafetensorsReader& file, const std::string& name) {
+std::vector<double> values_of(const SafetensorsReader& file, const std::string& name) {
   const auto view = file.tensor(name);
   std::vector<double> result;
   for (std::int64_t i = 0; i < view.elements; ++i) result.push_back(view.at(i));
@@ -85,7 +85,7 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
 
   // The tests may run on another machine than the one that built them.
   const char* const elsewhere = std::getenv("GPT2_REFERENCE");
-  const gpt::SafetensorsReader file{elsewhere != nullptr ? elsewhere : GPT2_REFERENCE};
+  const SafetensorsReader file{elsewhere != nullptr ? elsewhere : GPT2_REFERENCE};
 };
 
 TEST_P(Reference, AgreesOnLogitsLossGradientsAndTenSteps) {

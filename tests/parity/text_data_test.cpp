@@ -5,8 +5,8 @@
 
 #include <set>
 
+#include "../temporary_directory.hpp"
 #include "stretto/error.hpp"
-#include "temporary_directory.hpp"
 
 namespace parity {
 namespace {

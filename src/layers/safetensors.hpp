@@ -9,18 +9,20 @@
 #include "stretto/tensor.hpp"
 
 // The safetensors format (Hugging Face): the length of a JSON header, the header, the data of all tensors without holes.
-namespace gpt {
+namespace stretto {
 
 struct TensorEntry {
   std::string name;
   std::string type;  // "F32", "F64", "BF16", "F16", "I32"
-  stretto::Shape shape;
+  Shape shape;
 };
-std::string safetensors_type(stretto::DType dtype);
+std::string safetensors_type(DType dtype);
 
-// Writes a file tensor by tensor, in the order of the entries. Every error throws Error(io) naming the path and the reason.
+// Writes a file tensor by tensor, in the order of the entries. Every error of the file system throws Error(io) naming the
+// path and the reason.
 class SafetensorsWriter {
  public:
+  // Throws Error(invalid_argument) for names or metadata that are no UTF-8.
   SafetensorsWriter(const std::string& path, const std::vector<TensorEntry>& entries,
                     const std::map<std::string, std::string>& metadata);
   ~SafetensorsWriter();
@@ -44,14 +46,14 @@ class SafetensorsReader {
 
   struct View {
     std::string type;
-    stretto::Shape shape;
+    Shape shape;
     const std::byte* data = nullptr;
     std::int64_t elements = 0;
     double at(std::int64_t i) const;
   };
-  View tensor(const std::string& name) const;  // throws if it is missing
-  std::vector<std::string> names() const;
-  std::string metadata(const std::string& key) const;
+  View tensor(const std::string& name) const;           // throws if it is missing
+  std::map<std::string, std::string> metadata() const;  // without entries that are no strings, which the format forbids
+  std::string metadata(const std::string& key) const;   // throws if it is missing
   const std::string& path() const { return path_; }
 
  private:
@@ -62,4 +64,4 @@ class SafetensorsReader {
   std::unique_ptr<nlohmann::json> header_;
 };
 
-}  // namespace gpt
+}  // namespace stretto

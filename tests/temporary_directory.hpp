@@ -5,7 +5,7 @@
 #include <fstream>
 #include <string>
 
-namespace parity {
+namespace stretto {
 
 // A directory that is removed with all its files when the test ends.
 class TemporaryDirectory {
@@ -33,4 +33,4 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-}  // namespace parity
+}  // namespace stretto

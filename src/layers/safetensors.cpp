@@ -1,4 +1,4 @@
-#include "safetensors.hpp"
+#include "layers/safetensors.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,13 +9,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "fail.hpp"
+#include "core/fail.hpp"
 
-namespace gpt {
-
-using stretto::DType;
-using stretto::ErrorCode;
-
+namespace stretto {
 namespace {
 
 std::size_t bytes_of(const std::string& type) {
@@ -26,7 +22,7 @@ std::size_t bytes_of(const std::string& type) {
 }
 
 // -1 for an invalid shape.
-std::int64_t elements_of(const stretto::Shape& shape) {
+std::int64_t elements_of(const Shape& shape) {
   std::int64_t product = 1;
   for (const std::int64_t extent : shape) {
     if (extent < 0 || __builtin_mul_overflow(product, extent, &product)) return -1;
@@ -39,6 +35,14 @@ T load(const std::byte* at) {
   T value;
   std::memcpy(&value, at, sizeof value);
   return value;
+}
+
+std::string text_of(const nlohmann::ordered_json& header, const std::string& path) {
+  try {
+    return header.dump();
+  } catch (const nlohmann::json::exception&) {
+    fail(ErrorCode::invalid_argument, "A name or a note for {} is no UTF-8 text; give another.", path);
+  }
 }
 
 }  // namespace
@@ -57,7 +61,7 @@ std::string safetensors_type(DType dtype) {
 SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<TensorEntry>& entries,
                                      const std::map<std::string, std::string>& metadata)
     : path_(path), file_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
-  if (file_ < 0) fail(ErrorCode::io, "Cannot write {}: {}.", path, std::strerror(errno));
+  if (file_ < 0) fail(ErrorCode::io, "Cannot write {}: {}.", path, errno_text(errno));
   nlohmann::ordered_json header;
   header["__metadata__"] = metadata;
   std::size_t offset = 0;
@@ -66,7 +70,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<
     header[entry.name] = {{"dtype", entry.type}, {"shape", entry.shape}, {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }
-  std::string text = header.dump();
+  std::string text = text_of(header, path);
   text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data
   const std::uint64_t length = text.size();
   write(&length, sizeof length);
@@ -82,21 +86,21 @@ void SafetensorsWriter::write(const void* data, std::size_t bytes) {
   while (bytes > 0) {
     const ssize_t written = ::write(file_, at, bytes);
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) fail(ErrorCode::io, "Cannot write {}: {}.", path_, std::strerror(errno));
+    if (written <= 0) fail(ErrorCode::io, "Cannot write {}: {}.", path_, errno_text(errno));
     at += written;
     bytes -= static_cast<std::size_t>(written);
   }
 }
 
 void SafetensorsWriter::finish() {
-  if (fsync(file_) != 0) fail(ErrorCode::io, "Cannot write {}: {}.", path_, std::strerror(errno));
+  if (fsync(file_) != 0) fail(ErrorCode::io, "Cannot write {}: {}.", path_, errno_text(errno));
   close(file_);
   file_ = -1;
 }
 
 SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) fail(ErrorCode::io, "Cannot open {}: {}.", path, std::strerror(errno));
+  if (file < 0) fail(ErrorCode::io, "Cannot open {}: {}.", path, errno_text(errno));
   struct stat status {};
   fstat(file, &status);
   size_ = static_cast<std::size_t>(status.st_size);
@@ -123,7 +127,7 @@ SafetensorsReader::View SafetensorsReader::tensor(const std::string& name) const
   View view;
   try {
     view.type = found->at("dtype").get<std::string>();
-    view.shape = found->at("shape").get<stretto::Shape>();
+    view.shape = found->at("shape").get<Shape>();
     view.elements = elements_of(view.shape);
     const auto begin = found->at("data_offsets").at(0).get<std::uint64_t>();
     const auto end = found->at("data_offsets").at(1).get<std::uint64_t>();
@@ -139,20 +143,21 @@ SafetensorsReader::View SafetensorsReader::tensor(const std::string& name) const
   return view;
 }
 
-std::vector<std::string> SafetensorsReader::names() const {
-  std::vector<std::string> names;
-  for (const auto& [name, entry] : header_->items()) {
-    if (name != "__metadata__") names.push_back(name);
+std::map<std::string, std::string> SafetensorsReader::metadata() const {
+  std::map<std::string, std::string> result;
+  const auto found = header_->find("__metadata__");
+  if (found == header_->end() || !found->is_object()) return result;
+  for (const auto& [key, value] : found->items()) {
+    if (value.is_string()) result[key] = value.get<std::string>();
   }
-  return names;
+  return result;
 }
 
 std::string SafetensorsReader::metadata(const std::string& key) const {
-  const auto found = header_->find("__metadata__");
-  if (found == header_->end() || !found->contains(key) || !found->at(key).is_string()) {
-    fail(ErrorCode::io, "{} has no metadata '{}'.", path_, key);
-  }
-  return found->at(key).get<std::string>();
+  const std::map<std::string, std::string> all = metadata();
+  const auto found = all.find(key);
+  if (found == all.end()) fail(ErrorCode::io, "{} has no metadata '{}'.", path_, key);
+  return found->second;
 }
 
 double SafetensorsReader::View::at(std::int64_t i) const {
@@ -160,8 +165,8 @@ double SafetensorsReader::View::at(std::int64_t i) const {
   if (type == "F64") return load<double>(at);
   if (type == "F32") return load<float>(at);
   if (type == "I32") return load<std::int32_t>(at);
-  if (type == "BF16") return static_cast<float>(load<stretto::bf16>(at));
-  return static_cast<float>(load<stretto::f16>(at));
+  if (type == "BF16") return static_cast<float>(load<bf16>(at));
+  return static_cast<float>(load<f16>(at));
 }
 
-}  // namespace gpt
+}  // namespace stretto

@@ -1,0 +1,251 @@
+#include "stretto/layers/checkpoint.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "core/fail.hpp"
+#include "layers/safetensors.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+namespace {
+
+namespace fs = std::filesystem;
+using Notes = std::map<std::string, std::string>;
+using StateTensor = Tensor AdamWOptimizer::State::*;
+
+struct Section {  // a file of the checkpoint: one or several tensors of each parameter's state
+  const char* file;
+  std::vector<std::pair<const char*, StateTensor>> tensors;  // prefix of the name, and the member of State
+};
+
+const std::vector<Section>& sections() {
+  static const std::vector<Section> list = {
+      {"model.safetensors", {{"", &AdamWOptimizer::State::master}}},
+      {"optimizer.safetensors", {{"m.", &AdamWOptimizer::State::m}, {"v.", &AdamWOptimizer::State::v}}},
+  };
+  return list;
+}
+
+constexpr const char* step_key = "step";
+constexpr const char* optimizer_steps_key = "optimizer_steps";
+constexpr std::array<const char*, 3> own_keys = {"format", step_key, optimizer_steps_key};
+
+// Indices of the ranges of each parameter.
+std::vector<std::vector<std::size_t>> ranges_by_parameter(const ShardedParameters& parameters) {
+  std::vector<std::vector<std::size_t>> result(parameters.parameters().all().size());
+  const auto& ranges = parameters.ranges();
+  for (std::size_t i = 0; i < ranges.size(); ++i) result[ranges[i].parameter].push_back(i);
+  return result;
+}
+
+// ---- writing
+
+class CheckpointWriter {
+ public:
+  CheckpointWriter(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, Notes metadata)
+      : parameters_(parameters),
+        optimizer_(optimizer),
+        metadata_(std::move(metadata)),
+        dtype_(kernels::accumulator(parameters.options().dtype)),
+        ranges_(ranges_by_parameter(parameters)) {}
+
+  bool writes() const { return world().rank() == 0; }
+
+  // Collective.
+  void write(const Section& section, const fs::path& directory) const {
+    std::unique_ptr<SafetensorsWriter> file;
+    if (writes()) {
+      file = std::make_unique<SafetensorsWriter>(directory / section.file, entries_of(section), metadata_);
+    }
+    for (const auto& [prefix, which] : section.tensors) {
+      for (const auto& parameter : parameters_.parameters().all()) {
+        const Tensor tensor = whole(*parameter, which);
+        if (file) file->write(tensor.raw(), tensor.bytes());
+      }
+    }
+    if (file) file->finish();
+  }
+
+ private:
+  const Communicator& world() const { return parameters_.mesh().world(); }
+
+  std::vector<TensorEntry> entries_of(const Section& section) const {
+    std::vector<TensorEntry> entries;
+    for (const auto& [prefix, which] : section.tensors) {
+      for (const auto& parameter : parameters_.parameters().all()) {
+        entries.push_back({prefix + parameter->name, safetensors_type(dtype_), parameter->global_shape});
+      }
+    }
+    return entries;
+  }
+
+  // The undivided tensor of a parameter's state in host memory, valid at rank 0. Each rank adds what it owns to zeros, which
+  // is exact and needs no knowledge of what the others own.
+  Tensor whole(const Parameter& parameter, StateTensor which) const {
+    Tensor sum(parameter.global_shape, dtype_, Device::cpu);
+    sum.zero();
+    for (const std::size_t i : ranges_[parameter.index]) {
+      const ShardedParameters::Range& range = parameters_.ranges()[i];
+      if (!range.owned) continue;
+      const Tensor own = (optimizer_.states()[i].*which).on(Device::cpu);
+      for_each_run(parameter, range.first, range.count, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+        sum.view(to, {count}).copy_from(own.view(from, {count}));
+      });
+    }
+    if (world().size() > 1) {
+      world().reduce(sum.raw(), sum.raw(), sum.size(), dtype_, ReduceOp::sum, 0, Stream::inline_(), {.tag = "checkpoint"});
+    }
+    return sum;
+  }
+
+  const ShardedParameters& parameters_;
+  const AdamWOptimizer& optimizer_;
+  Notes metadata_;
+  DType dtype_;
+  std::vector<std::vector<std::size_t>> ranges_;
+};
+
+Notes metadata_of(std::int64_t step, std::int64_t optimizer_steps, const Notes& notes) {
+  Notes result = notes;
+  for (const char* const key : own_keys) {
+    require(!notes.contains(key), "A checkpoint has metadata '{}' of its own; give the note another name.", key);
+  }
+  result["format"] = "pt";
+  result[step_key] = std::to_string(step);
+  result[optimizer_steps_key] = std::to_string(optimizer_steps);
+  return result;
+}
+
+// Moves `with` to `path`. If there is a directory at `path` already, the two change places.
+void exchange_directory(const fs::path& path, const fs::path& with) {
+  if (renameat2(AT_FDCWD, with.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (errno == EINVAL || errno == ENOSYS) {  // a file system that cannot exchange: for a moment there is no checkpoint
+    fs::remove_all(path);
+  } else if (errno != ENOENT) {
+    fail(ErrorCode::io, "Cannot put a checkpoint in the place of {}: {}.", path.string(), errno_text(errno));
+  }
+  fs::rename(with, path);
+}
+
+// Replaces a small file atomically.
+void replace_file(const fs::path& path, const std::string& text) {
+  const fs::path fresh = path.string() + ".new";
+  std::ofstream out(fresh);
+  out << text << '\n';
+  out.close();
+  if (!out || std::rename(fresh.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    std::remove(fresh.c_str());
+    fail(ErrorCode::io, "Cannot write {}: {}.", path.string(), errno_text(error));
+  }
+}
+
+void write_all(const CheckpointWriter& writer, const fs::path& directory, const std::string& name,
+               const fs::path& unfinished) {
+  if (writer.writes()) {
+    fs::remove_all(unfinished);
+    fs::create_directories(unfinished);
+  }
+  for (const Section& section : sections()) writer.write(section, unfinished);
+  if (writer.writes()) {
+    exchange_directory(directory / name, unfinished);
+    replace_file(directory / "latest", name);
+    std::error_code ignored;
+    fs::remove_all(unfinished, ignored);  // the earlier checkpoint of the same step
+  }
+}
+
+// ---- reading
+
+std::int64_t number_of(const SafetensorsReader& file, const char* key) {
+  const std::string text = file.metadata(key);
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 0) {
+    fail(ErrorCode::io, "{} says '{}' for the metadata '{}', which is no number of steps.", file.path(), text, key);
+  }
+  return number;
+}
+
+Notes notes_of(const SafetensorsReader& file) {
+  Notes notes = file.metadata();
+  for (const char* const key : own_keys) notes.erase(key);
+  return notes;
+}
+
+void read_range(const Parameter& parameter, const ShardedParameters::Range& range, const SafetensorsReader::View& saved,
+                const Tensor& state) {
+  const Tensor target(state.shape(), state.dtype(), Device::cpu);
+  for_each_run(parameter, range.first, range.count, [&](std::int64_t to, std::int64_t from, std::int64_t count) {
+    for (std::int64_t k = 0; k < count; ++k) target.set(to + k, saved.at(from + k));
+  });
+  state.copy_from(target);
+}
+
+void read_section(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, const Section& section,
+                  const SafetensorsReader& file) {
+  const std::vector<std::vector<std::size_t>> ranges = ranges_by_parameter(parameters);
+  for (const auto& [prefix, which] : section.tensors) {
+    for (const auto& parameter : parameters.parameters().all()) {
+      const auto saved = file.tensor(prefix + parameter->name);
+      require(saved.shape == parameter->global_shape, "{} has {} of shape [{}], but this model's is [{}].", file.path(),
+              parameter->name, fmt::join(saved.shape, ", "), fmt::join(parameter->global_shape, ", "));
+      for (const std::size_t i : ranges[parameter->index]) {
+        read_range(*parameter, parameters.ranges()[i], saved, optimizer.states()[i].*which);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void save_checkpoint(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, const std::string& directory,
+                     std::int64_t step, const Notes& notes) {
+  const CheckpointWriter writer(parameters, optimizer, metadata_of(step, optimizer.steps(), notes));
+  parameters.traffic().wait_for_values();
+  const std::string name = fmt::format("step_{:08}", step);
+  const fs::path unfinished = fs::path(directory) / ("." + name + ".unfinished");
+  try {
+    write_all(writer, directory, name, unfinished);
+  } catch (const std::exception& error) {
+    std::error_code ignored;
+    if (writer.writes()) fs::remove_all(unfinished, ignored);
+    const auto* filesystem = dynamic_cast<const fs::filesystem_error*>(&error);
+    if (filesystem == nullptr) throw;
+    fail(ErrorCode::io, "Cannot save a checkpoint in {}: {}.", directory, filesystem->code().message());
+  }
+  // No rank goes on, or ends, before the checkpoint is complete.
+  parameters.mesh().world().barrier(Stream::inline_());
+}
+
+std::string find_checkpoint(const std::string& directory) {
+  if (fs::exists(fs::path(directory) / "model.safetensors")) return directory;
+  std::ifstream latest(fs::path(directory) / "latest");
+  std::string name;
+  if (!std::getline(latest, name)) fail(ErrorCode::io, "There is no checkpoint in {}.", directory);
+  return fs::path(directory) / name;
+}
+
+LoadedCheckpoint load_checkpoint(const ShardedParameters& parameters, AdamWOptimizer& optimizer,
+                                 const std::string& checkpoint, bool with_optimizer) {
+  LoadedCheckpoint loaded;
+  for (const Section& section : sections()) {
+    if (!with_optimizer && &section != &sections().front()) break;
+    const SafetensorsReader file(fs::path(checkpoint) / section.file);
+    loaded.step = number_of(file, step_key);
+    if (with_optimizer) loaded.optimizer_steps = number_of(file, optimizer_steps_key);
+    loaded.notes = notes_of(file);
+    read_section(parameters, optimizer, section, file);
+  }
+  return loaded;
+}
+
+}  // namespace stretto
