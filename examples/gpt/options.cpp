@@ -7,13 +7,11 @@
 #include "fail.hpp"
 #include "stretto/overlap/trace.hpp"
 #include "text_data.hpp"
+#include "zero_options.hpp"
 
 namespace gpt {
 
 using stretto::DType;
-using stretto::QuantizedFormat;
-using stretto::ShardedParameters;
-using stretto::zero_stages;
 
 namespace {
 
@@ -65,38 +63,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--seed", trainer.seed, "Seed of initialisation, data order and samples")->capture_default_str();
   app.add_flag("--no-overlap", no_overlap, "Communicate after computing instead of beside it (same result, bit for bit)");
 
-  ShardedParameters::Options& sharding = trainer.sharding;
-  const auto format = [](const std::string& name) {
-    return name == "none" ? QuantizedFormat::none : name == "int8" ? QuantizedFormat::int8 : QuantizedFormat::int4;
-  };
-  app.add_option_function<std::string>(
-         "--zero",
-         [&](const std::string& stage) { sharding.zero = zero_stages.at(static_cast<std::size_t>(stage[0] - '0')); },
-         "What data-parallel ranks keep a share of only: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 values too")
-      ->check(CLI::IsMember({"0", "1", "2", "3"}))
-      ->default_str("1");
-  const CLI::Option* const prefetch =
-      app.add_option(
-             "--prefetch", sharding.prefetch,
-             "With --zero 3, units of parameters gathered ahead of their use; with 2 and 3, units of gradients in flight")
-          ->capture_default_str();
-  app.add_option("--hpz-size", sharding.hpz_size,
-                 "With --zero 3, neighbouring data-parallel ranks that keep a second copy, for backward (ZeRO++ hpZ)")
-      ->capture_default_str();
-  app.add_option_function<std::string>(
-         "--qwz", [&](const std::string& name) { sharding.qwz = format(name); },
-         "With --zero 3, the format in which parameters are gathered (ZeRO++ qwZ)")
-      ->check(CLI::IsMember({"none", "int8"}))
-      ->default_str("none");
-  app.add_option_function<std::string>(
-         "--qgz", [&](const std::string& name) { sharding.qgz = format(name); },
-         "With --zero 3, the format in which gradients are summed (ZeRO++ qgZ)")
-      ->check(CLI::IsMember({"none", "int8", "int4"}))
-      ->default_str("none");
-  app.add_flag("--qgz-error-feedback", sharding.qgz_error_feedback, "Add what --qgz loses to the next gradient");
-  app.add_flag_callback(
-      "--qgz-stochastic", [&] { sharding.qgz_rounding = stretto::Rounding::stochastic; },
-      "Round at random with the right mean in --qgz");
+  add_zero_options(app, trainer.sharding);
   app.add_flag("--deterministic", line.deterministic, "Sum in the order of the ranks (STRETTO_DETERMINISTIC=1)");
 
   app.add_option("--train-data", line.train_data, "Text to train on; any file");
@@ -126,9 +93,6 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the flags.", error.what());
   }
-  require(prefetch->count() == 0 || sharding.zero >= stretto::ZeroStage::gradients,
-          "--prefetch {} has no effect with --zero {}; leave it out, or give --zero 2 or 3.", sharding.prefetch,
-          static_cast<int>(sharding.zero));
   trainer.sharding.overlap = !no_overlap;
   line.device = stretto::device_from_name(device);
   if (line.device == stretto::Device::cuda) trainer.sharding.unit_bytes = gpu_bucket_bytes;
