@@ -131,6 +131,7 @@ class TrainingRun {
               "The checkpoint in --save {} is of step {}, beyond --train-iters {}.", line_.save, loaded.step, line_.steps);
     });
     trainer_.optimizer().restore(loaded.optimizer_steps);
+    if (line_.resume) trainer_.loss_scale().restore(loaded.notes);
     if (line_.resume) first_step_ = saved_at_ = loaded.step;
   }
 
@@ -212,7 +213,8 @@ class TrainingRun {
 
   void save(std::int64_t step) {
     const Trace::Span span = part("save");
-    save_checkpoint(trainer_.sharded(), trainer_.optimizer(), line_.save, step);
+    save_checkpoint(trainer_.sharded(), trainer_.optimizer(), line_.save, step,
+                    line_.scales_loss() ? trainer_.loss_scale().notes() : std::map<std::string, std::string>());
     saved_at_ = step;
     if (rank0_) reporter_.say(fmt::format("Saved {}/step_{:08}.", line_.save, step));
   }

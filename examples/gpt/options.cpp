@@ -2,21 +2,17 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <map>
 
 #include "fail.hpp"
+#include "precision_options.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/overlap/trace.hpp"
 #include "text_data.hpp"
+#include "zero_options.hpp"
 
 namespace gpt {
 
-using stretto::DType;
 using stretto::find_checkpoint;
-using stretto::QuantizedFormat;
-using stretto::Recompute;
-using stretto::ShardedParameters;
-using stretto::zero_stages;
 
 namespace {
 
@@ -49,22 +45,6 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--seq-length", model.sequence, "Tokens of a sequence")->capture_default_str();
   app.add_option("--vocab-size", model.vocabulary, "Rows of the embedding table; the bytes of a text need 256")
       ->capture_default_str();
-  const std::map<std::string, DType> types = {
-      {"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}};
-  app.add_option("--dtype", trainer.sharding.dtype, "With bf16 and fp16, master weights in fp32; fp16 scales the loss")
-      ->transform(CLI::Transformer(types))
-      ->default_str("fp32");
-  app.add_option("--grad-dtype", trainer.sharding.gradient_dtype,
-                 "Of gradients, in memory and where they are sent: fp32, or with --dtype bf16 or fp16 the same type")
-      ->transform(CLI::Transformer(types))
-      ->default_str("fp32");
-  const CLI::Option* const loss_scale = app.add_option_function<double>(
-      "--loss-scale", [&](double scale) { trainer.loss_scale = {.initial = scale, .fixed = true}; },
-      "With --dtype fp16, a fixed scale of the loss; one that adapts when left out");
-  const CLI::Option* const window = app.add_option("--loss-scale-window", trainer.loss_scale.window,
-                                                   "With --dtype fp16, steps without overflow after which the scale doubles")
-                                        ->capture_default_str();
-
   app.add_option("--micro-batch-size", trainer.micro_batch, "Sequences that a rank computes at a time")
       ->capture_default_str();
   app.add_option("--global-batch-size", trainer.global_batch, "Sequences of a step, over all ranks")->capture_default_str();
@@ -78,46 +58,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--seed", trainer.seed, "Seed of initialisation, data order and samples")->capture_default_str();
   app.add_flag("--no-overlap", no_overlap, "Communicate after computing instead of beside it (same result, bit for bit)");
 
-  app.add_option("--recompute", trainer.recompute.level,
-                 "What is not kept for backward but computed again: none, selective (norms, GELU), or full (blocks)")
-      ->transform(CLI::Transformer(std::map<std::string, Recompute>{
-          {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}}))
-      ->default_str("none");
-  app.add_flag("--partition-activations", trainer.recompute.partition,
-               "With --recompute full, divide each block's kept input over the tensor-parallel ranks");
-
-  ShardedParameters::Options& sharding = trainer.sharding;
-  const auto format = [](const std::string& name) {
-    return name == "none" ? QuantizedFormat::none : name == "int8" ? QuantizedFormat::int8 : QuantizedFormat::int4;
-  };
-  app.add_option_function<std::string>(
-         "--zero",
-         [&](const std::string& stage) { sharding.zero = zero_stages.at(static_cast<std::size_t>(stage[0] - '0')); },
-         "What data-parallel ranks keep a share of only: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 values too")
-      ->check(CLI::IsMember({"0", "1", "2", "3"}))
-      ->default_str("1");
-  const CLI::Option* const prefetch =
-      app.add_option(
-             "--prefetch", sharding.prefetch,
-             "With --zero 3, units of parameters gathered ahead of their use; with 2 and 3, units of gradients in flight")
-          ->capture_default_str();
-  app.add_option("--hpz-size", sharding.hpz_size,
-                 "With --zero 3, neighbouring data-parallel ranks that keep a second copy, for backward (ZeRO++ hpZ)")
-      ->capture_default_str();
-  app.add_option_function<std::string>(
-         "--qwz", [&](const std::string& name) { sharding.qwz = format(name); },
-         "With --zero 3, the format in which parameters are gathered (ZeRO++ qwZ)")
-      ->check(CLI::IsMember({"none", "int8"}))
-      ->default_str("none");
-  app.add_option_function<std::string>(
-         "--qgz", [&](const std::string& name) { sharding.qgz = format(name); },
-         "With --zero 3, the format in which gradients are summed (ZeRO++ qgZ)")
-      ->check(CLI::IsMember({"none", "int8", "int4"}))
-      ->default_str("none");
-  app.add_flag("--qgz-error-feedback", sharding.qgz_error_feedback, "Add what --qgz loses to the next gradient");
-  app.add_flag_callback(
-      "--qgz-stochastic", [&] { sharding.qgz_rounding = stretto::Rounding::stochastic; },
-      "Round at random with the right mean in --qgz");
+  add_precision_options(app, trainer);
+  add_zero_options(app, trainer.sharding);
   app.add_flag("--deterministic", line.deterministic, "Sum in the order of the ranks (STRETTO_DETERMINISTIC=1)");
 
   app.add_option("--train-data", line.train_data, "Text to train on; any file");
@@ -150,17 +92,10 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the flags.", error.what());
   }
-  require(prefetch->count() == 0 || sharding.zero >= stretto::ZeroStage::gradients,
-          "--prefetch {} has no effect with --zero {}; leave it out, or give --zero 2 or 3.", sharding.prefetch,
-          static_cast<int>(sharding.zero));
+  check_precision_options(app, trainer);
   trainer.sharding.overlap = !no_overlap;
   line.device = stretto::device_from_name(device);
   if (line.device == stretto::Device::cuda) trainer.sharding.unit_bytes = gpu_bucket_bytes;
-  const bool fixed = loss_scale->count() > 0;
-  require(line.scales_loss() || (!fixed && window->count() == 0),
-          "--loss-scale and --loss-scale-window have no effect without --dtype fp16; leave them out.");
-  require(!fixed || window->count() == 0, "--loss-scale {} is fixed, so that --loss-scale-window {} has no effect.",
-          trainer.loss_scale.initial, trainer.loss_scale.window);
   require(line.dry_run || (line.planned_ranks == 0 && line.json.empty()),
           "--ranks and --json describe a dry run; add --dry-run, or start ranks with --nproc.");
   if (min_lr->count() == 0) line.min_lr = line.lr / 10;

@@ -33,7 +33,7 @@ TEST(LossScale, StaysIfItIsFixed) {
   EXPECT_TRUE(scale.update(1));
   EXPECT_FALSE(scale.update(infinity));
   EXPECT_EQ(scale.value(), 8);
-  scale.restore({.scale = 2});
+  scale.restore({{"loss_scale", "2"}});
   EXPECT_EQ(scale.value(), 8);
   EXPECT_EQ(LossScale().value(), 1);
 }
@@ -54,9 +54,12 @@ TEST(LossScale, GoesOnFromItsState) {
   scale.update(infinity);
   for (int i = 0; i < 3; ++i) scale.update(1);
   LossScale restored({.initial = 1, .window = 4});
-  restored.restore(scale.state());
+  restored.restore(scale.notes());
   EXPECT_TRUE(restored.update(1));
   EXPECT_EQ(restored.value(), 1024);
+  restored.restore({});  // of training without a scale
+  EXPECT_EQ(restored.value(), 1024);
+  EXPECT_THROW(restored.restore({{"loss_scale", "much"}}), Error);
 }
 
 TEST(LossScale, RefusesImpossibleOptions) {
