@@ -88,6 +88,7 @@ TEST(LayerNorm, KeepsItsDigitsFarFromZero) {
 TEST(LayerNorm, BackwardAddsTheGradients) {
   for (const DType dtype : compute_types) {
     for (const std::int64_t columns : {3, 7, 16, 17, 63, 65, 768, 1000, 1501, 1701, 9000}) {
+      if (few_cases() && dtype == DType::f16 && columns > 1000) continue;  // takes the packs of bf16
       const LayerNorm norm(columns, dtype);
       norm.forward();
       Reference expected = reference(norm);
