@@ -2,9 +2,9 @@
 output it has. It needs PyTorch 2.
 
 One unit per block and one of the rest, which is FSDP2's usual cut, with its default resharding, in fp32. Tried on an AMD EPYC with
-AVX-512, 2 ranks of 1 thread, and kept where it was faster or no slower: scaled_dot_product_attention instead of the masked softmax (2% less
-processor time); fused AdamW instead of a loop or foreach; gathers as asynchronous operations, since on processors FSDP2 otherwise waits
-for each, and prefetched by one block in both passes (6% faster between hosts). torch.compile of the blocks made a step 20% slower.
+AVX-512, and kept where it was no slower: scaled_dot_product_attention instead of the masked softmax; fused AdamW instead of a loop or
+foreach; gathers as asynchronous operations, since on processors FSDP2 otherwise waits for each, and prefetched by one block in both
+passes (between hosts the step took 6% less). Left out: torch.compile of the blocks, with which a step took 20% longer.
 """
 import torch
 from torch.distributed.device_mesh import init_device_mesh
