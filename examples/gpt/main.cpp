@@ -17,6 +17,7 @@
 #include "stretto/overlap/trace.hpp"
 #include "stretto/stretto.hpp"
 #include "text_data.hpp"
+#include "training_plan.hpp"
 #ifdef STRETTO_HAVE_MPI
 #include "stretto/mpi.hpp"
 #endif
@@ -99,6 +100,7 @@ class TrainingRun {
         mesh_(world, line.mesh_on(world.size())),
         data_(line.train_data, line.validation_data, line.trainer.model.sequence, line.trainer.seed),
         trainer_(mesh_, line.trainer),
+        plan_(plan_training(line.trainer, mesh_.shape())),
         rank0_(world.rank() == 0),
         reporter_(rank0_ ? line.log_dir : "", line.resume, line.log_interval),
         traffic_(world.ledger()) {}
@@ -129,6 +131,7 @@ class TrainingRun {
               "The checkpoint in --save {} is of step {}, beyond --train-iters {}.", line_.save, loaded.step, line_.steps);
     });
     trainer_.optimizer().restore(loaded.optimizer_steps);
+    if (line_.resume) trainer_.loss_scale().restore(loaded.notes);
     if (line_.resume) first_step_ = saved_at_ = loaded.step;
   }
 
@@ -142,11 +145,7 @@ class TrainingRun {
       from = now_seconds();
       return trainer_.step(slots_of(step), schedule.at(step));
     }();
-    // All ranks have the same numbers; rank 0 reports the error.
-    if (rank0_ && (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))) {
-      fail(ErrorCode::invalid_argument, "Step {} has loss {} and gradient norm {}; lower --lr {}.", step + 1, result.loss,
-           result.gradient_norm, line_.lr);
-    }
+    if (rank0_) check(result, step);  // all ranks have the same numbers
 
     StepReport report;
     report.seconds = now_seconds() - from;
@@ -155,6 +154,8 @@ class TrainingRun {
     report.steps = line_.steps;
     report.loss = result.loss;
     report.gradient_norm = result.gradient_norm;
+    if (line_.scales_loss()) report.loss_scale = result.loss_scale;
+    report.skipped = !result.updated;
     report.lr = schedule.at(step);
     const double tokens = static_cast<double>(batch * line_.trainer.model.sequence);
     report.tokens_per_second = tokens / report.seconds;
@@ -164,10 +165,26 @@ class TrainingRun {
     const bool last = step + 1 == line_.steps;
     if (last || due(line_.eval_interval, step)) report.validation_loss = validate();
     if (rank0_) reporter_.step(report);
+    if (rank0_ && step == first_step_) reporter_.say(memory_table_with_measured(plan_.memory));
     if (due(line_.save_interval, step)) save(step + 1);
     if (due(line_.sample_interval, step)) {
       sampled_at_ = step + 1;
       show_sample();
+    }
+  }
+
+  void check(const StepResult& result, std::int64_t step) {
+    const LossScale& scale = trainer_.loss_scale();
+    if (!line_.scales_loss() && (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))) {
+      fail(ErrorCode::invalid_argument, "Step {} has loss {} and gradient norm {}; lower --lr {}.", step + 1, result.loss,
+           result.gradient_norm, line_.lr);
+    }
+    if (scale.hopeless()) {
+      fail(ErrorCode::invalid_argument,
+           "Steps {} to {} all had infinite gradients or NaN in them, the last at a loss scale of {}; lower --lr {}{}, or "
+           "train with --dtype bf16.",
+           step + 2 - LossScale::most_overflows, step + 1, result.loss_scale, line_.lr,
+           line_.trainer.loss_scale.fixed ? " or --loss-scale" : "");
     }
   }
 
@@ -196,7 +213,8 @@ class TrainingRun {
 
   void save(std::int64_t step) {
     const Trace::Span span = part("save");
-    save_checkpoint(trainer_.sharded(), trainer_.optimizer(), line_.save, step);
+    save_checkpoint(trainer_.sharded(), trainer_.optimizer(), line_.save, step,
+                    line_.scales_loss() ? trainer_.loss_scale().notes() : std::map<std::string, std::string>());
     saved_at_ = step;
     if (rank0_) reporter_.say(fmt::format("Saved {}/step_{:08}.", line_.save, step));
   }
@@ -238,6 +256,7 @@ class TrainingRun {
         "MFU counts 6 parameters + 12 layers width sequence FLOP a token against {:.1f} GFLOP/s, the rate of a rank's "
         "matrix products measured now",
         rate_ * 1e-9));
+    reporter_.say(memory_table(plan_.memory));
     if (first_step_ > 0) reporter_.say(fmt::format("Continues after step {}.", first_step_));
   }
 
@@ -245,6 +264,7 @@ class TrainingRun {
   Mesh mesh_;
   TextData data_;
   Trainer trainer_;
+  TrainingPlan plan_;
   bool rank0_;
   Reporter reporter_;
   StepTraffic traffic_;
@@ -264,7 +284,18 @@ void train(const Communicator& world, const CommandLine& line) {
   TrainingRun(world, line).run();
 }
 
+int dry_run(const CommandLine& line) {
+  const int ranks = line.planned_ranks > 0 ? line.planned_ranks : line.nproc;
+  require(ranks >= 1, "--dry-run needs --ranks N, the number of ranks to plan for.");
+  const TrainingPlan plan = plan_training(line.trainer, line.mesh_on(ranks));
+  fmt::print("{} parameters on {} ranks\n{}\n{}\n", plan.parameters, plan.ranks, memory_table(plan.memory),
+             traffic_table(plan));
+  if (!line.json.empty()) write_plan(plan, line.json);
+  return 0;
+}
+
 int start(const CommandLine& line) {
+  if (line.dry_run) return dry_run(line);
   if (line.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);  // before there are ranks, which read the setting
   const auto body = [&](const Communicator& world) { train(world, line); };
   if (line.nproc > 0) {

@@ -25,6 +25,7 @@ std::vector<TransformerBlock> make_blocks(Parameters& parameters, const ModelSha
 }  // namespace
 
 Batch Batch::of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets, std::int64_t length) {
+  const MemoryScope activations(MemoryKind::activations);
   const auto count = static_cast<std::int64_t>(tokens.size());
   std::vector<std::int32_t> positions;
   for (std::int64_t i = 0; i < count; ++i) positions.push_back(static_cast<std::int32_t>(i % length));
@@ -76,23 +77,32 @@ Tensor Model::logits(const Batch& batch, Saved& saved, ParameterUse& use) const 
 }
 
 Model::Loss Model::loss(const Batch& batch, std::optional<double> backward_factor, ParameterUse& use) const {
+  const MemoryScope activations(MemoryKind::activations);
   Saved saved;
   Loss loss;
-  const Tensor logits = this->logits(batch, saved, use);
+  Tensor logits = this->logits(batch, saved, use);
   cross_entropy_.forward(logits, batch.targets, first_column(), loss);
-  if (!backward_factor) return loss;
+  if (backward_factor) {
+    cross_entropy_.backward(logits, batch.targets, first_column(), loss, *backward_factor);
+    backward(batch, std::move(logits), saved, use);
+  }
+  return loss;
+}
 
-  cross_entropy_.backward(logits, batch.targets, first_column(), loss, *backward_factor);
-  const Tensor dnormed = table_.logits_backward(saved.normed, logits, use);
+// Frees activations as soon as nothing needs them.
+void Model::backward(const Batch& batch, Tensor dlogits, Saved& saved, ParameterUse& use) const {
+  Tensor dnormed = table_.logits_backward(saved.normed, dlogits, use);
+  dlogits = saved.normed = {};
   const Tensor dx = Tensor::zeros(dnormed.shape(), dnormed.dtype());
   norm_.backward(dnormed, saved.norm, dx, use);
+  dnormed = {};
+  saved.norm = {};
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     if (i > 0) blocks_[i - 1].prefetch(saved.blocks[i - 1]);
     blocks_[i].backward(dx, saved.blocks[i], use);
   }
   add_positions_gradient(batch, dx, use);
   table_.embed_backward(batch.tokens, dx, use);
-  return loss;
 }
 
 }  // namespace gpt

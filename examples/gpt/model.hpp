@@ -51,6 +51,7 @@ class Model {
   std::int64_t first_column() const { return table_.first(); }
 
  private:
+  void backward(const Batch& batch, stretto::Tensor dlogits, Saved& saved, stretto::ParameterUse& use) const;
   void add_positions(const Batch& batch, const stretto::Tensor& x, stretto::ParameterUse& use) const;
   void add_positions_gradient(const Batch& batch, const stretto::Tensor& dx, stretto::ParameterUse& use) const;
 

@@ -4,17 +4,15 @@
 #include <cstdio>
 
 #include "fail.hpp"
+#include "precision_options.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/overlap/trace.hpp"
 #include "text_data.hpp"
+#include "zero_options.hpp"
 
 namespace gpt {
 
-using stretto::DType;
 using stretto::find_checkpoint;
-using stretto::QuantizedFormat;
-using stretto::ShardedParameters;
-using stretto::zero_stages;
 
 namespace {
 
@@ -28,6 +26,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   CommandLine line;
   TrainerOptions& trainer = line.trainer;
   ModelShape& model = trainer.model;
+  model.vocabulary = TextData::vocabulary;
   bool no_overlap = false;
   std::string device = "cpu";
   CLI::App app("Trains a GPT on the bytes of a text, data (ZeRO 0 to 3) and tensor parallel.", "stretto-train");
@@ -44,15 +43,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--hidden-size", model.hidden, "Width of the residual stream")->capture_default_str();
   app.add_option("--num-attention-heads", model.heads, "Attention heads")->capture_default_str();
   app.add_option("--seq-length", model.sequence, "Tokens of a sequence")->capture_default_str();
-  app.add_option_function<std::string>(
-         "--dtype",
-         [&](const std::string& name) {
-           trainer.sharding.dtype = name == "fp64" ? DType::f64 : name == "fp32" ? DType::f32 : DType::bf16;
-         },
-         "With bf16, master weights in fp32")
-      ->check(CLI::IsMember({"fp64", "fp32", "bf16"}))
-      ->default_str("fp32");
-
+  app.add_option("--vocab-size", model.vocabulary, "Rows of the embedding table; the bytes of a text need 256")
+      ->capture_default_str();
   app.add_option("--micro-batch-size", trainer.micro_batch, "Sequences that a rank computes at a time")
       ->capture_default_str();
   app.add_option("--global-batch-size", trainer.global_batch, "Sequences of a step, over all ranks")->capture_default_str();
@@ -66,38 +58,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--seed", trainer.seed, "Seed of initialisation, data order and samples")->capture_default_str();
   app.add_flag("--no-overlap", no_overlap, "Communicate after computing instead of beside it (same result, bit for bit)");
 
-  ShardedParameters::Options& sharding = trainer.sharding;
-  const auto format = [](const std::string& name) {
-    return name == "none" ? QuantizedFormat::none : name == "int8" ? QuantizedFormat::int8 : QuantizedFormat::int4;
-  };
-  app.add_option_function<std::string>(
-         "--zero",
-         [&](const std::string& stage) { sharding.zero = zero_stages.at(static_cast<std::size_t>(stage[0] - '0')); },
-         "What data-parallel ranks keep a share of only: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 values too")
-      ->check(CLI::IsMember({"0", "1", "2", "3"}))
-      ->default_str("1");
-  const CLI::Option* const prefetch =
-      app.add_option(
-             "--prefetch", sharding.prefetch,
-             "With --zero 3, units of parameters gathered ahead of their use; with 2 and 3, units of gradients in flight")
-          ->capture_default_str();
-  app.add_option("--hpz-size", sharding.hpz_size,
-                 "With --zero 3, neighbouring data-parallel ranks that keep a second copy, for backward (ZeRO++ hpZ)")
-      ->capture_default_str();
-  app.add_option_function<std::string>(
-         "--qwz", [&](const std::string& name) { sharding.qwz = format(name); },
-         "With --zero 3, the format in which parameters are gathered (ZeRO++ qwZ)")
-      ->check(CLI::IsMember({"none", "int8"}))
-      ->default_str("none");
-  app.add_option_function<std::string>(
-         "--qgz", [&](const std::string& name) { sharding.qgz = format(name); },
-         "With --zero 3, the format in which gradients are summed (ZeRO++ qgZ)")
-      ->check(CLI::IsMember({"none", "int8", "int4"}))
-      ->default_str("none");
-  app.add_flag("--qgz-error-feedback", sharding.qgz_error_feedback, "Add what --qgz loses to the next gradient");
-  app.add_flag_callback(
-      "--qgz-stochastic", [&] { sharding.qgz_rounding = stretto::Rounding::stochastic; },
-      "Round at random with the right mean in --qgz");
+  add_precision_options(app, trainer);
+  add_zero_options(app, trainer.sharding);
   app.add_flag("--deterministic", line.deterministic, "Sum in the order of the ranks (STRETTO_DETERMINISTIC=1)");
 
   app.add_option("--train-data", line.train_data, "Text to train on; any file");
@@ -118,6 +80,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
                "communication is hidden");
   app.add_option("--trace", line.trace, "Write what every rank did when to this file, for Perfetto");
   app.add_option("--log-interval", line.log_interval, "Steps between printed lines")->capture_default_str();
+  app.add_flag("--dry-run", line.dry_run, "Print the memory and the traffic of a rank by formula, and start no rank");
+  app.add_option("--ranks", line.planned_ranks, "With --dry-run, the number of ranks");
+  app.add_option("--json", line.json, "With --dry-run, write the figures to this file");
 
   try {
     app.parse(argc, argv);
@@ -127,13 +92,12 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the flags.", error.what());
   }
-  require(prefetch->count() == 0 || sharding.zero >= stretto::ZeroStage::gradients,
-          "--prefetch {} has no effect with --zero {}; leave it out, or give --zero 2 or 3.", sharding.prefetch,
-          static_cast<int>(sharding.zero));
+  check_precision_options(app, trainer);
   trainer.sharding.overlap = !no_overlap;
   line.device = stretto::device_from_name(device);
   if (line.device == stretto::Device::cuda) trainer.sharding.unit_bytes = gpu_bucket_bytes;
-  model.vocabulary = TextData::vocabulary;
+  require(line.dry_run || (line.planned_ranks == 0 && line.json.empty()),
+          "--ranks and --json describe a dry run; add --dry-run, or start ranks with --nproc.");
   if (min_lr->count() == 0) line.min_lr = line.lr / 10;
   return line;
 }
@@ -159,6 +123,8 @@ void CommandLine::check(int ranks, int rank) const {
   require(lr > 0 && min_lr >= 0 && trainer.clip_norm >= 0 && trainer.adamw.weight_decay >= 0,
           "--lr {} must be above 0; --min-lr {}, --clip-grad {} and --weight-decay {} cannot be negative.", lr, min_lr,
           trainer.clip_norm, trainer.adamw.weight_decay);
+  require(trainer.model.vocabulary >= TextData::vocabulary, "--vocab-size {} is below the {} values that a byte has.",
+          trainer.model.vocabulary, TextData::vocabulary);
   require(!train_data.empty(), "--train-data names no text to train on; give any file.");
   require(!resume || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
   require(!resume || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);

@@ -24,7 +24,11 @@ struct CommandLine {
   bool resume = false;
   bool deterministic = false;
   bool comm_report = false;
+  bool dry_run = false;
+  int planned_ranks = 0;  // of a dry run
+  std::string json;       // of a dry run
 
+  bool scales_loss() const { return trainer.sharding.dtype == stretto::DType::f16; }
   // The layout of so many ranks. Throws if they do not divide into it.
   stretto::MeshShape mesh_on(int ranks) const;
   // Checks everything that can be checked before a rank is started. Does not touch a GPU, since the process may still fork.

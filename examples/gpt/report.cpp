@@ -32,6 +32,7 @@ std::string step_line(const StepReport& r) {
       r.step, r.steps, r.loss, r.gradient_norm, r.lr, r.seconds * 1e3, r.tokens_per_second, r.mfu * 100,
       r.traffic.busy_seconds * 1e3, r.traffic.exposed_seconds * 1e3, size_text(static_cast<double>(r.traffic.bytes_sent)),
       size_text(static_cast<double>(r.memory_bytes)));
+  if (r.loss_scale) line += fmt::format(" | scale {:g}{}", *r.loss_scale, r.skipped ? " skipped" : "");
   if (r.validation_loss) line += fmt::format(" | val loss {:.4f}", *r.validation_loss);
   return line;
 }
@@ -71,8 +72,8 @@ void Reporter::step(const StepReport& report) {
   last_ = report;
   seconds_per_step_ = seconds_per_step_ == 0 ? report.seconds : 0.9 * seconds_per_step_ + 0.1 * report.seconds;
   curve_.push_back({report.step, report.loss, report.validation_loss});
-  const bool listed =
-      report.step == 1 || report.step == report.steps || report.step % log_interval_ == 0 || report.validation_loss;
+  const bool listed = report.step == 1 || report.step == report.steps || report.step % log_interval_ == 0 ||
+                      report.validation_loss || report.skipped;
   if (listed) {
     say(step_line(report));
   } else if (terminal_) {
@@ -90,6 +91,10 @@ void Reporter::step(const StepReport& report) {
                                  {"exposed_ms", report.traffic.exposed_seconds * 1e3},
                                  {"bytes_sent", report.traffic.bytes_sent},
                                  {"mem_bytes", report.memory_bytes}};
+  if (report.loss_scale) {
+    metrics["loss_scale"] = *report.loss_scale;
+    metrics["skipped"] = report.skipped;
+  }
   if (report.validation_loss) metrics["val_loss"] = *report.validation_loss;
   metrics_ << metrics.dump() << std::endl;  // flushed line by line: other programs may be reading
   if (!metrics_) fail(ErrorCode::io, "Cannot write {}/metrics.jsonl: {}.", log_directory_, std::strerror(errno));

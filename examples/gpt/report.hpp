@@ -18,6 +18,8 @@ struct StepReport {
   stretto::Traffic traffic;      // this rank's
   std::size_t memory_bytes = 0;  // the most bytes that tensors of this process held on the device
   std::optional<double> validation_loss;
+  std::optional<double> loss_scale;  // of the step, with fp16
+  bool skipped = false;              // gradients overflowed, and nothing was updated
 };
 
 // The reports of rank 0: lines on stdout, a progress bar if stdout is a terminal, and metrics.jsonl.

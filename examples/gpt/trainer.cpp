@@ -4,6 +4,7 @@
 
 #include "fail.hpp"
 #include "stretto/device.hpp"
+#include "stretto/kernels.hpp"
 
 namespace gpt {
 
@@ -85,8 +86,19 @@ StepResult Trainer::step(const FillSlot& fill, double lr) {
   const double norm = result.gradient_norm;
   const double clip = options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0;
   result.updated = loss_scale_.update(norm);
+  adapt_errors(result);
   if (result.updated) optimizer_->step(lr, clip / result.loss_scale);
   return result;
+}
+
+// The errors of quantized gradients are kept at the scale of the gradients. After an overflow they are no numbers.
+void Trainer::adapt_errors(const StepResult& result) {
+  ErrorFeedback& errors = sharded_->errors();
+  if (!result.updated) return errors.clear();
+  if (loss_scale_.value() == result.loss_scale) return;
+  for (const ErrorFeedback::Entry& entry : errors.entries()) {
+    kernels::scale(entry.values, loss_scale_.value() / result.loss_scale);
+  }
 }
 
 StepResult Trainer::compute_gradients(const FillSlot& fill) {

@@ -61,6 +61,7 @@ class Trainer {
   // Forward and backward of this rank's slots, one microbatch after the other.
   std::vector<Model::Loss> run_microbatches(const Batch& slots);
   std::int64_t slots() const { return options_.global_batch / mesh_.size(stretto::Axis::data); }
+  void adapt_errors(const StepResult& result);
   double mean_loss(const std::vector<Model::Loss>& losses) const;  // collective
   // The slots slot_of(0), ..., slot_of(count - 1).
   Batch batch_of(const FillSlot& fill, std::int64_t count, const std::function<std::int64_t(std::int64_t)>& slot_of) const;

@@ -15,12 +15,16 @@
 // Functions on pointers accept host memory only.
 //
 // Matrices are row-major tensors; the last dimension is the columns, and all other dimensions together are the rows. "f"
-// below stands for a compute type: f64, f32 or bf16. The "accumulator type", used for statistics and sums, is f64 for
-// f64 and f32 otherwise. Results in bf16 are rounded once, at the end. If shapes or types do not fit together, or
-// tensors are on different devices, a function throws Error(invalid_argument), whose text names them.
+// below stands for a compute type: f64, f32, bf16 or f16. The "accumulator type", used for statistics and sums, is f64
+// for f64 and f32 otherwise. Results in 16 bits are rounded once, at the end; what is too large for f16 becomes infinite.
+// If shapes or types do not fit together, or tensors are on different devices, a function throws
+// Error(invalid_argument), whose text names them.
+//
+// Gradients of parameters have type f or the accumulator type. A function that adds to a gradient in 16 bits adds in f32
+// and rounds each element once a call.
 namespace stretto::kernels {
 
-// The accumulator type of f. Sums of elements of f, and gradients of parameters of type f, have this type.
+// The accumulator type of f.
 constexpr DType accumulator(DType f) { return f == DType::f64 ? DType::f64 : DType::f32; }
 
 // ---- element-wise. `out` may be any of the inputs unless noted otherwise. An element's result does not depend on its
@@ -100,7 +104,7 @@ STRETTO_API void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& 
 STRETTO_API void add_bias(const Tensor& x, const Tensor& bias);
 // Bias and GELU in one pass over memory: x[row] += bias in place (kept for backward), y = gelu(x).
 STRETTO_API void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y);
-// sums[c] += sum over rows of x[row][c]; sums has the accumulator type. This is the gradient of a bias.
+// sums[c] += sum over rows of x[row][c]; sums: f or the accumulator type. This is the gradient of a bias.
 STRETTO_API void add_column_sums(const Tensor& x, const Tensor& sums);
 
 // ---- rows
@@ -109,8 +113,8 @@ STRETTO_API void add_column_sums(const Tensor& x, const Tensor& sums);
 // mean, rstd: accumulator type [rows], kept for backward.
 STRETTO_API void layer_norm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta, double epsilon,
                                     const Tensor& y, const Tensor& mean, const Tensor& rstd);
-// Adds the gradients to dx, dgamma and dbeta; dx already holds the gradient of the residual path. dgamma and dbeta have
-// the accumulator type.
+// Adds the gradients to dx, dgamma and dbeta; dx already holds the gradient of the residual path. dgamma and dbeta: both
+// f or both the accumulator type.
 STRETTO_API void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd,
                                      const Tensor& dy, const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta);
 
@@ -140,7 +144,7 @@ STRETTO_API void cross_entropy_backward(const Tensor& logits, const Tensor& targ
 
 // y[row] = table[token - first] if the table has that row, else zero.
 STRETTO_API void embedding_forward(const Tensor& tokens, std::int64_t first, const Tensor& table, const Tensor& y);
-// dtable[token - first] += dy[row], if the table has that row; on the host in row order. dtable has the accumulator
+// dtable[token - first] += dy[row], if the table has that row; on the host in row order. dtable: f or the accumulator
 // type.
 STRETTO_API void embedding_backward(const Tensor& tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable);
 
@@ -151,20 +155,20 @@ struct AdamW {  // decoupled weight decay (Loshchilov & Hutter 2017); step count
   std::int64_t step = 1;
   double gradient_scale = 1;  // multiplies the gradient first, for example to clip it
 };
-// One fused pass of AdamW. parameter has type f; gradient, master, m and v have the accumulator type of f. If the two
-// types are equal, parameter and master must be the same tensor; otherwise parameter becomes master rounded to f. The
-// order of operations is the same at every vector width: p -= lr * weight_decay * p; m = b1 m + (1-b1) g; v = b2 v +
-// (1-b2) g^2; p -= lr * (m/c1) / (sqrt(v/c2) + eps), with c1 = 1 - b1^step and c2 = 1 - b2^step. torch.optim.AdamW
-// computes the same.
+// One fused pass of AdamW. parameter: f; gradient: f or the accumulator type of f; master, m and v: the accumulator type.
+// If f is its own accumulator type, parameter and master must be the same tensor; otherwise parameter becomes master
+// rounded to f. The order of operations is the same at every vector width: p -= lr * weight_decay * p; m = b1 m + (1-b1) g;
+// v = b2 v + (1-b2) g^2; p -= lr * (m/c1) / (sqrt(v/c2) + eps), with c1 = 1 - b1^step and c2 = 1 - b2^step.
+// torch.optim.AdamW computes the same.
 STRETTO_API void adamw(const AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
                        const Tensor& parameter);
 
-// ---- matrix products. The host uses oneDNN for f32 and bf16 and OpenBLAS for f64, chosen by measurement. A GPU uses
-// cuBLASLt.
+// ---- matrix products. The host uses oneDNN for f32 and 16-bit types and OpenBLAS for f64, chosen by measurement. f16,
+// and bf16 on processors without instructions for it, cost f32 copies of all operands. A GPU uses cuBLASLt.
 
 enum class Transpose : bool { no = false, yes = true };
 // c = op(a) op(b) + (accumulate ? c : 0). op(a): [m, k], op(b): [k, n], c: [m, n]; leading dimensions are flattened
-// into rows. a and b: f; c: f or the accumulator type, since gradients of bf16 weights accumulate in f32.
+// into rows. a and b: f; c: f or the accumulator type, since gradients of 16-bit weights may accumulate in f32.
 STRETTO_API void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, const Tensor& c,
                       bool accumulate = false);
 // y = x weight^T + bias for every row. x: f [rows, in]; weight: f [out, in]; bias: f [out]; y: f [rows, out]. The host
@@ -189,8 +193,8 @@ STRETTO_API void linear_backward_gelu(const Tensor& dy, const Tensor& weight, co
 // computes the blocks again from it. Queries and keys come from the same qkv tensor; no function accepts keys of another
 // rank or merges partial results.
 //
-// On a GPU, attention in bf16 uses cuDNN if the build has it and cuDNN accepts the tensors. Otherwise it uses kernels of
-// the library, for heads of up to 256 elements. STRETTO_LOG=info reports where cuDNN does not accept the tensors.
+// On a GPU, attention in bf16 and f16 uses cuDNN if the build has it and cuDNN accepts the tensors. Otherwise it uses
+// kernels of the library, for heads of up to 256 elements. STRETTO_LOG=info reports where cuDNN does not accept the tensors.
 // cuDNN's backward sums in no fixed order unless STRETTO_DETERMINISTIC=1.
 
 struct AttentionShape {

@@ -113,13 +113,40 @@ class STRETTO_API Tensor {
   Device device_ = Device::cpu;
 };
 
-// The bytes that tensors and allocate() (stretto/memory.hpp) hold now in this process, and their largest number so far:
-// on all devices, or on one.
+// The purpose of memory in training, for reports of what a rank's memory holds.
+enum class MemoryKind : std::uint8_t {
+  other,
+  values,       // of parameters
+  gradients,    // of parameters
+  optimizer,    // its state: moments and master weights
+  activations,  // results of layers
+  buffers,      // what communication needs: gathered parameters, gradients on their way, scratch memory of collectives
+};
+inline constexpr int memory_kinds = 6;
+STRETTO_API const char* name(MemoryKind kind);
+
+// While the object lives, memory that the calling thread allocates is counted as of this kind, until it is freed. Scopes may
+// be nested; the innermost counts.
+class STRETTO_API MemoryScope {
+ public:
+  explicit MemoryScope(MemoryKind kind);
+  ~MemoryScope();
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
+
+ private:
+  MemoryKind before_;
+};
+
+// The bytes that tensors and allocate() (stretto/memory.hpp) hold now in this process, and their largest number so far: on
+// all devices, on one, or of one kind. Bytes are counted as they were asked for; the allocator rounds them up, by an eighth
+// at most, and keeps what was freed for later requests.
 struct MemoryUse {
   std::size_t bytes = 0;
   std::size_t peak_bytes = 0;
 };
 STRETTO_API MemoryUse memory_use();
 STRETTO_API MemoryUse memory_use(Device device);
+STRETTO_API MemoryUse memory_use(MemoryKind kind);
 
 }  // namespace stretto

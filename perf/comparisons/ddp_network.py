@@ -10,26 +10,14 @@ Communication alone takes the bytes of the gradients x 2 (p-1)/p over the rate o
 fewer than 1.7 times the steps of DDP, or exposes more than 0.15 s beyond that bound, which is 0 if communication is the shorter.
 """
 import statistics
-import subprocess
 
 from perf.comparisons import namespaces
-from perf.comparisons.programs import BIN, ROOT, last_json, parser_of, run, write_json
+from perf.comparisons.programs import BIN, ROOT, last_json, model_text, parser_of, run, write_json
 from perf.pages.text import MARKS
 
 WANTED = 1.7
 EXPOSED_MS = 150
 SIDES = {"stretto": "Stretto", "ddp": "PyTorch DDP"}
-
-
-def run_on(network, command):
-    """Runs a rank on each host, and returns what rank 0 printed."""
-    ranks = network.start([*command, "--nproc", "0"], stdout=lambda rank: subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
-                          text=True)
-    output = ranks[0].communicate()[0]
-    statuses = [rank.wait() for rank in ranks]
-    if any(statuses):
-        raise namespaces.CommandFailed(f"{' '.join(map(str, command))} ended with {statuses}")
-    return last_json(output)
 
 
 def medians(rounds):
@@ -63,14 +51,13 @@ def main():
     flags = ["--steps", str(options.steps), "--warmup", str(options.warmup), "--batch", str(options.batch)]
     commands = {"stretto": [options.program, *flags],
                 "ddp": ["/usr/bin/python3", ROOT / "perf/comparisons/peers/ddp_gpt.py", *flags]}
-    print(f"6 layers, 384 wide, 6 heads, 256 tokens, vocabulary 65, {options.batch} sequences a rank, 2 ranks, fp32; "
-          f"milliseconds of a step over {options.rate}, over unlimited cables, on one host")
+    print(f"{model_text(options.batch)}, 2 ranks, fp32; milliseconds of a step over {options.rate}, over unlimited cables, on one host")
     networks = []
     try:
         settings = {}
         for setting, rate in (("link", options.rate), ("cable", None)):
             networks.append(namespaces.Network([1, 1], rate, options.burst))
-            settings[setting] = lambda command, network=networks[-1]: run_on(network, command)
+            settings[setting] = lambda command, network=networks[-1]: last_json(network.output_of([*command, "--nproc", 0]))
         settings["host"] = lambda command: last_json(run([*command, "--nproc", 2]).stdout)
         rounds = []
         for i in range(options.rounds):

@@ -121,7 +121,8 @@ class Network:
 
     def __init__(self, ranks, rate="1gbit", burst="128kb"):
         self.ranks = ranks
-        self.known = {"GLOO_SOCKET_IFNAME": INTERFACE}  # Gloo finds its interface by this name
+        self.known = {"GLOO_SOCKET_IFNAME": INTERFACE,  # Gloo finds its interface by this name
+                      "TORCH_CPP_LOG_LEVEL": "ERROR"}  # PyTorch would warn that the hosts' names cannot be looked up
         if rate:
             self.known["STRETTO_NETWORK"] = network_setting(rate)  # Stretto chooses methods by the network's rate
         self.hosts = []
@@ -182,10 +183,16 @@ class Network:
 
     def run(self, command):
         """Runs a job to its end without output; raises CommandFailed if a rank fails."""
-        ranks = self.start(command, stdout=subprocess.DEVNULL)
+        self.output_of(command)
+
+    def output_of(self, command):
+        """Runs a job to its end and returns what rank 0 printed; raises CommandFailed if a rank fails."""
+        ranks = self.start(command, stdout=lambda rank: subprocess.PIPE if rank == 0 else subprocess.DEVNULL, text=True)
+        output = ranks[0].communicate()[0]
         statuses = [rank.wait() for rank in ranks]
         if any(statuses):
             raise CommandFailed(f"{' '.join(map(str, command))} ended with {statuses}")
+        return output
 
     def start_mpi(self, command, environment=None, options=(), **how):
         """Starts mpirun on the first host, which starts the ranks: over TCP between hosts, over shared memory inside."""

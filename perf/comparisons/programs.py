@@ -55,6 +55,11 @@ def figures_of(command, start=run):
         return json.loads(pathlib.Path(file.name).read_text())
 
 
+def model_text(sequences, tokens=256):
+    """The model that train_speed and its peers train if no flag says otherwise."""
+    return f"6 layers, 384 wide, 6 heads, {tokens} tokens, vocabulary 65, {sequences} sequence{'s' * (sequences > 1)} a rank"
+
+
 def last_json(output):
     """The object in the last line of a program's output."""
     return json.loads(output.strip().splitlines()[-1])

@@ -6,7 +6,7 @@ applies to processors with AVX512_BF16; elsewhere the figures are printed only.
 import statistics
 import sys
 
-from perf.comparisons.programs import BIN, ROOT, cpu_field, last_json, parser_of, run, write_json
+from perf.comparisons.programs import BIN, ROOT, cpu_field, last_json, model_text, parser_of, run, write_json
 
 WANTED = {"fp32": 1.25, "bf16": 2.0}
 
@@ -26,7 +26,7 @@ def main():
     }
     machine = cpu_field("model name")
 
-    print(f"{machine}; 6 layers, 384 wide, 6 heads, 256 tokens, vocabulary 65, 6 sequences a rank, 2 ranks, {options.dtype}")
+    print(f"{machine}; {model_text(6)}, 2 ranks, {options.dtype}")
     rounds = []
     for i in range(options.rounds):
         result = {side: last_json(run(command).stdout) for side, command in sides.items()}

@@ -3,14 +3,17 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "../gpu/gpu_data.hpp"
 #include "stretto/device.hpp"
+#include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/launch.hpp"
 #include "trainer.hpp"
+#include "zero_options.hpp"
 
 namespace {
 
@@ -26,6 +29,14 @@ double device_now() {
   const Work mark = computation().enqueue([] {});
   mark.wait();
   return mark.times().done;
+}
+
+// Bytes that have left this host through a network interface.
+std::uint64_t sent_through(const std::string& interface) {
+  std::ifstream file("/sys/class/net/" + interface + "/statistics/tx_bytes");
+  std::uint64_t bytes = 0;
+  if (!(file >> bytes)) throw Error(ErrorCode::invalid_argument, "--interface " + interface + " is none of this host's.");
+  return bytes;
 }
 
 // The best rate of the model's own matrix products on one rank, while all ranks do the same; FLOP/s.
@@ -68,26 +79,30 @@ int main(int argc, char** argv) {
   app.add_option("--batch", options.micro_batch, "Sequences of a rank");
   app.add_flag("!--no-overlap", options.sharding.overlap, "Communicate after computing");
   app.add_option("--unit-bytes", options.sharding.unit_bytes, "Bytes of gradients that are summed together");
-  int zero = static_cast<int>(options.sharding.zero);
-  app.add_option("--zero", zero, "ZeRO stage")->check(CLI::Range(0, 3));
+  gpt::add_zero_options(app, options.sharding);
   app.add_option_function<std::string>(
          "--dtype", [&](const std::string& name) { options.sharding.dtype = name == "fp32" ? DType::f32 : DType::bf16; })
       ->check(CLI::IsMember({"fp32", "bf16"}));
+  std::string interface;
+  app.add_option("--interface", interface, "Network interface whose sent bytes are counted");
   std::string device = "cpu";
   app.add_option("--device", device, "Where to train: cpu, cuda");
   CLI11_PARSE(app, argc, argv);
   return launch(nproc, [&](const Communicator& world) {
     const OnDevice on_device(device_from_name(device));
     options.global_batch = options.micro_batch * world.size();
-    options.sharding.zero = static_cast<ZeroStage>(zero);
     const Mesh mesh(world, {.data = world.size()});
     gpt::Trainer trainer(mesh, options);
     const std::int64_t sequence = options.model.sequence;
     const double rate = peak_matrix_rate(world, options.model, options.micro_batch * sequence, options.sharding.dtype);
     std::vector<double> seconds;
     std::uint64_t first_operation = 0;
+    std::uint64_t sent = 0;
     for (int step = 0; step < warmup + steps; ++step) {
-      if (step == warmup) first_operation = world.ledger().next_sequence();
+      if (step == warmup) {
+        first_operation = world.ledger().next_sequence();
+        if (!interface.empty()) sent = sent_through(interface);
+      }
       const double from = device_now();
       trainer.step(
           [&](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
@@ -107,15 +122,16 @@ int main(int argc, char** argv) {
     const double step_seconds = median(seconds);
     const double tokens_per_second = static_cast<double>(options.global_batch * sequence) / step_seconds;
     const double flops = options.model.flops_per_token(trainer.parameters().global_elements());
-    const nlohmann::ordered_json result{{"tokens_per_s", tokens_per_second},
-                                        {"step_ms", step_seconds * 1e3},
-                                        {"steps", steps},
-                                        {"parameters", trainer.parameters().global_elements()},
-                                        {"gemm_gflops_per_rank", rate * 1e-9},
-                                        {"gemm_share", tokens_per_second * flops / (rate * world.size())},
-                                        {"comm_ms", traffic.busy_seconds / steps * 1e3},
-                                        {"exposed_ms", traffic.exposed_seconds / steps * 1e3},
-                                        {"units", trainer.sharded().unit_count()}};
+    nlohmann::ordered_json result{{"tokens_per_s", tokens_per_second},
+                                  {"step_ms", step_seconds * 1e3},
+                                  {"steps", steps},
+                                  {"parameters", trainer.parameters().global_elements()},
+                                  {"gemm_gflops_per_rank", rate * 1e-9},
+                                  {"gemm_share", tokens_per_second * flops / (rate * world.size())},
+                                  {"comm_ms", traffic.busy_seconds / steps * 1e3},
+                                  {"exposed_ms", traffic.exposed_seconds / steps * 1e3},
+                                  {"units", trainer.sharded().unit_count()}};
+    if (!interface.empty()) result["sent_per_step"] = (sent_through(interface) - sent) / static_cast<std::uint64_t>(steps);
     std::printf("%s\n", result.dump().c_str());
   });
 }

@@ -25,15 +25,6 @@ TIMEOUT = 120  # seconds; a run of Stretto takes a small part of that
 MODEL = {"layers": 12, "hidden": 768, "heads": 12, "seq_length": 1024, "vocab": 50304, "batch": 32}
 
 
-class Block(ddp_gpt.Block):
-    def attention(self, x):
-        batch, sequence, width = x.shape
-        query, key, value = (part.view(batch, sequence, self.heads, width // self.heads).transpose(1, 2)
-                             for part in self.c_attn(x).split(width, dim=2))
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.c_proj(mixed.transpose(1, 2).reshape(batch, sequence, width))
-
-
 class Clock:
     """Seconds by the device's clock; on a CPU, which serves to try this file only, by the host's."""
 
@@ -60,7 +51,7 @@ class Training:
         torch.manual_seed(0)
         self.options = options
         self.clock = Clock(options.device)
-        model = ddp_gpt.Gpt(options, Block).to(options.device)
+        model = ddp_gpt.Gpt(options, ddp_gpt.FusedBlock).to(options.device)
         model.positions = model.positions.to(options.device)
         for block in model.blocks:
             block.mask = None  # used by the attention on CPUs only

@@ -37,6 +37,7 @@ Tensor ErrorFeedback::state(const std::string& tensor, Hop hop, std::int64_t cou
   const std::lock_guard lock(mutex_);
   const auto [place, is_new] = states_.try_emplace({tensor, hop});
   Tensor& values = place->second;
+  const MemoryScope buffers(MemoryKind::buffers);
   if (is_new) values = Tensor::zeros({count}, DType::f32);
   require(values.size() == count,
           "The error state of '{}' at its hop '{}' has {} elements, but an operation on {} elements asks for it; give each "

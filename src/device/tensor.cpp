@@ -26,11 +26,12 @@ std::int64_t elements(const Shape& shape) {
 }
 
 std::shared_ptr<std::byte> counted(std::shared_ptr<std::byte> memory, std::size_t bytes) {
-  count_memory(bytes, Device::cuda);
+  const CountedBytes counted(bytes, Device::cuda);
+  counted.add();
   std::byte* const block = memory.get();
-  return {block, [kept = std::move(memory), bytes](std::byte*) mutable {
+  return {block, [kept = std::move(memory), counted](std::byte*) mutable {
             kept.reset();
-            count_memory_gone(bytes, Device::cuda);
+            counted.remove();
           }};
 }
 

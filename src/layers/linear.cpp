@@ -26,15 +26,15 @@ void add_weight_gradients(const Tensor& x, const Tensor& dy, const Parameter& we
 }  // namespace
 
 Tensor TensorParallel::tensor_to_sum(Shape shape, DType dtype) const {
-  return group.size() > 1 ? Tensor::symmetric(std::move(shape), dtype) : Tensor(std::move(shape), dtype);
+  return size() > 1 ? Tensor::symmetric(std::move(shape), dtype) : Tensor(std::move(shape), dtype);
 }
 
 void TensorParallel::sum(const Tensor& tensor, const char* tag) const {
-  if (group.size() > 1) group.all_reduce(tensor, ReduceOp::sum, computation(), {.tag = tag});
+  if (size() > 1) group.all_reduce(tensor, ReduceOp::sum, computation(), {.tag = tag});
 }
 
 Work TensorParallel::start_sum(const Tensor& tensor, const char* tag) const {
-  if (group.size() == 1) return {};
+  if (size() == 1) return {};
   return group.all_reduce(tensor, ReduceOp::sum, stream, {.tag = tag});
 }
 
@@ -43,7 +43,7 @@ ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::st
                                            const TensorParallel& tensor_parallel)
     : tensor_parallel_(tensor_parallel) {
   const std::int64_t part = out / parts;
-  const auto [first, count] = share_of(part, tensor_parallel.group.size(), tensor_parallel.group.rank());
+  const auto [first, count] = share_of(part, tensor_parallel.size(), tensor_parallel.rank());
   // A weight of one part has no dimension for parts.
   const auto shape = [&](Shape each) {
     if (parts > 1) each.insert(each.begin(), parts);
@@ -101,7 +101,7 @@ Tensor ColumnParallelLinear::backward(const Tensor& x, const Tensor& dy, Paramet
 RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out,
                                      Initial weight, const TensorParallel& tensor_parallel)
     : tensor_parallel_(tensor_parallel) {
-  const auto [first, count] = share_of(in, tensor_parallel.group.size(), tensor_parallel.group.rank());
+  const auto [first, count] = share_of(in, tensor_parallel.size(), tensor_parallel.rank());
   weight_ = &parameters.add({.name = name + ".weight",
                              .global_shape = {out, in},
                              .first = {0, first},
@@ -123,7 +123,7 @@ RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& 
 Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual, ParameterUse& use) const {
   const InUse in_use(use, {weight_, bias_}, Pass::forward);
   Tensor y = tensor_parallel_.tensor_to_sum(shape_of_y(x, weight_->value), x.dtype());
-  if (tensor_parallel_.group.size() == 1) {
+  if (tensor_parallel_.size() == 1) {
     kernels::linear_add(x, weight_->value, bias_->value, residual, y);
     return y;
   }

@@ -1,35 +1,61 @@
 #include "stretto/layers/loss_scale.hpp"
 
+#include <charconv>
 #include <cmath>
 
 #include "core/fail.hpp"
 
 namespace stretto {
+namespace {
+
+template <class Number>
+Number number_of(const std::map<std::string, std::string>& notes, const char* name, Number otherwise) {
+  const auto found = notes.find(name);
+  if (found == notes.end()) return otherwise;
+  const std::string& text = found->second;
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    fail(ErrorCode::io, "A checkpoint says '{}' for '{}', which is no number; its metadata are damaged.", text, name);
+  }
+  return number;
+}
+
+}  // namespace
 
 void LossScale::Options::check() const {
   require(std::isfinite(initial) && initial > 0, "A loss cannot be scaled by {}; give a number above 0.", initial);
   require(window >= 1, "A loss scale cannot double after {} steps without overflow; give at least 1.", window);
 }
 
-LossScale::LossScale(const Options& options) : options_(options), state_{.scale = options.initial} { options.check(); }
+LossScale::LossScale(const Options& options) : options_(options), scale_(options.initial) { options.check(); }
 
 bool LossScale::update(double norm) {
   if (std::isfinite(norm)) {
-    state_.overflows = 0;
-    if (!options_.fixed && ++state_.good_steps == options_.window) {
-      state_.scale *= 2;
-      state_.good_steps = 0;
+    overflows_ = 0;
+    if (!options_.fixed && ++good_steps_ >= options_.window) {
+      scale_ *= 2;
+      good_steps_ = 0;
     }
     return true;
   }
-  ++state_.overflows;
-  state_.good_steps = 0;
-  if (!options_.fixed) state_.scale /= 2;
+  ++overflows_;
+  good_steps_ = 0;
+  if (!options_.fixed) scale_ /= 2;
   return false;
 }
 
-void LossScale::restore(const State& state) {
-  if (!options_.fixed) state_ = state;
+std::map<std::string, std::string> LossScale::notes() const {
+  return {{"loss_scale", fmt::format("{}", scale_)},
+          {"loss_scale_good_steps", fmt::format("{}", good_steps_)},
+          {"loss_scale_overflows", fmt::format("{}", overflows_)}};
+}
+
+void LossScale::restore(const std::map<std::string, std::string>& notes) {
+  if (options_.fixed) return;
+  scale_ = number_of(notes, "loss_scale", scale_);
+  good_steps_ = number_of(notes, "loss_scale_good_steps", good_steps_);
+  overflows_ = number_of(notes, "loss_scale_overflows", overflows_);
 }
 
 }  // namespace stretto

@@ -23,9 +23,6 @@ std::string to_string(Axes axes) {
   return text.empty() ? "no axis" : text;
 }
 
-namespace {
-
-// The letters that Megatron-LM's users know the groups by.
 std::string group_name(Axes axes) {
   std::string text;
   for (const auto& [axis, letters] : {std::pair{Axis::tensor, "tp"},
@@ -37,8 +34,6 @@ std::string group_name(Axes axes) {
   }
   return text.empty() ? "alone" : text;
 }
-
-}  // namespace
 
 int MeshShape::size(Axis axis) const {
   switch (axis) {
@@ -65,6 +60,13 @@ int MeshShape::place(int rank, Axis axis) const {
   return rank % size(axis);
 }
 
+Axes MeshShape::divided(Axes axes) const {
+  for (const Axis axis : all_axes) {
+    if (size(axis) == 1) axes = axes - axis;
+  }
+  return axes;
+}
+
 void MeshShape::check(int ranks) const {
   for (const Axis axis : all_axes) {
     require(size(axis) >= 1, "A mesh cannot have {} ranks along the {} axis; give at least 1.", size(axis), name(axis));
@@ -88,13 +90,6 @@ Mesh::Mesh(const Communicator& world, const MeshShape& shape) : world_(world), s
   for (const Axis axis : all_axes) make(axis);
   make(token_axes);
   make(token_axes | Axis::tensor);
-}
-
-Axes Mesh::divided(Axes axes) const {
-  for (const Axis axis : all_axes) {
-    if (size(axis) == 1) axes = axes - axis;
-  }
-  return axes;
 }
 
 const Communicator& Mesh::over(Axes axes) const {

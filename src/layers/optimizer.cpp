@@ -24,6 +24,7 @@ double gradient_norm(const ShardedParameters& parameters) {
 
 AdamWOptimizer::AdamWOptimizer(ShardedParameters& parameters, const Options& options)
     : parameters_(parameters), options_(options) {
+  const MemoryScope state(MemoryKind::optimizer);
   const DType dtype = parameters.options().dtype;
   const DType accumulator = kernels::accumulator(dtype);
   std::int64_t elements = 0;

@@ -7,8 +7,9 @@
 namespace stretto {
 
 void RecomputeOptions::check(int tensor_parallel) const {
-  require(!partition || level == Recompute::full,
-          "Kept activations are divided only where each block keeps its input alone; recompute fully, or do not divide them.");
+  require(
+      !partition || level == Recompute::full,
+      "Kept activations are divided only where each block keeps its input alone; recompute fully, or do not divide them.");
   require(!partition || tensor_parallel > 1,
           "Kept activations cannot be divided over {} tensor-parallel rank; give more ranks, or do not divide them.",
           tensor_parallel);

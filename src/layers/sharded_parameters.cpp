@@ -5,7 +5,7 @@
 
 #include "core/fail.hpp"
 #include "core/split_mix.hpp"
-#include "overlap/bucket_cut.hpp"
+#include "layers/unit_cut.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
@@ -64,44 +64,43 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
 ShardedParameters::~ShardedParameters() = default;
 
 void ShardedParameters::make_units() {
-  std::map<Axes, std::vector<std::size_t>> by_axes;  // in the order of backward
-  for (std::size_t i = parameters_.all().size(); i-- > 0;) {
-    by_axes[mesh_.divided(parameters_.all()[i]->sum_gradient_over)].push_back(i);
-  }
-  const DType gradient_dtype = options_.gradients();
-  places_.resize(parameters_.all().size());
-  for (const auto& [axes, list] : by_axes) {
-    const Communicator& sums = mesh_.over(axes);
-    const Communicator gathers = sums.size() > 1 ? sums.duplicate(sums.name() + " parameters") : sums;
-    ShardedUnit::Options options{.stage = options_.zero,
-                                 .weights = options_.qwz,
-                                 .gradients = options_.qgz,
-                                 .gradient_rounding = options_.qgz_rounding,
-                                 .errors = options_.qgz_error_feedback ? errors_.get() : nullptr};
-    if (options_.hpz_size > 1) {
-      options.secondary = gathers.split(gathers.rank() / options_.hpz_size, gathers.rank(), "hpz");
-    }
-    std::vector<GradientSize> sizes;
-    for (const std::size_t i : list) {
-      const auto elements = static_cast<std::size_t>(parameters_.all()[i]->elements());
-      sizes.push_back({elements * size_of(gradient_dtype), gradient_dtype, false});
-    }
-    std::size_t begin = 0;
-    for (const std::size_t end :
-         cut_into_buckets(sizes, options_.unit_bytes, std::max<std::size_t>(options_.unit_bytes / 2, 1))) {
-      std::vector<Shape> shapes;
-      std::vector<std::size_t>& members = members_.emplace_back();
-      for (std::size_t i = begin; i < end; ++i) {
-        places_[list[i]] = {units_.size(), members.size()};
-        members.push_back(list[i]);
-        shapes.push_back(parameters_.all()[list[i]]->extents);
+  struct Groups {
+    Communicator gathers, sums, secondary;
+  };
+  std::map<Axes, Groups> groups;
+  const auto groups_of = [&](Axes axes) -> const Groups& {
+    const auto [place, is_new] = groups.try_emplace(axes);
+    if (is_new) {
+      Groups& fresh = place->second;
+      fresh.sums = mesh_.over(axes);
+      fresh.gathers = fresh.sums.size() > 1 ? fresh.sums.duplicate(fresh.sums.name() + " parameters") : fresh.sums;
+      if (options_.hpz_size > 1) {
+        fresh.secondary = fresh.gathers.split(fresh.gathers.rank() / options_.hpz_size, fresh.gathers.rank(), "hpz");
       }
-      options.name = parameters_.all()[members.front()]->name;
-      options.seed = split_mixed(options_.seed + (units_.size() + 1) * split_mix_step);  // far from those of other units
-      units_.push_back(
-          std::make_unique<ShardedUnit>(gathers, sums, std::move(shapes), options_.dtype, gradient_dtype, options));
-      begin = end;
     }
+    return place->second;
+  };
+  places_.resize(parameters_.all().size());
+  for (UnitMembers& cut : cut_units(parameters_, mesh_.shape(), options_)) {
+    const Groups& over = groups_of(cut.axes);
+    const Parameter& first = *parameters_.all()[cut.parameters.front()];
+    const ShardedUnit::Options options{
+        .stage = options_.zero,
+        .secondary = over.secondary,
+        .weights = options_.qwz,
+        .gradients = options_.qgz,
+        .gradient_rounding = options_.qgz_rounding,
+        .seed = split_mixed(options_.seed + (units_.size() + 1) * split_mix_step),  // far from those of other units
+        .errors = options_.qgz_error_feedback ? errors_.get() : nullptr,
+        .name = first.name};
+    std::vector<Shape> shapes;
+    for (const std::size_t i : cut.parameters) {
+      places_[i] = {units_.size(), shapes.size()};
+      shapes.push_back(parameters_.all()[i]->extents);
+    }
+    units_.push_back(std::make_unique<ShardedUnit>(over.gathers, over.sums, std::move(shapes), options_.dtype,
+                                                   options_.gradients(), options));
+    members_.push_back(std::move(cut.parameters));
   }
 }
 

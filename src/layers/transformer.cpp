@@ -61,15 +61,15 @@ void LayerNorm::backward(const Tensor& dy, const Saved& saved, const Tensor& dx,
 
 AttentionLayer::AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
                                const TransformerShape& shape, const TensorParallel& tensor_parallel)
-    : local_heads_(shape.heads / tensor_parallel.group.size()),
+    : local_heads_(shape.heads / tensor_parallel.size()),
       head_size_(shape.hidden / shape.heads),
       norm_(parameters, norm_name, shape.hidden, shape.norm_epsilon),
       qkv_(parameters, name + ".c_attn", shape.hidden, 3 * shape.hidden, 3, {0, deviation}, tensor_parallel),
       projection_(parameters, name + ".c_proj", shape.hidden, shape.hidden, into_residual(shape), tensor_parallel) {
   require(shape.hidden % shape.heads == 0, "A hidden size of {} does not divide into {} attention heads.", shape.hidden,
           shape.heads);
-  require(shape.heads % tensor_parallel.group.size() == 0, "{} attention heads do not divide over {} tensor-parallel ranks.",
-          shape.heads, tensor_parallel.group.size());
+  require(shape.heads % tensor_parallel.size() == 0, "{} attention heads do not divide over {} tensor-parallel ranks.",
+          shape.heads, tensor_parallel.size());
 }
 
 Tensor AttentionLayer::forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
@@ -126,7 +126,7 @@ TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& pr
       recompute_(recompute),
       attention_(parameters, prefix + "ln_1", prefix + "attn", shape, tensor_parallel),
       mlp_(parameters, prefix + "ln_2", prefix + "mlp", shape, tensor_parallel) {
-  recompute.check(tensor_parallel.group.size());
+  recompute.check(tensor_parallel.size());
 }
 
 Tensor TransformerBlock::forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,

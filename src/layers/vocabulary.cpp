@@ -12,7 +12,7 @@ using kernels::Transpose;
 VocabularyParallelTable::VocabularyParallelTable(Parameters& parameters, const std::string& name, std::int64_t vocabulary,
                                                  std::int64_t hidden, Initial initial, const TensorParallel& tensor_parallel)
     : tensor_parallel_(tensor_parallel) {
-  const auto [first, count] = share_of(vocabulary, tensor_parallel.group.size(), tensor_parallel.group.rank());
+  const auto [first, count] = share_of(vocabulary, tensor_parallel.size(), tensor_parallel.rank());
   table_ = &parameters.add({.name = name + ".weight",
                             .global_shape = {vocabulary, hidden},
                             .first = {first, 0},
@@ -88,7 +88,7 @@ void VocabularyParallelCrossEntropy::forward(const Tensor& logits, const Tensor&
   saved.sums = tensor_parallel_.tensor_to_sum({2, rows}, accumulator);
   const Tensor sum_exp = saved.sums.view(0, {rows});
   kernels::cross_entropy_forward(logits, targets, first, saved.row_max, sum_exp, saved.sums.view(rows, {rows}));
-  if (tensor_parallel_.group.size() > 1) {
+  if (tensor_parallel_.size() > 1) {
     const Tensor share_max = saved.row_max.clone();
     tensor_parallel_.group.all_reduce(saved.row_max, ReduceOp::max, computation(), {.tag = "cross entropy max"});
     kernels::cross_entropy_rebase(share_max, saved.row_max, sum_exp);

@@ -6,6 +6,7 @@
 
 #include "core/fail.hpp"
 #include "device/gpu.hpp"
+#include "device/kernels/compute_types.hpp"
 #include "device/memory/range.hpp"
 #include "device/stream/kernel_scope.hpp"
 #include "overlap/exchange.hpp"
@@ -25,9 +26,8 @@ class GemmWeight {
  public:
   GemmWeight(const char* function, const Tensor& weight, Transpose transpose)
       : function_(function), weight_(weight), transpose_(transpose) {
-    const DType dtype = weight.dtype();
-    require(dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16,
-            "{} got a weight of {}; matrices of f64, f32 and bf16 are multiplied.", function, name(dtype));
+    require(kernels::is_compute_type(weight.dtype()),
+            "{} got a weight of {}; matrices of f64, f32, bf16 and f16 are multiplied.", function, name(weight.dtype()));
   }
 
   std::int64_t inner() const { return transpose_ == Transpose::yes ? weight_.columns() : weight_.rows(); }

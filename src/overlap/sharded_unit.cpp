@@ -24,6 +24,11 @@ OperationOptions gather_options(QuantizedFormat format, const Method& method, co
   return options;
 }
 
+Tensor buffer(std::int64_t count, DType dtype) {
+  const MemoryScope buffers(MemoryKind::buffers);
+  return Tensor::symmetric({count}, dtype);
+}
+
 Call all_gather_call(const Tensor& own, const Tensor& whole) {
   return {.collective = Collective::all_gather,
           .input = own.raw(),
@@ -61,23 +66,24 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
                  gather_options(options_.weights, options_.gather_by, ""));
   sums_.check({.collective = Collective::reduce_scatter, .count = share, .dtype = gradient_dtype}, sum_options());
 
-  const auto zeros = [](std::int64_t count, DType type) {
+  const auto zeros = [](std::int64_t count, DType type, MemoryKind kind) {
+    const MemoryScope scope(kind);
     const Tensor tensor = Tensor::symmetric({count}, type);
     tensor.zero();
     return tensor;
   };
   const std::int64_t first = gathers_.rank() * share;
   if (options_.stage == ZeroStage::values) {
-    share_ = zeros(share, dtype);
+    share_ = zeros(share, dtype, MemoryKind::values);
   } else {
-    values_flat_ = zeros(whole, dtype);
+    values_flat_ = zeros(whole, dtype, MemoryKind::values);
     values_ = views_of(values_flat_);
     share_ = values_flat_.view(first, {share});
   }
   if (options_.stage >= ZeroStage::gradients) {
-    gradient_share_ = zeros(share, gradient_dtype);
+    gradient_share_ = zeros(share, gradient_dtype, MemoryKind::gradients);
   } else {
-    gradients_flat_ = zeros(whole, gradient_dtype);
+    gradients_flat_ = zeros(whole, gradient_dtype, MemoryKind::gradients);
     gradients_ = views_of(gradients_flat_);
     gradient_share_ = gradients_flat_.view(first, {share});
   }
@@ -120,7 +126,7 @@ Work ShardedUnit::gather(const Stream& stream) {
                           gather_options(QuantizedFormat::none, options_.gather_by, "parameters"));
   }
   require(!values_flat_, "A unit of {} tensors is gathered already; release it first.", shapes_.size());
-  values_flat_ = Tensor::symmetric({share_.size() * gathers_.size()}, share_.dtype());
+  values_flat_ = buffer(share_.size() * gathers_.size(), share_.dtype());
   values_ = views_of(values_flat_);
   stream.wait(last_gather_);  // which may still fill the second copy
   if (secondary_is_valid_) {
@@ -132,6 +138,7 @@ Work ShardedUnit::gather(const Stream& stream) {
   if (!options_.secondary) return last_gather_;
   const std::int64_t part = values_flat_.size() / options_.secondary.size();
   if (!secondary_) {
+    const MemoryScope values(MemoryKind::values);
     secondary_ = Tensor::symmetric({part}, share_.dtype());
     stream.wait(computation());  // a GPU allocates in the order of computation(): the memory exists from this point on
   }
@@ -155,7 +162,7 @@ void ShardedUnit::zero_gradients() {
 
 const std::vector<Tensor>& ShardedUnit::gradients() {
   if (!gradients_flat_) {
-    gradients_flat_ = Tensor::symmetric({gradient_share_.size() * sums_.size()}, gradient_share_.dtype());
+    gradients_flat_ = buffer(gradient_share_.size() * sums_.size(), gradient_share_.dtype());
     as_kernel("zero", [&] { gradients_flat_.zero(); });
     gradients_ = views_of(gradients_flat_);
   }
@@ -177,7 +184,7 @@ Work ShardedUnit::sum(const Stream& stream) {
   const bool stays = options_.stage < ZeroStage::gradients;
   if (stays && sums_.size() == 1) return {};
   gradients();  // an unused unit adds zeros
-  const Tensor into = has_sum_ ? Tensor::symmetric({gradient_share_.size()}, gradient_share_.dtype()) : gradient_share_;
+  const Tensor into = has_sum_ ? buffer(gradient_share_.size(), gradient_share_.dtype()) : gradient_share_;
   const Call call{.collective = Collective::reduce_scatter,
                   .input = gradients_flat_.raw(),
                   .output = into.raw(),
@@ -212,7 +219,7 @@ Work ShardedUnit::gather_gradients(const Stream& stream) {
 Tensor ShardedUnit::whole(const Tensor& own) const {
   require(own.size() == share_.size(), "A share of {} elements is not one of a unit whose shares have {}.", own.size(),
           share_.size());
-  Tensor result = Tensor::symmetric({own.size() * gathers_.size()}, own.dtype());
+  Tensor result = buffer(own.size() * gathers_.size(), own.dtype());
   computation().wait(gathers_.start(all_gather_call(own, result), computation(), {.tag = "whole unit"}));
   return result;
 }

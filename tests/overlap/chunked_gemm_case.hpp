@@ -13,7 +13,7 @@ namespace stretto {
 
 using kernels::Transpose;
 
-inline constexpr DType types[] = {DType::f64, DType::f32, DType::bf16};
+inline constexpr DType types[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 
 // The operands of a product: all rows of x, each rank's share of them, and one weight for each rank.
 struct Case {

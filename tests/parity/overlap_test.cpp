@@ -11,19 +11,6 @@
 namespace parity {
 namespace {
 
-std::string divergence(const std::vector<Trace>& expected, const std::vector<Trace>& actual) {
-  for (std::size_t rank = 0; rank < expected.size(); ++rank) {
-    const std::string text = compare(expected[rank], actual[rank], equal_bits).all();
-    if (!text.empty()) return fmt::format("rank {}: {}", rank, text);
-  }
-  return {};
-}
-
-struct Cell {
-  Layout layout;
-  DType dtype;
-};
-
 class Overlap : public testing::TestWithParam<Cell> {};
 
 TEST_P(Overlap, ChangesNoBit) {

@@ -213,4 +213,18 @@ inline Comparison compare(const Trace& expected, const Trace& actual, double tol
   return result;
 }
 
+// The first difference in bits between two runs on the same layout.
+inline std::string divergence(const std::vector<Trace>& expected, const std::vector<Trace>& actual) {
+  for (std::size_t rank = 0; rank < expected.size(); ++rank) {
+    const std::string text = compare(expected[rank], actual[rank], equal_bits).all();
+    if (!text.empty()) return fmt::format("rank {}: {}", rank, text);
+  }
+  return {};
+}
+
+struct Cell {  // of a test over layouts and types
+  Layout layout;
+  DType dtype;
+};
+
 }  // namespace parity

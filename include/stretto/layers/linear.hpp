@@ -12,6 +12,12 @@ namespace stretto {
 struct STRETTO_API TensorParallel {
   Communicator group;
   Stream stream = Stream::inline_();
+  // Without a group: layers of the first of so many ranks. They have records of their parameters, for plans of memory and
+  // traffic, but cannot compute.
+  int planned_ranks = 0;
+
+  int size() const { return group ? group.size() : planned_ranks; }
+  int rank() const { return group ? group.rank() : 0; }
 
   // Allocates a tensor that will be summed: in the symmetric heap if the group has several ranks.
   Tensor tensor_to_sum(Shape shape, DType dtype) const;

@@ -1,5 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "stretto/export.hpp"
 
@@ -12,8 +14,8 @@ namespace stretto {
 //   const double norm = gradient_norm(sharded);
 //   if (scale.update(norm)) optimizer.step(lr, 1 / old_scale);
 //
-// All ranks decide alike, because they pass the same norm: an infinity or a NaN in one rank's gradients makes the norm of the
-// whole gradient infinite or NaN. So the decision costs no further communication.
+// All ranks decide alike, because they pass the same norm: an infinity or a NaN in one rank's gradients makes the norm of
+// the whole gradient infinite or NaN. So the decision costs no further communication.
 class STRETTO_API LossScale {
  public:
   struct Options {
@@ -26,25 +28,25 @@ class STRETTO_API LossScale {
   LossScale() : LossScale(Options{.initial = 1, .fixed = true}) {}  // none
   explicit LossScale(const Options& options);
 
-  double value() const { return state_.scale; }
+  double value() const { return scale_; }
   // The norm of a step's scaled gradients. Returns whether the step is made: if the norm is infinite or NaN, it is not, and
   // the scale is halved.
   bool update(double norm);
   // Whether the last steps were all left out, so many of them that training should stop.
-  bool hopeless() const { return state_.overflows >= most_overflows; }
+  bool hopeless() const { return overflows_ >= most_overflows; }
   static constexpr int most_overflows = 20;
 
-  struct State {  // for checkpoints
-    double scale = 1;
-    std::int64_t good_steps = 0;  // in a row, since the scale changed
-    int overflows = 0;            // in a row
-  };
-  const State& state() const { return state_; }
-  void restore(const State& state);  // a fixed scale stays what the options say
+  // For checkpoints (save_checkpoint): "loss_scale", and how many steps in a row were good or left out.
+  std::map<std::string, std::string> notes() const;
+  // Goes on from such notes; without them, or if the scale is fixed, nothing changes. Throws Error(io) for notes that are no
+  // numbers.
+  void restore(const std::map<std::string, std::string>& notes);
 
  private:
   Options options_;
-  State state_;
+  double scale_ = 1;
+  std::int64_t good_steps_ = 0;  // in a row, since the scale changed
+  std::int64_t overflows_ = 0;   // in a row
 };
 
 }  // namespace stretto

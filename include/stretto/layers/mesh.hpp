@@ -40,7 +40,8 @@ class Axes {
   static constexpr std::uint8_t bit(Axis axis) { return static_cast<std::uint8_t>(1U << static_cast<unsigned>(axis)); }
   std::uint8_t bits_ = 0;
 };
-STRETTO_API std::string to_string(Axes axes);  // "data x tensor", "no axis"
+STRETTO_API std::string to_string(Axes axes);   // "data x tensor", "no axis"
+STRETTO_API std::string group_name(Axes axes);  // of Mesh::over in the ledger: "dp", "dp-tp", "alone"; as in Megatron-LM
 
 // The axes whose ranks see different tokens. A gradient that a layer computes from its tokens is summed over them.
 inline constexpr Axes token_axes = {Axis::ulysses, Axis::ring, Axis::data};
@@ -54,6 +55,7 @@ struct STRETTO_API MeshShape {
   // The place of a rank of the job along an axis: rank = (((pipeline * data_size + data) * ring_size + ring) * ulysses_size
   // + ulysses) * tensor_size + tensor.
   int place(int rank, Axis axis) const;
+  Axes divided(Axes axes) const;  // the set without its axes of size 1
   // Throws Error(invalid_argument) unless all sizes are at least 1 and their product is the number of ranks.
   void check(int ranks) const;
 };
@@ -75,7 +77,7 @@ class STRETTO_API Mesh {
   // size 1 may be added to or left out of the set. Throws Error(invalid_argument) for a set that the constructor made no
   // group for.
   const Communicator& over(Axes axes) const;
-  Axes divided(Axes axes) const;  // the set without its axes of size 1
+  Axes divided(Axes axes) const { return shape_.divided(axes); }
 
  private:
   Communicator world_;

@@ -27,7 +27,8 @@ struct STRETTO_API RecomputeOptions {
   void check(int tensor_parallel) const;
 };
 
-// A tensor that all ranks of a group hold, and of which each keeps a share of the rows only until the tensor is needed again.
+// A tensor that all ranks of a group hold, and of which each keeps a share of the rows only until the tensor is needed
+// again.
 class STRETTO_API DividedTensor {
  public:
   DividedTensor() = default;

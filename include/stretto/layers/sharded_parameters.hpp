@@ -77,8 +77,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
 
   void begin(const std::vector<Parameter*>& parameters, Pass pass) override;
   void end(const std::vector<Parameter*>& parameters, Pass pass) override;
-  // Optional, before the first step: learns the order of uses (UnitTraffic::learn), so that the first step overlaps, and holds
-  // no more memory than later ones.
+  // Optional, before the first step: learns the order of uses (UnitTraffic::learn), so that the first step overlaps, and
+  // holds no more memory than later ones.
   void learn(const std::function<void()>& step);
   void begin_step();
   void end_microbatch();

@@ -54,6 +54,17 @@ class Block(nn.Module):
         return x + self.mlp_c_proj(self.gelu(self.c_fc(self.ln_2(x))))
 
 
+class FusedBlock(Block):
+    """With PyTorch 2's own attention."""
+
+    def attention(self, x):
+        batch, sequence, width = x.shape
+        query, key, value = (part.view(batch, sequence, self.heads, width // self.heads).transpose(1, 2)
+                             for part in self.c_attn(x).split(width, dim=2))
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.c_proj(mixed.transpose(1, 2).reshape(batch, sequence, width))
+
+
 class Gpt(nn.Module):
     def __init__(self, options, block=Block):
         super().__init__()
@@ -83,27 +94,40 @@ def blas():
     return " ".join(built + sorted(name for name in files if "blas" in name or "mkl" in name or "dnnl" in name))
 
 
-def train_on_this_host(rank, options, port):
+def with_ddp(options):
+    """The model that ranks train together, and the form of AdamW that is fastest with it."""
+    # This version has no fused AdamW for the CPU, and its foreach form is the slower one there.
+    return nn.parallel.DistributedDataParallel(Gpt(options), gradient_as_bucket_view=True), {"foreach": False}
+
+
+def sent_through(interface):
+    """Bytes that have left this host through a network interface."""
+    with open(f"/sys/class/net/{interface}/statistics/tx_bytes") as file:
+        return int(file.read())
+
+
+def train_on_this_host(rank, options, port, divided):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    train(rank, options.nproc, options)
+    train(rank, options.nproc, options, divided)
 
 
-def train(rank, size, options):
+def train(rank, size, options, divided):
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=size)
     torch.manual_seed(0)
-    model = nn.parallel.DistributedDataParallel(Gpt(options), gradient_as_bucket_view=True)
+    model, form = divided(options)
     parameters = list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": 0.1},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    # This version has no fused AdamW for the CPU, and its foreach form is the slower one there.
-    optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), foreach=False)
+    optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), **form)
     torch.manual_seed(1 + rank)
     shape = (options.batch, options.seq_length)
     seconds = []
     for step in range(options.warmup + options.steps):
+        if options.interface and step == options.warmup:
+            sent = sent_through(options.interface)
         inputs = torch.randint(options.vocab, shape)
         targets = torch.randint(options.vocab, shape)
         start = time.perf_counter()
@@ -118,18 +142,16 @@ def train(rank, size, options):
             seconds.append(time.perf_counter() - start)
     if rank == 0:
         median = statistics.median(seconds)
-        print(
-            json.dumps(
-                {
-                    "tokens_per_s": round(size * options.batch * options.seq_length / median, 1),
-                    "step_ms": round(1e3 * median, 2),
-                    "steps": len(seconds),
-                    "torch": torch.__version__,
-                    "blas": blas(),
-                }
-            ),
-            flush=True,
-        )
+        result = {
+            "tokens_per_s": round(size * options.batch * options.seq_length / median, 1),
+            "step_ms": round(1e3 * median, 2),
+            "steps": len(seconds),
+            "torch": torch.__version__,
+            "blas": blas(),
+        }
+        if options.interface:
+            result["sent_per_step"] = (sent_through(options.interface) - sent) // options.steps
+        print(json.dumps(result), flush=True)
     torch.distributed.destroy_process_group()
 
 
@@ -157,22 +179,24 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(description=__doc__, divided=with_ddp):
+    """divided(options) makes the model and says the form of AdamW, as with_ddp does."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in dict(layers=6, hidden=384, heads=6, seq_length=256, vocab=65, batch=6, steps=20, warmup=5).items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--interface", help="network interface whose sent bytes are counted")
     parser.add_argument("--nproc", type=int, default=2, help="ranks to start; 0: a launcher has started this one")
     options = parser.parse_args()
     wanted = fastest_environment()
     prepared = all(os.environ.get(name) == value for name, value in wanted.items())
     os.environ.update(wanted)
     if options.nproc > 0:
-        torch.multiprocessing.spawn(train_on_this_host, (options, free_port()), nprocs=options.nproc)
+        torch.multiprocessing.spawn(train_on_this_host, (options, free_port(), divided), nprocs=options.nproc)
     elif not prepared:
         os.execv(sys.executable, [sys.executable, *sys.argv])  # its libraries have been loaded without these variables
     else:
-        train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), options)
+        train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), options, divided)
 
 
 if __name__ == "__main__":

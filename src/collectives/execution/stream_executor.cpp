@@ -18,6 +18,7 @@ class StreamSpace final : public ExecutionSpace {
   StreamSpace(Gpu& gpu, GpuStream stream) : gpu_(gpu), stream_(stream) {}
 
   std::shared_ptr<std::byte> allocate(std::size_t bytes) const override {
+    const MemoryScope buffers(MemoryKind::buffers);
     return gpu_allocate(bytes);  // of this stream, or of the graph that is recorded in it
   }
   void convert(DType from, const void* x, DType to, void* out, std::int64_t count) const override {

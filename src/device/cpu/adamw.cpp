@@ -13,8 +13,8 @@ namespace stretto::kernels::HWY_NAMESPACE {
 namespace {
 
 // T is the type of parameter. If T is the accumulator type, parameter and master are the same array.
-template <class T, class A = Accumulator<T>>
-void step(const AdamW& options, const A* gradient, A* master, A* m_array, A* v_array, T* parameter, std::int64_t count) {
+template <class T, class G, class A = Accumulator<T>>
+void step(const AdamW& options, const G* gradient, A* master, A* m_array, A* v_array, T* parameter, std::int64_t count) {
   const AccumulatorTag<T> d;
   const auto constant = [d](double value) HWY_ATTR { return hn::Set(d, static_cast<A>(value)); };
   const auto steps = static_cast<double>(options.step);
@@ -49,7 +49,9 @@ void adamw_simd(const AdamW& options, const Tensor& gradient, const Tensor& mast
                 const Tensor& parameter) {
   with_compute_type(parameter.dtype(), [&]<class T>(T) {
     using A = Accumulator<T>;
-    step(options, gradient.data<A>(), master.data<A>(), m.data<A>(), v.data<A>(), parameter.data<T>(), parameter.size());
+    with_gradient_type<T>(gradient.dtype(), [&]<class G>(G) {
+      step(options, gradient.data<G>(), master.data<A>(), m.data<A>(), v.data<A>(), parameter.data<T>(), parameter.size());
+    });
   });
 }
 

@@ -67,23 +67,24 @@ void convert_elements(const Tensor& from, const Tensor& to) {
 }
 
 Tensor widened(const Tensor& x) {
-  Tensor wide(x.shape(), DType::f32);
+  Tensor wide(x.shape(), DType::f32, Device::cpu);
   convert_elements(x, wide);
   return wide;
 }
 
-// Without bf16 instructions, a and b are widened to f32 and the product is rounded once. Below AVX-512 oneDNN has no other
-// way; above, this is three times as fast as its emulation, conversions included. It costs f32 copies of all operands. The
-// results agree: products of two bf16 are exact in f32, in which both ways add them up.
-void product_bf16(const Product& p, const Tensor& a, const Tensor& b, const Tensor& c) {
-  if (processor_multiplies_bf16()) {
+// Products of 16-bit elements. Without instructions for them, a and b are widened to f32 and the product is rounded once:
+// oneDNN 2.6 multiplies no f16, and no bf16 below AVX-512; above, this is three times as fast as its emulation of bf16,
+// conversions included. It costs f32 copies of all operands. The results agree: products of two bf16, or of two f16, are
+// exact in f32, in which both ways add them up.
+void product_16_bits(const Product& p, const Tensor& a, const Tensor& b, const Tensor& c) {
+  if (a.dtype() == DType::bf16 && processor_multiplies_bf16()) {
     const OpenMpThreads threads;
     return matmul_primitive(p, DType::bf16, a.raw(), b.raw(), c.dtype(), c.raw());
   }
   const Tensor wide_a = widened(a);
   const Tensor wide_b = widened(b);
   if (c.dtype() == DType::f32) return product_f32(p, wide_a.data<float>(), wide_b.data<float>(), c.data<float>());
-  const Tensor wide_c = p.accumulate ? widened(c) : Tensor(c.shape(), DType::f32);
+  const Tensor wide_c = p.accumulate ? widened(c) : Tensor(c.shape(), DType::f32, Device::cpu);
   product_f32(p, wide_a.data<float>(), wide_b.data<float>(), wide_c.data<float>());
   convert_elements(wide_c, c);
 }
@@ -98,7 +99,7 @@ void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
   switch (a.dtype()) {
     case DType::f64: return product_f64(product, a.data<double>(), b.data<double>(), c.data<double>());
     case DType::f32: return product_f32(product, a.data<float>(), b.data<float>(), c.data<float>());
-    default: return product_bf16(product, a, b, c);
+    default: return product_16_bits(product, a, b, c);
   }
 }
 

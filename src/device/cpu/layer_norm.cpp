@@ -7,6 +7,7 @@
 #include "device/cpu/cpu_level.hpp"
 #include "device/cpu/host_kernels.hpp"
 #include "device/cpu/simd-inl.hpp"
+#include "device/cpu/wide_gradient.hpp"
 
 // A row is read several times, but only once from memory: it fits into the L1 or L2 cache.
 HWY_BEFORE_NAMESPACE();
@@ -103,7 +104,9 @@ void layer_norm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta
 
 void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd, const Tensor& dy,
                          const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta) {
-  STRETTO_DISPATCH(layer_norm_backward_simd)(x, gamma, mean, rstd, dy, dx, dgamma, dbeta);
+  const WideGradient wide_dgamma(dgamma);
+  const WideGradient wide_dbeta(dbeta);
+  STRETTO_DISPATCH(layer_norm_backward_simd)(x, gamma, mean, rstd, dy, dx, wide_dgamma.tensor(), wide_dbeta.tensor());
 }
 
 }  // namespace stretto::kernels::cpu

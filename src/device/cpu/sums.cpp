@@ -5,6 +5,7 @@
 #include "device/cpu/cpu_level.hpp"
 #include "device/cpu/host_kernels.hpp"
 #include "device/cpu/simd-inl.hpp"
+#include "device/cpu/wide_gradient.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -61,7 +62,10 @@ namespace stretto::kernels::cpu {
 HWY_EXPORT(add_column_sums_simd);
 HWY_EXPORT(sum_of_squares_simd);
 
-void add_column_sums(const Tensor& x, const Tensor& sums) { STRETTO_DISPATCH(add_column_sums_simd)(x, sums); }
+void add_column_sums(const Tensor& x, const Tensor& sums) {
+  const WideGradient wide_sums(sums);
+  STRETTO_DISPATCH(add_column_sums_simd)(x, wide_sums.tensor());
+}
 
 double sum_of_squares(const Tensor& x) { return STRETTO_DISPATCH(sum_of_squares_simd)(x); }
 

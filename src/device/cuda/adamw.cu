@@ -10,8 +10,8 @@ namespace stretto {
 namespace gpu_code {
 namespace {
 
-// T is the type of parameter. If T is the accumulator type, parameter and master are the same array.
-template <class T>
+// T is the type of parameter, G that of its gradient. If T is the accumulator type, parameter and master are the same array.
+template <class T, class G>
 struct Step {
   using A = Accumulator<T>;
   static constexpr int pack = sizeof(A) == 8 ? 2 : 4;
@@ -27,14 +27,14 @@ struct Step {
   template <int W, int U>
   __device__ void run(std::int64_t i, std::int64_t /*step*/) const {
     static_assert(U == 1);
-    const Pack<A, W> g_pack = load<A, W>(gradient, i);
+    const Pack<G, W> g_pack = load<G, W>(gradient, i);
     Pack<A, W> p_pack = load<A, W>(master, i);
     Pack<A, W> m_pack = load<A, W>(m_array, i);
     Pack<A, W> v_pack = load<A, W>(v_array, i);
     Pack<T, W> narrow;
 #pragma unroll
     for (int w = 0; w < W; ++w) {
-      const A g = product(g_pack.at[w], gradient_scale);
+      const A g = product(widened<G>(g_pack.at[w]), gradient_scale);
       A p = p_pack.at[w];
       p = fused(-decay, p, p);
       const A m = fused(beta1, m_pack.at[w], product(rest1, g));
@@ -63,24 +63,27 @@ void CudaKernels::adamw(const kernels::AdamW& options, const Tensor& gradient, c
   kernels::with_compute_type(parameter.dtype(), [&]<class T>(T) {
     using A = Accumulator<T>;
     const auto steps = static_cast<double>(options.step);
-    const Step<T> step{gradient.raw(),
-                       master.raw(),
-                       m.raw(),
-                       v.raw(),
-                       parameter.raw(),
-                       static_cast<A>(options.lr * options.weight_decay),
-                       static_cast<A>(options.beta1),
-                       static_cast<A>(options.beta2),
-                       static_cast<A>(1 - options.beta1),
-                       static_cast<A>(1 - options.beta2),
-                       static_cast<A>(options.lr / (1 - std::pow(options.beta1, steps))),
-                       static_cast<A>(1 / (1 - std::pow(options.beta2, steps))),
-                       static_cast<A>(options.epsilon),
-                       static_cast<A>(options.gradient_scale)};
-    Range range(parameter.size(), Step<T>::pack, master.raw(), sizeof(A));
-    for (const Tensor* const tensor : {&gradient, &m, &v}) range.also(tensor->raw(), sizeof(A));
-    range.also(parameter.raw(), sizeof(T));
-    for_each_element("take a step of AdamW", range, step, stream);
+    kernels::with_gradient_type<T>(gradient.dtype(), [&]<class G>(G) {
+      const Step<T, G> step{gradient.raw(),
+                            master.raw(),
+                            m.raw(),
+                            v.raw(),
+                            parameter.raw(),
+                            static_cast<A>(options.lr * options.weight_decay),
+                            static_cast<A>(options.beta1),
+                            static_cast<A>(options.beta2),
+                            static_cast<A>(1 - options.beta1),
+                            static_cast<A>(1 - options.beta2),
+                            static_cast<A>(options.lr / (1 - std::pow(options.beta1, steps))),
+                            static_cast<A>(1 / (1 - std::pow(options.beta2, steps))),
+                            static_cast<A>(options.epsilon),
+                            static_cast<A>(options.gradient_scale)};
+      Range range(parameter.size(), Step<T, G>::pack, master.raw(), sizeof(A));
+      for (const Tensor* const tensor : {&m, &v}) range.also(tensor->raw(), sizeof(A));
+      range.also(gradient.raw(), sizeof(G));
+      range.also(parameter.raw(), sizeof(T));
+      for_each_element("take a step of AdamW", range, step, stream);
+    });
   });
 }
 

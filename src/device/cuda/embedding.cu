@@ -127,10 +127,11 @@ constexpr std::uint32_t window = 32;
 
 // The first and the last entry of a window may continue in its neighbours. Their sums go to the window's two rows of
 // `shared`: the sum of an entry that began before the window to the first row, of one that continues after it to the second
-// (of one that does both, to the first only). The sums of all other entries are added to the table.
-template <class T, int N, class A = Accumulator<T>>
+// (of one that does both, to the first only). The sums of all other entries are added to the table, whose elements have
+// type G.
+template <class T, int N, class G, class A = Accumulator<T>>
 __global__ void __launch_bounds__(256) sum_windows(const Keys sorted, std::uint32_t count, std::uint32_t table_entries,
-                                                   const void* dy, std::int64_t columns, A* dtable, A* shared) {
+                                                   const void* dy, std::int64_t columns, Raw<G>* dtable, A* shared) {
   const std::uint32_t begin = blockIdx.x * window;
   const std::uint32_t end = min(begin + window, count);
   const std::int64_t c = (static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * N;
@@ -154,19 +155,19 @@ __global__ void __launch_bounds__(256) sum_windows(const Keys sorted, std::uint3
 #pragma unroll
       for (int n = 0; n < N; ++n) to[n] = sums[n];
     } else {
-      A* const to = dtable + static_cast<std::int64_t>(entry) * columns + c;
+      Raw<G>* const to = dtable + static_cast<std::int64_t>(entry) * columns + c;
 #pragma unroll
-      for (int n = 0; n < N; ++n) to[n] += sums[n];
+      for (int n = 0; n < N; ++n) to[n] = rounded<G>(widened<G>(to[n]) + sums[n]);
     }
     i = next;
   }
 }
 
 // The block of the window in which a shared entry begins adds the entry's sums of this and of the following windows.
-template <class A>
+template <class G, class A = Accumulator<G>>
 __global__ void __launch_bounds__(256)
     sum_shared_entries(const Keys sorted, std::uint32_t count, std::uint32_t table_entries, std::int64_t columns,
-                       const A* shared, A* dtable) {
+                       const A* shared, Raw<G>* dtable) {
   const std::uint32_t begin = blockIdx.x * window;
   std::uint32_t end = min(begin + window, count);
   if (end == count) return;  // nothing continues after the last window
@@ -179,7 +180,8 @@ __global__ void __launch_bounds__(256)
   A sum = shared[(2 * static_cast<std::int64_t>(blockIdx.x) + 1) * columns + c];
   for (std::int64_t next = blockIdx.x + 1; end < count && sorted.entries[end] == entry; ++next, end += window)
     sum += shared[2 * next * columns + c];
-  dtable[static_cast<std::int64_t>(entry) * columns + c] += sum;
+  Raw<G>* const to = dtable + static_cast<std::int64_t>(entry) * columns + c;
+  *to = rounded<G>(widened<G>(*to) + sum);
 }
 
 }  // namespace
@@ -244,21 +246,24 @@ void CudaKernels::embedding_backward(const Tensor& tokens, std::int64_t first, c
     const auto threads_for = [](std::int64_t pieces) {
       return static_cast<unsigned>(std::clamp<std::int64_t>(divided_up(pieces, 32) * 32, 32, 256));
     };
-    const auto run = [&](auto packs) {
-      constexpr int N = decltype(packs)::value;
-      const unsigned threads = threads_for(divided_up(columns, N));
-      launch("sum rows of table entries", sum_windows<T, N>, grid(divided_up(columns, N), threads), threads, stream, keys,
-             count, entries, dy.raw(), columns, dtable.data<A>(), shared.as<A>());
-    };
-    constexpr int pack = 16 / sizeof(T);
-    if (rows_of_packs(columns, pack, dy.raw())) {
-      run(std::integral_constant<int, pack>());
-    } else {
-      run(std::integral_constant<int, 1>());
-    }
-    const unsigned threads = threads_for(columns);
-    launch("sum shared table entries", sum_shared_entries<A>, grid(columns, threads), threads, stream, keys, count, entries,
-           columns, shared.as<A>(), dtable.data<A>());
+    kernels::with_gradient_type<T>(dtable.dtype(), [&]<class G>(G) {
+      auto* const table = static_cast<Raw<G>*>(dtable.raw());
+      const auto run = [&](auto packs) {
+        constexpr int N = decltype(packs)::value;
+        const unsigned threads = threads_for(divided_up(columns, N));
+        launch("sum rows of table entries", sum_windows<T, N, G>, grid(divided_up(columns, N), threads), threads, stream,
+               keys, count, entries, dy.raw(), columns, table, shared.as<A>());
+      };
+      constexpr int pack = 16 / sizeof(T);
+      if (rows_of_packs(columns, pack, dy.raw())) {
+        run(std::integral_constant<int, pack>());
+      } else {
+        run(std::integral_constant<int, 1>());
+      }
+      const unsigned threads = threads_for(columns);
+      launch("sum shared table entries", sum_shared_entries<G>, grid(columns, threads), threads, stream, keys, count,
+             entries, columns, shared.as<A>(), table);
+    });
   });
 }
 

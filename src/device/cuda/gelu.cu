@@ -37,7 +37,7 @@ __device__ inline Exponential<A> exponential(A x) {
   if (x < -bound) bounded = -bound;
   const A square = product(bounded, bounded);
   const A factor = fused(square, static_cast<A>(-linear_log2 * cubic), static_cast<A>(-linear_log2));
-  if constexpr (std::is_same_v<T, bf16>) {
+  if constexpr (sizeof(T) == 2) {
     return {fast_exp2(product(bounded, factor)), bounded, square};
   } else {
     return {exp2_of_product(bounded, factor), bounded, square};
@@ -46,7 +46,7 @@ __device__ inline Exponential<A> exponential(A x) {
 
 template <class T, class A = Accumulator<T>>
 __device__ inline A quotient(A a, A b) {
-  if constexpr (std::is_same_v<T, bf16>) {
+  if constexpr (sizeof(T) == 2) {
     return __fdividef(a, b);  // b is below 2^126
   } else {
     return a / b;

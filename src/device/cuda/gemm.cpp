@@ -62,7 +62,12 @@ std::size_t alignment(const void* pointer) {
 }
 
 cudaDataType_t cuda_type(DType dtype) {
-  return dtype == DType::f64 ? CUDA_R_64F : dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
+  switch (dtype) {
+    case DType::f64: return CUDA_R_64F;
+    case DType::f32: return CUDA_R_32F;
+    case DType::bf16: return CUDA_R_16BF;
+    default: return CUDA_R_16F;
+  }
 }
 
 // The descriptors of one call, on the stack.
@@ -237,7 +242,7 @@ void CudaKernels::linear(const Tensor& x, const Tensor& weight, const Tensor& bi
 }
 
 // The epilogue's GELU has the tanh form, too, but NVIDIA does not document the accuracy of its tanh: it is used for bf16,
-// while f32 takes the library's own GELU. Rows of the epilogue's second output must begin at multiples of 16 bytes.
+// while f32 and f16 take the library's own GELU. Rows of the epilogue's second output must begin at multiples of 16 bytes.
 void CudaKernels::linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before_gelu,
                               const Tensor& y, GpuStream stream) {
   const bool fused = x.dtype() == DType::bf16 && weight.rows() % 8 == 0 && fits_epilogue(bias) &&

@@ -221,7 +221,9 @@ void CudaKernels::layer_norm_backward(const Tensor& x, const Tensor& gamma, cons
       launch("compute the gradient of normalized rows", backward_kernel<T, N, kind>, blocks, block, stream, x.raw(),
              gamma.raw(), mean.data<A>(), rstd.data<A>(), dy.raw(), rows, columns, A{1} / static_cast<A>(columns), dx.raw(),
              parts.as<A>());
-      launch_add_partial_sums(parts.as<A>(), blocks, Sums<A, 2>{{dgamma.data<A>(), dbeta.data<A>()}}, columns, stream);
+      kernels::with_gradient_type<T>(dgamma.dtype(), [&]<class G>(G) {
+        launch_add_partial_sums(parts.as<A>(), blocks, Sums<G, 2>{{dgamma.raw(), dbeta.raw()}}, columns, stream);
+      });
     };
     const auto run_packs = [&](auto packs) {
       constexpr int N = decltype(packs)::value;

@@ -1,4 +1,5 @@
 #pragma once
+#include "device/cuda/element.cuh"
 #include "device/cuda/launch.cuh"
 
 // The second half of sums over rows: each block has left the sums over some rows, and these are added in block order, so
@@ -8,16 +9,17 @@ namespace stretto::gpu_code {
 constexpr int slices = 32;
 constexpr int parts_together = 8;  // loads in flight
 
-// The destinations of M vector sums. Each part has the columns of the first vector, then those of the next.
-template <class A, int M>
+// The destinations of M vector sums, gradients of type G. Each part has the columns of the first vector, then those of the
+// next.
+template <class G, int M>
 struct Sums {
-  A* of[M];
+  void* of[M];
 };
 
 // sums.of[m][c] += the sum over i of parts[i][m][c]; m is blockIdx.y.
-template <class A, int M>
+template <class G, int M, class A = Accumulator<G>>
 __global__ void __launch_bounds__(32 * slices)
-    add_partial_sums(const A* parts, std::int64_t count, const __grid_constant__ Sums<A, M> sums, std::int64_t columns) {
+    add_partial_sums(const A* parts, std::int64_t count, const __grid_constant__ Sums<G, M> sums, std::int64_t columns) {
   __shared__ A of_slices[slices][32];
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.x;
   const std::int64_t each = (count + slices - 1) / slices;
@@ -37,13 +39,14 @@ __global__ void __launch_bounds__(32 * slices)
   __syncthreads();
   if (threadIdx.y != 0 || c >= columns) return;
   for (int slice = 1; slice < slices; ++slice) sum += of_slices[slice][threadIdx.x];
-  sums.of[blockIdx.y][c] += sum;
+  auto* const to = static_cast<Raw<G>*>(sums.of[blockIdx.y]) + c;
+  *to = rounded<G>(widened<G>(*to) + sum);
 }
 
-template <class A, int M>
-void launch_add_partial_sums(const A* parts, std::int64_t count, const Sums<A, M>& sums, std::int64_t columns,
+template <class G, int M>
+void launch_add_partial_sums(const Accumulator<G>* parts, std::int64_t count, const Sums<G, M>& sums, std::int64_t columns,
                              GpuStream stream) {
-  launch("add sums of rows", add_partial_sums<A, M>, dim3(static_cast<unsigned>(divided_up(columns, 32)), M),
+  launch("add sums of rows", add_partial_sums<G, M>, dim3(static_cast<unsigned>(divided_up(columns, 32)), M),
          dim3(32, slices), stream, parts, count, sums, columns);
 }
 

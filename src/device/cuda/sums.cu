@@ -120,7 +120,9 @@ void CudaKernels::add_column_sums(const Tensor& x, const Tensor& sums, GpuStream
       const Scratch parts(static_cast<std::size_t>(strips * columns) * sizeof(A), stream);
       launch("sum columns", column_sums_kernel<T, N>, dim3(static_cast<unsigned>(across), static_cast<unsigned>(strips)),
              dim3(32, column_block_rows), stream, x.raw(), rows, columns, parts.as<A>());
-      launch_add_partial_sums(parts.as<A>(), strips, Sums<A, 1>{{sums.data<A>()}}, columns, stream);
+      kernels::with_gradient_type<T>(sums.dtype(), [&]<class G>(G) {
+        launch_add_partial_sums(parts.as<A>(), strips, Sums<G, 1>{{sums.raw()}}, columns, stream);
+      });
     };
     constexpr int pack = 16 / sizeof(T);
     if (rows_of_packs(columns, pack, x.raw())) {

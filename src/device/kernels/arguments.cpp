@@ -2,11 +2,17 @@
 
 #include <fmt/ranges.h>
 
+#include "stretto/kernels.hpp"
+
 namespace stretto::kernels {
 
 void check_holds(const char* kernel, const char* argument, const Tensor& tensor, DType dtype, std::int64_t size) {
   require(tensor.dtype() == dtype && tensor.size() == size, "{} needs {} elements of {} in {}, but was given {} {}.", kernel,
           size, name(dtype), argument, name(tensor.dtype()), tensor.shape());
+}
+
+void check_gradient(const char* kernel, const char* argument, const Tensor& tensor, DType f, std::int64_t size) {
+  check_holds(kernel, argument, tensor, tensor.dtype() == f ? f : accumulator(f), size);
 }
 
 void check_columns(const char* kernel, const char* argument, const Tensor& tensor, std::int64_t columns) {

@@ -6,6 +6,8 @@
 namespace stretto::kernels {
 
 void check_holds(const char* kernel, const char* argument, const Tensor& tensor, DType dtype, std::int64_t size);
+// A gradient of elements of f has type f or the accumulator type of f.
+void check_gradient(const char* kernel, const char* argument, const Tensor& tensor, DType f, std::int64_t size);
 void check_columns(const char* kernel, const char* argument, const Tensor& tensor, std::int64_t columns);
 
 }  // namespace stretto::kernels

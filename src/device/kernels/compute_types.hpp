@@ -25,10 +25,12 @@ template <class T>
 using Accumulator = typename AccumulatorOf<T>::type;
 
 // Whether all kernels compute in a type, not only those of collectives.
-constexpr bool is_compute_type(DType dtype) { return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16; }
+constexpr bool is_compute_type(DType dtype) {
+  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+}
 
 inline void check_compute_type(DType dtype) {
-  require(is_compute_type(dtype), "Elements of {} can only be reduced and converted; compute in f64, f32 or bf16.",
+  require(is_compute_type(dtype), "Elements of {} can only be reduced and converted; compute in f64, f32, bf16 or f16.",
           name(dtype));
 }
 
@@ -39,8 +41,16 @@ void with_compute_type(DType dtype, Run&& run) {
   switch (dtype) {
     case DType::f64: return run(double{});
     case DType::f32: return run(float{});
-    default: return run(bf16{});
+    case DType::bf16: return run(bf16{});
+    default: return run(f16{});
   }
+}
+
+// Calls run with a value of the C++ type of a gradient, which is T or its accumulator type.
+template <class T, class Run>
+void with_gradient_type(DType gradient, Run&& run) {
+  if (gradient == dtype_of<T>) return run(T{});
+  if constexpr (!std::is_same_v<T, Accumulator<T>>) run(Accumulator<T>{});
 }
 
 }  // namespace stretto::kernels

@@ -84,7 +84,7 @@ void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y) {
 }
 
 void add_column_sums(const Tensor& x, const Tensor& sums) {
-  check_holds("add_column_sums", "sums", sums, accumulator(x.dtype()), x.columns());
+  check_gradient("add_column_sums", "sums", sums, x.dtype(), x.columns());
   const KernelScope scope("add_column_sums");
   if (scope.skipped()) return;
   if (on_gpu("add_column_sums", x, sums)) return gpu().kernels().add_column_sums(x, sums, gpu_stream());

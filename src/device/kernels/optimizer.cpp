@@ -8,7 +8,7 @@ namespace stretto::kernels {
 void adamw(const AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
            const Tensor& parameter) {
   const DType wide = accumulator(parameter.dtype());
-  check_holds("adamw", "gradient", gradient, wide, parameter.size());
+  check_gradient("adamw", "gradient", gradient, parameter.dtype(), parameter.size());
   check_holds("adamw", "master", master, wide, parameter.size());
   check_holds("adamw", "m", m, wide, parameter.size());
   check_holds("adamw", "v", v, wide, parameter.size());

@@ -29,8 +29,8 @@ void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mea
   check_holds(kernel, "rstd", rstd, accumulator(x.dtype()), x.rows());
   check_holds(kernel, "dy", dy, x.dtype(), x.size());
   check_holds(kernel, "dx", dx, x.dtype(), x.size());
-  check_holds(kernel, "dgamma", dgamma, accumulator(x.dtype()), x.columns());
-  check_holds(kernel, "dbeta", dbeta, accumulator(x.dtype()), x.columns());
+  check_gradient(kernel, "dgamma", dgamma, x.dtype(), x.columns());
+  check_holds(kernel, "dbeta", dbeta, dgamma.dtype(), x.columns());
   const KernelScope scope("layer_norm_backward");
   if (scope.skipped()) return;
   if (on_gpu("layer_norm_backward", x, gamma, mean, rstd, dy, dx, dgamma, dbeta))
@@ -59,7 +59,7 @@ void embedding_forward(const Tensor& tokens, std::int64_t first, const Tensor& t
 }
 
 void embedding_backward(const Tensor& tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable) {
-  check_holds("embedding_backward", "dtable", dtable, accumulator(dy.dtype()), dtable.size());
+  check_gradient("embedding_backward", "dtable", dtable, dy.dtype(), dtable.size());
   check_columns("embedding_backward", "dtable", dtable, dy.columns());
   check_holds("embedding_backward", "tokens", tokens, DType::i32, dy.rows());
   const KernelScope scope("embedding_backward");

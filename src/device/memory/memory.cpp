@@ -37,7 +37,11 @@ class Count {
 };
 Count of_all;
 std::array<Count, 2> of_devices;
+std::array<Count, memory_kinds> of_kinds;
 Count& of(Device device) { return of_devices[static_cast<std::size_t>(device)]; }
+Count& of(MemoryKind kind) { return of_kinds[static_cast<std::size_t>(kind)]; }
+
+thread_local MemoryKind current_kind = MemoryKind::other;
 
 class ProcessMemory final : public Pool {
   std::byte* fresh(std::size_t bytes) override {
@@ -53,19 +57,44 @@ class ProcessMemory final : public Pool {
 
 }  // namespace
 
-void count_memory(std::size_t bytes, Device device) {
-  of_all.add(bytes);
-  of(device).add(bytes);
+const char* name(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::other: return "other";
+    case MemoryKind::values: return "values";
+    case MemoryKind::gradients: return "gradients";
+    case MemoryKind::optimizer: return "optimizer";
+    case MemoryKind::activations: return "activations";
+    case MemoryKind::buffers: return "buffers";
+  }
+  return "unknown";
 }
 
-void count_memory_gone(std::size_t bytes, Device device) {
-  of_all.remove(bytes);
-  of(device).remove(bytes);
+MemoryScope::MemoryScope(MemoryKind kind) : before_(current_kind) { current_kind = kind; }
+MemoryScope::~MemoryScope() { current_kind = before_; }
+
+CountedBytes::CountedBytes(std::size_t bytes, Device device) : bytes_(bytes), device_(device), kind_(current_kind) {}
+
+void CountedBytes::add() const {
+  of_all.add(bytes_);
+  of(device_).add(bytes_);
+  of(kind_).add(bytes_);
+}
+
+void CountedBytes::remove() const {
+  of_all.remove(bytes_);
+  of(device_).remove(bytes_);
+  of(kind_).remove(bytes_);
 }
 
 std::shared_ptr<std::byte> Pool::allocate(std::size_t bytes) {
   const std::size_t size = rounded(std::max<std::size_t>(bytes, 1));
-  return {take(size), [this, size](std::byte* block) { give_back(block, size); }};
+  std::byte* const block = take(size);
+  const CountedBytes counted(bytes, Device::cpu);
+  counted.add();
+  return {block, [this, size, counted](std::byte* mine) {
+            counted.remove();
+            give_back(mine, size);
+          }};
 }
 
 std::byte* Pool::take(std::size_t bytes) {
@@ -77,13 +106,11 @@ std::byte* Pool::take(std::size_t bytes) {
   } else {
     block = fresh(bytes);
   }
-  count_memory(bytes, Device::cpu);
   return block;
 }
 
 void Pool::give_back(std::byte* block, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  count_memory_gone(bytes, Device::cpu);
 #if defined(STRETTO_SANITIZE)
   discard(block, bytes);
 #else
@@ -98,5 +125,6 @@ std::shared_ptr<std::byte> pool_allocate(std::size_t bytes) {
 
 MemoryUse memory_use() { return of_all.use(); }
 MemoryUse memory_use(Device device) { return of(device).use(); }
+MemoryUse memory_use(MemoryKind kind) { return of(kind).use(); }
 
 }  // namespace stretto

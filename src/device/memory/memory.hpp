@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "stretto/stream.hpp"
+#include "stretto/tensor.hpp"
 
 namespace stretto {
 
@@ -39,9 +40,18 @@ class Pool {
   std::unordered_map<std::size_t, std::vector<std::byte*>> free_;
 };
 
-// Adds to and subtracts from memory_use(), for memory that does not come from a Pool.
-void count_memory(std::size_t bytes, Device device);
-void count_memory_gone(std::size_t bytes, Device device);
+// Bytes in memory_use(), of the kind that the calling thread allocates now, from add() to remove().
+class CountedBytes {
+ public:
+  CountedBytes(std::size_t bytes, Device device);
+  void add() const;
+  void remove() const;
+
+ private:
+  std::size_t bytes_;
+  Device device_;
+  MemoryKind kind_;
+};
 
 // GPU memory for tensors: usable in computation() from this call on, and released in the order of that stream. While a graph
 // is recorded, the graph owns the memory, at a fixed address.

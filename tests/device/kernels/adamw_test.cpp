@@ -25,7 +25,7 @@ struct Reference {
 };
 
 TEST(AdamW, EqualsItsFormulaOverSeveralSteps) {
-  for (const DType dtype : compute_types) {
+  for (const auto& [dtype, gradient_type] : gradient_types) {
     for (const std::int64_t size : kernel_sizes) {
       const DType wide = accumulator(dtype);
       const Tensor master = random_tensor({size}, wide, 1);
@@ -35,7 +35,7 @@ TEST(AdamW, EqualsItsFormulaOverSeveralSteps) {
       Reference expected{values(master), values(m), values(v)};
       AdamW options{.lr = 1e-2, .gradient_scale = 0.7};
       for (options.step = 1; options.step <= 5; ++options.step) {
-        const Tensor gradient = random_tensor({size}, wide, static_cast<unsigned>(10 + options.step));
+        const Tensor gradient = random_tensor({size}, gradient_type, static_cast<unsigned>(10 + options.step));
         adamw(options, gradient, master, m, v, parameter);
         expected.step(options, gradient);
       }
@@ -73,7 +73,10 @@ TEST(AdamW, ArgumentsMustFit) {
   const Tensor other = Tensor::zeros({4}, DType::f32);
   const Tensor narrow = Tensor::zeros({4}, DType::bf16);
   EXPECT_NO_THROW(adamw({}, wide, wide, wide, wide, narrow));
-  EXPECT_THROW(adamw({}, narrow, wide, wide, wide, narrow), Error);
+  EXPECT_NO_THROW(adamw({}, narrow, wide, wide, wide, narrow));
+  EXPECT_THROW(adamw({}, Tensor({4}, DType::f16), wide, wide, wide, narrow), Error);
+  EXPECT_THROW(adamw({}, narrow, wide, wide, wide, wide), Error);
+  EXPECT_THROW(adamw({}, wide, narrow, wide, wide, narrow), Error);
   EXPECT_THROW(adamw({}, wide, wide, wide, wide, other), Error);
   EXPECT_THROW(adamw({.step = 0}, wide, wide, wide, wide, wide), Error);
   EXPECT_THROW(adamw({}, wide, Tensor({5}, DType::f32), wide, wide, narrow), Error);

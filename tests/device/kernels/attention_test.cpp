@@ -103,8 +103,11 @@ TEST_P(AttentionSizes, ForwardAndBackwardMatchTheDefinition) {
   if (few_cases() && std::get<0>(GetParam()) >= 300 && std::get<1>(GetParam()) > 8)
     GTEST_SKIP() << "takes seconds on the stand-in";
   const auto [sequence, head_size] = GetParam();
-  for (const auto& [dtype, tolerance, tolerance_16] :
-       {std::tuple{DType::f64, 1e-12, 1e-12}, {DType::f32, 1e-5, 1e-5}, {DType::bf16, 1e-5, 3e-2}}) {
+  for (const auto& [dtype, tolerance, tolerance_16] : {std::tuple{DType::f64, 1e-12, 1e-12},
+                                                       {DType::f32, 1e-5, 1e-5},
+                                                       {DType::bf16, 1e-5, 3e-2},
+                                                       {DType::f16, 1e-5, 4e-3}}) {
+    if (few_cases() && dtype == DType::f16 && sequence > 65) continue;  // is loaded and stored as in shorter sequences
     SCOPED_TRACE(name(dtype));
     const Attention actual({2, sequence, 3, head_size}, dtype);
     actual.run();

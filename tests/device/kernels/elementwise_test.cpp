@@ -184,7 +184,7 @@ TEST(Convert, AllInstructionSetsGiveTheSameBits) {
 }
 
 TEST(ElementWise, AddsAndScales) {
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+  for (const DType dtype : compute_types) {
     for (const std::int64_t size : kernel_sizes) {
       const Tensor a = random_tensor({size}, dtype, 1);
       const Tensor b = random_tensor({size}, dtype, 2);
@@ -203,8 +203,21 @@ TEST(ElementWise, AddsAndScales) {
   }
 }
 
+TEST(ElementWise, WhatIsTooLargeForF16BecomesInfinite) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const Tensor x = tensor_of({65504, -65504, 32752, infinity, std::numeric_limits<double>::quiet_NaN()}, DType::f16);
+  const Tensor sum({5}, DType::f16);
+  add(x, x, sum);
+  const Tensor doubled = x.clone();
+  scale(doubled, 2);
+  for (const Tensor& result : {sum, doubled}) {
+    EXPECT_EQ(values(result.view(0, {4})), (std::vector<double>{infinity, -infinity, 65504, infinity}));
+    EXPECT_TRUE(std::isnan(result.at(4)));
+  }
+}
+
 TEST(ElementWise, AddsABiasToEveryRow) {
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+  for (const DType dtype : compute_types) {
     for (const std::int64_t columns : {1, 17, 65}) {
       const Tensor x = random_tensor({3, columns}, dtype, 1);
       const Tensor bias = random_tensor({columns}, dtype, 2);
@@ -217,25 +230,40 @@ TEST(ElementWise, AddsABiasToEveryRow) {
   }
 }
 
-TEST(Sums, OfSmallIntegersAreExact) {
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+TEST(Sums, OfSquaresOfSmallIntegersAreExact) {
+  for (const DType dtype : compute_types) {
     for (const std::int64_t size : kernel_sizes) {
       const Tensor x = integer_tensor({size + 1}, dtype).view(1, {size});
       double squares = 0;
       for (const double value : values(x)) squares += value * value;
       EXPECT_EQ(sum_of_squares(x), squares) << size << " " << name(dtype);
     }
+  }
+}
+
+// Sums in 16 bits are rounded once, after all rows.
+TEST(Sums, OfColumnsOfSmallIntegersAreExact) {
+  for (const auto& [dtype, gradient] : gradient_types) {
     for (const std::int64_t rows : {0, 1, 5, 8, 19, 400}) {
       for (const std::int64_t columns : {1, 16, 17, 65}) {
         const Tensor x = integer_tensor({rows, columns}, dtype);
-        const Tensor sums = integer_tensor({columns}, accumulator(dtype), 2);
+        const Tensor sums = integer_tensor({columns}, gradient, 2);
         std::vector<double> expected = values(sums);
         for (std::int64_t i = 0; i < x.size(); ++i) expected[static_cast<std::size_t>(i % columns)] += x.at(i);
         add_column_sums(x, sums);
-        EXPECT_EQ(values(sums), expected) << rows << " x " << columns << " " << name(dtype);
+        EXPECT_EQ(values(sums), values(tensor_of(expected, gradient)))
+            << rows << " x " << columns << " " << name(dtype) << " into " << name(gradient);
       }
     }
   }
+}
+
+TEST(Sums, AreInfiniteInF16OnlyWhereTheirResultIsTooLarge) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const Tensor x = tensor_of({60000, 60000, -60000, 60000, -60000, -60000}, DType::f16);
+  const Tensor sums = tensor_of({1000, 1000, -1000}, DType::f16);
+  add_column_sums(x.reshaped({2, 3}), sums);
+  EXPECT_EQ(values(sums), (std::vector<double>{infinity, 1000, -infinity}));
 }
 
 TEST(Sums, OfSquaresOfManyTensorsAreEachOnes) {
@@ -260,6 +288,7 @@ TEST(ElementWise, ArgumentsThatDoNotFitAreNamed) {
   const Tensor three({3}, DType::f32);
   const Tensor four({4}, DType::f32);
   const Tensor half({3}, DType::f16);
+  const Tensor eight_bits({3}, DType::f8e4m3);
   try {
     add(three, four, three);
     FAIL() << "a wrong shape was accepted";
@@ -271,9 +300,9 @@ TEST(ElementWise, ArgumentsThatDoNotFitAreNamed) {
   EXPECT_THROW(convert(Tensor({3}, DType::i32), three), Error);
   EXPECT_THROW(convert(three, Tensor({3}, DType::u8)), Error);
   EXPECT_THROW(add(three, half, three), Error);
-  EXPECT_THROW(scale(half, 2), Error);
+  EXPECT_THROW(scale(eight_bits, 2), Error);
   EXPECT_THROW(add_bias(Tensor({2, 4}, DType::f32), three), Error);
-  EXPECT_THROW(add_column_sums(Tensor({2, 3}, DType::bf16), Tensor({3}, DType::bf16)), Error);
+  EXPECT_THROW(add_column_sums(Tensor({2, 3}, DType::bf16), half), Error);
 }
 
 }  // namespace

@@ -85,7 +85,8 @@ TEST(Gelu, DerivativeIsTheSlope) {
 
 TEST(Gelu, HugeNumbersDoNotOverflowAndNanStays) {
   for (const DType dtype : compute_types) {
-    const Tensor x = tensor_of({1e30, -1e30, 1e4, -1e4, 0.0, std::numeric_limits<double>::quiet_NaN()}, dtype);
+    const double huge = dtype == DType::f16 ? 6e4 : 1e30;
+    const Tensor x = tensor_of({huge, -huge, 1e4, -1e4, 0.0, std::numeric_limits<double>::quiet_NaN()}, dtype);
     const Tensor y(x.shape(), dtype);
     gelu_forward(x, y);
     EXPECT_EQ(y.at(0), x.at(0));
@@ -155,7 +156,7 @@ TEST(Gelu, ArgumentsMustFit) {
   EXPECT_THROW(gelu_forward(x, Tensor({7}, DType::f32)), Error);
   EXPECT_THROW(gelu_backward(x, Tensor({8}, DType::bf16), x), Error);
   EXPECT_THROW(add_bias_gelu(x, Tensor({8}, DType::f32), x), Error);
-  EXPECT_THROW(gelu_forward(Tensor({2}, DType::f16), Tensor({2}, DType::f16)), Error);
+  EXPECT_THROW(gelu_forward(Tensor({2}, DType::f8e5m2), Tensor({2}, DType::f8e5m2)), Error);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "device/cpu/matmul_primitive.hpp"
-#include "device/kernels/tested_kernels.hpp"
+#include "device/kernels/kernel_data.hpp"
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
 #include "variables.hpp"
@@ -123,11 +123,31 @@ TEST_P(Gemm, RunsInManyThreadsAtOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Types, Gemm,
                          testing::Values(std::tuple{DType::f64, DType::f64}, std::tuple{DType::f32, DType::f32},
-                                         std::tuple{DType::bf16, DType::f32}, std::tuple{DType::bf16, DType::bf16}),
+                                         std::tuple{DType::bf16, DType::f32}, std::tuple{DType::bf16, DType::bf16},
+                                         std::tuple{DType::f16, DType::f32}, std::tuple{DType::f16, DType::f16}),
                          [](const auto& parameter) {
                            return std::string(name(std::get<0>(parameter.param))) + "_into_" +
                                   name(std::get<1>(parameter.param));
                          });
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+
+// Sums are kept in f32: only a result that is too large for f16 is infinite.
+TEST(GemmInF16, WhatIsTooLargeBecomesInfinite) {
+  const Tensor a = tensor_of({300, 300}, DType::f16).reshaped({1, 2});
+  const Tensor b = tensor_of({300, -300, 300, 1, 0, 0, -300, infinity}, DType::f16).reshaped({2, 4});
+  const Tensor wide({1, 4}, DType::f32);
+  const Tensor c({1, 4}, DType::f16);
+  gemm(a, Transpose::no, b, Transpose::no, wide);
+  EXPECT_EQ(values(wide), (std::vector<double>{90000, -90000, 0, infinity}));
+  gemm(a, Transpose::no, b, Transpose::no, c);
+  EXPECT_EQ(values(c), (std::vector<double>{infinity, -infinity, 0, infinity}));
+  const Tensor added = tensor_of({-60000, 60000, 7, nan}, DType::f16).reshaped({1, 4});
+  gemm(a, Transpose::no, b, Transpose::no, added, true);
+  EXPECT_EQ(values(added.view(0, {3})), (std::vector<double>{30000, -30000, 7}));
+  EXPECT_TRUE(std::isnan(added.at(3)));
+}
 
 TEST(GemmArguments, LeadingDimensionsAreRows) {
   const Tensor a = whole_numbers({2, 3, 4}, DType::f32, 1);
@@ -150,7 +170,8 @@ TEST(GemmArguments, WhatDoesNotFitIsRefused) {
   EXPECT_THROW(multiply(make({2, 3}), make({3, 5}, DType::bf16), make({2, 5})), Error);
   EXPECT_THROW(multiply(make({2, 3}), make({3, 5}), make({2, 5}, DType::f64)), Error);
   EXPECT_THROW(multiply(make({2, 3}), make({3, 5}), make({2, 5}, DType::bf16)), Error);
-  EXPECT_THROW(multiply(make({2, 3}, DType::f16), make({3, 5}, DType::f16), make({2, 5}, DType::f16)), Error);
+  EXPECT_THROW(multiply(make({2, 3}, DType::f16), make({3, 5}, DType::f16), make({2, 5}, DType::bf16)), Error);
+  EXPECT_THROW(multiply(make({2, 3}, DType::i8), make({3, 5}, DType::i8), make({2, 5}, DType::i8)), Error);
   try {
     multiply(make({2, 3}), make({4, 5}), make({2, 5}));
     FAIL() << "mismatched extents were accepted";
@@ -280,8 +301,26 @@ TEST_P(Linear, PartsOfAWeightLieBelowEachOther) {
   expect_equal(y, flat);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, Linear, testing::Values(DType::f64, DType::f32, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Types, Linear, testing::ValuesIn(compute_types),
                          [](const auto& parameter) { return std::string(name(parameter.param)); });
+
+TEST(LinearInF16, WhatIsTooLargeBecomesInfinite) {
+  const Tensor x = tensor_of({300}, DType::f16).reshaped({1, 1});
+  const Tensor weight = tensor_of({300, -300, 200, 0}, DType::f16).reshaped({4, 1});
+  const Tensor bias = tensor_of({1, 1, 60000, nan}, DType::f16);
+  const Tensor y({1, 4}, DType::f16);
+  const Tensor sum({1, 4}, DType::f16);
+  const auto expect_too_large = [](const Tensor& result) {
+    EXPECT_EQ(values(result.view(0, {3})), (std::vector<double>{infinity, -infinity, infinity}));
+    EXPECT_TRUE(std::isnan(result.at(3)));
+  };
+  linear(x, weight, bias, y);
+  expect_too_large(y);
+  linear_gelu(x, weight, bias, sum, y);
+  expect_too_large(sum);
+  linear_add(x, weight, bias, tensor_of({5, 5, 5, 5}, DType::f16).reshaped({1, 4}), y);
+  expect_too_large(y);
+}
 
 TEST(LinearArguments, WhatDoesNotFitIsRefused) {
   const auto make = [](Shape shape, DType dtype = DType::f32) { return Tensor(std::move(shape), dtype); };

@@ -17,7 +17,15 @@ namespace stretto {
 inline const std::vector<std::int64_t> kernel_sizes = {0, 1, 3, 7, 16, 17, 63, 65, 1000};
 inline const std::vector<std::int64_t> kernel_offsets = {0, 1, 5};
 
-inline constexpr DType compute_types[] = {DType::f64, DType::f32, DType::bf16};
+inline constexpr DType compute_types[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
+
+// A compute type and a type that gradients of its parameters may have.
+struct TypeAndGradient {
+  DType type, gradient;
+};
+inline constexpr TypeAndGradient gradient_types[] = {{DType::f64, DType::f64},  {DType::f32, DType::f32},
+                                                     {DType::bf16, DType::f32}, {DType::bf16, DType::bf16},
+                                                     {DType::f16, DType::f32},  {DType::f16, DType::f16}};
 
 inline Tensor random_tensor(Shape shape, DType dtype, unsigned seed = 1, double deviation = 1) {
   Tensor result(std::move(shape), dtype);
@@ -59,11 +67,12 @@ inline double tolerance(DType dtype) {
   }
 }
 
-// Each value must be within the type's tolerance relative to the expected value, or to scale if that is larger. A GPU forms
-// sums in another order, and its exponentials have an error of one unit more.
+// Each value must be within the type's tolerance relative to the expected value, or to scale if that is larger; numbers
+// below 2^-14 are subnormal in f16. A GPU forms sums in another order, and its exponentials have an error of one unit more.
 inline void expect_close(const Tensor& actual, const std::vector<double>& expected, double scale = 0, double slack = 1) {
   ASSERT_EQ(static_cast<std::size_t>(actual.size()), expected.size());
   if (test_device() != Device::cpu) slack *= 2;
+  if (actual.dtype() == DType::f16) scale = std::max(scale, 0x1p-14);
   for (std::int64_t i = 0; i < actual.size(); ++i) {
     const double e = expected[static_cast<std::size_t>(i)];
     const double allowed = slack * tolerance(actual.dtype()) * std::max(std::abs(e), scale);

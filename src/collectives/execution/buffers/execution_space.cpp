@@ -3,6 +3,7 @@
 #include "device/memory/memory.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/memory.hpp"
+#include "stretto/tensor.hpp"
 
 namespace stretto {
 namespace {
@@ -11,7 +12,10 @@ class HostSpace final : public ExecutionSpace {
  public:
   using Allocate = std::shared_ptr<std::byte> (*)(std::size_t bytes);
   explicit HostSpace(Allocate allocator) : allocator_(allocator) {}
-  std::shared_ptr<std::byte> allocate(std::size_t bytes) const override { return allocator_(bytes); }
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) const override {
+    const MemoryScope buffers(MemoryKind::buffers);
+    return allocator_(bytes);
+  }
   void convert(DType from, const void* x, DType to, void* out, std::int64_t count) const override {
     kernels::convert(from, x, to, out, count);
   }

@@ -21,7 +21,7 @@ namespace stretto::kernels::attention::HWY_NAMESPACE {
 template <class T>
 class Scratch {
  public:
-  explicit Scratch(Index elements) : memory_({elements}, dtype_of<T>), next_(memory_.data<T>()) {}
+  explicit Scratch(Index elements) : memory_({elements}, dtype_of<T>, Device::cpu), next_(memory_.data<T>()) {}
   T* take(Index elements) { return std::exchange(next_, next_ + padded<T>(elements)); }
 
  private:
@@ -185,20 +185,12 @@ void backward_all(const AttentionShape& shape, const Tensor& qkv, const Tensor& 
 }
 
 void forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
-  switch (qkv.dtype()) {
-    case DType::f64: return forward_all<double>(shape, qkv, out, log_sum_exp);
-    case DType::f32: return forward_all<float>(shape, qkv, out, log_sum_exp);
-    default: return forward_all<bf16>(shape, qkv, out, log_sum_exp);
-  }
+  with_compute_type(qkv.dtype(), [&]<class F>(F) { forward_all<F>(shape, qkv, out, log_sum_exp); });
 }
 
 void backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
               const Tensor& dout, const Tensor& dqkv) {
-  switch (qkv.dtype()) {
-    case DType::f64: return backward_all<double>(shape, qkv, out, log_sum_exp, dout, dqkv);
-    case DType::f32: return backward_all<float>(shape, qkv, out, log_sum_exp, dout, dqkv);
-    default: return backward_all<bf16>(shape, qkv, out, log_sum_exp, dout, dqkv);
-  }
+  with_compute_type(qkv.dtype(), [&]<class F>(F) { backward_all<F>(shape, qkv, out, log_sum_exp, dout, dqkv); });
 }
 
 }  // namespace stretto::kernels::attention::HWY_NAMESPACE

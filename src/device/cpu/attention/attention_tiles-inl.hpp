@@ -12,13 +12,15 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
-#include "stretto/dtype.hpp"
+#include "device/cpu/simd-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::attention::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+using kernels::HWY_NAMESPACE::for_each_vector;
+using kernels::HWY_NAMESPACE::load;
+using kernels::HWY_NAMESPACE::store;
 using Index = std::int64_t;
 
 constexpr Index tile = 64;      // rows or columns
@@ -102,54 +104,38 @@ void product(Index columns, Index depth, Operand<T> a, const T* HWY_RESTRICT b, 
 
 // The type in which attention over elements of F computes.
 template <class F>
-struct ComputeType {
-  using type = float;
-};
-template <>
-struct ComputeType<double> {
-  using type = double;
-};
-template <class F>
-using Compute = typename ComputeType<F>::type;
+using Compute = Accumulator<F>;
 
 // to[row][column] = from[row][column] * factor for count rows of d columns; zeros up to all_rows and the padded columns.
 template <class F, class T>
 void load_rows(const F* HWY_RESTRICT from, Index from_row, Index count, Index d, T factor, T* HWY_RESTRICT to,
                Index all_rows) {
-  [[maybe_unused]] const Vectors<T> v;
+  const Vectors<T> v;
   const Index columns = padded<T>(d);
   for (Index row = 0; row < count; ++row) {
     const F* const in = from + row * from_row;
     T* const out = to + row * columns;
     // Rows are pages apart, so the processor does not prefetch the next ones by itself.
     for (Index column = 0; column < d; column += 64 / sizeof(F)) __builtin_prefetch(in + 8 * from_row + column);
-    Index column = 0;
-    if constexpr (std::is_same_v<F, T>) {
-      for (; column + lanes<T>() <= d; column += lanes<T>()) {
-        hn::Store(hn::Mul(hn::LoadU(v, in + column), hn::Set(v, factor)), v, out + column);
-      }
-    }
-    for (; column < d; ++column) out[column] = static_cast<T>(in[column]) * factor;
-    for (; column < columns; ++column) out[column] = 0;
+    for_each_vector(v, d, [&](std::int64_t column, auto which) HWY_ATTR {
+      store(v, hn::Mul(load(v, in + column, which), hn::Set(v, factor)), out + column, which);
+    });
+    std::fill(out + d, out + columns, T(0));
   }
   for (Index i = count * columns; i < all_rows * columns; ++i) to[i] = 0;
 }
 
 template <class T, class F>
 void store_rows(const T* HWY_RESTRICT from, Index count, Index d, T factor, F* HWY_RESTRICT to, Index to_row) {
-  [[maybe_unused]] const Vectors<T> v;
+  const Vectors<T> v;
   const Index columns = padded<T>(d);
   for (Index row = 0; row < count; ++row) {
     const T* const in = from + row * columns;
     F* const out = to + row * to_row;
     for (Index column = 0; column < d; column += 64 / sizeof(F)) __builtin_prefetch(out + 8 * to_row + column, 1);
-    Index column = 0;
-    if constexpr (std::is_same_v<F, T>) {
-      for (; column + lanes<T>() <= d; column += lanes<T>()) {
-        hn::StoreU(hn::Mul(hn::Load(v, in + column), hn::Set(v, factor)), v, out + column);
-      }
-    }
-    for (; column < d; ++column) out[column] = static_cast<F>(in[column] * factor);
+    for_each_vector(v, d, [&](std::int64_t column, auto which) HWY_ATTR {
+      store(v, hn::Mul(hn::Load(v, in + column), hn::Set(v, factor)), out + column, which);
+    });
   }
 }
 

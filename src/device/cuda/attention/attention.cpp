@@ -35,7 +35,7 @@ bool cudnn_backward(const kernels::AttentionShape&, const Tensor&, const Tensor&
 void CudaKernels::attention_forward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                                     const Tensor& log_sum_exp, GpuStream stream) {
   if (out.size() == 0) return;
-  if (qkv.dtype() == DType::bf16 && attention::cudnn_forward(shape, qkv, out, log_sum_exp, stream)) return;
+  if (is_narrow(qkv.dtype()) && attention::cudnn_forward(shape, qkv, out, log_sum_exp, stream)) return;
   check_own(shape);
   check_cuda(attention::own_forward(shape, qkv, out, log_sum_exp, cuda(stream)), "start attention");
 }
@@ -43,7 +43,7 @@ void CudaKernels::attention_forward(const kernels::AttentionShape& shape, const 
 void CudaKernels::attention_backward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                                      const Tensor& log_sum_exp, const Tensor& dout, const Tensor& dqkv, GpuStream stream) {
   if (out.size() == 0) return;
-  if (qkv.dtype() == DType::bf16 && attention::cudnn_backward(shape, qkv, out, log_sum_exp, dout, dqkv, stream)) return;
+  if (is_narrow(qkv.dtype()) && attention::cudnn_backward(shape, qkv, out, log_sum_exp, dout, dqkv, stream)) return;
   check_own(shape);
   const StreamMemory deltas(log_sum_exp.bytes(), stream);
   check_cuda(attention::own_backward(shape, qkv, out, log_sum_exp, dout, dqkv, deltas.data(), cuda(stream)),

@@ -28,6 +28,7 @@ enum Role : std::int64_t { Q = 1, K, V, O, STATS, DO, DQ, DK, DV };
 
 // The work of one call: some heads of some sequences, which may be a part of the tensors.
 struct Part {
+  DType dtype;
   std::int64_t batch, heads, sequence, head_size;
   std::int64_t all_heads;  // heads of a token in memory
   bool backward, aligned;
@@ -41,14 +42,16 @@ struct Plan {
   std::int64_t workspace = 0;
 };
 
+fe::DataType_t cudnn_type(DType dtype) { return dtype == DType::f16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16; }
+
 TensorPointer tensor(fe::graph::Graph& graph, Role role, const std::vector<std::int64_t>& dimensions,
-                     const std::vector<std::int64_t>& strides, fe::DataType_t type = fe::DataType_t::BFLOAT16) {
+                     const std::vector<std::int64_t>& strides, fe::DataType_t type) {
   return graph.tensor(
       fe::graph::Tensor_attributes().set_uid(role).set_dim(dimensions).set_stride(strides).set_data_type(type));
 }
 
 void give(const TensorPointer& tensor, Role role, const std::vector<std::int64_t>& dimensions,
-          const std::vector<std::int64_t>& strides, fe::DataType_t type = fe::DataType_t::BFLOAT16) {
+          const std::vector<std::int64_t>& strides, fe::DataType_t type) {
   tensor->set_output(true).set_uid(role).set_dim(dimensions).set_stride(strides).set_data_type(type);
 }
 
@@ -60,15 +63,16 @@ std::unique_ptr<fe::graph::Graph> described(const Part& part) {
   const std::vector<std::int64_t> rows{part.batch, part.heads, part.sequence, 1};
   const std::vector<std::int64_t> of_rows{part.heads * part.sequence, part.sequence, 1, 1};
   const float scale = 1 / std::sqrt(static_cast<float>(part.head_size));
+  const fe::DataType_t type = cudnn_type(part.dtype);
 
   auto result = std::make_unique<fe::graph::Graph>();
   fe::graph::Graph& graph = *result;
-  graph.set_io_data_type(fe::DataType_t::BFLOAT16)
+  graph.set_io_data_type(type)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
-  const TensorPointer q = tensor(graph, Q, dimensions, of_three);
-  const TensorPointer k = tensor(graph, K, dimensions, of_three);
-  const TensorPointer v = tensor(graph, V, dimensions, of_three);
+  const TensorPointer q = tensor(graph, Q, dimensions, of_three, type);
+  const TensorPointer k = tensor(graph, K, dimensions, of_three, type);
+  const TensorPointer v = tensor(graph, V, dimensions, of_three, type);
   if (!part.backward) {
     const auto [o, stats] = graph.sdpa(q, k, v,
                                        fe::graph::SDPA_attributes()
@@ -77,12 +81,12 @@ std::unique_ptr<fe::graph::Graph> described(const Part& part) {
                                            .set_attn_scale(scale)
                                            .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
                                            .set_diagonal_band_right_bound(0));
-    give(o, O, dimensions, of_one);
+    give(o, O, dimensions, of_one, type);
     give(stats, STATS, rows, of_rows, fe::DataType_t::FLOAT);
     return result;
   }
-  const TensorPointer o = tensor(graph, O, dimensions, of_one);
-  const TensorPointer d_o = tensor(graph, DO, dimensions, of_one);
+  const TensorPointer o = tensor(graph, O, dimensions, of_one, type);
+  const TensorPointer d_o = tensor(graph, DO, dimensions, of_one, type);
   const TensorPointer stats = tensor(graph, STATS, rows, of_rows, fe::DataType_t::FLOAT);
   const auto [dq, dk, dv] = graph.sdpa_backward(q, k, v, o, d_o, stats,
                                                 fe::graph::SDPA_backward_attributes()
@@ -91,9 +95,9 @@ std::unique_ptr<fe::graph::Graph> described(const Part& part) {
                                                     .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
                                                     .set_diagonal_band_right_bound(0)
                                                     .set_deterministic_algorithm(part.in_fixed_order));
-  give(dq, DQ, dimensions, of_three);
-  give(dk, DK, dimensions, of_three);
-  give(dv, DV, dimensions, of_three);
+  give(dq, DQ, dimensions, of_three, type);
+  give(dk, DK, dimensions, of_three, type);
+  give(dv, DV, dimensions, of_three, type);
   return result;
 }
 
@@ -155,8 +159,10 @@ class Cudnn {
     if (!reason.empty()) {
       made.graph.reset();
       log().info(
-          "Attention {} over {} sequences of {} tokens with {} heads of {} elements takes the library's own kernels: {}",
-          part.backward ? "backward" : "forward", part.batch, part.sequence, part.heads, part.head_size, reason);
+          "Attention {} over {} sequences of {} tokens with {} heads of {} elements of {} takes the library's own kernels: "
+          "{}",
+          part.backward ? "backward" : "forward", part.batch, part.sequence, part.heads, part.head_size, name(part.dtype),
+          reason);
     }
     return plans_.emplace(part, std::move(made)).first->second;
   }
@@ -187,8 +193,8 @@ std::int64_t largest_divisor(std::int64_t number, std::int64_t most) {
 constexpr std::int64_t most_score_bytes = std::int64_t{1} << 30;
 constexpr std::int64_t longest_backward = 32768;  // 2 GiB for one head
 
-Part backward_part(const kernels::AttentionShape& shape, bool is_aligned) {
-  Part part{shape.batch, shape.heads, shape.sequence, shape.head_size, shape.heads, true, is_aligned};
+Part backward_part(const kernels::AttentionShape& shape, DType dtype, bool is_aligned) {
+  Part part{dtype, shape.batch, shape.heads, shape.sequence, shape.head_size, shape.heads, true, is_aligned};
   part.in_fixed_order = setting("STRETTO_DETERMINISTIC") == "1";
   if (!part.in_fixed_order) return part;
   const std::int64_t padded = (shape.sequence + 127) / 128 * 128;
@@ -205,13 +211,8 @@ Part backward_part(const kernels::AttentionShape& shape, bool is_aligned) {
 
 bool cudnn_forward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
                    GpuStream stream) {
-  const Part part{shape.batch,
-                  shape.heads,
-                  shape.sequence,
-                  shape.head_size,
-                  shape.heads,
-                  false,
-                  aligned({qkv.raw(), out.raw(), log_sum_exp.raw()})};
+  const Part part{qkv.dtype(),     shape.batch, shape.heads, shape.sequence,
+                  shape.head_size, shape.heads, false,       aligned({qkv.raw(), out.raw(), log_sum_exp.raw()})};
   if (!Cudnn::instance().takes(part)) return false;
   const std::int64_t hidden = shape.heads * shape.head_size;
   Pointers pointers{
@@ -222,7 +223,8 @@ bool cudnn_forward(const kernels::AttentionShape& shape, const Tensor& qkv, cons
 
 bool cudnn_backward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
                     const Tensor& dout, const Tensor& dqkv, GpuStream stream) {
-  const Part part = backward_part(shape, aligned({qkv.raw(), out.raw(), log_sum_exp.raw(), dout.raw(), dqkv.raw()}));
+  const Part part =
+      backward_part(shape, qkv.dtype(), aligned({qkv.raw(), out.raw(), log_sum_exp.raw(), dout.raw(), dqkv.raw()}));
   if (part.in_fixed_order && shape.sequence > longest_backward) return false;
   if (!Cudnn::instance().takes(part)) return false;
   const std::int64_t hidden = shape.heads * shape.head_size;

@@ -6,6 +6,7 @@
 // from the left need no barrier of the block.
 #pragma once
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cmath>
 #include <cstdint>
@@ -27,9 +28,11 @@ using Compute = std::conditional_t<std::is_same_v<F, double>, double, float>;
 __device__ inline double widened(double x) { return x; }
 __device__ inline float widened(float x) { return x; }
 __device__ inline float widened(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float widened(__half x) { return __half2float(x); }
 __device__ inline void store(double x, double* to) { *to = x; }
 __device__ inline void store(float x, float* to) { *to = x; }
 __device__ inline void store(float x, __nv_bfloat16* to) { *to = __float2bfloat16_rn(x); }
+__device__ inline void store(float x, __half* to) { *to = __float2half_rn(x); }
 
 // Tokens in a tile, for heads of up to `width` elements, so that its matrices fit into shared memory: every GPU since A100
 // has 99 KiB for a block (f64 with 256 elements takes 131 KiB in backward, which A100, H100 and B200 have).
@@ -172,7 +175,8 @@ cudaError_t with_type_and_width(DType dtype, Index head_size, Run run) {
   switch (dtype) {
     case DType::f64: return with_width(double{});
     case DType::f32: return with_width(float{});
-    default: return with_width(__nv_bfloat16{});
+    case DType::bf16: return with_width(__nv_bfloat16{});
+    default: return with_width(__half{});
   }
 }
 

@@ -1,0 +1,12 @@
+#pragma once
+#include <CLI/App.hpp>
+
+#include "stretto/layers/sharded_parameters.hpp"
+
+namespace gpt {
+
+// Adds the flags that say what data-parallel ranks keep a share of only (ZeRO, ZeRO++), and how far ahead they communicate.
+// The options must outlive the app's parsing; Options::check() judges whether they go together.
+void add_zero_options(CLI::App& app, stretto::ShardedParameters::Options& sharding);
+
+}  // namespace gpt

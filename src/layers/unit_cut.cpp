@@ -1,0 +1,36 @@
+#include "layers/unit_cut.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "overlap/bucket_cut.hpp"
+
+namespace stretto {
+
+std::vector<UnitMembers> cut_units(const Parameters& parameters, const MeshShape& mesh,
+                                   const ShardedParameters::Options& options) {
+  std::map<Axes, std::vector<std::size_t>> by_axes;  // in the order of backward
+  for (std::size_t i = parameters.all().size(); i-- > 0;) {
+    by_axes[mesh.divided(parameters.all()[i]->sum_gradient_over)].push_back(i);
+  }
+  const DType dtype = options.gradients();
+  std::vector<UnitMembers> units;
+  for (const auto& [axes, list] : by_axes) {
+    std::vector<GradientSize> sizes;
+    for (const std::size_t i : list) {
+      sizes.push_back({static_cast<std::size_t>(parameters.all()[i]->elements()) * size_of(dtype), dtype, false});
+    }
+    std::size_t begin = 0;
+    for (const std::size_t end :
+         cut_into_buckets(sizes, options.unit_bytes, std::max<std::size_t>(options.unit_bytes / 2, 1))) {
+      UnitMembers& unit = units.emplace_back(UnitMembers{.axes = axes});
+      for (; begin < end; ++begin) {
+        unit.parameters.push_back(list[begin]);
+        unit.elements += parameters.all()[list[begin]]->elements();
+      }
+    }
+  }
+  return units;
+}
+
+}  // namespace stretto

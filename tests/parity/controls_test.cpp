@@ -1,0 +1,73 @@
+// One fault in the parts that divide a model must break parity, at every ZeRO stage: otherwise the parity tests prove
+// nothing.
+#include <gmock/gmock.h>
+
+#include "by_hand.hpp"
+
+namespace parity {
+namespace {
+
+class Controls : public testing::TestWithParam<ZeroStage> {
+ protected:
+  static constexpr Layout layout{2, 2};
+
+  static gpt::TrainerOptions options(ZeroStage stage) {
+    gpt::TrainerOptions result = tiny(layout);
+    result.clip_norm = 0;
+    result.sharding.zero = stage;
+    return result;
+  }
+
+  // What rank 1, the second of a tensor-parallel pair, says of the training of a model with the fault.
+  static Comparison with(const Fault& fault) {
+    gpt::TrainerOptions one = options(ZeroStage::none);
+    const Trace expected = train({1, 1}, one).front();
+    Comparison result;
+    run_threads(layout.ranks(), [&](const Communicator& world) {
+      const Trace trace = train_by_hand(world, layout, options(GetParam()), fault);
+      if (world.rank() == 1) result = compare(expected, trace, parity_tolerance);
+    });
+    return result;
+  }
+};
+
+TEST_P(Controls, PassWithoutAFault) { EXPECT_EQ(with({}).all(), ""); }
+
+// The gradients of one parameter are not summed over data-parallel ranks.
+TEST_P(Controls, FailWithOneAxisLessInARecord) {
+  const Comparison comparison = with({.in_records = [](Parameters& parameters) {
+    for (const auto& parameter : parameters.all()) {
+      if (parameter->name == "h.1.mlp.c_fc.weight") parameter->sum_gradient_over = parameter->sum_gradient_over - Axis::data;
+    }
+  }});
+  EXPECT_THAT(comparison.gradient, testing::HasSubstr("h.1.mlp.c_fc.weight"));
+  EXPECT_NE(comparison.norm, "");
+  EXPECT_NE(comparison.parameter, "");
+}
+
+// Backward finds zeros where the values of one unit should have arrived.
+TEST_P(Controls, FailWithTheGatherOfOneUnitLeftOut) {
+  const Comparison comparison = with({.in_use = [](const Parameter& parameter, Pass pass) {
+    if (parameter.name == "h.0.attn.c_proj.weight" && pass == Pass::backward) parameter.value.zero();
+  }});
+  EXPECT_NE(comparison.gradient, "");
+  EXPECT_NE(comparison.parameter, "");
+}
+
+// Each element of one share gets the gradient of its neighbour.
+TEST_P(Controls, FailWithAShareThatIsOffByOne) {
+  const Comparison comparison = with({.in_sums = [](ShardedParameters& sharded) {
+    for (const ShardedParameters::Range& range : sharded.ranges()) {
+      if (sharded.parameters().all()[range.parameter]->name != "wpe.weight") continue;
+      for (std::int64_t i = 0; i + 1 < range.count; ++i) range.gradient.set(i, range.gradient.at(i + 1));
+    }
+  }});
+  EXPECT_THAT(comparison.gradient, testing::HasSubstr("wpe.weight"));
+  EXPECT_NE(comparison.parameter, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, Controls, testing::ValuesIn(zero_stages),
+                         [](const auto& stage) { return fmt::format("zero{}", static_cast<int>(stage.param)); });
+
+}  // namespace
+}  // namespace parity
