@@ -88,10 +88,11 @@ inline Pieces pieces_of(const gpt::Trainer& trainer, const std::vector<Tensor>& 
 // One rank's results of a few steps.
 struct Trace {
   std::vector<double> losses, norms;
-  std::vector<Pieces> gradients;     // by step
-  Pieces parameters;                 // after the last step
-  std::vector<Record> records;       // of the operations of the last step
-  std::int64_t padded_elements = 0;  // of all units
+  std::vector<Pieces> gradients;               // by step
+  Pieces parameters;                           // after the last step
+  std::vector<Record> records;                 // of the operations of the last step
+  std::vector<std::int64_t> shares;            // elements of a rank's share, padding included, by unit
+  std::map<std::string, std::size_t> unit_of;  // by parameter
 };
 
 inline Trace advance(gpt::Trainer& trainer, std::int64_t first_step, std::int64_t steps) {
@@ -107,7 +108,10 @@ inline Trace advance(gpt::Trainer& trainer, std::int64_t first_step, std::int64_
   trace.parameters = pieces_of(trainer, trainer.sharded().whole_values());
   const std::int64_t ranks = trainer.mesh().size(Axis::data);
   for (std::size_t unit = 0; unit < trainer.sharded().unit_count(); ++unit) {
-    trace.padded_elements += (trainer.sharded().unit_elements(unit) + ranks - 1) / ranks * ranks;
+    trace.shares.push_back((trainer.sharded().unit_elements(unit) + ranks - 1) / ranks);
+  }
+  for (const auto& parameter : trainer.parameters().all()) {
+    trace.unit_of[parameter->name] = trainer.sharded().unit_of(*parameter);
   }
   return trace;
 }

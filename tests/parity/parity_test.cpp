@@ -5,6 +5,7 @@
 #include "../tiers.hpp"
 #include "parity.hpp"
 #include "traffic.hpp"
+#include "zero_traffic.hpp"
 
 namespace parity {
 namespace {
@@ -40,7 +41,8 @@ INSTANTIATE_TEST_SUITE_P(DataByTensor, Parity, testing::ValuesIn(layouts()),
 class ZeroParity : public testing::TestWithParam<ZeroStage> {};
 
 // Microbatches are summed one by one from stage 2 on, and hpZ gathers from a second copy.
-TEST_P(ZeroParity, EqualsOneRank) {
+TEST_P(ZeroParity, EqualsOneRankAndSendsWhatTheFormulasSay) {
+  const NamedUses uses = uses_of_a_microbatch(tiny({1, 1}));
   for (const Layout layout : layouts()) {
     if (layout.data == 1 || (!all_tests() && layout.data * layout.tensor % 2 != 0)) continue;
     for (const int microbatches : {1, 3}) {
@@ -52,6 +54,7 @@ TEST_P(ZeroParity, EqualsOneRank) {
       for (const Trace& trace : train(layout, options)) {
         EXPECT_EQ(compare(expected, trace, parity_tolerance).all(), "")
             << layout.data << "x" << layout.tensor << ", " << microbatches << " microbatches";
+        EXPECT_EQ(bytes_sent(trace), zero_formula(options, {layout.data, layout.data}, trace, uses));
       }
     }
   }

@@ -1,4 +1,6 @@
 #pragma once
+#include <numeric>
+
 #include "../collectives/plans/formulas.hpp"
 #include "parity.hpp"
 
@@ -12,7 +14,7 @@ struct Expected {
 };
 
 inline std::map<std::string, Expected> expected_traffic(Layout layout, const gpt::TrainerOptions& options,
-                                                        std::int64_t padded_elements) {
+                                                        const std::vector<std::int64_t>& shares) {
   std::map<std::string, Expected> result;
   const std::int64_t microbatches = options.global_batch / options.micro_batch / layout.data;
   const std::int64_t tokens = options.micro_batch * options.model.sequence;
@@ -31,6 +33,7 @@ inline std::map<std::string, Expected> expected_traffic(Layout layout, const gpt
   if (layout.ranks() > 1) result["gradient norm"] = {1, 1, false};
   if (layout.data > 1) {
     // A reduce-scatter of all gradients, and an all-gather of all gradients or parameters: 2 (N-1)/N Psi e.
+    const std::int64_t padded_elements = layout.data * std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
     result["gradients"] = {0, 2 * padded_elements, false};
     result["loss"] = {1, 1, false};
   }
@@ -59,7 +62,7 @@ inline std::string traffic_divergence(Layout layout, const gpt::TrainerOptions& 
   std::map<std::string, std::int64_t> formula;  // expected bytes times the size of the group, by tag
   std::map<std::string, std::int64_t> group_size;
   for (const Trace& trace : traces) {
-    std::map<std::string, Expected> left = expected_traffic(layout, options, trace.padded_elements);
+    std::map<std::string, Expected> left = expected_traffic(layout, options, trace.shares);
     std::map<std::string, std::int64_t> operations;
     for (const Record& record : trace.records) {
       const std::string tag = record.tag == "parameters" ? "gradients" : record.tag;
