@@ -29,7 +29,8 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   const DType accumulator = kernels::accumulator(options.dtype);
   const std::int64_t states = (options.dtype == accumulator ? 2 : 3) * bytes_of(accumulator);  // moments, master weights
   TrainingMemory memory;
-  std::int64_t largest = 0;
+  std::int64_t largest_values = 0;
+  std::int64_t largest_gradients = 0;
   for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
     const int ranks = ranks_of(unit, mesh);
     const ZeroStage stage = ranks > 1 ? options.zero : ZeroStage::none;
@@ -39,10 +40,13 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
     if (stage == ZeroStage::values && options.hpz_size > 1) memory.values += e * whole / options.hpz_size;
     memory.gradients += g * (stage >= ZeroStage::gradients ? share : whole);
     memory.optimizer += states * (stage == ZeroStage::none ? unit.elements : std::min(share, unit.elements));
-    const std::int64_t gathered = (stage == ZeroStage::values ? e : 0) + (stage >= ZeroStage::gradients ? g : 0);
-    largest = std::max(largest, gathered * whole);
+    if (stage == ZeroStage::values) largest_values = std::max(largest_values, e * whole);
+    if (stage >= ZeroStage::gradients) largest_gradients = std::max(largest_gradients, g * whole);
   }
-  memory.buffers = largest * ((options.overlap ? options.prefetch : 0) + 2);
+  const std::int64_t ahead = options.overlap ? options.prefetch : 0;
+  memory.buffers = (ahead + 2) * (largest_values + largest_gradients);
+  const std::int64_t ranks = mesh.ranks() / mesh.tensor / mesh.pipeline;
+  memory.buffers += (ahead + 1) * (largest_gradients / ranks);  // sums of later microbatches, before they are added
   return memory;
 }
 

@@ -61,6 +61,25 @@ class BadInput(FaultTest):
         self.expect_refusal({"--zero": 3, "--qgz-stochastic": True}, ["stochastic", "qgZ"])
         self.expect_refusal({"--zero": 3, "--prefetch": -1}, ["-1 units ahead"])
 
+    def test_precision(self):
+        self.expect_refusal({"--loss-scale": 8}, ["--loss-scale", "no effect without --dtype fp16"])
+        self.expect_refusal({"--dtype": "fp16", "--loss-scale": 0}, ["cannot be scaled by 0"])
+        self.expect_refusal({"--dtype": "fp16", "--loss-scale": 8, "--loss-scale-window": 5}, ["--loss-scale 8 is fixed"])
+        self.expect_refusal({"--dtype": "fp16", "--loss-scale-window": 0}, ["after 0 steps"])
+        self.expect_refusal({"--dtype": "bf16", "--grad-dtype": "fp16"}, ["bf16 values", "not in f16"])
+        self.expect_refusal({"--grad-dtype": "bf16"}, ["f32 values", "not in bf16"])
+        # Gradients overflow in every step: training stops, and says what to do.
+        self.expect_refusal({"--dtype": "fp16", "--loss-scale": "1e30", "--train-iters": 30}, ["Steps 1 to 20", "--loss-scale", "bf16"])
+
+    def test_memory(self):
+        self.expect_refusal({"--partition-activations": True}, ["recompute fully"])
+        self.expect_refusal({"--partition-activations": True, "--recompute": "full"}, ["1 tensor-parallel rank"])
+        self.expect_refusal({"--recompute": "some"}, ["--recompute", "some", "selective"])
+        self.expect_refusal({"--vocab-size": 100}, ["--vocab-size 100", "256"])
+        self.expect_refusal({"--ranks": 4}, ["--dry-run"])
+        self.expect_refusal({"--dry-run": True, "--ranks": 3, "--tp": 2}, ["3 ranks", "--tp 2"])
+        self.expect_refusal({"--dry-run": True, "--json": "/nowhere/plan.json"}, ["/nowhere/plan.json"])
+
     def test_devices(self):
         self.expect_refusal({"--device": "tpu"}, ["tpu", "cpu or cuda"])
         # CUDA_VISIBLE_DEVICES hides a GPU of the machine, if there is one.

@@ -158,6 +158,67 @@ class Train(unittest.TestCase):
             around = [{name for begin, last, name in slices[e["pid"], e["tid"]] if begin <= e["ts"] <= last} for e in (start, end)]
             self.assertTrue(around[0] & around[1], "both ends lie in the same operation")
 
+    def memory_table(self, *words):
+        """Bytes by kind: by formula, and after the first step."""
+        result = self.train("--train-iters", 1, *words)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        found = re.findall(r"^  (\w+) +([\d.]+) (MB|GB) +([\d.]+) (MB|GB)$", result.stdout, re.M)
+        unit = {"MB": 1e6, "GB": 1e9}
+        return {kind: (float(plan) * unit[plan_unit], float(held) * unit[held_unit]) for kind, plan, plan_unit, held, held_unit in found}
+
+    def test_memory_is_what_the_formulas_say(self):
+        """On 2 ranks, or as well on 4 and 8 with 30 million parameters. What communication needs is bounded."""
+        everything = os.environ.get("STRETTO_TEST_ALL") == "1"
+        model = ["--num-layers", 9, "--hidden-size", 512, "--vocab-size", 3200] if everything else ["--num-layers", 4, "--hidden-size", 256]
+        types = [[], ["--dtype", "bf16", "--grad-dtype", "bf16"], ["--recompute", "selective"], ["--recompute", "full", "--dtype", "fp16"]]
+        tensor_parallel = ["--tp", 2, "--recompute", "full", "--partition-activations"]
+        for ranks in (2, 4, 8) if everything else (2,):
+            for zero in range(4):
+                for words in [*types, tensor_parallel] if everything else [types[zero], *([tensor_parallel] if zero == 3 else [])]:
+                    flags = ["--nproc", ranks, *model, "--seq-length", 128, "--zero", zero, "--global-batch-size", 16, *words]
+                    with self.subTest(" ".join(map(str, flags))):
+                        table = self.memory_table(*flags)
+                        for kind in ("values", "gradients", "optimizer", "activations"):
+                            plan, held = table[kind]
+                            self.assertAlmostEqual(held / plan, 1, delta=0.02, msg=kind)
+                        plan, held = table["buffers"]
+                        self.assertLessEqual(held, plan * 1.02 + 0.1e6)
+
+    def test_dry_run(self):
+        """The same figures as a run prints, for any number of ranks, and without a text."""
+        plan = self.directory / "plan.json"
+        words = ["--zero", 3, "--hpz-size", 2, "--dtype", "bf16", "--tp", 2]
+        result = subprocess.run([*self.command(*words), "--dry-run", "--ranks", "64", "--global-batch-size", "64", "--json", plan],
+                                capture_output=True, text=True, timeout=60, env=environment())
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        figures = json.loads(plan.read_text())
+        self.assertEqual(set(figures), {"ranks", "parameters", "memory", "sent"})
+        self.assertEqual(set(figures["memory"]), {"values", "gradients", "optimizer", "activations", "buffers"})
+        self.assertEqual((figures["ranks"], set(figures["sent"])), (64, {"dp", "hpz", "tp"}))
+        self.assertIn(f"{figures['parameters']} parameters on 64 ranks", result.stdout)
+        alone = json.loads(self.dry_run(1, plan).read_text())
+        self.assertEqual((alone["memory"]["values"], alone["sent"]), (4 * alone["parameters"], {}))
+
+    def dry_run(self, ranks, plan):
+        subprocess.run([*self.command(), "--dry-run", "--ranks", str(ranks), "--json", plan], check=True, capture_output=True, timeout=60,
+                       env=environment())
+        return plan
+
+    def test_fp16(self):
+        """A scale that is too large is halved until gradients fit; it goes on from a checkpoint."""
+        log = self.directory / "fp16"
+        save = self.directory / "fp16-checkpoint"
+        words = ["--dtype", "fp16", "--log-dir", log, "--save", save]
+        result = self.train(*words, "--loss-scale-window", 2, "--train-iters", 5)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertRegex(result.stdout, r"\| scale 65536")
+        scales = [json.loads(line)["loss_scale"] for line in (log / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(scales, [65536, 65536, 131072, 131072, 262144])
+        result = self.train(*words, "--loss-scale-window", 2, "--train-iters", 7, "--resume")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        scales = [json.loads(line)["loss_scale"] for line in (log / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(scales[5:], [262144, 524288])
+
     def test_loss_svg(self):
         """The smoothed curve is an average whose weights add up to 1, so that it begins at the first loss."""
         log = self.directory / "long"

@@ -81,6 +81,7 @@ void product_16_bits(const Product& p, const Tensor& a, const Tensor& b, const T
     const OpenMpThreads threads;
     return matmul_primitive(p, DType::bf16, a.raw(), b.raw(), c.dtype(), c.raw());
   }
+  const MemoryScope scratch(MemoryKind::other);
   const Tensor wide_a = widened(a);
   const Tensor wide_b = widened(b);
   if (c.dtype() == DType::f32) return product_f32(p, wide_a.data<float>(), wide_b.data<float>(), c.data<float>());

@@ -10,6 +10,7 @@ class WideGradient {
  public:
   explicit WideGradient(const Tensor& gradient) : gradient_(gradient), wide_(gradient) {
     if (!is_narrow(gradient.dtype())) return;
+    const MemoryScope scratch(MemoryKind::other);
     wide_ = Tensor(gradient.shape(), DType::f32, Device::cpu);
     copy(gradient_, wide_);
   }
