@@ -40,21 +40,35 @@ INSTANTIATE_TEST_SUITE_P(DataByTensor, Parity, testing::ValuesIn(layouts()),
 
 class ZeroParity : public testing::TestWithParam<ZeroStage> {};
 
-// Microbatches are summed one by one from stage 2 on, and hpZ gathers from a second copy.
+void equals_one_rank(Layout layout, int microbatches, ZeroStage stage, Recompute level) {
+  gpt::TrainerOptions options = tiny(layout);
+  options.global_batch = static_cast<std::int64_t>(microbatches) * layout.data;
+  const Trace expected = train({1, 1}, options).front();
+  options.sharding.zero = stage;
+  if (stage == ZeroStage::values && layout.data % 2 == 0) options.sharding.hpz_size = 2;
+  options.recompute = {.level = level, .partition = level == Recompute::full && layout.tensor > 1};
+  gpt::TrainerOptions of_uses = tiny({1, 1});
+  of_uses.recompute.level = level;
+  const NamedUses uses = uses_of_a_microbatch(of_uses);
+  for (const Trace& trace : train(layout, options)) {
+    EXPECT_EQ(compare(expected, trace, parity_tolerance).all(), "")
+        << layout.data << "x" << layout.tensor << ", " << microbatches << " microbatches, recompute "
+        << static_cast<int>(level);
+    EXPECT_EQ(bytes_sent(trace), zero_formula(options, {layout.data, layout.data}, trace, uses));
+  }
+}
+
+// Microbatches are summed one by one from stage 2 on, hpZ gathers from a second copy, and full recomputation gathers once
+// more.
 TEST_P(ZeroParity, EqualsOneRankAndSendsWhatTheFormulasSay) {
-  const NamedUses uses = uses_of_a_microbatch(tiny({1, 1}));
+  const std::array levels = {Recompute::none, Recompute::selective, Recompute::full};
+  std::size_t turn = 0;  // by default each layout has one level after the other
   for (const Layout layout : layouts()) {
     if (layout.data == 1 || (!all_tests() && layout.data * layout.tensor % 2 != 0)) continue;
     for (const int microbatches : {1, 3}) {
-      gpt::TrainerOptions options = tiny(layout);
-      options.global_batch = static_cast<std::int64_t>(microbatches) * layout.data;
-      const Trace expected = train({1, 1}, options).front();
-      options.sharding.zero = GetParam();
-      if (GetParam() == ZeroStage::values && layout.data % 2 == 0) options.sharding.hpz_size = 2;
-      for (const Trace& trace : train(layout, options)) {
-        EXPECT_EQ(compare(expected, trace, parity_tolerance).all(), "")
-            << layout.data << "x" << layout.tensor << ", " << microbatches << " microbatches";
-        EXPECT_EQ(bytes_sent(trace), zero_formula(options, {layout.data, layout.data}, trace, uses));
+      ++turn;
+      for (std::size_t i = 0; i < levels.size(); ++i) {
+        if (all_tests() || turn % levels.size() == i) equals_one_rank(layout, microbatches, GetParam(), levels[i]);
       }
     }
   }
