@@ -11,6 +11,7 @@
 #include "options.hpp"
 #include "report.hpp"
 #include "sampling.hpp"
+#include "step_traffic.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/layers/checkpoint.hpp"
@@ -63,35 +64,6 @@ void rank0_first(const Communicator& world, const std::function<void()>& look) {
   look();
   if (world.rank() == 0) world.barrier(Stream::inline_());
 }
-
-// Gathers still in flight at the end of a step finish during the next one. Their bytes count for the step that sent them,
-// their time for the step that hid it.
-class StepTraffic {
- public:
-  explicit StepTraffic(const Ledger& ledger) : ledger_(ledger) {}
-  void begin() { first_ = ledger_.next_sequence(); }
-  Traffic end() {
-    Traffic late;
-    for (const Record& record : ledger_.records(left_first_)) {
-      if (record.sequence < left_end_) late += record;
-    }
-    const Traffic own = ledger_.traffic(first_);
-    Traffic result = own;
-    result.busy_seconds +=
-        std::max(0.0, late.busy_seconds - counted_.busy_seconds);  // the ledger may have dropped some records
-    result.exposed_seconds += std::max(0.0, late.exposed_seconds - counted_.exposed_seconds);
-    counted_ = own;
-    left_first_ = first_;
-    left_end_ = ledger_.next_sequence();
-    return result;
-  }
-
- private:
-  const Ledger& ledger_;
-  std::uint64_t first_ = 0;
-  std::uint64_t left_first_ = 0, left_end_ = 0;  // operations of the step before
-  Traffic counted_;                              // the traffic of the step before, when it ended
-};
 
 class TrainingRun {
  public:
@@ -163,9 +135,11 @@ class TrainingRun {
                  (rate_ * mesh_.world().size());
     report.memory_bytes = memory_use(current_device()).peak_bytes;
     const bool last = step + 1 == line_.steps;
+    const bool shows_memory = rank0_ && step == first_step_;
+    const std::string memory = shows_memory ? memory_table_with_measured(plan_.memory) : std::string();
     if (last || due(line_.eval_interval, step)) report.validation_loss = validate();
     if (rank0_) reporter_.step(report);
-    if (rank0_ && step == first_step_) reporter_.say(memory_table_with_measured(plan_.memory));
+    if (shows_memory) reporter_.say(memory);
     if (due(line_.save_interval, step)) save(step + 1);
     if (due(line_.sample_interval, step)) {
       sampled_at_ = step + 1;
@@ -230,7 +204,7 @@ class TrainingRun {
 
   // Must come last: its steps do not train.
   void report_communication() {
-    const OverlapTimes times = measure_overlap(mesh_.world(), [&] { trainer_.step(slots_of(line_.steps), 0); },
+    const OverlapTimes times = measure_overlap(mesh_.world(), [&] { trainer_.rehearse(slots_of(line_.steps)); },
                                                {.warmup = 1, .steps = 2, .rounds = 3});
     if (!rank0_) return;
     reporter_.say(comm_report(times));

@@ -66,6 +66,7 @@ void Model::add_positions_gradient(const Batch& batch, const Tensor& dx, Paramet
 }
 
 Tensor Model::logits(const Batch& batch, Saved& saved, ParameterUse& use) const {
+  const MemoryScope activations(MemoryKind::activations);
   Tensor x = table_.embed(batch.tokens, use);
   add_positions(batch, x, use);
   saved.blocks.resize(blocks_.size());
@@ -91,6 +92,7 @@ Model::Loss Model::loss(const Batch& batch, std::optional<double> backward_facto
 
 // Frees activations as soon as nothing needs them.
 void Model::backward(const Batch& batch, Tensor dlogits, Saved& saved, ParameterUse& use) const {
+  blocks_.back().prefetch(saved.blocks.back());
   Tensor dnormed = table_.logits_backward(saved.normed, dlogits, use);
   dlogits = saved.normed = {};
   const Tensor dx = Tensor::zeros(dnormed.shape(), dnormed.dtype());

@@ -92,12 +92,17 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the flags.", error.what());
   }
-  check_precision_options(app, trainer);
   trainer.sharding.overlap = !no_overlap;
+  check_precision_options(app, trainer);
+  check_zero_options(app, trainer.sharding);
   line.device = stretto::device_from_name(device);
   if (line.device == stretto::Device::cuda) trainer.sharding.unit_bytes = gpu_bucket_bytes;
   require(line.dry_run || (line.planned_ranks == 0 && line.json.empty()),
           "--ranks and --json describe a dry run; add --dry-run, or start ranks with --nproc.");
+  require(line.planned_ranks == 0 || line.nproc == 0,
+          "--dry-run is for --ranks {} or for --nproc {} ranks; give one of them.", line.planned_ranks, line.nproc);
+  require(model.vocabulary >= TextData::vocabulary, "--vocab-size {} is below the {} values that a byte has.",
+          model.vocabulary, TextData::vocabulary);
   if (min_lr->count() == 0) line.min_lr = line.lr / 10;
   return line;
 }
@@ -123,8 +128,6 @@ void CommandLine::check(int ranks, int rank) const {
   require(lr > 0 && min_lr >= 0 && trainer.clip_norm >= 0 && trainer.adamw.weight_decay >= 0,
           "--lr {} must be above 0; --min-lr {}, --clip-grad {} and --weight-decay {} cannot be negative.", lr, min_lr,
           trainer.clip_norm, trainer.adamw.weight_decay);
-  require(trainer.model.vocabulary >= TextData::vocabulary, "--vocab-size {} is below the {} values that a byte has.",
-          trainer.model.vocabulary, TextData::vocabulary);
   require(!train_data.empty(), "--train-data names no text to train on; give any file.");
   require(!resume || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
   require(!resume || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);

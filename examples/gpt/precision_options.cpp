@@ -29,7 +29,7 @@ void add_precision_options(CLI::App& app, TrainerOptions& options) {
          "--grad-dtype", [&](const std::string& name) { options.sharding.gradient_dtype = type_of(name); },
          "Of gradients, in memory and on the link: fp32, or the type of --dtype")
       ->check(CLI::IsMember(types))
-      ->default_str("fp32, with --dtype fp64 fp64");
+      ->default_str("fp32; fp64 with --dtype fp64");
   app.add_option_function<double>(
       "--loss-scale", [&](double scale) { options.loss_scale = {.initial = scale, .fixed = true}; },
       "With --dtype fp16, a fixed scale of the loss; one that adapts when left out");

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -54,7 +55,7 @@ void Reporter::read_earlier_metrics(const std::string& path) {
   std::ifstream earlier(path);
   for (std::string line; std::getline(earlier, line);) {
     const auto metrics = nlohmann::json::parse(line, nullptr, false);
-    if (!metrics.is_object()) continue;
+    if (!metrics.is_object() || !metrics.contains("loss") || !metrics["loss"].is_number()) continue;
     Point point{metrics.value("step", std::int64_t{0}), metrics.value("loss", 0.0), {}};
     if (metrics.contains("val_loss")) point.validation_loss = metrics["val_loss"].get<double>();
     curve_.push_back(point);
@@ -71,7 +72,7 @@ void Reporter::say(const std::string& line) {
 void Reporter::step(const StepReport& report) {
   last_ = report;
   seconds_per_step_ = seconds_per_step_ == 0 ? report.seconds : 0.9 * seconds_per_step_ + 0.1 * report.seconds;
-  curve_.push_back({report.step, report.loss, report.validation_loss});
+  if (std::isfinite(report.loss)) curve_.push_back({report.step, report.loss, report.validation_loss});
   const bool listed = report.step == 1 || report.step == report.steps || report.step % log_interval_ == 0 ||
                       report.validation_loss || report.skipped;
   if (listed) {

@@ -91,6 +91,11 @@ StepResult Trainer::step(const FillSlot& fill, double lr) {
   return result;
 }
 
+void Trainer::rehearse(const FillSlot& fill) {
+  compute_gradients(fill);
+  optimizer_->step(0, 1);
+}
+
 // The errors of quantized gradients are kept at the scale of the gradients. After an overflow they are no numbers.
 void Trainer::adapt_errors(const StepResult& result) {
   ErrorFeedback& errors = sharded_->errors();

@@ -41,6 +41,9 @@ class Trainer {
 
   // Collective.
   StepResult step(const FillSlot& fill, double lr);
+  // Computes, communicates and updates like a step whose learning rate is 0, whatever the gradients are; for rehearsals, in
+  // which they are meaningless. Training cannot go on afterwards. Collective.
+  void rehearse(const FillSlot& fill);
   // Computes the gradients of one step, times the loss scale, without an update; for parity tests. Collective.
   StepResult compute_gradients(const FillSlot& fill);
   // Mean loss over count slots, each computed by one data-parallel rank. Collective.

@@ -40,8 +40,10 @@ std::int64_t activation_bytes(const TrainerOptions& options, const MeshShape& me
       block_activations({.hidden = model.hidden, .heads = model.heads, .layers = model.layers}, options.micro_batch,
                         model.sequence, dtype, mesh.tensor, options.recompute);
   const std::int64_t logits = row.tokens * ((model.vocabulary + mesh.tensor - 1) / mesh.tensor) * bytes_of(dtype);
-  // The last norm's input, result and statistics, and the gradient of the result.
-  const std::int64_t head = 3 * row.hidden + 2 * row.number + logits;
+  // The last norm's input, result and statistics, the gradient of the result, and the input of a block that is gathered
+  // ahead.
+  const std::int64_t ahead = options.recompute.partition ? row.hidden - block.kept : 0;
+  const std::int64_t head = 3 * row.hidden + ahead + 2 * row.number + logits;
   const std::int64_t dx = row.hidden;
   // Tokens, targets and positions of a step, and of each microbatch three numbers per token that the loss is computed from.
   const std::int64_t slots = options.global_batch / mesh.data;
@@ -51,7 +53,8 @@ std::int64_t activation_bytes(const TrainerOptions& options, const MeshShape& me
 }
 
 // What the layers of a tensor-parallel group sum and gather: at most two all-reduces of a block's rows in each pass, and
-// with full recomputation that of attention once more (Shoeybi et al. 2019).
+// with full recomputation that of attention once more (Shoeybi et al. 2019). Small sums may take an algorithm that sends
+// more, and a ring sends partial sums of 16 bits in f32.
 std::int64_t tensor_parallel_bytes(const TrainerOptions& options, const MeshShape& mesh) {
   const Rows row(options);
   const std::int64_t layers = options.model.layers;
@@ -60,7 +63,7 @@ std::int64_t tensor_parallel_bytes(const TrainerOptions& options, const MeshShap
   const std::int64_t gathers = options.recompute.partition ? layers : 0;
   const std::int64_t cross_entropy = 2 * 3 * row.number;
   const std::int64_t all = microbatches_of(options, mesh) * ((2 * sums + gathers) * row.hidden + cross_entropy);
-  return all / mesh.tensor * (mesh.tensor - 1);
+  return all * (mesh.tensor - 1) / mesh.tensor;
 }
 
 using Kind = std::pair<MemoryKind, std::int64_t TrainingMemory::*>;
@@ -109,7 +112,7 @@ std::string memory_table(const TrainingMemory& plan) {
 }
 
 std::string memory_table_with_measured(const TrainingMemory& plan) {
-  std::string text = fmt::format("{:<26}{:>12}{:>14}", "Memory of rank 0", "by formula", "after step 1");
+  std::string text = fmt::format("{:<26}{:>12}{:>14}", "Memory of rank 0", "by formula", "measured");
   std::int64_t sum = 0;
   for (const auto& [kind, member] : kinds) {
     const std::int64_t held = measured(kind);

@@ -1,8 +1,8 @@
 #include "zero_options.hpp"
 
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
+
+#include "fail.hpp"
 
 namespace gpt {
 
@@ -40,12 +40,14 @@ void add_zero_options(CLI::App& app, stretto::ShardedParameters::Options& shardi
   app.add_flag_callback(
       "--qgz-stochastic", [&] { sharding.qgz_rounding = stretto::Rounding::stochastic; },
       "Round at random with the right mean in --qgz");
-  app.final_callback([&] {
-    if (app.count("--prefetch") == 0 || sharding.zero >= stretto::ZeroStage::gradients) return;
-    throw CLI::ValidationError(
-        fmt::format("--prefetch {}", sharding.prefetch),
-        fmt::format("no effect with --zero {}; leave it out, or give --zero 2 or 3", static_cast<int>(sharding.zero)));
-  });
+}
+
+void check_zero_options(const CLI::App& app, const stretto::ShardedParameters::Options& sharding) {
+  if (app.count("--prefetch") == 0) return;
+  require(sharding.zero >= stretto::ZeroStage::gradients,
+          "--prefetch {} has no effect with --zero {}; leave it out, or give --zero 2 or 3.", sharding.prefetch,
+          static_cast<int>(sharding.zero));
+  require(sharding.overlap, "--prefetch {} has no effect with --no-overlap; leave one of them out.", sharding.prefetch);
 }
 
 }  // namespace gpt

@@ -117,7 +117,7 @@ def main():
         parser.add_argument("--seq-length", type=int, default=64, help="tokens of a rank between hosts (default 64)"),
         parser.add_argument("--rounds", type=int, default=5, help="rounds, over which medians are taken (default 5)"),
         parser.add_argument("--steps", type=int, default=5, help="timed steps of each run (default 5)"),
-        parser.add_argument("--warmup", type=int, default=6, help="steps before them (default 6); in the first, Stretto learns the order of uses"),
+        parser.add_argument("--warmup", type=int, default=6, help="steps before them (default 6)"),
     ]
     add_outputs(parser, "layouts", "docs/performance.md")
     options = parser.parse_args()

@@ -88,6 +88,7 @@ int main(int argc, char** argv) {
   std::string device = "cpu";
   app.add_option("--device", device, "Where to train: cpu, cuda");
   CLI11_PARSE(app, argc, argv);
+  gpt::check_zero_options(app, options.sharding);
   return launch(nproc, [&](const Communicator& world) {
     const OnDevice on_device(device_from_name(device));
     options.global_batch = options.micro_batch * world.size();

@@ -240,7 +240,13 @@ LoadedCheckpoint load_checkpoint(const ShardedParameters& parameters, AdamWOptim
   for (const Section& section : sections()) {
     if (!with_optimizer && &section != &sections().front()) break;
     const SafetensorsReader file(fs::path(checkpoint) / section.file);
-    loaded.step = number_of(file, step_key);
+    const std::int64_t step = number_of(file, step_key);
+    if (&section != &sections().front() && step != loaded.step) {
+      fail(ErrorCode::io,
+           "{} is of step {}, but the parameters beside it are of step {}; take both files of one checkpoint.", file.path(),
+           step, loaded.step);
+    }
+    loaded.step = step;
     if (with_optimizer) loaded.optimizer_steps = number_of(file, optimizer_steps_key);
     loaded.notes = notes_of(file);
     read_section(parameters, optimizer, section, file);

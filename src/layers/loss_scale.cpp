@@ -1,5 +1,6 @@
 #include "stretto/layers/loss_scale.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -7,6 +8,8 @@
 
 namespace stretto {
 namespace {
+
+constexpr double largest = 0x1p40;  // far beyond the range of f16, within that of f32
 
 template <class Number>
 Number number_of(const std::map<std::string, std::string>& notes, const char* name, Number otherwise) {
@@ -34,7 +37,7 @@ bool LossScale::update(double norm) {
   if (std::isfinite(norm)) {
     overflows_ = 0;
     if (!options_.fixed && ++good_steps_ >= options_.window) {
-      scale_ *= 2;
+      scale_ = std::min(2 * scale_, largest);
       good_steps_ = 0;
     }
     return true;
@@ -53,9 +56,16 @@ std::map<std::string, std::string> LossScale::notes() const {
 
 void LossScale::restore(const std::map<std::string, std::string>& notes) {
   if (options_.fixed) return;
-  scale_ = number_of(notes, "loss_scale", scale_);
-  good_steps_ = number_of(notes, "loss_scale_good_steps", good_steps_);
-  overflows_ = number_of(notes, "loss_scale_overflows", overflows_);
+  const double scale = number_of(notes, "loss_scale", scale_);
+  const std::int64_t good_steps = number_of(notes, "loss_scale_good_steps", good_steps_);
+  const std::int64_t overflows = number_of(notes, "loss_scale_overflows", overflows_);
+  if (!std::isfinite(scale) || scale <= 0 || good_steps < 0 || overflows < 0) {
+    fail(ErrorCode::io, "A checkpoint says that the loss scale is {} after {} good steps and {} overflows, which cannot be.",
+         scale, good_steps, overflows);
+  }
+  scale_ = scale;
+  good_steps_ = good_steps;
+  overflows_ = overflows;
 }
 
 }  // namespace stretto

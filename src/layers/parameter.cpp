@@ -56,8 +56,12 @@ Parameter& Parameters::add(Parameter parameter) {
 
 void Parameters::allocate(DType compute_type) {
   compute_type_ = compute_type;
-  const Tensor values = Tensor::symmetric({local_elements()}, compute_type);
-  gradients_ = Tensor::symmetric({local_elements()}, kernels::accumulator(compute_type));
+  const auto memory = [&](DType dtype, MemoryKind kind) {
+    const MemoryScope scope(kind);
+    return Tensor::symmetric({local_elements()}, dtype);
+  };
+  const Tensor values = memory(compute_type, MemoryKind::values);
+  gradients_ = memory(kernels::accumulator(compute_type), MemoryKind::gradients);
   gradients_.zero();
   std::int64_t begin = local_elements();
   for (const auto& parameter : all_) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/fail.hpp"
 
@@ -60,8 +61,8 @@ std::string safetensors_type(DType dtype) {
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<TensorEntry>& entries,
                                      const std::map<std::string, std::string>& metadata)
-    : path_(path), file_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
-  if (file_ < 0) fail(ErrorCode::io, "Cannot write {}: {}.", path, errno_text(errno));
+    : path_(path), file_{open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)} {
+  if (file_.number < 0) fail(ErrorCode::io, "Cannot write {}: {}.", path, errno_text(errno));
   nlohmann::ordered_json header;
   header["__metadata__"] = metadata;
   std::size_t offset = 0;
@@ -77,14 +78,14 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<
   write(text.data(), text.size());
 }
 
-SafetensorsWriter::~SafetensorsWriter() {
-  if (file_ >= 0) close(file_);
+SafetensorsWriter::File::~File() {
+  if (number >= 0) close(number);
 }
 
 void SafetensorsWriter::write(const void* data, std::size_t bytes) {
   const char* at = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t written = ::write(file_, at, bytes);
+    const ssize_t written = ::write(file_.number, at, bytes);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) fail(ErrorCode::io, "Cannot write {}: {}.", path_, errno_text(errno));
     at += written;
@@ -93,21 +94,20 @@ void SafetensorsWriter::write(const void* data, std::size_t bytes) {
 }
 
 void SafetensorsWriter::finish() {
-  if (fsync(file_) != 0) fail(ErrorCode::io, "Cannot write {}: {}.", path_, errno_text(errno));
-  close(file_);
-  file_ = -1;
+  if (fsync(file_.number) != 0) fail(ErrorCode::io, "Cannot write {}: {}.", path_, errno_text(errno));
+  close(std::exchange(file_.number, -1));
 }
 
 SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) fail(ErrorCode::io, "Cannot open {}: {}.", path, errno_text(errno));
   struct stat status {};
-  fstat(file, &status);
-  size_ = static_cast<std::size_t>(status.st_size);
+  size_ = fstat(file, &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
   void* data = size_ > 8 ? mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
   close(file);
   if (data == MAP_FAILED) fail(ErrorCode::io, "{} of {} bytes is no safetensors file.", path, size_);
   data_ = static_cast<const std::byte*>(data);
+  mapping_ = {data_, [size = size_](const std::byte* begin) { munmap(const_cast<std::byte*>(begin), size); }};
   const auto length = load<std::uint64_t>(data_);
   if (length > size_ - 8) fail(ErrorCode::io, "{} is cut off or no safetensors file.", path);
   tensors_at_ = 8 + length;
@@ -119,7 +119,7 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
   }
 }
 
-SafetensorsReader::~SafetensorsReader() { munmap(const_cast<std::byte*>(data_), size_); }
+SafetensorsReader::~SafetensorsReader() = default;
 
 SafetensorsReader::View SafetensorsReader::tensor(const std::string& name) const {
   const auto found = header_->find(name);

@@ -25,15 +25,18 @@ class SafetensorsWriter {
   // Throws Error(invalid_argument) for names or metadata that are no UTF-8.
   SafetensorsWriter(const std::string& path, const std::vector<TensorEntry>& entries,
                     const std::map<std::string, std::string>& metadata);
-  ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
   void write(const void* data, std::size_t bytes);
   void finish();  // blocks until everything is on the disk
 
  private:
+  struct File {  // closed also if the constructor throws
+    int number = -1;
+    ~File();
+  };
   std::string path_;
-  int file_ = -1;
+  File file_;
 };
 
 // Maps a file; throws Error(io) if it is no valid safetensors file.
@@ -58,8 +61,9 @@ class SafetensorsReader {
 
  private:
   std::string path_;
-  const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  std::shared_ptr<const std::byte> mapping_;
+  const std::byte* data_ = nullptr;  // its beginning
   std::size_t tensors_at_ = 0;
   std::unique_ptr<nlohmann::json> header_;
 };

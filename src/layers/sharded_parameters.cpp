@@ -37,8 +37,10 @@ void ShardedParameters::Options::check(const MeshShape& mesh) const {
   require(!options_of_qgz || qgz != QuantizedFormat::none,
           "Error feedback and stochastic rounding need quantized gradients; choose a format for qgZ.");
   require(gradients() == dtype || gradients() == kernels::accumulator(dtype),
-          "Gradients of {} values are kept in {} or {}, not in {}.", name(dtype), name(dtype),
-          name(kernels::accumulator(dtype)), name(gradients()));
+          "Gradients of {} values are kept in {}, not in {}.", name(dtype),
+          dtype == kernels::accumulator(dtype) ? name(dtype)
+                                               : fmt::format("{} or {}", name(dtype), name(kernels::accumulator(dtype))),
+          name(gradients()));
   require(prefetch >= 0, "Parameters cannot be prefetched {} units ahead; give 0 or more.", prefetch);
   require(unit_bytes > 0, "A unit of 0 bytes holds no parameter; give at least 1.");
 }

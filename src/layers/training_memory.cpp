@@ -16,7 +16,7 @@ int ranks_of(const UnitMembers& unit, const MeshShape& mesh) {
   return ranks;
 }
 
-std::int64_t share_of(const UnitMembers& unit, const MeshShape& mesh) {  // padding included
+std::int64_t padded_share(const UnitMembers& unit, const MeshShape& mesh) {
   const int ranks = ranks_of(unit, mesh);
   return (unit.elements + ranks - 1) / ranks;
 }
@@ -34,7 +34,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
     const int ranks = ranks_of(unit, mesh);
     const ZeroStage stage = ranks > 1 ? options.zero : ZeroStage::none;
-    const std::int64_t share = share_of(unit, mesh);
+    const std::int64_t share = padded_share(unit, mesh);
     const std::int64_t whole = share * ranks;
     memory.values += e * (stage == ZeroStage::values ? share : whole);
     if (stage == ZeroStage::values && options.hpz_size > 1) memory.values += e * whole / options.hpz_size;
@@ -60,7 +60,7 @@ std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, 
   for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
     const int ranks = ranks_of(unit, mesh);
     if (ranks == 1) continue;
-    const std::int64_t share = share_of(unit, mesh);
+    const std::int64_t share = padded_share(unit, mesh);
     const std::int64_t sum = (ranks - 1) * bytes(options.qgz, share, options.gradients());
     const std::int64_t gather = (ranks - 1) * bytes(options.qwz, share, options.dtype);
     const bool in_node = options.zero == ZeroStage::values && options.hpz_size > 1;
@@ -98,8 +98,9 @@ BlockActivations block_activations(const TransformerShape& shape, std::int64_t b
     case Recompute::full: break;
   }
   const std::int64_t kept = recompute.partition ? (tokens + tensor_parallel - 1) / tensor_parallel * (row / tokens) : row;
-  // What was kept is freed, or is one of the tensors that are there again. Ahead, the input of the next block is gathered.
-  return {kept, needed + again + gradients - kept + (recompute.partition ? row : 0)};
+  // What was kept is freed, or is one of the tensors that are there again. Ahead, the whole input of the next block takes the
+  // place of its share.
+  return {kept, needed + again + gradients - kept + (recompute.partition ? row - kept : 0)};
 }
 
 }  // namespace stretto

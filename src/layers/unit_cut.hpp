@@ -5,10 +5,10 @@
 
 namespace stretto {
 
-// The parameters of one unit of ShardedParameters, in the order of backward, and their place in the unit is that order.
+// One unit of ShardedParameters.
 struct UnitMembers {
-  Axes axes;  // over which their gradients are summed; axes of size 1 are left out
-  std::vector<std::size_t> parameters;
+  Axes axes;                            // over which their gradients are summed; axes of size 1 are left out
+  std::vector<std::size_t> parameters;  // in the order of backward, in which they lie in the unit
   std::int64_t elements = 0;
 };
 

@@ -60,10 +60,7 @@ void UnitTraffic::learn(const std::function<void()>& step) {
   learn_sums(ZeroStage::none);
   in_step_ = learning_ = false;
   knows_order_ = !uses_.empty();
-  for (State& state : units_) {
-    state.needed = {};
-    state.unit->share_changed();  // nothing has been gathered into a second copy
-  }
+  for (State& state : units_) state.needed = {};
 }
 
 void UnitTraffic::begin_step() {

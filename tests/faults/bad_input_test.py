@@ -72,12 +72,13 @@ class BadInput(FaultTest):
         self.expect_refusal({"--dtype": "fp16", "--loss-scale": "1e30", "--train-iters": 30}, ["Steps 1 to 20", "--loss-scale", "bf16"])
 
     def test_memory(self):
-        self.expect_refusal({"--partition-activations": True}, ["recompute fully"])
+        self.expect_refusal({"--partition-activations": True}, ["full recomputation"])
         self.expect_refusal({"--partition-activations": True, "--recompute": "full"}, ["1 tensor-parallel rank"])
         self.expect_refusal({"--recompute": "some"}, ["--recompute", "some", "selective"])
         self.expect_refusal({"--vocab-size": 100}, ["--vocab-size 100", "256"])
         self.expect_refusal({"--ranks": 4}, ["--dry-run"])
-        self.expect_refusal({"--dry-run": True, "--ranks": 3, "--tp": 2}, ["3 ranks", "--tp 2"])
+        self.expect_refusal({"--dry-run": True, "--nproc": 3, "--tp": 2}, ["3 ranks", "--tp 2"])
+        self.expect_refusal({"--dry-run": True, "--ranks": 3}, ["--ranks 3", "--nproc 2"])
         self.expect_refusal({"--dry-run": True, "--json": "/nowhere/plan.json"}, ["/nowhere/plan.json"])
 
     def test_devices(self):

@@ -57,6 +57,24 @@ class Model {
     }
   }
 
+  // Learns the uses of a step before the first one, which then follows them.
+  void learn() {
+    const auto uses = [&] {
+      for (int microbatch = 0; microbatch < how_.microbatches; ++microbatch) {
+        for (const Use& use : order_) {
+          traffic_->begin_use(use.unit, use.pass);
+          most_live_ = std::max(most_live_, traffic_->live());
+          traffic_->end_use(use.unit);
+        }
+        traffic_->end_microbatch();
+      }
+    };
+    const std::uint64_t before = world_.ledger().next_sequence();
+    traffic_->learn(uses);
+    EXPECT_EQ(world_.ledger().next_sequence(), before) << "nothing is sent";
+    EXPECT_THROW(traffic_->learn(uses), Error);
+  }
+
   void step() {
     traffic_->begin_step();
     std::vector<double> added(units_.size(), 0);
@@ -201,6 +219,24 @@ TEST_P(EveryStage, UsesOutsideAStepFindTheValuesToo) {
     EXPECT_EQ(model.fault(), "");
     EXPECT_EQ(model.traffic().live(), GetParam() == ZeroStage::values ? 0 : 4);
   });
+}
+
+TEST_P(EveryStage, LearnedUsesFindTheirValuesFromTheFirstStepOn) {
+  for (const int microbatches : {1, 3}) {
+    run_threads(3, [&](const Communicator& world) {
+      Model model(world, {.stage = GetParam(), .microbatches = microbatches}, network(5), 5);
+      model.learn();
+      const auto gathers = [&] {
+        const std::uint64_t since = world.ledger().next_sequence();
+        model.step();
+        return std::ranges::count(world.ledger().records(since), "parameters", &Record::tag);
+      };
+      const auto first = gathers();
+      EXPECT_EQ(gathers(), first);
+      EXPECT_EQ(model.fault(), "");
+      EXPECT_EQ(model.most_live(), GetParam() == ZeroStage::values ? 2 : 5) << "in no step more than in others";
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryStage, testing::ValuesIn(zero_stages),

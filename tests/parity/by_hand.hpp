@@ -8,8 +8,8 @@ namespace parity {
 
 struct Fault {
   std::function<void(Parameters&)> in_records;
-  std::function<void(const Parameter&, Pass)> in_use;  // called when the values are there
-  std::function<void(ShardedParameters&)> in_sums;     // called when all sums are done
+  std::string not_gathered;                         // a parameter whose values are zeros during its uses in backward
+  std::function<void(ShardedParameters&)> in_sums;  // called when all sums are done
 };
 
 class FaultyUse : public ParameterUse {
@@ -18,14 +18,22 @@ class FaultyUse : public ParameterUse {
   void begin(const std::vector<Parameter*>& parameters, Pass pass) override {
     use_.begin(parameters, pass);
     for (const Parameter* parameter : parameters) {
-      if (fault_.in_use) fault_.in_use(*parameter, pass);
+      if (parameter->name != fault_.not_gathered || pass != Pass::backward) continue;
+      right_ = parameter->value.clone();
+      parameter->value.zero();
     }
   }
-  void end(const std::vector<Parameter*>& parameters, Pass pass) override { use_.end(parameters, pass); }
+  void end(const std::vector<Parameter*>& parameters, Pass pass) override {
+    for (const Parameter* parameter : parameters) {
+      if (parameter->name == fault_.not_gathered && pass == Pass::backward) parameter->value.copy_from(right_);
+    }
+    use_.end(parameters, pass);
+  }
 
  private:
   ParameterUse& use_;
   const Fault& fault_;
+  Tensor right_;
 };
 
 // Rank `world.rank()`'s trace of gpt::Trainer's steps, without clipping.

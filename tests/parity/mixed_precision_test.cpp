@@ -8,10 +8,10 @@ namespace {
 
 class MixedPrecision : public testing::TestWithParam<ZeroStage> {};
 
-constexpr Layout layout{2, 2};
+constexpr Layout two_by_two{2, 2};
 
 gpt::TrainerOptions in_f16(ZeroStage stage, double scale) {
-  gpt::TrainerOptions options = tiny(layout, DType::f16);
+  gpt::TrainerOptions options = tiny(two_by_two, DType::f16);
   options.sharding.zero = stage;
   options.loss_scale.initial = scale;
   return options;
@@ -19,8 +19,8 @@ gpt::TrainerOptions in_f16(ZeroStage stage, double scale) {
 
 // The first steps overflow and halve the scale. Afterwards training is what it would be if it had begun there.
 TEST_P(MixedPrecision, StepsThatOverflowLeaveNothingBehind) {
-  run_threads(layout.ranks(), [](const Communicator& world) {
-    const Mesh mesh(world, {.tensor = layout.tensor, .data = layout.data});
+  run_threads(two_by_two.ranks(), [](const Communicator& world) {
+    const Mesh mesh(world, {.tensor = two_by_two.tensor, .data = two_by_two.data});
     const double too_large = std::ldexp(1, 26);
     gpt::Trainer trainer(mesh, in_f16(GetParam(), too_large));
     const Pieces before = pieces_of(trainer, trainer.sharded().whole_values());
@@ -53,7 +53,7 @@ TEST_P(MixedPrecision, TheScaleKeepsSmallGradients) {
   const auto norms = [](DType dtype, double scale) {
     gpt::TrainerOptions options = in_f16(GetParam(), scale);
     options.sharding.dtype = dtype;
-    return train(layout, options).front().norms;
+    return train(two_by_two, options).front().norms;
   };
   const std::vector<double> expected = norms(DType::f32, 1);
   const double error = std::abs(norms(DType::f16, 65536).front() - expected.front());
@@ -65,21 +65,54 @@ TEST_P(MixedPrecision, TheScaleKeepsSmallGradients) {
 INSTANTIATE_TEST_SUITE_P(Stages, MixedPrecision, testing::ValuesIn(zero_stages),
                          [](const auto& stage) { return fmt::format("zero{}", static_cast<int>(stage.param)); });
 
+// The errors of quantized gradients are cleared by an overflow, which would leave NaN in them, and follow the scale.
+TEST(LossScaleOfQuantizedGradients, ErrorsFollowIt) {
+  run_threads(2, [](const Communicator& world) {
+    const Layout two{2, 1};
+    gpt::TrainerOptions options = tiny(two, DType::f16);
+    options.sharding.zero = ZeroStage::values;
+    options.sharding.qgz = QuantizedFormat::int4;
+    options.sharding.qgz_error_feedback = true;
+    options.loss_scale = {.initial = std::ldexp(1, 26), .window = 1};
+    gpt::Trainer trainer(Mesh(world, {.data = 2}), options);
+    const auto largest = [&] {
+      double most = 0;
+      for (const ErrorFeedback::Entry& entry : trainer.sharded().errors().entries()) {
+        for (std::int64_t i = 0; i < entry.values.size(); ++i) most = std::max(most, std::abs(entry.values.at(i)));
+      }
+      return most;
+    };
+    bool updated = false;
+    for (std::int64_t step = 0; step < 12; ++step) {
+      const gpt::StepResult result = trainer.step(text_of_step(options, step), 1e-4);
+      if (!result.updated) {
+        EXPECT_EQ(largest(), 0) << "step " << step;
+        continue;
+      }
+      updated = true;
+      EXPECT_EQ(trainer.loss_scale().value(), 2 * result.loss_scale);
+      EXPECT_TRUE(std::isfinite(largest()));
+      EXPECT_GT(largest(), 0);
+    }
+    EXPECT_TRUE(updated);
+  });
+}
+
 // Gradients in 16 bits are those of f32 to the precision of the type, and the stages agree on their bits.
 TEST(GradientsIn16Bits, AreThoseOfF32Rounded) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
-    gpt::TrainerOptions options = tiny(layout, dtype);
-    options.global_batch = layout.data;  // one microbatch: all stages add the same numbers in the same order
+    gpt::TrainerOptions options = tiny(two_by_two, dtype);
+    options.global_batch = two_by_two.data;  // one microbatch: all stages add the same numbers in the same order
     options.clip_norm = 0;
-    const std::vector<Trace> wide = train(layout, options);
+    const std::vector<Trace> wide = train(two_by_two, options);
     options.sharding.gradient_dtype = dtype;
-    const std::vector<Trace> narrow = train(layout, options);
+    const std::vector<Trace> narrow = train(two_by_two, options);
     EXPECT_NE(divergence(wide, narrow), "");
     const Comparison comparison = compare(wide.front(), narrow.front(), 0.01);
     EXPECT_EQ(comparison.loss + comparison.norm, "") << name(dtype);
     for (const ZeroStage stage : {ZeroStage::none, ZeroStage::gradients, ZeroStage::values}) {
       options.sharding.zero = stage;
-      EXPECT_EQ(divergence(narrow, train(layout, options)), "") << name(dtype) << ", stage " << static_cast<int>(stage);
+      EXPECT_EQ(divergence(narrow, train(two_by_two, options)), "") << name(dtype) << ", stage " << static_cast<int>(stage);
     }
   }
 }

@@ -60,5 +60,32 @@ TEST(TrainingPlan, TellsTheBytesThatAStepSends) {
   }
 }
 
+// bf16 values, gradients in f32 or bf16, and no even shares. A ring would send partial sums of bf16 in f32.
+TEST(TrainingPlan, TellsTheBytesOfOtherTypes) {
+  const Variable direct("STRETTO_ALGO", "reduce_scatter:direct;all_gather:ring");
+  const Layout layout{4, 1};
+  for (const bool narrow : {false, true}) {
+    for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients}) {
+      gpt::TrainerOptions options = tiny(layout, DType::bf16);
+      options.sharding.zero = stage;
+      if (narrow) options.sharding.gradient_dtype = DType::bf16;
+      EXPECT_EQ(sent_by(train(layout, options)), gpt::plan_training(options, {.data = 4}).sent) << static_cast<int>(stage);
+    }
+  }
+}
+
+TEST(TrainingPlan, CountsSecondCopiesAndQuantizedBytes) {
+  gpt::TrainerOptions options = tiny({4, 1}, DType::bf16);
+  options.sharding.zero = ZeroStage::values;
+  const gpt::TrainingPlan plain = gpt::plan_training(options, {.data = 4});
+  options.sharding.hpz_size = 2;
+  const gpt::TrainingPlan second = gpt::plan_training(options, {.data = 4});
+  EXPECT_EQ(second.memory.values, 3 * plain.memory.values);  // a quarter, and half
+  EXPECT_EQ(plain.sent.count("hpz"), 0U);
+  EXPECT_LT(second.sent.at("dp"), plain.sent.at("dp"));
+  options.sharding.qgz = QuantizedFormat::int4;
+  EXPECT_LT(gpt::plan_training(options, {.data = 4}).sent.at("dp"), second.sent.at("dp"));
+}
+
 }  // namespace
 }  // namespace parity

@@ -13,8 +13,8 @@ struct STRETTO_API TensorParallel {
   Communicator group;
   Stream stream = Stream::inline_();
   // Without a group: layers of the first of so many ranks. They have records of their parameters, for plans of memory and
-  // traffic, but cannot compute.
-  int planned_ranks = 0;
+  // traffic, but cannot communicate.
+  int planned_ranks = 1;
 
   int size() const { return group ? group.size() : planned_ranks; }
   int rank() const { return group ? group.rank() : 0; }

@@ -4,16 +4,16 @@
 #include "stretto/layers/linear.hpp"
 
 // A transformer block's activations between forward and backward: a block keeps all that backward needs, or less, and then
-// computes the rest again. With one block's microbatch of r tokens, a width of h, e bytes per element and t tensor-parallel
-// ranks, a rank keeps r h e times 4 + 12 / t, 2 + 8 / t (selective), 1 (full), or 1 / t (full and divided), and some numbers
-// per token (Korthikanti et al. 2022, without dropout, for attention that keeps no scores). Results have the same bits at
-// every level. (One exception: on a GPU in 16 bits, where a product and GELU may be one kernel that rounds once, a GELU that
-// is computed again is that of the rounded product.)
+// computes the rest again. With one block's microbatch of r tokens, a width of h, an MLP of 4 h, e bytes per element and t
+// tensor-parallel ranks, a rank keeps r h e times 4 + 12 / t, 2 + 8 / t (selective), 1 (full), or 1 / t (full and divided),
+// and some numbers per token (Korthikanti et al. 2022, without dropout, for attention that keeps no scores). Results have
+// the same bits at every level. (One exception: on a GPU in 16 bits, where a product and GELU may be one kernel that rounds
+// once, a GELU that is computed again is that of the rounded product.)
 namespace stretto {
 
 enum class Recompute : std::uint8_t {
   none,
-  selective,  // norms' and GELU's results are computed again: no product and no communication
+  selective,  // norms' and GELU's results are computed again: no product, and no communication but what ZeRO-3 gathers
   full,       // only the block's input is kept: backward computes the block's forward again, but for its last projection
 };
 

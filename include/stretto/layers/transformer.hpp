@@ -5,7 +5,7 @@
 // The blocks of GPT-2 (Radford et al. 2019): layer norm first, GELU, causal attention. Activations are [batch *
 // sequence, hidden]. A layer keeps nothing between forward and backward. The caller keeps a Saved with what backward
 // needs, so several microbatches may be in flight. Tensors of a Saved that are said to be optional may be empty: backward
-// then computes them again, to the same bits (layers/recompute.hpp).
+// then computes them again (layers/recompute.hpp).
 namespace stretto {
 
 struct TransformerShape {

@@ -25,6 +25,7 @@ class Scratch {
   T* take(Index elements) { return std::exchange(next_, next_ + padded<T>(elements)); }
 
  private:
+  MemoryScope scope_{MemoryKind::other};
   Tensor memory_;
   T* next_;
 };
