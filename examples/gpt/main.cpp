@@ -261,7 +261,10 @@ void train(const Communicator& world, const CommandLine& line) {
 int dry_run(const CommandLine& line) {
   const int ranks = line.planned_ranks > 0 ? line.planned_ranks : line.nproc;
   require(ranks >= 1, "--dry-run needs --ranks N, the number of ranks to plan for.");
-  const TrainingPlan plan = plan_training(line.trainer, line.mesh_on(ranks));
+  const MeshShape mesh = line.mesh_on(ranks);
+  TrainerOptions options = line.trainer;
+  if (line.default_batch) options.global_batch = options.micro_batch * mesh.data;
+  const TrainingPlan plan = plan_training(options, mesh);
   fmt::print("{} parameters on {} ranks\n{}\n{}\n", plan.parameters, plan.ranks, memory_table(plan.memory),
              traffic_table(plan));
   if (!line.json.empty()) write_plan(plan, line.json);

@@ -47,7 +47,10 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--micro-batch-size", trainer.micro_batch, "Sequences that a rank computes at a time")
       ->capture_default_str();
-  app.add_option("--global-batch-size", trainer.global_batch, "Sequences of a step, over all ranks")->capture_default_str();
+  const CLI::Option* const global_batch =
+      app.add_option("--global-batch-size", trainer.global_batch,
+                     "Sequences of a step, over all ranks; in a dry run, one microbatch of each when left out")
+          ->capture_default_str();
   app.add_option("--train-iters", line.steps, "Steps of training")->capture_default_str();
   app.add_option("--lr", line.lr, "Highest learning rate")->capture_default_str();
   const CLI::Option* const min_lr =
@@ -103,6 +106,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
           "--dry-run is for --ranks {} or for --nproc {} ranks; give one of them.", line.planned_ranks, line.nproc);
   require(model.vocabulary >= TextData::vocabulary, "--vocab-size {} is below the {} values that a byte has.",
           model.vocabulary, TextData::vocabulary);
+  line.default_batch = global_batch->count() == 0;
   if (min_lr->count() == 0) line.min_lr = line.lr / 10;
   return line;
 }

@@ -25,8 +25,9 @@ struct CommandLine {
   bool deterministic = false;
   bool comm_report = false;
   bool dry_run = false;
-  int planned_ranks = 0;  // of a dry run
-  std::string json;       // of a dry run
+  bool default_batch = true;  // --global-batch-size was left out
+  int planned_ranks = 0;      // of a dry run
+  std::string json;           // of a dry run
 
   bool scales_loss() const { return trainer.sharding.dtype == stretto::DType::f16; }
   // The layout of so many ranks. Throws if they do not divide into it.

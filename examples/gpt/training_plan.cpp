@@ -119,7 +119,8 @@ std::string memory_table_with_measured(const TrainingMemory& plan) {
     sum += held;
     text += fmt::format("\n  {:<24}{:>12}{:>14}", name(kind), amount(plan.*member), amount(held));
   }
-  return text + fmt::format("\n  {:<24}{:>12}{:>14}", "in all", amount(plan.total()), amount(sum));
+  return text + fmt::format("\n  {:<24}{:>12}{:>14}\n  {:<24}{:>12}{:>14}", "in all", amount(plan.total()), amount(sum),
+                            "taken from the system", "", amount(static_cast<std::int64_t>(reserved_memory())));
 }
 
 std::string traffic_table(const TrainingPlan& plan) {

@@ -148,5 +148,8 @@ struct MemoryUse {
 STRETTO_API MemoryUse memory_use();
 STRETTO_API MemoryUse memory_use(Device device);
 STRETTO_API MemoryUse memory_use(MemoryKind kind);
+// The bytes of host memory that the allocator has taken from the system: what tensors hold, and what it keeps for later
+// requests of the same sizes. Training steps that are alike take none after the first.
+STRETTO_API std::size_t reserved_memory();
 
 }  // namespace stretto

@@ -34,6 +34,25 @@ TEST_P(Recomputing, ChangesNoBit) {
   }
 }
 
+// The allocator serves every step from what the first one took, and activations reach the same peak.
+TEST(Activations, TakeNoMemoryAfterTheFirstStep) {
+  for (const Recompute level : {Recompute::none, Recompute::selective, Recompute::full}) {
+    run_threads(1, [&](const Communicator& world) {
+      gpt::TrainerOptions options = tiny({1, 1}, DType::f32);
+      options.recompute.level = level;
+      gpt::Trainer trainer(Mesh(world, {}), options);
+      trainer.step(text_of_step(options, 0), 1e-3);
+      const std::size_t reserved = reserved_memory();
+      const std::size_t peak = memory_use(MemoryKind::activations).peak_bytes;
+      for (std::int64_t step = 1; step < 5; ++step) trainer.step(text_of_step(options, step), 1e-3);
+      EXPECT_EQ(reserved_memory(), reserved);
+      EXPECT_EQ(memory_use(MemoryKind::activations).peak_bytes, peak);
+      const Tensor more({(4 + static_cast<std::int64_t>(level)) << 20}, DType::f32);  // the control: a new size
+      EXPECT_GT(reserved_memory(), reserved);
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Layouts, Recomputing,
                          testing::Values(Cell{{1, 1}, DType::f64}, Cell{{2, 1}, DType::f16}, Cell{{2, 2}, DType::f32},
                                          Cell{{2, 3}, DType::bf16}, Cell{{1, 4}, DType::f64}),

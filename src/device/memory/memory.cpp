@@ -41,6 +41,8 @@ std::array<Count, memory_kinds> of_kinds;
 Count& of(Device device) { return of_devices[static_cast<std::size_t>(device)]; }
 Count& of(MemoryKind kind) { return of_kinds[static_cast<std::size_t>(kind)]; }
 
+std::atomic<std::size_t> reserved = 0;
+
 thread_local MemoryKind current_kind = MemoryKind::other;
 
 class ProcessMemory final : public Pool {
@@ -105,6 +107,7 @@ std::byte* Pool::take(std::size_t bytes) {
     blocks.pop_back();
   } else {
     block = fresh(bytes);
+    reserved += bytes;
   }
   return block;
 }
@@ -113,6 +116,7 @@ void Pool::give_back(std::byte* block, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
 #if defined(STRETTO_SANITIZE)
   discard(block, bytes);
+  reserved -= bytes;
 #else
   free_[bytes].push_back(block);
 #endif
@@ -125,6 +129,7 @@ std::shared_ptr<std::byte> pool_allocate(std::size_t bytes) {
 
 MemoryUse memory_use() { return of_all.use(); }
 MemoryUse memory_use(Device device) { return of(device).use(); }
+std::size_t reserved_memory() { return reserved; }
 MemoryUse memory_use(MemoryKind kind) { return of(kind).use(); }
 
 }  // namespace stretto
