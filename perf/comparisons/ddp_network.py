@@ -42,14 +42,15 @@ def main():
     parser.add_argument("--burst", default="128kb", help="burst of its token bucket (default 128kb)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5, help="timed steps of each run")
-    parser.add_argument("--warmup", type=int, default=3, help="steps before them; in the first, Stretto learns the order of uses")
+    parser.add_argument("--warmup", type=int, default=4, help="steps before them; in the first three, Stretto measures what to gather when")
     parser.add_argument("--batch", type=int, default=6, help="sequences a rank")
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()
     namespaces.require()
 
     flags = ["--steps", str(options.steps), "--warmup", str(options.warmup), "--batch", str(options.batch)]
-    commands = {"stretto": [options.program, *flags],
+    # DDP keeps everything on every rank, and so does ZeRO-0.
+    commands = {"stretto": [options.program, "--zero", "0", *flags],
                 "ddp": ["/usr/bin/python3", ROOT / "perf/comparisons/peers/ddp_gpt.py", *flags]}
     print(f"{model_text(options.batch)}, 2 ranks, fp32; milliseconds of a step over {options.rate}, over unlimited cables, on one host")
     networks = []

@@ -5,7 +5,9 @@
 
 #include "core/fail.hpp"
 #include "core/split_mix.hpp"
+#include "device/rehearsal_mode.hpp"
 #include "layers/unit_cut.hpp"
+#include "overlap/postponement_choice.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
@@ -42,6 +44,7 @@ void ShardedParameters::Options::check(const MeshShape& mesh) const {
                                                : fmt::format("{} or {}", name(dtype), name(kernels::accumulator(dtype))),
           name(gradients()));
   require(prefetch >= 0, "Parameters cannot be prefetched {} units ahead; give 0 or more.", prefetch);
+  require(measured_steps >= 0, "{} steps cannot be measured; give 0 or more.", measured_steps);
   require(unit_bytes > 0, "A unit of 0 bytes holds no parameter; give at least 1.");
 }
 
@@ -61,9 +64,22 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
                                     streams ? Stream("dp", Priority::background) : computation(),
                                     UnitTraffic::Options{.prefetch = options.prefetch, .overlap = options.overlap});
   for (std::size_t unit = 0; unit < units_.size(); ++unit) point_at(unit);
+  if (options.zero == ZeroStage::none && streams && options.measured_steps > 0) make_choice();
 }
 
 ShardedParameters::~ShardedParameters() = default;
+
+void ShardedParameters::make_choice() {
+  std::vector<PostponementChoice::Unit> units;
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    const Axes axes = parameters_.all()[members_[i].front()]->sum_gradient_over;
+    units.push_back(
+        {.ranks = mesh_.over(axes).size(),
+         .elements = static_cast<double>(units_[i]->elements()),
+         .values_width = static_cast<double>(size_of(options_.dtype)) / static_cast<double>(size_of(options_.gradients()))});
+  }
+  choice_ = std::make_unique<PostponementChoice>(mesh_.world(), std::move(units), options_.measured_steps);
+}
 
 void ShardedParameters::make_units() {
   struct Groups {
@@ -197,7 +213,10 @@ void ShardedParameters::learn(const std::function<void()>& step) {
   forget_gradients();
 }
 
-void ShardedParameters::begin_step() { traffic_->begin_step(); }
+void ShardedParameters::begin_step() {
+  if (choice_) choice_->begin_step();
+  traffic_->begin_step();
+}
 
 void ShardedParameters::end_microbatch() {
   traffic_->end_microbatch();
@@ -205,6 +224,7 @@ void ShardedParameters::end_microbatch() {
 }
 
 void ShardedParameters::finish_sums() {
+  if (choice_) choice_->computed();
   traffic_->finish_sums();
   forget_gradients();
 }
@@ -225,6 +245,7 @@ std::vector<std::size_t> ShardedParameters::ranges_to_update(std::size_t unit) c
 }
 
 void ShardedParameters::update(const std::function<void(std::size_t unit)>& update) {
+  if (choice_) choice_->update_begins();
   // Units whose values travel come first: they travel while the others are updated.
   for (const bool whole : {false, true}) {
     for (const std::size_t unit : traffic_->forward_order()) {
@@ -233,6 +254,8 @@ void ShardedParameters::update(const std::function<void(std::size_t unit)>& upda
       traffic_->updated(unit);
     }
   }
+  // A rehearsal measures something else, and its ranks could not agree.
+  if (choice_ && !rehearsal_mode.skip_communication && choice_->end_step(*traffic_)) choice_.reset();
 }
 
 // ---- for checks and exports

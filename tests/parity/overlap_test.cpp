@@ -126,6 +126,24 @@ TEST(ZeroStages, WaitForParametersThatAreLate) {
   }
 }
 
+// On a link that is as slow as computation, it pays to gather some values in the next forward. That changes no bit.
+TEST(ZeroStages, WhatIsGatheredWhenIsMeasuredAtStage0) {
+  const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
+  const Variable links("STRETTO_LINKS", "intra=20MB/s,300us;inter=20MB/s,300us");
+  const Layout layout{2, 1};
+  gpt::TrainerOptions options = tiny(layout, DType::f32);
+  options.sharding.zero = ZeroStage::none;
+  const auto gathered_values = [](const std::vector<Trace>& traces) {
+    return std::ranges::count(traces.front().records, "parameters", &Record::tag);
+  };
+  const std::vector<Trace> measured = train_without_a_look(layout, options);
+  options.sharding.measured_steps = 0;
+  const std::vector<Trace> plain = train_without_a_look(layout, options);
+  EXPECT_EQ(divergence(plain, measured), "");
+  EXPECT_GT(gathered_values(measured), 0);
+  EXPECT_EQ(gathered_values(plain), 0) << "the control";
+}
+
 // Calls two functions at every use that the layers announce.
 class WatchedUse : public ParameterUse {
  public:

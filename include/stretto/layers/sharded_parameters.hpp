@@ -8,6 +8,8 @@
 
 namespace stretto {
 
+class PostponementChoice;
+
 // The memory of a model's parameters and gradients, divided over the ranks that hold copies of them (ZeRO; Rajbhandari et
 // al. 2020), and the traffic of a training step. Parameters lie in units (ShardedUnit) in the reverse order of
 // Parameters::add(): if layers were built in the order of forward, this is the order in which backward finishes gradients. A
@@ -35,6 +37,10 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     std::size_t unit_bytes = std::size_t{1} << 20;  // a unit's gradients, at least; the first and last units have half
     int prefetch = 1;                               // UnitTraffic::Options::prefetch
     bool overlap = true;
+    // ZeroStage::none: the first steps that are measured, to choose which units' values are gathered in the next forward
+    // instead of their gradients in backward, so that the link is used in both (Centauri; Chen et al. 2024). Changes no bit.
+    // 0: gradients of all units are gathered in backward. Measured steps end with two small all-reduces.
+    int measured_steps = 3;
     // ZeRO++ (Wang et al. 2023), for ZeroStage::values; see ShardedUnit::Options.
     int hpz_size = 1;  // neighbouring ranks that share the second copy; 1: no second copy
     QuantizedFormat qwz = QuantizedFormat::none, qgz = QuantizedFormat::none;
@@ -105,6 +111,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   };
   void make_units();
   void make_ranges();
+  void make_choice();
   void point_at(std::size_t unit);
   void forget_gradients();
   std::vector<std::size_t> units_of(const std::vector<Parameter*>& parameters) const;
@@ -119,6 +126,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   std::vector<std::unique_ptr<ShardedUnit>> units_;
   std::vector<Range> ranges_;  // by unit
   std::unique_ptr<UnitTraffic> traffic_;
+  std::unique_ptr<PostponementChoice> choice_;  // while it is not made
 };
 
 }  // namespace stretto

@@ -136,10 +136,12 @@ class DataParallel : public OverlapCase {
   void make_units(std::size_t bytes, const std::function<std::vector<bool>()>& whole) {
     optimizer_.reset();
     sharded_.reset();
-    sharded_ = std::make_unique<ShardedParameters>(
-        parameters_, mesh_,
-        ShardedParameters::Options{
-            .zero = stretto::ZeroStage::none, .dtype = sizes_.dtype, .unit_bytes = bytes, .overlap = sizes_.overlap});
+    sharded_ = std::make_unique<ShardedParameters>(parameters_, mesh_,
+                                                   ShardedParameters::Options{.zero = stretto::ZeroStage::none,
+                                                                              .dtype = sizes_.dtype,
+                                                                              .unit_bytes = bytes,
+                                                                              .overlap = sizes_.overlap,
+                                                                              .measured_steps = 0});
     sharded_->traffic().set_whole(whole());
     optimizer_ = std::make_unique<AdamWOptimizer>(*sharded_, AdamWOptimizer::Options{});
   }
