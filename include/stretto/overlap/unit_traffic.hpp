@@ -36,10 +36,10 @@ STRETTO_API const char* name(Pass pass);
 // instead, and the memory of units that the host has enqueued ahead adds to that.)
 //
 // The order of uses is learned by learn(), or else in the first step, in which every gather waits for its use, and every sum
-// for the end of its microbatch: that step holds the whole gradients at every stage. Later steps must make the same uses. The
-// order and the options alone, never time, decide at which call an operation starts. So ranks that make the same uses start
-// the same operations in the same order. Without overlap the same operations run one by one in computation(). Neither overlap
-// nor prefetch changes the bits of a result.
+// for the end of its microbatch: that step holds the whole gradients at every stage. Later steps must make the same uses.
+// The order and the options alone, never time, decide at which call an operation starts. So ranks that make the same uses
+// start the same operations in the same order. Without overlap the same operations run one by one in computation(). Neither
+// overlap nor prefetch changes the bits of a result.
 //
 // Uses outside a step gather what is not there, without prefetch, and free it again; all ranks must make them.
 //
