@@ -18,7 +18,7 @@ const char* name(Axis axis) {
 std::string to_string(Axes axes) {
   std::string text;
   for (const Axis axis : all_axes) {
-    if (axes.contains(axis)) text = name(axis) + (text.empty() ? "" : " x " + text);
+    if (axes.contains(axis)) text.insert(0, std::string(name(axis)) + (text.empty() ? "" : " x "));
   }
   return text.empty() ? "no axis" : text;
 }
@@ -30,7 +30,7 @@ std::string group_name(Axes axes) {
                                       {Axis::ring, "cp"},
                                       {Axis::data, "dp"},
                                       {Axis::pipeline, "pp"}}) {
-    if (axes.contains(axis)) text = letters + (text.empty() ? "" : "-" + text);
+    if (axes.contains(axis)) text.insert(0, std::string(letters) + (text.empty() ? "" : "-"));
   }
   return text.empty() ? "alone" : text;
 }

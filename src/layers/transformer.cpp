@@ -131,7 +131,7 @@ TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& pr
 
 Tensor TransformerBlock::forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
                                  ParameterUse& use) const {
-  const Tensor y = mlp_.forward(attention_.forward(x, batch, sequence, saved.attention, use), saved.mlp, use);
+  Tensor y = mlp_.forward(attention_.forward(x, batch, sequence, saved.attention, use), saved.mlp, use);
   if (recompute_.level == Recompute::selective) saved.attention.normed = saved.mlp.normed = saved.mlp.after_gelu = {};
   if (recompute_.level == Recompute::full) {
     saved = {.input = DividedTensor(x, tensor_parallel_, recompute_.partition), .batch = batch, .sequence = sequence};

@@ -237,6 +237,7 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
     // The stream runs in order: when the last step's chunk has arrived, those of the earlier steps have.
     computation().wait(arrived[arrived.size() - static_cast<std::size_t>(chunks - i)]);
     std::vector<const void*> sources;
+    sources.reserve(products.size());
     for (const Tensor& product : products) sources.push_back(chunk(product, chunks, i).raw());
     as_kernel("reduce", [&] {
       if (on_gpu("reduce", own, for_others)) {

@@ -69,7 +69,7 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
 
   const auto zeros = [](std::int64_t count, DType type, MemoryKind kind) {
     const MemoryScope scope(kind);
-    const Tensor tensor = Tensor::symmetric({count}, type);
+    Tensor tensor = Tensor::symmetric({count}, type);
     tensor.zero();
     return tensor;
   };

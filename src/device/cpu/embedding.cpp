@@ -32,7 +32,7 @@ void convert_row(const From* from, To* to, std::int64_t columns) {
 // The rows of dy whose entry the table has, sorted by entry and then by row.
 struct RowOfEntry {
   std::int64_t entry, row;
-  auto operator<=>(const RowOfEntry&) const = default;
+  auto operator<=>(const RowOfEntry&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 misreads it
 };
 std::vector<RowOfEntry> rows_by_entry(const Tensor& tokens, std::int64_t first, std::int64_t entries) {
   std::vector<RowOfEntry> result;
