@@ -69,13 +69,18 @@ enum class ScheduleKind : std::uint8_t {
   interleaved,               // Narayanan et al. 2021, as Megatron-LM: v chunks a stage; m must be a multiple of p
   zb_h1,                     // Qi et al. 2023: 1F1B with backward split; stage s postpones s weight gradients
   zb_h2,                     // Qi et al. 2023: more forwards first, and 2 s weight gradients postponed
+  zb_v,                      // Qi et al. 2023: two chunks in a V, at most 2 p of their microbatches unfinished
 };
-STRETTO_API const char* name(ScheduleKind kind);  // "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2"
+STRETTO_API const char* name(ScheduleKind kind);  // "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"
 // Throws Error(invalid_argument) if there is none of that name.
 STRETTO_API ScheduleKind schedule_kind_from_name(const std::string& text);
 
-// Makes the schedule, with its messages. Throws Error(invalid_argument) if the kind does not allow the numbers: chunks other
-// than 1 need interleaved, which needs a multiple of `stages` as microbatches. Cost: O(actions x log(actions)).
+STRETTO_API std::vector<ScheduleKind> all_schedule_kinds();
+// Whether the kind can be made of these numbers, each at least 1: interleaved needs a multiple of `stages` as microbatches,
+// and takes any number of chunks; zb_v has 2 chunks, the others 1.
+STRETTO_API bool allows(ScheduleKind kind, int stages, int microbatches, int chunks);
+// Makes the schedule, with its messages. Throws Error(invalid_argument) if the kind does not allow the numbers, or if they
+// are more than 4096 stages or 2^22 forwards in all. Cost: O(actions x log(actions)).
 STRETTO_API Schedule make_schedule(ScheduleKind kind, int stages, int microbatches, int chunks = 1);
 
 // Inserts the messages into lists that hold computations only. A message goes to both of its stages before the first

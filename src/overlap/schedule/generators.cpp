@@ -1,5 +1,6 @@
 // The order of the computations of every stage. Messages are inserted afterwards, alike for all.
 #include <algorithm>
+#include <array>
 
 #include "core/fail.hpp"
 #include "overlap/schedule/limits.hpp"
@@ -56,6 +57,54 @@ Order zero_bubble_order(int microbatches, int first, int late) {
   return order;
 }
 
+// Two chunks, placed in a V. With fewer than 2 p - 1 microbatches it is the order of 2 p - 1 without those that are not
+// there.
+class ZbVOrder {
+ public:
+  ZbVOrder(int stages, int microbatches, int stage) : microbatches_(microbatches) {
+    const int most = std::max(microbatches, 2 * stages - 1);
+    for (int k = 0; k < 2 * (stages - stage) - 1; ++k) forward(0);
+    for (int k = 0; k < stage; ++k) {
+      forward(1);
+      forward(0);
+    }
+    for (int k = 0; k < stages - stage; ++k) {
+      forward(1);
+      backward(1);
+    }
+    while (forwards_[1] < forwards_[0] || forwards_[0] < most) {
+      if (forwards_[0] < most) forward(0);
+      backward(0);
+      forward(1);
+      backward(1);
+    }
+    for (int k = 0; k < stage; ++k) {
+      next(ActionKind::backward_input, 0, inputs_);
+      next(ActionKind::backward_input, 1, inputs_);
+    }
+    for (int k = 0; k < stages - stage; ++k) backward(0);
+    for (const int chunk : {1, 0}) {
+      while (weights_[chunk] < inputs_[chunk]) next(ActionKind::backward_weight, chunk, weights_);
+    }
+  }
+  Order order() && { return std::move(order_); }
+
+ private:
+  void next(ActionKind kind, int chunk, std::array<int, 2>& counts) {
+    const int microbatch = counts[chunk]++;
+    if (microbatch < microbatches_) put(order_, kind, microbatch, chunk);
+  }
+  void forward(int chunk) { next(ActionKind::forward, chunk, forwards_); }
+  void backward(int chunk) {
+    next(ActionKind::backward_input, chunk, inputs_);
+    next(ActionKind::backward_weight, chunk, weights_);
+  }
+
+  int microbatches_;
+  Order order_;
+  std::array<int, 2> forwards_{}, inputs_{}, weights_{};  // how many were put, by chunk
+};
+
 Order order_of(ScheduleKind kind, const Schedule& of, int stage) {
   const int after = of.stages - 1 - stage;
   switch (kind) {
@@ -65,18 +114,25 @@ Order order_of(ScheduleKind kind, const Schedule& of, int stage) {
       [[fallthrough]];
     case ScheduleKind::one_forward_one_backward: return interleaved_order(of, after);
     case ScheduleKind::zb_h1: return zero_bubble_order(of.microbatches, after + 1, stage);
-    default: return zero_bubble_order(of.microbatches, 2 * after + 1, 2 * stage);
+    case ScheduleKind::zb_h2: return zero_bubble_order(of.microbatches, 2 * after + 1, 2 * stage);
+    default: return ZbVOrder(of.stages, of.microbatches, stage).order();
   }
 }
 
 }  // namespace
 
+bool allows(ScheduleKind kind, int stages, int microbatches, int chunks) {
+  if (kind == ScheduleKind::interleaved) return microbatches % stages == 0;
+  return chunks == (kind == ScheduleKind::zb_v ? 2 : 1);
+}
+
 Schedule make_schedule(ScheduleKind kind, int stages, int microbatches, int chunks) {
-  Schedule schedule{name(kind), stages, microbatches, chunks, ChunkPlacement::round_robin, {}};
+  const ChunkPlacement placement = kind == ScheduleKind::zb_v ? ChunkPlacement::v_shaped : ChunkPlacement::round_robin;
+  Schedule schedule{name(kind), stages, microbatches, chunks, placement, {}};
   require_sizes(schedule);
-  const bool interleaved = kind == ScheduleKind::interleaved;
-  require(interleaved || chunks == 1, "{} has 1 chunk a stage, not {}; choose interleaved for more.", name(kind), chunks);
-  require(!interleaved || microbatches % stages == 0,
+  require(kind == ScheduleKind::interleaved || allows(kind, stages, microbatches, chunks),
+          "{} has 1 chunk a stage, not {}; choose interleaved for more.", name(kind), chunks);
+  require(allows(kind, stages, microbatches, chunks),
           "interleaved needs a multiple of its {} stages as microbatches, not {}; choose another number, or 1f1b.", stages,
           microbatches);
   for (int stage = 0; stage < stages; ++stage) schedule.lists.push_back(order_of(kind, schedule, stage));

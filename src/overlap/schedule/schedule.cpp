@@ -1,18 +1,9 @@
 // Names, and where the parts of the model are.
 #include "stretto/overlap/schedule.hpp"
 
-#include <array>
-
 #include "core/fail.hpp"
 
 namespace stretto {
-namespace {
-
-constexpr std::array all_schedule_kinds{ScheduleKind::gpipe, ScheduleKind::one_forward_one_backward,
-                                        ScheduleKind::interleaved, ScheduleKind::zb_h1, ScheduleKind::zb_h2};
-
-}  // namespace
-
 const char* name(ActionKind kind) {
   switch (kind) {
     case ActionKind::forward: return "forward";
@@ -40,13 +31,20 @@ const char* name(ScheduleKind kind) {
     case ScheduleKind::one_forward_one_backward: return "1f1b";
     case ScheduleKind::interleaved: return "interleaved";
     case ScheduleKind::zb_h1: return "zb-h1";
-    default: return "zb-h2";
+    case ScheduleKind::zb_h2: return "zb-h2";
+    default: return "zb-v";
   }
+}
+
+std::vector<ScheduleKind> all_schedule_kinds() {
+  std::vector<ScheduleKind> all;
+  for (int kind = 0; kind <= static_cast<int>(ScheduleKind::zb_v); ++kind) all.push_back(static_cast<ScheduleKind>(kind));
+  return all;
 }
 
 ScheduleKind schedule_kind_from_name(const std::string& text) {
   std::string known;
-  for (const ScheduleKind kind : all_schedule_kinds) {
+  for (const ScheduleKind kind : all_schedule_kinds()) {
     if (text == name(kind)) return kind;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", name(kind));
   }
