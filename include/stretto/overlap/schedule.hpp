@@ -132,8 +132,9 @@ struct ScheduleSimulation {
 };
 
 // Checks the schedule, and predicts its times. Computations of a stage run in order, and its groups of messages run in
-// order beside them. A group begins when the computations whose results it sends have ended; its messages end together. A
-// computation waits for the messages that it needs, for no others. Cost: O(actions x log(actions)).
+// order beside them: a group begins when the group before it has ended, and the computations whose results it sends. A
+// computation waits for the message that it needs, not for others. Links have no limit: messages do not slow each other
+// down. Cost: O(actions x log(actions)).
 STRETTO_API ScheduleSimulation simulate(const Schedule& schedule, const ScheduleTimes& times = {});
 
 // The text form. Empty lines and what follows a # are ignored; words are separated by blanks. First come five lines, in this

@@ -50,8 +50,8 @@ Order zero_bubble_order(int microbatches, int first, int late) {
   for (int k = 0; k < first; ++k) forward();
   for (int k = 0; k < microbatches; ++k) {
     put(order, ActionKind::backward_input, k);
-    forward();
     if (k >= late) put(order, ActionKind::backward_weight, k - late);
+    forward();
   }
   for (int k = std::max(0, microbatches - late); k < microbatches; ++k) put(order, ActionKind::backward_weight, k);
   return order;

@@ -53,7 +53,6 @@ bool ScheduleRun::advance(int stage) {
     post(stage, group);
   }
   if (its.missing > 0) return false;
-  arrive(stage);
   its.reached = false;
   ++its.place;
   return true;
@@ -154,19 +153,12 @@ void ScheduleRun::match(int from, int to) {
           to_string(send.action));
   const double begin = std::max(send.ready, receive.ready);
   const double end = begin + times_.message;
+  Progress& there = at(schedule_.part_of(to, receive.action.chunk), receive.action.microbatch);
+  (forward ? there.input : there.gradient) = end;
   for (const auto& [stage, action] : {std::pair{from, send.action}, std::pair{to, receive.action}}) {
     stages_[stage].group_end = std::max(stages_[stage].group_end, end);
     actions_.push_back({stage, action, begin, end});
     if (--stages_[stage].missing == 0) woken_.push_back(stage);
-  }
-}
-
-// All messages of the stage's group are complete.
-void ScheduleRun::arrive(int stage) {
-  for (const Action& action : group_of(stage)) {
-    Progress& its = at(schedule_.part_of(stage, action.chunk), action.microbatch);
-    if (action.kind == ActionKind::receive_forward) its.input = stages_[stage].group_end;
-    if (action.kind == ActionKind::receive_backward) its.gradient = stages_[stage].group_end;
   }
 }
 

@@ -43,7 +43,6 @@ class ScheduleRun {
   double ready_to_send(int stage, const Action& action);
   void expect(int stage, const Action& action);
   void match(int from, int to);
-  void arrive(int stage);
   [[noreturn]] void explain_waiting() const;
   Action first_waiting(int stage) const;
   void require_all_done() const;

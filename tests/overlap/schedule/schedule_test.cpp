@@ -85,9 +85,10 @@ TEST(Schedules, MicrobatchesUnderWay) {
   EXPECT_THAT(simulate(make_schedule(ScheduleKind::interleaved, 4, 8, 2)).under_way, ElementsAre(11, 9, 7, 5));
   const ScheduleSimulation h1 = simulate(make_schedule(ScheduleKind::zb_h1, 4, 9));
   EXPECT_THAT(h1.under_way, ElementsAre(4, 3, 2, 1));
-  EXPECT_THAT(h1.unfinished, ElementsAre(5, 5, 5, 5));
+  EXPECT_THAT(h1.unfinished, ElementsAre(4, 4, 4, 4));
   const ScheduleSimulation h2 = simulate(make_schedule(ScheduleKind::zb_h2, 4, 12));
   EXPECT_THAT(h2.under_way, ElementsAre(7, 5, 3, 1));
+  EXPECT_THAT(h2.unfinished, ElementsAre(7, 7, 7, 7));
 }
 
 TEST(Schedules, AMessageTakesItsTime) {
