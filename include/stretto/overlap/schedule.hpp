@@ -141,7 +141,7 @@ STRETTO_API ScheduleSimulation simulate(const Schedule& schedule, const Schedule
 // order; then every stage with its groups, one a line; commas separate the actions of a group. An action is its kind, its
 // microbatch, and its chunk.
 //
-//   schedule 1f1b            # a name
+//   schedule 1f1b            # a name of letters, digits, -, _ and .
 //   stages 2
 //   microbatches 1
 //   chunks 1

@@ -1,4 +1,6 @@
 // Schedules as text.
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <sstream>
 
@@ -83,6 +85,9 @@ Schedule schedule_from_text(const std::string& text) {
   Lines lines(text);
   Schedule schedule;
   schedule.name = lines.value("schedule");
+  const auto plain = [](unsigned char c) { return c < 128 && (std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.'); };
+  lines.demand(std::all_of(schedule.name.begin(), schedule.name.end(), plain),
+               "a name has letters, digits, -, _ and . only");
   schedule.stages = lines.number(lines.value("stages"));
   schedule.microbatches = lines.number(lines.value("microbatches"));
   schedule.chunks = lines.number(lines.value("chunks"));

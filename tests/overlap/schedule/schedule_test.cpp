@@ -262,6 +262,7 @@ TEST(ScheduleText, Garbage) {
   for (const auto& [text, part] : std::vector<std::pair<std::string, std::string>>{
            {"", "ends where 'schedule' is expected"},
            {"%PDF-1.7", "Line 1 of the schedule cannot be read: 'schedule' and its value are expected"},
+           {"schedule <s>", "a name has letters"},
            {"schedule s\nstages many", "Line 2 of the schedule cannot be read: 'many' is no number"},
            {"schedule s\nstages 99999999999999", "is no number"},
            {"schedule s\nstages -1\nmicrobatches 1\nchunks 1\nplacement round_robin", "pipeline of -1 stages"},
