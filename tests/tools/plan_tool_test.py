@@ -196,7 +196,7 @@ class Explanations(PlanTool):
         self.assertIn("ring, by the caller; f32 on the wire", lines[0])
 
 
-class Pictures(PlanTool):
+class Drawn(PlanTool):
     def setUp(self):
         directory = tempfile.TemporaryDirectory(prefix="plan-tool-")
         self.addCleanup(directory.cleanup)
@@ -206,6 +206,8 @@ class Pictures(PlanTool):
         root = xml.etree.ElementTree.parse(self.file).getroot()
         return [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
 
+
+class Pictures(Drawn):
     def boxes(self, root):
         """(left, top, right, bottom) and the text of everything written, at 0.6 em a character."""
         found = []
@@ -361,6 +363,66 @@ class Steps(PlanTool):
         self.refused("cut a group of 12 ranks", *self.STEP[:1], "--ranks", 24, "--tp", 12, *self.STEP[3:])
         self.refused("--zero", *self.STEP, "--zero", 2)
         self.refused("--json", *self.STEP, "--json", "/no/such/directory/plan.json")
+
+
+class Pipelines(Drawn):
+    def schedule(self, name, *words):
+        return self.lines("pipeline", "--schedule", name, *words)
+
+    def json(self, name, *words):
+        path = self.file.with_suffix(".json")
+        self.schedule(name, "--json", path, *words)
+        return json.loads(path.read_text())
+
+    def test_figures(self):
+        lines = self.schedule("1f1b", "--pp", 4, "--microbatches", 8)
+        self.assertEqual(lines[0], "1f1b, 4 stages, 8 microbatches, 1 chunk a stage: proved")
+        self.assertRegex(lines[1], r"^bubble +37\.50% ")
+        self.assertRegex(lines[3], r"^under way +4 3 2 1 by stage")
+        self.assertEqual(self.json("interleaved", "--pp", 2, "--microbatches", 4, "--virtual-stages", 3),
+                         {"schedule": "interleaved", "stages": 2, "microbatches": 4, "chunks": 3, "step": 39.0, "ideal": 36.0,
+                          "bubble": 39 / 36 - 1, "under_way": [7, 5]})
+        self.assertEqual(self.json("zb-v", "--pp", 4, "--microbatches", 8)["bubble"], 0)
+        self.assertEqual(self.json("gpipe", "--pp", 2, "--microbatches", 1, "--times", "1,2,3,0.5")["step"], 13)
+
+    def test_a_file_is_a_schedule(self):
+        text = self.file.with_suffix(".txt")
+        lines = self.schedule("zb-h1", "--pp", 3, "--microbatches", 5, "--text", text)
+        self.assertEqual(self.schedule(text), lines)
+        self.refused("--pp is 4, but", "pipeline", "--schedule", text, "--pp", 4)
+        text.write_text(text.read_text().replace("send_forward 3 0", "send_forward 4 0", 1))
+        self.refused("Stage 0 has send_forward 4 0 before", "pipeline", "--schedule", text)
+        text.write_text("garbage")
+        self.refused("Line 1 of the schedule", "pipeline", "--schedule", text)
+
+    def test_picture(self):
+        self.schedule("zb-h1", "--pp", 8, "--microbatches", 16, "--svg", self.file)
+        texts = self.texts()
+        for text in ["zb-h1, 8 stages, 16 microbatches: 14.6% bubble", "stage 7", "forward", "backward_input", "backward_weight"]:
+            self.assertIn(text, texts)
+        for microbatch in range(16):  # each has room for its number: forward, and both gradients, on each stage
+            self.assertGreaterEqual(texts.count(str(microbatch)), 3 * 8)
+
+    def test_all_are_proved(self):
+        lines = self.lines("pipeline", "all", "--verify")
+        self.assertEqual([line.split()[0] for line in lines[:-1]], ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"])
+        self.assertRegex(lines[-1], r"^Proved 5964 schedules ")
+
+    def test_refusals(self):
+        for part, words in [
+            ("--schedule 2f2b is neither", ["--schedule", "2f2b", "--pp", 2]),
+            ("--schedule / is neither", ["--schedule", "/"]),
+            ("needs --pp and --microbatches", ["--schedule", "gpipe", "--pp", 2]),
+            ("a multiple of its 4 stages", ["--schedule", "interleaved", "--pp", 4, "--microbatches", 6]),
+            ("1 chunk a stage, not 2", ["--schedule", "gpipe", "--pp", 4, "--microbatches", 6, "--virtual-stages", 2]),
+            ("--times", ["--schedule", "gpipe", "--pp", 4, "--microbatches", 6, "--times", "1,2,3"]),
+            ("--times", ["--schedule", "gpipe", "--pp", 4, "--microbatches", 6, "--times", "1,2,3,-4"]),
+            ("--svg draws up to 64", ["--schedule", "gpipe", "--pp", 65, "--microbatches", 1, "--svg", self.file]),
+            ("cannot be written", ["--schedule", "gpipe", "--pp", 2, "--microbatches", 1, "--svg", "/none/picture.svg"]),
+            ("Name a schedule", []),
+        ]:
+            with self.subTest(words):
+                self.refused(part, "pipeline", *words)
 
 
 if __name__ == "__main__":

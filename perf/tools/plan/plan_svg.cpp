@@ -3,40 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace plan_tool {
 namespace {
-
-using stretto::StepKind;
 
 constexpr double left = 70, right = 32, bottom = 44, bar_height = 14, gap = 12;
 constexpr double margin = 12, font_size = 12, title_size = 15, legend_top = 32, legend_row = 18;
 
 // The width of a text in pixels. Viewers choose the font, so this is the width in a wide one (DejaVu Sans).
 double text_width(const std::string& text, double size) { return 0.63 * size * static_cast<double>(text.size()); }
-
-struct Look {
-  const char* name;
-  const char* color;
-  int track;
-};
-constexpr std::array<Look, 14> looks{{{"send", "#8db3d9", 0},
-                                      {"recv", "#8ecf9b", 1},
-                                      {"recv_reduce", "#f0a35e", 1},
-                                      {"copy", "#c9c9c9", 2},
-                                      {"reduce", "#d98cb3", 2},
-                                      {"quantize", "#b8a1d9", 2},
-                                      {"dequantize", "#d9cfa1", 2},
-                                      {"dequantize_reduce", "#e0b060", 2},
-                                      {"requantize", "#c98a9b", 2},
-                                      {"signal", "#5b7fa6", 0},
-                                      {"wait", "#d7e6d9", 1},
-                                      {"read", "#8ecf9b", 2},
-                                      {"read_reduce", "#f0a35e", 2},
-                                      {"copy_to_all", "#8db3d9", 2}}};
-const Look& look_of(StepKind kind) { return looks[static_cast<std::size_t>(kind)]; }
 
 std::string escaped(const std::string& text) {
   std::string safe;
@@ -59,7 +35,7 @@ class Drawing {
   explicit Drawing(const Picture& picture) : picture_(picture) {
     for (const Bar& bar : picture.bars) {
       lanes_ = std::max(lanes_, bar.lane + 1);
-      tracks_ = std::max(tracks_, look_of(bar.kind).track + 1);
+      tracks_ = std::max(tracks_, look_of(bar).track + 1);
       end_ = std::max(end_, bar.end);
     }
     row_ = lanes_ * tracks_ * bar_height + gap;
@@ -82,19 +58,20 @@ class Drawing {
       const double y = top_ + rank * row_;
       svg_ += fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"#f6f6f6\"/>", left, y,
                           width_ - left - right, row_ - gap);
-      svg_ += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">rank {}</text>\n", left - 8,
-                          y + (row_ - gap) / 2 + 4, rank);
+      svg_ += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{} {}</text>\n", left - 8,
+                          y + (row_ - gap) / 2 + 4, picture_.row, rank);
     }
     for (const Bar& bar : picture_.bars) draw_bar(bar);
     return svg_ + "</svg>\n";
   }
 
  private:
+  const Look& look_of(const Bar& bar) const { return picture_.looks[bar.look]; }
   double x_of(double time) const { return left + time * picture_.pixels_a_unit; }
 
   struct LegendEntry {
     std::string text;
-    const char* color;  // nullptr: a remark without a square
+    std::string color;  // empty: a remark without a square
     double x;
     int row;
   };
@@ -103,8 +80,8 @@ class Drawing {
   void lay_out_legend() {
     double x = margin;
     int row = 0;
-    const auto add = [&](const std::string& text, const char* color) {
-      const double square = color != nullptr ? 19 : 0;
+    const auto add = [&](const std::string& text, const std::string& color) {
+      const double square = color.empty() ? 0 : 19;
       const double end = x + square + text_width(text, font_size);
       if (end > width_ - margin && x > margin) {
         x = margin;
@@ -113,18 +90,18 @@ class Drawing {
       legend_.push_back({text, color, x, row});
       x += square + text_width(text, font_size) + margin;
     };
-    for (const Look& look : looks) {
-      const bool used = std::any_of(picture_.bars.begin(), picture_.bars.end(),
-                                    [&](const Bar& bar) { return &look_of(bar.kind) == &look; });
+    for (const Look& look : picture_.looks) {
+      const bool used =
+          std::any_of(picture_.bars.begin(), picture_.bars.end(), [&](const Bar& bar) { return &look_of(bar) == &look; });
       if (used) add(look.name, look.color);
     }
-    add(lanes_ > 1 ? "numbers: the peer; lanes below each other" : "numbers: the peer", nullptr);
+    add(picture_.remark + (lanes_ > 1 ? "; lanes below each other" : ""), "");
   }
 
   void draw_legend() {
     for (const LegendEntry& entry : legend_) {
       const double y = legend_top + legend_row * entry.row;
-      if (entry.color != nullptr) {
+      if (!entry.color.empty()) {
         svg_ += fmt::format("<rect x=\"{:.0f}\" y=\"{}\" width=\"14\" height=\"12\" fill=\"{}\"/>", entry.x, y, entry.color);
         svg_ += fmt::format("<text x=\"{:.0f}\" y=\"{}\">{}</text>\n", entry.x + 19, y + 10, entry.text);
       } else {
@@ -152,7 +129,7 @@ class Drawing {
   }
 
   void draw_bar(const Bar& bar) {
-    const Look& look = look_of(bar.kind);
+    const Look& look = look_of(bar);
     const double x = x_of(bar.begin);
     const double width = std::max(1.0, x_of(bar.end) - x - 1);
     const double y = top_ + bar.rank * row_ + (bar.lane * tracks_ + look.track) * bar_height;
@@ -160,10 +137,10 @@ class Drawing {
         "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\" fill-opacity=\"0.85\" stroke=\"white\" "
         "stroke-width=\"0.5\"/>",
         x, y + 1, width, bar_height - 2, look.color);
-    const std::string label = bar.peer == stretto::everybody ? "all" : bar.peer < 0 ? "" : std::to_string(bar.peer);
     // At its beginning: the end of a message, in which no port is busy, may lie under the next one.
-    if (!label.empty() && width >= 6.5 * static_cast<double>(label.size()) + 4) {
-      svg_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"10\">{}</text>", x + 3, y + bar_height - 3.5, label);
+    if (!bar.label.empty() && width >= 6.5 * static_cast<double>(bar.label.size()) + 4) {
+      svg_ +=
+          fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"10\">{}</text>", x + 3, y + bar_height - 3.5, bar.label);
     }
     svg_ += '\n';
   }
@@ -182,7 +159,16 @@ class Drawing {
 
 }  // namespace
 
-int track_of(StepKind kind) { return look_of(kind).track; }
+const std::vector<Look>& step_looks() {
+  static const std::vector<Look> looks{{"send", "#8db3d9", 0},        {"recv", "#8ecf9b", 1},
+                                       {"recv_reduce", "#f0a35e", 1}, {"copy", "#c9c9c9", 2},
+                                       {"reduce", "#d98cb3", 2},      {"quantize", "#b8a1d9", 2},
+                                       {"dequantize", "#d9cfa1", 2},  {"dequantize_reduce", "#e0b060", 2},
+                                       {"requantize", "#c98a9b", 2},  {"signal", "#5b7fa6", 0},
+                                       {"wait", "#d7e6d9", 1},        {"read", "#8ecf9b", 2},
+                                       {"read_reduce", "#f0a35e", 2}, {"copy_to_all", "#8db3d9", 2}};
+  return looks;
+}
 
 std::string svg_of(Picture picture) {
   std::stable_sort(picture.bars.begin(), picture.bars.end(), [](const Bar& a, const Bar& b) { return a.begin < b.begin; });

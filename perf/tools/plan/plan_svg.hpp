@@ -4,25 +4,34 @@
 
 #include "stretto/plan.hpp"
 
-// A picture of a collective: ranks down, time across.
+// A picture over time, with a row for each rank: of the steps of a collective, or of a pipeline's stages.
 namespace plan_tool {
 
+struct Look {
+  std::string name;  // in the legend
+  std::string color;
+  int track = 0;  // tracks of a rank lie below each other
+};
 struct Bar {
   int rank, lane;
-  stretto::StepKind kind;
-  int peer;           // -1 for local work
+  std::size_t look;   // of Picture::looks
+  std::string label;  // is left out where it does not fit
   double begin, end;  // in units of the picture
 };
 struct Picture {
   std::string title;
-  std::string unit;           // of time: "round" or "us"
+  std::string unit;           // of time: "round", "us" or "s"
   double pixels_a_unit = 60;  // across
+  std::string row = "rank";   // what a row is
+  std::string remark;         // what the labels are
   int ranks = 1;
+  std::vector<Look> looks;
   std::vector<Bar> bars;
 };
 
-// What a rank sends (0), what it receives (1) and what it does by itself (2) lie below each other.
-int track_of(stretto::StepKind kind);
+// The looks of a collective's steps, by StepKind. What a rank sends (track 0), what it receives (1) and what it does by
+// itself (2) lie below each other.
+const std::vector<Look>& step_looks();
 std::string svg_of(Picture picture);
 
 }  // namespace plan_tool

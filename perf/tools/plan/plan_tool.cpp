@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "plan/plan_options.hpp"
+#include "plan/plan_pipeline.hpp"
 #include "plan/plan_step.hpp"
 #include "plan/plan_svg.hpp"
 #include "plan/plan_verify.hpp"
@@ -148,6 +149,13 @@ void predict(const CommandLine& line, const Call& call, const LinkModel& links) 
 
 // ---- --svg
 
+int track_of(StepKind kind) { return step_looks()[static_cast<std::size_t>(kind)].track; }
+
+Bar bar_of(int rank, int lane, StepKind kind, int peer, double begin, double end) {
+  const std::string label = peer == everybody ? "all" : peer < 0 ? "" : std::to_string(peer);
+  return {rank, lane, static_cast<std::size_t>(kind), label, begin, end};
+}
+
 // One column a round. Steps of the same rank, lane, round and track share the width of the column.
 Picture over_rounds(const PlanRequest& request) {
   Picture picture;
@@ -169,7 +177,7 @@ Picture over_rounds(const PlanRequest& request) {
           const Step& step = steps[begin];
           const int where = track_of(step.kind);
           const double from = static_cast<double>(round) + 0.04 + 0.92 * at[where]++ / count[where];
-          picture.bars.push_back({rank, static_cast<int>(l), step.kind, step.peer, from, from + 0.92 / count[where]});
+          picture.bars.push_back(bar_of(rank, static_cast<int>(l), step.kind, step.peer, from, from + 0.92 / count[where]));
         }
       }
     }
@@ -184,7 +192,7 @@ Picture over_time(const PlanRequest& request, std::int64_t width, const LinkMode
   picture.unit = "us";
   picture.pixels_a_unit = 1100 / std::max(result.seconds * 1e6, 1e-6);
   for (const TimedStep& step : result.timeline) {
-    picture.bars.push_back({step.rank, step.lane, step.kind, step.peer, step.begin * 1e6, step.end * 1e6});
+    picture.bars.push_back(bar_of(step.rank, step.lane, step.kind, step.peer, step.begin * 1e6, step.end * 1e6));
   }
   return picture;
 }
@@ -198,6 +206,8 @@ void draw(const CommandLine& line, const Call& call) {
   Picture picture =
       line.links.empty() ? over_rounds(request) : over_time(request, call.width(), link_model_from_file(line.links));
   picture.ranks = request.size;
+  picture.looks = step_looks();
+  picture.remark = "numbers: the peer";
   picture.title = fmt::format("{} by {}, {} ranks, {}{}", line.collective, to_string(request.method), request.size,
                               in_units(static_cast<double>(call.bytes())), quantized_text(request));
   if (has_root(request.collective)) picture.title += fmt::format(", root {}", request.root);
@@ -225,8 +235,9 @@ void run(const CommandLine& line) {
 int main(int argc, char** argv) {
   try {
     stretto::check_settings();
-    if (argc > 1 && std::string(argv[1]) == "step") {
-      plan_tool::plan_step_of(argc - 1, argv + 1);
+    const std::string first = argc > 1 ? argv[1] : "";
+    if (first == "step" || first == "pipeline") {
+      (first == "step" ? plan_tool::plan_step_of : plan_tool::plan_pipeline_of)(argc - 1, argv + 1);
       return 0;
     }
     plan_tool::CommandLine line;

@@ -3,7 +3,6 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <thread>
 
@@ -11,10 +10,6 @@
 
 namespace plan_tool {
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 std::vector<ProofCase> cases_of(const CommandLine& line, Collective collective, const Method& method) {
   const bool with_parameters = method != Method(method.algorithm);
@@ -56,6 +51,10 @@ std::size_t prove_one(const CommandLine& line, Collective collective, const Meth
 }
 
 }  // namespace
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
 
 void verify_all(const CommandLine& line) {
   // Every proof allocates what the one before has freed: the allocator keeps it, instead of giving it back to the kernel.

@@ -1,0 +1,162 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "stretto/export.hpp"
+
+// Pipeline schedules as data: what every stage of a pipeline does in one training step, and in which order. All functions
+// are pure: no function here computes or communicates, and nothing in the library runs a schedule yet. See
+// docs/pipeline.md.
+//
+// A model is cut into stages x chunks consecutive parts. A stage is one rank of the pipeline axis (or a group of ranks that
+// act alike), and holds `chunks` of the parts.
+namespace stretto {
+
+enum class ActionKind : std::uint8_t {
+  forward,           // computes a chunk's output of one microbatch
+  backward,          // computes the gradient of the chunk's input and those of its weights
+  backward_input,    // computes the gradient of the chunk's input only; backward_weight comes later
+  backward_weight,   // computes the gradients of the chunk's weights only
+  send_forward,      // sends the chunk's output to the stage of the next part
+  receive_forward,   // receives the chunk's input from the stage of the part before
+  send_backward,     // sends the gradient of the chunk's input to the stage of the part before
+  receive_backward,  // receives the gradient of the chunk's output from the stage of the next part
+};
+STRETTO_API const char* name(ActionKind kind);  // as the enumerator
+STRETTO_API bool is_message(ActionKind kind);
+
+struct Action {
+  ActionKind kind = ActionKind::forward;
+  int microbatch = 0;  // 0 .. microbatches - 1
+  int chunk = 0;       // of the stage: 0 .. chunks - 1. For messages too, it is the chunk of the stage that acts
+  auto operator<=>(const Action&) const = default;  // NOLINT(modernize-use-nullptr): none is here
+};
+STRETTO_API std::string to_string(const Action& action);  // "send_forward 3 0": kind, microbatch, chunk
+
+// Either one computation, or messages that go together, as in an NCCL group.
+using ActionGroup = std::vector<Action>;
+
+// The stage that holds the k-th of stages x chunks model parts.
+enum class ChunkPlacement : std::uint8_t {
+  round_robin,  // stage k % stages, chunk k / stages
+  v_shaped,     // two chunks: stage k on the way down, and 2 * stages - 1 - k on the way back
+};
+STRETTO_API const char* name(ChunkPlacement placement);  // as the enumerator
+
+struct STRETTO_API Schedule {
+  std::string name;  // of the generator, or of the file's author
+  int stages = 1;
+  int microbatches = 1;
+  int chunks = 1;  // of each stage
+  ChunkPlacement placement = ChunkPlacement::round_robin;
+  std::vector<std::vector<ActionGroup>> lists;  // of each stage: its groups in the order in which it reaches them
+
+  int parts() const { return stages * chunks; }
+  int part_of(int stage, int chunk) const;  // 0 .. parts - 1
+  int stage_of(int part) const;
+  int chunk_of(int part) const;
+  // The stage at the other end of a message, or -1 if no part of the model is there. It may be the stage itself, which
+  // then needs no message.
+  int peer_of(int stage, const Action& message) const;
+};
+
+// The generators. F, B and W are the times of forward, backward_input and backward_weight of one chunk, p stages, m
+// microbatches, v chunks. The page docs/pipeline.md compares time and memory.
+enum class ScheduleKind : std::uint8_t {
+  gpipe,  // Huang et al. 2019: all forwards, then all backwards, both from microbatch 0 on, as gradient accumulation does
+  one_forward_one_backward,  // "1f1b", Narayanan et al. 2021: at most p - stage microbatches under way
+  interleaved,               // Narayanan et al. 2021, as Megatron-LM: v chunks a stage; m must be a multiple of p
+  zb_h1,                     // Qi et al. 2023: 1F1B with backward split; stage s postpones s weight gradients
+  zb_h2,                     // Qi et al. 2023: more forwards first, and 2 s weight gradients postponed
+  zb_v,                      // Qi et al. 2023: two chunks in a V, at most 2 p of their microbatches unfinished
+};
+STRETTO_API const char* name(ScheduleKind kind);  // "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"
+// Throws Error(invalid_argument) if there is none of that name.
+STRETTO_API ScheduleKind schedule_kind_from_name(const std::string& text);
+
+STRETTO_API std::vector<ScheduleKind> all_schedule_kinds();
+// Whether the kind can be made of these numbers, each at least 1: interleaved needs a multiple of `stages` as microbatches,
+// and takes any number of chunks; zb_v has 2 chunks, the others 1.
+STRETTO_API bool allows(ScheduleKind kind, int stages, int microbatches, int chunks);
+// Makes the schedule, with its messages. Throws Error(invalid_argument) if the kind does not allow the numbers, or if they
+// are more than 4096 stages or 2^22 forwards in all. Cost: O(actions x log(actions)).
+STRETTO_API Schedule make_schedule(ScheduleKind kind, int stages, int microbatches, int chunks = 1);
+
+// Inserts the messages into lists that hold computations only. A message goes to both of its stages before the first
+// computation that begins after the message's data are there, in the timetable in which every computation takes 1 (an
+// unsplit backward 2) and starts as early as its list allows. All stages sort their computations and messages by the times
+// of this one table, and therefore cannot wait for each other in a cycle; messages between two computations form a group.
+// Throws Error(invalid_argument) if the computations already wait for each other.
+STRETTO_API Schedule with_messages(Schedule computations);
+
+// Proves a schedule by running all stages symbolically, and throws Error(invalid_argument) with one sentence that names the
+// stage and the action if it is wrong. A message completes when both of its stages have reached the groups that hold it; a
+// stage goes on when all messages of its group are complete. Messages from one stage to another must be received in the
+// order in which they are sent. Refused are:
+// - a stage that would wait for ever, with the cycle;
+// - a computation before its input or gradient is there, a second time, or missing: every microbatch goes forward once and
+//   backward once through every part, in the order of the parts;
+// - a weight gradient before its input gradient, or missing;
+// - a message without a counterpart, of what was not computed, or to a stage that does not expect it.
+// Cost: O(actions).
+STRETTO_API void check(const Schedule& schedule);
+
+// In seconds.
+struct ScheduleTimes {
+  double forward = 1;          // of one microbatch through one chunk
+  double backward_input = 1;   // likewise; an unsplit backward takes backward_input + backward_weight
+  double backward_weight = 1;  // likewise
+  double message = 0;          // from the moment both stages are ready
+};
+
+struct SimulatedAction {
+  int stage = 0;
+  Action action;
+  double begin = 0, end = 0;  // seconds since the step began
+};
+
+struct ScheduleSimulation {
+  // The longest time that a stage takes from its first computation to its last. The next step may follow at this distance
+  // unless the optimizer makes stages wait for each other (Qi et al. 2023, section 4).
+  double step = 0;
+  double last_end = 0;  // the end of the last computation of all stages: what a step takes that stands alone
+  double ideal = 0;     // microbatches x chunks x (forward + backward_input + backward_weight): a stage that never waits
+  double bubble = 0;    // step / ideal - 1
+  // By stage: the most pairs of microbatch and chunk whose forward has begun and whose backward or backward_input has not
+  // ended.
+  std::vector<int> under_way;
+  // The same, but until backward or backward_weight has ended: what holds memory for weight gradients, too.
+  std::vector<int> unfinished;
+  std::vector<SimulatedAction> actions;  // computations and messages of all stages, sorted by begin
+};
+
+// Checks the schedule, and predicts its times. Computations of a stage run in order, and its groups of messages run in
+// order beside them: a group begins when the group before it has ended, and the computations whose results it sends. A
+// computation waits for the message that it needs, not for others. Links have no limit: messages do not slow each other
+// down. Cost: O(actions x log(actions)).
+STRETTO_API ScheduleSimulation simulate(const Schedule& schedule, const ScheduleTimes& times = {});
+
+// The text form. Empty lines and what follows a # are ignored; words are separated by blanks. First come five lines, in this
+// order; then every stage with its groups, one a line; commas separate the actions of a group. An action is its kind, its
+// microbatch, and its chunk.
+//
+//   schedule 1f1b            # a name of letters, digits, -, _ and .
+//   stages 2
+//   microbatches 1
+//   chunks 1
+//   placement round_robin    # or v_shaped
+//   stage 0
+//   forward 0 0
+//   send_forward 0 0, receive_backward 0 0
+//   backward 0 0
+//   stage 1
+//   receive_forward 0 0
+//   forward 0 0
+//   backward 0 0
+//   send_backward 0 0
+STRETTO_API std::string to_text(const Schedule& schedule);
+// Throws Error(invalid_argument) with the number of the line that it cannot read. It does not check() the schedule.
+STRETTO_API Schedule schedule_from_text(const std::string& text);
+
+}  // namespace stretto

@@ -1,0 +1,195 @@
+// stretto-plan pipeline: proves, simulates and draws what the stages of a pipeline do in a step.
+#include "plan/plan_pipeline.hpp"
+
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "common/output_file.hpp"
+#include "plan/plan_options.hpp"
+#include "plan/plan_svg.hpp"
+#include "plan/plan_verify.hpp"
+#include "stretto/overlap/schedule.hpp"
+
+namespace plan_tool {
+namespace {
+
+struct PipelineLine {
+  std::string what, schedule, svg, json, text;
+  int stages = 0, microbatches = 0, chunks = 0;  // 0: not given
+  std::vector<double> times{1, 1, 1, 0};
+  bool verify = false;
+};
+
+bool parse(int argc, char** argv, PipelineLine& line) {
+  CLI::App app(
+      "Proves a pipeline schedule, and prints its bubble, its step time, and the microbatches under way by stage.\n"
+      "'all --verify' proves every schedule that the library makes, at 1 to 16 stages, 1 to 64 microbatches and 1 to 4\n"
+      "chunks a stage.");
+  app.set_help_flag("-h,--help", "Print this help");
+  auto* what = app.add_option("all", line.what, "With --verify: all schedules")->check(CLI::IsMember({"all"}));
+  auto* verify = app.add_flag("--verify", line.verify, "Prove all schedules")->needs(what);
+  auto* schedule =
+      app.add_option("--schedule", line.schedule, "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or a file with a schedule");
+  app.add_option("--pp", line.stages, "Number of stages")->needs(schedule)->check(CLI::PositiveNumber);
+  app.add_option("--microbatches", line.microbatches, "Of a step")->needs(schedule)->check(CLI::PositiveNumber);
+  app.add_option("--virtual-stages", line.chunks, "Chunks of the model on each stage; default 1, or 2 for zb-v")
+      ->needs(schedule)
+      ->check(CLI::PositiveNumber);
+  app.add_option("--times", line.times,
+                 "Seconds of a chunk's forward, its backward for the input and for the weights, and of a message")
+      ->needs(schedule)
+      ->delimiter(',')
+      ->expected(4)
+      ->check(CLI::Range(0.0, 1e9))
+      ->default_str("1,1,1,0");
+  app.add_option("--svg", line.svg, "Draw the schedule into this file")->needs(schedule);
+  app.add_option("--json", line.json, "Write the figures to this file")->needs(schedule);
+  app.add_option("--text", line.text, "Write the schedule to this file, which --schedule reads")->needs(schedule);
+  what->needs(verify)->excludes(schedule);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    fail("{}; --help lists the flags.", error.what());
+  }
+  require(line.verify || !line.schedule.empty(), "Name a schedule with --schedule, or give 'all --verify'.");
+  return true;
+}
+
+// The schedule of a generator, or of a file.
+Schedule schedule_of(const PipelineLine& line) {
+  for (const ScheduleKind kind : all_schedule_kinds()) {
+    if (line.schedule != name(kind)) continue;
+    require(line.stages > 0 && line.microbatches > 0, "--schedule {} needs --pp and --microbatches.", line.schedule);
+    const int usual = kind == ScheduleKind::zb_v ? 2 : 1;
+    return make_schedule(kind, line.stages, line.microbatches, line.chunks > 0 ? line.chunks : usual);
+  }
+  std::ifstream file(line.schedule);
+  std::error_code ignored;
+  if (!file.is_open() || std::filesystem::is_directory(line.schedule, ignored)) {
+    fail("--schedule {} is neither a file that can be read nor one of gpipe, 1f1b, interleaved, zb-h1, zb-h2 and zb-v.",
+         line.schedule);
+  }
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const Schedule schedule = schedule_from_text(text);
+  for (const auto& [flag, asked, has] : {std::tuple{"--pp", line.stages, schedule.stages},
+                                         std::tuple{"--microbatches", line.microbatches, schedule.microbatches},
+                                         std::tuple{"--virtual-stages", line.chunks, schedule.chunks}}) {
+    require(asked == 0 || asked == has, "{} is {}, but the schedule in {} has {}; leave it out.", flag, asked, line.schedule,
+            has);
+  }
+  return schedule;
+}
+
+// The first chunk has the kind's colour, later ones are paler.
+std::string shade(unsigned color, int chunk, int chunks) {
+  const double white = 0.55 * chunk / chunks;
+  unsigned mixed = 0;
+  for (const int shift : {16, 8, 0}) {
+    const unsigned part = color >> shift & 255;
+    mixed |= static_cast<unsigned>(part + white * (255 - part)) << shift;
+  }
+  return fmt::format("#{:06x}", mixed);
+}
+
+Picture picture_of(const Schedule& schedule, const ScheduleSimulation& result) {
+  require(schedule.stages <= 64, "--svg draws up to 64 stages, not {}; choose fewer.", schedule.stages);
+  constexpr std::array colors{0x7ba7d7U, 0x8ecf9bU, 0x8ecf9bU, 0xf0a35eU};  // by ActionKind: F, B with W, B, W
+  Picture picture;
+  picture.title = fmt::format("{}, {} stages, {} microbatches: {:.1f}% bubble", schedule.name, schedule.stages,
+                              schedule.microbatches, 100 * result.bubble);
+  picture.unit = "s";
+  picture.row = "stage";
+  picture.remark = "numbers: the microbatch";
+  picture.ranks = schedule.stages;
+  for (std::size_t kind = 0; kind < colors.size(); ++kind) {
+    for (int chunk = 0; chunk < schedule.chunks; ++chunk) {
+      const std::string which = schedule.chunks > 1 ? fmt::format(", chunk {}", chunk) : "";
+      picture.looks.push_back({name(static_cast<ActionKind>(kind)) + which, shade(colors[kind], chunk, schedule.chunks), 0});
+    }
+  }
+  double shortest = result.last_end;
+  for (const SimulatedAction& each : result.actions) {
+    if (is_message(each.action.kind)) continue;
+    const std::size_t look = static_cast<std::size_t>(each.action.kind) * schedule.chunks + each.action.chunk;
+    picture.bars.push_back({each.stage, 0, look, std::to_string(each.action.microbatch), each.begin, each.end});
+    if (each.end > each.begin) shortest = std::min(shortest, each.end - each.begin);
+  }
+  // Two digits need 18 pixels. A picture of very unlike times has a bound.
+  picture.pixels_a_unit = std::min(19 / std::max(shortest, 1e-12), 8000 / std::max(result.last_end, 1e-9));
+  return picture;
+}
+
+void print(const Schedule& schedule, const ScheduleSimulation& result) {
+  fmt::print("{}, {} stages, {} microbatches, {} {} a stage: proved\n", schedule.name, schedule.stages,
+             schedule.microbatches, schedule.chunks, schedule.chunks == 1 ? "chunk" : "chunks");
+  fmt::print("bubble      {:.2f}% of the ideal step; a stage computes for {:.1f}% of the step\n", 100 * result.bubble,
+             result.step > 0 ? 100 * result.ideal / result.step : 100.0);
+  fmt::print(
+      "step        {:g} s from a stage's first computation to its last; ideal {:g} s; the last stage ends at {:g} s\n",
+      result.step, result.ideal, result.last_end);
+  fmt::print("under way   {} by stage: forward begun, backward of the input not ended\n", fmt::join(result.under_way, " "));
+  fmt::print("unfinished  {} by stage: forward begun, gradients of the weights not ended\n",
+             fmt::join(result.unfinished, " "));
+}
+
+void write_json(const std::string& path, const Schedule& schedule, const ScheduleSimulation& result) {
+  const nlohmann::ordered_json json = {
+      {"schedule", schedule.name}, {"stages", schedule.stages},    {"microbatches", schedule.microbatches},
+      {"chunks", schedule.chunks}, {"step", result.step},          {"ideal", result.ideal},
+      {"bubble", result.bubble},   {"under_way", result.under_way}};
+  perf::write_file("--json", path, json.dump(1) + "\n");
+}
+
+void verify_all_schedules() {
+  constexpr int most_stages = 16, most_microbatches = 64, most_chunks = 4;
+  const auto begin = std::chrono::steady_clock::now();
+  int all = 0;
+  for (const ScheduleKind kind : all_schedule_kinds()) {
+    const auto its_begin = std::chrono::steady_clock::now();
+    int proved = 0;
+    for (int stages = 1; stages <= most_stages; ++stages) {
+      for (int microbatches = 1; microbatches <= most_microbatches; ++microbatches) {
+        for (int chunks = 1; chunks <= most_chunks; ++chunks) {
+          if (!allows(kind, stages, microbatches, chunks)) continue;
+          check(make_schedule(kind, stages, microbatches, chunks));
+          ++proved;
+        }
+      }
+    }
+    fmt::print("{:<12} {:>6} schedules {:>7.2f} s\n", name(kind), proved, seconds_since(its_begin));
+    std::fflush(stdout);
+    all += proved;
+  }
+  fmt::print("Proved {} schedules of 1 to {} stages, 1 to {} microbatches and 1 to {} chunks in {:.1f} s.\n", all,
+             most_stages, most_microbatches, most_chunks, seconds_since(begin));
+}
+
+}  // namespace
+
+void plan_pipeline_of(int argc, char** argv) {
+  PipelineLine line;
+  if (!parse(argc, argv, line)) return;
+  if (line.verify) return verify_all_schedules();
+  for (const auto& [flag, path] : {std::pair{"--svg", line.svg}, {"--json", line.json}, {"--text", line.text}}) {
+    if (!path.empty()) perf::check_writable(flag, path);
+  }
+  const Schedule schedule = schedule_of(line);
+  const ScheduleSimulation result = simulate(schedule, {line.times[0], line.times[1], line.times[2], line.times[3]});
+  if (!line.svg.empty()) perf::write_file("--svg", line.svg, svg_of(picture_of(schedule, result)));
+  print(schedule, result);
+  if (!line.json.empty()) write_json(line.json, schedule, result);
+  if (!line.text.empty()) perf::write_file("--text", line.text, to_text(schedule));
+}
+
+}  // namespace plan_tool

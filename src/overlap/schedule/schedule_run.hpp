@@ -1,0 +1,63 @@
+#pragma once
+#include <array>
+#include <deque>
+#include <map>
+
+#include "stretto/overlap/schedule.hpp"
+
+namespace stretto {
+
+// Runs all stages of a schedule symbolically, with the times of everything. Throws as check() does.
+class ScheduleRun {
+ public:
+  ScheduleRun(const Schedule& schedule, const ScheduleTimes& times);
+  void run();
+  const std::vector<SimulatedAction>& actions() const { return actions_; }
+
+ private:
+  struct Posted {  // a message whose stage has reached its group
+    Action action;
+    double ready;
+  };
+  struct Stage {
+    std::size_t place = 0;  // of the group that the stage has reached
+    bool reached = false;   // the group's messages are posted
+    int missing = 0;        // of those messages: without their other side
+    double computed = 0;    // when its last computation ended
+    double group_end = 0;   // when the last group of messages ended
+    double ready = 0;       // when the group of messages that it has reached could begin
+  };
+  // What is there of a microbatch in a part of the model. Times are below 0 until then.
+  struct Progress {
+    double input = -1, gradient = -1;                  // arrival of the message
+    double forward = -1, backward = -1, weights = -1;  // end of the computation; backward: of the input's gradient
+    std::array<bool, 4> posted = {};                   // messages, by kind
+  };
+  struct Channel {  // messages from one stage to another that wait for their other side
+    std::deque<Posted> sent, received;
+  };
+
+  bool advance(int stage);
+  void compute(int stage, const Action& action);
+  void post(int stage, const ActionGroup& group);
+  double ready_to_send(int stage, const Action& action);
+  void expect(int stage, const Action& action);
+  void match(int from, int to);
+  [[noreturn]] void explain_waiting() const;
+  Action first_waiting(int stage) const;
+  void require_all_done() const;
+  Progress& at(int part, int microbatch) {
+    return progress_[static_cast<std::size_t>(part) * schedule_.microbatches + microbatch];
+  }
+  const ActionGroup& group_of(int stage) const { return schedule_.lists[stage][stages_[stage].place]; }
+
+  const Schedule& schedule_;
+  const ScheduleTimes& times_;
+  std::vector<Stage> stages_;
+  std::vector<Progress> progress_;
+  std::map<std::pair<int, int>, Channel> channels_;  // by sender and receiver
+  std::vector<int> woken_;                           // stages that may go on
+  std::vector<SimulatedAction> actions_;
+};
+
+}  // namespace stretto
