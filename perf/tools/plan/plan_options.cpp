@@ -144,6 +144,7 @@ std::string quantized_text(const PlanRequest& request) {
 std::vector<Collective> collectives_of(const CommandLine& line) {
   if (line.collective != "all") return {collective_of(line.collective)};
   std::vector<Collective> all;
+  all.reserve(static_cast<std::size_t>(Collective::send));
   for (int i = 0; i < static_cast<int>(Collective::send); ++i) all.push_back(static_cast<Collective>(i));
   return all;
 }

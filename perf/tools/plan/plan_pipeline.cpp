@@ -81,7 +81,7 @@ Schedule schedule_of(const PipelineLine& line) {
          line.schedule);
   }
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const Schedule schedule = schedule_from_text(text);
+  Schedule schedule = schedule_from_text(text);
   for (const auto& [flag, asked, has] : {std::tuple{"--pp", line.stages, schedule.stages},
                                          std::tuple{"--microbatches", line.microbatches, schedule.microbatches},
                                          std::tuple{"--virtual-stages", line.chunks, schedule.chunks}}) {
