@@ -48,12 +48,7 @@ UnitTraffic::~UnitTraffic() {
 
 void UnitTraffic::learn(const std::function<void()>& step) {
   require(!in_step_ && !knows_order_, "The order of uses can be learned before the first step only, and once.");
-  struct Skipping {  // restores the mode of a rehearsal around it
-    RehearsalMode before = rehearsal_mode;
-    Skipping() { rehearsal_mode.skip_kernels = rehearsal_mode.skip_communication = true; }
-    ~Skipping() { rehearsal_mode = before; }
-  };
-  const Skipping skipping;
+  const RehearsalModeScope skips({.skip_kernels = true, .skip_communication = true});
   in_step_ = learning_ = true;
   next_ = 0;
   step();

@@ -47,6 +47,7 @@ TEST(TrainingPlan, TellsTheBytesThatAStepSends) {
       gpt::TrainerOptions options = tiny(layout, DType::f32);
       options.model.vocabulary = 64;  // even shares
       options.sharding.zero = stage;
+      options.sharding.measured_steps = 0;
       options.recompute = {.level = Recompute::full, .partition = layout.tensor > 1};
       const std::map<std::string, std::int64_t> plan =
           gpt::plan_training(options, {.tensor = layout.tensor, .data = layout.data}).sent;
@@ -68,6 +69,7 @@ TEST(TrainingPlan, TellsTheBytesOfOtherTypes) {
     for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients}) {
       gpt::TrainerOptions options = tiny(layout, DType::bf16);
       options.sharding.zero = stage;
+      options.sharding.measured_steps = 0;
       if (narrow) options.sharding.gradient_dtype = DType::bf16;
       EXPECT_EQ(sent_by(train(layout, options)), gpt::plan_training(options, {.data = 4}).sent) << static_cast<int>(stage);
     }

@@ -44,6 +44,7 @@ bool Communicator::Group::ends_in_trouble() {
 void Communicator::Group::join_gpus(const ExchangeBytes& exchange_bytes) {
   const std::lock_guard lock(joining_);
   if (gpu_links_) return;
+  const RehearsalModeScope as_always({});  // the exchange must take place, also if the first call is one of a rehearsal
   std::unique_ptr<GpuLinks> links = make_gpu_links(links_, gpu(), exchange_bytes);
   gpu_watch_ = std::make_unique<GpuWatch>(gpu(), context_->job(), *links, context_->network().timeout(),
                                           [this] { turns_.give_up(); });
