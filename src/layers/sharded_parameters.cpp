@@ -59,10 +59,9 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
     return !mesh_.divided(parameters_.all()[members_[place.unit].front()]->sum_gradient_over).empty();
   });
   const bool streams = options.overlap && divided;
-  traffic_ =
-      std::make_unique<UnitTraffic>(std::move(units), streams ? Stream("parameters", Priority::urgent) : computation(),
-                                    streams ? Stream("dp", Priority::background) : computation(),
-                                    UnitTraffic::Options{.prefetch = options.prefetch, .overlap = options.overlap});
+  traffic_ = std::make_unique<UnitTraffic>(units, streams ? Stream("parameters", Priority::urgent) : computation(),
+                                           streams ? Stream("dp", Priority::background) : computation(),
+                                           UnitTraffic::Options{.prefetch = options.prefetch, .overlap = options.overlap});
   for (std::size_t unit = 0; unit < units_.size(); ++unit) point_at(unit);
   if (options.zero == ZeroStage::none && streams && options.measured_steps > 0) make_choice();
 }

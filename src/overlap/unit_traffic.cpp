@@ -22,7 +22,7 @@ double seconds_of(const Work& work) { return work.times().done - work.times().st
 
 const char* name(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
 
-UnitTraffic::UnitTraffic(std::vector<ShardedUnit*> units, Stream gathers, Stream sums, const Options& options)
+UnitTraffic::UnitTraffic(const std::vector<ShardedUnit*>& units, Stream gathers, Stream sums, const Options& options)
     : gathers_(options.overlap ? std::move(gathers) : computation()),
       sums_(options.overlap ? std::move(sums) : computation()),
       options_(options) {

@@ -53,7 +53,7 @@ class STRETTO_API UnitTraffic {
   };
   // Give gathers an urgent stream and sums a background one, so that gathers overtake sums. The units must outlive the
   // object.
-  UnitTraffic(std::vector<ShardedUnit*> units, Stream gathers, Stream sums, const Options& options);
+  UnitTraffic(const std::vector<ShardedUnit*>& units, Stream gathers, Stream sums, const Options& options);
   ~UnitTraffic();
   UnitTraffic(const UnitTraffic&) = delete;
   UnitTraffic& operator=(const UnitTraffic&) = delete;
