@@ -20,7 +20,8 @@ std::int64_t bytes_of(DType dtype) { return static_cast<std::int64_t>(size_of(dt
 
 // A tensor with a row for each token of a microbatch.
 struct Rows {
-  std::int64_t tokens, hidden, number;  // bytes of one row, of its hidden part and of one statistic
+  std::int64_t tokens;          // rows
+  std::int64_t hidden, number;  // bytes of a tensor of the residual's width, and of one statistic per token
   Rows(const TrainerOptions& options)
       : tokens(options.micro_batch * options.model.sequence),
         hidden(tokens * options.model.hidden * bytes_of(options.sharding.dtype)),
@@ -52,7 +53,7 @@ std::int64_t activation_bytes(const TrainerOptions& options, const MeshShape& me
   return of_step + model.layers * block.kept + std::max(head, dx + block.backward);
 }
 
-// What the layers of a tensor-parallel group sum and gather: at most two all-reduces of a block's rows in each pass, and
+// The bytes that the layers of a tensor-parallel group sum and gather: two all-reduces of a block's rows in each pass, and
 // with full recomputation that of attention once more (Shoeybi et al. 2019). Small sums may take an algorithm that sends
 // more, and a ring sends partial sums of 16 bits in f32.
 std::int64_t tensor_parallel_bytes(const TrainerOptions& options, const MeshShape& mesh) {
@@ -78,7 +79,7 @@ std::string amount(std::int64_t bytes) {
   return bytes >= 1'000'000'000 ? fmt::format("{:.1f} GB", number * 1e-9) : fmt::format("{:.2f} MB", number * 1e-6);
 }
 
-// What a rank holds all the time, and of the others the most so far.
+// The bytes that are held now, or for kinds that come and go the most so far.
 std::int64_t measured(MemoryKind kind) {
   const MemoryUse use = memory_use(kind);
   const bool comes_and_goes = kind == MemoryKind::activations || kind == MemoryKind::buffers;

@@ -98,8 +98,8 @@ BlockActivations block_activations(const TransformerShape& shape, std::int64_t b
     case Recompute::full: break;
   }
   const std::int64_t kept = recompute.partition ? (tokens + tensor_parallel - 1) / tensor_parallel * (row / tokens) : row;
-  // What was kept is freed, or is one of the tensors that are there again. Ahead, the whole input of the next block takes
-  // the place of its share.
+  // The kept input is one of the tensors that are there again, or its share is freed. The gathered input of the next block
+  // takes the place of its share meanwhile.
   return {kept, needed + again + gradients - kept + (recompute.partition ? row - kept : 0)};
 }
 

@@ -18,7 +18,7 @@ class Controls : public testing::TestWithParam<ZeroStage> {
     return result;
   }
 
-  // What rank 1, the second of a tensor-parallel pair, says of the training of a model with the fault.
+  // Compares the trace of rank 1, the second of a tensor-parallel pair, of a model trained with the fault.
   static Comparison with(const Fault& fault) {
     gpt::TrainerOptions one = options(ZeroStage::none);
     const Trace expected = train({1, 1}, one).front();

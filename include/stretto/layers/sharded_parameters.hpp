@@ -31,8 +31,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   struct Options {
     ZeroStage zero = ZeroStage::optimizer;
     DType dtype = DType::f32;  // of values
-    // Of gradients, while they are added up and while they are sent: `dtype` or its accumulator type, which is also that of
-    // none. In 16 bits they take half the memory, and each microbatch rounds the sum.
+    // The type in which gradients are added up and sent: `dtype` or its accumulator type. Empty: the accumulator type. In 16
+    // bits gradients take half the memory, and each microbatch rounds the sum.
     std::optional<DType> gradient_dtype;
     std::size_t unit_bytes = std::size_t{1} << 20;  // a unit's gradients, at least; the first and last units have half
     int prefetch = 1;                               // UnitTraffic::Options::prefetch

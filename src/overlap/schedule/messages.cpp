@@ -32,7 +32,7 @@ class Timetable {
     }
   }
 
-  // Of a computation's place in its list.
+  // The begin of the computation at a place in the stage's list.
   std::int64_t begin(int stage, std::size_t place) const { return begins_[stage][place]; }
   std::int64_t end(int part, const Action& action) const {
     return (goes_forward(action) ? forward_ends_ : backward_ends_)[index(part, action.microbatch)];

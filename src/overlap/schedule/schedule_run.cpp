@@ -74,7 +74,7 @@ void ScheduleRun::compute(int stage, const Action& action) {
   const auto demand = [&](bool holds, const char* why) {
     require(holds, "Stage {} computes {} {}.", stage, to_string(action), why);
   };
-  // What the neighbouring part has to give: a message, or the result itself if the same stage holds that part.
+  // The neighbouring part gives a message, or the result itself if the same stage holds that part.
   const auto from = [&](int neighbour, double Progress::*computed, double arrived) {
     return schedule_.stage_of(neighbour) == stage ? at(neighbour, action.microbatch).*computed : arrived;
   };
@@ -162,7 +162,7 @@ void ScheduleRun::match(int from, int to) {
   }
 }
 
-// Of a stage that waits: a message without its other side.
+// Returns a message of a waiting stage whose other side has not been reached.
 Action ScheduleRun::first_waiting(int stage) const {
   for (const Action& action : group_of(stage)) {
     const int peer = schedule_.peer_of(stage, action);

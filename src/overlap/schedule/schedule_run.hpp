@@ -27,7 +27,7 @@ class ScheduleRun {
     double group_end = 0;   // when the last group of messages ended
     double ready = 0;       // when the group of messages that it has reached could begin
   };
-  // What is there of a microbatch in a part of the model. Times are below 0 until then.
+  // The times at which a microbatch's data reach a part of the model or are computed there; below 0 until then.
   struct Progress {
     double input = -1, gradient = -1;                  // arrival of the message
     double forward = -1, backward = -1, weights = -1;  // end of the computation; backward: of the input's gradient
