@@ -1,5 +1,4 @@
-// stretto-train: trains a GPT on the bytes of a text, data and tensor parallel.
-#include <algorithm>
+// stretto-train: trains a GPT on the bytes of a text, data, tensor and pipeline parallel.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -8,12 +7,12 @@
 
 #include "comm_report.hpp"
 #include "fail.hpp"
+#include "matrix_rate.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "sampling.hpp"
 #include "step_traffic.hpp"
 #include "stretto/device.hpp"
-#include "stretto/kernels.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/overlap/trace.hpp"
 #include "stretto/stretto.hpp"
@@ -29,35 +28,6 @@ using namespace stretto;
 
 namespace {
 
-// Numbers as in a model: multiplying zeros takes a GPU less power, so that it would run faster.
-Tensor random_matrix(std::int64_t n, DType dtype) {
-  constexpr std::int64_t some = 1 << 16;  // divides n * n
-  const Tensor numbers({some}, dtype, Device::cpu);
-  for (std::int64_t i = 0; i < some; ++i) numbers.set(i, random_normal(1, "matrix rate", static_cast<std::uint64_t>(i)));
-  const Tensor here = numbers.on(current_device());
-  Tensor result({n, n}, dtype);
-  for (std::int64_t first = 0; first < result.size(); first += some) result.view(first, {some}).copy_from(here);
-  return result;
-}
-
-// FLOP/s of one rank's matrix products in the training type while all ranks do the same, on a GPU by its own clock. MFU is
-// relative to this rate.
-double matrix_rate(const Communicator& world, DType dtype) {
-  const std::int64_t n = current_device() == Device::cuda ? 8192 : 768;
-  const Tensor a = random_matrix(n, dtype);
-  const Tensor c({n, n}, dtype);
-  double best = 0;
-  world.barrier(Stream::inline_());
-  for (int round = 0; round < 6; ++round) {
-    const Work product =
-        computation().enqueue([&] { kernels::gemm(a, kernels::Transpose::no, a, kernels::Transpose::yes, c); });
-    product.wait();
-    const WorkTimes times = product.times();
-    if (round > 0) best = std::max(best, 2.0 * static_cast<double>(n * n * n) / (times.done - times.started));
-  }
-  return best;
-}
-
 // A wrong input is wrong for every rank: rank 0 looks first, so that the error is printed once.
 void rank0_first(const Communicator& world, const std::function<void()>& look) {
   if (world.rank() != 0) world.barrier(Stream::inline_());
@@ -72,8 +42,8 @@ class TrainingRun {
         mesh_(world, line.mesh_on(world.size())),
         data_(line.train_data, line.validation_data, line.trainer.model.sequence, line.trainer.seed),
         trainer_(mesh_, line.trainer),
-        plan_(plan_training(line.trainer, mesh_.shape())),
         rank0_(world.rank() == 0),
+        plan_(rank0_ ? plan_training(line.trainer, mesh_.shape(), trainer_.pipeline().schedule()) : TrainingPlan()),
         reporter_(rank0_ ? line.log_dir : "", line.resume, line.log_interval),
         traffic_(world.ledger()) {}
 
@@ -81,7 +51,10 @@ class TrainingRun {
     load();
     rate_ = matrix_rate(mesh_.world(), line_.trainer.sharding.dtype);
     describe();
-    if (!line_.trace.empty()) trace_ = std::make_unique<Trace>(mesh_.world());
+    if (!line_.trace.empty()) {
+      trace_ = std::make_unique<Trace>(mesh_.world());
+      if (mesh_.size(Axis::pipeline) > 1) trainer_.pipeline().record_in(trace_.get());
+    }
     const std::uint64_t first_operation = mesh_.world().ledger().next_sequence();
     for (std::int64_t step = first_step_; step < line_.steps; ++step) train(step);
     const std::vector<Record> records = mesh_.world().ledger().records(first_operation);
@@ -127,6 +100,7 @@ class TrainingRun {
     report.loss = result.loss;
     report.gradient_norm = result.gradient_norm;
     if (line_.scales_loss()) report.loss_scale = result.loss_scale;
+    report.pipeline = result.pipeline;
     report.skipped = !result.updated;
     report.lr = schedule.at(step);
     const double tokens = static_cast<double>(batch * line_.trainer.model.sequence);
@@ -136,7 +110,7 @@ class TrainingRun {
     report.memory_bytes = memory_use(current_device()).peak_bytes;
     const bool last = step + 1 == line_.steps;
     const bool shows_memory = rank0_ && step == first_step_;
-    const std::string memory = shows_memory ? memory_table_with_measured(plan_.memory) : std::string();
+    const std::string memory = shows_memory ? memory_table_with_measured(plan_.stages.front().memory) : std::string();
     if (last || due(line_.eval_interval, step)) report.validation_loss = validate();
     if (rank0_) reporter_.step(report);
     if (shows_memory) reporter_.say(memory);
@@ -170,6 +144,7 @@ class TrainingRun {
 
   void write_trace() {
     trace_->write(line_.trace);
+    trainer_.pipeline().record_in(nullptr);
     trace_.reset();
     if (rank0_) reporter_.say(fmt::format("Wrote {}.", line_.trace));
   }
@@ -197,8 +172,7 @@ class TrainingRun {
     const bool needs_all = line_.trainer.sharding.zero == ZeroStage::values;  // to gather the parameters
     if (mesh_.rank(Axis::data) != 0 && !needs_all) return;
     const Trace::Span span = part("sample");
-    const std::string text =
-        sample(trainer_.model(), trainer_.use(), mesh_.over(Axis::tensor), line_.prompt, {.seed = line_.trainer.seed});
+    const std::string text = sample(trainer_, line_.prompt, {.seed = line_.trainer.seed});
     if (rank0_) reporter_.say("\n--- a sample ---\n" + text + "\n----------------\n");
   }
 
@@ -222,24 +196,38 @@ class TrainingRun {
     reporter_.say(fmt::format("{} parameters: {} layers, {} wide, {} heads, {} tokens a sequence, {}",
                               trainer_.parameters().global_elements(), model.layers, model.hidden, model.heads,
                               model.sequence, stretto::name(line_.trainer.sharding.dtype)));
-    reporter_.say(
-        fmt::format("{} ranks: dp {} x tp {}; {} sequences x {} tokens a step = {} microbatches of {} on each dp rank",
-                    mesh_.world().size(), mesh_.size(Axis::data), mesh_.size(Axis::tensor), line_.trainer.global_batch,
-                    model.sequence, line_.trainer.global_batch / per_pass, line_.trainer.micro_batch));
+    reporter_.say(fmt::format(
+        "{} ranks: dp {} x tp {} x pp {}{}{}; {} sequences x {} tokens a step = {} microbatches of {} on each dp rank",
+        mesh_.world().size(), mesh_.size(Axis::data), mesh_.size(Axis::tensor), mesh_.size(Axis::pipeline),
+        mesh_.size(Axis::ring) > 1 ? fmt::format(" x cp {}", mesh_.size(Axis::ring)) : "",
+        mesh_.size(Axis::ulysses) > 1 ? fmt::format(" x ulysses {}", mesh_.size(Axis::ulysses)) : "",
+        line_.trainer.global_batch, model.sequence, line_.trainer.global_batch / per_pass, line_.trainer.micro_batch));
+    describe_pipeline();
     reporter_.say(fmt::format(
         "MFU counts 6 parameters + 12 layers width sequence FLOP a token against {:.1f} GFLOP/s, the rate of a rank's "
         "matrix products measured now",
         rate_ * 1e-9));
-    reporter_.say(memory_table(plan_.memory));
+    reporter_.say(memory_table(plan_));
     if (first_step_ > 0) reporter_.say(fmt::format("Continues after step {}.", first_step_));
+  }
+
+  void describe_pipeline() {
+    const PipelineOptions& options = line_.trainer.pipeline;
+    const Schedule& schedule = trainer_.pipeline().schedule();
+    if (schedule.stages == 1 && options.schedule_name == PipelineOptions().schedule_name) return;
+    reporter_.say(fmt::format("{} pipeline: {}", schedule.name, text_of(options.cut(line_.trainer.model, schedule, 0))));
+    if (schedule.microbatches >= schedule.stages) return;
+    reporter_.say(fmt::format(
+        "A step has fewer microbatches ({}) than stages ({}), so that stages wait; give --global-batch-size {} or more.",
+        schedule.microbatches, schedule.stages, line_.trainer.micro_batch * mesh_.size(Axis::data) * schedule.stages));
   }
 
   const CommandLine& line_;
   Mesh mesh_;
   TextData data_;
   Trainer trainer_;
-  TrainingPlan plan_;
   bool rank0_;
+  TrainingPlan plan_;  // on rank 0
   Reporter reporter_;
   StepTraffic traffic_;
   std::unique_ptr<Trace> trace_;
@@ -263,10 +251,9 @@ int dry_run(const CommandLine& line) {
   require(ranks >= 1, "--dry-run needs --ranks N, the number of ranks to plan for.");
   const MeshShape mesh = line.mesh_on(ranks);
   TrainerOptions options = line.trainer;
-  if (line.default_batch) options.global_batch = options.micro_batch * mesh.data;
+  if (line.default_batch) options.global_batch = options.micro_batch * mesh.data * mesh.pipeline;
   const TrainingPlan plan = plan_training(options, mesh);
-  fmt::print("{} parameters on {} ranks\n{}\n{}\n", plan.parameters, plan.ranks, memory_table(plan.memory),
-             traffic_table(plan));
+  fmt::print("{} parameters on {} ranks\n{}\n{}\n", plan.parameters, plan.ranks, memory_table(plan), traffic_table(plan));
   if (!line.json.empty()) write_plan(plan, line.json);
   return 0;
 }

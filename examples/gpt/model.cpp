@@ -1,5 +1,8 @@
 #include "model.hpp"
 
+#include <numeric>
+#include <utility>
+
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
@@ -11,26 +14,34 @@ namespace {
 
 constexpr Initial embedding_initial{0, 0.02};
 
-std::vector<TransformerBlock> make_blocks(Parameters& parameters, const ModelShape& shape,
-                                          const TensorParallel& tensor_parallel, const RecomputeOptions& recompute) {
-  std::vector<TransformerBlock> blocks;
-  for (std::int64_t i = 0; i < shape.layers; ++i) {
-    blocks.emplace_back(parameters, "h." + std::to_string(i) + ".",
-                        TransformerShape{.hidden = shape.hidden, .heads = shape.heads, .layers = shape.layers},
-                        tensor_parallel, recompute);
-  }
-  return blocks;
+Parameters::Place place_of(const ModelCut& cut, std::size_t part) {
+  return {static_cast<int>(part), cut.stages[part] == cut.stage, false};
+}
+
+// The table lies where the embeddings are and where the head is.
+Parameters::Place place_of_table(const ModelCut& cut) {
+  const bool is_here = cut.stages.front() == cut.stage || cut.stages.back() == cut.stage;
+  return {0, is_here, cut.stages.front() != cut.stages.back()};
 }
 
 }  // namespace
 
-Batch Batch::of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets, std::int64_t length) {
+Batch Batch::of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
+                const std::vector<std::int64_t>& positions) {
   const MemoryScope activations(MemoryKind::activations);
-  const auto count = static_cast<std::int64_t>(tokens.size());
-  std::vector<std::int32_t> positions;
-  for (std::int64_t i = 0; i < count; ++i) positions.push_back(static_cast<std::int32_t>(i % length));
-  return {count / length, length, Tensor::of(tokens), targets.empty() ? Tensor() : Tensor::of(targets),
-          Tensor::of(positions)};
+  const auto length = static_cast<std::int64_t>(positions.size());
+  std::vector<std::int32_t> places;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    places.push_back(static_cast<std::int32_t>(positions[i % positions.size()]));
+  }
+  return {static_cast<std::int64_t>(tokens.size()) / length, length, Tensor::of(tokens),
+          targets.empty() ? Tensor() : Tensor::of(targets), Tensor::of(places)};
+}
+
+Batch Batch::of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets, std::int64_t length) {
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(length));
+  std::iota(positions.begin(), positions.end(), 0);
+  return of(tokens, targets, positions);
 }
 
 Batch Batch::part(std::int64_t first, std::int64_t count) const {
@@ -39,72 +50,110 @@ Batch Batch::part(std::int64_t first, std::int64_t count) const {
 }
 
 Model::Model(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel,
-             const RecomputeOptions& recompute)
+             const RecomputeOptions& recompute, const ModelCut& cut, const std::shared_ptr<const AttentionCore>& attention)
     : shape_(shape),
-      table_(parameters, "wte", shape.vocabulary, shape.hidden, embedding_initial, tensor_parallel),
-      positions_(&parameters.add({.name = "wpe.weight",
-                                  .global_shape = {shape.sequence, shape.hidden},
-                                  .first = {0, 0},
-                                  .extents = {shape.sequence, shape.hidden},
-                                  .replicated_over = token_axes | Axis::tensor,
-                                  .sum_gradient_over = token_axes,
-                                  .initial = embedding_initial})),
-      blocks_(make_blocks(parameters, shape, tensor_parallel, recompute)),
-      norm_(parameters, "ln_f", shape.hidden, TransformerShape().norm_epsilon),
+      tensor_parallel_(tensor_parallel),
+      table_(parameters.place_next(place_of_table(cut)), "wte", shape.vocabulary, shape.hidden, embedding_initial,
+             tensor_parallel),
+      positions_(&parameters.place_next(place_of(cut, 0))
+                      .add({.name = "wpe.weight",
+                            .global_shape = {shape.sequence, shape.hidden},
+                            .first = {0, 0},
+                            .extents = {shape.sequence, shape.hidden},
+                            .replicated_over = token_axes | Axis::tensor,
+                            .sum_gradient_over = tensor_parallel.row_axes(),
+                            .initial = embedding_initial})),
+      chunks_(make_chunks(parameters, shape, tensor_parallel, recompute, cut, attention)),
+      // Of the last part, like the last block.
+      norm_(parameters, "ln_f", shape.hidden, TransformerShape().norm_epsilon, tensor_parallel),
       cross_entropy_(tensor_parallel) {}
+
+std::vector<Model::Chunk> Model::make_chunks(Parameters& parameters, const ModelShape& shape,
+                                             const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
+                                             const ModelCut& cut, const std::shared_ptr<const AttentionCore>& attention) {
+  std::vector<Chunk> chunks;
+  std::int64_t number = 0;
+  for (std::size_t part = 0; part < cut.blocks.size(); ++part) {
+    parameters.place_next(place_of(cut, part));
+    Chunk chunk{.is_first = part == 0, .is_last = part + 1 == cut.blocks.size(), .blocks = {}};
+    for (std::int64_t i = 0; i < cut.blocks[part]; ++i) {
+      chunk.blocks.emplace_back(parameters, "h." + std::to_string(number++) + ".",
+                                TransformerShape{.hidden = shape.hidden, .heads = shape.heads, .layers = shape.layers},
+                                tensor_parallel, recompute, attention);
+    }
+    if (cut.stages[part] == cut.stage) chunks.push_back(std::move(chunk));
+  }
+  return chunks;
+}
 
 void Model::add_positions(const Batch& batch, const Tensor& x, ParameterUse& use) const {
   const InUse in_use(use, {positions_}, Pass::forward);
   const Tensor places(x.shape(), x.dtype());
-  kernels::embedding_forward(batch.positions, 0, positions_->value, places);
+  kernels::embedding_forward(tensor_parallel_.own_rows(batch.positions), 0, positions_->value, places);
   kernels::add(x, places, x);
 }
 
-void Model::add_positions_gradient(const Batch& batch, const Tensor& dx, ParameterUse& use) const {
+void Model::add_positions_gradient(const Batch& batch, const Tensor& dx, ParameterUse& use, WeightGradients* later) const {
+  const auto compute = [positions = positions_, places = tensor_parallel_.own_rows(batch.positions), dx] {
+    kernels::embedding_backward(places, 0, dx, positions->gradient);
+  };
+  if (later != nullptr) return later->add({positions_}, compute);
   const InUse in_use(use, {positions_}, Pass::backward);
-  kernels::embedding_backward(batch.positions, 0, dx, positions_->gradient);
+  compute();
 }
 
-Tensor Model::logits(const Batch& batch, Saved& saved, ParameterUse& use) const {
+Tensor Model::forward(int chunk, const Batch& batch, Tensor x, Saved& saved, ParameterUse& use) const {
   const MemoryScope activations(MemoryKind::activations);
-  Tensor x = table_.embed(batch.tokens, use);
-  add_positions(batch, x, use);
-  saved.blocks.resize(blocks_.size());
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    x = blocks_[i].forward(x, batch.sequences, batch.length, saved.blocks[i], use);
+  const Chunk& its = chunks_[static_cast<std::size_t>(chunk)];
+  if (its.is_first) {
+    x = table_.embed(batch.tokens, use);
+    add_positions(batch, x, use);
   }
-  saved.normed = norm_.forward(x, saved.norm, use);
-  return table_.logits(saved.normed, use);
+  saved.blocks.resize(its.blocks.size());
+  for (std::size_t i = 0; i < its.blocks.size(); ++i) {
+    x = its.blocks[i].forward(x, batch.sequences, batch.length, saved.blocks[i], use);
+  }
+  if (!its.is_last) return x;
+  return table_.logits(norm_.forward(x, saved.norm, use), batch.tokens.size(), use, &saved.normed);
 }
 
-Model::Loss Model::loss(const Batch& batch, std::optional<double> backward_factor, ParameterUse& use) const {
+Model::Loss Model::loss(const Tensor& logits, const Batch& batch) const {
   const MemoryScope activations(MemoryKind::activations);
-  Saved saved;
   Loss loss;
-  Tensor logits = this->logits(batch, saved, use);
   cross_entropy_.forward(logits, batch.targets, first_column(), loss);
-  if (backward_factor) {
-    cross_entropy_.backward(logits, batch.targets, first_column(), loss, *backward_factor);
-    backward(batch, std::move(logits), saved, use);
-  }
   return loss;
 }
 
-// Frees activations as soon as nothing needs them.
-void Model::backward(const Batch& batch, Tensor dlogits, Saved& saved, ParameterUse& use) const {
-  blocks_.back().prefetch(saved.blocks.back());
-  Tensor dnormed = table_.logits_backward(saved.normed, dlogits, use);
-  dlogits = saved.normed = {};
-  const Tensor dx = Tensor::zeros(dnormed.shape(), dnormed.dtype());
+void Model::loss_backward(const Tensor& logits, const Batch& batch, const Loss& loss, double factor) const {
+  cross_entropy_.backward(logits, batch.targets, first_column(), loss, factor);
+}
+
+Tensor Model::head_backward(Tensor dlogits, Saved& saved, ParameterUse& use, WeightGradients* later) const {
+  const Tensor dnormed = table_.logits_backward(std::exchange(saved.normed, {}), dlogits, use, later);
+  dlogits = {};
+  Tensor dx = tensor_parallel_.tensor_to_sum(dnormed.shape(), dnormed.dtype());
+  dx.zero();
   norm_.backward(dnormed, saved.norm, dx, use);
-  dnormed = {};
   saved.norm = {};
-  for (std::size_t i = blocks_.size(); i-- > 0;) {
-    if (i > 0) blocks_[i - 1].prefetch(saved.blocks[i - 1]);
-    blocks_[i].backward(dx, saved.blocks[i], use);
+  return dx;
+}
+
+Tensor Model::backward(int chunk, const Batch& batch, Tensor gradient, Saved& saved, ParameterUse& use,
+                       bool weights_later) const {
+  const MemoryScope activations(MemoryKind::activations);
+  const std::vector<TransformerBlock>& blocks = chunks_[static_cast<std::size_t>(chunk)].blocks;
+  WeightGradients* const later = weights_later ? &saved.later : nullptr;
+  if (!blocks.empty()) blocks.back().prefetch(saved.blocks.back());
+  if (is_last(chunk)) gradient = head_backward(std::move(gradient), saved, use, later);
+  for (std::size_t i = blocks.size(); i-- > 0;) {
+    if (i > 0) blocks[i - 1].prefetch(saved.blocks[i - 1]);
+    blocks[i].backward(gradient, saved.blocks[i], use, later);
   }
-  add_positions_gradient(batch, dx, use);
-  table_.embed_backward(batch.tokens, dx, use);
+  if (is_first(chunk)) {
+    add_positions_gradient(batch, gradient, use, later);
+    table_.embed_backward(batch.tokens, gradient, use, later);
+  }
+  return gradient;
 }
 
 }  // namespace gpt

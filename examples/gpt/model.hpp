@@ -1,9 +1,9 @@
 #pragma once
-#include <optional>
 #include <vector>
 
 #include "stretto/layers/transformer.hpp"
 #include "stretto/layers/vocabulary.hpp"
+#include "stretto/layers/weight_gradients.hpp"
 
 namespace gpt {
 
@@ -17,48 +17,92 @@ struct ModelShape {
   }
 };
 
-// Sequences of one length, one after the other, in the memory of this thread's device.
+// Sequences, or the tokens of each that a rank has, `length` of each, one after the other, in the memory of this thread's
+// device.
 struct Batch {
   std::int64_t sequences = 0, length = 0;
   stretto::Tensor tokens, targets, positions;  // i32, one a token; targets are empty if no loss is computed
 
-  // Copies from host memory. Blocks until a GPU has the data, so that one copy for the whole step is best.
+  // Copies from host memory. Blocks until a GPU has the data, so that one copy for the whole step is best. positions: of the
+  // tokens of each sequence.
+  static Batch of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
+                  const std::vector<std::int64_t>& positions);
   static Batch of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets, std::int64_t length);
   Batch part(std::int64_t first, std::int64_t count) const;  // a view of count sequences
 };
 
+// The consecutive parts of a model, and the pipeline stages that hold them.
+struct ModelCut {
+  std::vector<std::int64_t> blocks;  // of each part; the first part also has the embeddings, the last part the head
+  std::vector<int> stages;           // of each part
+  int stage = 0;                     // this rank's. Its chunks are its parts, in their order
+  static ModelCut whole(std::int64_t blocks) { return {{blocks}, {0}, 0}; }
+};
+
 // GPT-2 without dropout: embeddings, blocks, a last norm, logits from the tied embedding. The layers, not this class, decide
-// how the model is divided. Parameters have GPT-2's names.
+// how the model is divided over tensor-parallel ranks. Parameters have GPT-2's names; those of other stages are records
+// only.
 class Model {
  public:
   Model(stretto::Parameters& parameters, const ModelShape& shape, const stretto::TensorParallel& tensor_parallel,
-        const stretto::RecomputeOptions& recompute = {});
+        const stretto::RecomputeOptions& recompute, const ModelCut& cut,
+        const std::shared_ptr<const stretto::AttentionCore>& attention = std::make_shared<stretto::LocalAttention>());
+  // The whole model on one stage.
+  Model(stretto::Parameters& parameters, const ModelShape& shape, const stretto::TensorParallel& tensor_parallel,
+        const stretto::RecomputeOptions& recompute = {})
+      : Model(parameters, shape, tensor_parallel, recompute, ModelCut::whole(shape.layers)) {}
 
+  // The activations of one microbatch in one chunk, between forward and backward. `later` holds the gradients of weights
+  // that backward has left for later.
   struct Saved {
     std::vector<stretto::TransformerBlock::Saved> blocks;
     stretto::LayerNorm::Saved norm;
     stretto::Tensor normed;
+    stretto::WeightGradients later;
   };
 
-  // This rank's columns of the logits, for sequences of at most shape.sequence tokens.
-  stretto::Tensor logits(const Batch& batch, Saved& saved, stretto::ParameterUse& use) const;
+  // Takes the output of the part before; the first part takes the batch's tokens instead, at most shape.sequence of each
+  // sequence. Returns own rows (stretto/layers/linear.hpp) of [tokens, hidden], or this rank's columns of the logits from
+  // the last part.
+  stretto::Tensor forward(int chunk, const Batch& batch, stretto::Tensor x, Saved& saved, stretto::ParameterUse& use) const;
+  // `gradient` is that of what forward returned, and is overwritten. Returns the gradient of what forward took. If
+  // `weights_later`, the gradients of weights are left in saved.later. Frees what nothing needs any more.
+  stretto::Tensor backward(int chunk, const Batch& batch, stretto::Tensor gradient, Saved& saved, stretto::ParameterUse& use,
+                           bool weights_later = false) const;
 
-  // The loss holds the sum over all tokens. With a factor, adds factor times the gradient of that sum to the gradients.
+  // The loss holds the sum over all tokens of a batch.
   using Loss = stretto::VocabularyParallelCrossEntropy::Saved;
-  Loss loss(const Batch& batch, std::optional<double> backward_factor, stretto::ParameterUse& use) const;
+  Loss loss(const stretto::Tensor& logits, const Batch& batch) const;
+  // Replaces the logits by factor times the gradient of the loss.
+  void loss_backward(const stretto::Tensor& logits, const Batch& batch, const Loss& loss, double factor) const;
 
   const ModelShape& shape() const { return shape_; }
+  // The shape of a message between parts of the model, for so many tokens.
+  stretto::Shape message(std::int64_t tokens) const { return {tensor_parallel_.own_rows(tokens).count, shape_.hidden}; }
   std::int64_t first_column() const { return table_.first(); }
+  bool is_first(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].is_first; }
+  bool is_last(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].is_last; }
 
  private:
-  void backward(const Batch& batch, stretto::Tensor dlogits, Saved& saved, stretto::ParameterUse& use) const;
+  struct Chunk {
+    bool is_first, is_last;
+    std::vector<stretto::TransformerBlock> blocks;
+  };
+  static std::vector<Chunk> make_chunks(stretto::Parameters& parameters, const ModelShape& shape,
+                                        const stretto::TensorParallel& tensor_parallel,
+                                        const stretto::RecomputeOptions& recompute, const ModelCut& cut,
+                                        const std::shared_ptr<const stretto::AttentionCore>& attention);
+  stretto::Tensor head_backward(stretto::Tensor dlogits, Saved& saved, stretto::ParameterUse& use,
+                                stretto::WeightGradients* later) const;
   void add_positions(const Batch& batch, const stretto::Tensor& x, stretto::ParameterUse& use) const;
-  void add_positions_gradient(const Batch& batch, const stretto::Tensor& dx, stretto::ParameterUse& use) const;
+  void add_positions_gradient(const Batch& batch, const stretto::Tensor& dx, stretto::ParameterUse& use,
+                              stretto::WeightGradients* later) const;
 
   ModelShape shape_;
+  stretto::TensorParallel tensor_parallel_;
   stretto::VocabularyParallelTable table_;
   stretto::Parameter* positions_;
-  std::vector<stretto::TransformerBlock> blocks_;
+  std::vector<Chunk> chunks_;
   stretto::LayerNorm norm_;
   stretto::VocabularyParallelCrossEntropy cross_entropy_;
 };

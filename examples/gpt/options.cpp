@@ -4,7 +4,9 @@
 #include <cstdio>
 
 #include "fail.hpp"
+#include "pipeline_options.hpp"
 #include "precision_options.hpp"
+#include "sequence_options.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/overlap/trace.hpp"
 #include "text_data.hpp"
@@ -29,13 +31,15 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   model.vocabulary = TextData::vocabulary;
   bool no_overlap = false;
   std::string device = "cpu";
-  CLI::App app("Trains a GPT on the bytes of a text, data (ZeRO 0 to 3) and tensor parallel.", "stretto-train");
+  CLI::App app("Trains a GPT on the bytes of a text, data (ZeRO 0 to 3), tensor and pipeline parallel.", "stretto-train");
   app.set_help_flag("-h,--help", "Print this help");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // later flags override those of a script
 
   app.add_option("--nproc", line.nproc, "Ranks to start on this host (leave it out under mpirun or torchrun)");
   app.add_option("--tensor-model-parallel-size,--tp", line.tensor_parallel, "Ranks that share each layer")
       ->capture_default_str();
+  add_sequence_options(app, line.ring, line.ulysses, trainer.sequence);
+  add_pipeline_options(app, line.pipeline_parallel, trainer.pipeline);
   app.add_option("--dp", line.data_parallel, "Data-parallel ranks; derived when left out, checked when given");
 
   app.add_option("--device", device, "cpu, or cuda: each rank on a GPU")->capture_default_str();
@@ -48,8 +52,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--micro-batch-size", trainer.micro_batch, "Sequences that a rank computes at a time")
       ->capture_default_str();
   const CLI::Option* const global_batch =
-      app.add_option("--global-batch-size", trainer.global_batch,
-                     "Sequences of a step, over all ranks; in a dry run, one microbatch of each when left out")
+      app.add_option(
+             "--global-batch-size", trainer.global_batch,
+             "Sequences of a step, over all ranks; in a dry run, a microbatch of each rank for each stage when left out")
           ->capture_default_str();
   app.add_option("--train-iters", line.steps, "Steps of training")->capture_default_str();
   app.add_option("--lr", line.lr, "Highest learning rate")->capture_default_str();
@@ -112,13 +117,18 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
 }
 
 stretto::MeshShape CommandLine::mesh_on(int ranks) const {
-  require(tensor_parallel >= 1 && data_parallel >= 0, "--tp {} and --dp {} must be at least 1.", tensor_parallel,
-          data_parallel);
-  require(ranks % tensor_parallel == 0, "{} ranks do not divide into groups of --tp {}.", ranks, tensor_parallel);
-  const int derived = ranks / tensor_parallel;
-  require(data_parallel == 0 || data_parallel == derived, "--dp {} times --tp {} is not the number of ranks, {}.",
-          data_parallel, tensor_parallel, ranks);
-  return {.tensor = tensor_parallel, .data = derived};
+  require(tensor_parallel >= 1 && pipeline_parallel >= 1, "--tp {} and --pp {} must be at least 1.", tensor_parallel,
+          pipeline_parallel);
+  require(data_parallel >= 0, "--dp {} must be at least 1.", data_parallel);
+  const std::int64_t others = std::int64_t{tensor_parallel} * pipeline_parallel * ring * ulysses;
+  const std::string flags = fmt::format("--tp {} times --pp {}{}{}", tensor_parallel, pipeline_parallel,
+                                        ring > 1 ? fmt::format(" times --cp {}", ring) : "",
+                                        ulysses > 1 ? fmt::format(" times --ulysses {}", ulysses) : "");
+  require(ranks % others == 0, "{} ranks do not divide into groups of {}.", ranks, flags);
+  const auto derived = static_cast<int>(ranks / others);
+  require(data_parallel == 0 || data_parallel == derived, "--dp {} times {} is not the number of ranks, {}.", data_parallel,
+          flags, ranks);
+  return {.tensor = tensor_parallel, .ulysses = ulysses, .ring = ring, .data = derived, .pipeline = pipeline_parallel};
 }
 
 void CommandLine::check(int ranks, int rank) const {

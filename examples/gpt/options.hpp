@@ -11,7 +11,9 @@ namespace gpt {
 struct CommandLine {
   int nproc = 0;  // ranks to start; 0: a launcher has started this one
   int tensor_parallel = 1;
-  int data_parallel = 0;  // 0: the ranks over tensor_parallel
+  int pipeline_parallel = 1;
+  int ring = 1, ulysses = 1;
+  int data_parallel = 0;  // 0: the ranks over the others
   TrainerOptions trainer;
   stretto::Device device = stretto::Device::cpu;
   std::int64_t steps = 100;

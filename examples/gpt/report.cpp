@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -33,6 +34,10 @@ std::string step_line(const StepReport& r) {
       r.step, r.steps, r.loss, r.gradient_norm, r.lr, r.seconds * 1e3, r.tokens_per_second, r.mfu * 100,
       r.traffic.busy_seconds * 1e3, r.traffic.exposed_seconds * 1e3, size_text(static_cast<double>(r.traffic.bytes_sent)),
       size_text(static_cast<double>(r.memory_bytes)));
+  if (r.pipeline) {
+    line += fmt::format(" | bubble {:.1f}% (simulated {:.1f}%)", r.pipeline->bubble() * 100,
+                        r.pipeline->simulated_bubble() * 100);
+  }
   if (r.loss_scale) line += fmt::format(" | scale {:g}{}", *r.loss_scale, r.skipped ? " skipped" : "");
   if (r.validation_loss) line += fmt::format(" | val loss {:.4f}", *r.validation_loss);
   return line;
@@ -63,8 +68,9 @@ void Reporter::read_earlier_metrics(const std::string& path) {
 }
 
 void Reporter::say(const std::string& line) {
-  // The bar is the last line of a terminal; other lines are printed above it.
-  std::fputs((terminal_ ? "\r\033[K" + line + "\n" : line + "\n").c_str(), stdout);
+  // The bar is the last line of a terminal; other lines are printed above it. A sample may contain NUL bytes.
+  const std::string text = (terminal_ ? "\r\033[K" : "") + line + "\n";
+  std::fwrite(text.data(), 1, text.size(), stdout);
   if (terminal_ && last_.steps > 0) draw_bar();
   std::fflush(stdout);
 }
@@ -92,6 +98,10 @@ void Reporter::step(const StepReport& report) {
                                  {"exposed_ms", report.traffic.exposed_seconds * 1e3},
                                  {"bytes_sent", report.traffic.bytes_sent},
                                  {"mem_bytes", report.memory_bytes}};
+  if (report.pipeline) {
+    metrics["bubble"] = report.pipeline->bubble();
+    metrics["simulated_bubble"] = report.pipeline->simulated_bubble();
+  }
   if (report.loss_scale) {
     metrics["loss_scale"] = *report.loss_scale;
     metrics["skipped"] = report.skipped;
@@ -123,9 +133,11 @@ void Reporter::finish(const std::vector<stretto::Record>& records) {
   if (!records.empty()) {
     say(fmt::format("\nCommunication of rank 0 (the last {1} of {0} operations):", records.back().sequence + 1,
                     records.size()));
+    std::size_t width = 7;  // of the groups' names
+    for (const auto& entry : sums) width = std::max(width, std::get<0>(entry.first).size() + 1);
     const auto row = [&](const auto& group, const auto& what, const auto& how, const auto& tag, const auto& count,
                          const auto& sent, const auto& busy, const auto& exposed) {
-      say(fmt::format("  {:<7}{:<15}{:<28}{:<26}{:>8}{:>13}{:>12}{:>13}", group, what, how, tag, count, sent, busy,
+      say(fmt::format("  {:<{}}{:<15}{:<28}{:<26}{:>8}{:>13}{:>12}{:>13}", group, width, what, how, tag, count, sent, busy,
                       exposed));
     };
     row("group", "operation", "algorithm", "for", "times", "sent", "busy ms", "exposed ms");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "stretto/ledger.hpp"
+#include "stretto/overlap/pipeline.hpp"
 
 namespace gpt {
 
@@ -20,6 +21,7 @@ struct StepReport {
   std::optional<double> validation_loss;
   std::optional<double> loss_scale;  // of the step, with fp16
   bool skipped = false;              // gradients overflowed, and nothing was updated
+  std::optional<stretto::Pipeline::Times> pipeline;
 };
 
 // The reports of rank 0: lines on stdout, a progress bar if stdout is a terminal, and metrics.jsonl.

@@ -9,32 +9,37 @@ namespace gpt {
 
 using namespace stretto;
 
-std::string sample(const Model& model, ParameterUse& use, const Communicator& tensor_group, const std::string& prompt,
-                   const SamplingOptions& options) {
-  const ModelShape& shape = model.shape();
+namespace {
+
+// The next token after number i. row: its logits.
+std::int32_t choose(const Tensor& row, std::int64_t i, const SamplingOptions& options) {
+  const std::int64_t vocabulary = row.size();
+  double* const p = row.data<double>();
+  std::int64_t chosen = std::max_element(p, p + vocabulary) - p;
+  if (options.temperature > 0) {
+    kernels::scale(row, 1 / options.temperature);
+    kernels::softmax(row, row);
+    double left = random_uniform(options.seed, "sampling", static_cast<std::uint64_t>(i));
+    for (chosen = 0; chosen + 1 < vocabulary && left >= p[chosen]; ++chosen) left -= p[chosen];
+  }
+  return static_cast<std::int32_t>(chosen);
+}
+
+}  // namespace
+
+std::string sample(Trainer& trainer, const std::string& prompt, const SamplingOptions& options) {
+  const Communicator& stages = trainer.mesh().over(Axis::pipeline);
+  const Schedule& schedule = trainer.pipeline().schedule();
+  const int head = schedule.stage_of(schedule.parts() - 1);
   std::string text = prompt.empty() ? "\n" : prompt;
   for (std::int64_t i = 0; i < options.length; ++i) {
-    const std::int64_t seen = std::min<std::int64_t>(static_cast<std::int64_t>(text.size()), shape.sequence);
+    const std::int64_t seen =
+        std::min<std::int64_t>(static_cast<std::int64_t>(text.size()), trainer.model().shape().sequence);
     std::vector<std::int32_t> tokens;
     for (auto byte = text.end() - seen; byte != text.end(); ++byte) tokens.push_back(static_cast<unsigned char>(*byte));
-    Model::Saved saved;
-    const Tensor logits = model.logits(Batch::of(tokens, {}, seen), saved, use);
-
-    // Each rank puts its columns of the last row into a row of zeros, in host memory; the sum is the whole row.
-    const Tensor last = logits.view((seen - 1) * logits.columns(), {logits.columns()}).on(Device::cpu);
-    const Tensor row({shape.vocabulary}, DType::f64, Device::cpu);
-    row.zero();
-    for (std::int64_t c = 0; c < last.size(); ++c) row.set(model.first_column() + c, last.at(c));
-    tensor_group.all_reduce(row, ReduceOp::sum, Stream::inline_(), {.tag = "sampling"});
-
-    double* const p = row.data<double>();
-    std::int64_t chosen = std::max_element(p, p + shape.vocabulary) - p;
-    if (options.temperature > 0) {
-      kernels::scale(row, 1 / options.temperature);
-      kernels::softmax(row, row);
-      double left = random_uniform(options.seed, "sampling", static_cast<std::uint64_t>(i));
-      for (chosen = 0; chosen + 1 < shape.vocabulary && left >= p[chosen]; ++chosen) left -= p[chosen];
-    }
+    const Tensor row = trainer.next_logits(tokens);
+    std::int32_t chosen = stages.rank() == head ? choose(row, i, options) : 0;
+    if (stages.size() > 1) stages.broadcast(&chosen, &chosen, 1, DType::i32, head, Stream::inline_(), {.tag = "sampling"});
     text += static_cast<char>(chosen);
   }
   return text;

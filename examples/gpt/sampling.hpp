@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "model.hpp"
+#include "trainer.hpp"
 
 namespace gpt {
 
@@ -11,9 +11,8 @@ struct SamplingOptions {
   std::uint64_t seed = 1;
 };
 
-// Continues the prompt byte by byte. Collective over the tensor-parallel group; all its ranks get the same text, which does
-// not depend on their number (except for rounding).
-std::string sample(const Model& model, stretto::ParameterUse& use, const stretto::Communicator& tensor_group,
-                   const std::string& prompt, const SamplingOptions& options);
+// Continues the prompt byte by byte. Collective like Trainer::logits; all ranks get the same text, which does not depend on
+// their number (except for rounding).
+std::string sample(Trainer& trainer, const std::string& prompt, const SamplingOptions& options);
 
 }  // namespace gpt

@@ -10,7 +10,7 @@ namespace gpt {
 
 using namespace stretto;
 
-void TrainerOptions::check(const MeshShape& mesh) const {
+Schedule TrainerOptions::check(const MeshShape& mesh) const {
   require(
       model.layers >= 1 && model.hidden >= 1 && model.heads >= 1 && model.sequence >= 1 && model.vocabulary >= 1,
       "A model of {} layers, hidden size {}, {} heads, sequence length {} and vocabulary {} is impossible; all must be at "
@@ -18,17 +18,36 @@ void TrainerOptions::check(const MeshShape& mesh) const {
       model.layers, model.hidden, model.heads, model.sequence, model.vocabulary);
   require(model.hidden % model.heads == 0, "--hidden-size {} does not divide into --num-attention-heads {}.", model.hidden,
           model.heads);
-  require(model.heads % mesh.tensor == 0, "--num-attention-heads {} do not divide over --tp {}.", model.heads, mesh.tensor);
   require(micro_batch >= 1 && global_batch >= 1 && global_batch % micro_batch == 0 &&
               global_batch / micro_batch % mesh.data == 0,
           "--global-batch-size {} does not divide into --micro-batch-size {} on {} data-parallel ranks.", global_batch,
           micro_batch, mesh.data);
-  require(mesh.ulysses == 1 && mesh.ring == 1 && mesh.pipeline == 1,
-          "This model divides over data and tensor only, not over {} (ulysses) x {} (ring) x {} (pipeline) ranks.",
-          mesh.ulysses, mesh.ring, mesh.pipeline);
+  require(model.heads % (mesh.tensor * mesh.ulysses) == 0,
+          "--num-attention-heads {} do not divide over --tp {} times --ulysses {}.", model.heads, mesh.tensor, mesh.ulysses);
+  sequence.division(mesh).check(model.sequence);
+  Schedule schedule = pipeline.schedule(mesh.pipeline, global_batch / micro_batch / mesh.data);
+  pipeline.cut(model, schedule, 0);  // throws if layers and stages do not fit
   sharding.check(mesh);
   loss_scale.check();
-  recompute.check(mesh.tensor);
+  require(!sequence.divides_rows || mesh.tensor > 1,
+          "--sp divides rows over the ranks of a tensor-parallel group, and --tp 1 is a single one; give a larger --tp, or "
+          "leave "
+          "--sp out.");
+  require(!sequence.keeps_gathered || sequence.divides_rows,
+          "--sp-keep-gathered keeps what --sp gathers; add --sp, or leave it out.");
+  recompute.check(tensor_parallel(mesh));
+  return schedule;
+}
+
+TensorParallel TrainerOptions::tensor_parallel(const MeshShape& mesh) const {
+  return {.planned_ranks = mesh.tensor, .divides_rows = sequence.divides_rows, .keeps_gathered = sequence.keeps_gathered};
+}
+
+TensorParallel TrainerOptions::tensor_parallel(const Mesh& mesh, const Stream& stream) const {
+  TensorParallel result = tensor_parallel(mesh.shape());
+  result.group = mesh.over(Axis::tensor);
+  result.stream = stream;
+  return result;
 }
 
 namespace {
@@ -46,27 +65,32 @@ Trainer::Trainer(const Mesh& mesh, const TrainerOptions& options)
     : mesh_(mesh),
       options_(options),
       loss_scale_(options.sharding.dtype == DType::f16 ? LossScale(options.loss_scale) : LossScale()) {
-  options.check(mesh.shape());
+  const Schedule schedule = options.check(mesh.shape());
   // A stream of its own: a small sum that the next layer waits for must not queue behind a unit of gradients.
   const bool overlaps = options.sharding.overlap && mesh.size(Axis::tensor) > 1;
-  const TensorParallel tensor_parallel{mesh.over(Axis::tensor), overlaps ? Stream("tp") : computation()};
-  model_ = std::make_unique<Model>(parameters_, options.model, tensor_parallel, options.recompute);
+  const TensorParallel tensor_parallel = options.tensor_parallel(mesh, overlaps ? Stream("tp") : computation());
+  model_ = std::make_unique<Model>(parameters_, options.model, tensor_parallel, options.recompute,
+                                   options.pipeline.cut(options.model, schedule, mesh.rank(Axis::pipeline)),
+                                   options.sequence.attention(mesh, options.sharding.overlap));
+  // With own rows, the messages of tensor-parallel ranks are not the same.
+  pipeline_ = std::make_unique<Pipeline>(
+      mesh.over(Axis::pipeline), schedule,
+      Pipeline::Options{.overlap = options.sharding.overlap,
+                        .tensor = tensor_parallel.has_own_rows() ? Communicator() : mesh.over(Axis::tensor)});
   options_.sharding.seed = options.seed;
   sharded_ = std::make_unique<ShardedParameters>(parameters_, mesh_, options_.sharding);
   sharded_->initialise(options.seed);
   optimizer_ = std::make_unique<AdamWOptimizer>(*sharded_, options.adamw);
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(slots() * options.model.sequence));
-  sharded_->learn([&] { run_microbatches(Batch::of(tokens, tokens, options.model.sequence)); });
+  sharded_->learn([&] { run_microbatches(own_tokens(tokens, tokens, options.model.sequence)); });
 }
 
 std::vector<Model::Loss> Trainer::run_microbatches(const Batch& slots) {
   const double mean_over = static_cast<double>(options_.global_batch * options_.model.sequence);
-  std::vector<Model::Loss> losses;
-  for (std::int64_t done = 0; done < slots.sequences; done += options_.micro_batch) {
-    losses.push_back(model_->loss(slots.part(done, options_.micro_batch), loss_scale_.value() / mean_over, *sharded_));
-    sharded_->end_microbatch();
-  }
-  return losses;
+  Microbatches microbatches(*model_, *sharded_, slots, options_.micro_batch, loss_scale_.value() / mean_over,
+                            [&] { sharded_->end_microbatch(); });
+  pipeline_->run(microbatches, model_->message(options_.micro_batch * slots.length), options_.sharding.dtype);
+  return microbatches.losses();
 }
 
 std::vector<Model::Loss> Trainer::sum_gradients(const FillSlot& fill) {
@@ -78,7 +102,7 @@ std::vector<Model::Loss> Trainer::sum_gradients(const FillSlot& fill) {
 }
 
 double Trainer::mean_loss(const std::vector<Model::Loss>& losses) const {
-  return sum_over_data(sum_of(losses)) / static_cast<double>(options_.global_batch * options_.model.sequence);
+  return sum_over_tokens(sum_of(losses)) / static_cast<double>(options_.global_batch * options_.model.sequence);
 }
 
 StepResult Trainer::step(const FillSlot& fill, double lr) {
@@ -113,6 +137,7 @@ StepResult Trainer::compute_gradients(const FillSlot& fill) {
   // Blocks until a GPU is done, so that the loss is there as well.
   result.gradient_norm = gradient_norm(*sharded_) / result.loss_scale;
   result.loss = mean_loss(losses);
+  if (mesh_.size(Axis::pipeline) > 1) result.pipeline = pipeline_->times();
   return result;
 }
 
@@ -122,13 +147,43 @@ double Trainer::evaluate(const FillSlot& fill, std::int64_t count) {
   const std::int64_t ranks = mesh_.size(Axis::data);
   const std::int64_t rounds = (count + ranks - 1) / ranks;
   const auto slot_of = [&](std::int64_t i) { return std::min(rank + i * ranks, count - 1); };
-  const Batch all = batch_of(fill, rounds, slot_of);
-  std::vector<Model::Loss> losses;
-  for (std::int64_t i = 0; i < rounds; ++i) {
-    const Model::Loss loss = model_->loss(all.part(i, 1), std::nullopt, *sharded_);
-    if (rank + i * ranks < count) losses.push_back(loss);
+  Microbatches sequences(*model_, *sharded_, batch_of(fill, rounds, slot_of), 1, std::nullopt);
+  pipeline_->run_forward(sequences, static_cast<int>(rounds), model_->message(options_.model.sequence),
+                         options_.sharding.dtype);
+  std::vector<Model::Loss> losses = sequences.losses();
+  if (!losses.empty() && rank + (rounds - 1) * ranks >= count) losses.pop_back();
+  return sum_over_tokens(sum_of(losses)) / static_cast<double>(count * options_.model.sequence);
+}
+
+Tensor Trainer::next_logits(const std::vector<std::int32_t>& tokens) {
+  // Behind the last token, which sees none of them, zeros make the sequence as long as it must be to divide.
+  const SequenceDivision division = options_.sequence.division(mesh_.shape());
+  const std::int64_t multiple = division.multiple();
+  const auto last = static_cast<std::int64_t>(tokens.size()) - 1;
+  std::vector<std::int32_t> padded = tokens;
+  padded.resize(static_cast<std::size_t>((last + multiple) / multiple * multiple));
+  const auto length = static_cast<std::int64_t>(padded.size());
+  const Tensor logits = this->logits(own_tokens(padded, {}, length));
+  if (!logits) return {};
+  // Each rank puts its columns into a row of zeros, if it has the last token; the sum is the whole row.
+  Tensor row({options_.model.vocabulary}, DType::f64, Device::cpu);
+  row.zero();
+  const std::vector<std::int64_t> positions = division.positions(length, mesh_.rank(Axis::ring), mesh_.rank(Axis::ulysses));
+  const auto found = std::ranges::find(positions, last);
+  if (found != positions.end()) {
+    const Tensor own = logits.view((found - positions.begin()) * logits.columns(), {logits.columns()}).on(Device::cpu);
+    for (std::int64_t c = 0; c < own.size(); ++c) row.set(model_->first_column() + c, own.at(c));
   }
-  return sum_over_data(sum_of(losses)) / static_cast<double>(count * options_.model.sequence);
+  for (const Axis axis : {Axis::tensor, Axis::ulysses, Axis::ring}) {
+    mesh_.over(axis).all_reduce(row, ReduceOp::sum, Stream::inline_(), {.tag = "sampling"});
+  }
+  return row;
+}
+
+Tensor Trainer::logits(const Batch& sequences) {
+  Microbatches one(*model_, *sharded_, sequences, sequences.sequences, std::nullopt);
+  pipeline_->run_forward(one, 1, model_->message(sequences.sequences * sequences.length), options_.sharding.dtype);
+  return one.logits();
 }
 
 Batch Trainer::batch_of(const FillSlot& fill, std::int64_t count,
@@ -139,12 +194,30 @@ Batch Trainer::batch_of(const FillSlot& fill, std::int64_t count,
   for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
     fill(slot_of(static_cast<std::int64_t>(i)), &tokens[i * sequence], &targets[i * sequence]);
   }
-  return Batch::of(tokens, targets, options_.model.sequence);
+  return own_tokens(tokens, targets, options_.model.sequence);
 }
 
-double Trainer::sum_over_data(double value) const {
-  if (mesh_.size(Axis::data) > 1) {
-    mesh_.over(token_axes).all_reduce(&value, &value, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "loss"});
+Batch Trainer::own_tokens(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
+                          std::int64_t length) const {
+  const std::vector<std::int64_t> positions =
+      options_.sequence.division(mesh_.shape()).positions(length, mesh_.rank(Axis::ring), mesh_.rank(Axis::ulysses));
+  std::vector<std::int32_t> own, own_targets;
+  const auto sequences = static_cast<std::int64_t>(tokens.size()) / length;
+  for (std::int64_t i = 0; i < sequences; ++i) {
+    for (const std::int64_t position : positions) {
+      const auto at = static_cast<std::size_t>(i * length + position);
+      own.push_back(tokens[at]);
+      if (!targets.empty()) own_targets.push_back(targets[at]);
+    }
+  }
+  return Batch::of(own, own_targets, positions);
+}
+
+double Trainer::sum_over_tokens(double value) const {
+  for (const Axes axes : {token_axes, Axes(Axis::pipeline)}) {
+    const Communicator& group = mesh_.over(axes);
+    if (group.size() == 1) continue;
+    group.all_reduce(&value, &value, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "loss"});
   }
   return value;
 }

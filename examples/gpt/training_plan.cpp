@@ -6,66 +6,16 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "fail.hpp"
-#include "stretto/kernels.hpp"
+#include "planned_stage.hpp"
 
 namespace gpt {
 
 using namespace stretto;
 
 namespace {
-
-std::int64_t bytes_of(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
-
-// A tensor with a row for each token of a microbatch.
-struct Rows {
-  std::int64_t tokens;          // rows
-  std::int64_t hidden, number;  // bytes of a tensor of the residual's width, and of one statistic per token
-  Rows(const TrainerOptions& options)
-      : tokens(options.micro_batch * options.model.sequence),
-        hidden(tokens * options.model.hidden * bytes_of(options.sharding.dtype)),
-        number(tokens * bytes_of(kernels::accumulator(options.sharding.dtype))) {}
-};
-
-std::int64_t microbatches_of(const TrainerOptions& options, const MeshShape& mesh) {
-  return options.global_batch / options.micro_batch / mesh.data;
-}
-
-// The most that Model::loss holds at a time: at the logits, or in the backward of the last block.
-std::int64_t activation_bytes(const TrainerOptions& options, const MeshShape& mesh) {
-  const ModelShape& model = options.model;
-  const Rows row(options);
-  const DType dtype = options.sharding.dtype;
-  const BlockActivations block =
-      block_activations({.hidden = model.hidden, .heads = model.heads, .layers = model.layers}, options.micro_batch,
-                        model.sequence, dtype, mesh.tensor, options.recompute);
-  const std::int64_t logits = row.tokens * ((model.vocabulary + mesh.tensor - 1) / mesh.tensor) * bytes_of(dtype);
-  // The last norm's input, result and statistics, the gradient of the result, and the input of a block that is gathered
-  // ahead.
-  const std::int64_t ahead = options.recompute.partition ? row.hidden - block.kept : 0;
-  const std::int64_t head = 3 * row.hidden + ahead + 2 * row.number + logits;
-  const std::int64_t dx = row.hidden;
-  // Tokens, targets and positions of a step, and of each microbatch three numbers per token that the loss is computed from.
-  const std::int64_t slots = options.global_batch / mesh.data;
-  const std::int64_t of_step =
-      slots * model.sequence * 3 * bytes_of(DType::i32) + microbatches_of(options, mesh) * 3 * row.number;
-  return of_step + model.layers * block.kept + std::max(head, dx + block.backward);
-}
-
-// The bytes that the layers of a tensor-parallel group sum and gather: two all-reduces of a block's rows in each pass, and
-// with full recomputation that of attention once more (Shoeybi et al. 2019). Small sums may take an algorithm that sends
-// more, and a ring sends partial sums of 16 bits in f32.
-std::int64_t tensor_parallel_bytes(const TrainerOptions& options, const MeshShape& mesh) {
-  const Rows row(options);
-  const std::int64_t layers = options.model.layers;
-  const bool again = options.recompute.level == Recompute::full;
-  const std::int64_t sums = (4 + (again ? 1 : 0)) * layers + 2;  // and one at each end of the model
-  const std::int64_t gathers = options.recompute.partition ? layers : 0;
-  const std::int64_t cross_entropy = 2 * 3 * row.number;
-  const std::int64_t all = microbatches_of(options, mesh) * ((2 * sums + gathers) * row.hidden + cross_entropy);
-  return all * (mesh.tensor - 1) / mesh.tensor;
-}
 
 using Kind = std::pair<MemoryKind, std::int64_t TrainingMemory::*>;
 constexpr std::array<Kind, 5> kinds = {{{MemoryKind::values, &TrainingMemory::values},
@@ -86,30 +36,60 @@ std::int64_t measured(MemoryKind kind) {
   return static_cast<std::int64_t>(comes_and_goes ? use.peak_bytes : use.bytes);
 }
 
+std::string which(const TrainingPlan& plan, std::size_t stage, const char* does) {
+  return plan.stages.size() > 1 ? fmt::format(" of stage {}, which {} most,", stage, does) : std::string();
+}
+
 }  // namespace
 
+std::int64_t StagePlan::all_sent() const {
+  return std::accumulate(sent.begin(), sent.end(), std::int64_t{0},
+                         [](std::int64_t sum, const auto& group) { return sum + group.second; });
+}
+
+std::size_t TrainingPlan::needs_most_memory() const {
+  const auto total = [](const StagePlan& stage) { return stage.memory.total(); };
+  return static_cast<std::size_t>(std::ranges::max_element(stages, {}, total) - stages.begin());
+}
+
+std::size_t TrainingPlan::sends_most() const {
+  return static_cast<std::size_t>(std::ranges::max_element(stages, {}, &StagePlan::all_sent) - stages.begin());
+}
+
 TrainingPlan plan_training(const TrainerOptions& options, const MeshShape& mesh) {
-  options.check(mesh);
-  Parameters parameters;
-  const Model model(parameters, options.model, {.planned_ranks = mesh.tensor}, options.recompute);
+  return plan_training(options, mesh, options.check(mesh));
+}
+
+TrainingPlan plan_training(const TrainerOptions& options, const MeshShape& mesh, const Schedule& schedule) {
   TrainingPlan plan;
   plan.ranks = mesh.ranks();
-  plan.parameters = parameters.global_elements();
-  plan.memory = state_memory(parameters, mesh, options.sharding);
-  plan.memory.activations = activation_bytes(options, mesh);
-  const int passes = options.recompute.level == Recompute::full ? 3 : 2;
-  plan.sent = state_traffic(parameters, mesh, options.sharding, microbatches_of(options, mesh), passes);
-  if (mesh.tensor > 1) plan.sent[group_name(Axis::tensor)] = tensor_parallel_bytes(options, mesh);
+  for (int number = 0; number < schedule.stages; ++number) {
+    const PlannedStage stage(options, mesh, schedule, number);
+    Parameters parameters;
+    const Model model(parameters, options.model, options.tensor_parallel(mesh), options.recompute, stage.cut());
+    plan.parameters = parameters.global_elements();
+    StagePlan& its = plan.stages.emplace_back();
+    its.memory = state_memory(parameters, mesh, options.sharding);
+    its.memory.activations = stage.activation_bytes();
+    const int passes = options.recompute.level == Recompute::full ? 3 : 2;
+    its.sent = state_traffic(parameters, mesh, options.sharding, stage.microbatches(), passes);
+    if (mesh.tensor > 1) its.sent[group_name(Axis::tensor)] += stage.tensor_parallel_bytes();
+    if (mesh.ring > 1) its.sent[group_name(Axis::ring)] += stage.ring_bytes();
+    if (mesh.ulysses > 1) its.sent[group_name(Axis::ulysses)] += stage.ulysses_bytes();
+    if (mesh.pipeline > 1) its.sent[group_name(Axis::pipeline)] += stage.message_bytes();
+  }
   return plan;
 }
 
-std::string memory_table(const TrainingMemory& plan) {
-  std::string text = "Memory of a rank by formula:";
+std::string memory_table(const TrainingPlan& plan) {
+  const std::size_t stage = plan.needs_most_memory();
+  const TrainingMemory& memory = plan.stages[stage].memory;
+  std::string text = fmt::format("Memory of a rank{} by formula:", which(plan, stage, "needs"));
   for (const auto& [kind, member] : kinds) {
-    text += fmt::format("{} {} {}", kind == MemoryKind::values ? "" : ",", name(kind), amount(plan.*member));
+    text += fmt::format("{} {} {}", kind == MemoryKind::values ? "" : ",", name(kind), amount(memory.*member));
   }
-  return text + fmt::format("; model state {}, in all {}", amount(plan.values + plan.gradients + plan.optimizer),
-                            amount(plan.total()));
+  return text + fmt::format("; model state {}, in all {}", amount(memory.values + memory.gradients + memory.optimizer),
+                            amount(memory.total()));
 }
 
 std::string memory_table_with_measured(const TrainingMemory& plan) {
@@ -125,16 +105,20 @@ std::string memory_table_with_measured(const TrainingMemory& plan) {
 }
 
 std::string traffic_table(const TrainingPlan& plan) {
-  std::string text = "Sent by a rank in a step by formula:";
-  for (const auto& [group, bytes] : plan.sent) text += fmt::format(" {} {};", group, amount(bytes));
-  return plan.sent.empty() ? text + " nothing" : text.substr(0, text.size() - 1);
+  const std::size_t stage = plan.sends_most();
+  const std::map<std::string, std::int64_t>& sent = plan.stages[stage].sent;
+  std::string text = fmt::format("Sent by a rank{} in a step by formula:", which(plan, stage, "sends"));
+  for (const auto& [group, bytes] : sent) text += fmt::format(" {} {};", group, amount(bytes));
+  return sent.empty() ? text + " nothing" : text.substr(0, text.size() - 1);
 }
 
 void write_plan(const TrainingPlan& plan, const std::string& file) {
   nlohmann::ordered_json memory;
-  for (const auto& [kind, member] : kinds) memory[name(kind)] = plan.memory.*member;
-  const nlohmann::ordered_json all{
-      {"ranks", plan.ranks}, {"parameters", plan.parameters}, {"memory", memory}, {"sent", plan.sent}};
+  const std::size_t stage = plan.needs_most_memory(), sending = plan.sends_most();
+  for (const auto& [kind, member] : kinds) memory[name(kind)] = plan.stages[stage].memory.*member;
+  const nlohmann::ordered_json all{{"ranks", plan.ranks},      {"parameters", plan.parameters},
+                                   {"stage", stage},           {"memory", memory},
+                                   {"sending_stage", sending}, {"sent", plan.stages[sending].sent}};
   std::ofstream out(file);
   out << all.dump(1) << '\n';
   out.close();

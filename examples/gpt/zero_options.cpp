@@ -16,7 +16,9 @@ void add_zero_options(CLI::App& app, stretto::ShardedParameters::Options& shardi
   app.add_option_function<std::string>(
          "--zero",
          [&](const std::string& stage) { sharding.zero = zero_stages.at(static_cast<std::size_t>(stage[0] - '0')); },
-         "What data-parallel ranks keep a share of only: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 values too")
+         "What data-parallel ranks keep a share of only: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 values too. "
+         "The "
+         "embedding table that two stages of a pipeline share stays at 1")
       ->check(CLI::IsMember({"0", "1", "2", "3"}))
       ->default_str("1");
   app.add_option(

@@ -40,7 +40,7 @@ void train(const Communicator& world) {
     const Samples batch(world.rank(), step);
     sharded.begin_step();
     Tensor before_gelu;
-    const Tensor middle = up.forward_gelu(batch.x, before_gelu, sharded);
+    const Tensor middle = up.forward_gelu(batch.x, batch.x.rows(), before_gelu, sharded);
     const Tensor error = down.forward(middle, batch.x, sharded);
     loss = 0;
     for (std::int64_t i = 0; i < error.size(); ++i) {  // the error of the mean square, and its gradient

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "stretto/attention_mask.hpp"
 #include "stretto/dtype.hpp"
 #include "stretto/quantization.hpp"
 #include "stretto/tensor.hpp"
@@ -188,24 +189,64 @@ STRETTO_API void linear_add(const Tensor& x, const Tensor& weight, const Tensor&
 // then the result; a GPU may round only the result.
 STRETTO_API void linear_backward_gelu(const Tensor& dy, const Tensor& weight, const Tensor& before_gelu, const Tensor& dx);
 
-// ---- causal attention, after FlashAttention (Dao et al. 2022). For sequences of s tokens, the s x s score matrix is
-// computed in blocks, which are used at once and not stored. Forward stores one log-sum-exp per row, and backward
-// computes the blocks again from it. Queries and keys come from the same qkv tensor; no function accepts keys of another
-// rank or merges partial results.
+// ---- attention, after FlashAttention (Dao et al. 2022). The matrix of scores of queries and keys is computed in tiles,
+// which are used at once and not stored. Forward stores one log-sum-exp per row, and backward computes the tiles again from
+// it. Scores are scaled by 1/sqrt(head_size). Tiles that the mask leaves empty are skipped: nothing of them is computed.
 //
-// On a GPU, attention in bf16 and f16 uses cuDNN if the build has it and cuDNN accepts the tensors. Otherwise it uses
-// kernels of the library, for heads of up to 256 elements. STRETTO_LOG=info reports where cuDNN does not accept the tensors.
-// cuDNN's backward sums in no fixed order unless STRETTO_DETERMINISTIC=1.
+// On a GPU, attention_forward and attention_backward in bf16 and f16 use cuDNN if the build has it and cuDNN accepts the
+// tensors. Otherwise, and for blocks, attention uses kernels of the library, for heads of up to 256 elements.
+// STRETTO_LOG=info reports where cuDNN does not accept the tensors. cuDNN's backward sums in no fixed order unless
+// STRETTO_DETERMINISTIC=1.
 
+// Causal attention of whole sequences: token i attends to tokens 0..i of its own sequence.
 struct AttentionShape {
   std::int64_t batch, sequence, heads, head_size;
 };
 // qkv: f [batch * sequence, 3 * heads * head_size]; a row holds q, then k, then v of a token, each split into heads.
 // out: f [batch * sequence, heads * head_size]. log_sum_exp: accumulator type [batch, heads, sequence], of the scaled
-// scores. Scores are scaled by 1/sqrt(head_size). Token i attends to tokens 0..i of its own sequence.
+// scores.
 STRETTO_API void attention_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                                    const Tensor& log_sum_exp);
 STRETTO_API void attention_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                                     const Tensor& log_sum_exp, const Tensor& dout, const Tensor& dqkv);
+
+// Attention of a block: queries and keys from different places of their sequences, in different numbers, under any mask.
+// Blocks of keys that together are the whole sequence give attention over the sequence, in any order (Liu et al. 2023).
+struct AttentionBlock {
+  std::int64_t batch, queries, keys, heads, head_size;  // queries and keys: of each sequence of the batch
+  // Heads of keys and values, a divisor of `heads`: query head h uses head h / (heads / kv_heads) of them (grouped heads,
+  // Ainslie et al. 2023). 0: as many as heads.
+  std::int64_t kv_heads = 0;
+  Positions query_positions, key_positions;
+  AttentionMask mask;
+};
+
+// The heads of tokens, side by side in the rows of a tensor: a row for each token, sequence after sequence; the heads begin
+// at first_column. Packed qkv are three of these over one tensor.
+struct TokenHeads {
+  Tensor tensor;
+  std::int64_t first_column = 0;
+};
+
+// q, k, v: f. out: f or the accumulator type. log_sum_exp: accumulator type [batch, heads, queries]; -infinity, with zeros
+// in out, for a query that sees no key. With `merge`, out and log_sum_exp hold attention over earlier blocks of keys, and
+// become attention over those and this block's; a query that sees no key of this block keeps them bit by bit. out must then
+// have the accumulator type, since rounding to 16 bits after each block would add up; convert() rounds the last result.
+STRETTO_API void attention_block_forward(const AttentionBlock& block, const TokenHeads& q, const TokenHeads& k,
+                                         const TokenHeads& v, const TokenHeads& out, const Tensor& log_sum_exp,
+                                         bool merge = false);
+
+// What attention_block_backward adds to, instead of overwriting it: dq, which each block of keys adds to, and dk and dv,
+// which each block of queries adds to. What is added to must have the accumulator type.
+struct AttentionSums {
+  bool queries = false, keys = false;
+};
+// The gradients over this block's pairs of queries and keys. out (f or the accumulator type) and log_sum_exp are the results
+// over all blocks of keys. dout: f. dq, dk, dv: f or the accumulator type. Besides the products, the call costs a pass over
+// out and dout for each block.
+STRETTO_API void attention_block_backward(const AttentionBlock& block, const TokenHeads& q, const TokenHeads& k,
+                                          const TokenHeads& v, const TokenHeads& out, const Tensor& log_sum_exp,
+                                          const TokenHeads& dout, const TokenHeads& dq, const TokenHeads& dk,
+                                          const TokenHeads& dv, const AttentionSums& sums = {});
 
 }  // namespace stretto::kernels

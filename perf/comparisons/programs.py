@@ -55,9 +55,9 @@ def figures_of(command, start=run):
         return json.loads(pathlib.Path(file.name).read_text())
 
 
-def model_text(sequences, tokens=256):
+def model_text(sequences, tokens=256, of="rank"):
     """The model that train_speed and its peers train if no flag says otherwise."""
-    return f"6 layers, 384 wide, 6 heads, {tokens} tokens, vocabulary 65, {sequences} sequence{'s' * (sequences > 1)} a rank"
+    return f"6 layers, 384 wide, 6 heads, {tokens} tokens, vocabulary 65, {sequences} sequence{'s' * (sequences > 1)} a {of}"
 
 
 def last_json(output):

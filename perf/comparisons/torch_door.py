@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 
-from perf.comparisons.peers import ddp_gpt
+from perf.comparisons.peers import gpt
 from perf.comparisons.programs import ROOT, add_outputs, cores, parser_of, read_json, write_json
 from perf.pages.text import DocsSection, markdown_table, rounds_text, size_text
 
@@ -76,7 +76,7 @@ def time_steps(groups, shape, options):
     for name in ["stretto", "symmetric", "gloo", "none"]:
         torch.manual_seed(0)
         kind = stretto_torch.DistributedDataParallel if name == "symmetric" else torch.nn.parallel.DistributedDataParallel
-        model = kind(ddp_gpt.Gpt(options), process_group=groups["gloo" if name == "gloo" else "stretto"],
+        model = kind(gpt.Gpt(options), process_group=groups["gloo" if name == "gloo" else "stretto"],
                      gradient_as_bucket_view=True)
         if name == "none":
             model.register_comm_hook(None, no_communication)
@@ -165,10 +165,10 @@ def main():
     if options.earlier:
         result = read_json(options.earlier)
     else:
-        wanted = ddp_gpt.fastest_environment()
+        wanted = gpt.fastest_environment()
         if any(os.environ.get(name) != value for name, value in wanted.items()):
             os.execve(sys.executable, [sys.executable, "-B", "-m", __spec__.name, *sys.argv[1:]], {**os.environ, **wanted})
-        torch.multiprocessing.spawn(be_rank, (options, ddp_gpt.free_port()), nprocs=2)
+        torch.multiprocessing.spawn(be_rank, (options, gpt.free_port()), nprocs=2)
         result = read_json(options.json)
     section, fast = report(result)
     print(section)

@@ -1,5 +1,5 @@
-// Measures tokens per second of data-parallel training on random tokens, as one JSON line: the counterpart of
-// peers/ddp_gpt.py, and on a GPU of perf/gpu/gpt2.py.
+// Measures tokens per second of data-parallel and pipeline training on random tokens, as one JSON line: the counterpart of
+// the GPTs of peers/, and on a GPU of perf/gpu/gpt2.py.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../gpu/gpu_data.hpp"
+#include "pipeline_options.hpp"
 #include "stretto/device.hpp"
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
@@ -74,7 +75,12 @@ int measure(int argc, char** argv) {
   app.add_option("--heads", options.model.heads);
   app.add_option("--seq-length", options.model.sequence);
   app.add_option("--vocab", options.model.vocabulary);
-  app.add_option("--batch", options.micro_batch, "Sequences of a rank");
+  app.add_option("--batch", options.micro_batch, "Sequences of a microbatch");
+  std::int64_t microbatches = 1;
+  app.add_option("--microbatches", microbatches, "Microbatches of a step, of a data-parallel rank")
+      ->check(CLI::PositiveNumber);
+  int stages = 1;
+  gpt::add_pipeline_options(app, stages, options.pipeline);
   app.add_flag("!--no-overlap", options.sharding.overlap, "Communicate after computing");
   app.add_option("--unit-bytes", options.sharding.unit_bytes, "Bytes of gradients that are summed together");
   gpt::add_zero_options(app, options.sharding);
@@ -89,12 +95,13 @@ int measure(int argc, char** argv) {
   gpt::check_zero_options(app, options.sharding);
   return launch(nproc, [&](const Communicator& world) {
     const OnDevice on_device(device_from_name(device));
-    options.global_batch = options.micro_batch * world.size();
-    const Mesh mesh(world, {.data = world.size()});
+    const Mesh mesh(world, {.data = world.size() / stages, .pipeline = stages});
+    options.global_batch = options.micro_batch * microbatches * mesh.size(Axis::data);
     gpt::Trainer trainer(mesh, options);
     const std::int64_t sequence = options.model.sequence;
     const double rate = peak_matrix_rate(world, options.model, options.micro_batch * sequence, options.sharding.dtype);
     std::vector<double> seconds;
+    std::map<std::string, std::vector<double>> pipeline;  // by the name of the figure
     std::uint64_t first_operation = 0;
     std::uint64_t sent = 0;
     for (int step = 0; step < warmup + steps; ++step) {
@@ -103,7 +110,7 @@ int measure(int argc, char** argv) {
         if (!interface.empty()) sent = sent_through(interface);
       }
       const double from = device_now();
-      trainer.step(
+      const gpt::StepResult done = trainer.step(
           [&](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
             for (std::int64_t i = 0; i <= sequence; ++i) {
               const auto token =
@@ -113,7 +120,13 @@ int measure(int argc, char** argv) {
             }
           },
           3e-4);
-      if (step >= warmup) seconds.push_back(device_now() - from);
+      if (step < warmup) continue;
+      seconds.push_back(device_now() - from);
+      if (!done.pipeline) continue;
+      pipeline["bubble"].push_back(done.pipeline->bubble());
+      pipeline["simulated_bubble"].push_back(done.pipeline->simulated_bubble());
+      pipeline["pipeline_ms"].push_back(done.pipeline->measured * 1e3);
+      pipeline["simulated_ms"].push_back(done.pipeline->simulated * 1e3);
     }
     trainer.sharded().wait_for_values();
     const Traffic traffic = world.ledger().traffic(first_operation);
@@ -130,6 +143,7 @@ int measure(int argc, char** argv) {
                                   {"comm_ms", traffic.busy_seconds / steps * 1e3},
                                   {"exposed_ms", traffic.exposed_seconds / steps * 1e3},
                                   {"units", trainer.sharded().unit_count()}};
+    for (const auto& [name, values] : pipeline) result[name] = median(values);
     if (!interface.empty()) result["sent_per_step"] = (sent_through(interface) - sent) / static_cast<std::uint64_t>(steps);
     std::printf("%s\n", result.dump().c_str());
   });

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from perf.comparisons.peers import ddp_gpt
+from perf.comparisons.peers import gpt
 from perf.comparisons.programs import BIN
 
 TIMEOUT = 120  # seconds; a run of Stretto takes a small part of that
@@ -51,7 +51,7 @@ class Training:
         torch.manual_seed(0)
         self.options = options
         self.clock = Clock(options.device)
-        model = ddp_gpt.Gpt(options, ddp_gpt.FusedBlock).to(options.device)
+        model = gpt.Gpt(options, gpt.FusedBlock).to(options.device)
         model.positions = model.positions.to(options.device)
         for block in model.blocks:
             block.mask = None  # used by the attention on CPUs only

@@ -85,6 +85,16 @@ class GpuKernels {
                                  const Tensor& log_sum_exp, GpuStream stream) = 0;
   virtual void attention_backward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                                   const Tensor& log_sum_exp, const Tensor& dout, const Tensor& dqkv, GpuStream stream) = 0;
+  virtual void attention_block_forward(const kernels::AttentionBlock& block, const kernels::TokenHeads& q,
+                                       const kernels::TokenHeads& k, const kernels::TokenHeads& v,
+                                       const kernels::TokenHeads& out, const Tensor& log_sum_exp, bool merge,
+                                       GpuStream stream) = 0;
+  virtual void attention_block_backward(const kernels::AttentionBlock& block, const kernels::TokenHeads& q,
+                                        const kernels::TokenHeads& k, const kernels::TokenHeads& v,
+                                        const kernels::TokenHeads& out, const Tensor& log_sum_exp,
+                                        const kernels::TokenHeads& dout, const kernels::TokenHeads& dq,
+                                        const kernels::TokenHeads& dk, const kernels::TokenHeads& dv,
+                                        const kernels::AttentionSums& sums, GpuStream stream) = 0;
 };
 
 }  // namespace stretto

@@ -1,5 +1,7 @@
 #include "stretto/layers/mesh.hpp"
 
+#include <algorithm>
+
 #include "core/fail.hpp"
 
 namespace stretto {
@@ -67,6 +69,14 @@ Axes MeshShape::divided(Axes axes) const {
   return axes;
 }
 
+int MeshShape::gradient_ranks(Axes axes) const {
+  int ranks = 1;
+  for (const Axis axis : all_axes) {
+    if (axes.contains(axis)) ranks *= axis == Axis::pipeline ? std::min(2, size(axis)) : size(axis);
+  }
+  return ranks;
+}
+
 void MeshShape::check(int ranks) const {
   for (const Axis axis : all_axes) {
     require(size(axis) >= 1, "A mesh cannot have {} ranks along the {} axis; give at least 1.", size(axis), name(axis));
@@ -90,12 +100,25 @@ Mesh::Mesh(const Communicator& world, const MeshShape& shape) : world_(world), s
   for (const Axis axis : all_axes) make(axis);
   make(token_axes);
   make(token_axes | Axis::tensor);
+  if (size(Axis::pipeline) == 1) return;
+  const int stage = rank(Axis::pipeline);
+  const bool at_end = stage == 0 || stage + 1 == size(Axis::pipeline);
+  ends_ = world.split(at_end ? rank(Axis::tensor) : -1, world.rank(), group_name(divided(token_axes | Axis::pipeline)));
 }
 
 const Communicator& Mesh::over(Axes axes) const {
   const auto found = groups_.find(divided(axes));
   require(found != groups_.end(), "A mesh has no group for the axes {}.", to_string(axes));
   return found->second;
+}
+
+const Communicator& Mesh::gradient_group(Axes axes) const {
+  if (!divided(axes).contains(Axis::pipeline)) return over(axes);
+  require(divided(axes) == divided(token_axes | Axis::pipeline), "A mesh has no group for gradients over the axes {}.",
+          to_string(axes));
+  require(bool(ends_), "Stage {} is neither the first nor the last of {}, and sums no gradients with other stages.",
+          rank(Axis::pipeline), size(Axis::pipeline));
+  return ends_;
 }
 
 }  // namespace stretto

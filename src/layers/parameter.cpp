@@ -50,6 +50,13 @@ Share share_of(std::int64_t count, int parts, int i) { return {part_begin(count,
 Parameter& Parameters::add(Parameter parameter) {
   ensure(!gradients_, "Parameter {} is added after allocate().", parameter.name);
   parameter.index = all_.size();
+  parameter.part = place_.part;
+  parameter.is_here = place_.is_here;
+  if (!place_.is_here) parameter.extents.front() = 0;
+  if (place_.at_both_ends) {
+    parameter.replicated_over = parameter.replicated_over | Axis::pipeline;
+    parameter.sum_gradient_over = parameter.sum_gradient_over | Axis::pipeline;
+  }
   all_.push_back(std::make_unique<Parameter>(std::move(parameter)));
   return *all_.back();
 }

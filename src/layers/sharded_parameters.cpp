@@ -55,29 +55,33 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
   make_ranges();
   std::vector<ShardedUnit*> units;
   for (const auto& unit : units_) units.push_back(unit.get());
-  const bool divided = std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
-    return !mesh_.divided(parameters_.all()[members_[place.unit].front()]->sum_gradient_over).empty();
-  });
+  const bool divided =
+      std::any_of(members_.begin(), members_.end(), [&](const UnitMembers& members) { return !members.axes.empty(); });
   const bool streams = options.overlap && divided;
+  UnitTraffic::Options how{
+      .prefetch = options.prefetch, .overlap = options.overlap, .keep_through_step = mesh.size(Axis::pipeline) > 1};
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (members_[unit].at_both_ends()) how.summed_last.push_back(unit);
+  }
   traffic_ = std::make_unique<UnitTraffic>(units, streams ? Stream("parameters", Priority::urgent) : computation(),
-                                           streams ? Stream("dp", Priority::background) : computation(),
-                                           UnitTraffic::Options{.prefetch = options.prefetch, .overlap = options.overlap});
+                                           streams ? Stream("dp", Priority::background) : computation(), how);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) point_at(unit);
   if (options.zero == ZeroStage::none && streams && options.measured_steps > 0) make_choice();
 }
 
 ShardedParameters::~ShardedParameters() = default;
 
+// The ranks of a pipeline stage choose alike. Units at both ends stay as they are.
 void ShardedParameters::make_choice() {
   std::vector<PostponementChoice::Unit> units;
   for (std::size_t i = 0; i < units_.size(); ++i) {
-    const Axes axes = parameters_.all()[members_[i].front()]->sum_gradient_over;
     units.push_back(
-        {.ranks = mesh_.over(axes).size(),
+        {.ranks = members_[i].at_both_ends() ? 1 : mesh_.over(members_[i].axes).size(),
          .elements = static_cast<double>(units_[i]->elements()),
          .values_width = static_cast<double>(size_of(options_.dtype)) / static_cast<double>(size_of(options_.gradients()))});
   }
-  choice_ = std::make_unique<PostponementChoice>(mesh_.world(), std::move(units), options_.measured_steps);
+  choice_ =
+      std::make_unique<PostponementChoice>(mesh_.over(token_axes | Axis::tensor), std::move(units), options_.measured_steps);
 }
 
 void ShardedParameters::make_units() {
@@ -85,39 +89,39 @@ void ShardedParameters::make_units() {
     Communicator gathers, sums, secondary;
   };
   std::map<Axes, Groups> groups;
-  const auto groups_of = [&](Axes axes) -> const Groups& {
-    const auto [place, is_new] = groups.try_emplace(axes);
+  const auto groups_of = [&](const UnitMembers& members) -> const Groups& {
+    const auto [place, is_new] = groups.try_emplace(members.axes);
     if (is_new) {
       Groups& fresh = place->second;
-      fresh.sums = mesh_.over(axes);
+      fresh.sums = mesh_.gradient_group(members.axes);
       fresh.gathers = fresh.sums.size() > 1 ? fresh.sums.duplicate(fresh.sums.name() + " parameters") : fresh.sums;
-      if (options_.hpz_size > 1) {
+      if (options_.hpz_size > 1 && !members.at_both_ends()) {
         fresh.secondary = fresh.gathers.split(fresh.gathers.rank() / options_.hpz_size, fresh.gathers.rank(), "hpz");
       }
     }
     return place->second;
   };
-  places_.resize(parameters_.all().size());
-  for (UnitMembers& cut : cut_units(parameters_, mesh_.shape(), options_)) {
-    const Groups& over = groups_of(cut.axes);
-    const Parameter& first = *parameters_.all()[cut.parameters.front()];
+  places_.resize(parameters_.all().size());  // of parameters that are elsewhere: without a unit
+  members_ = cut_units(parameters_, mesh_.shape(), options_);
+  for (const UnitMembers& members : members_) {
+    const Groups& over = groups_of(members);
+    const Parameter& first = *parameters_.all()[members.parameters.front()];
     const ShardedUnit::Options options{
-        .stage = options_.zero,
+        .stage = members.stage(options_.zero),
         .secondary = over.secondary,
-        .weights = options_.qwz,
-        .gradients = options_.qgz,
+        .weights = members.format(options_.qwz),
+        .gradients = members.format(options_.qgz),
         .gradient_rounding = options_.qgz_rounding,
         .seed = split_mixed(options_.seed + (units_.size() + 1) * split_mix_step),  // far from those of other units
         .errors = options_.qgz_error_feedback ? errors_.get() : nullptr,
         .name = first.name};
     std::vector<Shape> shapes;
-    for (const std::size_t i : cut.parameters) {
+    for (const std::size_t i : members.parameters) {
       places_[i] = {units_.size(), shapes.size()};
       shapes.push_back(parameters_.all()[i]->extents);
     }
     units_.push_back(std::make_unique<ShardedUnit>(over.gathers, over.sums, std::move(shapes), options_.dtype,
                                                    options_.gradients(), options));
-    members_.push_back(std::move(cut.parameters));
   }
 }
 
@@ -125,9 +129,9 @@ void ShardedParameters::make_ranges() {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     ShardedUnit& unit = *units_[u];
     std::int64_t in_share = 0;  // owned ranges follow each other in the share
-    std::vector<std::int64_t> done(members_[u].size(), 0);
+    std::vector<std::int64_t> done(members_[u].parameters.size(), 0);
     const auto add = [&](std::size_t member, std::int64_t first, std::int64_t count, bool own) {
-      const std::size_t parameter = members_[u][member];
+      const std::size_t parameter = members_[u].parameters[member];
       Range range{.unit = u, .parameter = parameter, .first = first, .count = count, .in_share = own};
       range.owned = own && first_of_copies(*parameters_.all()[parameter], mesh_);
       range.value = own ? unit.share().view(in_share, {count}) : unit.values()[member].view(first, {count});
@@ -144,16 +148,16 @@ void ShardedParameters::make_ranges() {
       fill(own.tensor, own.first);
       add(own.tensor, own.first, own.count, true);
     }
-    for (std::size_t member = 0; member < members_[u].size(); ++member) {
-      fill(member, parameters_.all()[members_[u][member]]->elements());
+    for (std::size_t member = 0; member < members_[u].parameters.size(); ++member) {
+      fill(member, parameters_.all()[members_[u].parameters[member]]->elements());
     }
   }
 }
 
 void ShardedParameters::point_at(std::size_t unit) {
   ShardedUnit& of = *units_[unit];
-  for (std::size_t i = 0; i < members_[unit].size(); ++i) {
-    Parameter& parameter = *parameters_.all()[members_[unit][i]];
+  for (std::size_t i = 0; i < members_[unit].parameters.size(); ++i) {
+    Parameter& parameter = *parameters_.all()[members_[unit].parameters[i]];
     parameter.value = of.has_values() ? of.values()[i] : Tensor();
     parameter.gradient = of.has_gradients() ? of.gradients()[i] : Tensor();
   }
@@ -165,6 +169,7 @@ void ShardedParameters::initialise(std::uint64_t seed) {
   traffic_->wait_for_values();
   for (const auto& unit : units_) unit->share_changed();
   for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (!parameters_.all()[i]->is_here) continue;
     const ShardedUnit& unit = *units_[places_[i].unit];
     if (unit.has_values()) set_initial_values(*parameters_.all()[i], seed, 0, unit.values()[places_[i].member]);
   }
@@ -264,7 +269,9 @@ std::vector<Tensor> ShardedParameters::whole(const std::function<Tensor(const Sh
   std::vector<std::vector<Tensor>> by_unit;
   for (const auto& unit : units_) by_unit.push_back(unit->views_of(unit->whole(own(*unit))));
   std::vector<Tensor> result;
-  for (const Place& place : places_) result.push_back(by_unit[place.unit][place.member]);
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    result.push_back(parameters_.all()[i]->is_here ? by_unit[places_[i].unit][places_[i].member] : Tensor());
+  }
   return result;
 }
 

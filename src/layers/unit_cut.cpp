@@ -9,13 +9,15 @@ namespace stretto {
 
 std::vector<UnitMembers> cut_units(const Parameters& parameters, const MeshShape& mesh,
                                    const ShardedParameters::Options& options) {
-  std::map<Axes, std::vector<std::size_t>> by_axes;  // in the order of backward
+  // In the order of backward. The parts of the model that a pipeline stage holds are used at different times.
+  std::map<std::pair<Axes, int>, std::vector<std::size_t>> lists;
   for (std::size_t i = parameters.all().size(); i-- > 0;) {
-    by_axes[mesh.divided(parameters.all()[i]->sum_gradient_over)].push_back(i);
+    const Parameter& each = *parameters.all()[i];
+    if (each.is_here) lists[{mesh.divided(each.sum_gradient_over), -each.part}].push_back(i);
   }
   const DType dtype = options.gradients();
   std::vector<UnitMembers> units;
-  for (const auto& [axes, list] : by_axes) {
+  for (const auto& [key, list] : lists) {
     std::vector<GradientSize> sizes;
     for (const std::size_t i : list) {
       sizes.push_back({static_cast<std::size_t>(parameters.all()[i]->elements()) * size_of(dtype), dtype, false});
@@ -23,7 +25,7 @@ std::vector<UnitMembers> cut_units(const Parameters& parameters, const MeshShape
     std::size_t begin = 0;
     for (const std::size_t end :
          cut_into_buckets(sizes, options.unit_bytes, std::max<std::size_t>(options.unit_bytes / 2, 1))) {
-      UnitMembers& unit = units.emplace_back(UnitMembers{.axes = axes});
+      UnitMembers& unit = units.emplace_back(UnitMembers{.axes = key.first});
       for (; begin < end; ++begin) {
         unit.parameters.push_back(list[begin]);
         unit.elements += parameters.all()[list[begin]]->elements();

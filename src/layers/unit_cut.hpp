@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "stretto/layers/sharded_parameters.hpp"
@@ -10,6 +11,12 @@ struct UnitMembers {
   Axes axes;                            // over which their gradients are summed; axes of size 1 are left out
   std::vector<std::size_t> parameters;  // in the order of backward, in which they lie in the unit
   std::int64_t elements = 0;
+
+  // The first and the last stage of a pipeline use the unit at different times. It is therefore gathered and summed once a
+  // step, and not quantized.
+  bool at_both_ends() const { return axes.contains(Axis::pipeline); }
+  ZeroStage stage(ZeroStage zero) const { return at_both_ends() ? std::min(zero, ZeroStage::optimizer) : zero; }
+  QuantizedFormat format(QuantizedFormat wanted) const { return at_both_ends() ? QuantizedFormat::none : wanted; }
 };
 
 // How parameters are divided into units. The ZeRO stage has no part in it.

@@ -3,21 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "stretto/device.hpp"
+#include "device/stream/place_in_computation.hpp"
 
 namespace stretto {
-namespace {
-
-Work place_in_computation() {
-  return computation().enqueue([] {});
-}
-
-double done_at(const Work& place) {
-  place.wait();
-  return place.times().done;
-}
-
-}  // namespace
 
 PostponementChoice::PostponementChoice(Communicator world, std::vector<Unit> units, int steps)
     : world_(std::move(world)), units_(std::move(units)), steps_(steps) {}

@@ -34,10 +34,13 @@ PackedTensors packed_like(const std::vector<Tensor>& like, const Communicator& g
   return packed;
 }
 
-Work hop(const Communicator& group, const Tensor& out, const Tensor& in, const Stream& stream, const std::string& tag) {
-  const ProfilerRange range([&] { return tag; });
-  const int ranks = group.size();
-  return exchange(group, out, around(group.rank() + 1, ranks), in, around(group.rank() - 1, ranks), stream, tag);
+std::vector<int> checked_reach(std::vector<int> reach, int ranks) {
+  if (reach.empty()) reach.assign(static_cast<std::size_t>(ranks), ranks - 1);
+  const bool fits = std::all_of(reach.begin(), reach.end(), [&](int hops) { return hops >= 0 && hops < ranks; });
+  require(fits && static_cast<int>(reach.size()) == ranks,
+          "Blocks of a ring of {} ranks reach [{}] hops; give {} numbers of 0 to {}.", ranks, fmt::join(reach, ", "), ranks,
+          ranks - 1);
+  return reach;
 }
 
 void add_all(const std::vector<Tensor>& what, const std::vector<Tensor>& sums) {
@@ -46,8 +49,9 @@ void add_all(const std::vector<Tensor>& what, const std::vector<Tensor>& sums) {
 
 }  // namespace
 
-RingPass::RingPass(const std::vector<Tensor>& tensors, const Communicator& group, const Stream& stream, std::string tag)
-    : group_(group), stream_(stream), tag_(std::move(tag)) {
+RingPass::RingPass(const std::vector<Tensor>& tensors, const Communicator& group, const Stream& stream, std::string tag,
+                   std::vector<int> reach)
+    : group_(group), stream_(stream), tag_(std::move(tag)), reach_(checked_reach(std::move(reach), group.size())) {
   for (std::size_t i = 0; i < (group.size() > 1 ? buffers_.size() : 1); ++i) {
     PackedTensors packed = packed_like(tensors, group);
     buffers_[i] = std::move(packed.buffer);
@@ -61,67 +65,115 @@ RingPass::RingPass(const std::vector<Tensor>& tensors, const Communicator& group
 
 int RingPass::source() const { return around(group_.rank() - hops_, group_.size()); }
 
+bool RingPass::arrives(int hop) const {
+  return hop < group_.size() && reach_[around(group_.rank() - hop, group_.size())] >= hop;
+}
+
 bool RingPass::rotate() {
-  if (hops_ + 1 == group_.size()) return false;
-  computation().wait(hop_);
-  place_ = 1 - place_;
-  ++hops_;
-  start_hop();
-  return true;
+  while (hops_ + 1 < group_.size()) {
+    computation().wait(hop_);
+    place_ = 1 - place_;
+    ++hops_;
+    start_hop();
+    if (arrives(hops_)) return true;
+  }
+  return false;
 }
 
+// The current block goes on, if it is there and reaches the next rank.
 void RingPass::start_hop() {
-  if (hops_ + 1 < group_.size()) hop_ = hop(group_, buffers_[place_], buffers_[1 - place_], stream_, tag_);
+  const int ranks = group_.size(), next = hops_ + 1;
+  if (next == ranks) return;
+  const ProfilerRange range([&] { return tag_; });
+  const bool sends = reach_[source()] >= next;
+  hop_ = exchange(group_, sends ? buffers_[place_] : Tensor(), around(group_.rank() + 1, ranks),
+                  arrives(next) ? buffers_[1 - place_] : Tensor(), around(group_.rank() - 1, ranks), stream_, tag_);
 }
 
-RingSum::RingSum(const std::vector<Tensor>& like, const Communicator& group, const Stream& stream, std::string tag)
-    : group_(group), stream_(stream), tag_(std::move(tag)) {
+RingSum::RingSum(const std::vector<Tensor>& like, const Communicator& group, const Stream& stream, std::string tag,
+                 std::vector<int> reach)
+    : group_(group), stream_(stream), tag_(std::move(tag)), reach_(checked_reach(std::move(reach), group.size())) {
   for (const Tensor& tensor : like) own_.emplace_back(tensor.shape(), tensor.dtype());
-  const auto others = static_cast<std::size_t>(group.size() - 1);
+  const auto others = static_cast<std::size_t>(hops_left());
   for (std::size_t i = 0; i < std::min(others, buffers_.size()); ++i) {
     PackedTensors packed = packed_like(like, group);
     buffers_[i] = std::move(packed.buffer);
     contributions_[i] = std::move(packed.tensors);
   }
-  if (others == 0) return;
-  PackedTensors packed = packed_like(like, group);
-  arriving_ = std::move(packed.buffer);
-  arrived_ = std::move(packed.tensors);
+  const auto arriving = [&] {
+    PackedTensors packed = packed_like(like, group);
+    return Arriving{std::move(packed.buffer), std::move(packed.tensors)};
+  };
+  const int own_hops = reach_[group.rank()];
+  bool passes = false, passes_later = false;  // sums of other blocks, at all and not before the own one comes home
+  for (int hop = 2; hop < group.size(); ++hop) {
+    passes |= contributes(hop);
+    passes_later |= contributes(hop) && hop > own_hops;
+  }
+  if (passes) passing_ = arriving();
+  if (own_hops > 0) home_ = passes && !passes_later ? passing_ : arriving();
+}
+
+bool RingSum::contributes(int hop) const {
+  return hop < group_.size() && reach_[around(group_.rank() - hop, group_.size())] >= hop;
+}
+
+int RingSum::hops_left() const {
+  int left = 0;
+  for (int hop = hops_ + 1; hop < group_.size(); ++hop) left += contributes(hop) ? 1 : 0;
+  return left;
 }
 
 const std::vector<Tensor>& RingSum::contribution() const {
-  require(hops_ + 1 < group_.size(),
-          "A ring sum of {} ranks takes {} contributions to blocks of others and has them; what concerns the own block is "
-          "written to own().",
-          group_.size(), hops_);
+  require(hops_left() > 0,
+          "A ring sum of {} ranks has taken all contributions to blocks of others; what concerns the own block is written "
+          "to own().",
+          group_.size());
   return contributions_[place_];
 }
 
 void RingSum::pass() {
-  require(hops_ + 1 < group_.size(),
-          "A ring sum of {} ranks was passed on {} times, and no more blocks of others are left; finish() gives the sum of "
-          "the own one.",
-          group_.size(), hops_);
+  require(hops_left() > 0,
+          "A ring sum of {} ranks was passed on too often: no more blocks of others are left; finish() gives the sum of the "
+          "own one.",
+          group_.size());
+  while (!contributes(hops_ + 1)) start_hop({});
   const std::vector<Tensor>& sums = contributions_[place_];
   if (hops_ > 0) {
     computation().wait(hop_);
-    add_all(arrived_, sums);
+    add_all(passing_.tensors, sums);
   }
-  hop_ = hop(group_, buffers_[place_], arriving_, stream_, tag_);
+  start_hop(buffers_[place_]);
   place_ = 1 - place_;
-  ++hops_;
+}
+
+// Passes on the sum for the block that has made so many hops, if there is one, and receives what its neighbour, and the
+// last rank that the own block reaches, pass on in the same hop.
+void RingSum::start_hop(const Tensor& sum) {
+  const ProfilerRange range([&] { return tag_; });
+  const int ranks = group_.size(), rank = group_.rank();
+  const int hop = ++hops_;
+  const int source = around(rank - hop, ranks);
+  OperationGroup together;
+  if (contributes(hop + 1)) exchange(group_, {}, rank, passing_.buffer, around(rank - 1, ranks), stream_, tag_);
+  if (reach_[rank] == hop) exchange(group_, {}, rank, home_.buffer, around(rank + hop, ranks), stream_, tag_);
+  if (sum) exchange(group_, sum, reach_[source] > hop ? around(rank + 1, ranks) : source, {}, rank, stream_, tag_);
+  hop_ = together.end();
+  if (reach_[rank] == hop) homecoming_ = hop_;
 }
 
 const std::vector<Tensor>& RingSum::finish() {
-  require(hops_ + 1 == group_.size(),
-          "A ring sum of {} ranks was passed on {} times; the own block's is home after {}: call pass() for each block of "
-          "another rank.",
-          group_.size(), hops_, group_.size() - 1);
-  if (!home_) {
-    computation().wait(hop_);
-    add_all(arrived_, own_);
-    home_ = true;
-  }
+  require(hops_left() == 0,
+          "A ring sum of {} ranks still takes contributions to {} blocks; call pass() for each block of another rank before "
+          "the own one's sum is home.",
+          group_.size(), hops_left());
+  if (is_home_) return own_;
+  while (hops_ + 1 < group_.size()) start_hop({});
+  is_home_ = true;
+  if (reach_[group_.rank()] == 0) return own_;
+  computation().wait(homecoming_);
+  add_all(home_.tensors, own_);
+  computation().wait(hop_);
   return own_;
 }
 

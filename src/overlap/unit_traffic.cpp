@@ -2,31 +2,41 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
 #include "device/memory/range.hpp"
 #include "device/rehearsal_mode.hpp"
+#include "device/stream/place_in_computation.hpp"
 #include "stretto/device.hpp"
 
 namespace stretto {
 namespace {
 
-Work mark_in_computation() {
-  return computation().enqueue([] {});
-}
-
 double seconds_of(const Work& work) { return work.times().done - work.times().started; }
 
 }  // namespace
 
-const char* name(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
+const char* name(Pass pass) {
+  switch (pass) {
+    case Pass::forward: return "forward";
+    case Pass::backward: return "backward";
+    case Pass::backward_input: return "backward_input";
+    case Pass::backward_weight: return "backward_weight";
+  }
+  return "unknown";
+}
 
 UnitTraffic::UnitTraffic(const std::vector<ShardedUnit*>& units, Stream gathers, Stream sums, const Options& options)
     : gathers_(options.overlap ? std::move(gathers) : computation()),
       sums_(options.overlap ? std::move(sums) : computation()),
       options_(options) {
   require(options.prefetch >= 0, "Parameters cannot be prefetched {} units ahead; give 0 or more.", options.prefetch);
+  for (const std::size_t unit : options.summed_last) {
+    require(unit < units.size() && units[unit]->stage() < ZeroStage::gradients,
+            "Unit {} of {} cannot be summed last, unless it keeps its gradients.", unit, units.size());
+  }
   if (!options.overlap) options_.prefetch = 0;
   for (ShardedUnit* const unit : units) {
     units_.push_back({.unit = unit});
@@ -54,7 +64,8 @@ void UnitTraffic::learn(const std::function<void()>& step) {
   step();
   learn_sums(ZeroStage::none);
   in_step_ = learning_ = false;
-  knows_order_ = !uses_.empty();
+  learn_order();
+  for (const std::size_t unit : options_.summed_last) units_[unit].has_gradients = false;
   for (State& state : units_) state.needed = {};
 }
 
@@ -74,7 +85,7 @@ void UnitTraffic::begin_use(std::size_t unit, Pass pass) {
   State& state = units_[unit];
   if (in_step_) {
     if (!knows_order_) {
-      uses_.push_back({unit, pass, false});
+      uses_.push_back({unit, pass});
     } else {
       require(next_ < uses_.size(), "Unit {} is used for {} after the last of the {} uses of a step.", unit, name(pass),
               uses_.size());
@@ -83,15 +94,19 @@ void UnitTraffic::begin_use(std::size_t unit, Pass pass) {
               "Unit {} is used for {} as number {} of a step's {} uses, where unit {} for {} comes.", unit, name(pass),
               next_, uses_.size(), expected.unit, name(expected.pass));
     }
-    if (!state.needed.state()) state.needed = mark_in_computation();
-    if (pass == Pass::backward) state.latest_backward = next_;
+    if (!state.needed.state()) state.needed = place_in_computation();
+    if (reads_values(pass)) state.latest_read = next_;
+    if (adds_gradients(pass)) state.latest_backward = next_;
     ++next_;
   }
   ++state.in_use;
-  if (!state.unit->has_values()) gather(state);
-  gather_ahead();
-  arrive(state);
-  if (pass == Pass::backward) {
+  if (reads_values(pass)) {
+    state.reading = true;
+    if (!state.unit->has_values()) gather(state);
+    gather_ahead();
+    arrive(state);
+  }
+  if (adds_gradients(pass)) {
     if (!state.unit->has_gradients()) limit_sums();
     state.unit->gradients();
     state.has_gradients = true;
@@ -106,10 +121,12 @@ bool UnitTraffic::end_use(std::size_t unit) {
   const bool follows_order = in_step_ && knows_order_;
   if (follows_order && state.has_gradients && uses_[state.latest_backward].sums) start_sum(unit);
   if (learning_) state.unit->discard_gradients();
-  if (!keeps_values(state)) {
+  // What was prefetched for a later use outlasts one that has not read it.
+  if (std::exchange(state.reading, false) && !keeps_values(state)) {
     const std::vector<std::size_t> next =
         follows_order ? next_units(std::max(options_.prefetch, 1)) : std::vector<std::size_t>();
-    if (std::find(next.begin(), next.end(), unit) == next.end()) state.unit->release();
+    const bool stays = follows_order && options_.keep_through_step && !uses_[state.latest_read].last;
+    if (!stays && std::find(next.begin(), next.end(), unit) == next.end()) state.unit->release();
   }
   return !state.unit->has_values() || !state.unit->has_gradients();
 }
@@ -126,13 +143,28 @@ void UnitTraffic::finish_sums() {
   require(!knows_order_ || next_ == uses_.size(), "A step ends after {} uses of units, but has {}.", next_, uses_.size());
   const ProfilerRange range([] { return "sums of gradients are waited for"; });
   if (!knows_order_) learn_sums(ZeroStage::none);
+  for (const std::size_t unit : options_.summed_last) start_sum(unit);
   for (const State& state : units_) {
     computation().wait(state.summed);
     computation().wait(state.whole_gradients);
   }
   in_flight_.clear();
   in_step_ = false;
+  if (!knows_order_) learn_order();
+}
+
+void UnitTraffic::learn_order() {
   knows_order_ = !uses_.empty();
+  std::vector<bool> seen(units_.size(), false);
+  for (auto use = uses_.rbegin(); use != uses_.rend(); ++use) {
+    if (!reads_values(use->pass)) continue;
+    use->last = !seen[use->unit];
+    seen[use->unit] = true;
+  }
+}
+
+bool UnitTraffic::is_summed_last(std::size_t unit) const {
+  return std::find(options_.summed_last.begin(), options_.summed_last.end(), unit) != options_.summed_last.end();
 }
 
 // Gradients of units from a stage on are complete if they have been added to. Their sums start now; in later steps, when the
@@ -140,7 +172,7 @@ void UnitTraffic::finish_sums() {
 void UnitTraffic::learn_sums(ZeroStage from) {
   std::vector<std::size_t> complete;
   for (std::size_t i = 0; i < units_.size(); ++i) {
-    if (units_[i].has_gradients && units_[i].unit->stage() >= from) complete.push_back(i);
+    if (units_[i].has_gradients && units_[i].unit->stage() >= from && !is_summed_last(i)) complete.push_back(i);
   }
   std::sort(complete.begin(), complete.end(),
             [&](std::size_t a, std::size_t b) { return units_[a].latest_backward < units_[b].latest_backward; });
@@ -157,7 +189,7 @@ void UnitTraffic::learn_sums(ZeroStage from) {
 void UnitTraffic::start_sum(std::size_t unit) {
   const ProfilerRange range([&] { return fmt::format("gradients of unit {} are summed", unit); });
   State& state = units_[unit];
-  state.ready = mark_in_computation();
+  state.ready = place_in_computation();
   state.summed = state.unit->sum(sums_);
   state.has_gradients = false;
   if (whole_[unit]) state.whole_gradients = state.unit->gather_gradients(sums_);
@@ -203,12 +235,15 @@ void UnitTraffic::gather_ahead() {
   }
 }
 
-// The next units that will be used and are not in use now.
+// The next units whose values will be read, and are not being read now.
 std::vector<std::size_t> UnitTraffic::next_units(int count) const {
   std::vector<std::size_t> result;
   for (std::size_t i = next_; i < uses_.size() && static_cast<int>(result.size()) < count; ++i) {
     const std::size_t unit = uses_[i].unit;
-    if (units_[unit].in_use == 0 && std::find(result.begin(), result.end(), unit) == result.end()) result.push_back(unit);
+    if (reads_values(uses_[i].pass) && !units_[unit].reading &&
+        std::find(result.begin(), result.end(), unit) == result.end()) {
+      result.push_back(unit);
+    }
   }
   return result;
 }
@@ -229,6 +264,7 @@ std::vector<std::size_t> UnitTraffic::forward_order() const {
   const auto add = [&](std::size_t unit) {
     if (std::find(order.begin(), order.end(), unit) == order.end()) order.push_back(unit);
   };
+  for (const std::size_t unit : options_.summed_last) add(unit);
   for (const Use& use : uses_) add(use.unit);
   for (std::size_t i = 0; i < units_.size(); ++i) add(i);
   return order;

@@ -7,6 +7,13 @@ from harness import TRAIN, FaultTest
 
 class BadInput(FaultTest):
 
+    # A rank's message would begin with "error: rank".
+    def expect_refusal_before_ranks_start(self, flags, words):
+        self.expect_refusal(flags, words)
+        run = self.runs[-1]
+        self.assertEqual(run.process.returncode, 1)
+        self.assertRegex(run.errors[0], r"^error: (?!rank ).*[.]$")
+
     def expect_refusal(self, flags, words, variables=None):
         with self.subTest(flags=flags, variables=variables):
             run = self.start({"--nproc": 2, **flags}, variables)
@@ -38,6 +45,56 @@ class BadInput(FaultTest):
         self.expect_refusal({"--tp": 0}, ["--tp 0"])
         self.expect_refusal({"--nproc": -1}, ["--nproc -1"])
         self.expect_refusal({"--num-layers": 0}, ["0 layers"])
+
+    def test_pipelines(self):
+        def refused(flags, *words):
+            self.expect_refusal_before_ranks_start({"--pp": 2, "--num-layers": 4, **flags}, words)
+
+        refused({"--pp": 0}, "--pp 0")
+        refused({"--nproc": 3}, "3 ranks", "--pp 2")
+        refused({"--nproc": 4, "--tp": 4}, "4 ranks", "--tp 4", "--pp 2")
+        refused({"--num-layers": 1}, "1 layers", "2 parts")
+        refused({"--schedule": "zb-v", "--num-layers": 3}, "3 layers", "4 parts")
+        refused({"--schedule": "interleaved", "--virtual-stages": 2, "--global-batch-size": 6}, "interleaved", "2 stages", "not 3")
+        refused({"--virtual-stages": 2}, "1f1b", "1 chunk", "not 2")
+        refused({"--virtual-stages": 0}, "--virtual-stages", "0 not in range 1")
+        refused({"--schedule": "zb-v", "--virtual-stages": 1}, "zb-v", "2 chunks", "not 1")
+        refused({"--global-batch-size": 2 * (2**32 + 4)}, "microbatches", "4294967300")
+        for layers in ("4", "2,1,1", "1,2", "0,4", "-1,5"):
+            refused({"--pipeline-layers": layers}, f"--pipeline-layers {layers} ", "2 numbers", "--num-layers 4")
+        refused({"--pipeline-layers": "3,2"}, "2 numbers and the sum 5")
+        for layers in ("2,many", "", "3,", "3;1"):
+            refused({"--pipeline-layers": layers}, f"--pipeline-layers '{layers}' is no list")
+
+    def test_schedules_in_files(self):
+        file = self.directory / "schedule"
+
+        def refused(text, *words, **flags):
+            file.write_text(text)
+            flags = {f"--{name}": value for name, value in flags.items()}
+            self.expect_refusal_before_ranks_start({"--pp": 2, "--global-batch-size": 2, "--schedule": file, **flags}, words)
+
+        def schedule(first, second, microbatches=1, stages=2):
+            return "\n".join(["schedule mine", f"stages {stages}", f"microbatches {microbatches}", "chunks 1", "placement round_robin", "stage 0",
+                              *first, "stage 1", *second, ""])
+
+        first = ["forward 0 0", "send_forward 0 0", "receive_backward 0 0", "backward 0 0"]
+        second = ["receive_forward 0 0", "forward 0 0", "backward 0 0", "send_backward 0 0"]
+        right = schedule(first, second)
+        file.write_text(right)
+        self.expect_success(self.start({"--nproc": 2, "--pp": 2, "--global-batch-size": 2, "--train-iters": 1, "--schedule": file}))
+        refused("", file)
+        refused("\x00\xff\n" * 50, file, "Line 1")
+        refused(right.replace("send_backward", "send_back"), file, "Line 15", "send_back")
+        refused(right, file, "1 microbatches", "not for 4", **{"global-batch-size": 8})
+        refused(right, file, "2 stages", "not for 1", nproc=1, pp=1)
+        refused(right, file, "1 chunks", "not for 2", **{"virtual-stages": 2})
+        # What check() refuses.
+        refused(schedule(first[:3], second), file, "backward 0 0")
+        refused(schedule([first[2], *first[:2], first[3]], second), file, "wait")
+        # Names of no file that can be read.
+        for path in (self.directory, self.directory / "missing", "2f2b", ""):
+            self.expect_refusal_before_ranks_start({"--pp": 2, "--schedule": path}, [f"'{path}'", "neither", "1f1b"])
 
     def test_help_names_every_flag(self):
         done = subprocess.run([TRAIN, "--help"], capture_output=True, text=True, timeout=60)

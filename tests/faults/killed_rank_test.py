@@ -35,6 +35,18 @@ class KilledRank(FaultTest):
     def test_while_others_gather_its_parameters(self):
         self.kill_one_of_four(1, {"--tp": 1, "--zero": 3})
 
+    def test_the_first_stage_of_four(self):
+        self.kill_one_of_four(0, {"--tp": 1, "--pp": 4, "--num-layers": 8, "--schedule": "interleaved", "--virtual-stages": 2})
+
+    def test_a_stage_between_others(self):
+        self.kill_one_of_four(2, {"--tp": 1, "--pp": 4, "--num-layers": 4})
+
+    def test_a_stage_of_two_replicas(self):
+        self.kill_one_of_four(1, {"--tp": 1, "--pp": 2})
+
+    def test_the_last_stage_of_two_replicas_with_virtual_stages(self):
+        self.kill_one_of_four(3, {"--tp": 1, "--pp": 2, "--num-layers": 4, "--schedule": "interleaved", "--virtual-stages": 2})
+
     def kill_one_of_two_processes(self, victim, variables=None):
         port = free_port()
         flags = {"--train-iters": FOREVER, "--log-dir": self.log(f"log{victim}")}

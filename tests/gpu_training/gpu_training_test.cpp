@@ -35,8 +35,7 @@ Training train_on(Device device, DType dtype) {
     gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), tiny_of(dtype));
     EXPECT_EQ(trainer.parameters().all().front()->value.device(), device);
     result.trace = advance(trainer, 0, trained_steps);
-    result.text = gpt::sample(trainer.model(), trainer.use(), trainer.mesh().over(Axis::tensor), "\1\2\3",
-                              {.length = 4, .temperature = 0.5});
+    result.text = gpt::sample(trainer, "\1\2\3", {.length = 4, .temperature = 0.5});
   });
   return result;
 }

@@ -31,11 +31,10 @@ struct Trained {
 
 Trained train_here(const Communicator& world, const Cell& cell, const gpt::TrainerOptions& options) {
   Trained result;
-  gpt::Trainer trainer(Mesh(world, {.tensor = cell.layout.tensor, .data = cell.layout.data}), options);
+  gpt::Trainer trainer(Mesh(world, cell.layout.mesh()), options);
   result.trace = advance(trainer, 0, trained_steps);
   result.evaluated = trainer.evaluate(text_of_step(options, 9), 3);
-  result.text = gpt::sample(trainer.model(), trainer.use(), trainer.mesh().over(Axis::tensor), "\1\2\3",
-                            {.length = 2, .temperature = 0.5});
+  result.text = gpt::sample(trainer, "\1\2\3", {.length = 2, .temperature = 0.5});
   return result;
 }
 
@@ -135,6 +134,77 @@ TEST(ZeroOnGpus, GivesTheHostsBitsAtEveryStage) {
     };
     EXPECT_EQ(losses(on_gpus(false)), losses(run_threads)) << static_cast<int>(stage);
   }
+}
+
+// A stage's messages of one group go together, where the schedule has them.
+struct PipelineCell {
+  Cell cell;
+  ScheduleKind schedule;
+  ZeroStage zero = ZeroStage::optimizer;
+};
+
+gpt::TrainerOptions options_of(const PipelineCell& cell) {
+  gpt::TrainerOptions options = options_of(cell.cell);
+  const bool two_chunks = cell.schedule == ScheduleKind::interleaved || cell.schedule == ScheduleKind::zb_v;
+  options.model.layers = cell.cell.layout.pipeline * (two_chunks ? 2 : 1) + 1;
+  options.global_batch = 4L * cell.cell.layout.data;
+  options.pipeline.schedule_name = name(cell.schedule);
+  options.pipeline.virtual_stages = two_chunks ? 2 : 1;
+  options.sharding.zero = cell.zero;
+  return options;
+}
+
+class PipelinesOnGpus : public testing::TestWithParam<PipelineCell> {};
+
+std::vector<PipelineCell> pipeline_cells() {
+  std::vector<PipelineCell> result;
+  for (const ScheduleKind schedule : all_schedule_kinds()) {
+    for (const bool one_gpu_each : {false, true}) result.push_back({{{1, 1, 2}, DType::f32, one_gpu_each}, schedule});
+  }
+  result.push_back({{{2, 1, 2}, DType::f32, false}, ScheduleKind::interleaved, ZeroStage::values});
+  result.push_back({{{2, 1, 2}, DType::bf16, true}, ScheduleKind::zb_h1, ZeroStage::gradients});
+  result.push_back({{{1, 2, 2}, DType::f32, true}, ScheduleKind::zb_v});
+  result.push_back({{{1, 1, 4}, DType::bf16, false}, ScheduleKind::one_forward_one_backward, ZeroStage::none});
+  return result;
+}
+
+std::string name_of(const testing::TestParamInfo<PipelineCell>& each) {
+  const Cell& cell = each.param.cell;
+  std::string text =
+      fmt::format("{}x{}x{}_{}_{}_{}", cell.layout.data, cell.layout.tensor, cell.layout.pipeline,
+                  stretto::name(each.param.schedule), stretto::name(cell.dtype), cell.one_gpu_each ? "nccl" : "copies");
+  std::ranges::replace(text, '-', '_');
+  return text;
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, PipelinesOnGpus, testing::ValuesIn(pipeline_cells()), name_of);
+
+TEST_P(PipelinesOnGpus, HaveTheBitsOfTheHostWithOverlapAndWithout) {
+  const Cell& cell = GetParam().cell;
+  gpt::TrainerOptions options = options_of(GetParam());
+  const std::vector<Trained> expected = train_in(run_threads, cell, options);
+  for (const bool overlap : {true, false}) {
+    options.sharding.overlap = overlap;
+    const std::vector<Trained> actual = train_in(on_gpus(cell.one_gpu_each), cell, options);
+    EXPECT_EQ(divergence(expected, actual), "") << "overlap " << overlap;
+    const auto on_streams = std::ranges::count_if(actual.front().trace.records, [](const Record& record) {
+      return record.tag == "activations" && record.stream == "pp messages";
+    });
+    EXPECT_EQ(on_streams > 0, overlap);
+  }
+}
+
+// The control: streams that ignore waits give wrong values.
+TEST(PipelinesOnGpusControl, NeedTheWaitsOfStreams) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the control is the race that it would find";
+#endif
+  const PipelineCell cell{{{1, 1, 2}, DType::f32, false}, ScheduleKind::one_forward_one_backward};
+  const gpt::TrainerOptions options = options_of(cell);
+  const std::vector<Trained> expected = train_in(run_threads, cell.cell, options);
+  const std::vector<Trained> actual =
+      train_in(on_gpus(false, {.longest_delay_us = 100, .ignores_waits = true}), cell.cell, options);
+  EXPECT_NE(divergence(expected, actual), "");
 }
 
 // The control: streams that ignore waits give wrong values.

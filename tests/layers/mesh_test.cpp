@@ -55,6 +55,66 @@ TEST(Mesh, GroupsHaveTheRanksThatDifferInTheirAxesOnly) {
   }
 }
 
+constexpr Axes at_both_ends = token_axes | Axis::pipeline;
+
+// The first and the last stage sum the gradient of a parameter that both hold; stages between have no part in it.
+TEST(Mesh, EndsOfAPipelineSumGradientsTogether) {
+  for (const MeshShape shape : {MeshShape{.pipeline = 2},
+                                {.pipeline = 4},
+                                {.data = 2, .pipeline = 3},
+                                {.tensor = 2, .pipeline = 3},
+                                {.tensor = 2, .data = 2, .pipeline = 2}}) {
+    run_threads(static_cast<int>(shape.ranks()), [&](const Communicator& world) {
+      const Mesh mesh(world, shape);
+      EXPECT_EQ(&mesh.gradient_group(token_axes), &mesh.over(token_axes));
+      const int stage = mesh.rank(Axis::pipeline);
+      if (stage != 0 && stage != shape.pipeline - 1) {
+        const std::string sentence = sentence_of([&] { mesh.gradient_group(at_both_ends); });
+        EXPECT_THAT(sentence, testing::HasSubstr("Stage " + std::to_string(stage) +
+                                                 " is neither the first nor the last of " + std::to_string(shape.pipeline)));
+        return;
+      }
+      std::int64_t expected = 0;
+      std::int64_t of_all_stages = 0;
+      for (int rank = 0; rank < world.size(); ++rank) {
+        if (shape.place(rank, Axis::tensor) != mesh.rank(Axis::tensor)) continue;
+        const int its = shape.place(rank, Axis::pipeline);
+        if (its == 0 || its == shape.pipeline - 1) expected |= std::int64_t{1} << rank;
+        of_all_stages |= std::int64_t{1} << rank;
+      }
+      const Communicator& group = mesh.gradient_group(at_both_ends);
+      std::int64_t sum = std::int64_t{1} << world.rank();
+      group.all_reduce(&sum, &sum, 1, DType::i64, ReduceOp::sum, Stream::inline_());
+      EXPECT_EQ(sum, expected);
+      EXPECT_EQ(sum == of_all_stages, shape.pipeline == 2) << "the control: others are left out";
+      EXPECT_EQ(group.size(), shape.gradient_ranks(at_both_ends));
+    });
+  }
+}
+
+TEST(Mesh, WithoutAPipelineGradientsAreSummedOverTokensOnly) {
+  run_threads(4, [](const Communicator& world) {
+    const Mesh mesh(world, {.tensor = 2, .data = 2});
+    EXPECT_EQ(&mesh.gradient_group(at_both_ends), &mesh.over(token_axes));
+    EXPECT_EQ(&mesh.gradient_group(Axes()), &mesh.over(Axes()));
+  });
+  run_threads(4, [](const Communicator& world) {
+    const Mesh mesh(world, {.tensor = 2, .pipeline = 2});
+    EXPECT_THAT(sentence_of([&] { mesh.gradient_group(at_both_ends | Axis::tensor); }),
+                testing::HasSubstr("no group for gradients over the axes pipeline x data x ring x ulysses x tensor"));
+  });
+}
+
+TEST(MeshShape, CountsTheRanksThatSumAGradient) {
+  const MeshShape shape{.tensor = 3, .ulysses = 2, .data = 5, .pipeline = 7};
+  EXPECT_EQ(shape.gradient_ranks(Axes()), 1);
+  EXPECT_EQ(shape.gradient_ranks(token_axes), 10);
+  EXPECT_EQ(shape.gradient_ranks(token_axes | Axis::tensor), 30);
+  EXPECT_EQ(shape.gradient_ranks(at_both_ends), 20) << "two stages of seven";
+  EXPECT_EQ((MeshShape{.data = 5, .pipeline = 2}).gradient_ranks(at_both_ends), 10);
+  EXPECT_EQ((MeshShape{.data = 5}).gradient_ranks(at_both_ends), 5);
+}
+
 TEST(Mesh, EveryPlaceIsTakenOnce) {
   const MeshShape shape{.tensor = 2, .ulysses = 3, .ring = 2, .data = 5, .pipeline = 4};
   for (int rank = 0; rank < shape.ranks(); ++rank) {

@@ -138,5 +138,69 @@ TEST(Parameters, LayThemselvesOutInReverseAndCountElements) {
   EXPECT_EQ(first.gradient.at(5), 0);
 }
 
+// A model of three parts, of which this stage holds those that are `here`. The table is used by the first and the last.
+std::unique_ptr<Parameters> stage_with(const std::vector<int>& here) {
+  auto parameters = std::make_unique<Parameters>();
+  const auto is_here = [&](int part) { return std::find(here.begin(), here.end(), part) != here.end(); };
+  const auto add = [&](const std::string& name, std::int64_t rows) {
+    parameters->add({.name = name,
+                     .global_shape = {rows, 3},
+                     .first = {0, 0},
+                     .extents = {rows, 3},
+                     .replicated_over = token_axes | Axis::tensor,
+                     .sum_gradient_over = token_axes,
+                     .initial = {0, 1}});
+  };
+  parameters->place_next({.part = 0, .is_here = is_here(0) || is_here(2), .at_both_ends = true});
+  add("table", 4);
+  for (int part = 0; part < 3; ++part) {
+    parameters->place_next({.part = part, .is_here = is_here(part)});
+    add("weight " + std::to_string(part), part + 1);
+    add("bias " + std::to_string(part), 1);
+  }
+  parameters->allocate(DType::f64);
+  parameters->initialise(5);
+  return parameters;
+}
+
+TEST(ParametersOfStages, EveryStageHasAllRecordsInOneOrderAndItsOwnSlices) {
+  const auto whole = stage_with({0, 1, 2});
+  EXPECT_EQ(whole->local_elements(), whole->global_elements());
+  for (const std::vector<int>& here : {std::vector<int>{0}, {1}, {2}, {0, 2}}) {
+    const auto stage = stage_with(here);
+    ASSERT_EQ(stage->all().size(), whole->all().size());
+    EXPECT_EQ(stage->global_elements(), whole->global_elements());
+    std::int64_t elements = 0;
+    for (std::size_t i = 0; i < whole->all().size(); ++i) {
+      const Parameter& its = *stage->all()[i];
+      const Parameter& all = *whole->all()[i];
+      EXPECT_EQ(its.name, all.name);
+      EXPECT_EQ(its.index, i);
+      EXPECT_EQ(its.part, all.part);
+      EXPECT_EQ(its.global_shape, all.global_shape);
+      EXPECT_TRUE(all.is_here);
+      EXPECT_EQ(its.elements(), its.is_here ? all.elements() : 0) << its.name;
+      EXPECT_EQ(its.value.size(), its.elements());
+      EXPECT_EQ(its.gradient.size(), its.elements());
+      for (std::int64_t k = 0; k < its.value.size(); ++k) EXPECT_EQ(its.value.at(k), all.value.at(k)) << its.name;
+      elements += its.elements();
+    }
+    EXPECT_EQ(stage->local_elements(), elements);
+    EXPECT_LT(elements, whole->local_elements()) << "the control: a stage has not all of them";
+  }
+}
+
+TEST(ParametersOfStages, OnlyWhatLiesAtBothEndsIsSharedByStages) {
+  const auto stage = stage_with({0});
+  for (const auto& parameter : stage->all()) {
+    const bool shared = parameter->name == "table";
+    EXPECT_EQ(parameter->replicated_over.contains(Axis::pipeline), shared) << parameter->name;
+    EXPECT_EQ(parameter->sum_gradient_over.contains(Axis::pipeline), shared) << parameter->name;
+    EXPECT_EQ(parameter->sum_gradient_over - Axis::pipeline, token_axes);
+    EXPECT_EQ(parameter->replicated_over - Axis::pipeline, token_axes | Axis::tensor);
+    EXPECT_EQ(parameter->is_here, shared || parameter->part == 0);
+  }
+}
+
 }  // namespace
 }  // namespace stretto

@@ -1,7 +1,9 @@
 // Sums that travel round a ring after its blocks.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
+#include <random>
 
 #include "device/kernels/kernel_data.hpp"
 #include "overlap/exchange.hpp"
@@ -100,6 +102,56 @@ TEST(RingSum, SendsWhatTheFormulaSays) {
   }
 }
 
+// Blocks that reach some ranks only, with their sums: each rank adds what it has for the blocks that come.
+TEST(RingSum, FollowsBlocksThatDoNotReachAllRanks) {
+  std::mt19937 engine(3);
+  for (int round = 0; round < 60; ++round) {
+    const int ranks = 2 + round % 5;
+    std::vector<int> reach;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const int causal = ranks - 1 - rank;  // contiguous blocks under a causal mask
+      reach.push_back(round < 5 ? causal : static_cast<int>(engine() % static_cast<unsigned>(ranks)));
+    }
+    std::int64_t hops = 0;
+    for (const int each : reach) hops += each;
+    std::atomic<std::uint64_t> passed = 0, summed = 0;
+    run_threads(ranks, [&](const Communicator& world) {
+      const int rank = world.rank();
+      const Stream stream = round % 2 == 0 ? Stream("ring") : Stream::inline_();
+      RingPass blocks(parts_of(random_numbers, rank, rank), world, stream, "blocks", reach);
+      RingSum sums(parts_of(random_numbers, 0, 0), world.duplicate("sums"), stream.is_inline() ? stream : Stream("sums"),
+                   "sums", reach);
+      int previous = 0;
+      while (blocks.rotate()) {
+        const int distance = around(rank - blocks.source(), ranks);
+        EXPECT_GT(distance, previous);
+        EXPECT_GE(reach[static_cast<std::size_t>(blocks.source())], distance);
+        previous = distance;
+        EXPECT_EQ(values(blocks.current()[1]), values(parts_of(random_numbers, blocks.source(), blocks.source())[1]));
+        write(parts_of(random_numbers, rank, blocks.source()), sums.contribution());
+        sums.pass();
+      }
+      write(parts_of(random_numbers, rank, rank), sums.own());
+      const std::vector<Tensor> found = sums.finish();
+      // Ranks rank + 1 to rank + reach, and the rank itself at last.
+      const int others = reach[static_cast<std::size_t>(rank)];
+      std::vector<Tensor> expected = parts_of(random_numbers, around(rank + (others > 0 ? 1 : 0), ranks), rank);
+      for (int i = 2; i <= others + 1 && others > 0; ++i) {
+        const int adds = i <= others ? rank + i : rank;
+        const std::vector<Tensor> part = parts_of(random_numbers, around(adds, ranks), rank);
+        for (std::size_t t = 0; t < part.size(); ++t) kernels::add(expected[t], part[t], expected[t]);
+      }
+      EXPECT_TRUE(same_bits(found, expected)) << "rank " << rank << " of " << ranks << ", reach " << others;
+      for (const Record& record : world.ledger().records(0)) {
+        if (record.collective == Collective::send) (record.tag == "sums" ? summed : passed) += record.bytes_sent;
+      }
+    });
+    constexpr std::uint64_t bytes = 128 + 21 * 8;  // of a packed block
+    EXPECT_EQ(passed, static_cast<std::uint64_t>(hops) * bytes);
+    EXPECT_EQ(summed, static_cast<std::uint64_t>(hops) * bytes);  // each sum makes as many hops, the last one home
+  }
+}
+
 TEST(RingSum, MayEndInTheMiddle) {
   run_threads(4, [](const Communicator& world) {
     const Stream stream("ring");
@@ -120,21 +172,23 @@ TEST(RingSum, SaysWhatIsMissingOrTooMuch) {
   run_threads(3, [](const Communicator& world) {
     RingSum sum({Tensor({4}, DType::f32)}, world, Stream("ring"));
     sum.own()[0].zero();
-    for (const char* const times : {"passed on 0 times", "passed on 1 times"}) {
-      expect_refusal([&] { sum.finish(); }, times);
+    for (const char* const blocks : {"contributions to 2 blocks", "contributions to 1 blocks"}) {
+      expect_refusal([&] { sum.finish(); }, blocks);
       sum.contribution()[0].zero();
       sum.pass();
     }
-    expect_refusal([&] { sum.pass(); }, "was passed on 2 times, and no more blocks of others are left");
-    expect_refusal([&] { sum.contribution(); }, "takes 2 contributions to blocks of others and has them");
+    expect_refusal([&] { sum.pass(); }, "was passed on too often: no more blocks of others are left");
+    expect_refusal([&] { sum.contribution(); }, "has taken all contributions to blocks of others");
     EXPECT_EQ(values(sum.finish()[0]), std::vector<double>(4, 0));
     expect_refusal([&] { sum.pass(); }, "finish() gives the sum of the own one");
   });
   run_threads(1, [](const Communicator& world) {
     RingSum sum({Tensor({4}, DType::f32)}, world, Stream("ring"));
-    expect_refusal([&] { sum.contribution(); }, "takes 0 contributions");
-    expect_refusal([&] { sum.pass(); }, "was passed on 0 times, and no more blocks of others are left");
+    expect_refusal([&] { sum.contribution(); }, "has taken all contributions");
+    expect_refusal([&] { sum.pass(); }, "no more blocks of others are left");
     EXPECT_EQ(sum.finish()[0].raw(), sum.own()[0].raw());
+    expect_refusal([&] { RingSum({Tensor({4}, DType::f32)}, world, Stream("ring"), "sum", {1}); },
+                   "Blocks of a ring of 1 ranks reach [1] hops; give 1 numbers of 0 to 0.");
   });
 }
 

@@ -6,11 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "same_bits.hpp"
 #include "stretto/stretto.hpp"
 #include "variables.hpp"
 
@@ -23,15 +25,19 @@ struct How {
   bool overlap = true;
   int microbatches = 2;
   std::vector<bool> whole = {};  // UnitTraffic::set_whole, after the first step
+  bool keep_through_step = false;
+  std::vector<std::size_t> summed_last = {};
 };
 
 struct Use {
   std::size_t unit;
   Pass pass;
+  int inside = 0;  // so many of the following uses lie within this one
 };
 
-// Units of different sizes over all ranks. In every step each use in `order` checks the values and, in backward, adds to the
-// gradients; then every owner adds the sum of the gradients to its values. All are integers, so sums are exact.
+// Units of different sizes over all ranks. In every step each use in `order` checks the values if it reads them, and adds to
+// the gradients if it adds any; then every owner adds the sum of the gradients to its values. All are integers, so sums are
+// exact.
 class Model {
  public:
   Model(const Communicator& world, const How& how, std::vector<Use> order, std::size_t units)
@@ -49,7 +55,10 @@ class Model {
     for (const auto& unit : units_) pointers.push_back(unit.get());
     traffic_ =
         std::make_unique<UnitTraffic>(pointers, Stream("gathers", Priority::urgent), Stream("sums", Priority::background),
-                                      UnitTraffic::Options{.prefetch = how.prefetch, .overlap = how.overlap});
+                                      UnitTraffic::Options{.prefetch = how.prefetch,
+                                                           .overlap = how.overlap,
+                                                           .keep_through_step = how.keep_through_step,
+                                                           .summed_last = how.summed_last});
     // The first values travel like those of a step.
     for (std::size_t i = 0; i < units; ++i) {
       units_[i]->share_changed();
@@ -79,9 +88,9 @@ class Model {
     traffic_->begin_step();
     std::vector<double> added(units_.size(), 0);
     for (int microbatch = 0; microbatch < how_.microbatches; ++microbatch) {
+      for (std::size_t i = 0; i < order_.size();) i = use(i, microbatch);
       for (const Use& use : order_) {
-        this->use(use, microbatch);
-        if (use.pass == Pass::backward) added[use.unit] += world_.size() * (microbatch + 1);
+        if (adds_gradients(use.pass)) added[use.unit] += world_.size() * (microbatch + 1);
       }
       traffic_->end_microbatch();
     }
@@ -94,11 +103,13 @@ class Model {
     if (!how_.whole.empty() && steps_++ == 0) traffic_->set_whole(how_.whole);
   }
 
-  void use(const Use& use, int microbatch) {
+  void use(const Use& use, int microbatch, const std::function<void()>& inside = nullptr) {
     traffic_->begin_use(use.unit, use.pass);
     most_live_ = std::max(most_live_, traffic_->live());
-    check(use.unit);
-    if (use.pass == Pass::backward) {
+    if (!reads_values(use.pass)) most_live_unread_ = std::max(most_live_unread_, traffic_->live());
+    if (inside) inside();
+    if (reads_values(use.pass)) check(use.unit);
+    if (adds_gradients(use.pass)) {
       for (const Tensor& gradient : units_[use.unit]->gradients()) {
         for (std::int64_t i = 0; i < gradient.size(); ++i) gradient.set(i, gradient.at(i) + microbatch + 1);
       }
@@ -107,11 +118,26 @@ class Model {
   }
 
   UnitTraffic& traffic() { return *traffic_; }
+  const ShardedUnit& unit(std::size_t i) const { return *units_[i]; }
+  std::vector<Tensor> shares() const {
+    std::vector<Tensor> all;
+    for (const auto& unit : units_) all.push_back(unit->share().clone());
+    return all;
+  }
   int most_live() const { return most_live_; }
+  int most_live_unread() const { return most_live_unread_; }  // in uses that read no values
   const std::string& fault() const { return fault_; }
   void spoil() { expected_[0][0] += 1; }
 
  private:
+  // Returns the number of the next use that does not lie within this one.
+  std::size_t use(std::size_t i, int microbatch) {
+    const Use& outer = order_[i++];
+    use(outer, microbatch, [&] {
+      for (int n = 0; n < outer.inside && i < order_.size(); ++n) i = use(i, microbatch);
+    });
+    return i;
+  }
   void check(std::size_t unit) {
     std::size_t k = 0;
     for (const Tensor& value : units_[unit]->values()) {
@@ -149,7 +175,7 @@ class Model {
   std::vector<std::unique_ptr<ShardedUnit>> units_;
   std::unique_ptr<UnitTraffic> traffic_;
   int steps_ = 0;
-  int most_live_ = 0;
+  int most_live_ = 0, most_live_unread_ = 0;
   std::string fault_;
 };
 
@@ -160,6 +186,21 @@ std::vector<Use> network(std::size_t units) {
   order.push_back({0, Pass::forward});
   order.push_back({0, Pass::backward});
   for (std::size_t i = units; i-- > 0;) order.push_back({i, Pass::backward});
+  return order;
+}
+
+// The same with a backward in halves: the gradients of all inputs, and then those of the weights.
+std::vector<Use> network_in_halves(std::size_t units) {
+  std::vector<Use> order, weights;
+  for (const Use& use : network(units)) {
+    if (use.pass == Pass::forward) {
+      order.push_back(use);
+    } else {
+      order.push_back({use.unit, Pass::backward_input});
+      weights.push_back({use.unit, Pass::backward_weight});
+    }
+  }
+  order.insert(order.end(), weights.begin(), weights.end());
   return order;
 }
 
@@ -200,9 +241,14 @@ TEST_P(EveryStage, RandomOrders) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
     std::vector<Use> order;
-    for (int i = 0; i < 12; ++i) order.push_back({random() % 4, random() % 2 == 0 ? Pass::forward : Pass::backward});
+    for (int i = 0; i < 12; ++i) {
+      const std::size_t unit = random() % 4;
+      const auto pass = static_cast<Pass>(random() % 4);
+      order.push_back({unit, pass, random() % 3 == 0 ? static_cast<int>(random() % 3) : 0});
+    }
     run_threads(2, [&](const Communicator& world) {
-      Model model(world, {.stage = GetParam(), .prefetch = static_cast<int>(seed % 3)}, order, 4);
+      const How how{.stage = GetParam(), .prefetch = static_cast<int>(seed % 3), .keep_through_step = seed % 2 == 1};
+      Model model(world, how, order, 4);
       for (int step = 0; step < 3; ++step) model.step();
       EXPECT_EQ(model.fault(), "") << seed;
     });
@@ -239,6 +285,26 @@ TEST_P(EveryStage, LearnedUsesFindTheirValuesFromTheFirstStepOn) {
   }
 }
 
+TEST_P(EveryStage, HalvesOfBackwardGiveTheBitsOfTheWhole) {
+  for (const int prefetch : {0, 1, 3}) {
+    for (const int microbatches : {1, 3}) {
+      run_threads(2, [&](const Communicator& world) {
+        const auto trained = [&](const std::vector<Use>& order) {
+          Model model(world, {.stage = GetParam(), .prefetch = prefetch, .microbatches = microbatches}, order, 5);
+          for (int step = 0; step < 3; ++step) model.step();
+          EXPECT_EQ(model.fault(), "");
+          return model.shares();
+        };
+        const std::vector<Tensor> whole = trained(network(5));
+        std::vector<Use> halves = network_in_halves(5);
+        EXPECT_TRUE(same_bits(trained(halves), whole));
+        halves.pop_back();
+        EXPECT_FALSE(same_bits(trained(halves), whole)) << "the control: a weight gradient is missing";
+      });
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, EveryStage, testing::ValuesIn(zero_stages),
                          [](const auto& stage) { return "zero" + std::to_string(static_cast<int>(stage.param)); });
 
@@ -270,8 +336,8 @@ TEST(UnitTraffic, HoldsNoMoreUnitsThanItMay) {
 // A step's gathers: each unit once for forward and once for backward, but those that stay in between.
 TEST(UnitTraffic, GathersWhatLeavesAndNothingElse) {
   run_threads(2, [](const Communicator& world) {
-    const auto gathers = [&](ZeroStage stage, int microbatches) {
-      Model model(world, {.stage = stage, .microbatches = microbatches}, network(6), 6);
+    const auto gathers = [&](ZeroStage stage, int microbatches, const std::vector<Use>& order = network(6)) {
+      Model model(world, {.stage = stage, .microbatches = microbatches}, order, 6);
       model.step();
       const std::uint64_t since = world.ledger().next_sequence();
       model.step();
@@ -280,9 +346,168 @@ TEST(UnitTraffic, GathersWhatLeavesAndNothingElse) {
     // Forward gathers 0 to 5 and 0 again. This 0 stays for the first use of backward, which gathers 5 to 0.
     EXPECT_EQ(gathers(ZeroStage::values, 1), 7 + 6);
     EXPECT_EQ(gathers(ZeroStage::values, 2), 2 * (7 + 6) - 1) << "the last 0 stays for the next microbatch";
+    EXPECT_EQ(gathers(ZeroStage::values, 1, network_in_halves(6)), 7 + 6) << "gradients of weights need none";
+    EXPECT_EQ(gathers(ZeroStage::values, 2, network_in_halves(6)), 2 * (7 + 6) - 1) << "the last 0 outlasts them";
     EXPECT_EQ(gathers(ZeroStage::optimizer, 1), 6);
     EXPECT_EQ(gathers(ZeroStage::optimizer, 3), 6);
     EXPECT_EQ(gathers(ZeroStage::none, 1), 0);
+  });
+}
+
+TEST(UnitTraffic, EachHalfOfBackwardHasWhatItNeedsAndNoMore) {
+  run_threads(2, [](const Communicator& world) {
+    Model model(world, {.stage = ZeroStage::values, .microbatches = 1}, network_in_halves(4), 4);
+    for (int step = 0; step < 3; ++step) model.step();
+    EXPECT_EQ(model.most_live(), 2);
+    EXPECT_EQ(model.most_live_unread(), 0);
+    UnitTraffic& traffic = model.traffic();
+    const auto needs = [&](Pass pass) {
+      traffic.begin_use(1, pass);
+      const std::pair found{model.unit(1).has_values(), model.unit(1).has_gradients()};
+      traffic.end_use(1);
+      return found;
+    };
+    EXPECT_EQ(needs(Pass::backward_input), std::pair(true, false));
+    EXPECT_EQ(needs(Pass::backward_weight), std::pair(false, true));
+  });
+}
+
+// A unit that was prefetched is there for the use that it was prefetched for, although uses that do not read it come before.
+TEST(UnitTraffic, PrefetchedUnitsOutlastUsesThatDoNotReadThem) {
+  run_threads(2, [](const Communicator& world) {
+    // 1 is gathered during the first use of 0, which stays for its next use.
+    Model model(world, {.stage = ZeroStage::values, .microbatches = 1},
+                {{0, Pass::forward}, {1, Pass::backward_weight}, {0, Pass::forward}, {1, Pass::forward}}, 2);
+    model.step();
+    const std::uint64_t since = world.ledger().next_sequence();
+    model.step();
+    EXPECT_EQ(std::ranges::count(world.ledger().records(since), "parameters", &Record::tag), 2);
+    EXPECT_EQ(model.fault(), "");
+  });
+}
+
+// Two microbatches of a pipeline: forwards of both, and then their backwards.
+std::vector<Use> network_in_turns(std::size_t units) {
+  std::vector<Use> order;
+  for (const Pass pass : {Pass::forward, Pass::forward, Pass::backward, Pass::backward}) {
+    for (std::size_t i = 0; i < units; ++i) order.push_back({pass == Pass::forward ? i : units - 1 - i, pass});
+  }
+  return order;
+}
+
+TEST(UnitTraffic, UnitsThatStayAreGatheredOnceAStep) {
+  struct Trained {
+    std::vector<Tensor> shares;
+    std::ptrdiff_t gathers;
+    int most_live;
+  };
+  run_threads(3, [](const Communicator& world) {
+    for (const std::vector<Use>& order : {network(5), network_in_halves(5), network_in_turns(5)}) {
+      for (const bool overlap : {true, false}) {
+        const auto trained = [&](bool stay, int prefetch, bool learns) {
+          Model model(world, {.prefetch = prefetch, .overlap = overlap, .microbatches = 3, .keep_through_step = stay}, order,
+                      5);
+          if (learns) model.learn();
+          if (!learns) model.step();
+          const std::uint64_t since = world.ledger().next_sequence();
+          model.step();
+          const auto records = world.ledger().records(since);
+          if (learns) model.step();
+          EXPECT_EQ(model.fault(), "");
+          EXPECT_EQ(model.traffic().live(), 0) << "between steps";
+          return Trained{model.shares(), std::ranges::count(records, "parameters", &Record::tag), model.most_live()};
+        };
+        for (const int prefetch : {0, 1, 3}) {
+          for (const bool learns : {true, false}) {
+            const Trained kept = trained(true, prefetch, learns);
+            const Trained left = trained(false, prefetch, learns);
+            EXPECT_TRUE(same_bits(kept.shares, left.shares));
+            EXPECT_EQ(kept.gathers, 5);
+            EXPECT_EQ(kept.most_live, 5);
+            EXPECT_GT(left.gathers, 3 * 5) << "the control: units that leave";
+          }
+        }
+      }
+    }
+  });
+}
+
+// The number of elements of the units that were summed, in the order in which their last sums began.
+std::vector<std::int64_t> sums_of_a_step(const Communicator& world, Model& model) {
+  const std::uint64_t since = world.ledger().next_sequence();
+  model.step();
+  std::vector<std::int64_t> counts;
+  for (const Record& record : world.ledger().records(since)) {
+    if (record.tag == "gradients" && record.collective == Collective::reduce_scatter) counts.push_back(record.count);
+  }
+  return counts;
+}
+
+TEST(UnitTraffic, UnitsThatAreSummedLastStartBehindAllOthers) {
+  run_threads(2, [](const Communicator& world) {
+    for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer}) {
+      for (const bool overlap : {true, false}) {
+        for (const bool learns : {true, false}) {
+          const auto made = [&](std::vector<std::size_t> last) {
+            auto model = std::make_unique<Model>(
+                world, How{.stage = stage, .overlap = overlap, .summed_last = std::move(last)}, network(4), 4);
+            if (learns) model->learn();
+            return model;
+          };
+          const auto plain = made({});
+          const auto late = made({2});
+          for (int step = 0; step < 3; ++step) {
+            std::vector<std::int64_t> order = sums_of_a_step(world, *plain);
+            ASSERT_EQ(order.size(), 4U);
+            EXPECT_NE(order[3], order[1]) << "units differ in size";
+            // Backward comes from unit 3 to unit 0.
+            std::rotate(order.begin() + 1, order.begin() + 2, order.end());
+            EXPECT_EQ(sums_of_a_step(world, *late), order);
+          }
+          EXPECT_EQ(plain->fault() + late->fault(), "");
+          EXPECT_THAT(plain->traffic().forward_order(), testing::ElementsAre(0, 1, 2, 3));
+          EXPECT_THAT(late->traffic().forward_order(), testing::ElementsAre(2, 0, 1, 3));
+          EXPECT_TRUE(same_bits(plain->shares(), late->shares()));
+        }
+      }
+    }
+  });
+}
+
+// Such as the table that the first and the last stage of a pipeline share.
+TEST(UnitTraffic, RanksMayUseUnitsThatAreSummedLastInOrdersOfTheirOwn) {
+  for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer}) {
+    for (const bool overlap : {true, false}) {
+      run_threads(2, [&](const Communicator& world) {
+        std::vector<Use> order;
+        for (const Pass pass : {Pass::forward, Pass::backward}) {
+          const bool first = (world.rank() == 0) == (pass == Pass::forward);
+          if (first) order.push_back({0, pass});
+          order.push_back({1, pass});
+          order.push_back({2, pass});
+          if (!first) order.push_back({0, pass});
+        }
+        Model model(world, {.stage = stage, .overlap = overlap, .microbatches = 3, .summed_last = {0}}, order, 3);
+        if (overlap) model.learn();
+        for (int step = 0; step < 4; ++step) model.step();
+        EXPECT_EQ(model.fault(), "");
+        model.spoil();
+        model.step();
+        EXPECT_NE(model.fault(), "") << "the control";
+      });
+    }
+  }
+}
+
+TEST(UnitTraffic, SumsNoUnitLastWhoseGradientsLeave) {
+  run_threads(2, [](const Communicator& world) {
+    for (const ZeroStage stage : {ZeroStage::gradients, ZeroStage::values}) {
+      EXPECT_THAT(sentence_of([&] { const Model model(world, {.stage = stage, .summed_last = {1}}, network(3), 3); }),
+                  testing::HasSubstr("Unit 1 of 3 cannot be summed last"));
+    }
+    EXPECT_THAT(
+        sentence_of([&] { const Model model(world, {.stage = ZeroStage::none, .summed_last = {3}}, network(3), 3); }),
+        testing::HasSubstr("Unit 3 of 3 cannot be summed last"));
   });
 }
 
@@ -298,6 +523,8 @@ TEST(UnitTraffic, SaysWhichUseWasExpected) {
     traffic.begin_step();
     EXPECT_THAT(sentence_of([&] { traffic.begin_step(); }), HasSubstr("begun already"));
     EXPECT_THAT(sentence_of([&] { traffic.begin_use(1, Pass::forward); }), HasSubstr("where unit 0 for forward comes"));
+    EXPECT_THAT(sentence_of([&] { traffic.begin_use(0, Pass::backward_weight); }),
+                HasSubstr("Unit 0 is used for backward_weight as number 0"));
   });
   run_threads(2, [](const Communicator& world) {
     Model model(world, {.microbatches = 1}, network(3), 3);

@@ -10,6 +10,51 @@ struct Fault {
   std::function<void(Parameters&)> in_records;
   std::string not_gathered;                         // a parameter whose values are zeros during its uses in backward
   std::function<void(ShardedParameters&)> in_sums;  // called when all sums are done
+  // Called instead of stage.compute(action, input).
+  std::function<Tensor(PipelineStage& stage, const Action& action, Tensor input)> in_stage;
+  // Called behind a core's forward and backward.
+  std::function<void(AttentionCore::Saved& saved)> in_attention;
+  std::function<void(const Tensor& dqkv)> in_attention_backward;
+  bool targets_in_order = false;  // a rank's targets are the first of each sequence, wherever its tokens are
+};
+
+class FaultyAttention final : public AttentionCore {
+ public:
+  FaultyAttention(std::shared_ptr<const AttentionCore> core, const Fault& fault) : core_(std::move(core)), fault_(fault) {}
+  Tensor forward(const Shape& shape, const Tensor& qkv, Saved& saved) const override {
+    Tensor result = core_->forward(shape, qkv, saved);
+    if (fault_.in_attention) fault_.in_attention(saved);
+    return result;
+  }
+  Tensor backward(const Tensor& dattended, const Saved& saved) const override {
+    Tensor dqkv = core_->backward(dattended, saved);
+    if (fault_.in_attention_backward) fault_.in_attention_backward(dqkv);
+    return dqkv;
+  }
+
+ private:
+  std::shared_ptr<const AttentionCore> core_;
+  const Fault& fault_;
+};
+
+// As Fault::in_stage: in a step's second microbatch, a stage but the first computes with the message of the first one.
+inline Tensor with_message_of_another(PipelineStage& stage, const Action& action, Tensor input) {
+  thread_local Tensor before;
+  if (action.kind != ActionKind::forward || !input) return stage.compute(action, std::move(input));
+  const Tensor now = std::exchange(before, input.clone());
+  return stage.compute(action, now && action.microbatch == 1 ? now : std::move(input));
+}
+
+class FaultyStage : public PipelineStage {
+ public:
+  FaultyStage(PipelineStage& stage, const Fault& fault) : stage_(stage), fault_(fault) {}
+  Tensor compute(const Action& action, Tensor input) override {
+    return fault_.in_stage ? fault_.in_stage(stage_, action, std::move(input)) : stage_.compute(action, std::move(input));
+  }
+
+ private:
+  PipelineStage& stage_;
+  const Fault& fault_;
 };
 
 class FaultyUse : public ParameterUse {
@@ -36,33 +81,49 @@ class FaultyUse : public ParameterUse {
   Tensor right_;
 };
 
-// Rank `world.rank()`'s trace of gpt::Trainer's steps, without clipping.
+// Rank `world.rank()`'s trace of gpt::Trainer's steps, without clipping. Gradients are those of the first steps.
 inline Trace train_by_hand(const Communicator& world, Layout layout, const gpt::TrainerOptions& options,
-                           const Fault& fault = {}) {
-  const Mesh mesh(world, {.tensor = layout.tensor, .data = layout.data});
+                           const Fault& fault = {}, std::int64_t steps = trained_steps) {
+  const Mesh mesh(world, layout.mesh());
+  const std::int64_t slots = options.global_batch / layout.data;
+  const Schedule schedule = options.pipeline.schedule(layout.pipeline, slots / options.micro_batch);
+  const TensorParallel tensor_parallel = options.tensor_parallel(mesh, Stream::inline_());
   Parameters parameters;
-  const gpt::Model model(parameters, options.model, {.group = mesh.over(Axis::tensor)});
+  const gpt::Model model(parameters, options.model, tensor_parallel, options.recompute,
+                         options.pipeline.cut(options.model, schedule, mesh.rank(Axis::pipeline)),
+                         std::make_shared<FaultyAttention>(options.sequence.attention(mesh, false), fault));
+  Pipeline pipeline(mesh.over(Axis::pipeline), schedule,
+                    {.tensor = tensor_parallel.has_own_rows() ? Communicator() : tensor_parallel.group});
   if (fault.in_records) fault.in_records(parameters);
   ShardedParameters sharded(parameters, mesh, options.sharding);
   sharded.initialise(options.seed);
   AdamWOptimizer optimizer(sharded, options.adamw);
   FaultyUse use(sharded, fault);
-  const std::int64_t slots = options.global_batch / layout.data;
   const auto length = static_cast<std::size_t>(options.model.sequence);
+  const std::vector<std::int64_t> positions =
+      options.sequence.division(mesh.shape())
+          .positions(options.model.sequence, mesh.rank(Axis::ring), mesh.rank(Axis::ulysses));
   Trace trace;
-  for (std::int64_t step = 0; step < trained_steps; ++step) {
-    double loss = 0;
-    sharded.begin_step();
+  for (std::int64_t step = 0; step < steps; ++step) {
+    std::vector<std::int32_t> tokens, targets;
     for (std::int64_t slot = 0; slot < slots; ++slot) {
-      std::vector<std::int32_t> tokens(length);
-      std::vector<std::int32_t> targets(length);
-      text_of_step(options, step)(mesh.rank(Axis::data) * slots + slot, tokens.data(), targets.data());
-      const gpt::Batch batch = gpt::Batch::of(tokens, targets, options.model.sequence);
-      const auto mean_over = static_cast<double>(options.global_batch * options.model.sequence);
-      loss += model.loss(batch, 1 / mean_over, use).loss() / mean_over;
-      sharded.end_microbatch();
+      std::vector<std::int32_t> whole(length), next(length);
+      text_of_step(options, step)(mesh.rank(Axis::data) * slots + slot, whole.data(), next.data());
+      for (std::size_t row = 0; row < positions.size(); ++row) {
+        tokens.push_back(whole[static_cast<std::size_t>(positions[row])]);
+        targets.push_back(next[fault.targets_in_order ? row : static_cast<std::size_t>(positions[row])]);
+      }
     }
+    const auto mean_over = static_cast<double>(options.global_batch * options.model.sequence);
+    gpt::Microbatches microbatches(model, use, gpt::Batch::of(tokens, targets, positions), options.micro_batch,
+                                   1 / mean_over, [&] { sharded.end_microbatch(); });
+    FaultyStage stage(microbatches, fault);
+    sharded.begin_step();
+    pipeline.run(stage, model.message(options.micro_batch * static_cast<std::int64_t>(positions.size())),
+                 options.sharding.dtype);
     sharded.finish_sums();
+    double loss = 0;
+    for (const gpt::Model::Loss& each : microbatches.losses()) loss += each.loss() / mean_over;
     if (fault.in_sums) fault.in_sums(sharded);
     world.all_reduce(&loss, &loss, 1, DType::f64, ReduceOp::sum, Stream::inline_());
     trace.losses.push_back(loss / layout.tensor);
@@ -70,13 +131,13 @@ inline Trace train_by_hand(const Communicator& world, Layout layout, const gpt::
     const auto pieces = [&](const std::vector<Tensor>& tensors) {
       Pieces result;
       for (const auto& parameter : parameters.all()) {
-        result[parameter->name] = piece_of(*parameter, tensors[parameter->index]);
+        if (parameter->is_here) result[parameter->name] = piece_of(*parameter, tensors[parameter->index]);
       }
       return result;
     };
     optimizer.step(3e-3, 1);
-    trace.gradients.push_back(pieces(sharded.whole_gradients()));
-    if (step + 1 == trained_steps) trace.parameters = pieces(sharded.whole_values());
+    if (step < trained_steps) trace.gradients.push_back(pieces(sharded.whole_gradients()));
+    if (step + 1 == steps) trace.parameters = pieces(sharded.whole_values());
   }
   return trace;
 }

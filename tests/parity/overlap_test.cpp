@@ -179,7 +179,7 @@ TEST_F(Uses, EveryReadOfAValueLiesWithinOne) {
     for (const auto& parameter : trainer.parameters().all()) values[parameter->name] = parameter->value.clone();
     const auto run = [&](ParameterUse& use) {
       for (const auto& parameter : trainer.parameters().all()) parameter->gradient.zero();
-      const double loss = trainer.model().loss(batch, 1.0, use).loss();
+      const double loss = loss_with_gradients(trainer.model(), batch, 1.0, use);
       Pieces gradients;
       for (const auto& parameter : trainer.parameters().all()) {
         gradients[parameter->name] = piece_of(*parameter, parameter->gradient);
@@ -222,7 +222,7 @@ TEST_F(Uses, GradientsAreLeftAloneAfterTheLast) {
     use.ends = [&](const Parameter& parameter, Pass pass) {
       if (pass == Pass::backward) when_ended[parameter.name] = piece_of(parameter, parameter.gradient);
     };
-    trainer.model().loss(batch, 1.0, use);
+    loss_with_gradients(trainer.model(), batch, 1.0, use);
     Pieces at_last;
     for (const auto& parameter : trainer.parameters().all()) {
       at_last[parameter->name] = piece_of(*parameter, parameter->gradient);

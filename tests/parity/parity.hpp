@@ -21,8 +21,9 @@ namespace parity {
 using namespace stretto;
 
 struct Layout {
-  int data = 1, tensor = 1;
-  int ranks() const { return data * tensor; }
+  int data = 1, tensor = 1, pipeline = 1, ring = 1, ulysses = 1;
+  int ranks() const { return data * tensor * pipeline * ring * ulysses; }
+  MeshShape mesh() const { return {.tensor = tensor, .ulysses = ulysses, .ring = ring, .data = data, .pipeline = pipeline}; }
 };
 
 // Fixed algorithms, so that a tuning file of the machine does not change these tests.
@@ -80,9 +81,17 @@ inline Piece piece_of(const Parameter& parameter, const Tensor& tensor) {
 inline Pieces pieces_of(const gpt::Trainer& trainer, const std::vector<Tensor>& tensors) {
   Pieces pieces;
   for (const auto& parameter : trainer.parameters().all()) {
-    pieces[parameter->name] = piece_of(*parameter, tensors[parameter->index]);
+    if (parameter->is_here) pieces[parameter->name] = piece_of(*parameter, tensors[parameter->index]);
   }
   return pieces;
+}
+
+// The loss of one batch by the whole model on one stage, whose gradients are added up.
+inline double loss_with_gradients(const gpt::Model& model, const gpt::Batch& batch, double factor, ParameterUse& use) {
+  gpt::Microbatches one(model, use, batch, batch.sequences, factor);
+  one.compute({ActionKind::forward, 0, 0}, {});
+  one.compute({ActionKind::backward, 0, 0}, {});
+  return one.losses().front().loss();
 }
 
 // One rank's results of a few steps.
@@ -92,6 +101,7 @@ struct Trace {
   Pieces parameters;                           // after the last step
   std::vector<Record> records;                 // of the operations of the last step
   std::vector<std::int64_t> shares;            // elements of a rank's share, padding included, by unit
+  std::vector<int> share_ranks;                // the ranks over which gradients are summed, by unit
   std::map<std::string, std::size_t> unit_of;  // by parameter
 };
 
@@ -106,12 +116,15 @@ inline Trace advance(gpt::Trainer& trainer, std::int64_t first_step, std::int64_
     trace.gradients.push_back(pieces_of(trainer, trainer.sharded().whole_gradients()));
   }
   trace.parameters = pieces_of(trainer, trainer.sharded().whole_values());
-  const std::int64_t ranks = trainer.mesh().size(Axis::data);
-  for (std::size_t unit = 0; unit < trainer.sharded().unit_count(); ++unit) {
-    trace.shares.push_back((trainer.sharded().unit_elements(unit) + ranks - 1) / ranks);
-  }
+  trace.share_ranks.resize(trainer.sharded().unit_count());
   for (const auto& parameter : trainer.parameters().all()) {
-    trace.unit_of[parameter->name] = trainer.sharded().unit_of(*parameter);
+    if (!parameter->is_here) continue;
+    const std::size_t unit = trace.unit_of[parameter->name] = trainer.sharded().unit_of(*parameter);
+    trace.share_ranks[unit] = trainer.mesh().shape().gradient_ranks(parameter->sum_gradient_over);
+  }
+  for (std::size_t unit = 0; unit < trainer.sharded().unit_count(); ++unit) {
+    const int ranks = trace.share_ranks[unit];
+    trace.shares.push_back((trainer.sharded().unit_elements(unit) + ranks - 1) / ranks);
   }
   return trace;
 }
@@ -123,7 +136,7 @@ inline std::vector<Trace> train(Layout layout, const gpt::TrainerOptions& option
                                 const std::function<void(gpt::Trainer&)>& prepare = {}) {
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
   run_threads(layout.ranks(), [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh(world, {.tensor = layout.tensor, .data = layout.data}), options);
+    gpt::Trainer trainer(Mesh(world, layout.mesh()), options);
     if (prepare) prepare(trainer);
     traces[static_cast<std::size_t>(world.rank())] = advance(trainer, 0, trained_steps);
   });
@@ -140,14 +153,18 @@ struct Comparison {
 inline constexpr double parity_tolerance = 1e-10;
 inline constexpr double equal_bits = 0;  // as a tolerance: compares bits
 
+// The parameters of which the actual rank has pieces. Those of a stage are compared together by missing().
+enum class Has { all, those_of_its_stage };
+inline Has has_of(Layout layout) { return layout.pipeline > 1 ? Has::those_of_its_stage : Has::all; }
+
 class Comparer {
  public:
-  explicit Comparer(double tolerance) : tolerance_(tolerance) {}
+  explicit Comparer(double tolerance, Has has = Has::all) : tolerance_(tolerance), has_(has) {}
 
   // Each expected piece is the whole tensor or the same slice as the actual piece.
   std::string pieces(const Pieces& expected, const Pieces& actual, const std::string& what) {
+    if (has_ == Has::all && expected.size() != actual.size()) return what + " all parameters: they are not as many\n";
     std::string first;
-    if (expected.size() != actual.size()) first = what + " are not as many\n";
     for (const auto& entry : actual) {
       const std::string& name = entry.first;
       const Piece& piece = entry.second;
@@ -195,11 +212,12 @@ class Comparer {
 
  private:
   double tolerance_;
+  Has has_;
   double worst_ = 0;
 };
 
-inline Comparison compare(const Trace& expected, const Trace& actual, double tolerance) {
-  Comparer comparer(tolerance);
+inline Comparison compare(const Trace& expected, const Trace& actual, double tolerance, Has has = Has::all) {
+  Comparer comparer(tolerance, has);
   Comparison result;
   result.loss = comparer.numbers(expected.losses, actual.losses, "loss");
   result.norm = comparer.numbers(expected.norms, actual.norms, "gradient norm");
@@ -211,6 +229,22 @@ inline Comparison compare(const Trace& expected, const Trace& actual, double tol
   result.parameter = comparer.pieces(expected.parameters, actual.parameters, "after the steps, parameter");
   result.worst = comparer.worst();
   return result;
+}
+
+// A parameter of which no rank has the value, or the gradient of a step; empty if the stages together have the model.
+inline std::string missing(const Trace& expected, const std::vector<Trace>& stages) {
+  const auto none_has = [&](const std::string& name, const std::function<const Pieces&(const Trace&)>& pieces) {
+    return std::none_of(stages.begin(), stages.end(), [&](const Trace& each) { return pieces(each).contains(name); });
+  };
+  for (const auto& [name, piece] : expected.parameters) {
+    if (none_has(name, [](const Trace& each) -> const Pieces& { return each.parameters; })) return "no rank has " + name;
+    for (std::size_t step = 0; step < expected.gradients.size(); ++step) {
+      if (none_has(name, [&](const Trace& each) -> const Pieces& { return each.gradients.at(step); })) {
+        return fmt::format("no rank has the gradient of {} in step {}", name, step);
+      }
+    }
+  }
+  return {};
 }
 
 // The first difference in bits between two runs on the same layout.

@@ -57,8 +57,7 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
   std::string logits_divergence(Comparer& comparer, gpt::Trainer& trainer) const {
     std::vector<std::int32_t> tokens;
     for (const double token : values_of(file, "inputs")) tokens.push_back(static_cast<std::int32_t>(token));
-    gpt::Model::Saved saved;
-    const Tensor logits = trainer.model().logits(gpt::Batch::of(tokens, {}, 16), saved, trainer.use());
+    const Tensor logits = trainer.logits(gpt::Batch::of(tokens, {}, 16));
     const Piece expected{{64, 65}, {0, 0}, {64, 65}, values_of(file, "logits")};
     const Shape first{0, trainer.model().first_column()};
     Piece actual{{64, 65}, first, logits.shape(), {}};

@@ -12,8 +12,7 @@ std::string text_of(int tensor_size, const gpt::SamplingOptions& how, const std:
   std::vector<std::string> texts(static_cast<std::size_t>(tensor_size));
   run_threads(tensor_size, [&](const Communicator& world) {
     gpt::Trainer trainer(Mesh(world, {.tensor = tensor_size, .data = 1}), options);
-    texts[static_cast<std::size_t>(world.rank())] =
-        gpt::sample(trainer.model(), trainer.use(), trainer.mesh().over(Axis::tensor), prompt, how);
+    texts[static_cast<std::size_t>(world.rank())] = gpt::sample(trainer, prompt, how);
   });
   for (const std::string& text : texts) EXPECT_EQ(text, texts.front());
   return texts.front();

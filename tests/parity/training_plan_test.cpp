@@ -19,9 +19,10 @@ TEST(TrainingPlan, SaysWhatThePaperOfZeroSays) {
   for (const ZeroStage stage : zero_stages) {
     options.sharding.zero = stage;
     const gpt::TrainingPlan plan = gpt::plan_training(options, {.data = 64});
+    const TrainingMemory& memory = plan.stages.front().memory;
     EXPECT_NEAR(static_cast<double>(plan.parameters), 7.5e9, 1e6);
-    gigabytes.push_back(1e-9 * static_cast<double>(plan.memory.values + plan.memory.gradients + plan.memory.optimizer));
-    EXPECT_THAT(gpt::memory_table(plan.memory), testing::HasSubstr(fmt::format("model state {:.1f} GB", gigabytes.back())));
+    gigabytes.push_back(1e-9 * static_cast<double>(memory.values + memory.gradients + memory.optimizer));
+    EXPECT_THAT(gpt::memory_table(plan), testing::HasSubstr(fmt::format("model state {:.1f} GB", gigabytes.back())));
   }
   EXPECT_THAT(gigabytes, testing::Pointwise(testing::DoubleNear(0.05), {120.0, 31.4, 16.64, 1.88}));
 }
@@ -31,13 +32,17 @@ std::map<std::string, std::int64_t> sent_by(const std::vector<Trace>& traces) {
   std::map<std::string, std::int64_t> sent;
   for (const Trace& trace : traces) {
     for (const Record& record : trace.records) {
-      if (record.tag == "gradient norm" || record.tag == "loss") continue;
+      if (record.tag == "gradient norm" || record.tag == "loss" || record.tag == "times of stages") continue;
       const std::string group = record.group.substr(0, record.group.find(' '));
       sent[group] += static_cast<std::int64_t>(record.bytes_sent);
     }
   }
   for (auto& entry : sent) entry.second /= static_cast<std::int64_t>(traces.size());
   return sent;
+}
+
+gpt::StagePlan planned(const gpt::TrainerOptions& options, Layout layout) {
+  return gpt::plan_training(options, layout.mesh()).stages.front();
 }
 
 TEST(TrainingPlan, TellsTheBytesThatAStepSends) {
@@ -49,14 +54,133 @@ TEST(TrainingPlan, TellsTheBytesThatAStepSends) {
       options.sharding.zero = stage;
       options.sharding.measured_steps = 0;
       options.recompute = {.level = Recompute::full, .partition = layout.tensor > 1};
-      const std::map<std::string, std::int64_t> plan =
-          gpt::plan_training(options, {.tensor = layout.tensor, .data = layout.data}).sent;
+      const std::map<std::string, std::int64_t> plan = planned(options, layout).sent;
       std::map<std::string, std::int64_t> sent = sent_by(train(layout, options));
       if (stage == ZeroStage::values && layout.data > 1) {  // an estimate
         EXPECT_NEAR(static_cast<double>(sent["dp"]) / static_cast<double>(plan.at("dp")), 1, 0.15);
         sent["dp"] = plan.at("dp");
       }
       EXPECT_EQ(sent, plan) << layout.data << "x" << layout.tensor << ", stage " << static_cast<int>(stage);
+    }
+  }
+}
+
+// Of a rank of every stage: messages go forwards and backwards, and the table lies at both ends.
+TEST(TrainingPlan, TellsTheBytesOfAPipeline) {
+  const Variable ring("STRETTO_ALGO", "all_reduce:ring;reduce_scatter:ring;all_gather:ring");
+  for (const Layout layout : {Layout{1, 1, 2}, {2, 1, 2}, {1, 2, 2}, {1, 1, 3}, {2, 1, 3}}) {
+    for (const ScheduleKind schedule :
+         {ScheduleKind::one_forward_one_backward, ScheduleKind::interleaved, ScheduleKind::zb_h1, ScheduleKind::zb_v}) {
+      for (const ZeroStage stage : zero_stages) {
+        gpt::TrainerOptions options = tiny(layout, DType::f32);
+        options.model.vocabulary = 64;
+        options.model.layers = 6;
+        options.global_batch = 6L * layout.data;
+        options.sharding.zero = stage;
+        options.sharding.measured_steps = 0;
+        options.pipeline.schedule_name = name(schedule);
+        const gpt::TrainingPlan plan = gpt::plan_training(options, layout.mesh());
+        const std::vector<Trace> traces = train(layout, options);
+        ASSERT_EQ(plan.stages.size(), static_cast<std::size_t>(layout.pipeline));
+        for (std::size_t number = 0; number < plan.stages.size(); ++number) {
+          std::map<std::string, std::int64_t> sent = sent_by({traces[number * traces.size() / plan.stages.size()]});
+          std::map<std::string, std::int64_t> its = plan.stages[number].sent;
+          const bool splits = schedule == ScheduleKind::zb_h1 || schedule == ScheduleKind::zb_v;
+          const bool estimated = splits && stage >= ZeroStage::gradients && layout.data > 1;
+          if (estimated) {
+            EXPECT_NEAR(static_cast<double>(sent["dp"]) / static_cast<double>(its.at("dp")), 1, 0.1);
+            its["dp"] = sent["dp"];
+          }
+          EXPECT_EQ(sent, its) << name(schedule) << " " << layout.data << "x" << layout.tensor << "x" << layout.pipeline
+                               << ", ZeRO " << static_cast<int>(stage) << ", stage " << number;
+        }
+      }
+    }
+  }
+}
+
+// The stage with the head has most logits, the first one most microbatches.
+TEST(TrainingPlan, NamesTheStagesThatNeedAndSendMost) {
+  const Layout layout{2, 1, 3};
+  gpt::TrainerOptions options = tiny(layout);
+  options.model.layers = 6;
+  options.global_batch = 6L * layout.data;
+  const auto stage_of_most = [&](std::int64_t vocabulary) {
+    options.model.vocabulary = vocabulary;
+    return gpt::plan_training(options, layout.mesh()).needs_most_memory();
+  };
+  EXPECT_EQ(stage_of_most(8), 0U);
+  EXPECT_EQ(stage_of_most(4000), 2U);
+  const gpt::TrainingPlan plan = gpt::plan_training(options, layout.mesh());
+  EXPECT_THAT(gpt::memory_table(plan),
+              testing::StartsWith("Memory of a rank of stage 2, which needs most, by formula: values "));
+  for (const gpt::StagePlan& stage : plan.stages) EXPECT_LE(stage.all_sent(), plan.stages[plan.sends_most()].all_sent());
+  EXPECT_THAT(gpt::traffic_table(plan), testing::StartsWith(fmt::format(
+                                            "Sent by a rank of stage {}, which sends most, in a step", plan.sends_most())));
+}
+
+// What own rows cost: gathers, again in backward unless they are kept, in halves and with recomputation; and in a pipeline
+// smaller messages.
+TEST(TrainingPlan, TellsTheBytesOfOwnRows) {
+  const Variable ring("STRETTO_ALGO", "all_reduce:ring;reduce_scatter:ring;all_gather:ring");
+  for (const Layout layout : {Layout{1, 2}, {2, 2}, {1, 4}, {1, 2, 2}, {2, 2, 2}}) {
+    for (const char* schedule : {"1f1b", "zb-h1"}) {
+      if (layout.pipeline == 1 && schedule[0] == 'z') continue;
+      for (const Recompute level : {Recompute::none, Recompute::full}) {
+        for (const bool keeps : {false, true}) {
+          gpt::TrainerOptions options = tiny(layout, DType::f32);
+          options.model.vocabulary = 64;
+          options.model.layers = 4;
+          options.global_batch = 4L * layout.data;
+          options.sharding.measured_steps = 0;
+          options.sequence = {.divides_rows = true, .keeps_gathered = keeps};
+          options.recompute.level = level;
+          options.pipeline.schedule_name = schedule;
+          EXPECT_EQ(sent_by({train(layout, options).front()}), planned(options, layout).sent)
+              << schedule << " " << layout.data << "x" << layout.tensor << "x" << layout.pipeline << ", recompute "
+              << static_cast<int>(level) << (keeps ? ", kept" : "");
+        }
+      }
+    }
+  }
+}
+
+// Korthikanti et al. (2022), table 2: 34 s b h / t bytes in 16 bits, of which 2 are dropout's masks, and statistics.
+TEST(TrainingPlan, KeepsWhatThePaperOfSequenceParallelismSays) {
+  constexpr std::int64_t b = 2, s = 512, h = 256, a = 8;
+  const TransformerShape shape{.hidden = h, .heads = a, .layers = 1};
+  const auto kept = [&](const TensorParallel& tensor_parallel, Recompute level) {
+    return block_activations(shape, b, s, DType::bf16, tensor_parallel, {.level = level}).kept;
+  };
+  for (const int t : {1, 2, 4, 8}) {
+    const std::int64_t sbh = s * b * h, statistics = 16 * s * b, scores = 4 * s * b * a;
+    const TensorParallel whole{.planned_ranks = t};
+    const TensorParallel own{.planned_ranks = t, .divides_rows = true};
+    const TensorParallel keeps{.planned_ranks = t, .divides_rows = true, .keeps_gathered = true};
+    EXPECT_EQ(kept(own, Recompute::none), (32 * sbh + statistics + scores) / t);
+    EXPECT_EQ(kept(own, Recompute::selective), (20 * sbh + statistics + scores) / t);
+    EXPECT_EQ(kept(own, Recompute::full), 2 * sbh / t);
+    EXPECT_EQ(kept(keeps, Recompute::none), 4 * sbh + (28 * sbh + statistics + scores) / t);
+    EXPECT_EQ(kept(whole, Recompute::none), 8 * sbh + statistics + (24 * sbh + scores) / t);
+  }
+}
+
+// Attention over divided sequences: rank 0's, where all hops are made and where a mask leaves some out.
+TEST(TrainingPlan, TellsTheBytesOfDividedSequences) {
+  const Variable ring("STRETTO_ALGO", "all_reduce:ring;reduce_scatter:ring;all_gather:ring");
+  for (const Layout layout : {Layout{.ring = 2}, {.ulysses = 2}, {.ring = 2, .ulysses = 2}, {.ring = 4}}) {
+    for (const char* mask : {"dense", "window:5"}) {
+      for (const Recompute level : {Recompute::none, Recompute::full}) {
+        gpt::TrainerOptions options = tiny(layout, DType::f32);
+        options.model.vocabulary = 64;
+        options.model.sequence = 64;
+        options.sharding.zero = ZeroStage::optimizer;
+        options.sequence.mask = attention_mask_from_text(mask);
+        options.sequence.layout = SequenceLayout::contiguous;
+        options.recompute.level = level;
+        EXPECT_EQ(sent_by({train(layout, options).front()}), planned(options, layout).sent)
+            << "ring " << layout.ring << ", ulysses " << layout.ulysses << ", " << mask;
+      }
     }
   }
 }
@@ -71,22 +195,23 @@ TEST(TrainingPlan, TellsTheBytesOfOtherTypes) {
       options.sharding.zero = stage;
       options.sharding.measured_steps = 0;
       if (narrow) options.sharding.gradient_dtype = DType::bf16;
-      EXPECT_EQ(sent_by(train(layout, options)), gpt::plan_training(options, {.data = 4}).sent) << static_cast<int>(stage);
+      EXPECT_EQ(sent_by(train(layout, options)), planned(options, layout).sent) << static_cast<int>(stage);
     }
   }
 }
 
 TEST(TrainingPlan, CountsSecondCopiesAndQuantizedBytes) {
-  gpt::TrainerOptions options = tiny({4, 1}, DType::bf16);
+  const Layout layout{4, 1};
+  gpt::TrainerOptions options = tiny(layout, DType::bf16);
   options.sharding.zero = ZeroStage::values;
-  const gpt::TrainingPlan plain = gpt::plan_training(options, {.data = 4});
+  const gpt::StagePlan plain = planned(options, layout);
   options.sharding.hpz_size = 2;
-  const gpt::TrainingPlan second = gpt::plan_training(options, {.data = 4});
+  const gpt::StagePlan second = planned(options, layout);
   EXPECT_EQ(second.memory.values, 3 * plain.memory.values);  // a quarter, and half
   EXPECT_EQ(plain.sent.count("hpz"), 0U);
   EXPECT_LT(second.sent.at("dp"), plain.sent.at("dp"));
   options.sharding.qgz = QuantizedFormat::int4;
-  EXPECT_LT(gpt::plan_training(options, {.data = 4}).sent.at("dp"), second.sent.at("dp"));
+  EXPECT_LT(planned(options, layout).sent.at("dp"), second.sent.at("dp"));
 }
 
 }  // namespace

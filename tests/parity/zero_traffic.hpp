@@ -48,7 +48,7 @@ inline NamedUses uses_of_a_microbatch(const gpt::TrainerOptions& options) {
     alone.sharding = {.zero = ZeroStage::none};
     gpt::Trainer trainer(Mesh(world, {}), alone);
     const std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.model.sequence));
-    trainer.model().loss(gpt::Batch::of(tokens, tokens, options.model.sequence), 1.0, recorder);
+    loss_with_gradients(trainer.model(), gpt::Batch::of(tokens, tokens, options.model.sequence), 1.0, recorder);
   });
   return recorder.uses;
 }

@@ -8,6 +8,7 @@ namespace stretto {
 namespace {
 
 const Tensor as_host(const Tensor& tensor) { return tensor.borrowed_as(Device::cpu); }
+const kernels::TokenHeads as_host(const kernels::TokenHeads& heads) { return {as_host(heads.tensor), heads.first_column}; }
 template <class Other>
 const Other& as_host(const Other& other) {
   return other;
@@ -29,6 +30,8 @@ template <class Call, class... Arguments>
 void HostKernels::put(const char* kernel, GpuStream stream, Call call, const Arguments&... arguments) {
   const auto check = [&]<class Argument>(const Argument& argument) {
     if constexpr (std::is_same_v<Argument, Tensor>) require_memory(kernel, argument.raw(), argument.bytes());
+    if constexpr (std::is_same_v<Argument, kernels::TokenHeads>)
+      require_memory(kernel, argument.tensor.raw(), argument.tensor.bytes());
   };
   (check(arguments), ...);
   gpu_.put(stream, [call, ... kept = as_host(arguments)] { call(kept...); });
@@ -190,6 +193,23 @@ void HostKernels::attention_forward(const kernels::AttentionShape& shape, const 
 void HostKernels::attention_backward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                                      const Tensor& log_sum_exp, const Tensor& dout, const Tensor& dqkv, GpuStream stream) {
   put("attention_backward", stream, kernels::attention_backward, shape, qkv, out, log_sum_exp, dout, dqkv);
+}
+
+void HostKernels::attention_block_forward(const kernels::AttentionBlock& block, const kernels::TokenHeads& q,
+                                          const kernels::TokenHeads& k, const kernels::TokenHeads& v,
+                                          const kernels::TokenHeads& out, const Tensor& log_sum_exp, bool merge,
+                                          GpuStream stream) {
+  put("attention_block_forward", stream, kernels::attention_block_forward, block, q, k, v, out, log_sum_exp, merge);
+}
+
+void HostKernels::attention_block_backward(const kernels::AttentionBlock& block, const kernels::TokenHeads& q,
+                                           const kernels::TokenHeads& k, const kernels::TokenHeads& v,
+                                           const kernels::TokenHeads& out, const Tensor& log_sum_exp,
+                                           const kernels::TokenHeads& dout, const kernels::TokenHeads& dq,
+                                           const kernels::TokenHeads& dk, const kernels::TokenHeads& dv,
+                                           const kernels::AttentionSums& sums, GpuStream stream) {
+  put("attention_block_backward", stream, kernels::attention_block_backward, block, q, k, v, out, log_sum_exp, dout, dq, dk,
+      dv, sums);
 }
 
 }  // namespace stretto

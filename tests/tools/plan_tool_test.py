@@ -389,7 +389,7 @@ class Pipelines(Drawn):
         text = self.file.with_suffix(".txt")
         lines = self.schedule("zb-h1", "--pp", 3, "--microbatches", 5, "--text", text)
         self.assertEqual(self.schedule(text), lines)
-        self.refused("--pp is 4, but", "pipeline", "--schedule", text, "--pp", 4)
+        self.refused("is for 3 stages, not for 4", "pipeline", "--schedule", text, "--pp", 4)
         text.write_text(text.read_text().replace("send_forward 3 0", "send_forward 4 0", 1))
         self.refused("Stage 0 has send_forward 4 0 before", "pipeline", "--schedule", text)
         text.write_text("garbage")
@@ -405,13 +405,13 @@ class Pipelines(Drawn):
 
     def test_all_are_proved(self):
         lines = self.lines("pipeline", "all", "--verify")
-        self.assertEqual([line.split()[0] for line in lines[:-1]], ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"])
-        self.assertRegex(lines[-1], r"^Proved 5964 schedules ")
+        self.assertEqual([line.split()[0] for line in lines[:-1]], ["gpipe", "1f1b", "1f1b-eager", "interleaved", "zb-h1", "zb-h2", "zb-v"])
+        self.assertRegex(lines[-1], r"^Proved 6988 schedules ")
 
     def test_refusals(self):
         for part, words in [
-            ("--schedule 2f2b is neither", ["--schedule", "2f2b", "--pp", 2]),
-            ("--schedule / is neither", ["--schedule", "/"]),
+            ("'2f2b' is neither", ["--schedule", "2f2b", "--pp", 2]),
+            ("'/' is neither", ["--schedule", "/"]),
             ("needs --pp and --microbatches", ["--schedule", "gpipe", "--pp", 2]),
             ("a multiple of its 4 stages", ["--schedule", "interleaved", "--pp", 4, "--microbatches", 6]),
             ("1 chunk a stage, not 2", ["--schedule", "gpipe", "--pp", 4, "--microbatches", 6, "--virtual-stages", 2]),
@@ -419,10 +419,18 @@ class Pipelines(Drawn):
             ("--times", ["--schedule", "gpipe", "--pp", 4, "--microbatches", 6, "--times", "1,2,3,-4"]),
             ("--svg draws up to 64", ["--schedule", "gpipe", "--pp", 65, "--microbatches", 1, "--svg", self.file]),
             ("cannot be written", ["--schedule", "gpipe", "--pp", 2, "--microbatches", 1, "--svg", "/none/picture.svg"]),
+            ("--pp 0 must be at least 1.", ["--schedule", "gpipe", "--pp", 0, "--microbatches", 4]),
+            ("--microbatches 0 must be at least 1.", ["--schedule", "gpipe", "--pp", 2, "--microbatches", 0]),
+            ("--virtual-stages 0 must be at least 1.", ["--schedule", "zb-v", "--pp", 2, "--microbatches", 4, "--virtual-stages", 0]),
             ("Name a schedule", []),
         ]:
             with self.subTest(words):
                 self.refused(part, "pipeline", *words)
+
+    def test_chunks_that_are_left_out(self):
+        for schedule in ("interleaved", "zb-v"):
+            words = ["--pp", 4, "--microbatches", 8]
+            self.assertEqual(self.schedule(schedule, *words), self.schedule(schedule, *words, "--virtual-stages", 2))
 
 
 if __name__ == "__main__":

@@ -171,10 +171,11 @@ class Train(unittest.TestCase):
         everything = os.environ.get("STRETTO_TEST_ALL") == "1"
         model = ["--num-layers", 4, "--hidden-size", 256]
         ways = [[], ["--dtype", "bf16", "--grad-dtype", "bf16"], ["--recompute", "selective"], ["--recompute", "full", "--dtype", "fp16"],
-                ["--tp", 2, "--recompute", "full", "--partition-activations"]]
+                ["--tp", 2, "--recompute", "full", "--partition-activations"], ["--tp", 2, "--sp"],
+                ["--tp", 2, "--sp", "--sp-keep-gathered", "--dtype", "bf16"], ["--tp", 2, "--sp", "--recompute", "selective"]]
         for turn, ranks in enumerate((2, 4, 8) if everything else (2,)):
-            cells = [(zero, ways[(zero + turn) % len(ways)]) for zero in range(4)]
-            for zero, way in cells if everything else [*cells, (3, ways[-1])]:
+            cells = [(i % 4, ways[(i + turn) % len(ways)]) for i in range(len(ways) if everything else 4)]
+            for zero, way in cells if everything else [*cells, *((3, way) for way in ways[4:])]:
                 flags = ["--nproc", ranks, *model, "--seq-length", 128, "--zero", zero, "--global-batch-size", 16, *way]
                 with self.subTest(" ".join(map(str, flags))):
                     table = self.memory_table(*flags)
@@ -192,12 +193,24 @@ class Train(unittest.TestCase):
                                 capture_output=True, text=True, timeout=60, env=environment())
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         figures = json.loads(plan.read_text())
-        self.assertEqual(set(figures), {"ranks", "parameters", "memory", "sent"})
+        self.assertEqual(set(figures), {"ranks", "parameters", "stage", "memory", "sending_stage", "sent"})
         self.assertEqual(set(figures["memory"]), {"values", "gradients", "optimizer", "activations", "buffers"})
         self.assertEqual((figures["ranks"], set(figures["sent"])), (64, {"dp", "hpz", "tp"}))
         self.assertIn(f"{figures['parameters']} parameters on 64 ranks", result.stdout)
         alone = json.loads(self.dry_run(1, plan).read_text())
         self.assertEqual((alone["memory"]["values"], alone["sent"]), (4 * alone["parameters"], {}))
+
+    def test_dry_run_of_a_pipeline(self):
+        """The first of 4 equal stages has most microbatches under way; with the head, the last one needs most."""
+        for words, stage in ((["--pipeline-layers", "1,1,1,1"], 0), (["--pipeline-layers", "1,1,1,1", "--vocab-size", 20000], 3)):
+            with self.subTest(words):
+                plan = self.directory / "plan.json"
+                output = subprocess.run([*self.command("--num-layers", 4, "--pp", 4, *words), "--dry-run", "--ranks", "8", "--json", plan],
+                                        check=True, capture_output=True, text=True, timeout=60, env=environment()).stdout
+                figures = json.loads(plan.read_text())
+                self.assertEqual(figures["stage"], stage)
+                self.assertIn(f"Memory of a rank of stage {stage}, which needs most, by formula: ", output)
+                self.assertIn(f"Sent by a rank of stage {figures['sending_stage']}, which sends most, in a step by formula: ", output)
 
     def dry_run(self, ranks, plan):
         subprocess.run([*self.command(), "--dry-run", "--ranks", str(ranks), "--json", plan], check=True, capture_output=True, timeout=60,

@@ -1,31 +1,19 @@
 #pragma once
-#include "stretto/layers/parameter_use.hpp"
+#include "stretto/layers/tensor_parallel.hpp"
+#include "stretto/layers/weight_gradients.hpp"
 
 // Linear layers divided over a tensor-parallel group of t ranks (Megatron-LM; Shoeybi et al. 2019). y = x W^T + b, with
 // x: [tokens, in] and y: [tokens, out]. A column-parallel layer followed by a row-parallel one needs one all-reduce of
 // [tokens, hidden] in forward and one in backward. A transformer block has two such pairs, so a rank sends 8 tokens
 // hidden (t-1)/t elements per block and microbatch.
+//
+// With TensorParallel::divides_rows, "own rows" below are this rank's, else all. An all-gather before a column-parallel
+// layer and a reduce-scatter behind a row-parallel one then take the place of the all-reduce, and the same the other way
+// round in backward: as many elements, in chunks that travel while others are multiplied (overlap/chunked_gemm.hpp).
+//
+// A backward with `later` computes dx alone and leaves the gradients of weight and bias there (weight_gradients.hpp), which
+// keeps x and dy: until they are computed, the caller must not overwrite these.
 namespace stretto {
-
-// Shared by the layers of a rank: its tensor-parallel group, and the stream on which the group communicates while the
-// rank computes.
-struct STRETTO_API TensorParallel {
-  Communicator group;
-  Stream stream = Stream::inline_();
-  // Without a group: layers of the first of so many ranks. They have records of their parameters, for plans of memory and
-  // traffic, but cannot communicate.
-  int planned_ranks = 1;
-
-  int size() const { return group ? group.size() : planned_ranks; }
-  int rank() const { return group ? group.rank() : 0; }
-
-  // Allocates a tensor that will be summed: in the symmetric heap if the group has several ranks.
-  Tensor tensor_to_sum(Shape shape, DType dtype) const;
-  // Sums a tensor over the group, in the calling thread (on a GPU, in computation()).
-  void sum(const Tensor& tensor, const char* tag) const;
-  // Starts such a sum on the stream. Wait for the Work before reading the tensor.
-  Work start_sum(const Tensor& tensor, const char* tag) const;
-};
 
 // Rank r holds a share of the outputs. The output features may consist of several parts of equal length (q, k and v);
 // each part is divided over the ranks. Global shapes: weight [parts, out / parts, in], bias [parts, out / parts]. If
@@ -35,12 +23,15 @@ class STRETTO_API ColumnParallelLinear {
   ColumnParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out, int parts,
                        Initial weight, const TensorParallel& tensor_parallel);
 
-  Tensor forward(const Tensor& x, ParameterUse& use) const;  // [tokens, this rank's share of out]
-  // Returns gelu(forward(x)), and sets before_gelu to forward(x), which backward needs.
-  Tensor forward_gelu(const Tensor& x, Tensor& before_gelu, ParameterUse& use) const;
-  // Returns dx = dy W, summed over the group: complete on every rank. The sum runs on the stream while the gradients of
-  // weight and bias are computed.
-  Tensor backward(const Tensor& x, const Tensor& dy, ParameterUse& use) const;
+  // x: own rows of so many tokens. Returns [tokens, this rank's share of out]. If given, *for_backward becomes the x that
+  // backward takes: x, or the rows of all ranks with TensorParallel::keeps_gathered.
+  Tensor forward(const Tensor& x, std::int64_t tokens, ParameterUse& use, Tensor* for_backward = nullptr) const;
+  // Returns gelu(forward(...)), and sets before_gelu to forward(...), which backward needs.
+  Tensor forward_gelu(const Tensor& x, std::int64_t tokens, Tensor& before_gelu, ParameterUse& use,
+                      Tensor* for_backward = nullptr) const;
+  // Returns own rows of dx = dy W, summed over the group. The sum runs on the stream while the gradients of weight and bias
+  // are computed. With `later`, nothing is left to compute meanwhile, and the sum is waited for at once.
+  Tensor backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later = nullptr) const;
 
  private:
   TensorParallel tensor_parallel_;
@@ -55,15 +46,20 @@ class STRETTO_API RowParallelLinear {
   RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out, Initial weight,
                     const TensorParallel& tensor_parallel);
 
-  // x: [tokens, this rank's share of in]; residual: [tokens, out], added to the result. The result is complete on every
-  // rank. If it pays, some rows are summed on the stream while others are computed (gemm_all_reduce).
+  // x: [tokens, this rank's share of in]; residual: own rows of [tokens, out], added to the result. Returns own rows of the
+  // sum. If it pays, some rows are summed on the stream while others are computed.
   Tensor forward(const Tensor& x, const Tensor& residual, ParameterUse& use) const;
-  // dy must be the same on every rank. Returns this rank's share of dx; it needs no sum.
-  Tensor backward(const Tensor& x, const Tensor& dy, ParameterUse& use) const;
+  // dy: own rows; where these are all rows, the same on every rank. Returns this rank's share of dx; it needs no sum.
+  Tensor backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later = nullptr) const;
   // Like backward, for an x that was gelu(before_gelu): returns the gradient with respect to before_gelu.
-  Tensor backward_gelu(const Tensor& x, const Tensor& dy, const Tensor& before_gelu, ParameterUse& use) const;
+  Tensor backward_gelu(const Tensor& x, const Tensor& dy, const Tensor& before_gelu, ParameterUse& use,
+                       WeightGradients* later = nullptr) const;
 
  private:
+  void add_gradients(const Tensor& x, const Tensor& dy, WeightGradients* later) const;
+  // backward() where ranks have own rows of dy.
+  Tensor backward_of_rows(const Tensor& x, const Tensor& dy, WeightGradients* later) const;
+
   TensorParallel tensor_parallel_;
   Parameter* weight_;
   Parameter* bias_;

@@ -55,7 +55,8 @@ struct STRETTO_API MeshShape {
   // The place of a rank of the job along an axis: rank = (((pipeline * data_size + data) * ring_size + ring) * ulysses_size
   // + ulysses) * tensor_size + tensor.
   int place(int rank, Axis axis) const;
-  Axes divided(Axes axes) const;  // the set without its axes of size 1
+  Axes divided(Axes axes) const;        // the set without its axes of size 1
+  int gradient_ranks(Axes axes) const;  // the size of Mesh::gradient_group(axes)
   // Throws Error(invalid_argument) unless all sizes are at least 1 and their product is the number of ranks.
   void check(int ranks) const;
 };
@@ -65,8 +66,8 @@ struct STRETTO_API MeshShape {
 // et al. 2021).
 class STRETTO_API Mesh {
  public:
-  // Collective. Makes the groups of each axis, of token_axes, and of token_axes with the tensor axis. Throws like
-  // MeshShape::check.
+  // Collective. Makes the groups of each axis, of token_axes, of token_axes with the tensor axis, and that of the ends of a
+  // pipeline. Throws like MeshShape::check.
   Mesh(const Communicator& world, const MeshShape& shape);
 
   const Communicator& world() const { return world_; }
@@ -78,11 +79,16 @@ class STRETTO_API Mesh {
   // group for.
   const Communicator& over(Axes axes) const;
   Axes divided(Axes axes) const { return shape_.divided(axes); }
+  // The group over which a gradient is summed. If `axes` contains the pipeline axis, these are the ranks along the other
+  // axes on the first and the last stage only: the two may share a parameter, such as a tied table. Throws like over(), and
+  // on other stages.
+  const Communicator& gradient_group(Axes axes) const;
 
  private:
   Communicator world_;
   MeshShape shape_;
   std::map<Axes, Communicator> groups_;
+  Communicator ends_;  // token_axes on the first and the last stage
 };
 
 }  // namespace stretto

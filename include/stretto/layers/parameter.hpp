@@ -26,6 +26,9 @@ struct STRETTO_API Parameter {
   Shape extents;           // the shape of the slice, and of value and gradient
   Axes replicated_over;    // axes along which all ranks hold the same slice
   Axes sum_gradient_over;  // axes along which each rank computes only a part of the gradient
+  // The part of the model that uses it first: one of the consecutive parts that pipeline stages hold (layers/stages.hpp).
+  int part = 0;
+  bool is_here = true;  // this rank's stage holds it. If not, `extents` and `first` describe an empty slice
   Initial initial;
   bool decays = true;  // takes part in weight decay
   Tensor value;        // in the compute type
@@ -48,6 +51,20 @@ class STRETTO_API Parameters {
   // Takes a record without value and gradient. The reference stays valid for the life of this object.
   Parameter& add(Parameter parameter);
 
+  // The place of the parameters that are added from now on. A rank has the records of all parameters of the model, in the
+  // same order as all other ranks, but slices and memory only of those that are here.
+  struct Place {
+    int part = 0;
+    bool is_here = true;
+    // Both the first and the last stage hold it, and each computes a part of its gradient: add() puts the pipeline axis into
+    // replicated_over and sum_gradient_over.
+    bool at_both_ends = false;
+  };
+  Parameters& place_next(const Place& place) {
+    place_ = place;
+    return *this;
+  }
+
   // Allocates one block of memory for all values and one for all gradients (zeroed), both in the symmetric heap. In
   // both, parameters lie in the reverse order of add(). If layers were built in the order of forward, this is the order
   // in which backward finishes gradients. So a run of neighbouring gradients is also a run of neighbouring values. A
@@ -63,6 +80,7 @@ class STRETTO_API Parameters {
 
  private:
   std::vector<std::unique_ptr<Parameter>> all_;
+  Place place_;
   Tensor gradients_;
   DType compute_type_ = DType::f32;
 };

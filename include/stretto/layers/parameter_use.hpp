@@ -17,10 +17,10 @@ class STRETTO_API ParameterUse {
   ParameterUse(const ParameterUse&) = delete;
   ParameterUse& operator=(const ParameterUse&) = delete;
 
-  // When it returns, Parameter::value of these parameters may be read until end(); in backward, Parameter::gradient may be
-  // added to. On a GPU, computation() waits instead of the caller.
+  // When it returns, Parameter::value of these parameters may be read until end() if reads_values(pass), and
+  // Parameter::gradient may be added to if adds_gradients(pass). On a GPU, computation() waits instead of the caller.
   virtual void begin(const std::vector<Parameter*>& parameters, Pass pass);
-  // The layer has enqueued its last read of the values; in backward it has also added this microbatch's gradients.
+  // The layer has enqueued its last read of the values, or has added this microbatch's gradients.
   virtual void end(const std::vector<Parameter*>& parameters, Pass pass);
 };
 

@@ -9,11 +9,17 @@
 namespace stretto {
 
 class PostponementChoice;
+struct UnitMembers;
 
 // The memory of a model's parameters and gradients, divided over the ranks that hold copies of them (ZeRO; Rajbhandari et
 // al. 2020), and the traffic of a training step. Parameters lie in units (ShardedUnit) in the reverse order of
 // Parameters::add(): if layers were built in the order of forward, this is the order in which backward finishes gradients. A
-// unit holds parameters whose gradients are summed over the same axes. How units are cut does not depend on the ZeRO stage.
+// unit holds parameters of one part of the model whose gradients are summed over the same axes. How units are cut does not
+// depend on the ZeRO stage.
+//
+// In a pipeline of several stages, a rank has units of its stage's parameters only. At ZeroStage::values, values stay from
+// their first use in a step until the last. A parameter that the first and the last stage share is at most at
+// ZeroStage::optimizer, and never quantized.
 //
 // The layers' uses, announced through ParameterUse, drive the traffic:
 //
@@ -79,7 +85,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   std::vector<std::size_t> ranges_to_update(std::size_t unit) const;
   std::size_t unit_count() const { return units_.size(); }
   std::int64_t unit_elements(std::size_t unit) const { return units_[unit]->elements(); }
-  std::size_t unit_of(const Parameter& parameter) const { return places_[parameter.index].unit; }
+  std::size_t unit_of(const Parameter& parameter) const { return places_[parameter.index].unit; }  // if it is here
 
   void begin(const std::vector<Parameter*>& parameters, Pass pass) override;
   void end(const std::vector<Parameter*>& parameters, Pass pass) override;
@@ -95,7 +101,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void wait_for_values() { traffic_->wait_for_values(); }
 
   // Whole slices on this rank, by parameter, for checks and exports: copies of the values, and of the summed gradients
-  // between finish_sums() and begin_step(). Collective.
+  // between finish_sums() and begin_step(). Empty for parameters of other pipeline stages. Collective.
   std::vector<Tensor> whole_values() const;
   std::vector<Tensor> whole_gradients() const;
 
@@ -121,8 +127,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   Mesh mesh_;
   Options options_;
   std::unique_ptr<ErrorFeedback> errors_;
-  std::vector<std::vector<std::size_t>> members_;  // by unit: indices in Parameters::all()
-  std::vector<Place> places_;                      // by parameter
+  std::vector<UnitMembers> members_;  // by unit
+  std::vector<Place> places_;         // by parameter
   std::vector<std::unique_ptr<ShardedUnit>> units_;
   std::vector<Range> ranges_;  // by unit
   std::unique_ptr<UnitTraffic> traffic_;

@@ -17,7 +17,8 @@ struct TrainingMemory {
 };
 
 // Values, gradients and the state of AdamW, and as buffers the units that ShardedParameters has on their way: at ZeRO stage
-// 3 gathered values, from stage 2 on whole gradients, each of up to prefetch + 1 units. With Psi parameters on N
+// 3 gathered values (in a pipeline those of all units), from stage 2 on whole gradients, each of up to prefetch + 1 units.
+// With Psi parameters on N
 // data-parallel ranks, in bf16 with 16-bit gradients, the first three are 16 Psi at stage 0, 4 Psi + 12 Psi/N, 2 Psi + 14
 // Psi/N, and 16 Psi/N. Of the first rank; later ranks have as much, or less by the padding.
 STRETTO_API TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
@@ -28,19 +29,23 @@ STRETTO_API TrainingMemory state_memory(const Parameters& parameters, const Mesh
 // m microbatches of p passes, values of e bytes and gradients of g. There are 2 passes, or 3 with Recompute::full. At stage
 // 3 it is an estimate: a unit that is among the next ones to be used when a use of it ends, such as at the turn from forward
 // to backward, is not gathered again, and one that is used at several places of a pass, such as a tied table's, is gathered
-// for each. Sums are counted as by algorithms that send every contribution as it is; a ring sends partial sums of 16 bits in
-// f32. Quantized sums are counted as on one node, where they take one hop. With hpZ, all gathers of a step but the first
-// count for the group "hpz". In the ledger, values travel in a group of their own, "dp parameters".
+// for each; in a pipeline, every unit is gathered once. Sums are counted as by algorithms that send every contribution as it
+// is; a ring sends partial sums of 16 bits in f32. Quantized sums are counted as on one node, where they take one hop. With
+// hpZ, all gathers of a step but the first count for the group "hpz". In the ledger, values travel in a group of their own,
+// "dp parameters".
 STRETTO_API std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, const MeshShape& mesh,
                                                               const ShardedParameters::Options& options,
                                                               std::int64_t microbatches, int passes = 2);
 
-// The activations of a block for a microbatch of `batch` sequences of `sequence` tokens, in bytes (layers/recompute.hpp).
+// The activations of a block for a microbatch of `batch` sequences of `sequence` tokens, in bytes (layers/recompute.hpp), on
+// the first rank of its tensor-parallel group.
 struct BlockActivations {
   std::int64_t kept = 0;      // between forward and backward
   std::int64_t backward = 0;  // added to that, at most, during the block's backward; without dx
+  std::int64_t later = 0;     // what a backward_input leaves for backward_weight (weight_gradients.hpp)
 };
 STRETTO_API BlockActivations block_activations(const TransformerShape& shape, std::int64_t batch, std::int64_t sequence,
-                                               DType dtype, int tensor_parallel, const RecomputeOptions& recompute);
+                                               DType dtype, const TensorParallel& tensor_parallel,
+                                               const RecomputeOptions& recompute);
 
 }  // namespace stretto

@@ -1,11 +1,21 @@
 #pragma once
+#include <memory>
+
+#include "stretto/layers/attention.hpp"
 #include "stretto/layers/linear.hpp"
 #include "stretto/layers/recompute.hpp"
 
-// The blocks of GPT-2 (Radford et al. 2019): layer norm first, GELU, causal attention. Activations are [batch *
-// sequence, hidden]. A layer keeps nothing between forward and backward. The caller keeps a Saved with what backward
-// needs, so several microbatches may be in flight. Tensors of a Saved that are said to be optional may be empty: backward
-// then computes them again (layers/recompute.hpp).
+// The blocks of GPT-2 (Radford et al. 2019): layer norm first, GELU, causal attention. Activations are own rows
+// (layers/linear.hpp) of [batch * sequence, hidden]. A layer keeps nothing between forward and backward. The caller keeps a
+// Saved with what backward needs, so several microbatches may be in flight. Tensors of a Saved that are said to be optional
+// may be empty: backward then computes them again (layers/recompute.hpp).
+//
+// A backward with `later` computes gradients of activations alone, and leaves those of the linear layers' weights there
+// (weight_gradients.hpp). At every level of recomputation a block leaves r h e (4 + 12 / t) bytes there, in the letters of
+// recompute.hpp: the inputs of its four linear layers (2 + 5 / t) and the gradients of their results (2 + 7 / t). That is as
+// much as Recompute::none keeps between forward and backward. With sequence parallelism the 4 is 4 / t, and 4 with
+// keeps_gathered. dx may be overwritten: the block copies it twice, and the
+// copies are among these bytes.
 namespace stretto {
 
 struct TransformerShape {
@@ -20,38 +30,45 @@ struct TransformerShape {
 
 class STRETTO_API LayerNorm {
  public:
-  LayerNorm(Parameters& parameters, const std::string& name, std::int64_t hidden, double epsilon);
+  LayerNorm(Parameters& parameters, const std::string& name, std::int64_t hidden, double epsilon,
+            const TensorParallel& tensor_parallel);
   struct Saved {
     Tensor x, mean, rstd;
   };
   Tensor forward(const Tensor& x, Saved& saved, ParameterUse& use) const;
-  // Adds the gradient with respect to x to dx. All ranks of a tensor-parallel group compute the same.
+  // Adds the gradient with respect to x to dx. Ranks of a tensor-parallel group that have all rows compute the same. The
+  // small gradients of the weights are computed by the same pass over x, and are therefore never left for later.
   void backward(const Tensor& dy, const Saved& saved, const Tensor& dx, ParameterUse& use) const;
 
  private:
+  TensorParallel tensor_parallel_;
   Parameter* gamma_;
   Parameter* beta_;
   double epsilon_;
 };
 
-// x + proj(attention(qkv(norm(x)))). Each of the t ranks of the tensor-parallel group has heads / t of the heads.
+// x + proj(attention(qkv(norm(x)))). Each of the t ranks of the tensor-parallel group has heads / t of the heads. The core
+// knows where the tokens of a sequence are.
 class STRETTO_API AttentionLayer {
  public:
   AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
-                 const TransformerShape& shape, const TensorParallel& tensor_parallel);
+                 const TransformerShape& shape, const TensorParallel& tensor_parallel,
+                 std::shared_ptr<const AttentionCore> core);
   struct Saved {
     LayerNorm::Saved norm;
-    Tensor normed;  // optional
-    Tensor qkv, attended, log_sum_exp;
-    std::int64_t batch = 0, sequence = 0;
+    Tensor normed;  // optional; what ColumnParallelLinear::forward leaves for backward
+    AttentionCore::Saved core;
+    Tensor attended;
   };
+  // sequence: the number of tokens of each sequence that are here.
   Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved, ParameterUse& use) const;
   // dx holds the gradient with respect to the result, and becomes that with respect to x.
-  void backward(const Tensor& dx, const Saved& saved, ParameterUse& use) const;
+  void backward(const Tensor& dx, const Saved& saved, ParameterUse& use, WeightGradients* later = nullptr) const;
 
  private:
   std::int64_t local_heads_;
   std::int64_t head_size_;
+  std::shared_ptr<const AttentionCore> core_;
   LayerNorm norm_;
   ColumnParallelLinear qkv_;
   RowParallelLinear projection_;
@@ -68,10 +85,11 @@ class STRETTO_API MlpLayer {
     Tensor before_gelu;
     Tensor after_gelu;  // optional
   };
-  Tensor forward(const Tensor& x, Saved& saved, ParameterUse& use) const;
+  // x: own rows of so many tokens.
+  Tensor forward(const Tensor& x, std::int64_t tokens, Saved& saved, ParameterUse& use) const;
   // Forward without the projection: only sets `saved`.
-  void save(const Tensor& x, Saved& saved, ParameterUse& use) const;
-  void backward(const Tensor& dx, const Saved& saved, ParameterUse& use) const;
+  void save(const Tensor& x, std::int64_t tokens, Saved& saved, ParameterUse& use) const;
+  void backward(const Tensor& dx, const Saved& saved, ParameterUse& use, WeightGradients* later = nullptr) const;
 
  private:
   LayerNorm norm_;
@@ -83,7 +101,8 @@ class STRETTO_API TransformerBlock {
  public:
   // Parameters get GPT-2's names: the prefix "h.0." gives "h.0.ln_1.weight", "h.0.attn.c_attn.weight" and so on.
   TransformerBlock(Parameters& parameters, const std::string& prefix, const TransformerShape& shape,
-                   const TensorParallel& tensor_parallel, const RecomputeOptions& recompute = {});
+                   const TensorParallel& tensor_parallel, const RecomputeOptions& recompute = {},
+                   std::shared_ptr<const AttentionCore> core = std::make_shared<LocalAttention>());
   struct Saved {
     AttentionLayer::Saved attention;
     MlpLayer::Saved mlp;
@@ -94,7 +113,7 @@ class STRETTO_API TransformerBlock {
   // Optional: where the kept input is divided, starts to gather it. Call it a block ahead of backward.
   void prefetch(Saved& saved) const { saved.input.gather(); }
   // dx holds the gradient with respect to the result, and becomes that with respect to x. Frees what was saved.
-  void backward(const Tensor& dx, Saved& saved, ParameterUse& use) const;
+  void backward(const Tensor& dx, Saved& saved, ParameterUse& use, WeightGradients* later = nullptr) const;
 
  private:
   TensorParallel tensor_parallel_;

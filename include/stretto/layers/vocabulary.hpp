@@ -9,19 +9,25 @@ namespace stretto {
 
 // A table of embedding vectors, of which rank r holds a share of the rows. It embeds tokens; the same weights turn
 // states into logits (tied weights, Press & Wolf 2017). Any vocabulary size will do; shares differ by at most one row.
+// A backward with `later` leaves the table's gradient there (weight_gradients.hpp), and keeps its first two arguments: until
+// it is computed, the caller must not overwrite these.
 class STRETTO_API VocabularyParallelTable {
  public:
   VocabularyParallelTable(Parameters& parameters, const std::string& name, std::int64_t vocabulary, std::int64_t hidden,
                           Initial initial, const TensorParallel& tensor_parallel);
 
-  // tokens: i32. Returns [tokens, hidden], complete on every rank. Costs one all-reduce of the result.
+  // tokens: i32. Returns own rows (layers/linear.hpp) of [tokens, hidden]. Costs one all-reduce of the result, or a
+  // reduce-scatter if rows are divided.
   Tensor embed(const Tensor& tokens, ParameterUse& use) const;
-  void embed_backward(const Tensor& tokens, const Tensor& dy, ParameterUse& use) const;
+  // dy: own rows, which are gathered if they are divided. With `later`, only leaves its work there.
+  void embed_backward(const Tensor& tokens, const Tensor& dy, ParameterUse& use, WeightGradients* later = nullptr) const;
 
-  // This rank's columns of the logits: [tokens, this rank's share of the vocabulary].
-  Tensor logits(const Tensor& x, ParameterUse& use) const;
-  // Returns the gradient with respect to x, summed over the group while the table's gradient is computed.
-  Tensor logits_backward(const Tensor& x, const Tensor& dlogits, ParameterUse& use) const;
+  // This rank's columns of the logits: [tokens, this rank's share of the vocabulary]. x and *for_backward as in
+  // ColumnParallelLinear::forward.
+  Tensor logits(const Tensor& x, std::int64_t tokens, ParameterUse& use, Tensor* for_backward = nullptr) const;
+  // Returns own rows of the gradient with respect to x, summed over the group while the table's gradient is computed. With
+  // `later`, the sum is waited for at once.
+  Tensor logits_backward(const Tensor& x, const Tensor& dlogits, ParameterUse& use, WeightGradients* later = nullptr) const;
 
   std::int64_t first() const { return table_->first[0]; }
 

@@ -18,7 +18,12 @@ namespace stretto {
 //   RingPass blocks({k, v}, group, stream);
 //   do attend(q, blocks.current()[0], blocks.current()[1], blocks.source()); while (blocks.rotate());
 //
-// Each rank sends (p-1) times the bytes of the tensors, plus padding between tensors to multiples of 64 bytes. For
+// reach[s] is the number of hops that the block of rank s makes: ranks s + 1 to s + reach[s] of the ring get it, and it
+// does not travel further. A causal or sparse mask of attention needs no more. All ranks must pass the same numbers, 0 to
+// p-1; an empty list means p-1 for all.
+//
+// Each rank sends (p-1) times the bytes of the tensors, plus padding between tensors to multiples of 64 bytes (of the
+// blocks that it passes on, with a shorter reach). For
 // example, a ring of c ranks rotates keys and values for b * s/c tokens per rank, each with h elements of e bytes: a
 // rank then sends 2 b (s/c) h (c-1) e bytes. Memory: twice the bytes of the tensors. All ranks must pass tensors of the
 // same shapes and types, and call rotate() equally often. Only one thread may use an object. With Stream::inline_(),
@@ -29,21 +34,23 @@ class STRETTO_API RingPass {
  public:
   // Copies the tensors and starts the first hop. Collective.
   RingPass(const std::vector<Tensor>& tensors, const Communicator& group, const Stream& stream,
-           std::string tag = "ring pass");
+           std::string tag = "ring pass", std::vector<int> reach = {});
 
   // Read-only views of the current block. They are valid until the next rotate(), after which the memory is overwritten.
   const std::vector<Tensor>& current() const { return blocks_[place_]; }
   int source() const;  // the rank that owns the current block
-  // Waits for the next block, makes it the current block, and starts the next hop. If there is no next block, returns
-  // false; the block of rank + 1 then stays the current block.
+  // Waits for the next block that reaches this rank, makes it the current block, and starts the next hop. If there is no
+  // next block, returns false. Without a shorter reach, the block of rank + 1 then stays the current block.
   bool rotate();
 
  private:
   void start_hop();
+  bool arrives(int hop) const;  // whether a block reaches this rank in its hop of that number, counted from 1
 
   Communicator group_;
   Stream stream_;
   std::string tag_;
+  std::vector<int> reach_;
   std::array<Tensor, 2> buffers_;
   std::array<std::vector<Tensor>, 2> blocks_;  // views of buffers_
   std::size_t place_ = 0;                      // index of the current block's buffer
@@ -74,25 +81,28 @@ class STRETTO_API RingPass {
 //   const auto dkv = sums.finish();
 //
 // The sum for the block of rank r adds the contributions of ranks r+1, r+2, and so on round the ring to r-1, and then
-// the contribution of rank r. Each rank sends (p-1) times the bytes of the tensors, plus padding as in RingPass. Memory:
+// the contribution of rank r. With a shorter reach, it adds those of ranks r+1 to r+reach[r], of which the last sends the
+// sum home directly. Each rank sends (p-1) times the bytes of the tensors, plus padding as in RingPass. Memory:
 // four times the bytes of the tensors (own(), two contributions and the arriving sum); three times with two ranks; once
 // in a group of one rank. The thread, stream and error rules are those of RingPass.
 class STRETTO_API RingSum {
  public:
   // Uses only the shapes and types of the tensors in `like`. Does not communicate.
-  RingSum(const std::vector<Tensor>& like, const Communicator& group, const Stream& stream, std::string tag = "ring sum");
+  RingSum(const std::vector<Tensor>& like, const Communicator& group, const Stream& stream, std::string tag = "ring sum",
+          std::vector<int> reach = {});
 
   // Before finish(), the caller must write this rank's contribution for its own block to these tensors. The initial
   // contents are unspecified, so the caller must write every element.
   const std::vector<Tensor>& own() const { return own_; }
   // Before each pass(), the caller must write this rank's contribution for the current block of another rank to these
-  // tensors. The p-1 blocks come in the order of RingPass: the blocks of rank - 1, rank - 2, and so on to rank + 1. The
-  // initial contents are unspecified, so the caller must write every element. The tensors are valid until pass().
+  // tensors. The blocks come in the order of RingPass: those of rank - 1, rank - 2, and so on to rank + 1 that reach this
+  // rank. The initial contents are unspecified, so the caller must write every element. The tensors are valid until
+  // pass().
   const std::vector<Tensor>& contribution() const;
-  // Waits for the sum of the previous ranks, adds contribution() to it, and sends the result to the next rank. Call
-  // pass() p-1 times: once for each block of another rank.
+  // Waits for the sum of the previous ranks, adds contribution() to it, and sends the result to the next rank, or home.
+  // Call pass() once for each block of another rank that reaches this one.
   void pass();
-  // Waits for the sum for this rank's own block, adds it to own(), and returns own(). Call finish() after p-1 calls of
+  // Waits for the sum for this rank's own block, adds it to own(), and returns own(). Call finish() after the last
   // pass(). Further calls return the same tensors.
   const std::vector<Tensor>& finish();
 
@@ -101,14 +111,22 @@ class STRETTO_API RingSum {
   Stream stream_;
   std::string tag_;
   std::vector<Tensor> own_;
-  std::array<Tensor, 2> buffers_;  // for contributions: one is being written, one may be in flight
+  std::array<Tensor, 2> buffers_;   // for contributions: one is being written, one may be in flight
+  bool contributes(int hop) const;  // whether a block reaches this rank in that hop, counted from 1
+  int hops_left() const;            // in which it contributes
+  void start_hop(const Tensor& sum);
+
+  std::vector<int> reach_;
   std::array<std::vector<Tensor>, 2> contributions_;
-  Tensor arriving_;
-  std::vector<Tensor> arrived_;
-  std::size_t place_ = 0;  // index of the contribution that is being written
-  int hops_ = 0;           // number of hops begun
-  bool home_ = false;      // whether the arrived sum has been added to own_
-  Work hop_;
+  struct Arriving {  // a sum
+    Tensor buffer;
+    std::vector<Tensor> tensors;
+  };
+  Arriving passing_, home_;  // for the next hop's block, and for the own one; one buffer if no sum follows the own one
+  std::size_t place_ = 0;    // index of the contribution that is being written
+  int hops_ = 0;             // number of hops begun
+  bool is_home_ = false;     // whether the sum of others has been added to own_
+  Work hop_, homecoming_;
 };
 
 // Returns the efficiency of causal ring attention over c ranks if each rank has one contiguous block of the sequence. In

@@ -6,8 +6,7 @@
 #include "stretto/export.hpp"
 
 // Pipeline schedules as data: what every stage of a pipeline does in one training step, and in which order. All functions
-// are pure: no function here computes or communicates, and nothing in the library runs a schedule yet. See
-// docs/pipeline.md.
+// are pure: no function here computes or communicates. overlap/pipeline.hpp runs a schedule. See docs/pipeline.md.
 //
 // A model is cut into stages x chunks consecutive parts. A stage is one rank of the pipeline axis (or a group of ranks that
 // act alike), and holds `chunks` of the parts.
@@ -66,22 +65,33 @@ struct STRETTO_API Schedule {
 enum class ScheduleKind : std::uint8_t {
   gpipe,  // Huang et al. 2019: all forwards, then all backwards, both from microbatch 0 on, as gradient accumulation does
   one_forward_one_backward,  // "1f1b", Narayanan et al. 2021: at most p - stage microbatches under way
-  interleaved,               // Narayanan et al. 2021, as Megatron-LM: v chunks a stage; m must be a multiple of p
-  zb_h1,                     // Qi et al. 2023: 1F1B with backward split; stage s postpones s weight gradients
-  zb_h2,                     // Qi et al. 2023: more forwards first, and 2 s weight gradients postponed
-  zb_v,                      // Qi et al. 2023: two chunks in a V, at most 2 p of their microbatches unfinished
+  // "1f1b-eager": 1F1B with up to p - stage - 1 forwards more before the first backward, so that messages that take up to as
+  // long as a forward are hidden as well; at most 2 (p - stage) - 1 microbatches under way (as Eager-1F1B in Zhuang et al.
+  // 2023).
+  eager_one_forward_one_backward,
+  interleaved,  // Narayanan et al. 2021, as Megatron-LM: v chunks a stage; m must be a multiple of p
+  zb_h1,        // Qi et al. 2023: 1F1B with backward split; stage s postpones s weight gradients
+  zb_h2,        // Qi et al. 2023: more forwards first, and 2 s weight gradients postponed
+  zb_v,         // Qi et al. 2023: two chunks in a V, at most 2 p of their microbatches unfinished
 };
-STRETTO_API const char* name(ScheduleKind kind);  // "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"
+STRETTO_API const char* name(ScheduleKind kind);  // "gpipe", "1f1b", "1f1b-eager", "interleaved", "zb-h1", "zb-h2", "zb-v"
 // Throws Error(invalid_argument) if there is none of that name.
 STRETTO_API ScheduleKind schedule_kind_from_name(const std::string& text);
 
 STRETTO_API std::vector<ScheduleKind> all_schedule_kinds();
+STRETTO_API std::string schedule_names();  // of all kinds, with commas between them
+// The chunks of a stage where nobody says how many: 2 for interleaved and zb_v, else 1.
+STRETTO_API int usual_chunks(ScheduleKind kind);
 // Whether the kind can be made of these numbers, each at least 1: interleaved needs a multiple of `stages` as microbatches,
 // and takes any number of chunks; zb_v has 2 chunks, the others 1.
 STRETTO_API bool allows(ScheduleKind kind, int stages, int microbatches, int chunks);
 // Makes the schedule, with its messages. Throws Error(invalid_argument) if the kind does not allow the numbers, or if they
 // are more than 4096 stages or 2^22 forwards in all. Cost: O(actions x log(actions)).
 STRETTO_API Schedule make_schedule(ScheduleKind kind, int stages, int microbatches, int chunks = 1);
+
+// The forwards of a step alone, as an evaluation needs them, with their messages: as many microbatches as stages through
+// chunk 0, the same through chunk 1, and so on. check() refuses it, since nothing goes backward.
+STRETTO_API Schedule forward_schedule(int stages, int microbatches, int chunks, ChunkPlacement placement);
 
 // Inserts the messages into lists that hold computations only. A message goes to both of its stages before the first
 // computation that begins after the message's data are there, in the timetable in which every computation takes 1 (an
@@ -108,6 +118,7 @@ struct ScheduleTimes {
   double backward_input = 1;   // likewise; an unsplit backward takes backward_input + backward_weight
   double backward_weight = 1;  // likewise
   double message = 0;          // from the moment both stages are ready
+  double all() const { return forward + backward_input + backward_weight; }
 };
 
 struct SimulatedAction {
@@ -121,8 +132,10 @@ struct ScheduleSimulation {
   // unless the optimizer makes stages wait for each other (Qi et al. 2023, section 4).
   double step = 0;
   double last_end = 0;  // the end of the last computation of all stages: what a step takes that stands alone
-  double ideal = 0;     // microbatches x chunks x (forward + backward_input + backward_weight): a stage that never waits
-  double bubble = 0;    // step / ideal - 1
+  // The time of a stage that never waits: microbatches x (forward + backward_input + backward_weight) over its chunks. If
+  // stages differ, that of the one that computes longest.
+  double ideal = 0;
+  double bubble = 0;  // step / ideal - 1
   // By stage: the most pairs of microbatch and chunk whose forward has begun and whose backward or backward_input has not
   // ended.
   std::vector<int> under_way;
@@ -136,6 +149,8 @@ struct ScheduleSimulation {
 // computation waits for the message that it needs, not for others. Links have no limit: messages do not slow each other
 // down. Cost: O(actions x log(actions)).
 STRETTO_API ScheduleSimulation simulate(const Schedule& schedule, const ScheduleTimes& times = {});
+// The same, with the times of each of the model's parts(); `message` is that of the messages that the part sends.
+STRETTO_API ScheduleSimulation simulate(const Schedule& schedule, const std::vector<ScheduleTimes>& of_parts);
 
 // The text form. Empty lines and what follows a # are ignored; words are separated by blanks. First come five lines, in this
 // order; then every stage with its groups, one a line; commas separate the actions of a group. An action is its kind, its
@@ -158,5 +173,10 @@ STRETTO_API ScheduleSimulation simulate(const Schedule& schedule, const Schedule
 STRETTO_API std::string to_text(const Schedule& schedule);
 // Throws Error(invalid_argument) with the number of the line that it cannot read. It does not check() the schedule.
 STRETTO_API Schedule schedule_from_text(const std::string& text);
+
+// The schedule that a user names: a generator's name, or the path of a file in the text form, which is check()ed. chunks 0:
+// usual_chunks(). A file has its own numbers; 0 accepts any, and others must be the same. Throws Error(invalid_argument) in
+// one sentence.
+STRETTO_API Schedule named_schedule(const std::string& name_or_file, int stages, int microbatches, int chunks = 0);
 
 }  // namespace stretto

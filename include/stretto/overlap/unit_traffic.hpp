@@ -8,8 +8,12 @@
 
 namespace stretto {
 
-enum class Pass : std::uint8_t { forward, backward };
+// What a layer is used for. A layer computes its backward at once, or in two halves: the gradient of its input, and later
+// those of its weights (Qi et al. 2023).
+enum class Pass : std::uint8_t { forward, backward, backward_input, backward_weight };
 STRETTO_API const char* name(Pass pass);
+constexpr bool reads_values(Pass pass) { return pass != Pass::backward_weight; }
+constexpr bool adds_gradients(Pass pass) { return pass == Pass::backward || pass == Pass::backward_weight; }
 
 // Decides when units are gathered and summed, while the caller computes with them:
 //
@@ -28,7 +32,8 @@ STRETTO_API const char* name(Pass pass);
 // Values. With ZeroStage::values a unit is gathered before a use, while the `prefetch` units used before it are computed
 // with, and released when it is not among the next `prefetch` units (the explicit prefetch of PyTorch's FSDP2). The units in
 // use and `prefetch` others are the most that are there at a time. At other stages values are gathered once a step, after
-// updated(), and the first use waits for them (Megatron-LM's --overlap-param-gather).
+// updated(), and the first use waits for them (Megatron-LM's --overlap-param-gather). Uses that read no values
+// (reads_values) neither gather nor wait, and do not count among the next `prefetch`.
 //
 // Gradients are summed when their last use of the step has ended, or of the microbatch from ZeroStage::gradients on, while
 // backward goes on (PyTorch DDP; Li et al. 2020). From ZeroStage::gradients on, at most prefetch + 1 units of gradients are
@@ -50,6 +55,12 @@ class STRETTO_API UnitTraffic {
   struct Options {
     int prefetch = 1;     // units; 0: each gather is waited for in full
     bool overlap = true;  // false: gathers and sums run in computation(), and nothing is prefetched
+    // ZeroStage::values: values stay from the first use in a step until the last, instead of being gathered for each
+    // microbatch: a pipeline uses a stage's units for many microbatches in turn.
+    bool keep_through_step = false;
+    // Units whose ranks do not make the same uses, such as those on two stages of a pipeline. Their sums start in
+    // finish_sums(), behind all others, and they come first in forward_order(). Below ZeroStage::gradients only.
+    std::vector<std::size_t> summed_last = {};
   };
   // Give gathers an urgent stream and sums a background one, so that gathers overtake sums. The units must outlive the
   // object.
@@ -66,7 +77,8 @@ class STRETTO_API UnitTraffic {
   // Gradients become zeros, and the first gathers begin. From here to finish_sums(), shares must not change.
   void begin_step();
   // Uses of several units, and of one unit, may be nested. Throws Error(invalid_argument) if another use comes next in the
-  // order. On a GPU, computation() waits instead of the caller.
+  // order. On a GPU, computation() waits instead of the caller. backward_input needs the values only, backward_weight the
+  // gradients only.
   void begin_use(std::size_t unit, Pass pass);
   // Returns whether the unit's values or gradients may no longer be there.
   bool end_use(std::size_t unit);
@@ -86,7 +98,8 @@ class STRETTO_API UnitTraffic {
   void set_whole(std::vector<bool> units);
   bool is_whole(std::size_t unit) const { return whole_[unit]; }
 
-  // The units in the order of their first use in a step; in their own order until a step has been learned.
+  // Options::summed_last, and then the units in the order of their first use in a step; in their own order until a step has
+  // been learned.
   std::vector<std::size_t> forward_order() const;
   int live() const;  // the units whose values are there or on their way
 
@@ -102,12 +115,15 @@ class STRETTO_API UnitTraffic {
   struct Use {
     std::size_t unit;
     Pass pass;
-    bool sums;  // the unit's gradients are summed when this use has ended
+    bool sums = false;  // the unit's gradients are summed when this use has ended
+    bool last = false;  // the step's last use of the unit that reads values
   };
   struct State {
     ShardedUnit* unit;
     int in_use = 0;
-    std::size_t latest_backward = 0;  // index in uses_ of the latest backward use that has begun
+    bool reading = false;             // while in use: a use has begun that reads values
+    std::size_t latest_read = 0;      // index in uses_ of the latest use that has begun and reads values
+    std::size_t latest_backward = 0;  // the same of uses that add gradients
     bool has_gradients = false;       // added to since the last sum
     bool arriving = false;            // values are in flight, and nobody has waited for them
     Work gathered, summed, whole_gradients;
@@ -119,6 +135,8 @@ class STRETTO_API UnitTraffic {
   void arrive(State& state);
   std::vector<std::size_t> next_units(int count) const;
   void learn_sums(ZeroStage from);
+  void learn_order();
+  bool is_summed_last(std::size_t unit) const;
   void start_sum(std::size_t unit);
   void limit_sums();
 

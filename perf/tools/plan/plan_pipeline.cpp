@@ -36,13 +36,12 @@ bool parse(int argc, char** argv, PipelineLine& line) {
   app.set_help_flag("-h,--help", "Print this help");
   auto* what = app.add_option("all", line.what, "With --verify: all schedules")->check(CLI::IsMember({"all"}));
   auto* verify = app.add_flag("--verify", line.verify, "Prove all schedules")->needs(what);
-  auto* schedule =
-      app.add_option("--schedule", line.schedule, "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or a file with a schedule");
-  app.add_option("--pp", line.stages, "Number of stages")->needs(schedule)->check(CLI::PositiveNumber);
-  app.add_option("--microbatches", line.microbatches, "Of a step")->needs(schedule)->check(CLI::PositiveNumber);
-  app.add_option("--virtual-stages", line.chunks, "Chunks of the model on each stage; default 1, or 2 for zb-v")
-      ->needs(schedule)
-      ->check(CLI::PositiveNumber);
+  auto* schedule = app.add_option("--schedule", line.schedule, schedule_names() + ", or a file with a schedule");
+  app.add_option("--pp", line.stages, "Number of stages")->needs(schedule);
+  app.add_option("--microbatches", line.microbatches, "Of a step")->needs(schedule);
+  app.add_option("--virtual-stages", line.chunks,
+                 "Chunks of the model on each stage; when left out, 2 for interleaved and zb-v, 1 for the others")
+      ->needs(schedule);
   app.add_option("--times", line.times,
                  "Seconds of a chunk's forward, its backward for the input and for the weights, and of a message")
       ->needs(schedule)
@@ -62,33 +61,21 @@ bool parse(int argc, char** argv, PipelineLine& line) {
   } catch (const CLI::ParseError& error) {
     fail("{}; --help lists the flags.", error.what());
   }
+  for (const auto& [flag, number] :
+       {std::pair{"--pp", line.stages}, {"--microbatches", line.microbatches}, {"--virtual-stages", line.chunks}}) {
+    require(number >= 1 || app.count(flag) == 0, "{} {} must be at least 1.", flag, number);
+  }
   require(line.verify || !line.schedule.empty(), "Name a schedule with --schedule, or give 'all --verify'.");
   return true;
 }
 
 // The schedule of a generator, or of a file.
 Schedule schedule_of(const PipelineLine& line) {
-  for (const ScheduleKind kind : all_schedule_kinds()) {
-    if (line.schedule != name(kind)) continue;
-    require(line.stages > 0 && line.microbatches > 0, "--schedule {} needs --pp and --microbatches.", line.schedule);
-    const int usual = kind == ScheduleKind::zb_v ? 2 : 1;
-    return make_schedule(kind, line.stages, line.microbatches, line.chunks > 0 ? line.chunks : usual);
-  }
-  std::ifstream file(line.schedule);
-  std::error_code ignored;
-  if (!file.is_open() || std::filesystem::is_directory(line.schedule, ignored)) {
-    fail("--schedule {} is neither a file that can be read nor one of gpipe, 1f1b, interleaved, zb-h1, zb-h2 and zb-v.",
-         line.schedule);
-  }
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  Schedule schedule = schedule_from_text(text);
-  for (const auto& [flag, asked, has] : {std::tuple{"--pp", line.stages, schedule.stages},
-                                         std::tuple{"--microbatches", line.microbatches, schedule.microbatches},
-                                         std::tuple{"--virtual-stages", line.chunks, schedule.chunks}}) {
-    require(asked == 0 || asked == has, "{} is {}, but the schedule in {} has {}; leave it out.", flag, asked, line.schedule,
-            has);
-  }
-  return schedule;
+  const std::vector<ScheduleKind> kinds = all_schedule_kinds();
+  const bool is_made = std::ranges::any_of(kinds, [&](ScheduleKind kind) { return line.schedule == name(kind); });
+  require(!is_made || (line.stages > 0 && line.microbatches > 0), "--schedule {} needs --pp and --microbatches.",
+          line.schedule);
+  return named_schedule(line.schedule, line.stages, line.microbatches, line.chunks);
 }
 
 // The first chunk has the kind's colour, later ones are paler.

@@ -49,8 +49,10 @@ void adamw(const AdamW& options, const Tensor& gradient, const Tensor& master, c
            const Tensor& parameter);
 void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, const Tensor& c,
           bool accumulate);  // no empty matrices
-void attention_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp);
-void attention_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
-                        const Tensor& dout, const Tensor& dqkv);
+void attention_forward(const AttentionBlock& block, const TokenHeads& q, const TokenHeads& k, const TokenHeads& v,
+                       const TokenHeads& out, const Tensor& log_sum_exp, bool merge);
+void attention_backward(const AttentionBlock& block, const TokenHeads& q, const TokenHeads& k, const TokenHeads& v,
+                        const TokenHeads& out, const Tensor& log_sum_exp, const TokenHeads& dout, const TokenHeads& dq,
+                        const TokenHeads& dk, const TokenHeads& dv, const AttentionSums& sums);
 
 }  // namespace stretto::kernels::cpu

@@ -61,6 +61,14 @@ class CudaKernels final : public GpuKernels {
                          const Tensor& log_sum_exp, GpuStream stream) override;
   void attention_backward(const kernels::AttentionShape& shape, const Tensor& qkv, const Tensor& out,
                           const Tensor& log_sum_exp, const Tensor& dout, const Tensor& dqkv, GpuStream stream) override;
+  void attention_block_forward(const kernels::AttentionBlock& block, const kernels::TokenHeads& q,
+                               const kernels::TokenHeads& k, const kernels::TokenHeads& v, const kernels::TokenHeads& out,
+                               const Tensor& log_sum_exp, bool merge, GpuStream stream) override;
+  void attention_block_backward(const kernels::AttentionBlock& block, const kernels::TokenHeads& q,
+                                const kernels::TokenHeads& k, const kernels::TokenHeads& v, const kernels::TokenHeads& out,
+                                const Tensor& log_sum_exp, const kernels::TokenHeads& dout, const kernels::TokenHeads& dq,
+                                const kernels::TokenHeads& dk, const kernels::TokenHeads& dv,
+                                const kernels::AttentionSums& sums, GpuStream stream) override;
 };
 
 }  // namespace stretto

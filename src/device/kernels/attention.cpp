@@ -1,6 +1,7 @@
 #include "device/cpu/host_kernels.hpp"
 #include "device/gpu.hpp"
 #include "device/kernels/arguments.hpp"
+#include "device/kernels/attention_block.hpp"
 #include "device/stream/kernel_scope.hpp"
 
 namespace stretto::kernels {
@@ -21,6 +22,63 @@ void check_shapes(const AttentionShape& shape, const Tensor& qkv, const Tensor& 
           batch, sequence, heads, head_size, qkv.size(), out.size(), log_sum_exp.size());
 }
 
+void check_positions(const char* of, const Positions& positions) {
+  require(
+      positions.first >= 0 && positions.stride >= 1 && positions.split >= 0 && positions.second >= 0,
+      "Positions of {} cannot begin at {} and {}, one every {}, split at row {}: none may be negative, and strides must be "
+      "at least 1.",
+      of, positions.first, positions.second, positions.stride, positions.split);
+}
+
+void check_block(const AttentionBlock& block) {
+  require(block.batch >= 0 && block.queries >= 0 && block.keys >= 0 && block.heads >= 0 && block.head_size >= 1,
+          "Attention of {} queries to {} keys in {} sequences, with {} heads of {} elements, makes no sense.", block.queries,
+          block.keys, block.batch, block.heads, block.head_size);
+  require(block.kv_heads >= 0 && (block.kv_heads == 0 || block.heads % block.kv_heads == 0),
+          "{} heads of queries do not divide over {} heads of keys and values.", block.heads, block.kv_heads);
+  check_positions("queries", block.query_positions);
+  check_positions("keys", block.key_positions);
+  const AttentionMask& mask = block.mask;
+  require(mask.window >= 0 && mask.stride >= 0 && mask.global >= 0,
+          "An attention mask of window {}, stride {} and {} global positions makes no sense: use 0 for those it has not.",
+          mask.window, mask.stride, mask.global);
+  require(mask.causal || (!mask.sparse() && mask.global == 0),
+          "An attention mask with window {}, stride {} and {} global positions must be causal.", mask.window, mask.stride,
+          mask.global);
+}
+
+struct Named {
+  const char* name;
+  const TokenHeads& operand;
+  std::int64_t tokens, heads;
+  bool may_accumulate, must_accumulate;
+};
+
+void check_operand(const AttentionBlock& block, DType f, const Named& given) {
+  const auto& [tensor, column] = given.operand;
+  const DType dtype = tensor.dtype();
+  require(given.must_accumulate ? dtype == accumulator(f) : dtype == f || (given.may_accumulate && dtype == accumulator(f)),
+          "Attention of {} needs {} in {}, but was given {}.", name(f), given.name,
+          given.must_accumulate ? name(accumulator(f)) : name(f), name(dtype));
+  const std::int64_t width = given.heads * block.head_size;
+  require(
+      tensor.rows() == block.batch * given.tokens && column >= 0 && column + width <= tensor.columns(),
+      "Attention with {} tokens in {} sequences needs {} rows and the columns [{}, {}) in {}, but was given {} rows of {}.",
+      given.tokens, block.batch, block.batch * given.tokens, column, column + width, given.name, tensor.rows(),
+      tensor.columns());
+}
+
+void check_inputs(const AttentionBlock& block, const TokenHeads& q, const TokenHeads& k, const TokenHeads& v,
+                  const Tensor& log_sum_exp) {
+  check_block(block);
+  check_compute_type(q.tensor.dtype());
+  const DType f = q.tensor.dtype();
+  check_operand(block, f, {"q", q, block.queries, block.heads, false, false});
+  check_operand(block, f, {"k", k, block.keys, kv_heads_of(block), false, false});
+  check_operand(block, f, {"v", v, block.keys, kv_heads_of(block), false, false});
+  check_holds("attention", "log_sum_exp", log_sum_exp, accumulator(f), block.batch * block.heads * block.queries);
+}
+
 }  // namespace
 
 void attention_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
@@ -29,7 +87,8 @@ void attention_forward(const AttentionShape& shape, const Tensor& qkv, const Ten
   if (scope.skipped()) return;
   if (on_gpu("attention_forward", qkv, out, log_sum_exp))
     return gpu().kernels().attention_forward(shape, qkv, out, log_sum_exp, gpu_stream());
-  cpu::attention_forward(shape, qkv, out, log_sum_exp);
+  cpu::attention_forward(block_of(shape), heads_of(shape, qkv, 0), heads_of(shape, qkv, 1), heads_of(shape, qkv, 2),
+                         heads_of(shape, out, 0, 1), log_sum_exp, false);
 }
 
 void attention_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
@@ -40,7 +99,38 @@ void attention_backward(const AttentionShape& shape, const Tensor& qkv, const Te
   if (scope.skipped()) return;
   if (on_gpu("attention_backward", qkv, out, log_sum_exp, dout, dqkv))
     return gpu().kernels().attention_backward(shape, qkv, out, log_sum_exp, dout, dqkv, gpu_stream());
-  cpu::attention_backward(shape, qkv, out, log_sum_exp, dout, dqkv);
+  cpu::attention_backward(block_of(shape), heads_of(shape, qkv, 0), heads_of(shape, qkv, 1), heads_of(shape, qkv, 2),
+                          heads_of(shape, out, 0, 1), log_sum_exp, heads_of(shape, dout, 0, 1), heads_of(shape, dqkv, 0),
+                          heads_of(shape, dqkv, 1), heads_of(shape, dqkv, 2), {});
+}
+
+void attention_block_forward(const AttentionBlock& block, const TokenHeads& q, const TokenHeads& k, const TokenHeads& v,
+                             const TokenHeads& out, const Tensor& log_sum_exp, bool merge) {
+  check_inputs(block, q, k, v, log_sum_exp);
+  check_operand(block, q.tensor.dtype(), {"out", out, block.queries, block.heads, true, merge});
+  const KernelScope scope("attention_block_forward");
+  if (scope.skipped()) return;
+  if (on_gpu("attention_block_forward", q.tensor, k.tensor, v.tensor, out.tensor, log_sum_exp))
+    return gpu().kernels().attention_block_forward(block, q, k, v, out, log_sum_exp, merge, gpu_stream());
+  cpu::attention_forward(block, q, k, v, out, log_sum_exp, merge);
+}
+
+void attention_block_backward(const AttentionBlock& block, const TokenHeads& q, const TokenHeads& k, const TokenHeads& v,
+                              const TokenHeads& out, const Tensor& log_sum_exp, const TokenHeads& dout, const TokenHeads& dq,
+                              const TokenHeads& dk, const TokenHeads& dv, const AttentionSums& sums) {
+  check_inputs(block, q, k, v, log_sum_exp);
+  const DType f = q.tensor.dtype();
+  check_operand(block, f, {"out", out, block.queries, block.heads, true, false});
+  check_operand(block, f, {"dout", dout, block.queries, block.heads, false, false});
+  check_operand(block, f, {"dq", dq, block.queries, block.heads, true, sums.queries});
+  check_operand(block, f, {"dk", dk, block.keys, kv_heads_of(block), true, sums.keys});
+  check_operand(block, f, {"dv", dv, block.keys, kv_heads_of(block), true, sums.keys});
+  const KernelScope scope("attention_block_backward");
+  if (scope.skipped()) return;
+  if (on_gpu("attention_block_backward", q.tensor, k.tensor, v.tensor, out.tensor, log_sum_exp, dout.tensor, dq.tensor,
+             dk.tensor, dv.tensor))
+    return gpu().kernels().attention_block_backward(block, q, k, v, out, log_sum_exp, dout, dq, dk, dv, sums, gpu_stream());
+  cpu::attention_backward(block, q, k, v, out, log_sum_exp, dout, dq, dk, dv, sums);
 }
 
 }  // namespace stretto::kernels

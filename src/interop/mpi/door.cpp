@@ -1,6 +1,8 @@
 #include "door.hpp"
 
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include "stretto/mpi.hpp"
 #include "stretto/settings.hpp"
@@ -26,6 +28,8 @@ void give_up(const std::string& sentence) {
   PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
   std::fprintf(stderr, "error: stretto-mpi, rank %d: %s\n", rank, sentence.c_str());
   std::fflush(stderr);
+  // MPICH's launcher ends all ranks at once, and drops what it has not yet read from them.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
   PMPI_Abort(MPI_COMM_WORLD, 1);
   std::abort();
 }

@@ -113,6 +113,7 @@ Order order_of(ScheduleKind kind, const Schedule& of, int stage) {
       if (of.chunks > 1) return interleaved_order(of, 2 * after + (of.chunks - 1) * of.stages);
       [[fallthrough]];
     case ScheduleKind::one_forward_one_backward: return interleaved_order(of, after);
+    case ScheduleKind::eager_one_forward_one_backward: return interleaved_order(of, 2 * after);
     case ScheduleKind::zb_h1: return zero_bubble_order(of.microbatches, after + 1, stage);
     case ScheduleKind::zb_h2: return zero_bubble_order(of.microbatches, 2 * after + 1, 2 * stage);
     default: return ZbVOrder(of.stages, of.microbatches, stage).order();
@@ -126,12 +127,26 @@ bool allows(ScheduleKind kind, int stages, int microbatches, int chunks) {
   return chunks == (kind == ScheduleKind::zb_v ? 2 : 1);
 }
 
+Schedule forward_schedule(int stages, int microbatches, int chunks, ChunkPlacement placement) {
+  Schedule schedule{"forward", stages, microbatches, chunks, placement, {}};
+  require_sizes(schedule);
+  Order order;
+  for (int first = 0; first < microbatches; first += stages) {
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      for (int i = first; i < std::min(first + stages, microbatches); ++i) put(order, ActionKind::forward, i, chunk);
+    }
+  }
+  schedule.lists.assign(static_cast<std::size_t>(stages), order);
+  return with_messages(std::move(schedule));
+}
+
 Schedule make_schedule(ScheduleKind kind, int stages, int microbatches, int chunks) {
   const ChunkPlacement placement = kind == ScheduleKind::zb_v ? ChunkPlacement::v_shaped : ChunkPlacement::round_robin;
   Schedule schedule{name(kind), stages, microbatches, chunks, placement, {}};
-  require_sizes(schedule);
   require(kind == ScheduleKind::interleaved || allows(kind, stages, microbatches, chunks),
-          "{} has 1 chunk a stage, not {}; choose interleaved for more.", name(kind), chunks);
+          "{} has {} a stage, not {}; leave the number out, or choose interleaved.", name(kind),
+          kind == ScheduleKind::zb_v ? "2 chunks" : "1 chunk", chunks);
+  require_sizes(schedule);
   require(allows(kind, stages, microbatches, chunks),
           "interleaved needs a multiple of its {} stages as microbatches, not {}; choose another number, or 1f1b.", stages,
           microbatches);

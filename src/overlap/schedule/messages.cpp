@@ -3,13 +3,13 @@
 #include <tuple>
 
 #include "core/fail.hpp"
+#include "overlap/schedule/actions.hpp"
 #include "overlap/schedule/limits.hpp"
 #include "stretto/overlap/schedule.hpp"
 
 namespace stretto {
 namespace {
 
-bool goes_forward(const Action& action) { return action.kind == ActionKind::forward; }
 // Its result is needed by another part of the model.
 bool has_result(const Action& action) { return action.kind != ActionKind::backward_weight; }
 
@@ -35,7 +35,7 @@ class Timetable {
   // The begin of the computation at a place in the stage's list.
   std::int64_t begin(int stage, std::size_t place) const { return begins_[stage][place]; }
   std::int64_t end(int part, const Action& action) const {
-    return (goes_forward(action) ? forward_ends_ : backward_ends_)[index(part, action.microbatch)];
+    return (goes_forward(action.kind) ? forward_ends_ : backward_ends_)[index(part, action.microbatch)];
   }
 
  private:
@@ -49,7 +49,7 @@ class Timetable {
     while (begins.size() < of_.lists[stage].size()) {
       const Action& action = of_.lists[stage][begins.size()].front();
       const int part = of_.part_of(stage, action.chunk);
-      const int from = part + (goes_forward(action) ? -1 : 1);
+      const int from = part_before(of_, stage, action);
       std::int64_t begin = free;
       if (has_result(action) && from >= 0 && from < of_.parts()) {
         const std::int64_t ready = end(from, action);
@@ -59,7 +59,7 @@ class Timetable {
       begins.push_back(begin);
       free = begin + (action.kind == ActionKind::backward ? 2 : 1);
       if (has_result(action)) {
-        (goes_forward(action) ? forward_ends_ : backward_ends_)[index(part, action.microbatch)] = free;
+        (goes_forward(action.kind) ? forward_ends_ : backward_ends_)[index(part, action.microbatch)] = free;
       }
     }
     return begins.size() > before;
@@ -98,9 +98,9 @@ Schedule with_messages(Schedule schedule) {
   for (int stage = 0; stage < schedule.stages; ++stage) {
     for (const ActionGroup& group : schedule.lists[stage]) {
       const Action& action = group.front();
-      const bool forward = goes_forward(action);
+      const bool forward = goes_forward(action.kind);
       const int part = schedule.part_of(stage, action.chunk);
-      const int to = part + (forward ? 1 : -1);
+      const int to = part_after(schedule, stage, action);
       if (!has_result(action) || to < 0 || to >= schedule.parts() || schedule.stage_of(to) == stage) continue;
       const std::int64_t time = times.end(part, action);
       const ActionKind send = forward ? ActionKind::send_forward : ActionKind::send_backward;

@@ -2,6 +2,7 @@
 #include "stretto/overlap/schedule.hpp"
 
 #include "core/fail.hpp"
+#include "overlap/schedule/actions.hpp"
 
 namespace stretto {
 const char* name(ActionKind kind) {
@@ -29,6 +30,7 @@ const char* name(ScheduleKind kind) {
   switch (kind) {
     case ScheduleKind::gpipe: return "gpipe";
     case ScheduleKind::one_forward_one_backward: return "1f1b";
+    case ScheduleKind::eager_one_forward_one_backward: return "1f1b-eager";
     case ScheduleKind::interleaved: return "interleaved";
     case ScheduleKind::zb_h1: return "zb-h1";
     case ScheduleKind::zb_h2: return "zb-h2";
@@ -43,13 +45,19 @@ std::vector<ScheduleKind> all_schedule_kinds() {
 }
 
 ScheduleKind schedule_kind_from_name(const std::string& text) {
-  std::string known;
   for (const ScheduleKind kind : all_schedule_kinds()) {
     if (text == name(kind)) return kind;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", name(kind));
   }
-  fail(ErrorCode::invalid_argument, "'{}' is no schedule; choose one of {}.", text, known);
+  fail(ErrorCode::invalid_argument, "'{}' is no schedule; choose one of {}.", text, schedule_names());
 }
+
+std::string schedule_names() {
+  std::string all;
+  for (const ScheduleKind kind : all_schedule_kinds()) all += fmt::format("{}{}", all.empty() ? "" : ", ", name(kind));
+  return all;
+}
+
+int usual_chunks(ScheduleKind kind) { return kind == ScheduleKind::interleaved || kind == ScheduleKind::zb_v ? 2 : 1; }
 
 int Schedule::part_of(int stage, int chunk) const {
   if (placement == ChunkPlacement::v_shaped && chunk == 1) return 2 * stages - 1 - stage;
@@ -64,8 +72,7 @@ int Schedule::stage_of(int part) const {
 int Schedule::chunk_of(int part) const { return part / stages; }
 
 int Schedule::peer_of(int stage, const Action& message) const {
-  const bool next = message.kind == ActionKind::send_forward || message.kind == ActionKind::receive_backward;
-  const int part = part_of(stage, message.chunk) + (next ? 1 : -1);
+  const int part = is_send(message.kind) ? part_after(*this, stage, message) : part_before(*this, stage, message);
   return part < 0 || part >= parts() ? -1 : stage_of(part);
 }
 

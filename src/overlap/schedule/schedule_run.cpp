@@ -3,21 +3,22 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
+#include "overlap/schedule/actions.hpp"
 #include "overlap/schedule/limits.hpp"
 
 namespace stretto {
-namespace {
 
-bool is_send(ActionKind kind) { return kind == ActionKind::send_forward || kind == ActionKind::send_backward; }
-
-}  // namespace
-
-ScheduleRun::ScheduleRun(const Schedule& schedule, const ScheduleTimes& times) : schedule_(schedule), times_(times) {
+ScheduleRun::ScheduleRun(const Schedule& schedule, const std::vector<ScheduleTimes>& of_parts)
+    : schedule_(schedule), times_(of_parts) {
   require_sizes(schedule);
   require(static_cast<int>(schedule.lists.size()) == schedule.stages, "A schedule of {} stages has {} lists.",
           schedule.stages, schedule.lists.size());
-  for (const double time : {times.forward, times.backward_input, times.backward_weight, times.message}) {
-    require(time >= 0 && time <= 1e9, "A computation or message of {} seconds cannot be; give 0 to 1e9.", time);
+  require(static_cast<int>(of_parts.size()) == schedule.parts(), "There are times of {} parts of a model that has {}.",
+          of_parts.size(), schedule.parts());
+  for (const ScheduleTimes& times : of_parts) {
+    for (const double time : {times.forward, times.backward_input, times.backward_weight, times.message}) {
+      require(time >= 0 && time <= 1e9, "A computation or message of {} seconds cannot be; give 0 to 1e9.", time);
+    }
   }
   stages_.resize(schedule.stages);
   progress_.resize(static_cast<std::size_t>(schedule.parts()) * schedule.microbatches);
@@ -78,14 +79,15 @@ void ScheduleRun::compute(int stage, const Action& action) {
   const auto from = [&](int neighbour, double Progress::*computed, double arrived) {
     return schedule_.stage_of(neighbour) == stage ? at(neighbour, action.microbatch).*computed : arrived;
   };
+  const ScheduleTimes& times = times_[part];
   double& free = stages_[stage].computed;
-  double begin = free, seconds = times_.backward_weight;
+  double begin = free, seconds = times.backward_weight;
   if (action.kind == ActionKind::forward) {
     demand(its.forward < 0, "a second time");
     const double input = part == 0 ? 0 : from(part - 1, &Progress::forward, its.input);
     demand(input >= 0, "before its input is there");
     begin = std::max(begin, input);
-    seconds = times_.forward;
+    seconds = times.forward;
     its.forward = begin + seconds;
   } else if (action.kind == ActionKind::backward_weight) {
     demand(its.weights < 0, "a second time");
@@ -97,7 +99,7 @@ void ScheduleRun::compute(int stage, const Action& action) {
     const double gradient = part + 1 == schedule_.parts() ? 0 : from(part + 1, &Progress::backward, its.gradient);
     demand(gradient >= 0, "before its gradient is there");
     begin = std::max(begin, gradient);
-    seconds = times_.backward_input + (action.kind == ActionKind::backward ? times_.backward_weight : 0);
+    seconds = times.backward_input + (action.kind == ActionKind::backward ? times.backward_weight : 0);
     its.backward = begin + seconds;
     if (action.kind == ActionKind::backward) its.weights = its.backward;
   }
@@ -145,14 +147,13 @@ void ScheduleRun::match(int from, int to) {
   const Posted receive = between.received.front();
   between.sent.pop_front();
   between.received.pop_front();
-  const bool forward = send.action.kind == ActionKind::send_forward;
-  const int part = schedule_.part_of(from, send.action.chunk) + (forward ? 1 : -1);
-  require(forward == (receive.action.kind == ActionKind::receive_forward) &&
-              send.action.microbatch == receive.action.microbatch && part == schedule_.part_of(to, receive.action.chunk),
+  const bool forward = goes_forward(send.action.kind);
+  require(forward == goes_forward(receive.action.kind) && send.action.microbatch == receive.action.microbatch &&
+              part_after(schedule_, from, send.action) == schedule_.part_of(to, receive.action.chunk),
           "Stage {} has {} where stage {} has {}, which is another message.", to, to_string(receive.action), from,
           to_string(send.action));
   const double begin = std::max(send.ready, receive.ready);
-  const double end = begin + times_.message;
+  const double end = begin + times_[schedule_.part_of(from, send.action.chunk)].message;
   Progress& there = at(schedule_.part_of(to, receive.action.chunk), receive.action.microbatch);
   (forward ? there.input : there.gradient) = end;
   for (const auto& [stage, action] : {std::pair{from, send.action}, std::pair{to, receive.action}}) {

@@ -10,7 +10,7 @@ namespace stretto {
 // Runs all stages of a schedule symbolically, with the times of everything. Throws as check() does.
 class ScheduleRun {
  public:
-  ScheduleRun(const Schedule& schedule, const ScheduleTimes& times);
+  ScheduleRun(const Schedule& schedule, const std::vector<ScheduleTimes>& of_parts);
   void run();
   const std::vector<SimulatedAction>& actions() const { return actions_; }
 
@@ -52,7 +52,7 @@ class ScheduleRun {
   const ActionGroup& group_of(int stage) const { return schedule_.lists[stage][stages_[stage].place]; }
 
   const Schedule& schedule_;
-  const ScheduleTimes& times_;
+  const std::vector<ScheduleTimes>& times_;  // by part
   std::vector<Stage> stages_;
   std::vector<Progress> progress_;
   std::map<std::pair<int, int>, Channel> channels_;  // by sender and receiver

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "overlap/schedule/limits.hpp"
 #include "overlap/schedule/schedule_run.hpp"
 
 namespace stretto {
@@ -18,15 +19,24 @@ int most_open(const std::vector<ActionGroup>& list, ActionKind closes) {
   return most;
 }
 
+std::size_t parts_of(const Schedule& schedule) {
+  require_sizes(schedule);
+  return static_cast<std::size_t>(schedule.parts());
+}
+
 }  // namespace
 
 void check(const Schedule& schedule) {
-  const ScheduleTimes times;
+  const std::vector<ScheduleTimes> times(parts_of(schedule));
   ScheduleRun(schedule, times).run();
 }
 
 ScheduleSimulation simulate(const Schedule& schedule, const ScheduleTimes& times) {
-  ScheduleRun run(schedule, times);
+  return simulate(schedule, std::vector<ScheduleTimes>(parts_of(schedule), times));
+}
+
+ScheduleSimulation simulate(const Schedule& schedule, const std::vector<ScheduleTimes>& of_parts) {
+  ScheduleRun run(schedule, of_parts);
   run.run();
   ScheduleSimulation result;
   result.actions = run.actions();
@@ -44,9 +54,10 @@ ScheduleSimulation simulate(const Schedule& schedule, const ScheduleTimes& times
     result.last_end = std::max(result.last_end, ends[stage]);
     result.under_way.push_back(most_open(schedule.lists[stage], ActionKind::backward_input));
     result.unfinished.push_back(most_open(schedule.lists[stage], ActionKind::backward_weight));
+    double computing = 0;
+    for (int chunk = 0; chunk < schedule.chunks; ++chunk) computing += of_parts[schedule.part_of(stage, chunk)].all();
+    result.ideal = std::max(result.ideal, schedule.microbatches * computing);
   }
-  result.ideal = static_cast<double>(schedule.microbatches) * schedule.chunks *
-                 (times.forward + times.backward_input + times.backward_weight);
   result.bubble = result.ideal > 0 ? result.step / result.ideal - 1 : 0;
   return result;
 }

@@ -45,6 +45,7 @@ class Mirror {
     piece.memory.copy_from_host(contents.data());
     return piece.begin();
   }
+  kernels::TokenHeads operator()(const kernels::TokenHeads& host) { return {(*this)(host.tensor), host.first_column}; }
   Tensor operator()(const Tensor& host) {
     if (test_device() == Device::cpu) return host;
     const void* const begin = (*this)(host.raw(), host.bytes());
@@ -101,7 +102,8 @@ struct OnTestDevice {
   Result operator()(Parameters... arguments) const {
     Mirror mirror;
     const auto there = [&](const auto& argument) {
-      if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, Tensor>) {
+      using Argument = std::decay_t<decltype(argument)>;
+      if constexpr (std::is_same_v<Argument, Tensor> || std::is_same_v<Argument, TokenHeads>) {
         return mirror(argument);
       } else {
         return argument;
@@ -138,6 +140,17 @@ inline constexpr OnTestDevice embedding_backward{&kernels::embedding_backward};
 inline constexpr OnTestDevice adamw{&kernels::adamw};
 inline constexpr OnTestDevice attention_forward{&kernels::attention_forward};
 inline constexpr OnTestDevice attention_backward{&kernels::attention_backward};
+inline constexpr auto attention_block_forward = [](const AttentionBlock& block, const TokenHeads& q, const TokenHeads& k,
+                                                   const TokenHeads& v, const TokenHeads& out, const Tensor& log_sum_exp,
+                                                   bool merge = false) {
+  OnTestDevice{&kernels::attention_block_forward}(block, q, k, v, out, log_sum_exp, merge);
+};
+inline constexpr auto attention_block_backward = [](const AttentionBlock& block, const TokenHeads& q, const TokenHeads& k,
+                                                    const TokenHeads& v, const TokenHeads& out, const Tensor& log_sum_exp,
+                                                    const TokenHeads& dout, const TokenHeads& dq, const TokenHeads& dk,
+                                                    const TokenHeads& dv, const AttentionSums& sums = {}) {
+  OnTestDevice{&kernels::attention_block_backward}(block, q, k, v, out, log_sum_exp, dout, dq, dk, dv, sums);
+};
 
 inline constexpr OnTestDevice linear{&kernels::linear};
 inline constexpr OnTestDevice linear_gelu{&kernels::linear_gelu};

@@ -115,7 +115,11 @@ class Door(unittest.TestCase):
                 done = mpirun(3, SITUATIONS, name, variables={"STRETTO_SHM_DIR": folder})
                 self.assertNotEqual(done.returncode, 0, name)
             self.assertEqual(os.listdir(folder), [])
-        done = mpirun(3, SITUATIONS, "crossed", variables={"STRETTO_SHM_DIR": folder})  # it is used, but there no more
+        for _ in range(5):  # MPICH's launcher may drop what a rank writes just before it aborts
+            done = mpirun(3, SITUATIONS, "crossed", variables={"STRETTO_SHM_DIR": folder})  # it is used, but there no more
+            self.assertNotEqual(done.returncode, 0)
+            if done.stderr:
+                break
         self.assertIn(folder, done.stderr)
         for _ in range(100):  # MPICH's launcher returns a moment before its last rank has ended
             found = subprocess.run(["pgrep", "-f", SITUATIONS], capture_output=True, text=True)

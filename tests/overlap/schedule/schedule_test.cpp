@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "../../temporary_directory.hpp"
 #include "overlap/refusal.hpp"
 
 namespace stretto {
@@ -82,6 +83,8 @@ TEST(Schedules, MicrobatchesUnderWay) {
   EXPECT_THAT(simulate(make_schedule(ScheduleKind::gpipe, 4, 9)).under_way, Each(9));
   EXPECT_THAT(simulate(make_schedule(ScheduleKind::one_forward_one_backward, 4, 9)).under_way, ElementsAre(4, 3, 2, 1));
   EXPECT_THAT(simulate(make_schedule(ScheduleKind::one_forward_one_backward, 4, 2)).under_way, ElementsAre(2, 2, 2, 1));
+  EXPECT_THAT(simulate(make_schedule(ScheduleKind::eager_one_forward_one_backward, 4, 9)).under_way,
+              ElementsAre(7, 5, 3, 1));
   EXPECT_THAT(simulate(make_schedule(ScheduleKind::interleaved, 4, 8, 2)).under_way, ElementsAre(11, 9, 7, 5));
   const ScheduleSimulation h1 = simulate(make_schedule(ScheduleKind::zb_h1, 4, 9));
   EXPECT_THAT(h1.under_way, ElementsAre(4, 3, 2, 1));
@@ -94,6 +97,43 @@ TEST(Schedules, MicrobatchesUnderWay) {
 TEST(Schedules, AMessageTakesItsTime) {
   const Schedule two = make_schedule(ScheduleKind::gpipe, 2, 1);
   EXPECT_DOUBLE_EQ(simulate(two, {1, 2, 3, 0.5}).step, 2 * (1 + 2 + 3) + 2 * 0.5);
+}
+
+// Messages between the two stages delay every microbatch of 1F1B, but only the first and the last where one more is under
+// way.
+TEST(Schedules, EagerForwardsHideMessages) {
+  const ScheduleTimes times{1, 1, 1, 0.3};
+  const double without = simulate(make_schedule(ScheduleKind::one_forward_one_backward, 2, 8)).step;
+  EXPECT_NEAR(simulate(make_schedule(ScheduleKind::one_forward_one_backward, 2, 8), times).step, without + 9 * 0.3, 1e-9);
+  EXPECT_NEAR(simulate(make_schedule(ScheduleKind::eager_one_forward_one_backward, 2, 8), times).step, without + 2 * 0.3,
+              1e-9);
+  EXPECT_EQ(simulate(make_schedule(ScheduleKind::eager_one_forward_one_backward, 2, 8)).step, without);
+}
+
+TEST(Schedules, PartsOfDifferentTimes) {
+  // The second stage computes three times as long as the first, which only waits for it.
+  const Schedule two = make_schedule(ScheduleKind::one_forward_one_backward, 2, 4);
+  const ScheduleSimulation result = simulate(two, std::vector<ScheduleTimes>{{1, 1, 1, 0}, {3, 3, 3, 0}});
+  EXPECT_DOUBLE_EQ(result.ideal, 4 * 9);
+  EXPECT_DOUBLE_EQ(result.step, 1 + 4 * 9 + 2);
+  expect_refusal([&] { simulate(two, std::vector<ScheduleTimes>(3)); }, "times of 3 parts of a model that has 2");
+}
+
+TEST(Schedules, NamesAndFiles) {
+  EXPECT_EQ(schedule_names(), "gpipe, 1f1b, 1f1b-eager, interleaved, zb-h1, zb-h2, zb-v");
+  for (const ScheduleKind kind : all_schedule_kinds()) {
+    EXPECT_EQ(to_text(named_schedule(name(kind), 2, 4)), to_text(make_schedule(kind, 2, 4, usual_chunks(kind))));
+  }
+  EXPECT_EQ(named_schedule("interleaved", 2, 4).chunks, 2);
+  EXPECT_EQ(to_text(named_schedule("interleaved", 2, 4, 3)), to_text(make_schedule(ScheduleKind::interleaved, 2, 4, 3)));
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("schedule", to_text(make_schedule(ScheduleKind::zb_h1, 2, 3)));
+  EXPECT_EQ(named_schedule(path, 2, 3).name, "zb-h1");
+  EXPECT_EQ(named_schedule(path, 0, 0, 0).microbatches, 3);
+  expect_refusal([&] { named_schedule(path, 2, 4); }, "is for 3 microbatches, not for 4");
+  expect_refusal([&] { named_schedule("2f2b", 2, 4); }, "'2f2b' is neither a schedule (gpipe, 1f1b, 1f1b-eager,");
+  directory.write("schedule", "garbage");
+  expect_refusal([&] { named_schedule(path, 2, 3); }, path + ": Line 1 of the schedule");
 }
 
 TEST(Schedules, NumbersThatCannotBe) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <utility>
 
 #undef HWY_TARGET_INCLUDE
@@ -13,6 +14,27 @@
 #include "device/cpu/attention/attention_softmax-inl.hpp"
 #include "device/cpu/cpu_level.hpp"
 #include "device/cpu/host_kernels.hpp"
+#include "device/kernels/attention_block.hpp"
+
+#ifndef STRETTO_ATTENTION_OPERANDS
+#define STRETTO_ATTENTION_OPERANDS
+namespace stretto::kernels::attention {
+
+struct Forward {
+  const TokenHeads &q, &k, &v, &out;
+  const Tensor& log_sum_exp;
+  bool merge;
+};
+
+struct Backward {
+  const TokenHeads &q, &k, &v, &out;
+  const Tensor& log_sum_exp;
+  const TokenHeads &dout, &dq, &dk, &dv;
+  AttentionSums sums;
+};
+
+}  // namespace stretto::kernels::attention
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::attention::HWY_NAMESPACE {
@@ -30,168 +52,280 @@ class Scratch {
   T* next_;
 };
 
-// One head of one sequence within qkv.
-template <class F>
-struct Head {
-  const F *q, *k, *v;
-  Index row;  // elements from one token to the next
-  Index d, sequence;
-};
-
-template <class F>
-Head<F> head_of(const AttentionShape& shape, const F* qkv, Index batch, Index head) {
-  const Index hidden = shape.heads * shape.head_size;
-  const F* q = qkv + batch * shape.sequence * 3 * hidden + head * shape.head_size;
-  return {q, q + hidden, q + 2 * hidden, 3 * hidden, shape.head_size, shape.sequence};
+Rows rows_of(const TokenHeads& heads, Index tokens, Index batch, Index head, Index head_size) {
+  const Tensor& tensor = heads.tensor;
+  const Rows all{static_cast<std::byte*>(tensor.raw()), tensor.dtype(), tensor.columns()};
+  return all.from(batch * tokens).at(heads.first_column + head * head_size);
 }
 
-// scores[key][query] for the queries of a tile; first_query is relative to the block's first key.
+Index whole_groups(Index rows) { return (rows + row_group - 1) / row_group * row_group; }
+
+// scores[key][query] for those row groups of keys and vectors of queries of which some query sees some key.
 template <class T>
-void key_by_query_products(const T* key_rows, const T* query_columns, Index d, Index first_query, Index keys, Index width,
-                           T* scores) {
+void key_by_query_products(const TileMask& mask, const T* key_rows, const T* query_columns, Index d, Index keys, T* scores) {
   const Index columns = padded<T>(d);
   for (Index key = 0; key < keys; key += row_group) {
-    // Earlier queries see none of these keys.
-    const Index first = std::max<Index>(0, key - first_query) / lanes<T>() * lanes<T>();
-    product<T>(width - first, d, {key_rows + key * columns, columns, 1}, query_columns + first, tile,
-               scores + key * tile + first, tile, false);
+    const Range queries = mask.queries_of(key / row_group);
+    const Index first = queries.first / lanes<T>() * lanes<T>();
+    const Index width = (queries.last - first + lanes<T>() - 1) / lanes<T>() * lanes<T>();
+    product<T>(width, d, {key_rows + key * columns, columns, 1}, query_columns + first, tile, scores + key * tile + first,
+               tile, false);
   }
 }
 
-template <class F, class T = Compute<F>>
-void forward_head(const Head<F>& head, F* out, Index out_row, T* log_sum_exp) {
-  const auto [q_from, k_from, v_from, row, d, sequence] = head;
-  const Index columns = padded<T>(d);
-  const Index all_rows = (sequence + row_group - 1) / row_group * row_group;
-  Scratch<T> scratch(2 * all_rows * columns + 3 * tile * columns + tile * tile);
-  T* const k = scratch.take(all_rows * columns);
-  T* const v = scratch.take(all_rows * columns);
-  T* const q = scratch.take(tile * columns);
-  T* const q_columns = scratch.take(columns * tile);
-  T* const o = scratch.take(tile * columns);
-  T* const scores = scratch.take(tile * tile);
-  Running<T> running;
-  load_rows(k_from, row, sequence, d, T(1), k, all_rows);
-  load_rows(v_from, row, sequence, d, T(1), v, all_rows);
-  for (Index first = 0; first < sequence; first += tile) {
-    const Index queries = std::min(tile, sequence - first);
-    const Index width = padded<T>(queries);
-    load_rows(q_from + first * row, row, queries, d, T(1) / std::sqrt(static_cast<T>(d)), q, tile);
-    transpose(q, d, q_columns);
-    for (Index block = 0; block < first + queries; block += tile) {
-      const Index keys = std::min(tile, first + queries - block);
-      key_by_query_products(k + block * columns, q_columns, d, first - block, keys, width, scores);
-      softmax_block(scores, first - block, keys, width, block == 0, running);
-      for (Index i = 0; i < queries; i += row_group) {
-        T* const o_rows = o + i * columns;
-        if (block > 0) scale_rows(o_rows, columns, running.correction + i);
-        product<T>(columns, std::min(keys, first + i + row_group - block), {scores + i, 1, tile}, v + block * columns,
-                   columns, o_rows, columns, block > 0);
-      }
+// A head's queries against the keys and values k and v, which are rows of whole vectors in whole row groups.
+template <class T>
+class ForwardHeads {
+ public:
+  ForwardHeads(const AttentionBlock& block, bool merge)
+      : block_(block),
+        mask_(block),
+        merge_(merge),
+        scratch_((2 * whole_groups(block.keys) + 3 * tile) * padded<T>(block.head_size) + tile * tile) {}
+
+  void load(const Rows& k, const Rows& v) {
+    const Index rows = whole_groups(block_.keys);
+    load_rows(k, block_.keys, d_, T(1), k_, rows);
+    load_rows(v, block_.keys, d_, T(1), v_, rows);
+  }
+
+  void attend(const Rows& q, const Rows& out, T* log_sum_exp) {
+    for (Index first = 0; first < block_.queries; first += tile) {
+      attend_tile(first, std::min(tile, block_.queries - first), q.from(first), out.from(first), log_sum_exp + first);
     }
-    finish(width, running);
-    std::copy_n(running.top, queries, log_sum_exp + first);
-    for (Index i = 0; i < queries; ++i)
-      store_rows(o + i * columns, 1, d, running.sum[i], out + (first + i) * out_row, out_row);
   }
-}
 
-template <class F, class T = Compute<F>>
-void backward_head(const Head<F>& head, const F* out, const F* dout, Index out_row, const T* log_sum_exp, F* dq_to, F* dk_to,
-                   F* dv_to) {
-  const auto [q_from, k_from, v_from, row, d, sequence] = head;
-  const Index columns = padded<T>(d);
-  const Index all_rows = (sequence + row_group - 1) / row_group * row_group;
-  const T scale = T(1) / std::sqrt(static_cast<T>(d));
-  Scratch<T> scratch(4 * all_rows * columns + 5 * tile * columns + 2 * tile * tile + 2 * tile);
-  T* const k = scratch.take(all_rows * columns);
-  T* const v = scratch.take(all_rows * columns);
-  T* const dk = scratch.take(all_rows * columns);
-  T* const dv = scratch.take(all_rows * columns);
-  T* const q = scratch.take(tile * columns);
-  T* const q_columns = scratch.take(columns * tile);
-  T* const o_gradient = scratch.take(tile * columns);
-  T* const o_gradient_columns = scratch.take(columns * tile);
-  T* const dq = scratch.take(tile * columns);  // holds the outputs at first
-  T* const p = scratch.take(tile * tile);
-  T* const ds = scratch.take(tile * tile);
-  T* const shift = scratch.take(tile);
-  T* const delta = scratch.take(tile);
-  load_rows(k_from, row, sequence, d, T(1), k, all_rows);
-  load_rows(v_from, row, sequence, d, T(1), v, all_rows);
-  std::fill_n(dk, all_rows * columns, T(0));
-  std::fill_n(dv, all_rows * columns, T(0));
-  for (Index first = 0; first < sequence; first += tile) {
-    const Index queries = std::min(tile, sequence - first);
+ private:
+  void attend_tile(Index first_query, Index queries, const Rows& q, const Rows& out, T* log_sum_exp) {
     const Index width = padded<T>(queries);
-    load_rows(q_from + first * row, row, queries, d, scale, q, tile);
-    load_rows(dout + first * out_row, out_row, queries, d, T(1), o_gradient, tile);
-    load_rows(out + first * out_row, out_row, queries, d, T(1), dq, tile);
-    transpose(q, d, q_columns);
-    transpose(o_gradient, d, o_gradient_columns);
+    bool begun = false;
+    for (Index first_key = 0; first_key < block_.keys; first_key += tile) {
+      const Index keys = std::min(tile, block_.keys - first_key);
+      const TileMask::Sees sees = mask_.look(first_query, queries, first_key, keys);
+      if (sees == TileMask::Sees::none) continue;
+      if (!begun) begin(queries, q, out, log_sum_exp);
+      add_tile(sees, queries, first_key, whole_groups(keys), width, begun || merge_);
+      begun = true;
+    }
+    if (!begun) {
+      if (merge_) return;
+      begin(queries, q, out, log_sum_exp);
+      std::fill_n(o_, tile * columns_, T(0));
+    }
+    finish(width, running_);
+    std::copy_n(running_.top, queries, log_sum_exp);
+    store_rows(
+        o_, queries, d_, [&](Index row) { return running_.sum[row]; }, out, false);
+  }
+
+  void begin(Index queries, const Rows& q, const Rows& out, const T* log_sum_exp) {
+    load_rows(q, queries, d_, T(1) / std::sqrt(static_cast<T>(d_)), q_, tile);
+    transpose(q_, d_, q_columns_);
+    running_.begin();
+    if (!merge_) return;
+    running_.go_on_from(log_sum_exp, queries);
+    load_rows(out, queries, d_, T(1), o_, tile);
+  }
+
+  void add_tile(TileMask::Sees sees, Index queries, Index first_key, Index keys, Index width, bool to_sums) {
+    key_by_query_products(mask_, k_ + first_key * columns_, q_columns_, d_, keys, scores_);
+    if (sees == TileMask::Sees::all) {
+      softmax_tile<false>(scores_, mask_, keys, width, running_);
+    } else {
+      softmax_tile<true>(scores_, mask_, keys, width, running_);
+    }
+    for (Index query = 0; query < queries; query += row_group) {
+      T* const o_rows = o_ + query * columns_;
+      if (to_sums) scale_rows(o_rows, columns_, running_.correction + query);
+      const Range seen = mask_.keys_of(query / row_group);
+      product<T>(columns_, seen.last - seen.first, {scores_ + seen.first * tile + query, 1, tile},
+                 v_ + (first_key + seen.first) * columns_, columns_, o_rows, columns_, to_sums);
+    }
+  }
+
+  const AttentionBlock& block_;
+  TileMask mask_;
+  bool merge_;
+  Index d_ = block_.head_size;
+  Index columns_ = padded<T>(d_);
+  Scratch<T> scratch_;
+  T* k_ = scratch_.take(whole_groups(block_.keys) * columns_);
+  T* v_ = scratch_.take(whole_groups(block_.keys) * columns_);
+  T* q_ = scratch_.take(tile * columns_);
+  T* q_columns_ = scratch_.take(tile * columns_);
+  T* o_ = scratch_.take(tile * columns_);
+  T* scores_ = scratch_.take(tile * tile);
+  Running<T> running_;
+};
+
+template <class T>
+class BackwardHeads {
+ public:
+  explicit BackwardHeads(const AttentionBlock& block)
+      : block_(block),
+        mask_(block),
+        scratch_((4 * whole_groups(block.keys) + 5 * tile) * padded<T>(block.head_size) + 2 * tile * tile + 2 * tile) {}
+
+  void load(const Rows& k, const Rows& v) {
+    load_rows(k, block_.keys, d_, T(1), k_, rows_);
+    load_rows(v, block_.keys, d_, T(1), v_, rows_);
+    std::fill_n(dk_, rows_ * columns_, T(0));
+    std::fill_n(dv_, rows_ * columns_, T(0));
+  }
+
+  void differentiate(const Rows& q, const Rows& out, const T* log_sum_exp, const Rows& dout, const Rows& dq, bool add) {
+    for (Index first = 0; first < block_.queries; first += tile) {
+      differentiate_tile(first, std::min(tile, block_.queries - first), q.from(first), out.from(first), log_sum_exp + first,
+                         dout.from(first), dq.from(first), add);
+    }
+  }
+
+  void store(const Rows& dk, const Rows& dv, bool add) const {
+    store_rows(
+        dk_, block_.keys, d_, [](Index) { return T(1); }, dk, add);
+    store_rows(
+        dv_, block_.keys, d_, [](Index) { return T(1); }, dv, add);
+  }
+
+ private:
+  void differentiate_tile(Index first_query, Index queries, const Rows& q, const Rows& out, const T* log_sum_exp,
+                          const Rows& dout, const Rows& dq, bool add) {
+    bool begun = false;
+    for (Index first_key = 0; first_key < block_.keys; first_key += tile) {
+      const Index keys = std::min(tile, block_.keys - first_key);
+      const TileMask::Sees sees = mask_.look(first_query, queries, first_key, keys);
+      if (sees == TileMask::Sees::none) continue;
+      if (!begun) begin(queries, q, out, log_sum_exp, dout);
+      add_tile(sees, queries, first_key, whole_groups(keys), begun);
+      begun = true;
+    }
+    if (!begun) {
+      if (add) return;
+      std::fill_n(dq_, tile * columns_, T(0));
+    }
+    store_rows(
+        dq_, queries, d_, [&](Index) { return scale_; }, dq, add);
+  }
+
+  void begin(Index queries, const Rows& q, const Rows& out, const T* log_sum_exp, const Rows& dout) {
+    load_rows(q, queries, d_, scale_, q_, tile);
+    load_rows(dout, queries, d_, T(1), dout_, tile);
+    load_rows(out, queries, d_, T(1), dq_, tile);
+    transpose(q_, d_, q_columns_);
+    transpose(dout_, d_, dout_columns_);
     for (Index i = 0; i < tile; ++i) {
-      shift[i] = i < queries ? log_sum_exp[first + i] : 0;
-      delta[i] = dot(dq + i * columns, o_gradient + i * columns, columns);  // the sum over the keys of p dp
-    }
-    for (Index block = 0; block < first + queries; block += tile) {
-      const Index keys = std::min(tile, all_rows - block);  // whole row groups; no query sees keys after the last one
-      T* const k_rows = k + block * columns;
-      key_by_query_products(k_rows, q_columns, d, first - block, keys, width, p);
-      key_by_query_products(v + block * columns, o_gradient_columns, d, first - block, keys, width, ds);
-      softmax_backward_block(p, ds, first - block, keys, width, shift, delta);
-      for (Index key = 0; key < keys; key += row_group) {
-        const Index i = std::max<Index>(0, block + key - first);  // the first query that sees this key
-        if (i >= queries) break;
-        const Index to = (block + key) * columns;
-        const Index from = key * tile + i;
-        product<T>(columns, queries - i, {p + from, tile, 1}, o_gradient + i * columns, columns, dv + to, columns, true);
-        product<T>(columns, queries - i, {ds + from, tile, 1}, q + i * columns, columns, dk + to, columns, true);
-      }
-      for (Index i = 0; i < queries; i += row_group) {
-        product<T>(columns, std::min(keys, first + i + row_group - block), {ds + i, 1, tile}, k_rows, columns,
-                   dq + i * columns, columns, block > 0);
-      }
-    }
-    store_rows(dq, queries, d, scale, dq_to + first * row, row);
-  }
-  store_rows(dk, sequence, d, T(1), dk_to, row);
-  store_rows(dv, sequence, d, T(1), dv_to, row);
-}
-
-template <class F>
-void forward_all(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
-  const Index hidden = shape.heads * shape.head_size;
-  for (Index batch = 0; batch < shape.batch; ++batch) {
-    for (Index head = 0; head < shape.heads; ++head) {
-      forward_head<F>(head_of(shape, qkv.data<F>(), batch, head),
-                      out.data<F>() + batch * shape.sequence * hidden + head * shape.head_size, hidden,
-                      log_sum_exp.data<Compute<F>>() + (batch * shape.heads + head) * shape.sequence);
+      shift_[i] = i < queries ? log_sum_exp[i] : 0;
+      delta_[i] = dot(dq_ + i * columns_, dout_ + i * columns_, columns_);  // the sum over all keys of p dp
     }
   }
-}
 
-template <class F>
-void backward_all(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
-                  const Tensor& dout, const Tensor& dqkv) {
-  const Index hidden = shape.heads * shape.head_size;
-  for (Index batch = 0; batch < shape.batch; ++batch) {
-    for (Index head = 0; head < shape.heads; ++head) {
-      const Index at = batch * shape.sequence * hidden + head * shape.head_size;
-      F* const dq = dqkv.data<F>() + batch * shape.sequence * 3 * hidden + head * shape.head_size;
-      backward_head<F>(head_of(shape, qkv.data<F>(), batch, head), out.data<F>() + at, dout.data<F>() + at, hidden,
-                       log_sum_exp.data<Compute<F>>() + (batch * shape.heads + head) * shape.sequence, dq, dq + hidden,
-                       dq + 2 * hidden);
+  void add_tile(TileMask::Sees sees, Index queries, Index first_key, Index keys, bool to_sums) {
+    const Index width = padded<T>(queries);
+    const T* const k_rows = k_ + first_key * columns_;
+    key_by_query_products(mask_, k_rows, q_columns_, d_, keys, p_);
+    key_by_query_products(mask_, v_ + first_key * columns_, dout_columns_, d_, keys, ds_);
+    if (sees == TileMask::Sees::all) {
+      softmax_backward_tile<false>(p_, ds_, mask_, keys, width, shift_, delta_);
+    } else {
+      softmax_backward_tile<true>(p_, ds_, mask_, keys, width, shift_, delta_);
+    }
+    for (Index key = 0; key < keys; key += row_group) {
+      const Range seen_by = mask_.queries_of(key / row_group);
+      const Index count = std::min(seen_by.last, queries) - seen_by.first;
+      if (count <= 0) continue;
+      const Index from = key * tile + seen_by.first;
+      const Index to = (first_key + key) * columns_;
+      product<T>(columns_, count, {p_ + from, tile, 1}, dout_ + seen_by.first * columns_, columns_, dv_ + to, columns_,
+                 true);
+      product<T>(columns_, count, {ds_ + from, tile, 1}, q_ + seen_by.first * columns_, columns_, dk_ + to, columns_, true);
+    }
+    for (Index query = 0; query < queries; query += row_group) {
+      const Range seen = mask_.keys_of(query / row_group);
+      product<T>(columns_, seen.last - seen.first, {ds_ + seen.first * tile + query, 1, tile},
+                 k_rows + seen.first * columns_, columns_, dq_ + query * columns_, columns_, to_sums);
+    }
+  }
+
+  const AttentionBlock& block_;
+  TileMask mask_;
+  Index d_ = block_.head_size;
+  Index columns_ = padded<T>(d_);
+  Index rows_ = whole_groups(block_.keys);
+  T scale_ = T(1) / std::sqrt(static_cast<T>(d_));
+  Scratch<T> scratch_;
+  T* k_ = scratch_.take(rows_ * columns_);
+  T* v_ = scratch_.take(rows_ * columns_);
+  T* dk_ = scratch_.take(rows_ * columns_);
+  T* dv_ = scratch_.take(rows_ * columns_);
+  T* q_ = scratch_.take(tile * columns_);
+  T* q_columns_ = scratch_.take(tile * columns_);
+  T* dout_ = scratch_.take(tile * columns_);
+  T* dout_columns_ = scratch_.take(tile * columns_);
+  T* dq_ = scratch_.take(tile * columns_);  // holds the outputs at first
+  T* p_ = scratch_.take(tile * tile);
+  T* ds_ = scratch_.take(tile * tile);
+  T* shift_ = scratch_.take(tile);
+  T* delta_ = scratch_.take(tile);
+};
+
+// Calls visit(batch, kv_head, head, the head's number among those of all sequences) for each head of queries, after
+// begin(batch, kv_head) and before end(batch, kv_head).
+template <class Begin, class Visit, class End>
+void for_each_head(const AttentionBlock& block, Begin begin, Visit visit, End end) {
+  const Index kv_heads = kv_heads_of(block);
+  for (Index batch = 0; batch < block.batch; ++batch) {
+    for (Index kv_head = 0; kv_head < kv_heads; ++kv_head) {
+      begin(batch, kv_head);
+      const Index group = block.heads / kv_heads;
+      for (Index head = kv_head * group; head < (kv_head + 1) * group; ++head) visit(batch, head);
+      end(batch, kv_head);
     }
   }
 }
 
-void forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
-  with_compute_type(qkv.dtype(), [&]<class F>(F) { forward_all<F>(shape, qkv, out, log_sum_exp); });
+template <class T>
+void forward_all(const AttentionBlock& block, const Forward& given) {
+  ForwardHeads<T> heads(block, given.merge);
+  const Index d = block.head_size;
+  for_each_head(
+      block,
+      [&](Index batch, Index kv_head) {
+        heads.load(rows_of(given.k, block.keys, batch, kv_head, d), rows_of(given.v, block.keys, batch, kv_head, d));
+      },
+      [&](Index batch, Index head) {
+        heads.attend(rows_of(given.q, block.queries, batch, head, d), rows_of(given.out, block.queries, batch, head, d),
+                     given.log_sum_exp.data<T>() + (batch * block.heads + head) * block.queries);
+      },
+      [](Index, Index) {});
 }
 
-void backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
-              const Tensor& dout, const Tensor& dqkv) {
-  with_compute_type(qkv.dtype(), [&]<class F>(F) { backward_all<F>(shape, qkv, out, log_sum_exp, dout, dqkv); });
+template <class T>
+void backward_all(const AttentionBlock& block, const Backward& given) {
+  BackwardHeads<T> heads(block);
+  const Index d = block.head_size;
+  for_each_head(
+      block,
+      [&](Index batch, Index kv_head) {
+        heads.load(rows_of(given.k, block.keys, batch, kv_head, d), rows_of(given.v, block.keys, batch, kv_head, d));
+      },
+      [&](Index batch, Index head) {
+        const auto rows = [&](const TokenHeads& of) { return rows_of(of, block.queries, batch, head, d); };
+        heads.differentiate(rows(given.q), rows(given.out),
+                            given.log_sum_exp.data<T>() + (batch * block.heads + head) * block.queries, rows(given.dout),
+                            rows(given.dq), given.sums.queries);
+      },
+      [&](Index batch, Index kv_head) {
+        heads.store(rows_of(given.dk, block.keys, batch, kv_head, d), rows_of(given.dv, block.keys, batch, kv_head, d),
+                    given.sums.keys);
+      });
+}
+
+void forward(const AttentionBlock& block, const Forward& given) {
+  return given.log_sum_exp.dtype() == DType::f64 ? forward_all<double>(block, given) : forward_all<float>(block, given);
+}
+
+void backward(const AttentionBlock& block, const Backward& given) {
+  return given.log_sum_exp.dtype() == DType::f64 ? backward_all<double>(block, given) : backward_all<float>(block, given);
 }
 
 }  // namespace stretto::kernels::attention::HWY_NAMESPACE
@@ -205,25 +339,21 @@ namespace {
 HWY_EXPORT(forward);
 HWY_EXPORT(backward);
 
-void dispatch_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
-  STRETTO_DISPATCH(forward)(shape, qkv, out, log_sum_exp);
-}
-
-void dispatch_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
-                       const Tensor& dout, const Tensor& dqkv) {
-  STRETTO_DISPATCH(backward)(shape, qkv, out, log_sum_exp, dout, dqkv);
-}
+void dispatch_forward(const AttentionBlock& block, const Forward& given) { STRETTO_DISPATCH(forward)(block, given); }
+void dispatch_backward(const AttentionBlock& block, const Backward& given) { STRETTO_DISPATCH(backward)(block, given); }
 
 }  // namespace
 }  // namespace attention
 
-void cpu::attention_forward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp) {
-  attention::dispatch_forward(shape, qkv, out, log_sum_exp);
+void cpu::attention_forward(const AttentionBlock& block, const TokenHeads& q, const TokenHeads& k, const TokenHeads& v,
+                            const TokenHeads& out, const Tensor& log_sum_exp, bool merge) {
+  attention::dispatch_forward(block, {q, k, v, out, log_sum_exp, merge});
 }
 
-void cpu::attention_backward(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& log_sum_exp,
-                             const Tensor& dout, const Tensor& dqkv) {
-  attention::dispatch_backward(shape, qkv, out, log_sum_exp, dout, dqkv);
+void cpu::attention_backward(const AttentionBlock& block, const TokenHeads& q, const TokenHeads& k, const TokenHeads& v,
+                             const TokenHeads& out, const Tensor& log_sum_exp, const TokenHeads& dout, const TokenHeads& dq,
+                             const TokenHeads& dk, const TokenHeads& dv, const AttentionSums& sums) {
+  attention::dispatch_backward(block, {q, k, v, out, log_sum_exp, dout, dq, dk, dv, sums});
 }
 
 }  // namespace stretto::kernels

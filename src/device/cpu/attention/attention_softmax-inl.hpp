@@ -19,108 +19,138 @@
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::attention::HWY_NAMESPACE {
 
-using kernels::HWY_NAMESPACE::exp;
-
-// A query sees the keys up to its own position. This is the mask of the queries in one vector, beginning with `query`, that
-// see the key.
-template <class T>
-HWY_INLINE hn::Mask<Vectors<T>> sees(Index query, Index key) {
+// exp(x) for x of at most a few units above zero, such as differences to a maximum.
+template <class T, class V = hn::Vec<Vectors<T>>>
+HWY_INLINE V exp_below(V x) {
+  using C = kernels::HWY_NAMESPACE::ExpConstants<T>;
   const Vectors<T> d;
-  return hn::Not(hn::FirstN(d, static_cast<std::size_t>(std::max<Index>(0, key - query))));
+  const auto result = kernels::HWY_NAMESPACE::exp2_of_product(d, x, hn::Set(d, C::log2e));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, C::lowest)), result);
 }
 
-// The keys of a block, by how many queries of one vector see them.
-struct KeyRange {
-  Index seen_by_all;   // [0, seen_by_all)
-  Index seen_by_some;  // [seen_by_all, seen_by_some): masked
-  Index cleared;       // [seen_by_some, cleared): seen by none, set to zero because products of whole row groups read them
-};
+// The queries of one vector that see a key, from the key's word.
 template <class T>
-KeyRange keys_of(Index query, Index keys) {
-  const Index group_end = (query / row_group + 1) * row_group;
-  return {std::min(keys, query + 1), std::min(keys, query + lanes<T>()), std::min(keys, group_end)};
+HWY_INLINE hn::Mask<Vectors<T>> queries_that_see(const std::uint64_t* word, Index column) {
+  const Vectors<T> d;
+  if constexpr (hn::MaxLanes(d) >= 8) {
+    return hn::LoadMaskBits(d, reinterpret_cast<const std::uint8_t*>(word) + column / 8);
+  } else {
+    const std::uint64_t bits = *word >> column;
+    return hn::LoadMaskBits(d, reinterpret_cast<const std::uint8_t*>(&bits));
+  }
 }
 
-// Running softmax of a tile's queries: the largest score, the sum of exponentials, and the factor by which the last block
-// scaled the earlier sums.
+// The keys that some query of one vector sees.
+template <class T>
+HWY_INLINE Range keys_of_vector(const TileMask& mask, Index column) {
+  Range result = mask.keys_of(column / row_group);
+  for (Index next = column + row_group; next < column + lanes<T>(); next += row_group) {
+    const Range more = mask.keys_of(next / row_group);
+    if (more.first == more.last) continue;
+    if (result.first == result.last) result = more;
+    result = {std::min(result.first, more.first), std::max(result.last, more.last)};
+  }
+  return result;
+}
+
+// Zeros what products of whole row groups read although no query of the vector sees the key.
+template <class T>
+HWY_INLINE void clear_unseen(const Range& seen, Index keys, T* column) {
+  const Vectors<T> d;
+  for (Index key = 0; key < seen.first; ++key) hn::Store(hn::Zero(d), d, column + key * tile);
+  for (Index key = seen.last; key < keys; ++key) hn::Store(hn::Zero(d), d, column + key * tile);
+}
+
+// Running softmax of a tile's queries: the largest score, the sum of exponentials, and the factor by which the last tile
+// scaled the earlier sums. `lowest` stands for the largest of no scores.
 template <class T>
 struct Running {
+  static constexpr T lowest = std::numeric_limits<T>::lowest();
   alignas(64) T top[tile], sum[tile], correction[tile];
+
+  void begin() {
+    std::fill_n(top, tile, lowest);
+    std::fill_n(sum, tile, T(0));
+  }
+  // Goes on from results: a row that has its log-sum-exp as the largest score has a sum of 1.
+  void go_on_from(const T* log_sum_exp, Index queries) {
+    for (Index i = 0; i < queries; ++i) {
+      if (log_sum_exp[i] == -std::numeric_limits<T>::infinity()) continue;
+      top[i] = log_sum_exp[i];
+      sum[i] = 1;
+    }
+  }
 };
 
 // scores become exp(score - top).
-template <class T>
-void softmax_block(T* scores, Index first_query, Index keys, Index width, bool first_block, Running<T>& running) {
+template <bool masked, class T>
+void softmax_tile(T* scores, const TileMask& mask, Index keys, Index width, Running<T>& running) {
   const Vectors<T> d;
-  const auto lowest = hn::Set(d, std::numeric_limits<T>::lowest());
+  const auto lowest = hn::Set(d, Running<T>::lowest);
   for (Index column = 0; column < width; column += lanes<T>()) {
-    const Index query = first_query + column;
-    const KeyRange range = keys_of<T>(query, keys);
+    const Range seen = masked ? keys_of_vector<T>(mask, column) : Range{0, keys};
     T* const at = scores + column;
-    const auto before = first_block ? lowest : hn::Load(d, running.top + column);
+    const auto before = hn::Load(d, running.top + column);
     auto top = before;
-    Index key = 0;
-    for (; key < range.seen_by_all; ++key) top = hn::Max(top, hn::Load(d, at + key * tile));
-    for (; key < range.seen_by_some; ++key) {
-      top = hn::Max(top, hn::IfThenElse(sees<T>(query, key), hn::Load(d, at + key * tile), lowest));
+    for (Index key = seen.first; key < seen.last; ++key) {
+      auto score = hn::Load(d, at + key * tile);
+      if constexpr (masked) score = hn::IfThenElse(queries_that_see<T>(mask.words() + key, column), score, lowest);
+      top = hn::Max(top, score);
     }
-    const auto correction = exp(d, hn::Sub(before, top));
-    auto sum = first_block ? hn::Zero(d) : hn::Mul(correction, hn::Load(d, running.sum + column));
-    for (key = 0; key < range.seen_by_all; ++key) {
-      const auto e = exp(d, hn::Sub(hn::Load(d, at + key * tile), top));
+    const auto correction = exp_below<T>(hn::Sub(before, top));
+    auto sum = hn::Mul(correction, hn::Load(d, running.sum + column));
+    for (Index key = seen.first; key < seen.last; ++key) {
+      auto e = exp_below<T>(hn::Sub(hn::Load(d, at + key * tile), top));
+      if constexpr (masked) e = hn::IfThenElseZero(queries_that_see<T>(mask.words() + key, column), e);
       sum = hn::Add(sum, e);
       hn::Store(e, d, at + key * tile);
     }
-    for (; key < range.seen_by_some; ++key) {
-      const auto e = exp(d, hn::Sub(hn::Load(d, at + key * tile), top));
-      const auto seen = hn::IfThenElseZero(sees<T>(query, key), e);
-      sum = hn::Add(sum, seen);
-      hn::Store(seen, d, at + key * tile);
-    }
-    for (; key < range.cleared; ++key) hn::Store(hn::Zero(d), d, at + key * tile);
+    if constexpr (masked) clear_unseen(seen, keys, at);
     hn::Store(top, d, running.top + column);
     hn::Store(sum, d, running.sum + column);
     hn::Store(correction, d, running.correction + column);
   }
 }
 
-// top becomes the log-sum-exp, sum its inverse.
+// top becomes the log-sum-exp and sum its inverse; -infinity and 0 for a query that has seen no key.
 template <class T>
 void finish(Index width, Running<T>& running) {
   const Vectors<T> d;
+  const auto none = hn::Set(d, -std::numeric_limits<T>::infinity());
   for (Index column = 0; column < width; column += lanes<T>()) {
     const auto sum = hn::Load(d, running.sum + column);
-    hn::Store(hn::Add(hn::Load(d, running.top + column), hn::Log(d, sum)), d, running.top + column);
-    hn::Store(hn::Div(hn::Set(d, T(1)), sum), d, running.sum + column);
+    const auto empty = hn::Eq(sum, hn::Zero(d));
+    const auto log_sum = hn::Add(hn::Load(d, running.top + column), hn::Log(d, sum));
+    hn::Store(hn::IfThenElse(empty, none, log_sum), d, running.top + column);
+    hn::Store(hn::IfThenZeroElse(empty, hn::Div(hn::Set(d, T(1)), sum)), d, running.sum + column);
   }
 }
 
 // Products of scores and of their gradients become probabilities and gradients of scaled scores:
 // p = exp(score - log_sum_exp), ds = p (dp - delta).
-template <class T>
-void softmax_backward_block(T* p, T* ds, Index first_query, Index keys, Index width, const T* log_sum_exp, const T* delta) {
+template <bool masked, class T>
+void softmax_backward_tile(T* p, T* ds, const TileMask& mask, Index keys, Index width, const T* log_sum_exp,
+                           const T* delta) {
   const Vectors<T> d;
   for (Index column = 0; column < width; column += lanes<T>()) {
-    const Index query = first_query + column;
-    const KeyRange range = keys_of<T>(query, keys);
+    const Range seen = masked ? keys_of_vector<T>(mask, column) : Range{0, keys};
     const auto shift = hn::Load(d, log_sum_exp + column);
     const auto mean = hn::Load(d, delta + column);
-    Index at = column;
-    Index key = 0;
-    for (; key < range.seen_by_all; ++key, at += tile) {
-      const auto e = exp(d, hn::Sub(hn::Load(d, p + at), shift));
+    for (Index key = seen.first; key < seen.last; ++key) {
+      const Index at = key * tile + column;
+      auto e = exp_below<T>(hn::Sub(hn::Load(d, p + at), shift));
+      auto gradient = hn::Mul(e, hn::Sub(hn::Load(d, ds + at), mean));
+      if constexpr (masked) {
+        const auto sees = queries_that_see<T>(mask.words() + key, column);
+        e = hn::IfThenElseZero(sees, e);
+        gradient = hn::IfThenElseZero(sees, gradient);
+      }
       hn::Store(e, d, p + at);
-      hn::Store(hn::Mul(e, hn::Sub(hn::Load(d, ds + at), mean)), d, ds + at);
+      hn::Store(gradient, d, ds + at);
     }
-    for (; key < range.seen_by_some; ++key, at += tile) {
-      const auto mask = sees<T>(query, key);
-      const auto e = exp(d, hn::Sub(hn::Load(d, p + at), shift));
-      hn::Store(hn::IfThenElseZero(mask, e), d, p + at);
-      hn::Store(hn::IfThenElseZero(mask, hn::Mul(e, hn::Sub(hn::Load(d, ds + at), mean))), d, ds + at);
-    }
-    for (; key < range.cleared; ++key, at += tile) {
-      hn::Store(hn::Zero(d), d, p + at);
-      hn::Store(hn::Zero(d), d, ds + at);
+    if constexpr (masked) {
+      clear_unseen(seen, keys, p + column);
+      clear_unseen(seen, keys, ds + column);
     }
   }
 }

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "device/cpu/attention/tile_mask.hpp"
 #include "device/cpu/simd-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,11 +22,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 using kernels::HWY_NAMESPACE::for_each_vector;
 using kernels::HWY_NAMESPACE::load;
 using kernels::HWY_NAMESPACE::store;
-using Index = std::int64_t;
-
-constexpr Index tile = 64;      // rows or columns
-constexpr Index row_group = 8;  // rows that are computed together
-
 // At most 64 bytes a vector, so that a multiple of 64 bytes is a multiple of the vector.
 template <class T>
 using Vectors = hn::CappedTag<T, 64 / sizeof(T)>;
@@ -102,41 +98,65 @@ void product(Index columns, Index depth, Operand<T> a, const T* HWY_RESTRICT b, 
   }
 }
 
-// The type in which attention over elements of F computes.
-template <class F>
-using Compute = Accumulator<F>;
+// One operand's rows of one head of one sequence.
+struct Rows {
+  std::byte* first;
+  DType dtype;
+  Index pitch;  // elements from one row to the next
+
+  Rows at(Index element) const { return {first + element * static_cast<Index>(size_of(dtype)), dtype, pitch}; }
+  Rows from(Index row) const { return at(row * pitch); }
+};
+
+// Calls run with a pointer to elements of the type that they have, which is T or one that computes in T.
+template <class T, class Run>
+HWY_INLINE void with_elements(const Rows& rows, Run run) {
+  if constexpr (std::is_same_v<T, double>) {
+    run(reinterpret_cast<double*>(rows.first));
+  } else {
+    if (rows.dtype == DType::f32) return run(reinterpret_cast<float*>(rows.first));
+    if (rows.dtype == DType::bf16) return run(reinterpret_cast<bf16*>(rows.first));
+    run(reinterpret_cast<f16*>(rows.first));
+  }
+}
 
 // to[row][column] = from[row][column] * factor for count rows of d columns; zeros up to all_rows and the padded columns.
-template <class F, class T>
-void load_rows(const F* HWY_RESTRICT from, Index from_row, Index count, Index d, T factor, T* HWY_RESTRICT to,
-               Index all_rows) {
+template <class T>
+void load_rows(const Rows& rows, Index count, Index d, T factor, T* HWY_RESTRICT to, Index all_rows) {
   const Vectors<T> v;
   const Index columns = padded<T>(d);
-  for (Index row = 0; row < count; ++row) {
-    const F* const in = from + row * from_row;
-    T* const out = to + row * columns;
-    // Rows are pages apart, so the processor does not prefetch the next ones by itself.
-    for (Index column = 0; column < d; column += 64 / sizeof(F)) __builtin_prefetch(in + 8 * from_row + column);
-    for_each_vector(v, d, [&](std::int64_t column, auto which) HWY_ATTR {
-      store(v, hn::Mul(load(v, in + column, which), hn::Set(v, factor)), out + column, which);
-    });
-    std::fill(out + d, out + columns, T(0));
-  }
+  with_elements<T>(rows, [&]<class F>(const F* HWY_RESTRICT from) HWY_ATTR {
+    for (Index row = 0; row < count; ++row) {
+      const F* const in = from + row * rows.pitch;
+      T* const out = to + row * columns;
+      // Rows are pages apart, so the processor does not prefetch the next ones by itself.
+      for (Index column = 0; column < d; column += 64 / sizeof(F)) __builtin_prefetch(in + 8 * rows.pitch + column);
+      for_each_vector(v, d, [&](std::int64_t column, auto which) HWY_ATTR {
+        store(v, hn::Mul(load(v, in + column, which), hn::Set(v, factor)), out + column, which);
+      });
+      std::fill(out + d, out + columns, T(0));
+    }
+  });
   for (Index i = count * columns; i < all_rows * columns; ++i) to[i] = 0;
 }
 
-template <class T, class F>
-void store_rows(const T* HWY_RESTRICT from, Index count, Index d, T factor, F* HWY_RESTRICT to, Index to_row) {
+// rows = or += from * factor(row).
+template <class T, class Factor>
+void store_rows(const T* HWY_RESTRICT from, Index count, Index d, Factor factor, const Rows& rows, bool add) {
   const Vectors<T> v;
   const Index columns = padded<T>(d);
-  for (Index row = 0; row < count; ++row) {
-    const T* const in = from + row * columns;
-    F* const out = to + row * to_row;
-    for (Index column = 0; column < d; column += 64 / sizeof(F)) __builtin_prefetch(out + 8 * to_row + column, 1);
-    for_each_vector(v, d, [&](std::int64_t column, auto which) HWY_ATTR {
-      store(v, hn::Mul(hn::Load(v, in + column), hn::Set(v, factor)), out + column, which);
-    });
-  }
+  with_elements<T>(rows, [&]<class F>(F* HWY_RESTRICT to) HWY_ATTR {
+    for (Index row = 0; row < count; ++row) {
+      const T* const in = from + row * columns;
+      F* const out = to + row * rows.pitch;
+      const auto by = hn::Set(v, factor(row));
+      for (Index column = 0; column < d; column += 64 / sizeof(F)) __builtin_prefetch(out + 8 * rows.pitch + column, 1);
+      for_each_vector(v, d, [&](std::int64_t column, auto which) HWY_ATTR {
+        const auto here = hn::Mul(hn::Load(v, in + column), by);
+        store(v, add ? hn::Add(load(v, out + column, which), here) : here, out + column, which);
+      });
+    }
+  });
 }
 
 // to[column][row] = from[row][column] for tile rows, in blocks of 128-bit vectors.

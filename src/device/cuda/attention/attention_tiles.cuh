@@ -8,6 +8,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -47,34 +48,73 @@ constexpr int backward_tile = row_bytes <= 256   ? 64
 template <int width>
 constexpr int pitch = width + 1;
 
-// One head of one sequence, and its position in the tensors.
+// The heads of a tensor's rows: the first element of the first, and the elements from one row to the next.
 template <class F>
-struct Head {
-  Index head;              // number among the heads of all sequences
-  Index qkv_at, token_at;  // its first element in qkv, and in tensors with one vector for each token
-  Index qkv_row, token_row;
+struct Source {
+  const F* data;
+  Index pitch;
+};
 
-  __device__ Head(const kernels::AttentionShape& shape, Index number) : head(number) {
-    const Index hidden = shape.heads * shape.head_size;
-    const Index token = number / shape.heads * shape.sequence;
-    const Index within = number % shape.heads * shape.head_size;
-    qkv_at = token * 3 * hidden + within;
-    token_at = token * hidden + within;
-    qkv_row = 3 * hidden;
-    token_row = hidden;
+// Heads that are read and written: elements of F, or of the type in which F is computed if `wide`.
+template <class F>
+struct Results {
+  void* data;
+  Index pitch;
+  bool wide, add;  // add: to what is there
+
+  __device__ Compute<F> load(Index at) const {
+    return wide ? static_cast<const Compute<F>*>(data)[at] : widened(static_cast<const F*>(data)[at]);
   }
+  __device__ void store(Compute<F> x, Index at) const {
+    if (add) x += load(at);
+    if (wide) {
+      static_cast<Compute<F>*>(data)[at] = x;
+    } else {
+      attention::store(x, static_cast<F*>(data) + at);
+    }
+  }
+};
+
+// One head of one sequence: `tokens` rows, each with `heads` heads.
+struct Head {
+  Index token, column;
+
+  __device__ Head(Index sequence, Index tokens, Index head, Index head_size)
+      : token(sequence * tokens), column(head * head_size) {}
+  __device__ Index in(Index pitch) const { return token * pitch + column; }
 };
 
 // Loads `tile` rows from row `first` on, times a factor. Elements beyond the head or the sequence become zero.
 template <int tile, int width, class F, class T>
-__device__ void load_tile(const F* from, Index row_elements, Index first, Index sequence, int head_size, T factor, T* to) {
+__device__ void load_tile(const Source<F>& from, const Head& head, Index first, Index tokens, int head_size, T factor,
+                          T* to) {
   const int thread = threadIdx.y * side + threadIdx.x;
+  const F* const rows = from.data + head.in(from.pitch);
   for (int i = thread; i < tile * width; i += block_threads) {
     const int row = i / width;
     const int column = i % width;
-    const bool is_there = first + row < sequence && column < head_size;
-    to[row * pitch<width> + column] = is_there ? widened(from[(first + row) * row_elements + column]) * factor : T(0);
+    const bool is_there = first + row < tokens && column < head_size;
+    to[row * pitch<width> + column] = is_there ? widened(rows[(first + row) * from.pitch + column]) * factor : T(0);
   }
+}
+
+// A tile of queries and keys as the mask sees it. Ranges end with the sequences.
+struct TileSight {
+  bool any, all;
+
+  __device__ TileSight(const kernels::AttentionBlock& block, Index first_query, Index first_key, int tile) {
+    const Index last_query = first_query + tile < block.queries ? first_query + tile : block.queries;
+    const Index last_key = first_key + tile < block.keys ? first_key + tile : block.keys;
+    const kernels::TokenRange queries{block.query_positions, first_query, last_query};
+    const kernels::TokenRange keys{block.key_positions, first_key, last_key};
+    any = block.mask.sees_any(queries, keys);
+    all = any && last_query - first_query == tile && last_key - first_key == tile && block.mask.sees_all(queries, keys);
+  }
+};
+
+__device__ inline bool sees(const kernels::AttentionBlock& block, Index query, Index key) {
+  return query < block.queries && key < block.keys &&
+         block.mask.sees(block.query_positions.at(query), block.key_positions.at(key));
 }
 
 // products[i][j] = the owned row i of a times the owned row j of b.
@@ -134,16 +174,16 @@ __device__ void keep_weights(const T (&from)[tile / side][tile / side], T* weigh
 
 // Stores the owned elements, times a factor for each row.
 template <int tile, int width, class F, class T>
-__device__ void store_tile(const T (&from)[tile / side][width / side], const T (&factors)[tile / side], Index first,
-                           Index sequence, int head_size, F* to, Index row_elements) {
+__device__ void store_tile(const T (&from)[tile / side][width / side], const T (&factors)[tile / side], const Head& head,
+                           Index first, Index tokens, int head_size, const Results<F>& to) {
 #pragma unroll
   for (int i = 0; i < tile / side; ++i) {
     const Index row = first + threadIdx.y + side * i;
-    if (row >= sequence) continue;
+    if (row >= tokens) continue;
 #pragma unroll
     for (int j = 0; j < width / side; ++j) {
       const int column = threadIdx.x + side * j;
-      if (column < head_size) store(from[i][j] * factors[i], to + row * row_elements + column);
+      if (column < head_size) to.store(from[i][j] * factors[i], head.in(to.pitch) + row * to.pitch + column);
     }
   }
 }
@@ -180,15 +220,33 @@ cudaError_t with_type_and_width(DType dtype, Index head_size, Run run) {
   }
 }
 
-// Launches one block for each tile of each head; blocks start in the order of their numbers.
+template <class F>
+Source<F> source(const kernels::TokenHeads& heads) {
+  return {static_cast<const F*>(heads.tensor.raw()) + heads.first_column, heads.tensor.columns()};
+}
+
+template <class F>
+Results<F> results(const kernels::TokenHeads& heads, DType f, bool add = false) {
+  const bool wide = heads.tensor.dtype() != f;
+  const std::size_t size = wide ? sizeof(Compute<F>) : sizeof(F);
+  return {static_cast<unsigned char*>(heads.tensor.raw()) + heads.first_column * size, heads.tensor.columns(), wide, add};
+}
+
+inline kernels::AttentionBlock with_kv_heads(kernels::AttentionBlock block) {
+  if (block.kv_heads == 0) block.kv_heads = block.heads;
+  return block;
+}
+
+// Launches one block for each tile of `tokens` of each head; blocks start in the order of their numbers.
 template <class Kernel, class... Arguments>
-cudaError_t launch_tiles(Kernel kernel, const kernels::AttentionShape& shape, int tile, std::size_t shared_bytes,
-                         cudaStream_t stream, const Arguments&... arguments) {
-  const Index blocks = (shape.sequence + tile - 1) / tile * shape.batch * shape.heads;
+cudaError_t launch_tiles(Kernel kernel, const kernels::AttentionBlock& block, Index tokens, Index heads, int tile,
+                         std::size_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
+  const Index blocks = (tokens + tile - 1) / tile * block.batch * heads;
+  if (blocks == 0) return cudaSuccess;
   const cudaError_t result =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
   if (result != cudaSuccess) return result;
-  return gpu_code::try_launch(kernel, static_cast<unsigned>(blocks), dim3(side, side), shared_bytes, stream, shape,
+  return gpu_code::try_launch(kernel, static_cast<unsigned>(blocks), dim3(side, side), shared_bytes, stream, block,
                               arguments...);
 }
 

@@ -46,24 +46,45 @@ void enter(Wholes& wholes, const std::string& name, const Shape& global_shape, c
   });
 }
 
+void sum_gradients(const Communicator& world, const Parameters& parameters) {
+  for (const auto& parameter : parameters.all()) {
+    if (!parameter->sum_gradient_over.contains(Axis::tensor)) continue;
+    world.all_reduce(parameter->gradient, ReduceOp::sum, Stream::inline_());
+  }
+}
+
 void enter_gradients(Wholes& wholes, const Parameters& parameters) {
   for (const auto& parameter : parameters.all()) {
     enter(wholes, parameter->name, parameter->global_shape, parameter->first, parameter->gradient);
   }
 }
 
+struct How {
+  bool divides_rows = false, keeps_gathered = false, in_halves = false;
+  TensorParallel of(const Communicator& world) const {
+    return {.group = world, .stream = Stream("tp"), .divides_rows = divides_rows, .keeps_gathered = keeps_gathered};
+  }
+};
+std::ostream& operator<<(std::ostream& out, const How& how) {
+  return out << (how.divides_rows ? ", own rows" : "") << (how.keeps_gathered ? ", kept" : "")
+             << (how.in_halves ? ", in halves" : "");
+}
+const std::vector<How> ways = {{}, {false, false, true}, {true}, {true, true}, {true, false, true}, {true, true, true}};
+
 // One column-parallel layer of several projections.
-Wholes column_parallel(int ranks) {
+Wholes column_parallel(int ranks, const How& how = {}) {
   Wholes wholes;
   std::mutex mutex;
   run_threads(ranks, [&](const Communicator& world) {
-    const TensorParallel tensor_parallel{world, Stream("tp")};
+    const TensorParallel tensor_parallel = how.of(world);
     Parameters parameters;
     const ColumnParallelLinear layer(parameters, "column", in, projections * middle, projections, {}, tensor_parallel);
     parameters.allocate(DType::f32);
     set_integers(parameters);
     ParameterUse use;
-    const Tensor y = layer.forward(integer_tensor({tokens, in}, DType::f32, 2), use);
+    WeightGradients later;
+    Tensor x = tensor_parallel.own_rows(integer_tensor({tokens, in}, DType::f32, 2));
+    const Tensor y = layer.forward(x, tokens, use, &x);
     const Share share = share_of(middle, world.size(), world.rank());
 
     // This rank takes its columns of each part of the whole dy.
@@ -73,21 +94,23 @@ Wholes column_parallel(int ranks) {
                  [&](std::int64_t here, std::int64_t there, std::int64_t count) {
                    dy.view(here, {count}).copy_from(whole_dy.view(there, {count}));
                  });
-    const Tensor dx = layer.backward(integer_tensor({tokens, in}, DType::f32, 2), dy, use);
+    const Tensor dx = layer.backward(x, dy, use, how.in_halves ? &later : nullptr);
+    later.compute(use);
 
+    sum_gradients(world, parameters);
     const std::lock_guard lock(mutex);
     enter(wholes, "y", {tokens, projections, middle}, {0, 0, share.first}, y.reshaped({tokens, projections, share.count}));
-    enter(wholes, "dx", {tokens, in}, {0, 0}, dx);
+    enter(wholes, "dx", {tokens, in}, {tensor_parallel.own_rows(tokens).first, 0}, dx);
     enter_gradients(wholes, parameters);
   });
   return wholes;
 }
 
-Wholes row_parallel(int ranks) {
+Wholes row_parallel(int ranks, const How& how = {}) {
   Wholes wholes;
   std::mutex mutex;
   run_threads(ranks, [&](const Communicator& world) {
-    const TensorParallel tensor_parallel{world, Stream("tp")};
+    const TensorParallel tensor_parallel = how.of(world);
     Parameters parameters;
     const RowParallelLinear layer(parameters, "row", in, middle, {}, tensor_parallel);
     parameters.allocate(DType::f32);
@@ -100,12 +123,15 @@ Wholes row_parallel(int ranks) {
                    x.view(here, {count}).copy_from(whole_x.view(there, {count}));
                  });
     ParameterUse use;
-    const Tensor y = layer.forward(x, integer_tensor({tokens, middle}, DType::f32, 4), use);
-    const Tensor dy = integer_tensor({tokens, middle}, DType::f32, 3);
-    const Tensor dx = layer.backward(x, dy, use);
+    WeightGradients later;
+    const Tensor y = layer.forward(x, tensor_parallel.own_rows(integer_tensor({tokens, middle}, DType::f32, 4)), use);
+    const Tensor dy = tensor_parallel.own_rows(integer_tensor({tokens, middle}, DType::f32, 3));
+    const Tensor dx = layer.backward(x, dy, use, how.in_halves ? &later : nullptr);
+    later.compute(use);
 
+    sum_gradients(world, parameters);
     const std::lock_guard lock(mutex);
-    enter(wholes, "y", {tokens, middle}, {0, 0}, y);
+    enter(wholes, "y", {tokens, middle}, {tensor_parallel.own_rows(tokens).first, 0}, y);
     enter(wholes, "dx", {tokens, in}, {0, share.first}, dx);
     enter_gradients(wholes, parameters);
   });
@@ -115,7 +141,9 @@ Wholes row_parallel(int ranks) {
 TEST(ColumnParallelLinear, GivesTheBitsOfOneRank) {
   const Wholes expected = column_parallel(1);
   EXPECT_EQ(expected.size(), 4U);
-  for (const int ranks : {2, 3, 4}) EXPECT_EQ(column_parallel(ranks), expected) << ranks;
+  for (const int ranks : {2, 3, 4, 8}) {  // with own rows, 2 of 8 ranks have none
+    for (const How& how : ways) EXPECT_EQ(column_parallel(ranks, how), expected) << ranks << how;
+  }
 }
 
 TEST(ColumnParallelLinear, ComputesWithItsOneRankWhatLinearMeans) {
@@ -134,7 +162,9 @@ TEST(ColumnParallelLinear, ComputesWithItsOneRankWhatLinearMeans) {
 TEST(RowParallelLinear, GivesTheBitsOfOneRank) {
   const Wholes expected = row_parallel(1);
   EXPECT_EQ(expected.size(), 4U);
-  for (const int ranks : {2, 3, 4}) EXPECT_EQ(row_parallel(ranks), expected) << ranks;
+  for (const int ranks : {2, 3, 4, 8}) {  // with own rows, 2 of 8 ranks have none
+    for (const How& how : ways) EXPECT_EQ(row_parallel(ranks, how), expected) << ranks << how;
+  }
 }
 
 // On slow links, the stream sums some rows while others are computed. Without overlap the chunks and the bits are the same.

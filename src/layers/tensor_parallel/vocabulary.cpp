@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "layers/tensor_parallel/column_parallel.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
@@ -24,36 +25,45 @@ VocabularyParallelTable::VocabularyParallelTable(Parameters& parameters, const s
 
 Tensor VocabularyParallelTable::embed(const Tensor& tokens, ParameterUse& use) const {
   const InUse in_use(use, {table_}, Pass::forward);
-  Tensor y = tensor_parallel_.tensor_to_sum({tokens.size(), table_->value.columns()}, table_->value.dtype());
+  const Tensor y = tensor_parallel_.tensor_to_sum({tokens.size(), table_->value.columns()}, table_->value.dtype());
   kernels::embedding_forward(tokens, first(), table_->value, y);
-  tensor_parallel_.sum(y, "embedding forward");
-  return y;
+  return tensor_parallel_.sum_own_rows(y, "embedding forward");
 }
 
-void VocabularyParallelTable::embed_backward(const Tensor& tokens, const Tensor& dy, ParameterUse& use) const {
+void VocabularyParallelTable::embed_backward(const Tensor& tokens, const Tensor& dy, ParameterUse& use,
+                                             WeightGradients* later) const {
+  const auto all = std::make_shared<DividedTensor>(
+      tensor_parallel_.has_own_rows() ? DividedTensor::of_share(dy, tokens.size(), tensor_parallel_, "embedding backward")
+                                      : DividedTensor(dy, tensor_parallel_, false));
+  const auto add_gradient = [tokens, all, table = table_] {
+    kernels::embedding_backward(tokens, table->first[0], all->whole(), table->gradient);
+  };
+  if (later != nullptr) {  // there is no other half: tokens have no gradient
+    later->add({table_}, add_gradient, [all] { all->gather(); });
+    return;
+  }
   const InUse in_use(use, {table_}, Pass::backward);
-  kernels::embedding_backward(tokens, first(), dy, table_->gradient);
+  add_gradient();
 }
 
-Tensor VocabularyParallelTable::logits(const Tensor& x, ParameterUse& use) const {
+Tensor VocabularyParallelTable::logits(const Tensor& x, std::int64_t tokens, ParameterUse& use, Tensor* for_backward) const {
   const InUse in_use(use, {table_}, Pass::forward);
-  Tensor result({x.rows(), table_->value.rows()}, x.dtype());
+  Tensor result({tokens, table_->value.rows()}, x.dtype());
+  if (tensor_parallel_.has_own_rows()) {
+    multiply_gathered(x, table_->value, result, tensor_parallel_, for_backward);
+    return result;
+  }
   kernels::gemm(x, Transpose::no, table_->value, Transpose::yes, result);
+  if (for_backward != nullptr) *for_backward = x;
   return result;
 }
 
-Tensor VocabularyParallelTable::logits_backward(const Tensor& x, const Tensor& dlogits, ParameterUse& use) const {
-  Work sum;
-  Tensor dx;
-  {
-    const InUse in_use(use, {table_}, Pass::backward);
-    dx = tensor_parallel_.tensor_to_sum({dlogits.rows(), table_->value.columns()}, dlogits.dtype());
-    kernels::gemm(dlogits, Transpose::no, table_->value, Transpose::no, dx);
-    sum = tensor_parallel_.start_sum(dx, "column-parallel backward");
-    kernels::gemm(dlogits, Transpose::yes, x, Transpose::no, table_->gradient, true);
-  }
-  computation().wait(sum);
-  return dx;
+Tensor VocabularyParallelTable::logits_backward(const Tensor& x, const Tensor& dlogits, ParameterUse& use,
+                                                WeightGradients* later) const {
+  const auto add_gradient = [dlogits, table = table_](const Tensor& input) {
+    kernels::gemm(dlogits, Transpose::yes, input, Transpose::no, table->gradient, true);
+  };
+  return ColumnParallelBackward{tensor_parallel_, table_, {table_}, add_gradient}(x, dlogits, use, later);
 }
 
 namespace {

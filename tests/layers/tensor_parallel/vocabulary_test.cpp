@@ -21,10 +21,10 @@ struct Ends {
   std::vector<double> embedded, dx, gradient;  // gradient: the rows of all ranks
 };
 
-Ends ends_of(int ranks, std::int64_t vocabulary, DType dtype) {
+Ends ends_of(int ranks, std::int64_t vocabulary, DType dtype, bool divides_rows = false) {
   std::vector<Ends> by_rank(static_cast<std::size_t>(ranks));
   run_threads(ranks, [&](const Communicator& world) {
-    const TensorParallel tensor_parallel{world, Stream("tp")};
+    const TensorParallel tensor_parallel{.group = world, .stream = Stream("tp"), .divides_rows = divides_rows};
     const auto count = static_cast<std::int64_t>(token_ids.size());
     Parameters parameters;
     const VocabularyParallelTable table(parameters, "wte", vocabulary, hidden, {0, 1}, tensor_parallel);
@@ -35,22 +35,30 @@ Ends ends_of(int ranks, std::int64_t vocabulary, DType dtype) {
     Ends& ends = by_rank[static_cast<std::size_t>(world.rank())];
     ParameterUse use;
     ends.embedded = values(table.embed(Tensor::of(token_ids), use));
-    const Tensor x = random_tensor({count, hidden}, dtype, 2);
-    const Tensor logits = table.logits(x, use);
+    Tensor x = tensor_parallel.own_rows(random_tensor({count, hidden}, dtype, 2));
+    const Tensor logits = table.logits(x, count, use, &x);
     VocabularyParallelCrossEntropy::Saved saved;
     cross_entropy.forward(logits, Tensor::of(targets), table.first(), saved);
     ends.loss = saved.loss();
     cross_entropy.backward(logits, Tensor::of(targets), table.first(), saved, 0.5);
     ends.dx = values(table.logits_backward(x, logits, use));
-    table.embed_backward(Tensor::of(token_ids), random_tensor({count, hidden}, dtype, 3), use);
+    table.embed_backward(Tensor::of(token_ids), tensor_parallel.own_rows(random_tensor({count, hidden}, dtype, 3)), use);
     ends.gradient = values(parameters.all().front()->gradient);
   });
   Ends result = by_rank[0];
+  const auto append = [](std::vector<double>& all, const std::vector<double>& more) {
+    all.insert(all.end(), more.begin(), more.end());
+  };
   for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
     EXPECT_EQ(by_rank[rank].loss, result.loss) << "rank " << rank;
+    append(result.gradient, by_rank[rank].gradient);
+    if (divides_rows) {
+      append(result.embedded, by_rank[rank].embedded);
+      append(result.dx, by_rank[rank].dx);
+      continue;
+    }
     EXPECT_EQ(by_rank[rank].embedded, result.embedded) << "rank " << rank;
     EXPECT_EQ(by_rank[rank].dx, result.dx) << "rank " << rank;
-    result.gradient.insert(result.gradient.end(), by_rank[rank].gradient.begin(), by_rank[rank].gradient.end());
   }
   return result;
 }
@@ -64,12 +72,14 @@ TEST(VocabularyParallel, UnevenAndEmptySharesEqualOneRank) {
   for (const std::int64_t vocabulary : {5, 3}) {  // fewer rows than ranks: some of the 8 ranks have none
     const Ends expected = ends_of(1, vocabulary, DType::f64);
     for (const int ranks : {2, 3, 4, 8}) {
-      SCOPED_TRACE(testing::Message() << vocabulary << " entries over " << ranks << " ranks");
-      const Ends actual = ends_of(ranks, vocabulary, DType::f64);
-      EXPECT_NEAR(actual.loss, expected.loss, 1e-13);
-      EXPECT_EQ(actual.embedded, expected.embedded);
-      expect_near(actual.dx, expected.dx, 1e-14);
-      expect_near(actual.gradient, expected.gradient, 1e-14);
+      for (const bool divides_rows : {false, true}) {
+        SCOPED_TRACE(testing::Message() << vocabulary << " entries over " << ranks << " ranks, rows " << divides_rows);
+        const Ends actual = ends_of(ranks, vocabulary, DType::f64, divides_rows);
+        EXPECT_NEAR(actual.loss, expected.loss, 1e-13);
+        EXPECT_EQ(actual.embedded, expected.embedded);
+        expect_near(actual.dx, expected.dx, 1e-14);
+        expect_near(actual.gradient, expected.gradient, 1e-14);
+      }
     }
   }
 }

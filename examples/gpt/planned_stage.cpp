@@ -1,0 +1,152 @@
+#include "planned_stage.hpp"
+
+#include <algorithm>
+
+#include "stretto/kernels.hpp"
+
+namespace gpt {
+
+using namespace stretto;
+
+namespace {
+
+std::int64_t bytes_of(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
+
+}  // namespace
+
+PlannedStage::PlannedStage(const TrainerOptions& options, const MeshShape& mesh, const Schedule& schedule, int stage)
+    : options_(options),
+      tensor_(options.tensor_parallel(mesh)),
+      mesh_(mesh),
+      schedule_(schedule),
+      cut_(options.pipeline.cut(options.model, schedule_, stage)),
+      sequence_(options.sequence.division(mesh).rows(options.model.sequence)),
+      tokens_(options.micro_batch * sequence_),
+      block_(
+          block_activations({.hidden = options.model.hidden, .heads = options.model.heads, .layers = options.model.layers},
+                            options.micro_batch, sequence_, options.sharding.dtype, tensor_, options.recompute)) {
+  const std::int64_t token = options.model.hidden * bytes_of(options.sharding.dtype);
+  const std::int64_t statistic = bytes_of(kernels::accumulator(options.sharding.dtype));
+  const std::int64_t own_tokens = tensor_.own_rows(tokens_).count;
+  hidden_ = tokens_ * token;
+  number_ = tokens_ * statistic;
+  own_hidden_ = own_tokens * token;
+  own_number_ = own_tokens * statistic;
+  head_input_ = tensor_.keeps_gathered ? hidden_ : own_hidden_;
+  const std::int64_t columns = (options.model.vocabulary + mesh.tensor - 1) / mesh.tensor;
+  logits_ = tokens_ * columns * bytes_of(options.sharding.dtype);
+  head_kept_ = own_hidden_ + head_input_ + 2 * own_number_ + logits_;
+}
+
+std::int64_t PlannedStage::kept(int chunk) const { return blocks(chunk) * block_.kept + (is_last(chunk) ? head_kept_ : 0); }
+
+// The head leaves the norm's result and the logits' gradient, the embeddings the gradient of their result.
+std::int64_t PlannedStage::later(int chunk) const {
+  return blocks(chunk) * block_.later + (is_last(chunk) ? head_input_ + logits_ : 0) + (is_first(chunk) ? own_hidden_ : 0);
+}
+
+// What a chunk's backward holds beyond what it finds: at the head a gradient, and the input of a block that is gathered
+// ahead; then the gradient of the residual stream and those within the last block, when the head's activations are gone.
+std::int64_t PlannedStage::backward(int chunk) const {
+  const std::int64_t ahead = options_.recompute.partition ? hidden_ - block_.kept : 0;
+  const std::int64_t in_block = own_hidden_ + block_.backward;
+  if (!is_last(chunk)) return in_block;
+  // Own rows: products for every rank's rows and of every rank, and the gathered input.
+  const std::int64_t head = tensor_.has_own_rows() ? (tensor_.keeps_gathered ? 2 : 3) * hidden_ : hidden_;
+  return std::max(head + ahead, in_block - head_kept_);
+}
+
+std::int64_t PlannedStage::halves(int chunk) const {
+  std::int64_t count = 0;
+  for (const ActionGroup& group : schedule_.lists[static_cast<std::size_t>(cut_.stage)]) {
+    if (group.front().kind == ActionKind::backward_weight && group.front().chunk == chunk) ++count;
+  }
+  return count;
+}
+
+std::int64_t PlannedStage::activation_bytes() const {
+  // For the gradients of weights, rows are gathered for one product, and ahead for the next.
+  const std::int64_t gathered = tensor_.has_own_rows() && !tensor_.keeps_gathered ? 2 * hidden_ : 0;
+  std::int64_t held = 0, most = 0;
+  for (const ActionGroup& group : schedule_.lists[static_cast<std::size_t>(cut_.stage)]) {
+    const Action& action = group.front();
+    if (is_message(action.kind)) continue;
+    if (action.kind == ActionKind::forward) held += kept(action.chunk);
+    most = std::max(most, held);
+    if (action.kind == ActionKind::backward_weight) {
+      most = std::max(most, held + gathered);
+      held -= later(action.chunk);
+    }
+    if (action.kind != ActionKind::backward && action.kind != ActionKind::backward_input) continue;
+    most = std::max(most, held + backward(action.chunk));
+    held -= kept(action.chunk);
+    if (action.kind == ActionKind::backward_input) held += later(action.chunk);
+    most = std::max(most, held);
+  }
+  const std::int64_t messages = most_messages(schedule_, cut_.stage) * own_hidden_;
+  // Tokens, targets and positions of a step, and of each microbatch three numbers per token that the loss is computed from.
+  const std::int64_t slots = options_.global_batch / mesh_.data;
+  const bool has_head = cut_.stages.back() == cut_.stage;
+  return slots * sequence_ * 3 * bytes_of(DType::i32) + (has_head ? microbatches() * 3 * number_ : 0) + messages + most;
+}
+
+// Two all-reduces of a block's rows in each pass, and with full recomputation that of attention once more (Shoeybi et al.
+// 2019). With own rows each is a reduce-scatter and an all-gather, where blocks and head gather their input; it is gathered
+// again for the gradients of weights, and so is a block's gradient if these come later.
+std::int64_t PlannedStage::tensor_parallel_bytes() const {
+  const bool own_rows = tensor_.has_own_rows();
+  const bool gathers_again = own_rows && !tensor_.keeps_gathered;
+  std::int64_t whole = 0, numbers = 0;  // tensors of the residual's shape, gathered or reduced and scattered
+  for (int chunk = 0; chunk < schedule_.chunks; ++chunk) {
+    std::int64_t of_block = 8 + (gathers_again ? 2 : 0) + (options_.recompute.partition ? 1 : 0);
+    if (options_.recompute.level == Recompute::full) of_block += own_rows ? 3 : 2;
+    whole += microbatches() * of_block * blocks(chunk);
+    if (gathers_again) whole += 2 * halves(chunk) * blocks(chunk);
+    if (is_first(chunk)) whole += microbatches() * 2;
+    if (is_last(chunk)) {
+      whole += microbatches() * (2 + (gathers_again ? 1 : 0));
+      numbers += microbatches() * 2 * 3;  // cross entropy
+    }
+  }
+  return (whole * hidden_ + numbers * number_) * (tensor_.size() - 1) / tensor_.size();
+}
+
+std::int64_t PlannedStage::message_bytes() const {
+  std::int64_t messages = 0;
+  for (int chunk = 0; chunk < schedule_.chunks; ++chunk) {
+    for (const int neighbour : {part(chunk) - 1, part(chunk) + 1}) {
+      if (neighbour < 0 || neighbour >= schedule_.parts()) continue;
+      if (schedule_.stage_of(neighbour) != cut_.stage) ++messages;
+    }
+  }
+  return messages * microbatches() * own_hidden_;
+}
+
+std::int64_t PlannedStage::attentions() const {
+  std::int64_t blocks_here = 0;
+  for (int chunk = 0; chunk < schedule_.chunks; ++chunk) blocks_here += blocks(chunk);
+  return microbatches() * blocks_here * (options_.recompute.level == Recompute::full ? 2 : 1);
+}
+
+std::int64_t PlannedStage::ring_bytes() const {
+  const int ranks = mesh_.ring;
+  const std::vector<int> reach =
+      ring_reach(options_.sequence.division(mesh_), options_.sequence.mask, options_.model.sequence / ranks);
+  std::int64_t blocks_sent = 0, sums_sent = 0;
+  for (int hop = 1; hop < ranks; ++hop) {
+    blocks_sent += reach[static_cast<std::size_t>((ranks - hop + 1) % ranks)] >= hop ? 1 : 0;
+    sums_sent += reach[static_cast<std::size_t>(ranks - hop)] >= hop ? 1 : 0;
+  }
+  const std::int64_t once = options_.recompute.level == Recompute::full ? attentions() / 2 : attentions();  // backwards
+  const std::int64_t block = 2 * hidden_ / mesh_.tensor;
+  const std::int64_t sum =
+      2 * tokens_ * options_.model.hidden / mesh_.tensor * bytes_of(kernels::accumulator(options_.sharding.dtype));
+  return (attentions() + once) * blocks_sent * block + once * sums_sent * sum;
+}
+
+std::int64_t PlannedStage::ulysses_bytes() const {
+  const std::int64_t once = options_.recompute.level == Recompute::full ? attentions() / 2 : attentions();
+  return (attentions() + once) * 4 * hidden_ / mesh_.tensor * (mesh_.ulysses - 1) / mesh_.ulysses;
+}
+
+}  // namespace gpt

@@ -1,0 +1,100 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stretto/kernels.hpp"
+#include "stretto/layers/sequence.hpp"
+#include "stretto/overlap/ring_pass.hpp"
+
+// Attention over sequences whose tokens may lie on several ranks. A core is the only place that knows how sequences are
+// divided: blocks, pipelines and ZeRO do not. All cores compute causal attention under a mask, scaled by 1/sqrt(head_size).
+// Tokens are rows, [batch * rows, ...], where each of the batch's sequences has `rows` of its tokens here.
+namespace stretto {
+
+// A mask as users write it: "dense", or "window:W", "strided:S" and "global:G", joined by +, as in "global:16+window:256"
+// (kernels::AttentionMask; Child et al. 2019). Throws Error(invalid_argument) in one sentence.
+STRETTO_API kernels::AttentionMask attention_mask_from_text(const std::string& text);
+
+class STRETTO_API AttentionCore {
+ public:
+  struct Shape {
+    std::int64_t batch = 0, rows = 0, heads = 0, head_size = 0;  // of this rank
+  };
+  // Between forward and backward: what core.backward() needs.
+  struct Saved {
+    Shape shape;
+    Tensor qkv, attended, log_sum_exp;
+  };
+  AttentionCore() = default;
+  virtual ~AttentionCore() = default;
+  AttentionCore(const AttentionCore&) = delete;
+  AttentionCore& operator=(const AttentionCore&) = delete;
+
+  // qkv: [batch * rows, 3 * heads * head_size]; a row holds q, then k, then v of a token, each split into heads. Returns
+  // [batch * rows, heads * head_size]. Collective over the ranks that hold tokens of the same sequences.
+  virtual Tensor forward(const Shape& shape, const Tensor& qkv, Saved& saved) const = 0;
+  // Returns the gradient of qkv for that of the result. Collective likewise.
+  virtual Tensor backward(const Tensor& dattended, const Saved& saved) const = 0;
+};
+
+// Whole sequences on each rank.
+class STRETTO_API LocalAttention final : public AttentionCore {
+ public:
+  explicit LocalAttention(kernels::AttentionMask mask = {}) : mask_(mask) {}
+  Tensor forward(const Shape& shape, const Tensor& qkv, Saved& saved) const override;
+  Tensor backward(const Tensor& dattended, const Saved& saved) const override;
+
+ private:
+  kernels::AttentionMask mask_;
+};
+
+// How many hops the block of each rank of a ring makes (RingPass), where each rank has `rows` tokens of a sequence: as far
+// as some query sees a key of it.
+STRETTO_API std::vector<int> ring_reach(const SequenceDivision& division, const kernels::AttentionMask& mask,
+                                        std::int64_t rows);
+
+// Ring attention (Liu et al. 2023): each of c ranks has 1/c of every sequence. Keys and values rotate while a rank attends
+// to the block at hand, in both passes, and their gradients follow and come home (RingPass, RingSum). Blocks that the mask
+// hides from all queries of a rank are not computed, and travel only as far as somebody sees them. Forward sends
+// 2 b (s/c) h (c-1) e bytes a rank where no hop is left out, for keys and values of h = heads * head_size elements of e
+// bytes; backward sends that again, and 2 b (s/c) h (c-1) gradients in the accumulator type.
+class STRETTO_API RingAttention final : public AttentionCore {
+ public:
+  // `division` says where the ring's ranks hold the tokens; its ulysses ranks count as one. Collective over the ring.
+  RingAttention(const Communicator& ring, const SequenceDivision& division, kernels::AttentionMask mask, bool overlap);
+  Tensor forward(const Shape& shape, const Tensor& qkv, Saved& saved) const override;
+  Tensor backward(const Tensor& dattended, const Saved& saved) const override;
+
+ private:
+  kernels::AttentionBlock block_of(const Shape& shape, int source) const;
+
+  Communicator ring_, sums_;
+  Stream blocks_stream_, sums_stream_;
+  SequenceDivision division_;
+  kernels::AttentionMask mask_;
+};
+
+// DeepSpeed-Ulysses (Jacobs et al. 2023): each of u ranks has 1/u of every sequence, and gets all of its tokens for 1/u of
+// the heads by an all-to-all; another one brings the result back. Forward sends 4 b (s/u) h (u-1)/u e bytes a rank, and
+// backward the same. `inner` attends to the tokens of the u ranks together: LocalAttention, or RingAttention for both at
+// once (USP; Fang & Zhao 2024).
+class STRETTO_API UlyssesAttention final : public AttentionCore {
+ public:
+  UlyssesAttention(const Communicator& group, std::shared_ptr<const AttentionCore> inner, const Stream& stream);
+  // Throws Error(invalid_argument) if shape.heads is no multiple of the group's size.
+  Tensor forward(const Shape& shape, const Tensor& qkv, Saved& saved) const override;
+  Tensor backward(const Tensor& dattended, const Saved& saved) const override;
+
+ private:
+  // Between rows of all heads and all rows of some heads; `parts` tensors of heads lie beside each other in a row.
+  Tensor to_heads(const Tensor& rows, std::int64_t batch, int parts, const char* tag) const;
+  Tensor to_rows(const Tensor& heads, std::int64_t batch, int parts, const char* tag) const;
+  void exchange(const Tensor& out, const Tensor& in, const char* tag) const;
+
+  Communicator group_;
+  std::shared_ptr<const AttentionCore> inner_;
+  Stream stream_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,22 @@
+#pragma once
+#include "stretto/overlap/schedule.hpp"
+
+namespace stretto {
+
+inline bool is_send(ActionKind kind) { return kind == ActionKind::send_forward || kind == ActionKind::send_backward; }
+// Whether a computation or a message belongs to forward. The others but backward_weight move gradients towards the first
+// part.
+inline bool goes_forward(ActionKind kind) {
+  return kind == ActionKind::forward || kind == ActionKind::send_forward || kind == ActionKind::receive_forward;
+}
+// The part of the model that takes the result of a computation, or the contents of a message that is sent. It may be below 0
+// or above the last, where nothing is taken.
+inline int part_after(const Schedule& schedule, int stage, const Action& action) {
+  return schedule.part_of(stage, action.chunk) + (goes_forward(action.kind) ? 1 : -1);
+}
+// The part that gave a computation its input, or a message that is received its contents; likewise.
+inline int part_before(const Schedule& schedule, int stage, const Action& action) {
+  return schedule.part_of(stage, action.chunk) + (goes_forward(action.kind) ? -1 : 1);
+}
+
+}  // namespace stretto

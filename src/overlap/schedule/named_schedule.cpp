@@ -1,0 +1,46 @@
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "core/fail.hpp"
+#include "stretto/overlap/schedule.hpp"
+
+namespace stretto {
+namespace {
+
+Schedule schedule_in_file(const std::string& path) {
+  std::ifstream file(path);
+  std::error_code ignored;
+  if (!file.is_open() || std::filesystem::is_directory(path, ignored)) {
+    fail(ErrorCode::invalid_argument, "'{}' is neither a schedule ({}) nor a file that can be read.", path,
+         schedule_names());
+  }
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  try {
+    Schedule schedule = schedule_from_text(text);
+    check(schedule);
+    return schedule;
+  } catch (const Error& error) {
+    fail(ErrorCode::invalid_argument, "{}: {}", path, error.what());
+  }
+}
+
+}  // namespace
+
+Schedule named_schedule(const std::string& name_or_file, int stages, int microbatches, int chunks) {
+  for (const ScheduleKind kind : all_schedule_kinds()) {
+    if (name_or_file != name(kind)) continue;
+    return make_schedule(kind, stages, microbatches, chunks > 0 ? chunks : usual_chunks(kind));
+  }
+  Schedule schedule = schedule_in_file(name_or_file);
+  for (const auto& [what, asked, has] : {std::tuple{"stages", stages, schedule.stages},
+                                         {"microbatches", microbatches, schedule.microbatches},
+                                         {"chunks a stage", chunks, schedule.chunks}}) {
+    require(asked == 0 || asked == has, "The schedule in {} is for {} {}, not for {}; choose another, or that number.",
+            name_or_file, has, what, asked);
+  }
+  return schedule;
+}
+
+}  // namespace stretto

@@ -1,0 +1,128 @@
+// Attention over sequences that are divided: what each core sends, and how far blocks travel. tests/parity compares results.
+#include "stretto/layers/attention.hpp"
+
+#include <gmock/gmock.h>
+
+#include "../../variables.hpp"
+#include "stretto/stretto.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t all_tokens = 48, batch_size = 2, head_count = 4, width_of_head = 8;
+
+std::uint64_t bytes_with_tag(const Communicator& world, std::uint64_t first, const std::string& tag) {
+  std::uint64_t bytes = 0;
+  for (const Record& record : world.ledger().records(first)) {
+    if (record.tag == tag) bytes += record.bytes_sent;
+  }
+  return bytes;
+}
+
+// Sends of all ranks, by tag, in forward and backward.
+struct RingBytes {
+  std::uint64_t forward = 0, blocks_again = 0, sums = 0;
+};
+RingBytes ring_bytes(int ranks, SequenceLayout layout, const std::string& mask, DType dtype) {
+  std::atomic<std::uint64_t> forward = 0, again = 0, sums = 0;
+  run_threads(ranks, [&](const Communicator& world) {
+    const RingAttention core(world, {.ring = ranks, .layout = layout}, attention_mask_from_text(mask), true);
+    const std::int64_t rows = all_tokens / ranks;
+    const Tensor qkv = Tensor::zeros({batch_size * rows, 3 * head_count * width_of_head}, dtype);
+    AttentionCore::Saved saved;
+    std::uint64_t first = world.ledger().next_sequence();
+    const Tensor attended = core.forward({batch_size, rows, head_count, width_of_head}, qkv, saved);
+    forward += bytes_with_tag(world, first, "keys and values");
+    first = world.ledger().next_sequence();
+    core.backward(attended, saved);
+    again += bytes_with_tag(world, first, "keys and values");
+    sums += bytes_with_tag(world, first, "gradients of keys and values");
+  });
+  return {forward, again, sums};
+}
+
+// 2 b (s/c) h (c-1) e bytes of a rank, and of gradients as many elements.
+TEST(RingAttention, SendsWhatTheFormulaSays) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const DType dtype : {DType::f64, DType::bf16}) {
+      const RingBytes found = ring_bytes(ranks, SequenceLayout::zigzag, "dense", dtype);
+      const auto elements = static_cast<std::uint64_t>(2 * batch_size * (all_tokens / ranks) * head_count * width_of_head *
+                                                       (ranks - 1) * ranks);
+      EXPECT_EQ(found.forward, elements * size_of(dtype)) << ranks;
+      EXPECT_EQ(found.blocks_again, found.forward);
+      EXPECT_EQ(found.sums, elements * size_of(kernels::accumulator(dtype)));
+    }
+  }
+}
+
+// Hops of blocks that nobody sees are absent.
+TEST(RingAttention, LeavesOutHopsThatTheMaskEmpties) {
+  const auto block = static_cast<std::uint64_t>(2 * batch_size * (all_tokens / 4) * head_count * width_of_head * 8);
+  const auto hops = [&](SequenceLayout layout, const std::string& mask) {
+    const RingBytes found = ring_bytes(4, layout, mask, DType::f64);
+    EXPECT_EQ(found.blocks_again, found.forward);
+    EXPECT_EQ(found.sums, found.forward);
+    return found.forward / block;
+  };
+  EXPECT_EQ(hops(SequenceLayout::zigzag, "dense"), 12U);
+  EXPECT_EQ(hops(SequenceLayout::contiguous, "dense"), 3U + 2U + 1U);
+  EXPECT_EQ(hops(SequenceLayout::contiguous, "window:13"), 3U);  // the twelve tokens before a part are those of one rank
+  EXPECT_EQ(hops(SequenceLayout::contiguous, "window:14"), 2U + 2U + 1U);
+  EXPECT_EQ(hops(SequenceLayout::contiguous, "window:13+global:1"), 3U + 1U + 1U);  // all see the first rank's block
+  EXPECT_EQ(hops(SequenceLayout::striped, "window:4"), 12U);
+  EXPECT_EQ(hops(SequenceLayout::striped, "window:2"), 4U);
+}
+
+// 4 b (s/u) h (u-1)/u e bytes of a rank, in each pass.
+TEST(UlyssesAttention, SendsWhatTheFormulaSays) {
+  for (const int ranks : {1, 2, 4}) {
+    for (const DType dtype : {DType::f64, DType::bf16}) {
+      run_threads(ranks, [&](const Communicator& world) {
+        const UlyssesAttention core(world, std::make_shared<LocalAttention>(), Stream("ulysses"));
+        const std::int64_t rows = all_tokens / ranks;
+        const Tensor qkv = Tensor::zeros({batch_size * rows, 3 * head_count * width_of_head}, dtype);
+        AttentionCore::Saved saved;
+        const auto expected =
+            static_cast<std::uint64_t>(4 * batch_size * rows * head_count * width_of_head * (ranks - 1) / ranks) *
+            size_of(dtype);
+        std::uint64_t first = world.ledger().next_sequence();
+        const Tensor attended = core.forward({batch_size, rows, head_count, width_of_head}, qkv, saved);
+        EXPECT_EQ(world.ledger().traffic(first).bytes_sent, expected);
+        first = world.ledger().next_sequence();
+        EXPECT_EQ(core.backward(attended, saved).shape(), qkv.shape());
+        EXPECT_EQ(world.ledger().traffic(first).bytes_sent, expected);
+      });
+    }
+  }
+}
+
+TEST(UlyssesAttention, RefusesHeadsThatDoNotDivide) {
+  run_threads(3, [](const Communicator& world) {
+    const UlyssesAttention core(world, std::make_shared<LocalAttention>(), Stream("ulysses"));
+    AttentionCore::Saved saved;
+    EXPECT_EQ(sentence_of([&] {
+                core.forward({1, 2, 4, 8}, Tensor({2, 96}, DType::f32), saved);
+              }),
+              "4 attention heads do not divide over 3 ulysses ranks.");
+  });
+}
+
+TEST(AttentionMaskText, IsReadOrRefused) {
+  EXPECT_EQ(attention_mask_from_text("dense"), kernels::AttentionMask());
+  EXPECT_EQ(attention_mask_from_text("window:5"), (kernels::AttentionMask{.window = 5}));
+  EXPECT_EQ(attention_mask_from_text("global:3+window:4"), (kernels::AttentionMask{.window = 4, .global = 3}));
+  EXPECT_EQ(attention_mask_from_text("strided:8"), (kernels::AttentionMask{.stride = 8}));
+  for (const char* wrong : {"", "window", "window:", "window:0", "window:-1", "window:x", "window:5x", "sparse:4",
+                            "dense+window:4", "window:4+", "window:4+window:5"}) {
+    EXPECT_EQ(
+        sentence_of([&] { attention_mask_from_text(wrong); }),
+        fmt::format("'{}' is no mask of attention; give dense, or window:W, strided:S and global:G of at least 1 each, "
+                    "joined by +.",
+                    wrong));
+  }
+  EXPECT_EQ(sentence_of([] { attention_mask_from_text("global:4"); }),
+            "'global:4' thins nothing out: all tokens see all earlier ones; add window:W or strided:S, or give dense.");
+}
+
+}  // namespace
+}  // namespace stretto

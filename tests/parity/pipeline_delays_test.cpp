@@ -1,0 +1,88 @@
+// Training on data x tensor x pipeline ranks that are held up at random: before every action of the schedule and, by
+// signals, anywhere else. No rank may deadlock, and every bit must be that of undisturbed ranks.
+//
+// A failure says its seed; --gtest_random_seed=SEED draws the same delays before actions again.
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <random>
+#include <thread>
+
+#include "../random_interruptions.hpp"
+#include "../tiers.hpp"
+#include "by_hand.hpp"
+
+namespace parity {
+namespace {
+
+// With all tests, 500 steps over the schedules.
+#ifdef STRETTO_SANITIZE
+constexpr int sanitized = 1;
+#else
+constexpr int sanitized = 0;
+#endif
+int steps_of_a_schedule() { return sanitized != 0 ? 3 : all_tests() ? 72 : 8; }
+
+unsigned drawn_seed() {
+  const auto given = static_cast<unsigned>(GTEST_FLAG_GET(random_seed));
+  return given != 0 ? given : std::random_device{}() % 99999 + 1;  // the flag accepts 1 to 99999
+}
+
+constexpr Layout layout{2, 2, 2};
+
+std::vector<Trace> traces_of(const gpt::TrainerOptions& options, const Fault& fault) {
+  std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
+  run_threads(layout.ranks(), [&](const Communicator& world) {
+    traces[static_cast<std::size_t>(world.rank())] = train_by_hand(world, layout, options, fault, steps_of_a_schedule());
+  });
+  return traces;
+}
+
+Tensor delayed(PipelineStage& stage, const Action& action, Tensor input, unsigned seed) {
+  static std::atomic<unsigned> threads = 0;
+  thread_local std::mt19937 engine(seed + ++threads);
+  if (engine() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(engine() % 500));
+  return stage.compute(action, std::move(input));
+}
+
+gpt::TrainerOptions options_of(ScheduleKind schedule, ZeroStage stage) {
+  gpt::TrainerOptions options = tiny(layout);
+  options.model.layers = 5;
+  options.model.sequence = 16;
+  options.pipeline.schedule_name = name(schedule);
+  options.global_batch = 6L * layout.data;
+  options.sharding.zero = stage;
+  return options;
+}
+
+TEST(PipelineDelays, ChangeNoBitAndBlockNobody) {
+  const unsigned seed = drawn_seed();
+  RecordProperty("seed", std::to_string(seed));
+  std::cout << "seed " << seed << std::endl;  // flushed, so that a deadlock shows its seed too
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  int stage = 0;
+  for (const ScheduleKind schedule : all_schedule_kinds()) {
+    const gpt::TrainerOptions options = options_of(schedule, zero_stages[static_cast<std::size_t>(stage++ % 4)]);
+    const std::vector<Trace> expected = traces_of(options, {});
+    const RandomInterruptions interruptions(seed);
+    const Fault delays{.in_stage = [&](PipelineStage& of, const Action& action, Tensor input) {
+      return delayed(of, action, std::move(input), seed);
+    }};
+    EXPECT_EQ(divergence(expected, traces_of(options, delays)), "") << name(schedule);
+  }
+}
+
+// Or the comparison above proves nothing.
+TEST(PipelineDelays, ControlsSeeAMessageOfAnotherMicrobatchAndAWeightGradientLeftOut) {
+  const gpt::TrainerOptions options = options_of(ScheduleKind::zb_h1, ZeroStage::optimizer);
+  const std::vector<Trace> expected = traces_of(options, {});
+  EXPECT_NE(divergence(expected, traces_of(options, {.in_stage = with_message_of_another})), "");
+  const Fault left_out{.in_stage = [](PipelineStage& stage, const Action& action, Tensor input) {
+    if (action.kind == ActionKind::backward_weight && action.microbatch == 2) return Tensor();
+    return stage.compute(action, std::move(input));
+  }};
+  EXPECT_NE(divergence(expected, traces_of(options, left_out)), "");
+}
+
+}  // namespace
+}  // namespace parity

@@ -1,0 +1,281 @@
+// Training in f64 with own rows between layers (--sp) against one rank, with everything that it goes together with, and what
+// it sends and keeps. The controls show that each comparison can fail.
+#include <gmock/gmock.h>
+
+#include "../tiers.hpp"
+#include "by_hand.hpp"
+#include "sampling.hpp"
+
+namespace parity {
+namespace {
+
+struct RowsCell {
+  Layout layout;
+  ZeroStage zero = ZeroStage::optimizer;
+  Recompute recompute = Recompute::none;
+  ScheduleKind schedule = ScheduleKind::one_forward_one_backward;
+  bool keeps_gathered = false;
+};
+
+gpt::TrainerOptions options_of(const RowsCell& cell, DType dtype = DType::f64) {
+  gpt::TrainerOptions options = tiny(cell.layout, dtype);
+  options.sequence = {.divides_rows = true, .keeps_gathered = cell.keeps_gathered};
+  options.sharding.zero = cell.zero;
+  options.recompute.level = cell.recompute;
+  if (cell.layout.pipeline > 1) {
+    const int chunks = cell.schedule == ScheduleKind::interleaved || cell.schedule == ScheduleKind::zb_v ? 2 : 1;
+    options.model.layers = cell.layout.pipeline * chunks + 1;
+    options.pipeline = {.schedule_name = name(cell.schedule), .virtual_stages = chunks};
+    options.global_batch = std::int64_t{cell.layout.pipeline} * 2 * cell.layout.data;
+  }
+  return options;
+}
+
+std::string text_of(const RowsCell& cell) {
+  return fmt::format("dp {} tp {} pp {} {}, zero {}, recompute {}{}", cell.layout.data, cell.layout.tensor,
+                     cell.layout.pipeline, name(cell.schedule), static_cast<int>(cell.zero),
+                     static_cast<int>(cell.recompute), cell.keeps_gathered ? ", kept" : "");
+}
+
+const Trace& of_one_rank(const gpt::TrainerOptions& options) {
+  static std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, Trace> known;
+  const auto [place, is_new] =
+      known.try_emplace({options.model.layers, options.model.hidden, options.global_batch}, Trace());
+  if (is_new) {
+    gpt::TrainerOptions alone = options;
+    alone.pipeline = {};
+    alone.sequence = {};
+    alone.sharding.zero = ZeroStage::none;
+    alone.recompute = {};
+    place->second = train({}, alone).front();
+  }
+  return place->second;
+}
+
+std::string divergence_from_one_rank(const RowsCell& cell) {
+  const gpt::TrainerOptions options = options_of(cell);
+  const Trace& expected = of_one_rank(options);
+  const std::vector<Trace> traces = train(cell.layout, options);
+  std::string text = missing(expected, traces);
+  for (const Trace& trace : traces) text += compare(expected, trace, parity_tolerance, has_of(cell.layout)).all();
+  return text.empty() ? "" : text_of(cell) + ": " + text;
+}
+
+std::vector<Layout> layouts_with_tensor() {
+  std::vector<Layout> result;
+  for (int tensor = 2; tensor <= 8; ++tensor) {
+    for (int data = 1; data * tensor <= 8; ++data) {
+      for (int pipeline = 1; data * tensor * pipeline <= 8; ++pipeline) result.push_back({data, tensor, pipeline});
+    }
+  }
+  return result;
+}
+
+class OwnRows : public testing::TestWithParam<Layout> {};
+
+// Layouts of 4 ranks take every ZeRO stage, others one; levels of recomputation and schedules take turns, or, with all
+// tests, all of them on up to three ranks. The 48 rows of a microbatch do not divide over 5 and 7 ranks.
+TEST_P(OwnRows, EqualOneRank) {
+  const Layout layout = GetParam();
+  const std::vector<ScheduleKind> schedules =
+      layout.pipeline > 1 ? all_schedule_kinds() : std::vector{ScheduleKind::one_forward_one_backward};
+  const bool every_stage = layout.ranks() == 4;
+  const bool every_one = all_tests() && layout.ranks() <= 3;
+  std::size_t turn = static_cast<std::size_t>(layout.data + 3 * layout.tensor);
+  for (std::size_t stage = 0; stage < zero_stages.size(); ++stage) {
+    if (!every_stage && !every_one && stage != turn % 4) continue;
+    for (const ScheduleKind schedule : schedules) {
+      for (const Recompute level : {Recompute::none, Recompute::selective, Recompute::full}) {
+        if (!every_one && turn++ % 3 != static_cast<std::size_t>(level)) continue;
+        for (const bool keeps : {false, true}) {
+          if (keeps && level == Recompute::selective) continue;
+          if (!every_one && keeps != (stage % 2 == 1 && level != Recompute::selective)) continue;
+          EXPECT_EQ(divergence_from_one_rank({layout, zero_stages[stage], level, schedule, keeps}), "");
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, OwnRows, testing::ValuesIn(layouts_with_tensor()), [](const auto& layout) {
+  return fmt::format("dp{}_tp{}_pp{}", layout.param.data, layout.param.tensor, layout.param.pipeline);
+});
+
+std::vector<RowsCell> cells_for_bits() {
+  return {{{1, 2}}, {{2, 2}, ZeroStage::values}, {{1, 5}}, {{1, 2, 2}, ZeroStage::none, {}, ScheduleKind::zb_h1}};
+}
+
+// Neither overlap, nor what is kept, nor what is computed again changes a bit, in any type.
+TEST(OwnRowsBits, DoNotDependOnOverlapAndMemory) {
+  for (const DType dtype : {DType::f64, DType::bf16, DType::f16}) {
+    for (const RowsCell& cell : cells_for_bits()) {
+      gpt::TrainerOptions options = options_of(cell, dtype);
+      if (dtype != DType::f64) options.sharding.gradient_dtype = dtype;
+      const std::vector<Trace> expected = train(cell.layout, options);
+      EXPECT_EQ(divergence(expected, train(cell.layout, options)), "") << text_of(cell) << " in another run";
+      const auto same = [&](const char* what, const auto& change) {
+        gpt::TrainerOptions other = options;
+        change(other);
+        EXPECT_EQ(divergence(expected, train(cell.layout, other)), "") << text_of(cell) << ", " << what;
+      };
+      same("kept", [](gpt::TrainerOptions& other) { other.sequence.keeps_gathered = true; });
+      same("selective", [](gpt::TrainerOptions& other) { other.recompute.level = Recompute::selective; });
+      same("full", [](gpt::TrainerOptions& other) { other.recompute.level = Recompute::full; });
+      options.sharding.overlap = false;
+      const std::vector<Trace> plain = train(cell.layout, options);
+      EXPECT_EQ(divergence(expected, plain), "") << text_of(cell) << " without overlap";
+      const auto on_the_stream = [](const std::vector<Trace>& traces) {
+        return std::ranges::count(traces.front().records, "tp", &Record::stream);
+      };
+      EXPECT_GT(on_the_stream(expected), 0) << "the control";
+      EXPECT_EQ(on_the_stream(plain), 0);
+      options.seed = 5;
+      EXPECT_NE(divergence(expected, train(cell.layout, options)), "") << "the control";
+    }
+  }
+}
+
+// Text whose first rows are fewer than the ranks.
+TEST(OwnRows, MayBeNone) {
+  const auto text_of_ranks = [](int tensor, int pipeline) {
+    gpt::TrainerOptions options = tiny({1, 4});
+    options.model.vocabulary = 256;
+    options.sequence.divides_rows = tensor > 1;
+    std::vector<std::string> texts(static_cast<std::size_t>(tensor * pipeline));
+    run_threads(tensor * pipeline, [&](const Communicator& world) {
+      gpt::Trainer trainer(Mesh(world, {.tensor = tensor, .pipeline = pipeline}), options);
+      texts[static_cast<std::size_t>(world.rank())] = gpt::sample(trainer, "", {.length = 12, .temperature = 1, .seed = 5});
+    });
+    EXPECT_EQ(std::ranges::count(texts, texts.front()), tensor * pipeline);
+    return texts.front();
+  };
+  const std::string expected = text_of_ranks(1, 1);
+  EXPECT_EQ(text_of_ranks(4, 1), expected);
+  EXPECT_EQ(text_of_ranks(4, 2), expected);
+}
+
+// The bytes that all ranks send in a step's operations of these names.
+std::int64_t bytes_of(const std::vector<Trace>& traces, const std::vector<std::string>& tags) {
+  std::int64_t bytes = 0;
+  for (const Trace& trace : traces) {
+    for (const Record& record : trace.records) {
+      if (std::ranges::count(tags, record.tag) > 0) bytes += static_cast<std::int64_t>(record.bytes_sent);
+    }
+  }
+  return bytes;
+}
+
+// Per layer and microbatch 8 b s h (t-1)/t elements, with and without own rows; two more for what is gathered again. The
+// head gathers and sums as a layer does.
+TEST(OwnRowsTraffic, IsThatOfTensorParallelism) {
+  for (const int tensor : {2, 4, 5}) {
+    RowsCell cell{{1, tensor}};
+    gpt::TrainerOptions options = options_of(cell);
+    const std::int64_t row_bytes = options.micro_batch * options.model.sequence * options.model.hidden * 8;
+    const std::int64_t microbatches = options.global_batch / options.micro_batch;
+    const auto times = [&](std::int64_t of_a_layer, std::int64_t of_the_ends) {  // over all t ranks
+      return (of_a_layer * options.model.layers + of_the_ends) * microbatches * row_bytes * (tensor - 1);
+    };
+    const std::vector<std::string> tags = {"column-parallel forward",  "row-parallel forward",  "row-parallel backward",
+                                           "column-parallel backward", "column-parallel input", "row-parallel gradient"};
+    EXPECT_EQ(bytes_of(train(cell.layout, options), tags), times(10, 3));
+    options.sequence.keeps_gathered = true;
+    const std::vector<Trace> kept = train(cell.layout, options);
+    EXPECT_EQ(bytes_of(kept, tags), times(8, 2));
+    EXPECT_EQ(bytes_of(kept, {"embedding forward", "embedding backward"}), times(0, 2));
+    options.sequence = {};
+    EXPECT_EQ(bytes_of(train(cell.layout, options), tags), times(8, 2));  // of the head: one sum in backward
+    EXPECT_NE(bytes_of(kept, {tags.front()}), times(8, 2)) << "the control";
+  }
+}
+
+class OwnRowsControls : public testing::TestWithParam<ZeroStage> {
+ protected:
+  static Comparison with(const Fault& fault) {
+    const RowsCell cell{{2, 2}, GetParam()};
+    gpt::TrainerOptions options = options_of(cell);
+    options.clip_norm = 0;
+    gpt::TrainerOptions one = options;
+    one.sequence = {};
+    one.sharding.zero = ZeroStage::none;
+    const Trace expected = train({}, one).front();
+    Comparison result;
+    run_threads(cell.layout.ranks(), [&](const Communicator& world) {
+      const Trace trace = train_by_hand(world, cell.layout, options, fault);
+      if (world.rank() == 1) result = compare(expected, trace, parity_tolerance, has_of(cell.layout));
+    });
+    return result;
+  }
+};
+
+TEST_P(OwnRowsControls, PassWithoutAFault) { EXPECT_EQ(with({}).all(), ""); }
+
+// What computes from own rows alone: a norm, the bias of a row-parallel layer, and the positions.
+TEST_P(OwnRowsControls, FailWithoutTheSumOverTensorRanks) {
+  for (const char* const name : {"h.1.ln_2.weight", "ln_f.bias", "h.0.mlp.c_proj.bias", "wpe.weight"}) {
+    const Comparison comparison = with({.in_records = [&](Parameters& parameters) {
+      for (const auto& parameter : parameters.all()) {
+        if (parameter->name != name) continue;
+        EXPECT_TRUE(parameter->sum_gradient_over.contains(Axis::tensor)) << name;
+        parameter->sum_gradient_over = parameter->sum_gradient_over - Axis::tensor;
+      }
+    }});
+    EXPECT_THAT(comparison.gradient, testing::HasSubstr(name));
+    EXPECT_NE(comparison.norm, "") << name;
+    EXPECT_NE(comparison.parameter, "") << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, OwnRowsControls, testing::ValuesIn(zero_stages),
+                         [](const auto& stage) { return fmt::format("zero{}", static_cast<int>(stage.param)); });
+
+// A microbatch's activations in the next part's hands are those of another rank's rows.
+TEST(OwnRowsControl, FailsWithTheRowsOfAnotherRank) {
+  const RowsCell cell{{1, 2, 2}};
+  gpt::TrainerOptions options = options_of(cell);
+  options.clip_norm = 0;
+  gpt::TrainerOptions one = options;
+  one.pipeline = {};
+  one.sequence = {};
+  const Trace expected = train({}, one).front();
+  run_threads(cell.layout.ranks(), [&](const Communicator& world) {
+    const int neighbour = world.rank() ^ 1;
+    const Fault fault{.in_stage = [&](PipelineStage& stage, const Action& action, Tensor input) {
+      if (action.kind == ActionKind::forward && input) {
+        const Tensor mine = input.clone();
+        world.send_recv(mine.raw(), mine.size(), neighbour, input.raw(), input.size(), neighbour, mine.dtype(),
+                        Stream::inline_());
+      }
+      return stage.compute(action, std::move(input));
+    }};
+    const Comparison comparison =
+        compare(expected, train_by_hand(world, cell.layout, options, fault), parity_tolerance, has_of(cell.layout));
+    EXPECT_NE(comparison.loss, "");
+    EXPECT_NE(comparison.gradient, "");
+  });
+}
+
+TEST(OwnRowsOptions, SayWhatDoesNotGoTogether) {
+  const auto sentence = [](int tensor, const std::function<void(gpt::TrainerOptions&)>& change) {
+    gpt::TrainerOptions options = tiny({1, tensor});
+    options.sequence.divides_rows = true;
+    change(options);
+    return sentence_of([&] { options.check({.tensor = tensor}); });
+  };
+  EXPECT_EQ(sentence(2, [](gpt::TrainerOptions&) {}), "");
+  EXPECT_THAT(sentence(1, [](gpt::TrainerOptions&) {}), testing::HasSubstr("--tp 1"));
+  EXPECT_THAT(sentence(2, [](gpt::TrainerOptions& options) { options.sequence = {.keeps_gathered = true}; }),
+              testing::HasSubstr("add --sp"));
+  EXPECT_THAT(
+      sentence(2, [](gpt::TrainerOptions& options) { options.recompute = {.level = Recompute::full, .partition = true}; }),
+      testing::HasSubstr("already"));
+  EXPECT_THAT(sentence(2,
+                       [](gpt::TrainerOptions& options) {
+                         options.sequence.keeps_gathered = true;
+                         options.recompute.level = Recompute::selective;
+                       }),
+              testing::HasSubstr("choose one"));
+}
+
+}  // namespace
+}  // namespace parity

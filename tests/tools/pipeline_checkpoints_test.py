@@ -1,0 +1,74 @@
+"""Checkpoints of pipelines: training goes on from them in every other layout as if it had never stopped."""
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+from pipeline_harness import EVERYTHING, INTERLEAVED, STEPS, TOLERANCE, PipelineTest
+
+
+class Checkpoints(PipelineTest):
+    def copy_of_step(self, save, step):
+        """A directory of checkpoints that ends with this one."""
+        copy = pathlib.Path(tempfile.mkdtemp(dir=self.directory))
+        name = f"step_{step:08}"
+        shutil.copytree(save / name, copy / name)
+        (copy / "latest").write_text(name + "\n")
+        return copy
+
+    def train_and_save(self, *words):
+        save = pathlib.Path(tempfile.mkdtemp(dir=self.directory))
+        return save, self.train(*words, "--save", save, "--save-interval", 1)
+
+    def go_on(self, save, step, *words):
+        """What trained and saved on goes on from a step, and saves each further one. Returns where."""
+        save = self.copy_of_step(save, step)
+        result = self.train(*words, "--save", save, "--save-interval", 1, "--resume")
+        self.assertIn(f"Continues after step {step}.", result.output)
+        self.assertEqual([metrics["step"] for metrics in result.metrics], list(range(step + 1, STEPS + 1)))
+        return save, result
+
+    def test_go_on_in_other_layouts(self):
+        chains = [[["--nproc", 4, "--pp", 2, "--zero", 1],
+                   ["--nproc", 2, "--zero", 3],
+                   ["--nproc", 4, "--pp", 4, *INTERLEAVED, "--zero", 0],
+                   ["--nproc", 4, "--pp", 2, "--tp", 2, "--zero", 2]],
+                  [["--nproc", 1, "--zero", 0],
+                   ["--nproc", 4, "--pp", 2, "--schedule", "zb-h1", "--zero", 3],
+                   ["--nproc", 2, "--tp", 2, "--zero", 2],
+                   ["--nproc", 4, "--pp", 2, "--schedule", "zb-v", "--zero", 1]]]
+        for chain in chains:
+            save, result = self.train_and_save(*chain[0])
+            self.assertLess(self.difference(self.one_rank, result), TOLERANCE)
+            for step, words in enumerate(chain[1:], 1):
+                with self.subTest(words, step=step):
+                    save, result = self.go_on(save, step, *words)
+                    self.assertLess(self.difference(self.one_rank, result), TOLERANCE)
+                    self.assertEqual(self.sample(result), self.sample(self.one_rank))
+        save, _ = self.train_and_save("--nproc", 2, "--pp", 2, "--seed", 2)
+        _, result = self.go_on(save, 2, "--nproc", 2, "--pp", 2)
+        self.assertGreater(self.difference(self.one_rank, result), 1e-4)  # the control: the state of another training
+
+    def test_go_on_in_the_same_layout_with_the_same_bits(self):
+        for zero in range(4) if EVERYTHING else (1, 3):
+            for words in (["--pp", 2, *INTERLEAVED], *([["--tp", 2, "--pp", 2, "--schedule", "zb-h2"], ["--pp", 4]] if EVERYTHING else [])):
+                with self.subTest(words, zero=zero):
+                    flags = ["--nproc", 4, *words, "--zero", zero]
+                    save, whole = self.train_and_save(*flags)
+                    _, rest = self.go_on(save, 2, *flags)
+                    self.assertEqual(self.numbers(rest), self.numbers(whole)[2:])
+                    self.assertEqual(self.sample(rest), self.sample(whole))
+
+    def test_load(self):
+        """Training that begins with the weights of a pipeline, in another pipeline and on one rank."""
+        save, _ = self.train_and_save("--nproc", 2, "--pp", 2, "--zero", 1)
+        load = ["--load", save / "step_00000002"]
+        alone = self.train("--nproc", 1, *load)
+        piped = self.train("--nproc", 4, "--pp", 4, *INTERLEAVED, "--zero", 3, *load)
+        self.assertEqual([metrics["step"] for metrics in piped.metrics], list(range(1, STEPS + 1)))
+        self.assertLess(self.difference(alone, piped), TOLERANCE)
+        self.assertGreater(self.difference(alone, self.one_rank), 1e-4)  # the control: weights that were not loaded
+
+
+if __name__ == "__main__":
+    unittest.main()

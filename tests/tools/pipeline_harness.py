@@ -1,0 +1,57 @@
+"""Shared by the tests of stretto-train's pipelines: a small model that trains in f64, and the comparison of two trainings."""
+import collections
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+from train_tool_test import environment
+
+TRAIN = os.environ["TRAIN_PROGRAM"]
+EVERYTHING = os.environ.get("STRETTO_TEST_ALL") == "1"
+STEPS = 4
+TOLERANCE = 1e-10
+INTERLEAVED = ["--schedule", "interleaved", "--virtual-stages", 2]
+
+Result = collections.namedtuple("Result", "output metrics")
+
+
+class PipelineTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory(prefix="pipelines-")
+        cls.addClassCleanup(temporary.cleanup)
+        cls.directory = pathlib.Path(temporary.name)
+        (cls.directory / "text").write_text("".join(f"{i} times {i} is {i * i}; " for i in range(1000)))
+        cls.one_rank = cls.train("--nproc", 1)
+
+    @classmethod
+    def train(cls, *words):
+        log = pathlib.Path(tempfile.mkdtemp(dir=cls.directory))
+        command = [TRAIN, "--num-layers", 8, "--hidden-size", 16, "--num-attention-heads", 4, "--seq-length", 16, "--global-batch-size", 8,
+                   "--micro-batch-size", 1, "--train-iters", STEPS, "--lr-warmup-iters", 0, "--lr", 3e-3, "--dtype", "fp64", "--log-interval", 1,
+                   "--train-data", cls.directory / "text", "--log-dir", log, *words]
+        done = subprocess.run([str(word) for word in command], capture_output=True, timeout=240, env=environment())
+        if (done.returncode, done.stderr) != (0, b""):
+            raise AssertionError(f"{words} ended with {done.returncode}: {done.stderr.decode()}")
+        # The sample has any bytes.
+        return Result(done.stdout.decode("latin-1"), [json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()])
+
+    @staticmethod
+    def difference(one, other):
+        """The largest relative difference of two runs' losses, gradient norms and losses of validation; of all common steps."""
+        steps = {metrics["step"]: metrics for metrics in one.metrics}
+        pairs = [(steps[metrics["step"]], metrics) for metrics in other.metrics]
+        found = [abs(a[name] / b[name] - 1) for a, b in pairs for name in ("loss", "grad_norm", "val_loss") if name in a or name in b]
+        return max(found)
+
+    @staticmethod
+    def numbers(result):
+        """Equal text means equal bits."""
+        return [[repr(metrics.get(name)) for name in ("step", "loss", "grad_norm", "val_loss")] for metrics in result.metrics]
+
+    def sample(self, result):
+        return re.search(r"--- a sample ---\n(.*)\n----------------\n", result.output, re.S).group(1)
