@@ -92,6 +92,10 @@ STRETTO_API void requantize(QuantizedFormat format, const void* const* vectors, 
 STRETTO_API void convert(const Tensor& from, const Tensor& out);
 STRETTO_API void add(const Tensor& a, const Tensor& b, const Tensor& out);
 STRETTO_API void scale(const Tensor& x, double factor);  // x *= factor, in place
+// Copies columns [from_column, from_column + columns) of each row of `from` to the columns of `out` from out_column on. Both
+// have equally many rows, and any one type; they must not overlap.
+STRETTO_API void copy_columns(const Tensor& from, std::int64_t from_column, const Tensor& out, std::int64_t out_column,
+                              std::int64_t columns);
 // The sum of the squares of all elements, accumulated in f64 in a fixed order. For tensors on a GPU, the call blocks
 // until the result is known; sums_of_squares blocks once for all its tensors.
 STRETTO_API double sum_of_squares(const Tensor& x);

@@ -18,18 +18,18 @@ struct PackedTensors {
   std::vector<Tensor> tensors;
 };
 
-PackedTensors packed_like(const std::vector<Tensor>& like, const Communicator& group) {
+PackedTensors packed_like(const std::vector<Tensor>& like, const Communicator& group, std::optional<DType> dtype = {}) {
   constexpr std::size_t alignment = 64;
   std::vector<std::size_t> places;
   std::size_t end = 0;
   for (const Tensor& tensor : like) {
     places.push_back((end + alignment - 1) / alignment * alignment);
-    end = places.back() + tensor.bytes();
+    end = places.back() + static_cast<std::size_t>(tensor.size()) * size_of(dtype.value_or(tensor.dtype()));
   }
   const Shape bytes{static_cast<std::int64_t>(end)};
   PackedTensors packed{group.size() > 1 ? Tensor::symmetric(bytes, DType::u8) : Tensor(bytes, DType::u8), {}};
   for (std::size_t i = 0; i < like.size(); ++i) {
-    packed.tensors.push_back(packed.buffer.view(places[i], like[i].shape(), like[i].dtype()));
+    packed.tensors.push_back(packed.buffer.view(places[i], like[i].shape(), dtype.value_or(like[i].dtype())));
   }
   return packed;
 }
@@ -91,17 +91,17 @@ void RingPass::start_hop() {
 }
 
 RingSum::RingSum(const std::vector<Tensor>& like, const Communicator& group, const Stream& stream, std::string tag,
-                 std::vector<int> reach)
+                 std::vector<int> reach, std::optional<DType> dtype)
     : group_(group), stream_(stream), tag_(std::move(tag)), reach_(checked_reach(std::move(reach), group.size())) {
-  for (const Tensor& tensor : like) own_.emplace_back(tensor.shape(), tensor.dtype());
+  for (const Tensor& tensor : like) own_.emplace_back(tensor.shape(), dtype.value_or(tensor.dtype()));
   const auto others = static_cast<std::size_t>(hops_left());
   for (std::size_t i = 0; i < std::min(others, buffers_.size()); ++i) {
-    PackedTensors packed = packed_like(like, group);
+    PackedTensors packed = packed_like(like, group, dtype);
     buffers_[i] = std::move(packed.buffer);
     contributions_[i] = std::move(packed.tensors);
   }
   const auto arriving = [&] {
-    PackedTensors packed = packed_like(like, group);
+    PackedTensors packed = packed_like(like, group, dtype);
     return Arriving{std::move(packed.buffer), std::move(packed.tensors)};
   };
   const int own_hops = reach_[group.rank()];

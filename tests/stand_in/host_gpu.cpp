@@ -318,6 +318,14 @@ void HostGpu::copy(void* to, const void* from, std::size_t bytes, GpuStream stre
   if (!both_here) wait_until_here(stream, "copy");
 }
 
+void HostGpu::copy_rows(void* to, std::size_t to_step, const void* from, std::size_t from_step, std::size_t bytes,
+                        std::int64_t rows, GpuStream stream) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto i = static_cast<std::size_t>(row);
+    copy(static_cast<std::byte*>(to) + i * to_step, static_cast<const std::byte*>(from) + i * from_step, bytes, stream);
+  }
+}
+
 void HostGpu::zero(void* memory, std::size_t bytes, GpuStream stream) {
   require_memory("zero", memory, bytes);
   put(stream, [memory, bytes] { std::memset(memory, 0, bytes); });

@@ -93,6 +93,8 @@ class HostGpu final : public Gpu {
   std::byte* open_shared(const GpuShareHandle& handle) override;
   void close_shared(std::byte* memory) override;
   void copy(void* to, const void* from, std::size_t bytes, GpuStream stream) override;
+  void copy_rows(void* to, std::size_t to_step, const void* from, std::size_t from_step, std::size_t bytes,
+                 std::int64_t rows, GpuStream stream) override;
   void zero(void* memory, std::size_t bytes, GpuStream stream) override;
   void begin_capture(GpuStream stream) override;
   bool is_capturing(GpuStream stream) override;

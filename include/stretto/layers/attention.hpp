@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ class STRETTO_API AttentionCore {
   struct Saved {
     Shape shape;
     Tensor qkv, attended, log_sum_exp;
+    std::vector<Saved> pieces;  // UlyssesAttention: what its inner core needs for each piece, instead of the tensors
   };
   AttentionCore() = default;
   virtual ~AttentionCore() = default;
@@ -79,22 +81,47 @@ class STRETTO_API RingAttention final : public AttentionCore {
 // the heads by an all-to-all; another one brings the result back. Forward sends 4 b (s/u) h (u-1)/u e bytes a rank, and
 // backward the same. `inner` attends to the tokens of the u ranks together: LocalAttention, or RingAttention for both at
 // once (USP; Fang & Zhao 2024).
+//
+// The heads of a rank go in pieces: while `inner` attends to one piece, the next one arrives and the results of the last
+// one travel back. With k pieces, 1/k of the communication is exposed where attention takes longer; with one head a rank,
+// all of it. The number of pieces changes no bit. Memory: the messages of three pieces, each once to send and once to
+// receive.
 class STRETTO_API UlyssesAttention final : public AttentionCore {
  public:
-  UlyssesAttention(const Communicator& group, std::shared_ptr<const AttentionCore> inner, const Stream& stream);
+  // pieces: at most so many; 0: the best by chunk_count() and the cost model (overlap/chunks.hpp).
+  UlyssesAttention(const Communicator& group, std::shared_ptr<const AttentionCore> inner, const Stream& stream,
+                   int pieces = 0);
   // Throws Error(invalid_argument) if shape.heads is no multiple of the group's size.
   Tensor forward(const Shape& shape, const Tensor& qkv, Saved& saved) const override;
   Tensor backward(const Tensor& dattended, const Saved& saved) const override;
 
  private:
-  // Between rows of all heads and all rows of some heads; `parts` tensors of heads lie beside each other in a row.
-  Tensor to_heads(const Tensor& rows, std::int64_t batch, int parts, const char* tag) const;
-  Tensor to_rows(const Tensor& heads, std::int64_t batch, int parts, const char* tag) const;
-  void exchange(const Tensor& out, const Tensor& in, const char* tag) const;
+  // An all-to-all between rows of all heads and all rows of some heads.
+  struct Exchange {
+    Tensor out, in;  // a message for each rank, and from each rank
+    Work work;
+  };
+  // Some columns of each rank's heads, in rows where `parts` tensors of all heads lie beside each other.
+  struct Columns {
+    int parts;
+    std::int64_t width;  // of the heads of one rank
+    std::int64_t first, count;
+    std::int64_t place(int part, int rank, int ranks) const { return (part * ranks + rank) * width + first; }
+  };
+  int pieces(const Shape& shape, DType dtype) const;
+  template <class Attend>
+  Tensor in_pieces(int pieces, const Shape& shape, const Tensor& rows, int parts, int result_parts,
+                   const std::array<const char*, 2>& tags, Attend attend) const;
+  void start(Exchange& exchange, const char* tag) const;
+  Exchange to_heads(const Tensor& rows, const Columns& of, const char* tag) const;
+  Tensor all_rows(Exchange exchange, std::int64_t batch) const;
+  Exchange to_rows(const Tensor& heads, std::int64_t batch, const char* tag) const;
+  void put(Exchange exchange, const Columns& of, const Tensor& rows) const;
 
   Communicator group_;
   std::shared_ptr<const AttentionCore> inner_;
   Stream stream_;
+  int pieces_;
 };
 
 }  // namespace stretto

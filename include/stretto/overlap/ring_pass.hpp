@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -87,9 +88,10 @@ class STRETTO_API RingPass {
 // in a group of one rank. The thread, stream and error rules are those of RingPass.
 class STRETTO_API RingSum {
  public:
-  // Uses only the shapes and types of the tensors in `like`. Does not communicate.
+  // Uses only the shapes and types of the tensors in `like`; with `dtype`, the sums have that type instead. Does not
+  // communicate.
   RingSum(const std::vector<Tensor>& like, const Communicator& group, const Stream& stream, std::string tag = "ring sum",
-          std::vector<int> reach = {});
+          std::vector<int> reach = {}, std::optional<DType> dtype = std::nullopt);
 
   // Before finish(), the caller must write this rank's contribution for its own block to these tensors. The initial
   // contents are unspecified, so the caller must write every element.

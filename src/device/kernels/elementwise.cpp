@@ -1,3 +1,6 @@
+#include <cstring>
+
+#include "core/fail.hpp"
 #include "device/cpu/host_kernels.hpp"
 #include "device/gpu.hpp"
 #include "device/kernels/arguments.hpp"
@@ -29,6 +32,29 @@ void scale(const Tensor& x, double factor) {
   if (scope.skipped()) return;
   if (on_gpu("scale", x)) return gpu().kernels().scale(x, factor, gpu_stream());
   cpu::multiply(x.dtype(), x.raw(), x.raw(), x.size(), factor);
+}
+
+void copy_columns(const Tensor& from, std::int64_t from_column, const Tensor& out, std::int64_t out_column,
+                  std::int64_t columns) {
+  check_holds("copy_columns", "out", out, from.dtype(), from.rows() * out.columns());
+  require(columns >= 0 && from_column >= 0 && from_column + columns <= from.columns() && out_column >= 0 &&
+              out_column + columns <= out.columns(),
+          "copy_columns: {} columns from {} on of {} do not go to those from {} on of {}.", columns, from_column,
+          from.columns(), out_column, out.columns());
+  const KernelScope scope("copy");
+  if (scope.skipped() || columns == 0 || from.rows() == 0) return;
+  const Tensor first = from.view(from_column, {1}), place = out.view(out_column, {1});
+  const std::size_t bytes = static_cast<std::size_t>(columns) * size_of(from.dtype());
+  const std::size_t from_step = static_cast<std::size_t>(from.columns()) * size_of(from.dtype());
+  const std::size_t out_step = static_cast<std::size_t>(out.columns()) * size_of(from.dtype());
+  if (on_gpu("copy_columns", from, out)) {
+    return gpu().copy_rows(place.raw(), out_step, first.raw(), from_step, bytes, from.rows(), gpu_stream());
+  }
+  for (std::int64_t row = 0; row < from.rows(); ++row) {
+    const auto i = static_cast<std::size_t>(row);
+    std::memcpy(static_cast<std::byte*>(place.raw()) + i * out_step, static_cast<const std::byte*>(first.raw()) + i * from_step,
+                bytes);
+  }
 }
 
 double sum_of_squares(const Tensor& x) { return sums_of_squares({x}).front(); }

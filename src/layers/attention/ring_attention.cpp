@@ -1,9 +1,17 @@
 #include "core/fail.hpp"
-#include "layers/attention/columns.hpp"
 #include "stretto/device.hpp"
 #include "stretto/layers/attention.hpp"
 
 namespace stretto {
+namespace {
+
+Tensor keys_and_values(const Tensor& qkv, std::int64_t width) {
+  Tensor result({qkv.rows(), 2 * width}, qkv.dtype());
+  kernels::copy_columns(qkv, width, result, 0, 2 * width);
+  return result;
+}
+
+}  // namespace
 
 RingAttention::RingAttention(const Communicator& ring, const SequenceDivision& division, kernels::AttentionMask mask,
                              bool overlap)
@@ -44,14 +52,13 @@ std::vector<int> ring_reach(const SequenceDivision& division, const kernels::Att
 Tensor RingAttention::forward(const Shape& shape, const Tensor& qkv, Saved& saved) const {
   const std::int64_t width = shape.heads * shape.head_size;
   const DType accumulator = kernels::accumulator(qkv.dtype());
-  const Tensor keys_and_values({qkv.rows(), 2 * width}, qkv.dtype());
-  copy_columns(qkv, width, keys_and_values, 0, 2 * width);
   Tensor sum({qkv.rows(), width}, accumulator);
   saved = {.shape = shape,
            .qkv = qkv,
            .attended = {},
            .log_sum_exp = Tensor({shape.batch, shape.heads, shape.rows}, accumulator)};
-  RingPass blocks({keys_and_values}, ring_, blocks_stream_, "keys and values", ring_reach(division_, mask_, shape.rows));
+  RingPass blocks({keys_and_values(qkv, width)}, ring_, blocks_stream_, "keys and values",
+                  ring_reach(division_, mask_, shape.rows));
   bool merge = false;
   do {
     const Tensor& current = blocks.current()[0];
@@ -70,12 +77,10 @@ Tensor RingAttention::backward(const Tensor& dattended, const Saved& saved) cons
   const Tensor& qkv = saved.qkv;
   const std::int64_t width = shape.heads * shape.head_size;
   const DType accumulator = kernels::accumulator(qkv.dtype());
-  const Tensor keys_and_values({qkv.rows(), 2 * width}, qkv.dtype());
-  copy_columns(qkv, width, keys_and_values, 0, 2 * width);
   const Tensor dq({qkv.rows(), width}, accumulator);
   const std::vector<int> hops = ring_reach(division_, mask_, shape.rows);
-  RingPass blocks({keys_and_values}, ring_, blocks_stream_, "keys and values", hops);
-  RingSum sums({Tensor(keys_and_values.shape(), accumulator)}, sums_, sums_stream_, "gradients of keys and values", hops);
+  RingPass blocks({keys_and_values(qkv, width)}, ring_, blocks_stream_, "keys and values", hops);
+  RingSum sums(blocks.current(), sums_, sums_stream_, "gradients of keys and values", hops, accumulator);
   bool adds = false;
   const auto attend = [&](const Tensor& block, const Tensor& gradient) {
     kernels::attention_block_backward(block_of(shape, blocks.source()), {qkv}, {block}, {block, width}, {saved.attended},
@@ -96,7 +101,7 @@ Tensor RingAttention::backward(const Tensor& dattended, const Saved& saved) cons
       rounded = Tensor(from.shape(), dqkv.dtype());
       kernels::convert(from, rounded);
     }
-    copy_columns(rounded, 0, dqkv, column, rounded.columns());
+    kernels::copy_columns(rounded, 0, dqkv, column, rounded.columns());
   };
   put(dq, 0);
   put(dkv, width);

@@ -1,90 +1,142 @@
 #include "core/fail.hpp"
-#include "layers/attention/columns.hpp"
+#include "device/stream/kernel_scope.hpp"
 #include "stretto/device.hpp"
 #include "stretto/layers/attention.hpp"
+#include "stretto/overlap/chunks.hpp"
 
 namespace stretto {
 
 UlyssesAttention::UlyssesAttention(const Communicator& group, std::shared_ptr<const AttentionCore> inner,
-                                   const Stream& stream)
-    : group_(group), inner_(std::move(inner)), stream_(stream) {}
-
-// A message for each rank: this rank's rows, with that rank's heads of each part.
-Tensor UlyssesAttention::to_heads(const Tensor& rows, std::int64_t batch, int parts, const char* tag) const {
-  const int ranks = group_.size();
-  const std::int64_t width = rows.columns() / parts / ranks;  // of some heads
-  const std::int64_t block = rows.rows() * parts * width;
-  const Tensor out = Tensor::symmetric({ranks, rows.rows(), parts * width}, rows.dtype());
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (int part = 0; part < parts; ++part) {
-      copy_columns(rows, (part * ranks + rank) * width, out.view(rank * block, {rows.rows(), parts * width}), part * width,
-                   width);
-    }
-  }
-  const Tensor in = Tensor::symmetric(out.shape(), out.dtype());
-  exchange(out, in, tag);
-  if (batch == 1) return in.reshaped({ranks * rows.rows(), parts * width});
-  // Ranks' rows of each sequence belong behind each other.
-  Tensor result({ranks * rows.rows(), parts * width}, rows.dtype());
-  const std::int64_t run = rows.rows() / batch * parts * width;
-  as_kernel("copy", [&] {
-    for (std::int64_t i = 0; i < batch; ++i) {
-      for (int rank = 0; rank < ranks; ++rank) {
-        result.view((i * ranks + rank) * run, {run}).copy_from(in.view(rank * block + i * run, {run}));
-      }
-    }
-  });
-  return result;
+                                   const Stream& stream, int pieces)
+    : group_(group), inner_(std::move(inner)), stream_(stream), pieces_(pieces) {
+  require(pieces >= 0, "Attention heads do not go in {} pieces; give 1 or more, or 0 for the best by the cost model.", pieces);
 }
 
-Tensor UlyssesAttention::to_rows(const Tensor& heads, std::int64_t batch, int parts, const char* tag) const {
-  const int ranks = group_.size();
-  const std::int64_t width = heads.columns() / parts;
-  const std::int64_t rows = heads.rows() / ranks;  // of each rank
-  const std::int64_t block = rows * parts * width;
-  const std::int64_t run = block / batch;
-  const Tensor out = Tensor::symmetric({ranks, rows, parts * width}, heads.dtype());
-  as_kernel("copy", [&] {
-    for (std::int64_t i = 0; i < batch; ++i) {
-      for (int rank = 0; rank < ranks; ++rank) {
-        out.view(rank * block + i * run, {run}).copy_from(heads.view((i * ranks + rank) * run, {run}));
-      }
-    }
-  });
-  const Tensor in = Tensor::symmetric(out.shape(), out.dtype());
-  exchange(out, in, tag);
-  Tensor result({rows, parts * ranks * width}, heads.dtype());
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (int part = 0; part < parts; ++part) {
-      copy_columns(in.view(rank * block, {rows, parts * width}), part * width, result, (part * ranks + rank) * width, width);
-    }
-  }
-  return result;
+int UlyssesAttention::pieces(const Shape& shape, DType dtype) const {
+  const std::int64_t heads = shape.heads / group_.size();
+  if (pieces_ > 0) return static_cast<int>(std::min<std::int64_t>(pieces_, heads));
+  if (group_.size() == 1) return 1;
+  const std::int64_t rows = shape.rows * group_.size();
+  const std::int64_t elements = 4 * shape.batch * shape.rows * heads * shape.head_size;  // to each rank, and back
+  const Estimate exchange = group_.estimate({Collective::all_to_all, nullptr, nullptr, elements, dtype});
+  const double flops = 2.0 * static_cast<double>(shape.batch * rows * rows) * static_cast<double>(heads * shape.head_size);
+  return chunk_count(flops / assumed_flops_per_second(dtype), exchange.seconds, 2 * (exchange.overhead + hand_over_seconds),
+                     static_cast<int>(heads));
 }
 
-void UlyssesAttention::exchange(const Tensor& out, const Tensor& in, const char* tag) const {
+void UlyssesAttention::start(Exchange& exchange, const char* tag) const {
   stream_.wait(computation());
-  computation().wait(group_.start({.collective = Collective::all_to_all,
-                                   .input = out.raw(),
-                                   .output = in.raw(),
-                                   .count = out.size() / group_.size(),
-                                   .dtype = out.dtype(),
-                                   .keep_alive = in},
-                                  stream_, {.tag = tag}));
+  exchange.work = group_.start({.collective = Collective::all_to_all,
+                                .input = exchange.out.raw(),
+                                .output = exchange.in.raw(),
+                                .count = exchange.out.size() / group_.size(),
+                                .dtype = exchange.out.dtype(),
+                                .keep_alive = exchange.in},
+                               stream_, {.tag = tag});
+}
+
+// A message for each rank: this rank's rows, with some of that rank's heads of each part.
+UlyssesAttention::Exchange UlyssesAttention::to_heads(const Tensor& rows, const Columns& of, const char* tag) const {
+  const int ranks = group_.size();
+  const std::int64_t block = rows.rows() * of.parts * of.count;
+  Exchange exchange{Tensor::symmetric({ranks, rows.rows(), of.parts * of.count}, rows.dtype())};
+  exchange.in = Tensor::symmetric(exchange.out.shape(), rows.dtype());
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Tensor message = exchange.out.view(rank * block, {rows.rows(), of.parts * of.count});
+    for (int part = 0; part < of.parts; ++part) {
+      kernels::copy_columns(rows, of.place(part, rank, ranks), message, part * of.count, of.count);
+    }
+  }
+  start(exchange, tag);
+  return exchange;
+}
+
+Tensor UlyssesAttention::all_rows(Exchange exchange, std::int64_t batch) const {
+  computation().wait(exchange.work);
+  const int ranks = group_.size();
+  const Tensor& in = exchange.in;
+  const std::int64_t rows = in.rows() / ranks, columns = in.columns();
+  if (batch == 1) return in.reshaped({ranks * rows, columns});
+  // Ranks' rows of each sequence belong behind each other.
+  Tensor result({ranks * rows, columns}, in.dtype());
+  const std::int64_t run = rows / batch * columns;
+  as_kernel("copy", [&] {
+    for (std::int64_t i = 0; i < batch; ++i) {
+      for (int rank = 0; rank < ranks; ++rank) {
+        result.view((i * ranks + rank) * run, {run}).copy_from(in.view(rank * rows * columns + i * run, {run}));
+      }
+    }
+  });
+  return result;
+}
+
+UlyssesAttention::Exchange UlyssesAttention::to_rows(const Tensor& heads, std::int64_t batch, const char* tag) const {
+  const int ranks = group_.size();
+  const std::int64_t rows = heads.rows() / ranks, columns = heads.columns();
+  const std::int64_t run = rows / batch * columns;
+  Exchange exchange{Tensor::symmetric({ranks, rows, columns}, heads.dtype())};
+  exchange.in = Tensor::symmetric(exchange.out.shape(), heads.dtype());
+  as_kernel("copy", [&] {
+    for (std::int64_t i = 0; i < batch; ++i) {
+      for (int rank = 0; rank < ranks; ++rank) {
+        exchange.out.view(rank * rows * columns + i * run, {run}).copy_from(heads.view((i * ranks + rank) * run, {run}));
+      }
+    }
+  });
+  start(exchange, tag);
+  return exchange;
+}
+
+void UlyssesAttention::put(Exchange exchange, const Columns& of, const Tensor& rows) const {
+  computation().wait(exchange.work);
+  const int ranks = group_.size();
+  const std::int64_t block = rows.rows() * of.parts * of.count;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Tensor message = exchange.in.view(rank * block, {rows.rows(), of.parts * of.count});
+    for (int part = 0; part < of.parts; ++part) {
+      kernels::copy_columns(message, part * of.count, rows, of.place(part, rank, ranks), of.count);
+    }
+  }
+}
+
+// While a piece is attended to, the heads of the next piece and the rows of the last one are on their way.
+template <class Attend>
+Tensor UlyssesAttention::in_pieces(int pieces, const Shape& shape, const Tensor& rows, int parts, int result_parts,
+                                   const std::array<const char*, 2>& tags, Attend attend) const {
+  const std::int64_t heads = shape.heads / group_.size();
+  const auto columns = [&](int piece, int of_parts) {
+    const Rows run = chunk_of(heads, pieces, piece);
+    return Columns{of_parts, heads * shape.head_size, run.first * shape.head_size, run.count * shape.head_size};
+  };
+  Tensor result({rows.rows(), result_parts * shape.heads * shape.head_size}, rows.dtype());
+  Exchange next = to_heads(rows, columns(0, parts), tags[0]), done;
+  for (int i = 0; i < pieces; ++i) {
+    Exchange here = std::move(next);
+    if (i + 1 < pieces) next = to_heads(rows, columns(i + 1, parts), tags[0]);
+    const Tensor attended = attend(i, all_rows(std::move(here), shape.batch));
+    if (i > 0) put(std::move(done), columns(i - 1, result_parts), result);
+    done = to_rows(attended, shape.batch, tags[1]);
+  }
+  put(std::move(done), columns(pieces - 1, result_parts), result);
+  return result;
 }
 
 Tensor UlyssesAttention::forward(const Shape& shape, const Tensor& qkv, Saved& saved) const {
   const int ranks = group_.size();
   require(shape.heads % ranks == 0, "{} attention heads do not divide over {} ulysses ranks.", shape.heads, ranks);
-  const Shape inner{shape.batch, shape.rows * ranks, shape.heads / ranks, shape.head_size};
-  const Tensor attended = inner_->forward(inner, to_heads(qkv, shape.batch, 3, "queries, keys and values"), saved);
-  return to_rows(attended, shape.batch, 1, "attended");
+  const int count = pieces(shape, qkv.dtype());
+  saved = {.shape = shape, .pieces = std::vector<Saved>(static_cast<std::size_t>(count))};
+  return in_pieces(count, shape, qkv, 3, 1, {"queries, keys and values", "attended"}, [&](int i, const Tensor& heads) {
+    const Shape inner{shape.batch, shape.rows * ranks, heads.columns() / shape.head_size / 3, shape.head_size};
+    return inner_->forward(inner, heads, saved.pieces[static_cast<std::size_t>(i)]);
+  });
 }
 
 Tensor UlyssesAttention::backward(const Tensor& dattended, const Saved& saved) const {
-  const std::int64_t batch = saved.shape.batch;
-  const Tensor dqkv = inner_->backward(to_heads(dattended, batch, 1, "gradients of attended"), saved);
-  return to_rows(dqkv, batch, 3, "gradients of queries, keys and values");
+  return in_pieces(static_cast<int>(saved.pieces.size()), saved.shape, dattended, 1, 3,
+                   {"gradients of attended", "gradients of queries, keys and values"}, [&](int i, const Tensor& heads) {
+                     return inner_->backward(heads, saved.pieces[static_cast<std::size_t>(i)]);
+                   });
 }
 
 }  // namespace stretto

@@ -284,6 +284,23 @@ TEST(Sums, OfSquaresAreKeptInF64) {
   EXPECT_NEAR(sum_of_squares(x), expected, 1e-10 * expected);
 }
 
+TEST(ElementWise, CopiesColumnsAndLeavesTheOthers) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::u8}) {
+    Tensor from({5, 7}, dtype), out({5, 4}, dtype);
+    for (std::int64_t i = 0; i < from.size(); ++i) from.set(i, static_cast<double>(i));
+    for (std::int64_t i = 0; i < out.size(); ++i) out.set(i, 100);
+    copy_columns(from, 2, out, 1, 3);
+    copy_columns(from, 7, out, 4, 0);
+    for (std::int64_t row = 0; row < 5; ++row) {
+      EXPECT_EQ(out.at(row * 4), 100);
+      for (std::int64_t column = 0; column < 3; ++column) EXPECT_EQ(out.at(row * 4 + 1 + column), from.at(row * 7 + 2 + column));
+    }
+    EXPECT_THROW(copy_columns(from, 5, out, 0, 3), Error);
+    EXPECT_THROW(copy_columns(from, 0, out, 2, 3), Error);
+    EXPECT_THROW(copy_columns(from, 0, Tensor({4, 4}, dtype), 0, 3), Error);
+  }
+}
+
 TEST(ElementWise, ArgumentsThatDoNotFitAreNamed) {
   const Tensor three({3}, DType::f32);
   const Tensor four({4}, DType::f32);

@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <cstring>
+#include <random>
+
 #include "../../variables.hpp"
 #include "stretto/stretto.hpp"
 
@@ -91,6 +94,52 @@ TEST(UlyssesAttention, SendsWhatTheFormulaSays) {
         first = world.ledger().next_sequence();
         EXPECT_EQ(core.backward(attended, saved).shape(), qkv.shape());
         EXPECT_EQ(world.ledger().traffic(first).bytes_sent, expected);
+      });
+    }
+  }
+}
+
+// Rows of each sequence's tokens [first, first + rows).
+Tensor rows_of_tokens(const Tensor& all, std::int64_t first, std::int64_t rows) {
+  Tensor result({batch_size * rows, all.columns()}, all.dtype());
+  const std::int64_t run = rows * all.columns();
+  for (std::int64_t i = 0; i < batch_size; ++i) {
+    result.view(i * run, {run}).copy_from(all.view((i * all_tokens + first) * all.columns(), {run}));
+  }
+  return result;
+}
+
+// Heads that go in pieces, or all at once, give bit for bit what one rank finds.
+TEST(UlyssesAttention, GivesWhatOneRankFindsWhateverThePieces) {
+  constexpr std::int64_t width = head_count * width_of_head;
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  const auto numbers = [&](std::int64_t columns) {
+    Tensor tensor({batch_size * all_tokens, columns}, DType::f32);
+    for (std::int64_t i = 0; i < tensor.size(); ++i) tensor.data<float>()[i] = normal(random);
+    return tensor;
+  };
+  const Tensor qkv = numbers(3 * width), dattended = numbers(width);
+  const LocalAttention alone;
+  AttentionCore::Saved saved_alone;
+  const Tensor attended = alone.forward({batch_size, all_tokens, head_count, width_of_head}, qkv, saved_alone);
+  const Tensor dqkv = alone.backward(dattended, saved_alone);
+  for (const int ranks : {1, 2, 4}) {
+    for (const int pieces : {0, 1, 2, 3}) {
+      run_threads(ranks, [&](const Communicator& world) {
+        const UlyssesAttention core(world, std::make_shared<LocalAttention>(), Stream("ulysses"), pieces);
+        const std::int64_t rows = all_tokens / ranks, first = world.rank() * rows;
+        AttentionCore::Saved saved;
+        const Tensor out =
+            core.forward({batch_size, rows, head_count, width_of_head}, rows_of_tokens(qkv, first, rows), saved);
+        const Tensor gradient = core.backward(rows_of_tokens(dattended, first, rows), saved);
+        const auto expect_same = [&](const Tensor& found, const Tensor& all) {
+          const Tensor expected = rows_of_tokens(all, first, rows);
+          ASSERT_EQ(found.shape(), expected.shape());
+          EXPECT_EQ(std::memcmp(found.raw(), expected.raw(), expected.bytes()), 0) << ranks << " ranks, " << pieces;
+        };
+        expect_same(out, attended);
+        expect_same(gradient, dqkv);
       });
     }
   }

@@ -128,6 +128,12 @@ class CudaGpu final : public Gpu {
   void copy(void* to, const void* from, std::size_t bytes, GpuStream stream) override {
     check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda(stream)), "copy memory");
   }
+  void copy_rows(void* to, std::size_t to_step, const void* from, std::size_t from_step, std::size_t bytes,
+                 std::int64_t rows, GpuStream stream) override {
+    check_cuda(cudaMemcpy2DAsync(to, to_step, from, from_step, bytes, static_cast<std::size_t>(rows), cudaMemcpyDefault,
+                                 cuda(stream)),
+               "copy rows of memory");
+  }
   void zero(void* memory, std::size_t bytes, GpuStream stream) override {
     check_cuda(cudaMemsetAsync(memory, 0, bytes, cuda(stream)), "fill memory with zeros");
   }
