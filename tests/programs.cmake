@@ -41,6 +41,8 @@ if(TARGET stretto-perf)
 endif()
 if(TARGET stretto-train)
   add_python_test(tools.train_tool_test tools ${train})
+  # It takes minutes: ctest begins with it, so that nothing waits for it alone at the end.
+  set_tests_properties(tools.train_tool_test PROPERTIES COST 1000)
   set(plan "")
   if(TARGET stretto-perf)
     set(plan PLAN_PROGRAM=$<TARGET_FILE:stretto-plan>)
