@@ -26,6 +26,7 @@ PackedTensors packed_like(const std::vector<Tensor>& like, const Communicator& g
     places.push_back((end + alignment - 1) / alignment * alignment);
     end = places.back() + static_cast<std::size_t>(tensor.size()) * size_of(dtype.value_or(tensor.dtype()));
   }
+  const MemoryScope buffers(MemoryKind::buffers);
   const Shape bytes{static_cast<std::int64_t>(end)};
   PackedTensors packed{group.size() > 1 ? Tensor::symmetric(bytes, DType::u8) : Tensor(bytes, DType::u8), {}};
   for (std::size_t i = 0; i < like.size(); ++i) {
@@ -93,6 +94,7 @@ void RingPass::start_hop() {
 RingSum::RingSum(const std::vector<Tensor>& like, const Communicator& group, const Stream& stream, std::string tag,
                  std::vector<int> reach, std::optional<DType> dtype)
     : group_(group), stream_(stream), tag_(std::move(tag)), reach_(checked_reach(std::move(reach), group.size())) {
+  const MemoryScope buffers(MemoryKind::buffers);
   for (const Tensor& tensor : like) own_.emplace_back(tensor.shape(), dtype.value_or(tensor.dtype()));
   const auto others = static_cast<std::size_t>(hops_left());
   for (std::size_t i = 0; i < std::min(others, buffers_.size()); ++i) {

@@ -5,6 +5,14 @@
 #include "stretto/overlap/chunks.hpp"
 
 namespace stretto {
+namespace {
+
+Tensor message_buffer(const stretto::Shape& shape, DType dtype) {
+  const MemoryScope buffers(MemoryKind::buffers);
+  return Tensor::symmetric(shape, dtype);
+}
+
+}  // namespace
 
 UlyssesAttention::UlyssesAttention(const Communicator& group, std::shared_ptr<const AttentionCore> inner,
                                    const Stream& stream, int pieces)
@@ -39,8 +47,8 @@ void UlyssesAttention::start(Exchange& exchange, const char* tag) const {
 UlyssesAttention::Exchange UlyssesAttention::to_heads(const Tensor& rows, const Columns& of, const char* tag) const {
   const int ranks = group_.size();
   const std::int64_t block = rows.rows() * of.parts * of.count;
-  Exchange exchange{Tensor::symmetric({ranks, rows.rows(), of.parts * of.count}, rows.dtype())};
-  exchange.in = Tensor::symmetric(exchange.out.shape(), rows.dtype());
+  Exchange exchange{message_buffer({ranks, rows.rows(), of.parts * of.count}, rows.dtype())};
+  exchange.in = Tensor::symmetric(exchange.out.shape(), rows.dtype());  // an activation, as the inner core keeps it
   for (int rank = 0; rank < ranks; ++rank) {
     const Tensor message = exchange.out.view(rank * block, {rows.rows(), of.parts * of.count});
     for (int part = 0; part < of.parts; ++part) {
@@ -74,8 +82,8 @@ UlyssesAttention::Exchange UlyssesAttention::to_rows(const Tensor& heads, std::i
   const int ranks = group_.size();
   const std::int64_t rows = heads.rows() / ranks, columns = heads.columns();
   const std::int64_t run = rows / batch * columns;
-  Exchange exchange{Tensor::symmetric({ranks, rows, columns}, heads.dtype())};
-  exchange.in = Tensor::symmetric(exchange.out.shape(), heads.dtype());
+  Exchange exchange{message_buffer({ranks, rows, columns}, heads.dtype())};
+  exchange.in = message_buffer(exchange.out.shape(), heads.dtype());
   as_kernel("copy", [&] {
     for (std::int64_t i = 0; i < batch; ++i) {
       for (int rank = 0; rank < ranks; ++rank) {
