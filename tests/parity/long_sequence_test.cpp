@@ -30,81 +30,11 @@ gpt::TrainerOptions options_of(const SequenceCell& cell) {
   return options;
 }
 
-const Trace& of_one_rank(const gpt::TrainerOptions& options, const std::string& mask) {
-  static std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::string>, Trace> known;
-  const auto [place, is_new] = known.try_emplace(
-      {options.model.layers, options.model.hidden, options.model.sequence, options.global_batch, mask}, Trace());
-  if (is_new) {
-    gpt::TrainerOptions alone = options;
-    alone.pipeline = {};
-    alone.sequence = {.mask = options.sequence.mask};
-    alone.sharding.zero = ZeroStage::none;
-    place->second = train({}, alone).front();
-  }
-  return place->second;
-}
-
-std::string text_of(const SequenceCell& cell) {
-  return fmt::format("dp {} tp {} pp {} ring {} ulysses {}, {}, {}, zero {}", cell.layout.data, cell.layout.tensor,
-                     cell.layout.pipeline, cell.layout.ring, cell.layout.ulysses, name(cell.places), cell.mask,
-                     static_cast<int>(cell.zero));
-}
-
-std::string divergence_from_one_rank(const SequenceCell& cell) {
-  const gpt::TrainerOptions options = options_of(cell);
-  const Trace& expected = of_one_rank(options, cell.mask);
-  const std::vector<Trace> traces = train(cell.layout, options);
-  std::string text = missing(expected, traces);
-  for (const Trace& trace : traces) text += compare(expected, trace, parity_tolerance, has_of(cell.layout)).all();
-  return text.empty() ? "" : text_of(cell) + ": " + text;
-}
-
-std::vector<Layout> divided_layouts() {
-  std::vector<Layout> result;
-  for (int ring = 1; ring <= 8; ++ring) {
-    for (int ulysses = 1; ring * ulysses <= 8; ++ulysses) {
-      if (ring * ulysses == 1) continue;
-      for (int tensor = 1; ring * ulysses * tensor <= 8; ++tensor) {
-        for (int data = 1; ring * ulysses * tensor * data <= 8; ++data) {
-          for (int pipeline = 1; ring * ulysses * tensor * data * pipeline <= 8; ++pipeline) {
-            result.push_back({data, tensor, pipeline, ring, ulysses});
-          }
-        }
-      }
-    }
-  }
-  return result;
-}
-
-constexpr std::array places = {SequenceLayout::zigzag, SequenceLayout::contiguous, SequenceLayout::striped};
-const std::vector<std::string> masks = {"dense", "window:5", "strided:4", "global:3+window:4"};
-
-class LongSequences : public testing::TestWithParam<int> {};
-
-// Layouts of sequences, masks and ZeRO stages take turns, with all tests through all of them on up to four ranks.
-TEST_P(LongSequences, EqualOneRank) {
-  int turn = 0;
-  for (const Layout& layout : divided_layouts()) {
-    if (layout.ranks() != GetParam()) continue;
-    for (const SequenceLayout place : places) {
-      if (layout.ring == 1 && place != SequenceLayout::zigzag) continue;
-      for (const std::string& mask : masks) {
-        ++turn;
-        const int of = layout.ranks() <= 2 ? 1 : all_tests() ? (layout.ranks() <= 4 ? 1 : 3) : 5;
-        if (turn % of != 0) continue;
-        const ZeroStage zero = zero_stages[static_cast<std::size_t>(turn / of) % zero_stages.size()];
-        EXPECT_EQ(divergence_from_one_rank({layout, place, mask, zero}), "");
-      }
-    }
-  }
-}
-INSTANTIATE_TEST_SUITE_P(Ranks, LongSequences, testing::Range(2, 9));
-
 // A rank computes the same heads from the same tokens, only elsewhere.
 TEST(LongSequencesBits, UlyssesHasThoseOfOneRank) {
   const SequenceCell cell{{.ulysses = 2}};
   const gpt::TrainerOptions options = options_of(cell);
-  const Trace& expected = of_one_rank(options, "dense");
+  const Trace& expected = of_one_rank(options);
   for (const Trace& trace : train(cell.layout, options)) EXPECT_EQ(trace.losses[0], expected.losses[0]);
 }
 
@@ -133,7 +63,7 @@ class LongSequenceControls : public testing::Test {
   static Comparison with(const Fault& fault) {
     const SequenceCell cell{{.tensor = 2, .ring = 2}};
     const gpt::TrainerOptions options = options_of(cell);
-    const Trace& expected = of_one_rank(options, cell.mask);
+    const Trace& expected = of_one_rank(options);
     Comparison result;
     run_threads(cell.layout.ranks(), [&](const Communicator& world) {
       const Trace trace = train_by_hand(world, cell.layout, options, fault);

@@ -143,6 +143,28 @@ inline std::vector<Trace> train(Layout layout, const gpt::TrainerOptions& option
   return traces;
 }
 
+// The trace of the same training on one rank, which accumulates over the same global batch. Known ones are not trained again.
+inline const Trace& of_one_rank(const gpt::TrainerOptions& options, std::int64_t steps = trained_steps) {
+  const kernels::AttentionMask& mask = options.sequence.mask;
+  using Key = std::vector<std::int64_t>;
+  static std::map<std::pair<Key, double>, Trace> known;
+  const Key key = {options.model.layers, options.model.hidden, options.model.sequence, options.global_batch,
+                   mask.window,          mask.stride,          mask.global,            steps};
+  const auto [place, is_new] = known.try_emplace({key, options.clip_norm}, Trace());
+  if (is_new) {
+    gpt::TrainerOptions alone = options;
+    alone.pipeline = {};
+    alone.sequence = {.mask = mask};
+    alone.sharding.zero = ZeroStage::none;
+    alone.recompute = {};
+    run_threads(1, [&](const Communicator& world) {
+      gpt::Trainer trainer(Mesh(world, {}), alone);
+      place->second = advance(trainer, 0, steps);
+    });
+  }
+  return place->second;
+}
+
 // The first divergence of each kind, with name, index and both values; empty if there is none.
 struct Comparison {
   std::string loss, norm, gradient, parameter;

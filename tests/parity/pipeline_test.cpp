@@ -37,71 +37,11 @@ gpt::TrainerOptions accumulating(gpt::TrainerOptions options) {
   return options;
 }
 
-const Trace& of_one_rank(const gpt::TrainerOptions& options) {
-  static std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, Trace> known;
-  const auto [place, is_new] =
-      known.try_emplace({options.model.layers, options.model.hidden, options.global_batch}, Trace());
-  if (is_new) {
-    gpt::TrainerOptions alone = accumulating(options);
-    alone.sharding.zero = ZeroStage::none;
-    alone.recompute = {};
-    place->second = train({}, alone).front();
-  }
-  return place->second;
-}
-
 std::string text_of(const PipelineCell& cell) {
   return fmt::format("dp {} tp {} pp {}, {} with {} microbatches, zero {}, recompute {}", cell.layout.data,
                      cell.layout.tensor, cell.layout.pipeline, name(cell.schedule), cell.microbatches,
                      static_cast<int>(cell.zero), static_cast<int>(cell.recompute));
 }
-
-// Compares all ranks, which together must have every parameter.
-std::string divergence_from_one_rank(const PipelineCell& cell) {
-  const gpt::TrainerOptions options = options_of(cell);
-  const Trace& expected = of_one_rank(options);
-  const std::vector<Trace> traces = train(cell.layout, options);
-  std::string text = missing(expected, traces);
-  for (const Trace& trace : traces) text += compare(expected, trace, parity_tolerance, Has::those_of_its_stage).all();
-  return text.empty() ? "" : text_of(cell) + ": " + text;
-}
-
-std::vector<Layout> pipelined_layouts() {
-  std::vector<Layout> result;
-  for (int pipeline = 2; pipeline <= 8; ++pipeline) {
-    for (int data = 1; data * pipeline <= 8; ++data) {
-      for (int tensor = 1; data * tensor * pipeline <= 8; ++tensor) result.push_back({data, tensor, pipeline});
-    }
-  }
-  return result;
-}
-
-class PipelineParity : public testing::TestWithParam<Layout> {};
-
-// ZeRO stages and levels of recomputation take turns; with all tests, every combination runs on two ranks.
-TEST_P(PipelineParity, EqualsOneRank) {
-  const Layout layout = GetParam();
-  const bool every_one = all_tests() && layout.ranks() <= 2;
-  int turn = layout.data + layout.tensor;
-  for (const ScheduleKind schedule : all_schedule_kinds()) {
-    for (int microbatches = layout.pipeline; microbatches <= 8; ++microbatches) {
-      if (!allows(schedule, layout.pipeline, microbatches, usual_chunks(schedule))) continue;
-      if (!all_tests() && microbatches != layout.pipeline && microbatches < 7) continue;
-      for (int combination = 0; combination < 12; ++combination, ++turn) {
-        const int now = every_one ? combination : turn;
-        EXPECT_EQ(divergence_from_one_rank({layout, schedule, microbatches, zero_stages[static_cast<std::size_t>(now % 4)],
-                                            static_cast<Recompute>(now / 4 % 3)}),
-                  "");
-        if (!every_one) break;
-      }
-      turn += every_one ? 0 : 5;
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Layouts, PipelineParity, testing::ValuesIn(pipelined_layouts()), [](const auto& layout) {
-  return fmt::format("dp{}_tp{}_pp{}", layout.param.data, layout.param.tensor, layout.param.pipeline);
-});
 
 // Compares a pipeline with gradient accumulation on the same data- and tensor-parallel ranks: the first step's loss and
 // gradients bit by bit. A weight's gradient takes microbatches up in their order in both. The tied table's does not: its

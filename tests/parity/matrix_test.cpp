@@ -1,0 +1,93 @@
+// Training in f64 on every layout of five axes of up to eight ranks, with every ZeRO stage, schedule and level of
+// recomputation, with and without sequence parallelism, against one rank that accumulates over the same global batch.
+//
+// By default a sample that is another one every day; a failure says its seed, and --gtest_random_seed=SEED draws it again.
+// With all tests, every cell.
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <iostream>
+#include <mutex>
+#include <random>
+
+#include "../tiers.hpp"
+#include "matrix.hpp"
+
+namespace parity {
+namespace {
+
+constexpr std::int64_t matrix_steps = 2;
+
+// Trains cells of one layout one after the other on the same ranks. Returns what differs, by cell.
+std::vector<std::string> matrix_divergences(const std::vector<MatrixCell>& cells) {
+  const Layout layout = cells.front().layout;
+  std::vector<const Trace*> expected;
+  for (const MatrixCell& cell : cells) expected.push_back(&of_one_rank(options_of(cell), matrix_steps));
+  std::mutex mutex;
+  std::vector<std::string> differ(cells.size());
+  std::vector<std::set<std::string>> held(cells.size());
+  run_threads(layout.ranks(), [&](const Communicator& world) {
+    const Mesh mesh(world, layout.mesh());
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      gpt::Trainer trainer(mesh, options_of(cells[i]));
+      const Trace trace = advance(trainer, 0, matrix_steps);
+      const std::string text = compare(*expected[i], trace, parity_tolerance, Has::those_of_its_stage).all();
+      const std::lock_guard lock(mutex);
+      for (const auto& entry : trace.parameters) held[i].insert(entry.first);
+      if (differ[i].empty() && !text.empty()) differ[i] = fmt::format("{}: rank {}: {}", text_of(cells[i]), world.rank(), text);
+    }
+  });
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    if (held[i].size() != expected[i]->parameters.size()) {
+      differ[i] += fmt::format("{}: the ranks together have {} of {} parameters\n", text_of(cells[i]), held[i].size(),
+                               expected[i]->parameters.size());
+    }
+  }
+  return differ;
+}
+
+unsigned seed_of_the_day() {
+  const auto given = static_cast<unsigned>(GTEST_FLAG_GET(random_seed));
+  if (given != 0) return given;
+  const auto days = std::chrono::duration_cast<std::chrono::days>(std::chrono::system_clock::now().time_since_epoch());
+  return static_cast<unsigned>(days.count());
+}
+
+// The cells of a number of ranks, by layout.
+std::vector<std::vector<MatrixCell>> drawn_cells(int ranks) {
+  std::vector<MatrixCell> cells;
+  for (const MatrixCell& cell : matrix_cells()) {
+    if (cell.layout.ranks() == ranks) cells.push_back(cell);
+  }
+  if (!all_tests()) {
+    std::mt19937 random(seed_of_the_day());
+    std::ranges::shuffle(cells, random);
+    cells.resize(std::min<std::size_t>(cells.size(), 12));
+  }
+  std::map<std::tuple<int, int, int, int>, std::vector<MatrixCell>> by_layout;
+  for (const MatrixCell& cell : cells) {
+    const Layout& layout = cell.layout;
+    by_layout[{layout.data, layout.tensor, layout.pipeline, layout.ring}].push_back(cell);
+  }
+  std::vector<std::vector<MatrixCell>> result;
+  for (auto& entry : by_layout) result.push_back(std::move(entry.second));
+  return result;
+}
+
+class Matrix : public testing::TestWithParam<int> {};
+
+TEST_P(Matrix, EveryCellEqualsOneRank) {
+  std::size_t count = 0;
+  for (const std::vector<MatrixCell>& cells : drawn_cells(GetParam())) {
+    count += cells.size();
+    for (const std::string& text : matrix_divergences(cells)) {
+      EXPECT_EQ(text, "") << "--gtest_random_seed=" << seed_of_the_day();
+    }
+  }
+  RecordProperty("cells", static_cast<int>(count));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Matrix, testing::Range(1, 9));
+
+}  // namespace
+}  // namespace parity
