@@ -15,6 +15,8 @@ struct Fault {
   // Called behind a core's forward and backward.
   std::function<void(AttentionCore::Saved& saved)> in_attention;
   std::function<void(const Tensor& dqkv)> in_attention_backward;
+  // Its core serves instead of the one that it gets.
+  std::function<std::shared_ptr<const AttentionCore>(std::shared_ptr<const AttentionCore>)> around_attention;
   bool targets_in_order = false;  // a rank's targets are the first of each sequence, wherever its tokens are
 };
 
@@ -89,9 +91,11 @@ inline Trace train_by_hand(const Communicator& world, Layout layout, const gpt::
   const Schedule schedule = options.pipeline.schedule(layout.pipeline, slots / options.micro_batch);
   const TensorParallel tensor_parallel = options.tensor_parallel(mesh, Stream::inline_());
   Parameters parameters;
+  std::shared_ptr<const AttentionCore> attention =
+      std::make_shared<FaultyAttention>(options.sequence.attention(mesh, false), fault);
+  if (fault.around_attention) attention = fault.around_attention(attention);
   const gpt::Model model(parameters, options.model, tensor_parallel, options.recompute,
-                         options.pipeline.cut(options.model, schedule, mesh.rank(Axis::pipeline)),
-                         std::make_shared<FaultyAttention>(options.sequence.attention(mesh, false), fault));
+                         options.pipeline.cut(options.model, schedule, mesh.rank(Axis::pipeline)), attention);
   Pipeline pipeline(mesh.over(Axis::pipeline), schedule,
                     {.tensor = tensor_parallel.has_own_rows() ? Communicator() : tensor_parallel.group});
   if (fault.in_records) fault.in_records(parameters);

@@ -11,6 +11,7 @@
 #include <random>
 
 #include "../tiers.hpp"
+#include "first_divergence.hpp"
 #include "matrix.hpp"
 
 namespace parity {
@@ -38,6 +39,7 @@ std::vector<std::string> matrix_divergences(const std::vector<MatrixCell>& cells
     }
   });
   for (std::size_t i = 0; i < cells.size(); ++i) {
+    if (!differ[i].empty()) differ[i] += first_divergence(layout, options_of(cells[i]));
     if (held[i].size() != expected[i]->parameters.size()) {
       differ[i] += fmt::format("{}: the ranks together have {} of {} parameters\n", text_of(cells[i]), held[i].size(),
                                expected[i]->parameters.size());
@@ -88,6 +90,68 @@ TEST_P(Matrix, EveryCellEqualsOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Matrix, testing::Range(1, 9));
+
+// The combinations that are refused are those of three sentences.
+TEST(MatrixCells, AreRefusedInASentenceThatNamesWhy) {
+  std::vector<std::pair<MatrixCell, std::string>> refused;
+  const std::vector<MatrixCell> cells = matrix_cells(&refused);
+  EXPECT_GT(cells.size(), 4000U);
+  for (const auto& [cell, sentence] : refused) {
+    if (cell.own_rows && cell.layout.tensor == 1) {
+      EXPECT_THAT(sentence, testing::StartsWith("--sp divides rows over the ranks of a tensor-parallel group"));
+    } else if (cell.own_rows) {
+      EXPECT_TRUE(cell.recompute.partition) << text_of(cell);
+      EXPECT_THAT(sentence, testing::StartsWith("Sequence parallelism over"));
+    } else {
+      EXPECT_TRUE(cell.recompute.partition && cell.layout.tensor == 1) << text_of(cell);
+      EXPECT_THAT(sentence, testing::StartsWith("Kept activations cannot be divided over 1"));
+    }
+  }
+}
+
+// Without an axis in the records, cells of this axis fail, and no others do.
+class MatrixBreakage : public testing::TestWithParam<Axis> {};
+
+TEST_P(MatrixBreakage, FailsTheCellsOfItsAxisAlone) {
+  const Fault fault{.in_records = [](Parameters& parameters) {
+    for (const auto& parameter : parameters.all()) parameter->sum_gradient_over = parameter->sum_gradient_over - GetParam();
+  }};
+  std::map<std::tuple<int, int, int, int, int>, int> tried;
+  for (const MatrixCell& cell : matrix_cells()) {
+    const auto [data, tensor, pipeline, ring, ulysses] = cell.layout;
+    if (cell.layout.ranks() > (all_tests() ? 4 : 2) || cell.own_rows != (tensor > 1)) continue;
+    if (tried[{data, tensor, pipeline, ring, ulysses}]++ > 0) continue;
+    gpt::TrainerOptions options = options_of(cell);
+    options.clip_norm = 0;
+    const Trace& expected = of_one_rank(options);
+    std::vector<std::string> texts(static_cast<std::size_t>(cell.layout.ranks()));
+    run_threads(cell.layout.ranks(), [&](const Communicator& world) {
+      const Trace trace = train_by_hand(world, cell.layout, options, fault);
+      texts[static_cast<std::size_t>(world.rank())] =
+          compare(expected, trace, parity_tolerance, Has::those_of_its_stage).gradient;
+    });
+    const bool same = std::ranges::all_of(texts, [](const std::string& text) { return text.empty(); });
+    EXPECT_EQ(same, cell.layout.mesh().size(GetParam()) == 1) << text_of(cell);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Axes, MatrixBreakage,
+                         testing::Values(Axis::data, Axis::tensor, Axis::pipeline, Axis::ring, Axis::ulysses),
+                         [](const auto& axis) { return std::string(name(axis.param)); });
+
+TEST(FirstDivergence, NamesLayerSequenceAndTensor) {
+  MatrixCell cell{.layout = {.tensor = 2, .pipeline = 2}, .own_rows = true, .microbatches = 3};
+  const gpt::TrainerOptions options = options_of(cell);
+  EXPECT_THAT(first_divergence(cell.layout, options), testing::HasSubstr("All layers agree"));
+  // The second part of three layers begins with the third one.
+  EXPECT_THAT(first_divergence(cell.layout, options, {.in_stage = with_message_of_another}),
+              testing::AllOf(testing::StartsWith("It begins in sequence 1, layer "),
+                             testing::HasSubstr(", queries, keys and values, token 0, column 0: expected ")));
+  cell.layout = {.data = 2, .ring = 2};
+  const Fault lost{.in_attention_backward = [](const Tensor& dqkv) { dqkv.set(dqkv.size() - 1, 0); }};
+  EXPECT_THAT(first_divergence(cell.layout, options_of(cell), lost),
+              testing::StartsWith("It begins in sequence 0, layer 1, gradient of queries, keys and values, token "));
+}
 
 }  // namespace
 }  // namespace parity

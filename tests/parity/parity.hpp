@@ -143,7 +143,16 @@ inline std::vector<Trace> train(Layout layout, const gpt::TrainerOptions& option
   return traces;
 }
 
-// The trace of the same training on one rank, which accumulates over the same global batch. Known ones are not trained again.
+// The same training on one rank, which accumulates over the same global batch.
+inline gpt::TrainerOptions on_one_rank(gpt::TrainerOptions options) {
+  options.pipeline = {};
+  options.sequence = {.mask = options.sequence.mask};
+  options.sharding.zero = ZeroStage::none;
+  options.recompute = {};
+  return options;
+}
+
+// Its trace; known ones are not trained again.
 inline const Trace& of_one_rank(const gpt::TrainerOptions& options, std::int64_t steps = trained_steps) {
   const kernels::AttentionMask& mask = options.sequence.mask;
   using Key = std::vector<std::int64_t>;
@@ -152,13 +161,8 @@ inline const Trace& of_one_rank(const gpt::TrainerOptions& options, std::int64_t
                    mask.window,          mask.stride,          mask.global,            steps};
   const auto [place, is_new] = known.try_emplace({key, options.clip_norm}, Trace());
   if (is_new) {
-    gpt::TrainerOptions alone = options;
-    alone.pipeline = {};
-    alone.sequence = {.mask = mask};
-    alone.sharding.zero = ZeroStage::none;
-    alone.recompute = {};
     run_threads(1, [&](const Communicator& world) {
-      gpt::Trainer trainer(Mesh(world, {}), alone);
+      gpt::Trainer trainer(Mesh(world, {}), on_one_rank(options));
       place->second = advance(trainer, 0, steps);
     });
   }
