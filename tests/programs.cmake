@@ -29,7 +29,12 @@ if(TARGET stretto-train)
   endforeach()
 endif()
 if(TARGET stretto-perf)
-  add_python_test(tools.plan_tool_test tools PLAN_PROGRAM=$<TARGET_FILE:stretto-plan> LINKS_FILE=${PROJECT_SOURCE_DIR}/docs/links/two_level.json)
+  set(plan_train "")
+  if(TARGET stretto-train)
+    set(plan_train ${train})
+  endif()
+  add_python_test(tools.plan_tool_test tools PLAN_PROGRAM=$<TARGET_FILE:stretto-plan> ${plan_train}
+    LINKS_FILE=${PROJECT_SOURCE_DIR}/docs/links/two_level.json)
   add_python_test(tools.perf_tool_test tools ${perf} REPORT_PROGRAM=${PROJECT_SOURCE_DIR}/perf/report "BUILT_WITH=${built_with}"
     SANITIZED=${STRETTO_SANITIZE} ${mpirun})
   add_python_test(tools.quantization_perf_test tools ${root} ${perf})

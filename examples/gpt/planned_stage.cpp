@@ -90,17 +90,13 @@ std::int64_t PlannedStage::activation_bytes() const {
   return slots * sequence_ * 3 * bytes_of(DType::i32) + (has_head ? microbatches() * 3 * number_ : 0) + messages + most;
 }
 
-// Two all-reduces of a block's rows in each pass, and with full recomputation that of attention once more (Shoeybi et al.
-// 2019). With own rows each is a reduce-scatter and an all-gather, where blocks and head gather their input; it is gathered
-// again for the gradients of weights, and so is a block's gradient if these come later.
+// With own rows the head gathers its input again for the gradients of weights, and blocks their gradients if these come later.
 std::int64_t PlannedStage::tensor_parallel_bytes() const {
-  const bool own_rows = tensor_.has_own_rows();
-  const bool gathers_again = own_rows && !tensor_.keeps_gathered;
+  const bool gathers_again = tensor_.has_own_rows() && !tensor_.keeps_gathered;
+  const BlockExchanges of_block = block_exchanges(tensor_, options_.recompute);
   std::int64_t whole = 0, numbers = 0;  // tensors of the residual's shape, gathered or reduced and scattered
   for (int chunk = 0; chunk < schedule_.chunks; ++chunk) {
-    std::int64_t of_block = 8 + (gathers_again ? 2 : 0) + (options_.recompute.partition ? 1 : 0);
-    if (options_.recompute.level == Recompute::full) of_block += own_rows ? 3 : 2;
-    whole += microbatches() * of_block * blocks(chunk);
+    whole += microbatches() * (of_block.forward + of_block.backward) * blocks(chunk);
     if (gathers_again) whole += 2 * halves(chunk) * blocks(chunk);
     if (is_first(chunk)) whole += microbatches() * 2;
     if (is_last(chunk)) {
@@ -122,31 +118,26 @@ std::int64_t PlannedStage::message_bytes() const {
   return messages * microbatches() * own_hidden_;
 }
 
-std::int64_t PlannedStage::attentions() const {
+// Attention's forward is computed again with full recomputation, and its backward once.
+std::int64_t PlannedStage::of_attentions(const AttentionBytes& bytes) const {
   std::int64_t blocks_here = 0;
   for (int chunk = 0; chunk < schedule_.chunks; ++chunk) blocks_here += blocks(chunk);
-  return microbatches() * blocks_here * (options_.recompute.level == Recompute::full ? 2 : 1);
+  const std::int64_t forwards = options_.recompute.level == Recompute::full ? 2 : 1;
+  return microbatches() * blocks_here * (forwards * bytes.forward + bytes.backward);
 }
 
-std::int64_t PlannedStage::ring_bytes() const {
-  const int ranks = mesh_.ring;
-  const std::vector<int> reach =
-      ring_reach(options_.sequence.division(mesh_), options_.sequence.mask, options_.model.sequence / ranks);
-  std::int64_t blocks_sent = 0, sums_sent = 0;
-  for (int hop = 1; hop < ranks; ++hop) {
-    blocks_sent += reach[static_cast<std::size_t>((ranks - hop + 1) % ranks)] >= hop ? 1 : 0;
-    sums_sent += reach[static_cast<std::size_t>(ranks - hop)] >= hop ? 1 : 0;
-  }
-  const std::int64_t once = options_.recompute.level == Recompute::full ? attentions() / 2 : attentions();  // backwards
-  const std::int64_t block = 2 * hidden_ / mesh_.tensor;
-  const std::int64_t sum =
-      2 * tokens_ * options_.model.hidden / mesh_.tensor * bytes_of(kernels::accumulator(options_.sharding.dtype));
-  return (attentions() + once) * blocks_sent * block + once * sums_sent * sum;
+DividedAttention PlannedStage::attention() const {
+  return {.batch = options_.micro_batch,
+          .sequence = options_.model.sequence,
+          .hidden = options_.model.hidden,
+          .heads = options_.model.heads,
+          .dtype = options_.sharding.dtype,
+          .mask = options_.sequence.mask,
+          .division = options_.sequence.division(mesh_),
+          .tensor = mesh_.tensor};
 }
 
-std::int64_t PlannedStage::ulysses_bytes() const {
-  const std::int64_t once = options_.recompute.level == Recompute::full ? attentions() / 2 : attentions();
-  return (attentions() + once) * 4 * hidden_ / mesh_.tensor * (mesh_.ulysses - 1) / mesh_.ulysses;
-}
+std::int64_t PlannedStage::ring_bytes() const { return of_attentions(stretto::ring_bytes(attention(), 0)); }
+std::int64_t PlannedStage::ulysses_bytes() const { return of_attentions(stretto::ulysses_bytes(attention())); }
 
 }  // namespace gpt

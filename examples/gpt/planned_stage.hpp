@@ -1,4 +1,5 @@
 #pragma once
+#include "stretto/layers/attention_cost.hpp"
 #include "stretto/layers/training_memory.hpp"
 #include "trainer.hpp"
 
@@ -31,7 +32,8 @@ class PlannedStage {
   std::int64_t later(int chunk) const;  // between the halves of backward
   std::int64_t backward(int chunk) const;
 
-  std::int64_t attentions() const;  // forwards of attention in a step, with those that are computed again
+  stretto::DividedAttention attention() const;
+  std::int64_t of_attentions(const stretto::AttentionBytes& bytes) const;  // of all in a step
 
   // How often a microbatch's backward in this chunk comes in halves; in a step.
   std::int64_t halves(int chunk) const;

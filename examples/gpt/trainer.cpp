@@ -16,14 +16,11 @@ Schedule TrainerOptions::check(const MeshShape& mesh) const {
       "A model of {} layers, hidden size {}, {} heads, sequence length {} and vocabulary {} is impossible; all must be at "
       "least 1.",
       model.layers, model.hidden, model.heads, model.sequence, model.vocabulary);
-  require(model.hidden % model.heads == 0, "--hidden-size {} does not divide into --num-attention-heads {}.", model.hidden,
-          model.heads);
   require(micro_batch >= 1 && global_batch >= 1 && global_batch % micro_batch == 0 &&
               global_batch / micro_batch % mesh.data == 0,
           "--global-batch-size {} does not divide into --micro-batch-size {} on {} data-parallel ranks.", global_batch,
           micro_batch, mesh.data);
-  require(model.heads % (mesh.tensor * mesh.ulysses) == 0,
-          "--num-attention-heads {} do not divide over --tp {} times --ulysses {}.", model.heads, mesh.tensor, mesh.ulysses);
+  TransformerShape{.hidden = model.hidden, .heads = model.heads}.check_heads(mesh.tensor, mesh.ulysses);
   sequence.division(mesh).check(model.sequence);
   Schedule schedule = pipeline.schedule(mesh.pipeline, global_batch / micro_batch / mesh.data);
   pipeline.cut(model, schedule, 0);  // throws if layers and stages do not fit

@@ -4,7 +4,8 @@
 #include "stretto/export.hpp"
 
 // Which keys a query of attention sees, as data: for kernels, which skip tiles that nobody sees, and for whoever decides
-// which keys a rank needs at all. All functions are pure and take no time that depends on the length of a sequence.
+// which keys a rank needs at all, or how much work it has. All functions are pure and take no time that depends on the
+// length of a sequence, but for pairs() of unequal strides.
 namespace stretto::kernels {
 
 // The positions of a tensor's rows in their whole sequence: row i is token first + i * stride. With split > 0, the rows from
@@ -48,9 +49,12 @@ struct STRETTO_API AttentionMask {
   // True only if every query of the range sees every key of the range. Exact but for tiles that several of window, stride
   // and global cover together.
   constexpr bool sees_all(const TokenRange& queries, const TokenRange& keys) const;
+  // The number of pairs of a query and a key that it sees, exactly, for positions below 2^30. If queries and keys have
+  // unequal strides, takes a time that grows with the number of queries.
+  std::int64_t pairs(const TokenRange& queries, const TokenRange& keys) const;
 };
 
-// Internal, for the two functions: tokens at equal distances.
+// Internal, for these functions: tokens at equal distances.
 struct TokenRun {
   std::int64_t first, stride, count;
   constexpr std::int64_t last() const { return first + (count - 1) * stride; }

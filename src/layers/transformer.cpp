@@ -38,6 +38,15 @@ Tensor kept(const Tensor& dx, const WeightGradients* later) {
 
 }  // namespace
 
+void TransformerShape::check_heads(int tensor_ranks, int ulysses_ranks) const {
+  require(heads >= 1 && hidden % heads == 0,
+          "A hidden size of {} does not divide into {} attention heads; choose a multiple of the heads.", hidden, heads);
+  const std::int64_t ranks = std::int64_t{tensor_ranks} * ulysses_ranks;
+  require(heads % ranks == 0,
+          "{} attention heads do not divide over {} tensor-parallel x {} ulysses ranks; choose a multiple of {}.", heads,
+          tensor_ranks, ulysses_ranks, ranks);
+}
+
 LayerNorm::LayerNorm(Parameters& parameters, const std::string& name, std::int64_t hidden, double epsilon,
                      const TensorParallel& tensor_parallel)
     : tensor_parallel_(tensor_parallel), epsilon_(epsilon) {
@@ -79,10 +88,7 @@ AttentionLayer::AttentionLayer(Parameters& parameters, const std::string& norm_n
       norm_(parameters, norm_name, shape.hidden, shape.norm_epsilon, tensor_parallel),
       qkv_(parameters, name + ".c_attn", shape.hidden, 3 * shape.hidden, 3, {0, deviation}, tensor_parallel),
       projection_(parameters, name + ".c_proj", shape.hidden, shape.hidden, into_residual(shape), tensor_parallel) {
-  require(shape.hidden % shape.heads == 0, "A hidden size of {} does not divide into {} attention heads.", shape.hidden,
-          shape.heads);
-  require(shape.heads % tensor_parallel.size() == 0, "{} attention heads do not divide over {} tensor-parallel ranks.",
-          shape.heads, tensor_parallel.size());
+  shape.check_heads(tensor_parallel.size());
 }
 
 Tensor AttentionLayer::forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,

@@ -37,8 +37,8 @@ class BadInput(FaultTest):
         self.expect_refusal({"--val-data": missing}, [missing])
 
     def test_shapes_that_do_not_divide(self):
-        self.expect_refusal({"--hidden-size": 33}, ["--hidden-size 33", "--num-attention-heads 4"])
-        self.expect_refusal({"--num-attention-heads": 1, "--tp": 2}, ["--num-attention-heads 1", "--tp 2"])
+        self.expect_refusal({"--hidden-size": 33}, ["hidden size of 33", "4 attention heads"])
+        self.expect_refusal({"--num-attention-heads": 1, "--tp": 2}, ["1 attention heads", "2 tensor-parallel"])
         self.expect_refusal({"--global-batch-size": 7}, ["--global-batch-size 7", "--micro-batch-size 2", "2 data-parallel"])
         self.expect_refusal({"--nproc": 3, "--tp": 2}, ["3 ranks", "--tp 2"])
         self.expect_refusal({"--nproc": 4, "--dp": 3}, ["--dp 3", "--tp 1", "4"])

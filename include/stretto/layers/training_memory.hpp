@@ -48,4 +48,12 @@ STRETTO_API BlockActivations block_activations(const TransformerShape& shape, st
                                                DType dtype, const TensorParallel& tensor_parallel,
                                                const RecomputeOptions& recompute);
 
+// How many tensors of the residual's shape a block gathers, or sums and scatters, over its tensor-parallel ranks for a
+// microbatch; an all-reduce counts as two. A rank sends (t-1)/t of the bytes of each. (Shoeybi et al. 2019; with own rows
+// Korthikanti et al. 2022.) If gradients of weights come later, own rows are gathered for them twice more.
+struct BlockExchanges {
+  std::int64_t forward = 0, backward = 0;
+};
+STRETTO_API BlockExchanges block_exchanges(const TensorParallel& tensor_parallel, const RecomputeOptions& recompute);
+
 }  // namespace stretto

@@ -18,7 +18,7 @@
 // copies are among these bytes.
 namespace stretto {
 
-struct TransformerShape {
+struct STRETTO_API TransformerShape {
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
   // The number of layers of the whole model. Initial weights of projections into the residual are divided by sqrt(2
@@ -26,6 +26,9 @@ struct TransformerShape {
   std::int64_t layers = 0;
   std::int64_t mlp_factor = 4;
   double norm_epsilon = 1e-5;
+
+  // Throws Error(invalid_argument), in one sentence, unless the width divides into heads, and these over the ranks.
+  void check_heads(int tensor_ranks, int ulysses_ranks = 1) const;
 };
 
 class STRETTO_API LayerNorm {

@@ -1,7 +1,9 @@
 #include "common/size_text.hpp"
 
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <cctype>
+#include <iterator>
 
 #include "common/fail.hpp"
 
@@ -19,6 +21,13 @@ std::int64_t bytes_from_text(const char* flag, const std::string& text) {
   require(digits.size() < 19 && std::stoll(digits) <= most >> (10 * power),
           "{} '{}' is more than 2^50 bytes, the largest size there is; give less.", flag, text);
   return std::stoll(digits) << (10 * power);
+}
+
+std::string in_units(double bytes) {
+  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < std::size(units); ++unit) bytes /= 1024;
+  return fmt::format("{:.4g} {}", bytes, units[unit]);
 }
 
 }  // namespace perf

@@ -4,6 +4,8 @@
 #include <fstream>
 #include <limits>
 
+#include "common/size_text.hpp"
+#include "plan/plan_attention.hpp"
 #include "plan/plan_options.hpp"
 #include "plan/plan_pipeline.hpp"
 #include "plan/plan_step.hpp"
@@ -15,13 +17,6 @@
 
 namespace plan_tool {
 namespace {
-
-std::string in_units(double bytes) {
-  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  std::size_t unit = 0;
-  for (; bytes >= 1024 && unit + 1 < std::size(units); ++unit) bytes /= 1024;
-  return fmt::format("{:.4g} {}", bytes, units[unit]);
-}
 
 void print_plan(const CommandLine& line, const Call& call, const Method& method) {
   PlanRequest request = call.request;
@@ -127,7 +122,7 @@ void predict(const CommandLine& line, const Call& call, const LinkModel& links) 
   std::string head = fmt::format("{:<{}} {:>12} {:>12} {:>10}", "method", width, "us", "formula us", "busbw GB/s");
   for (const LinkLevel& level : links.levels) head += fmt::format(" {:>14}", level.name);
   fmt::print("{} of {}{}, {} ranks, {}; bytes sent at each level\n{}\n", line.collective,
-             in_units(static_cast<double>(call.bytes())), quantized_text(call.request), call.request.size, line.links, head);
+             perf::in_units(static_cast<double>(call.bytes())), quantized_text(call.request), call.request.size, line.links, head);
   for (const Prediction& prediction : predictions) {
     const std::string method = to_string(prediction.method);
     if (!prediction.refusal.empty()) {
@@ -141,7 +136,7 @@ void predict(const CommandLine& line, const Call& call, const LinkModel& links) 
     std::string row =
         fmt::format("{:<{}} {:>12.3f} {:>12.3f} {:>10.3f}", method, width, seconds * 1e6, prediction.formula * 1e6, busbw);
     for (const std::int64_t bytes : prediction.result.bytes_sent) {
-      row += fmt::format(" {:>14}", in_units(static_cast<double>(bytes)));
+      row += fmt::format(" {:>14}", perf::in_units(static_cast<double>(bytes)));
     }
     fmt::print("{}\n", row);
   }
@@ -209,7 +204,7 @@ void draw(const CommandLine& line, const Call& call) {
   picture.looks = step_looks();
   picture.remark = "numbers: the peer";
   picture.title = fmt::format("{} by {}, {} ranks, {}{}", line.collective, to_string(request.method), request.size,
-                              in_units(static_cast<double>(call.bytes())), quantized_text(request));
+                              perf::in_units(static_cast<double>(call.bytes())), quantized_text(request));
   if (has_root(request.collective)) picture.title += fmt::format(", root {}", request.root);
   std::ofstream file(line.svg);
   file << svg_of(picture);
@@ -236,8 +231,11 @@ int main(int argc, char** argv) {
   try {
     stretto::check_settings();
     const std::string first = argc > 1 ? argv[1] : "";
-    if (first == "step" || first == "pipeline") {
-      (first == "step" ? plan_tool::plan_step_of : plan_tool::plan_pipeline_of)(argc - 1, argv + 1);
+    for (const auto& [word, plan] : {std::pair{"step", plan_tool::plan_step_of},
+                                     {"pipeline", plan_tool::plan_pipeline_of},
+                                     {"attention", plan_tool::plan_attention_of}}) {
+      if (first != word) continue;
+      plan(argc - 1, argv + 1);
       return 0;
     }
     plan_tool::CommandLine line;

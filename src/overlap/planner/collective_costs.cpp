@@ -84,6 +84,18 @@ bool CollectiveCosts::has(const StepCollective& collective, Form form) const {
   return false;
 }
 
+double CollectiveCosts::hop_seconds(const StepGroup& ring, int messages, std::int64_t bytes) const {
+  if (ring.size == 1 || messages == 0) return 0;
+  const GroupPlacement where = place(ring);
+  const LinkLevel& inner = cluster_.links.levels.front();
+  const Cost hop{.rounds = 1, .messages = static_cast<double>(messages), .sent = static_cast<double>(bytes)};
+  const double near = where.on_node > 1 ? seconds(hop, cost_of_level(cluster_.links, inner), 1) : 0;
+  if (where.nodes() == 1) return near;
+  // Each ring that has ranks on a node sends from one of them to the next node.
+  const LinkCost network = cost_of_level(cluster_.links, outer_level(cluster_));
+  return std::max(near, seconds(hop, shared_by_groups(network, where.groups, inner.ports), 1));
+}
+
 std::vector<StepStage> CollectiveCosts::stages(const StepCollective& collective, std::int64_t elements, Form form) {
   require(has(collective, form), "{} over {} ranks cannot be done {} on these links.", name(collective.kind),
           collective.group.size, name(form));

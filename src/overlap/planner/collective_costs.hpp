@@ -26,6 +26,9 @@ class CollectiveCosts {
   std::vector<StepStage> stages(const StepCollective& collective, std::int64_t elements, Form form);
   bool has(const StepCollective& collective, Form form) const;
   GroupPlacement place(const StepGroup& group) const { return GroupPlacement::of(group, cluster_); }
+  // The seconds of a hop round a ring: so many messages, of so many bytes together, from each rank of the group to the next
+  // one, in all groups at a time.
+  double hop_seconds(const StepGroup& ring, int messages, std::int64_t bytes) const;
   const StepCluster& cluster() const { return cluster_; }
 
  private:

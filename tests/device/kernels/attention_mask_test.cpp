@@ -77,6 +77,7 @@ TEST(AttentionMask, RangesAgreeWithTheirPairs) {
     const std::int64_t pairs = (queries.end - queries.begin) * (keys.end - keys.begin);
     SCOPED_TRACE(testing::Message() << "case " << i);
     ASSERT_EQ(mask.sees_any(queries, keys), seen > 0);
+    ASSERT_EQ(mask.pairs(queries, keys), seen);
     if (mask.sees_all(queries, keys)) {
       ASSERT_EQ(seen, pairs);
     }
@@ -91,19 +92,38 @@ TEST(AttentionMask, RangesAgreeWithTheirPairs) {
   EXPECT_GT(full, 1000);
 }
 
+// A million tokens, of which nobody tries every pair.
+TEST(AttentionMask, CountsPairsOfLongSequences) {
+  constexpr std::int64_t all = std::int64_t{1} << 20;
+  const TokenRange tokens{{}, 0, all};
+  EXPECT_EQ((AttentionMask{.causal = false}.pairs(tokens, tokens)), all * all);
+  EXPECT_EQ(AttentionMask().pairs(tokens, tokens), all * (all + 1) / 2);
+  constexpr std::int64_t window = 1000;
+  const std::int64_t near = window * all - window * (window - 1) / 2;
+  EXPECT_EQ((AttentionMask{.window = window}.pairs(tokens, tokens)), near);
+  const AttentionMask first{.window = window, .global = 1};  // all but the first `window` queries see one key more
+  EXPECT_EQ(first.pairs(tokens, tokens), near + all - window);
+  for (const std::int64_t wide : {all, INT64_MAX}) {
+    EXPECT_EQ((AttentionMask{.window = wide}.pairs(tokens, tokens)), all * (all + 1) / 2);
+    EXPECT_EQ((AttentionMask{.stride = wide}.pairs(tokens, tokens)), all * (all + 1) / 2);
+  }
+}
+
 // With other strides, "any" may be true of a range that sees nothing, but never false of one that sees something.
-TEST(AttentionMask, AnyMayErrToOneSideOnly) {
+TEST(AttentionMask, WithOtherStridesAnyMayErrToOneSideOnly) {
   for (std::int64_t query_stride = 1; query_stride < 5; ++query_stride) {
     for (std::int64_t key_stride = 1; key_stride < 5; ++key_stride) {
       for (std::int64_t first = 0; first < 30; ++first) {
         const AttentionMask mask{.stride = 7};
         const TokenRange queries{{.first = first, .stride = query_stride}, 0, 4};
         const TokenRange keys{{.first = 3, .stride = key_stride}, 0, 4};
-        bool any = false;
+        std::int64_t seen = 0;
         for (std::int64_t q = 0; q < 4; ++q) {
-          for (std::int64_t k = 0; k < 4; ++k) any = any || mask.sees(queries.positions.at(q), keys.positions.at(k));
+          for (std::int64_t k = 0; k < 4; ++k) seen += mask.sees(queries.positions.at(q), keys.positions.at(k));
         }
+        const bool any = seen > 0;
         EXPECT_TRUE(!any || mask.sees_any(queries, keys));
+        EXPECT_EQ(mask.pairs(queries, keys), seen);
       }
     }
   }

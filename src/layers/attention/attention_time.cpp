@@ -1,0 +1,80 @@
+#include "layers/attention/attention_time.hpp"
+
+#include <algorithm>
+
+#include "core/fail.hpp"
+
+namespace stretto {
+
+AttentionClock::AttentionClock(const DividedAttention& attention, const AttentionWork& work, int hops,
+                               const AttentionMachine& machine, int pieces)
+    : attention_(attention),
+      work_(work),
+      machine_(machine),
+      hops_(hops),
+      ring_{attention.division.ring, attention.division.ulysses * attention.tensor},
+      ulysses_{attention.division.ulysses, attention.tensor},
+      costs_(machine.cluster),
+      share_links_((costs_.place(ring_).nodes() > 1) == (costs_.place(ulysses_).nodes() > 1)) {
+  require(machine.flops_per_second > 0 && pieces >= 1,
+          "Attention takes no time at {} operations a second in {} pieces; give a positive speed, and at least 1 piece.",
+          machine.flops_per_second, pieces);
+  const std::int64_t heads = attention.heads / attention.tensor / ulysses_.size;
+  const int runs = ulysses_.size == 1 ? 1 : static_cast<int>(std::min<std::int64_t>(pieces, heads));
+  for (int i = 0; i < runs; ++i) runs_.push_back(share_of(heads, runs, i));
+}
+
+void AttentionClock::time_forward(AttentionPass& pass) {
+  time({.flops = attention_forward_flops, .has_sums = false, .in = 3, .out = 1}, pass);
+}
+
+void AttentionClock::time_backward(AttentionPass& pass) {
+  time({.flops = attention_backward_flops, .has_sums = true, .in = 1, .out = 3}, pass);
+}
+
+// The attention of some heads.
+AttentionClock::RingTime AttentionClock::ring(const Kind& kind, std::int64_t heads) const {
+  const RingBlock block = ring_block(attention_, width(heads));
+  const double seconds_a_pair =
+      kind.flops * static_cast<double>(attention_.batch) * static_cast<double>(width(heads)) / machine_.flops_per_second;
+  RingTime result;
+  for (int hop = 0; hop <= hops_; ++hop) {
+    const double computing = seconds_a_pair * static_cast<double>(work_.most_in_hop[static_cast<std::size_t>(hop)]);
+    const bool block_travels = hop < hops_, sum_travels = kind.has_sums && hop >= 2;
+    const double travelling = costs_.hop_seconds(
+        ring_, (block_travels ? 1 : 0) + (sum_travels ? 1 : 0),
+        (block_travels ? block.bytes : 0) + (sum_travels ? block.gradient_bytes : 0));
+    result.seconds += std::max(computing, travelling);
+    result.computing += computing;
+    result.travelling += travelling;
+  }
+  if (kind.has_sums && hops_ > 0) {
+    const double last = costs_.hop_seconds(ring_, 1, block.gradient_bytes);
+    result.seconds += last;
+    result.travelling += last;
+  }
+  return result;
+}
+
+double AttentionClock::exchange(std::int64_t heads, int tensors) {
+  const std::int64_t rows = attention_.batch * attention_.division.rows(attention_.sequence);
+  const std::int64_t elements = rows * tensors * width(heads) * ulysses_.size;
+  const StepCollective all_to_all{
+      .kind = Collective::all_to_all, .elements = elements, .dtype = attention_.dtype, .group = ulysses_};
+  return costs_.stages(all_to_all, elements, Form::whole).front().seconds;
+}
+
+void AttentionClock::time(const Kind& kind, AttentionPass& pass) {
+  pass.seconds = exchange(runs_.front().count, kind.in);
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    const RingTime attended = ring(kind, runs_[i].count);
+    double exchanging = 0;
+    if (i + 1 < runs_.size()) exchanging += exchange(runs_[i + 1].count, kind.in);
+    if (i > 0) exchanging += exchange(runs_[i - 1].count, kind.out);
+    pass.seconds += std::max(attended.seconds, exchanging + (share_links_ ? attended.travelling : 0));
+    pass.computing += attended.computing;
+  }
+  pass.seconds += exchange(runs_.back().count, kind.out);
+}
+
+}  // namespace stretto

@@ -1,0 +1,48 @@
+#pragma once
+#include "overlap/planner/collective_costs.hpp"
+#include "stretto/layers/attention_cost.hpp"
+#include "stretto/layers/parameter.hpp"
+
+namespace stretto {
+
+// The keys and values that a ring rank passes on, of so many columns each, and their gradients.
+struct RingBlock {
+  std::int64_t bytes = 0, gradient_bytes = 0;
+};
+RingBlock ring_block(const DividedAttention& attention, std::int64_t width);
+
+// Predicts the time of both passes (attention_cost.hpp).
+class AttentionClock {
+ public:
+  // `hops`: the most that a block makes. The attention, its work and the machine must outlive the object.
+  AttentionClock(const DividedAttention& attention, const AttentionWork& work, int hops, const AttentionMachine& machine,
+                 int pieces);
+  void time_forward(AttentionPass& pass);   // both functions set the seconds
+  void time_backward(AttentionPass& pass);
+
+ private:
+  struct Kind {
+    double flops;    // for each pair and element of the width
+    bool has_sums;   // go round the ring behind the blocks
+    int in, out;     // the tensors of the rows' width that Ulysses exchanges before and behind attention
+  };
+  struct RingTime {
+    double seconds = 0, computing = 0;
+    double travelling = 0;  // the links of the ring are busy
+  };
+  void time(const Kind& kind, AttentionPass& pass);
+  RingTime ring(const Kind& kind, std::int64_t heads) const;
+  double exchange(std::int64_t heads, int tensors);
+  std::int64_t width(std::int64_t heads) const { return heads * (attention_.hidden / attention_.heads); }
+
+  const DividedAttention& attention_;
+  const AttentionWork& work_;
+  const AttentionMachine& machine_;
+  int hops_;
+  StepGroup ring_, ulysses_;
+  CollectiveCosts costs_;
+  bool share_links_;            // the messages of the ring, and of Ulysses
+  std::vector<Share> runs_;     // of heads
+};
+
+}  // namespace stretto
