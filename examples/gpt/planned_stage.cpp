@@ -90,7 +90,8 @@ std::int64_t PlannedStage::activation_bytes() const {
   return slots * sequence_ * 3 * bytes_of(DType::i32) + (has_head ? microbatches() * 3 * number_ : 0) + messages + most;
 }
 
-// With own rows the head gathers its input again for the gradients of weights, and blocks their gradients if these come later.
+// With own rows the head gathers its input again for the gradients of weights, and blocks their gradients if these come
+// later.
 std::int64_t PlannedStage::tensor_parallel_bytes() const {
   const bool gathers_again = tensor_.has_own_rows() && !tensor_.keeps_gathered;
   const BlockExchanges of_block = block_exchanges(tensor_, options_.recompute);

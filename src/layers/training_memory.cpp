@@ -121,8 +121,9 @@ BlockActivations block_activations(const TransformerShape& shape, std::int64_t b
   return {kept, needed + again + wide + before_norm - kept + (recompute.partition ? row - kept : 0), later};
 }
 
-// Two all-reduces of a block's rows in each pass, and with full recomputation that of attention once more. With own rows each
-// is a reduce-scatter and an all-gather, where a block gathers its input; it is gathered again for the gradients of weights.
+// Two all-reduces of a block's rows in each pass, and with full recomputation that of attention once more. With own rows
+// each is a reduce-scatter and an all-gather, where a block gathers its input; it is gathered again for the gradients of
+// weights.
 BlockExchanges block_exchanges(const TensorParallel& tensor_parallel, const RecomputeOptions& recompute) {
   const bool own_rows = tensor_parallel.has_own_rows();
   BlockExchanges exchanges{4, 4};

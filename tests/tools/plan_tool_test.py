@@ -478,14 +478,14 @@ class Attention(PlanTool):
         self.assertNotIn("ms", whole["forward"])
 
     def test_the_reason_of_the_choice(self):
-        """A slow network makes the heads go, within nodes, what a fast one makes the ring do."""
         lines, plan = self.plan(*self.SHAPE, "--ranks", 8, "--tp", 2, *self.TIMES)
-        best = plan["layouts"][0]
-        self.assertTrue(best["sp"])
+        self.assertTrue(plan["layouts"][0]["sp"])
         self.assertIn("; with --sp a layer keeps ", lines[-1])
-        _, sparse = self.plan(*self.SHAPE, "--ranks", 8, "--attention", "window:64", "--cp-layout", "all", *self.TIMES)
-        self.assertEqual(sparse["layouts"][0]["cp_layout"], "contiguous")
-        self.assertIn("--attention window:64", sparse["layouts"][0]["flags"])
+        fastest = lambda mask: self.plan(*self.SHAPE, "--cp", 8, "--attention", mask, "--cp-layout", "all", *self.TIMES)[1]["layouts"][0]
+        self.assertNotEqual(fastest("dense")["cp_layout"], "contiguous")
+        narrow = fastest("window:64")  # a part's keys are its rank's own and its neighbour's
+        self.assertEqual(narrow["cp_layout"], "contiguous")
+        self.assertIn("--attention window:64", narrow["flags"])
 
     def test_a_million_tokens(self):
         _, plan = self.plan("attention", "--seq", 1 << 20, "--heads", 64, "--hidden", 8192, "--ranks", 256, "--cp-layout", "all", *self.TIMES)
@@ -505,7 +505,7 @@ class Attention(PlanTool):
             ("is no layout of a sequence", [*self.SHAPE, "--ranks", 8, "--cp-layout", "zagzig"]),
             ("--links requires --flops-per-second", [*self.SHAPE, "--ranks", 8, "--links", LINKS]),
             ("--flops-per-second requires --links", [*self.SHAPE, "--ranks", 8, "--flops-per-second", 1]),
-            ("cut a group of 12 ranks", [*self.SHAPE[:2], 8448, *self.SHAPE[3:], "--cp", 12, "--tp", 2, *self.TIMES]),
+            ("does not fit a cluster of 12 ranks, 8 a node", [*self.SHAPE[:2], 8448, *self.SHAPE[3:], "--cp", 12, *self.TIMES]),
             ("no_such.json", [*self.SHAPE, "--ranks", 8, "--links", "no_such.json", "--flops-per-second", 1]),
             ("--json", [*self.SHAPE, "--ranks", 8, "--json", "/no/such/directory/plan.json"]),
             ("--dtype", [*self.SHAPE, "--ranks", 8, "--dtype", "f33"]),
@@ -516,31 +516,38 @@ class Attention(PlanTool):
 
     @unittest.skipUnless(TRAIN, "this build has no stretto-train")
     def test_the_flags_run(self):
-        """A dry run takes them for all layouts, with the plan's bytes for the first rank; a step runs in the chosen one."""
+        """A dry run takes them for all layouts, with the plan's bytes for each microbatch; a step runs in the chosen one."""
+        def dry_run(flags, ranks, batch):
+            with tempfile.TemporaryDirectory() as directory:
+                path = pathlib.Path(directory, "dry.json")
+                result = subprocess.run([TRAIN, *flags, "--dry-run", "--ranks", str(ranks), "--global-batch-size", str(batch), "--json", path],
+                                        capture_output=True, text=True, timeout=240)
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+                return json.loads(path.read_text())["sent"]
+
         shape = ["attention", "--seq", 48, "--heads", 4, "--hidden", 32, "--tp", 2, "--dtype", "fp32"]
-        for more in (["--ranks", 4], ["--ranks", 3], ["--ranks", 2, "--attention", "window:5", "--cp-layout", "all"]):
+        for more in (["--ranks", 4], ["--ranks", 2, "--attention", "window:5", "--cp-layout", "all"]):
             _, plan = self.plan(*shape, *more, *self.TIMES)
             for each in plan["layouts"]:
                 flags = [*each["flags"].split(), "--num-layers", "1"]
                 ranks = each["cp"] * each["ulysses"] * 2
-                with self.subTest(flags), tempfile.TemporaryDirectory() as directory:
-                    dry = pathlib.Path(directory, "dry.json")
-                    result = subprocess.run([TRAIN, *flags, "--dry-run", "--ranks", str(ranks), "--json", dry], capture_output=True, text=True)
-                    self.assertEqual((result.returncode, result.stderr), (0, ""))
-                    sent = json.loads(dry.read_text())["sent"]
+                with self.subTest(flags):
+                    once, twice = (dry_run(flags, ranks, batch) for batch in (1, 2))
                     for group in ("cp", "ulysses"):
-                        bound = sum(each[way]["sent"][group] for way in ("forward", "backward"))
-                        if "--attention dense" in each["flags"]:
-                            self.assertEqual(sent.get(group, 0), bound)
-                        self.assertLessEqual(sent.get(group, 0), bound)
-            with tempfile.TemporaryDirectory() as directory:
-                text = pathlib.Path(directory, "text")
-                text.write_text("the quick brown fox jumps over the lazy dog. " * 40)
-                best = plan["layouts"][0]
-                result = subprocess.run([TRAIN, *best["flags"].split(), "--num-layers", "1", "--nproc", str(best["cp"] * best["ulysses"] * 2),
-                                         "--train-iters", "1", "--train-data", text], capture_output=True, text=True, timeout=240)
-                self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
-                self.assertIn("step 1/1 ", result.stdout)
+                        sent = twice.get(group, 0) - once.get(group, 0)
+                        most = sum(each[way]["sent"][group] for way in ("forward", "backward"))
+                        if "dense" in each["flags"]:
+                            self.assertEqual(sent, most)
+                        self.assertLessEqual(sent, most)  # the first rank may send less than another
+        best = plan["layouts"][0]
+        with tempfile.TemporaryDirectory() as directory:
+            text = pathlib.Path(directory, "text")
+            text.write_text("the quick brown fox jumps over the lazy dog. " * 40)
+            result = subprocess.run([TRAIN, *best["flags"].split(), "--num-layers", "1", "--nproc", "4", "--train-iters", "1", "--train-data", text],
+                                    capture_output=True, text=True, errors="replace", timeout=240,
+                                    env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
+        self.assertRegex(result.stdout, r"step +1/1 ")
 
 
 if __name__ == "__main__":

@@ -79,8 +79,8 @@ struct AttentionPass {
 struct AttentionCost {
   AttentionPass forward, backward;
   double balance = 1;
-  // Bytes that a rank's core keeps between forward and backward: q, k, v and the result, 4 b (s/(c u)) (h/t) e, and f for each
-  // token and head. With Ulysses the layer keeps the result once more, as the projection needs it.
+  // Bytes that a rank's core keeps between forward and backward: q, k, v and the result, 4 b (s/(c u)) (h/t) e, and f for
+  // each token and head. With Ulysses the layer keeps the result once more, as the projection needs it.
   std::int64_t kept = 0, result_again = 0;
   // Bytes of the ring in backward, where it has most: keys and values three times (packed, at hand and arriving), and their
   // gradients four times, or three times in a ring of two (RingPass, RingSum), where the mask leaves no hop out.

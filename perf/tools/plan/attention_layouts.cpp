@@ -1,7 +1,7 @@
 #include "plan/attention_layouts.hpp"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <optional>
 #include <tuple>
 
@@ -55,16 +55,19 @@ auto rank_of(const AttentionLayout& layout) {
   return std::tuple(layout.seconds(), layout.layer_kept, layout.sent_forward() + layout.sent_backward());
 }
 
-std::string milliseconds(double seconds) { return fmt::format("{:.3f} ms", seconds * 1e3); }
+std::string time_text(double seconds) { return fmt::format("{:.3f} ms", milliseconds(seconds)); }
 
-std::string difference(const char* more, const char* less, double seconds) {
-  return fmt::format("{} {}", seconds < 0 ? less : more, milliseconds(seconds < 0 ? -seconds : seconds));
+// "1.250 ms more computing"
+std::string difference(double seconds, const char* what) {
+  const std::string time = time_text(std::abs(seconds));
+  return time == time_text(0) ? fmt::format("as much {}", what)
+                              : fmt::format("{} {} {}", time, seconds > 0 ? "more" : "less", what);
 }
 
 // Why the first of several is chosen.
 std::string reason_of(const std::vector<AttentionLayout>& sorted) {
   const AttentionLayout& best = sorted.front();
-  std::string reason = fmt::format("{} takes {} a layer, forward and backward", best.text(), milliseconds(best.seconds()));
+  std::string reason = fmt::format("{} takes {} a layer, forward and backward", best.text(), time_text(best.seconds()));
   const auto same_division = [&](const AttentionLayout& other) {
     return other.attention.division.ring == best.attention.division.ring &&
            other.attention.division.ulysses == best.attention.division.ulysses &&
@@ -73,15 +76,14 @@ std::string reason_of(const std::vector<AttentionLayout>& sorted) {
   const auto next = std::ranges::find_if_not(sorted, same_division);
   if (next != sorted.end()) {
     const double computing = (next->seconds() - next->exposed()) - (best.seconds() - best.exposed());
-    reason += fmt::format("; next, {} takes {}: it computes {} and exposes {} of communication", next->text(),
-                          milliseconds(next->seconds()), difference("longer by", "shorter by", computing),
-                          difference("more by", "less by", next->exposed() - best.exposed()));
+    reason += fmt::format("; next, {} takes {}: {} and {}", next->text(), time_text(next->seconds()),
+                          difference(computing, "computing"),
+                          difference(next->exposed() - best.exposed(), "exposed communication"));
   }
   if (best.own_rows) {
-    const auto whole = std::ranges::find_if(
-        sorted, [&](const AttentionLayout& other) { return same_division(other) && !other.own_rows; });
-    reason += fmt::format("; with --sp a layer keeps {} instead of {}",
-                          perf::in_units(static_cast<double>(best.layer_kept)),
+    const auto whole =
+        std::ranges::find_if(sorted, [&](const AttentionLayout& other) { return same_division(other) && !other.own_rows; });
+    reason += fmt::format("; with --sp a layer keeps {} instead of {}", perf::in_units(static_cast<double>(best.layer_kept)),
                           perf::in_units(static_cast<double>(whole->layer_kept)));
   }
   return reason + ".";

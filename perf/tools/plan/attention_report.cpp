@@ -5,13 +5,13 @@
 
 #include "common/size_text.hpp"
 #include "plan/attention_layouts.hpp"
+#include "plan/plan_options.hpp"
 #include "stretto/layers/mesh.hpp"
 
 namespace plan_tool {
 namespace {
 
 std::string bytes_text(std::int64_t bytes) { return perf::in_units(static_cast<double>(bytes)); }
-double milliseconds(double seconds) { return seconds * 1e3; }
 
 nlohmann::ordered_json pass_of(const AttentionPass& pass, std::int64_t tensor_bytes, bool has_times) {
   nlohmann::ordered_json json = {{"sent",
@@ -31,12 +31,12 @@ nlohmann::ordered_json pass_of(const AttentionPass& pass, std::int64_t tensor_by
 
 void print(const AttentionLine& line, const AttentionLayouts& layouts) {
   const DividedAttention& attention = line.attention;
-  fmt::print("attention {} over {} x {} tokens, {} heads, hidden size {}, {}, tp {}{}; of a layer and rank\n", line.mask,
-             attention.batch, attention.sequence, attention.heads, attention.hidden, line.dtype, attention.tensor,
+  fmt::print("attention {} over {} x {} tokens, {} heads, hidden size {}, {}, tp {}{}\n", line.mask, attention.batch,
+             attention.sequence, attention.heads, attention.hidden, line.dtype, attention.tensor,
              line.has_times() ? fmt::format("; {}, {:g} FLOP/s a rank", line.links, line.flops_per_second) : "");
-  std::string head = fmt::format("{:>4} {:>7} {:<10} {:<3} {:>11} {:>11} {:>10} {:>7} {:>11} {:>11} {:>11}", "cp", "ulysses",
-                                 "layout", "sp", "sent fwd", "sent bwd", "GFLOP", "balance", "core keeps", "layer keeps",
-                                 "ring bufs");
+  std::string head =
+      fmt::format("{:>4} {:>7} {:<10} {:<3} {:>11} {:>11} {:>10} {:>7} {:>11} {:>11} {:>11}", "cp", "ulysses", "layout",
+                  "sp", "sent fwd", "sent bwd", "GFLOP", "balance", "core keeps", "layer keeps", "ring bufs");
   if (line.has_times()) head += fmt::format(" {:>10} {:>10} {:>10}", "fwd ms", "bwd ms", "exposed ms");
   fmt::print("{}\n", head);
   for (const AttentionLayout& each : layouts.fitting) {
@@ -67,25 +67,22 @@ std::string json_of(const AttentionLine& line, const AttentionLayouts& layouts) 
                                  {"tp", attention.tensor}};
   for (const AttentionLayout& each : layouts.fitting) {
     const SequenceDivision& division = each.attention.division;
-    json["layouts"].push_back(
-        {{"cp", division.ring},
-         {"ulysses", division.ulysses},
-         {"cp_layout", name(division.layout)},
-         {"sp", each.own_rows},
-         {"forward", pass_of(each.cost.forward, each.tensor_bytes.forward, line.has_times())},
-         {"backward", pass_of(each.cost.backward, each.tensor_bytes.backward, line.has_times())},
-         {"balance", each.cost.balance},
-         {"core_kept", each.cost.kept},
-         {"layer_kept", each.layer_kept},
-         {"ring_buffers", each.cost.ring_buffers},
-         {"flags", train_flags(line, each)}});
+    json["layouts"].push_back({{"cp", division.ring},
+                               {"ulysses", division.ulysses},
+                               {"cp_layout", name(division.layout)},
+                               {"sp", each.own_rows},
+                               {"forward", pass_of(each.cost.forward, each.tensor_bytes.forward, line.has_times())},
+                               {"backward", pass_of(each.cost.backward, each.tensor_bytes.backward, line.has_times())},
+                               {"balance", each.cost.balance},
+                               {"core_kept", each.cost.kept},
+                               {"layer_kept", each.layer_kept},
+                               {"ring_buffers", each.cost.ring_buffers},
+                               {"flags", train_flags(line, each)}});
   }
   json["refused"] = nlohmann::ordered_json::array();
   for (const auto& [division, reason] : layouts.refused) {
-    json["refused"].push_back({{"cp", division.ring},
-                               {"ulysses", division.ulysses},
-                               {"cp_layout", name(division.layout)},
-                               {"reason", reason}});
+    json["refused"].push_back(
+        {{"cp", division.ring}, {"ulysses", division.ulysses}, {"cp_layout", name(division.layout)}, {"reason", reason}});
   }
   json["choice"] = layouts.chosen ? nlohmann::ordered_json(0) : nlohmann::ordered_json();
   json["reason"] = layouts.reason;

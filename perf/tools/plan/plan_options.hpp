@@ -22,6 +22,8 @@ void require(bool condition, fmt::format_string<Args...> sentence, Args&&... arg
   if (!condition) fail(sentence, std::forward<Args>(args)...);
 }
 
+constexpr double milliseconds(double seconds) { return seconds * 1e3; }
+
 struct CommandLine {
   std::string collective;
   std::string algorithm = "all";

@@ -99,8 +99,6 @@ TransformerStep step_of(const StepLine& line, const LinkModel& links) {
   return step;
 }
 
-double milliseconds(double seconds) { return seconds * 1e3; }
-
 void print(const StepLine& line, const StepSchedule& schedule, double searched) {
   fmt::print("{} layers of {}, {} x {} tokens, dp {} x tp {}{}, {}\n", line.layers, line.hidden, line.micro_batch,
              line.sequence, line.data, line.tensor, line.zero == 3 ? ", ZeRO-3" : "", line.links);

@@ -122,7 +122,8 @@ void predict(const CommandLine& line, const Call& call, const LinkModel& links) 
   std::string head = fmt::format("{:<{}} {:>12} {:>12} {:>10}", "method", width, "us", "formula us", "busbw GB/s");
   for (const LinkLevel& level : links.levels) head += fmt::format(" {:>14}", level.name);
   fmt::print("{} of {}{}, {} ranks, {}; bytes sent at each level\n{}\n", line.collective,
-             perf::in_units(static_cast<double>(call.bytes())), quantized_text(call.request), call.request.size, line.links, head);
+             perf::in_units(static_cast<double>(call.bytes())), quantized_text(call.request), call.request.size, line.links,
+             head);
   for (const Prediction& prediction : predictions) {
     const std::string method = to_string(prediction.method);
     if (!prediction.refusal.empty()) {
@@ -231,9 +232,9 @@ int main(int argc, char** argv) {
   try {
     stretto::check_settings();
     const std::string first = argc > 1 ? argv[1] : "";
-    for (const auto& [word, plan] : {std::pair{"step", plan_tool::plan_step_of},
-                                     {"pipeline", plan_tool::plan_pipeline_of},
-                                     {"attention", plan_tool::plan_attention_of}}) {
+    for (const auto& [word, plan] : {std::pair{"step", &plan_tool::plan_step_of},
+                                     {"pipeline", &plan_tool::plan_pipeline_of},
+                                     {"attention", &plan_tool::plan_attention_of}}) {
       if (first != word) continue;
       plan(argc - 1, argv + 1);
       return 0;

@@ -98,8 +98,8 @@ AttentionCost attention_cost(const DividedAttention& attention, const AttentionM
   const AttentionBytes exchanged = ulysses_bytes(attention);
   cost.forward.ulysses_bytes = exchanged.forward;
   cost.backward.ulysses_bytes = exchanged.backward;
-  const double flops =
-      static_cast<double>(work.most()) * static_cast<double>(attention.batch) * static_cast<double>(width / division.ulysses);
+  const double flops = static_cast<double>(work.most()) * static_cast<double>(attention.batch) *
+                       static_cast<double>(width / division.ulysses);
   cost.forward.flops = attention_forward_flops * flops;
   cost.backward.flops = attention_backward_flops * flops;
   if (division.ring > 1) {

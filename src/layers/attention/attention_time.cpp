@@ -41,9 +41,9 @@ AttentionClock::RingTime AttentionClock::ring(const Kind& kind, std::int64_t hea
   for (int hop = 0; hop <= hops_; ++hop) {
     const double computing = seconds_a_pair * static_cast<double>(work_.most_in_hop[static_cast<std::size_t>(hop)]);
     const bool block_travels = hop < hops_, sum_travels = kind.has_sums && hop >= 2;
-    const double travelling = costs_.hop_seconds(
-        ring_, (block_travels ? 1 : 0) + (sum_travels ? 1 : 0),
-        (block_travels ? block.bytes : 0) + (sum_travels ? block.gradient_bytes : 0));
+    const double travelling =
+        costs_.hop_seconds(ring_, (block_travels ? 1 : 0) + (sum_travels ? 1 : 0),
+                           (block_travels ? block.bytes : 0) + (sum_travels ? block.gradient_bytes : 0));
     result.seconds += std::max(computing, travelling);
     result.computing += computing;
     result.travelling += travelling;

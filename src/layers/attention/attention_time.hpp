@@ -17,14 +17,14 @@ class AttentionClock {
   // `hops`: the most that a block makes. The attention, its work and the machine must outlive the object.
   AttentionClock(const DividedAttention& attention, const AttentionWork& work, int hops, const AttentionMachine& machine,
                  int pieces);
-  void time_forward(AttentionPass& pass);   // both functions set the seconds
+  void time_forward(AttentionPass& pass);  // both functions set the seconds
   void time_backward(AttentionPass& pass);
 
  private:
   struct Kind {
-    double flops;    // for each pair and element of the width
-    bool has_sums;   // go round the ring behind the blocks
-    int in, out;     // the tensors of the rows' width that Ulysses exchanges before and behind attention
+    double flops;   // for each pair and element of the width
+    bool has_sums;  // go round the ring behind the blocks
+    int in, out;    // the tensors of the rows' width that Ulysses exchanges before and behind attention
   };
   struct RingTime {
     double seconds = 0, computing = 0;
@@ -41,8 +41,8 @@ class AttentionClock {
   int hops_;
   StepGroup ring_, ulysses_;
   CollectiveCosts costs_;
-  bool share_links_;            // the messages of the ring, and of Ulysses
-  std::vector<Share> runs_;     // of heads
+  bool share_links_;         // the messages of the ring, and of Ulysses
+  std::vector<Share> runs_;  // of heads
 };
 
 }  // namespace stretto

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::array<SequenceLayout, 3> sequence_layouts = {SequenceLayout::zigzag, SequenceLayout::contiguous,
                                                             SequenceLayout::striped};
-const std::vector<std::string> planned_masks = {"dense",     "window:7",         "window:13+global:1", "strided:5",
-                                                "strided:6", "global:3+window:4"};
+const std::vector<std::string> planned_masks = {"dense",     "window:7",  "window:13+global:1",
+                                                "strided:5", "strided:6", "global:3+window:4"};
 
 DividedAttention planned(const SequenceDivision& division, const std::string& mask = "dense", std::int64_t sequence = 48,
                          DType dtype = DType::bf16) {
@@ -103,8 +103,7 @@ TEST(AttentionCost, WorkIsThatOfAllPairs) {
       std::vector<std::int64_t> in_hop(division.ring, 0);
       const kernels::Positions queries = division.of_ring_rank(sequence, rank);
       for (int hop = 0; hop < division.ring; ++hop) {
-        const kernels::Positions keys =
-            division.of_ring_rank(sequence, (rank - hop + division.ring) % division.ring);
+        const kernels::Positions keys = division.of_ring_rank(sequence, (rank - hop + division.ring) % division.ring);
         for (std::int64_t q = 0; q < rows; ++q) {
           for (std::int64_t k = 0; k < rows; ++k) in_hop[hop] += mask.sees(queries.at(q), keys.at(k)) ? 1 : 0;
         }
@@ -132,10 +131,10 @@ TEST(AttentionCost, BalanceOfCausalAttention) {
   EXPECT_EQ(balance_of(SequenceLayout::contiguous, 1), 1);
 }
 
-// Where the near keys are one's own, contiguous parts are even, and zigzag loses nothing either.
+// Contiguous parts are even if most keys that a query sees are its rank's own.
 TEST(AttentionCost, BalanceOfAWindow) {
   EXPECT_GT(balance_of(SequenceLayout::contiguous, 8, "window:64"), 0.95);
-  EXPECT_LT(balance_of(SequenceLayout::contiguous, 8, "window:4096"), 0.75);
+  EXPECT_LT(balance_of(SequenceLayout::contiguous, 8, "window:4096"), 0.8);
 }
 
 TEST(AttentionCost, CountsOperationsAndMemory) {
@@ -206,7 +205,9 @@ TEST(AttentionTime, SlowestRankOfAHopDecides) {
 // The first run of heads comes in, and the last one goes out, before and behind everything else.
 TEST(AttentionTime, OfUlyssesShrinksWithItsPieces) {
   const DividedAttention attention = planned({.ulysses = 2}, "dense", 4096);  // 2 of the 4 heads to a rank
-  const auto exchanged = [](std::int64_t tensors, std::int64_t heads) { return message(2 * 2048 * tensors * heads * 8 * 2); };
+  const auto exchanged = [](std::int64_t tensors, std::int64_t heads) {
+    return message(2 * 2048 * tensors * heads * 8 * 2);
+  };
   const AttentionCost whole = timed(attention, 1e6, 1);
   EXPECT_NEAR(whole.forward.exposed(), exchanged(3, 2) + exchanged(1, 2), 1e-3);
   EXPECT_NEAR(whole.backward.exposed(), exchanged(1, 2) + exchanged(3, 2), 1e-3);
@@ -221,8 +222,8 @@ TEST(AttentionTime, OfUlyssesShrinksWithItsPieces) {
 TEST(AttentionTime, RingsOfANodeShareItsPorts) {
   const auto exposed = [](int ports) {
     const LinkModel links = link_model_from_text(fmt::format(
-        R"({{"levels": [{{"name": "node", "ranks": 2, "alpha_us": 0, "bandwidth_gbs": 1000, "ports": {}}},
-                        {{"name": "network", "alpha_us": 0, "bandwidth_gbs": 1e-3, "own_ports": true}}], "local_gbs": 1000}})",
+        R"({{"levels": [{{"name": "node", "ranks": 2, "alpha_us": 0, "overhead_us": 0, "bandwidth_gbs": 1000, "ports": {}}},
+                        {{"name": "network", "alpha_us": 0, "overhead_us": 0, "bandwidth_gbs": 1e-3, "own_ports": true}}], "local_gbs": 1000}})",
         ports));
     const DividedAttention attention = planned({.ring = 2, .ulysses = 2});
     const AttentionMachine machine{{links, attention.ranks()}, 1e15};
