@@ -10,13 +10,18 @@
 namespace stretto {
 namespace {
 
+// The columns of queries that a rank attends with.
+std::int64_t width_of(const DividedAttention& attention) {
+  return attention.hidden / attention.tensor / attention.division.ulysses;
+}
+
 std::vector<int> reach_of(const DividedAttention& attention) {
   return ring_reach(attention.division, attention.mask, attention.sequence / attention.division.ring);
 }
 
 AttentionBytes ring_bytes(const DividedAttention& attention, const std::vector<int>& reach, int ring_rank) {
   const int ranks = attention.division.ring;
-  const RingBlock block = ring_block(attention, attention.hidden / attention.tensor / attention.division.ulysses);
+  const RingBlock block = ring_block(attention, width_of(attention));
   // In hop i a rank passes on the block that has made i - 1 hops, and then the sum for the one that has made i.
   std::int64_t blocks = 0, sums = 0;
   for (int hop = 1; hop < ranks; ++hop) {
@@ -46,7 +51,7 @@ AttentionBytes ring_bytes(const DividedAttention& attention, int ring_rank) {
 AttentionBytes ulysses_bytes(const DividedAttention& attention) {
   const int ranks = attention.division.ulysses;
   const std::int64_t rows = attention.batch * attention.division.rows(attention.sequence);
-  const std::int64_t elements = 4 * rows * (attention.hidden / attention.tensor / ranks) * (ranks - 1);
+  const std::int64_t elements = 4 * rows * width_of(attention) * (ranks - 1);
   const std::int64_t bytes = elements * static_cast<std::int64_t>(size_of(attention.dtype));
   return {bytes, bytes};
 }
@@ -62,6 +67,7 @@ double AttentionWork::balance() const {
 AttentionWork attention_work(const SequenceDivision& division, const kernels::AttentionMask& mask, std::int64_t sequence) {
   const int ranks = division.ring;
   std::vector<kernels::TokenRange> tokens;
+  tokens.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     tokens.push_back({division.of_ring_rank(sequence, rank), 0, sequence / ranks});
   }
@@ -82,9 +88,9 @@ AttentionCost attention_cost(const DividedAttention& attention, const AttentionM
   const SequenceDivision& division = attention.division;
   const AttentionWork work = attention_work(division, attention.mask, attention.sequence);
   const auto statistic = static_cast<std::int64_t>(size_of(kernels::accumulator(attention.dtype)));
-  const std::int64_t width = attention.hidden / attention.tensor;
+  const std::int64_t width = width_of(attention);
   const std::int64_t rows = attention.batch * division.rows(attention.sequence);
-  const std::int64_t row = width * static_cast<std::int64_t>(size_of(attention.dtype));
+  const std::int64_t row = attention.hidden / attention.tensor * static_cast<std::int64_t>(size_of(attention.dtype));
   AttentionCost cost;
   cost.balance = work.balance();
   cost.kept = rows * (4 * row + attention.heads / attention.tensor * statistic);
@@ -98,12 +104,11 @@ AttentionCost attention_cost(const DividedAttention& attention, const AttentionM
   const AttentionBytes exchanged = ulysses_bytes(attention);
   cost.forward.ulysses_bytes = exchanged.forward;
   cost.backward.ulysses_bytes = exchanged.backward;
-  const double flops = static_cast<double>(work.most()) * static_cast<double>(attention.batch) *
-                       static_cast<double>(width / division.ulysses);
+  const double flops = static_cast<double>(work.most()) * static_cast<double>(attention.batch) * static_cast<double>(width);
   cost.forward.flops = attention_forward_flops * flops;
   cost.backward.flops = attention_backward_flops * flops;
   if (division.ring > 1) {
-    const RingBlock block = ring_block(attention, width / division.ulysses);
+    const RingBlock block = ring_block(attention, width);
     cost.ring_buffers = 3 * block.bytes + (division.ring > 2 ? 4 : 3) * block.gradient_bytes;
   }
   if (machine == nullptr) return cost;

@@ -2,8 +2,11 @@
 // against a step by hand.
 #include "stretto/layers/attention_cost.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <array>
+#include <numeric>
 #include <random>
 
 #include "../../variables.hpp"
@@ -139,7 +142,7 @@ TEST(AttentionCost, BalanceOfAWindow) {
 
 TEST(AttentionCost, CountsOperationsAndMemory) {
   const AttentionCost alone = attention_cost(planned({}));
-  const double pairs = 48 * 49 / 2;
+  constexpr double pairs = 48 * 49 * 0.5;
   EXPECT_EQ(alone.forward.flops, 4 * 2 * pairs * 32);
   EXPECT_EQ(alone.backward.flops, 10 * 2 * pairs * 32);
   EXPECT_EQ(alone.ring_buffers, 0);
