@@ -499,6 +499,8 @@ class Attention(PlanTool):
             ("A sequence of 8192 tokens does not divide over 3 ring (zigzag) x 1 ulysses ranks", [*self.SHAPE, "--cp", 3]),
             ("A sequence of 4 tokens does not divide over 8 ring", ["attention", "--seq", 4, "--heads", 1, "--hidden", 64, "--ranks", 8]),
             ("A hidden size of 510 does not divide", [*self.SHAPE[:-1], 510, "--cp", 2]),
+            ("do not divide over 4096 tensor-parallel x 4096 ulysses ranks", [*self.SHAPE, "--cp", 4096, "--ulysses", 4096, "--tp", 4096, *self.TIMES]),
+            ("2 sequences of 1073741824 tokens has more than 2^30", ["attention", "--seq", 1 << 30, "--heads", 1, "--hidden", 64, "--ranks", 8, "--batch", 2]),
             ("--ranks excludes", [*self.SHAPE, "--ranks", 8, "--cp", 2]),
             ("Give --ranks N", self.SHAPE),
             ("is no mask of attention", [*self.SHAPE, "--ranks", 8, "--attention", "windows:4"]),

@@ -111,8 +111,9 @@ AttentionLayouts attention_layouts(const AttentionLine& line) {
   for (const SequenceDivision& division : divisions_of(line)) {
     DividedAttention attention = line.attention;
     attention.division = division;
-    if (machine) machine->cluster.ranks = attention.ranks();
     try {
+      attention.check();
+      if (machine) machine->cluster.ranks = attention.ranks();
       const AttentionCost cost = attention_cost(attention, machine ? &*machine : nullptr);
       layouts.fitting.push_back(layout_of(attention, cost, false));
       if (attention.tensor > 1) layouts.fitting.push_back(layout_of(attention, cost, true));

@@ -69,6 +69,9 @@ bool parse(int argc, char** argv, AttentionLine& line) {
   }
   require(ranks->count() + ring->count() + ulysses->count() > 0,
           "Give --ranks N for all layouts of N ranks, or --cp C and --ulysses U for one.");
+  require(line.attention.batch * line.attention.sequence <= most_tokens,
+          "A microbatch of {} sequences of {} tokens has more than 2^30 tokens; give fewer.", line.attention.batch,
+          line.attention.sequence);
   line.attention.dtype = types.at(line.dtype);
   line.attention.mask = attention_mask_from_text(line.mask);
   return true;
