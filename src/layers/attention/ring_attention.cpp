@@ -1,17 +1,11 @@
+#include <algorithm>
+
 #include "core/fail.hpp"
+#include "device/stream/kernel_scope.hpp"
 #include "stretto/device.hpp"
 #include "stretto/layers/attention.hpp"
 
 namespace stretto {
-namespace {
-
-Tensor keys_and_values(const Tensor& qkv, std::int64_t width) {
-  Tensor result({qkv.rows(), 2 * width}, qkv.dtype());
-  kernels::copy_columns(qkv, width, result, 0, 2 * width);
-  return result;
-}
-
-}  // namespace
 
 RingAttention::RingAttention(const Communicator& ring, const SequenceDivision& division, kernels::AttentionMask mask,
                              bool overlap)
@@ -49,6 +43,29 @@ std::vector<int> ring_reach(const SequenceDivision& division, const kernels::Att
   return reach;
 }
 
+namespace {
+
+// Copies keys and values of so many columns each. In either matrix the values begin `apart` columns behind the keys.
+struct KeysAndValues {
+  Tensor tensor;
+  std::int64_t column, apart;
+};
+void copy_keys_and_values(const KeysAndValues& from, const KeysAndValues& to, std::int64_t columns) {
+  if (from.apart == columns && to.apart == columns)
+    return kernels::copy_columns(from.tensor, from.column, to.tensor, to.column, 2 * columns);
+  for (int i = 0; i < 2; ++i)
+    kernels::copy_columns(from.tensor, from.column + i * from.apart, to.tensor, to.column + i * to.apart, columns);
+}
+
+// Of qkv, whose queries, keys and values have `width` columns each: so many columns from `first` on.
+Tensor packed_keys_and_values(const Tensor& qkv, std::int64_t width, std::int64_t first, std::int64_t columns) {
+  Tensor block({qkv.rows(), 2 * columns}, qkv.dtype());
+  copy_keys_and_values({qkv, width + first, width}, {block, 0, columns}, columns);
+  return block;
+}
+
+}  // namespace
+
 Tensor RingAttention::forward(const Shape& shape, const Tensor& qkv, Saved& saved) const {
   const std::int64_t width = shape.heads * shape.head_size;
   const DType accumulator = kernels::accumulator(qkv.dtype());
@@ -57,7 +74,7 @@ Tensor RingAttention::forward(const Shape& shape, const Tensor& qkv, Saved& save
            .qkv = qkv,
            .attended = {},
            .log_sum_exp = Tensor({shape.batch, shape.heads, shape.rows}, accumulator)};
-  RingPass blocks({keys_and_values(qkv, width)}, ring_, blocks_stream_, "keys and values",
+  RingPass blocks({packed_keys_and_values(qkv, width, 0, width)}, ring_, blocks_stream_, "keys and values",
                   ring_reach(division_, mask_, shape.rows));
   bool merge = false;
   do {
@@ -72,39 +89,91 @@ Tensor RingAttention::forward(const Shape& shape, const Tensor& qkv, Saved& save
   return saved.attended;
 }
 
+namespace {
+
+// Some of the heads in backward. Their keys, values and gradients travel apart from those of the other heads.
+struct TravellingHeads {
+  AttentionCore::Shape shape;  // with these heads only
+  std::int64_t column;         // of the first of them, among the queries
+  Tensor log_sum_exp;
+  RingPass blocks;
+  RingSum sums;
+  bool adds = false;  // to the gradients of queries
+  std::int64_t width() const { return shape.heads * shape.head_size; }
+};
+
+Tensor log_sum_exp_of(const AttentionCore::Saved& saved, std::int64_t first_head, std::int64_t heads) {
+  const AttentionCore::Shape& shape = saved.shape;
+  if (heads == shape.heads) return saved.log_sum_exp;
+  Tensor result({shape.batch, heads, shape.rows}, saved.log_sum_exp.dtype());
+  as_kernel("copy", [&] {
+    for (std::int64_t i = 0; i < shape.batch; ++i) {
+      result.view(i * heads * shape.rows, {heads * shape.rows})
+          .copy_from(saved.log_sum_exp.view((i * shape.heads + first_head) * shape.rows, {heads * shape.rows}));
+    }
+  });
+  return result;
+}
+
+}  // namespace
+
+// The heads travel and compute in two halves. One computes while the other's block arrives, or its gradients go on; of the
+// own block, the first half is computed first, while blocks arrive, and the second last, while gradients come home. So even
+// two ranks, which exchange one block, hide both ways of it. The halves stay together where some block makes fewer hops,
+// since ranks would then start the hops of two halves in different orders.
 Tensor RingAttention::backward(const Tensor& dattended, const Saved& saved) const {
   const Shape& shape = saved.shape;
   const Tensor& qkv = saved.qkv;
   const std::int64_t width = shape.heads * shape.head_size;
   const DType accumulator = kernels::accumulator(qkv.dtype());
-  const Tensor dq({qkv.rows(), width}, accumulator);
-  const std::vector<int> hops = ring_reach(division_, mask_, shape.rows);
-  RingPass blocks({keys_and_values(qkv, width)}, ring_, blocks_stream_, "keys and values", hops);
-  RingSum sums(blocks.current(), sums_, sums_stream_, "gradients of keys and values", hops, accumulator);
-  bool adds = false;
-  const auto attend = [&](const Tensor& block, const Tensor& gradient) {
-    kernels::attention_block_backward(block_of(shape, blocks.source()), {qkv}, {block}, {block, width}, {saved.attended},
-                                      saved.log_sum_exp, {dattended}, {dq}, {gradient}, {gradient, width},
-                                      {.queries = adds});
-    adds = true;
-  };
-  attend(blocks.current()[0], sums.own()[0]);
-  while (blocks.rotate()) {
-    attend(blocks.current()[0], sums.contribution()[0]);
-    sums.pass();
+  const std::vector<int> reach = ring_reach(division_, mask_, shape.rows);
+  const bool halves = std::all_of(reach.begin(), reach.end(), [&](int hops) { return hops == ring_.size() - 1; });
+  std::vector<TravellingHeads> parts;
+  for (std::int64_t first = 0; first < shape.heads;) {
+    const std::int64_t heads = first > 0 || !halves ? shape.heads - first : (shape.heads + 1) / 2;
+    const std::int64_t column = first * shape.head_size, columns = heads * shape.head_size;
+    const Tensor block = packed_keys_and_values(qkv, width, column, columns);
+    parts.push_back(
+        {.shape = {shape.batch, shape.rows, heads, shape.head_size},
+         .column = column,
+         .log_sum_exp = log_sum_exp_of(saved, first, heads),
+         .blocks = {{block}, ring_, blocks_stream_, "keys and values", reach},
+         .sums = {{block}, sums_, sums_stream_, "gradients of keys and values", reach, accumulator}});
+    first += heads;
   }
-  const Tensor dkv = sums.finish()[0];
-  Tensor dqkv(qkv.shape(), qkv.dtype());
-  const auto put = [&](const Tensor& from, std::int64_t column) {
-    Tensor rounded = from;
-    if (from.dtype() != dqkv.dtype()) {
-      rounded = Tensor(from.shape(), dqkv.dtype());
-      kernels::convert(from, rounded);
-    }
-    kernels::copy_columns(rounded, 0, dqkv, column, rounded.columns());
+  const Tensor dq({qkv.rows(), width}, accumulator);
+  const auto attend = [&](TravellingHeads& part, int source, const kernels::TokenHeads& k, const kernels::TokenHeads& v,
+                          const Tensor& gradient) {
+    kernels::attention_block_backward(block_of(part.shape, source), {qkv, part.column}, k, v, {saved.attended, part.column},
+                                      part.log_sum_exp, {dattended, part.column}, {dq, part.column}, {gradient},
+                                      {gradient, part.width()}, {.queries = part.adds});
+    part.adds = true;
   };
-  put(dq, 0);
-  put(dkv, width);
+  const auto attend_to_own = [&](TravellingHeads& part) {
+    attend(part, ring_.rank(), {qkv, width + part.column}, {qkv, 2 * width + part.column}, part.sums.own()[0]);
+  };
+  attend_to_own(parts.front());
+  for (int hop = 1; hop < ring_.size(); ++hop) {
+    for (TravellingHeads& part : parts) {
+      if (!part.blocks.rotate()) continue;
+      const Tensor& block = part.blocks.current()[0];
+      attend(part, part.blocks.source(), {block}, {block, part.width()}, part.sums.contribution()[0]);
+      part.sums.pass();
+    }
+  }
+  if (parts.size() > 1) attend_to_own(parts.back());
+  Tensor dqkv(qkv.shape(), qkv.dtype());
+  const auto rounded = [&](const Tensor& from) {
+    if (from.dtype() == dqkv.dtype()) return from;
+    Tensor result(from.shape(), dqkv.dtype());
+    kernels::convert(from, result);
+    return result;
+  };
+  kernels::copy_columns(rounded(dq), 0, dqkv, 0, width);
+  for (TravellingHeads& part : parts) {
+    copy_keys_and_values({rounded(part.sums.finish()[0]), 0, part.width()}, {dqkv, width + part.column, width},
+                         part.width());
+  }
   return dqkv;
 }
 

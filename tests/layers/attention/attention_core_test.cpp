@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 
@@ -76,6 +77,65 @@ TEST(RingAttention, LeavesOutHopsThatTheMaskEmpties) {
   EXPECT_EQ(hops(SequenceLayout::striped, "window:2"), 4U);
 }
 
+// The rows of each sequence's tokens at these positions.
+Tensor rows_at(const Tensor& all, const std::vector<std::int64_t>& positions) {
+  const auto rows = static_cast<std::int64_t>(positions.size());
+  Tensor part({batch_size * rows, all.columns()}, all.dtype());
+  for (std::int64_t row = 0; row < part.rows(); ++row) {
+    const std::int64_t from = row / rows * all_tokens + positions[static_cast<std::size_t>(row % rows)];
+    part.view(row * part.columns(), {part.columns()}).copy_from(all.view(from * part.columns(), {part.columns()}));
+  }
+  return part;
+}
+
+// The largest difference between what the ranks of a ring compute, in both passes, and one rank; infinite where overlap
+// changes a bit. The fault: ranks take their tokens from other places than they tell the ring.
+double difference_from_one_rank(int ranks, std::int64_t heads, bool fault = false) {
+  const std::int64_t columns = 3 * heads * width_of_head, results = heads * width_of_head;
+  const auto number = [](std::int64_t i) { return static_cast<double>((i * 31 + i / 7 * 17) % 29 - 14) / 8; };
+  Tensor qkv({batch_size * all_tokens, columns}, DType::f64), dattended({batch_size * all_tokens, results}, DType::f64);
+  for (const Tensor& tensor : {qkv, dattended}) {
+    for (std::int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, number(i));
+  }
+  AttentionCore::Saved saved;
+  const LocalAttention alone;
+  const Tensor attended = alone.forward({batch_size, all_tokens, heads, width_of_head}, qkv, saved);
+  const Tensor dqkv = alone.backward(dattended, saved);
+  std::atomic<double> largest = 0;
+  run_threads(ranks, [&](const Communicator& world) {
+    const SequenceDivision division{.ring = ranks};
+    const SequenceDivision held{.ring = ranks, .layout = fault ? SequenceLayout::striped : SequenceLayout::zigzag};
+    const auto positions = held.positions(all_tokens, world.rank(), 0);
+    const auto rows = static_cast<std::int64_t>(positions.size());
+    const auto own = [&](const Tensor& whole) { return rows_at(whole, positions); };
+    std::vector<Tensor> first;
+    for (const bool overlap : {true, false}) {
+      const RingAttention core(world, division, {}, overlap);
+      AttentionCore::Saved its;
+      const Tensor out = core.forward({batch_size, rows, heads, width_of_head}, own(qkv), its);
+      const std::vector<Tensor> found = {out, core.backward(own(dattended), its)};
+      const std::vector<Tensor> expected = {own(attended), own(dqkv)};
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        if (!first.empty() && std::memcmp(first[i].raw(), found[i].raw(), found[i].bytes()) != 0) largest = INFINITY;
+        for (std::int64_t j = 0; j < found[i].size(); ++j) {
+          largest = std::max(largest.load(), std::abs(found[i].at(j) - expected[i].at(j)));
+        }
+      }
+      first = found;
+    }
+  });
+  return largest;
+}
+
+// One head cannot travel in halves, and three make unequal ones.
+TEST(RingAttention, ComputesWhatOneRankDoesWithAnyNumberOfHeads) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const std::int64_t heads : {1, 2, 3})
+      EXPECT_LT(difference_from_one_rank(ranks, heads), 1e-12) << ranks << ' ' << heads;
+  }
+  EXPECT_GT(difference_from_one_rank(2, 3, true), 1e-3);
+}
+
 // 4 b (s/u) h (u-1)/u e bytes of a rank, in each pass.
 TEST(UlyssesAttention, SendsWhatTheFormulaSays) {
   for (const int ranks : {1, 2, 4}) {
@@ -99,16 +159,6 @@ TEST(UlyssesAttention, SendsWhatTheFormulaSays) {
   }
 }
 
-// Rows of each sequence's tokens [first, first + rows).
-Tensor rows_of_tokens(const Tensor& all, std::int64_t first, std::int64_t rows) {
-  Tensor result({batch_size * rows, all.columns()}, all.dtype());
-  const std::int64_t run = rows * all.columns();
-  for (std::int64_t i = 0; i < batch_size; ++i) {
-    result.view(i * run, {run}).copy_from(all.view((i * all_tokens + first) * all.columns(), {run}));
-  }
-  return result;
-}
-
 // Heads that go in pieces, or all at once, give bit for bit what one rank finds.
 TEST(UlyssesAttention, GivesWhatOneRankFindsWhateverThePieces) {
   constexpr std::int64_t width = head_count * width_of_head;
@@ -128,13 +178,13 @@ TEST(UlyssesAttention, GivesWhatOneRankFindsWhateverThePieces) {
     for (const int pieces : {0, 1, 2, 3}) {
       run_threads(ranks, [&](const Communicator& world) {
         const UlyssesAttention core(world, std::make_shared<LocalAttention>(), Stream("ulysses"), pieces);
-        const std::int64_t rows = all_tokens / ranks, first = world.rank() * rows;
+        const std::vector<std::int64_t> positions = SequenceDivision{.ulysses = ranks}.positions(all_tokens, 0, world.rank());
         AttentionCore::Saved saved;
         const Tensor out =
-            core.forward({batch_size, rows, head_count, width_of_head}, rows_of_tokens(qkv, first, rows), saved);
-        const Tensor gradient = core.backward(rows_of_tokens(dattended, first, rows), saved);
+            core.forward({batch_size, all_tokens / ranks, head_count, width_of_head}, rows_at(qkv, positions), saved);
+        const Tensor gradient = core.backward(rows_at(dattended, positions), saved);
         const auto expect_same = [&](const Tensor& found, const Tensor& all) {
-          const Tensor expected = rows_of_tokens(all, first, rows);
+          const Tensor expected = rows_at(all, positions);
           ASSERT_EQ(found.shape(), expected.shape());
           EXPECT_EQ(std::memcmp(found.raw(), expected.raw(), expected.bytes()), 0) << ranks << " ranks, " << pieces;
         };
