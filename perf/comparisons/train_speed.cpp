@@ -1,5 +1,5 @@
-// Measures tokens per second of data-parallel and pipeline training on random tokens, as one JSON line: the counterpart of
-// the GPTs of peers/, and on a GPU of perf/gpu/gpt2.py.
+// Measures tokens per second of training on random tokens by any layout of ranks, as one JSON line: the counterpart of the
+// GPTs of peers/, and on a GPU of perf/gpu/gpt2.py.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -9,11 +9,13 @@
 
 #include "../gpu/gpu_data.hpp"
 #include "pipeline_options.hpp"
+#include "sequence_options.hpp"
 #include "stretto/device.hpp"
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/launch.hpp"
 #include "trainer.hpp"
+#include "training_plan.hpp"
 #include "zero_options.hpp"
 
 namespace {
@@ -81,6 +83,9 @@ int measure(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   int stages = 1;
   gpt::add_pipeline_options(app, stages, options.pipeline);
+  int tensor = 1, ring = 1, ulysses = 1;
+  app.add_option("--tp", tensor, "Ranks that share each layer");
+  gpt::add_sequence_options(app, ring, ulysses, options.sequence);
   app.add_flag("!--no-overlap", options.sharding.overlap, "Communicate after computing");
   app.add_option("--unit-bytes", options.sharding.unit_bytes, "Bytes of gradients that are summed together");
   gpt::add_zero_options(app, options.sharding);
@@ -95,11 +100,14 @@ int measure(int argc, char** argv) {
   gpt::check_zero_options(app, options.sharding);
   return launch(nproc, [&](const Communicator& world) {
     const OnDevice on_device(device_from_name(device));
-    const Mesh mesh(world, {.data = world.size() / stages, .pipeline = stages});
+    MeshShape shape{.tensor = tensor, .ulysses = ulysses, .ring = ring, .pipeline = stages};
+    shape.data = world.size() / static_cast<int>(shape.ranks());
+    const Mesh mesh(world, shape);
     options.global_batch = options.micro_batch * microbatches * mesh.size(Axis::data);
     gpt::Trainer trainer(mesh, options);
     const std::int64_t sequence = options.model.sequence;
-    const double rate = peak_matrix_rate(world, options.model, options.micro_batch * sequence, options.sharding.dtype);
+    const std::int64_t rows = options.micro_batch * sequence / (ring * ulysses);
+    const double rate = peak_matrix_rate(world, options.model, rows, options.sharding.dtype);
     std::vector<double> seconds;
     std::map<std::string, std::vector<double>> pipeline;  // by the name of the figure
     std::uint64_t first_operation = 0;
@@ -143,6 +151,10 @@ int measure(int argc, char** argv) {
                                   {"comm_ms", traffic.busy_seconds / steps * 1e3},
                                   {"exposed_ms", traffic.exposed_seconds / steps * 1e3},
                                   {"units", trainer.sharded().unit_count()}};
+    const auto stage = static_cast<std::size_t>(mesh.rank(Axis::pipeline));
+    result["planned_activation_bytes"] = gpt::plan_training(options, shape).stages[stage].memory.activations;
+    result["activation_bytes"] = memory_use(MemoryKind::activations).peak_bytes;
+    result["memory_bytes"] = memory_use().peak_bytes;
     for (const auto& [name, values] : pipeline) result[name] = median(values);
     if (!interface.empty()) result["sent_per_step"] = (sent_through(interface) - sent) / static_cast<std::uint64_t>(steps);
     std::printf("%s\n", result.dump().c_str());

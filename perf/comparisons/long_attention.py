@@ -1,0 +1,171 @@
+"""The parts of ./dev perf long on attention alone: one causal layer over one sequence that two ranks share, forward and backward.
+
+balance: the ring's layouts of tokens beside half of what one rank needs for the whole sequence while the other does the same.
+ring, ulysses: how much of their communication is hidden on links that the library models (STRETTO_LINKS), at the speed at which the
+hop of a block of keys and values takes HOP of the attention to a block, by the four ways of docs/overlap.md.
+torch: the same ring in PyTorch over Gloo, the two in turn.
+"""
+import statistics
+
+from perf.comparisons.programs import BIN, ROOT, last_json, run
+from perf.comparisons.rounds import given_or, in_turn, median, ratio
+from perf.pages.text import Verdict, rounds_text
+
+RANKS, HEADS, HEAD_SIZE = 2, 8, 64
+TOKENS, QUICK_TOKENS = 8192, 2048
+HOP = 0.7  # of the attention to a block
+LATENCY = 20e-6
+RING = ["zigzag", "contiguous", "striped"]
+CONTIGUOUS_BALANCE = RANKS / (2 * RANKS - 1)
+WANTED_BALANCE, WANTED_RING, WANTED_ULYSSES, WANTED_OF_PEER = 0.95, 0.85, 0.5, 1.3
+STRETTO, PEER = "Stretto RingAttention", "PyTorch over Gloo"
+
+
+def tokens(options):
+    return QUICK_TOKENS if options.quick else TOKENS
+
+
+def size_flags(options):
+    return ["--nproc", RANKS, "--seq-length", tokens(options), "--heads", HEADS, "--head-size", HEAD_SIZE]
+
+
+def attention(options, words, **variables):
+    """The figures of ring_attention_speed."""
+    return last_json(run([BIN / "ring_attention_speed", *size_flags(options), *words], **variables).stdout)
+
+
+def about(figures):
+    return f"Causal attention to {figures['tokens']} tokens, {HEADS} heads of {HEAD_SIZE}, fp32, {RANKS} ranks of 1 thread"
+
+
+# ---- links
+
+def hop_bytes(options):
+    """Of the keys and values of a block."""
+    return 2 * tokens(options) // RANKS * HEADS * HEAD_SIZE * 4
+
+
+def links_of(hop, seconds):
+    """Variables of links on which so many bytes take so many seconds."""
+    rate = hop / (seconds - LATENCY)
+    return {"STRETTO_RANKS_PER_NODE": "1", "STRETTO_LINKS": f"inter={rate / 1e6:.3f}MB/s,{LATENCY * 1e6:.0f}us"}
+
+
+def slow_links(options):
+    """Variables of the links of each pass, and the seconds of its attention to one block, by a run that communicates nothing: in the
+    zigzag layout all blocks are equally much work."""
+    found = attention(options, ["--overlap", "--cores", "zigzag", "--rounds", 1 if options.quick else 3])["zigzag"]
+    blocks = {name: figures["t_compute_ms"] / 1e3 / RANKS for name, figures in found.items()}
+    return {name: links_of(hop_bytes(options), HOP * seconds) for name, seconds in blocks.items()}, blocks
+
+
+def overlap_rows(options, core):
+    """On the links of forward both passes, with overlap and without; backward also on links that are slow beside its own blocks."""
+    links, blocks = slow_links(options)
+    rows = []
+    for speed, passes, flags in [("forward", "forward,backward", []), ("forward", "forward,backward", ["--no-overlap"]),
+                                 ("backward", "backward", [])]:
+        words = ["--overlap", "--cores", core, "--passes", passes, "--rounds", rounds_of(options, 3), *flags]
+        found = attention(options, words, **links[speed])[core]
+        rows += [{"pass": name, "links_by": speed, "overlap": not flags, **figures} for name, figures in found.items()]
+    return {"tokens": tokens(options), "rounds": rounds_of(options, 3), "rows": rows,
+            "links": {speed: variables["STRETTO_LINKS"] for speed, variables in links.items()},
+            "block_ms": {name: 1e3 * seconds for name, seconds in blocks.items()}}
+
+
+def rounds_of(options, default):
+    return given_or(options.rounds, 1 if options.quick else default)
+
+
+class Overlap:
+    """What ring and ulysses have in common."""
+
+    def __init__(self, core, name, wanted, judged):
+        self.core, self.name, self.wanted, self.judged = core, name, wanted, judged
+
+    def measured(self, options):
+        return overlap_rows(options, self.core)
+
+    def verdicts(self, figures):
+        for row in figures["rows"]:
+            if row["overlap"] and row["links_by"] in self.judged:
+                yield Verdict(row["efficiency"] >= self.wanted, f"{self.name} hides {row['efficiency']:.2f} of the communication of "
+                              f"{row['pass']}, where a hop takes {HOP} of a block's {row['links_by']}; wanted {self.wanted}.")
+
+    def rows(self, figures):
+        header = ["pass", f"a hop takes {HOP} of a block's", "overlap", "compute ms", "comm ms", "serial ms", "full ms", "exposed ms", "hidden"]
+        times = ["t_compute_ms", "t_comm_ms", "t_serial_ms", "t_full_ms", "exposed_ms"]
+        return header, [[row["pass"], row["links_by"], "yes" if row["overlap"] else "no", *(f"{row[key]:.0f}" for key in times),
+                         f"{row['efficiency']:.2f}"] for row in figures["rows"]]
+
+    def heading(self, figures):
+        speeds = " and ".join(f"{figures['links'][name]} ({name} of a block takes {ms:.0f} ms)" for name, ms in figures["block_ms"].items())
+        return (f"{self.name}. {about(figures)}; links on which the hop of a block's keys and values takes {HOP} of its attention: {speeds}; "
+                f"{rounds_text(figures['rounds'])}")
+
+
+# ---- balance
+
+class Balance:
+    def measured(self, options):
+        rounds = rounds_of(options, 5)
+        return {"tokens": tokens(options), "rounds": rounds,
+                "times": attention(options, ["--cores", ",".join(["local", *RING]), "--rounds", rounds])}
+
+    def balance(self, figures, layout, key="ms"):
+        times = figures["times"]
+        return statistics.median(whole / RANKS / own for whole, own in zip(times["local"][key], times[layout][key]))
+
+    def verdicts(self, figures):
+        found = self.balance(figures, "zigzag")
+        yield Verdict(found >= WANTED_BALANCE, f"The zigzag ring spends {found:.3f} of its time as the ideal would, wanted {WANTED_BALANCE}.")
+
+    def rows(self, figures):
+        def milliseconds(name):
+            return [f"{statistics.median(figures['times'][name][key]):.0f}" for key in ("forward_ms", "backward_ms", "ms")]
+
+        expected = {"zigzag": "1", "contiguous": f"{CONTIGUOUS_BALANCE:.2f}", "striped": "nearly 1"}
+        rows = [["one rank, the whole sequence", *milliseconds("local"), "-", "-", "-", "-"]]
+        for name in RING:
+            shares = [f"{self.balance(figures, name, key):.3f}" for key in ("forward_ms", "backward_ms", "ms")]
+            rows.append([name, *milliseconds(name), *shares, expected[name]])
+        return ["side", "forward ms", "backward ms", "both ms", "balance of forward", "of backward", "of both", "by formula"], rows
+
+    def heading(self, figures):
+        return (f"Balance of the ring: half of the time of one rank's attention to the whole sequence, which both ranks compute at once, "
+                f"over the ring's time. {about(figures)}; {rounds_text(figures['rounds'])}, the sides in turn")
+
+
+# ---- PyTorch
+
+class Torch:
+    def measured(self, options):
+        def start(side):
+            if side == PEER:
+                found = last_json(run([ROOT / ".cache/torch2/bin/python", ROOT / "perf/comparisons/peers/context_parallel.py",
+                                       *size_flags(options), "--rounds", 3]).stdout)
+            else:
+                times = attention(options, ["--cores", "zigzag", "--rounds", 3])["zigzag"]
+                found = {key: statistics.median(values) for key, values in times.items()}
+            return {**found, "tokens_per_s": tokens(options) / found["ms"] * 1e3}
+
+        rounds = in_turn([STRETTO, PEER], rounds_of(options, 3), start)
+        return {"tokens": tokens(options), "torch": rounds[0][PEER]["torch"], "rounds": rounds}
+
+    def verdicts(self, figures):
+        found = ratio(figures["rounds"], STRETTO, PEER)
+        yield Verdict(found >= WANTED_OF_PEER, f"{STRETTO} attends {found:.2f} times as fast as {PEER}, wanted {WANTED_OF_PEER}.")
+
+    def rows(self, figures):
+        rounds = figures["rounds"]
+        return ["side", "forward ms", "backward ms", "both ms", f"times as fast as {PEER}"], [
+            [side, *(f"{median(rounds, side, key):.0f}" for key in ("forward_ms", "backward_ms", "ms")), f"{ratio(rounds, side, PEER):.2f}"]
+            for side in (STRETTO, PEER)]
+
+    def heading(self, figures):
+        return (f"Ring attention, zigzag, beside PyTorch {figures['torch']}. {about(figures)}; "
+                f"{rounds_text(len(figures['rounds']))} of 3 runs each")
+
+
+PARTS = {"balance": Balance(), "ring": Overlap("zigzag", "Ring attention", WANTED_RING, ("forward", "backward")),
+         "ulysses": Overlap("ulysses", "Ulysses", WANTED_ULYSSES, ("forward",)), "torch": Torch()}
