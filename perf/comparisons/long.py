@@ -44,22 +44,23 @@ def main():
         for place in SECTIONS.values():
             place.around(options.write_docs)
 
+    def publish(name):
+        show(name, figures["parts"][name])
+        if options.write_docs:
+            SECTIONS[name].replace(options.write_docs, section(name, figures["parts"][name], figures))
+
     if options.earlier:
         figures = read_json(options.earlier)
-        if options.only:
-            figures["parts"] = {name: each for name, each in figures["parts"].items() if name == options.only}
-        for name, each in figures["parts"].items():
-            show(name, each)
+        figures["parts"] = {name: each for name, each in figures["parts"].items() if options.only in (None, name)}
+        for name in figures["parts"]:
+            publish(name)
     else:
         figures = {"machine": machine(), "command": command_text(parser, options, cuts), "parts": {}}
         for name in [options.only] if options.only else PARTS:
             print(f"measuring {name}", file=sys.stderr)
             figures["parts"][name] = PARTS[name].measured(options)
-            show(name, figures["parts"][name])
             write_json(options.json, figures)  # after each part: the whole takes minutes
-    for name, each in figures["parts"].items():
-        if options.write_docs:
-            SECTIONS[name].replace(options.write_docs, section(name, each, figures))
+            publish(name)
     return 0 if all(verdict.holds for name, each in figures["parts"].items() for verdict in PARTS[name].verdicts(each)) else 1
 
 

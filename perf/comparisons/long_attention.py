@@ -53,10 +53,11 @@ def links_of(hop, seconds):
 
 def slow_links(options):
     """Variables of the links of each pass, and the seconds of its attention to one block, by a run that communicates nothing: in the
-    zigzag layout all blocks are equally much work."""
-    found = attention(options, ["--overlap", "--cores", "zigzag", "--rounds", 1 if options.quick else 3])["zigzag"]
-    blocks = {name: figures["t_compute_ms"] / 1e3 / RANKS for name, figures in found.items()}
-    return {name: links_of(hop_bytes(options), HOP * seconds) for name, seconds in blocks.items()}, blocks
+    zigzag layout all blocks are equally much work. All parts of a run have the same links."""
+    if "blocks" not in options:
+        found = attention(options, ["--overlap", "--cores", "zigzag", "--rounds", rounds_of(options, 3)])["zigzag"]
+        options.blocks = {name: figures["t_compute_ms"] / 1e3 / RANKS for name, figures in found.items()}
+    return {name: links_of(hop_bytes(options), HOP * seconds) for name, seconds in options.blocks.items()}, options.blocks
 
 
 def overlap_rows(options, core):
@@ -89,8 +90,9 @@ class Overlap:
     def verdicts(self, figures):
         for row in figures["rows"]:
             if row["overlap"] and row["links_by"] in self.judged:
-                yield Verdict(row["efficiency"] >= self.wanted, f"{self.name} hides {row['efficiency']:.2f} of the communication of "
-                              f"{row['pass']}, where a hop takes {HOP} of a block's {row['links_by']}; wanted {self.wanted}.")
+                found = row["efficiency"]
+                yield Verdict(found >= self.wanted, f"{self.name} hides {found:.2f} of the communication of {row['pass']}, where a hop "
+                                                    f"takes {HOP} of a block's {row['links_by']}; wanted {self.wanted}.")
 
     def rows(self, figures):
         header = ["pass", f"a hop takes {HOP} of a block's", "overlap", "compute ms", "comm ms", "serial ms", "full ms", "exposed ms", "hidden"]
@@ -99,9 +101,10 @@ class Overlap:
                          f"{row['efficiency']:.2f}"] for row in figures["rows"]]
 
     def heading(self, figures):
-        speeds = " and ".join(f"{figures['links'][name]} ({name} of a block takes {ms:.0f} ms)" for name, ms in figures["block_ms"].items())
-        return (f"{self.name}. {about(figures)}; links on which the hop of a block's keys and values takes {HOP} of its attention: {speeds}; "
-                f"{rounds_text(figures['rounds'])}")
+        speeds = " and ".join(f"{figures['links'][name]} ({name} of a block takes {ms:.0f} ms)"
+                              for name, ms in figures["block_ms"].items())
+        return (f"{self.name}. {about(figures)}; links on which the hop of a block's keys and values takes {HOP} of its attention: "
+                f"{speeds}; {rounds_text(figures['rounds'])}")
 
 
 # ---- balance
@@ -118,7 +121,7 @@ class Balance:
 
     def verdicts(self, figures):
         found = self.balance(figures, "zigzag")
-        yield Verdict(found >= WANTED_BALANCE, f"The zigzag ring spends {found:.3f} of its time as the ideal would, wanted {WANTED_BALANCE}.")
+        yield Verdict(found >= WANTED_BALANCE, f"The zigzag ring reaches {found:.3f} of the ideal's speed, wanted {WANTED_BALANCE}.")
 
     def rows(self, figures):
         def milliseconds(name):

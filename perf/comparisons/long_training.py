@@ -5,7 +5,7 @@ length: a long sequence over a ring of two ranks, beside one rank, and beside tw
 what two ranks reach here when they hardly communicate.
 fits: by formula (stretto-train --dry-run), the longest sequence for which a rank's memory suffices.
 """
-from perf.comparisons.long_attention import HOP, RANKS, rounds_of, slow_links
+from perf.comparisons.long_attention import RANKS, rounds_of, slow_links
 from perf.comparisons.programs import BIN, figures_of, last_json, run
 from perf.comparisons.rounds import in_turn, median, ratio
 from perf.pages.text import Verdict, rounds_text
@@ -24,11 +24,13 @@ def model_text(model):
 
 
 def training_rows(rounds, sides, base):
-    header = ["side", "tokens/s", "s a step", f"ratio to {base}", "in flight, s", "exposed, s", "activations, MB", "by formula, MB"]
-    return header, [
-        [side, f"{median(rounds, side, 'tokens_per_s'):.0f}", f"{median(rounds, side, 'step_ms') / 1e3:.3f}", f"{ratio(rounds, side, base):.2f}",
-         *(f"{median(rounds, side, key) / 1e3:.2f}" for key in ("comm_ms", "exposed_ms")),
-         *(f"{median(rounds, side, key) / 1e6:.1f}" for key in ("activation_bytes", "planned_activation_bytes"))] for side in sides]
+    header = ["side", "tokens/s", "s a step", f"ratio to {base}", "in flight, s", "exposed, s", "activations, MB", "by formula, MB",
+              "all tensors, MB"]
+    memory = ["activation_bytes", "planned_activation_bytes", "memory_bytes"]
+    return header, [[side, f"{median(rounds, side, 'tokens_per_s'):.0f}", f"{median(rounds, side, 'step_ms') / 1e3:.3f}",
+                     f"{ratio(rounds, side, base):.2f}",
+                     *(f"{median(rounds, side, key) / 1e3:.2f}" for key in ("comm_ms", "exposed_ms")),
+                     *(f"{median(rounds, side, key) / 1e6:.1f}" for key in memory)] for side in sides]
 
 
 # ---- sequence parallelism
@@ -55,8 +57,8 @@ class SequenceParallel:
         return training_rows(figures["rounds"], self.SIDES, TP)
 
     def heading(self, figures):
-        return (f"Sequence parallelism, {RANKS} ranks of 1 thread; {model_text(figures['model'])}; links {figures['links']}, on which a hop "
-                f"of ring attention would take {HOP} of a block's; {rounds_text(len(figures['rounds']))} of {figures['steps']} steps")
+        return (f"Sequence parallelism, {RANKS} ranks of 1 thread; {model_text(figures['model'])}; links {figures['links']} (those of part "
+                f"ring, by forward); {rounds_text(len(figures['rounds']))} of {figures['steps']} steps")
 
 
 # ---- length
@@ -76,7 +78,8 @@ class Length:
     def verdicts(self, figures):
         rounds = figures["rounds"]
         memory = ratio(rounds, RING, ONE, "activation_bytes")
-        yield Verdict(memory < WANTED_ACTIVATIONS, f"A rank of {RING} holds {memory:.3f} of the activations of {ONE}, wanted less than {WANTED_ACTIVATIONS}.")
+        yield Verdict(memory < WANTED_ACTIVATIONS, f"A rank of {RING} holds {memory:.3f} of the activations of {ONE}, wanted less than "
+                                                   f"{WANTED_ACTIVATIONS}.")
         found, limit = ratio(rounds, RING, ONE), ratio(rounds, DATA_PARALLEL, ONE)
         share = ratio(rounds, RING, DATA_PARALLEL)
         yield Verdict(share >= WANTED_SPEED_UP, f"{RING} is {found:.2f} times as fast as {ONE}, {share:.2f} of the {limit:.2f} times that "
@@ -125,8 +128,8 @@ class Fits:
                                                                   for ranks, count in tokens.items()]
 
     def heading(self, figures):
-        return (f"The longest sequence, in multiples of {STEP} tokens, with which a rank needs at most {MEMORY >> 30} GiB by formula: 4 layers, "
-                "256 wide, 4 heads, 1 sequence, fp32, ZeRO-1. The formula leaves out the blocks that travel")
+        return (f"The longest sequence, in multiples of {STEP} tokens, with which a rank needs at most {MEMORY >> 30} GiB by formula "
+                "(which leaves out the blocks that travel): 4 layers, 256 wide, 4 heads, 1 sequence, fp32, ZeRO-1")
 
 
 PARTS = {"sp": SequenceParallel(), "length": Length(), "fits": Fits()}
