@@ -36,6 +36,9 @@ PlannedStage::PlannedStage(const TrainerOptions& options, const MeshShape& mesh,
   const std::int64_t columns = (options.model.vocabulary + mesh.tensor - 1) / mesh.tensor;
   logits_ = tokens_ * columns * bytes_of(options.sharding.dtype);
   head_kept_ = own_hidden_ + head_input_ + 2 * own_number_ + logits_;
+  const AttentionCost cost = attention_cost(attention());
+  (options.recompute.level == Recompute::full ? block_.backward : block_.kept) += cost.result_again;
+  attention_buffers_ = cost.buffers;
 }
 
 std::int64_t PlannedStage::kept(int chunk) const { return blocks(chunk) * block_.kept + (is_last(chunk) ? head_kept_ : 0); }

@@ -13,8 +13,10 @@ class PlannedStage {
 
   const ModelCut& cut() const { return cut_; }
   std::int64_t microbatches() const { return schedule_.microbatches; }
-  // The most bytes of activations that a rank holds at a time, messages included.
+  // The most bytes of activations that a rank holds at a time, messages between stages included.
   std::int64_t activation_bytes() const;
+  // The most bytes of messages of attention over divided sequences that a rank holds at a time.
+  std::int64_t attention_buffers() const { return attention_buffers_; }
   // The bytes that a rank sends in a step to its tensor-parallel group, and to other stages in whole messages. Small sums
   // may take an algorithm that sends more, and a ring sends partial sums of 16 bits in f32.
   std::int64_t tensor_parallel_bytes() const;
@@ -50,6 +52,7 @@ class PlannedStage {
   std::int64_t hidden_, number_, own_hidden_, own_number_;
   std::int64_t head_input_;  // as the head keeps it
   std::int64_t logits_;
+  std::int64_t attention_buffers_;
   std::int64_t head_kept_;  // the input, result and statistics of its norm, and the logits
 };
 

@@ -71,6 +71,7 @@ TrainingPlan plan_training(const TrainerOptions& options, const MeshShape& mesh,
     StagePlan& its = plan.stages.emplace_back();
     its.memory = state_memory(parameters, mesh, options.sharding);
     its.memory.activations = stage.activation_bytes();
+    its.memory.buffers += stage.attention_buffers();
     const int passes = options.recompute.level == Recompute::full ? 3 : 2;
     its.sent = state_traffic(parameters, mesh, options.sharding, stage.microbatches(), passes);
     if (mesh.tensor > 1) its.sent[group_name(Axis::tensor)] += stage.tensor_parallel_bytes();

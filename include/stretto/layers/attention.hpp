@@ -55,6 +55,8 @@ class STRETTO_API LocalAttention final : public AttentionCore {
 // as some query sees a key of it.
 STRETTO_API std::vector<int> ring_reach(const SequenceDivision& division, const kernels::AttentionMask& mask,
                                         std::int64_t rows);
+// Whether all blocks make all hops of their ring.
+STRETTO_API bool makes_all_hops(const std::vector<int>& reach);
 
 // Ring attention (Liu et al. 2023): each of c ranks has 1/c of every sequence. Keys and values rotate while a rank attends
 // to the block at hand, in both passes, and their gradients follow and come home (RingPass, RingSum). Blocks that the mask
@@ -88,9 +90,10 @@ class STRETTO_API RingAttention final : public AttentionCore {
 // receive.
 class STRETTO_API UlyssesAttention final : public AttentionCore {
  public:
-  // pieces: at most so many; 0: the best by chunk_count() and the cost model (overlap/chunks.hpp).
+  static constexpr int usual_pieces = 4;
+  // pieces: at most so many, and at most the heads of a rank; 1 or more.
   UlyssesAttention(const Communicator& group, std::shared_ptr<const AttentionCore> inner, const Stream& stream,
-                   int pieces = 0);
+                   int pieces = usual_pieces);
   // Throws Error(invalid_argument) if shape.heads is no multiple of the group's size.
   Tensor forward(const Shape& shape, const Tensor& qkv, Saved& saved) const override;
   Tensor backward(const Tensor& dattended, const Saved& saved) const override;
@@ -108,7 +111,6 @@ class STRETTO_API UlyssesAttention final : public AttentionCore {
     std::int64_t first, count;
     std::int64_t place(int part, int rank, int ranks) const { return (part * ranks + rank) * width + first; }
   };
-  int pieces(const Shape& shape, DType dtype) const;
   template <class Attend>
   Tensor in_pieces(int pieces, const Shape& shape, const Tensor& rows, int parts, int result_parts,
                    const std::array<const char*, 2>& tags, Attend attend) const;

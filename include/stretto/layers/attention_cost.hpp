@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "stretto/dtype.hpp"
-#include "stretto/layers/sequence.hpp"
+#include "stretto/layers/attention.hpp"
 #include "stretto/overlap/planner.hpp"
 
 // What attention over divided sequences costs, before anything is allocated: bytes, floating-point operations, balance,
@@ -82,14 +82,17 @@ struct AttentionCost {
   // Bytes that a rank's core keeps between forward and backward: q, k, v and the result, 4 b (s/(c u)) (h/t) e, and f for
   // each token and head. With Ulysses the layer keeps the result once more, as the projection needs it.
   std::int64_t kept = 0, result_again = 0;
-  // Bytes of the ring in backward, where it has most: keys and values three times (packed, at hand and arriving), and their
-  // gradients four times, or three times in a ring of two (RingPass, RingSum), where the mask leaves no hop out.
-  std::int64_t ring_buffers = 0;
+  // Bytes of messages at hand or on their way, at most at a time, which is in backward. Ring: keys and values twice
+  // (RingPass), and their gradients four times; three times in a ring of two, five times where some block makes fewer hops
+  // (RingSum). Ulysses with k pieces: eight times a piece of the attended rows; seven times with k = 2, six with k = 1. With
+  // both, the ring has those of a piece.
+  std::int64_t buffers = 0;
 };
 
 // The time is simulated hop by hop, in lock-step. A hop takes as long as the rank that computes longest, or as the messages
-// that travel meanwhile: in forward the block of the next hop, in backward also the sum of the previous one. The last sum is
-// hidden by nothing. A message costs alpha + overhead + bytes/bandwidth of its link (Hockney 1994; the innermost level that
+// that travel meanwhile: in forward the block of the next hop, in backward also the sum of the previous one. The first
+// and the last half of the own block's work are backward's first and last step: while the last one computes, the last sum
+// comes home. Where some block makes fewer hops, the own block is computed at once, and nothing hides the last sum. A message costs alpha + overhead + bytes/bandwidth of its link (Hockney 1994; the innermost level that
 // holds both ranks), and shares the ports of its node with those of the node's other rings. A hop that some block makes
 // counts as if all blocks made it.
 //
@@ -99,8 +102,7 @@ struct AttentionCost {
 // same level, they share them.
 //
 // The time holds neither copies within a rank nor the products beside attention, with which tensor parallelism communicates.
-inline constexpr int ulysses_pieces = 4;
 STRETTO_API AttentionCost attention_cost(const DividedAttention& attention, const AttentionMachine* machine = nullptr,
-                                         int pieces = ulysses_pieces);
+                                         int pieces = UlyssesAttention::usual_pieces);
 
 }  // namespace stretto

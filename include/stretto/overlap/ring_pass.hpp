@@ -84,8 +84,8 @@ class STRETTO_API RingPass {
 // The sum for the block of rank r adds the contributions of ranks r+1, r+2, and so on round the ring to r-1, and then
 // the contribution of rank r. With a shorter reach, it adds those of ranks r+1 to r+reach[r], of which the last sends the
 // sum home directly. Each rank sends (p-1) times the bytes of the tensors, plus padding as in RingPass. Memory:
-// four times the bytes of the tensors (own(), two contributions and the arriving sum); three times with two ranks; once
-// in a group of one rank. The thread, stream and error rules are those of RingPass.
+// four times the bytes of the tensors (own(), two contributions and the arriving sum); three times with two ranks; five
+// times at most with a shorter reach; once in a group of one rank. The thread, stream and error rules are those of RingPass.
 class STRETTO_API RingSum {
  public:
   // Uses only the shapes and types of the tensors in `like`; with `dtype`, the sums have that type instead. Does not

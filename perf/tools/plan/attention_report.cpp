@@ -36,7 +36,7 @@ void print(const AttentionLine& line, const AttentionLayouts& layouts) {
              line.has_times() ? fmt::format("; {}, {:g} FLOP/s a rank", line.links, line.flops_per_second) : "");
   std::string head =
       fmt::format("{:>4} {:>7} {:<10} {:<3} {:>11} {:>11} {:>10} {:>7} {:>11} {:>11} {:>11}", "cp", "ulysses", "layout",
-                  "sp", "sent fwd", "sent bwd", "GFLOP", "balance", "core keeps", "layer keeps", "ring bufs");
+                  "sp", "sent fwd", "sent bwd", "GFLOP", "balance", "core keeps", "layer keeps", "buffers");
   if (line.has_times()) head += fmt::format(" {:>10} {:>10} {:>10}", "fwd ms", "bwd ms", "exposed ms");
   fmt::print("{}\n", head);
   for (const AttentionLayout& each : layouts.fitting) {
@@ -46,7 +46,7 @@ void print(const AttentionLine& line, const AttentionLayouts& layouts) {
         "{:>4} {:>7} {:<10} {:<3} {:>11} {:>11} {:>10.5g} {:>7.3f} {:>11} {:>11} {:>11}", division.ring, division.ulysses,
         division.ring > 1 ? name(division.layout) : "-", each.own_rows ? "yes" : "no", bytes_text(each.sent_forward()),
         bytes_text(each.sent_backward()), (cost.forward.flops + cost.backward.flops) * 1e-9, cost.balance,
-        bytes_text(cost.kept), bytes_text(each.layer_kept), bytes_text(cost.ring_buffers));
+        bytes_text(cost.kept), bytes_text(each.layer_kept), bytes_text(cost.buffers));
     if (line.has_times()) {
       row += fmt::format(" {:>10.3f} {:>10.3f} {:>10.3f}", milliseconds(cost.forward.seconds),
                          milliseconds(cost.backward.seconds), milliseconds(each.exposed()));
@@ -76,7 +76,7 @@ std::string json_of(const AttentionLine& line, const AttentionLayouts& layouts) 
                                {"balance", each.cost.balance},
                                {"core_kept", each.cost.kept},
                                {"layer_kept", each.layer_kept},
-                               {"ring_buffers", each.cost.ring_buffers},
+                               {"buffers", each.cost.buffers},
                                {"flags", train_flags(line, each)}});
   }
   json["refused"] = nlohmann::ordered_json::array();

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/fail.hpp"
 #include "layers/attention/attention_time.hpp"
-#include "stretto/layers/attention.hpp"
 #include "stretto/layers/transformer.hpp"
 
 namespace stretto {
@@ -29,6 +29,16 @@ AttentionBytes ring_bytes(const DividedAttention& attention, const std::vector<i
     sums += reach[static_cast<std::size_t>((ring_rank + ranks - hop) % ranks)] >= hop ? 1 : 0;
   }
   return {blocks * block.bytes, blocks * block.bytes + sums * block.gradient_bytes};
+}
+
+// The heads of a rank, as Ulysses exchanges them. The first run is one of the longest.
+std::vector<Share> runs_of_heads(const DividedAttention& attention, int pieces) {
+  require(pieces >= 1, "Attention heads do not go in {} pieces; give 1 or more.", pieces);
+  const std::int64_t heads = attention.heads / attention.tensor / attention.division.ulysses;
+  const int count = attention.division.ulysses == 1 ? 1 : static_cast<int>(std::min<std::int64_t>(pieces, heads));
+  std::vector<Share> runs;
+  for (int i = 0; i < count; ++i) runs.push_back(share_of(heads, count, i));
+  return runs;
 }
 
 }  // namespace
@@ -107,12 +117,20 @@ AttentionCost attention_cost(const DividedAttention& attention, const AttentionM
   const double flops = static_cast<double>(work.most()) * static_cast<double>(attention.batch) * static_cast<double>(width);
   cost.forward.flops = attention_forward_flops * flops;
   cost.backward.flops = attention_backward_flops * flops;
+  const std::vector<Share> runs = runs_of_heads(attention, pieces);
+  const std::int64_t run_width = runs.front().count * (attention.hidden / attention.heads);
   if (division.ring > 1) {
-    const RingBlock block = ring_block(attention, width);
-    cost.ring_buffers = 3 * block.bytes + (division.ring > 2 ? 4 : 3) * block.gradient_bytes;
+    const RingBlock block = ring_block(attention, run_width);
+    const int sums = !makes_all_hops(reach) ? 5 : division.ring > 2 ? 4 : 3;
+    cost.buffers = 2 * block.bytes + sums * block.gradient_bytes;
+  }
+  if (division.ulysses > 1) {
+    const auto count = std::min<std::size_t>(runs.size(), 3);
+    const std::int64_t piece = rows * division.ulysses * run_width * static_cast<std::int64_t>(size_of(attention.dtype));
+    cost.buffers += static_cast<std::int64_t>(count + 5) * piece;
   }
   if (machine == nullptr) return cost;
-  AttentionClock clock(attention, work, *std::ranges::max_element(reach), *machine, pieces);
+  AttentionClock clock(attention, work, reach, *machine, runs);
   clock.time_forward(cost.forward);
   clock.time_backward(cost.backward);
   return cost;

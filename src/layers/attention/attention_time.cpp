@@ -6,22 +6,20 @@
 
 namespace stretto {
 
-AttentionClock::AttentionClock(const DividedAttention& attention, const AttentionWork& work, int hops,
-                               const AttentionMachine& machine, int pieces)
+AttentionClock::AttentionClock(const DividedAttention& attention, const AttentionWork& work, const std::vector<int>& reach,
+                               const AttentionMachine& machine, const std::vector<Share>& runs)
     : attention_(attention),
       work_(work),
       machine_(machine),
-      hops_(hops),
+      hops_(*std::ranges::max_element(reach)),
+      halves_(makes_all_hops(reach)),
       ring_{attention.division.ring, attention.division.ulysses * attention.tensor},
       ulysses_{attention.division.ulysses, attention.tensor},
       costs_(machine.cluster),
-      share_links_((costs_.place(ring_).nodes() > 1) == (costs_.place(ulysses_).nodes() > 1)) {
-  require(machine.flops_per_second > 0 && pieces >= 1,
-          "Attention takes no time at {} operations a second in {} pieces; give a positive speed, and at least 1 piece.",
-          machine.flops_per_second, pieces);
-  const std::int64_t heads = attention.heads / attention.tensor / ulysses_.size;
-  const int runs = ulysses_.size == 1 ? 1 : static_cast<int>(std::min<std::int64_t>(pieces, heads));
-  for (int i = 0; i < runs; ++i) runs_.push_back(share_of(heads, runs, i));
+      share_links_((costs_.place(ring_).nodes() > 1) == (costs_.place(ulysses_).nodes() > 1)),
+      runs_(runs) {
+  require(machine.flops_per_second > 0, "Attention takes no time at {} operations a second; give a positive speed.",
+          machine.flops_per_second);
 }
 
 void AttentionClock::time_forward(AttentionPass& pass) {
@@ -38,21 +36,21 @@ AttentionClock::RingTime AttentionClock::ring(const Kind& kind, std::int64_t hea
   const double seconds_a_pair =
       kind.flops * static_cast<double>(attention_.batch) * static_cast<double>(width(heads)) / machine_.flops_per_second;
   RingTime result;
-  for (int hop = 0; hop <= hops_; ++hop) {
-    const double computing = seconds_a_pair * static_cast<double>(work_.most_in_hop[static_cast<std::size_t>(hop)]);
-    const bool block_travels = hop < hops_, sum_travels = kind.has_sums && hop >= 2;
+  const auto step = [&](double computing, bool block_travels, bool sum_travels) {
     const double travelling =
         costs_.hop_seconds(ring_, (block_travels ? 1 : 0) + (sum_travels ? 1 : 0),
                            (block_travels ? block.bytes : 0) + (sum_travels ? block.gradient_bytes : 0));
     result.seconds += std::max(computing, travelling);
     result.computing += computing;
     result.travelling += travelling;
-  }
-  if (kind.has_sums && hops_ > 0) {
-    const double last = costs_.hop_seconds(ring_, 1, block.gradient_bytes);
-    result.seconds += last;
-    result.travelling += last;
-  }
+  };
+  const auto computing = [&](int hop) {
+    return seconds_a_pair * static_cast<double>(work_.most_in_hop[static_cast<std::size_t>(hop)]);
+  };
+  const double first_part = kind.has_sums && halves_ && hops_ > 0 ? 0.5 : 1;
+  step(first_part * computing(0), hops_ > 0, false);
+  for (int hop = 1; hop <= hops_; ++hop) step(computing(hop), hop < hops_, kind.has_sums && hop >= 2);
+  if (kind.has_sums && hops_ > 0) step((1 - first_part) * computing(0), false, true);
   return result;
 }
 

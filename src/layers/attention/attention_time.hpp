@@ -14,9 +14,9 @@ RingBlock ring_block(const DividedAttention& attention, std::int64_t width);
 // Predicts the time of both passes (attention_cost.hpp).
 class AttentionClock {
  public:
-  // `hops`: the most that a block makes. The attention, its work and the machine must outlive the object.
-  AttentionClock(const DividedAttention& attention, const AttentionWork& work, int hops, const AttentionMachine& machine,
-                 int pieces);
+  // reach: by block (ring_reach). runs: of a rank's heads. The attention, its work and the machine must outlive the object.
+  AttentionClock(const DividedAttention& attention, const AttentionWork& work, const std::vector<int>& reach,
+                 const AttentionMachine& machine, const std::vector<Share>& runs);
   void time_forward(AttentionPass& pass);  // both functions set the seconds
   void time_backward(AttentionPass& pass);
 
@@ -38,11 +38,12 @@ class AttentionClock {
   const DividedAttention& attention_;
   const AttentionWork& work_;
   const AttentionMachine& machine_;
-  int hops_;
+  int hops_;     // the most that a block makes
+  bool halves_;  // the own block is computed in two halves in backward
   StepGroup ring_, ulysses_;
   CollectiveCosts costs_;
   bool share_links_;         // the messages of the ring, and of Ulysses
-  std::vector<Share> runs_;  // of heads
+  std::vector<Share> runs_;
 };
 
 }  // namespace stretto

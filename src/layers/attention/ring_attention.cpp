@@ -43,6 +43,10 @@ std::vector<int> ring_reach(const SequenceDivision& division, const kernels::Att
   return reach;
 }
 
+bool makes_all_hops(const std::vector<int>& reach) {
+  return std::ranges::all_of(reach, [&](int hops) { return hops + 1 == static_cast<int>(reach.size()); });
+}
+
 namespace {
 
 // Copies keys and values of so many columns each. In either matrix the values begin `apart` columns behind the keys.
@@ -127,7 +131,7 @@ Tensor RingAttention::backward(const Tensor& dattended, const Saved& saved) cons
   const std::int64_t width = shape.heads * shape.head_size;
   const DType accumulator = kernels::accumulator(qkv.dtype());
   const std::vector<int> reach = ring_reach(division_, mask_, shape.rows);
-  const bool halves = std::all_of(reach.begin(), reach.end(), [&](int hops) { return hops == ring_.size() - 1; });
+  const bool halves = makes_all_hops(reach);
   std::vector<TravellingHeads> parts;
   for (std::int64_t first = 0; first < shape.heads;) {
     const std::int64_t heads = first > 0 || !halves ? shape.heads - first : (shape.heads + 1) / 2;

@@ -1,8 +1,10 @@
+#include <algorithm>
+
 #include "core/fail.hpp"
 #include "device/stream/kernel_scope.hpp"
 #include "stretto/device.hpp"
 #include "stretto/layers/attention.hpp"
-#include "stretto/overlap/chunks.hpp"
+#include "stretto/layers/parameter.hpp"
 
 namespace stretto {
 namespace {
@@ -17,19 +19,7 @@ Tensor message_buffer(const stretto::Shape& shape, DType dtype) {
 UlyssesAttention::UlyssesAttention(const Communicator& group, std::shared_ptr<const AttentionCore> inner,
                                    const Stream& stream, int pieces)
     : group_(group), inner_(std::move(inner)), stream_(stream), pieces_(pieces) {
-  require(pieces >= 0, "Attention heads do not go in {} pieces; give 1 or more, or 0 for the best by the cost model.", pieces);
-}
-
-int UlyssesAttention::pieces(const Shape& shape, DType dtype) const {
-  const std::int64_t heads = shape.heads / group_.size();
-  if (pieces_ > 0) return static_cast<int>(std::min<std::int64_t>(pieces_, heads));
-  if (group_.size() == 1) return 1;
-  const std::int64_t rows = shape.rows * group_.size();
-  const std::int64_t elements = 4 * shape.batch * shape.rows * heads * shape.head_size;  // to each rank, and back
-  const Estimate exchange = group_.estimate({Collective::all_to_all, nullptr, nullptr, elements, dtype});
-  const double flops = 2.0 * static_cast<double>(shape.batch * rows * rows) * static_cast<double>(heads * shape.head_size);
-  return chunk_count(flops / assumed_flops_per_second(dtype), exchange.seconds, 2 * (exchange.overhead + hand_over_seconds),
-                     static_cast<int>(heads));
+  require(pieces >= 1, "Attention heads do not go in {} pieces; give 1 or more.", pieces);
 }
 
 void UlyssesAttention::start(Exchange& exchange, const char* tag) const {
@@ -113,7 +103,7 @@ Tensor UlyssesAttention::in_pieces(int pieces, const Shape& shape, const Tensor&
                                    const std::array<const char*, 2>& tags, Attend attend) const {
   const std::int64_t heads = shape.heads / group_.size();
   const auto columns = [&](int piece, int of_parts) {
-    const Rows run = chunk_of(heads, pieces, piece);
+    const Share run = share_of(heads, pieces, piece);
     return Columns{of_parts, heads * shape.head_size, run.first * shape.head_size, run.count * shape.head_size};
   };
   Tensor result({rows.rows(), result_parts * shape.heads * shape.head_size}, rows.dtype());
@@ -132,7 +122,7 @@ Tensor UlyssesAttention::in_pieces(int pieces, const Shape& shape, const Tensor&
 Tensor UlyssesAttention::forward(const Shape& shape, const Tensor& qkv, Saved& saved) const {
   const int ranks = group_.size();
   require(shape.heads % ranks == 0, "{} attention heads do not divide over {} ulysses ranks.", shape.heads, ranks);
-  const int count = pieces(shape, qkv.dtype());
+  const auto count = static_cast<int>(std::clamp<std::int64_t>(shape.heads / ranks, 1, pieces_));
   saved = {.shape = shape, .pieces = std::vector<Saved>(static_cast<std::size_t>(count))};
   return in_pieces(count, shape, qkv, 3, 1, {"queries, keys and values", "attended"}, [&](int i, const Tensor& heads) {
     const Shape inner{shape.batch, shape.rows * ranks, heads.columns() / shape.head_size / 3, shape.head_size};
