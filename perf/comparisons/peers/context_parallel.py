@@ -5,8 +5,8 @@ PyTorch's own torch.distributed.tensor.experimental.context_parallel does not ru
 CUDA only, and scaled_dot_product_attention ends with "Operator aten._scaled_dot_product_flash_attention_for_cpu.default does not have a
 sharding strategy registered" (2.15). This is the same method over the same operator, which returns the log-sum-exp that merging takes:
 a ring in the zigzag order, in which only the parts of blocks are computed that are seen, and keys, values and gradients are in
-flight while a block is computed. A rank's gradients for its own block never travel. Tried on an AMD EPYC with AVX-512: tensors in
-the order of a model's rows (batch, token, head), or with the tokens of a head together; the variables of gpt.py.
+flight while a block is computed. A rank's gradients for its own block never travel. Tensors are in the order of a model's rows
+(batch, token, head) or, with --by-head, a head's tokens lie together in memory.
 """
 import argparse
 import json
