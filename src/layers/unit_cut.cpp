@@ -6,6 +6,16 @@
 #include "overlap/bucket_cut.hpp"
 
 namespace stretto {
+namespace {
+
+// Of the largest slice: tensor-parallel ranks whose slices differ in size must cut alike, since they agree on units' times.
+std::int64_t elements_to_cut(const Parameter& parameter, const MeshShape& mesh) {
+  std::int64_t elements = 1;
+  for (const std::int64_t extent : parameter.global_shape) elements *= extent;
+  return parameter.replicated_over.contains(Axis::tensor) ? elements : (elements + mesh.tensor - 1) / mesh.tensor;
+}
+
+}  // namespace
 
 std::vector<UnitMembers> cut_units(const Parameters& parameters, const MeshShape& mesh,
                                    const ShardedParameters::Options& options) {
@@ -20,7 +30,8 @@ std::vector<UnitMembers> cut_units(const Parameters& parameters, const MeshShape
   for (const auto& [key, list] : lists) {
     std::vector<GradientSize> sizes;
     for (const std::size_t i : list) {
-      sizes.push_back({static_cast<std::size_t>(parameters.all()[i]->elements()) * size_of(dtype), dtype, false});
+      sizes.push_back(
+          {static_cast<std::size_t>(elements_to_cut(*parameters.all()[i], mesh)) * size_of(dtype), dtype, false});
     }
     std::size_t begin = 0;
     for (const std::size_t end :
