@@ -16,7 +16,6 @@
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/overlap/trace.hpp"
 #include "stretto/stretto.hpp"
-#include "text_data.hpp"
 #include "training_plan.hpp"
 #ifdef STRETTO_HAVE_MPI
 #include "stretto/mpi.hpp"
@@ -40,7 +39,8 @@ class TrainingRun {
   TrainingRun(const Communicator& world, const CommandLine& line)
       : line_(line),
         mesh_(world, line.mesh_on(world.size())),
-        data_(line.train_data, line.validation_data, line.trainer.model.sequence, line.trainer.seed),
+        data_(line.data, line.trainer.model.vocabulary, line.trainer.model.sequence, line.trainer.seed),
+        tokenizer_(line.tokenizer(data_)),
         trainer_(mesh_, line.trainer),
         rank0_(world.rank() == 0),
         plan_(rank0_ ? plan_training(line.trainer, mesh_.shape(), trainer_.pipeline().schedule()) : TrainingPlan()),
@@ -172,7 +172,7 @@ class TrainingRun {
     const bool needs_all = line_.trainer.sharding.zero == ZeroStage::values;  // to gather the parameters
     if (mesh_.rank(Axis::data) != 0 && !needs_all) return;
     const Trace::Span span = part("sample");
-    const std::string text = sample(trainer_, line_.prompt, {.seed = line_.trainer.seed});
+    const std::string text = sample(trainer_, *tokenizer_, line_.prompt, {.seed = line_.trainer.seed});
     if (rank0_) reporter_.say("\n--- a sample ---\n" + text + "\n----------------\n");
   }
 
@@ -202,6 +202,7 @@ class TrainingRun {
         mesh_.size(Axis::ring) > 1 ? fmt::format(" x cp {}", mesh_.size(Axis::ring)) : "",
         mesh_.size(Axis::ulysses) > 1 ? fmt::format(" x ulysses {}", mesh_.size(Axis::ulysses)) : "",
         line_.trainer.global_batch, model.sequence, line_.trainer.global_batch / per_pass, line_.trainer.micro_batch));
+    reporter_.say(data_.description());
     describe_pipeline();
     reporter_.say(fmt::format(
         "MFU counts 6 parameters + 12 layers width sequence FLOP a token against {:.1f} GFLOP/s, the rate of a rank's "
@@ -224,7 +225,8 @@ class TrainingRun {
 
   const CommandLine& line_;
   Mesh mesh_;
-  TextData data_;
+  TokenData data_;
+  std::unique_ptr<Tokenizer> tokenizer_;
   Trainer trainer_;
   bool rank0_;
   TrainingPlan plan_;  // on rank 0

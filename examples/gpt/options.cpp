@@ -3,13 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "data_options.hpp"
 #include "fail.hpp"
 #include "pipeline_options.hpp"
 #include "precision_options.hpp"
 #include "sequence_options.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/overlap/trace.hpp"
-#include "text_data.hpp"
 #include "zero_options.hpp"
 
 namespace gpt {
@@ -28,10 +28,10 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   CommandLine line;
   TrainerOptions& trainer = line.trainer;
   ModelShape& model = trainer.model;
-  model.vocabulary = TextData::vocabulary;
   bool no_overlap = false;
   std::string device = "cpu";
-  CLI::App app("Trains a GPT on the bytes of a text, data (ZeRO 0 to 3), tensor and pipeline parallel.", "stretto-train");
+  CLI::App app("Trains a GPT on the bytes of a text or on tokens, data (ZeRO 0 to 3), tensor and pipeline parallel.",
+               "stretto-train");
   app.set_help_flag("-h,--help", "Print this help");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // later flags override those of a script
 
@@ -47,7 +47,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--hidden-size", model.hidden, "Width of the residual stream")->capture_default_str();
   app.add_option("--num-attention-heads", model.heads, "Attention heads")->capture_default_str();
   app.add_option("--seq-length", model.sequence, "Tokens of a sequence")->capture_default_str();
-  app.add_option("--vocab-size", model.vocabulary, "Rows of the embedding table; the bytes of a text need 256")
+  app.add_option("--vocab-size", model.vocabulary, "Rows of the embedding table; bytes need 256, GPT-2's tokens 50257")
       ->capture_default_str();
   app.add_option("--micro-batch-size", trainer.micro_batch, "Sequences that a rank computes at a time")
       ->capture_default_str();
@@ -70,8 +70,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   add_zero_options(app, trainer.sharding);
   app.add_flag("--deterministic", line.deterministic, "Sum in the order of the ranks (STRETTO_DETERMINISTIC=1)");
 
-  app.add_option("--train-data", line.train_data, "Text to train on; any file");
-  app.add_option("--val-data", line.validation_data, "Text to validate on; the last tenth of --train-data when left out");
+  add_data_options(app, line.data);
   app.add_option("--eval-interval", line.eval_interval, "Steps between validations; at the end when 0")
       ->capture_default_str();
   app.add_option("--sample-interval", line.sample_interval, "Steps between samples; at the end when 0")
@@ -109,8 +108,6 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
           "--ranks and --json describe a dry run; add --dry-run, or start ranks with --nproc.");
   require(line.planned_ranks == 0 || line.nproc == 0,
           "--dry-run is for --ranks {} or for --nproc {} ranks; give one of them.", line.planned_ranks, line.nproc);
-  require(model.vocabulary >= TextData::vocabulary, "--vocab-size {} is below the {} values that a byte has.",
-          model.vocabulary, TextData::vocabulary);
   line.default_batch = global_batch->count() == 0;
   if (min_lr->count() == 0) line.min_lr = line.lr / 10;
   return line;
@@ -131,6 +128,13 @@ stretto::MeshShape CommandLine::mesh_on(int ranks) const {
   return {.tensor = tensor_parallel, .ulysses = ulysses, .ring = ring, .data = derived, .pipeline = pipeline_parallel};
 }
 
+std::unique_ptr<Tokenizer> CommandLine::tokenizer(const TokenData& its_data) const {
+  if (its_data.is_bytes()) return std::make_unique<ByteTokenizer>();
+  auto numbers = std::make_unique<NumberTokenizer>(trainer.model.vocabulary);
+  numbers->encode(prompt);
+  return numbers;
+}
+
 void CommandLine::check(int ranks, int rank) const {
   require(nproc >= 0, "--nproc {} must be at least 1.", nproc);
   trainer.check(mesh_on(ranks));
@@ -142,7 +146,7 @@ void CommandLine::check(int ranks, int rank) const {
   require(lr > 0 && min_lr >= 0 && trainer.clip_norm >= 0 && trainer.adamw.weight_decay >= 0,
           "--lr {} must be above 0; --min-lr {}, --clip-grad {} and --weight-decay {} cannot be negative.", lr, min_lr,
           trainer.clip_norm, trainer.adamw.weight_decay);
-  require(!train_data.empty(), "--train-data names no text to train on; give any file.");
+  require(!data.train.empty(), "--train-data names no text to train on; give any file.");
   require(!resume || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
   require(!resume || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);
   require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
@@ -150,7 +154,9 @@ void CommandLine::check(int ranks, int rank) const {
   // Files are opened here as well, so that a missing one is reported once, before there are ranks.
   if (resume) find_checkpoint(save);
   if (!load.empty()) find_checkpoint(load);
-  const TextData readable(train_data, validation_data, trainer.model.sequence, trainer.seed);
+  const TokenData readable(data, trainer.model.vocabulary, trainer.model.sequence, trainer.seed);
+  if (rank == 0) readable.check_first_tokens();
+  tokenizer(readable);
 }
 
 }  // namespace gpt

@@ -2,7 +2,9 @@
 #include <optional>
 #include <string>
 
+#include "data/token_data.hpp"
 #include "stretto/device.hpp"
+#include "tokenizer.hpp"
 #include "trainer.hpp"
 
 namespace gpt {
@@ -20,7 +22,7 @@ struct CommandLine {
   double lr = 1e-3;
   double min_lr = 0;
   std::int64_t warmup = 0;
-  std::string train_data, validation_data;
+  DataOptions data;
   std::string save, load, log_dir, trace, prompt;
   std::int64_t save_interval = 0, eval_interval = 0, sample_interval = 0, log_interval = 10;
   bool resume = false;
@@ -34,6 +36,8 @@ struct CommandLine {
   bool scales_loss() const { return trainer.sharding.dtype == stretto::DType::f16; }
   // The layout of so many ranks. Throws if they do not divide into it.
   stretto::MeshShape mesh_on(int ranks) const;
+  // Of samples and the prompt. Throws if the prompt has no tokens in it.
+  std::unique_ptr<Tokenizer> tokenizer(const TokenData& data) const;
   // Checks everything that can be checked before a rank is started. Does not touch a GPU, since the process may still fork.
   // Only rank 0, or its parent, tries whether files can be written.
   void check(int ranks, int rank = 0) const;

@@ -1,5 +1,5 @@
-// Windows of a text: the part that they lie in, and their dependence on global numbers only.
-#include "text_data.hpp"
+// Windows of data: the part that they lie in, and their dependence on global numbers only.
+#include "data/token_data.hpp"
 
 #include <gmock/gmock.h>
 
@@ -32,22 +32,22 @@ struct Window {
   }
 };
 
-Window training_window(const gpt::TextData& data, std::int64_t number) {
+Window training_window(const gpt::TokenData& data, std::int64_t number) {
   Window window;
   data.training_window(number, window.tokens.data(), window.targets.data());
   return window;
 }
 
-Window validation_window(const gpt::TextData& data, std::int64_t i) {
+Window validation_window(const gpt::TokenData& data, std::int64_t i) {
   Window window;
   data.validation_window(i, window.tokens.data(), window.targets.data());
   return window;
 }
 
-TEST(TextData, WindowsLieInTheirPart) {
+TEST(TokenData, WindowsLieInTheirPart) {
   const TemporaryDirectory directory;
   const std::string text = text_of(2000);
-  const gpt::TextData data(directory.write("text", text), "", sequence, 1);
+  const gpt::TokenData data({directory.write("text", text), ""}, 256, sequence, 1);
   std::set<std::size_t> places;
   for (std::int64_t number = 0; number < 5000; ++number) {
     const Window window = training_window(data, number);
@@ -72,12 +72,12 @@ TEST(TextData, WindowsLieInTheirPart) {
   EXPECT_EQ(text.find(validation_window(data, data.validation_windows() - 1).text()), 2000U - sequence - 1);
 }
 
-TEST(TextData, WindowsDependOnTheSeedAndTheirNumberOnly) {
+TEST(TokenData, WindowsDependOnTheSeedAndTheirNumberOnly) {
   const TemporaryDirectory directory;
   const std::string path = directory.write("text", text_of(20000));
-  const gpt::TextData data(path, "", sequence, 1);
-  const gpt::TextData same(path, "", sequence, 1);
-  const gpt::TextData other(path, "", sequence, 2);
+  const gpt::TokenData data({path, ""}, 256, sequence, 1);
+  const gpt::TokenData same({path, ""}, 256, sequence, 1);
+  const gpt::TokenData other({path, ""}, 256, sequence, 2);
   int different = 0;
   for (std::int64_t number = 100; number-- > 0;) {  // in any order
     EXPECT_EQ(training_window(data, number).tokens, training_window(same, number).tokens);
@@ -86,24 +86,24 @@ TEST(TextData, WindowsDependOnTheSeedAndTheirNumberOnly) {
   EXPECT_GT(different, 90);
 }
 
-TEST(TextData, TakesValidationFromAFileOfItsOwn) {
+TEST(TokenData, TakesValidationFromAFileOfItsOwn) {
   const TemporaryDirectory directory;
   const std::string validation = text_of(sequence + 1, 100);
-  const gpt::TextData data(directory.write("text", text_of(100)), directory.write("other", validation), sequence, 1);
+  const gpt::TokenData data({directory.write("text", text_of(100)), directory.write("other", validation)}, 256, sequence, 1);
   EXPECT_EQ(data.validation_windows(), 1);
   EXPECT_EQ(validation_window(data, 0).text(), validation);
 }
 
-std::string error_of(const std::string& train, const std::string& validation) {
+std::string error_of(const std::string& train, const std::string& validation, std::int64_t vocabulary = 256) {
   try {
-    const gpt::TextData data(train, validation, sequence, 1);
+    const gpt::TokenData data({train, validation}, vocabulary, sequence, 1);
   } catch (const stretto::Error& error) {
     return error.what();
   }
   return {};
 }
 
-TEST(TextData, NamesFilesThatWillNotDo) {
+TEST(TokenData, NamesFilesThatWillNotDo) {
   const TemporaryDirectory directory;
   const std::string good = directory.write("good", text_of(1000));
   const std::string empty = directory.write("empty", "");
@@ -113,10 +113,63 @@ TEST(TextData, NamesFilesThatWillNotDo) {
   using testing::HasSubstr;
   EXPECT_THAT(error_of(directory / "missing", ""), AllOf(HasSubstr("Cannot open"), HasSubstr("missing")));
   EXPECT_THAT(error_of(empty, ""), AllOf(HasSubstr("empty"), HasSubstr(empty)));
-  EXPECT_THAT(error_of(brief, good), AllOf(HasSubstr("16 bytes"), HasSubstr("needs 17")));
+  EXPECT_THAT(error_of(brief, good), AllOf(HasSubstr("16 tokens"), HasSubstr("needs 17")));
   EXPECT_THAT(error_of(good, brief), HasSubstr(brief));
   EXPECT_THAT(error_of(directory.write("middling", text_of(100)), ""), HasSubstr("the last tenth of"));
   EXPECT_THAT(error_of(directory.path(), ""), HasSubstr(directory.path()));
+  EXPECT_THAT(error_of(good, "", 255), AllOf(HasSubstr("--vocab-size 255"), HasSubstr("256")));
+}
+
+// llm.c's file of count tokens: 1000, 1001, ...
+std::string counting_tokens(std::int32_t count) {
+  std::vector<std::int32_t> header(256);
+  header[0] = 20240520;
+  header[1] = 1;
+  header[2] = count;
+  std::string file(reinterpret_cast<const char*>(header.data()), 1024);
+  for (int i = 0; i < count; ++i) {
+    const auto token = static_cast<std::uint16_t>(1000 + i);
+    file.append(reinterpret_cast<const char*>(&token), 2);
+  }
+  return file;
+}
+
+TEST(TokenData, HasWindowsOfTokens) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("tokens.bin", counting_tokens(1000));
+  const gpt::TokenData data({path, ""}, 2000, sequence, 1);
+  data.check_first_tokens();
+  EXPECT_FALSE(data.is_bytes());
+  EXPECT_THAT(data.description(),
+              testing::AllOf(testing::HasSubstr("llm.c, 1000 tokens"), testing::HasSubstr("last 100 tokens")));
+  for (std::int64_t number = 0; number < 200; ++number) {
+    const Window window = training_window(data, number);
+    window.expect_shifted();
+    EXPECT_GE(window.tokens.front(), 1000);
+    EXPECT_LT(window.targets.back(), 1900);
+  }
+  EXPECT_EQ(validation_window(data, 0).tokens.front(), 1900);
+  EXPECT_EQ(validation_window(data, data.validation_windows() - 1).targets.back(), 1999);
+}
+
+TEST(TokenData, ChecksTokensFirstAndInEachWindow) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("tokens.bin", counting_tokens(1000));
+  const std::string early = directory.write("early.bin", counting_tokens(100));
+  const auto sentence = [](const auto& act) -> std::string {
+    try {
+      act();
+    } catch (const stretto::Error& error) {
+      return error.what();
+    }
+    return {};
+  };
+  const gpt::TokenData data({early, path}, 1999, sequence, 1);
+  EXPECT_THAT(sentence([&] { data.check_first_tokens(); }),
+              testing::HasSubstr(path + " has the token 1999 at position 999"));
+  EXPECT_THAT(sentence([&] { validation_window(data, data.validation_windows() - 1); }), testing::HasSubstr("position 999"));
+  EXPECT_EQ(sentence([&] { validation_window(data, 0); }), "");
+  EXPECT_THAT(error_of(path, directory.write("text", text_of(1000)), 2000), testing::HasSubstr("one kind"));
 }
 
 }  // namespace

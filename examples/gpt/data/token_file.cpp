@@ -1,0 +1,112 @@
+#include "data/token_file.hpp"
+
+#include <array>
+#include <filesystem>
+
+#include "fail.hpp"
+
+namespace gpt {
+
+using stretto::ErrorCode;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::array<const char*, 5> format_names = {"auto", "bytes", "llm.c", "nanogpt", "megatron"};
+
+// "x" for "x.bin".
+std::string without_bin(const std::string& path) { return path.ends_with(".bin") ? path.substr(0, path.size() - 4) : path; }
+
+}  // namespace
+
+const char* name(DataFormat format) { return format_names[static_cast<std::size_t>(format)]; }
+
+DataFormat data_format_from_name(const std::string& name) {
+  for (std::size_t i = 0; i < format_names.size(); ++i) {
+    if (name == format_names[i]) return static_cast<DataFormat>(i);
+  }
+  fail(ErrorCode::invalid_argument, "'{}' is no format of data; the formats are {}.", name, fmt::join(format_names, ", "));
+}
+
+std::int64_t bytes_of(TokenType type) {
+  switch (type) {
+    case TokenType::u8:
+    case TokenType::i8: return 1;
+    case TokenType::u16:
+    case TokenType::i16: return 2;
+    case TokenType::u32:
+    case TokenType::i32: return 4;
+    case TokenType::i64: break;
+  }
+  return 8;
+}
+
+TokenFile TokenFile::open(const std::string& path, DataFormat format) {
+  switch (format) {
+    case DataFormat::recognised: break;
+    case DataFormat::bytes: return open_bytes(path);
+    case DataFormat::llmc: return open_llmc(path);
+    case DataFormat::nanogpt: return open_nanogpt(path);
+    case DataFormat::megatron: return open_megatron(without_bin(path));
+  }
+  return open_recognised(path);
+}
+
+TokenFile TokenFile::open_recognised(const std::string& path) {
+  const std::string prefix = without_bin(path);
+  if ((prefix != path || !fs::exists(path)) && is_megatron_index(prefix + ".idx")) return open_megatron(prefix);
+  const MappedFile file(path);
+  if (has_llmc_magic(file)) return open_llmc(path);
+  if (is_megatron_index(path)) {
+    fail(ErrorCode::io, "{} is an index of Megatron-LM's; give the .bin file beside it.", path);
+  }
+  if (prefix != path) {
+    fail(ErrorCode::io,
+         "{} has neither llm.c's header nor Megatron-LM's {}.idx beside it; say what it is by --data-format nanogpt or "
+         "--data-format bytes.",
+         path, prefix);
+  }
+  return open_bytes(path);
+}
+
+TokenFile TokenFile::open_bytes(const std::string& path) {
+  TokenFile result;
+  result.path_ = path;
+  result.file_ = std::make_shared<MappedFile>(path);
+  result.tokens_ = result.file_->data();
+  result.size_ = result.file_->size();
+  return result;
+}
+
+template <class T>
+void TokenFile::read_as(std::int64_t first, std::int64_t count, std::int64_t vocabulary, std::int32_t* out) const {
+  const T* const from = reinterpret_cast<const T*>(tokens_) + first;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto token = static_cast<std::int64_t>(from[i]);
+    if (token < 0 || token >= vocabulary) {
+      fail(ErrorCode::io,
+           "{} has the token {} at position {}, but a vocabulary of {} ends at {}; give the --vocab-size of the tokens, or "
+           "another --data-format.",
+           path_, token, first + i, vocabulary, vocabulary - 1);
+    }
+    out[i] = static_cast<std::int32_t>(token);
+  }
+}
+
+void TokenFile::read(std::int64_t first, std::int64_t count, std::int64_t vocabulary, std::int32_t* out) const {
+  switch (type_) {
+    case TokenType::u8: return read_as<std::uint8_t>(first, count, vocabulary, out);
+    case TokenType::i8: return read_as<std::int8_t>(first, count, vocabulary, out);
+    case TokenType::u16: return read_as<std::uint16_t>(first, count, vocabulary, out);
+    case TokenType::i16: return read_as<std::int16_t>(first, count, vocabulary, out);
+    case TokenType::u32: return read_as<std::uint32_t>(first, count, vocabulary, out);
+    case TokenType::i32: return read_as<std::int32_t>(first, count, vocabulary, out);
+    case TokenType::i64: return read_as<std::int64_t>(first, count, vocabulary, out);
+  }
+}
+
+std::string TokenFile::description() const {
+  return fmt::format("{}: {}, {} tokens of {} bits", path_, name(format_), size_, 8 * bytes_of(type_));
+}
+
+}  // namespace gpt

@@ -1,0 +1,58 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "data/mapped_file.hpp"
+
+namespace gpt {
+
+// The files that hold tokens: any file, each of whose bytes is a token; llm.c's .bin with its header; nanoGPT's .bin, 16-bit
+// tokens and nothing else; Megatron-LM's .bin with an .idx beside it. `recognised` says which of them a file is by its
+// beginning, its name and what lies beside it; nothing shows that a file is nanoGPT's, so that it must be said.
+enum class DataFormat { recognised, bytes, llmc, nanogpt, megatron };
+DataFormat data_format_from_name(const std::string& name);
+const char* name(DataFormat format);
+
+enum class TokenType { u8, i8, u16, i16, u32, i32, i64 };
+std::int64_t bytes_of(TokenType type);
+
+// The tokens of one file, one after the other.
+class TokenFile {
+ public:
+  // A path, or Megatron-LM's prefix without .bin. Throws Error(io), in one sentence that names the path, for a file that is
+  // missing, cut off or of another format.
+  static TokenFile open(const std::string& path, DataFormat format = DataFormat::recognised);
+
+  // Writes count tokens from token number `first` on. Throws Error(io) naming the file, the position and the token if one is
+  // not in [0, vocabulary).
+  void read(std::int64_t first, std::int64_t count, std::int64_t vocabulary, std::int32_t* out) const;
+  std::int64_t size() const { return size_; }
+  bool is_bytes() const { return format_ == DataFormat::bytes; }
+  const std::string& path() const { return path_; }
+  // "tiny.bin: llm.c, 305260 tokens of 16 bits"
+  std::string description() const;
+
+ private:
+  // One for each format, in a file of its own.
+  static TokenFile open_bytes(const std::string& path);
+  static TokenFile open_llmc(const std::string& path);
+  static TokenFile open_nanogpt(const std::string& path);
+  static TokenFile open_megatron(const std::string& prefix);
+  static TokenFile open_recognised(const std::string& path);
+  template <class T>
+  void read_as(std::int64_t first, std::int64_t count, std::int64_t vocabulary, std::int32_t* out) const;
+
+  std::string path_;
+  DataFormat format_ = DataFormat::bytes;
+  std::shared_ptr<const MappedFile> file_;
+  const std::byte* tokens_ = nullptr;
+  TokenType type_ = TokenType::u8;
+  std::int64_t size_ = 0;
+};
+
+bool has_llmc_magic(const MappedFile& file);
+// Whether the file exists and begins as Megatron-LM's indices do.
+bool is_megatron_index(const std::string& path);
+
+}  // namespace gpt
