@@ -102,6 +102,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   trainer.sharding.overlap = !no_overlap;
   check_precision_options(app, trainer);
   check_zero_options(app, trainer.sharding);
+  check_data_options(app, line.data, model.vocabulary);
   line.device = stretto::device_from_name(device);
   if (line.device == stretto::Device::cuda) trainer.sharding.unit_bytes = gpu_bucket_bytes;
   require(line.dry_run || (line.planned_ranks == 0 && line.json.empty()),
@@ -129,10 +130,9 @@ stretto::MeshShape CommandLine::mesh_on(int ranks) const {
 }
 
 std::unique_ptr<Tokenizer> CommandLine::tokenizer(const TokenData& its_data) const {
-  if (its_data.is_bytes()) return std::make_unique<ByteTokenizer>();
-  auto numbers = std::make_unique<NumberTokenizer>(trainer.model.vocabulary);
-  numbers->encode(prompt);
-  return numbers;
+  auto result = make_tokenizer(data, its_data.is_bytes(), trainer.model.vocabulary);
+  result->encode(prompt);
+  return result;
 }
 
 void CommandLine::check(int ranks, int rank) const {

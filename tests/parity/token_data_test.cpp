@@ -11,6 +11,8 @@
 namespace parity {
 namespace {
 
+using stretto::TemporaryDirectory;
+
 constexpr std::int64_t sequence = 16;
 
 // A text in which no window occurs twice within 20000 bytes, so that a window's place can be found.

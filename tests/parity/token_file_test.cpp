@@ -12,6 +12,7 @@ namespace {
 
 using gpt::DataFormat;
 using gpt::TokenFile;
+using stretto::TemporaryDirectory;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;

@@ -11,6 +11,7 @@ struct DataOptions {
   std::string train;
   std::string validation;  // empty: the last tenth of the training data
   DataFormat format = DataFormat::recognised;
+  std::string vocabulary_file, merges_file;  // of GPT-2's byte pair encoding; empty: samples are numbers, or bytes
 };
 
 // Training and validation data, and the window of it that each slot of a step gets: a function of the seed and of global

@@ -1,0 +1,155 @@
+"""stretto-tokenize seen from outside, and stretto-train on its tokens: what is written where, and what comes back."""
+import os
+import json
+import pathlib
+import re
+import struct
+import subprocess
+import tempfile
+import unittest
+
+TOKENIZE, TRAIN = os.environ["TOKENIZE_PROGRAM"], os.environ["TRAIN_PROGRAM"]
+END_OF_TEXT = 258
+
+
+def small_vocabulary():
+    """The 256 bytes in GPT-2's alphabet, two merges and <|endoftext|>."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    symbols = [chr(byte if byte in printable else next(others)) for byte in range(256)]
+    return {token: i for i, token in enumerate([*symbols, "th", "the", "<|endoftext|>"])}, "#version: 0.2\nt h\nth e\n"
+
+
+class Tokenize(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="tokenize-")
+        self.addCleanup(temporary.cleanup)
+        self.directory = pathlib.Path(temporary.name)
+        vocabulary, merges = small_vocabulary()
+        (self.directory / "encoder.json").write_text(json.dumps(vocabulary))
+        (self.directory / "vocab.bpe").write_text(merges)
+        self.text = self.directory / "text"
+        self.output = self.directory / "out.bin"
+
+    def run_tool(self, *words):
+        return subprocess.run([*map(str, [TOKENIZE, "--vocab", self.directory / "encoder.json", "--merges", self.directory / "vocab.bpe",
+                                          *words])], capture_output=True, text=True, timeout=60)
+
+    def tokenize(self, *words):
+        done = self.run_tool(*words)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout
+
+    def llmc_tokens(self, path):
+        data = path.read_bytes()
+        header = struct.unpack("<256i", data[:1024])
+        self.assertEqual(header[:2], (20240520, 1))
+        self.assertEqual(header[3:], (0,) * 253)
+        self.assertEqual(len(data), 1024 + 2 * header[2])
+        return list(struct.unpack(f"<{header[2]}H", data[1024:]))
+
+    def test_documents(self):
+        """llm.c's tiny-shakespeare: <|endoftext|> at the beginning and behind each empty line."""
+        self.text.write_text("the\n\nof\n\n\n\nx")
+        the = 257
+        self.assertIn("11 tokens in", self.tokenize(self.text, "--out", self.output))
+        newline, o, f, x = map(ord, "\nofx")
+        self.assertEqual(self.llmc_tokens(self.output), [END_OF_TEXT, the, newline, newline, o, f, *4 * [newline], x])
+        self.tokenize(self.text, "--out", self.output, "--documents", "sections")
+        sections = [[the, newline, newline], [o, f, newline, newline], [newline, newline], [x]]
+        expected = [token for section in sections for token in (END_OF_TEXT, *section)]
+        self.assertEqual(self.llmc_tokens(self.output), expected)
+        self.tokenize(self.text, self.text, "--out", self.output, "--documents", "none")
+        self.assertEqual(self.llmc_tokens(self.output), 2 * [token for section in sections for token in section])
+        self.tokenize(self.text, "--out", self.output, "--documents", "sections", "--val-tokens", 6, "--val-out", self.directory / "val.bin")
+        self.assertEqual(self.llmc_tokens(self.directory / "val.bin"), expected[:6])
+        self.assertEqual(self.llmc_tokens(self.output), expected[6:])
+
+    def test_round_trip(self):
+        text = "the other\n\ncafé 東京 <|endoftext|> the\n\n".encode() + bytes(range(256)) * 3 + b"\xe6\x9d"
+        self.text.write_bytes(text)
+        back = self.directory / "back"
+        for form in ("llm.c", "nanogpt", "megatron"):
+            for documents in ("none", "sections"):
+                with self.subTest(form=form, documents=documents):
+                    self.tokenize(self.text, "--out", self.output, "--format", form, "--documents", documents)
+                    said = self.tokenize("--decode", self.output, "--out", back, "--no-separators", *(["--format", form] if form == "nanogpt" else []))
+                    self.assertIn(f"out.bin: {form}, ", said)
+                    self.assertEqual(back.read_bytes(), text)
+                    for file in self.directory.glob("out.*"):
+                        file.unlink()
+        self.tokenize(self.text, "--out", self.output)
+        self.tokenize("--decode", self.output, "--out", back)
+        self.assertEqual(back.read_bytes(), b"<|endoftext|>" + text)
+
+    def test_index_of_megatron(self):
+        self.text.write_text("the\n\nx")
+        self.tokenize(self.text, "--out", self.output, "--format", "megatron", "--documents", "sections")
+        self.assertEqual(struct.unpack("<6H", self.output.read_bytes()), (END_OF_TEXT, 257, 10, 10, END_OF_TEXT, 120))
+        self.assertEqual((self.directory / "out.idx").read_bytes(),
+                         b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 2, 3) + struct.pack("<2i", 4, 2) + struct.pack("<2q", 0, 8) +
+                         struct.pack("<3q", 0, 1, 2))
+
+    def test_mistakes(self):
+        self.text.write_text("the")
+
+        def refused(words, *fragments):
+            done = self.run_tool(*words)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, r"^error: [^\n]*\.\n$")
+            for fragment in fragments:
+                self.assertIn(str(fragment), done.stderr)
+            self.assertEqual(list(self.directory.glob("*.unfinished")), [])
+            self.assertFalse(self.output.exists())
+
+        out = ["--out", self.output]
+        refused([self.text], "--out")
+        refused([self.directory / "missing", *out], "missing", "No such file")
+        refused([self.text, *out, "--format", "bytes"], "'bytes'")
+        refused([self.text, *out, "--format", "tiktoken"], "'tiktoken'", "megatron")
+        refused([self.text, *out, "--val-tokens", 5], "--val-tokens 5", "--val-out ''")
+        refused([self.text, *out, "--val-tokens", 5, "--val-out", self.directory / "v"], "2 tokens", "--val-tokens")
+        refused([self.text, *out, "--decode", "--documents", "none"], "--decode")
+        refused([self.text, *out, "--no-separators"], "--decode")
+        refused([self.text, *out, "--decode"], "text", "no file of tokens")
+        (self.directory / "encoder.json").write_text("{}")
+        refused([self.text, *out], "encoder.json", "no vocabulary")
+
+    def train(self, *words):
+        own = {name: value for name, value in os.environ.items() if not re.match(r"(RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|SLURM|STRETTO)_\w+)$", name)}
+        words = ["--nproc", 2, "--num-layers", 1, "--hidden-size", 16, "--num-attention-heads", 2, "--seq-length", 16, "--micro-batch-size", 2,
+                 "--train-iters", 2, *words]
+        return subprocess.run([*map(str, [TRAIN, *words])], capture_output=True, text=True, errors="replace", timeout=120,
+                              env={**own, "OMP_NUM_THREADS": "1"})
+
+    def test_training(self):
+        """The trainer says what it took the file for, and samples are text where the vocabulary is known."""
+        self.text.write_text("the other then " * 100)
+        self.tokenize(self.text, "--out", self.output)
+        vocabulary = ["--vocab-file", self.directory / "encoder.json", "--merges-file", self.directory / "vocab.bpe"]
+        done = self.train("--train-data", self.output, *vocabulary, "--prompt", "the th")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex(done.stdout, r"out\.bin: llm\.c, \d+ tokens of 16 bits; validation on its last \d+ tokens")
+        self.assertIn("--- a sample ---\nthe th", done.stdout)
+        numbers = self.train("--train-data", self.output, "--vocab-size", 300, "--prompt", "257 32")
+        self.assertEqual((numbers.returncode, numbers.stderr), (0, ""))
+        self.assertRegex(numbers.stdout, r"--- a sample ---\n257 32 \d+ \d+ ")
+
+        def refused(words, *fragments):
+            done = self.train("--train-data", self.output, *words)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, r"^error: [^\n]*\.\n$")
+            for fragment in fragments:
+                self.assertIn(str(fragment), done.stderr)
+
+        refused([], self.output, "token 258 at position 0", "a vocabulary of 256", "--vocab-size")
+        refused(["--vocab-size", 300, "--prompt", "the"], "'the'", "--vocab-file")
+        refused([*vocabulary, "--vocab-size", 256], "--vocab-size 256", "259 tokens")
+        refused(vocabulary[:2], "--merges-file ''")
+        refused([*vocabulary, "--train-data", self.text], "taken for bytes", "stretto-tokenize")
+        refused(["--vocab-size", 300, "--val-data", self.text], "one kind")
+        refused(["--data-format", "tiktoken"], "'tiktoken'", "nanogpt")
+
+
+if __name__ == "__main__":
+    unittest.main()
