@@ -36,13 +36,13 @@ void add_data_options(CLI::App& app, DataOptions& options) {
   app.add_option("--merges-file,--merge-file", options.merges_file, "vocab.bpe (merges.txt) that belongs to --vocab-file");
 }
 
-void check_data_options(const CLI::App& app, const DataOptions& options, std::int64_t& vocabulary) {
+void check_data_options(const DataOptions& options, bool is_given, std::int64_t& vocabulary) {
   require(options.vocabulary_file.empty() == options.merges_file.empty(),
           "--vocab-file '{}' and --merges-file '{}' belong together; give both.", options.vocabulary_file,
           options.merges_file);
   if (options.vocabulary_file.empty()) return;
   const std::int64_t tokens = bpe_tokenizer(options)->size();
-  if (app.count("--vocab-size") == 0) vocabulary = tokens;
+  if (!is_given) vocabulary = tokens;
   require(vocabulary >= tokens, "--vocab-size {} is below the {} tokens of {}.", vocabulary, tokens,
           options.vocabulary_file);
 }

@@ -9,10 +9,9 @@ namespace gpt {
 
 // Adds the flags that say what is trained on. The options must outlive the app's parsing.
 void add_data_options(CLI::App& app, DataOptions& options);
-// Call it after the parsing. Throws Error(invalid_argument) for flags that do not go together. If there is a vocabulary and
-// no
-// --vocab-size, its size becomes `vocabulary`.
-void check_data_options(const CLI::App& app, const DataOptions& options, std::int64_t& vocabulary);
+// Call it after the parsing. Throws Error(invalid_argument) for flags that do not go together. Unless `vocabulary` was
+// given, it becomes the size of the vocabulary, if there is one.
+void check_data_options(const DataOptions& options, bool is_given, std::int64_t& vocabulary);
 
 // Of samples and prompts: bytes, the vocabulary's tokens, or their numbers. Throws if a vocabulary was given for bytes.
 std::unique_ptr<Tokenizer> make_tokenizer(const DataOptions& options, bool is_bytes, std::int64_t vocabulary);

@@ -7,6 +7,7 @@
 
 #include "comm_report.hpp"
 #include "fail.hpp"
+#include "hf/hf_weights.hpp"
 #include "matrix_rate.hpp"
 #include "options.hpp"
 #include "report.hpp"
@@ -59,6 +60,7 @@ class TrainingRun {
     for (std::int64_t step = first_step_; step < line_.steps; ++step) train(step);
     const std::vector<Record> records = mesh_.world().ledger().records(first_operation);
     if (!line_.save.empty() && saved_at_ != line_.steps) save(line_.steps);
+    export_model();
     if (sampled_at_ != line_.steps || line_.steps == 0) show_sample();
     if (rank0_) reporter_.finish(records);
     if (trace_) write_trace();
@@ -67,6 +69,7 @@ class TrainingRun {
 
  private:
   void load() {
+    if (!line_.hf.load.empty()) return begin_with_hf_model();
     if (line_.load.empty() && !line_.resume) return;
     LoadedCheckpoint loaded;
     rank0_first(mesh_.world(), [&] {
@@ -78,6 +81,17 @@ class TrainingRun {
     trainer_.optimizer().restore(loaded.optimizer_steps);
     if (line_.resume) trainer_.loss_scale().restore(loaded.notes);
     if (line_.resume) first_step_ = saved_at_ = loaded.step;
+  }
+
+  void begin_with_hf_model() {
+    rank0_first(mesh_.world(), [&] { load_hf(trainer_, line_.hf.load); });
+    trainer_.optimizer().restore(0);
+  }
+
+  void export_model() {
+    if (line_.hf.export_to.empty()) return;
+    export_hf(trainer_, line_.hf.export_to, {line_.data.vocabulary_file, line_.data.merges_file, tokenizer_->end_of_text()});
+    if (rank0_) reporter_.say(fmt::format("Exported {} for Hugging Face's transformers.", line_.hf.export_to));
   }
 
   void train(std::int64_t step) {

@@ -5,6 +5,7 @@
 
 #include "data_options.hpp"
 #include "fail.hpp"
+#include "hf/hf_weights.hpp"
 #include "pipeline_options.hpp"
 #include "precision_options.hpp"
 #include "sequence_options.hpp"
@@ -80,6 +81,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--save-interval", line.save_interval, "Steps between checkpoints; at the end when 0")
       ->capture_default_str();
   app.add_option("--load", line.load, "Checkpoint whose weights to begin with");
+  add_hf_options(app, line.hf);
   app.add_flag("--resume", line.resume, "Go on from the newest checkpoint in --save");
   app.add_option("--log-dir", line.log_dir, "Directory for metrics.jsonl and loss.svg");
   app.add_flag("--comm-report", line.comm_report,
@@ -102,7 +104,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   trainer.sharding.overlap = !no_overlap;
   check_precision_options(app, trainer);
   check_zero_options(app, trainer.sharding);
-  check_data_options(app, line.data, model.vocabulary);
+  take_hf_sizes(app, line.hf, model);
+  check_data_options(line.data, app.count("--vocab-size") > 0 || !line.hf.load.empty(), model.vocabulary);
   line.device = stretto::device_from_name(device);
   if (line.device == stretto::Device::cuda) trainer.sharding.unit_bytes = gpu_bucket_bytes;
   require(line.dry_run || (line.planned_ranks == 0 && line.json.empty()),
@@ -149,11 +152,18 @@ void CommandLine::check(int ranks, int rank) const {
   require(!data.train.empty(), "--train-data names no text to train on; give any file.");
   require(!resume || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
   require(!resume || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);
+  require(hf.load.empty() || (load.empty() && !resume), "--load-hf {} and {} are two models to begin with; leave one out.",
+          hf.load, resume ? "--resume" : "--load " + load);
+  require(hf.export_to.empty() || !trainer.sequence.mask.sparse(),
+          "--export-hf {} would let a model that is trained with sparse --attention attend densely; leave one of them out.",
+          hf.export_to);
   require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
   if (!trace.empty() && rank == 0) stretto::Trace::check_writable(trace);
   // Files are opened here as well, so that a missing one is reported once, before there are ranks.
   if (resume) find_checkpoint(save);
   if (!load.empty()) find_checkpoint(load);
+  if (!hf.load.empty()) check_hf_weights(hf.load, trainer.model);
+  if (!hf.export_to.empty() && rank == 0) check_hf_export(hf.export_to);
   const TokenData readable(data, trainer.model.vocabulary, trainer.model.sequence, trainer.seed);
   if (rank == 0) readable.check_first_tokens();
   tokenizer(readable);

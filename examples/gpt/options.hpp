@@ -3,6 +3,7 @@
 #include <string>
 
 #include "data/token_data.hpp"
+#include "hf_options.hpp"
 #include "stretto/device.hpp"
 #include "tokenizer.hpp"
 #include "trainer.hpp"
@@ -23,6 +24,7 @@ struct CommandLine {
   double min_lr = 0;
   std::int64_t warmup = 0;
   DataOptions data;
+  HfOptions hf;
   std::string save, load, log_dir, trace, prompt;
   std::int64_t save_interval = 0, eval_interval = 0, sample_interval = 0, log_interval = 10;
   bool resume = false;

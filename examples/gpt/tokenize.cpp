@@ -118,7 +118,7 @@ std::vector<std::string_view> sections_of(std::string_view text) {
 }
 
 void encode(const TokenizeOptions& options, BpeTokenizer& tokenizer) {
-  const std::optional<std::int32_t> separator = tokenizer.vocabulary().end_of_text;
+  const std::optional<std::int32_t> separator = tokenizer.end_of_text();
   require(options.documents == "none" || separator,
           "{} has no <|endoftext|> to begin documents with; give --documents none.", options.vocabulary);
   TrainingAndValidation output(options, tokenizer.size());
@@ -149,8 +149,8 @@ void decode(const TokenizeOptions& options, const BpeTokenizer& tokenizer) {
     const std::int64_t count = std::min(at_once, file.size() - at);
     tokens.resize(static_cast<std::size_t>(count));
     file.read(at, count, tokenizer.size(), tokens.data());
-    if (options.leaves_separators_out && tokenizer.vocabulary().end_of_text) {
-      std::erase(tokens, *tokenizer.vocabulary().end_of_text);
+    if (options.leaves_separators_out && tokenizer.end_of_text()) {
+      std::erase(tokens, *tokenizer.end_of_text());
     }
     output << tokenizer.decode(tokens);
   }

@@ -1,6 +1,6 @@
 #pragma once
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +15,8 @@ class Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
   virtual std::vector<std::int32_t> encode(const std::string& text) = 0;
   virtual std::string decode(const std::vector<std::int32_t>& tokens) const = 0;
+  // The token between documents, if there is one.
+  virtual std::optional<std::int32_t> end_of_text() const { return std::nullopt; }
   // What a sample without a prompt begins with.
   virtual std::int32_t beginning() const = 0;
   // Tokens from here on have no text; samples have none of them.

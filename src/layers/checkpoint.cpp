@@ -12,14 +12,13 @@
 
 #include "core/fail.hpp"
 #include "layers/safetensors.hpp"
-#include "stretto/kernels.hpp"
+#include "layers/whole_state.hpp"
 
 namespace stretto {
 namespace {
 
 namespace fs = std::filesystem;
 using Notes = std::map<std::string, std::string>;
-using StateTensor = Tensor AdamWOptimizer::State::*;
 
 struct Section {  // a file of the checkpoint: one or several tensors of each parameter's state
   const char* file;
@@ -38,24 +37,12 @@ constexpr const char* step_key = "step";
 constexpr const char* optimizer_steps_key = "optimizer_steps";
 constexpr std::array<const char*, 3> own_keys = {"format", step_key, optimizer_steps_key};
 
-// Indices of the ranges of each parameter.
-std::vector<std::vector<std::size_t>> ranges_by_parameter(const ShardedParameters& parameters) {
-  std::vector<std::vector<std::size_t>> result(parameters.parameters().all().size());
-  const auto& ranges = parameters.ranges();
-  for (std::size_t i = 0; i < ranges.size(); ++i) result[ranges[i].parameter].push_back(i);
-  return result;
-}
-
 // ---- writing
 
 class CheckpointWriter {
  public:
   CheckpointWriter(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, Notes metadata)
-      : parameters_(parameters),
-        optimizer_(optimizer),
-        metadata_(std::move(metadata)),
-        dtype_(kernels::accumulator(parameters.options().dtype)),
-        ranges_(ranges_by_parameter(parameters)) {}
+      : parameters_(parameters), state_(parameters, optimizer), metadata_(std::move(metadata)) {}
 
   bool writes() const { return world().rank() == 0; }
 
@@ -67,7 +54,7 @@ class CheckpointWriter {
     }
     for (const auto& [prefix, which] : section.tensors) {
       for (const auto& parameter : parameters_.parameters().all()) {
-        const Tensor tensor = whole(*parameter, which);
+        const Tensor tensor = state_.gather(*parameter, which);
         if (file) file->write(tensor.raw(), tensor.bytes());
       }
     }
@@ -81,36 +68,15 @@ class CheckpointWriter {
     std::vector<TensorEntry> entries;
     for (const auto& [prefix, which] : section.tensors) {
       for (const auto& parameter : parameters_.parameters().all()) {
-        entries.push_back({prefix + parameter->name, safetensors_type(dtype_), parameter->global_shape});
+        entries.push_back({prefix + parameter->name, safetensors_type(state_.dtype()), parameter->global_shape});
       }
     }
     return entries;
   }
 
-  // The undivided tensor of a parameter's state in host memory, valid at rank 0. Each rank adds what it owns to zeros, which
-  // is exact and needs no knowledge of what the others own.
-  Tensor whole(const Parameter& parameter, StateTensor which) const {
-    Tensor sum(parameter.global_shape, dtype_, Device::cpu);
-    sum.zero();
-    for (const std::size_t i : ranges_[parameter.index]) {
-      const ShardedParameters::Range& range = parameters_.ranges()[i];
-      if (!range.owned) continue;
-      const Tensor own = (optimizer_.states()[i].*which).on(Device::cpu);
-      for_each_run(parameter, range.first, range.count, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-        sum.view(to, {count}).copy_from(own.view(from, {count}));
-      });
-    }
-    if (world().size() > 1) {
-      world().reduce(sum.raw(), sum.raw(), sum.size(), dtype_, ReduceOp::sum, 0, Stream::inline_(), {.tag = "checkpoint"});
-    }
-    return sum;
-  }
-
   const ShardedParameters& parameters_;
-  const AdamWOptimizer& optimizer_;
+  WholeState state_;
   Notes metadata_;
-  DType dtype_;
-  std::vector<std::vector<std::size_t>> ranges_;
 };
 
 Notes metadata_of(std::int64_t step, std::int64_t optimizer_steps, const Notes& notes) {
@@ -181,26 +147,15 @@ Notes notes_of(const SafetensorsReader& file) {
   return notes;
 }
 
-void read_range(const Parameter& parameter, const ShardedParameters::Range& range, const SafetensorsReader::View& saved,
-                const Tensor& state) {
-  const Tensor target(state.shape(), state.dtype(), Device::cpu);
-  for_each_run(parameter, range.first, range.count, [&](std::int64_t to, std::int64_t from, std::int64_t count) {
-    for (std::int64_t k = 0; k < count; ++k) target.set(to + k, saved.at(from + k));
-  });
-  state.copy_from(target);
-}
-
 void read_section(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, const Section& section,
                   const SafetensorsReader& file) {
-  const std::vector<std::vector<std::size_t>> ranges = ranges_by_parameter(parameters);
+  const WholeState state(parameters, optimizer);
   for (const auto& [prefix, which] : section.tensors) {
     for (const auto& parameter : parameters.parameters().all()) {
       const auto saved = file.tensor(prefix + parameter->name);
       require(saved.shape == parameter->global_shape, "{} has {} of shape [{}], but this model's is [{}].", file.path(),
               parameter->name, fmt::join(saved.shape, ", "), fmt::join(parameter->global_shape, ", "));
-      for (const std::size_t i : ranges[parameter->index]) {
-        read_range(*parameter, parameters.ranges()[i], saved, optimizer.states()[i].*which);
-      }
+      state.set(*parameter, which, [&](std::int64_t i) { return saved.at(i); });
     }
   }
 }

@@ -143,6 +143,19 @@ SafetensorsReader::View SafetensorsReader::tensor(const std::string& name) const
   return view;
 }
 
+std::vector<TensorEntry> SafetensorsReader::entries() const {
+  std::vector<TensorEntry> result;
+  for (const auto& [name, entry] : header_->items()) {
+    if (name == "__metadata__") continue;
+    try {
+      result.push_back({name, entry.at("dtype").get<std::string>(), entry.at("shape").get<Shape>()});
+    } catch (const nlohmann::json::exception&) {
+      fail(ErrorCode::io, "The header of {} does not describe tensor {}.", path_, name);
+    }
+  }
+  return result;
+}
+
 std::map<std::string, std::string> SafetensorsReader::metadata() const {
   std::map<std::string, std::string> result;
   const auto found = header_->find("__metadata__");

@@ -6,16 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "stretto/layers/weight_file.hpp"
 #include "stretto/tensor.hpp"
 
 // The safetensors format (Hugging Face): the length of a JSON header, the header, the data of all tensors without holes.
 namespace stretto {
 
-struct TensorEntry {
-  std::string name;
-  std::string type;  // "F32", "F64", "BF16", "F16", "I32"
-  Shape shape;
-};
+using TensorEntry = StoredTensor;
 std::string safetensors_type(DType dtype);
 
 // Writes a file tensor by tensor, in the order of the entries. Every error of the file system throws Error(io) naming the
@@ -55,6 +52,7 @@ class SafetensorsReader {
     double at(std::int64_t i) const;
   };
   View tensor(const std::string& name) const;           // throws if it is missing
+  std::vector<TensorEntry> entries() const;             // of any type
   std::map<std::string, std::string> metadata() const;  // without entries that are no strings, which the format forbids
   std::string metadata(const std::string& key) const;   // throws if it is missing
   const std::string& path() const { return path_; }

@@ -36,6 +36,37 @@ class BadInput(FaultTest):
         self.expect_refusal({"--train-data": short}, [short, "32", "33"])
         self.expect_refusal({"--val-data": missing}, [missing])
 
+    def test_formats(self):
+        headerless = self.directory / "train.bin"
+        headerless.write_bytes(bytes(2000))
+        self.expect_refusal({"--train-data": headerless}, [headerless, "--data-format nanogpt"])
+        self.expect_refusal({"--data-format": "parquet"}, ["'parquet'", "auto, bytes, llm.c, nanogpt, megatron"])
+        self.expect_refusal({"--data-format": "llm.c"}, [self.text, "20240520"])
+        self.expect_refusal({"--data-format": "megatron"}, [f"{self.text}.idx", "No such file"])
+        self.expect_refusal({"--train-data": headerless, "--data-format": "nanogpt", "--prompt": "The"}, ["'The'", "--vocab-file"])
+        self.expect_refusal({"--vocab-file": self.text}, [f"--vocab-file '{self.text}'", "--merges-file ''"])
+
+    def test_models_of_transformers(self):
+        model, other = self.directory / "model", self.directory / "other"
+        nothing = self.directory / "nothing"
+        nothing.mkdir()
+        self.expect_success(self.start({"--nproc": 2, "--tp": 2, "--train-iters": 1, "--export-hf": model}))
+        self.expect_refusal({"--export-hf": model}, [f"something in {model}"])
+        self.expect_refusal({"--export-hf": other, "--attention": "window:8"}, [other, "--attention"])
+        self.expect_refusal({"--export-hf": self.text / "model"}, ["Cannot export", self.text])
+        self.expect_refusal({"--load-hf": nothing}, [nothing / "config.json", "No such file"])
+        self.expect_refusal({"--load-hf": model, "--hidden-size": 64}, ["--hidden-size 64", f"32 of {model}/config.json"])
+        self.expect_refusal({"--load-hf": model, "--seq-length": 64}, ["--seq-length 64", "32"])
+        self.expect_refusal({"--load-hf": model, "--load": nothing}, ["--load-hf", f"--load {nothing}"])
+        self.expect_refusal({"--load-hf": model, "--resume": True, "--save": nothing}, ["--load-hf", "--resume"])
+        sizes = {flag: None for flag in ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length")}
+        self.expect_success(self.start({"--nproc": 2, "--load-hf": model, "--train-iters": 1, **sizes}))
+        with open(self.runs[-1].output_path, "rb") as output:  # with a sample of an untrained model in it
+            self.assertIn(b"2 layers, 32 wide, 4 heads, 32 tokens a sequence", output.read())
+        self.expect_success(self.start({"--nproc": 2, "--load-hf": model, "--train-iters": 1, "--seq-length": 16}))
+        (model / "model.safetensors").unlink()
+        self.expect_refusal({"--load-hf": model, "--nproc": 2}, [model, "no model.safetensors"])
+
     def test_shapes_that_do_not_divide(self):
         self.expect_refusal({"--hidden-size": 33}, ["hidden size of 33", "4 attention heads"])
         self.expect_refusal({"--num-attention-heads": 1, "--tp": 2}, ["1 attention heads", "2 tensor-parallel"])

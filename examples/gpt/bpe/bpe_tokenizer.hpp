@@ -22,9 +22,9 @@ class BpeTokenizer : public Tokenizer {
   void encode(std::string_view text, const std::function<void(std::span<const std::int32_t>)>& take);
   // Throws Error(invalid_argument) for a token beyond the vocabulary.
   std::string decode(const std::vector<std::int32_t>& tokens) const override;
+  std::optional<std::int32_t> end_of_text() const override { return vocabulary_.end_of_text; }
   std::int32_t beginning() const override { return vocabulary_.end_of_text.value_or(0); }
   std::int64_t size() const override { return static_cast<std::int64_t>(vocabulary_.tokens.size()); }
-  const BpeVocabulary& vocabulary() const { return vocabulary_; }
 
  private:
   struct Rule {

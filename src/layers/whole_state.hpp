@@ -1,0 +1,32 @@
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "stretto/layers/optimizer.hpp"
+
+namespace stretto {
+
+using StateTensor = Tensor AdamWOptimizer::State::*;
+
+// The states of an optimizer as files see them: a parameter's undivided tensor, of which each rank updates some ranges. Both
+// arguments must outlive the object.
+class WholeState {
+ public:
+  WholeState(const ShardedParameters& parameters, const AdamWOptimizer& optimizer);
+
+  // The undivided tensor of a parameter's state in host memory, valid at rank 0. Collective: each rank adds what it owns to
+  // zeros, which is exact and needs no knowledge of what the others own.
+  Tensor gather(const Parameter& parameter, StateTensor which) const;
+
+  // Sets what this rank updates of a parameter to value_at(index in the undivided tensor).
+  void set(const Parameter& parameter, StateTensor which, const std::function<double(std::int64_t)>& value_at) const;
+
+  DType dtype() const;
+
+ private:
+  const ShardedParameters& parameters_;
+  const AdamWOptimizer& optimizer_;
+  std::vector<std::vector<std::size_t>> ranges_;  // indices of the ranges of each parameter
+};
+
+}  // namespace stretto
