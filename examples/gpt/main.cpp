@@ -1,4 +1,4 @@
-// stretto-train: trains a GPT on the bytes of a text, data, tensor and pipeline parallel.
+// stretto-train: trains a GPT on the bytes of a text or on tokens, data, tensor and pipeline parallel.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

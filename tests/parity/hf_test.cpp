@@ -275,7 +275,9 @@ TEST(HfExports, AreCompleteOrAbsent) {
     EXPECT_THROW(gpt::export_hf(trainer, from, {}), Error);
     EXPECT_THROW(gpt::export_hf(trainer, from + "/file/model", {}), Error);
     EXPECT_THROW(gpt::export_hf(trainer, from + "/model", {from + "/missing", from + "/missing", {}}), Error);
+    gpt::export_hf(trainer, from + "/with_a_slash//", {});
   });
+  gpt::check_hf_weights(from + "/with_a_slash", hf_shape);
   EXPECT_FALSE(std::filesystem::exists(from + "/model"));
   EXPECT_FALSE(std::filesystem::exists(from + "/model.unfinished"));
   EXPECT_FALSE(std::filesystem::exists(from + ".unfinished"));

@@ -119,7 +119,8 @@ void load_hf(Trainer& trainer, const std::string& directory) {
 void export_hf(Trainer& trainer, const std::string& directory, const HfTokens& tokens) {
   const Communicator& world = trainer.mesh().world();
   const ModelShape& shape = trainer.model().shape();
-  const fs::path unfinished = fs::path(directory + ".unfinished");
+  const fs::path finished = (fs::path(directory) / "").lexically_normal().parent_path();  // without a slash behind it
+  const fs::path unfinished = finished.string() + ".unfinished";
   const bool writes = world.rank() == 0;
   try {
     if (writes) {
@@ -131,7 +132,7 @@ void export_hf(Trainer& trainer, const std::string& directory, const HfTokens& t
     write_weights(trainer.sharded(), trainer.optimizer(), unfinished / "model.safetensors",
                   [&](const Parameter& parameter) { return hf_tensor(parameter, model_prefix, shape.sequence); },
                   {{"format", "pt"}});
-    if (writes) fs::rename(unfinished, directory);
+    if (writes) fs::rename(unfinished, finished);
   } catch (const std::exception& error) {
     std::error_code ignored;
     if (writes) fs::remove_all(unfinished, ignored);
