@@ -82,7 +82,7 @@ template <class T>
 void TokenFile::read_as(std::int64_t first, std::int64_t count, std::int64_t vocabulary, std::int32_t* out) const {
   const T* const from = reinterpret_cast<const T*>(tokens_) + first;
   for (std::int64_t i = 0; i < count; ++i) {
-    const auto token = static_cast<std::int64_t>(from[i]);
+    const auto token = static_cast<std::int64_t>(+from[i]);  // a signed char is a number here, not a character
     if (token < 0 || token >= vocabulary) {
       fail(ErrorCode::io,
            "{} has the token {} at position {}, but a vocabulary of {} ends at {}; give the --vocab-size of the tokens, or "
