@@ -29,7 +29,7 @@ class FilePlace {
 };
 
 Tensor as_stored(const Parameter& parameter, const ForeignTensor& foreign, const Tensor& whole) {
-  const Tensor stored(foreign.shape, DType::f32, Device::cpu);
+  Tensor stored(foreign.shape, DType::f32, Device::cpu);
   require(stored.size() == whole.size(), "{} of [{}] cannot be written as {} of [{}].", parameter.name,
           fmt::join(parameter.global_shape, ", "), foreign.name, fmt::join(foreign.shape, ", "));
   const FilePlace place(parameter, foreign);

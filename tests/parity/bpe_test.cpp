@@ -168,7 +168,7 @@ TEST(TokenWriter, WritesWhatTokenFileReads) {
     EXPECT_EQ(file.size(), 6);
     file.read(0, 6, vocabulary, read.data());
     EXPECT_THAT(read, ElementsAre(50256, 1, 2, 3, 50256, 1));
-    const std::string description = file.description();
+    std::string description = file.description();
     std::filesystem::remove(directory / "x.bin");
     return description;
   };

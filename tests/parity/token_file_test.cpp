@@ -56,7 +56,7 @@ std::string error_of_opening(const std::string& path, DataFormat format = DataFo
   try {
     TokenFile::open(path, format);
   } catch (const stretto::Error& error) {
-    const std::string sentence = error.what();
+    std::string sentence = error.what();
     EXPECT_THAT(sentence, AllOf(testing::EndsWith("."), testing::Not(HasSubstr("\n"))));
     return sentence;
   }
