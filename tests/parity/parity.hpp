@@ -73,7 +73,11 @@ using Pieces = std::map<std::string, Piece>;
 inline Piece piece_of(const Parameter& parameter, const Tensor& tensor) {
   Piece piece{parameter.global_shape, parameter.first, parameter.extents, {}};
   const Tensor here = tensor.on(Device::cpu);
-  for (std::int64_t i = 0; i < here.size(); ++i) piece.values.push_back(here.at(i));
+  if (here.dtype() == DType::f64) {
+    piece.values.assign(here.data<double>(), here.data<double>() + here.size());
+  } else {
+    for (std::int64_t i = 0; i < here.size(); ++i) piece.values.push_back(here.at(i));
+  }
   return piece;
 }
 
@@ -206,10 +210,10 @@ class Comparer {
       for_each_run(piece.global_shape, piece.first, piece.extents,
                    [&](std::int64_t here, std::int64_t there, std::int64_t count) {
                      for (std::int64_t i = 0; i < count; ++i) {
-                       const std::string text =
-                           values(other.values[static_cast<std::size_t>((whole ? there : here) + i)],
-                                  piece.values[static_cast<std::size_t>(here + i)], scale, what + " " + name, there + i);
-                       if (first.empty()) first = text;
+                       const double expected_value = other.values[static_cast<std::size_t>((whole ? there : here) + i)];
+                       const double actual_value = piece.values[static_cast<std::size_t>(here + i)];
+                       if (same(expected_value, actual_value, scale) || !first.empty()) continue;
+                       first = values(expected_value, actual_value, scale, what + " " + name, there + i);
                      }
                    });
     }
@@ -217,10 +221,7 @@ class Comparer {
   }
 
   std::string values(double expected, double actual, double scale, const std::string& what, std::int64_t index) {
-    const double difference = std::abs(actual - expected);
-    if (difference > 0) worst_ = std::max(worst_, difference / scale);
-    const bool same_bits = std::bit_cast<std::uint64_t>(actual) == std::bit_cast<std::uint64_t>(expected);
-    if (tolerance_ == equal_bits ? same_bits : difference <= tolerance_ * scale) return {};  // NaN is within no tolerance
+    if (same(expected, actual, scale)) return {};
     return fmt::format("{}[{}]: expected {:.17g}, but it is {:.17g}\n", what, index, expected, actual);
   }
 
@@ -237,6 +238,13 @@ class Comparer {
   double worst() const { return worst_; }
 
  private:
+  bool same(double expected, double actual, double scale) {
+    const double difference = std::abs(actual - expected);
+    if (difference > 0) worst_ = std::max(worst_, difference / scale);
+    if (tolerance_ == equal_bits) return std::bit_cast<std::uint64_t>(actual) == std::bit_cast<std::uint64_t>(expected);
+    return difference <= tolerance_ * scale;  // NaN is within no tolerance
+  }
+
   double tolerance_;
   Has has_;
   double worst_ = 0;
