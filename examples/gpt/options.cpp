@@ -80,6 +80,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--save", line.save, "Directory for checkpoints");
   app.add_option("--save-interval", line.save_interval, "Steps between checkpoints; at the end when 0")
       ->capture_default_str();
+  app.add_option("--keep", line.keep, "Newest checkpoints in --save that stay when one is saved; all when 0")
+      ->capture_default_str();
   app.add_option("--load", line.load, "Checkpoint whose weights to begin with");
   add_hf_options(app, line.hf);
   app.add_flag("--resume", line.resume, "Go on from the newest checkpoint in --save");
@@ -158,6 +160,7 @@ void CommandLine::check(int ranks, int rank) const {
           "--export-hf {} would let a model that is trained with sparse --attention attend densely; leave one of them out.",
           hf.export_to);
   require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
+  require(keep >= 0 && (keep == 0 || !save.empty()), "--keep {} is a number of checkpoints in --save DIR; give both.", keep);
   if (!trace.empty() && rank == 0) stretto::Trace::check_writable(trace);
   // Files are opened here as well, so that a missing one is reported once, before there are ranks.
   if (resume) find_checkpoint(save);

@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -90,6 +92,15 @@ Notes metadata_of(std::int64_t step, std::int64_t optimizer_steps, const Notes& 
   return result;
 }
 
+// What has been written to a file, or which files a directory has, outlasts a crash of the machine from here on.
+void sync_to_disk(const fs::path& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool synced = file >= 0 && (fsync(file) == 0 || errno == EINVAL);  // some file systems have no fsync of directories
+  const int error = errno;
+  if (file >= 0) close(file);
+  if (!synced) fail(ErrorCode::io, "Cannot bring {} to the disk: {}.", path.string(), errno_text(error));
+}
+
 // Moves `with` to `path`. If there is a directory at `path` already, the two change places.
 void exchange_directory(const fs::path& path, const fs::path& with) {
   if (renameat2(AT_FDCWD, with.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
@@ -107,10 +118,13 @@ void replace_file(const fs::path& path, const std::string& text) {
   std::ofstream out(fresh);
   out << text << '\n';
   out.close();
-  if (!out || std::rename(fresh.c_str(), path.c_str()) != 0) {
-    const int error = errno;
+  try {
+    if (!out) fail(ErrorCode::io, "Cannot write {}: {}.", path.string(), errno_text(errno));
+    sync_to_disk(fresh);
+    fs::rename(fresh, path);
+  } catch (...) {
     std::remove(fresh.c_str());
-    fail(ErrorCode::io, "Cannot write {}: {}.", path.string(), errno_text(error));
+    throw;
   }
 }
 
@@ -122,8 +136,11 @@ void write_all(const CheckpointWriter& writer, const fs::path& directory, const 
   }
   for (const Section& section : sections()) writer.write(section, unfinished);
   if (writer.writes()) {
+    sync_to_disk(unfinished);
     exchange_directory(directory / name, unfinished);
+    sync_to_disk(directory);
     replace_file(directory / "latest", name);
+    sync_to_disk(directory);
     std::error_code ignored;
     fs::remove_all(unfinished, ignored);  // the earlier checkpoint of the same step
   }
@@ -179,6 +196,26 @@ void save_checkpoint(const ShardedParameters& parameters, const AdamWOptimizer& 
   }
   // No rank goes on, or ends, before the checkpoint is complete.
   parameters.mesh().world().barrier(Stream::inline_());
+}
+
+void remove_old_checkpoints(const std::string& directory, int keep) {
+  require(keep >= 1, "Of the checkpoints in {}, {} cannot be kept; give 1 or more.", directory, keep);
+  const fs::path newest = fs::path(find_checkpoint(directory)).filename();
+  std::vector<fs::path> older;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("step_") && entry.is_directory() && name < newest) older.push_back(entry.path());
+  }
+  std::sort(older.begin(), older.end(), std::greater<>());
+  for (std::size_t i = static_cast<std::size_t>(keep) - 1; i < older.size(); ++i) {
+    // Under another name first, so that no checkpoint is ever there in part.
+    const fs::path removed = older[i].parent_path() / ("." + older[i].filename().string() + ".removed");
+    std::error_code error;
+    fs::remove_all(removed, error);
+    fs::rename(older[i], removed, error);
+    if (!error) fs::remove_all(removed, error);
+    if (error) fail(ErrorCode::io, "Cannot remove the old checkpoint {}: {}.", older[i].string(), error.message());
+  }
 }
 
 std::string find_checkpoint(const std::string& directory) {

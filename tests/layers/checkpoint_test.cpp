@@ -300,6 +300,20 @@ TEST_F(CheckpointErrors, OneOfTheSameStepIsReplaced) {
   EXPECT_EQ(std::distance(begin(left), end(left)), 2);  // the checkpoint, and the file that names the newest
 }
 
+TEST_F(CheckpointErrors, OldOnesAreRemovedAndNothingElse) {
+  for (const char* const other : {"step_00000001", "step_00000002", "step_00000009", "mine"})
+    directory.write(std::string(other) + "/model.safetensors", "");
+  remove_old_checkpoints(directory.path(), 2);
+  const auto has = [&](const char* name) { return std::filesystem::exists(directory / name); };
+  EXPECT_FALSE(has("step_00000001"));
+  EXPECT_TRUE(has("step_00000002") && has("step_00000003") && has("step_00000009") && has("mine"));
+  remove_old_checkpoints(directory.path(), 1);
+  EXPECT_FALSE(has("step_00000002"));
+  EXPECT_EQ(find_checkpoint(directory.path()), checkpoint);
+  EXPECT_EQ(sentence_of([&] { remove_old_checkpoints(directory.path(), 0); }),
+            fmt::format("Of the checkpoints in {}, 0 cannot be kept; give 1 or more.", directory.path()));
+}
+
 // A checkpoint that cannot be written leaves no files, and the previous one stays valid.
 TEST_F(CheckpointErrors, WhatCannotBeWrittenLeavesThePreviousOne) {
   directory.write("file", "in the way");

@@ -172,8 +172,9 @@ class Train(unittest.TestCase):
         model = ["--num-layers", 4, "--hidden-size", 256]
         ways = [[], ["--dtype", "bf16", "--grad-dtype", "bf16"], ["--recompute", "selective"], ["--recompute", "full", "--dtype", "fp16"],
                 ["--tp", 2, "--recompute", "full", "--partition-activations"], ["--tp", 2, "--sp"],
-                ["--tp", 2, "--sp", "--sp-keep-gathered", "--dtype", "bf16"], ["--tp", 2, "--sp", "--recompute", "selective"]]
-        for turn, ranks in enumerate((2, 4, 8) if everything else (2,)):
+                ["--tp", 2, "--sp", "--sp-keep-gathered", "--dtype", "bf16"], ["--tp", 2, "--sp", "--recompute", "selective"],
+                ["--cp", 2], ["--ulysses", 2, "--recompute", "selective", "--dtype", "bf16"]]
+        for turn, ranks in enumerate((2, 8) if everything else (2,)):
             cells = [(i % 4, ways[(i + turn) % len(ways)]) for i in range(len(ways) if everything else 4)]
             for zero, way in cells if everything else [*cells, *((3, way) for way in ways[4:])]:
                 flags = ["--nproc", ranks, *model, "--seq-length", 128, "--zero", zero, "--global-batch-size", 16, *way]
@@ -184,6 +185,17 @@ class Train(unittest.TestCase):
                         self.assertAlmostEqual(held / plan, 1, delta=0.02, msg=kind)
                     plan, held = table["buffers"]
                     self.assertLessEqual(held, plan * 1.02 + 0.1e6)
+
+    def test_memory_of_messages_of_attention_is_what_the_formulas_say(self):
+        """Without ZeRO, buffers hold nothing else."""
+        for words in (["--cp", 2, "--nproc", 2], ["--cp", 3, "--nproc", 3, "--dtype", "bf16"], ["--ulysses", 2, "--nproc", 2],
+                      ["--cp", 2, "--ulysses", 2, "--nproc", 4, "--recompute", "full"]):
+            with self.subTest(" ".join(map(str, words))):
+                table = self.memory_table(*words, "--hidden-size", 192, "--num-attention-heads", 6, "--seq-length", 192, "--zero", 0,
+                                          "--micro-batch-size", 2, "--global-batch-size", 2)
+                for kind in ("activations", "buffers"):
+                    plan, held = table[kind]
+                    self.assertAlmostEqual(held / plan, 1, delta=0.02, msg=kind)
 
     def test_dry_run(self):
         """The same figures as a run prints, for any number of ranks, and without a text."""
@@ -227,8 +239,9 @@ class Train(unittest.TestCase):
         self.assertRegex(result.stdout, r"\| scale 65536")
         scales = [json.loads(line)["loss_scale"] for line in (log / "metrics.jsonl").read_text().splitlines()]
         self.assertEqual(scales, [65536, 65536, 131072, 131072, 262144])
-        result = self.train(*words, "--loss-scale-window", 2, "--train-iters", 7, "--resume")
+        result = self.train(*words, "--loss-scale-window", 2, "--train-iters", 7, "--resume", "--save-interval", 1, "--keep", 2)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(sorted(os.listdir(save)), ["latest", "step_00000006", "step_00000007"])
         scales = [json.loads(line)["loss_scale"] for line in (log / "metrics.jsonl").read_text().splitlines()]
         self.assertEqual(scales[5:], [262144, 524288])
 
