@@ -128,8 +128,8 @@ class Fits:
                                                                   for ranks, count in tokens.items()]
 
     def heading(self, figures):
-        return (f"The longest sequence, in multiples of {STEP} tokens, with which a rank needs at most {MEMORY >> 30} GiB by formula "
-                "(which leaves out the blocks that travel): 4 layers, 256 wide, 4 heads, 1 sequence, fp32, ZeRO-1")
+        return (f"The longest sequence, in multiples of {STEP} tokens, with which a rank needs at most {MEMORY >> 30} GiB by formula: "
+                "4 layers, 256 wide, 4 heads, 1 sequence, fp32, ZeRO-1")
 
 
 PARTS = {"sp": SequenceParallel(), "length": Length(), "fits": Fits()}

@@ -39,8 +39,8 @@ class Observations {
   };
 
   // A row for each position, `parts` times some columns of each part of `width` columns, from `first` on.
-  void put(const Place& place, const Tensor& piece, const std::vector<std::int64_t>& positions, std::int64_t length, int parts,
-           std::int64_t first, std::int64_t width) {
+  void put(const Place& place, const Tensor& piece, const std::vector<std::int64_t>& positions, std::int64_t length,
+           int parts, std::int64_t first, std::int64_t width) {
     const std::int64_t count = piece.columns() / parts;
     const std::lock_guard lock(mutex_);
     Whole& whole = tensors_[place];
@@ -66,8 +66,8 @@ class Observations {
         const double is = found->second.values[i];
         if (std::abs(is - whole.values[i]) <= parity_tolerance * scale) continue;  // NaN is within no tolerance
         const auto at = static_cast<std::int64_t>(i);
-        return fmt::format("{}, token {}, column {}: expected {:.17g}, but it is {:.17g}", text_of(place), at / whole.columns,
-                           at % whole.columns, whole.values[i], is);
+        return fmt::format("{}, token {}, column {}: expected {:.17g}, but it is {:.17g}", text_of(place),
+                           at / whole.columns, at % whole.columns, whole.values[i], is);
       }
     }
     return {};
@@ -122,11 +122,11 @@ class ObservedAttention final : public AttentionCore {
     Observations::Place place{.what = what};
     layer += place.is_backward() ? cut.blocks[static_cast<std::size_t>(part)] - 1 - calls_ : calls_;
     place.layer = static_cast<int>(layer);
-    const std::vector<std::int64_t> positions = options_.sequence.division(mesh_.shape())
-                                                    .positions(options_.model.sequence, mesh_.rank(Axis::ring),
-                                                               mesh_.rank(Axis::ulysses));
-    const std::int64_t first_sequence = options_.global_batch / mesh_.size(Axis::data) * mesh_.rank(Axis::data) +
-                                        action_.microbatch * options_.micro_batch;
+    const std::vector<std::int64_t> positions =
+        options_.sequence.division(mesh_.shape())
+            .positions(options_.model.sequence, mesh_.rank(Axis::ring), mesh_.rank(Axis::ulysses));
+    const std::int64_t first_sequence =
+        options_.global_batch / mesh_.size(Axis::data) * mesh_.rank(Axis::data) + action_.microbatch * options_.micro_batch;
     for (std::int64_t i = 0; i < shape.batch; ++i) {
       place.sequence = first_sequence + i;
       const stretto::Shape rows{shape.rows, piece.columns()};

@@ -66,7 +66,7 @@ inline std::vector<MatrixCell> matrix_cells(std::vector<std::pair<MatrixCell, st
     if (cell.layout.ring > 1) cell.places = places[turn % places.size()];
     if (cell.layout.ring * cell.layout.ulysses > 1) cell.mask = masks[turn / 3 % masks.size()];
     cell.keeps_gathered = cell.own_rows && cell.recompute.level != Recompute::selective && turn % 2 == 0;
-    cell.microbatches = pipeline == 1 ? 1 + static_cast<int>(turn % 3)
+    cell.microbatches = pipeline == 1                                                 ? 1 + static_cast<int>(turn % 3)
                         : turn % 2 == 0 || cell.schedule == ScheduleKind::interleaved ? pipeline
                                                                                       : pipeline + 1;
     cell.micro_batch = 1 + static_cast<int>(turn % 2);

@@ -36,7 +36,8 @@ std::vector<std::string> matrix_divergences(const std::vector<MatrixCell>& cells
       const std::string text = compare(*expected[i], trace, parity_tolerance, Has::those_of_its_stage).all();
       const std::lock_guard lock(mutex);
       for (const auto& entry : trace.parameters) held[i].insert(entry.first);
-      if (differ[i].empty() && !text.empty()) differ[i] = fmt::format("{}: rank {}: {}", text_of(cells[i]), world.rank(), text);
+      if (differ[i].empty() && !text.empty())
+        differ[i] = fmt::format("{}: rank {}: {}", text_of(cells[i]), world.rank(), text);
     }
   });
   for (std::size_t i = 0; i < cells.size(); ++i) {
@@ -93,6 +94,54 @@ TEST_P(Matrix, EveryCellEqualsOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Matrix, testing::Range(1, 9));
+
+// The squares of a cell's gradients, and of their errors against f64 on one rank, over all ranks.
+struct GradientError {
+  double squares = 0, errors = 0;
+  double relative() const { return std::sqrt(errors / squares); }
+};
+
+GradientError gradient_error(const MatrixCell& cell, const gpt::TrainerOptions& options, Layout layout) {
+  const Pieces& expected = of_one_rank(options_of(cell), 1).gradients.front();
+  std::mutex mutex;
+  GradientError result;
+  run_threads(layout.ranks(), [&](const Communicator& world) {
+    gpt::Trainer trainer(Mesh(world, layout.mesh()), options);
+    const double scale = trainer.compute_gradients(text_of_step(options, 0)).loss_scale;
+    const Pieces found = pieces_of(trainer, trainer.sharded().whole_gradients());
+    const std::lock_guard lock(mutex);
+    for (const auto& [name, piece] : found) {
+      const Piece& whole = expected.at(name);
+      for_each_run(piece.global_shape, piece.first, piece.extents,
+                   [&, &values = piece.values](std::int64_t here, std::int64_t there, std::int64_t count) {
+                     for (std::int64_t i = 0; i < count; ++i) {
+                       const double right = whole.values[static_cast<std::size_t>(there + i)];
+                       const double error = values[static_cast<std::size_t>(here + i)] / scale - right;
+                       result.squares += right * right;
+                       result.errors += error * error;
+                     }
+                   });
+    }
+  });
+  return result;
+}
+
+// In narrow types, no layout adds more to one rank's rounding than that itself.
+TEST(MatrixTypes, ErrAtMostTwiceAsMuchAsOneRank) {
+  std::vector<MatrixCell> cells = matrix_cells();
+  std::mt19937 random(seed_of_the_day());
+  std::ranges::shuffle(cells, random);
+  cells.resize(all_tests() ? 60 : 8);
+  for (const MatrixCell& cell : cells) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      const gpt::TrainerOptions options = options_of(cell, dtype);
+      const double alone = gradient_error(cell, on_one_rank(options), {}).relative();
+      const double divided = gradient_error(cell, options, cell.layout).relative();
+      EXPECT_LE(divided, 2 * alone) << text_of(cell) << ", " << name(dtype) << ", --gtest_random_seed=" << seed_of_the_day();
+      EXPECT_GT(alone, 0);
+    }
+  }
+}
 
 // The combinations that are refused are those of three sentences.
 TEST(MatrixCells, AreRefusedInASentenceThatNamesWhy) {

@@ -161,8 +161,14 @@ inline const Trace& of_one_rank(const gpt::TrainerOptions& options, std::int64_t
   const kernels::AttentionMask& mask = options.sequence.mask;
   using Key = std::vector<std::int64_t>;
   static std::map<std::pair<Key, double>, Trace> known;
-  const Key key = {options.model.layers, options.model.hidden, options.model.sequence, options.global_batch,
-                   mask.window,          mask.stride,          mask.global,            steps};
+  const Key key = {options.model.layers,
+                   options.model.hidden,
+                   options.model.sequence,
+                   options.global_batch,
+                   mask.window,
+                   mask.stride,
+                   mask.global,
+                   steps};
   const auto [place, is_new] = known.try_emplace({key, options.clip_norm}, Trace());
   if (is_new) {
     run_threads(1, [&](const Communicator& world) {

@@ -115,8 +115,8 @@ class Verdicts(unittest.TestCase):
         for row in self.parts["ring"]["rows"] + self.parts["ulysses"]["rows"]:
             row["efficiency"] = 0.84 if row["links_by"] == "backward" else min(row["efficiency"], 0.86)
         self.fails("Ring attention hides 0.84 of the communication of backward, where a hop takes 0.7 of a block's backward")
-        self.parts["ulysses"]["rows"][1]["efficiency"] = 0.49
-        self.fails("Ring attention", "Ulysses hides 0.49 of the communication of backward, where a hop takes 0.7 of a block's forward")
+        self.parts["ulysses"]["rows"][-1]["efficiency"] = 0.49
+        self.fails("Ring attention", "Ulysses hides 0.49 of the communication of backward, where a hop takes 0.7 of a block's backward")
 
     def test_training(self):
         for each in self.parts["sp"]["rounds"]:

@@ -92,9 +92,10 @@ struct AttentionCost {
 // The time is simulated hop by hop, in lock-step. A hop takes as long as the rank that computes longest, or as the messages
 // that travel meanwhile: in forward the block of the next hop, in backward also the sum of the previous one. The first
 // and the last half of the own block's work are backward's first and last step: while the last one computes, the last sum
-// comes home. Where some block makes fewer hops, the own block is computed at once, and nothing hides the last sum. A message costs alpha + overhead + bytes/bandwidth of its link (Hockney 1994; the innermost level that
-// holds both ranks), and shares the ports of its node with those of the node's other rings. A hop that some block makes
-// counts as if all blocks made it.
+// comes home. Where some block makes fewer hops, the own block is computed at once, and nothing hides the last sum. A
+// message costs alpha + overhead + bytes/bandwidth of its link (Hockney 1994; the innermost level that holds both ranks),
+// and shares the ports of its node with those of the node's other rings. A hop that some block makes counts as if all blocks
+// made it.
 //
 // Ulysses exchanges heads in `pieces` runs, as even as possible, but not in more than a rank's h/(t u) has heads. The first
 // run's way in and the last one's way out are exposed. While a run is attended to, the next one comes in and the previous

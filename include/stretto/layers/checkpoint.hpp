@@ -25,9 +25,9 @@ STRETTO_API void save_checkpoint(const ShardedParameters& parameters, const Adam
                                  const std::string& directory, std::int64_t step,
                                  const std::map<std::string, std::string>& notes = {});
 
-// Removes all but the newest `keep` checkpoints under the directory, which has one. Checkpoints of later steps than the newest
-// one, which a resumed job has yet to replace, stay. Not collective: one rank calls it after save_checkpoint(). A checkpoint
-// loses its name before its files go. Throws Error(io) for one that cannot be removed.
+// Removes all but the newest `keep` checkpoints under the directory, which has one. Checkpoints of later steps than the
+// newest one, which a resumed job has yet to replace, stay. Not collective: one rank calls it after save_checkpoint(). A
+// checkpoint loses its name before its files go. Throws Error(io) for one that cannot be removed.
 STRETTO_API void remove_old_checkpoints(const std::string& directory, int keep);
 
 // The newest checkpoint under the directory, or the directory itself if it is a checkpoint. Throws Error(io) if there is

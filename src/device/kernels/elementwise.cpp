@@ -52,8 +52,8 @@ void copy_columns(const Tensor& from, std::int64_t from_column, const Tensor& ou
   }
   for (std::int64_t row = 0; row < from.rows(); ++row) {
     const auto i = static_cast<std::size_t>(row);
-    std::memcpy(static_cast<std::byte*>(place.raw()) + i * out_step, static_cast<const std::byte*>(first.raw()) + i * from_step,
-                bytes);
+    std::memcpy(static_cast<std::byte*>(place.raw()) + i * out_step,
+                static_cast<const std::byte*>(first.raw()) + i * from_step, bytes);
   }
 }
 

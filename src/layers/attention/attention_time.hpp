@@ -42,7 +42,7 @@ class AttentionClock {
   bool halves_;  // the own block is computed in two halves in backward
   StepGroup ring_, ulysses_;
   CollectiveCosts costs_;
-  bool share_links_;         // the messages of the ring, and of Ulysses
+  bool share_links_;  // the messages of the ring, and of Ulysses
   std::vector<Share> runs_;
 };
 

@@ -137,12 +137,11 @@ Tensor RingAttention::backward(const Tensor& dattended, const Saved& saved) cons
     const std::int64_t heads = first > 0 || !halves ? shape.heads - first : (shape.heads + 1) / 2;
     const std::int64_t column = first * shape.head_size, columns = heads * shape.head_size;
     const Tensor block = packed_keys_and_values(qkv, width, column, columns);
-    parts.push_back(
-        {.shape = {shape.batch, shape.rows, heads, shape.head_size},
-         .column = column,
-         .log_sum_exp = log_sum_exp_of(saved, first, heads),
-         .blocks = {{block}, ring_, blocks_stream_, "keys and values", reach},
-         .sums = {{block}, sums_, sums_stream_, "gradients of keys and values", reach, accumulator}});
+    parts.push_back({.shape = {shape.batch, shape.rows, heads, shape.head_size},
+                     .column = column,
+                     .log_sum_exp = log_sum_exp_of(saved, first, heads),
+                     .blocks = {{block}, ring_, blocks_stream_, "keys and values", reach},
+                     .sums = {{block}, sums_, sums_stream_, "gradients of keys and values", reach, accumulator}});
     first += heads;
   }
   const Tensor dq({qkv.rows(), width}, accumulator);

@@ -293,7 +293,8 @@ TEST(ElementWise, CopiesColumnsAndLeavesTheOthers) {
     copy_columns(from, 7, out, 4, 0);
     for (std::int64_t row = 0; row < 5; ++row) {
       EXPECT_EQ(out.at(row * 4), 100);
-      for (std::int64_t column = 0; column < 3; ++column) EXPECT_EQ(out.at(row * 4 + 1 + column), from.at(row * 7 + 2 + column));
+      for (std::int64_t column = 0; column < 3; ++column)
+        EXPECT_EQ(out.at(row * 4 + 1 + column), from.at(row * 7 + 2 + column));
     }
     EXPECT_THROW(copy_columns(from, 5, out, 0, 3), Error);
     EXPECT_THROW(copy_columns(from, 0, out, 2, 3), Error);

@@ -178,7 +178,8 @@ TEST(UlyssesAttention, GivesWhatOneRankFindsWhateverThePieces) {
     for (const int pieces : {1, 2, 3}) {
       run_threads(ranks, [&](const Communicator& world) {
         const UlyssesAttention core(world, std::make_shared<LocalAttention>(), Stream("ulysses"), pieces);
-        const std::vector<std::int64_t> positions = SequenceDivision{.ulysses = ranks}.positions(all_tokens, 0, world.rank());
+        const std::vector<std::int64_t> positions =
+            SequenceDivision{.ulysses = ranks}.positions(all_tokens, 0, world.rank());
         AttentionCore::Saved saved;
         const Tensor out =
             core.forward({batch_size, all_tokens / ranks, head_count, width_of_head}, rows_at(qkv, positions), saved);

@@ -173,7 +173,8 @@ TEST(AttentionCost, KeepsWhatACoreSaves) {
 constexpr double alpha = 1e-3, bytes_a_second = 1e6;
 double message(std::int64_t bytes) { return alpha + static_cast<double>(bytes) / bytes_a_second; }
 
-AttentionCost timed(const DividedAttention& attention, double flops_per_second, int pieces = UlyssesAttention::usual_pieces) {
+AttentionCost timed(const DividedAttention& attention, double flops_per_second,
+                    int pieces = UlyssesAttention::usual_pieces) {
   const AttentionMachine machine{simple_cluster(attention.ranks(), alpha, bytes_a_second), flops_per_second};
   return attention_cost(attention, &machine, pieces);
 }
