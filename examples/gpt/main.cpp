@@ -179,8 +179,8 @@ class TrainingRun {
     save_checkpoint(trainer_.sharded(), trainer_.optimizer(), line_.save, step,
                     line_.scales_loss() ? trainer_.loss_scale().notes() : std::map<std::string, std::string>());
     saved_at_ = step;
-    if (rank0_ && line_.keep > 0) remove_old_checkpoints(line_.save, line_.keep);
     if (rank0_) reporter_.say(fmt::format("Saved {}/step_{:08}.", line_.save, step));
+    if (rank0_ && line_.keep > 0) remove_old_checkpoints(line_.save, line_.keep);
   }
 
   void show_sample() {

@@ -160,7 +160,8 @@ void CommandLine::check(int ranks, int rank) const {
           "--export-hf {} would let a model that is trained with sparse --attention attend densely; leave one of them out.",
           hf.export_to);
   require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
-  require(keep >= 0 && (keep == 0 || !save.empty()), "--keep {} is a number of checkpoints in --save DIR; give both.", keep);
+  require(keep >= 0, "--keep {} is no number of checkpoints; give 1 or more, or 0 for all.", keep);
+  require(keep == 0 || !save.empty(), "--keep {} needs --save DIR, where the checkpoints are.", keep);
   if (!trace.empty() && rank == 0) stretto::Trace::check_writable(trace);
   // Files are opened here as well, so that a missing one is reported once, before there are ranks.
   if (resume) find_checkpoint(save);

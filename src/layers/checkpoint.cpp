@@ -201,20 +201,24 @@ void save_checkpoint(const ShardedParameters& parameters, const AdamWOptimizer& 
 void remove_old_checkpoints(const std::string& directory, int keep) {
   require(keep >= 1, "Of the checkpoints in {}, {} cannot be kept; give 1 or more.", directory, keep);
   const fs::path newest = fs::path(find_checkpoint(directory)).filename();
-  std::vector<fs::path> older;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with("step_") && entry.is_directory() && name < newest) older.push_back(entry.path());
-  }
-  std::sort(older.begin(), older.end(), std::greater<>());
-  for (std::size_t i = static_cast<std::size_t>(keep) - 1; i < older.size(); ++i) {
-    // Under another name first, so that no checkpoint is ever there in part.
-    const fs::path removed = older[i].parent_path() / ("." + older[i].filename().string() + ".removed");
-    std::error_code error;
-    fs::remove_all(removed, error);
-    fs::rename(older[i], removed, error);
-    if (!error) fs::remove_all(removed, error);
-    if (error) fail(ErrorCode::io, "Cannot remove the old checkpoint {}: {}.", older[i].string(), error.message());
+  std::vector<fs::path> older, removed;
+  try {
+    for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+      const std::string name = entry.path().filename();
+      if (name.starts_with("step_") && entry.is_directory() && name < newest) older.push_back(entry.path());
+      if (name.starts_with(".step_") && name.ends_with(".removed"))
+        removed.push_back(entry.path());  // by a run that was killed
+    }
+    std::sort(older.begin(), older.end(), std::greater<>());
+    for (std::size_t i = static_cast<std::size_t>(keep) - 1; i < older.size(); ++i) {
+      // Under another name first, so that no checkpoint is ever there in part.
+      removed.push_back(older[i].parent_path() / ("." + older[i].filename().string() + ".removed"));
+      fs::remove_all(removed.back());
+      fs::rename(older[i], removed.back());
+    }
+    for (const fs::path& each : removed) fs::remove_all(each);
+  } catch (const fs::filesystem_error& error) {
+    fail(ErrorCode::io, "Cannot remove old checkpoints in {}: {}.", directory, error.code().message());
   }
 }
 

@@ -80,6 +80,11 @@ void read_weights(const ShardedParameters& parameters, AdamWOptimizer& optimizer
     const SafetensorsReader::View view = found->second->tensor(tensor.name);
     require(view.shape == tensor.shape, "{} has {} of shape [{}], but this model needs [{}].", found->second->path(),
             tensor.name, fmt::join(view.shape, ", "), fmt::join(tensor.shape, ", "));
+    std::int64_t stored = 1, elements = 1;
+    for (const std::int64_t extent : tensor.shape) stored *= extent;
+    for (const std::int64_t extent : parameter->global_shape) elements *= extent;
+    require(tensor.transposed ? stored == elements : stored >= elements, "{} of [{}] does not hold {} of [{}].", tensor.name,
+            fmt::join(tensor.shape, ", "), parameter->name, fmt::join(parameter->global_shape, ", "));
     const FilePlace place(*parameter, tensor);
     state.set(*parameter, master, [&](std::int64_t i) { return view.at(place(i)); });
   }

@@ -1,5 +1,7 @@
 #include "stretto/overlap/ring_pass.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "core/fail.hpp"
@@ -44,6 +46,31 @@ std::vector<int> checked_reach(std::vector<int> reach, int ranks) {
   return reach;
 }
 
+// Whether a block reaches the rank in its hop of that number, counted from 1.
+bool block_arrives(const std::vector<int>& reach, int rank, int hop) {
+  const int ranks = static_cast<int>(reach.size());
+  return hop < ranks && reach[static_cast<std::size_t>(around(rank - hop, ranks))] >= hop;
+}
+
+// What a rank of a RingSum contributes to and receives.
+struct ArrivingSums {
+  std::size_t contributions = 0;
+  bool passes = false, passes_later = false;  // sums of other blocks, at all and not before the own one comes home
+  bool comes_home = false;
+  bool share_a_buffer() const { return comes_home && passes && !passes_later; }
+};
+ArrivingSums arriving_sums(const std::vector<int>& reach, int rank) {
+  const int own_hops = reach[static_cast<std::size_t>(rank)];
+  ArrivingSums sums{.comes_home = own_hops > 0};
+  for (int hop = 1; hop < static_cast<int>(reach.size()); ++hop) {
+    if (!block_arrives(reach, rank, hop)) continue;
+    ++sums.contributions;
+    sums.passes |= hop > 1;
+    sums.passes_later |= hop > 1 && hop > own_hops;
+  }
+  return sums;
+}
+
 void add_all(const std::vector<Tensor>& what, const std::vector<Tensor>& sums) {
   for (std::size_t i = 0; i < what.size(); ++i) kernels::add(what[i], sums[i], sums[i]);
 }
@@ -66,9 +93,7 @@ RingPass::RingPass(const std::vector<Tensor>& tensors, const Communicator& group
 
 int RingPass::source() const { return around(group_.rank() - hops_, group_.size()); }
 
-bool RingPass::arrives(int hop) const {
-  return hop < group_.size() && reach_[around(group_.rank() - hop, group_.size())] >= hop;
-}
+bool RingPass::arrives(int hop) const { return block_arrives(reach_, group_.rank(), hop); }
 
 bool RingPass::rotate() {
   while (hops_ + 1 < group_.size()) {
@@ -96,8 +121,8 @@ RingSum::RingSum(const std::vector<Tensor>& like, const Communicator& group, con
     : group_(group), stream_(stream), tag_(std::move(tag)), reach_(checked_reach(std::move(reach), group.size())) {
   const MemoryScope buffers(MemoryKind::buffers);
   for (const Tensor& tensor : like) own_.emplace_back(tensor.shape(), dtype.value_or(tensor.dtype()));
-  const auto others = static_cast<std::size_t>(hops_left());
-  for (std::size_t i = 0; i < std::min(others, buffers_.size()); ++i) {
+  const ArrivingSums sums = arriving_sums(reach_, group.rank());
+  for (std::size_t i = 0; i < std::min(sums.contributions, buffers_.size()); ++i) {
     PackedTensors packed = packed_like(like, group, dtype);
     buffers_[i] = std::move(packed.buffer);
     contributions_[i] = std::move(packed.tensors);
@@ -106,19 +131,17 @@ RingSum::RingSum(const std::vector<Tensor>& like, const Communicator& group, con
     PackedTensors packed = packed_like(like, group, dtype);
     return Arriving{std::move(packed.buffer), std::move(packed.tensors)};
   };
-  const int own_hops = reach_[group.rank()];
-  bool passes = false, passes_later = false;  // sums of other blocks, at all and not before the own one comes home
-  for (int hop = 2; hop < group.size(); ++hop) {
-    passes |= contributes(hop);
-    passes_later |= contributes(hop) && hop > own_hops;
-  }
-  if (passes) passing_ = arriving();
-  if (own_hops > 0) home_ = passes && !passes_later ? passing_ : arriving();
+  if (sums.passes) passing_ = arriving();
+  if (sums.comes_home) home_ = sums.share_a_buffer() ? passing_ : arriving();
 }
 
-bool RingSum::contributes(int hop) const {
-  return hop < group_.size() && reach_[around(group_.rank() - hop, group_.size())] >= hop;
+int ring_sum_buffers(const std::vector<int>& reach, int rank) {
+  const ArrivingSums sums = arriving_sums(reach, rank);
+  const int arriving = (sums.passes ? 1 : 0) + (sums.comes_home ? 1 : 0) - (sums.share_a_buffer() ? 1 : 0);
+  return 1 + static_cast<int>(std::min<std::size_t>(sums.contributions, 2)) + arriving;
 }
+
+bool RingSum::contributes(int hop) const { return block_arrives(reach_, group_.rank(), hop); }
 
 int RingSum::hops_left() const {
   int left = 0;

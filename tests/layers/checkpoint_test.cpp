@@ -301,11 +301,11 @@ TEST_F(CheckpointErrors, OneOfTheSameStepIsReplaced) {
 }
 
 TEST_F(CheckpointErrors, OldOnesAreRemovedAndNothingElse) {
-  for (const char* const other : {"step_00000001", "step_00000002", "step_00000009", "mine"})
-    directory.write(std::string(other) + "/model.safetensors", "");
+  for (const char* const other : {"step_00000001", "step_00000002", "step_00000009", "mine", ".step_00000000.removed"})
+    std::filesystem::create_directory(directory / other);
   remove_old_checkpoints(directory.path(), 2);
   const auto has = [&](const char* name) { return std::filesystem::exists(directory / name); };
-  EXPECT_FALSE(has("step_00000001"));
+  EXPECT_FALSE(has("step_00000001") || has(".step_00000000.removed"));
   EXPECT_TRUE(has("step_00000002") && has("step_00000003") && has("step_00000009") && has("mine"));
   remove_old_checkpoints(directory.path(), 1);
   EXPECT_FALSE(has("step_00000002"));

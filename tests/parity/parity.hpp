@@ -169,14 +169,15 @@ inline const Trace& of_one_rank(const gpt::TrainerOptions& options, std::int64_t
                    mask.stride,
                    mask.global,
                    steps};
-  const auto [place, is_new] = known.try_emplace({key, options.clip_norm}, Trace());
-  if (is_new) {
+  const auto found = known.try_emplace({key, options.clip_norm}, Trace());
+  Trace& trace = found.first->second;
+  if (found.second) {
     run_threads(1, [&](const Communicator& world) {
       gpt::Trainer trainer(Mesh(world, {}), on_one_rank(options));
-      place->second = advance(trainer, 0, steps);
+      trace = advance(trainer, 0, steps);
     });
   }
-  return place->second;
+  return trace;
 }
 
 // The first divergence of each kind, with name, index and both values; empty if there is none.

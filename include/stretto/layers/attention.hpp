@@ -86,8 +86,7 @@ class STRETTO_API RingAttention final : public AttentionCore {
 //
 // The heads of a rank go in pieces: while `inner` attends to one piece, the next one arrives and the results of the last
 // one travel back. With k pieces, 1/k of the communication is exposed where attention takes longer; with one head a rank,
-// all of it. The number of pieces changes no bit. Memory: the messages of three pieces, each once to send and once to
-// receive.
+// all of it. The number of pieces changes no bit. Memory: attention_cost().buffers.
 class STRETTO_API UlyssesAttention final : public AttentionCore {
  public:
   static constexpr int usual_pieces = 4;
@@ -101,6 +100,10 @@ class STRETTO_API UlyssesAttention final : public AttentionCore {
  private:
   // An all-to-all between rows of all heads and all rows of some heads.
   struct Exchange {
+    Exchange() = default;
+    Exchange(Exchange&&) = default;
+    Exchange& operator=(Exchange&&) = default;
+    ~Exchange();     // waits, so that the tensors outlast the work also if attention throws
     Tensor out, in;  // a message for each rank, and from each rank
     Work work;
   };
@@ -116,9 +119,9 @@ class STRETTO_API UlyssesAttention final : public AttentionCore {
                    const std::array<const char*, 2>& tags, Attend attend) const;
   void start(Exchange& exchange, const char* tag) const;
   Exchange to_heads(const Tensor& rows, const Columns& of, const char* tag) const;
-  Tensor all_rows(Exchange exchange, std::int64_t batch) const;
+  Tensor all_rows(const Exchange& exchange, std::int64_t batch) const;
   Exchange to_rows(const Tensor& heads, std::int64_t batch, const char* tag) const;
-  void put(Exchange exchange, const Columns& of, const Tensor& rows) const;
+  void put(const Exchange& exchange, const Columns& of, const Tensor& rows) const;
 
   Communicator group_;
   std::shared_ptr<const AttentionCore> inner_;

@@ -83,23 +83,24 @@ struct AttentionCost {
   // each token and head. With Ulysses the layer keeps the result once more, as the projection needs it.
   std::int64_t kept = 0, result_again = 0;
   // Bytes of messages at hand or on their way, at most at a time, which is in backward. Ring: keys and values twice
-  // (RingPass), and their gradients four times; three times in a ring of two, five times where some block makes fewer hops
-  // (RingSum). Ulysses with k pieces: eight times a piece of the attended rows; seven times with k = 2, six with k = 1. With
-  // both, the ring has those of a piece.
+  // (RingPass), and their gradients ring_sum_buffers() times, of the rank that has most. Ulysses with k pieces: eight times
+  // a piece's result; seven times with k = 2, six with k = 1. With both: the ring's for a piece, and seven, six or no
+  // results.
   std::int64_t buffers = 0;
 };
 
 // The time is simulated hop by hop, in lock-step. A hop takes as long as the rank that computes longest, or as the messages
 // that travel meanwhile: in forward the block of the next hop, in backward also the sum of the previous one. The first
 // and the last half of the own block's work are backward's first and last step: while the last one computes, the last sum
-// comes home. Where some block makes fewer hops, the own block is computed at once, and nothing hides the last sum. A
+// comes home. Where some block makes fewer hops, or a piece has one head, the own block is computed at once, and nothing
+// hides the last sum. A
 // message costs alpha + overhead + bytes/bandwidth of its link (Hockney 1994; the innermost level that holds both ranks),
 // and shares the ports of its node with those of the node's other rings. A hop that some block makes counts as if all blocks
 // made it.
 //
-// Ulysses exchanges heads in `pieces` runs, as even as possible, but not in more than a rank's h/(t u) has heads. The first
-// run's way in and the last one's way out are exposed. While a run is attended to, the next one comes in and the previous
-// one goes out. An all-to-all takes the time of the cluster's fastest method (cost.hpp). If it and the ring use links of the
+// Ulysses exchanges heads in `pieces`, as even as possible, but not in more than a rank's h/(t u) has heads. The first one's
+// way in and the last one's way out are exposed. While a piece is attended to, the next one comes in and the previous one
+// goes out. An all-to-all takes the time of the cluster's fastest method (cost.hpp). If it and the ring use links of the
 // same level, they share them.
 //
 // The time holds neither copies within a rank nor the products beside attention, with which tensor parallelism communicates.

@@ -22,7 +22,8 @@ STRETTO_API std::vector<StoredTensor> stored_tensors(const std::string& path);
 // How a file holds a parameter.
 struct ForeignTensor {
   std::string name;
-  Shape shape;  // in the file; of as many elements as the parameter, or with more rows, behind those that the parameter has
+  Shape shape;  // in the file; of as many elements as the parameter, or, when it is read, with more rows behind those of the
+                // parameter
   // The parameter, seen as a matrix whose rows are all its dimensions but the last, lies transposed. E.g. [3, 8, 8] of
   // [q/k/v, out, in] as [8, 24] of [in, out].
   bool transposed = false;

@@ -84,8 +84,7 @@ class STRETTO_API RingPass {
 // The sum for the block of rank r adds the contributions of ranks r+1, r+2, and so on round the ring to r-1, and then
 // the contribution of rank r. With a shorter reach, it adds those of ranks r+1 to r+reach[r], of which the last sends the
 // sum home directly. Each rank sends (p-1) times the bytes of the tensors, plus padding as in RingPass. Memory:
-// four times the bytes of the tensors (own(), two contributions and the arriving sum); three times with two ranks; five
-// times at most with a shorter reach; once in a group of one rank. The thread, stream and error rules are those of RingPass.
+// ring_sum_buffers() times the bytes of the tensors. The thread, stream and error rules are those of RingPass.
 class STRETTO_API RingSum {
  public:
   // Uses only the shapes and types of the tensors in `like`; with `dtype`, the sums have that type instead. Does not
@@ -130,6 +129,10 @@ class STRETTO_API RingSum {
   bool is_home_ = false;     // whether the sum of others has been added to own_
   Work hop_, homecoming_;
 };
+
+// How many times the bytes of its tensors a RingSum on that rank of the ring holds: own(), up to two contributions and up to
+// two arriving sums. Four times with the full reach; three times with two ranks; once in a group of one rank.
+STRETTO_API int ring_sum_buffers(const std::vector<int>& reach, int rank);
 
 // Returns the efficiency of causal ring attention over c ranks if each rank has one contiguous block of the sequence. In
 // every step but the first, a rank computes the whole block if its queries are later than the block's keys, and

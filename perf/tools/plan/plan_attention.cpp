@@ -21,7 +21,8 @@ const std::map<std::string, DType> types = {
 bool parse(int argc, char** argv, AttentionLine& line) {
   CLI::App app(
       "Plans how long sequences are divided: for each layout of ranks what a rank sends and computes, the balance of the\n"
-      "work, memory, and with --links and --flops-per-second the predicted time. Then it chooses the fastest layout, and\n"
+      "work, memory, and with --links and --flops-per-second the predicted time. With times it chooses the fastest layout, "
+      "and\n"
       "prints its flags for stretto-train. All figures are of one layer and one microbatch.");
   app.set_help_flag("-h,--help", "Print this help");
   constexpr std::int64_t most_tokens = std::int64_t{1} << 30;
@@ -54,9 +55,7 @@ bool parse(int argc, char** argv, AttentionLine& line) {
   app.add_option("--attention", line.mask, "The earlier tokens that a token sees, as stretto-train takes them")
       ->capture_default_str();
   auto* links = app.add_option("--links", line.links, "The cluster's links, a JSON file");
-  auto* speed = app.add_option("--flops-per-second", line.flops_per_second, "Of a rank, in attention")
-                    ->check(CLI::PositiveNumber)
-                    ->needs(links);
+  auto* speed = app.add_option("--flops-per-second", line.flops_per_second, "Of a rank, in attention")->needs(links);
   links->needs(speed);
   app.add_option("--json", line.json, "Write the figures to this file");
   try {
@@ -69,6 +68,8 @@ bool parse(int argc, char** argv, AttentionLine& line) {
   }
   require(ranks->count() + ring->count() + ulysses->count() > 0,
           "Give --ranks N for all layouts of N ranks, or --cp C and --ulysses U for one.");
+  require(speed->count() == 0 || line.flops_per_second > 0,
+          "--flops-per-second {} is no speed; give the rate of a rank's attention.", line.flops_per_second);
   require(line.attention.batch * line.attention.sequence <= most_tokens,
           "A microbatch of {} sequences of {} tokens has more than 2^30 tokens; give fewer.", line.attention.batch,
           line.attention.sequence);

@@ -31,14 +31,14 @@ AttentionBytes ring_bytes(const DividedAttention& attention, const std::vector<i
   return {blocks * block.bytes, blocks * block.bytes + sums * block.gradient_bytes};
 }
 
-// The heads of a rank, as Ulysses exchanges them. The first run is one of the longest.
-std::vector<Share> runs_of_heads(const DividedAttention& attention, int pieces) {
-  require(pieces >= 1, "Attention heads do not go in {} pieces; give 1 or more.", pieces);
+// The heads of a rank, as Ulysses exchanges them. The first piece is one of the largest.
+std::vector<Share> pieces_of_heads(const DividedAttention& attention, int pieces) {
   const std::int64_t heads = attention.heads / attention.tensor / attention.division.ulysses;
   const int count = attention.division.ulysses == 1 ? 1 : static_cast<int>(std::min<std::int64_t>(pieces, heads));
-  std::vector<Share> runs;
-  for (int i = 0; i < count; ++i) runs.push_back(share_of(heads, count, i));
-  return runs;
+  std::vector<Share> result;
+  result.reserve(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) result.push_back(share_of(heads, count, i));
+  return result;
 }
 
 }  // namespace
@@ -117,20 +117,23 @@ AttentionCost attention_cost(const DividedAttention& attention, const AttentionM
   const double flops = static_cast<double>(work.most()) * static_cast<double>(attention.batch) * static_cast<double>(width);
   cost.forward.flops = attention_forward_flops * flops;
   cost.backward.flops = attention_backward_flops * flops;
-  const std::vector<Share> runs = runs_of_heads(attention, pieces);
-  const std::int64_t run_width = runs.front().count * (attention.hidden / attention.heads);
+  const std::vector<Share> heads = pieces_of_heads(attention, pieces);
+  const std::int64_t piece_width = heads.front().count * (attention.hidden / attention.heads);
   if (division.ring > 1) {
-    const RingBlock block = ring_block(attention, run_width);
-    const int sums = !makes_all_hops(reach) ? 5 : division.ring > 2 ? 4 : 3;
+    const RingBlock block = ring_block(attention, piece_width);
+    int sums = 0;
+    for (int rank = 0; rank < division.ring; ++rank) sums = std::max(sums, ring_sum_buffers(reach, rank));
     cost.buffers = 2 * block.bytes + sums * block.gradient_bytes;
   }
   if (division.ulysses > 1) {
-    const auto count = std::min<std::size_t>(runs.size(), 3);
-    const std::int64_t piece = rows * division.ulysses * run_width * static_cast<std::int64_t>(size_of(attention.dtype));
-    cost.buffers += static_cast<std::int64_t>(count + 5) * piece;
+    const auto count = std::min<std::size_t>(heads.size(), 3);
+    const std::int64_t piece = rows * division.ulysses * piece_width * static_cast<std::int64_t>(size_of(attention.dtype));
+    // Without a ring, the most when a piece has just left; with one, while a piece is attended to.
+    const std::size_t held = division.ring == 1 ? count + 5 : count == 1 ? 0 : count + 4;
+    cost.buffers += static_cast<std::int64_t>(held) * piece;
   }
   if (machine == nullptr) return cost;
-  AttentionClock clock(attention, work, reach, *machine, runs);
+  AttentionClock clock(attention, work, reach, *machine, heads);
   clock.time_forward(cost.forward);
   clock.time_backward(cost.backward);
   return cost;

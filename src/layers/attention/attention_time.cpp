@@ -7,7 +7,7 @@
 namespace stretto {
 
 AttentionClock::AttentionClock(const DividedAttention& attention, const AttentionWork& work, const std::vector<int>& reach,
-                               const AttentionMachine& machine, const std::vector<Share>& runs)
+                               const AttentionMachine& machine, const std::vector<Share>& pieces)
     : attention_(attention),
       work_(work),
       machine_(machine),
@@ -17,7 +17,7 @@ AttentionClock::AttentionClock(const DividedAttention& attention, const Attentio
       ulysses_{attention.division.ulysses, attention.tensor},
       costs_(machine.cluster),
       share_links_((costs_.place(ring_).nodes() > 1) == (costs_.place(ulysses_).nodes() > 1)),
-      runs_(runs) {
+      pieces_(pieces) {
   require(machine.flops_per_second > 0, "Attention takes no time at {} operations a second; give a positive speed.",
           machine.flops_per_second);
 }
@@ -47,7 +47,8 @@ AttentionClock::RingTime AttentionClock::ring(const Kind& kind, std::int64_t hea
   const auto computing = [&](int hop) {
     return seconds_a_pair * static_cast<double>(work_.most_in_hop[static_cast<std::size_t>(hop)]);
   };
-  const double first_part = kind.has_sums && halves_ && hops_ > 0 ? 0.5 : 1;
+  const bool halves = kind.has_sums && halves_ && hops_ > 0;  // of the heads; the first one has more of an odd number
+  const double first_part = halves ? static_cast<double>((heads + 1) / 2) / static_cast<double>(heads) : 1;
   step(first_part * computing(0), hops_ > 0, false);
   for (int hop = 1; hop <= hops_; ++hop) step(computing(hop), hop < hops_, kind.has_sums && hop >= 2);
   if (kind.has_sums && hops_ > 0) step((1 - first_part) * computing(0), false, true);
@@ -63,16 +64,16 @@ double AttentionClock::exchange(std::int64_t heads, int tensors) {
 }
 
 void AttentionClock::time(const Kind& kind, AttentionPass& pass) {
-  pass.seconds = exchange(runs_.front().count, kind.in);
-  for (std::size_t i = 0; i < runs_.size(); ++i) {
-    const RingTime attended = ring(kind, runs_[i].count);
+  pass.seconds = exchange(pieces_.front().count, kind.in);
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    const RingTime attended = ring(kind, pieces_[i].count);
     double exchanging = 0;
-    if (i + 1 < runs_.size()) exchanging += exchange(runs_[i + 1].count, kind.in);
-    if (i > 0) exchanging += exchange(runs_[i - 1].count, kind.out);
+    if (i + 1 < pieces_.size()) exchanging += exchange(pieces_[i + 1].count, kind.in);
+    if (i > 0) exchanging += exchange(pieces_[i - 1].count, kind.out);
     pass.seconds += std::max(attended.seconds, exchanging + (share_links_ ? attended.travelling : 0));
     pass.computing += attended.computing;
   }
-  pass.seconds += exchange(runs_.back().count, kind.out);
+  pass.seconds += exchange(pieces_.back().count, kind.out);
 }
 
 }  // namespace stretto

@@ -14,9 +14,10 @@ RingBlock ring_block(const DividedAttention& attention, std::int64_t width);
 // Predicts the time of both passes (attention_cost.hpp).
 class AttentionClock {
  public:
-  // reach: by block (ring_reach). runs: of a rank's heads. The attention, its work and the machine must outlive the object.
+  // reach: by block (ring_reach). pieces: of a rank's heads. The attention, its work and the machine must outlive the
+  // object.
   AttentionClock(const DividedAttention& attention, const AttentionWork& work, const std::vector<int>& reach,
-                 const AttentionMachine& machine, const std::vector<Share>& runs);
+                 const AttentionMachine& machine, const std::vector<Share>& pieces);
   void time_forward(AttentionPass& pass);  // both functions set the seconds
   void time_backward(AttentionPass& pass);
 
@@ -43,7 +44,7 @@ class AttentionClock {
   StepGroup ring_, ulysses_;
   CollectiveCosts costs_;
   bool share_links_;  // the messages of the ring, and of Ulysses
-  std::vector<Share> runs_;
+  std::vector<Share> pieces_;
 };
 
 }  // namespace stretto

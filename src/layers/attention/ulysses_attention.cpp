@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
+#include "core/log.hpp"
 #include "device/stream/kernel_scope.hpp"
 #include "stretto/device.hpp"
 #include "stretto/layers/attention.hpp"
@@ -22,6 +23,14 @@ UlyssesAttention::UlyssesAttention(const Communicator& group, std::shared_ptr<co
   require(pieces >= 1, "Attention heads do not go in {} pieces; give 1 or more.", pieces);
 }
 
+UlyssesAttention::Exchange::~Exchange() {
+  try {
+    computation().wait(work);
+  } catch (const std::exception& error) {
+    log().debug("An all-to-all of attention heads that nobody waited for has failed: {}", error.what());
+  }
+}
+
 void UlyssesAttention::start(Exchange& exchange, const char* tag) const {
   stream_.wait(computation());
   exchange.work = group_.start({.collective = Collective::all_to_all,
@@ -37,7 +46,8 @@ void UlyssesAttention::start(Exchange& exchange, const char* tag) const {
 UlyssesAttention::Exchange UlyssesAttention::to_heads(const Tensor& rows, const Columns& of, const char* tag) const {
   const int ranks = group_.size();
   const std::int64_t block = rows.rows() * of.parts * of.count;
-  Exchange exchange{message_buffer({ranks, rows.rows(), of.parts * of.count}, rows.dtype())};
+  Exchange exchange;
+  exchange.out = message_buffer({ranks, rows.rows(), of.parts * of.count}, rows.dtype());
   exchange.in = Tensor::symmetric(exchange.out.shape(), rows.dtype());  // an activation, as the inner core keeps it
   for (int rank = 0; rank < ranks; ++rank) {
     const Tensor message = exchange.out.view(rank * block, {rows.rows(), of.parts * of.count});
@@ -49,7 +59,7 @@ UlyssesAttention::Exchange UlyssesAttention::to_heads(const Tensor& rows, const 
   return exchange;
 }
 
-Tensor UlyssesAttention::all_rows(Exchange exchange, std::int64_t batch) const {
+Tensor UlyssesAttention::all_rows(const Exchange& exchange, std::int64_t batch) const {
   computation().wait(exchange.work);
   const int ranks = group_.size();
   const Tensor& in = exchange.in;
@@ -72,7 +82,8 @@ UlyssesAttention::Exchange UlyssesAttention::to_rows(const Tensor& heads, std::i
   const int ranks = group_.size();
   const std::int64_t rows = heads.rows() / ranks, columns = heads.columns();
   const std::int64_t run = rows / batch * columns;
-  Exchange exchange{message_buffer({ranks, rows, columns}, heads.dtype())};
+  Exchange exchange;
+  exchange.out = message_buffer({ranks, rows, columns}, heads.dtype());
   exchange.in = message_buffer(exchange.out.shape(), heads.dtype());
   as_kernel("copy", [&] {
     for (std::int64_t i = 0; i < batch; ++i) {
@@ -85,7 +96,7 @@ UlyssesAttention::Exchange UlyssesAttention::to_rows(const Tensor& heads, std::i
   return exchange;
 }
 
-void UlyssesAttention::put(Exchange exchange, const Columns& of, const Tensor& rows) const {
+void UlyssesAttention::put(const Exchange& exchange, const Columns& of, const Tensor& rows) const {
   computation().wait(exchange.work);
   const int ranks = group_.size();
   const std::int64_t block = rows.rows() * of.parts * of.count;
@@ -107,15 +118,17 @@ Tensor UlyssesAttention::in_pieces(int pieces, const Shape& shape, const Tensor&
     return Columns{of_parts, heads * shape.head_size, run.first * shape.head_size, run.count * shape.head_size};
   };
   Tensor result({rows.rows(), result_parts * shape.heads * shape.head_size}, rows.dtype());
-  Exchange next = to_heads(rows, columns(0, parts), tags[0]), done;
+  Exchange coming = to_heads(rows, columns(0, parts), tags[0]), going;
   for (int i = 0; i < pieces; ++i) {
-    Exchange here = std::move(next);
-    if (i + 1 < pieces) next = to_heads(rows, columns(i + 1, parts), tags[0]);
-    const Tensor attended = attend(i, all_rows(std::move(here), shape.batch));
-    if (i > 0) put(std::move(done), columns(i - 1, result_parts), result);
-    done = to_rows(attended, shape.batch, tags[1]);
+    Exchange next = i + 1 < pieces ? to_heads(rows, columns(i + 1, parts), tags[0]) : Exchange();
+    const Tensor heads_here = all_rows(coming, shape.batch);
+    coming = std::move(next);
+    const Tensor attended = attend(i, heads_here);
+    if (i > 0) put(going, columns(i - 1, result_parts), result);
+    going = {};  // before there are buffers for the next one
+    going = to_rows(attended, shape.batch, tags[1]);
   }
-  put(std::move(done), columns(pieces - 1, result_parts), result);
+  put(going, columns(pieces - 1, result_parts), result);
   return result;
 }
 

@@ -1,6 +1,7 @@
 // Attention over sequences that are divided: what each core sends, and how far blocks travel. tests/parity compares results.
 #include "stretto/layers/attention.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <cmath>
