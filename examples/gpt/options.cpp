@@ -31,8 +31,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   ModelShape& model = trainer.model;
   bool no_overlap = false;
   std::string device = "cpu";
-  CLI::App app("Trains a GPT on the bytes of a text or on tokens, data (ZeRO 0 to 3), tensor and pipeline parallel.",
-               "stretto-train");
+  CLI::App app(
+      "Trains a GPT on the bytes of a text or on tokens, data (ZeRO 0 to 3), tensor, sequence and pipeline parallel.",
+      "stretto-train");
   app.set_help_flag("-h,--help", "Print this help");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // later flags override those of a script
 

@@ -2,8 +2,8 @@
 // recomputation, with and without sequence parallelism, against one rank that accumulates over the same global batch.
 //
 // By default a sample that is another one every day; a failure says its seed, and --gtest_random_seed=SEED draws it again.
-// With all tests, every cell; of those of six and eight ranks, which take most of the time, a third, so that the seeds 1, 2
-// and 3 together take all.
+// With all tests, every cell of up to three ranks, and a fourth of the others, which take most of the time: the seeds 1 to 4
+// together take all.
 #include <gmock/gmock.h>
 
 #include <chrono>
@@ -59,7 +59,7 @@ unsigned seed_of_the_day() {
 
 // The cells of a number of ranks, by layout.
 std::vector<std::vector<MatrixCell>> drawn_cells(int ranks) {
-  const unsigned parts = all_tests() && (ranks == 6 || ranks == 8) ? 3 : 1;
+  const unsigned parts = all_tests() && ranks > 3 ? 4 : 1;
   std::vector<MatrixCell> cells;
   unsigned number = 0;
   for (const MatrixCell& cell : matrix_cells()) {
@@ -131,7 +131,7 @@ TEST(MatrixTypes, ErrAtMostTwiceAsMuchAsOneRank) {
   std::vector<MatrixCell> cells = matrix_cells();
   std::mt19937 random(seed_of_the_day());
   std::ranges::shuffle(cells, random);
-  cells.resize(all_tests() ? 60 : 8);
+  cells.resize(all_tests() ? 24 : 8);
   for (const MatrixCell& cell : cells) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       const gpt::TrainerOptions options = options_of(cell, dtype);
@@ -166,7 +166,12 @@ class MatrixBreakage : public testing::TestWithParam<Axis> {};
 
 TEST_P(MatrixBreakage, FailsTheCellsOfItsAxisAlone) {
   const Fault fault{.in_records = [](Parameters& parameters) {
-    for (const auto& parameter : parameters.all()) parameter->sum_gradient_over = parameter->sum_gradient_over - GetParam();
+    for (const auto& parameter : parameters.all()) {
+      // A mesh has no group for the stages alone, over which the tied table's gradient would be left to sum.
+      const bool at_both_ends = parameter->sum_gradient_over.contains(Axis::pipeline);
+      if (at_both_ends && GetParam() != Axis::pipeline) continue;
+      parameter->sum_gradient_over = parameter->sum_gradient_over - GetParam();
+    }
   }};
   std::map<std::tuple<int, int, int, int, int>, int> tried;
   for (const MatrixCell& cell : matrix_cells()) {

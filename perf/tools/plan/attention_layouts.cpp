@@ -119,7 +119,11 @@ AttentionLayouts attention_layouts(const AttentionLine& line) {
       if (attention.tensor > 1) layouts.fitting.push_back(layout_of(attention, cost, true));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_argument) throw;
-      layouts.refused.push_back({division, error.what()});
+      const bool known = std::ranges::any_of(layouts.refused, [&](const auto& other) {  // in another layout of the tokens
+        return other.division.ring == division.ring && other.division.ulysses == division.ulysses &&
+               other.reason == error.what();
+      });
+      if (!known) layouts.refused.push_back({division, error.what()});
     }
   }
   if (layouts.fitting.empty()) fail("{}", layouts.refused.front().reason);

@@ -21,9 +21,9 @@ const std::map<std::string, DType> types = {
 bool parse(int argc, char** argv, AttentionLine& line) {
   CLI::App app(
       "Plans how long sequences are divided: for each layout of ranks what a rank sends and computes, the balance of the\n"
-      "work, memory, and with --links and --flops-per-second the predicted time. With times it chooses the fastest layout, "
-      "and\n"
-      "prints its flags for stretto-train. All figures are of one layer and one microbatch.");
+      "work, memory, and with --links and --flops-per-second the predicted time. With times it chooses the fastest\n"
+      "layout, and prints its flags for stretto-train. All figures are of one layer and one microbatch.",
+      "stretto-plan attention");
   app.set_help_flag("-h,--help", "Print this help");
   constexpr std::int64_t most_tokens = std::int64_t{1} << 30;
   constexpr int most_ranks = 4096;

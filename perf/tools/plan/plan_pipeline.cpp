@@ -32,7 +32,8 @@ bool parse(int argc, char** argv, PipelineLine& line) {
   CLI::App app(
       "Proves a pipeline schedule, and prints its bubble, its step time, and the microbatches under way by stage.\n"
       "'all --verify' proves every schedule that the library makes, at 1 to 16 stages, 1 to 64 microbatches and 1 to 4\n"
-      "chunks a stage.");
+      "chunks a stage.",
+      "stretto-plan pipeline");
   app.set_help_flag("-h,--help", "Print this help");
   auto* what = app.add_option("all", line.what, "With --verify: all schedules")->check(CLI::IsMember({"all"}));
   auto* verify = app.add_flag("--verify", line.verify, "Prove all schedules")->needs(what);

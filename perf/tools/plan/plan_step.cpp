@@ -24,7 +24,8 @@ struct StepLine {
 bool parse(int argc, char** argv, StepLine& line) {
   CLI::App app(
       "Plans the communication of a training step of a GPT-like model: how it is split, bucketed, postponed and\n"
-      "prefetched, and in which order. Prints the simulated time of the step beside plainer schedules.");
+      "prefetched, and in which order. Prints the simulated time of the step beside plainer schedules.",
+      "stretto-plan step");
   app.set_help_flag("-h,--help", "Print this help");
   app.add_option("--ranks", line.ranks, "Number of ranks: dp x tp")->required()->check(CLI::PositiveNumber);
   app.add_option("--ranks-per-node", line.ranks_per_node, "Ranks of a node of the cluster; default as in the link file");
