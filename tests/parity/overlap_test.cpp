@@ -80,7 +80,9 @@ TEST_P(ZeroStages, AgreeBitForBit) {
     }
     EXPECT_EQ(divergence(traces[ZeroStage::none], traces[ZeroStage::optimizer]), "") << microbatches;
     EXPECT_EQ(divergence(traces[ZeroStage::gradients], traces[ZeroStage::values]), "") << microbatches;
-    if (microbatches == 1) EXPECT_EQ(divergence(traces[ZeroStage::optimizer], traces[ZeroStage::gradients]), "");
+    if (microbatches == 1) {
+      EXPECT_EQ(divergence(traces[ZeroStage::optimizer], traces[ZeroStage::gradients]), "");
+    }
     for (const int prefetch : {0, 3}) {
       options.sharding.prefetch = prefetch;
       EXPECT_EQ(divergence(traces[ZeroStage::values], train_without_a_look(layout, options)), "") << prefetch;

@@ -36,15 +36,15 @@ std::vector<int> ring_reach(const SequenceDivision& division, const kernels::Att
   const auto tokens_of = [&](int rank) { return kernels::TokenRange{division.of_ring_rank(rows * ranks, rank), 0, rows}; };
   std::vector<int> reach;
   for (int source = 0; source < ranks; ++source) {
-    int hops = ranks - 1;
-    while (hops > 0 && !mask.sees_any(tokens_of((source + hops) % ranks), tokens_of(source))) --hops;
-    reach.push_back(hops);
+    int farthest = ranks - 1;
+    while (farthest > 0 && !mask.sees_any(tokens_of((source + farthest) % ranks), tokens_of(source))) --farthest;
+    reach.push_back(farthest);
   }
   return reach;
 }
 
 bool makes_all_hops(const std::vector<int>& reach) {
-  return std::ranges::all_of(reach, [&](int hops) { return hops + 1 == static_cast<int>(reach.size()); });
+  return std::ranges::all_of(reach, [&](int made) { return made + 1 == static_cast<int>(reach.size()); });
 }
 
 namespace {
