@@ -48,7 +48,8 @@ AttentionClock::RingTime AttentionClock::ring(const Kind& kind, std::int64_t hea
     return seconds_a_pair * static_cast<double>(work_.most_in_hop[static_cast<std::size_t>(hop)]);
   };
   const bool halves = kind.has_sums && halves_ && hops_ > 0;  // of the heads; the first one has more of an odd number
-  const double first_part = halves ? static_cast<double>((heads + 1) / 2) / static_cast<double>(heads) : 1;
+  const std::int64_t first_heads = halves ? (heads + 1) / 2 : heads;
+  const double first_part = static_cast<double>(first_heads) / static_cast<double>(heads);
   step(first_part * computing(0), hops_ > 0, false);
   for (int hop = 1; hop <= hops_; ++hop) step(computing(hop), hop < hops_, kind.has_sums && hop >= 2);
   if (kind.has_sums && hops_ > 0) step((1 - first_part) * computing(0), false, true);
