@@ -13,7 +13,8 @@ void add_data_options(CLI::App& app, DataOptions& options);
 // given, it becomes the size of the vocabulary, if there is one.
 void check_data_options(const DataOptions& options, bool is_given, std::int64_t& vocabulary);
 
-// Of samples and prompts: bytes, the vocabulary's tokens, or their numbers. Throws if a vocabulary was given for bytes.
+// Returns the tokenizer of samples and prompts: bytes, the vocabulary's tokens, or their numbers. Throws if a vocabulary was
+// given for bytes.
 std::unique_ptr<Tokenizer> make_tokenizer(const DataOptions& options, bool is_bytes, std::int64_t vocabulary);
 
 }  // namespace gpt

@@ -64,7 +64,7 @@ Model::Model(Parameters& parameters, const ModelShape& shape, const TensorParall
                             .sum_gradient_over = tensor_parallel.row_axes(),
                             .initial = embedding_initial})),
       chunks_(make_chunks(parameters, shape, tensor_parallel, recompute, cut, attention)),
-      // Of the last part, like the last block.
+      // The norm belongs to the last part, like the last block.
       norm_(parameters, "ln_f", shape.hidden, TransformerShape().norm_epsilon, tensor_parallel),
       cross_entropy_(tensor_parallel) {}
 

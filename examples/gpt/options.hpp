@@ -39,7 +39,7 @@ struct CommandLine {
   bool scales_loss() const { return trainer.sharding.dtype == stretto::DType::f16; }
   // The layout of so many ranks. Throws if they do not divide into it.
   stretto::MeshShape mesh_on(int ranks) const;
-  // Of samples and the prompt. Throws if the prompt has no tokens in it.
+  // Returns the tokenizer of samples and the prompt. Throws if the prompt has no tokens in it.
   std::unique_ptr<Tokenizer> tokenizer(const TokenData& data) const;
   // Checks everything that can be checked before a rank is started. Does not touch a GPU, since the process may still fork.
   // Only rank 0, or its parent, tries whether files can be written.

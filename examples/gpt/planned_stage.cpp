@@ -48,8 +48,9 @@ std::int64_t PlannedStage::later(int chunk) const {
   return blocks(chunk) * block_.later + (is_last(chunk) ? head_input_ + logits_ : 0) + (is_first(chunk) ? own_hidden_ : 0);
 }
 
-// What a chunk's backward holds beyond what it finds: at the head a gradient, and the input of a block that is gathered
-// ahead; then the gradient of the residual stream and those within the last block, when the head's activations are gone.
+// A chunk's backward adds this to the memory that it finds in use: at the head a gradient, and the input of a block that is
+// gathered ahead; then the gradient of the residual stream and those within the last block, when the head's activations are
+// gone.
 std::int64_t PlannedStage::backward(int chunk) const {
   const std::int64_t ahead = options_.recompute.partition ? hidden_ - block_.kept : 0;
   const std::int64_t in_block = own_hidden_ + block_.backward;

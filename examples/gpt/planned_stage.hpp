@@ -5,7 +5,8 @@
 
 namespace gpt {
 
-// What the ranks of one pipeline stage hold and send in a step, by formula. Without a pipeline there is one stage.
+// The memory and the traffic of the ranks of one pipeline stage in a step, by formula. Without a pipeline there is one
+// stage.
 class PlannedStage {
  public:
   // The options and the schedule must outlive the object.

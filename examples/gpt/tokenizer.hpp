@@ -17,7 +17,7 @@ class Tokenizer {
   virtual std::string decode(const std::vector<std::int32_t>& tokens) const = 0;
   // The token between documents, if there is one.
   virtual std::optional<std::int32_t> end_of_text() const { return std::nullopt; }
-  // What a sample without a prompt begins with.
+  // The token with which a sample without a prompt begins.
   virtual std::int32_t beginning() const = 0;
   // Tokens from here on have no text; samples have none of them.
   virtual std::int64_t size() const = 0;

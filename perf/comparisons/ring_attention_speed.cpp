@@ -62,7 +62,7 @@ class Attention {
   AttentionCore::Saved saved_;
 };
 
-// Of the slowest rank.
+// Returns the time of the slowest rank.
 double slowest(const Communicator& world, double value) {
   world.all_reduce(&value, &value, 1, DType::f64, ReduceOp::max, Stream::inline_());
   return value;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr StateTensor master = &AdamWOptimizer::State::master;
 
-// Where element i of a parameter lies in the file.
+// Maps element i of a parameter to its index in the file.
 class FilePlace {
  public:
   FilePlace(const Parameter& parameter, const ForeignTensor& foreign)

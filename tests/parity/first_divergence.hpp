@@ -5,8 +5,8 @@
 
 #include "by_hand.hpp"
 
-// Where a wrong training step begins to differ: what goes into and comes out of attention in every layer, of every sequence,
-// in both passes, on any layout beside one rank.
+// Finds the place where a wrong training step begins to differ, by the inputs and results of attention in every layer, of
+// every sequence, in both passes, on any layout beside one rank.
 namespace parity {
 
 // In the order in which one sequence's step computes them.
@@ -55,7 +55,7 @@ class Observations {
     }
   }
 
-  // What differs first from `expected`; empty if nothing does.
+  // Names the first difference from `expected`; empty if there is none.
   std::string first_divergence(const Observations& expected) const {
     for (const auto& [place, whole] : expected.tensors_) {
       const auto found = tensors_.find(place);

@@ -13,7 +13,7 @@ struct MatrixCell {
   bool own_rows = false;  // --sp
   ScheduleKind schedule = ScheduleKind::one_forward_one_backward;
   RecomputeOptions recompute;
-  // What takes turns over the cells instead of multiplying them.
+  // These take turns over the cells instead of multiplying them.
   SequenceLayout places = SequenceLayout::zigzag;
   std::string mask = "dense";
   bool keeps_gathered = false;

@@ -39,7 +39,8 @@ class ByteAlphabet {
     }
   }
 
-  // What a token of the files stands for. One with characters outside the alphabet was added later, and stands for itself.
+  // Returns the bytes that a token of the files stands for. A token with characters outside the alphabet was added later,
+  // and stands for itself.
   std::string bytes_of(const std::string& token) const {
     std::string bytes;
     for (std::size_t at = 0; at < token.size();) {

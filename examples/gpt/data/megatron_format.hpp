@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string_view>
 
-// What the reader and the writer of Megatron-LM's indices share.
+// The reader and the writer of Megatron-LM's indices share this description.
 namespace gpt {
 
 constexpr std::string_view megatron_magic("MMIDIDX\0\0", 9);

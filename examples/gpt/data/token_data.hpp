@@ -32,7 +32,7 @@ class TokenData {
   // a second; a larger file's others are checked when a window has them.
   void check_first_tokens() const;
   bool is_bytes() const { return train_file_.is_bytes(); }
-  // What the files were taken for, in one line.
+  // Returns one line that names the format of each file.
   std::string description() const;
 
  private:

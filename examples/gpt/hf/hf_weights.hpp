@@ -20,7 +20,7 @@ void check_hf_weights(const std::string& directory, const ModelShape& shape);
 // Reads the weights that this rank updates. Not collective; afterwards all ranks must call trainer.optimizer().restore(0).
 void load_hf(Trainer& trainer, const std::string& directory);
 
-// What an exported model is told of its tokens.
+// The tokens of an exported model, for its config.json.
 struct HfTokens {
   std::string vocabulary_file, merges_file;  // copied; or empty
   std::optional<std::int32_t> end_of_text;

@@ -6,7 +6,7 @@
 #include "stretto/layers/attention.hpp"
 #include "stretto/overlap/planner.hpp"
 
-// What attention over divided sequences costs, before anything is allocated: bytes, floating-point operations, balance,
+// The cost of attention over divided sequences, before anything is allocated: bytes, floating-point operations, balance,
 // memory, and the time on a cluster that need not exist. All functions are pure: no rank communicates or computes.
 //
 // The letters: b sequences of s tokens, a width of h, t tensor-parallel ranks, a ring of c, u Ulysses ranks, elements of e
@@ -32,11 +32,11 @@ struct STRETTO_API DividedAttention {
 struct AttentionBytes {
   std::int64_t forward = 0, backward = 0;
 };
-// What a ring rank sends to its ring (RingAttention). Forward: the blocks of 2 b (s/c) h/(t u) e bytes of keys and values
-// that it starts or passes on: c - 1, or fewer where the mask leaves hops out (ring_reach). Backward: the blocks again, and
-// sums of as many elements of f bytes.
+// Returns the bytes that a ring rank sends to its ring (RingAttention). Forward: the blocks of 2 b (s/c) h/(t u) e bytes of
+// keys and values that it starts or passes on: c - 1, or fewer where the mask leaves hops out (ring_reach). Backward: the
+// blocks again, and sums of as many elements of f bytes.
 STRETTO_API AttentionBytes ring_bytes(const DividedAttention& attention, int ring_rank);
-// What a rank sends by all-to-alls (UlyssesAttention), in either pass: 4 b (s/(c u)) (h/t) (u-1)/u e.
+// Returns the bytes that a rank sends by all-to-alls (UlyssesAttention), in either pass: 4 b (s/(c u)) (h/t) (u-1)/u e.
 STRETTO_API AttentionBytes ulysses_bytes(const DividedAttention& attention);
 
 // ---- Work

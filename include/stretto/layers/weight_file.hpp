@@ -16,7 +16,7 @@ struct StoredTensor {
   std::string type;  // "F32", "F64", "BF16", "F16", "I32"
   Shape shape;
 };
-// What a file holds. Throws Error(io) if it is missing or no safetensors file.
+// Returns the tensors of a file. Throws Error(io) if it is missing or no safetensors file.
 STRETTO_API std::vector<StoredTensor> stored_tensors(const std::string& path);
 
 // How a file holds a parameter.

@@ -61,7 +61,7 @@ void copy_keys_and_values(const KeysAndValues& from, const KeysAndValues& to, st
     kernels::copy_columns(from.tensor, from.column + i * from.apart, to.tensor, to.column + i * to.apart, columns);
 }
 
-// Of qkv, whose queries, keys and values have `width` columns each: so many columns from `first` on.
+// Packs columns [first, first + columns) of the keys and of the values. Queries, keys and values have `width` columns each.
 Tensor packed_keys_and_values(const Tensor& qkv, std::int64_t width, std::int64_t first, std::int64_t columns) {
   Tensor block({qkv.rows(), 2 * columns}, qkv.dtype());
   copy_keys_and_values({qkv, width + first, width}, {block, 0, columns}, columns);
