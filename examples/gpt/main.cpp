@@ -35,6 +35,8 @@ void rank0_first(const Communicator& world, const std::function<void()>& look) {
   if (world.rank() == 0) world.barrier(Stream::inline_());
 }
 
+constexpr const char* consumed_samples_note = "consumed_samples";  // by training: where it is in the data
+
 class TrainingRun {
  public:
   TrainingRun(const Communicator& world, const CommandLine& line)
@@ -46,7 +48,12 @@ class TrainingRun {
         rank0_(world.rank() == 0),
         plan_(rank0_ ? plan_training(line.trainer, mesh_.shape(), trainer_.pipeline().schedule()) : TrainingPlan()),
         reporter_(rank0_ ? line.log_dir : "", line.resume, line.log_interval),
-        traffic_(world.ledger()) {}
+        traffic_(world.ledger()) {
+    if (line.save.empty()) return;
+    saver_ =
+        std::make_unique<CheckpointSaver>(trainer_.sharded(), trainer_.optimizer(), line.save,
+                                          CheckpointSaver::Options{.in_background = line.async_save, .keep = line.keep});
+  }
 
   void run() {
     load();
@@ -60,6 +67,7 @@ class TrainingRun {
     for (std::int64_t step = first_step_; step < line_.steps; ++step) train(step);
     const std::vector<Record> records = mesh_.world().ledger().records(first_operation);
     if (!line_.save.empty() && saved_at_ != line_.steps) save(line_.steps);
+    finish_saving();
     export_model();
     if (sampled_at_ != line_.steps || line_.steps == 0) show_sample();
     if (rank0_) reporter_.finish(records);
@@ -79,8 +87,10 @@ class TrainingRun {
               "The checkpoint in --save {} is of step {}, beyond --train-iters {}.", line_.save, loaded.step, line_.steps);
     });
     trainer_.optimizer().restore(loaded.optimizer_steps);
-    if (line_.resume) trainer_.loss_scale().restore(loaded.notes);
-    if (line_.resume) first_step_ = saved_at_ = loaded.step;
+    if (!line_.resume) return;
+    trainer_.loss_scale().restore(loaded.notes);
+    first_step_ = saved_at_ = loaded.step;
+    samples_ = loaded.number(consumed_samples_note, loaded.step * line_.trainer.global_batch);
   }
 
   void begin_with_hf_model() {
@@ -102,8 +112,9 @@ class TrainingRun {
     const StepResult result = [&] {
       const Trace::Span span = trace_ ? trace_->step(step + 1) : Trace::Span();
       from = now_seconds();
-      return trainer_.step(slots_of(step), schedule.at(step));
+      return trainer_.step(next_slots(), schedule.at(step));
     }();
+    samples_ += batch;
     if (rank0_) check(result, step);  // all ranks have the same numbers
 
     StepReport report;
@@ -150,9 +161,9 @@ class TrainingRun {
     }
   }
 
-  FillSlot slots_of(std::int64_t step) const {
-    return [this, step](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
-      data_.training_window(step * line_.trainer.global_batch + slot, tokens, targets);
+  FillSlot next_slots() const {
+    return [this](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
+      data_.training_window(samples_ + slot, tokens, targets);
     };
   }
 
@@ -176,11 +187,21 @@ class TrainingRun {
 
   void save(std::int64_t step) {
     const Trace::Span span = part("save");
-    save_checkpoint(trainer_.sharded(), trainer_.optimizer(), line_.save, step,
-                    line_.scales_loss() ? trainer_.loss_scale().notes() : std::map<std::string, std::string>());
+    finish_saving();
+    std::map<std::string, std::string> notes;
+    if (line_.scales_loss()) notes = trainer_.loss_scale().notes();
+    notes[consumed_samples_note] = std::to_string(samples_);
+    saver_->save(step, notes);
     saved_at_ = step;
-    if (rank0_) reporter_.say(fmt::format("Saved {}/step_{:08}.", line_.save, step));
-    if (rank0_ && line_.keep > 0) remove_old_checkpoints(line_.save, line_.keep);
+    is_saving_ = true;
+    if (!line_.async_save) finish_saving();
+  }
+
+  // Waits for a checkpoint that is being written in the background.
+  void finish_saving() {
+    if (!std::exchange(is_saving_, false)) return;
+    saver_->wait();
+    if (rank0_) reporter_.say(fmt::format("Saved {}/step_{:08}.", line_.save, saved_at_));
   }
 
   void show_sample() {
@@ -193,8 +214,8 @@ class TrainingRun {
 
   // Must come last: its steps do not train.
   void report_communication() {
-    const OverlapTimes times = measure_overlap(mesh_.world(), [&] { trainer_.rehearse(slots_of(line_.steps)); },
-                                               {.warmup = 1, .steps = 2, .rounds = 3});
+    const OverlapTimes times =
+        measure_overlap(mesh_.world(), [&] { trainer_.rehearse(next_slots()); }, {.warmup = 1, .steps = 2, .rounds = 3});
     if (!rank0_) return;
     reporter_.say(comm_report(times));
     if (!line_.log_dir.empty()) write_comm_report(times, line_.log_dir);
@@ -249,6 +270,9 @@ class TrainingRun {
   StepTraffic traffic_;
   std::unique_ptr<Trace> trace_;
   double rate_ = 0;
+  std::unique_ptr<CheckpointSaver> saver_;  // with --save
+  bool is_saving_ = false;
+  std::int64_t samples_ = 0;  // consumed
   std::int64_t first_step_ = 0;
   std::int64_t saved_at_ = -1;
   std::int64_t sampled_at_ = -1;

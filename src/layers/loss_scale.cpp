@@ -1,28 +1,15 @@
 #include "stretto/layers/loss_scale.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "core/fail.hpp"
+#include "layers/note_number.hpp"
 
 namespace stretto {
 namespace {
 
 constexpr double largest = 0x1p40;  // far beyond the range of f16, within that of f32
-
-template <class Number>
-Number number_of(const std::map<std::string, std::string>& notes, const char* name, Number otherwise) {
-  const auto found = notes.find(name);
-  if (found == notes.end()) return otherwise;
-  const std::string& text = found->second;
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    fail(ErrorCode::io, "A checkpoint says '{}' for '{}', which is no number; its metadata are damaged.", text, name);
-  }
-  return number;
-}
 
 }  // namespace
 

@@ -6,22 +6,13 @@
 #include "core/fail.hpp"
 #include "core/split_mix.hpp"
 #include "device/rehearsal_mode.hpp"
+#include "layers/first_of_copies.hpp"
 #include "layers/unit_cut.hpp"
 #include "overlap/postponement_choice.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
-namespace {
-
-// A parameter whose gradient is complete on several ranks is owned by the first of them.
-bool first_of_copies(const Parameter& parameter, const Mesh& mesh) {
-  const Axes copied = parameter.replicated_over - parameter.sum_gradient_over;
-  return std::all_of(all_axes.begin(), all_axes.end(),
-                     [&](Axis axis) { return !copied.contains(axis) || mesh.rank(axis) == 0; });
-}
-
-}  // namespace
 
 DType ShardedParameters::Options::gradients() const { return gradient_dtype.value_or(kernels::accumulator(dtype)); }
 

@@ -5,14 +5,18 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "../temporary_directory.hpp"
 #include "../variables.hpp"
+#include "layers/checkpoint/checkpoint_directory.hpp"
+#include "layers/checkpoint/safetensors.hpp"
 #include "two_parameters.hpp"
 
 namespace stretto {
@@ -22,6 +26,7 @@ struct Layout {
   MeshShape mesh;
   ZeroStage stage = ZeroStage::optimizer;
   DType dtype = DType::f64;
+  bool quantized = false;  // gradients, with stochastic rounding and error feedback
 };
 
 // One rank. A step's gradients depend on the element and on the step, not on the layout.
@@ -30,8 +35,13 @@ class Training {
   Training(const Communicator& world, const Layout& layout, std::uint64_t seed = 3, std::int64_t columns = 4)
       : mesh_(world, layout.mesh) {
     add_parameters(parameters_, mesh_, columns);
-    sharded_.emplace(parameters_, mesh_,
-                     ShardedParameters::Options{.zero = layout.stage, .dtype = layout.dtype, .unit_bytes = 64});
+    ShardedParameters::Options options{.zero = layout.stage, .dtype = layout.dtype, .unit_bytes = 64};
+    if (layout.quantized) {
+      options.qgz = QuantizedFormat::int4;
+      options.qgz_rounding = Rounding::stochastic;
+      options.qgz_error_feedback = true;
+    }
+    sharded_.emplace(parameters_, mesh_, options);
     sharded_->initialise(seed);
     optimizer_.emplace(*sharded_, AdamWOptimizer::Options());
   }
@@ -54,6 +64,9 @@ class Training {
     optimizer_->restore(loaded.optimizer_steps);
     return loaded;
   }
+
+  ShardedParameters& sharded() { return *sharded_; }
+  AdamWOptimizer& optimizer() { return *optimizer_; }
 
   // This rank's values by name and global index.
   std::map<std::string, double> values() const {
@@ -156,31 +169,37 @@ std::string content_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Other programs read the files.
-TEST(CheckpointFiles, AreSafetensors) {
+// Other programs read the files. Rank 0 is the first of the tensor-parallel ranks, and has half of its slice.
+TEST(CheckpointFiles, AreShardsInSafetensors) {
   const TemporaryDirectory directory;
   const Layout layout{{.tensor = 2, .data = 2}};
   on_ranks_of(layout, [&](const Communicator& world) { Training(world, layout).save(directory.path(), 7); });
   EXPECT_EQ(content_of(directory / "latest"), "step_00000007\n");
-  const std::string metadata = R"({"__metadata__":{"format":"pt","optimizer_steps":"0","step":"7"},)";
-  const auto has_header = [](const std::string& file, std::string header, std::size_t bytes) {
-    header.resize((header.size() + 7) / 8 * 8, ' ');
-    const std::uint64_t length = header.size();
-    std::string start(8, '\0');
-    std::memcpy(start.data(), &length, 8);
-    EXPECT_THAT(file, testing::StartsWith(start + header));
-    EXPECT_EQ(file.size(), 8 + header.size() + bytes);
-  };
-  has_header(content_of(directory / "step_00000007/model.safetensors"),
-             metadata + R"("divided":{"dtype":"F64","shape":[10,4],"data_offsets":[0,320]},)" +
-                 R"("replicated":{"dtype":"F64","shape":[9],"data_offsets":[320,392]}})",
-             392);
-  has_header(content_of(directory / "step_00000007/optimizer.safetensors"),
-             metadata + R"("m.divided":{"dtype":"F64","shape":[10,4],"data_offsets":[0,320]},)" +
-                 R"("m.replicated":{"dtype":"F64","shape":[9],"data_offsets":[320,392]},)" +
-                 R"("v.divided":{"dtype":"F64","shape":[10,4],"data_offsets":[392,712]},)" +
-                 R"("v.replicated":{"dtype":"F64","shape":[9],"data_offsets":[712,784]}})",
-             784);
+  std::int64_t elements = 0;
+  for (const std::string shard : {"rank_00000", "rank_00001", "rank_00002", "rank_00003"}) {
+    const SafetensorsReader file(directory / "step_00000007/" + shard + ".safetensors");
+    EXPECT_EQ(file.metadata("format"), "pt");
+    for (const TensorEntry& entry : file.entries()) {
+      EXPECT_EQ(entry.type, "F64");
+      elements += file.tensor(entry.name).elements;
+    }
+  }
+  EXPECT_EQ(elements, 3 * (10 * 4 + 9));  // each element of values and moments once
+  const SafetensorsReader first(directory / "step_00000007/rank_00000.safetensors");
+  EXPECT_EQ(first.tensor("divided").elements, first.tensor("m.divided").elements);
+  const auto index = nlohmann::json::parse(content_of(directory / "step_00000007/index.json"));
+  EXPECT_EQ(index.at("step"), 7);
+  EXPECT_EQ(index.at("shards").size(), 4U);
+  EXPECT_EQ(index.at("tensors").at("divided").at("shape"), (std::vector<int>{10, 4}));
+}
+
+// A rank that owns a whole parameter saves it in its shape.
+TEST(CheckpointFiles, OfOneRankHaveWholeTensors) {
+  const TemporaryDirectory directory;
+  train_and_save({}, directory.path());
+  const SafetensorsReader file(directory / "step_00000003/rank_00000.safetensors");
+  EXPECT_EQ(file.tensor("divided").shape, (Shape{10, 4}));
+  EXPECT_EQ(file.tensor("v.replicated").shape, (Shape{9}));
 }
 
 TEST(CheckpointNotes, ComeBack) {
@@ -205,9 +224,6 @@ TEST(CheckpointNotes, AreRefusedWhereTheyCannotBeKept) {
     const auto refusal = [&](const std::string& name, const std::string& text) {
       return sentence_of([&] { training.save(directory.path(), 1, {{name, text}}); });
     };
-    for (const std::string name : {"step", "optimizer_steps", "format"}) {
-      EXPECT_THAT(refusal(name, "5"), testing::HasSubstr("'" + name + "'"));
-    }
     EXPECT_THAT(refusal("name", "\xff"), testing::HasSubstr("UTF-8"));
     EXPECT_THAT(refusal("\xff", "text"), testing::HasSubstr("UTF-8"));
   });
@@ -232,7 +248,8 @@ class CheckpointErrors : public testing::Test {
 
   const TemporaryDirectory directory;
   const std::string checkpoint = directory / "step_00000003";
-  const std::string model = checkpoint + "/model.safetensors";
+  const std::string shard = checkpoint + "/rank_00000.safetensors";
+  const std::string index = checkpoint + "/index.json";
 };
 
 TEST_F(CheckpointErrors, AModelOfAnotherShape) {
@@ -249,46 +266,97 @@ TEST_F(CheckpointErrors, NoCheckpoint) {
   }
   EXPECT_EQ(find_checkpoint(checkpoint), checkpoint);
   EXPECT_EQ(find_checkpoint(directory.path()), checkpoint);
-  std::filesystem::remove(model);
+  std::filesystem::remove(shard);
   EXPECT_THAT(error_of_loading(), testing::HasSubstr("Cannot open"));
+  std::filesystem::remove(index);
+  EXPECT_THAT(error_of_loading(), testing::HasSubstr("There is no checkpoint in"));
 }
 
 TEST_F(CheckpointErrors, AFileThatIsCutOff) {
-  const auto bytes = std::filesystem::file_size(model);
-  for (const std::uintmax_t left : {bytes - 1, bytes / 2, std::uintmax_t{100}, std::uintmax_t{8}, std::uintmax_t{0}}) {
-    std::filesystem::resize_file(model, left);
-    EXPECT_THAT(error_of_loading(), testing::HasSubstr("model.safetensors")) << left;
+  for (const std::string& file : {shard, index}) {
+    const auto bytes = std::filesystem::file_size(file);
+    for (const std::uintmax_t left : {bytes - 9, bytes / 2, std::uintmax_t{100}, std::uintmax_t{8}, std::uintmax_t{0}}) {
+      std::filesystem::resize_file(file, left);
+      EXPECT_THAT(error_of_loading(), testing::HasSubstr(file)) << left;
+    }
+    train_and_save({}, directory.path());
   }
+}
+
+TEST_F(CheckpointErrors, ShardsThatAreSwappedOrForeign) {
+  const Layout layout{{.tensor = 2}};
+  const auto load = [&] {
+    return sentence_of([&] {
+      on_ranks_of(layout, [&](const Communicator& world) {
+        Training training(world, layout);
+        const LoadedCheckpoint loaded = load_checkpoint(training.sharded(), training.optimizer(), checkpoint, true);
+      });
+    });
+  };
+  train_and_save(layout, directory.path());
+  EXPECT_EQ(load(), "");
+  const std::string other = checkpoint + "/rank_00001.safetensors";
+  std::filesystem::copy_file(other, directory / "kept");
+  std::filesystem::copy_file(shard, other, std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THAT(load(), testing::AllOf(testing::HasSubstr(other), testing::HasSubstr("was saved as rank_00000.safetensors")));
+  std::filesystem::rename(directory / "kept", other);
+  EXPECT_EQ(load(), "");
+  std::filesystem::copy_file(shard, directory / "foreign");
+  train_and_save(layout, directory.path());
+  std::filesystem::rename(directory / "foreign", shard);
+  EXPECT_THAT(load(), testing::AllOf(testing::HasSubstr(shard), testing::HasSubstr("belongs to another checkpoint")));
+}
+
+TEST_F(CheckpointErrors, AnIndexThatMakesNoSense) {
+  const std::string text = content_of(index);
+  const auto with = [&](const std::string& from, const std::string& to) {
+    EXPECT_NE(text.find(from), std::string::npos) << from;
+    directory.write("step_00000003/index.json", std::string(text).replace(text.find(from), from.size(), to));
+    return error_of_loading();
+  };
+  EXPECT_THAT(with(R"("step":3)", R"("step":"three")"), testing::HasSubstr("does not describe a checkpoint"));
+  EXPECT_THAT(with(R"("step":3)", R"("step":-3)"), testing::HasSubstr("step -3"));
+  EXPECT_THAT(with(R"("divided")", R"("divide")"), testing::HasSubstr("has no parameter divided"));
+  EXPECT_THAT(with(R"("begin":0)", R"("begin":1)"), testing::HasSubstr("outside its shape"));
+  EXPECT_THAT(with(R"("first":[0,0])", R"("first":[0])"), testing::HasSubstr("outside its shape"));
+  EXPECT_THAT(with(R"("extents":[10,4])", R"("extents":[10,4294967296])"), testing::HasSubstr("outside its shape"));
+  EXPECT_THAT(with(R"("count":40)", R"("count":39)"), testing::HasSubstr("39"));
+  EXPECT_THAT(with(R"("shard":0)", R"("shard":1)"), testing::HasSubstr("1 shards"));
+  EXPECT_THAT(with(R"("file":"rank_00000.safetensors")", R"("file":"../rank_00000")"), testing::HasSubstr("../rank_00000"));
 }
 
 TEST_F(CheckpointErrors, AHeaderThatMakesNoSense) {
   const auto with_header = [&](std::uint64_t length, const std::string& header) {
     std::string text(8, '\0');
     std::memcpy(text.data(), &length, 8);
-    directory.write("step_00000003/model.safetensors", text + header);
+    directory.write("step_00000003/rank_00000.safetensors", text + header);
+    // The index must not be what notices.
+    auto its_index = nlohmann::json::parse(content_of(index));
+    its_index["shards"][0]["bytes"] = text.size() + header.size();
+    its_index["id"] = "5";
+    directory.write("step_00000003/index.json", its_index.dump());
     return error_of_loading();
   };
   EXPECT_THAT(with_header(~std::uint64_t{0}, "{}      "), testing::HasSubstr("cut off"));
   EXPECT_THAT(with_header(~std::uint64_t{7}, "{}      "), testing::HasSubstr("cut off"));
   EXPECT_THAT(with_header(8, "no json!"), testing::HasSubstr("no JSON"));
-  EXPECT_THAT(with_header(8, "[1,2,3] "), testing::HasSubstr("model.safetensors"));
+  EXPECT_THAT(with_header(8, "[1,2,3] "), testing::HasSubstr("rank_00000.safetensors"));
   EXPECT_THAT(with_header(2, "{}"), testing::HasSubstr("no metadata"));
   const auto of = [&](const std::string& text) { return with_header(text.size(), text); };
-  EXPECT_THAT(of(R"({"__metadata__":{"step":"three","optimizer_steps":"3"}})"), testing::HasSubstr("step"));
-  EXPECT_THAT(of(R"({"__metadata__":{"step":3,"optimizer_steps":3}})"), testing::HasSubstr("step"));
+  EXPECT_THAT(of(R"({"__metadata__":{"checkpoint":5}})"), testing::HasSubstr("no metadata"));
   EXPECT_THAT(of(R"({"__metadata__":7})"), testing::HasSubstr("no metadata"));
-  const std::string metadata = R"({"__metadata__":{"step":"3","optimizer_steps":"3"})";
-  EXPECT_THAT(of(metadata + "}"), testing::HasSubstr("has no tensor divided."));
-  const auto described = [&](const std::string& tensor) { return of(metadata + R"(,"divided":)" + tensor + "}"); };
+  const std::string metadata = R"({"__metadata__":{"checkpoint":"5","shard":"rank_00000.safetensors"})";
+  EXPECT_THAT(of(metadata + "}"), testing::HasSubstr("has no tensor replicated."));
+  const auto described = [&](const std::string& tensor) { return of(metadata + R"(,"replicated":)" + tensor + "}"); };
   EXPECT_THAT(described("5"), testing::HasSubstr("does not describe"));
-  EXPECT_THAT(described(R"({"dtype":"F64","shape":[10,4],"data_offsets":[0,320]})"), testing::HasSubstr("lies outside"));
-  EXPECT_THAT(described(R"({"dtype":"F64","shape":[10,4],"data_offsets":[16,8]})"), testing::HasSubstr("lies outside"));
+  EXPECT_THAT(described(R"({"dtype":"F64","shape":[9],"data_offsets":[0,72]})"), testing::HasSubstr("lies outside"));
+  EXPECT_THAT(described(R"({"dtype":"F64","shape":[9],"data_offsets":[16,8]})"), testing::HasSubstr("lies outside"));
   // 2^61 elements of 8 bytes overflow 64 bits to 0 bytes.
   EXPECT_THAT(described(R"({"dtype":"F64","shape":[2305843009213693952],"data_offsets":[0,0]})"),
               testing::HasSubstr("lies outside"));
   EXPECT_THAT(described(R"({"dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,0]})"),
               testing::HasSubstr("lies outside"));
-  EXPECT_THAT(described(R"({"dtype":"I8","shape":[10,4],"data_offsets":[0,0]})"), testing::HasSubstr("I8"));
+  EXPECT_THAT(described(R"({"dtype":"I8","shape":[9],"data_offsets":[0,0]})"), testing::HasSubstr("I8"));
 }
 
 TEST_F(CheckpointErrors, OneOfTheSameStepIsReplaced) {
@@ -310,28 +378,128 @@ TEST_F(CheckpointErrors, OldOnesAreRemovedAndNothingElse) {
   remove_old_checkpoints(directory.path(), 1);
   EXPECT_FALSE(has("step_00000002"));
   EXPECT_EQ(find_checkpoint(directory.path()), checkpoint);
-  EXPECT_EQ(sentence_of([&] { remove_old_checkpoints(directory.path(), 0); }),
-            fmt::format("Of the checkpoints in {}, 0 cannot be kept; give 1 or more.", directory.path()));
 }
 
-// A checkpoint that cannot be written leaves no files, and the previous one stays valid.
+TEST_F(CheckpointErrors, ASaverKeepsTheNewest) {
+  run_threads(2, [&](const Communicator& world) {
+    Training training(world, {{.data = 2}});
+    CheckpointSaver saver(training.sharded(), training.optimizer(), directory.path(), {.in_background = true, .keep = 2});
+    for (std::int64_t step = 4; step < 8; ++step) saver.save(step);
+    saver.wait();
+    EXPECT_EQ(
+        sentence_of([&] { CheckpointSaver(training.sharded(), training.optimizer(), directory.path(), {.keep = -1}); }),
+        fmt::format("Of the checkpoints in {}, -1 cannot be kept; give 1 or more, or 0 for all.", directory.path()));
+  });
+  const std::filesystem::directory_iterator left(directory.path());
+  EXPECT_EQ(std::distance(begin(left), end(left)), 3);
+  EXPECT_EQ(find_checkpoint(directory.path()), directory / "step_00000007");
+}
+
+// Quantized sums carry errors and random numbers from step to step, besides the optimizer's state.
+class CheckpointOfQuantizedSums : public testing::Test {
+ protected:
+  static constexpr Layout four = {{.data = 4}, ZeroStage::values, DType::f32, true};
+
+  // Errors that have yet to be fed back, over all ranks, by element.
+  static std::map<std::string, double> errors_of(Training& training, const Communicator& world) {
+    std::map<std::string, double> errors;
+    const ShardedParameters& sharded = training.sharded();
+    for (const auto& parameter : sharded.parameters().all()) {  // here each is a unit of its own
+      Tensor sum({parameter->elements()}, DType::f32, Device::cpu);
+      sum.zero();
+      for (const ErrorFeedback::Entry& entry : sharded.errors().entries()) {
+        if (entry.tensor == parameter->name) sum.copy_from(entry.values.view(0, {parameter->elements()}));
+      }
+      world.all_reduce(sum, ReduceOp::sum, Stream::inline_());
+      for (std::int64_t i = 0; i < sum.size(); ++i) errors[fmt::format("{}[{}]", parameter->name, i)] = sum.at(i);
+    }
+    return errors;
+  }
+
+  void SetUp() override {
+    on_ranks_of(four, [&](const Communicator& world) {
+      Training training(world, four);
+      training.advance(0, 3);
+      training.save(directory.path(), 3);
+      const auto errors = errors_of(training, world);
+      training.advance(3, 3);
+      const auto values = training.values();
+      if (world.rank() != 0) return;
+      saved_errors = errors;
+      uninterrupted = values;
+    });
+  }
+
+  const TemporaryDirectory directory;
+  std::map<std::string, double> saved_errors, uninterrupted;
+};
+
+TEST_F(CheckpointOfQuantizedSums, GoesOnBitForBitInTheSameLayout) {
+  for (const auto& values : load_and_continue(four, directory.path())) EXPECT_EQ(values, uninterrupted);
+  EXPECT_NE(load_and_continue(four, directory.path(), false).front(), uninterrupted);  // the control
+}
+
+TEST_F(CheckpointOfQuantizedSums, KeepsTheErrorsOfAllRanksInAnotherLayout) {
+  EXPECT_NE(std::ranges::count_if(saved_errors, [](const auto& error) { return error.second != 0; }), 0);
+  for (const int ranks : {2, 3}) {
+    Layout other = four;
+    other.mesh.data = ranks;
+    on_ranks_of(other, [&](const Communicator& world) {
+      Training training(world, other);
+      training.load(find_checkpoint(directory.path()));
+      for (const auto& [element, error] : errors_of(training, world)) {
+        EXPECT_NEAR(error, saved_errors.at(element), 1e-6) << element;
+      }
+    });
+  }
+}
+
+// What is saved is the state at save(), whatever training does while it is written.
+TEST(CheckpointInBackground, HasTheStateOfItsStep) {
+  const Layout layout{{.tensor = 2, .data = 2}, ZeroStage::values};
+  const TemporaryDirectory directory;
+  on_ranks_of(layout, [&](const Communicator& world) {
+    Training training(world, layout);
+    training.advance(0, 3);
+    CheckpointSaver saver(training.sharded(), training.optimizer(), directory.path(), {.in_background = true});
+    saver.save(3);
+    training.advance(3, 5);
+  });
+  const std::map<std::string, double> expected = uninterrupted(layout.dtype);
+  for (const auto& values : load_and_continue({}, directory.path())) EXPECT_EQ(values, expected);
+}
+
+// A checkpoint that cannot be written leaves no files, and the previous one stays valid. Training can go on.
 TEST_F(CheckpointErrors, WhatCannotBeWrittenLeavesThePreviousOne) {
   directory.write("file", "in the way");
   run_threads(2, [&](const Communicator& world) {
     Training training(world, {{.tensor = 2}});
-    try {
-      training.save(directory / "file", 4);
-      ADD_FAILURE() << "it was saved";
-    } catch (const Error& error) {
-      if (world.rank() == 0) {
-        EXPECT_EQ(error.code(), ErrorCode::io);
-        world.abort(error.what());
-      } else {
-        EXPECT_EQ(error.code(), ErrorCode::peer_gave_up);
+    const auto expect_failure = [&](int rank, const std::function<void()>& save) {
+      try {
+        save();
+        ADD_FAILURE() << "it was saved";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), world.rank() == rank ? ErrorCode::io : ErrorCode::peer_gave_up) << error.what();
+        EXPECT_THAT(error.what(), testing::HasSubstr(directory.path()));
       }
+    };
+    expect_failure(0, [&] { training.save(directory / "file", 4); });
+    CheckpointSaver saver(training.sharded(), training.optimizer(), directory.path(), {.in_background = true});
+    const std::filesystem::path in_the_way = directory / "latest.new/file";  // of the file that names the newest
+    if (world.rank() == 0) std::filesystem::create_directories(in_the_way);
+    expect_failure(0, [&] {
+      saver.save(4);
+      saver.wait();
+    });
+    if (world.rank() == 0) {
+      EXPECT_EQ(find_checkpoint(directory.path()), checkpoint);
+      const std::filesystem::directory_iterator left(directory.path());
+      EXPECT_EQ(std::distance(begin(left), end(left)), 4);  // the checkpoint, what names it, and what is in the way
+      std::filesystem::remove_all(directory / "latest.new");
     }
+    saver.save(5);
   });
-  EXPECT_EQ(find_checkpoint(directory.path()), checkpoint);
+  EXPECT_EQ(find_checkpoint(directory.path()), directory / "step_00000005");
   EXPECT_EQ(content_of(directory / "file"), "in the way");
 }
 

@@ -10,7 +10,7 @@
 #include "../temporary_directory.hpp"
 #include "hf/hf_config.hpp"
 #include "hf/hf_weights.hpp"
-#include "layers/safetensors.hpp"
+#include "layers/checkpoint/safetensors.hpp"
 #include "parity.hpp"
 
 namespace parity {

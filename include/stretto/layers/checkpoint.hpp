@@ -1,49 +1,75 @@
 #pragma once
 #include <map>
+#include <memory>
 #include <string>
 
 #include "stretto/layers/optimizer.hpp"
 
-// A checkpoint is a directory DIR/step_00000200 of two files in the safetensors format (Hugging Face): model.safetensors
-// with the parameters, optimizer.safetensors with their moments ("m." and "v." before the name). They hold the whole,
-// undivided tensors by global name, in the optimizer's accumulator type: a job of any mesh, ZeRO stage and type can load the
-// checkpoint of any other. On the same mesh with the same options, training goes on bit for bit, except where gradients are
-// quantized with stochastic rounding or error feedback: random numbers and errors begin anew. A checkpoint appears under its
-// name only when it is complete on the disk; DIR/latest names the newest.
+// A checkpoint is a directory DIR/step_00000200. Each rank writes a shard in the safetensors format (Hugging Face),
+// rank_00003.safetensors, with what it owns: parameters by global name, their moments ("m." and "v." before the name), in
+// the optimizer's accumulator type, as a slice's whole tensor or a flat run of it. index.json says which shard holds what. A
+// job of any mesh, ZeRO stage and type can load the checkpoint of any other, and each of its ranks reads only the shards
+// that it needs. On the same mesh with the same options, training goes on bit for bit. In another layout, quantized sums go
+// on with other random numbers, and with the errors that all ranks together have yet to feed back.
 //
-// In every call, the optimizer must be the one that was made for the parameters.
+// A checkpoint appears under its name only when it is complete on the disk; DIR/latest names the newest. All ranks must see
+// the same directory.
 namespace stretto {
 
-// Collective over the mesh's world, between two steps; returns when the checkpoint is complete. Rank 0 writes, and replaces
-// an earlier checkpoint of the same step at once. `notes` are further metadata of both files, UTF-8 texts by name, the same
-// on every rank; load_checkpoint() returns them.
-// If rank 0 cannot write, for example because the disk is full, it throws Error(io), leaves nothing of the new checkpoint,
-// and keeps the previous one; the other ranks wait until it ends the job or aborts the world. Throws Error(invalid_argument)
-// for notes named "format", "step" or "optimizer_steps", and on rank 0 for texts that are no UTF-8.
-// Cost: a reduce to rank 0 of 3 numbers per element of the model; one parameter at a time is whole in host memory.
+// Saves checkpoints of one job, on request while training goes on (as CheckFreq does; Mohan et al. 2021).
+class STRETTO_API CheckpointSaver {
+ public:
+  struct Options {
+    // save() copies the state and returns; a thread of low priority writes it while the next steps compute. Costs the memory
+    // of one copy of what this rank owns, 3 numbers an element, on the host.
+    bool in_background = false;
+    int keep = 0;  // newest checkpoints that stay when one is complete; 0: all
+  };
+  // Collective over the mesh's world. All must outlive the object; the optimizer must be the one of the parameters.
+  CheckpointSaver(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, std::string directory,
+                  const Options& options);
+  // Waits for the checkpoint that is being written, and logs its error if no wait() has reported it.
+  ~CheckpointSaver();
+  CheckpointSaver(const CheckpointSaver&) = delete;
+  CheckpointSaver& operator=(const CheckpointSaver&) = delete;
+
+  // Collective, between two steps, on the thread that computes. Waits for the previous checkpoint, as wait(). An earlier
+  // checkpoint of the same step is replaced at once. `notes` are UTF-8 texts by name, the same on every rank;
+  // load_checkpoint() returns them. Cost: each rank writes 3 numbers per element that it owns, all ranks at the same time.
+  // Three messages of a few bytes go between ranks.
+  void save(std::int64_t step, const std::map<std::string, std::string>& notes = {});
+  // Returns when the last checkpoint is complete. Collective. If a rank cannot write, for example because the disk is full,
+  // nothing of the new checkpoint is left, and the previous one stays: the first such rank throws Error(io), and all others
+  // throw Error(peer_gave_up). The object can be used again.
+  void wait();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Collective: saves one checkpoint, and returns when it is complete. Errors as in CheckpointSaver::wait().
 STRETTO_API void save_checkpoint(const ShardedParameters& parameters, const AdamWOptimizer& optimizer,
                                  const std::string& directory, std::int64_t step,
                                  const std::map<std::string, std::string>& notes = {});
-
-// Removes all but the newest `keep` checkpoints under the directory, which has one. Checkpoints of later steps than the
-// newest one, which a resumed job has yet to replace, stay. Not collective: one rank calls it after save_checkpoint(). A
-// checkpoint loses its name before its files go. Throws Error(io) for one that cannot be removed.
-STRETTO_API void remove_old_checkpoints(const std::string& directory, int keep);
 
 // The newest checkpoint under the directory, or the directory itself if it is a checkpoint. Throws Error(io) if there is
 // none.
 STRETTO_API std::string find_checkpoint(const std::string& directory);
 
-struct LoadedCheckpoint {
+struct STRETTO_API LoadedCheckpoint {
   std::int64_t step = 0;             // after which it was saved
   std::int64_t optimizer_steps = 0;  // 0 without the optimizer
   std::map<std::string, std::string> notes;
+  // A whole number that save() was given as a note; `otherwise` without it. Throws Error(io) for a text that is none.
+  std::int64_t number(const std::string& note, std::int64_t otherwise) const;
 };
-// Reads what this rank updates into the optimizer's states. with_optimizer: reads the moments as well, so that training goes
-// on as if it had not stopped. Not collective, so that one rank can report an error; afterwards all ranks must call
-// optimizer.restore(optimizer_steps), which brings the values to every rank. Throws Error(io) for a file that is missing or
-// damaged, and Error(invalid_argument) for a parameter of another shape; the states are then unspecified.
-STRETTO_API LoadedCheckpoint load_checkpoint(const ShardedParameters& parameters, AdamWOptimizer& optimizer,
+// Reads what this rank updates into the optimizer's states. with_optimizer: reads the moments and the state of quantized
+// sums as well, so that training goes on as if it had not stopped. Not collective, so that one rank can report an error;
+// afterwards all ranks must call optimizer.restore(optimizer_steps), which brings the values to every rank. Throws Error(io)
+// for a file that is missing, damaged or of another checkpoint, and Error(invalid_argument) for a parameter of another
+// shape; the states are then unspecified.
+STRETTO_API LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, AdamWOptimizer& optimizer,
                                              const std::string& checkpoint, bool with_optimizer);
 
 }  // namespace stretto

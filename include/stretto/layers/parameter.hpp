@@ -117,16 +117,20 @@ void for_each_run(const Shape& global_shape, const Shape& first, const Shape& ex
   }
 }
 
-// Like the above, for `count` elements of the parameter's slice from element `first` of the slice on; the first argument of
-// f counts from `first`.
+// Like the above, for `count` elements of the slice from its element `begin` on; the first argument of f counts from
+// `begin`.
 template <class F>
-void for_each_run(const Parameter& parameter, std::int64_t first, std::int64_t count, F f) {
-  for_each_run(parameter.global_shape, parameter.first, parameter.extents,
-               [&](std::int64_t begin, std::int64_t whole, std::int64_t length) {
-                 const std::int64_t from = begin > first ? begin : first;
-                 const std::int64_t to = begin + length < first + count ? begin + length : first + count;
-                 if (from < to) f(from - first, whole + from - begin, to - from);
-               });
+void for_each_run(const Shape& global_shape, const Shape& first, const Shape& extents, std::int64_t begin,
+                  std::int64_t count, F f) {
+  for_each_run(global_shape, first, extents, [&](std::int64_t at, std::int64_t whole, std::int64_t length) {
+    const std::int64_t from = at > begin ? at : begin;
+    const std::int64_t to = at + length < begin + count ? at + length : begin + count;
+    if (from < to) f(from - begin, whole + from - at, to - from);
+  });
+}
+template <class F>
+void for_each_run(const Parameter& parameter, std::int64_t begin, std::int64_t count, F f) {
+  for_each_run(parameter.global_shape, parameter.first, parameter.extents, begin, count, f);
 }
 
 }  // namespace stretto

@@ -109,7 +109,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   const Mesh& mesh() const { return mesh_; }
   const Options& options() const { return options_; }
   UnitTraffic& traffic() const { return *traffic_; }
-  ErrorFeedback& errors() { return *errors_; }  // of quantized gradients
+  ErrorFeedback& errors() const { return *errors_; }  // of quantized gradients
+  ShardedUnit& unit(std::size_t unit) const { return *units_[unit]; }
 
  private:
   struct Place {  // of a parameter

@@ -58,7 +58,10 @@ class STRETTO_API ShardedUnit {
               const Options& options);
 
   std::int64_t elements() const { return elements_; }  // without padding
-  ZeroStage stage() const { return options_.stage; }   // none in a group of one rank
+  std::int64_t padded_elements() const { return share_.size() * sums_.size(); }
+  int rank() const { return sums_.rank(); }  // in the group
+  int ranks() const { return sums_.size(); }
+  ZeroStage stage() const { return options_.stage; }  // none in a group of one rank
   // The elements of the tensors that this rank owns. No range is empty.
   std::vector<ElementRange> owned() const;
   // This rank's share of the values, padding included. The owner may write it when no gather is in flight, and must then
@@ -86,6 +89,10 @@ class STRETTO_API ShardedUnit {
   // Sums the gradients over the group into gradient_share(). Gradients that are not always there are given up by the call:
   // gradients() then returns new ones. Those that are always there are unspecified outside the share afterwards.
   Work sum(const Stream& stream);
+  // How often gradients have been summed: each sum rounds with other random numbers. A job that is resumed goes on from
+  // there.
+  std::uint64_t sums_so_far() const { return sums_so_far_; }
+  void continue_sums(std::uint64_t sums_so_far) { sums_so_far_ = sums_so_far; }
   // ZeroStage::none: brings all shares of the summed gradients to all ranks, in gradients().
   Work gather_gradients(const Stream& stream);
 
@@ -105,8 +112,8 @@ class STRETTO_API ShardedUnit {
   Tensor gradients_flat_, gradient_share_;
   std::vector<Tensor> values_, gradients_;
   bool secondary_is_valid_ = false;
-  bool has_sum_ = false;           // gradient_share_ holds sums of this step
-  std::uint64_t sums_so_far_ = 0;  // each sum rounds with other random numbers
+  bool has_sum_ = false;  // gradient_share_ holds sums of this step
+  std::uint64_t sums_so_far_ = 0;
   Work last_gather_;
 };
 

@@ -14,6 +14,7 @@ namespace stretto {
 
 using TensorEntry = StoredTensor;
 std::string safetensors_type(DType dtype);
+std::int64_t elements_of(const Shape& shape);  // -1 for an invalid shape
 
 // Writes a file tensor by tensor, in the order of the entries. Every error of the file system throws Error(io) naming the
 // path and the reason.
@@ -51,6 +52,7 @@ class SafetensorsReader {
     std::int64_t elements = 0;
     double at(std::int64_t i) const;
   };
+  bool has(const std::string& name) const;
   View tensor(const std::string& name) const;           // throws if it is missing
   std::vector<TensorEntry> entries() const;             // of any type
   std::map<std::string, std::string> metadata() const;  // without entries that are no strings, which the format forbids

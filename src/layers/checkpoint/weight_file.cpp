@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "core/fail.hpp"
-#include "layers/safetensors.hpp"
-#include "layers/whole_state.hpp"
+#include "layers/checkpoint/safetensors.hpp"
+#include "layers/checkpoint/whole_state.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {

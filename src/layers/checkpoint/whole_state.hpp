@@ -2,11 +2,9 @@
 #include <functional>
 #include <vector>
 
-#include "stretto/layers/optimizer.hpp"
+#include "layers/checkpoint/state_tensors.hpp"
 
 namespace stretto {
-
-using StateTensor = Tensor AdamWOptimizer::State::*;
 
 // The states of an optimizer as files see them: a parameter's undivided tensor, of which each rank updates some ranges. Both
 // arguments must outlive the object.

@@ -1,4 +1,4 @@
-#include "layers/whole_state.hpp"
+#include "layers/checkpoint/whole_state.hpp"
 
 #include "stretto/kernels.hpp"
 

@@ -1,4 +1,4 @@
-#include "layers/safetensors.hpp"
+#include "layers/checkpoint/safetensors.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -22,15 +22,6 @@ std::size_t bytes_of(const std::string& type) {
   fail(ErrorCode::io, "A tensor of type {} is not among F64, F32, BF16, F16 and I32.", type);
 }
 
-// -1 for an invalid shape.
-std::int64_t elements_of(const Shape& shape) {
-  std::int64_t product = 1;
-  for (const std::int64_t extent : shape) {
-    if (extent < 0 || __builtin_mul_overflow(product, extent, &product)) return -1;
-  }
-  return product;
-}
-
 template <class T>
 T load(const std::byte* at) {
   T value;
@@ -47,6 +38,14 @@ std::string text_of(const nlohmann::ordered_json& header, const std::string& pat
 }
 
 }  // namespace
+
+std::int64_t elements_of(const Shape& shape) {
+  std::int64_t product = 1;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0 || __builtin_mul_overflow(product, extent, &product)) return -1;
+  }
+  return product;
+}
 
 std::string safetensors_type(DType dtype) {
   switch (dtype) {
@@ -120,6 +119,8 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
 }
 
 SafetensorsReader::~SafetensorsReader() = default;
+
+bool SafetensorsReader::has(const std::string& name) const { return header_->is_object() && header_->contains(name); }
 
 SafetensorsReader::View SafetensorsReader::tensor(const std::string& name) const {
   const auto found = header_->find(name);

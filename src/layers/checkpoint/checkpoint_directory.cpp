@@ -1,0 +1,111 @@
+#include "layers/checkpoint/checkpoint_directory.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <vector>
+
+#include "core/fail.hpp"
+#include "stretto/layers/checkpoint.hpp"
+
+namespace stretto {
+
+namespace fs = std::filesystem;
+
+void sync_to_disk(const fs::path& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool synced = file >= 0 && (fsync(file) == 0 || errno == EINVAL);  // some file systems have no fsync of directories
+  const int error = errno;
+  if (file >= 0) close(file);
+  if (!synced) fail(ErrorCode::io, "Cannot bring {} to the disk: {}.", path.string(), errno_text(error));
+}
+
+void write_file(const fs::path& path, const std::string& text) {
+  std::ofstream out(path);
+  out << text << '\n';
+  out.close();
+  if (!out) fail(ErrorCode::io, "Cannot write {}: {}.", path.string(), errno_text(errno));
+  sync_to_disk(path);
+}
+
+void exchange_directory(const fs::path& path, const fs::path& with) {
+  if (renameat2(AT_FDCWD, with.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (errno == EINVAL || errno == ENOSYS) {  // a file system that cannot exchange: for a moment there is no checkpoint
+    fs::remove_all(path);
+  } else if (errno != ENOENT) {
+    fail(ErrorCode::io, "Cannot put a checkpoint in the place of {}: {}.", path.string(), errno_text(errno));
+  }
+  fs::rename(with, path);
+}
+
+// ---- checkpoints
+
+std::string checkpoint_name(std::int64_t step) { return fmt::format("step_{:08}", step); }
+fs::path unfinished_name(const fs::path& name) { return fmt::format(".{}.unfinished", name.string()); }
+
+namespace {
+
+// Those of a directory whose names begin and end so.
+std::vector<fs::path> entries(const fs::path& directory, const std::string& begin, const std::string& end) {
+  std::vector<fs::path> result;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with(begin) && name.ends_with(end) && entry.is_directory()) result.push_back(entry.path());
+  }
+  return result;
+}
+
+}  // namespace
+
+void begin_checkpoint(const fs::path& directory, const std::string& name) {
+  fs::create_directories(directory);
+  for (const fs::path& left : entries(directory, ".step_", ".unfinished")) fs::remove_all(left);
+  fs::create_directory(directory / unfinished_name(name));
+}
+
+void publish_checkpoint(const fs::path& directory, const std::string& name) {
+  const fs::path unfinished = directory / unfinished_name(name);
+  const fs::path latest = directory / "latest.new";
+  write_file(latest, name);  // first, since the disk may be full
+  sync_to_disk(unfinished);
+  exchange_directory(directory / name, unfinished);
+  sync_to_disk(directory);
+  fs::rename(latest, directory / "latest");
+  sync_to_disk(directory);
+  std::error_code ignored;
+  fs::remove_all(unfinished, ignored);  // the earlier checkpoint of the same step
+}
+
+void discard_checkpoint(const fs::path& directory, const std::string& name) {
+  std::error_code ignored;
+  fs::remove_all(directory / unfinished_name(name), ignored);
+  fs::remove(directory / "latest.new", ignored);
+}
+
+void remove_old_checkpoints(const fs::path& directory, int keep) {
+  const std::string newest = fs::path(find_checkpoint(directory)).filename();
+  std::vector<fs::path> older = entries(directory, "step_", "");
+  std::erase_if(older, [&](const fs::path& path) { return path.filename().string() >= newest; });
+  std::sort(older.begin(), older.end(), std::greater<>());
+  std::vector<fs::path> removed = entries(directory, ".step_", ".removed");  // by a run that was killed
+  for (std::size_t i = static_cast<std::size_t>(keep) - 1; i < older.size(); ++i) {
+    removed.push_back(older[i].parent_path() / fmt::format(".{}.removed", older[i].filename().string()));
+    fs::remove_all(removed.back());
+    fs::rename(older[i], removed.back());
+  }
+  for (const fs::path& each : removed) fs::remove_all(each);
+}
+
+std::string find_checkpoint(const std::string& directory) {
+  if (fs::exists(fs::path(directory) / "index.json")) return directory;
+  std::ifstream latest(fs::path(directory) / "latest");
+  std::string name;
+  if (!std::getline(latest, name)) fail(ErrorCode::io, "There is no checkpoint in {}.", directory);
+  return fs::path(directory) / name;
+}
+
+}  // namespace stretto

@@ -1,0 +1,165 @@
+#include "layers/checkpoint/checkpoint_index.hpp"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/fail.hpp"
+
+namespace stretto {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+bool lies_within(const CheckpointPiece& piece, const Shape& shape) {
+  if (shape.empty() || piece.first.size() != shape.size() || piece.extents.size() != shape.size()) return false;
+  std::int64_t elements = 1;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    const std::int64_t first = piece.first[d], extent = piece.extents[d];
+    if (first < 0 || extent < 0 || shape[d] < 0 || first > shape[d] || extent > shape[d] - first) return false;
+    if (__builtin_mul_overflow(elements, extent, &elements)) return false;
+  }
+  return piece.begin >= 0 && piece.count >= 0 && piece.begin <= elements && piece.count <= elements - piece.begin;
+}
+
+namespace {
+
+Json json_of(const CheckpointTensors& tensors) {
+  Json result = Json::object();
+  for (const auto& [name, tensor] : tensors) {
+    Json pieces = Json::array();
+    for (const CheckpointPiece& piece : tensor.pieces) {
+      pieces.push_back({{"shard", piece.shard},
+                        {"first", piece.first},
+                        {"extents", piece.extents},
+                        {"begin", piece.begin},
+                        {"count", piece.count}});
+    }
+    result[name] = {{"shape", tensor.shape}, {"pieces", std::move(pieces)}};
+  }
+  return result;
+}
+
+// Throws nlohmann::json::exception, or Error for pieces that cannot be.
+CheckpointTensors tensors_of(const Json& json, std::size_t shards, const std::string& path) {
+  CheckpointTensors result;
+  for (const auto& [name, tensor] : json.items()) {
+    CheckpointTensor& its = result[name];
+    its.shape = tensor.at("shape").get<Shape>();
+    for (const Json& piece : tensor.at("pieces")) {
+      its.pieces.push_back({piece.at("shard").get<std::size_t>(), piece.at("first").get<Shape>(),
+                            piece.at("extents").get<Shape>(), piece.at("begin").get<std::int64_t>(),
+                            piece.at("count").get<std::int64_t>()});
+      if (!lies_within(its.pieces.back(), its.shape) || its.pieces.back().shard >= shards) {
+        fail(ErrorCode::io, "{} describes a piece of {} that lies outside its shape [{}] or in none of {} shards.", path,
+             name, fmt::join(its.shape, ", "), shards);
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string shard_file(std::size_t rank) { return fmt::format("rank_{:05}.safetensors", rank); }
+
+std::string pieces_text(const CheckpointTensors& tensors) { return json_of(tensors).dump(); }
+
+void index_shards(CheckpointIndex& index, const fs::path& directory, std::size_t shards) {
+  for (std::size_t i = 0; i < shards; ++i) {
+    const fs::path path = directory / shard_file(i);
+    if (!fs::exists(path)) {
+      fail(ErrorCode::io, "Rank {} has written {}, but rank 0 cannot see it; give a directory that all hosts share.", i,
+           path.string());
+    }
+    const SafetensorsReader shard(path);
+    if (shard.metadata(id_key) != index.id)
+      fail(ErrorCode::io, "{} is not what rank {} has just written.", path.string(), i);
+    index.shards.push_back({shard_file(i), fs::file_size(path)});
+    try {
+      for (auto& [name, tensor] : tensors_of(Json::parse(shard.metadata(pieces_key)), shards, path)) {
+        CheckpointTensor& all = index.tensors[name];
+        all.shape = tensor.shape;
+        all.pieces.insert(all.pieces.end(), tensor.pieces.begin(), tensor.pieces.end());
+      }
+    } catch (const nlohmann::json::exception&) {
+      fail(ErrorCode::io, "The pieces of {} cannot be read again.", path.string());
+    }
+  }
+}
+
+std::string text_of(const CheckpointIndex& index) {
+  Json shards = Json::array();
+  for (const auto& shard : index.shards) shards.push_back({{"file", shard.file}, {"bytes", shard.bytes}});
+  const Json json{{"id", index.id},
+                  {"step", index.step},
+                  {"optimizer_steps", index.optimizer_steps},
+                  {"layout", index.layout},
+                  {"notes", index.notes},
+                  {"shards", std::move(shards)},
+                  {"tensors", json_of(index.tensors)}};
+  try {
+    return json.dump();
+  } catch (const nlohmann::json::exception&) {
+    fail(ErrorCode::invalid_argument, "A note of the checkpoint of step {} is no UTF-8 text; give another.", index.step);
+  }
+}
+
+CheckpointIndex read_index(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / "index.json";
+  std::ifstream file(path);
+  if (!file) fail(ErrorCode::io, "There is no checkpoint in {}: it has no index.json.", checkpoint.string());
+  CheckpointIndex index;
+  try {
+    const Json json = Json::parse(file);
+    index.id = json.at("id").get<std::string>();
+    index.step = json.at("step").get<std::int64_t>();
+    index.optimizer_steps = json.at("optimizer_steps").get<std::int64_t>();
+    index.layout = json.at("layout").get<std::string>();
+    index.notes = json.at("notes").get<std::map<std::string, std::string>>();
+    for (const Json& shard : json.at("shards")) {
+      index.shards.push_back({shard.at("file").get<std::string>(), shard.at("bytes").get<std::uint64_t>()});
+      if (index.shards.back().file != shard_file(index.shards.size() - 1)) {
+        fail(ErrorCode::io, "{} names a shard '{}' where {} belongs.", path.string(), index.shards.back().file,
+             shard_file(index.shards.size() - 1));
+      }
+    }
+    index.tensors = tensors_of(json.at("tensors"), index.shards.size(), path);
+  } catch (const nlohmann::json::exception&) {
+    fail(ErrorCode::io, "{} is cut off or does not describe a checkpoint.", path.string());
+  }
+  if (index.step < 0 || index.optimizer_steps < 0) {
+    fail(ErrorCode::io, "{} says step {} after {} steps of the optimizer, which cannot be.", path.string(), index.step,
+         index.optimizer_steps);
+  }
+  return index;
+}
+
+CheckpointShards::CheckpointShards(fs::path checkpoint, const CheckpointIndex& index)
+    : checkpoint_(std::move(checkpoint)), index_(index), readers_(index.shards.size()) {}
+
+const SafetensorsReader& CheckpointShards::operator[](std::size_t shard) {
+  std::unique_ptr<SafetensorsReader>& reader = readers_.at(shard);
+  if (reader) return *reader;
+  const auto& [file, bytes] = index_.shards[shard];
+  const fs::path path = checkpoint_ / file;
+  auto opened = std::make_unique<SafetensorsReader>(path);
+  if (opened->metadata(id_key) != index_.id) {
+    fail(ErrorCode::io, "{} belongs to another checkpoint than the index.json beside it; take all files of one checkpoint.",
+         path.string());
+  }
+  if (opened->metadata(shard_key) != file) {
+    fail(ErrorCode::io, "{} was saved as {}; give the shards of the checkpoint their names back.", path.string(),
+         opened->metadata(shard_key));
+  }
+  const std::uint64_t found = fs::file_size(path);
+  if (found != bytes) {
+    fail(ErrorCode::io, "{} has {} bytes, but its checkpoint's index.json says {}: it is cut off.", path.string(), found,
+         bytes);
+  }
+  return *(reader = std::move(opened));
+}
+
+}  // namespace stretto

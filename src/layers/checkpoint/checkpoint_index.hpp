@@ -1,0 +1,71 @@
+#pragma once
+#include <filesystem>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "layers/checkpoint/safetensors.hpp"
+#include "stretto/layers/parameter.hpp"
+
+namespace stretto {
+
+// Elements of a parameter in a shard: `count` of the slice (first, extents), from its element `begin` on.
+struct CheckpointPiece {
+  std::size_t shard = 0;
+  Shape first, extents;
+  std::int64_t begin = 0, count = 0;
+};
+
+bool lies_within(const CheckpointPiece& piece, const Shape& shape);
+
+struct CheckpointTensor {
+  Shape shape;  // of the whole parameter
+  std::vector<CheckpointPiece> pieces;
+};
+using CheckpointTensors = std::map<std::string, CheckpointTensor>;  // by the parameter's name
+
+// The file index.json of a checkpoint: which shards there are, and which of them holds what.
+struct CheckpointIndex {
+  std::string id;  // which all shards repeat
+  std::int64_t step = 0, optimizer_steps = 0;
+  std::string layout;  // layout_text() of the job that saved it
+  std::map<std::string, std::string> notes;
+  struct Shard {
+    std::string file;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<Shard> shards;
+  CheckpointTensors tensors;
+};
+
+std::string shard_file(std::size_t rank);  // "rank_00003.safetensors"
+
+// The metadata that every shard has of itself, besides "format".
+inline constexpr const char* id_key = "checkpoint";
+inline constexpr const char* shard_key = "shard";    // its file
+inline constexpr const char* pieces_key = "pieces";  // pieces_text()
+std::string pieces_text(const CheckpointTensors& tensors);
+
+// Completes an index of `id`, `step`, ... with what the headers of all shards in a directory say. Throws Error(io) for one
+// that is not there or belongs to another checkpoint.
+void index_shards(CheckpointIndex& index, const std::filesystem::path& directory, std::size_t shards);
+
+std::string text_of(const CheckpointIndex& index);  // throws Error(invalid_argument) for notes that are no UTF-8
+// Throws Error(io) for a file that is missing or describes no checkpoint.
+CheckpointIndex read_index(const std::filesystem::path& checkpoint);
+
+// Opens the shards of a checkpoint when they are first asked for. Throws Error(io) for one that is missing, cut off, of
+// another checkpoint, or in the place of another.
+class CheckpointShards {
+ public:
+  CheckpointShards(std::filesystem::path checkpoint, const CheckpointIndex& index);
+  const SafetensorsReader& operator[](std::size_t shard);
+
+ private:
+  std::filesystem::path checkpoint_;
+  const CheckpointIndex& index_;  // must outlive the object
+  std::vector<std::unique_ptr<SafetensorsReader>> readers_;
+};
+
+}  // namespace stretto

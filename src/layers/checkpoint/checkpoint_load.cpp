@@ -1,0 +1,80 @@
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "core/fail.hpp"
+#include "layers/checkpoint/checkpoint_index.hpp"
+#include "layers/checkpoint/piece_copy.hpp"
+#include "layers/checkpoint/quantization_state.hpp"
+#include "layers/checkpoint/state_tensors.hpp"
+#include "layers/note_number.hpp"
+#include "stretto/layers/checkpoint.hpp"
+
+namespace stretto {
+namespace {
+
+void copy(const SafetensorsReader::View& from, const PieceCopy& which, const Tensor& to) {
+  if (from.type == safetensors_type(to.dtype())) {
+    const std::size_t bytes = size_of(to.dtype());
+    std::memcpy(static_cast<std::byte*>(to.raw()) + static_cast<std::size_t>(which.to) * bytes,
+                from.data + static_cast<std::size_t>(which.from) * bytes, static_cast<std::size_t>(which.count) * bytes);
+    return;
+  }
+  for (std::int64_t i = 0; i < which.count; ++i) to.set(which.to + i, from.at(which.from + i));
+}
+
+// Reads one tensor of the state of a range.
+void read_range(const ShardedParameters::Range& range, const Parameter& parameter, const std::string& name,
+                const CheckpointTensor& saved, CheckpointShards& shards, const Tensor& state) {
+  const Tensor target(state.shape(), state.dtype(), Device::cpu);
+  std::int64_t found = 0;
+  for (const CheckpointPiece& piece : saved.pieces) {
+    const std::vector<PieceCopy> shared = copies(piece, parameter, range.first, range.count);
+    if (shared.empty()) continue;
+    const SafetensorsReader& shard = shards[piece.shard];
+    const SafetensorsReader::View view = shard.tensor(name);
+    if (view.elements != piece.count) {
+      fail(ErrorCode::io, "{} has {} elements of {}, but its checkpoint's index.json says {}.", shard.path(), view.elements,
+           name, piece.count);
+    }
+    for (const PieceCopy& each : shared) {
+      copy(view, each, target);
+      found += each.count;
+    }
+  }
+  if (found != range.count) {
+    fail(ErrorCode::io, "The checkpoint's index.json names shards for {} of {} elements of {}.", found, range.count, name);
+  }
+  state.copy_from(target);
+}
+
+}  // namespace
+
+std::int64_t LoadedCheckpoint::number(const std::string& note, std::int64_t otherwise) const {
+  return number_of(notes, note, otherwise);
+}
+
+LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, AdamWOptimizer& optimizer, const std::string& checkpoint,
+                                 bool with_optimizer) {
+  const CheckpointIndex index = read_index(checkpoint);
+  CheckpointShards shards(checkpoint, index);
+  for (const auto& parameter : parameters.parameters().all()) {
+    const auto saved = index.tensors.find(parameter->name);
+    if (saved == index.tensors.end()) fail(ErrorCode::io, "{} has no parameter {}.", checkpoint, parameter->name);
+    require(saved->second.shape == parameter->global_shape, "{} has {} of shape [{}], but this model's is [{}].", checkpoint,
+            parameter->name, fmt::join(saved->second.shape, ", "), fmt::join(parameter->global_shape, ", "));
+  }
+  for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
+    const ShardedParameters::Range& range = parameters.ranges()[i];
+    const Parameter& parameter = *parameters.parameters().all()[range.parameter];
+    for (const auto& [prefix, which] : state_tensors) {
+      if (!with_optimizer && which != state_tensors.front().tensor) break;
+      read_range(range, parameter, prefix + parameter.name, index.tensors.at(parameter.name), shards,
+                 optimizer.states()[i].*which);
+    }
+  }
+  if (with_optimizer) restore_quantization(parameters, index, shards);
+  return {.step = index.step, .optimizer_steps = with_optimizer ? index.optimizer_steps : 0, .notes = index.notes};
+}
+
+}  // namespace stretto

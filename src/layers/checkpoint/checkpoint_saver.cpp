@@ -1,0 +1,169 @@
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <array>
+#include <exception>
+#include <random>
+#include <utility>
+
+#include "core/fail.hpp"
+#include "core/log.hpp"
+#include "layers/checkpoint/checkpoint_directory.hpp"
+#include "layers/checkpoint/checkpoint_index.hpp"
+#include "layers/checkpoint/checkpoint_snapshot.hpp"
+#include "layers/checkpoint/quantization_state.hpp"
+#include "stretto/layers/checkpoint.hpp"
+
+namespace stretto {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int nice_of_background = 10;  // computation comes first where there is a thread for each core
+
+// Calls f; returns what it throws, as an Error.
+template <class F>
+std::exception_ptr error_of(const fs::path& directory, F f) {
+  try {
+    f();
+    return nullptr;
+  } catch (const fs::filesystem_error& error) {
+    return std::make_exception_ptr(Error(
+        ErrorCode::io, fmt::format("Cannot save a checkpoint in {}: {}.", directory.string(), error.code().message())));
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+}  // namespace
+
+// All ranks take three steps together: rank 0 makes the directory; every rank writes its shard; rank 0 writes the index and
+// gives the checkpoint its name. After each they agree on the first rank that failed, so that all throw or none.
+struct CheckpointSaver::State {
+  State(const ShardedParameters& its_parameters, const AdamWOptimizer& its_optimizer, fs::path its_directory,
+        const Options& its_options)
+      : parameters(its_parameters),
+        optimizer(its_optimizer),
+        directory(std::move(its_directory)),
+        options(its_options),
+        ranks(its_parameters.mesh().world().duplicate("checkpoints")),
+        snapshot(its_parameters, its_optimizer, its_options.in_background),
+        stream("checkpoints", Priority::background, Device::cpu) {}
+
+  bool is_first() const { return ranks.rank() == 0; }
+  fs::path unfinished() const { return directory / unfinished_name(name); }
+
+  // Rank 0 makes the directory, and draws the number that tells the shards of this checkpoint from those of others.
+  void begin() {
+    std::array<std::int64_t, 2> drawn{};  // and whether there is a directory
+    if (is_first()) {
+      error = error_of(directory, [&] { begin_checkpoint(directory, name); });
+      std::random_device random;
+      drawn = {static_cast<std::int64_t>((std::uint64_t{random()} << 32U) | random()), error == nullptr ? 1 : 0};
+    }
+    ranks.broadcast(drawn.data(), drawn.data(), 2, DType::i64, 0, Stream::inline_(), {.tag = "checkpoint"});
+    index.id = fmt::format("{:016x}", static_cast<std::uint64_t>(drawn[0]));
+    if (drawn[1] == 0) throw_error_of(0);
+  }
+
+  void write_shard() {
+    if (options.in_background) setpriority(PRIO_PROCESS, 0, nice_of_background);  // of this thread
+    const std::string file = shard_file(static_cast<std::size_t>(ranks.rank()));
+    error = error_of(directory, [&] { snapshot.write(unfinished() / file, {{id_key, index.id}, {shard_key, file}}); });
+    report_error();
+  }
+
+  void publish() {
+    if (!is_first() || failed != 0) return;
+    error = error_of(directory, [&] {
+      index_shards(index, unfinished(), static_cast<std::size_t>(ranks.size()));
+      write_file(unfinished() / "index.json", text_of(index));
+      publish_checkpoint(directory, name);
+      if (options.keep > 0) remove_old_checkpoints(directory, options.keep);
+    });
+    report_error();
+  }
+
+  void report_error() { failed = error ? ranks.size() - ranks.rank() : 0; }
+  // The first rank that failed has the largest number.
+  void agree() { ranks.all_reduce(&failed, &failed, 1, DType::i64, ReduceOp::max, stream, {.tag = "checkpoint"}); }
+
+  void discard() const {
+    if (is_first()) discard_checkpoint(directory, name);
+  }
+
+  [[noreturn]] void throw_error_of(std::int64_t rank) {
+    discard();
+    if (rank == ranks.rank()) std::rethrow_exception(std::exchange(error, nullptr));
+    error = nullptr;
+    fail(ErrorCode::peer_gave_up, "Rank {} could not save the checkpoint of step {} in {}.", rank, index.step,
+         directory.string());
+  }
+
+  const ShardedParameters& parameters;
+  const AdamWOptimizer& optimizer;
+  const fs::path directory;
+  const Options options;
+  Communicator ranks;
+  CheckpointSnapshot snapshot;
+  std::string name;
+  CheckpointIndex index;
+  std::exception_ptr error;  // of this rank
+  std::int64_t failed = 0;   // 0: none; else the ranks from the first that failed on
+  bool is_saving = false;
+  Work work;
+  Stream stream;  // last, so that its tasks end before what they use
+};
+
+CheckpointSaver::CheckpointSaver(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, std::string directory,
+                                 const Options& options) {
+  require(options.keep >= 0, "Of the checkpoints in {}, {} cannot be kept; give 1 or more, or 0 for all.", directory,
+          options.keep);
+  state_ = std::make_unique<State>(parameters, optimizer, std::move(directory), options);
+}
+
+CheckpointSaver::~CheckpointSaver() {
+  try {
+    wait();
+  } catch (const std::exception& error) {
+    log().error("A checkpoint was not saved: {}", error.what());
+  }
+}
+
+void CheckpointSaver::save(std::int64_t step, const std::map<std::string, std::string>& notes) {
+  wait();
+  State& state = *state_;
+  state.index = {
+      .step = step, .optimizer_steps = state.optimizer.steps(), .layout = layout_text(state.parameters), .notes = notes};
+  text_of(state.index);  // throws for notes that cannot be written
+  state.name = checkpoint_name(step);
+  state.begin();
+  state.parameters.traffic().wait_for_values();
+  state.snapshot.take();
+  state.is_saving = true;
+  state.stream.enqueue([&state] { state.write_shard(); });
+  state.agree();
+  state.stream.enqueue([&state] { state.publish(); });
+  state.agree();
+  state.work = state.stream.enqueue([] {});
+  if (!state.options.in_background) wait();
+}
+
+void CheckpointSaver::wait() {
+  State& state = *state_;
+  if (!std::exchange(state.is_saving, false)) return;
+  try {
+    state.work.wait();
+  } catch (...) {  // a rank is lost
+    state.discard();
+    throw;
+  }
+  if (state.failed != 0) state.throw_error_of(state.ranks.size() - state.failed);
+}
+
+void save_checkpoint(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, const std::string& directory,
+                     std::int64_t step, const std::map<std::string, std::string>& notes) {
+  CheckpointSaver(parameters, optimizer, directory, {}).save(step, notes);
+}
+
+}  // namespace stretto

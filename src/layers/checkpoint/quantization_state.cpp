@@ -1,0 +1,194 @@
+#include "layers/checkpoint/quantization_state.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "core/fail.hpp"
+#include "layers/checkpoint/piece_copy.hpp"
+#include "layers/first_of_copies.hpp"
+#include "layers/unit_cut.hpp"
+
+namespace stretto {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct SavedMember {
+  std::string name;
+  CheckpointPiece slice;  // without `shard`
+  bool counts = false;    // whether this rank is the first of those with copies of the gradient
+};
+struct SavedUnit {
+  std::string name;
+  std::uint64_t sums = 0;
+  std::vector<SavedMember> members;
+};
+
+std::vector<SavedUnit> saved_units(const std::string& text, const std::string& path) {
+  std::vector<SavedUnit> units;
+  try {
+    const Json all = Json::parse(text);
+    for (const auto& [name, json] : all.items()) {
+      SavedUnit& unit = units.emplace_back(SavedUnit{name, json.at("sums").get<std::uint64_t>(), {}});
+      for (const Json& member : json.at("members")) {
+        SavedMember& its = unit.members.emplace_back();
+        its.name = member.at("name").get<std::string>();
+        its.slice.first = member.at("first").get<Shape>();
+        its.slice.extents = member.at("extents").get<Shape>();
+        its.slice.count = elements_of(its.slice.extents);
+        its.counts = member.at("counts").get<bool>();
+      }
+    }
+  } catch (const nlohmann::json::exception&) {
+    fail(ErrorCode::io, "{} does not describe the units of its quantized sums.", path);
+  }
+  return units;
+}
+
+// The errors that a rank of the saving job has fed back to contributions of a unit.
+std::optional<SafetensorsReader::View> contributions(const SafetensorsReader& shard, const SavedUnit& unit) {
+  const std::string name = error_name(unit.name, Hop::contribution);
+  if (!shard.has(name)) return std::nullopt;  // before the first sum
+  const SafetensorsReader::View view = shard.tensor(name);
+  std::int64_t elements = 0;
+  for (const SavedMember& member : unit.members) elements += member.slice.count;
+  if (view.type != "F32" || elements < 0 || view.elements < elements) {
+    fail(ErrorCode::io, "{} has {} of another size than its unit.", shard.path(), name);
+  }
+  return view;
+}
+
+class QuantizationRestorer {
+ public:
+  QuantizationRestorer(ShardedParameters& parameters, CheckpointShards& shards)
+      : parameters_(parameters),
+        shards_(shards),
+        members_(cut_units(parameters.parameters(), parameters.mesh().shape(), parameters.options())) {}
+
+  void same_layout(std::size_t rank) {
+    const SafetensorsReader& shard = shards_[rank];
+    for (const SavedUnit& saved : units_of(shard)) {
+      for (std::size_t unit = 0; unit < members_.size(); ++unit) {
+        if (name_of(unit) == saved.name) parameters_.unit(unit).continue_sums(saved.sums);
+      }
+      for (int hop = 0; hop < hops; ++hop) {
+        const std::string name = error_name(saved.name, static_cast<Hop>(hop));
+        if (!feeds_back() || !shard.has(name)) continue;
+        const SafetensorsReader::View view = shard.tensor(name);
+        const Tensor errors({view.elements}, DType::f32, Device::cpu);
+        for (std::int64_t i = 0; i < view.elements; ++i) errors.set(i, view.at(i));
+        parameters_.errors().restore(saved.name, static_cast<Hop>(hop), errors);
+      }
+    }
+  }
+
+  void other_layout(std::size_t shards) {
+    std::vector<Tensor> sums;  // by unit: errors by this rank's elements, if it is the first of its group
+    for (std::size_t unit = 0; unit < members_.size(); ++unit) {
+      const ShardedUnit& its = parameters_.unit(unit);
+      const bool first = feeds_back() && its.ranks() > 1 && its.rank() == 0;
+      sums.push_back(first ? Tensor({its.padded_elements()}, DType::f32, Device::cpu) : Tensor());
+      if (first) sums.back().zero();
+    }
+    std::uint64_t most = 0;
+    bool any = false;
+    for (std::size_t i = 0; i < shards; ++i) {
+      const SafetensorsReader& shard = shards_[i];
+      for (const SavedUnit& saved : units_of(shard)) {
+        most = std::max(most, saved.sums);
+        const auto view = contributions(shard, saved);
+        any = any || view;
+        if (view) add(saved, *view, sums);
+      }
+    }
+    for (std::size_t unit = 0; unit < members_.size(); ++unit) {
+      parameters_.unit(unit).continue_sums(most);
+      if (any && sums[unit]) parameters_.errors().restore(name_of(unit), Hop::contribution, sums[unit]);
+    }
+  }
+
+ private:
+  static std::vector<SavedUnit> units_of(const SafetensorsReader& shard) {
+    const auto metadata = shard.metadata();
+    const auto found = metadata.find(units_key);
+    return found == metadata.end() ? std::vector<SavedUnit>() : saved_units(found->second, shard.path());
+  }
+  bool feeds_back() const { return parameters_.options().qgz_error_feedback; }
+  const std::string& name_of(std::size_t unit) const {
+    return parameters_.parameters().all()[members_[unit].parameters.front()]->name;
+  }
+
+  void add(const SavedUnit& saved, const SafetensorsReader::View& view, const std::vector<Tensor>& sums) const {
+    std::int64_t from = 0;  // in the saved unit
+    for (const SavedMember& member : saved.members) {
+      for (std::size_t unit = 0; unit < members_.size() && member.counts; ++unit) {
+        std::int64_t to = 0;
+        for (const std::size_t i : members_[unit].parameters) {
+          const Parameter& parameter = *parameters_.parameters().all()[i];
+          if (sums[unit] && parameter.name == member.name && lies_within(member.slice, parameter.global_shape)) {
+            for (const PieceCopy& copy : copies(member.slice, parameter, 0, parameter.elements())) {
+              for (std::int64_t k = 0; k < copy.count; ++k) {
+                const std::int64_t at = to + copy.to + k;
+                sums[unit].set(at, sums[unit].at(at) + view.at(from + copy.from + k));
+              }
+            }
+          }
+          to += parameter.elements();
+        }
+      }
+      from += member.slice.count;
+    }
+  }
+
+  ShardedParameters& parameters_;
+  CheckpointShards& shards_;
+  std::vector<UnitMembers> members_;
+};
+
+}  // namespace
+
+std::string layout_text(const ShardedParameters& parameters) {
+  const MeshShape& mesh = parameters.mesh().shape();
+  const ShardedParameters::Options& options = parameters.options();
+  return fmt::format("tp {} ulysses {} cp {} dp {} pp {} zero {} {} gradients {} units {} hpz {} qwz {} qgz {} nodes {}",
+                     mesh.tensor, mesh.ulysses, mesh.ring, mesh.data, mesh.pipeline, static_cast<int>(options.zero),
+                     name(options.dtype), name(options.gradients()), options.unit_bytes, options.hpz_size, name(options.qwz),
+                     name(options.qgz), fmt::join(parameters.mesh().world().nodes(), " "));
+}
+
+std::string error_name(const std::string& unit, Hop hop) { return fmt::format("error.{}.{}", name(hop), unit); }
+
+std::string units_text(const ShardedParameters& parameters) {
+  if (parameters.options().qgz == QuantizedFormat::none) return "";
+  const auto& all = parameters.parameters().all();
+  const std::vector<UnitMembers> units = cut_units(parameters.parameters(), parameters.mesh().shape(), parameters.options());
+  Json json = Json::object();
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    Json members = Json::array();
+    for (const std::size_t i : units[unit].parameters) {
+      members.push_back({{"name", all[i]->name},
+                         {"first", all[i]->first},
+                         {"extents", all[i]->extents},
+                         {"counts", first_of_copies(*all[i], parameters.mesh())}});
+    }
+    json[all[units[unit].parameters.front()]->name] = {{"sums", parameters.unit(unit).sums_so_far()},
+                                                       {"members", std::move(members)}};
+  }
+  return json.dump();
+}
+
+void restore_quantization(ShardedParameters& parameters, const CheckpointIndex& index, CheckpointShards& shards) {
+  if (parameters.options().qgz == QuantizedFormat::none) return;
+  QuantizationRestorer restorer(parameters, shards);
+  if (index.layout == layout_text(parameters)) {
+    restorer.same_layout(static_cast<std::size_t>(parameters.mesh().world().rank()));
+  } else {
+    restorer.other_layout(index.shards.size());
+  }
+}
+
+}  // namespace stretto
