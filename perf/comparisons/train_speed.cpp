@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "../gpu/gpu_data.hpp"
@@ -14,6 +15,7 @@
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/launch.hpp"
+#include "stretto/layers/checkpoint.hpp"
 #include "trainer.hpp"
 #include "training_plan.hpp"
 #include "zero_options.hpp"
@@ -94,6 +96,11 @@ int measure(int argc, char** argv) {
       ->check(CLI::IsMember({"fp32", "bf16"}));
   std::string interface;
   app.add_option("--interface", interface, "Network interface whose sent bytes are counted");
+  std::string save;
+  bool in_background = false;
+  app.add_option("--save", save,
+                 "Begin a checkpoint in this directory before every timed step; the step's time contains that");
+  app.add_flag("--save-in-background", in_background, "Steps do not wait for their checkpoint")->needs("--save");
   std::string device = "cpu";
   app.add_option("--device", device, "Where to train: cpu, cuda");
   CLI11_PARSE(app, argc, argv);
@@ -108,6 +115,11 @@ int measure(int argc, char** argv) {
     const std::int64_t sequence = options.model.sequence;
     const std::int64_t rows = options.micro_batch * sequence / (ring * ulysses);
     const double rate = peak_matrix_rate(world, options.model, rows, options.sharding.dtype);
+    std::unique_ptr<CheckpointSaver> saver;
+    if (!save.empty()) {
+      saver = std::make_unique<CheckpointSaver>(trainer.sharded(), trainer.optimizer(), save,
+                                                CheckpointSaver::Options{.in_background = in_background, .keep = 1});
+    }
     std::vector<double> seconds;
     std::map<std::string, std::vector<double>> pipeline;  // by the name of the figure
     std::uint64_t first_operation = 0;
@@ -118,6 +130,7 @@ int measure(int argc, char** argv) {
         if (!interface.empty()) sent = sent_through(interface);
       }
       const double from = device_now();
+      if (saver && step >= warmup) saver->save(step);
       const gpt::StepResult done = trainer.step(
           [&](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
             for (std::int64_t i = 0; i <= sequence; ++i) {
@@ -136,6 +149,7 @@ int measure(int argc, char** argv) {
       pipeline["pipeline_ms"].push_back(done.pipeline->measured * 1e3);
       pipeline["simulated_ms"].push_back(done.pipeline->simulated * 1e3);
     }
+    if (saver) saver->wait();
     trainer.sharded().wait_for_values();
     const Traffic traffic = world.ledger().traffic(first_operation);
     if (world.rank() != 0) return;

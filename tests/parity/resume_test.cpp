@@ -65,8 +65,7 @@ std::vector<double> losses_of(const ResumeLayout& where, DType dtype, const std:
     gpt::Trainer trainer(Mesh(world, where.layout.mesh()), resume_options(where, dtype));
     std::int64_t step = 0;
     if (!resume.empty()) {
-      const LoadedCheckpoint loaded =
-          load_checkpoint(trainer.sharded(), trainer.optimizer(), find_checkpoint(resume), true);
+      const LoadedCheckpoint loaded = load_checkpoint(trainer.sharded(), trainer.optimizer(), find_checkpoint(resume), true);
       trainer.optimizer().restore(loaded.optimizer_steps);
       trainer.loss_scale().restore(loaded.notes);
       step = loaded.step;
