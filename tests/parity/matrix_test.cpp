@@ -6,14 +6,11 @@
 // together take all.
 #include <gmock/gmock.h>
 
-#include <chrono>
-#include <iostream>
 #include <mutex>
-#include <random>
 
 #include "../tiers.hpp"
 #include "first_divergence.hpp"
-#include "matrix.hpp"
+#include "matrix_sample.hpp"
 
 namespace parity {
 namespace {
@@ -50,13 +47,6 @@ std::vector<std::string> matrix_divergences(const std::vector<MatrixCell>& cells
   return differ;
 }
 
-unsigned seed_of_the_day() {
-  const auto given = static_cast<unsigned>(GTEST_FLAG_GET(random_seed));
-  if (given != 0) return given;
-  const auto days = std::chrono::duration_cast<std::chrono::days>(std::chrono::system_clock::now().time_since_epoch());
-  return static_cast<unsigned>(days.count());
-}
-
 // The cells of a number of ranks, by layout.
 std::vector<std::vector<MatrixCell>> drawn_cells(int ranks) {
   const unsigned parts = all_tests() && ranks > 3 ? 4 : 1;
@@ -65,11 +55,7 @@ std::vector<std::vector<MatrixCell>> drawn_cells(int ranks) {
   for (const MatrixCell& cell : matrix_cells()) {
     if (cell.layout.ranks() == ranks && number++ % parts == seed_of_the_day() % parts) cells.push_back(cell);
   }
-  if (!all_tests()) {
-    std::mt19937 random(seed_of_the_day());
-    std::ranges::shuffle(cells, random);
-    cells.resize(std::min<std::size_t>(cells.size(), 12));
-  }
+  if (!all_tests()) cells = sample(cells, 12);
   std::map<std::tuple<int, int, int, int>, std::vector<MatrixCell>> by_layout;
   for (const MatrixCell& cell : cells) {
     const Layout& layout = cell.layout;
@@ -95,44 +81,23 @@ TEST_P(Matrix, EveryCellEqualsOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Matrix, testing::Range(1, 9));
 
-// The squares of a cell's gradients, and of their errors against f64 on one rank, over all ranks.
-struct GradientError {
-  double squares = 0, errors = 0;
-  double relative() const { return std::sqrt(errors / squares); }
-};
-
+// Over all ranks of a layout.
 GradientError gradient_error(const MatrixCell& cell, const gpt::TrainerOptions& options, Layout layout) {
   const Pieces& expected = of_one_rank(options_of(cell), 1).gradients.front();
   std::mutex mutex;
   GradientError result;
   run_threads(layout.ranks(), [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh(world, layout.mesh()), options);
-    const double scale = trainer.compute_gradients(text_of_step(options, 0)).loss_scale;
-    const Pieces found = pieces_of(trainer, trainer.sharded().whole_gradients());
+    const GradientError own = own_gradient_error(Mesh(world, layout.mesh()), options, expected);
     const std::lock_guard lock(mutex);
-    for (const auto& [name, piece] : found) {
-      const Piece& whole = expected.at(name);
-      for_each_run(piece.global_shape, piece.first, piece.extents,
-                   [&, &values = piece.values](std::int64_t here, std::int64_t there, std::int64_t count) {
-                     for (std::int64_t i = 0; i < count; ++i) {
-                       const double right = whole.values[static_cast<std::size_t>(there + i)];
-                       const double error = values[static_cast<std::size_t>(here + i)] / scale - right;
-                       result.squares += right * right;
-                       result.errors += error * error;
-                     }
-                   });
-    }
+    result.squares += own.squares;
+    result.errors += own.errors;
   });
   return result;
 }
 
 // In narrow types, no layout adds more to one rank's rounding than that itself.
 TEST(MatrixTypes, ErrAtMostTwiceAsMuchAsOneRank) {
-  std::vector<MatrixCell> cells = matrix_cells();
-  std::mt19937 random(seed_of_the_day());
-  std::ranges::shuffle(cells, random);
-  cells.resize(all_tests() ? 24 : 8);
-  for (const MatrixCell& cell : cells) {
+  for (const MatrixCell& cell : sample(matrix_cells(), all_tests() ? 24 : 8)) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       const gpt::TrainerOptions options = options_of(cell, dtype);
       const double alone = gradient_error(cell, on_one_rank(options), {}).relative();
