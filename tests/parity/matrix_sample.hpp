@@ -1,21 +1,11 @@
 #pragma once
-#include <gtest/gtest.h>
-
-#include <chrono>
 #include <random>
 
+#include "../seed_of_the_day.hpp"
 #include "matrix.hpp"
 
 // Which cells of the matrix a test draws, and what it measures where a type is too narrow for equality.
 namespace parity {
-
-// Of this day, or of --gtest_random_seed.
-inline unsigned seed_of_the_day() {
-  const auto given = static_cast<unsigned>(GTEST_FLAG_GET(random_seed));
-  if (given != 0) return given;
-  const auto days = std::chrono::duration_cast<std::chrono::days>(std::chrono::system_clock::now().time_since_epoch());
-  return static_cast<unsigned>(days.count());
-}
 
 // Up to `count` of them.
 inline std::vector<MatrixCell> sample(std::vector<MatrixCell> cells, std::size_t count) {

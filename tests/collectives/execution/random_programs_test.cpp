@@ -10,6 +10,7 @@
 
 #include "collectives/oracle.hpp"
 #include "random_interruptions.hpp"
+#include "seed_of_the_day.hpp"
 #include "tiers.hpp"
 
 namespace stretto {
@@ -21,10 +22,12 @@ using oracle::Problem;
 #ifdef STRETTO_SANITIZE
 const int programs_a_shard = 50;
 #else
-const int programs_a_shard = all_tests() ? 250 : 60;
+const int programs_a_shard = all_tests() ? 120 : 30;
 #endif
 constexpr int shards = 8;
 constexpr int operations_a_program = 20;
+// Other programs every day.
+std::uint64_t first_program() { return std::uint64_t{1'000'000} * seed_of_the_day(); }
 
 class Draw {
  public:
@@ -215,7 +218,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, EveryRandomProgram, testing::Range(0, shards));
 TEST_P(EveryRandomProgram, EqualsTheOracle) {
   const RandomInterruptions interruptions(std::random_device{}());
   for (int i = 0; i < programs_a_shard && !HasFailure(); ++i) {
-    run_program(static_cast<std::uint64_t>(GetParam()) * 10000 + static_cast<std::uint64_t>(i));
+    run_program(first_program() + static_cast<std::uint64_t>(GetParam()) * 10000 + static_cast<std::uint64_t>(i));
   }
 }
 
@@ -223,7 +226,8 @@ TEST_P(EveryRandomProgram, EqualsTheOracle) {
 TEST(RandomPrograms, PassTheComparisonOfCalls) {
   setenv("STRETTO_CHECK", "1", 1);
   const RandomInterruptions interruptions(std::random_device{}());
-  for (int i = 0; i < programs_a_shard / 2 && !HasFailure(); ++i) run_program(500000 + static_cast<std::uint64_t>(i));
+  for (int i = 0; i < programs_a_shard / 2 && !HasFailure(); ++i)
+    run_program(first_program() + 500000 + static_cast<std::uint64_t>(i));
   unsetenv("STRETTO_CHECK");
 }
 
