@@ -26,7 +26,7 @@ const int programs_a_shard = all_tests() ? 120 : 30;
 #endif
 constexpr int shards = 8;
 constexpr int operations_a_program = 20;
-// Other programs every day.
+// Other programs every day: --gtest_random_seed is the number of a program over 1,000,000.
 std::uint64_t first_program() { return std::uint64_t{1'000'000} * seed_of_the_day(); }
 
 class Draw {
