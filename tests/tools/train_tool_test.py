@@ -177,7 +177,7 @@ class Train(unittest.TestCase):
         for turn, ranks in enumerate((2, 8) if everything else (2,)):
             cells = [(i % 4, ways[(i + turn) % len(ways)]) for i in range(len(ways) if everything else 4)]
             for zero, way in cells if everything else [*cells, *((3, way) for way in ways[4:])]:
-                flags = ["--nproc", ranks, *model, "--seq-length", 128, "--zero", zero, "--global-batch-size", 16, *way]
+                flags = ["--nproc", ranks, *model, "--seq-length", 64, "--zero", zero, "--global-batch-size", 8 if ranks == 2 else 16, *way]
                 with self.subTest(" ".join(map(str, flags))):
                     table = self.memory_table(*flags)
                     for kind in ("values", "gradients", "optimizer", "activations"):
