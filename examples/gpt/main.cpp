@@ -249,10 +249,10 @@ class TrainingRun {
   }
 
   void describe_pipeline() {
-    const PipelineOptions& options = line_.trainer.pipeline;
+    const StageDivision& options = line_.trainer.pipeline;
     const Schedule& schedule = trainer_.pipeline().schedule();
-    if (schedule.stages == 1 && options.schedule_name == PipelineOptions().schedule_name) return;
-    reporter_.say(fmt::format("{} pipeline: {}", schedule.name, text_of(options.cut(line_.trainer.model, schedule, 0))));
+    if (schedule.stages == 1 && options.schedule_name == StageDivision().schedule_name) return;
+    reporter_.say(fmt::format("{} pipeline: {}", schedule.name, to_string(options.cut(line_.trainer.model, schedule, 0))));
     if (schedule.microbatches >= schedule.stages) return;
     reporter_.say(fmt::format(
         "A step has fewer microbatches ({}) than stages ({}), so that stages wait; give --global-batch-size {} or more.",

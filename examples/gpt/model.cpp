@@ -10,22 +10,6 @@ namespace gpt {
 
 using namespace stretto;
 
-namespace {
-
-constexpr Initial embedding_initial{0, 0.02};
-
-Parameters::Place place_of(const ModelCut& cut, std::size_t part) {
-  return {static_cast<int>(part), cut.stages[part] == cut.stage, false};
-}
-
-// The table lies where the embeddings are and where the head is.
-Parameters::Place place_of_table(const ModelCut& cut) {
-  const bool is_here = cut.stages.front() == cut.stage || cut.stages.back() == cut.stage;
-  return {0, is_here, cut.stages.front() != cut.stages.back()};
-}
-
-}  // namespace
-
 Batch Batch::of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
                 const std::vector<std::int64_t>& positions) {
   const MemoryScope activations(MemoryKind::activations);
@@ -53,19 +37,12 @@ Model::Model(Parameters& parameters, const ModelShape& shape, const TensorParall
              const RecomputeOptions& recompute, const ModelCut& cut, const std::shared_ptr<const AttentionCore>& attention)
     : shape_(shape),
       tensor_parallel_(tensor_parallel),
-      table_(parameters.place_next(place_of_table(cut)), "wte", shape.vocabulary, shape.hidden, embedding_initial,
+      table_(parameters.place_next(cut.place_of_table()), "wte", shape.vocabulary, shape.hidden, embedding_initial,
              tensor_parallel),
-      positions_(&parameters.place_next(place_of(cut, 0))
-                      .add({.name = "wpe.weight",
-                            .global_shape = {shape.sequence, shape.hidden},
-                            .first = {0, 0},
-                            .extents = {shape.sequence, shape.hidden},
-                            .replicated_over = token_axes | Axis::tensor,
-                            .sum_gradient_over = tensor_parallel.row_axes(),
-                            .initial = embedding_initial})),
+      positions_(&stretto::add_positions(parameters.place_next(cut.place(0)), shape, tensor_parallel)),
       chunks_(make_chunks(parameters, shape, tensor_parallel, recompute, cut, attention)),
       // The norm belongs to the last part, like the last block.
-      norm_(parameters, "ln_f", shape.hidden, TransformerShape().norm_epsilon, tensor_parallel),
+      norm_(parameters, "ln_f", shape.hidden, shape.block().norm_epsilon, tensor_parallel),
       cross_entropy_(tensor_parallel) {}
 
 std::vector<Model::Chunk> Model::make_chunks(Parameters& parameters, const ModelShape& shape,
@@ -74,12 +51,11 @@ std::vector<Model::Chunk> Model::make_chunks(Parameters& parameters, const Model
   std::vector<Chunk> chunks;
   std::int64_t number = 0;
   for (std::size_t part = 0; part < cut.blocks.size(); ++part) {
-    parameters.place_next(place_of(cut, part));
+    parameters.place_next(cut.place(part));
     Chunk chunk{.is_first = part == 0, .is_last = part + 1 == cut.blocks.size(), .blocks = {}};
     for (std::int64_t i = 0; i < cut.blocks[part]; ++i) {
-      chunk.blocks.emplace_back(parameters, "h." + std::to_string(number++) + ".",
-                                TransformerShape{.hidden = shape.hidden, .heads = shape.heads, .layers = shape.layers},
-                                tensor_parallel, recompute, attention);
+      chunk.blocks.emplace_back(parameters, "h." + std::to_string(number++) + ".", shape.block(), tensor_parallel, recompute,
+                                attention);
     }
     if (cut.stages[part] == cut.stage) chunks.push_back(std::move(chunk));
   }

@@ -1,21 +1,14 @@
 #pragma once
 #include <vector>
 
-#include "stretto/layers/transformer.hpp"
+#include "stretto/layers/model_shape.hpp"
 #include "stretto/layers/vocabulary.hpp"
 #include "stretto/layers/weight_gradients.hpp"
 
 namespace gpt {
 
-struct ModelShape {
-  std::int64_t layers = 4, hidden = 192, heads = 6, sequence = 128, vocabulary = 256;
-
-  // Floating-point operations per trained token, forward and backward: 6 per parameter, and 12 layers hidden sequence for
-  // attention, as in PaLM (Chowdhery et al. 2022) and nanoGPT. The causal mask's half is not subtracted.
-  double flops_per_token(std::int64_t parameters) const {
-    return 6.0 * static_cast<double>(parameters) + 12.0 * static_cast<double>(layers * hidden * sequence);
-  }
-};
+using stretto::ModelCut;
+using stretto::ModelShape;
 
 // Sequences, or the tokens of each that a rank has, `length` of each, one after the other, in the memory of this thread's
 // device.
@@ -29,14 +22,6 @@ struct Batch {
                   const std::vector<std::int64_t>& positions);
   static Batch of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets, std::int64_t length);
   Batch part(std::int64_t first, std::int64_t count) const;  // a view of count sequences
-};
-
-// The consecutive parts of a model, and the pipeline stages that hold them.
-struct ModelCut {
-  std::vector<std::int64_t> blocks;  // of each part; the first part also has the embeddings, the last part the head
-  std::vector<int> stages;           // of each part
-  int stage = 0;                     // this rank's. Its chunks are its parts, in their order
-  static ModelCut whole(std::int64_t blocks) { return {{blocks}, {0}, 0}; }
 };
 
 // GPT-2 without dropout: embeddings, blocks, a last norm, logits from the tied embedding. The layers, not this class, decide

@@ -22,7 +22,7 @@ std::vector<std::int64_t> numbers_in(const std::string& text) {
 
 }  // namespace
 
-void add_pipeline_options(CLI::App& app, int& stages, PipelineOptions& options) {
+void add_pipeline_options(CLI::App& app, int& stages, stretto::StageDivision& options) {
   app.add_option("--pipeline-model-parallel-size,--pp", stages, "Pipeline stages, which share the layers")
       ->capture_default_str();
   app.add_option("--schedule", options.schedule_name,

@@ -10,35 +10,26 @@ namespace gpt {
 
 using namespace stretto;
 
-Schedule TrainerOptions::check(const MeshShape& mesh) const {
-  require(
-      model.layers >= 1 && model.hidden >= 1 && model.heads >= 1 && model.sequence >= 1 && model.vocabulary >= 1,
-      "A model of {} layers, hidden size {}, {} heads, sequence length {} and vocabulary {} is impossible; all must be at "
-      "least 1.",
-      model.layers, model.hidden, model.heads, model.sequence, model.vocabulary);
-  require(micro_batch >= 1 && global_batch >= 1 && global_batch % micro_batch == 0 &&
-              global_batch / micro_batch % mesh.data == 0,
-          "--global-batch-size {} does not divide into --micro-batch-size {} on {} data-parallel ranks.", global_batch,
-          micro_batch, mesh.data);
-  TransformerShape{.hidden = model.hidden, .heads = model.heads}.check_heads(mesh.tensor, mesh.ulysses);
-  sequence.division(mesh).check(model.sequence);
-  Schedule schedule = pipeline.schedule(mesh.pipeline, global_batch / micro_batch / mesh.data);
-  pipeline.cut(model, schedule, 0);  // throws if layers and stages do not fit
-  sharding.check(mesh);
-  loss_scale.check();
-  require(!sequence.divides_rows || mesh.tensor > 1,
-          "--sp divides rows over the ranks of a tensor-parallel group, and --tp 1 is a single one; give a larger --tp, or "
-          "leave "
-          "--sp out.");
-  require(!sequence.keeps_gathered || sequence.divides_rows,
-          "--sp-keep-gathered keeps what --sp gathers; add --sp, or leave it out.");
-  recompute.check(tensor_parallel(mesh));
-  return schedule;
+TrainingLayout TrainerOptions::layout(const MeshShape& mesh) const {
+  return {.model = model,
+          .mesh = mesh,
+          .sharding = sharding,
+          .micro_batch = micro_batch,
+          .global_batch = global_batch,
+          .recompute = recompute,
+          .divides_rows = sequence.divides_rows,
+          .keeps_gathered = sequence.keeps_gathered,
+          .sequence_layout = sequence.layout,
+          .mask = sequence.mask,
+          .stages = pipeline};
 }
 
-TensorParallel TrainerOptions::tensor_parallel(const MeshShape& mesh) const {
-  return {.planned_ranks = mesh.tensor, .divides_rows = sequence.divides_rows, .keeps_gathered = sequence.keeps_gathered};
+Schedule TrainerOptions::check(const MeshShape& mesh) const {
+  loss_scale.check();
+  return layout(mesh).check();
 }
+
+TensorParallel TrainerOptions::tensor_parallel(const MeshShape& mesh) const { return layout(mesh).tensor_parallel(); }
 
 TensorParallel TrainerOptions::tensor_parallel(const Mesh& mesh, const Stream& stream) const {
   TensorParallel result = tensor_parallel(mesh.shape());

@@ -4,9 +4,9 @@
 
 #include "microbatches.hpp"
 #include "sequence_division.hpp"
-#include "stage_division.hpp"
 #include "stretto/layers/loss_scale.hpp"
 #include "stretto/layers/optimizer.hpp"
+#include "stretto/layers/training_layout.hpp"
 
 namespace gpt {
 
@@ -19,10 +19,11 @@ struct TrainerOptions {
   stretto::LossScale::Options loss_scale;  // with f16
   stretto::RecomputeOptions recompute;
   SequenceOptions sequence;
-  PipelineOptions pipeline;
+  stretto::StageDivision pipeline;
   double clip_norm = 1.0;  // 0: no clipping
   std::uint64_t seed = 1;
 
+  stretto::TrainingLayout layout(const stretto::MeshShape& mesh) const;
   // Throws Error(invalid_argument) that names the sizes that do not fit together. Returns the schedule, which takes long to
   // make, or to read from its file, again.
   stretto::Schedule check(const stretto::MeshShape& mesh) const;

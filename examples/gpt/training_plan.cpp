@@ -6,10 +6,8 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "fail.hpp"
-#include "planned_stage.hpp"
 
 namespace gpt {
 
@@ -42,11 +40,6 @@ std::string which(const TrainingPlan& plan, std::size_t stage, const char* does)
 
 }  // namespace
 
-std::int64_t StagePlan::all_sent() const {
-  return std::accumulate(sent.begin(), sent.end(), std::int64_t{0},
-                         [](std::int64_t sum, const auto& group) { return sum + group.second; });
-}
-
 std::size_t TrainingPlan::needs_most_memory() const {
   const auto total = [](const StagePlan& stage) { return stage.memory.total(); };
   return static_cast<std::size_t>(std::ranges::max_element(stages, {}, total) - stages.begin());
@@ -63,22 +56,9 @@ TrainingPlan plan_training(const TrainerOptions& options, const MeshShape& mesh)
 TrainingPlan plan_training(const TrainerOptions& options, const MeshShape& mesh, const Schedule& schedule) {
   TrainingPlan plan;
   plan.ranks = mesh.ranks();
-  for (int number = 0; number < schedule.stages; ++number) {
-    const PlannedStage stage(options, mesh, schedule, number);
-    Parameters parameters;
-    const Model model(parameters, options.model, options.tensor_parallel(mesh), options.recompute, stage.cut());
-    plan.parameters = parameters.global_elements();
-    StagePlan& its = plan.stages.emplace_back();
-    its.memory = state_memory(parameters, mesh, options.sharding);
-    its.memory.activations = stage.activation_bytes();
-    its.memory.buffers += stage.attention_buffers();
-    const int passes = options.recompute.level == Recompute::full ? 3 : 2;
-    its.sent = state_traffic(parameters, mesh, options.sharding, stage.microbatches(), passes);
-    if (mesh.tensor > 1) its.sent[group_name(Axis::tensor)] += stage.tensor_parallel_bytes();
-    if (mesh.ring > 1) its.sent[group_name(Axis::ring)] += stage.ring_bytes();
-    if (mesh.ulysses > 1) its.sent[group_name(Axis::ulysses)] += stage.ulysses_bytes();
-    if (mesh.pipeline > 1) its.sent[group_name(Axis::pipeline)] += stage.message_bytes();
-  }
+  plan.parameters = options.model.parameters();
+  const TrainingLayout layout = options.layout(mesh);
+  for (int stage = 0; stage < schedule.stages; ++stage) plan.stages.push_back(plan_stage(layout, schedule, stage));
   return plan;
 }
 

@@ -3,20 +3,13 @@
 #include <string>
 #include <vector>
 
-#include "stretto/layers/training_memory.hpp"
+#include "stretto/layers/training_layout.hpp"
 #include "trainer.hpp"
 
 namespace gpt {
 
-// What the first rank of a pipeline stage needs for training, by formula: no rank is started.
-struct StagePlan {
-  stretto::TrainingMemory memory;
-  // Bytes in a step, by group; without norm, loss and times. An estimate at ZeRO stage 3 without a pipeline, where a unit
-  // may stay from one use to the next; and at stages 2 and 3 with schedules that split backward, where gradients of norms
-  // come before those of other weights, and a unit may be summed more or less often than there are microbatches.
-  std::map<std::string, std::int64_t> sent;
-  std::int64_t all_sent() const;
-};
+using stretto::StagePlan;
+
 struct TrainingPlan {
   std::int64_t ranks = 0;
   std::int64_t parameters = 0;            // of the whole model

@@ -1,43 +1,39 @@
-#include "planned_stage.hpp"
+#include "layers/layout/planned_stage.hpp"
 
 #include <algorithm>
 
 #include "stretto/kernels.hpp"
+#include "stretto/overlap/pipeline.hpp"
 
-namespace gpt {
-
-using namespace stretto;
-
+namespace stretto {
 namespace {
 
 std::int64_t bytes_of(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
 
 }  // namespace
 
-PlannedStage::PlannedStage(const TrainerOptions& options, const MeshShape& mesh, const Schedule& schedule, int stage)
-    : options_(options),
-      tensor_(options.tensor_parallel(mesh)),
-      mesh_(mesh),
+PlannedStage::PlannedStage(const TrainingLayout& layout, const Schedule& schedule, const ModelCut& cut)
+    : layout_(layout),
+      tensor_(layout.tensor_parallel()),
       schedule_(schedule),
-      cut_(options.pipeline.cut(options.model, schedule_, stage)),
-      sequence_(options.sequence.division(mesh).rows(options.model.sequence)),
-      tokens_(options.micro_batch * sequence_),
-      block_(
-          block_activations({.hidden = options.model.hidden, .heads = options.model.heads, .layers = options.model.layers},
-                            options.micro_batch, sequence_, options.sharding.dtype, tensor_, options.recompute)) {
-  const std::int64_t token = options.model.hidden * bytes_of(options.sharding.dtype);
-  const std::int64_t statistic = bytes_of(kernels::accumulator(options.sharding.dtype));
+      cut_(cut),
+      sequence_(layout.division().rows(layout.model.sequence)),
+      tokens_(layout.micro_batch * sequence_),
+      block_(block_activations(layout.model.block(), layout.micro_batch, sequence_, layout.sharding.dtype, tensor_,
+                               layout.recompute)) {
+  const std::int64_t token = layout.model.hidden * bytes_of(layout.sharding.dtype);
+  const std::int64_t statistic = bytes_of(kernels::accumulator(layout.sharding.dtype));
   const std::int64_t own_tokens = tensor_.own_rows(tokens_).count;
   hidden_ = tokens_ * token;
   number_ = tokens_ * statistic;
   own_hidden_ = own_tokens * token;
   own_number_ = own_tokens * statistic;
   head_input_ = tensor_.keeps_gathered ? hidden_ : own_hidden_;
-  const std::int64_t columns = (options.model.vocabulary + mesh.tensor - 1) / mesh.tensor;
-  logits_ = tokens_ * columns * bytes_of(options.sharding.dtype);
+  const std::int64_t columns = (layout.model.vocabulary + layout.mesh.tensor - 1) / layout.mesh.tensor;
+  logits_ = tokens_ * columns * bytes_of(layout.sharding.dtype);
   head_kept_ = own_hidden_ + head_input_ + 2 * own_number_ + logits_;
   const AttentionCost cost = attention_cost(attention());
-  (options.recompute.level == Recompute::full ? block_.backward : block_.kept) += cost.result_again;
+  (layout.recompute.level == Recompute::full ? block_.backward : block_.kept) += cost.result_again;
   attention_buffers_ = cost.buffers;
 }
 
@@ -52,7 +48,7 @@ std::int64_t PlannedStage::later(int chunk) const {
 // gathered ahead; then the gradient of the residual stream and those within the last block, when the head's activations are
 // gone.
 std::int64_t PlannedStage::backward(int chunk) const {
-  const std::int64_t ahead = options_.recompute.partition ? hidden_ - block_.kept : 0;
+  const std::int64_t ahead = layout_.recompute.partition ? hidden_ - block_.kept : 0;
   const std::int64_t in_block = own_hidden_ + block_.backward;
   if (!is_last(chunk)) return in_block;
   // Own rows: products for every rank's rows and of every rank, and the gathered input.
@@ -89,7 +85,7 @@ std::int64_t PlannedStage::activation_bytes() const {
   }
   const std::int64_t messages = most_messages(schedule_, cut_.stage) * own_hidden_;
   // Tokens, targets and positions of a step, and of each microbatch three numbers per token that the loss is computed from.
-  const std::int64_t slots = options_.global_batch / mesh_.data;
+  const std::int64_t slots = layout_.global_batch / layout_.mesh.data;
   const bool has_head = cut_.stages.back() == cut_.stage;
   return slots * sequence_ * 3 * bytes_of(DType::i32) + (has_head ? microbatches() * 3 * number_ : 0) + messages + most;
 }
@@ -98,7 +94,7 @@ std::int64_t PlannedStage::activation_bytes() const {
 // later.
 std::int64_t PlannedStage::tensor_parallel_bytes() const {
   const bool gathers_again = tensor_.has_own_rows() && !tensor_.keeps_gathered;
-  const BlockExchanges of_block = block_exchanges(tensor_, options_.recompute);
+  const BlockExchanges of_block = block_exchanges(tensor_, layout_.recompute);
   std::int64_t whole = 0, numbers = 0;  // tensors of the residual's shape, gathered or reduced and scattered
   for (int chunk = 0; chunk < schedule_.chunks; ++chunk) {
     whole += microbatches() * (of_block.forward + of_block.backward) * blocks(chunk);
@@ -127,22 +123,22 @@ std::int64_t PlannedStage::message_bytes() const {
 std::int64_t PlannedStage::of_attentions(const AttentionBytes& bytes) const {
   std::int64_t blocks_here = 0;
   for (int chunk = 0; chunk < schedule_.chunks; ++chunk) blocks_here += blocks(chunk);
-  const std::int64_t forwards = options_.recompute.level == Recompute::full ? 2 : 1;
+  const std::int64_t forwards = layout_.recompute.level == Recompute::full ? 2 : 1;
   return microbatches() * blocks_here * (forwards * bytes.forward + bytes.backward);
 }
 
 DividedAttention PlannedStage::attention() const {
-  return {.batch = options_.micro_batch,
-          .sequence = options_.model.sequence,
-          .hidden = options_.model.hidden,
-          .heads = options_.model.heads,
-          .dtype = options_.sharding.dtype,
-          .mask = options_.sequence.mask,
-          .division = options_.sequence.division(mesh_),
-          .tensor = mesh_.tensor};
+  return {.batch = layout_.micro_batch,
+          .sequence = layout_.model.sequence,
+          .hidden = layout_.model.hidden,
+          .heads = layout_.model.heads,
+          .dtype = layout_.sharding.dtype,
+          .mask = layout_.mask,
+          .division = layout_.division(),
+          .tensor = layout_.mesh.tensor};
 }
 
 std::int64_t PlannedStage::ring_bytes() const { return of_attentions(stretto::ring_bytes(attention(), 0)); }
 std::int64_t PlannedStage::ulysses_bytes() const { return of_attentions(stretto::ulysses_bytes(attention())); }
 
-}  // namespace gpt
+}  // namespace stretto

@@ -1,19 +1,21 @@
 #pragma once
 #include "stretto/layers/attention_cost.hpp"
-#include "stretto/layers/training_memory.hpp"
-#include "trainer.hpp"
+#include "stretto/layers/training_layout.hpp"
 
-namespace gpt {
+namespace stretto {
 
 // The memory and the traffic of the ranks of one pipeline stage in a step, by formula. Without a pipeline there is one
 // stage.
 class PlannedStage {
  public:
-  // The options and the schedule must outlive the object.
-  PlannedStage(const TrainerOptions& options, const stretto::MeshShape& mesh, const stretto::Schedule& schedule, int stage);
+  // The layout and the schedule must outlive the object. For memory alone, a schedule of fewer microbatches will do, as long
+  // as the stage has as many under way.
+  PlannedStage(const TrainingLayout& layout, const Schedule& schedule, int stage)
+      : PlannedStage(layout, schedule, layout.cut(schedule, stage)) {}
+  PlannedStage(const TrainingLayout& layout, const Schedule& schedule, const ModelCut& cut);
 
   const ModelCut& cut() const { return cut_; }
-  std::int64_t microbatches() const { return schedule_.microbatches; }
+  std::int64_t microbatches() const { return layout_.microbatches(); }
   // The most bytes of activations that a rank holds at a time, messages between stages included.
   std::int64_t activation_bytes() const;
   // The most bytes of messages of attention over divided sequences that a rank holds at a time.
@@ -35,20 +37,19 @@ class PlannedStage {
   std::int64_t later(int chunk) const;  // between the halves of backward
   std::int64_t backward(int chunk) const;
 
-  stretto::DividedAttention attention() const;
-  std::int64_t of_attentions(const stretto::AttentionBytes& bytes) const;  // of all in a step
+  DividedAttention attention() const;
+  std::int64_t of_attentions(const AttentionBytes& bytes) const;  // of all in a step
 
   // How often a microbatch's backward in this chunk comes in halves; in a step.
   std::int64_t halves(int chunk) const;
 
-  const TrainerOptions& options_;
-  stretto::TensorParallel tensor_;
-  stretto::MeshShape mesh_;
-  const stretto::Schedule& schedule_;
+  const TrainingLayout& layout_;
+  TensorParallel tensor_;
+  const Schedule& schedule_;
   ModelCut cut_;
   std::int64_t sequence_;  // tokens of each sequence that are here
   std::int64_t tokens_;    // of a microbatch that are here
-  stretto::BlockActivations block_;
+  BlockActivations block_;
   // Bytes of a tensor of the residual's width, and of one statistic per token; of all rows, and of the first rank's own.
   std::int64_t hidden_, number_, own_hidden_, own_number_;
   std::int64_t head_input_;  // as the head keeps it
@@ -57,4 +58,4 @@ class PlannedStage {
   std::int64_t head_kept_;  // the input, result and statistics of its norm, and the logits
 };
 
-}  // namespace gpt
+}  // namespace stretto

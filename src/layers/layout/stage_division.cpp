@@ -1,23 +1,20 @@
-#include "stage_division.hpp"
+#include "stretto/layers/stage_division.hpp"
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <numeric>
 
-#include "fail.hpp"
+#include "core/fail.hpp"
 #include "stretto/layers/stages.hpp"
 
-namespace gpt {
+namespace stretto {
 
-using namespace stretto;
-
-Schedule PipelineOptions::schedule(int stages, std::int64_t microbatches) const {
+Schedule StageDivision::schedule(int stages, std::int64_t microbatches) const {
   require(microbatches <= std::numeric_limits<int>::max(), "A step of {} microbatches cannot be; give fewer.", microbatches);
   return named_schedule(schedule_name, stages, static_cast<int>(microbatches), virtual_stages);
 }
 
-ModelCut PipelineOptions::cut(const ModelShape& model, const Schedule& schedule, int stage) const {
+ModelCut StageDivision::cut(const ModelShape& model, const Schedule& schedule, int stage) const {
   ModelCut cut;
   cut.stage = stage;
   for (int part = 0; part < schedule.parts(); ++part) cut.stages.push_back(schedule.stage_of(part));
@@ -37,15 +34,4 @@ ModelCut PipelineOptions::cut(const ModelShape& model, const Schedule& schedule,
   return cut;
 }
 
-std::string text_of(const ModelCut& cut) {
-  std::map<int, std::vector<std::int64_t>> of_stages;
-  for (std::size_t part = 0; part < cut.stages.size(); ++part) of_stages[cut.stages[part]].push_back(cut.blocks[part]);
-  std::string text;
-  for (const auto& [stage, blocks] : of_stages) {
-    text += fmt::format("{}stage {}: {} {}", text.empty() ? "" : ", ", stage, fmt::join(blocks, " + "),
-                        blocks == std::vector<std::int64_t>{1} ? "layer" : "layers");
-  }
-  return text;
-}
-
-}  // namespace gpt
+}  // namespace stretto

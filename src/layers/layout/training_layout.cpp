@@ -1,0 +1,65 @@
+#include "stretto/layers/training_layout.hpp"
+
+#include <numeric>
+
+#include "core/fail.hpp"
+#include "layers/layout/planned_stage.hpp"
+
+namespace stretto {
+
+Schedule TrainingLayout::check() const {
+  check_sizes();
+  Schedule schedule = stages.schedule(mesh.pipeline, microbatches());
+  cut(schedule, 0);  // throws if layers and stages do not fit
+  return schedule;
+}
+
+void TrainingLayout::check_sizes() const {
+  require(
+      model.layers >= 1 && model.hidden >= 1 && model.heads >= 1 && model.sequence >= 1 && model.vocabulary >= 1,
+      "A model of {} layers, hidden size {}, {} heads, sequence length {} and vocabulary {} is impossible; all must be at "
+      "least 1.",
+      model.layers, model.hidden, model.heads, model.sequence, model.vocabulary);
+  require(micro_batch >= 1 && global_batch >= 1 && global_batch % micro_batch == 0 &&
+              global_batch / micro_batch % mesh.data == 0,
+          "--global-batch-size {} does not divide into --micro-batch-size {} on {} data-parallel ranks.", global_batch,
+          micro_batch, mesh.data);
+  model.block().check_heads(mesh.tensor, mesh.ulysses);
+  division().check(model.sequence);
+  sharding.check(mesh);
+  require(!divides_rows || mesh.tensor > 1,
+          "--sp divides rows over the ranks of a tensor-parallel group, and --tp 1 is a single one; give a larger --tp, or "
+          "leave "
+          "--sp out.");
+  require(!keeps_gathered || divides_rows, "--sp-keep-gathered keeps what --sp gathers; add --sp, or leave it out.");
+  recompute.check(tensor_parallel());
+}
+
+TensorParallel TrainingLayout::tensor_parallel() const {
+  return {.planned_ranks = mesh.tensor, .divides_rows = divides_rows, .keeps_gathered = keeps_gathered};
+}
+
+std::int64_t StagePlan::all_sent() const {
+  return std::accumulate(sent.begin(), sent.end(), std::int64_t{0},
+                         [](std::int64_t sum, const auto& group) { return sum + group.second; });
+}
+
+StagePlan plan_stage(const TrainingLayout& layout, const Schedule& schedule, int stage) {
+  const PlannedStage planned(layout, schedule, stage);
+  const MeshShape& mesh = layout.mesh;
+  Parameters parameters;
+  add_records(parameters, layout.model, layout.tensor_parallel(), planned.cut());
+  StagePlan plan;
+  plan.memory = state_memory(parameters, mesh, layout.sharding);
+  plan.memory.activations = planned.activation_bytes();
+  plan.memory.buffers += planned.attention_buffers();
+  const int passes = layout.recompute.level == Recompute::full ? 3 : 2;
+  plan.sent = state_traffic(parameters, mesh, layout.sharding, layout.microbatches(), passes);
+  if (mesh.tensor > 1) plan.sent[group_name(Axis::tensor)] += planned.tensor_parallel_bytes();
+  if (mesh.ring > 1) plan.sent[group_name(Axis::ring)] += planned.ring_bytes();
+  if (mesh.ulysses > 1) plan.sent[group_name(Axis::ulysses)] += planned.ulysses_bytes();
+  if (mesh.pipeline > 1) plan.sent[group_name(Axis::pipeline)] += planned.message_bytes();
+  return plan;
+}
+
+}  // namespace stretto
