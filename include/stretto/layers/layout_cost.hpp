@@ -1,0 +1,66 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "stretto/layers/training_cluster.hpp"
+#include "stretto/layers/training_layout.hpp"
+
+// Predicts the time of a training step in a layout, on a cluster that need not exist. All functions are pure: no rank
+// communicates or computes. docs/layout.md describes the model, and compares it with published runs.
+//
+// The model. A block's forward, its backward for activations and its backward for weights take the time of their products
+// (TrainingCluster::product_seconds), of attention (attention_cost.hpp), and of the tensors that their other kernels read
+// and write. Exchanges between tensor-parallel ranks take the time of the cluster's fastest method (cost.hpp) on the links
+// of their group, less what runs beside a product. The schedule's simulation (overlap/schedule.hpp) puts these times of all
+// parts of the model together, with messages between stages. Behind it come what the last microbatch's backward does not
+// hide of the sums of gradients, the update, and what the first forward does not hide of gathered values.
+namespace stretto {
+
+struct LayoutCost {
+  double seconds = 0;  // of a step
+  double tokens_per_second = 0;
+  double flops_per_second = 0;  // of the model (ModelShape::flops_per_token), for each device: recomputation does not count
+  double mfu = 0;               // of the device's peak
+  double computing = 0;         // seconds, of the stage that computes longest, without the update
+  double update = 0;            // seconds of the optimizer
+  double waiting = 0;           // seconds in which the stage that is busiest waits for other stages
+  // The time by which the pipeline takes longer than the stage that is busiest, as a part of that stage's time: 0.1 is 10%.
+  double bubble = 0;
+  // Seconds of communication that nothing hides, by group (group_name): "tp", "cp" and "ulysses" of the stage that is
+  // busiest; "dp" of sums and gathers, with the token axes; "pp" of the table that the ends of a pipeline share.
+  std::map<std::string, double> exposed;
+  TrainingMemory memory;  // of the stage that needs most, as plan_stage() says
+  int memory_stage = 0;
+};
+
+// Predicts layouts of one model on one cluster; remembers what layouts have in common. Not for several threads at once.
+class STRETTO_API LayoutCosts {
+ public:
+  // The ranks of all layouts together must be `ranks`.
+  LayoutCosts(const ModelShape& model, const TrainingCluster& cluster, std::int64_t ranks,
+              const TrainingSystem& system = {});
+  ~LayoutCosts();
+  LayoutCosts(const LayoutCosts&) = delete;
+  LayoutCosts& operator=(const LayoutCosts&) = delete;
+
+  // All throw Error(invalid_argument) for a layout whose groups would lie unevenly on the cluster's nodes. The layout must
+  // pass its check_sizes(); its schedule must be a generator's, not a file's.
+  void check(const MeshShape& mesh) const;
+  // The memory of the stage that needs most. Exact (plan_stage()); of pipelines without gpipe from a schedule with as many
+  // microbatches as are ever under way.
+  TrainingMemory memory(const TrainingLayout& layout, int* stage = nullptr);
+  // No more than memory(), and sooner: the largest of the first and the last stage.
+  std::int64_t least_memory(const TrainingLayout& layout);
+  // No more than cost().seconds, and sooner: without a simulation of the schedule.
+  double least_seconds(const TrainingLayout& layout);
+  // Steps of more than three microbatches a stage are simulated with fewer, and continued at the same pace.
+  LayoutCost cost(const TrainingLayout& layout);
+
+ private:
+  class Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace stretto

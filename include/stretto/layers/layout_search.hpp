@@ -1,0 +1,68 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stretto/layers/layout_cost.hpp"
+
+namespace stretto {
+
+// The layouts to choose from. What is set is fixed; of everything else all values are tried that divide:
+// - tensor: divisors of the ranks, up to the number of heads; with and without sequence parallelism above 1;
+// - pipeline: divisors, up to the number of layers; data: the ranks that are left;
+// - ring and ulysses: 1, unless set. They pay for sequences whose activations do not fit otherwise;
+// - micro-batch: powers of two up to 64;
+// - schedule: 1f1b, interleaved with 2 to 8 chunks, zb-h1, zb-h2 and zb-v. gpipe takes as long as 1f1b and needs more
+// memory,
+//   and 1f1b-eager differs from 1f1b only where messages take long: both only if set;
+// - ZeRO stages 0 to 3 with several data-parallel ranks, and the three levels of recomputation.
+struct STRETTO_API LayoutSpace {
+  ModelShape model;
+  std::int64_t ranks = 1;
+  std::int64_t global_batch = 1;
+  std::int64_t memory_bytes = 0;        // of a device
+  ShardedParameters::Options sharding;  // types, units; its zero is not read
+  kernels::AttentionMask mask;
+  std::optional<int> tensor, pipeline, data, virtual_stages;
+  int ring = 1, ulysses = 1;
+  std::optional<std::int64_t> micro_batch;
+  std::optional<std::string> schedule;
+  std::optional<ZeroStage> zero;
+  std::optional<bool> divides_rows;
+  std::optional<Recompute> recompute;
+  bool may_split_backward = true;  // false: without zb-h1, zb-h2 and zb-v, unless set
+};
+
+struct FoundLayout {
+  TrainingLayout layout;
+  LayoutCost cost;
+};
+
+struct LayoutSearch {
+  std::vector<FoundLayout> best;    // the fastest first
+  std::int64_t tried = 0;           // layouts that divide
+  std::int64_t without_memory = 0;  // of those, found not to fit the memory
+  std::int64_t least_memory = 0;    // bytes that the smallest of them needs, if none fits
+  struct Refusal {
+    std::int64_t count = 0;
+    std::string sentence;  // of the first one
+  };
+  std::vector<Refusal> refused;  // layouts that do not divide; sentences that differ in numbers only count as one
+};
+
+// Returns the `most` fastest layouts that fit the memory, by LayoutCosts. Layouts are tried from the least possible time
+// (LayoutCosts::least_seconds) on, until none of the rest can be among the fastest, so that few schedules are simulated.
+// Layouts of the same predicted time are in the order of the memory that they need.
+STRETTO_API LayoutSearch search_layouts(const LayoutSpace& space, const TrainingCluster& cluster, std::size_t most = 10,
+                                        const TrainingSystem& system = {});
+
+// All of the space's layouts, and the refusals, in one list; for checks of the search on small spaces.
+STRETTO_API std::vector<TrainingLayout> all_layouts(const LayoutSpace& space, const LayoutCosts& costs,
+                                                    std::vector<LayoutSearch::Refusal>* refused = nullptr);
+
+// "tp 8 (sp) x pp 4 x dp 2, micro-batch 1, interleaved of 2, ZeRO 1, recomputes selective"
+STRETTO_API std::string to_string(const TrainingLayout& layout);
+// The flags of stretto-train that train in this layout, without --train-data.
+STRETTO_API std::string train_flags(const TrainingLayout& layout);
+
+}  // namespace stretto

@@ -1,0 +1,89 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "stretto/dtype.hpp"
+#include "stretto/export.hpp"
+#include "stretto/simulate.hpp"
+
+// The machine that a layout is planned for, and the program that trains on it, as data.
+namespace stretto {
+
+// A product of an m x k and a k x n matrix has the size n' if it has as many operations as one of n' x n' x n':
+// n' = cbrt(m n k). A batch of products counts as one product of all operations.
+struct ProductRate {
+  double size = 0;
+  double flops_per_second = 0;
+};
+
+// In JSON:
+//   {"peak_tflops": 312,                         of a device, which MFU is counted against
+//    "products": {"bf16": [[512, 22], [8192, 238]]},   by type (fp64, fp32, bf16, fp16): sizes, and 1e12 operations a second
+//    "attention_tflops": 120,                    of the attention kernel; 1e12 operations a second
+//    "memory_gbs": 2000,                         of elementwise work, in 1e9 bytes a second, read and written
+//    "memory_gib": 80,                           of a device
+//    "launch_us": 4,                             of a kernel's start and end; default 0
+//    "narrow_sums": true,                        sums of 16-bit floats travel in 16 bits (NCCL), not in 32; default false
+//    "links": {"levels": [...], "local_gbs": 2000},   as in simulate.hpp
+//    "sources": ["where the figures are from"]}  optional; nobody reads it
+struct STRETTO_API TrainingCluster {
+  double peak_flops = 0;
+  std::map<DType, std::vector<ProductRate>> products;  // by rising size, at least one of a type
+  double attention_flops = 0;
+  double memory_bytes_per_second = 0;
+  std::int64_t memory_bytes = 0;
+  double launch_seconds = 0;
+  bool narrow_sums = false;
+  LinkModel links;
+
+  // Between two sizes of the curve, the rate is linear in the logarithm of the size; above the last it stays; below the
+  // first it falls with the operations, since a small product takes the time of its start. Throws Error(invalid_argument) if
+  // the type has no curve.
+  double product_rate(DType dtype, double size) const;
+  // A batch of products: the operations at the rate of their size, or the operands, the results and other_bytes at the rate
+  // of the memory, whichever takes longer, and a launch.
+  double product_seconds(DType dtype, double m, double n, double k, double batch = 1, double other_bytes = 0) const;
+  double pass_seconds(double bytes, double kernels = 1) const {
+    return bytes / memory_bytes_per_second + kernels * launch_seconds;
+  }
+};
+// Both throw Error(invalid_argument) in one sentence that names the fault.
+STRETTO_API TrainingCluster training_cluster_from_text(const std::string& json);
+STRETTO_API TrainingCluster training_cluster_from_file(const std::string& path);
+
+// Tensors that a block's kernels beside products read or write, in whole tensors of each kind.
+struct BlockTraffic {
+  double rows = 0;     // [own rows, hidden]
+  double wide = 0;     // [tokens, hidden / t]
+  double scores = 0;   // [batch, heads / t, sequence, sequence]
+  double kernels = 0;  // that do so
+};
+
+// How a program trains, where that decides a step's time. The defaults are this library's trainer.
+//
+// In JSON, all keys optional: {"kernels": {"forward": {"rows": 11, "wide": 16, "scores": 4.5, "kernels": 9}, "backward":
+// {...}, "attention": {...}}, "recomputes_whole_blocks": true, "overlaps_products": false, "overlaps_weights": false,
+// "overlaps_sums": false, "blocking_messages": true, "accumulate_bytes": 6, "update_bytes": 62, "loss_bytes": 52}.
+struct TrainingSystem {
+  // The traffic of a program whose attention writes its scores to memory, by products and kernels of their own, instead of
+  // one kernel: of a block's forward, its backward, and of `attention`, the part of forward that Recompute::selective
+  // computes again (with its products; Korthikanti et al. 2022) instead of norms and GELU.
+  bool writes_scores = false;
+  BlockTraffic forward, backward, attention;
+  bool recomputes_whole_blocks = false;  // with Recompute::full: the last projection, too, which this library leaves out
+  // A tensor-parallel exchange runs beside the product before or behind it, in chunks.
+  bool overlaps_products = true;
+  // The exchange of an input's gradient runs beside the product for the weights' gradient.
+  bool overlaps_weights = true;
+  bool overlaps_sums = true;       // gradients are summed during backward, and values gathered during forward
+  bool blocking_messages = false;  // between stages: the stage waits for each
+  double accumulate_bytes = 0;     // of each weight and microbatch, where a pass of its own adds gradients up
+  double update_bytes = 0;         // of each updated parameter, norm and update; 0: this library's (update_bytes())
+  double loss_bytes = 0;           // of each logit, forward and backward; 0: three times its type's
+};
+STRETTO_API TrainingSystem training_system_from_text(const std::string& json);  // both functions throw like the above
+STRETTO_API TrainingSystem training_system_from_file(const std::string& path);
+
+}  // namespace stretto

@@ -1,0 +1,162 @@
+// stretto-plan layout: how a whole training step may be divided over the ranks of a cluster, what each division costs, and
+// which is the fastest.
+#include "plan/plan_layout.hpp"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <map>
+
+#include "common/size_text.hpp"
+#include "plan/layout_report.hpp"
+#include "plan/plan_options.hpp"
+
+namespace plan_tool {
+namespace {
+
+// The trainer's names.
+const std::map<std::string, DType> layout_types = {
+    {"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}};
+const std::map<std::string, Recompute> recompute_names = {
+    {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}};
+
+// "gpt:layers=96,hidden=12288,heads=96,seq=2048,vocab=51200"
+ModelShape model_from(const std::string& text) {
+  const std::string family = "gpt:";
+  require(text.rfind(family, 0) == 0, "--model '{}' is no model; write gpt:layers=L,hidden=H,heads=A,seq=S,vocab=V.", text);
+  ModelShape model{0, 0, 0, 0, 0};
+  std::map<std::string, std::int64_t*> sizes = {{"layers", &model.layers},
+                                                {"hidden", &model.hidden},
+                                                {"heads", &model.heads},
+                                                {"seq", &model.sequence},
+                                                {"vocab", &model.vocabulary}};
+  for (std::size_t at = family.size(); at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string item = text.substr(at, end - at);
+    const std::size_t equals = std::min(item.find('='), item.size());
+    const auto size = sizes.find(item.substr(0, equals));
+    require(size != sizes.end(), "--model '{}' has '{}'; known are layers, hidden, heads, seq and vocab, as in layers=96.",
+            text, item);
+    const char* const first = item.data() + std::min(equals + 1, item.size());
+    const auto [behind, error] = std::from_chars(first, item.data() + item.size(), *size->second);
+    require(error == std::errc() && behind == item.data() + item.size() && *size->second >= 1 &&
+                *size->second <= std::int64_t{1} << 30,
+            "--model '{}' has '{}'; give a whole number from 1 to 2^30.", text, item);
+    at = end + 1;
+  }
+  for (const auto& [name, size] : sizes) require(*size > 0, "--model '{}' does not say {}; add {}=N.", text, name, name);
+  return model;
+}
+
+struct Fixed {  // what the command line fixes, as it gives it
+  int tensor = 0, pipeline = 0, data = 0, virtual_stages = 0;
+  std::int64_t micro_batch = 0;
+  std::string schedule, zero, rows, recompute, grad_dtype, memory, mask = "dense";
+};
+
+template <class T>
+std::optional<T> if_given(const T& value) {
+  return value == T() ? std::nullopt : std::optional<T>(value);
+}
+
+void add_fixed(CLI::App& app, LayoutLine& line, Fixed& fixed) {
+  constexpr int most = 1 << 20;
+  app.add_option("--tp", fixed.tensor, "Only layouts of so many tensor-parallel ranks; likewise the following")
+      ->check(CLI::Range(1, most));
+  app.add_option("--pp", fixed.pipeline, "Pipeline stages")->check(CLI::Range(1, most));
+  app.add_option("--dp", fixed.data, "Data-parallel ranks")->check(CLI::Range(1, most));
+  app.add_option("--cp", line.space.ring, "Ranks of a ring")->capture_default_str()->check(CLI::Range(1, most));
+  app.add_option("--ulysses", line.space.ulysses, "Ranks that exchange heads")
+      ->capture_default_str()
+      ->check(CLI::Range(1, most));
+  app.add_option("--micro-batch-size", fixed.micro_batch, "Sequences of a microbatch")->check(CLI::Range(1, most));
+  app.add_option("--schedule", fixed.schedule, fmt::format("Pipeline schedule: {}", schedule_names()));
+  app.add_option("--virtual-stages", fixed.virtual_stages, "Parts of the model that each stage holds")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--zero", fixed.zero, "ZeRO stage")->check(CLI::IsMember({"0", "1", "2", "3"}));
+  app.add_option("--sp", fixed.rows, "With sequence parallelism, or without: yes or no")
+      ->check(CLI::IsMember({"yes", "no"}));
+  app.add_option("--recompute", fixed.recompute, "What backward computes again: none, selective or full")
+      ->check(CLI::IsMember(recompute_names));
+}
+
+bool parse(int argc, char** argv, LayoutLine& line) {
+  CLI::App app(
+      "Plans the layout of a whole training step on a cluster: the fastest ways to divide a GPT over its ranks that fit "
+      "the\n"
+      "memory, their predicted time, and the flags of stretto-train that run them. Nothing is run.",
+      "stretto-plan layout");
+  app.set_help_flag("-h,--help", "Print this help");
+  Fixed fixed;
+  LayoutSpace& space = line.space;
+  app.add_option("--model", line.model, "gpt:layers=L,hidden=H,heads=A,seq=S,vocab=V")->required();
+  app.add_option("--cluster", line.cluster, "The cluster, a JSON file (docs/layout.md)")->required();
+  app.add_option("--ranks", space.ranks, "Devices of the job")->required()->check(CLI::Range(1, 1 << 20));
+  app.add_option("--global-batch,--global-batch-size", space.global_batch, "Sequences of a step")
+      ->required()
+      ->check(CLI::Range(1, 1 << 30));
+  app.add_option("--memory", fixed.memory, "Of a device, such as 80GiB; the cluster's when left out");
+  app.add_option("--dtype", line.dtype, "Of values: fp64, fp32, bf16 or fp16")
+      ->capture_default_str()
+      ->check(CLI::IsMember(layout_types));
+  app.add_option("--grad-dtype", fixed.grad_dtype, "Of gradients: fp32 when left out, fp64 with fp64")
+      ->check(CLI::IsMember(layout_types));
+  app.add_option("--attention", fixed.mask, "The earlier tokens that a token sees, as stretto-train takes them")
+      ->capture_default_str();
+  add_fixed(app, line, fixed);
+  app.add_option("--system", line.system, "How another training program works, a JSON file; Stretto when left out");
+  app.add_option("--top", line.top, "Layouts to print")->capture_default_str()->check(CLI::Range(1, 1000));
+  app.add_option("--json", line.json, "Write the figures to this file");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    fail("{}; --help lists the flags.", error.what());
+  }
+  space.model = model_from(line.model);
+  space.sharding.dtype = layout_types.at(line.dtype);
+  if (!fixed.grad_dtype.empty()) space.sharding.gradient_dtype = layout_types.at(fixed.grad_dtype);
+  if (!fixed.memory.empty()) space.memory_bytes = perf::bytes_from_text("--memory", fixed.memory);
+  space.mask = attention_mask_from_text(fixed.mask);
+  space.tensor = if_given(fixed.tensor);
+  space.pipeline = if_given(fixed.pipeline);
+  space.data = if_given(fixed.data);
+  space.virtual_stages = if_given(fixed.virtual_stages);
+  space.micro_batch = if_given(fixed.micro_batch);
+  space.schedule = if_given(fixed.schedule);
+  if (!fixed.zero.empty()) space.zero = zero_stages.at(static_cast<std::size_t>(fixed.zero[0] - '0'));
+  if (!fixed.rows.empty()) space.divides_rows = fixed.rows == "yes";
+  if (!fixed.recompute.empty()) space.recompute = recompute_names.at(fixed.recompute);
+  return true;
+}
+
+// Nothing fits: says why.
+[[noreturn]] void refuse(const LayoutLine& line, const LayoutSearch& search) {
+  if (search.without_memory == 0 && !search.refused.empty()) fail("{}", search.refused.front().sentence);
+  require(search.without_memory > 0, "No layout of {} ranks is as the flags fix it; leave some out.", line.space.ranks);
+  fail("None of {} layouts fits {} of memory; the smallest needs {}: give more ranks, or more --memory.", search.tried,
+       perf::in_units(static_cast<double>(line.space.memory_bytes)),
+       perf::in_units(static_cast<double>(search.least_memory)));
+}
+
+}  // namespace
+
+void plan_layout_of(int argc, char** argv) {
+  LayoutLine line;
+  if (!parse(argc, argv, line)) return;
+  if (!line.json.empty()) perf::check_writable("--json", line.json);
+  const TrainingCluster cluster = training_cluster_from_file(line.cluster);
+  const TrainingSystem system = line.system.empty() ? TrainingSystem() : training_system_from_file(line.system);
+  if (line.space.memory_bytes == 0) line.space.memory_bytes = cluster.memory_bytes;
+  const auto begin = std::chrono::steady_clock::now();
+  const LayoutSearch search = search_layouts(line.space, cluster, line.top, system);
+  const std::chrono::duration<double> searched = std::chrono::steady_clock::now() - begin;
+  if (search.best.empty()) refuse(line, search);
+  print(line, search, searched.count());
+  if (!line.json.empty()) perf::write_file("--json", line.json, json_of(line, search));
+}
+
+}  // namespace plan_tool

@@ -1,0 +1,257 @@
+#include "stretto/layers/layout_cost.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "core/fail.hpp"
+#include "layers/layout/pipeline_time.hpp"
+#include "layers/layout/planned_stage.hpp"
+#include "layers/layout/state_time.hpp"
+
+namespace stretto {
+namespace {
+
+PipelineShape shape_of(const TrainingLayout& layout) {
+  const ScheduleKind kind = schedule_kind_from_name(layout.stages.schedule_name);
+  const int chunks = layout.stages.virtual_stages > 0 ? layout.stages.virtual_stages : usual_chunks(kind);
+  const std::int64_t microbatches = layout.microbatches();
+  require(microbatches >= 1 && microbatches <= 1 << 22, "A step of {} microbatches cannot be planned; give 1 to {}.",
+          microbatches, 1 << 22);
+  return {kind, layout.mesh.pipeline, static_cast<int>(microbatches), chunks};
+}
+
+auto key_of(const MeshShape& mesh) { return std::tuple(mesh.tensor, mesh.ulysses, mesh.ring, mesh.data, mesh.pipeline); }
+
+// The innermost level of links whose unit holds both ranks.
+const LinkLevel& level_between(const LinkModel& links, std::int64_t a, std::int64_t b) {
+  for (const LinkLevel& level : links.levels) {
+    if (level.ranks == 0 || a / level.ranks == b / level.ranks) return level;
+  }
+  return links.levels.back();
+}
+
+}  // namespace
+
+class LayoutCosts::Parts {
+ public:
+  Parts(const ModelShape& model, const TrainingCluster& cluster, std::int64_t ranks, const TrainingSystem& system)
+      : model_(model), cluster_(cluster), ranks_(ranks), system_(system), costs_({cluster.links, static_cast<int>(ranks)}) {}
+
+  const CollectiveCosts& costs() const { return costs_; }
+  std::int64_t ranks() const { return ranks_; }
+
+  TrainingMemory memory_of_stage(const TrainingLayout& layout, int stage) {
+    const PipelineShape shape = shape_of(layout).beginning();
+    const Schedule& schedule = schedules_.of(shape);
+    const PlannedStage planned(layout, schedule, cut(layout, shape, stage));
+    TrainingMemory memory = state_memory_of(layout, shape, stage, planned.cut());
+    memory.activations = planned.activation_bytes();
+    memory.buffers += planned.attention_buffers();
+    return memory;
+  }
+
+  PipelineTime least_time(const TrainingLayout& layout) {
+    const PipelineShape shape = shape_of(layout);
+    return least_pipeline_time(shape, parts_of(layout, shape));
+  }
+
+  LayoutCost cost(const TrainingLayout& layout, bool simulates) {
+    const PipelineShape shape = shape_of(layout);
+    const std::vector<PipelinePart> parts = parts_of(layout, shape);
+    const PipelineTime time = simulates ? schedules_.time(shape, parts) : least_pipeline_time(shape, parts);
+    LayoutCost cost;
+    const Schedule geometry = shape.geometry();
+    const ModelCut cut = this->cut(layout, shape, time.busiest_stage);
+    PartTime busiest;
+    double sums = 0;
+    for (int stage = 0; stage < shape.stages; ++stage) {
+      PartTime microbatch;
+      StageParameters parameters;
+      for (int part = 0; part < geometry.parts(); ++part) {
+        if (geometry.stage_of(part) != stage) continue;
+        microbatch = microbatch + parts[static_cast<std::size_t>(part)].time;
+        parameters.blocks += static_cast<double>(cut.blocks[static_cast<std::size_t>(part)]);
+        parameters.has_embeddings |= part == 0;
+        parameters.has_head |= part + 1 == geometry.parts();
+      }
+      if (stage == time.busiest_stage) busiest = microbatch;
+      const StateTime state = state_time(layout, parameters, microbatch, cluster_, system_, costs_);
+      sums = std::max(sums, state.exposed);
+      cost.update = std::max(cost.update, state.update);
+    }
+    const auto microbatches = static_cast<double>(shape.microbatches);
+    const PassTime all = busiest.all();
+    cost.computing = microbatches * all.computing;
+    cost.waiting = time.seconds - time.busiest;
+    cost.bubble = cost.waiting / time.busiest;
+    add(cost, group_name(Axis::tensor), microbatches * all.tensor);
+    add(cost, group_name(Axis::ring), microbatches * all.ring);
+    add(cost, group_name(Axis::ulysses), microbatches * all.ulysses);
+    add(cost, group_name(Axis::data), sums);
+    const double table = table_seconds(layout);
+    add(cost, group_name(Axis::pipeline), table);
+    cost.seconds = time.seconds + sums + table + cost.update;
+    const double tokens = static_cast<double>(layout.global_batch * model_.sequence);
+    cost.tokens_per_second = tokens / cost.seconds;
+    cost.flops_per_second =
+        cost.tokens_per_second * model_.flops_per_token(model_.parameters()) / static_cast<double>(ranks_);
+    cost.mfu = cost.flops_per_second / cluster_.peak_flops;
+    return cost;
+  }
+
+ private:
+  static void add(LayoutCost& cost, const std::string& group, double seconds) {
+    if (seconds > 0) cost.exposed[group] = seconds;
+  }
+
+  // The division of blocks over stages, which takes long.
+  ModelCut cut(const TrainingLayout& layout, const PipelineShape& shape, int stage) {
+    const auto key = std::tuple(shape.kind, shape.stages, shape.chunks, layout.stages.blocks);
+    auto found = cuts_.find(key);
+    if (found == cuts_.end()) found = cuts_.emplace(key, layout.cut(shape.geometry(), 0)).first;
+    ModelCut cut = found->second;
+    cut.stage = stage;
+    return cut;
+  }
+
+  TrainingMemory state_memory_of(const TrainingLayout& layout, const PipelineShape& shape, int stage, const ModelCut& cut) {
+    const auto key = std::tuple(key_of(layout.mesh), layout.divides_rows, shape.kind, shape.chunks, stage,
+                                layout.sharding.zero, layout.stages.blocks);
+    const auto found = state_memory_.find(key);
+    if (found != state_memory_.end()) return found->second;
+    Parameters parameters;
+    add_records(parameters, model_, layout.tensor_parallel(), cut);
+    return state_memory_[key] = state_memory(parameters, layout.mesh, layout.sharding);
+  }
+
+  struct Times {
+    PartTime block, embeddings, head;
+  };
+  const Times& times_of(const TrainingLayout& layout, const PipelineShape& shape) {
+    const auto key = std::tuple(layout.mesh.tensor, layout.mesh.ulysses, layout.mesh.ring, layout.micro_batch,
+                                layout.divides_rows, layout.keeps_gathered, layout.recompute.level,
+                                layout.recompute.partition, shape.splits(), layout.sequence_layout);
+    const auto found = times_.find(key);
+    if (found != times_.end()) return found->second;
+    const BlockTimes times(layout, shape.splits(), cluster_, system_, ranks_, costs_);
+    return times_[key] = {times.block(), times.embeddings(), times.head()};
+  }
+
+  std::vector<PipelinePart> parts_of(const TrainingLayout& layout, const PipelineShape& shape) {
+    const Times& times = times_of(layout, shape);
+    const ModelCut cut = this->cut(layout, shape, 0);
+    const Schedule geometry = shape.geometry();
+    std::vector<PipelinePart> parts(cut.blocks.size());
+    for (int part = 0; part < geometry.parts(); ++part) {
+      PipelinePart& its = parts[static_cast<std::size_t>(part)];
+      its.time = static_cast<double>(cut.blocks[static_cast<std::size_t>(part)]) * times.block;
+      if (part == 0) its.time = its.time + times.embeddings;
+      if (part + 1 == geometry.parts()) its.time = its.time + times.head;
+      for (const int other : {part - 1, part + 1}) {
+        if (other < 0 || other >= geometry.parts() || geometry.stage_of(other) == geometry.stage_of(part)) continue;
+        its.message = std::max(its.message, message_seconds(layout, geometry.stage_of(part), geometry.stage_of(other)));
+      }
+      if (!system_.blocking_messages) continue;
+      // With several chunks, forward's and backward's messages go together.
+      const double waits = its.message / (shape.chunks > 1 ? 2 : 1);
+      its.time.forward.computing += waits;
+      its.time.input.computing += waits;
+      its.message = 0;
+    }
+    return parts;
+  }
+
+  double message_seconds(const TrainingLayout& layout, int from, int to) {
+    const std::int64_t tokens = layout.micro_batch * layout.division().rows(model_.sequence);
+    const double bytes = static_cast<double>(layout.tensor_parallel().own_rows(tokens).count * model_.hidden) *
+                         static_cast<double>(size_of(layout.sharding.dtype));
+    return exchange_seconds(layout, from, to, bytes, !layout.tensor_parallel().has_own_rows());
+  }
+
+  // A message from each rank of a stage to its peer on another. Between nodes, the ranks of a node share its ports, and
+  // tensor-parallel ranks that send the same send a part each, which the receivers gather (Pipeline).
+  double exchange_seconds(const TrainingLayout& layout, int from, int to, double bytes, bool same) {
+    const MeshShape& mesh = layout.mesh;
+    const LinkModel& links = cluster_.links;
+    const std::int64_t stride = ranks_ / mesh.pipeline;
+    const LinkLevel& level = level_between(links, from * stride, to * stride);
+    const LinkLevel& inner = links.levels.front();
+    const auto seconds = [](const LinkLevel& link, double of) {
+      return (link.alpha_us + link.overhead_us) * 1e-6 + of / (link.bandwidth_gbs * 1e9);
+    };
+    if (&level == &inner) return seconds(inner, bytes);
+    const double sharing = std::max(1.0, static_cast<double>(inner.ranks) / inner.ports);
+    const bool scatters = same && mesh.tensor > 1 && inner.ranks % mesh.tensor == 0;
+    if (!scatters) return seconds(level, bytes * sharing);
+    const double part = bytes / mesh.tensor;
+    return seconds(level, part * sharing) +
+           collective_seconds(costs_, Collective::all_gather,
+                              static_cast<std::int64_t>(bytes) / static_cast<std::int64_t>(size_of(layout.sharding.dtype)),
+                              layout.sharding.dtype, {mesh.tensor, 1}, false);
+  }
+
+  // The two ends exchange the gradients of their shares of the table.
+  double table_seconds(const TrainingLayout& layout) {
+    if (layout.mesh.pipeline == 1) return 0;
+    const int tokens_ranks = layout.mesh.data * layout.mesh.ring * layout.mesh.ulysses;
+    const double elements = static_cast<double>(model_.vocabulary * model_.hidden) / layout.mesh.tensor;
+    const double share = elements / tokens_ranks * static_cast<double>(size_of(layout.sharding.gradients()));
+    return exchange_seconds(layout, 0, layout.mesh.pipeline - 1, share, false);
+  }
+
+  ModelShape model_;
+  TrainingCluster cluster_;
+  std::int64_t ranks_;
+  TrainingSystem system_;
+  CollectiveCosts costs_;
+  Schedules schedules_;
+  using MeshKey = std::tuple<int, int, int, int, int>;
+  std::map<std::tuple<ScheduleKind, int, int, std::vector<std::int64_t>>, ModelCut> cuts_;
+  std::map<std::tuple<MeshKey, bool, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>>, TrainingMemory>
+      state_memory_;
+  std::map<std::tuple<int, int, int, std::int64_t, bool, bool, Recompute, bool, bool, SequenceLayout>, Times> times_;
+};
+
+LayoutCosts::LayoutCosts(const ModelShape& model, const TrainingCluster& cluster, std::int64_t ranks,
+                         const TrainingSystem& system) {
+  require(ranks >= 1 && ranks <= 1 << 24, "A cluster of {} ranks cannot be planned; give 1 to {}.", ranks, 1 << 24);
+  parts_ = std::make_unique<Parts>(model, cluster, ranks, system);
+}
+LayoutCosts::~LayoutCosts() = default;
+
+void LayoutCosts::check(const MeshShape& mesh) const {
+  mesh.check(static_cast<int>(parts_->ranks()));
+  int stride = 1;
+  for (const Axis axis : {Axis::tensor, Axis::ulysses, Axis::ring}) {
+    parts_->costs().place({mesh.size(axis), stride});
+    stride *= mesh.size(axis);
+  }
+  parts_->costs().place({mesh.data * mesh.ring * mesh.ulysses, mesh.tensor});
+}
+
+TrainingMemory LayoutCosts::memory(const TrainingLayout& layout, int* stage) {
+  TrainingMemory most;
+  for (int each = 0; each < layout.mesh.pipeline; ++each) {
+    const TrainingMemory memory = parts_->memory_of_stage(layout, each);
+    if (each > 0 && memory.total() <= most.total()) continue;
+    most = memory;
+    if (stage != nullptr) *stage = each;
+  }
+  return most;
+}
+
+std::int64_t LayoutCosts::least_memory(const TrainingLayout& layout) {
+  const std::int64_t first = parts_->memory_of_stage(layout, 0).total();
+  if (layout.mesh.pipeline == 1) return first;
+  return std::max(first, parts_->memory_of_stage(layout, layout.mesh.pipeline - 1).total());
+}
+
+double LayoutCosts::least_seconds(const TrainingLayout& layout) { return parts_->least_time(layout).seconds; }
+
+LayoutCost LayoutCosts::cost(const TrainingLayout& layout) {
+  LayoutCost cost = parts_->cost(layout, true);
+  cost.memory = memory(layout, &cost.memory_stage);
+  return cost;
+}
+
+}  // namespace stretto

@@ -1,0 +1,222 @@
+#include "stretto/layers/layout_search.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <tuple>
+
+#include "core/fail.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::array<Recompute, 3> recompute_levels = {Recompute::none, Recompute::selective, Recompute::full};
+constexpr std::int64_t most_sequences = 64;  // of a microbatch
+constexpr int most_chunks = 8;
+
+std::vector<int> divisors(std::int64_t number, std::int64_t most) {
+  std::vector<int> result;
+  for (std::int64_t i = 1; i <= std::min(number, most); ++i) {
+    if (number % i == 0) result.push_back(static_cast<int>(i));
+  }
+  return result;
+}
+
+// Refusals that differ in numbers only.
+class Refusals {
+ public:
+  void add(const std::string& sentence) {
+    std::string kind;
+    for (const char c : sentence) {
+      if (c < '0' || c > '9') kind += c;
+    }
+    const auto [place, is_new] = places_.try_emplace(kind, all_.size());
+    if (is_new) all_.push_back({0, sentence});
+    ++all_[place->second].count;
+  }
+  std::vector<LayoutSearch::Refusal> all() const { return all_; }
+
+ private:
+  std::map<std::string, std::size_t> places_;
+  std::vector<LayoutSearch::Refusal> all_;
+};
+
+class Enumeration {
+ public:
+  Enumeration(const LayoutSpace& space, const LayoutCosts& costs) : space_(space), costs_(costs) {}
+
+  std::vector<TrainingLayout> layouts() {
+    const ModelShape& model = space_.model;
+    const std::int64_t sequence_ranks = std::int64_t{space_.ring} * space_.ulysses;
+    require(space_.ranks % sequence_ranks == 0, "{} ranks do not divide into groups of --cp {} times --ulysses {}.",
+            space_.ranks, space_.ring, space_.ulysses);
+    const std::int64_t ranks = space_.ranks / sequence_ranks;
+    for (const int tensor : values(space_.tensor, ranks, model.heads)) {
+      for (const int pipeline : values(space_.pipeline, ranks / tensor, model.layers)) {
+        const auto data = static_cast<int>(ranks / tensor / pipeline);
+        if (std::int64_t{data} * tensor * pipeline != ranks) continue;
+        if (space_.data && *space_.data != data) continue;
+        with_mesh({.tensor = tensor, .ulysses = space_.ulysses, .ring = space_.ring, .data = data, .pipeline = pipeline});
+      }
+    }
+    return std::move(layouts_);
+  }
+  std::vector<LayoutSearch::Refusal> refused() const { return refusals_.all(); }
+
+ private:
+  static std::vector<int> values(const std::optional<int>& fixed, std::int64_t ranks, std::int64_t most) {
+    return fixed ? std::vector<int>{*fixed} : divisors(ranks, most);
+  }
+
+  // Runs something that throws for what does not divide.
+  template <class F>
+  bool allowed(F check) {
+    try {
+      check();
+      return true;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::invalid_argument) throw;
+      refusals_.add(error.what());
+      return false;
+    }
+  }
+
+  void with_mesh(const MeshShape& mesh) {
+    TrainingLayout layout{.model = space_.model,
+                          .mesh = mesh,
+                          .sharding = space_.sharding,
+                          .micro_batch = space_.micro_batch.value_or(1),
+                          .global_batch = space_.global_batch,
+                          .mask = space_.mask};
+    layout.sharding.zero = ZeroStage::none;
+    if (!allowed([&] { costs_.check(mesh); })) return;
+    if (space_.micro_batch) {
+      with_batch(layout);
+      return;
+    }
+    const std::int64_t sequences = space_.global_batch / mesh.data;  // of a data-parallel rank
+    for (layout.micro_batch = 1; layout.micro_batch == 1 || layout.micro_batch <= std::min(sequences, most_sequences);
+         layout.micro_batch *= 2) {
+      if (layout.micro_batch > 1 && sequences % layout.micro_batch != 0) break;
+      if (!with_batch(layout)) break;
+    }
+  }
+
+  bool with_batch(TrainingLayout& layout) {
+    if (!allowed([&] { layout.check_sizes(); })) return false;
+    for (const auto& [kind, chunks] : schedules(layout)) {
+      layout.stages.schedule_name = name(kind);
+      layout.stages.virtual_stages = chunks;
+      with_schedule(layout, kind, chunks);
+    }
+    return true;
+  }
+
+  std::vector<std::pair<ScheduleKind, int>> schedules(const TrainingLayout& layout) const {
+    using enum ScheduleKind;
+    std::vector<std::pair<ScheduleKind, int>> result;
+    const auto add = [&](ScheduleKind kind) {
+      if (kind != interleaved || space_.virtual_stages) {
+        result.emplace_back(kind, space_.virtual_stages.value_or(usual_chunks(kind)));
+        return;
+      }
+      for (int chunks = 2; chunks <= most_chunks && std::int64_t{chunks} * layout.mesh.pipeline <= space_.model.layers;
+           ++chunks) {
+        result.emplace_back(kind, chunks);
+      }
+    };
+    if (space_.schedule) {
+      add(schedule_kind_from_name(*space_.schedule));
+      return result;
+    }
+    // Without a pipeline, all schedules are gradient accumulation.
+    if (layout.mesh.pipeline == 1 && !space_.virtual_stages) return {{one_forward_one_backward, 1}};
+    if (!space_.virtual_stages || *space_.virtual_stages == 1) add(one_forward_one_backward);
+    if (!space_.virtual_stages || *space_.virtual_stages > 1) add(interleaved);
+    if (!space_.may_split_backward) return result;
+    for (const ScheduleKind kind : {zb_h1, zb_h2, zb_v}) {
+      if (!space_.virtual_stages || *space_.virtual_stages == usual_chunks(kind)) add(kind);
+    }
+    return result;
+  }
+
+  void with_schedule(TrainingLayout& layout, ScheduleKind kind, int chunks) {
+    const std::int64_t microbatches = layout.microbatches();
+    const std::int64_t parts = std::int64_t{layout.mesh.pipeline} * chunks;
+    if (!allowed([&] {
+          require(parts <= layout.model.layers,
+                  "{} layers cannot be divided into {} parts; give fewer stages or virtual stages, or more layers.",
+                  layout.model.layers, parts);
+          require(parts * microbatches <= 1 << 22,
+                  "{} microbatches through {} stages x {} chunks are more than 2^22 computations; give fewer.", microbatches,
+                  layout.mesh.pipeline, chunks);
+          require(kind != ScheduleKind::interleaved || microbatches % layout.mesh.pipeline == 0,
+                  "interleaved needs a multiple of its {} stages as microbatches, not {}; choose another number, or 1f1b.",
+                  layout.mesh.pipeline, microbatches);
+        })) {
+      return;
+    }
+    for (const bool rows : {false, true}) {
+      if (rows != space_.divides_rows.value_or(rows) || (rows && layout.mesh.tensor == 1)) continue;
+      for (const Recompute level : recompute_levels) {
+        if (level != space_.recompute.value_or(level)) continue;
+        const int ranks = layout.mesh.data * layout.mesh.ring * layout.mesh.ulysses;
+        for (const ZeroStage zero : zero_stages) {
+          if (space_.zero ? zero != *space_.zero : ranks == 1 && zero != ZeroStage::none) continue;
+          TrainingLayout& each = layouts_.emplace_back(layout);
+          each.divides_rows = rows;
+          each.recompute.level = level;
+          each.sharding.zero = zero;
+        }
+      }
+    }
+  }
+
+  const LayoutSpace& space_;
+  const LayoutCosts& costs_;
+  std::vector<TrainingLayout> layouts_;
+  Refusals refusals_;
+};
+
+}  // namespace
+
+std::vector<TrainingLayout> all_layouts(const LayoutSpace& space, const LayoutCosts& costs,
+                                        std::vector<LayoutSearch::Refusal>* refused) {
+  Enumeration enumeration(space, costs);
+  std::vector<TrainingLayout> layouts = enumeration.layouts();
+  if (refused != nullptr) *refused = enumeration.refused();
+  return layouts;
+}
+
+LayoutSearch search_layouts(const LayoutSpace& space, const TrainingCluster& cluster, std::size_t most,
+                            const TrainingSystem& system) {
+  LayoutCosts costs(space.model, cluster, space.ranks, system);
+  LayoutSearch search;
+  const std::vector<TrainingLayout> layouts = all_layouts(space, costs, &search.refused);
+  search.tried = static_cast<std::int64_t>(layouts.size());
+  search.least_memory = std::numeric_limits<std::int64_t>::max();
+  std::vector<std::pair<double, const TrainingLayout*>> fitting;
+  const auto too_large = [&](std::int64_t bytes) {
+    if (bytes <= space.memory_bytes) return false;
+    ++search.without_memory;
+    search.least_memory = std::min(search.least_memory, bytes);
+    return true;
+  };
+  for (const TrainingLayout& layout : layouts) {
+    if (!too_large(costs.least_memory(layout))) fitting.emplace_back(costs.least_seconds(layout), &layout);
+  }
+  std::ranges::stable_sort(fitting, {}, &std::pair<double, const TrainingLayout*>::first);
+  const auto rank = [](const FoundLayout& found) { return std::tuple(found.cost.seconds, found.cost.memory.total()); };
+  for (const auto& [least, layout] : fitting) {
+    if (search.best.size() == most && least > search.best.back().cost.seconds) break;
+    LayoutCost cost = costs.cost(*layout);
+    if (too_large(cost.memory.total())) continue;
+    FoundLayout found{*layout, std::move(cost)};
+    const auto place = std::ranges::upper_bound(search.best, rank(found), {}, rank);
+    search.best.insert(place, std::move(found));
+    if (search.best.size() > most) search.best.pop_back();
+  }
+  return search;
+}
+
+}  // namespace stretto

@@ -1,0 +1,52 @@
+#include <fmt/format.h>
+
+#include "stretto/layers/layout_search.hpp"
+
+namespace stretto {
+namespace {
+
+const char* name_of(Recompute level) {
+  return level == Recompute::none ? "none" : level == Recompute::selective ? "selective" : "full";
+}
+
+// The trainer's names of types.
+const char* type_name(DType dtype) {
+  return dtype == DType::f64 ? "fp64" : dtype == DType::f32 ? "fp32" : dtype == DType::bf16 ? "bf16" : "fp16";
+}
+
+}  // namespace
+
+std::string to_string(const TrainingLayout& layout) {
+  const MeshShape& mesh = layout.mesh;
+  std::string text = fmt::format("tp {}{} x pp {}", mesh.tensor, layout.divides_rows ? " (sp)" : "", mesh.pipeline);
+  if (mesh.ring > 1) text += fmt::format(" x cp {}", mesh.ring);
+  if (mesh.ulysses > 1) text += fmt::format(" x ulysses {}", mesh.ulysses);
+  text += fmt::format(" x dp {}, micro-batch {}", mesh.data, layout.micro_batch);
+  if (mesh.pipeline > 1) {
+    text += fmt::format(", {}", layout.stages.schedule_name);
+    if (layout.stages.virtual_stages > 1) text += fmt::format(" of {}", layout.stages.virtual_stages);
+  }
+  return text +
+         fmt::format(", ZeRO {}, recomputes {}", static_cast<int>(layout.sharding.zero), name_of(layout.recompute.level));
+}
+
+std::string train_flags(const TrainingLayout& layout) {
+  const MeshShape& mesh = layout.mesh;
+  const ModelShape& model = layout.model;
+  std::string flags = fmt::format("--tp {} --pp {} --dp {}", mesh.tensor, mesh.pipeline, mesh.data);
+  if (layout.divides_rows) flags += " --sp";
+  if (mesh.ring > 1) flags += fmt::format(" --cp {} --cp-layout {}", mesh.ring, name(layout.sequence_layout));
+  if (mesh.ulysses > 1) flags += fmt::format(" --ulysses {}", mesh.ulysses);
+  if (mesh.pipeline > 1) {
+    flags += fmt::format(" --schedule {}", layout.stages.schedule_name);
+    if (layout.stages.virtual_stages > 1) flags += fmt::format(" --virtual-stages {}", layout.stages.virtual_stages);
+  }
+  flags += fmt::format(" --zero {} --recompute {} --micro-batch-size {} --global-batch-size {} --dtype {}",
+                       static_cast<int>(layout.sharding.zero), name_of(layout.recompute.level), layout.micro_batch,
+                       layout.global_batch, type_name(layout.sharding.dtype));
+  if (layout.sharding.gradient_dtype) flags += fmt::format(" --grad-dtype {}", type_name(*layout.sharding.gradient_dtype));
+  return flags + fmt::format(" --num-layers {} --hidden-size {} --num-attention-heads {} --seq-length {} --vocab-size {}",
+                             model.layers, model.hidden, model.heads, model.sequence, model.vocabulary);
+}
+
+}  // namespace stretto

@@ -1,0 +1,182 @@
+// Clusters and programs from JSON. Every key is checked, because a misspelt key would silently leave a default in place.
+#include "stretto/layers/training_cluster.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "core/fail.hpp"
+
+namespace stretto {
+namespace {
+
+using Json = nlohmann::json;
+
+// The object of a file, with what it is in sentences: "a cluster", "a training program".
+struct JsonObject {
+  const Json& json;
+  std::string what;
+
+  JsonObject(const Json& object, std::string name, const std::set<std::string>& known)
+      : json(object), what(std::move(name)) {
+    require(json.is_object(), "{} is no JSON object.", what);
+    for (const auto& [key, value] : json.items()) {
+      require(known.count(key) != 0, "{} has the key '{}'; known are {}.", what, key, fmt::join(known, ", "));
+    }
+  }
+  bool has(const char* key) const { return json.contains(key); }
+  const Json& at(const char* key) const {
+    require(has(key), "{} needs '{}'.", what, key);
+    return json[key];
+  }
+  double positive(const char* key) const {
+    const Json& value = at(key);
+    require(value.is_number() && value.get<double>() > 0, "{} has {} = {}; give a positive number.", what, key,
+            value.dump());
+    return value.get<double>();
+  }
+  double number(const char* key, double otherwise) const {
+    if (!has(key)) return otherwise;
+    const Json& value = json[key];
+    require(value.is_number() && value.get<double>() >= 0, "{} has {} = {}; give a number of at least 0.", what, key,
+            value.dump());
+    return value.get<double>();
+  }
+  bool flag(const char* key, bool otherwise) const {
+    if (!has(key)) return otherwise;
+    require(json[key].is_boolean(), "{} has {} = {}; choose true or false.", what, key, json[key].dump());
+    return json[key].get<bool>();
+  }
+};
+
+const std::map<std::string, DType> product_types = {
+    {"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}};
+
+std::string known_product_types() {
+  std::string names;
+  for (const auto& [name, dtype] : product_types) names += (names.empty() ? "" : ", ") + name;
+  return names;
+}
+
+std::vector<ProductRate> rates_of(const std::string& type, const Json& points) {
+  std::vector<ProductRate> rates;
+  require(points.is_array() && !points.empty(), "A cluster's products of {} need a list of [size, tflops].", type);
+  for (const Json& point : points) {
+    require(point.is_array() && point.size() == 2 && point[0].is_number() && point[1].is_number() &&
+                point[0].get<double>() > 0 && point[1].get<double>() > 0,
+            "A cluster's products of {} have the point {}; give [size, tflops], both positive.", type, point.dump());
+    rates.push_back({point[0].get<double>(), point[1].get<double>() * 1e12});
+    require(rates.size() == 1 || rates[rates.size() - 2].size < rates.back().size,
+            "A cluster's products of {} have the size {} behind {}; sizes must rise.", type, rates.back().size,
+            rates[rates.size() - 2].size);
+  }
+  return rates;
+}
+
+BlockTraffic traffic_of(const Json& json, const std::string& what) {
+  const JsonObject object(json, what, {"rows", "wide", "scores", "kernels"});
+  return {object.number("rows", 0), object.number("wide", 0), object.number("scores", 0), object.number("kernels", 0)};
+}
+
+Json parsed(const std::string& text, const char* what) {
+  try {
+    return Json::parse(text);
+  } catch (const Json::exception& error) {
+    fail(ErrorCode::invalid_argument, "{} is no JSON: {}.", what, error.what());
+  }
+}
+
+std::string text_of_file(const std::string& path, const char* what) {
+  const std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  require(file.is_open() && !text.str().empty(), "{} '{}' cannot be read or is empty.", what, path);
+  return text.str();
+}
+
+}  // namespace
+
+TrainingCluster training_cluster_from_text(const std::string& text) {
+  const Json json = parsed(text, "A cluster");
+  const JsonObject object(json, "A cluster",
+                          {"peak_tflops", "products", "attention_tflops", "memory_gbs", "memory_gib", "launch_us",
+                           "narrow_sums", "links", "sources"});
+  TrainingCluster cluster;
+  cluster.peak_flops = object.positive("peak_tflops") * 1e12;
+  const Json& products = object.at("products");
+  require(products.is_object() && !products.empty(), "A cluster's 'products' need a list of rates by type, such as bf16.");
+  for (const auto& [type, points] : products.items()) {
+    require(product_types.count(type) != 0, "A cluster's products have the type '{}'; known are {}.", type,
+            known_product_types());
+    cluster.products[product_types.at(type)] = rates_of(type, points);
+  }
+  cluster.attention_flops = object.positive("attention_tflops") * 1e12;
+  cluster.memory_bytes_per_second = object.positive("memory_gbs") * 1e9;
+  cluster.memory_bytes = static_cast<std::int64_t>(object.positive("memory_gib") * static_cast<double>(1 << 30));
+  cluster.launch_seconds = object.number("launch_us", 0) * 1e-6;
+  cluster.narrow_sums = object.flag("narrow_sums", false);
+  cluster.links = link_model_from_text(object.at("links").dump());
+  return cluster;
+}
+
+TrainingCluster training_cluster_from_file(const std::string& path) {
+  return training_cluster_from_text(text_of_file(path, "The cluster"));
+}
+
+TrainingSystem training_system_from_text(const std::string& text) {
+  const Json json = parsed(text, "A training program");
+  const JsonObject object(json, "A training program",
+                          {"kernels", "recomputes_whole_blocks", "overlaps_products", "overlaps_weights", "overlaps_sums",
+                           "blocking_messages", "accumulate_bytes", "update_bytes", "loss_bytes"});
+  TrainingSystem system;
+  if (object.has("kernels")) {
+    const JsonObject kernels(json["kernels"], "'kernels' of a training program", {"forward", "backward", "attention"});
+    system.writes_scores = true;
+    system.forward = traffic_of(kernels.at("forward"), "'forward' of a training program's kernels");
+    system.backward = traffic_of(kernels.at("backward"), "'backward' of a training program's kernels");
+    system.attention = traffic_of(kernels.at("attention"), "'attention' of a training program's kernels");
+  }
+  system.recomputes_whole_blocks = object.flag("recomputes_whole_blocks", system.recomputes_whole_blocks);
+  system.overlaps_products = object.flag("overlaps_products", system.overlaps_products);
+  system.overlaps_weights = object.flag("overlaps_weights", system.overlaps_weights);
+  system.overlaps_sums = object.flag("overlaps_sums", system.overlaps_sums);
+  system.blocking_messages = object.flag("blocking_messages", system.blocking_messages);
+  system.accumulate_bytes = object.number("accumulate_bytes", 0);
+  system.update_bytes = object.number("update_bytes", 0);
+  system.loss_bytes = object.number("loss_bytes", 0);
+  return system;
+}
+
+TrainingSystem training_system_from_file(const std::string& path) {
+  return training_system_from_text(text_of_file(path, "The training program"));
+}
+
+double TrainingCluster::product_rate(DType dtype, double size) const {
+  const auto found = products.find(dtype);
+  if (found == products.end()) {
+    fail(ErrorCode::invalid_argument, "The cluster has no products of {}; add their rates, or choose another type.",
+         name(dtype));
+  }
+  const std::vector<ProductRate>& rates = found->second;
+  const auto next = std::ranges::find_if(rates, [&](const ProductRate& each) { return each.size >= size; });
+  if (next == rates.end()) return rates.back().flops_per_second;
+  if (next == rates.begin()) return next->flops_per_second * std::pow(size / next->size, 3);
+  const ProductRate& before = *(next - 1);
+  const double part = std::log(size / before.size) / std::log(next->size / before.size);
+  return before.flops_per_second + part * (next->flops_per_second - before.flops_per_second);
+}
+
+double TrainingCluster::product_seconds(DType dtype, double m, double n, double k, double batch, double other_bytes) const {
+  const double size = std::cbrt(m * n * k * batch);
+  if (size == 0) return 0;
+  const double bytes = (m * k + k * n + m * n) * batch * static_cast<double>(size_of(dtype)) + other_bytes;
+  const double computing = 2 * m * n * k * batch / product_rate(dtype, size);
+  return std::max(computing, bytes / memory_bytes_per_second) + launch_seconds;
+}
+
+}  // namespace stretto
