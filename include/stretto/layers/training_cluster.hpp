@@ -42,8 +42,9 @@ struct STRETTO_API TrainingCluster {
   // first it falls with the operations, since a small product takes the time of its start. Throws Error(invalid_argument) if
   // the type has no curve.
   double product_rate(DType dtype, double size) const;
-  // A batch of products: the operations at the rate of their size, or the operands, the results and other_bytes at the rate
-  // of the memory, whichever takes longer, and a launch.
+  // A batch of products: the operations at the rate of their size, or the operands and other_bytes at the rate of the
+  // memory, whichever takes longer; then the results beyond those of a square product of that size, which a short inner
+  // dimension leaves no time to write meanwhile; and a launch.
   double product_seconds(DType dtype, double m, double n, double k, double batch = 1, double other_bytes = 0) const;
   double pass_seconds(double bytes, double kernels = 1) const {
     return bytes / memory_bytes_per_second + kernels * launch_seconds;

@@ -20,7 +20,8 @@ PipelineShape shape_of(const TrainingLayout& layout) {
   return {kind, layout.mesh.pipeline, static_cast<int>(microbatches), chunks};
 }
 
-auto key_of(const MeshShape& mesh) { return std::tuple(mesh.tensor, mesh.ulysses, mesh.ring, mesh.data, mesh.pipeline); }
+using MeshKey = std::tuple<int, int, int, int, int>;
+MeshKey mesh_key(const MeshShape& mesh) { return {mesh.tensor, mesh.ulysses, mesh.ring, mesh.data, mesh.pipeline}; }
 
 // The innermost level of links whose unit holds both ranks.
 const LinkLevel& level_between(const LinkModel& links, std::int64_t a, std::int64_t b) {
@@ -42,23 +43,26 @@ class LayoutCosts::Parts {
 
   TrainingMemory memory_of_stage(const TrainingLayout& layout, int stage) {
     const PipelineShape shape = shape_of(layout).beginning();
-    const Schedule& schedule = schedules_.of(shape);
-    const PlannedStage planned(layout, schedule, cut(layout, shape, stage));
-    TrainingMemory memory = state_memory_of(layout, shape, stage, planned.cut());
-    memory.activations = planned.activation_bytes();
-    memory.buffers += planned.attention_buffers();
+    TrainingMemory memory = state_memory_of(layout, shape, stage);
+    const auto [activations, buffers] = activations_of(layout, shape, stage);
+    memory.activations = activations;
+    memory.buffers += buffers;
     return memory;
   }
 
-  PipelineTime least_time(const TrainingLayout& layout) {
+  double least_seconds(const TrainingLayout& layout) {
     const PipelineShape shape = shape_of(layout);
-    return least_pipeline_time(shape, parts_of(layout, shape));
+    const auto [known, is_new] = least_seconds_.try_emplace(key_of(layout, shape));
+    if (is_new) known->second = least_pipeline_time(shape, parts_of(layout, shape)).seconds;
+    return known->second;
   }
 
-  LayoutCost cost(const TrainingLayout& layout, bool simulates) {
+  LayoutCost cost(const TrainingLayout& layout) {
     const PipelineShape shape = shape_of(layout);
     const std::vector<PipelinePart> parts = parts_of(layout, shape);
-    const PipelineTime time = simulates ? schedules_.time(shape, parts) : least_pipeline_time(shape, parts);
+    const auto [known, is_new] = times_of_pipelines_.try_emplace(key_of(layout, shape));
+    if (is_new) known->second = schedules_.time(shape, parts);
+    const PipelineTime time = known->second;
     LayoutCost cost;
     const Schedule geometry = shape.geometry();
     const ModelCut cut = this->cut(layout, shape, time.busiest_stage);
@@ -114,14 +118,37 @@ class LayoutCosts::Parts {
     return cut;
   }
 
-  TrainingMemory state_memory_of(const TrainingLayout& layout, const PipelineShape& shape, int stage, const ModelCut& cut) {
-    const auto key = std::tuple(key_of(layout.mesh), layout.divides_rows, shape.kind, shape.chunks, stage,
+  // What layouts that differ in their ZeRO stage only have in common.
+  using LayoutKey = std::tuple<MeshKey, std::int64_t, bool, bool, Recompute, bool, PipelineShape, std::vector<std::int64_t>>;
+  static LayoutKey key_of(const TrainingLayout& layout, const PipelineShape& shape) {
+    return {mesh_key(layout.mesh),
+            layout.micro_batch,
+            layout.divides_rows,
+            layout.keeps_gathered,
+            layout.recompute.level,
+            layout.recompute.partition,
+            shape,
+            layout.stages.blocks};
+  }
+
+  TrainingMemory state_memory_of(const TrainingLayout& layout, const PipelineShape& shape, int stage) {
+    const auto key = std::tuple(mesh_key(layout.mesh), layout.divides_rows, shape.kind, shape.chunks, stage,
                                 layout.sharding.zero, layout.stages.blocks);
     const auto found = state_memory_.find(key);
     if (found != state_memory_.end()) return found->second;
     Parameters parameters;
-    add_records(parameters, model_, layout.tensor_parallel(), cut);
+    add_records(parameters, model_, layout.tensor_parallel(), cut(layout, shape, stage));
     return state_memory_[key] = state_memory(parameters, layout.mesh, layout.sharding);
+  }
+
+  // Bytes of activations, and of attention's messages.
+  std::pair<std::int64_t, std::int64_t> activations_of(const TrainingLayout& layout, const PipelineShape& shape, int stage) {
+    const auto [known, is_new] = activations_.try_emplace({key_of(layout, shape), layout.global_batch, stage});
+    if (is_new) {
+      const PlannedStage planned(layout, schedules_.of(shape), cut(layout, shape, stage));
+      known->second = {planned.activation_bytes(), planned.attention_buffers()};
+    }
+    return known->second;
   }
 
   struct Times {
@@ -205,10 +232,12 @@ class LayoutCosts::Parts {
   TrainingSystem system_;
   CollectiveCosts costs_;
   Schedules schedules_;
-  using MeshKey = std::tuple<int, int, int, int, int>;
   std::map<std::tuple<ScheduleKind, int, int, std::vector<std::int64_t>>, ModelCut> cuts_;
   std::map<std::tuple<MeshKey, bool, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>>, TrainingMemory>
       state_memory_;
+  std::map<std::tuple<LayoutKey, std::int64_t, int>, std::pair<std::int64_t, std::int64_t>> activations_;
+  std::map<LayoutKey, double> least_seconds_;
+  std::map<LayoutKey, PipelineTime> times_of_pipelines_;
   std::map<std::tuple<int, int, int, std::int64_t, bool, bool, Recompute, bool, bool, SequenceLayout>, Times> times_;
 };
 
@@ -246,10 +275,10 @@ std::int64_t LayoutCosts::least_memory(const TrainingLayout& layout) {
   return std::max(first, parts_->memory_of_stage(layout, layout.mesh.pipeline - 1).total());
 }
 
-double LayoutCosts::least_seconds(const TrainingLayout& layout) { return parts_->least_time(layout).seconds; }
+double LayoutCosts::least_seconds(const TrainingLayout& layout) { return parts_->least_seconds(layout); }
 
 LayoutCost LayoutCosts::cost(const TrainingLayout& layout) {
-  LayoutCost cost = parts_->cost(layout, true);
+  LayoutCost cost = parts_->cost(layout);
   cost.memory = memory(layout, &cost.memory_stage);
   return cost;
 }

@@ -174,9 +174,11 @@ double TrainingCluster::product_rate(DType dtype, double size) const {
 double TrainingCluster::product_seconds(DType dtype, double m, double n, double k, double batch, double other_bytes) const {
   const double size = std::cbrt(m * n * k * batch);
   if (size == 0) return 0;
-  const double bytes = (m * k + k * n + m * n) * batch * static_cast<double>(size_of(dtype)) + other_bytes;
+  const auto width = static_cast<double>(size_of(dtype));
   const double computing = 2 * m * n * k * batch / product_rate(dtype, size);
-  return std::max(computing, bytes / memory_bytes_per_second) + launch_seconds;
+  const double operands = (m * k + k * n) * batch * width + other_bytes;
+  const double results = std::max(0.0, m * n * batch - size * size) * width;
+  return std::max(computing, operands / memory_bytes_per_second) + results / memory_bytes_per_second + launch_seconds;
 }
 
 }  // namespace stretto
