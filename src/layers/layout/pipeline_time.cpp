@@ -25,13 +25,15 @@ PipelineShape PipelineShape::beginning() const {
 PipelineTime least_pipeline_time(const PipelineShape& shape, const std::vector<PipelinePart>& parts) {
   const Schedule geometry = shape.geometry();
   std::vector<double> computes(static_cast<std::size_t>(shape.stages)), before(computes.size(), -1);
-  double path = 0;  // of a microbatch, forward to this part and back from it
+  // Of a microbatch, forward to this part, and back from it: stages that have gradients of weights left compute these
+  // meanwhile.
+  double path = 0;
   for (int part = 0; part < geometry.parts(); ++part) {
     const auto stage = static_cast<std::size_t>(geometry.stage_of(part));
     const PipelinePart& its = parts[static_cast<std::size_t>(part)];
     computes[stage] += its.time.all().all();
     if (before[stage] < 0) before[stage] = path;
-    path += its.time.forward.all() + its.time.input.all() + (shape.splits() ? 0 : its.time.weight.all());
+    path += its.time.forward.all() + (shape.splits() ? 0 : its.time.input.all() + its.time.weight.all());
   }
   PipelineTime least;
   for (std::size_t stage = 0; stage < computes.size(); ++stage) {

@@ -1,0 +1,121 @@
+#include "stretto/layers/layout_search.hpp"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "../../variables.hpp"
+#include "layout_machine.hpp"
+
+namespace stretto {
+namespace {
+
+LayoutSpace small_space() {
+  LayoutSpace space{.model = {.layers = 8, .hidden = 128, .heads = 4, .sequence = 64, .vocabulary = 500},
+                    .ranks = 8,
+                    .global_batch = 32,
+                    .memory_bytes = std::int64_t{1} << 40};
+  space.sharding.dtype = DType::bf16;
+  return space;
+}
+
+TrainingCluster nodes_of_four(double network_gbs) {
+  TrainingCluster cluster = machine_without_memory_time();
+  cluster.memory_bytes_per_second = 1e12;
+  cluster.links = {{{"node", 4, 1, 0, 100, 4}, {"network", 5, 0, 0, network_gbs}}, 1000};
+  return cluster;
+}
+
+std::vector<double> times_of(const std::vector<FoundLayout>& layouts) {
+  std::vector<double> times;
+  for (const FoundLayout& each : layouts) times.push_back(each.cost.seconds);
+  return times;
+}
+
+// Every layout's cost, without bounds.
+std::vector<FoundLayout> exhaustive(const LayoutSpace& space, const TrainingCluster& cluster) {
+  LayoutCosts costs(space.model, cluster, space.ranks);
+  std::vector<FoundLayout> all;
+  for (const TrainingLayout& layout : all_layouts(space, costs)) {
+    FoundLayout found{layout, costs.cost(layout)};
+    EXPECT_LE(costs.least_seconds(layout), found.cost.seconds) << to_string(layout);
+    if (found.cost.memory.total() <= space.memory_bytes) all.push_back(std::move(found));
+  }
+  std::ranges::stable_sort(all, {}, [](const FoundLayout& each) { return each.cost.seconds; });
+  return all;
+}
+
+TEST(LayoutSearch, FindsTheBestOfAll) {
+  LayoutSpace space = small_space();
+  for (const double network_gbs : {100.0, 1.0}) {
+    const TrainingCluster cluster = nodes_of_four(network_gbs);
+    std::vector<FoundLayout> all = exhaustive(space, cluster);
+    const LayoutSearch search = search_layouts(space, cluster, 10);
+    ASSERT_EQ(search.best.size(), 10U);
+    EXPECT_EQ(search.tried, static_cast<std::int64_t>(all.size()));
+    std::vector<double> slowest = times_of({all.rbegin(), all.rbegin() + 10});
+    all.resize(10);
+    EXPECT_EQ(times_of(search.best), times_of(all));
+    EXPECT_NE(times_of(search.best), slowest) << "the control: the slowest";
+  }
+}
+
+TEST(LayoutSearch, OnSlowLinksCommunicatesLessBetweenNodes) {
+  LayoutSpace space = small_space();
+  const FoundLayout fast = search_layouts(space, nodes_of_four(1e6), 1).best.front();
+  const FoundLayout slow = search_layouts(space, nodes_of_four(0.1), 1).best.front();
+  EXPECT_NE(to_string(fast.layout), to_string(slow.layout));
+  EXPECT_LT(fast.cost.seconds, slow.cost.seconds);
+}
+
+TEST(LayoutSearch, LeavesOutWhatNeedsTooMuchMemory) {
+  LayoutSpace space = small_space();
+  const TrainingCluster cluster = nodes_of_four(10);
+  const std::vector<FoundLayout> all = exhaustive(space, cluster);
+  std::vector<std::int64_t> memory;
+  for (const FoundLayout& each : all) memory.push_back(each.cost.memory.total());
+  std::ranges::sort(memory);
+  space.memory_bytes = memory[memory.size() / 4];
+  const LayoutSearch search = search_layouts(space, cluster, all.size());
+  EXPECT_EQ(times_of(search.best), times_of(exhaustive(space, cluster)));
+  EXPECT_EQ(search.without_memory + static_cast<std::int64_t>(search.best.size()), search.tried);
+  for (const FoundLayout& each : search.best) EXPECT_LE(each.cost.memory.total(), space.memory_bytes);
+  space.memory_bytes = memory.front() - 1;
+  const LayoutSearch none = search_layouts(space, cluster, 10);
+  EXPECT_TRUE(none.best.empty());
+  EXPECT_EQ(none.least_memory, memory.front());
+}
+
+TEST(LayoutSearch, TakesWhatIsFixed) {
+  LayoutSpace space = small_space();
+  space.tensor = 2;
+  space.pipeline = 2;
+  space.schedule = "interleaved";
+  space.virtual_stages = 4;
+  space.zero = ZeroStage::gradients;
+  space.divides_rows = true;
+  space.recompute = Recompute::selective;
+  space.micro_batch = 2;
+  const LayoutSearch search = search_layouts(space, nodes_of_four(10), 10);
+  ASSERT_EQ(search.best.size(), 1U);
+  EXPECT_EQ(to_string(search.best.front().layout),
+            "tp 2 (sp) x pp 2 x dp 2, micro-batch 2, interleaved of 4, ZeRO 2, recomputes selective");
+  EXPECT_EQ(train_flags(search.best.front().layout),
+            "--tp 2 --pp 2 --dp 2 --sp --schedule interleaved --virtual-stages 4 --zero 2 --recompute selective "
+            "--micro-batch-size 2 --global-batch-size 32 --dtype bf16 --num-layers 8 --hidden-size 128 "
+            "--num-attention-heads 4 --seq-length 64 --vocab-size 500");
+}
+
+TEST(LayoutSearch, CountsRefusals) {
+  LayoutSpace space = small_space();
+  space.tensor = 8;  // of 4 heads
+  const LayoutSearch search = search_layouts(space, nodes_of_four(10), 10);
+  EXPECT_EQ(search.tried, 0);
+  ASSERT_EQ(search.refused.size(), 1U);
+  EXPECT_EQ(search.refused.front().count, 1);
+  EXPECT_EQ(search.refused.front().sentence,
+            "4 attention heads do not divide over 8 tensor-parallel x 1 ulysses ranks; choose a multiple of 8.");
+}
+
+}  // namespace
+}  // namespace stretto
