@@ -35,6 +35,7 @@ if(TARGET stretto-perf)
   endif()
   add_python_test(tools.plan_tool_test tools PLAN_PROGRAM=$<TARGET_FILE:stretto-plan> ${plan_train}
     LINKS_FILE=${PROJECT_SOURCE_DIR}/docs/links/two_level.json)
+  add_python_test(tools.layout_tool_test tools PLAN_PROGRAM=$<TARGET_FILE:stretto-plan> ${plan_train} ${root})
   add_python_test(tools.perf_tool_test tools ${perf} REPORT_PROGRAM=${PROJECT_SOURCE_DIR}/perf/report "BUILT_WITH=${built_with}"
     SANITIZED=${STRETTO_SANITIZE} ${mpirun})
   add_python_test(tools.quantization_perf_test tools ${root} ${perf})

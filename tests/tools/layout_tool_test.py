@@ -1,0 +1,112 @@
+"""stretto-plan layout seen from outside: what it chooses, what it refuses, and that the trainer agrees."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PLAN = os.environ["PLAN_PROGRAM"]
+ROOT = pathlib.Path(os.environ["ROOT"])
+TRAIN = os.environ.get("TRAIN_PROGRAM")
+CLUSTER = ROOT / "docs/clusters/a100_80.json"
+MODEL = "gpt:layers=24,hidden=2048,heads=16,seq=2048,vocab=51200"
+
+
+def run(*words, program=PLAN):
+    return subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=240)
+
+
+class Layouts(unittest.TestCase):
+    def planned(self, *words, model=MODEL, ranks=64, batch=512):
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            result = run("layout", "--model", model, "--cluster", CLUSTER, "--ranks", ranks, "--global-batch", batch, *words, "--json",
+                         file.name)
+            self.assertEqual((result.returncode, result.stderr), (0, ""), words)
+            return result.stdout.splitlines(), json.loads(pathlib.Path(file.name).read_text())
+
+    def refused(self, sentence, *words):
+        result = run("layout", *words)
+        self.assertEqual((result.returncode, result.stdout), (1, ""), words)
+        self.assertRegex(result.stderr, r"\Aerror: [^\n]*\.\n\Z", words)
+        self.assertIn(sentence, result.stderr)
+
+    def test_the_fastest_come_first(self):
+        lines, figures = self.planned("--top", 5)
+        self.assertTrue(lines[0].startswith("1317654528 parameters: 24 layers, 2048 wide, 16 heads, 2048 tokens a sequence, bf16; 64 ranks"))
+        times = [layout["ms"] for layout in figures["layouts"]]
+        self.assertEqual(len(times), 5)
+        self.assertEqual(times, sorted(times))
+        self.assertGreater(figures["tried"], 1000)
+        self.assertGreater(figures["without_memory"], 0)
+        self.assertTrue(any("of them need more than 80 GiB of memory" in line for line in lines))
+        self.assertTrue(any("refused, such as: " in line for line in lines))
+        self.assertIn(f"choice: stretto-train {figures['layouts'][0]['flags']}", lines)
+        for layout in figures["layouts"]:
+            self.assertEqual(layout["tp"] * layout["pp"] * layout["cp"] * layout["ulysses"] * layout["dp"], 64)
+            self.assertLessEqual(layout["memory"]["total"], 80 << 30)
+            self.assertLess(layout["mfu"], 1)
+
+    def test_what_is_fixed_stays(self):
+        _, figures = self.planned("--tp", 4, "--pp", 2, "--sp", "yes", "--zero", 1, "--recompute", "full", "--micro-batch-size", 2,
+                                  "--schedule", "interleaved", "--virtual-stages", 3)
+        self.assertEqual(len(figures["layouts"]), 1)
+        layout = figures["layouts"][0]
+        self.assertEqual([layout[key] for key in ("tp", "pp", "dp", "sp", "zero", "recompute", "micro_batch", "schedule", "virtual_stages")],
+                         [4, 2, 8, True, 1, 2, 2, "interleaved", 3])
+
+    def test_less_memory_leaves_less(self):
+        _, much = self.planned("--top", 1)
+        _, little = self.planned("--top", 1, "--memory", "8GiB")
+        self.assertGreater(little["without_memory"], much["without_memory"])
+        self.assertGreaterEqual(little["layouts"][0]["ms"], much["layouts"][0]["ms"])
+
+    def test_divides_long_sequences_if_asked(self):
+        _, figures = self.planned("--cp", 4, "--ulysses", 2, "--top", 1, model=MODEL.replace("seq=2048", "seq=65536"), batch=64)
+        self.assertIn("--cp 4 --cp-layout zigzag --ulysses 2", figures["layouts"][0]["flags"])
+
+    @unittest.skipUnless(TRAIN, "the trainer was not built")
+    def test_the_trainer_plans_the_same_memory(self):
+        _, figures = self.planned("--top", 12)
+        for layout in figures["layouts"]:
+            with tempfile.NamedTemporaryFile(suffix=".json") as file:
+                result = run(*layout["flags"].split(), "--dry-run", "--ranks", 64, "--json", file.name, program=TRAIN)
+                self.assertEqual((result.returncode, result.stderr), (0, ""), layout["flags"])
+                plan = json.loads(pathlib.Path(file.name).read_text())
+            self.assertEqual(plan["memory"], {kind: bytes for kind, bytes in layout["memory"].items() if kind != "total"}, layout["flags"])
+            self.assertEqual((plan["stage"], plan["parameters"]), (layout["memory_stage"], figures["model"]["parameters"]))
+
+    def test_refuses_in_one_sentence(self):
+        line = ["--model", MODEL, "--cluster", CLUSTER, "--ranks", 8, "--global-batch", 8]
+        self.refused("None of ", *line, "--memory", "1M")
+        self.refused("more --memory", *line, "--memory", "1M")
+        self.refused("--memory '5 apples' is no size", *line, "--memory", "5 apples")
+        self.refused("3 ranks do not divide into groups of --cp 2", *line[:4], "--ranks", 3, "--global-batch", 8, "--cp", 2)
+        self.refused("16 attention heads do not divide over 32 tensor-parallel", *line[:4], "--ranks", 32, "--global-batch", 8, "--tp", 32)
+        self.refused("No layout of 8 ranks is as the flags fix it", *line, "--tp", 16)
+        self.refused("--model 'bert' is no model; write gpt:layers=L", "--model", "bert", *line[2:])
+        self.refused("does not say vocab; add vocab=N", "--model", MODEL.replace(",vocab=51200", ""), *line[2:])
+        self.refused("has 'layers=x'", "--model", MODEL.replace("24", "x", 1), *line[2:])
+        self.refused("has 'depth=24'; known are layers", "--model", MODEL.replace("layers", "depth"), *line[2:])
+        self.refused("--cluster is required", *line[:2], *line[4:])
+        self.refused("The cluster '/nowhere.json' cannot be read", *line[:2], "--cluster", "/nowhere.json", *line[4:])
+        self.refused("The cluster has no products of f32", *line, "--dtype", "fp32")
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write(CLUSTER.read_text().replace('"memory_gbs"', '"memory_gb"'))
+            file.flush()
+            self.refused("A cluster has the key 'memory_gb'", *line[:2], "--cluster", file.name, *line[4:])
+
+
+class Published(unittest.TestCase):
+    def setUp(self):
+        os.chdir(ROOT)
+
+    def test_predictions_are_near_published_runs(self):
+        result = run("-B", "-m", "perf.comparisons.published", "--program", PLAN, program=sys.executable)
+        self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
+        self.assertEqual(result.stdout.count("\nholds: "), 8)
+
+
+if __name__ == "__main__":
+    unittest.main()
