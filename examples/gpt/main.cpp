@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "calibration.hpp"
 #include "comm_report.hpp"
 #include "fail.hpp"
 #include "hf/hf_weights.hpp"
@@ -27,6 +28,8 @@ namespace gpt {
 using namespace stretto;
 
 namespace {
+
+constexpr std::size_t layouts_to_show = 5;
 
 // A wrong input is wrong for every rank: rank 0 looks first, so that the error is printed once.
 void rank0_first(const Communicator& world, const std::function<void()>& look) {
@@ -284,12 +287,26 @@ void train(const Communicator& world, const CommandLine& line) {
     const OnDevice there(line.device);  // throws the reason if there is no such device
   });
   const OnDevice device(line.device);
-  TrainingRun(world, line).run();
+  if (!line.layout.automatic) return TrainingRun(world, line).run();
+  // All ranks have the same figures, and therefore choose alike.
+  const Calibration machine = calibrate(world, line.trainer.model, line.trainer.sharding.dtype);
+  const LayoutSearch search = search_layouts(layout_space(line, world.size(), machine.cluster.memory_bytes), machine.cluster,
+                                             layouts_to_show, machine.system);
+  const CommandLine chosen = with_layout(line, search);
+  if (world.rank() == 0) fmt::print("{}\n", layout_report(search));
+  TrainingRun(world, chosen).run();
 }
 
-int dry_run(const CommandLine& line) {
-  const int ranks = line.planned_ranks > 0 ? line.planned_ranks : line.nproc;
+int dry_run(const CommandLine& given) {
+  const int ranks = given.planned_ranks > 0 ? given.planned_ranks : given.nproc;
   require(ranks >= 1, "--dry-run needs --ranks N, the number of ranks to plan for.");
+  CommandLine line = given;
+  if (given.layout.automatic) {
+    const TrainingCluster cluster = training_cluster_from_file(given.layout.cluster);
+    const LayoutSearch search = search_layouts(layout_space(given, ranks, cluster.memory_bytes), cluster, layouts_to_show);
+    line = with_layout(given, search);
+    fmt::print("{}\n", layout_report(search));
+  }
   const MeshShape mesh = line.mesh_on(ranks);
   TrainerOptions options = line.trainer;
   if (line.default_batch) options.global_batch = options.micro_batch * mesh.data * mesh.pipeline;

@@ -42,6 +42,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
       ->capture_default_str();
   add_sequence_options(app, line.ring, line.ulysses, trainer.sequence);
   add_pipeline_options(app, line.pipeline_parallel, trainer.pipeline);
+  add_layout_options(app, line.layout);
   app.add_option("--dp", line.data_parallel, "Data-parallel ranks; derived when left out, checked when given");
 
   app.add_option("--device", device, "cpu, or cuda: each rank on a GPU")->capture_default_str();
@@ -117,6 +118,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   require(line.planned_ranks == 0 || line.nproc == 0,
           "--dry-run is for --ranks {} or for --nproc {} ranks; give one of them.", line.planned_ranks, line.nproc);
   line.default_batch = global_batch->count() == 0;
+  check_layout_options(app, line);
   if (min_lr->count() == 0) line.min_lr = line.lr / 10;
   return line;
 }
@@ -144,7 +146,7 @@ std::unique_ptr<Tokenizer> CommandLine::tokenizer(const TokenData& its_data) con
 
 void CommandLine::check(int ranks, int rank) const {
   require(nproc >= 0, "--nproc {} must be at least 1.", nproc);
-  trainer.check(mesh_on(ranks));
+  if (!layout.automatic) trainer.check(mesh_on(ranks));
   require(steps >= 0 && warmup >= 0 && save_interval >= 0 && eval_interval >= 0 && sample_interval >= 0 && log_interval >= 1,
           "--train-iters {}, --lr-warmup-iters {}, --save-interval {}, --eval-interval {} and --sample-interval {} cannot "
           "be negative, nor "

@@ -4,6 +4,7 @@
 
 #include "data/token_data.hpp"
 #include "hf_options.hpp"
+#include "layout_options.hpp"
 #include "stretto/device.hpp"
 #include "tokenizer.hpp"
 #include "trainer.hpp"
@@ -18,6 +19,7 @@ struct CommandLine {
   int ring = 1, ulysses = 1;
   int data_parallel = 0;  // 0: the ranks over the others
   TrainerOptions trainer;
+  LayoutOptions layout;
   stretto::Device device = stretto::Device::cpu;
   std::int64_t steps = 100;
   double lr = 1e-3;

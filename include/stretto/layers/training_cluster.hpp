@@ -25,6 +25,7 @@ struct ProductRate {
 //    "memory_gbs": 2000,                         of elementwise work, in 1e9 bytes a second, read and written
 //    "memory_gib": 80,                           of a device
 //    "launch_us": 4,                             of a kernel's start and end; default 0
+//    "ranks_at_a_time": 2,                       of a node, that compute at full speed, such as its cores; default 0: all
 //    "narrow_sums": true,                        sums of 16-bit floats travel in 16 bits (NCCL), not in 32; default false
 //    "links": {"levels": [...], "local_gbs": 2000},   as in simulate.hpp
 //    "sources": ["where the figures are from"]}  optional; nobody reads it
@@ -35,6 +36,7 @@ struct STRETTO_API TrainingCluster {
   double memory_bytes_per_second = 0;
   std::int64_t memory_bytes = 0;
   double launch_seconds = 0;
+  int ranks_at_a_time = 0;
   bool narrow_sums = false;
   LinkModel links;
 
@@ -53,6 +55,7 @@ struct STRETTO_API TrainingCluster {
 // Both throw Error(invalid_argument) in one sentence that names the fault.
 STRETTO_API TrainingCluster training_cluster_from_text(const std::string& json);
 STRETTO_API TrainingCluster training_cluster_from_file(const std::string& path);
+STRETTO_API std::string to_text(const TrainingCluster& cluster);  // what training_cluster_from_text() reads
 
 // Tensors that a block's kernels beside products read or write, in whole tensors of each kind.
 struct BlockTraffic {

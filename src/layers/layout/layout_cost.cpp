@@ -53,7 +53,7 @@ class LayoutCosts::Parts {
   double least_seconds(const TrainingLayout& layout) {
     const PipelineShape shape = shape_of(layout);
     const auto [known, is_new] = least_seconds_.try_emplace(key_of(layout, shape));
-    if (is_new) known->second = least_pipeline_time(shape, parts_of(layout, shape)).seconds;
+    if (is_new) known->second = shared(shape, least_pipeline_time(shape, parts_of(layout, shape))).seconds;
     return known->second;
   }
 
@@ -61,7 +61,7 @@ class LayoutCosts::Parts {
     const PipelineShape shape = shape_of(layout);
     const std::vector<PipelinePart> parts = parts_of(layout, shape);
     const auto [known, is_new] = times_of_pipelines_.try_emplace(key_of(layout, shape));
-    if (is_new) known->second = schedules_.time(shape, parts);
+    if (is_new) known->second = shared(shape, schedules_.time(shape, parts));
     const PipelineTime time = known->second;
     LayoutCost cost;
     const Schedule geometry = shape.geometry();
@@ -81,16 +81,16 @@ class LayoutCosts::Parts {
       if (stage == time.busiest_stage) busiest = microbatch;
       const StateTime state = state_time(layout, parameters, microbatch, cluster_, system_, costs_);
       sums = std::max(sums, state.exposed);
-      cost.update = std::max(cost.update, state.update);
+      cost.update = std::max(cost.update, state.update * turns());
     }
     const auto microbatches = static_cast<double>(shape.microbatches);
     const PassTime all = busiest.all();
-    cost.computing = microbatches * all.computing;
-    cost.waiting = time.seconds - time.busiest;
+    cost.computing = microbatches * all.computing * turns();
+    cost.waiting = std::max(0.0, time.seconds - time.busiest * turns());
     cost.bubble = cost.waiting / time.busiest;
-    add(cost, group_name(Axis::tensor), microbatches * all.tensor);
-    add(cost, group_name(Axis::ring), microbatches * all.ring);
-    add(cost, group_name(Axis::ulysses), microbatches * all.ulysses);
+    add(cost, group_name(Axis::tensor), microbatches * all.tensor * turns());
+    add(cost, group_name(Axis::ring), microbatches * all.ring * turns());
+    add(cost, group_name(Axis::ulysses), microbatches * all.ulysses * turns());
     add(cost, group_name(Axis::data), sums);
     const double table = table_seconds(layout);
     add(cost, group_name(Axis::pipeline), table);
@@ -104,6 +104,20 @@ class LayoutCosts::Parts {
   }
 
  private:
+  // How often a node's ranks must take turns.
+  double turns() const {
+    const int at_a_time = cluster_.ranks_at_a_time;
+    const int of_node = costs_.place({static_cast<int>(ranks_), 1}).on_node;
+    return at_a_time == 0 ? 1 : std::max(1.0, static_cast<double>(of_node) / at_a_time);
+  }
+
+  // Where ranks take turns, a stage that waits leaves its time to others: a step takes as long as the schedule does on ranks
+  // of their own, or as the work of all ranks one after the other.
+  PipelineTime shared(const PipelineShape& shape, PipelineTime time) const {
+    time.seconds = std::max(time.seconds, turns() * time.all / shape.stages);
+    return time;
+  }
+
   static void add(LayoutCost& cost, const std::string& group, double seconds) {
     if (seconds > 0) cost.exposed[group] = seconds;
   }

@@ -38,6 +38,7 @@ PipelineTime least_pipeline_time(const PipelineShape& shape, const std::vector<P
   PipelineTime least;
   for (std::size_t stage = 0; stage < computes.size(); ++stage) {
     const double its = shape.microbatches * computes[stage];
+    least.all += its;
     if (its > least.busiest) {
       least.busiest = its;
       least.busiest_stage = static_cast<int>(stage);

@@ -31,6 +31,7 @@ struct PipelineTime {
   double seconds = 0;  // from the first computation to the last of all stages
   double busiest = 0;  // the seconds of the stage that computes longest, if it never waited
   int busiest_stage = 0;
+  double all = 0;  // the seconds of all stages together
 };
 
 // What the stages compute, without waiting: seconds and busiest are the same, or as much as any schedule needs at least for

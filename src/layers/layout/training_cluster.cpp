@@ -105,7 +105,7 @@ TrainingCluster training_cluster_from_text(const std::string& text) {
   const Json json = parsed(text, "A cluster");
   const JsonObject object(json, "A cluster",
                           {"peak_tflops", "products", "attention_tflops", "memory_gbs", "memory_gib", "launch_us",
-                           "narrow_sums", "links", "sources"});
+                           "ranks_at_a_time", "narrow_sums", "links", "sources"});
   TrainingCluster cluster;
   cluster.peak_flops = object.positive("peak_tflops") * 1e12;
   const Json& products = object.at("products");
@@ -119,6 +119,10 @@ TrainingCluster training_cluster_from_text(const std::string& text) {
   cluster.memory_bytes_per_second = object.positive("memory_gbs") * 1e9;
   cluster.memory_bytes = static_cast<std::int64_t>(object.positive("memory_gib") * static_cast<double>(1 << 30));
   cluster.launch_seconds = object.number("launch_us", 0) * 1e-6;
+  const double at_a_time = object.number("ranks_at_a_time", 0);
+  require(at_a_time == std::floor(at_a_time) && at_a_time <= 1 << 20,
+          "A cluster has ranks_at_a_time = {}; give a whole number from 0 to {}.", at_a_time, 1 << 20);
+  cluster.ranks_at_a_time = static_cast<int>(at_a_time);
   cluster.narrow_sums = object.flag("narrow_sums", false);
   cluster.links = link_model_from_text(object.at("links").dump());
   return cluster;
@@ -126,6 +130,37 @@ TrainingCluster training_cluster_from_text(const std::string& text) {
 
 TrainingCluster training_cluster_from_file(const std::string& path) {
   return training_cluster_from_text(text_of_file(path, "The cluster"));
+}
+
+std::string to_text(const TrainingCluster& cluster) {
+  nlohmann::ordered_json levels = Json::array(), products = Json::object();
+  for (const LinkLevel& level : cluster.links.levels) {
+    nlohmann::ordered_json its = {{"name", level.name},
+                                  {"alpha_us", level.alpha_us},
+                                  {"overhead_us", level.overhead_us},
+                                  {"bandwidth_gbs", level.bandwidth_gbs},
+                                  {"own_ports", level.own_ports}};
+    if (level.ranks > 0) its["ranks"] = level.ranks;
+    if (&level != &cluster.links.levels.back()) its["ports"] = level.ports;
+    levels.push_back(std::move(its));
+  }
+  for (const auto& [type, dtype] : product_types) {
+    if (cluster.products.count(dtype) == 0) continue;
+    for (const ProductRate& rate : cluster.products.at(dtype)) {
+      products[type].push_back({rate.size, rate.flops_per_second * 1e-12});
+    }
+  }
+  const nlohmann::ordered_json json = {
+      {"peak_tflops", cluster.peak_flops * 1e-12},
+      {"products", products},
+      {"attention_tflops", cluster.attention_flops * 1e-12},
+      {"memory_gbs", cluster.memory_bytes_per_second * 1e-9},
+      {"memory_gib", static_cast<double>(cluster.memory_bytes) / static_cast<double>(1 << 30)},
+      {"launch_us", cluster.launch_seconds * 1e6},
+      {"ranks_at_a_time", cluster.ranks_at_a_time},
+      {"narrow_sums", cluster.narrow_sums},
+      {"links", {{"levels", levels}, {"local_gbs", cluster.links.local_gbs}}}};
+  return json.dump(1) + "\n";
 }
 
 TrainingSystem training_system_from_text(const std::string& text) {

@@ -1,0 +1,111 @@
+#include "layout_options.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include "fail.hpp"
+#include "options.hpp"
+
+namespace gpt {
+
+using namespace stretto;
+
+namespace {
+
+constexpr double bytes_of_gib = 1 << 30;
+
+std::string exposed_text(const LayoutCost& cost) {
+  std::string text;
+  for (const auto& [group, seconds] : cost.exposed) text += fmt::format(", exposes {:.1f} ms of {}", seconds * 1e3, group);
+  return text;
+}
+
+}  // namespace
+
+void add_layout_options(CLI::App& app, LayoutOptions& options) {
+  app.add_option_function<std::string>(
+         "--layout", [&](const std::string& name) { options.automatic = name == "auto"; },
+         "auto: measure the machine, and choose what is not given of --tp, --pp, --sp, --micro-batch-size, --schedule, "
+         "--virtual-stages, --zero and --recompute by the predicted time of a step")
+      ->check(CLI::IsMember({"given", "auto"}))
+      ->default_str("given");
+  app.add_option("--cluster", options.cluster, "With --layout auto and --dry-run, the cluster to plan for, a JSON file");
+}
+
+void check_layout_options(const CLI::App& app, CommandLine& line) {
+  LayoutOptions& options = line.layout;
+  require(options.cluster.empty() || (options.automatic && line.dry_run),
+          "--cluster {} describes a cluster to plan for; add --dry-run --layout auto, or leave it out.", options.cluster);
+  if (!options.automatic) return;
+  require(!line.dry_run || !options.cluster.empty(),
+          "--dry-run --layout auto needs --cluster FILE, since no rank is started that could measure a machine.");
+  require(app.count("--global-batch-size") > 0,
+          "--layout auto needs --global-batch-size, the sequences of a step, whatever the layout.");
+  require(line.trainer.pipeline.blocks.empty(),
+          "--pipeline-layers {} is of one number of stages; leave it out with --layout auto.",
+          fmt::join(line.trainer.pipeline.blocks, ","));
+  for (const char* flag :
+       {"--tp", "--pp", "--dp", "--sp", "--micro-batch-size", "--schedule", "--virtual-stages", "--zero", "--recompute"}) {
+    if (app.count(flag) > 0) options.given.insert(flag);
+  }
+}
+
+LayoutSpace layout_space(const CommandLine& line, int ranks, std::int64_t memory_bytes) {
+  const TrainerOptions& trainer = line.trainer;
+  const auto is_given = [&](const char* flag) { return line.layout.given.count(flag) > 0; };
+  LayoutSpace space{.model = trainer.model,
+                    .ranks = ranks,
+                    .global_batch = trainer.global_batch,
+                    .memory_bytes = memory_bytes,
+                    .sharding = trainer.sharding,
+                    .mask = trainer.sequence.mask};
+  space.ring = line.ring;
+  space.ulysses = line.ulysses;
+  if (is_given("--tp")) space.tensor = line.tensor_parallel;
+  if (is_given("--pp")) space.pipeline = line.pipeline_parallel;
+  if (is_given("--dp")) space.data = line.data_parallel;
+  if (is_given("--sp")) space.divides_rows = true;
+  if (is_given("--micro-batch-size")) space.micro_batch = trainer.micro_batch;
+  if (is_given("--schedule")) space.schedule = trainer.pipeline.schedule_name;
+  if (is_given("--virtual-stages")) space.virtual_stages = trainer.pipeline.virtual_stages;
+  if (is_given("--zero")) space.zero = trainer.sharding.zero;
+  if (is_given("--recompute")) space.recompute = trainer.recompute.level;
+  return space;
+}
+
+CommandLine with_layout(const CommandLine& line, const LayoutSearch& search) {
+  if (search.best.empty()) {
+    require(search.without_memory > 0 || search.refused.empty(), "{}",
+            search.refused.empty() ? "" : search.refused.front().sentence);
+    fail(ErrorCode::invalid_argument,
+         "None of {} layouts fits the memory of a rank; the smallest needs {:.2f} GiB: start more ranks.", search.tried,
+         static_cast<double>(search.least_memory) / bytes_of_gib);
+  }
+  const TrainingLayout& layout = search.best.front().layout;
+  CommandLine chosen = line;
+  chosen.tensor_parallel = layout.mesh.tensor;
+  chosen.pipeline_parallel = layout.mesh.pipeline;
+  chosen.data_parallel = layout.mesh.data;
+  chosen.trainer.micro_batch = layout.micro_batch;
+  chosen.trainer.sequence.divides_rows = layout.divides_rows;
+  chosen.trainer.pipeline = layout.stages;
+  chosen.trainer.sharding.zero = layout.sharding.zero;
+  chosen.trainer.recompute.level = layout.recompute.level;
+  chosen.default_batch = false;
+  return chosen;
+}
+
+std::string layout_report(const LayoutSearch& search) {
+  std::string text =
+      fmt::format("Of {} layouts, {} of which need too much memory, by the predicted time of a step:", search.tried,
+                  search.without_memory);
+  for (const FoundLayout& found : search.best) {
+    const LayoutCost& cost = found.cost;
+    text += fmt::format(
+        "\n  {:>9.1f} ms {:>9.0f} tok/s {:>8.2f} GiB  {}: computes {:.1f} ms, updates {:.1f} ms, waits {:.1f} ms{}",
+        cost.seconds * 1e3, cost.tokens_per_second, static_cast<double>(cost.memory.total()) / bytes_of_gib,
+        to_string(found.layout), cost.computing * 1e3, cost.update * 1e3, cost.waiting * 1e3, exposed_text(cost));
+  }
+  return text + fmt::format("\nThe first is taken: {}", train_flags(search.best.front().layout));
+}
+
+}  // namespace gpt
