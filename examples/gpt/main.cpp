@@ -53,9 +53,9 @@ class TrainingRun {
         reporter_(rank0_ ? line.log_dir : "", line.resume, line.log_interval),
         traffic_(world.ledger()) {
     if (line.save.empty()) return;
-    saver_ =
-        std::make_unique<CheckpointSaver>(trainer_.sharded(), trainer_.optimizer(), line.save,
-                                          CheckpointSaver::Options{.in_background = line.async_save, .keep = line.keep});
+    saver_ = std::make_unique<CheckpointSaver>(
+        trainer_.sharded(), trainer_.optimizer(), line.save,
+        CheckpointSaver::Options{.in_background = line.trainer.saves_in_background, .keep = line.keep});
   }
 
   void run() {
@@ -197,7 +197,7 @@ class TrainingRun {
     saver_->save(step, notes);
     saved_at_ = step;
     is_saving_ = true;
-    if (!line_.async_save) finish_saving();
+    if (!line_.trainer.saves_in_background) finish_saving();
   }
 
   // Waits for a checkpoint that is being written in the background.

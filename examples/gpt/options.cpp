@@ -82,7 +82,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--save", line.save, "Directory for checkpoints");
   app.add_option("--save-interval", line.save_interval, "Steps between checkpoints; at the end when 0")
       ->capture_default_str();
-  app.add_flag("--async-save", line.async_save, "Write checkpoints in the background, while training goes on");
+  app.add_flag("--async-save", trainer.saves_in_background, "Write checkpoints in the background, while training goes on");
   app.add_option("--keep", line.keep, "Newest checkpoints in --save that stay when one is saved; all when 0")
       ->capture_default_str();
   app.add_option("--load", line.load, "Checkpoint whose weights to begin with");
@@ -164,7 +164,7 @@ void CommandLine::check(int ranks, int rank) const {
           "--export-hf {} would let a model that is trained with sparse --attention attend densely; leave one of them out.",
           hf.export_to);
   require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
-  require(!async_save || !save.empty(), "--async-save needs --save DIR.");
+  require(!trainer.saves_in_background || !save.empty(), "--async-save needs --save DIR.");
   require(keep >= 0, "--keep {} is no number of checkpoints; give 1 or more, or 0 for all.", keep);
   require(keep == 0 || !save.empty(), "--keep {} needs --save DIR, where the checkpoints are.", keep);
   if (!trace.empty() && rank == 0) stretto::Trace::check_writable(trace);

@@ -28,7 +28,6 @@ struct CommandLine {
   DataOptions data;
   HfOptions hf;
   std::string save, load, log_dir, trace, prompt;
-  bool async_save = false;
   int keep = 0;  // checkpoints; 0: all
   std::int64_t save_interval = 0, eval_interval = 0, sample_interval = 0, log_interval = 10;
   bool resume = false;

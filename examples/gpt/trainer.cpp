@@ -21,7 +21,8 @@ TrainingLayout TrainerOptions::layout(const MeshShape& mesh) const {
           .keeps_gathered = sequence.keeps_gathered,
           .sequence_layout = sequence.layout,
           .mask = sequence.mask,
-          .stages = pipeline};
+          .stages = pipeline,
+          .saves_in_background = saves_in_background};
 }
 
 Schedule TrainerOptions::check(const MeshShape& mesh) const {

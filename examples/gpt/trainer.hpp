@@ -20,7 +20,8 @@ struct TrainerOptions {
   stretto::RecomputeOptions recompute;
   SequenceOptions sequence;
   stretto::StageDivision pipeline;
-  double clip_norm = 1.0;  // 0: no clipping
+  bool saves_in_background = false;  // counts for plans of memory only
+  double clip_norm = 1.0;            // 0: no clipping
   std::uint64_t seed = 1;
 
   stretto::TrainingLayout layout(const stretto::MeshShape& mesh) const;

@@ -52,6 +52,15 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   return memory;
 }
 
+std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh,
+                             const ShardedParameters::Options& options) {
+  std::int64_t elements = 0;
+  for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
+    elements += std::min(padded_share(unit, mesh), unit.elements);
+  }
+  return 3 * bytes_of(kernels::accumulator(options.dtype)) * elements;
+}
+
 std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, const MeshShape& mesh,
                                                   const ShardedParameters::Options& options, std::int64_t microbatches,
                                                   int passes) {

@@ -197,6 +197,13 @@ class Train(unittest.TestCase):
                     plan, held = table[kind]
                     self.assertAlmostEqual(held / plan, 1, delta=0.02, msg=kind)
 
+    def test_memory_of_a_checkpoint_in_the_background_is_what_the_formula_says(self):
+        for words in ([], ["--tp", 2, "--nproc", 2, "--dtype", "bf16"]):
+            with self.subTest(" ".join(map(str, words))):
+                table = self.memory_table(*words, "--zero", 0, "--save", self.directory / "save", "--async-save")
+                plan, held = table["buffers"]
+                self.assertAlmostEqual(held / plan, 1, delta=0.02)
+
     def test_dry_run(self):
         """The same figures as a run prints, for any number of ranks, and without a text."""
         plan = self.directory / "plan.json"

@@ -23,6 +23,7 @@ struct STRETTO_API TrainingLayout {
   SequenceLayout sequence_layout = SequenceLayout::zigzag;
   kernels::AttentionMask mask;
   StageDivision stages;
+  bool saves_in_background = false;  // CheckpointSaver::Options::in_background
 
   // Throws Error(invalid_argument) that names the sizes that do not fit together, in the words of stretto-train's flags.
   // Returns the schedule, which takes long to make, or to read from its file, again.

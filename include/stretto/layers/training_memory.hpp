@@ -24,6 +24,11 @@ struct TrainingMemory {
 STRETTO_API TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
                                         const ShardedParameters::Options& options);
 
+// Bytes of the copy that CheckpointSaver makes to write it in the background: values and moments of what the first rank
+// owns, without the errors of quantized sums.
+STRETTO_API std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh,
+                                         const ShardedParameters::Options& options);
+
 // Bytes that a rank sends in a step for gradients and values, by group (group_name): (N-1)/N Psi times 2 g (stage 0; g
 // + e for units whose values are gathered instead, Options::measured_steps), g + e (1), m g + e (2), or m g + p m e (3), for
 // m microbatches of p passes, values of e bytes and gradients of g. There are 2 passes, or 3 with Recompute::full. At stage

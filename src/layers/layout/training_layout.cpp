@@ -53,6 +53,7 @@ StagePlan plan_stage(const TrainingLayout& layout, const Schedule& schedule, int
   plan.memory = state_memory(parameters, mesh, layout.sharding);
   plan.memory.activations = planned.activation_bytes();
   plan.memory.buffers += planned.attention_buffers();
+  if (layout.saves_in_background) plan.memory.buffers += snapshot_memory(parameters, mesh, layout.sharding);
   const int passes = layout.recompute.level == Recompute::full ? 3 : 2;
   plan.sent = state_traffic(parameters, mesh, layout.sharding, layout.microbatches(), passes);
   if (mesh.tensor > 1) plan.sent[group_name(Axis::tensor)] += planned.tensor_parallel_bytes();
