@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int nice_of_background = 10;  // computation comes first where there is a thread for each core
+constexpr int nice_of_background = 19;  // computation comes first where there is a thread for each core
 
 // Calls f; returns what it throws, as an Error.
 template <class F>
@@ -138,8 +138,7 @@ void CheckpointSaver::save(std::int64_t step, const std::map<std::string, std::s
   text_of(state.index);  // throws for notes that cannot be written
   state.name = checkpoint_name(step);
   state.begin();
-  state.parameters.traffic().wait_for_values();
-  state.snapshot.take();
+  state.snapshot.take();  // of what this rank updates: values that are still on their way are others'
   state.is_saving = true;
   state.stream.enqueue([&state] { state.write_shard(); });
   state.agree();

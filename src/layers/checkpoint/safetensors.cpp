@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,9 @@
 
 namespace stretto {
 namespace {
+
+constexpr std::size_t block_bytes = 4096;                  // of direct writes, in memory and in the file
+constexpr std::size_t flush_bytes = std::size_t{1} << 20;  // stays in a core's cache
 
 std::size_t bytes_of(const std::string& type) {
   if (type == "F64") return 8;
@@ -61,7 +65,10 @@ std::string safetensors_type(DType dtype) {
 SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<TensorEntry>& entries,
                                      const std::map<std::string, std::string>& metadata)
     : path_(path), file_{open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)} {
-  if (file_.number < 0) fail(ErrorCode::io, "Cannot write {}: {}.", path, errno_text(errno));
+  if (file_.number < 0) fail_to_write();
+  fcntl(file_.number, F_SETFL, O_DIRECT);  // some file systems, such as tmpfs, refuse it
+  memory_.resize(flush_bytes + block_bytes);
+  waiting_ = memory_.data() + (block_bytes - reinterpret_cast<std::uintptr_t>(memory_.data()) % block_bytes) % block_bytes;
   nlohmann::ordered_json header;
   header["__metadata__"] = metadata;
   std::size_t offset = 0;
@@ -82,20 +89,40 @@ SafetensorsWriter::File::~File() {
 }
 
 void SafetensorsWriter::write(const void* data, std::size_t bytes) {
-  const char* at = static_cast<const char*>(data);
+  const std::byte* at = static_cast<const std::byte*>(data);
   while (bytes > 0) {
-    const ssize_t written = ::write(file_.number, at, bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) fail(ErrorCode::io, "Cannot write {}: {}.", path_, errno_text(errno));
-    at += written;
-    bytes -= static_cast<std::size_t>(written);
+    const std::size_t count = std::min(bytes, flush_bytes - waiting_bytes_);
+    std::memcpy(waiting_ + waiting_bytes_, at, count);
+    waiting_bytes_ += count;
+    at += count;
+    bytes -= count;
+    if (waiting_bytes_ == flush_bytes) flush();
   }
 }
 
+// Direct writes are of whole blocks: the last one is padded, and cut off again by finish().
+void SafetensorsWriter::flush() {
+  const std::size_t bytes = (waiting_bytes_ + block_bytes - 1) / block_bytes * block_bytes;
+  std::memset(waiting_ + waiting_bytes_, 0, bytes - waiting_bytes_);
+  for (std::size_t done = 0; done < bytes;) {
+    const ssize_t written = pwrite(file_.number, waiting_ + done, bytes - done, static_cast<off_t>(file_bytes_ + done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) fail_to_write();
+    done += static_cast<std::size_t>(written);
+    // Less than a block is written at the end of a full disk only. The next call says so.
+    if (done % block_bytes != 0) done = done / block_bytes * block_bytes;
+  }
+  file_bytes_ += waiting_bytes_;
+  waiting_bytes_ = 0;
+}
+
 void SafetensorsWriter::finish() {
-  if (fsync(file_.number) != 0) fail(ErrorCode::io, "Cannot write {}: {}.", path_, errno_text(errno));
+  if (waiting_bytes_ > 0) flush();
+  if (ftruncate(file_.number, static_cast<off_t>(file_bytes_)) != 0 || fsync(file_.number) != 0) fail_to_write();
   close(std::exchange(file_.number, -1));
 }
+
+void SafetensorsWriter::fail_to_write() const { fail(ErrorCode::io, "Cannot write {}: {}.", path_, errno_text(errno)); }
 
 SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);

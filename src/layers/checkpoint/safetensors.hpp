@@ -17,7 +17,8 @@ std::string safetensors_type(DType dtype);
 std::int64_t elements_of(const Shape& shape);  // -1 for an invalid shape
 
 // Writes a file tensor by tensor, in the order of the entries. Every error of the file system throws Error(io) naming the
-// path and the reason.
+// path and the reason. Data go past the kernel's page cache where the file system allows it: what training computes
+// meanwhile needs the cores and the memory's bandwidth, and nobody reads the file soon.
 class SafetensorsWriter {
  public:
   // Throws Error(invalid_argument) for names or metadata that are no UTF-8.
@@ -33,8 +34,15 @@ class SafetensorsWriter {
     int number = -1;
     ~File();
   };
+  void flush();
+  [[noreturn]] void fail_to_write() const;
+
   std::string path_;
   File file_;
+  std::vector<std::byte> memory_;  // of waiting_
+  std::byte* waiting_ = nullptr;   // bytes that are not in the file yet, at an address for direct writes
+  std::size_t waiting_bytes_ = 0;
+  std::uint64_t file_bytes_ = 0;  // before waiting_
 };
 
 // Maps a file; throws Error(io) if it is no valid safetensors file.
