@@ -11,22 +11,29 @@ Every round runs each side once, and ratios are of the same round. Between hosts
 step, by its interface's counter, and the time that they take at the rate of the link, below which no step can be; of pipelines, the
 bubble and the time of the stages without the optimizer, beside those that the schedule's simulation predicts. Prints medians and
 verdicts; exits 1 if a verdict falls short.
+
+With --predict, 12 layouts of 2 and 4 ranks of this host instead: the step that stretto-plan layout predicts from a calibration of the
+machine, beside the one that is measured (predicted_layouts.py).
 """
 import sys
 
-from perf.comparisons import namespaces, pipeline_layouts, zero_layouts
+from perf.comparisons import namespaces, pipeline_layouts, predicted_layouts, zero_layouts
 from perf.comparisons.programs import BIN, add_outputs, command_text, machine, parser_of, read_json, write_json
 from perf.pages.text import DocsSection, machine_text, markdown_table, terminal_table, verdict_text
 
 SECTIONS = {zero_layouts: DocsSection("./dev perf layouts"), pipeline_layouts: DocsSection("./dev perf layouts --only pipelines")}
+PREDICTED = {predicted_layouts: DocsSection("./dev perf layouts --predict")}
+PARTS = {"pipelines": pipeline_layouts, "predicted": predicted_layouts}
 
 
 def part_of(table):
     """The module that measures and explains the table."""
-    return pipeline_layouts if table["part"] == "pipelines" else zero_layouts
+    return PARTS.get(table["part"], zero_layouts)
 
 
 def measured(options):
+    if options.predict:
+        return {"machine": machine(), "command": options.command, "tables": predicted_layouts.measured(options)}
     parts = {None: [zero_layouts, pipeline_layouts], "pipelines": [pipeline_layouts]}.get(options.only, [zero_layouts])
     return {"machine": machine(), "command": options.command, "tables": [table for part in parts for table in part.measured(options)]}
 
@@ -53,6 +60,7 @@ def main():
     cuts = [
         parser.add_argument("--only", choices=["one-host", "between-hosts", "pipelines"],
                             help="measure only one of the three; only the one between hosts takes root"),
+        parser.add_argument("--predict", action="store_true", help="predicted steps of 12 layouts of this host beside measured ones"),
         parser.add_argument("--rates", default="1gbit", help="rates of links between hosts as tc writes them, as in 1gbit,300mbit (default 1gbit)"),
         parser.add_argument("--seq-length", type=int, default=64, help="tokens of a rank between hosts (default 64)"),
         parser.add_argument("--rounds", type=int, default=5, help="rounds, over which medians are taken (default 5)"),
@@ -69,10 +77,13 @@ def main():
     options.rates = options.rates.split(",")
     for rate in options.rates:
         namespaces.bytes_per_second(rate)  # refuses a wrong rate before anything is measured
-    if options.only in (None, "between-hosts") and not options.earlier and namespaces.obstacle():
+    if options.only and options.predict:
+        parser.error(f"--predict measures other layouts than --only {options.only}; leave one of them out")
+    if options.only in (None, "between-hosts") and not options.predict and not options.earlier and namespaces.obstacle():
         sys.exit(f"error: {namespaces.obstacle()} To measure one host alone, give --only one-host or --only pipelines.")
+    sections = PREDICTED if options.predict else SECTIONS
     if options.write_docs:
-        for each in SECTIONS.values():
+        for each in sections.values():
             each.around(options.write_docs)
 
     if options.earlier:
@@ -84,7 +95,7 @@ def main():
     for table in figures["tables"]:
         print("\n".join([part_of(table).heading(table), *terminal_table(*part_of(table).rows(table)), ""]))
     print("\n".join(verdict_text(verdict) for verdict in every))
-    for part, place in SECTIONS.items():
+    for part, place in sections.items():
         if options.write_docs and tables_of(part, figures):
             place.replace(options.write_docs, section(part, figures))
     return 0 if all(verdict.holds for verdict in every) else 1

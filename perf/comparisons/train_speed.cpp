@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../gpu/gpu_data.hpp"
+#include "calibration.hpp"
 #include "pipeline_options.hpp"
 #include "sequence_options.hpp"
 #include "stretto/device.hpp"
@@ -63,6 +64,19 @@ double peak_matrix_rate(const Communicator& world, const gpt::ModelShape& model,
   return best;
 }
 
+// Writes what the planner of layouts needs of the machine: {"cluster": TrainingCluster, "system": TrainingSystem}.
+void write_calibration(const gpt::Calibration& machine, const std::string& path) {
+  const nlohmann::ordered_json json{{"cluster", nlohmann::ordered_json::parse(to_text(machine.cluster))},
+                                    {"system",
+                                     {{"overlaps_products", machine.system.overlaps_products},
+                                      {"overlaps_weights", machine.system.overlaps_weights},
+                                      {"overlaps_sums", machine.system.overlaps_sums}}}};
+  std::ofstream file(path);
+  file << json.dump(1) << '\n';
+  file.close();
+  if (!file) throw Error(ErrorCode::io, "Cannot write " + path + ".");
+}
+
 int measure(int argc, char** argv) {
   int nproc = 2;
   int steps = 5;
@@ -103,10 +117,17 @@ int measure(int argc, char** argv) {
   app.add_flag("--save-in-background", in_background, "Steps do not wait for their checkpoint")->needs("--save");
   std::string device = "cpu";
   app.add_option("--device", device, "Where to train: cpu, cuda");
+  std::string calibration;
+  app.add_option("--calibrate", calibration, "Measure the machine instead, for the planner of layouts, into this file");
   CLI11_PARSE(app, argc, argv);
   gpt::check_zero_options(app, options.sharding);
   return launch(nproc, [&](const Communicator& world) {
     const OnDevice on_device(device_from_name(device));
+    if (!calibration.empty()) {
+      const gpt::Calibration machine = gpt::calibrate(world, options.model, options.sharding.dtype);
+      if (world.rank() == 0) write_calibration(machine, calibration);
+      return;
+    }
     MeshShape shape{.tensor = tensor, .ulysses = ulysses, .ring = ring, .pipeline = stages};
     shape.data = world.size() / static_cast<int>(shape.ranks());
     const Mesh mesh(world, shape);

@@ -15,7 +15,7 @@ MODEL = "gpt:layers=24,hidden=2048,heads=16,seq=2048,vocab=51200"
 
 
 def run(*words, program=PLAN):
-    return subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=240)
+    return subprocess.run([program, *map(str, words)], capture_output=True, text=True, errors="replace", timeout=240)
 
 
 class Layouts(unittest.TestCase):
@@ -96,6 +96,47 @@ class Layouts(unittest.TestCase):
             file.write(CLUSTER.read_text().replace('"memory_gbs"', '"memory_gb"'))
             file.flush()
             self.refused("A cluster has the key 'memory_gb'", *line[:2], "--cluster", file.name, *line[4:])
+
+
+@unittest.skipUnless(TRAIN, "the trainer was not built")
+class Trainer(unittest.TestCase):
+    SMALL = ["--num-layers", 4, "--hidden-size", 32, "--num-attention-heads", 2, "--seq-length", 16, "--global-batch-size", 8, "--layout", "auto"]
+
+    def trained(self, *words):
+        result = run(*self.SMALL, "--train-data", ROOT / "README.md", "--train-iters", 1, *words, program=TRAIN)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("step 1/1 |", result.stdout)
+        return next(line for line in result.stdout.splitlines() if line.startswith("The first is taken: "))
+
+    def test_takes_the_first_layout(self):
+        flags = self.trained("--nproc", 2)
+        self.assertRegex(flags, r"--tp \d --pp \d --dp \d .*--global-batch-size 8")
+
+    def test_keeps_what_is_given(self):
+        flags = self.trained("--nproc", 2, "--pp", 2, "--schedule", "zb-h1", "--zero", 0, "--micro-batch-size", 2, "--recompute", "selective")
+        self.assertIn("--tp 1 --pp 2 --dp 1 --schedule zb-h1 --zero 0 --recompute selective --micro-batch-size 2", flags)
+
+    def test_plans_any_cluster_as_the_tool_does(self):
+        sizes = ["--num-layers", 24, "--hidden-size", 2048, "--num-attention-heads", 16, "--seq-length", 2048, "--vocab-size", 51200]
+        result = run("--layout", "auto", "--dry-run", "--cluster", CLUSTER, "--ranks", 64, "--dtype", "bf16", "--global-batch-size", 512, *sizes,
+                     program=TRAIN)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        plan = run("layout", "--model", MODEL, "--cluster", CLUSTER, "--ranks", 64, "--global-batch", 512)
+        choice = next(line for line in plan.stdout.splitlines() if line.startswith("choice: stretto-train "))
+        self.assertIn(choice.replace("choice: stretto-train ", "The first is taken: "), result.stdout)
+        self.assertIn("Memory of a rank by formula", result.stdout)
+
+    def test_refuses_in_one_sentence(self):
+        data = ["--train-data", ROOT / "README.md"]
+        for sentence, words in [
+                ("describes a cluster to plan for; add --dry-run", ["--cluster", CLUSTER, "--nproc", 2, *data]),
+                ("needs --cluster FILE", ["--dry-run", "--ranks", 4, "--layout", "auto", "--global-batch-size", 8]),
+                ("--layout auto needs --global-batch-size", ["--layout", "auto", "--nproc", 2, *data]),
+                ("leave it out with --layout auto", [*self.SMALL, "--pipeline-layers", "1,3", "--nproc", 2, *data])]:
+            result = run(*words, program=TRAIN)
+            self.assertEqual(result.returncode, 1, words)
+            self.assertRegex(result.stderr, r"\Aerror: [^\n]*\.\n\Z", words)
+            self.assertIn(sentence, result.stderr)
 
 
 class Published(unittest.TestCase):
