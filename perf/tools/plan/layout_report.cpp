@@ -24,10 +24,9 @@ std::string exposed_text(const LayoutCost& cost) {
 
 std::string memory_text(const LayoutCost& cost) {
   const TrainingMemory& memory = cost.memory;
-  return fmt::format("{} on stage {}: values {}, gradients {}, optimizer {}, activations {}, buffers {}",
-                     amount_text(memory.total()), cost.memory_stage, amount_text(memory.values),
-                     amount_text(memory.gradients), amount_text(memory.optimizer), amount_text(memory.activations),
-                     amount_text(memory.buffers));
+  return fmt::format("stage {} needs most: values {}, gradients {}, optimizer {}, activations {}, buffers {}",
+                     cost.memory_stage, amount_text(memory.values), amount_text(memory.gradients),
+                     amount_text(memory.optimizer), amount_text(memory.activations), amount_text(memory.buffers));
 }
 
 nlohmann::ordered_json layout_json(const FoundLayout& found) {
@@ -80,6 +79,7 @@ void print(const LayoutLine& line, const LayoutSearch& search, double seconds_se
     fmt::print("{:>3} {:>11.2f} {:>12.0f} {:>9.2f} {:>5.1f}% {:>6.1f}% {:>10}  {}\n", ++number, milliseconds(cost.seconds),
                cost.tokens_per_second, cost.flops_per_second * 1e-12, 100 * cost.mfu, 100 * cost.bubble,
                amount_text(cost.memory.total()), to_string(found.layout));
+    fmt::print("{:>3} exposes {}; {}\n{:>3} {}\n", "", exposed_text(cost), memory_text(cost), "", train_flags(found.layout));
   }
   fmt::print("{} layouts in {:.1f} s; {} of them need more than {} of memory\n", search.tried, seconds_searched,
              search.without_memory, amount_text(line.space.memory_bytes));
@@ -89,7 +89,6 @@ void print(const LayoutLine& line, const LayoutSearch& search, double seconds_se
   fmt::print("because: it computes for {:.1f} ms, updates for {:.1f} ms, waits {:.1f} ms for other stages, and exposes {}\n",
              milliseconds(best.cost.computing), milliseconds(best.cost.update), milliseconds(best.cost.waiting),
              exposed_text(best.cost));
-  fmt::print("memory: {}\n", memory_text(best.cost));
 }
 
 std::string json_of(const LayoutLine& line, const LayoutSearch& search) {

@@ -147,16 +147,16 @@ std::string to_text(const TrainingCluster& cluster) {
   for (const auto& [type, dtype] : product_types) {
     if (cluster.products.count(dtype) == 0) continue;
     for (const ProductRate& rate : cluster.products.at(dtype)) {
-      products[type].push_back({rate.size, rate.flops_per_second * 1e-12});
+      products[type].push_back({rate.size, rate.flops_per_second / 1e12});
     }
   }
   const nlohmann::ordered_json json = {
-      {"peak_tflops", cluster.peak_flops * 1e-12},
+      {"peak_tflops", cluster.peak_flops / 1e12},
       {"products", products},
-      {"attention_tflops", cluster.attention_flops * 1e-12},
-      {"memory_gbs", cluster.memory_bytes_per_second * 1e-9},
+      {"attention_tflops", cluster.attention_flops / 1e12},
+      {"memory_gbs", cluster.memory_bytes_per_second / 1e9},
       {"memory_gib", static_cast<double>(cluster.memory_bytes) / static_cast<double>(1 << 30)},
-      {"launch_us", cluster.launch_seconds * 1e6},
+      {"launch_us", cluster.launch_seconds / 1e-6},
       {"ranks_at_a_time", cluster.ranks_at_a_time},
       {"narrow_sums", cluster.narrow_sums},
       {"links", {{"levels", levels}, {"local_gbs", cluster.links.local_gbs}}}};

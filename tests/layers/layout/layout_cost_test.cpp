@@ -126,6 +126,23 @@ TEST(LayoutCost, MemoryIsThatOfTheTrainersPlan) {
   }
 }
 
+// Two ranks on one core: together they take the time of both, and a stage that waits leaves its time to the other.
+TEST(LayoutCost, RanksThatTakeTurns) {
+  TrainingCluster cluster = machine_without_memory_time(1e18);
+  const TrainingLayout data = tiny_layout({.data = 2}, 2);
+  const double alone = seconds_of(data, cluster);
+  TrainingLayout stages = tiny_layout({.pipeline = 2}, 1);  // the second stage begins when the first one is done
+  const double in_order = seconds_of(stages, cluster);
+  stages.global_batch = 8;
+  const double of_two = seconds_of(stages, cluster);
+  cluster.ranks_at_a_time = 1;
+  EXPECT_NEAR(seconds_of(data, cluster), 2 * alone, 0.01 * alone);
+  EXPECT_NEAR(seconds_of(stages, cluster), 8 * in_order, 0.01 * in_order);
+  EXPECT_LT(of_two, 7 * in_order);
+  stages.global_batch = 1;
+  EXPECT_NEAR(seconds_of(stages, cluster), in_order, 0.01 * in_order);
+}
+
 TEST(LayoutCost, RefusesGroupsThatNodesCut) {
   TrainingCluster cluster = machine_without_memory_time();
   cluster.links = {{{"node", 4, 0, 0, 1, 4}, {"network", 0, 0, 0, 1}}, 1e21};
