@@ -87,7 +87,7 @@ class LayoutCosts::Parts {
     const PassTime all = busiest.all();
     cost.computing = microbatches * all.computing * turns();
     cost.waiting = std::max(0.0, time.seconds - time.busiest * turns());
-    cost.bubble = cost.waiting / time.busiest;
+    cost.bubble = cost.waiting / (time.busiest * turns());
     add(cost, group_name(Axis::tensor), microbatches * all.tensor * turns());
     add(cost, group_name(Axis::ring), microbatches * all.ring * turns());
     add(cost, group_name(Axis::ulysses), microbatches * all.ulysses * turns());
@@ -106,9 +106,9 @@ class LayoutCosts::Parts {
  private:
   // How often a node's ranks must take turns.
   double turns() const {
-    const int at_a_time = cluster_.ranks_at_a_time;
-    const int of_node = costs_.place({static_cast<int>(ranks_), 1}).on_node;
-    return at_a_time == 0 ? 1 : std::max(1.0, static_cast<double>(of_node) / at_a_time);
+    if (cluster_.ranks_at_a_time == 0) return 1;
+    return std::max(1.0,
+                    static_cast<double>(costs_.place({static_cast<int>(ranks_), 1}).on_node) / cluster_.ranks_at_a_time);
   }
 
   // Where ranks take turns, a stage that waits leaves its time to others: a step takes as long as the schedule does on ranks

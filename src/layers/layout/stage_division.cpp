@@ -1,5 +1,7 @@
 #include "stretto/layers/stage_division.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
