@@ -35,7 +35,8 @@ struct LayoutCost {
   int memory_stage = 0;
 };
 
-// Predicts layouts of one model on one cluster; remembers what layouts have in common. Not for several threads at once.
+// Predicts layouts of one model on one cluster; remembers what layouts have in common. All layouts must have the same types,
+// mask and sharding options but for the ZeRO stage. Not for several threads at once.
 class STRETTO_API LayoutCosts {
  public:
   // The ranks of all layouts together must be `ranks`.
@@ -45,8 +46,9 @@ class STRETTO_API LayoutCosts {
   LayoutCosts(const LayoutCosts&) = delete;
   LayoutCosts& operator=(const LayoutCosts&) = delete;
 
-  // All throw Error(invalid_argument) for a layout whose groups would lie unevenly on the cluster's nodes. The layout must
-  // pass its check_sizes(); its schedule must be a generator's, not a file's.
+  // All throw Error(invalid_argument) for a layout whose groups would lie unevenly on the cluster's nodes, or whose types
+  // are not those of earlier layouts. The layout must pass its check_sizes(); its schedule must be a generator's, not a
+  // file's.
   void check(const MeshShape& mesh) const;
   // The memory of the stage that needs most. Exact (plan_stage()); of pipelines without gpipe from a schedule with as many
   // microbatches as are ever under way.

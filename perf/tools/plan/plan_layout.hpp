@@ -2,7 +2,7 @@
 
 namespace plan_tool {
 
-// stretto-plan layout: argv[0] is the word. Throws Error in one sentence.
+// stretto-plan layout: plans the layout of a whole job. Takes the arguments after that word.
 void plan_layout_of(int argc, char** argv);
 
 }  // namespace plan_tool

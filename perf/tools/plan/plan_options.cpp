@@ -62,7 +62,8 @@ bool parse(int argc, char** argv, CommandLine& line) {
   CLI::App app(
       "Shows the steps of the ranks in a collective, proves that they are right, predicts their time, and draws them.\n"
       "Without --verify and --simulate it prints the plans. For whole training steps, see stretto-plan step --help, for\n"
-      "pipeline schedules stretto-plan pipeline --help, for dividing long sequences stretto-plan attention --help.");
+      "pipeline schedules stretto-plan pipeline --help, for dividing long sequences stretto-plan attention --help,\n"
+      "for the layout of a whole job stretto-plan layout --help.");
   app.set_help_flag("-h,--help", "Print this help");
   app.add_option("COLLECTIVE", line.collective, "all_reduce, broadcast, ...; with --verify also all")->required();
   app.add_option("--algo", line.algorithm, "ring, ring*4, chain/16, two_level(ring+ring)*2/8, ..., or all")

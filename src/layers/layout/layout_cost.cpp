@@ -1,6 +1,7 @@
 #include "stretto/layers/layout_cost.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 #include "core/fail.hpp"
@@ -11,7 +12,7 @@
 namespace stretto {
 namespace {
 
-PipelineShape shape_of(const TrainingLayout& layout) {
+PipelineShape pipeline_shape(const TrainingLayout& layout) {
   const ScheduleKind kind = schedule_kind_from_name(layout.stages.schedule_name);
   const int chunks = layout.stages.virtual_stages > 0 ? layout.stages.virtual_stages : usual_chunks(kind);
   const std::int64_t microbatches = layout.microbatches();
@@ -104,6 +105,15 @@ class LayoutCosts::Parts {
   }
 
  private:
+  // What is remembered is of these types.
+  PipelineShape shape_of(const TrainingLayout& layout) {
+    const std::pair types{layout.sharding.dtype, layout.sharding.gradients()};
+    if (!types_) types_ = types;
+    require(*types_ == types, "Layouts of {} are predicted, not of {}; use another LayoutCosts.", name(types_->first),
+            name(types.first));
+    return pipeline_shape(layout);
+  }
+
   // How often a node's ranks must take turns.
   double turns() const {
     if (cluster_.ranks_at_a_time == 0) return 1;
@@ -240,6 +250,7 @@ class LayoutCosts::Parts {
     return exchange_seconds(layout, 0, layout.mesh.pipeline - 1, share, false);
   }
 
+  std::optional<std::pair<DType, DType>> types_;  // of values and gradients
   ModelShape model_;
   TrainingCluster cluster_;
   std::int64_t ranks_;
