@@ -20,28 +20,8 @@ using namespace stretto;
 namespace {
 
 constexpr std::int64_t most_sequences = 8;  // of a microbatch whose products are measured
-constexpr int rounds = 5;
-
-// Seconds of the device's work, of the slowest rank: all do it at the same time.
-template <class Work>
-double slowest(const Communicator& world, const Work& work) {
-  const auto now = [] {
-    const stretto::Work mark = computation().enqueue([] {});
-    mark.wait();
-    return mark.times().done;
-  };
-  std::vector<double> seconds;
-  for (int round = 0; round <= rounds; ++round) {
-    world.barrier(Stream::inline_());
-    const double from = now();
-    work();
-    if (round > 0) seconds.push_back(now() - from);  // the first one warms up
-  }
-  std::ranges::sort(seconds);
-  double median = seconds[seconds.size() / 2];
-  world.all_reduce(&median, &median, 1, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "calibration"});
-  return median;
-}
+constexpr int rounds = 9;
+constexpr double least_round = 0.02;  // seconds; a rank that shares a core begins milliseconds after another
 
 Tensor some_numbers(std::int64_t rows, std::int64_t columns, DType dtype) {
   const Tensor host({rows, columns}, dtype, Device::cpu);
@@ -93,6 +73,37 @@ class Measurement {
     }
   }
 
+  // Seconds of the device's work, of the slowest rank: all do it at the same time. If ranks take turns on cores, they begin
+  // one after the other: the time of a node is then from the first that begins to the last that ends.
+  template <class Work>
+  double slowest(const Work& work) const {
+    const auto now = [] {
+      const stretto::Work mark = computation().enqueue([] {});
+      mark.wait();
+      return mark.times().done;
+    };
+    std::vector<double> seconds;
+    int calls = 1;
+    for (int round = 0; round <= rounds; ++round) {
+      world_.barrier(Stream::inline_());
+      double span[] = {0, -now()};
+      for (int call = 0; call < calls; ++call) work();
+      span[0] = now();
+      if (turns_ > 1) {
+        node_.all_reduce(span, span, 2, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "calibration"});
+      }
+      double of_call = (span[0] + span[1]) / calls;
+      if (round > 0) seconds.push_back(of_call);
+      if (round > 0) continue;  // the first one warms up, and tells how long the others take
+      world_.all_reduce(&of_call, &of_call, 1, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "calibration"});
+      calls = std::clamp(static_cast<int>(least_round / of_call), 1, 100);
+    }
+    std::ranges::sort(seconds);
+    double median = seconds[seconds.size() / 2];
+    world_.all_reduce(&median, &median, 1, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "calibration"});
+    return median;
+  }
+
   // As fast as a rank is that has a core of its own.
   double alone(double seconds) const { return seconds / turns_; }
 
@@ -107,7 +118,7 @@ class Measurement {
     const Tensor dgamma({model_.hidden}, accumulator), dbeta({model_.hidden}, accumulator);
     const Tensor sums({4 * model_.hidden}, accumulator);
     for (const Tensor& each : {dx, dgamma, dbeta, sums}) each.zero();
-    const double seconds = alone(slowest(world_, [&] {
+    const double seconds = alone(slowest([&] {
       for (int norm = 0; norm < 2; ++norm) {
         kernels::layer_norm_forward(x, gamma, gamma, 1e-5, y, mean, rstd);
         kernels::layer_norm_backward(x, gamma, mean, rstd, y, dx, dgamma, dbeta);
@@ -121,10 +132,9 @@ class Measurement {
     result_.cluster.memory_bytes_per_second = bytes / seconds;
     const Tensor few = some_numbers(1, 8, dtype_);
     constexpr int calls = 50;
-    result_.cluster.launch_seconds = alone(slowest(world_,
-                                                   [&] {
-                                                     for (int call = 0; call < calls; ++call) kernels::add(few, few, few);
-                                                   })) /
+    result_.cluster.launch_seconds = alone(slowest([&] {
+                                       for (int call = 0; call < calls; ++call) kernels::add(few, few, few);
+                                     })) /
                                      calls;
   }
 
@@ -138,7 +148,7 @@ class Measurement {
     const Tensor dx({tokens, in}, dtype_), gradient({out, in}, kernels::accumulator(dtype_));
     gradient.zero();
     using kernels::Transpose;
-    const double seconds = alone(slowest(world_, [&] {
+    const double seconds = alone(slowest([&] {
       kernels::gemm(x, Transpose::no, weight, Transpose::yes, y);
       kernels::gemm(y, Transpose::no, weight, Transpose::no, dx);
       kernels::gemm(y, Transpose::yes, x, Transpose::no, gradient, true);
@@ -177,7 +187,7 @@ class Measurement {
     const Tensor qkv = some_numbers(model_.sequence, 3 * model_.hidden, dtype_), dqkv(qkv.shape(), dtype_);
     const Tensor out({model_.sequence, model_.hidden}, dtype_);
     const Tensor log_sum_exp({1, model_.heads, model_.sequence}, kernels::accumulator(dtype_));
-    const double seconds = alone(slowest(world_, [&] {
+    const double seconds = alone(slowest([&] {
       kernels::attention_forward(shape, qkv, out, log_sum_exp);
       kernels::attention_backward(shape, qkv, out, log_sum_exp, out, dqkv);
     }));
@@ -195,7 +205,7 @@ class Measurement {
     const auto all_reduce = [&](std::int64_t elements) {
       const Tensor values = Tensor::symmetric({elements}, DType::f32);
       values.zero();
-      return slowest(world_, [&] { group.all_reduce(values, ReduceOp::sum, computation(), {.tag = "calibration"}); });
+      return slowest([&] { group.all_reduce(values, ReduceOp::sum, computation(), {.tag = "calibration"}); });
     };
     const double small = all_reduce(2);
     constexpr std::int64_t elements = 1 << 20;

@@ -182,14 +182,12 @@ void Network::pin(const std::vector<int>& local_ranks) {
   std::vector<int> numbers(chosen.size() / sizeof(int));
   if (numbers.empty()) return;
   std::memcpy(numbers.data(), chosen.data(), numbers.size() * sizeof(int));
-  auto at = numbers.begin();
-  for (const int rank : local_ranks) {
-    const HardwareThreads threads(at + 1, at + 1 + *at);
-    at += 1 + *at;
-    if (rank != job_.rank()) continue;
-    run_on(threads);
-    log().info("Rank {} runs on hardware threads {}.", rank, fmt::join(threads, ", "));
-  }
+  std::vector<HardwareThreads> places;
+  for (auto at = numbers.begin(); at != numbers.end(); at += 1 + *at) places.emplace_back(at + 1, at + 1 + *at);
+  const auto mine_is = std::find(local_ranks.begin(), local_ranks.end(), job_.rank()) - local_ranks.begin();
+  take_place(places, static_cast<std::size_t>(mine_is));
+  log().info("Rank {} runs on hardware threads {}.", job_.rank(),
+             fmt::join(places[static_cast<std::size_t>(mine_is)], ", "));
 }
 
 void Network::check_link_setting() const {

@@ -54,6 +54,9 @@ STRETTO_API int most_messages(const Schedule& schedule, int stage);
 // A stage sends a message of a channel when the one before has been received: of results that wait for a slower stage, it
 // keeps one of each kind.
 //
+// Where launch() has bound several ranks to one core, since they outnumber the cores, a pipeline of several stages lets this
+// process run on all cores of the host's ranks: stages that have work take over from stages that wait.
+//
 // Only the thread that computes may use an object. If a stage throws, the other ranks of the job are told that this rank
 // gives up (Communicator::abort), and the object cannot be used again.
 class STRETTO_API Pipeline {

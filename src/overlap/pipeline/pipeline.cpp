@@ -8,6 +8,7 @@
 #include "device/stream/place_in_computation.hpp"
 #include "overlap/pipeline/stage_messages.hpp"
 #include "stretto/device.hpp"
+#include "transport/bootstrap/pinning.hpp"
 
 namespace stretto {
 namespace {
@@ -28,6 +29,7 @@ Pipeline::Pipeline(const Communicator& stages, Schedule schedule, const Options&
   check(schedule_);
   require(stages.size() == schedule_.stages, "A schedule of {} stages cannot run on {} ranks.", schedule_.stages,
           stages.size());
+  if (stages.size() > 1) leave_shared_core();
   messages_ = std::make_unique<StageMessages>(stages, schedule_, options.tensor, options.overlap);
 }
 

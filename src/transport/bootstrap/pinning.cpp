@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
@@ -166,6 +167,24 @@ void run_on(const HardwareThreads& threads) {
       log().info("A thread cannot be bound to hardware threads {}: {}.", fmt::join(threads, ", "), errno_text(errno));
     }
   }
+}
+
+namespace {
+
+std::atomic<const HardwareThreads*> cores_of_all_ranks = nullptr;  // if ranks share cores; the last place taken
+
+}  // namespace
+
+void take_place(const std::vector<HardwareThreads>& places, std::size_t rank) {
+  run_on(places[rank]);
+  if (std::count(places.begin(), places.end(), places[rank]) == 1) return;
+  auto all = std::make_unique<HardwareThreads>();
+  for (const HardwareThreads& threads : places) all->insert(all->end(), threads.begin(), threads.end());
+  delete cores_of_all_ranks.exchange(all.release());
+}
+
+void leave_shared_core() {
+  if (const HardwareThreads* const all = cores_of_all_ranks.load()) run_on(*all);
 }
 
 }  // namespace stretto

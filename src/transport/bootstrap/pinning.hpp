@@ -42,5 +42,10 @@ class CoreClaims {
 
 // Binds all threads of this process to these hardware threads.
 void run_on(const HardwareThreads& threads);
+// The same for a rank of a host, whose ranks got `places`.
+void take_place(const std::vector<HardwareThreads>& places, std::size_t rank);
+// Where take_place() gave a core to several ranks, lets this process's threads run on the cores of all of them. For ranks
+// that work by turns: while one waits, another could not take over its core.
+void leave_shared_core();
 
 }  // namespace stretto

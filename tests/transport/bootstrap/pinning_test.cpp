@@ -138,6 +138,27 @@ TEST(RunOn, BindsEveryThread) {
             0);
 }
 
+TEST(LeaveSharedCore, LetsRanksOfOneCoreRunOnAll) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  HardwareThreads allowed;
+  for (int thread = 0; thread < CPU_SETSIZE; ++thread) {
+    if (CPU_ISSET(thread, &before)) allowed.push_back(thread);
+  }
+  if (allowed.size() < 2) GTEST_SKIP() << "takes two hardware threads";
+  const auto threads_after = [&](const std::vector<HardwareThreads>& places) {
+    return fork_ranks(1, [&](int) {
+      take_place(places, 0);
+      if (threads_allowed() != 1) return 100;
+      leave_shared_core();
+      return threads_allowed();
+    });
+  };
+  const HardwareThreads one = {allowed[0]}, other = {allowed[1]};
+  EXPECT_EQ(threads_after({one, one, other, other}), 2);
+  EXPECT_EQ(threads_after({one, other}), 1);
+}
+
 // Checks the number of hardware threads that two ranks share, and the number that either may use.
 void expect_of_two_ranks(const std::function<bool(int common, int together)>& right) {
   EXPECT_EQ(launch(2,
