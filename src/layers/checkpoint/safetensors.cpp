@@ -100,6 +100,8 @@ void SafetensorsWriter::write(const void* data, std::size_t bytes) {
   }
 }
 
+bool SafetensorsWriter::writes_directly() const { return (fcntl(file_.number, F_GETFL) & O_DIRECT) != 0; }
+
 // Direct writes are of whole blocks: the last one is padded, and cut off again by finish().
 void SafetensorsWriter::flush() {
   const std::size_t bytes = (waiting_bytes_ + block_bytes - 1) / block_bytes * block_bytes;
@@ -107,10 +109,13 @@ void SafetensorsWriter::flush() {
   for (std::size_t done = 0; done < bytes;) {
     const ssize_t written = pwrite(file_.number, waiting_ + done, bytes - done, static_cast<off_t>(file_bytes_ + done));
     if (written < 0 && errno == EINTR) continue;
+    // A file system may refuse it only now, and does after a part of a block.
+    if (written < 0 && errno == EINVAL && writes_directly()) {
+      fcntl(file_.number, F_SETFL, 0);
+      continue;
+    }
     if (written <= 0) fail_to_write();
     done += static_cast<std::size_t>(written);
-    // Less than a block is written at the end of a full disk only. The next call says so.
-    if (done % block_bytes != 0) done = done / block_bytes * block_bytes;
   }
   file_bytes_ += waiting_bytes_;
   waiting_bytes_ = 0;

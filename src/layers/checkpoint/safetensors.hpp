@@ -35,6 +35,7 @@ class SafetensorsWriter {
     ~File();
   };
   void flush();
+  bool writes_directly() const;
   [[noreturn]] void fail_to_write() const;
 
   std::string path_;
