@@ -3,10 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <optional>
 
+#include "common/command_line.hpp"
 #include "plan/attention_layouts.hpp"
 #include "plan/plan_options.hpp"
 #include "stretto/layers/attention.hpp"
@@ -58,14 +58,7 @@ bool parse(int argc, char** argv, AttentionLine& line) {
   auto* speed = app.add_option("--flops-per-second", line.flops_per_second, "Of a rank, in attention")->needs(links);
   links->needs(speed);
   app.add_option("--json", line.json, "Write the figures to this file");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
-    return false;
-  } catch (const CLI::ParseError& error) {
-    fail("{}; --help lists the flags.", error.what());
-  }
+  if (!perf::parse_flags(app, argc, argv)) return false;
   require(ranks->count() + ring->count() + ulysses->count() > 0,
           "Give --ranks N for all layouts of N ranks, or --cp C and --ulysses U for one.");
   require(speed->count() == 0 || line.flops_per_second > 0,

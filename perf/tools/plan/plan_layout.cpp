@@ -5,9 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <chrono>
-#include <cstdio>
 #include <map>
 
+#include "common/command_line.hpp"
 #include "common/size_text.hpp"
 #include "plan/layout_report.hpp"
 #include "plan/plan_options.hpp"
@@ -108,14 +108,7 @@ bool parse(int argc, char** argv, LayoutLine& line) {
   app.add_option("--system", line.system, "How another training program works, a JSON file; Stretto when left out");
   app.add_option("--top", line.top, "Layouts to print")->capture_default_str()->check(CLI::Range(1, 1000));
   app.add_option("--json", line.json, "Write the figures to this file");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
-    return false;
-  } catch (const CLI::ParseError& error) {
-    fail("{}; --help lists the flags.", error.what());
-  }
+  if (!perf::parse_flags(app, argc, argv)) return false;
   space.model = model_from(line.model);
   space.sharding.dtype = layout_types.at(line.dtype);
   if (!fixed.grad_dtype.empty()) space.sharding.gradient_dtype = layout_types.at(fixed.grad_dtype);

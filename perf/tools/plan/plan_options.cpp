@@ -2,9 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <numeric>
 
+#include "common/command_line.hpp"
 #include "common/size_text.hpp"
 
 namespace plan_tool {
@@ -98,14 +98,7 @@ bool parse(int argc, char** argv, CommandLine& line) {
   for (auto* other : {nodes, pods, bytes, dtype, root, rank, simulate, svg, explain}) verify->excludes(other);
   rank->excludes(simulate)->excludes(svg);
   explain->excludes(svg);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
-    return false;
-  } catch (const CLI::ParseError& error) {
-    fail("{}; --help lists the flags.", error.what());
-  }
+  if (!perf::parse_flags(app, argc, argv)) return false;
   const std::size_t dots = line.ranks.find("..");
   line.first_size = number_from("--ranks", line.ranks.substr(0, dots));
   line.last_size = dots == std::string::npos ? line.first_size : number_from("--ranks", line.ranks.substr(dots + 2));

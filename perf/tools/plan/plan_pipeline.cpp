@@ -6,12 +6,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "common/command_line.hpp"
 #include "common/output_file.hpp"
 #include "plan/plan_options.hpp"
 #include "plan/plan_svg.hpp"
@@ -54,14 +54,7 @@ bool parse(int argc, char** argv, PipelineLine& line) {
   app.add_option("--json", line.json, "Write the figures to this file")->needs(schedule);
   app.add_option("--text", line.text, "Write the schedule to this file, which --schedule reads")->needs(schedule);
   what->needs(verify)->excludes(schedule);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
-    return false;
-  } catch (const CLI::ParseError& error) {
-    fail("{}; --help lists the flags.", error.what());
-  }
+  if (!perf::parse_flags(app, argc, argv)) return false;
   for (const auto& [flag, number] :
        {std::pair{"--pp", line.stages}, {"--microbatches", line.microbatches}, {"--virtual-stages", line.chunks}}) {
     require(number >= 1 || app.count(flag) == 0, "{} {} must be at least 1.", flag, number);

@@ -3,9 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "common/command_line.hpp"
 #include "common/output_file.hpp"
 #include "plan/plan_options.hpp"
 #include "stretto/overlap/planner.hpp"
@@ -54,14 +54,7 @@ bool parse(int argc, char** argv, StepLine& line) {
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   app.add_option("--json", line.json, "Write the figures to this file as well");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
-    return false;
-  } catch (const CLI::ParseError& error) {
-    fail("{}; --help lists the flags.", error.what());
-  }
+  if (!perf::parse_flags(app, argc, argv)) return false;
   require(line.ranks_per_node >= 0, "--ranks-per-node {} cannot be negative.", line.ranks_per_node);
   require(line.tensor >= 1 && line.ranks % line.tensor == 0, "--tp {} does not divide --ranks {}.", line.tensor, line.ranks);
   if (line.data == 0) line.data = line.ranks / line.tensor;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/fail.hpp"
@@ -58,6 +59,12 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, AdamWOptimizer& 
                                  bool with_optimizer) {
   const CheckpointIndex index = read_index(checkpoint);
   CheckpointShards shards(checkpoint, index);
+  for (const auto& [name, tensor] : index.tensors) {
+    const bool known =
+        std::ranges::any_of(parameters.parameters().all(), [&](const auto& parameter) { return parameter->name == name; });
+    require(known, "{} has a parameter {}, which this model has not; give the sizes of the model that was saved.",
+            checkpoint, name);
+  }
   for (const auto& parameter : parameters.parameters().all()) {
     const auto saved = index.tensors.find(parameter->name);
     if (saved == index.tensors.end()) fail(ErrorCode::io, "{} has no parameter {}.", checkpoint, parameter->name);

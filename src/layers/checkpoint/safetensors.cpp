@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -16,6 +17,7 @@
 namespace stretto {
 namespace {
 
+constexpr std::uint64_t most_header_bytes = 100'000'000;   // as in Hugging Face's own reader
 constexpr std::size_t block_bytes = 4096;                  // of direct writes, in memory and in the file
 constexpr std::size_t flush_bytes = std::size_t{1} << 20;  // stays in a core's cache
 
@@ -142,11 +144,52 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
   const auto length = load<std::uint64_t>(data_);
   if (length > size_ - 8) fail(ErrorCode::io, "{} is cut off or no safetensors file.", path);
   tensors_at_ = 8 + length;
+  if (length > most_header_bytes) {
+    fail(ErrorCode::io, "The header of {} has {} bytes; those of safetensors files have at most {}.", path, length,
+         most_header_bytes);
+  }
+  parse_header();
+  check_places();
+}
+
+// A header has four levels; deeper ones would cost memory without bound.
+void SafetensorsReader::parse_header() {
+  const auto* const begin = reinterpret_cast<const char*>(data_ + 8);
+  const auto* const end = reinterpret_cast<const char*>(data_ + tensors_at_);
+  const auto is_flat = [](int depth, nlohmann::json::parse_event_t /*event*/, nlohmann::json& /*parsed*/) {
+    if (depth > 4) throw std::length_error("too deep");
+    return true;
+  };
   try {
-    header_ = std::make_unique<nlohmann::json>(
-        nlohmann::json::parse(reinterpret_cast<const char*>(data_ + 8), reinterpret_cast<const char*>(data_ + tensors_at_)));
-  } catch (const nlohmann::json::exception&) {
-    fail(ErrorCode::io, "The header of {} is no JSON.", path);
+    header_ = std::make_unique<nlohmann::json>(nlohmann::json::parse(begin, end, is_flat));
+  } catch (const std::exception&) {
+    fail(ErrorCode::io, "The header of {} is no JSON of a safetensors file.", path_);
+  }
+}
+
+void SafetensorsReader::check_places() const {
+  const std::uint64_t bytes = size_ - tensors_at_;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
+  for (const auto& [name, entry] : header_->items()) {
+    if (name == "__metadata__") continue;
+    try {
+      const auto& [begin, end] = places.emplace_back(entry.at("data_offsets").at(0).get<std::uint64_t>(),
+                                                     entry.at("data_offsets").at(1).get<std::uint64_t>());
+      if (begin > end || end > bytes) {
+        fail(ErrorCode::io, "Tensor {} of {} lies outside the file; it is cut off or damaged.", name, path_);
+      }
+    } catch (const nlohmann::json::exception&) {
+      fail(ErrorCode::io, "The header of {} does not describe tensor {}.", path_, name);
+    }
+  }
+  std::ranges::sort(places);
+  std::uint64_t at = 0;
+  for (const auto& [begin, end] : places) {
+    if (begin != at) break;
+    at = end;
+  }
+  if (at != bytes && !places.empty()) {
+    fail(ErrorCode::io, "The tensors of {} overlap or leave bytes between them; it is damaged.", path_);
   }
 }
 

@@ -46,7 +46,8 @@ class SafetensorsWriter {
   std::uint64_t file_bytes_ = 0;  // before waiting_
 };
 
-// Maps a file; throws Error(io) if it is no valid safetensors file.
+// Maps a file; throws Error(io) if it is no valid safetensors file: its tensors must lie one after the other, without holes,
+// up to its end. Types and shapes are checked when a tensor is asked for.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& path);
@@ -69,6 +70,9 @@ class SafetensorsReader {
   const std::string& path() const { return path_; }
 
  private:
+  void parse_header();
+  void check_places() const;
+
   std::string path_;
   std::size_t size_ = 0;
   std::shared_ptr<const std::byte> mapping_;
