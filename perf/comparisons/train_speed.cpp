@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "../gpu/gpu_data.hpp"
 #include "calibration.hpp"
@@ -114,7 +115,9 @@ int measure(int argc, char** argv) {
   bool in_background = false;
   app.add_option("--save", save,
                  "Begin a checkpoint in this directory before every timed step; the step's time contains that");
-  app.add_flag("--save-in-background", in_background, "Steps do not wait for their checkpoint")->needs("--save");
+  app.add_flag("--save-in-background", in_background,
+               "Save in the background: a step that finds the last checkpoint complete begins another one")
+      ->needs("--save");
   std::string device = "cpu";
   app.add_option("--device", device, "Where to train: cpu, cuda");
   std::string calibration;
@@ -141,6 +144,7 @@ int measure(int argc, char** argv) {
       saver = std::make_unique<CheckpointSaver>(trainer.sharded(), trainer.optimizer(), save,
                                                 CheckpointSaver::Options{.in_background = in_background, .keep = 1});
     }
+    int checkpoints = 0;
     std::vector<double> seconds;
     std::map<std::string, std::vector<double>> pipeline;  // by the name of the figure
     std::uint64_t first_operation = 0;
@@ -151,7 +155,14 @@ int measure(int argc, char** argv) {
         if (!interface.empty()) sent = sent_through(interface);
       }
       const double from = device_now();
-      if (saver && step >= warmup) saver->save(step);
+      if (saver && step >= warmup) {
+        std::int64_t idle = saver->is_idle() ? 1 : 0;
+        world.all_reduce(&idle, &idle, 1, DType::i64, ReduceOp::min, Stream::inline_());
+        if (idle != 0) {
+          saver->save(step);
+          ++checkpoints;
+        }
+      }
       const gpt::StepResult done = trainer.step(
           [&](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
             for (std::int64_t i = 0; i <= sequence; ++i) {
@@ -179,6 +190,7 @@ int measure(int argc, char** argv) {
     const double flops = options.model.flops_per_token(trainer.parameters().global_elements());
     nlohmann::ordered_json result{{"tokens_per_s", tokens_per_second},
                                   {"step_ms", step_seconds * 1e3},
+                                  {"mean_ms", std::accumulate(seconds.begin(), seconds.end(), 0.0) / steps * 1e3},
                                   {"steps", steps},
                                   {"parameters", trainer.parameters().global_elements()},
                                   {"gemm_gflops_per_rank", rate * 1e-9},
@@ -186,6 +198,7 @@ int measure(int argc, char** argv) {
                                   {"comm_ms", traffic.busy_seconds / steps * 1e3},
                                   {"exposed_ms", traffic.exposed_seconds / steps * 1e3},
                                   {"units", trainer.sharded().unit_count()}};
+    if (saver) result["checkpoints"] = checkpoints;
     const auto stage = static_cast<std::size_t>(mesh.rank(Axis::pipeline));
     result["planned_activation_bytes"] = gpt::plan_training(options, shape).stages[stage].memory.activations;
     result["activation_bytes"] = memory_use(MemoryKind::activations).peak_bytes;

@@ -42,6 +42,8 @@ class STRETTO_API CheckpointSaver {
   // nothing of the new checkpoint is left, and the previous one stays: the first such rank throws Error(io), and all others
   // throw Error(peer_gave_up). The object can be used again.
   void wait();
+  // Whether wait() would return at once on this rank, without an error or with one. Never blocks; ranks may differ.
+  bool is_idle() const;
 
  private:
   struct State;

@@ -160,6 +160,8 @@ void CheckpointSaver::wait() {
   if (state.failed != 0) state.throw_error_of(state.ranks.size() - state.failed);
 }
 
+bool CheckpointSaver::is_idle() const { return !state_->is_saving || state_->work.done(); }
+
 void save_checkpoint(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, const std::string& directory,
                      std::int64_t step, const std::map<std::string, std::string>& notes) {
   CheckpointSaver(parameters, optimizer, directory, {}).save(step, notes);
