@@ -104,7 +104,7 @@ class Measurement {
     return median;
   }
 
-  // As fast as a rank is that has a core of its own.
+  // The seconds that the same work takes a rank with a core of its own.
   double alone(double seconds) const { return seconds / turns_; }
 
   // The kernels of a block beside products, and the tensors of which they count as read or written (LayoutCosts).

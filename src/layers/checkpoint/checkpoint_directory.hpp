@@ -6,7 +6,7 @@
 // std::filesystem::filesystem_error.
 namespace stretto {
 
-// What has been written to a file, or which files a directory has, is on the disk from here on.
+// Returns when the content of a file, or the list of a directory's files, is on the disk.
 void sync_to_disk(const std::filesystem::path& path);
 
 // Writes a small file, and brings it to the disk.

@@ -9,7 +9,7 @@
 
 namespace stretto {
 
-// What this rank writes of a checkpoint, in host memory.
+// A rank's part of a checkpoint, in host memory.
 class CheckpointSnapshot {
  public:
   // Both must outlive the object. `copies`: take() copies, into memory that the constructor has allocated; otherwise it

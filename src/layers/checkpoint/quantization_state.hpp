@@ -6,8 +6,8 @@
 #include "layers/checkpoint/checkpoint_index.hpp"
 #include "stretto/layers/sharded_parameters.hpp"
 
-// What quantized sums of gradients carry from step to step (ZeRO++): errors that are fed back, and how many sums have drawn
-// random numbers. Both are a rank's own, and belong to its units.
+// Quantized sums of gradients (ZeRO++) carry two things from step to step: errors that are fed back, and the number of sums
+// that have drawn random numbers. Each rank has its own, for each of its units.
 namespace stretto {
 
 // Describes what a rank's share of the state depends on. Two jobs of the same text have the same units on the same ranks.

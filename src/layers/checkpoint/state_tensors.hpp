@@ -1,6 +1,5 @@
 #pragma once
 #include <array>
-#include <string>
 
 #include "stretto/layers/optimizer.hpp"
 
