@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "matrix_rate.hpp"
@@ -12,6 +15,7 @@
 #include "stretto/kernels.hpp"
 #include "stretto/layers/attention_cost.hpp"
 #include "stretto/layers/parameter.hpp"
+#include "stretto/overlap/chunked_gemm.hpp"
 
 namespace gpt {
 
@@ -31,6 +35,18 @@ Tensor some_numbers(std::int64_t rows, std::int64_t columns, DType dtype) {
   return host.on(current_device());
 }
 
+// The ranks of this machine, which may be several hosts: containers and network namespaces have a kernel in common, and
+// share its cores.
+Communicator machine_of(const Communicator& world) {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(world.size()));
+  const auto mine = static_cast<std::int64_t>(std::hash<std::string>()(id));
+  world.all_gather(&mine, ids.data(), 1, DType::i64, Stream::inline_(), {.tag = "calibration"});
+  return world.split(static_cast<int>(std::ranges::find(ids, mine) - ids.begin()), world.rank(), "machine");
+}
+
 // The cores that the ranks of a group may run on, together.
 int cores_of(const Communicator& group) {
   cpu_set_t set;
@@ -47,7 +63,7 @@ int cores_of(const Communicator& group) {
 class Measurement {
  public:
   Measurement(const Communicator& world, const ModelShape& model, DType dtype)
-      : world_(world), model_(model), dtype_(dtype), node_(world.node()) {}
+      : world_(world), model_(model), dtype_(dtype), node_(world.node()), machine_(machine_of(world)) {}
 
   Calibration measure() {
     find_turns();
@@ -60,48 +76,66 @@ class Measurement {
   }
 
  private:
-  // On the host, ranks of a node share its cores; a communication thread of each is at work besides.
   void find_turns() {
     if (current_device() == Device::cuda) return;
-    double cores = cores_of(node_);
-    world_.all_reduce(&cores, &cores, 1, DType::f64, ReduceOp::min, Stream::inline_(), {.tag = "calibration"});
-    const double ranks = node_.size();
-    turns_ = std::max(1.0, ranks / cores);
-    if (turns_ > 1) result_.cluster.ranks_at_a_time = static_cast<int>(cores);
-    if (cores < 2 * ranks) {
-      result_.system.overlaps_products = result_.system.overlaps_weights = result_.system.overlaps_sums = false;
-    }
+    int cores = cores_of(machine_);
+    world_.all_reduce(&cores, &cores, 1, DType::i32, ReduceOp::min, Stream::inline_(), {.tag = "calibration"});
+    if (machine_.size() <= cores) return;
+    result_.cluster.shared_cores = {machine_.size(), cores};
+    turns_ = result_.cluster.turns(world_.size());
   }
 
-  // Seconds of the device's work, of the slowest rank: all do it at the same time. If ranks take turns on cores, they begin
-  // one after the other: the time of a node is then from the first that begins to the last that ends.
-  template <class Work>
-  double slowest(const Work& work) const {
+  // Allocates what a piece of work needs, and returns the work.
+  using Preparation = std::function<std::function<void()>()>;
+
+  // Seconds of the device's work, of the slowest rank: all do it at the same time. The pieces of work take turns, round by
+  // round, because the machine's speed changes: what is compared has been measured at the same time.
+  std::vector<double> slowest_in_turn(const std::vector<Preparation>& works) const {
+    std::vector<std::vector<double>> seconds(works.size());
+    std::vector<int> calls(works.size(), 1);
+    for (int round = 0; round <= rounds; ++round) {
+      for (std::size_t i = 0; i < works.size(); ++i) {
+        const std::function<void()> work = works[i]();
+        work();
+        double of_call = seconds_of_call(work, calls[i]);
+        if (round > 0) {
+          seconds[i].push_back(of_call);
+        } else {  // the first one tells how long the others take
+          world_.all_reduce(&of_call, &of_call, 1, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "calibration"});
+          calls[i] = std::clamp(static_cast<int>(least_round / of_call), 1, 100);
+        }
+      }
+    }
+    std::vector<double> medians;
+    for (std::vector<double>& each : seconds) {
+      std::ranges::sort(each);
+      medians.push_back(each[each.size() / 2]);
+    }
+    world_.all_reduce(medians.data(), medians.data(), static_cast<std::int64_t>(medians.size()), DType::f64, ReduceOp::max,
+                      Stream::inline_(), {.tag = "calibration"});
+    return medians;
+  }
+
+  double slowest(const std::function<void()>& work) const {
+    return slowest_in_turn({[&] { return work; }}).front();
+  }
+
+  // Ranks that take turns on cores begin one after the other: the time of a machine is then from the first that begins to
+  // the last that ends.
+  double seconds_of_call(const std::function<void()>& work, int calls) const {
     const auto now = [] {
       const stretto::Work mark = computation().enqueue([] {});
       mark.wait();
       return mark.times().done;
     };
-    std::vector<double> seconds;
-    int calls = 1;
-    for (int round = 0; round <= rounds; ++round) {
-      world_.barrier(Stream::inline_());
-      double span[] = {0, -now()};
-      for (int call = 0; call < calls; ++call) work();
-      span[0] = now();
-      if (turns_ > 1) {
-        node_.all_reduce(span, span, 2, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "calibration"});
-      }
-      double of_call = (span[0] + span[1]) / calls;
-      if (round > 0) seconds.push_back(of_call);
-      if (round > 0) continue;  // the first one warms up, and tells how long the others take
-      world_.all_reduce(&of_call, &of_call, 1, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "calibration"});
-      calls = std::clamp(static_cast<int>(least_round / of_call), 1, 100);
+    world_.barrier(Stream::inline_());
+    double span[] = {0, -now()};
+    for (int call = 0; call < calls; ++call) work();
+    span[0] = now();
+    if (turns_ > 1) {
+      machine_.all_reduce(span, span, 2, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "calibration"});
     }
-    std::ranges::sort(seconds);
-    double median = seconds[seconds.size() / 2];
-    world_.all_reduce(&median, &median, 1, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "calibration"});
-    return median;
+    return (span[0] + span[1]) / calls;
   }
 
   // The seconds that the same work takes a rank with a core of its own.
@@ -138,45 +172,65 @@ class Measurement {
                                      calls;
   }
 
-  void measure_product(std::int64_t tokens, std::int64_t in, std::int64_t out) {
-    const auto m = static_cast<double>(tokens), n = static_cast<double>(out), k = static_cast<double>(in);
-    const double size = std::cbrt(m * n * k);
-    for (const ProductRate& known : rates_) {
-      if (std::abs(std::log(known.size / size)) < 0.03) return;
+  struct Product {
+    std::int64_t tokens, in, out;
+    double size() const {
+      return std::cbrt(static_cast<double>(tokens) * static_cast<double>(in) * static_cast<double>(out));
     }
+  };
+
+  void add_product(std::vector<Product>& products, const Product& product) const {
+    const auto is_near = [&](const Product& other) { return std::abs(std::log(other.size() / product.size())) < 0.03; };
+    if (std::ranges::none_of(products, is_near)) products.push_back(product);
+  }
+
+  // The three products of a linear layer: forward, and backward for its input and its weight.
+  std::function<void()> linear(const Product& product) const {
+    const auto& [tokens, in, out] = product;
     const Tensor x = some_numbers(tokens, in, dtype_), weight = some_numbers(out, in, dtype_), y({tokens, out}, dtype_);
     const Tensor dx({tokens, in}, dtype_), gradient({out, in}, kernels::accumulator(dtype_));
     gradient.zero();
-    using kernels::Transpose;
-    const double seconds = alone(slowest([&] {
+    return [=] {
+      using kernels::Transpose;
       kernels::gemm(x, Transpose::no, weight, Transpose::yes, y);
       kernels::gemm(y, Transpose::no, weight, Transpose::no, dx);
       kernels::gemm(y, Transpose::yes, x, Transpose::no, gradient, true);
-    }));
+    };
+  }
+
+  double rate_of(const Product& product, double seconds) const {
+    const auto m = static_cast<double>(product.tokens), n = static_cast<double>(product.out),
+               k = static_cast<double>(product.in);
     // What product_seconds() adds to the operations is not part of their rate.
     const auto extra = [&](double results) {
-      return std::max(0.0, results - size * size) * static_cast<double>(size_of(dtype_)) /
+      return std::max(0.0, results - product.size() * product.size()) * static_cast<double>(size_of(dtype_)) /
                  result_.cluster.memory_bytes_per_second +
              result_.cluster.launch_seconds;
     };
     const double computing = std::max(seconds / 2, seconds - extra(m * n) - extra(m * k) - extra(n * k));
-    rates_.push_back({size, 3 * 2 * m * n * k / computing});
+    return 3 * 2 * m * n * k / computing;
   }
 
   void measure_products() {
+    std::vector<Product> products;
     for (std::int64_t sequences = 1; sequences <= most_sequences; sequences *= 2) {
       const std::int64_t tokens = sequences * model_.sequence;
       for (int ranks = 1; ranks <= world_.size() && model_.heads % ranks == 0; ranks *= 2) {
-        measure_product(tokens, model_.hidden, 3 * model_.hidden / ranks);
-        measure_product(tokens, model_.hidden / ranks, model_.hidden);
-        measure_product(tokens, model_.hidden, 4 * model_.hidden / ranks);
-        measure_product(tokens, model_.hidden, (model_.vocabulary + ranks - 1) / ranks);
+        add_product(products, {tokens, model_.hidden, 3 * model_.hidden / ranks});
+        add_product(products, {tokens, model_.hidden / ranks, model_.hidden});
+        add_product(products, {tokens, model_.hidden, 4 * model_.hidden / ranks});
+        add_product(products, {tokens, model_.hidden, (model_.vocabulary + ranks - 1) / ranks});
       }
     }
-    std::ranges::sort(rates_, {}, &ProductRate::size);
-    result_.cluster.products[dtype_] = rates_;
-    result_.cluster.peak_flops = matrix_rate(world_, dtype_) * turns_;
-    double peak = result_.cluster.peak_flops;
+    std::ranges::sort(products, {}, &Product::size);
+    std::vector<Preparation> works;
+    for (const Product& product : products) works.push_back([this, product] { return linear(product); });
+    const std::vector<double> seconds = slowest_in_turn(works);
+    std::vector<ProductRate>& rates = result_.cluster.products[dtype_];
+    for (std::size_t i = 0; i < products.size(); ++i) {
+      rates.push_back({products[i].size(), rate_of(products[i], alone(seconds[i]))});
+    }
+    double peak = matrix_rate(world_, dtype_) * turns_;
     world_.all_reduce(&peak, &peak, 1, DType::f64, ReduceOp::min, Stream::inline_(), {.tag = "calibration"});
     result_.cluster.peak_flops = peak;
   }
@@ -196,37 +250,80 @@ class Measurement {
         (attention_forward_flops + attention_backward_flops) * pairs * static_cast<double>(model_.hidden) / seconds;
   }
 
+  // What an all-reduce of [rows, hidden] adds to a product of that result. Inside nodes of hosts it is the library's product
+  // and all-reduce in chunks, as tensor parallelism calls it: what is left exposed, with the exchange's own work on the
+  // cores.
+  double added_seconds(const Communicator& group, std::int64_t rows, bool in_chunks) const {
+    const Tensor x = factor_.view(0, {rows, model_.hidden});
+    const Tensor y = Tensor::symmetric({rows, model_.hidden}, dtype_);
+    const Stream stream("calibration");
+    const auto multiply = [&] { kernels::gemm(x, kernels::Transpose::no, weight_, kernels::Transpose::yes, y); };
+    const auto multiply_and_sum = [&] {
+      if (in_chunks) return gemm_all_reduce(x, weight_, kernels::Transpose::yes, y, group, stream, {.tag = "calibration"});
+      multiply();
+      group.all_reduce(y, ReduceOp::sum, computation(), {.tag = "calibration"});
+    };
+    const std::vector<double> seconds = slowest_in_turn({[&] { return multiply; }, [&] { return multiply_and_sum; }});
+    return std::max(0.0, seconds[1] - seconds[0]);
+  }
+
   // Latency and bandwidth of a link, as if all-reduces were by the formula 2 (p - 1) / p of the bytes.
-  LinkLevel link_of(const Communicator& group, const char* name) {
+  LinkLevel link_of(const Communicator& group, const char* name, bool in_chunks) const {
     LinkLevel level;
     level.name = name;
     level.bandwidth_gbs = 1e3;
     if (group.size() == 1) return level;
-    const auto all_reduce = [&](std::int64_t elements) {
-      const Tensor values = Tensor::symmetric({elements}, DType::f32);
-      values.zero();
-      return slowest([&] { group.all_reduce(values, ReduceOp::sum, computation(), {.tag = "calibration"}); });
-    };
-    const double small = all_reduce(2);
-    constexpr std::int64_t elements = 1 << 20;
-    const double large = std::max(all_reduce(elements) - small, 1e-9);
+    const double small = added_seconds(group, 1, in_chunks);
+    const double large = std::max(added_seconds(group, factor_.rows(), in_chunks) - small, 1e-9);
     const double ranks = group.size();
     level.alpha_us = small * 1e6 / (2 * std::ceil(std::log2(ranks)));
-    level.bandwidth_gbs = 2 * (ranks - 1) / ranks * static_cast<double>(elements * 4) / large * 1e-9;
+    level.bandwidth_gbs = 2 * (ranks - 1) / ranks * static_cast<double>(factor_.bytes()) / large * 1e-9;
     return level;
   }
 
+  // Whether most of an all-reduce is hidden behind products that take as long. On the host it takes cores, too, which the
+  // products may need.
+  bool hides_sums(const Communicator& group) const {
+    if (group.size() == 1) return true;
+    const Tensor values = Tensor::symmetric({1 << 20}, DType::f32), result({factor_.rows(), model_.hidden}, dtype_);
+    values.zero();
+    const Stream stream("calibration");
+    int products = 1;
+    const auto sum = [&] { return group.all_reduce(values, ReduceOp::sum, stream, {.tag = "calibration"}); };
+    const auto sum_alone = [&] { computation().wait(sum()); };
+    const auto multiply = [&] {
+      for (int i = 0; i < products; ++i) {
+        kernels::gemm(factor_, kernels::Transpose::no, weight_, kernels::Transpose::yes, result);
+      }
+    };
+    const auto both = [&] {
+      const stretto::Work work = sum();
+      multiply();
+      computation().wait(work);
+    };
+    products = std::max(1, static_cast<int>(std::round(slowest(sum_alone) / slowest(multiply))));
+    const std::vector<double> seconds =
+        slowest_in_turn({[&] { return sum_alone; }, [&] { return multiply; }, [&] { return both; }});
+    return seconds[2] < std::max(seconds[0], seconds[1]) + std::min(seconds[0], seconds[1]) / 2;
+  }
+
   void measure_links() {
+    factor_ = some_numbers(4 * model_.sequence, model_.hidden, dtype_);
+    weight_ = some_numbers(model_.hidden, model_.hidden, dtype_);
+    const bool on_host = current_device() == Device::cpu, several = node_.size() < world_.size();
     LinkModel& links = result_.cluster.links;
-    const bool several = node_.size() < world_.size();
-    LinkLevel inside = link_of(node_, "node");
+    TrainingSystem& system = result_.system;
     links.local_gbs = 1e6;  // the work of a sum is part of what was measured
-    links.levels = {inside};
+    links.levels = {link_of(node_, "node", on_host)};
+    if (on_host) {  // links are what chunks leave exposed
+      system.overlaps_products = system.overlaps_weights = false;
+      system.overlaps_sums = hides_sums(world_);
+    }
     if (!several) return;
     links.levels.front().ranks = node_.size();
     links.levels.front().ports = 1;
     const Communicator between = world_.split(node_.rank(), world_.rank(), "calibration");
-    LinkLevel network = link_of(between, "network");
+    LinkLevel network = link_of(between, "network", false);
     network.bandwidth_gbs *= node_.size();  // all ranks of a node shared its port
     links.levels.push_back(network);
   }
@@ -242,9 +339,9 @@ class Measurement {
   const Communicator& world_;
   const ModelShape& model_;
   DType dtype_;
-  Communicator node_;
-  double turns_ = 1;  // that ranks of a node take on its cores
-  std::vector<ProductRate> rates_;
+  Communicator node_, machine_;
+  double turns_ = 1;        // that ranks of a machine take on its cores
+  Tensor factor_, weight_;  // of products beside exchanges
   Calibration result_;
 };
 

@@ -12,8 +12,8 @@ step, by its interface's counter, and the time that they take at the rate of the
 bubble and the time of the stages without the optimizer, beside those that the schedule's simulation predicts. Prints medians and
 verdicts; exits 1 if a verdict falls short.
 
-With --predict, 12 layouts of 2 and 4 ranks of this host instead: the step that stretto-plan layout predicts from a calibration of the
-machine, beside the one that is measured (predicted_layouts.py).
+With --predict, 12 layouts of 2 and 4 ranks of this host instead, and 12 of 4 hosts x 2 ranks: the step that stretto-plan layout predicts
+from a calibration of the machine, beside the one that is measured (predicted_layouts.py).
 """
 import sys
 
@@ -60,7 +60,7 @@ def main():
     cuts = [
         parser.add_argument("--only", choices=["one-host", "between-hosts", "pipelines"],
                             help="measure only one of the three; only the one between hosts takes root"),
-        parser.add_argument("--predict", action="store_true", help="predicted steps of 12 layouts of this host beside measured ones"),
+        parser.add_argument("--predict", action="store_true", help="predicted steps of layouts of one host and of four, beside measured ones"),
         parser.add_argument("--rates", default="1gbit", help="rates of links between hosts as tc writes them, as in 1gbit,300mbit (default 1gbit)"),
         parser.add_argument("--seq-length", type=int, default=64, help="tokens of a rank between hosts (default 64)"),
         parser.add_argument("--rounds", type=int, default=5, help="rounds, over which medians are taken (default 5)"),
@@ -77,9 +77,9 @@ def main():
     options.rates = options.rates.split(",")
     for rate in options.rates:
         namespaces.bytes_per_second(rate)  # refuses a wrong rate before anything is measured
-    if options.only and options.predict:
-        parser.error(f"--predict measures other layouts than --only {options.only}; leave one of them out")
-    if options.only in (None, "between-hosts") and not options.predict and not options.earlier and namespaces.obstacle():
+    if options.only == "pipelines" and options.predict:
+        parser.error("--predict measures other layouts than --only pipelines; leave one of them out")
+    if options.only in (None, "between-hosts") and not options.earlier and namespaces.obstacle():
         sys.exit(f"error: {namespaces.obstacle()} To measure one host alone, give --only one-host or --only pipelines.")
     sections = PREDICTED if options.predict else SECTIONS
     if options.write_docs:

@@ -1,5 +1,5 @@
-"""The part of ./dev perf layouts --predict: the steps that stretto-plan layout predicts for 12 layouts of 2 and 4 ranks of one host, beside
-the steps that train_speed measures.
+"""The part of ./dev perf layouts --predict: the steps that stretto-plan layout predicts, beside the steps that train_speed measures: of 12
+layouts of 2 and 4 ranks of one host, and of 12 of 4 hosts x 2 ranks that are network namespaces.
 
 train_speed --calibrate measures the machine with as many ranks first: products, attention and other kernels, and all-reduces. Nothing of
 a layout's own step is measured for its prediction. All layouts train on the same sequences in a step.
@@ -9,6 +9,7 @@ import pathlib
 import statistics
 import tempfile
 
+from perf.comparisons import namespaces
 from perf.comparisons.programs import BIN, figures_of, last_json, model_text, run
 from perf.comparisons.rounds import given_or, in_turn, median
 from perf.pages.text import Verdict, rounds_text
@@ -16,37 +17,57 @@ from perf.pages.text import Verdict, rounds_text
 LAYERS, HIDDEN, HEADS, TOKENS, VOCABULARY = 6, 384, 6, 256, 65  # train_speed's own
 SEQUENCES, BATCH = 3, 24  # of a microbatch, and of a step
 STEPS, WARMUP = 3, 4
+HOSTS, RANKS_PER_HOST = 4, 2
+
+
+def stages(count, schedule="1f1b", chunks=None):
+    return {"--pp": count, "--schedule": schedule} | ({"--virtual-stages": chunks} if chunks else {})
+
+
 LAYOUTS = {  # ranks, and what divides them
-    "2: dp 2": (2, {}),
-    "2: dp 2, ZeRO 3": (2, {"--zero": 3}),
-    "2: tp 2": (2, {"--tp": 2}),
-    "2: tp 2, sp": (2, {"--tp": 2, "--sp": True}),
-    "2: pp 2, 1f1b": (2, {"--pp": 2, "--schedule": "1f1b"}),
-    "2: pp 2, interleaved of 3": (2, {"--pp": 2, "--schedule": "interleaved", "--virtual-stages": 3}),
-    "2: pp 2, zb-h1": (2, {"--pp": 2, "--schedule": "zb-h1"}),
-    "4: dp 4": (4, {}),
-    "4: dp 2, tp 2": (4, {"--tp": 2}),
-    "4: dp 2, pp 2": (4, {"--pp": 2, "--schedule": "1f1b"}),
-    "4: tp 2, pp 2": (4, {"--tp": 2, "--pp": 2, "--schedule": "1f1b"}),
-    "4: pp 4": (4, {"--pp": 4, "--schedule": "1f1b"}),
+    "one_host": {
+        "2: dp 2": (2, {}),
+        "2: dp 2, ZeRO 3": (2, {"--zero": 3}),
+        "2: tp 2": (2, {"--tp": 2}),
+        "2: tp 2, sp": (2, {"--tp": 2, "--sp": True}),
+        "2: pp 2, 1f1b": (2, stages(2)),
+        "2: pp 2, interleaved of 3": (2, stages(2, "interleaved", 3)),
+        "2: pp 2, zb-h1": (2, stages(2, "zb-h1")),
+        "4: dp 4": (4, {}),
+        "4: dp 2, tp 2": (4, {"--tp": 2}),
+        "4: dp 2, pp 2": (4, stages(2)),
+        "4: tp 2, pp 2": (4, {"--tp": 2} | stages(2)),
+        "4: pp 4": (4, stages(4)),
+    },
+    "between_hosts": {
+        "8: dp 8": (8, {}),
+        "8: dp 8, ZeRO 3": (8, {"--zero": 3}),
+        "8: dp 4, tp 2": (8, {"--tp": 2}),
+        "8: dp 4, tp 2, sp": (8, {"--tp": 2, "--sp": True}),
+        "8: dp 4, pp 2": (8, stages(2)),
+        "8: dp 4, pp 2, interleaved of 3": (8, stages(2, "interleaved", 3)),
+        "8: dp 2, pp 4": (8, stages(4)),
+        "8: dp 2, pp 4, zb-h1": (8, stages(4, "zb-h1")),
+        "8: dp 2, tp 2, pp 2": (8, {"--tp": 2} | stages(2)),
+        "8: tp 2, pp 4": (8, {"--tp": 2} | stages(4)),
+        "8: tp 2, pp 4, gpipe": (8, {"--tp": 2} | stages(4, "gpipe")),
+        "8: tp 2, pp 4, zb-h1": (8, {"--tp": 2} | stages(4, "zb-h1")),
+    },
 }
 MOST_OFF, MOST_MEDIAN_OFF, MOST_BEHIND = 0.15, 0.07, 0.05
 
 
-def data_parallel(side):
-    ranks, flags = LAYOUTS[side]
+def data_parallel(ranks, flags):
     return ranks // flags.get("--tp", 1) // flags.get("--pp", 1)
 
 
-def measured_command(side, options):
-    ranks, flags = LAYOUTS[side]
+def measured_command(ranks, flags, nproc, options):
     words = [word for flag, value in flags.items() for word in ([flag] if value is True else [flag, value])]
-    return [options.program, "--nproc", ranks, "--batch", SEQUENCES, "--microbatches", BATCH // SEQUENCES // data_parallel(side), "--warmup",
-            given_or(options.warmup, WARMUP), "--steps", given_or(options.steps, STEPS), *words]
+    return [options.program, "--nproc", nproc, "--batch", SEQUENCES, "--microbatches", BATCH // SEQUENCES // data_parallel(ranks, flags),
+            "--warmup", given_or(options.warmup, WARMUP), "--steps", given_or(options.steps, STEPS), *words]
 
 
-def predicted_command(side, cluster, system):
-    ranks, flags = LAYOUTS[side]
+def predicted_command(ranks, flags, cluster, system):
     fixed = {"--tp": 1, "--pp": 1, "--zero": 1, "--recompute": "none", "--micro-batch-size": SEQUENCES} | flags
     fixed["--sp"] = "yes" if fixed.get("--sp") else "no"
     model = f"gpt:layers={LAYERS},hidden={HIDDEN},heads={HEADS},seq={TOKENS},vocab={VOCABULARY}"
@@ -54,46 +75,64 @@ def predicted_command(side, cluster, system):
             BATCH, "--dtype", "fp32", "--top", 1, *[word for pair in fixed.items() for word in pair]]
 
 
-def calibrated(ranks, options):
+def calibrated(nproc, start, options):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        run([options.program, "--nproc", ranks, "--calibrate", file.name])
+        start([options.program, "--nproc", nproc, "--calibrate", file.name])
         return json.loads(pathlib.Path(file.name).read_text())
 
 
-def predicted(side, machine):
+def predicted(ranks, flags, machine):
     """The milliseconds of a step."""
     with tempfile.TemporaryDirectory() as folder:
         files = {}
         for name in ("cluster", "system"):
             files[name] = pathlib.Path(folder) / f"{name}.json"
             files[name].write_text(json.dumps(machine[name]))
-        return figures_of(predicted_command(side, files["cluster"], files["system"]))["layouts"][0]["ms"]
+        return figures_of(predicted_command(ranks, flags, files["cluster"], files["system"]))["layouts"][0]["ms"]
+
+
+def table_of(where, start, nproc_of, about, options):
+    """start runs a command and returns its output; nproc_of(ranks) is the --nproc with which that makes so many ranks."""
+    layouts = LAYOUTS[where]
+    machines = {ranks: calibrated(nproc_of(ranks), start, options) for ranks in sorted({ranks for ranks, _ in layouts.values()})}
+    predictions = {side: predicted(ranks, flags, machines[ranks]) for side, (ranks, flags) in layouts.items()}
+
+    def figures(side):
+        ranks, flags = layouts[side]
+        return last_json(start(measured_command(ranks, flags, nproc_of(ranks), options)))
+
+    rounds = in_turn(list(layouts), options.rounds, figures)
+    return {"part": "predicted", "where": where, **about, "model": model_text(SEQUENCES, TOKENS, "microbatch"),
+            "steps": given_or(options.steps, STEPS), "machines": {str(ranks): machine for ranks, machine in machines.items()},
+            "predicted_ms": predictions, "rounds": rounds}
 
 
 def measured(options):
-    machines = {ranks: calibrated(ranks, options) for ranks in sorted({ranks for ranks, _ in LAYOUTS.values()})}
-    predictions = {side: predicted(side, machines[ranks]) for side, (ranks, _) in LAYOUTS.items()}
-    rounds = in_turn(list(LAYOUTS), options.rounds, lambda side: last_json(run(measured_command(side, options)).stdout))
-    return [{"part": "predicted", "model": model_text(SEQUENCES, TOKENS, "microbatch"), "steps": given_or(options.steps, STEPS),
-             "machines": {str(ranks): machine for ranks, machine in machines.items()}, "predicted_ms": predictions, "rounds": rounds}]
+    tables = []
+    if options.only != "between-hosts":
+        tables.append(table_of("one_host", lambda command: run(command).stdout, lambda ranks: ranks, {}, options))
+    for rate in options.rates if options.only != "one-host" else []:
+        with namespaces.Network([RANKS_PER_HOST] * HOSTS, rate) as network:
+            tables.append(table_of("between_hosts", network.output_of, lambda _: 0, {"rate": rate}, options))
+    return tables
 
 
 # ---- what the figures say
 
 def steps_of(table):
     """The measured milliseconds of a step, by side."""
-    return {side: median(table["rounds"], side, "step_ms") for side in LAYOUTS}
+    return {side: median(table["rounds"], side, "step_ms") for side in LAYOUTS[table["where"]]}
 
 
 def verdicts(table):
-    steps, predictions = steps_of(table), table["predicted_ms"]
-    off = {side: predictions[side] / steps[side] - 1 for side in LAYOUTS}
-    for side in LAYOUTS:
+    steps, predictions, layouts = steps_of(table), table["predicted_ms"], LAYOUTS[table["where"]]
+    off = {side: predictions[side] / steps[side] - 1 for side in layouts}
+    for side in layouts:
         yield Verdict(abs(off[side]) <= MOST_OFF, f"{side}: predicted {off[side] * 100:+.1f}% of the measured step, wanted within {MOST_OFF:.0%}.")
     middle = statistics.median(map(abs, off.values()))
     yield Verdict(middle <= MOST_MEDIAN_OFF, f"The median prediction is {middle:.1%} off, wanted at most {MOST_MEDIAN_OFF:.0%}.")
-    for ranks in sorted({ranks for ranks, _ in LAYOUTS.values()}):
-        sides = [side for side in LAYOUTS if LAYOUTS[side][0] == ranks]
+    for ranks in sorted({ranks for ranks, _ in layouts.values()}):
+        sides = [side for side in layouts if layouts[side][0] == ranks]
         chosen, best = min(sides, key=predictions.get), min(sides, key=steps.get)
         behind = steps[chosen] / steps[best] - 1
         yield Verdict(behind <= MOST_BEHIND, f"Of {ranks} ranks, the layout predicted to be the fastest ({chosen}) takes {behind:.1%} longer "
@@ -105,9 +144,10 @@ def rows(table):
     steps, predictions = steps_of(table), table["predicted_ms"]
     header = ["ranks: layout", "predicted, ms", "measured, ms", "off"]
     return header, [[side, f"{predictions[side]:.0f}", f"{steps[side]:.0f}", f"{(predictions[side] / steps[side] - 1) * 100:+.1f}%"]
-                    for side in LAYOUTS]
+                    for side in steps]
 
 
 def heading(table):
-    return (f"Predicted steps on one host, {BATCH} sequences a step; {table['model']}, fp32; {rounds_text(len(table['rounds']))} of "
+    where = f"{HOSTS} hosts x {RANKS_PER_HOST} ranks, links of {table['rate']}" if "rate" in table else "one host"
+    return (f"Predicted steps on {where}, {BATCH} sequences a step; {table['model']}, fp32; {rounds_text(len(table['rounds']))} of "
             f"{table['steps']} steps")

@@ -18,6 +18,12 @@ struct ProductRate {
   double flops_per_second = 0;
 };
 
+// Ranks that share cores: of each `ranks` consecutive ones, as many as `cores` compute at full speed at a time. More of them
+// get equal parts of the time.
+struct SharedCores {
+  int ranks = 1, cores = 1;
+};
+
 // In JSON:
 //   {"peak_tflops": 312,                         of a device, which MFU is counted against
 //    "products": {"bf16": [[512, 22], [8192, 238]]},   by type (fp64, fp32, bf16, fp16): sizes, and 1e12 operations a second
@@ -25,7 +31,7 @@ struct ProductRate {
 //    "memory_gbs": 2000,                         of elementwise work, in 1e9 bytes a second, read and written
 //    "memory_gib": 80,                           of a device
 //    "launch_us": 4,                             of a kernel's start and end; default 0
-//    "ranks_at_a_time": 2,                       of a node, that compute at full speed, such as its cores; default 0: all
+//    "shared_cores": {"ranks": 4, "cores": 2},   default: no rank shares its cores
 //    "narrow_sums": true,                        sums of 16-bit floats travel in 16 bits (NCCL), not in 32; default false
 //    "links": {"levels": [...], "local_gbs": 2000},   as in simulate.hpp
 //    "sources": ["where the figures are from"]}  optional; nobody reads it
@@ -36,10 +42,12 @@ struct STRETTO_API TrainingCluster {
   double memory_bytes_per_second = 0;
   std::int64_t memory_bytes = 0;
   double launch_seconds = 0;
-  int ranks_at_a_time = 0;
+  SharedCores shared_cores;
   bool narrow_sums = false;
   LinkModel links;
 
+  // How many times as long a computation takes if all ranks that share its cores compute, of so many ranks; at least 1.
+  double turns(std::int64_t ranks) const;
   // Between two sizes of the curve, the rate is linear in the logarithm of the size; above the last it stays; below the
   // first it falls with the operations, since a small product takes the time of its start. Throws Error(invalid_argument) if
   // the type has no curve.

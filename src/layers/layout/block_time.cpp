@@ -52,8 +52,10 @@ BlockTimes::BlockTimes(const TrainingLayout& layout, bool splits, const Training
   down_ = linear(4 * hidden_ / ranks_tensor_, hidden_);
   const StepGroup group{layout.mesh.tensor, 1};
   const std::int64_t elements = tokens * layout.model.hidden;
+  // Links are described as they are when all ranks communicate. On shared cores the schedule's time counts ranks that wait
+  // for a turn.
   const auto seconds = [&](Collective kind) {
-    return collective_seconds(costs, kind, elements, dtype_, group, cluster.narrow_sums);
+    return collective_seconds(costs, kind, elements, dtype_, group, cluster.narrow_sums) / cluster.turns(ranks);
   };
   if (tensor_.has_own_rows() || layout.recompute.partition) gather_ = seconds(Collective::all_gather);
   if (tensor_.has_own_rows()) {

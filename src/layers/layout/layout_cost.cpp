@@ -54,7 +54,10 @@ class LayoutCosts::Parts {
   double least_seconds(const TrainingLayout& layout) {
     const PipelineShape shape = shape_of(layout);
     const auto [known, is_new] = least_seconds_.try_emplace(key_of(layout, shape));
-    if (is_new) known->second = shared(shape, least_pipeline_time(shape, parts_of(layout, shape))).seconds;
+    if (is_new) {
+      const PipelineTime least = least_pipeline_time(shape, parts_of(layout, shape));
+      known->second = std::max(least.seconds, turns() * least.all / shape.stages);
+    }
     return known->second;
   }
 
@@ -62,7 +65,7 @@ class LayoutCosts::Parts {
     const PipelineShape shape = shape_of(layout);
     const std::vector<PipelinePart> parts = parts_of(layout, shape);
     const auto [known, is_new] = times_of_pipelines_.try_emplace(key_of(layout, shape));
-    if (is_new) known->second = shared(shape, schedules_.time(shape, parts));
+    if (is_new) known->second = schedules_.time(shape, parts, sharing(shape));
     const PipelineTime time = known->second;
     LayoutCost cost;
     const Schedule geometry = shape.geometry();
@@ -80,7 +83,7 @@ class LayoutCosts::Parts {
         parameters.has_head |= part + 1 == geometry.parts();
       }
       if (stage == time.busiest_stage) busiest = microbatch;
-      const StateTime state = state_time(layout, parameters, microbatch, cluster_, system_, costs_);
+      const StateTime state = state_time(layout, parameters, turns() * microbatch, cluster_, system_, costs_);
       sums = std::max(sums, state.exposed);
       cost.update = std::max(cost.update, state.update * turns());
     }
@@ -114,18 +117,13 @@ class LayoutCosts::Parts {
     return pipeline_shape(layout);
   }
 
-  // How often a node's ranks must take turns.
-  double turns() const {
-    if (cluster_.ranks_at_a_time == 0) return 1;
-    return std::max(1.0,
-                    static_cast<double>(costs_.place({static_cast<int>(ranks_), 1}).on_node) / cluster_.ranks_at_a_time);
-  }
+  double turns() const { return cluster_.turns(ranks_); }
 
-  // Where ranks take turns, a stage that waits leaves its time to others: a step takes as long as the schedule does on ranks
-  // of their own, or as the work of all ranks one after the other.
-  PipelineTime shared(const PipelineShape& shape, PipelineTime time) const {
-    time.seconds = std::max(time.seconds, turns() * time.all / shape.stages);
-    return time;
+  // A stage that waits leaves its time on the cores to others.
+  StagesOnCores sharing(const PipelineShape& shape) const {
+    const std::int64_t ranks = std::min<std::int64_t>(ranks_, cluster_.shared_cores.ranks);
+    const int stages = static_cast<int>(std::max<std::int64_t>(1, ranks * shape.stages / ranks_));
+    return {stages, stages / turns()};
   }
 
   static void add(LayoutCost& cost, const std::string& group, double seconds) {

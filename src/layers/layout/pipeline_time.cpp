@@ -56,24 +56,30 @@ const Schedule& Schedules::of(const PipelineShape& shape) {
   return *known;
 }
 
-double Schedules::last_end(const PipelineShape& shape, const std::vector<ScheduleTimes>& times) {
+double Schedules::last_end(const PipelineShape& shape, const std::vector<ScheduleTimes>& times,
+                           const StagesOnCores& sharing) {
+  if (sharing.at_a_time < sharing.stages) return seconds_on_shared_cores(of(shape), times, sharing);
   return simulate(of(shape), times).last_end;
 }
 
-PipelineTime Schedules::time(const PipelineShape& shape, const std::vector<PipelinePart>& parts) {
+PipelineTime Schedules::time(const PipelineShape& shape, const std::vector<PipelinePart>& parts,
+                             const StagesOnCores& sharing) {
   PipelineTime time = least_pipeline_time(shape, parts);
-  if (shape.stages == 1) return time;
+  if (shape.stages == 1) {
+    time.seconds /= std::min(1.0, sharing.at_a_time);
+    return time;
+  }
   std::vector<ScheduleTimes> times;
   times.reserve(parts.size());
   for (const PipelinePart& part : parts) {
     times.push_back({part.time.forward.all(), part.time.input.all(), part.time.weight.all(), part.message});
   }
   PipelineShape beginning = shape.beginning();
-  time.seconds = last_end(beginning, times);
+  time.seconds = last_end(beginning, times, sharing);
   const int left = shape.microbatches - beginning.microbatches;
   if (left == 0) return time;
   beginning.microbatches += shape.stages;
-  const double pace = last_end(beginning, times) - time.seconds;
+  const double pace = last_end(beginning, times, sharing) - time.seconds;
   time.seconds += pace * left / shape.stages;
   return time;
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "layers/layout/block_time.hpp"
+#include "layers/layout/shared_cores.hpp"
 #include "stretto/overlap/schedule.hpp"
 
 namespace stretto {
@@ -43,10 +44,10 @@ class Schedules {
  public:
   const Schedule& of(const PipelineShape& shape);
   // Simulates the schedule; a long one by its beginning.
-  PipelineTime time(const PipelineShape& shape, const std::vector<PipelinePart>& parts);
+  PipelineTime time(const PipelineShape& shape, const std::vector<PipelinePart>& parts, const StagesOnCores& sharing);
 
  private:
-  double last_end(const PipelineShape& shape, const std::vector<ScheduleTimes>& times);
+  double last_end(const PipelineShape& shape, const std::vector<ScheduleTimes>& times, const StagesOnCores& sharing);
   std::map<PipelineShape, std::unique_ptr<Schedule>> known_;
 };
 

@@ -99,13 +99,29 @@ std::string text_of_file(const std::string& path, const char* what) {
   return text.str();
 }
 
+SharedCores shared_cores_of(const Json& json) {
+  const JsonObject object(json, "'shared_cores' of a cluster", {"ranks", "cores"});
+  const double ranks = object.positive("ranks"), cores = object.positive("cores");
+  for (const double each : {ranks, cores}) {
+    require(each == std::floor(each) && each <= 1 << 20,
+            "A cluster's shared_cores are of {} ranks and {} cores; give whole numbers from 1 to {}.", ranks, cores,
+            1 << 20);
+  }
+  return {static_cast<int>(ranks), static_cast<int>(cores)};
+}
+
 }  // namespace
+
+double TrainingCluster::turns(std::int64_t ranks) const {
+  const std::int64_t sharing = std::min<std::int64_t>(ranks, shared_cores.ranks);
+  return std::max(1.0, static_cast<double>(sharing) / shared_cores.cores);
+}
 
 TrainingCluster training_cluster_from_text(const std::string& text) {
   const Json json = parsed(text, "A cluster");
   const JsonObject object(json, "A cluster",
                           {"peak_tflops", "products", "attention_tflops", "memory_gbs", "memory_gib", "launch_us",
-                           "ranks_at_a_time", "narrow_sums", "links", "sources"});
+                           "shared_cores", "narrow_sums", "links", "sources"});
   TrainingCluster cluster;
   cluster.peak_flops = object.positive("peak_tflops") * 1e12;
   const Json& products = object.at("products");
@@ -119,10 +135,7 @@ TrainingCluster training_cluster_from_text(const std::string& text) {
   cluster.memory_bytes_per_second = object.positive("memory_gbs") * 1e9;
   cluster.memory_bytes = static_cast<std::int64_t>(object.positive("memory_gib") * static_cast<double>(1 << 30));
   cluster.launch_seconds = object.number("launch_us", 0) * 1e-6;
-  const double at_a_time = object.number("ranks_at_a_time", 0);
-  require(at_a_time == std::floor(at_a_time) && at_a_time <= 1 << 20,
-          "A cluster has ranks_at_a_time = {}; give a whole number from 0 to {}.", at_a_time, 1 << 20);
-  cluster.ranks_at_a_time = static_cast<int>(at_a_time);
+  if (object.has("shared_cores")) cluster.shared_cores = shared_cores_of(object.at("shared_cores"));
   cluster.narrow_sums = object.flag("narrow_sums", false);
   cluster.links = link_model_from_text(object.at("links").dump());
   return cluster;
@@ -157,7 +170,7 @@ std::string to_text(const TrainingCluster& cluster) {
       {"memory_gbs", cluster.memory_bytes_per_second / 1e9},
       {"memory_gib", static_cast<double>(cluster.memory_bytes) / static_cast<double>(1 << 30)},
       {"launch_us", cluster.launch_seconds / 1e-6},
-      {"ranks_at_a_time", cluster.ranks_at_a_time},
+      {"shared_cores", {{"ranks", cluster.shared_cores.ranks}, {"cores", cluster.shared_cores.cores}}},
       {"narrow_sums", cluster.narrow_sums},
       {"links", {{"levels", levels}, {"local_gbs", cluster.links.local_gbs}}}};
   return json.dump(1) + "\n";

@@ -84,7 +84,7 @@ TEST(LayoutCost, ContinuesSchedulesAtTheirPace) {
         times.push_back({parts[i].time.forward.all(), 1, parts[i].time.weight.all(), 0.125});
       }
       Schedules schedules;
-      const PipelineTime time = schedules.time(shape, parts);
+      const PipelineTime time = schedules.time(shape, parts, {});
       const double whole = simulate(make_schedule(kind, stages, shape.microbatches, shape.chunks), times).last_end;
       EXPECT_NEAR(time.seconds, whole, 1e-9 * whole) << name(kind) << ", " << stages;
       EXPECT_LE(least_pipeline_time(shape, parts).seconds, whole * (1 + 1e-12)) << name(kind) << ", " << stages;
@@ -135,7 +135,7 @@ TEST(LayoutCost, RanksThatTakeTurns) {
   const double in_order = seconds_of(stages, cluster);
   stages.global_batch = 8;
   const double of_two = seconds_of(stages, cluster);
-  cluster.ranks_at_a_time = 1;
+  cluster.shared_cores = {2, 1};
   EXPECT_NEAR(seconds_of(data, cluster), 2 * alone, 0.01 * alone);
   EXPECT_NEAR(seconds_of(stages, cluster), 8 * in_order, 0.01 * in_order);
   EXPECT_LT(of_two, 7 * in_order);

@@ -33,13 +33,13 @@ TEST(TrainingCluster, ReadsUnits) {
 
 TEST(TrainingCluster, WritesWhatItReads) {
   TrainingCluster cluster = training_cluster_from_text(cluster_text);
-  cluster.ranks_at_a_time = 3;
+  cluster.shared_cores = {6, 3};
   cluster.narrow_sums = true;
   cluster.links.levels = {{"node", 4, 1, 0.5, 100, 2}, {"network", 0, 5, 0, 10, 1, true}};
   const std::string text = to_text(cluster);
   const TrainingCluster read = training_cluster_from_text(text);
   EXPECT_EQ(to_text(read), text);
-  EXPECT_EQ(read.ranks_at_a_time, 3);
+  EXPECT_EQ(read.turns(12), 2);
   EXPECT_TRUE(read.narrow_sums && read.links.levels[1].own_ports);
   EXPECT_EQ(read.links.levels[0].ports, 2);
   EXPECT_NE(to_text(training_cluster_from_text(cluster_text)), text) << "the control: another cluster";
