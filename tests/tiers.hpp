@@ -3,13 +3,20 @@
 #include <string_view>
 
 // `./dev test` runs the cases that find most faults in little time; `./dev test --all` sets STRETTO_TEST_ALL=1, and the
-// tests then run every case.
+// tests then run every case. `./dev test --daily` sets it to daily: every case but those of tests that take very long, which
+// run a part of theirs, every day another one.
 namespace stretto {
 
 // Whether every case runs, rather than the default selection.
 inline bool all_tests() {
   const char* const value = std::getenv("STRETTO_TEST_ALL");
-  return value != nullptr && std::string_view(value) == "1";
+  return value != nullptr && (std::string_view(value) == "1" || std::string_view(value) == "daily");
+}
+
+// Of a test that takes very long and has its cases in so many parts: how many parts to make, of which today's runs.
+inline unsigned parts_of_a_day(unsigned parts) {
+  const char* const value = std::getenv("STRETTO_TEST_ALL");
+  return value != nullptr && std::string_view(value) == "daily" ? parts : 1;
 }
 
 }  // namespace stretto

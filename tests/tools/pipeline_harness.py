@@ -11,7 +11,7 @@ import unittest
 from train_tool_test import environment
 
 TRAIN = os.environ["TRAIN_PROGRAM"]
-EVERYTHING = os.environ.get("STRETTO_TEST_ALL") == "1"
+EVERYTHING = os.environ.get("STRETTO_TEST_ALL") in ("1", "daily")
 STEPS = 4
 TOLERANCE = 1e-10
 INTERLEAVED = ["--schedule", "interleaved", "--virtual-stages", 2]
