@@ -250,20 +250,40 @@ class Measurement {
         (attention_forward_flops + attention_backward_flops) * pairs * static_cast<double>(model_.hidden) / seconds;
   }
 
-  // What an all-reduce of [rows, hidden] adds to a product of that result. Inside nodes of hosts it is the library's product
-  // and all-reduce in chunks, as tensor parallelism calls it: what is left exposed, with the exchange's own work on the
-  // cores.
+  // What an all-reduce of [rows, hidden] adds to a product of that result. Inside nodes of hosts it is the library's
+  // reduce-scatter behind a product in chunks, and its all-gather before one, as tensor parallelism calls them: what is left
+  // exposed, with the exchange's own work on the cores.
   double added_seconds(const Communicator& group, std::int64_t rows, bool in_chunks) const {
+    if (in_chunks) return added_by_chunks(group, rows);
     const Tensor x = factor_.view(0, {rows, model_.hidden});
     const Tensor y = Tensor::symmetric({rows, model_.hidden}, dtype_);
-    const Stream stream("calibration");
     const auto multiply = [&] { kernels::gemm(x, kernels::Transpose::no, weight_, kernels::Transpose::yes, y); };
     const auto multiply_and_sum = [&] {
-      if (in_chunks) return gemm_all_reduce(x, weight_, kernels::Transpose::yes, y, group, stream, {.tag = "calibration"});
       multiply();
       group.all_reduce(y, ReduceOp::sum, computation(), {.tag = "calibration"});
     };
     const std::vector<double> seconds = slowest_in_turn({[&] { return multiply; }, [&] { return multiply_and_sum; }});
+    return std::max(0.0, seconds[1] - seconds[0]);
+  }
+
+  double added_by_chunks(const Communicator& group, std::int64_t rows) const {
+    using kernels::Transpose;
+    std::vector<std::int64_t> rows_of_ranks;
+    for (int rank = 0; rank < group.size(); ++rank) rows_of_ranks.push_back(chunk_of(rows, group.size(), rank, 1).count);
+    const std::int64_t own_rows = rows_of_ranks[static_cast<std::size_t>(group.rank())];
+    const Tensor x = factor_.view(0, {rows, model_.hidden});
+    const Tensor own = Tensor::symmetric({own_rows, model_.hidden}, dtype_), gathered = Tensor::symmetric(x.shape(), dtype_);
+    const Tensor y(x.shape(), dtype_);
+    const Stream stream("calibration");
+    const ChunkedGemmOptions options{.tag = "calibration"};
+    const auto multiply = [&] {
+      for (int product = 0; product < 2; ++product) kernels::gemm(x, Transpose::no, weight_, Transpose::yes, y);
+    };
+    const auto exchange = [&] {
+      gemm_reduce_scatter(x, rows_of_ranks, weight_, Transpose::yes, own, group, stream, options);
+      all_gather_gemm(own, rows_of_ranks, weight_, Transpose::yes, y, gathered, group, stream, options);
+    };
+    const std::vector<double> seconds = slowest_in_turn({[&] { return multiply; }, [&] { return exchange; }});
     return std::max(0.0, seconds[1] - seconds[0]);
   }
 
@@ -273,7 +293,7 @@ class Measurement {
     level.name = name;
     level.bandwidth_gbs = 1e3;
     if (group.size() == 1) return level;
-    const double small = added_seconds(group, 1, in_chunks);
+    const double small = added_seconds(group, group.size(), in_chunks);
     const double large = std::max(added_seconds(group, factor_.rows(), in_chunks) - small, 1e-9);
     const double ranks = group.size();
     level.alpha_us = small * 1e6 / (2 * std::ceil(std::log2(ranks)));
@@ -281,15 +301,19 @@ class Measurement {
     return level;
   }
 
-  // Whether most of an all-reduce is hidden behind products that take as long. On the host it takes cores, too, which the
-  // products may need.
-  bool hides_sums(const Communicator& group) const {
-    if (group.size() == 1) return true;
+  // The part of a few all-reduces that is hidden behind products that take as long. On the host they take cores, too, which
+  // the products may need.
+  double hidden_sums(const Communicator& group) const {
+    if (group.size() == 1) return 1;
     const Tensor values = Tensor::symmetric({1 << 20}, DType::f32), result({factor_.rows(), model_.hidden}, dtype_);
     values.zero();
     const Stream stream("calibration");
     int products = 1;
-    const auto sum = [&] { return group.all_reduce(values, ReduceOp::sum, stream, {.tag = "calibration"}); };
+    const auto sum = [&] {
+      stretto::Work last;
+      for (int i = 0; i < 4; ++i) last = group.all_reduce(values, ReduceOp::sum, stream, {.tag = "calibration"});
+      return last;
+    };
     const auto sum_alone = [&] { computation().wait(sum()); };
     const auto multiply = [&] {
       for (int i = 0; i < products; ++i) {
@@ -304,7 +328,7 @@ class Measurement {
     products = std::max(1, static_cast<int>(std::round(slowest(sum_alone) / slowest(multiply))));
     const std::vector<double> seconds =
         slowest_in_turn({[&] { return sum_alone; }, [&] { return multiply; }, [&] { return both; }});
-    return seconds[2] < std::max(seconds[0], seconds[1]) + std::min(seconds[0], seconds[1]) / 2;
+    return std::clamp((seconds[0] + seconds[1] - seconds[2]) / std::min(seconds[0], seconds[1]), 0.0, 1.0);
   }
 
   void measure_links() {
@@ -317,7 +341,7 @@ class Measurement {
     links.levels = {link_of(node_, "node", on_host)};
     if (on_host) {  // links are what chunks leave exposed
       system.overlaps_products = system.overlaps_weights = false;
-      system.overlaps_sums = hides_sums(world_);
+      system.hidden_sums = hidden_sums(world_);
     }
     if (!several) return;
     links.levels.front().ranks = node_.size();

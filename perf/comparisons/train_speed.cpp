@@ -71,7 +71,7 @@ void write_calibration(const gpt::Calibration& machine, const std::string& path)
                                     {"system",
                                      {{"overlaps_products", machine.system.overlaps_products},
                                       {"overlaps_weights", machine.system.overlaps_weights},
-                                      {"overlaps_sums", machine.system.overlaps_sums}}}};
+                                      {"hidden_sums", machine.system.hidden_sums}}}};
   std::ofstream file(path);
   file << json.dump(1) << '\n';
   file.close();

@@ -77,7 +77,7 @@ struct BlockTraffic {
 //
 // In JSON, all keys optional: {"kernels": {"forward": {"rows": 11, "wide": 16, "scores": 4.5, "kernels": 9}, "backward":
 // {...}, "attention": {...}}, "recomputes_whole_blocks": true, "overlaps_products": false, "overlaps_weights": false,
-// "overlaps_sums": false, "blocking_messages": true, "accumulate_bytes": 6, "update_bytes": 62, "loss_bytes": 52}.
+// "hidden_sums": 0, "blocking_messages": true, "accumulate_bytes": 6, "update_bytes": 62, "loss_bytes": 52}.
 struct TrainingSystem {
   // The traffic of a program whose attention writes its scores to memory, by products and kernels of their own, instead of
   // one kernel: of a block's forward, its backward, and of `attention`, the part of forward that Recompute::selective
@@ -89,7 +89,9 @@ struct TrainingSystem {
   bool overlaps_products = true;
   // The exchange of an input's gradient runs beside the product for the weights' gradient.
   bool overlaps_weights = true;
-  bool overlaps_sums = true;       // gradients are summed during backward, and values gathered during forward
+  // The part of what could be hidden that is, 0 to 1, when gradients are summed during backward and values gathered during
+  // forward.
+  double hidden_sums = 1;
   bool blocking_messages = false;  // between stages: the stage waits for each
   double accumulate_bytes = 0;     // of each weight and microbatch, where a pass of its own adds gradients up
   double update_bytes = 0;         // of each updated parameter, norm and update; 0: this library's (update_bytes())

@@ -54,8 +54,8 @@ StateTime state_time(const TrainingLayout& layout, const StageParameters& parame
   };
   // The last unit's sum begins when backward is over, and the first unit's values are needed when forward begins.
   const auto left = [&](double communication, double computing) {
-    return system.overlaps_sums && options.overlap ? std::max(communication / units, communication - computing)
-                                                   : communication;
+    const double part = options.overlap ? system.hidden_sums : 0;
+    return communication - part * std::min(communication * (units - 1) / units, computing);
   };
   const double forward = microbatch.forward.all();
   const double backward = microbatch.input.all() + microbatch.weight.all();

@@ -179,7 +179,7 @@ std::string to_text(const TrainingCluster& cluster) {
 TrainingSystem training_system_from_text(const std::string& text) {
   const Json json = parsed(text, "A training program");
   const JsonObject object(json, "A training program",
-                          {"kernels", "recomputes_whole_blocks", "overlaps_products", "overlaps_weights", "overlaps_sums",
+                          {"kernels", "recomputes_whole_blocks", "overlaps_products", "overlaps_weights", "hidden_sums",
                            "blocking_messages", "accumulate_bytes", "update_bytes", "loss_bytes"});
   TrainingSystem system;
   if (object.has("kernels")) {
@@ -192,7 +192,8 @@ TrainingSystem training_system_from_text(const std::string& text) {
   system.recomputes_whole_blocks = object.flag("recomputes_whole_blocks", system.recomputes_whole_blocks);
   system.overlaps_products = object.flag("overlaps_products", system.overlaps_products);
   system.overlaps_weights = object.flag("overlaps_weights", system.overlaps_weights);
-  system.overlaps_sums = object.flag("overlaps_sums", system.overlaps_sums);
+  system.hidden_sums = object.number("hidden_sums", system.hidden_sums);
+  require(system.hidden_sums <= 1, "A training program has hidden_sums = {}; give a part, from 0 to 1.", system.hidden_sums);
   system.blocking_messages = object.flag("blocking_messages", system.blocking_messages);
   system.accumulate_bytes = object.number("accumulate_bytes", 0);
   system.update_bytes = object.number("update_bytes", 0);

@@ -59,7 +59,7 @@ TEST(LayoutCost, ExchangesOfTensorParallelismByHand) {
 // Gradients of 1,936 f32 (parameters()) on two ranks, behind backward.
 TEST(LayoutCost, SumsOfGradientsByHand) {
   const TrainingLayout layout = tiny_layout({.data = 2}, 2);
-  LayoutCosts costs(layout.model, machine_without_memory_time(), 2, {.overlaps_sums = false});
+  LayoutCosts costs(layout.model, machine_without_memory_time(), 2, {.hidden_sums = 0});
   const double bytes = 4.0 * static_cast<double>(layout.model.parameters());
   EXPECT_NEAR(costs.cost(layout).exposed.at("dp"), bytes / 1e9, 0.01 * bytes / 1e9);  // reduce-scatter and all-gather
   TrainingLayout whole = layout;

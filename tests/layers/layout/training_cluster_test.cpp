@@ -94,13 +94,13 @@ TEST(TrainingCluster, RefusesInOneSentence) {
 TEST(TrainingSystem, ReadsSwitches) {
   const TrainingSystem own = training_system_from_text("{}");
   EXPECT_FALSE(own.writes_scores);
-  EXPECT_TRUE(own.overlaps_sums);
+  EXPECT_EQ(own.hidden_sums, 1);
   const TrainingSystem other = training_system_from_text(
-      R"({"kernels": {"forward": {"rows": 11}, "backward": {"wide": 27}, "attention": {"scores": 4.5}}, "overlaps_sums": false})");
+      R"({"kernels": {"forward": {"rows": 11}, "backward": {"wide": 27}, "attention": {"scores": 4.5}}, "hidden_sums": 0.25})");
   EXPECT_TRUE(other.writes_scores);
   EXPECT_EQ(other.forward.rows, 11);
   EXPECT_EQ(other.attention.scores, 4.5);
-  EXPECT_FALSE(other.overlaps_sums);
+  EXPECT_EQ(other.hidden_sums, 0.25);
   EXPECT_EQ(sentence_of([] { training_system_from_text(R"({"kernels": {"forward": {}}})"); }),
             "'kernels' of a training program needs 'backward'.");
   EXPECT_EQ(sentence_of([] { training_system_from_text(R"({"blocking_messages": 1})"); }),
