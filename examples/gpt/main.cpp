@@ -59,6 +59,7 @@ class TrainingRun {
   }
 
   void run() {
+    require_same(mesh_.world(), data_.contents());
     load();
     rate_ = matrix_rate(mesh_.world(), line_.trainer.sharding.dtype);
     describe();
@@ -89,6 +90,7 @@ class TrainingRun {
       require(!line_.resume || loaded.step <= line_.steps,
               "The checkpoint in --save {} is of step {}, beyond --train-iters {}.", line_.save, loaded.step, line_.steps);
     });
+    require_same(mesh_.world(), {{line_.resume ? "The step in --save" : "The step in --load", std::to_string(loaded.step)}});
     trainer_.optimizer().restore(loaded.optimizer_steps);
     if (!line_.resume) return;
     trainer_.loss_scale().restore(loaded.notes);
@@ -282,6 +284,7 @@ class TrainingRun {
 };
 
 void train(const Communicator& world, const CommandLine& line) {
+  require_same(world, line.values);
   rank0_first(world, [&] {
     line.check(world.size(), world.rank());
     const OnDevice there(line.device);  // throws the reason if there is no such device

@@ -5,6 +5,7 @@
 
 #include "data_options.hpp"
 #include "fail.hpp"
+#include "flag_values.hpp"
 #include "hf/hf_weights.hpp"
 #include "pipeline_options.hpp"
 #include "precision_options.hpp"
@@ -120,6 +121,17 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   line.default_batch = global_batch->count() == 0;
   check_layout_options(app, line);
   if (min_lr->count() == 0) line.min_lr = line.lr / 10;
+  line.values = flag_values(app);
+  // These may come from another flag, or from a file that it names.
+  for (auto& [name, value] : line.values) {
+    if (name == "--min-lr") value = fmt::format("{}", line.min_lr);
+    for (const auto& [flag, size] :
+         {std::pair{"--num-layers", model.layers}, std::pair{"--hidden-size", model.hidden},
+          std::pair{"--num-attention-heads", model.heads}, std::pair{"--seq-length", model.sequence},
+          std::pair{"--vocab-size", model.vocabulary}}) {
+      if (name == flag) value = fmt::format("{}", size);
+    }
+  }
   return line;
 }
 

@@ -6,6 +6,7 @@
 #include "hf_options.hpp"
 #include "layout_options.hpp"
 #include "stretto/device.hpp"
+#include "stretto/require_same.hpp"
 #include "tokenizer.hpp"
 #include "trainer.hpp"
 
@@ -37,6 +38,8 @@ struct CommandLine {
   bool default_batch = true;  // --global-batch-size was left out
   int planned_ranks = 0;      // of a dry run
   std::string json;           // of a dry run
+
+  std::vector<stretto::NamedValue> values;  // of the flags that must be the same on all ranks
 
   bool scales_loss() const { return trainer.sharding.dtype == stretto::DType::f16; }
   // The layout of so many ranks. Throws if they do not divide into it.

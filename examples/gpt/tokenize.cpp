@@ -126,7 +126,7 @@ void encode(const TokenizeOptions& options, BpeTokenizer& tokenizer) {
   std::int64_t bytes = 0;
   for (const std::string& input : options.inputs) {
     const MappedFile file(input);
-    bytes += file.size();
+    bytes += static_cast<std::int64_t>(file.text().size());
     const auto documents = options.documents == "sections" ? sections_of(file.text()) : std::vector{file.text()};
     for (const std::string_view document : documents) {
       if (options.documents != "none") output.write(std::span(&*separator, 1));

@@ -9,6 +9,7 @@
 #include "stretto/ledger.hpp"
 #include "stretto/memory.hpp"
 #include "stretto/plan.hpp"
+#include "stretto/require_same.hpp"
 #include "stretto/settings.hpp"
 #include "stretto/stream.hpp"
 #include "stretto/tensor.hpp"

@@ -1,8 +1,9 @@
 """A user's mistake ends the program with one line that names the values; no process and no file is left."""
+import os
 import subprocess
 import unittest
 
-from harness import TRAIN, FaultTest
+from harness import FOREVER, TRAIN, FaultTest
 
 
 class BadInput(FaultTest):
@@ -35,6 +36,20 @@ class BadInput(FaultTest):
         self.expect_refusal({"--train-data": empty}, [empty, "empty"])
         self.expect_refusal({"--train-data": short}, [short, "32", "33"])
         self.expect_refusal({"--val-data": missing}, [missing])
+        fifo = self.directory / "fifo"
+        os.mkfifo(fifo)
+        self.expect_refusal({"--train-data": fifo}, [fifo, "no regular file"])
+        self.expect_refusal({"--val-data": "/dev/zero"}, ["/dev/zero", "no regular file"])
+
+    def test_a_text_that_is_cut_off_during_training(self):
+        run = self.start({"--nproc": 2, "--train-iters": FOREVER, "--log-dir": self.log("log")})
+        self.wait_for_steps(self.log("log"), 3)
+        os.truncate(self.text, 40)
+        self.assertEqual(self.status(run), 1)
+        self.assertTrue(run.errors)
+        for error in run.errors:
+            self.assertRegex(error, rf"^error: rank .: {self.text} had \d+ bytes and ends at byte \d+ now")
+        self.expect_nothing_left()
 
     def test_formats(self):
         headerless = self.directory / "train.bin"

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
-#include "data/mapped_file.hpp"
+#include "data/data_file.hpp"
 #include "fail.hpp"
 
 namespace gpt {
@@ -58,8 +58,7 @@ class ByteAlphabet {
 };
 
 nlohmann::json json_of(const std::string& path) {
-  const MappedFile file(path);
-  nlohmann::json json = nlohmann::json::parse(file.text(), nullptr, false);
+  nlohmann::json json = nlohmann::json::parse(DataFile(path).text(), nullptr, false);
   if (!json.is_object() || json.empty()) {
     fail(ErrorCode::io, "{} is no vocabulary: it is not one JSON object of tokens and their numbers.", path);
   }
@@ -91,9 +90,9 @@ class VocabularyReader {
   }
 
   void read_merges(const std::string& path) {
-    const MappedFile file(path);
+    const std::string text = DataFile(path).text();
     std::size_t line_number = 0;
-    for (std::string_view rest = file.text(); !rest.empty();) {
+    for (std::string_view rest = text; !rest.empty();) {
       const std::string_view line = rest.substr(0, rest.find('\n'));
       rest.remove_prefix(std::min(rest.size(), line.size() + 1));
       ++line_number;

@@ -1,7 +1,6 @@
 // llm.c's token files (dev/data/data_common.py): 256 numbers of 32 bits, of which the first three are a magic number, a
 // version and the number of tokens; then the tokens, of 16 bits for GPT-2 and of 32 bits for Llama 3.
 #include <array>
-#include <cstring>
 
 #include "data/token_file.hpp"
 #include "fail.hpp"
@@ -20,15 +19,15 @@ struct LlmcKind {
 };
 constexpr std::array<LlmcKind, 2> llmc_kinds = {{{20240520, 1, TokenType::u16}, {20240801, 7, TokenType::u32}}};
 
-std::int32_t header_number(const MappedFile& file, std::int64_t i) {
+std::int32_t header_number(const DataFile& file, std::int64_t i) {
   std::int32_t number = 0;
-  if (file.size() >= 4 * (i + 1)) std::memcpy(&number, file.data() + 4 * i, sizeof number);
+  if (file.size() >= 4 * (i + 1)) file.read(4 * i, sizeof number, &number);
   return number;
 }
 
 }  // namespace
 
-bool has_llmc_magic(const MappedFile& file) {
+bool has_llmc_magic(const DataFile& file) {
   const std::int32_t magic = header_number(file, 0);
   return magic == llmc_kinds[0].magic || magic == llmc_kinds[1].magic;
 }
@@ -37,8 +36,8 @@ TokenFile TokenFile::open_llmc(const std::string& path) {
   TokenFile result;
   result.path_ = path;
   result.format_ = DataFormat::llmc;
-  result.file_ = std::make_shared<MappedFile>(path);
-  const MappedFile& file = *result.file_;
+  result.file_ = std::make_shared<DataFile>(path);
+  const DataFile& file = *result.file_;
   const std::int32_t magic = header_number(file, 0), version = header_number(file, 1), count = header_number(file, 2);
   const LlmcKind* kind = nullptr;
   for (const LlmcKind& each : llmc_kinds) {
@@ -56,7 +55,7 @@ TokenFile TokenFile::open_llmc(const std::string& path) {
     fail(ErrorCode::io, "{} has {} bytes, but the {} tokens that its header tells of take {} with the header.", path,
          file.size(), count, expected);
   }
-  result.tokens_ = file.data() + header_bytes;
+  result.begin_ = header_bytes;
   result.size_ = count;
   return result;
 }

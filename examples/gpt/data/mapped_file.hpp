@@ -1,27 +1,24 @@
 #pragma once
-#include <cstddef>
-#include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "data/data_file.hpp"
+
 namespace gpt {
 
-// A file in memory, read only. Ranks of a host share its pages, and it may be larger than memory.
+// A whole text in memory, read only, which may be larger than memory. It must not become shorter meanwhile.
 class MappedFile {
  public:
-  // Throws Error(io) naming the path: missing, unreadable or empty.
+  // Throws as DataFile().
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
-  const std::byte* data() const { return data_; }
-  std::int64_t size() const { return size_; }
-  std::string_view text() const { return {reinterpret_cast<const char*>(data_), static_cast<std::size_t>(size_)}; }
+  std::string_view text() const { return text_; }
 
  private:
-  const std::byte* data_ = nullptr;
-  std::int64_t size_ = 0;
+  std::string_view text_;
 };
 
 }  // namespace gpt

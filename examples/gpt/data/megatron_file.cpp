@@ -3,9 +3,10 @@
 // sequences, u64 documents + 1, then i32 the length of each sequence, i64 where it begins in bytes, and i64 the first
 // sequence of each document and the number of sequences.
 #include <array>
-#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <optional>
+#include <vector>
 
 #include "data/megatron_format.hpp"
 #include "data/token_file.hpp"
@@ -25,7 +26,7 @@ constexpr std::array<std::optional<TokenType>, 9> index_types = {
 class MegatronIndex {
  public:
   explicit MegatronIndex(const std::string& path) : path_(path), file_(path) {
-    if (!file_.text().starts_with(megatron_magic)) {
+    if (!is_megatron_index(path)) {
       fail(ErrorCode::io, "{} does not begin with MMIDIDX, as Megatron-LM's indices do.", path);
     }
     const auto size = static_cast<std::uint64_t>(file_.size());
@@ -53,10 +54,12 @@ class MegatronIndex {
 
   // The number of all tokens.
   std::int64_t tokens() const {
+    const auto lengths = all_at<std::int32_t>(index_head_bytes, sequences_);
+    const auto begins = all_at<std::int64_t>(index_head_bytes + 4 * sequences_, sequences_);
     std::int64_t tokens = 0;
     for (std::uint64_t i = 0; i < sequences_; ++i) {
-      const auto length = at<std::int32_t>(index_head_bytes + 4 * i);
-      const auto begin = at<std::int64_t>(index_head_bytes + 4 * sequences_ + 8 * i);
+      const std::int32_t length = lengths[i];
+      const std::int64_t begin = begins[i];
       if (length < 0 || begin != tokens * bytes_of(type_)) {
         fail(ErrorCode::io, "{} lets sequence {} of {} tokens begin at byte {}, but those before it end at byte {}.", path_,
              i, length, begin, tokens * bytes_of(type_));
@@ -67,9 +70,10 @@ class MegatronIndex {
   }
 
   void check_documents() const {
+    const auto documents = all_at<std::int64_t>(index_head_bytes + 12 * sequences_, documents_);
     std::int64_t before = 0;
     for (std::uint64_t i = 0; i < documents_; ++i) {
-      const auto sequence = at<std::int64_t>(index_head_bytes + 12 * sequences_ + 8 * i);
+      const std::int64_t sequence = documents[i];
       if (sequence < before || (i == 0 && sequence != 0) || sequence > static_cast<std::int64_t>(sequences_)) {
         fail(ErrorCode::io, "{} lets document {} begin at sequence {} of {}, behind one that begins at {}.", path_, i,
              sequence, sequences_, before);
@@ -81,13 +85,18 @@ class MegatronIndex {
  private:
   template <class T>
   T at(std::uint64_t byte) const {
-    T value;
-    std::memcpy(&value, file_.data() + byte, sizeof value);
-    return value;
+    return all_at<T>(byte, 1).front();
+  }
+
+  template <class T>
+  std::vector<T> all_at(std::uint64_t byte, std::uint64_t count) const {
+    std::vector<T> values(count);
+    file_.read(static_cast<std::int64_t>(byte), static_cast<std::int64_t>(count * sizeof(T)), values.data());
+    return values;
   }
 
   std::string path_;
-  MappedFile file_;
+  DataFile file_;
   TokenType type_ = TokenType::u8;
   std::uint64_t sequences_ = 0, documents_ = 0;
 };
@@ -95,6 +104,7 @@ class MegatronIndex {
 }  // namespace
 
 bool is_megatron_index(const std::string& path) {
+  if (!std::filesystem::is_regular_file(path)) return false;
   std::ifstream file(path, std::ios::binary);
   std::array<char, megatron_magic.size()> beginning{};
   return file.read(beginning.data(), beginning.size()) &&
@@ -106,8 +116,7 @@ TokenFile TokenFile::open_megatron(const std::string& prefix) {
   TokenFile result;
   result.path_ = prefix + ".bin";
   result.format_ = DataFormat::megatron;
-  result.file_ = std::make_shared<MappedFile>(result.path_);
-  result.tokens_ = result.file_->data();
+  result.file_ = std::make_shared<DataFile>(result.path_);
   result.type_ = index.type();
   result.size_ = index.tokens();
   index.check_documents();

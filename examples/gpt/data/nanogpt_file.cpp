@@ -10,14 +10,13 @@ TokenFile TokenFile::open_nanogpt(const std::string& path) {
   TokenFile result;
   result.path_ = path;
   result.format_ = DataFormat::nanogpt;
-  result.file_ = std::make_shared<MappedFile>(path);
+  result.file_ = std::make_shared<DataFile>(path);
   if (has_llmc_magic(*result.file_)) {
     fail(ErrorCode::io, "{} has llm.c's header, which would be read as tokens; give --data-format llm.c.", path);
   }
   if (result.file_->size() % 2 != 0) {
     fail(ErrorCode::io, "{} has {} bytes, an odd number; nanoGPT's tokens take 2 bytes each.", path, result.file_->size());
   }
-  result.tokens_ = result.file_->data();
   result.type_ = TokenType::u16;
   result.size_ = result.file_->size() / 2;
   return result;

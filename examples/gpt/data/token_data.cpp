@@ -74,6 +74,12 @@ void TokenData::check_first_tokens() const {
   }
 }
 
+std::vector<stretto::NamedValue> TokenData::contents() const {
+  std::vector<stretto::NamedValue> contents{{"--train-data", train_file_.content()}};
+  if (validation_file_) contents.push_back({"--val-data", validation_file_->content()});
+  return contents;
+}
+
 std::string TokenData::description() const {
   return fmt::format(
       "data {}; validation on {}", train_file_.description(),

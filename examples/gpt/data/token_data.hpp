@@ -2,8 +2,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/token_file.hpp"
+#include "stretto/require_same.hpp"
 
 namespace gpt {
 
@@ -32,6 +34,8 @@ class TokenData {
   // a second; a larger file's others are checked when a window has them.
   void check_first_tokens() const;
   bool is_bytes() const { return train_file_.is_bytes(); }
+  // What must be the same on all ranks, by flag.
+  std::vector<stretto::NamedValue> contents() const;
   // Returns one line that names the format of each file.
   std::string description() const;
 

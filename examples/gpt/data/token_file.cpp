@@ -2,6 +2,7 @@
 
 #include <array>
 #include <filesystem>
+#include <vector>
 
 #include "fail.hpp"
 
@@ -55,7 +56,7 @@ TokenFile TokenFile::open(const std::string& path, DataFormat format) {
 TokenFile TokenFile::open_recognised(const std::string& path) {
   const std::string prefix = without_bin(path);
   if ((prefix != path || !fs::exists(path)) && is_megatron_index(prefix + ".idx")) return open_megatron(prefix);
-  const MappedFile file(path);
+  const DataFile file(path);
   if (has_llmc_magic(file)) return open_llmc(path);
   if (is_megatron_index(path)) {
     fail(ErrorCode::io, "{} is an index of Megatron-LM's; give the .bin file beside it.", path);
@@ -72,17 +73,18 @@ TokenFile TokenFile::open_recognised(const std::string& path) {
 TokenFile TokenFile::open_bytes(const std::string& path) {
   TokenFile result;
   result.path_ = path;
-  result.file_ = std::make_shared<MappedFile>(path);
-  result.tokens_ = result.file_->data();
+  result.file_ = std::make_shared<DataFile>(path);
   result.size_ = result.file_->size();
   return result;
 }
 
 template <class T>
 void TokenFile::read_as(std::int64_t first, std::int64_t count, std::int64_t vocabulary, std::int32_t* out) const {
-  const T* const from = reinterpret_cast<const T*>(tokens_) + first;
+  std::vector<T> from(static_cast<std::size_t>(count));
+  file_->read(begin_ + first * bytes_of(type_), count * bytes_of(type_), from.data());
   for (std::int64_t i = 0; i < count; ++i) {
-    const auto token = static_cast<std::int64_t>(+from[i]);  // a signed char is a number here, not a character
+    const auto token =
+        static_cast<std::int64_t>(+from[static_cast<std::size_t>(i)]);  // a signed char is a number here, not a character
     if (token < 0 || token >= vocabulary) {
       fail(ErrorCode::io,
            "{} has the token {} at position {}, but a vocabulary of {} ends at {}; give the --vocab-size of the tokens, or "
@@ -107,6 +109,10 @@ void TokenFile::read(std::int64_t first, std::int64_t count, std::int64_t vocabu
 
 std::string TokenFile::description() const {
   return fmt::format("{}: {}, {} tokens of {} bits", path_, name(format_), size_, 8 * bytes_of(type_));
+}
+
+std::string TokenFile::content() const {
+  return fmt::format("{} tokens of {} bits with the digest {:016x}", size_, 8 * bytes_of(type_), file_->digest());
 }
 
 }  // namespace gpt

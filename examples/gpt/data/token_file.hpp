@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "data/mapped_file.hpp"
+#include "data/data_file.hpp"
 
 namespace gpt {
 
@@ -25,13 +25,15 @@ class TokenFile {
   static TokenFile open(const std::string& path, DataFormat format = DataFormat::recognised);
 
   // Writes count tokens from token number `first` on. Throws Error(io) naming the file, the position and the token if one is
-  // not in [0, vocabulary).
+  // not in [0, vocabulary), or naming the file if it has been cut off.
   void read(std::int64_t first, std::int64_t count, std::int64_t vocabulary, std::int32_t* out) const;
   std::int64_t size() const { return size_; }
   bool is_bytes() const { return format_ == DataFormat::bytes; }
   const std::string& path() const { return path_; }
   // "tiny.bin: llm.c, 305260 tokens of 16 bits"
   std::string description() const;
+  // "305260 tokens of 16 bits with the digest 0123456789abcdef": the same for the same tokens, wherever the file lies.
+  std::string content() const;
 
  private:
   // One for each format, in a file of its own.
@@ -45,13 +47,13 @@ class TokenFile {
 
   std::string path_;
   DataFormat format_ = DataFormat::bytes;
-  std::shared_ptr<const MappedFile> file_;
-  const std::byte* tokens_ = nullptr;
+  std::shared_ptr<const DataFile> file_;
+  std::int64_t begin_ = 0;  // of the tokens in the file, in bytes
   TokenType type_ = TokenType::u8;
   std::int64_t size_ = 0;
 };
 
-bool has_llmc_magic(const MappedFile& file);
+bool has_llmc_magic(const DataFile& file);
 // Whether the file exists and begins as Megatron-LM's indices do.
 bool is_megatron_index(const std::string& path);
 

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "data/mapped_file.hpp"
+#include "data/data_file.hpp"
 #include "fail.hpp"
 
 namespace gpt {
@@ -17,7 +17,7 @@ constexpr double norm_epsilon = stretto::TransformerShape().norm_epsilon;
 class ConfigReader {
  public:
   explicit ConfigReader(const std::string& path) : path_(path) {
-    config_ = json::parse(MappedFile(path).text(), nullptr, false);
+    config_ = json::parse(DataFile(path).text(), nullptr, false);
     if (!config_.is_object()) fail(ErrorCode::io, "{} is no JSON object.", path);
   }
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "data/mapped_file.hpp"
+#include "data/data_file.hpp"
 #include "fail.hpp"
 #include "hf/hf_config.hpp"
 
@@ -25,7 +25,7 @@ std::vector<std::string> weight_files(const std::string& directory) {
   if (!fs::exists(index)) {
     fail(ErrorCode::io, "{} has no model.safetensors; save_pretrained(..., safe_serialization=True) writes one.", directory);
   }
-  const auto json = nlohmann::json::parse(MappedFile(index).text(), nullptr, false);
+  const auto json = nlohmann::json::parse(DataFile(index).text(), nullptr, false);
   std::set<std::string> files;
   if (json.is_object() && json.contains("weight_map") && json["weight_map"].is_object()) {
     for (const auto& [tensor, file] : json["weight_map"].items()) {
@@ -62,8 +62,8 @@ void write_text(const fs::path& path, std::string_view text) {
 
 void write_tokenizer(const fs::path& directory, const HfTokens& tokens, std::int64_t positions) {
   if (tokens.vocabulary_file.empty()) return;
-  write_text(directory / "vocab.json", MappedFile(tokens.vocabulary_file).text());
-  write_text(directory / "merges.txt", MappedFile(tokens.merges_file).text());
+  write_text(directory / "vocab.json", DataFile(tokens.vocabulary_file).text());
+  write_text(directory / "merges.txt", DataFile(tokens.merges_file).text());
   nlohmann::ordered_json config = {{"tokenizer_class", "GPT2Tokenizer"}, {"model_max_length", positions}};
   config["add_prefix_space"] = false;
   if (tokens.end_of_text) config["bos_token"] = config["eos_token"] = config["unk_token"] = "<|endoftext|>";
