@@ -1,7 +1,9 @@
 // stretto-train: trains a GPT on the bytes of a text or on tokens, data, tensor and pipeline parallel.
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <memory>
 
@@ -14,6 +16,7 @@
 #include "report.hpp"
 #include "sampling.hpp"
 #include "step_traffic.hpp"
+#include "stop_request.hpp"
 #include "stretto/device.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/overlap/trace.hpp"
@@ -42,8 +45,9 @@ constexpr const char* consumed_samples_note = "consumed_samples";  // by trainin
 
 class TrainingRun {
  public:
-  TrainingRun(const Communicator& world, const CommandLine& line)
+  TrainingRun(const Communicator& world, const CommandLine& line, StopRequest& stop)
       : line_(line),
+        stop_(stop),
         mesh_(world, line.mesh_on(world.size())),
         data_(line.data, line.trainer.model.vocabulary, line.trainer.model.sequence, line.trainer.seed),
         tokenizer_(line.tokenizer(data_)),
@@ -68,15 +72,23 @@ class TrainingRun {
       if (mesh_.size(Axis::pipeline) > 1) trainer_.pipeline().record_in(trace_.get());
     }
     const std::uint64_t first_operation = mesh_.world().ledger().next_sequence();
-    for (std::int64_t step = first_step_; step < line_.steps; ++step) train(step);
+    std::int64_t done = first_step_;
+    int stopped_by = 0;
+    while (done < line_.steps && (stopped_by = stop_.agree(mesh_.world())) == 0) train(done++);
     const std::vector<Record> records = mesh_.world().ledger().records(first_operation);
-    if (!line_.save.empty() && saved_at_ != line_.steps) save(line_.steps);
+    if (!line_.save.empty() && saved_at_ != done) save(done);
     finish_saving();
-    export_model();
-    if (sampled_at_ != line_.steps || line_.steps == 0) show_sample();
+    if (stopped_by == 0) {
+      export_model();
+      if (sampled_at_ != line_.steps || line_.steps == 0) show_sample();
+    }
     if (rank0_) reporter_.finish(records);
     if (trace_) write_trace();
-    if (line_.comm_report) report_communication();
+    if (stopped_by != 0) {
+      if (rank0_) reporter_.say(fmt::format("Stopped after step {} by SIG{}.", done, sigabbrev_np(stopped_by)));
+    } else if (line_.comm_report) {
+      report_communication();
+    }
   }
 
  private:
@@ -265,6 +277,7 @@ class TrainingRun {
   }
 
   const CommandLine& line_;
+  StopRequest& stop_;
   Mesh mesh_;
   TokenData data_;
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -283,21 +296,22 @@ class TrainingRun {
   std::int64_t sampled_at_ = -1;
 };
 
-void train(const Communicator& world, const CommandLine& line) {
+void train(const Communicator& world, const CommandLine& line, StopRequest& stop) {
+  stop.take_signals();
   require_same(world, line.values);
   rank0_first(world, [&] {
     line.check(world.size(), world.rank());
     const OnDevice there(line.device);  // throws the reason if there is no such device
   });
   const OnDevice device(line.device);
-  if (!line.layout.automatic) return TrainingRun(world, line).run();
+  if (!line.layout.automatic) return TrainingRun(world, line, stop).run();
   // All ranks have the same figures, and therefore choose alike.
   const Calibration machine = calibrate(world, line.trainer.model, line.trainer.sharding.dtype);
   const LayoutSearch search = search_layouts(layout_space(line, world.size(), machine.cluster.memory_bytes), machine.cluster,
                                              layouts_to_show, machine.system);
   const CommandLine chosen = with_layout(line, search);
   if (world.rank() == 0) fmt::print("{}\n", layout_report(search));
-  TrainingRun(world, chosen).run();
+  TrainingRun(world, chosen, stop).run();
 }
 
 int dry_run(const CommandLine& given) {
@@ -322,10 +336,13 @@ int dry_run(const CommandLine& given) {
 int start(const CommandLine& line) {
   if (line.dry_run) return dry_run(line);
   if (line.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);  // before there are ranks, which read the setting
-  const auto body = [&](const Communicator& world) { train(world, line); };
+  StopRequest stop;
+  const auto body = [&](const Communicator& world) { train(world, line, stop); };
+  const auto status_of = [&](int status) { return status == 0 && stop.agreed() == SIGINT ? 128 + SIGINT : status; };
   if (line.nproc > 0) {
     line.check(line.nproc);  // the parent reports an error once
-    return launch(line.nproc, body);
+    stop.take_signals();
+    return status_of(launch(line.nproc, body));
   }
 #ifdef STRETTO_HAVE_MPI
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr) {
@@ -333,10 +350,10 @@ int start(const CommandLine& line) {
     const int status = run(connect(MPI_COMM_WORLD), body);
     if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);  // MPI_Finalize would wait for ranks that have ended
     MPI_Finalize();
-    return status;
+    return status_of(status);
   }
 #endif
-  return launch(0, body);
+  return status_of(launch(0, body));
 }
 
 }  // namespace
