@@ -60,6 +60,7 @@ class TrainingRun {
     saver_ = std::make_unique<CheckpointSaver>(
         trainer_.sharded(), trainer_.optimizer(), line.save,
         CheckpointSaver::Options{.in_background = line.trainer.saves_in_background, .keep = line.keep});
+    saver_->check_directory();  // not after hours of training
   }
 
   void run() {

@@ -197,6 +197,13 @@ class BadInput(FaultTest):
         self.expect_refusal({"--load": nothing}, ["no checkpoint", nothing])
         self.expect_refusal({"--save": nothing, "--resume": True}, ["no checkpoint", nothing])
         self.expect_refusal({"--save-interval": 2}, ["--save-interval 2", "--save"])
+        # Tried before the first step, and nothing of the trial is left.
+        forever = {"--train-iters": FOREVER}
+        self.expect_refusal({**forever, "--save": self.text / "save"}, ["Cannot save", self.text / "save", "Not a directory"])
+        self.expect_refusal({**forever, "--save": "/proc/save"}, ["Cannot save", "/proc/save"])
+        deep = self.directory / "a" / "b" / "c"
+        self.expect_refusal({"--save": deep, "--lr": 1e30, "--train-iters": FOREVER}, ["loss"])
+        self.assertFalse((self.directory / "a").exists())
 
     def test_settings(self):
         self.expect_refusal({}, ["STRETTO_FOO", "stretto-info"], {"STRETTO_FOO": "1"})

@@ -42,6 +42,9 @@ class STRETTO_API CheckpointSaver {
   // nothing of the new checkpoint is left, and the previous one stays: the first such rank throws Error(io), and all others
   // throw Error(peer_gave_up). The object can be used again.
   void wait();
+  // Tries whether save() could write: makes the directory, writes a byte on each rank, and removes all of it again.
+  // Collective. Throws like wait().
+  void check_directory();
   // Whether wait() would return at once on this rank, without an error or with one. Never blocks; ranks may differ.
   bool is_idle() const;
 

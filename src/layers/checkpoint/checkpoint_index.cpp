@@ -67,13 +67,18 @@ std::string shard_file(std::size_t rank) { return fmt::format("rank_{:05}.safete
 
 std::string pieces_text(const CheckpointTensors& tensors) { return json_of(tensors).dump(); }
 
+fs::path require_shard(const fs::path& directory, std::size_t rank) {
+  fs::path path = directory / shard_file(rank);
+  if (!fs::exists(path)) {
+    fail(ErrorCode::io, "Rank {} has written {}, but rank 0 cannot see it; give a directory that all hosts share.", rank,
+         path.string());
+  }
+  return path;
+}
+
 void index_shards(CheckpointIndex& index, const fs::path& directory, std::size_t shards) {
   for (std::size_t i = 0; i < shards; ++i) {
-    const fs::path path = directory / shard_file(i);
-    if (!fs::exists(path)) {
-      fail(ErrorCode::io, "Rank {} has written {}, but rank 0 cannot see it; give a directory that all hosts share.", i,
-           path.string());
-    }
+    const fs::path path = require_shard(directory, i);
     const SafetensorsReader shard(path);
     if (shard.metadata(id_key) != index.id)
       fail(ErrorCode::io, "{} is not what rank {} has just written.", path.string(), i);

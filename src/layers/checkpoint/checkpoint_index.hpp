@@ -47,6 +47,8 @@ inline constexpr const char* shard_key = "shard";    // its file
 inline constexpr const char* pieces_key = "pieces";  // pieces_text()
 std::string pieces_text(const CheckpointTensors& tensors);
 
+// Returns the path of what a rank has written. Throws Error(io) if it is not there.
+std::filesystem::path require_shard(const std::filesystem::path& directory, std::size_t rank);
 // Completes an index of `id`, `step`, ... with what the headers of all shards in a directory say. Throws Error(io) for one
 // that is not there or belongs to another checkpoint.
 void index_shards(CheckpointIndex& index, const std::filesystem::path& directory, std::size_t shards);

@@ -35,6 +35,29 @@ std::exception_ptr error_of(const fs::path& directory, F f) {
   }
 }
 
+constexpr const char* trial_name = "step_trial";
+
+fs::path normal(const fs::path& directory) {
+  fs::path result = fs::absolute(directory).lexically_normal();
+  return result.has_filename() ? result : result.parent_path();  // "a/" is "a"
+}
+
+// The outermost of a directory and those around it that does not exist; empty if all do.
+fs::path first_missing(const fs::path& directory) {
+  fs::path missing;
+  std::error_code ignored;
+  for (fs::path at = normal(directory); !fs::exists(at, ignored) && at.has_relative_path(); at = at.parent_path())
+    missing = at;
+  return missing;
+}
+
+// Removes a directory and those around it, up to `outermost`, unless there is something in them; nothing if that is empty.
+void remove_empty(const fs::path& directory, const fs::path& outermost) {
+  if (outermost.empty()) return;
+  std::error_code error;
+  for (fs::path at = normal(directory); fs::remove(at, error) && at != outermost;) at = at.parent_path();
+}
+
 }  // namespace
 
 // All ranks take three steps together: rank 0 makes the directory; every rank writes its shard; rank 0 writes the index and
@@ -82,6 +105,36 @@ struct CheckpointSaver::State {
       if (options.keep > 0) remove_old_checkpoints(directory, options.keep);
     });
     report_error();
+  }
+
+  // As if a checkpoint were saved, with a byte of each rank.
+  void try_directory() {
+    index = {};
+    name = trial_name;
+    const fs::path made = is_first() ? first_missing(directory) : fs::path();
+    try {
+      begin();
+      const std::string file = shard_file(static_cast<std::size_t>(ranks.rank()));
+      error = error_of(directory, [&] { write_file(unfinished() / file, ""); });
+      finish_trial_round();
+      error = error_of(directory, [&] {
+        for (int rank = 0; is_first() && rank < ranks.size(); ++rank)
+          require_shard(unfinished(), static_cast<std::size_t>(rank));
+      });
+      finish_trial_round();
+    } catch (...) {
+      discard();
+      remove_empty(directory, made);
+      throw;
+    }
+    discard();
+    remove_empty(directory, made);
+  }
+
+  void finish_trial_round() {
+    report_error();
+    ranks.all_reduce(&failed, &failed, 1, DType::i64, ReduceOp::max, Stream::inline_(), {.tag = "checkpoint"});
+    if (failed != 0) throw_error_of(ranks.size() - failed);
   }
 
   void report_error() { failed = error ? ranks.size() - ranks.rank() : 0; }
@@ -158,6 +211,11 @@ void CheckpointSaver::wait() {
     throw;
   }
   if (state.failed != 0) state.throw_error_of(state.ranks.size() - state.failed);
+}
+
+void CheckpointSaver::check_directory() {
+  wait();
+  state_->try_directory();
 }
 
 bool CheckpointSaver::is_idle() const { return !state_->is_saving || state_->work.done(); }
