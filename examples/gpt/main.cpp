@@ -54,7 +54,7 @@ class TrainingRun {
         trainer_(mesh_, line.trainer),
         rank0_(world.rank() == 0),
         plan_(rank0_ ? plan_training(line.trainer, mesh_.shape(), trainer_.pipeline().schedule()) : TrainingPlan()),
-        reporter_(rank0_ ? line.log_dir : "", line.resume, line.log_interval),
+        reporter_(rank0_ ? line.log_dir : "", line.log_interval),
         traffic_(world.ledger()) {
     if (line.save.empty()) return;
     saver_ = std::make_unique<CheckpointSaver>(
@@ -67,6 +67,7 @@ class TrainingRun {
     require_same(mesh_.world(), data_.contents());
     load();
     rate_ = matrix_rate(mesh_.world(), line_.trainer.sharding.dtype);
+    if (rank0_) reporter_.begin_after(first_step_);
     describe();
     if (!line_.trace.empty()) {
       trace_ = std::make_unique<Trace>(mesh_.world());

@@ -45,26 +45,27 @@ std::string step_line(const StepReport& r) {
 
 }  // namespace
 
-Reporter::Reporter(const std::string& log_directory, bool append, std::int64_t log_interval)
+Reporter::Reporter(const std::string& log_directory, std::int64_t log_interval)
     : terminal_(isatty(STDOUT_FILENO) != 0), log_interval_(log_interval), log_directory_(log_directory) {
   if (log_directory.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(log_directory, error);
-  const std::string path = log_directory + "/metrics.jsonl";
-  if (append) read_earlier_metrics(path);
-  metrics_.open(path, append ? std::ios::app : std::ios::trunc);
-  if (!metrics_) fail(ErrorCode::io, "Cannot write {}: {}.", path, std::strerror(errno));
+  metrics_ = std::make_unique<MetricsFile>(log_directory + "/metrics.jsonl");
 }
 
-void Reporter::read_earlier_metrics(const std::string& path) {
-  std::ifstream earlier(path);
-  for (std::string line; std::getline(earlier, line);) {
+void Reporter::begin_after(std::int64_t step) {
+  if (!metrics_) return;
+  metrics_->keep_first([&](const std::string& line) {
     const auto metrics = nlohmann::json::parse(line, nullptr, false);
-    if (!metrics.is_object() || !metrics.contains("loss") || !metrics["loss"].is_number()) continue;
-    Point point{metrics.value("step", std::int64_t{0}), metrics.value("loss", 0.0), {}};
-    if (metrics.contains("val_loss")) point.validation_loss = metrics["val_loss"].get<double>();
-    curve_.push_back(point);
-  }
+    const auto number = [&](const char* key) {  // null is NaN or infinity, which JSON has not
+      return metrics.contains(key) && metrics[key].is_number() ? std::optional(metrics[key].get<double>()) : std::nullopt;
+    };
+    const std::optional<double> its_step = metrics.is_object() ? number("step") : std::nullopt;
+    if (!its_step || *its_step > static_cast<double>(step)) return false;
+    const std::optional<double> loss = number("loss");
+    if (loss) curve_.push_back({static_cast<std::int64_t>(*its_step), *loss, number("val_loss")});
+    return true;
+  });
 }
 
 void Reporter::say(const std::string& line) {
@@ -78,7 +79,10 @@ void Reporter::say(const std::string& line) {
 void Reporter::step(const StepReport& report) {
   last_ = report;
   seconds_per_step_ = seconds_per_step_ == 0 ? report.seconds : 0.9 * seconds_per_step_ + 0.1 * report.seconds;
-  if (std::isfinite(report.loss)) curve_.push_back({report.step, report.loss, report.validation_loss});
+  if (std::isfinite(report.loss)) {
+    const bool is_drawn = report.validation_loss && std::isfinite(*report.validation_loss);
+    curve_.push_back({report.step, report.loss, is_drawn ? report.validation_loss : std::nullopt});
+  }
   const bool listed = report.step == 1 || report.step == report.steps || report.step % log_interval_ == 0 ||
                       report.validation_loss || report.skipped;
   if (listed) {
@@ -86,7 +90,7 @@ void Reporter::step(const StepReport& report) {
   } else if (terminal_) {
     draw_bar();
   }
-  if (!metrics_.is_open()) return;
+  if (!metrics_) return;
   nlohmann::ordered_json metrics{{"step", report.step},
                                  {"loss", report.loss},
                                  {"grad_norm", report.gradient_norm},
@@ -107,8 +111,7 @@ void Reporter::step(const StepReport& report) {
     metrics["skipped"] = report.skipped;
   }
   if (report.validation_loss) metrics["val_loss"] = *report.validation_loss;
-  metrics_ << metrics.dump() << std::endl;  // flushed line by line: other programs may be reading
-  if (!metrics_) fail(ErrorCode::io, "Cannot write {}/metrics.jsonl: {}.", log_directory_, std::strerror(errno));
+  metrics_->append(metrics.dump());  // NaN and infinity become null
 }
 
 void Reporter::draw_bar() {

@@ -1,10 +1,11 @@
 #pragma once
 #include <cstdint>
-#include <fstream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "metrics_file.hpp"
 #include "stretto/ledger.hpp"
 #include "stretto/overlap/pipeline.hpp"
 
@@ -27,8 +28,12 @@ struct StepReport {
 // The reports of rank 0: lines on stdout, a progress bar if stdout is a terminal, and metrics.jsonl.
 class Reporter {
  public:
-  // log_directory: empty for none. append: adds to existing metrics.
-  Reporter(const std::string& log_directory, bool append, std::int64_t log_interval);
+  // log_directory: empty for none. Throws Error(io) if metrics.jsonl there cannot be written, or another job writes it.
+  Reporter(const std::string& log_directory, std::int64_t log_interval);
+
+  // Call it before the first step. Keeps the metrics of steps up to `step`, after which training goes on: an earlier run may
+  // have come further before it died, even into the middle of a line.
+  void begin_after(std::int64_t step);
 
   void say(const std::string& line);
   void step(const StepReport& report);
@@ -42,12 +47,10 @@ class Reporter {
     std::optional<double> validation_loss;
   };
   void draw_bar();
-  void read_earlier_metrics(const std::string& path);
-
   bool terminal_;
   std::int64_t log_interval_;
   std::string log_directory_;
-  std::ofstream metrics_;
+  std::unique_ptr<MetricsFile> metrics_;  // with a log directory
   std::vector<Point> curve_;
   StepReport last_;
   double seconds_per_step_ = 0;  // smoothed

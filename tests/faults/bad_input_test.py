@@ -210,6 +210,10 @@ class BadInput(FaultTest):
         self.expect_refusal({}, ["STRETTO_TRANSPORT='carrier-pigeon'", "auto, shm, ucx"],
                             {"STRETTO_TRANSPORT": "carrier-pigeon"})
         self.expect_refusal({}, ["STRETTO_TIMEOUT='soon'"], {"STRETTO_TIMEOUT": "soon"})
+        fifo = self.directory / "fifo"
+        os.mkfifo(fifo)
+        for path in (fifo, "/dev/zero"):
+            self.expect_refusal({}, [f"STRETTO_TUNING={path}", "no regular file"], {"STRETTO_TUNING": str(path)})
 
     def test_launchers(self):
         by_hand = {"--nproc": None}

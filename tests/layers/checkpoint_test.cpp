@@ -342,6 +342,12 @@ TEST_F(CheckpointErrors, AnIndexThatMakesNoSense) {
   };
   EXPECT_THAT(with(R"("step":3)", R"("step":"three")"), testing::HasSubstr("does not describe a checkpoint"));
   EXPECT_THAT(with(R"("step":3)", R"("step":-3)"), testing::HasSubstr("step -3"));
+  for (const char* number : {"3.5", "1e300", "null", "1e999"}) {
+    EXPECT_THAT(with(R"("step":3)", R"("step":)" + std::string(number)),
+                testing::HasSubstr("does not describe a checkpoint"));
+  }
+  EXPECT_THAT(with(R"("step":3)", R"("step":5)"),
+              testing::AllOf(testing::HasSubstr("of step 5"), testing::HasSubstr("step_00000003")));
   auto without = nlohmann::json::parse(text);
   without["tensors"].erase("divided");
   directory.write("step_00000003/index.json", without.dump());
@@ -500,6 +506,23 @@ TEST(CheckpointInBackground, HasTheStateOfItsStep) {
 }
 
 // A checkpoint that cannot be written leaves no files, and the previous one stays valid. Training can go on.
+TEST_F(CheckpointErrors, ADirectoryIsTriedAndLeftAsItWas) {
+  run_threads(2, [&](const Communicator& world) {
+    Training training(world, {{.data = 2}});
+    const auto error_of = [&](const std::string& path) {
+      CheckpointSaver saver(training.sharded(), training.optimizer(), path, {});
+      return sentence_of([&] { saver.check_directory(); });
+    };
+    EXPECT_EQ(error_of(directory / "a/b/"), "");
+    EXPECT_EQ(error_of(directory.path()), "");
+    EXPECT_THAT(error_of(index + "/save"),
+                testing::HasSubstr(world.rank() == 0 ? "Not a directory" : "Rank 0 could not save"));
+  });
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path())) left.push_back(entry.path().filename());
+  EXPECT_THAT(left, testing::UnorderedElementsAre("latest", "step_00000003"));
+}
+
 TEST_F(CheckpointErrors, WhatCannotBeWrittenLeavesThePreviousOne) {
   directory.write("file", "in the way");
   run_threads(2, [&](const Communicator& world) {

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <sstream>
 
 #include "collectives/selection/default_tuning.hpp"
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
+#include "core/text_file.hpp"
 
 namespace stretto {
 namespace {
@@ -87,9 +87,7 @@ std::vector<Rule> rules_from_text(const std::string& text, const std::string& so
 std::string Tuning::text_from_environment() {
   const std::string path = setting("STRETTO_TUNING");
   if (path.empty()) return default_tuning;
-  std::ifstream file(path);
-  require(file.good(), "STRETTO_TUNING={} cannot be read; stretto-perf calibrate writes such a file.", path);
-  return {std::istreambuf_iterator<char>(file), {}};
+  return text_of_file(path, "STRETTO_TUNING=" + path);
 }
 
 Tuning Tuning::from_environment() { return from_environment(text_from_environment()); }

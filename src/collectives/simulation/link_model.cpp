@@ -1,11 +1,10 @@
 // Link models from JSON. Every key is checked, because a misspelt key would silently leave a default in place.
 #include <fmt/format.h>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "core/fail.hpp"
+#include "core/text_file.hpp"
 #include "stretto/simulate.hpp"
 
 namespace stretto {
@@ -83,11 +82,9 @@ LinkModel link_model_from_text(const std::string& text) {
 }
 
 LinkModel link_model_from_file(const std::string& path) {
-  const std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  require(file.is_open() && !text.str().empty(), "The link model '{}' cannot be read or is empty.", path);
-  return link_model_from_text(text.str());
+  const std::string text = text_of_file(path, fmt::format("The link model '{}'", path));
+  require(!text.empty(), "The link model '{}' is empty.", path);
+  return link_model_from_text(text);
 }
 
 }  // namespace stretto

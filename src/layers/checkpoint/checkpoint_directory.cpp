@@ -102,9 +102,11 @@ void remove_old_checkpoints(const fs::path& directory, int keep) {
 
 std::string find_checkpoint(const std::string& directory) {
   if (fs::exists(fs::path(directory) / "index.json")) return directory;
-  std::ifstream latest(fs::path(directory) / "latest");
+  const fs::path latest = fs::path(directory) / "latest";
+  std::ifstream file;
+  if (fs::is_regular_file(latest)) file.open(latest);
   std::string name;
-  if (!std::getline(latest, name)) fail(ErrorCode::io, "There is no checkpoint in {}.", directory);
+  if (!file.is_open() || !std::getline(file, name)) fail(ErrorCode::io, "There is no checkpoint in {}.", directory);
   return fs::path(directory) / name;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
+#include "layers/checkpoint/checkpoint_directory.hpp"
 
 namespace stretto {
 
@@ -42,16 +43,28 @@ Json json_of(const CheckpointTensors& tensors) {
   return result;
 }
 
+// get() would round 1.5, and is undefined for 1e300. Throws nlohmann::json::exception.
+std::int64_t whole(const Json& json) { return json.get_ref<const Json::number_integer_t&>(); }
+
+Shape shape_of(const Json& json) {
+  Shape shape;
+  for (const Json& extent : json) shape.push_back(whole(extent));
+  return shape;
+}
+
+bool is_name_of_a_step(const std::string& name) {
+  return name.starts_with("step_") && name.size() > 5 && name.find_first_not_of("0123456789", 5) == std::string::npos;
+}
+
 // Throws nlohmann::json::exception, or Error for pieces that cannot be.
 CheckpointTensors tensors_of(const Json& json, std::size_t shards, const std::string& path) {
   CheckpointTensors result;
   for (const auto& [name, tensor] : json.items()) {
     CheckpointTensor& its = result[name];
-    its.shape = tensor.at("shape").get<Shape>();
+    its.shape = shape_of(tensor.at("shape"));
     for (const Json& piece : tensor.at("pieces")) {
-      its.pieces.push_back({piece.at("shard").get<std::size_t>(), piece.at("first").get<Shape>(),
-                            piece.at("extents").get<Shape>(), piece.at("begin").get<std::int64_t>(),
-                            piece.at("count").get<std::int64_t>()});
+      its.pieces.push_back({static_cast<std::size_t>(whole(piece.at("shard"))), shape_of(piece.at("first")),
+                            shape_of(piece.at("extents")), whole(piece.at("begin")), whole(piece.at("count"))});
       if (!lies_within(its.pieces.back(), its.shape) || its.pieces.back().shard >= shards) {
         fail(ErrorCode::io, "{} describes a piece of {} that lies outside its shape [{}] or in none of {} shards.", path,
              name, fmt::join(its.shape, ", "), shards);
@@ -114,18 +127,19 @@ std::string text_of(const CheckpointIndex& index) {
 
 CheckpointIndex read_index(const fs::path& checkpoint) {
   const fs::path path = checkpoint / "index.json";
-  std::ifstream file(path);
-  if (!file) fail(ErrorCode::io, "There is no checkpoint in {}: it has no index.json.", checkpoint.string());
+  std::ifstream file;
+  if (fs::is_regular_file(path)) file.open(path);
+  if (!file.is_open()) fail(ErrorCode::io, "There is no checkpoint in {}: it has no index.json.", checkpoint.string());
   CheckpointIndex index;
   try {
     const Json json = Json::parse(file);
     index.id = json.at("id").get<std::string>();
-    index.step = json.at("step").get<std::int64_t>();
-    index.optimizer_steps = json.at("optimizer_steps").get<std::int64_t>();
+    index.step = whole(json.at("step"));
+    index.optimizer_steps = whole(json.at("optimizer_steps"));
     index.layout = json.at("layout").get<std::string>();
     index.notes = json.at("notes").get<std::map<std::string, std::string>>();
     for (const Json& shard : json.at("shards")) {
-      index.shards.push_back({shard.at("file").get<std::string>(), shard.at("bytes").get<std::uint64_t>()});
+      index.shards.push_back({shard.at("file").get<std::string>(), static_cast<std::uint64_t>(whole(shard.at("bytes")))});
       if (index.shards.back().file != shard_file(index.shards.size() - 1)) {
         fail(ErrorCode::io, "{} names a shard '{}' where {} belongs.", path.string(), index.shards.back().file,
              shard_file(index.shards.size() - 1));
@@ -138,6 +152,11 @@ CheckpointIndex read_index(const fs::path& checkpoint) {
   if (index.step < 0 || index.optimizer_steps < 0) {
     fail(ErrorCode::io, "{} says step {} after {} steps of the optimizer, which cannot be.", path.string(), index.step,
          index.optimizer_steps);
+  }
+  const std::string name = (checkpoint / "").parent_path().filename();
+  if (is_name_of_a_step(name) && name != checkpoint_name(index.step)) {
+    fail(ErrorCode::io, "{} is of step {}, but its directory is named {}; take all files of one checkpoint.", path.string(),
+         index.step, name);
   }
   return index;
 }

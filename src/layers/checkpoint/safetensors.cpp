@@ -132,10 +132,10 @@ void SafetensorsWriter::finish() {
 void SafetensorsWriter::fail_to_write() const { fail(ErrorCode::io, "Cannot write {}: {}.", path_, errno_text(errno)); }
 
 SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // else a FIFO would wait for its writer
   if (file < 0) fail(ErrorCode::io, "Cannot open {}: {}.", path, errno_text(errno));
   struct stat status {};
-  size_ = fstat(file, &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
+  size_ = fstat(file, &status) == 0 && S_ISREG(status.st_mode) ? static_cast<std::size_t>(status.st_size) : 0;
   void* data = size_ > 8 ? mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
   close(file);
   if (data == MAP_FAILED) fail(ErrorCode::io, "{} of {} bytes is no safetensors file.", path, size_);

@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "core/fail.hpp"
+#include "core/text_file.hpp"
 
 namespace stretto {
 namespace {
@@ -91,14 +90,6 @@ Json parsed(const std::string& text, const char* what) {
   }
 }
 
-std::string text_of_file(const std::string& path, const char* what) {
-  const std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  require(file.is_open() && !text.str().empty(), "{} '{}' cannot be read or is empty.", what, path);
-  return text.str();
-}
-
 SharedCores shared_cores_of(const Json& json) {
   const JsonObject object(json, "'shared_cores' of a cluster", {"ranks", "cores"});
   const double ranks = object.positive("ranks"), cores = object.positive("cores");
@@ -142,7 +133,7 @@ TrainingCluster training_cluster_from_text(const std::string& text) {
 }
 
 TrainingCluster training_cluster_from_file(const std::string& path) {
-  return training_cluster_from_text(text_of_file(path, "The cluster"));
+  return training_cluster_from_text(text_of_file(path, fmt::format("The cluster '{}'", path)));
 }
 
 std::string to_text(const TrainingCluster& cluster) {
@@ -202,7 +193,7 @@ TrainingSystem training_system_from_text(const std::string& text) {
 }
 
 TrainingSystem training_system_from_file(const std::string& path) {
-  return training_system_from_text(text_of_file(path, "The training program"));
+  return training_system_from_text(text_of_file(path, fmt::format("The training program '{}'", path)));
 }
 
 double TrainingCluster::product_rate(DType dtype, double size) const {

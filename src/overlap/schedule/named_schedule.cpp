@@ -1,22 +1,15 @@
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <tuple>
 
 #include "core/fail.hpp"
+#include "core/text_file.hpp"
 #include "stretto/overlap/schedule.hpp"
 
 namespace stretto {
 namespace {
 
 Schedule schedule_in_file(const std::string& path) {
-  std::ifstream file(path);
-  std::error_code ignored;
-  if (!file.is_open() || std::filesystem::is_directory(path, ignored)) {
-    fail(ErrorCode::invalid_argument, "'{}' is neither a schedule ({}) nor a file that can be read.", path,
-         schedule_names());
-  }
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text =
+      text_of_file(path, fmt::format("'{}' is neither a schedule ({}) nor a file: it", path, schedule_names()));
   try {
     Schedule schedule = schedule_from_text(text);
     check(schedule);

@@ -86,7 +86,7 @@ TEST(TrainingCluster, RefusesInOneSentence) {
               testing::HasSubstr("of a link model has bandwidth_gbs"));
   EXPECT_THAT(refusal("{\"peak", "{peak"), testing::StartsWith("A cluster is no JSON: "));
   EXPECT_EQ(sentence_of([] { training_cluster_from_file("/nowhere/a.json"); }),
-            "The cluster '/nowhere/a.json' cannot be read or is empty.");
+            "The cluster '/nowhere/a.json' cannot be read: No such file or directory.");
   EXPECT_EQ(sentence_of([] { training_cluster_from_text(cluster_text).product_rate(DType::f32, 100); }),
             "The cluster has no products of f32; add their rates, or choose another type.");
 }

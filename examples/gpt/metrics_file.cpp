@@ -1,0 +1,54 @@
+#include "metrics_file.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "fail.hpp"
+
+namespace gpt {
+
+using stretto::ErrorCode;
+
+MetricsFile::MetricsFile(const std::string& path) : path_(path) {
+  file_ = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
+  if (file_ < 0) fail_to_write();
+  struct stat status {};
+  const bool is_regular = fstat(file_, &status) == 0 && S_ISREG(status.st_mode);
+  // The system gives the lock up with the process. A file system without locks lets everybody in.
+  const bool is_taken = is_regular && flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (is_regular && !is_taken) return;
+  close(file_);  // no destructor is run
+  if (!is_regular) fail(ErrorCode::io, "Cannot write {}: it is no regular file.", path);
+  fail(ErrorCode::io, "Another job writes {}; give each job a --log-dir of its own.", path);
+}
+
+MetricsFile::~MetricsFile() { close(file_); }
+
+void MetricsFile::keep_first(const std::function<bool(const std::string&)>& keeps) {
+  std::ifstream earlier(path_);
+  off_t kept = 0;
+  for (std::string line; std::getline(earlier, line) && !earlier.eof() && keeps(line);) {
+    kept += static_cast<off_t>(line.size()) + 1;
+  }
+  if (ftruncate(file_, kept) != 0) fail_to_write();
+}
+
+void MetricsFile::append(const std::string& line) {
+  const std::string text = line + "\n";
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t written = write(file_, text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail_to_write();
+    done += static_cast<std::size_t>(written);
+  }
+}
+
+void MetricsFile::fail_to_write() const { fail(ErrorCode::io, "Cannot write {}: {}.", path_, std::strerror(errno)); }
+
+}  // namespace gpt

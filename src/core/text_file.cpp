@@ -1,0 +1,43 @@
+#include "core/text_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "core/fail.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::size_t most_bytes = std::size_t{16} << 20;
+
+struct OpenFile {
+  int number;
+  ~OpenFile() {
+    if (number >= 0) close(number);
+  }
+};
+
+}  // namespace
+
+std::string text_of_file(const std::string& path, const std::string& what) {
+  const OpenFile file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // else a FIFO would wait for its writer
+  require(file.number >= 0, "{} cannot be read: {}.", what, errno_text(errno));
+  struct stat status {};
+  fstat(file.number, &status);
+  require(S_ISREG(status.st_mode), "{} cannot be read: it is no regular file.", what);
+  std::string text;
+  for (std::size_t got = 0;;) {
+    text.resize(got + (1 << 16));
+    const ssize_t more = read(file.number, text.data() + got, 1 << 16);
+    require(more >= 0, "{} cannot be read: {}.", what, errno_text(errno));
+    got += static_cast<std::size_t>(more);
+    text.resize(got);
+    if (more == 0) return text;
+    require(got <= most_bytes, "{} cannot be read: it has more than {} bytes.", what, most_bytes);
+  }
+}
+
+}  // namespace stretto

@@ -1,0 +1,10 @@
+#pragma once
+#include <string>
+
+namespace stretto {
+
+// The text of a file that a person or a tool wrote, of at most 16 MiB. Throws Error(invalid_argument) for one that is
+// missing, longer, or no regular file, which might never end: "{what} cannot be read: ...".
+std::string text_of_file(const std::string& path, const std::string& what);
+
+}  // namespace stretto
