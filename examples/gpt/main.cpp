@@ -366,7 +366,7 @@ int main(int argc, char** argv) {
     const auto line = gpt::parse_command_line(argc, argv);
     return line ? gpt::start(*line) : 0;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "error: %s\n", stretto::error_sentence(error).c_str());
     return 1;
   }
 }

@@ -7,6 +7,7 @@
 #include "fail.hpp"
 #include "flag_values.hpp"
 #include "hf/hf_weights.hpp"
+#include "number_flags.hpp"
 #include "pipeline_options.hpp"
 #include "precision_options.hpp"
 #include "sequence_options.hpp"
@@ -99,6 +100,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--ranks", line.planned_ranks, "With --dry-run, the number of ranks");
   app.add_option("--json", line.json, "With --dry-run, write the figures to this file");
 
+  check_numbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

@@ -9,6 +9,7 @@
 #include "data/mapped_file.hpp"
 #include "data/token_writer.hpp"
 #include "fail.hpp"
+#include "number_flags.hpp"
 
 namespace gpt {
 namespace {
@@ -44,6 +45,7 @@ std::optional<TokenizeOptions> parse(int argc, char** argv) {
   app.add_option("--val-out", options.validation_output, "The file of the first tokens, to validate on");
   app.add_flag("--decode", options.decode, "Write the text of tokens");
   app.add_flag("--no-separators", options.leaves_separators_out, "With --decode, leave <|endoftext|> out");
+  check_numbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

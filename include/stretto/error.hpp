@@ -1,4 +1,5 @@
 #pragma once
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -28,5 +29,9 @@ class STRETTO_API Error : public std::runtime_error {
  private:
   ErrorCode code_;
 };
+
+// One sentence for any exception that ends a program: what() of an Error, and for the standard library's, which say no more
+// than std::bad_alloc, what that means. launch() and run() print it.
+STRETTO_API std::string error_sentence(const std::exception& error);
 
 }  // namespace stretto

@@ -1,5 +1,7 @@
 #include "stretto/error.hpp"
 
+#include <new>
+#include <stdexcept>
 #include <system_error>
 
 #include "core/fail.hpp"
@@ -17,6 +19,22 @@ const char* name(ErrorCode code) {
     case ErrorCode::internal: return "internal";
   }
   return "unknown";
+}
+
+std::string error_sentence(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return fmt::format("Memory has run out ({}); give this process more of it, or ask for less.", error.what());
+  }
+  if (dynamic_cast<const std::length_error*>(&error) != nullptr) {
+    return fmt::format("A size is beyond any memory ({}); give smaller numbers.", error.what());
+  }
+  const auto* const system = dynamic_cast<const std::system_error*>(&error);
+  if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again) {
+    return fmt::format(
+        "A thread could not be started ({}); raise the limit of processes (ulimit -u, pids.max), or start fewer.",
+        error.what());
+  }
+  return error.what();
 }
 
 std::string errno_text(int error) { return std::generic_category().message(error); }

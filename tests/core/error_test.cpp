@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <new>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 
 #include "core/fail.hpp"
 
@@ -18,6 +21,19 @@ TEST(Errors, EveryCodeHasANameOfItsOwn) {
     EXPECT_TRUE(names.insert(name(code)).second) << name(code);
   }
   EXPECT_EQ(names.count("unknown"), 0U);
+}
+
+TEST(Errors, OfTheStandardLibraryBecomeSentences) {
+  EXPECT_EQ(error_sentence(Error(ErrorCode::io, "It is so.")), "It is so.");
+  EXPECT_EQ(error_sentence(std::runtime_error("It is so.")), "It is so.");
+  EXPECT_EQ(error_sentence(std::bad_alloc()),
+            "Memory has run out (std::bad_alloc); give this process more of it, or ask for less.");
+  EXPECT_EQ(error_sentence(std::length_error("vector::reserve")),
+            "A size is beyond any memory (vector::reserve); give smaller numbers.");
+  const std::system_error no_thread(std::make_error_code(std::errc::resource_unavailable_try_again));
+  EXPECT_EQ(error_sentence(no_thread),
+            "A thread could not be started (Resource temporarily unavailable); raise the limit of processes (ulimit -u, "
+            "pids.max), or start fewer.");
 }
 
 TEST(Errors, CarryTheirCodeAndASentence) {

@@ -155,6 +155,21 @@ class BadInput(FaultTest):
         self.expect_refusal({"--train-iters": "many"}, ["--train-iters", "many"])
         self.expect_refusal({"--lr": -1}, ["--lr -1"])
 
+    def test_numbers(self):
+        for flag, values in (("--train-iters", ("", " ", "9223372036854775808", "1e3", "0x10", "010", "5x")), ("--nproc", ("", "4294967297")),
+                             ("--seed", ("", "-1", "18446744073709551616")), ("--lr", ("", "nan", "inf", "1e999", "0.1.2"))):
+            for value in values:
+                self.expect_refusal_before_ranks_start({flag: value}, [flag, f"{value}"])
+        self.expect_success(self.start({"--nproc": 1, "--seed": 18446744073709551615, "--lr": "1E-3", "--train-iters": 1}))
+
+    def test_sizes_beyond_any_memory(self):
+        largest = 9223372036854775807
+        self.expect_refusal({"--num-layers": largest}, [largest, "100000 layers"])
+        self.expect_refusal({"--hidden-size": largest - 3}, [largest - 3, "parameters"])
+        self.expect_refusal({"--vocab-size": largest}, [largest, "parameters"])
+        self.expect_refusal({"--seq-length": 10**14}, ["sequence length 100000000000000"])
+        self.expect_refusal({"--global-batch-size": largest - 3, "--micro-batch-size": 4}, ["--global-batch-size", largest - 3])
+
     def test_zero(self):
         self.expect_refusal({"--zero": 4}, ["--zero", "4", "0,1,2,3"])
         self.expect_refusal({"--zero": 2, "--qwz": "int8"}, ["ZeRO++", "stage 3, not 2"])

@@ -44,7 +44,7 @@ int run_guarded(int rank, int size, const std::function<Communicator()>& join, c
     if (error.code() == ErrorCode::peer_gave_up) return 1;
     sentence = error.what();
   } catch (const std::exception& error) {
-    sentence = error.what();
+    sentence = error_sentence(error);
   }
   if (world) world.abort(sentence);
   return report(rank, size, sentence);
@@ -97,7 +97,7 @@ int launch(int nproc, const RankBody& body) {
     close(point.listener);
     return status;
   } catch (const std::exception& error) {
-    return report(0, 1, error.what());
+    return report(0, 1, error_sentence(error));
   }
 }
 
@@ -121,7 +121,7 @@ void run_threads(int ranks, const RankBody& body) {
     } catch (const std::exception& error) {
       const auto* known = dynamic_cast<const Error*>(&error);
       const bool heard = known != nullptr && known->code() == ErrorCode::peer_gave_up;
-      if (!heard && world) world.abort(error.what());
+      if (!heard && world) world.abort(error_sentence(error));
       const std::lock_guard lock(mutex);
       auto& place = heard ? echo : first;
       if (!place) place = std::current_exception();

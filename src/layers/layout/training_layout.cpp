@@ -7,6 +7,13 @@
 
 namespace stretto {
 
+namespace {
+
+constexpr std::int64_t most_layers = 100000;
+constexpr double most_parameters = 1e15, most_tokens = 1e15;
+
+}  // namespace
+
 Schedule TrainingLayout::check() const {
   check_sizes();
   Schedule schedule = stages.schedule(mesh.pipeline, microbatches());
@@ -20,6 +27,18 @@ void TrainingLayout::check_sizes() const {
       "A model of {} layers, hidden size {}, {} heads, sequence length {} and vocabulary {} is impossible; all must be at "
       "least 1.",
       model.layers, model.hidden, model.heads, model.sequence, model.vocabulary);
+  // Beyond these no product of sizes fits 64 bits, and their parameters' records alone fill a memory.
+  const auto hidden = static_cast<double>(model.hidden), layers = static_cast<double>(model.layers);
+  const double parameters = static_cast<double>(model.vocabulary) * hidden + static_cast<double>(model.sequence) * hidden +
+                            12 * layers * hidden * hidden;
+  require(
+      model.layers <= most_layers && parameters <= most_parameters,
+      "A model of {} layers, hidden size {}, sequence length {} and vocabulary {} has {:.2g} parameters; at most {} layers "
+      "and {:.0g} parameters can be trained.",
+      model.layers, model.hidden, model.sequence, model.vocabulary, parameters, most_layers, most_parameters);
+  require(static_cast<double>(global_batch) * static_cast<double>(model.sequence) <= most_tokens,
+          "--global-batch-size {} of --seq-length {} has more than {:.0g} tokens in a step; give less.", global_batch,
+          model.sequence, most_tokens);
   require(micro_batch >= 1 && global_batch >= 1 && global_batch % micro_batch == 0 &&
               global_batch / micro_batch % mesh.data == 0,
           "--global-batch-size {} does not divide into --micro-batch-size {} on {} data-parallel ranks.", global_batch,
