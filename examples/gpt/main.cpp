@@ -19,6 +19,7 @@
 #include "stop_request.hpp"
 #include "stretto/device.hpp"
 #include "stretto/layers/checkpoint.hpp"
+#include "stretto/layers/replicas.hpp"
 #include "stretto/overlap/trace.hpp"
 #include "stretto/stretto.hpp"
 #include "training_plan.hpp"
@@ -152,6 +153,7 @@ class TrainingRun {
     report.mfu = report.tokens_per_second * line_.trainer.model.flops_per_token(trainer_.parameters().global_elements()) /
                  (rate_ * mesh_.world().size());
     report.memory_bytes = memory_use(current_device()).peak_bytes;
+    if (due(line_.check_replicas, step)) check_replicas(trainer_.sharded());  // before anything is saved
     const bool last = step + 1 == line_.steps;
     const bool shows_memory = rank0_ && step == first_step_;
     const std::string memory = shows_memory ? memory_table_with_measured(plan_.stages.front().memory) : std::string();

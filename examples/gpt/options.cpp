@@ -95,6 +95,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
                "At the end, run steps full, computation only, communication only and serial, and print how much "
                "communication is hidden");
   app.add_option("--trace", line.trace, "Write what every rank did when to this file, for Perfetto");
+  app.add_option("--check-replicas", line.check_replicas,
+                 "Steps between comparisons of the parameters' checksums on all ranks that hold copies; none when 0")
+      ->capture_default_str();
   app.add_option("--log-interval", line.log_interval, "Steps between printed lines")->capture_default_str();
   app.add_flag("--dry-run", line.dry_run, "Print the memory and the traffic of a rank by formula, and start no rank");
   app.add_option("--ranks", line.planned_ranks, "With --dry-run, the number of ranks");
@@ -166,6 +169,14 @@ void CommandLine::check(int ranks, int rank) const {
           "be negative, nor "
           "--log-interval {} below 1.",
           steps, warmup, save_interval, eval_interval, sample_interval, log_interval);
+  require(check_replicas >= 0, "--check-replicas {} is no number of steps; give 1 or more, or 0 for no comparison.",
+          check_replicas);
+  require(check_replicas == 0 || layout.automatic || trainer.sharding.zero != stretto::ZeroStage::values,
+          "--check-replicas {} compares copies, and --zero 3 keeps none; leave one of them out.", check_replicas);
+  require(
+      check_replicas == 0 || layout.automatic || !mesh_on(ranks).divided(stretto::token_axes).empty(),
+      "--check-replicas {} compares copies, and this layout has one of each parameter; start more ranks, or leave it out.",
+      check_replicas);
   require(lr > 0 && min_lr >= 0 && trainer.clip_norm >= 0 && trainer.adamw.weight_decay >= 0,
           "--lr {} must be above 0; --min-lr {}, --clip-grad {} and --weight-decay {} cannot be negative.", lr, min_lr,
           trainer.clip_norm, trainer.adamw.weight_decay);

@@ -155,6 +155,13 @@ class BadInput(FaultTest):
         self.expect_refusal({"--train-iters": "many"}, ["--train-iters", "many"])
         self.expect_refusal({"--lr": -1}, ["--lr -1"])
 
+    def test_replicas(self):
+        self.expect_success(self.start({"--nproc": 2, "--check-replicas": 1, "--zero": 0}))
+        self.expect_success(self.start({"--nproc": 4, "--tp": 2, "--check-replicas": 2, "--dtype": "bf16"}))
+        self.expect_refusal({"--check-replicas": 1, "--zero": 3}, ["--check-replicas 1", "--zero 3"])
+        self.expect_refusal({"--check-replicas": 1, "--tp": 2}, ["--check-replicas 1", "one of each parameter"])
+        self.expect_refusal({"--check-replicas": -1}, ["--check-replicas -1"])
+
     def test_numbers(self):
         for flag, values in (("--train-iters", ("", " ", "9223372036854775808", "1e3", "0x10", "010", "5x")), ("--nproc", ("", "4294967297")),
                              ("--seed", ("", "-1", "18446744073709551616")), ("--lr", ("", "nan", "inf", "1e999", "0.1.2"))):
