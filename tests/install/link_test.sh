@@ -27,12 +27,15 @@ cmake --install "$build_dir" --prefix "$work/first" >/dev/null
 mv "$work/first" "$work/prefix" # an installed tree may be moved
 prefix=$work/prefix
 library=$(find "$prefix" -name libstretto.so)
-export LD_LIBRARY_PATH=${library%/*} PKG_CONFIG_PATH=${library%/*}/pkgconfig
+export PKG_CONFIG_PATH=${library%/*}/pkgconfig
+unset LD_LIBRARY_PATH # programs find the library by themselves
 
-# Installed programs find the library by themselves.
-for program in stretto-info stretto-plan stretto-perf stretto-train; do
-  env -u LD_LIBRARY_PATH "$prefix/bin/$program" --help >/dev/null || stop "The installed $program does not start."
+for program in "$prefix"/bin/*; do
+  "$program" --help >/dev/null || stop "The installed ${program##*/} does not start."
 done
+while read -r door; do
+  if ldd "$door" | grep 'libstretto.*not found'; then stop "The installed $door does not find the library."; fi
+done < <(find "$prefix" -name 'libstretto-*.so')
 
 mkdir "$work/program"
 program_in README.md cpp >"$work/program/main.cpp"
