@@ -55,6 +55,9 @@ struct Estimate {
 // Threads: only one thread at a time may call a communicator, through any of its handles or prepared operations. Several
 // threads may call different communicators at the same time.
 //
+// Processes: a child of fork() cannot call the communicators of its parent, nor wait for its streams and works; these calls
+// throw. It may destroy what it inherited, and may start a job of its own.
+//
 // Streams: a call on host memory accepts any stream. If the buffers of a call are in GPU memory, every rank must pass a
 // GPU stream, even a rank without elements. Between GPUs without NCCL (docs/gpus.md) the calling thread moves the
 // messages. The call then blocks until its peers have made the same call, and ranks that share several communicators

@@ -14,6 +14,11 @@
 namespace stretto {
 namespace {
 
+Communicator::Group& existing(const std::shared_ptr<Communicator::Group>& group) {
+  require(group != nullptr, "This communicator has no ranks: this rank was left out when it was made.");
+  return *group;
+}
+
 // Whether a call's buffers are in host memory. A pointer into a GPU's memory counts even if the call has no elements there.
 bool lies_on_host(const Call& call) {
   const auto on_gpu = [](const void* data) { return data != nullptr && gpu().is_device_memory(data); };
@@ -78,13 +83,14 @@ std::shared_ptr<const Operation::State> prepared(const Communicator& members,
 }  // namespace
 
 Communicator::Group& Communicator::group() const {
-  require(group_ != nullptr, "This communicator has no ranks: this rank was left out when it was made.");
-  return *group_;
+  Group& members = existing(group_);
+  members.check_process();
+  return members;
 }
 
-int Communicator::rank() const { return group().rank(); }
-int Communicator::size() const { return group().size(); }
-const std::string& Communicator::name() const { return group().name(); }
+int Communicator::rank() const { return existing(group_).rank(); }
+int Communicator::size() const { return existing(group_).size(); }
+const std::string& Communicator::name() const { return existing(group_).name(); }
 const std::vector<int>& Communicator::nodes() const { return group().planner().nodes(); }
 std::uint32_t Communicator::id() const { return group().membership().id; }
 
@@ -282,7 +288,7 @@ Communicator Communicator::split(int color, int key, const std::string& name) co
     membership.job_ranks.push_back(group().membership().job_ranks[member]);
     membership.areas.push_back(static_cast<std::size_t>(requests[member].area));
   }
-  return Communicator(std::make_shared<Group>(group_->shared_context(), std::move(membership), size(), name));
+  return Communicator(Group::make(group_->shared_context(), std::move(membership), size(), name));
 }
 
 Communicator Communicator::duplicate(const std::string& name) const { return split(0, rank(), name); }

@@ -1,5 +1,7 @@
 #include "collectives/communicator/group.hpp"
 
+#include <unistd.h>
+
 #include <cstring>
 #include <exception>
 
@@ -20,6 +22,21 @@ Communicator::Group::Group(std::shared_ptr<RankContext> context, Membership memb
     fast_path_ = std::make_unique<InlineFastPath>(links_, *shared_memory_, turns_, *fast_path_log_, context_->ledger());
   }
   context_->ledger().add(fast_path_log_);
+}
+
+std::shared_ptr<Communicator::Group> Communicator::Group::make(std::shared_ptr<RankContext> context, Membership membership,
+                                                               int area_members, std::string name) {
+  count_forks();
+  return {new Group(std::move(context), std::move(membership), area_members, std::move(name)), [](const Group* group) {
+            if (group->forks_ == forks) delete group;
+          }};
+}
+
+void Communicator::Group::refuse_process() const {
+  fail(ErrorCode::invalid_argument,
+       "Communicator '{}' belongs to the process that called fork(), not to its child {}; call it in the parent, or start a "
+       "job in the child.",
+       name_, getpid());
 }
 
 // The destruction of GPU links is collective. A rank that leaves after an error must not wait there for ranks that wait for
@@ -66,7 +83,7 @@ Communicator world_of(std::unique_ptr<Job> job, bool may_pin, const std::string&
     membership.areas.push_back(theirs);
     membership.job_ranks.push_back(static_cast<int>(membership.job_ranks.size()));
   }
-  return Communicator(std::make_shared<Communicator::Group>(std::move(context), std::move(membership), size, name));
+  return Communicator(Communicator::Group::make(std::move(context), std::move(membership), size, name));
 }
 
 }  // namespace stretto

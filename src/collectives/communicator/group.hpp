@@ -13,6 +13,7 @@
 #include "collectives/execution/shared_memory.hpp"
 #include "collectives/job/rank_context.hpp"
 #include "collectives/ledger/fast_path_log.hpp"
+#include "core/forks.hpp"
 #include "device/rehearsal_mode.hpp"
 #include "stretto/communicator.hpp"
 #include "transport/links.hpp"
@@ -22,12 +23,18 @@ namespace stretto {
 // The state that all handles of one communicator share.
 class Communicator::Group {
  public:
-  // area_members: see Links.
-  Group(std::shared_ptr<RankContext> context, Membership membership, int area_members, std::string name);
+  // area_members: see Links. A child of fork() never destroys a group of its parent, which would leave the parent's job.
+  static std::shared_ptr<Group> make(std::shared_ptr<RankContext> context, Membership membership, int area_members,
+                                     std::string name);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
+  // Throws in a child of fork() that has inherited the group.
+  void check_process() const {
+    if (forks_ != forks) [[unlikely]]
+      refuse_process();
+  }
   int rank() const { return links_.membership().rank; }
   int size() const { return static_cast<int>(links_.membership().job_ranks.size()); }
   const std::string& name() const { return name_; }
@@ -51,7 +58,9 @@ class Communicator::Group {
   GpuWatch& gpu_watch() { return *gpu_watch_; }
 
  private:
+  Group(std::shared_ptr<RankContext> context, Membership membership, int area_members, std::string name);
   bool ends_in_trouble();
+  [[noreturn]] void refuse_process() const;
 
   std::shared_ptr<RankContext> context_;
   Links links_;
@@ -62,6 +71,7 @@ class Communicator::Group {
   CallPlanner planner_;
   std::unique_ptr<SharedMemory> shared_memory_;
   std::unique_ptr<InlineFastPath> fast_path_;
+  int forks_ = forks;
   int exceptions_at_start_ = std::uncaught_exceptions();
   std::mutex joining_;
   std::unique_ptr<GpuLinks> gpu_links_;

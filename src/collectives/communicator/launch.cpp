@@ -12,6 +12,7 @@
 
 #include "collectives/communicator/group.hpp"
 #include "core/fail.hpp"
+#include "core/forks.hpp"
 #include "core/log.hpp"
 #include "core/setting_values.hpp"
 #include "transport/bootstrap/launcher.hpp"
@@ -26,19 +27,35 @@ void begin_process() {
 
 // Only here does an error become a line on stderr. A rank that only heard that another rank gave up stays silent, because
 // the other rank has reported the reason.
-int report(int rank, int size, const std::string& sentence) {
+void report(int rank, int size, const std::string& sentence) {
   const std::string who = size > 1 ? fmt::format("rank {}: ", rank) : "";
   const std::string line = fmt::format("error: {}{}\n", who, sentence);
   std::fputs(line.c_str(), stderr);
-  return 1;
 }
+
+// The thread of a body that has called fork(): in the child, which owns neither the job nor the process's other threads,
+// this ends the process as a body's return or error does.
+class BodyProcess {
+ public:
+  bool is_child() const { return forks_ != forks; }
+  void end_child(int status) const {
+    if (!is_child()) return;
+    std::fflush(nullptr);
+    _exit(status);
+  }
+
+ private:
+  int forks_ = forks;
+};
 
 int run_guarded(int rank, int size, const std::function<Communicator()>& join, const RankBody& body) {
   Communicator world;
   std::string sentence;
+  const BodyProcess process;
   try {
     world = join();
     body(world);
+    process.end_child(0);
     return 0;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::peer_gave_up) return 1;
@@ -46,8 +63,10 @@ int run_guarded(int rank, int size, const std::function<Communicator()>& join, c
   } catch (const std::exception& error) {
     sentence = error_sentence(error);
   }
-  if (world) world.abort(sentence);
-  return report(rank, size, sentence);
+  if (world && !process.is_child()) world.abort(sentence);
+  report(rank, size, sentence);
+  process.end_child(1);
+  return 1;
 }
 
 // may_pin: true if launch() owns the process. A program that connects by itself also places itself on cores.
@@ -97,7 +116,8 @@ int launch(int nproc, const RankBody& body) {
     close(point.listener);
     return status;
   } catch (const std::exception& error) {
-    return report(0, 1, error_sentence(error));
+    report(0, 1, error_sentence(error));
+    return 1;
   }
 }
 
@@ -113,12 +133,16 @@ void run_threads(int ranks, const RankBody& body) {
   std::mutex mutex;
   std::exception_ptr first;
   std::exception_ptr echo;  // the consequence of another rank's failure
+  const BodyProcess process;
   const auto run_rank = [&](int rank) {
     Communicator world;
     try {
       world = world_of(std::move(jobs[rank]));
       body(world);
+      process.end_child(0);
     } catch (const std::exception& error) {
+      if (process.is_child()) report(rank, ranks, error.what());
+      process.end_child(1);
       const auto* known = dynamic_cast<const Error*>(&error);
       const bool heard = known != nullptr && known->code() == ErrorCode::peer_gave_up;
       if (!heard && world) world.abort(error_sentence(error));

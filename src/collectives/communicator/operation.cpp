@@ -39,6 +39,7 @@ std::shared_ptr<const Quantizing> Operation::State::quantizing() const {
 
 Work Operation::start(const Stream& stream) const {
   require(state_ != nullptr, "This operation was never prepared.");
+  state_->group->check_process();
   const Call& call = state_->call;
   require(
       state_->device == Device::cpu || stream.device() == Device::cuda,

@@ -59,11 +59,17 @@ void Stream::Queue::report(const std::shared_ptr<Work::State>& failed) const {
 class HostQueue final : public Stream::Queue {
  public:
   HostQueue(std::string name, Priority priority) : Queue(std::move(name), priority), tasks_(std::make_shared<Tasks>()) {
+    count_forks();
     thread_ = std::thread([tasks = tasks_] { tasks->work_through(); });
     pthread_setname_np(thread_.native_handle(), this->name().substr(0, 15).c_str());
   }
 
   ~HostQueue() override {
+    if (made_at_ != forks) {  // in the child there is no such thread, and a mutex that it held stays locked
+      new std::thread(std::move(thread_));
+      new std::shared_ptr<Tasks>(std::move(tasks_));
+      return;
+    }
     {
       const std::lock_guard lock(tasks_->mutex);
       tasks_->closing = true;
@@ -79,6 +85,8 @@ class HostQueue final : public Stream::Queue {
   }
 
   void push(const std::shared_ptr<Work::State>& work) override {
+    require(made_at_ == forks, "Stream '{}' belongs to the process that called fork(); make another one in its child.",
+            name());
     {
       const std::lock_guard lock(tasks_->mutex);
       tasks_->waiting.push_back(work);
@@ -98,6 +106,7 @@ class HostQueue final : public Stream::Queue {
  private:
   std::shared_ptr<Tasks> tasks_;
   std::thread thread_;
+  const int made_at_ = forks;
 };
 
 const char* name(Priority priority) {

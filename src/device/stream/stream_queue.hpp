@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/fail.hpp"
+#include "core/forks.hpp"
 #include "stretto/stream.hpp"
 
 // The inside of a Stream and of a Work. Streams of the host are in stream.cpp, streams of a GPU in gpu_stream.cpp.
@@ -39,6 +40,7 @@ struct Work::State {
   std::shared_ptr<State> cause;  // the earlier work, of this stream or another, whose error this one has taken over
   std::atomic<bool> error_seen = false;
   bool finished = false;
+  const int made_at = forks;
   // On a GPU, under the mutex: the first place in computation() after which computation() waits for this work; and whether
   // this work is in computation() itself, where its whole time is exposed.
   Work waited_from;

@@ -135,6 +135,7 @@ void Work::State::wait_until_past() {
 }
 
 void Work::State::wait_until_ended() {
+  require(made_at == forks, "A work belongs to the process that called fork(); its child cannot wait for it.");
   std::unique_lock lock(mutex);
   require_enqueued();
   if (finished) return;
