@@ -1,11 +1,11 @@
 #include "collectives/calls/call_check.hpp"
 
-#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "collectives/plan/call_signature.hpp"
 #include "core/fail.hpp"
 
 namespace stretto {
@@ -23,17 +23,8 @@ bool meet(Collective mine, const CallAnnouncement& theirs) {
 
 std::string text_of(const CheckedCall& checked) {
   const Call& call = *checked.call;
-  std::string text = name(call.collective);
-  if (call.collective != Collective::barrier) {
-    const std::string amount = call.counts.empty() ? fmt::format("{}", call.count) : fmt::format("counts {}", call.counts);
-    text += fmt::format(" of {} {}", amount, name(call.dtype));
-    if (!call.receive_counts.empty()) text += fmt::format(" for {}", call.receive_counts);
-  }
-  if (reduces(call.collective)) text += fmt::format(" ({})", name(call.op));
-  if (has_root(call.collective)) text += fmt::format(" with root {}", call.root);
-  if (is_message(call.collective)) {
-    text += fmt::format(" {} rank {}", call.collective == Collective::send ? "to" : "from", call.root);
-  }
+  std::string text = call_text(
+      {call.collective, checked.method, 0, 1, call.count, call.root, call.counts, call.receive_counts}, call.dtype, call.op);
   if (checked.method.algorithm != Algorithm::automatic) text += " by " + to_string(checked.method);
   text += checked.quantized;
   if (!checked.refusal.empty()) text += ", which was refused there (" + checked.refusal + ")";

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "collectives/execution/shared_memory.hpp"
+#include "collectives/plan/call_signature.hpp"
 #include "collectives/plan/plan_builder.hpp"
 
 namespace stretto {
@@ -136,6 +137,7 @@ std::shared_ptr<const PlannedCall> CallPlanner::plan_on_host(const Call& call, c
   // The plan is then the same wherever the buffers are.
   const bool all_alike = links_.one_process() || !links_.shares_memory();
   auto planned = std::make_shared<PlannedCall>();
+  planned->signature = call_signature(request, call.dtype, call.op);
   planned->symmetric = host_variant(call, request, may_be_plain, links_.shares_memory());
   planned->ordinary = all_alike ? planned->symmetric : host_variant(call, request, may_be_plain, false);
   const PlanRequest& one = planned->ordinary.plan->request;

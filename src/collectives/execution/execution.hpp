@@ -27,6 +27,7 @@ struct PlanVariant {
 // The ways to perform one call: `ordinary` for any buffers, `symmetric` if every rank's buffers are in the symmetric heap.
 struct PlannedCall {
   PlanVariant ordinary, symmetric;
+  std::uint16_t signature = 0;  // call_signature()
   // If so, the ranks first tell each other where their buffers are.
   bool depends_on_memory() const { return ordinary.plan != symmetric.plan; }
 };

@@ -7,6 +7,7 @@
 
 #include "collectives/execution/operation_run.hpp"
 #include "collectives/execution/run_until_done.hpp"
+#include "core/setting_values.hpp"
 
 namespace stretto {
 namespace {
@@ -69,8 +70,9 @@ std::vector<int> job_ranks_of(std::vector<int> members, const Links& links) {
 void give_up(std::vector<int> ranks, Network& network, const std::string& what) {
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  fail(ErrorCode::timeout, "Rank {} waited {} s for rank {} in {}", network.job().rank(), network.timeout(),
-       fmt::join(ranks, ", "), what);
+  const bool checks = number_setting("STRETTO_CHECK") != 0;
+  fail(ErrorCode::timeout, "Rank {} waited {} s for rank {} in {}{}", network.job().rank(), network.timeout(),
+       fmt::join(ranks, ", "), what, checks ? "" : ". STRETTO_CHECK=1 compares the ranks' calls.");
 }
 
 void execute(const std::vector<Sequence>& sequences, Network& network, bool in_background, Priority priority,

@@ -6,7 +6,7 @@ OperationRun::OperationRun(const Execution& execution, OperationPrecedence* prec
     : execution_(execution), precedence_(precedence) {
   const PlannedCall& planned = *execution_.planned;
   if (planned.depends_on_memory()) {
-    exchange_.emplace(*execution_.shared, execution_.buffers, planned.ordinary.plan->request);
+    exchange_.emplace(execution_);
   } else {
     begin_plan(planned.ordinary, false);
   }

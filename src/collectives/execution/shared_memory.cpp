@@ -1,8 +1,12 @@
 #include "collectives/execution/shared_memory.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
+#include "collectives/execution/execution.hpp"
+#include "collectives/plan/call_signature.hpp"
 #include "collectives/plan/plan_builder.hpp"
 #include "stretto/memory.hpp"
 
@@ -21,6 +25,28 @@ std::size_t packet_bytes_of(const PlanRequest& request, DType wire) {
   return std::max<std::size_t>(1, static_cast<std::size_t>(packet_elements(request)) * size_of(wire));
 }
 
+void SharedMemory::begin(const Execution& execution) {
+  call_ = &execution;
+  board().begin(execution.planned->signature);
+}
+
+// The member finds out, too, and tells its call, unless it has nothing to wait for here.
+void SharedMemory::refuse(int member) {
+  const PlanVariant& variant = call_->planned->ordinary;
+  const std::string mine = call_text(variant.plan->request, call_->buffers.dtype, call_->buffers.op);
+  board().tell(mine);
+  std::optional<std::string> theirs = board().told_by(member);
+  for (const double until = now_seconds() + 2; !theirs && now_seconds() < until; theirs = board().told_by(member)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const std::string sentence = fmt::format(
+      "Rank {} called {} where rank {} called {}, in communicator '{}'; all its ranks must make the same calls in the same "
+      "order.",
+      rank(), mine, member, theirs.value_or("something else (STRETTO_CHECK=1 says what)"), variant.record->group);
+  links_.network().job().abort(sentence);  // also informs the ranks whose calls were correct
+  throw Error(ErrorCode::invalid_argument, sentence);
+}
+
 void SharedMemory::post(const BufferPlaces& mine) {
   std::memcpy(board().draft(sizeof mine), &mine, sizeof mine);
   board().post();
@@ -35,8 +61,12 @@ std::byte* SharedMemory::scratch(std::size_t bytes) {
   return scratch_.get();
 }
 
-BufferExchange::BufferExchange(SharedMemory& shared, const CallBuffers& buffers, const PlanRequest& request)
-    : shared_(shared), mine_(buffer_places_of(buffers.input, buffers.output, nullptr, request)) {}
+BufferExchange::BufferExchange(const Execution& execution)
+    : shared_(*execution.shared),
+      mine_(buffer_places_of(execution.buffers.input, execution.buffers.output, nullptr,
+                             execution.planned->ordinary.plan->request)) {
+  shared_.begin(execution);
+}
 
 bool BufferExchange::advance() {
   Board& board = shared_.board();

@@ -11,6 +11,8 @@
 // Ranks of one host reach each other's buffers: the places of buffers, and the state for this.
 namespace stretto {
 
+struct Execution;
+
 // The places of a rank's buffers, which it tells the others with a signal.
 struct BufferPlaces {
   BufferPlace input, output, scratch;
@@ -42,12 +44,16 @@ class SharedMemory {
   int size() const { return static_cast<int>(told.size()); }
   bool one_process() const { return links_.one_process(); }  // if so, every address of a member is valid here
   void post(const BufferPlaces& mine);
-  // The bytes that a member posted, or null. If ranks have cores of their own, it looks several times in a row, which
-  // detects a post soonest.
+  // Posts and looks belong to this call from here on. The execution must outlive them.
+  void begin(const Execution& execution);
+  // The bytes that a member posted, or null. Throws Error(invalid_argument), and tells all ranks, if the member posted them
+  // for another call. If ranks have cores of their own, it looks several times in a row, which detects a post soonest.
   const std::byte* look(int member, std::size_t bytes) {
     Board& all = board();
     const std::byte* word = nullptr;
     for (int i = 0; i < looks_ && word == nullptr; ++i) word = all.seen(member, bytes);
+    if (word != nullptr && !all.agrees(member)) [[unlikely]]
+      refuse(member);
     return word;
   }
   // Returns memory in the symmetric heap; the same memory as last time if that is large enough.
@@ -58,8 +64,11 @@ class SharedMemory {
   std::vector<void*> targets;
 
  private:
+  [[noreturn]] void refuse(int member);
+
   Links& links_;
   int looks_;
+  const Execution* call_ = nullptr;
   std::shared_ptr<std::byte> scratch_;
   std::size_t scratch_bytes_ = 0;
 };
@@ -68,8 +77,8 @@ class SharedMemory {
 // memory that the others can map.
 class BufferExchange {
  public:
-  BufferExchange(SharedMemory& shared, const CallBuffers& buffers, const PlanRequest& request);
-  bool advance();  // never waits; returns true if anything moved
+  explicit BufferExchange(const Execution& execution);  // which must outlive it
+  bool advance();                                       // never waits; returns true if anything moved
   bool finished() const { return member_ == shared_.size(); }
   bool symmetric() const { return symmetric_; }  // valid once finished
   std::vector<int> awaited() const { return posted_ ? std::vector{member_} : shared_.board().behind(sizeof mine_); }

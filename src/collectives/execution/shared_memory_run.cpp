@@ -40,6 +40,7 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, const PlanVariant& 
       width_(size_of(wire_)),
       post_bytes_(sizeof(BufferPlaces)),
       announced_(announced && needs_no_scratch(request_) && !caller_.need_copies(wire_)) {
+  shared_.begin(execution);
   const Plan& plan = *variant.plan;
   ensure(plan.lanes.size() <= 1, "A plan over shared memory has {} lanes.", plan.lanes.size());
   if (!plan.lanes.empty()) {

@@ -29,7 +29,7 @@ bool Board::may_post(std::size_t bytes) {
   const std::uint64_t needed = needed_for(bytes);
   if (needed == 0) return true;
   for (std::size_t member = 0; member < members_.size(); ++member) {
-    if (line(static_cast<int>(member), needed).number.load(std::memory_order_acquire) < needed) return false;
+    if (line(static_cast<int>(member), needed).posts() < needed) return false;
   }
   for (const OneWord& word : words_) word.seen();
   all_reached_ = needed;
@@ -40,18 +40,33 @@ std::vector<int> Board::behind(std::size_t bytes) {
   const std::uint64_t needed = needed_for(bytes);
   std::vector<int> members;
   for (int member = 0; needed > 0 && member < static_cast<int>(members_.size()); ++member) {
-    if (line(member, needed).number.load(std::memory_order_acquire) < needed) members.push_back(member);
+    if (line(member, needed).posts() < needed) members.push_back(member);
   }
   return members;
 }
 
 void Board::fetch_ahead(int member, std::size_t bytes) {
   const std::uint64_t next = posted_ + 1;
-  if (line(member, next).number.load(std::memory_order_acquire) < next) return;
+  if (line(member, next).posts() < next) return;
   __builtin_prefetch(&line(member, next + 1));
   if (bytes <= line_room || bytes > small_room) return;
   const std::byte* const begin = room(member, next, bytes);
   for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(begin + at);
+}
+
+void Board::tell(const std::string& operation) {
+  Slots& mine = *members_[rank_];
+  if (mine.told.load(std::memory_order_relaxed) != 0) return;
+  operation.copy(mine.operation.data(), mine.operation.size() - 1);  // the rest is zeros
+  words_[rank_].published();
+  mine.told.store(1, std::memory_order_release);
+  for (Bell* bell : bells_) bell->ring();
+}
+
+std::optional<std::string> Board::told_by(int member) const {
+  if (members_[member]->told.load(std::memory_order_acquire) == 0) return std::nullopt;
+  words_[member].seen();
+  return members_[member]->operation.data();
 }
 
 bool Board::all_gave_up() const {

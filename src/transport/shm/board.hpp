@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "transport/shm/one_word.hpp"
@@ -33,6 +35,16 @@ class Board {
   };
   Board(const std::vector<Member>& members, int rank);
 
+  // The posts from here on belong to an operation of this signature; members post it with each number, at no further cost.
+  void begin(std::uint16_t signature) { signature_ = std::uint64_t{signature} << number_bits; }
+  // After seen(): whether that post is one of an operation of the same signature.
+  bool agrees(int member) {
+    return (line(member, posted_).number.load(std::memory_order_relaxed) & ~number_mask) == signature_;
+  }
+  // If not: what this rank, or a member, is in. Once only; nullopt while the member has not told.
+  void tell(const std::string& operation);
+  std::optional<std::string> told_by(int member) const;
+
   // Whether all members have read the slot of the next post. Only a member that did not read the others' last posts has to
   // wait for that; it then waits until half the slots are free, since each look takes a cache line from its writer.
   bool may_post(std::size_t bytes);
@@ -41,13 +53,13 @@ class Board {
   void post() {
     const std::uint64_t number = ++posted_;
     words_[rank_].published();
-    line(rank_, number).number.store(number, std::memory_order_release);
+    line(rank_, number).number.store(number | signature_, std::memory_order_release);
     for (Bell* bell : bells_) bell->ring();
   }
   // The bytes of a member's post with the same number as this rank's last one; null while it is not there.
   const std::byte* seen(int member, std::size_t bytes) {
     const std::uint64_t number = posted_;
-    if (line(member, number).number.load(std::memory_order_acquire) < number) return nullptr;
+    if (line(member, number).posts() < number) return nullptr;
     words_[member].seen();
     return room(member, number, bytes);
   }
@@ -81,14 +93,20 @@ class Board {
   };
 
  private:
+  static constexpr int number_bits = 48;  // years of posts
+  static constexpr std::uint64_t number_mask = (std::uint64_t{1} << number_bits) - 1;
   struct PostLine {
-    alignas(128) std::atomic<std::uint64_t> number;  // a pair of cache lines: they are fetched together
+    // A pair of cache lines: they are fetched together. The upper bits are the operation's signature.
+    alignas(128) std::atomic<std::uint64_t> number;
     std::byte inside[line_room];
+    std::uint64_t posts() const { return number.load(std::memory_order_acquire) & number_mask; }
   };
   struct Slots {  // of one member
     std::array<PostLine, slots> lines;
     std::atomic<std::uint32_t> left;
     std::atomic<std::uint32_t> gave_up;
+    std::atomic<std::uint32_t> told;
+    std::array<char, 1024> operation;
   };
   PostLine& line(int member, std::uint64_t number) { return members_[member]->lines[number % slots]; }
   std::byte* room(int member, std::uint64_t number, std::size_t bytes);
@@ -97,6 +115,7 @@ class Board {
 
   int rank_;
   std::uint64_t posted_ = 0;
+  std::uint64_t signature_ = 0;    // in its place above the number
   std::uint64_t all_reached_ = 0;  // all members are known to have posted this often
   std::vector<Slots*> members_;
   std::vector<OneWord> words_;  // by member: one for all its posts

@@ -44,7 +44,9 @@ void PeerMemory::look(const BufferPlace& place, std::size_t bytes) {
   ensure(fstat(file_, &status) == 0, "The symmetric heap of rank {} cannot be measured: {}.", rank_, errno_text(errno));
   const auto size = static_cast<std::uint64_t>(status.st_size);
   ensure(place.in_heap <= size && bytes <= size - place.in_heap,
-         "Rank {} announced {} bytes at {} of its symmetric heap, which has {}.", rank_, bytes, place.in_heap, size);
+         "Rank {} announced {} bytes at {} of its symmetric heap, which has {}; do all ranks call with the same counts? "
+         "STRETTO_CHECK=1 compares them.",
+         rank_, bytes, place.in_heap, size);
   if (base_ == nullptr) base_ = map_heap_file(file_, heap_.reserved);
   known_.store(size, std::memory_order_release);
 }

@@ -63,7 +63,7 @@ bool UcxLink::receive_some(Transfer& transfer) {
   }
   while (!receiving_.empty()) {
     UcxSegment& segment = receiving_.front();
-    if (segment.request != nullptr && !worker_.finished(peer_, segment.request)) break;
+    if (segment.request != nullptr && !worker_.received(peer_, segment.request, segment.bytes)) break;
     segment.request = nullptr;  // it is freed, and the following may throw
     if (segment.staging) reduce_arrived(transfer, segment.staging.get(), segment.offset, segment.bytes);
     const std::size_t bytes = segment.bytes;

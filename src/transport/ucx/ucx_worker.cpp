@@ -93,7 +93,8 @@ void* UcxWorker::receive(int peer, std::uint64_t tag, void* data, std::size_t by
   const std::lock_guard lock(mutex_);
   endpoint(peer);  // so that the loss of a peer that only sends to us is noticed too
   ucp_request_param_t params{};
-  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  // Only requests tell how long the message was: UCX 1.13 does not, if a receive is complete at once.
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   params.cb.recv = [](void*, ucs_status_t, const ucp_tag_recv_info_t*, void* worker) {
     static_cast<UcxWorker*>(worker)->news_ = true;
   };
@@ -107,6 +108,27 @@ void UcxWorker::notify(int peer, std::uint64_t tag) {
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK;
   params.cb.send = [](void* request, ucs_status_t, void*) { ucp_request_free(request); };
   checked(peer, ucp_tag_send_nbx(endpoint(peer), nullptr, 0, tag, &params));
+}
+
+bool UcxWorker::received(int peer, void* request, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  ucp_tag_recv_info_t info{};
+  const ucs_status_t status = ucp_tag_recv_request_test(request, &info);
+  if (status == UCS_INPROGRESS) {
+    if (peers_[peer].failure != UCS_OK) lost(peer, peers_[peer].failure);
+    return false;
+  }
+  if (status == UCS_ERR_MESSAGE_TRUNCATED) refuse_length(peer, "more than", bytes);
+  if (status != UCS_OK) lost(peer, status);
+  if (info.length != bytes) refuse_length(peer, fmt::format("{} bytes instead of", info.length), bytes);
+  ucp_request_free(request);
+  return true;
+}
+
+void UcxWorker::refuse_length(int peer, const std::string& sent, std::size_t expected) {
+  fail(ErrorCode::invalid_argument,
+       "Rank {} sent {} the {} bytes that rank {} expects: their calls do not match; STRETTO_CHECK=1 compares them.", peer,
+       sent, expected, rank_);
 }
 
 bool UcxWorker::finished(int peer, void* request) {

@@ -32,6 +32,8 @@ class UcxWorker {
   // Return UCX's requests; null: done at once. They throw Error(peer_lost) naming the peer.
   void* send(int peer, std::uint64_t tag, const void* data, std::size_t bytes);
   void* receive(int peer, std::uint64_t tag, void* data, std::size_t bytes);
+  // Like finished(), for a receive of so many bytes; throws Error(invalid_argument) if the message has another length.
+  bool received(int peer, void* request, std::size_t bytes);
   void notify(int peer, std::uint64_t tag);  // sends an empty message, for whose end nobody waits
   bool finished(int peer, void* request);    // frees a finished request; one that failed stays until give_up()
   bool progress();                           // returns true if a request or a connection has ended
@@ -45,6 +47,7 @@ class UcxWorker {
   ucp_ep_h endpoint(int peer);
   void* checked(int peer, void* request);
   [[noreturn]] void lost(int peer, ucs_status_t status);
+  [[noreturn]] void refuse_length(int peer, const std::string& sent, std::size_t expected);
   void close_endpoint(ucp_ep_h endpoint);
 
   struct UcxPeer {

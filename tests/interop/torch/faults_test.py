@@ -94,6 +94,15 @@ def leaves_early(rank):
     assert "ank 1" in str(error) and "left" in str(error), repr(error)
 
 
+def mismatched(rank):
+    """Counts and types that differ are named, where they would give wrong numbers."""
+    different = dist.new_group([0, 1])
+    error = ranks.error_of(lambda: dist.all_reduce(torch.ones(1000 * (rank + 1)), group=different))
+    assert "all_reduce of 1000 f32 (sum)" in str(error) and "all_reduce of 2000 f32 (sum)" in str(error), repr(error)
+    error = ranks.error_of(lambda: dist.all_reduce(torch.ones(10, dtype=[torch.float, torch.double][rank])))
+    assert "of 10 f32" in str(error) and "of 10 f64" in str(error), repr(error)
+
+
 PROGRAM = textwrap.dedent("""
     import os, sys
     import torch
@@ -128,6 +137,16 @@ class Faults(unittest.TestCase):
 
     def test_leaves_early(self):
         ranks.run(2, leaves_early, seconds=60)
+
+    def test_mismatched(self):
+        ranks.run(2, mismatched, seconds=60)
+
+    def test_detail_compares_all_calls(self):
+        program = "import os, stretto_torch; print(os.environ.get('STRETTO_CHECK'))"
+        for level, wanted in [("DETAIL", "1"), ("INFO", "None")]:
+            done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "TORCH_DISTRIBUTED_DEBUG": level},
+                                  capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.stdout.strip(), wanted, done.stderr)
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

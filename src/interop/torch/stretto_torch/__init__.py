@@ -8,6 +8,7 @@ It serves tensors on the CPU. See docs/pytorch.md of Stretto, and `hooks` for DD
 
 import atexit
 import inspect
+import os
 import sys
 
 import torch.distributed as dist
@@ -63,5 +64,7 @@ def _leave():
     _C.leave_all("" if error is None else f"{type(error).__name__}: {error}")
 
 
+if os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL":
+    os.environ.setdefault("STRETTO_CHECK", "1")
 _register()
 atexit.register(_leave)

@@ -1,0 +1,121 @@
+// Calls of ranks of one host that do not match, without STRETTO_CHECK: an error, and no wrong numbers.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <vector>
+
+#include "core/fail.hpp"
+#include "stretto/launch.hpp"
+#include "variables.hpp"
+
+namespace stretto {
+namespace {
+
+using CallOfRank = std::function<Work(const Communicator& world, double* data, const Stream& stream)>;
+
+CallOfRank sum_of(std::int64_t count, DType dtype, ReduceOp op = ReduceOp::sum) {
+  return [=](const Communicator& world, double* data, const Stream& stream) {
+    return world.all_reduce(data, data, count, dtype, op, stream);
+  };
+}
+CallOfRank copy_of(std::int64_t count, int root) {
+  return [=](const Communicator& world, double* data, const Stream& stream) {
+    return world.broadcast(data, data, count, DType::f64, root, stream);
+  };
+}
+
+// Every rank must throw a sentence with all `parts`.
+void mismatch(const Communicator& world, const CallOfRank& first, const CallOfRank& second, bool is_inline,
+              const std::vector<std::string>& parts) {
+  std::vector<double> data(1 << 20, 1);
+  const auto sum = sum_of(3, DType::f64);
+  const Stream stream = is_inline ? Stream::inline_() : Stream("mismatch");
+  for (int i = 0; i < 20; ++i) sum(world, data.data(), stream).wait();  // calls that match
+  std::string sentence = "nothing";
+  try {
+    (world.rank() == 0 ? first : second)(world, data.data(), stream).wait();
+  } catch (const Error& error) {
+    sentence = error.what();
+  }
+  for (const std::string& part : parts) {
+    require(sentence.find(part) != std::string::npos, "'{}' is not in: {}", part, sentence);
+  }
+}
+
+struct Mismatch {
+  CallOfRank first, second;
+  std::vector<std::string> parts;
+};
+
+std::vector<Mismatch> mismatches() {
+  return {
+      {sum_of(1000, DType::f32), sum_of(2000, DType::f32), {"all_reduce of 1000 f32 (sum)", "all_reduce of 2000 f32 (sum)"}},
+      {sum_of(1000, DType::f32), sum_of(1000, DType::f64), {"all_reduce of 1000 f32 (sum)", "all_reduce of 1000 f64 (sum)"}},
+      {sum_of(4, DType::f32), sum_of(4, DType::f32, ReduceOp::max), {"(sum)", "(max)"}},
+      {sum_of(4, DType::f64), sum_of(100000, DType::f64), {"all_reduce of 4 f64", "all_reduce of 100000 f64"}},
+      {sum_of(200000, DType::f64), sum_of(100000, DType::f64), {"all_reduce of 200000 f64", "all_reduce of 100000 f64"}},
+      {sum_of(4, DType::f64), copy_of(4, 0), {"all_reduce of 4 f64", "broadcast of 4 f64 with root 0"}},
+  };
+}
+
+TEST(MismatchedCalls, OfThreadsAreNamed) {
+  for (const Mismatch& each : mismatches()) {
+    for (const bool is_inline : {true, false}) {
+      run_threads(2, [&](const Communicator& world) { mismatch(world, each.first, each.second, is_inline, each.parts); });
+    }
+  }
+}
+
+TEST(MismatchedCalls, OfProcessesAreNamed) {
+  for (const Mismatch& each : mismatches()) {
+    EXPECT_EQ(launch(2, [&](const Communicator& world) { mismatch(world, each.first, each.second, true, each.parts); }), 0);
+  }
+}
+
+// A rank that sends something else and goes on learns it from the others.
+TEST(MismatchedCalls, OfARootThatWaitsForNobodyAreErrors) {
+  EXPECT_NE(launch(2,
+                   [](const Communicator& world) {
+                     double x = 1;
+                     world.barrier(Stream::inline_()).wait();
+                     world.broadcast(&x, &x, 1, world.rank() == 0 ? DType::f64 : DType::f32, 0, Stream::inline_()).wait();
+                   }),
+            0);
+}
+
+// Over links a message of another length is an error, too.
+TEST(MismatchedCalls, OverUcxAreErrors) {
+#ifdef STRETTO_HAVE_UCX
+  const Variable transport("STRETTO_TRANSPORT", "ucx");
+  for (const auto& [one, other] : {std::pair{1000, 2000}, {2000, 1000}}) {
+    EXPECT_NE(launch(2,
+                     [&](const Communicator& world) {
+                       std::vector<double> data(2000);
+                       sum_of(world.rank() == 0 ? one : other, DType::f64)(world, data.data(), Stream::inline_()).wait();
+                     }),
+              0);
+  }
+#else
+  GTEST_SKIP() << "this build is without UCX";
+#endif
+}
+
+// A timeout says how to find calls that do not match.
+TEST(MismatchedCalls, ATimeoutSuggestsTheCheck) {
+  run_threads(2, [](const Communicator& world) {
+    world.set_timeout(0.5);
+    std::string sentence;
+    try {
+      double x = 1;
+      if (world.rank() == 0) world.recv(&x, 1, DType::f64, 1, Stream::inline_()).wait();
+    } catch (const Error& error) {
+      sentence = error.what();
+    }
+    if (world.rank() == 0) {
+      EXPECT_NE(sentence.find("STRETTO_CHECK=1"), std::string::npos) << sentence;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace stretto
