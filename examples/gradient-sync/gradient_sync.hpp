@@ -1,40 +1,35 @@
 #pragma once
-#include <numeric>
 #include <stretto/stretto.hpp>
 #include <vector>
 
-// Averages gradients over the ranks while backward is still computing others. Gradients are numbered in the order in which
-// backward completes them, the same on all ranks. They lie one after the other in memory, and are averaged in buckets.
+// Averages gradients over the ranks while backward is still computing others. The gradients are tensors in the order in
+// which backward completes them, the same on all ranks: Tensor::wrap() of a trainer's own memory, or Tensor::symmetric(),
+// which the ranks of a host access directly. They are averaged in buckets of at least bucket_size elements.
 class GradientSync {
  public:
-  GradientSync(stretto::Communicator ranks, const std::vector<std::int64_t>& sizes, std::int64_t bucket_size)
-      : ranks_(std::move(ranks)), stream_("gradients"), bucket_size_(bucket_size), begins_(sizes.size() + 1) {
-    std::inclusive_scan(sizes.begin(), sizes.end(), begins_.begin() + 1);
-    memory_ = stretto::allocate(begins_.back() * sizeof(float));  // the ranks of a host access it directly
-  }
-  float* gradient(std::size_t i) const { return reinterpret_cast<float*>(memory_.get()) + begins_[i]; }
+  GradientSync(stretto::Communicator ranks, std::vector<stretto::Tensor> gradients, std::int64_t bucket_size)
+      : ranks_(std::move(ranks)), stream_("gradients"), gradients_(std::move(gradients)), bucket_size_(bucket_size) {}
 
   void ready() {  // called when the next gradient is complete
-    const std::int64_t end = begins_[++ready_];
-    if (end - sent_ < bucket_size_ && ready_ + 1 < begins_.size()) return;
-    float* const data = gradient(0) + sent_;
-    averages_.push_back(ranks_.all_reduce(data, data, end - sent_, stretto::DType::f32, stretto::ReduceOp::avg, stream_));
-    sent_ = end;
+    waiting_ += gradients_[ready_++].size();
+    if (waiting_ < bucket_size_ && ready_ < gradients_.size()) return;
+    stretto::OperationGroup bucket;  // one task of the stream
+    for (; sent_ < ready_; ++sent_) (void)ranks_.all_reduce(gradients_[sent_], stretto::ReduceOp::avg, stream_);
+    averages_.push_back(bucket.end());
+    waiting_ = 0;
   }
   void finish() {  // blocks until all gradients are averages
     for (const stretto::Work& average : averages_) average.wait();
     averages_.clear();
-    ready_ = 0;
-    sent_ = 0;
+    ready_ = sent_ = 0;
   }
 
  private:
   stretto::Communicator ranks_;
   stretto::Stream stream_;
+  std::vector<stretto::Tensor> gradients_;
   std::int64_t bucket_size_;
-  std::vector<std::int64_t> begins_;  // of each gradient, and the end
-  std::shared_ptr<std::byte> memory_;
   std::vector<stretto::Work> averages_;  // in flight
-  std::size_t ready_ = 0;                // number of complete gradients
-  std::int64_t sent_ = 0;                // number of elements in started averages
+  std::size_t ready_ = 0, sent_ = 0;     // number of complete gradients, and of those on their way
+  std::int64_t waiting_ = 0;             // elements of complete gradients that are not on their way
 };

@@ -15,7 +15,11 @@ float wanted_weight(int layer, int i) { return static_cast<float>((layer + i) % 
 
 void train(const stretto::Communicator& world) {
   std::vector<std::vector<float>> weights(layers, std::vector<float>(width));
-  GradientSync sync(world, std::vector<std::int64_t>(layers, width), 2 * width);  // two layers a bucket
+  std::vector<std::vector<float>> gradients(layers,
+                                            std::vector<float>(width));  // the trainer's own memory, last layer first
+  std::vector<stretto::Tensor> wrapped;
+  for (auto& each : gradients) wrapped.push_back(stretto::Tensor::wrap(each.data(), {width}, stretto::DType::f32));
+  GradientSync sync(world, wrapped, 2 * width);  // two layers a bucket
   double first_loss = 0;
   double loss = 0;
   for (int step = 0; step < steps; ++step) {
@@ -34,13 +38,13 @@ void train(const stretto::Communicator& world) {
       for (int i = 0; i < width; ++i) {
         float sum = 0;
         for (int s = 0; s < samples; ++s) sum += error[s] * input(world.rank() * samples + s, layer, i);
-        sync.gradient(number)[i] = sum / samples;
+        gradients[number][i] = sum / samples;
       }
       sync.ready();
     }
     sync.finish();
     for (int layer = 0; layer < layers; ++layer) {
-      for (int i = 0; i < width; ++i) weights[layer][i] -= 0.2F * sync.gradient(layers - 1 - layer)[i];
+      for (int i = 0; i < width; ++i) weights[layer][i] -= 0.2F * gradients[layers - 1 - layer][i];
     }
     world.all_reduce(&loss, &loss, 1, stretto::DType::f64, stretto::ReduceOp::avg, stretto::Stream::inline_());
     if (step == 0) first_loss = loss;

@@ -76,6 +76,21 @@ Tensor Tensor::symmetric(Shape shape, DType dtype) {
   return {std::move(shape), dtype, device, device == Device::cpu ? stretto::allocate : gpu_allocate};
 }
 
+Tensor Tensor::wrap(void* data, Shape shape, DType dtype, std::shared_ptr<void> owner) {
+  Tensor result;
+  result.size_ = elements(shape);
+  require(data != nullptr || result.size_ == 0, "A tensor of shape {} cannot wrap a null pointer.", shape);
+  require(reinterpret_cast<std::uintptr_t>(data) % size_of(dtype) == 0,
+          "A tensor of {} cannot wrap {}, which is no multiple of {} bytes.", name(dtype), data, size_of(dtype));
+  result.shape_ = std::move(shape);
+  result.dtype_ = dtype;
+  if (gpu_in_use() && data != nullptr && gpu().is_device_memory(data)) result.device_ = Device::cuda;
+  result.memory_ = std::shared_ptr<std::byte>(std::move(owner), static_cast<std::byte*>(data));
+  result.memory_end_ = static_cast<std::byte*>(data) + result.bytes();
+  result.data_ = data;
+  return result;
+}
+
 Tensor Tensor::zeros(Shape shape, DType dtype) {
   Tensor result(std::move(shape), dtype);
   result.zero();

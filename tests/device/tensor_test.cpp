@@ -36,6 +36,35 @@ TEST(Tensor, RoundsToIntegersAndRefusesThoseBeyond) {
   EXPECT_THROW(Tensor({1}, DType::i64).set(0, 0x1p63), Error);
 }
 
+TEST(Tensor, WrapsMemoryOfTheProgram) {
+  auto owner = std::make_shared<std::vector<float>>(std::vector<float>{1, 2, 3, 4, 5, 6});
+  const std::weak_ptr<std::vector<float>> alive = owner;
+  const std::size_t used = memory_use().bytes;
+  Tensor view;
+  {
+    const Tensor tensor = Tensor::wrap(owner->data(), {2, 3}, DType::f32, owner);
+    EXPECT_EQ(tensor.raw(), owner->data());
+    EXPECT_EQ(tensor.device(), Device::cpu);
+    EXPECT_EQ(tensor.at(5), 6);
+    tensor.set(0, 7);
+    EXPECT_EQ(owner->front(), 7);
+    EXPECT_EQ(memory_use().bytes, used);
+    owner.reset();
+    view = tensor.view(std::int64_t{4}, {2});
+  }
+  EXPECT_FALSE(alive.expired());
+  EXPECT_EQ(view.at(1), 6);
+  EXPECT_THROW(view.spanning(3), Error);
+  view = {};
+  EXPECT_TRUE(alive.expired());
+
+  std::vector<double> own(4);
+  EXPECT_TRUE(Tensor::wrap(own.data(), {4}, DType::f64));
+  EXPECT_THROW(Tensor::wrap(nullptr, {4}, DType::f64), Error);
+  EXPECT_THROW(Tensor::wrap(reinterpret_cast<char*>(own.data()) + 2, {1}, DType::f64), Error);
+  EXPECT_EQ(Tensor::wrap(nullptr, {0}, DType::f64).size(), 0);
+}
+
 TEST(Tensor, ShowsItsBytesAsAnotherType) {
   const Tensor bytes = Tensor::zeros({64}, DType::u8);
   const Tensor numbers = bytes.view(std::size_t{16}, {2, 3}, DType::f64);

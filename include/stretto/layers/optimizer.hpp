@@ -19,6 +19,7 @@ class STRETTO_API AdamWOptimizer {
   };
   // `parameters` must outlive the optimizer.
   AdamWOptimizer(ShardedParameters& parameters, const Options& options);
+  explicit AdamWOptimizer(ShardedParameters& parameters) : AdamWOptimizer(parameters, Options()) {}
 
   // Updates all elements; gradient_scale multiplies every gradient first. The new values travel to other ranks when it has
   // returned.

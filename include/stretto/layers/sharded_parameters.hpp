@@ -62,6 +62,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // Collective. Allocates the parameters' memory, which is zero: call initialise(). Both the parameters and the mesh's
   // communicators must outlive the object.
   ShardedParameters(Parameters& parameters, const Mesh& mesh, const Options& options);
+  ShardedParameters(Parameters& parameters, const Mesh& mesh) : ShardedParameters(parameters, mesh, Options()) {}
   ~ShardedParameters() override;
 
   // Initial values, as Parameters::initialise(); only those of the elements that this rank keeps are computed.

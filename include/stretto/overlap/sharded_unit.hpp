@@ -43,6 +43,7 @@ class STRETTO_API ShardedUnit {
     // included; the shares keep their precision.
     QuantizedFormat weights = QuantizedFormat::none;
     QuantizedFormat gradients = QuantizedFormat::none;  // qgZ: the format in which gradients are summed
+    bool average = false;  // sum() divides by N, in the same pass: for losses that each rank averages over its own samples
     Rounding gradient_rounding = Rounding::nearest_even;
     std::uint64_t seed = 0;  // of stochastic rounding
     // qgZ: quantization errors are kept here, under `name`, and added to the next gradients. Must outlive the unit. Null:
@@ -56,6 +57,8 @@ class STRETTO_API ShardedUnit {
   // methods that do not go together.
   ShardedUnit(Communicator gathers, Communicator sums, std::vector<Shape> shapes, DType dtype, DType gradient_dtype,
               const Options& options);
+  ShardedUnit(Communicator gathers, Communicator sums, std::vector<Shape> shapes, DType dtype, DType gradient_dtype)
+      : ShardedUnit(std::move(gathers), std::move(sums), std::move(shapes), dtype, gradient_dtype, Options()) {}
 
   std::int64_t elements() const { return elements_; }  // without padding
   std::int64_t padded_elements() const { return share_.size() * sums_.size(); }
@@ -103,6 +106,7 @@ class STRETTO_API ShardedUnit {
 
  private:
   OperationOptions sum_options() const;
+  ReduceOp sum_op() const { return options_.average ? ReduceOp::avg : ReduceOp::sum; }
 
   Communicator gathers_, sums_;
   std::vector<Shape> shapes_;

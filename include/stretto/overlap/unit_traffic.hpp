@@ -65,6 +65,8 @@ class STRETTO_API UnitTraffic {
   // Give gathers an urgent stream and sums a background one, so that gathers overtake sums. The units must outlive the
   // object.
   UnitTraffic(const std::vector<ShardedUnit*>& units, Stream gathers, Stream sums, const Options& options);
+  UnitTraffic(const std::vector<ShardedUnit*>& units, Stream gathers, Stream sums)
+      : UnitTraffic(units, std::move(gathers), std::move(sums), Options()) {}
   ~UnitTraffic();
   UnitTraffic(const UnitTraffic&) = delete;
   UnitTraffic& operator=(const UnitTraffic&) = delete;
