@@ -53,7 +53,7 @@ struct Estimate {
 // streams. Counts are in elements.
 //
 // Threads: only one thread at a time may call a communicator, through any of its handles or prepared operations. Several
-// threads may call different communicators at the same time.
+// threads may call different communicators at the same time. With STRETTO_CHECK=1 a second thread's call throws.
 //
 // Processes: a child of fork() cannot call the communicators of its parent, nor wait for its streams and works; these calls
 // throw. It may destroy what it inherited, and may start a job of its own.

@@ -134,6 +134,7 @@ Work Communicator::start(const Call& call, const Stream& stream, const Operation
   if (fast_path != nullptr && !in_operation_group() && lies_on_host(call)) {
     if (fast_path->run(call, options, work)) return work;
   }
+  const Group::OnlyCaller caller(*group_, call.collective);
   std::shared_ptr<const Operation::State> operation;
   try {
     operation = prepared(*this, group_, call, options, stream.device());

@@ -39,6 +39,26 @@ void Communicator::Group::refuse_process() const {
        name_, getpid());
 }
 
+Communicator::Group::OnlyCaller::OnlyCaller(Group& group, Collective call) {
+  if (!group.context_->checks_calls()) return;
+  std::thread::id inside;
+  if (group.caller_.compare_exchange_strong(inside, std::this_thread::get_id())) {
+    entered_ = &group;
+  } else if (inside != std::this_thread::get_id()) {
+    const std::string sentence = fmt::format(
+        "Two threads of rank {} call communicator '{}' at the same time, the second one {}; let one thread at a time call "
+        "it, "
+        "or give each thread a communicator of its own (Communicator::duplicate).",
+        group.context_->job().rank(), group.name_, stretto::name(call));
+    group.context_->job().abort(sentence);
+    throw Error(ErrorCode::invalid_argument, sentence);
+  }
+}
+
+Communicator::Group::OnlyCaller::~OnlyCaller() {
+  if (entered_ != nullptr) entered_->caller_.store({});
+}
+
 // The destruction of GPU links is collective. A rank that leaves after an error must not wait there for ranks that wait for
 // it.
 Communicator::Group::~Group() {

@@ -1,8 +1,10 @@
 #pragma once
+#include <atomic>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "collectives/calls/call_check.hpp"
@@ -57,6 +59,18 @@ class Communicator::Group {
   GpuLinks* gpu_links() { return gpu_links_.get(); }  // null before join_gpus()
   GpuWatch& gpu_watch() { return *gpu_watch_; }
 
+  // STRETTO_CHECK: while an object of this class lives, a call of another thread throws, and tells all ranks.
+  class OnlyCaller {
+   public:
+    OnlyCaller(Group& group, Collective call);
+    ~OnlyCaller();
+    OnlyCaller(const OnlyCaller&) = delete;
+    OnlyCaller& operator=(const OnlyCaller&) = delete;
+
+   private:
+    Group* entered_ = nullptr;  // null if calls are not checked, or for a call within another
+  };
+
  private:
   Group(std::shared_ptr<RankContext> context, Membership membership, int area_members, std::string name);
   bool ends_in_trouble();
@@ -71,6 +85,7 @@ class Communicator::Group {
   CallPlanner planner_;
   std::unique_ptr<SharedMemory> shared_memory_;
   std::unique_ptr<InlineFastPath> fast_path_;
+  std::atomic<std::thread::id> caller_{};
   int forks_ = forks;
   int exceptions_at_start_ = std::uncaught_exceptions();
   std::mutex joining_;

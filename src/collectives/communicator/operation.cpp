@@ -55,6 +55,7 @@ Work Operation::start(const Stream& stream) const {
   }
   require(!state_->is_to_self(), "Rank {} cannot {} a message to or from itself outside a group of operations.",
           state_->group->rank(), name(call.collective));
+  const Communicator::Group::OnlyCaller caller(*state_->group, call.collective);
   work = Work::reserve();
   launch({{state_, stream}}, work);
   return work;
