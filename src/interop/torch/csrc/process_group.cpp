@@ -22,14 +22,20 @@ const std::shared_ptr<Group>& ProcessGroupStretto::group() const {
 }
 
 // An operation that fails midway must fail on all ranks. So this rank tells the others the reason, not only that it is gone.
+// Programs recognize a timeout by the words " Timed out ", which PyTorch's own backends use.
 WorkPtr ProcessGroupStretto::put(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
                                  Milliseconds timeout, Body body) {
   const double patience = seconds(timeout == c10d::kUnsetTimeout || timeout == kNoTimeout ? timeout_.load() : timeout);
-  auto task = [world = group()->world(), patience, body = std::move(body)](const stretto::Stream& stream) {
+  auto task = [world = group()->world(), patience, title, body = std::move(body)](const stretto::Stream& stream) {
     try {
       world.set_timeout(patience);
       body(world, stream);
     } catch (const stretto::Error& error) {
+      if (error.code() == stretto::ErrorCode::timeout) {
+        const stretto::Error late(error.code(), c10::str(title, " Timed out waiting: ", error.what()));
+        world.abort(late.what());
+        throw late;
+      }
       if (error.code() != stretto::ErrorCode::invalid_argument) world.abort(error.what());
       throw;
     } catch (const std::exception& error) {
@@ -99,7 +105,7 @@ WorkPtr ProcessGroupStretto::recv(Tensors& tensors, int from, int tag) {
 WorkPtr ProcessGroupStretto::recvAnysource(Tensors& tensors, int tag) {
   const at::Tensor& tensor = single("recv from any rank", tensors);
   TORCH_CHECK(size_ > 1, "A group of one rank has nobody to receive from.");
-  const auto work = message(c10d::OpType::RECVANYSOURCE, "stretto:recv", tensors);
+  const auto work = message(c10d::OpType::RECVANYSOURCE, "stretto:recvAnySource", tensors);
   group()->messages().receive(work, tensor, Messages::any_source, tag, timeout_);
   return coalesced(work);
 }
@@ -118,8 +124,8 @@ void ProcessGroupStretto::monitoredBarrier(const c10d::BarrierOptions& options, 
     say(std::to_string(rank_), "here");
     // Rank 0 may have started its timeout a moment later.
     const auto a_little_longer = [&] { return std::chrono::steady_clock::now() < until + std::chrono::seconds(1); };
-    TORCH_CHECK(await_key(store_, key + "end", a_little_longer), "Rank ", rank_, " has waited ", seconds(timeout),
-                " s for rank 0 in monitoredBarrier.");
+    TORCH_CHECK(await_key(store_, key + "end", a_little_longer), "Rank 0 failed to pass monitoredBarrier: rank ", rank_,
+                " Timed out waiting ", seconds(timeout), " s for it.");
     const std::vector<std::uint8_t> end = store_->get(key + "end");
     // The last rank that reads the result deletes it: the store may outlive this group, and the next one counts its barriers
     // from 0 again.
@@ -130,16 +136,19 @@ void ProcessGroupStretto::monitoredBarrier(const c10d::BarrierOptions& options, 
     return;
   }
   std::string missing;
+  int missing_ranks = 0;
   for (int rank = 1; rank < size_ && (missing.empty() || wait_all_ranks); ++rank) {
     if (await_key(store_, key + std::to_string(rank), in_time)) {
       store_->deleteKey(key + std::to_string(rank));
       continue;
     }
+    ++missing_ranks;
     missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
   }
   if (missing.empty()) return say("end", "ok");
-  const std::string sentence =
-      c10::str("Rank 0 has waited ", seconds(timeout), " s for rank ", missing, " in monitoredBarrier.");
+  const std::string sentence = c10::str(missing_ranks > 1 ? "Ranks " : "Rank ", missing,
+                                        " failed to pass monitoredBarrier: rank 0 Timed out waiting ", seconds(timeout),
+                                        " s for rank ", missing, " in it.");
   say("end", sentence);
   TORCH_CHECK(false, sentence);
 }

@@ -39,8 +39,10 @@ def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
 
     Returns when all ranks have come. If a rank does not come within the timeout (a timedelta; None: the group's), raises an
     error on every rank that names the missing rank. wait_all_ranks: names all missing ranks, not only the first. The group
-    stays usable.
+    stays usable. Does nothing on a rank outside the group.
     """
+    if dist.get_rank(group) < 0:
+        return
     arguments = {} if timeout is None else {"timeout": timeout}
     backend_of(group).monitored_barrier(wait_all_ranks=wait_all_ranks, **arguments)
 

@@ -188,7 +188,7 @@ void Channel::break_if_late(Messages::Clock::time_point now) {
   if (broken_ || next_deadline() > now) return;
   const bool sends = receiving_ == std::nullopt || receiving_->deadline > now;
   break_with(std::make_exception_ptr(
-      error_of(stretto::ErrorCode::timeout, c10::str("Rank ", all_.rank_, " has waited in vain for rank ", peer_, " to ",
+      error_of(stretto::ErrorCode::timeout, c10::str("Rank ", all_.rank_, " Timed out waiting for rank ", peer_, " to ",
                                                      sends ? "take a message from it." : "send the rest of a message."))));
 }
 

@@ -87,7 +87,8 @@ stretto::Communicator meet(const StorePtr& store, int rank, int size, Millisecon
   } else if (size > 1) {
     const auto until = std::chrono::steady_clock::now() + timeout;
     TORCH_CHECK(await_key(store, key, [&] { return std::chrono::steady_clock::now() < until; }), "Rank ", rank,
-                " has waited ", seconds(timeout), " s for rank 0 of this group of ", size, " to say where to meet it.");
+                " Timed out waiting ", seconds(timeout), " s for rank 0 of this group of ", size,
+                " to say where to meet it.");
     point = read_meeting(store, key);
   }
   point.timeout = seconds(timeout);

@@ -106,7 +106,7 @@ void Messages::end_with(Works works, const std::exception_ptr& error) {
 std::exception_ptr Messages::late(const Receive& receive) const {
   const std::string from = receive.from == any_source ? "any rank" : c10::str("rank ", receive.from);
   return std::make_exception_ptr(stretto::Error(
-      stretto::ErrorCode::timeout, c10::str("Rank ", rank_, " has waited in vain for a message with tag ", receive.tag,
+      stretto::ErrorCode::timeout, c10::str("Rank ", rank_, " Timed out waiting for a message with tag ", receive.tag,
                                             " from ", from, "; send it, or give the group a longer timeout.")));
 }
 
