@@ -59,6 +59,11 @@ std::byte* Carried::data() {
   return copy_.get();
 }
 
+std::span<const std::byte> Carried::in_place() const {
+  if (!in_a_row_ || parts_.empty()) return {};
+  return {parts_.front().address, static_cast<std::size_t>(bytes_)};
+}
+
 // Calls work(address, number of elements, their bytes in the copy) for each piece.
 template <class Work>
 void Carried::for_each_piece(Work work) {

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "foreign_mpi.hpp"
@@ -29,6 +30,8 @@ class Carried {
   std::int64_t bytes() const { return bytes_; }
   std::byte* data();
   bool is_a_copy() const { return !in_a_row_; }
+  // The program's memory from which or into which data() moves bytes itself; empty for a copy.
+  std::span<const std::byte> in_place() const;
 
   void pack();  // does nothing unless data() is a copy
   void unpack();

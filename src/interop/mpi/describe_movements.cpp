@@ -185,6 +185,7 @@ Outcome describe_gatherv(const void* sendbuf, int sendcount, MPI_Datatype sendty
   if (!in_place && is_wrong(sendcount, sendtype)) return Outcome::arguments;
   if (is_root && (is_wrong(recvcounts, recvtype, on) || displs == nullptr)) return Outcome::arguments;
   task.is_messages = true;
+  task.use_slots(Collective::gather, on, root);
   if (!is_root) {
     add_message(true, root, sendbuf, 0, sendcount, sendtype, task);
     return Outcome::served;
@@ -206,6 +207,7 @@ Outcome describe_scatterv(const void* sendbuf, const int sendcounts[], const int
   if (!in_place && is_wrong(recvcount, recvtype)) return Outcome::arguments;
   if (is_root && (is_wrong(sendcounts, sendtype, on) || displs == nullptr)) return Outcome::arguments;
   task.is_messages = true;
+  task.use_slots(Collective::scatter, on, root);
   if (!is_root) {
     add_message(false, root, recvbuf, 0, recvcount, recvtype, task);
     return Outcome::served;
@@ -226,6 +228,7 @@ Outcome describe_alltoallv(const void* sendbuf, const int sendcounts[], const in
   if (is_wrong(recvcounts, recvtype, on) || rdispls == nullptr) return Outcome::arguments;
   if (!in_place && (is_wrong(sendcounts, sendtype, on) || sdispls == nullptr)) return Outcome::arguments;
   task.is_messages = true;
+  task.use_slots(Collective::all_to_all, on);
   for (int i = 1; i < on.size; ++i) {  // ranks must not all address the same peer first
     const int to = (on.rank + i) % on.size;
     const int from = (on.rank - i + on.size) % on.size;

@@ -1,5 +1,6 @@
 // MPI's reductions, as operations of Stretto.
 #include <algorithm>
+#include <numeric>
 
 #include "describe.hpp"
 #include "types.hpp"
@@ -19,13 +20,31 @@ Outcome set_reduction(int count, MPI_Datatype datatype, MPI_Op op, Task& task) {
   return Outcome::served;
 }
 
+// Whether a result is written where the input still is. MPI forbids that, unless it is asked for by MPI_IN_PLACE.
+bool overlap(const void* input, std::int64_t read, const void* output, std::int64_t written, DType dtype) {
+  const auto width = static_cast<std::int64_t>(size_of(dtype));
+  const auto* const in = static_cast<const std::byte*>(input);
+  const auto* const out = static_cast<const std::byte*>(output);
+  return in < out + written * width && out < in + read * width;
+}
+
+// For results that may replace the input, but must not overlap with it otherwise.
+void keep_output_apart(int count, MPI_Datatype datatype, Task& task) {
+  Call& call = task.call;
+  if (call.input == call.output || !overlap(call.input, count, call.output, count, call.dtype)) return;
+  task.output.add(call.output, count, datatype);
+  task.output.be_a_copy();
+  call.output = task.output.data();
+}
+
 // With MPI_IN_PLACE, `recvbuf` holds the whole input, and MPI puts this rank's share of the result at its beginning. In
 // place, Stretto supports only an output that lies at the share's own offset, so the result is a copy.
-void set_scattered(const void* sendbuf, void* recvbuf, int own_count, MPI_Datatype datatype, Task& task) {
+void set_scattered(const void* sendbuf, std::int64_t count, void* recvbuf, int own_count, MPI_Datatype datatype,
+                   Task& task) {
   task.call.collective = Collective::reduce_scatter;
   task.call.input = sendbuf == MPI_IN_PLACE ? recvbuf : sendbuf;
   task.output.add(recvbuf, own_count, datatype);
-  if (sendbuf == MPI_IN_PLACE) task.output.be_a_copy();
+  if (overlap(task.call.input, count, recvbuf, own_count, task.call.dtype)) task.output.be_a_copy();
   task.call.output = task.output.data();
 }
 
@@ -36,7 +55,9 @@ Outcome describe_allreduce(const void* sendbuf, void* recvbuf, int count, MPI_Da
   task.call.collective = Collective::all_reduce;
   task.call.input = sendbuf == MPI_IN_PLACE ? recvbuf : sendbuf;
   task.call.output = recvbuf;
-  return set_reduction(count, datatype, op, task);
+  const Outcome outcome = set_reduction(count, datatype, op, task);
+  if (outcome == Outcome::served) keep_output_apart(count, datatype, task);
+  return outcome;
 }
 
 Outcome describe_reduce(const void* sendbuf, void* recvbuf, int count, MPI_Datatype datatype, MPI_Op op, int root,
@@ -47,13 +68,16 @@ Outcome describe_reduce(const void* sendbuf, void* recvbuf, int count, MPI_Datat
   task.call.input = sendbuf == MPI_IN_PLACE ? recvbuf : sendbuf;
   task.call.output = is_root ? recvbuf : nullptr;
   task.call.root = root;
-  return set_reduction(count, datatype, op, task);
+  const Outcome outcome = set_reduction(count, datatype, op, task);
+  if (outcome == Outcome::served && is_root) keep_output_apart(count, datatype, task);
+  return outcome;
 }
 
 Outcome describe_reduce_scatter_block(const void* sendbuf, void* recvbuf, int recvcount, MPI_Datatype datatype, MPI_Op op,
-                                      const Served&, Task& task) {
+                                      const Served& on, Task& task) {
   const Outcome outcome = set_reduction(recvcount, datatype, op, task);
-  if (outcome == Outcome::served) set_scattered(sendbuf, recvbuf, recvcount, datatype, task);
+  if (outcome != Outcome::served) return outcome;
+  set_scattered(sendbuf, std::int64_t{recvcount} * on.size, recvbuf, recvcount, datatype, task);
   return outcome;
 }
 
@@ -68,7 +92,7 @@ Outcome describe_reduce_scatter(const void* sendbuf, void* recvbuf, const int re
     task.call.count = 0;
     task.call.counts.assign(recvcounts, end);
   }
-  set_scattered(sendbuf, recvbuf, recvcounts[on.rank], datatype, task);
+  set_scattered(sendbuf, std::accumulate(recvcounts, end, std::int64_t{0}), recvbuf, recvcounts[on.rank], datatype, task);
   return outcome;
 }
 

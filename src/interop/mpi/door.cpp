@@ -1,8 +1,10 @@
 #include "door.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <thread>
+#include <vector>
 
 #include "stretto/mpi.hpp"
 #include "stretto/settings.hpp"
@@ -35,7 +37,10 @@ void give_up(const std::string& sentence) {
 }
 
 Served::Served(Communicator blocking_calls, Communicator other_calls)
-    : blocking(std::move(blocking_calls)), beside(std::move(other_calls)), rank(blocking.rank()), size(blocking.size()) {}
+    : blocking(std::move(blocking_calls)), beside(std::move(other_calls)), rank(blocking.rank()), size(blocking.size()) {
+  const std::vector<int>& nodes = blocking.nodes();
+  one_host = std::all_of(nodes.begin(), nodes.end(), [&](int node) { return node == nodes.front(); });
+}
 
 const Stream& Served::stream() const {
   std::call_once(made_, [&] { stream_.emplace("mpi"); });

@@ -28,6 +28,7 @@ class Served {
   CommunicatorPool for_persistent_calls;
   int rank;
   int size;
+  bool one_host;
 
   const Stream& stream() const;  // of `beside`; its thread starts with the first non-blocking call
 

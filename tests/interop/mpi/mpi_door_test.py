@@ -99,7 +99,8 @@ class Door(unittest.TestCase):
     def test_programs_go_on_where_mpi_promises_it(self):
         names = ["message_behind_collective", "first_call_returns", "crossed", "outstanding", "freed_early", "in_place_at_every_root",
                  "other_types_elsewhere", "persistent", "persistent_with_freed_types", "persistent_in_any_order",
-                 "persistent_independent", "persistent_freed_and_made_again", "errors_that_return"]
+                 "persistent_independent", "persistent_freed_and_made_again", "overlapping",
+                 "sizes_by_pair", "errors_that_return"]
         for ranks in (2, 3):
             self.run_well(ranks, SITUATIONS, *names, variables={"STRETTO_TIMEOUT": "20"})
         self.run_well(4, SITUATIONS, *(name for name in names if name.startswith("persistent")))

@@ -15,6 +15,7 @@ Served* examined(Kind kind, Form form, MPI_Comm comm, Task& task, Describe descr
     return nullptr;
   }
   const Outcome outcome = describe(*on, task);
+  if (outcome == Outcome::served) task.keep_outputs_apart();
   self.report.add(kind, form, outcome);
   return outcome == Outcome::served ? on : nullptr;
 }

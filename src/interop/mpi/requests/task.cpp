@@ -1,16 +1,98 @@
 #include "requests/task.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "door.hpp"
 
 namespace stretto::mpi_door {
+namespace {
+
+// Larger slots would make small messages slower.
+constexpr std::int64_t largest_slot = 512;
+// Stretto's fastest all-to-all has room for so many bytes from a rank.
+constexpr std::int64_t all_slots_bytes = 2048;
+
+using Range = std::span<const std::byte>;
+
+bool overlap(Range a, Range b) {
+  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+}
+
+// Memory of the program's from which a message is read or into which one is written.
+struct Place {
+  Range range;
+  bool is_written;
+};
+
+// Whether one is written where another is read or written.
+bool any_overlap(std::vector<Place> places) {
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.range.data() < b.range.data(); });
+  const std::byte* read_until = nullptr;
+  const std::byte* written_until = nullptr;
+  for (const Place& place : places) {
+    const std::byte* const begin = place.range.data();
+    if (begin < written_until || (place.is_written && begin < read_until)) return true;
+    const std::byte*& until = place.is_written ? written_until : read_until;
+    until = std::max(until, begin + place.range.size());
+  }
+  return false;
+}
+
+}  // namespace
+
+void Task::use_slots(Collective collective, const Served& on, int root) {
+  if (!on.one_host) return;
+  const bool from_each = collective == Collective::gather;
+  const bool to_each = collective == Collective::scatter;
+  slot_bytes = from_each || to_each ? largest_slot : std::min(largest_slot, all_slots_bytes / on.size);
+  const auto whole = static_cast<std::size_t>(slot_bytes * on.size);
+  const auto one = static_cast<std::size_t>(slot_bytes);
+  const bool is_root = on.rank == root;
+  if (!to_each || is_root) given = std::make_unique_for_overwrite<std::byte[]>(from_each ? one : whole);
+  if (!from_each || is_root) got = std::make_unique_for_overwrite<std::byte[]>(to_each ? one : whole);
+  call.collective = collective;
+  call.input = given.get();
+  call.output = got.get();
+  call.count = slot_bytes;
+  call.dtype = DType::u8;
+  call.root = root;
+}
+
+// A rank that has one slot only has it for the root.
+std::byte* Task::slot_of(const Message& message) const {
+  const bool one = call.collective == (message.sends ? Collective::gather : Collective::scatter);
+  return (message.sends ? given : got).get() + (one ? 0 : slot_bytes * message.peer);
+}
+
+void Task::keep_outputs_apart() {
+  if (is_messages) {
+    std::vector<Place> places;
+    for (const Message& message : messages) {
+      const Range range = message.carried.in_place();
+      if (!range.empty() && !fits_slot(message)) places.push_back({range, !message.sends});
+    }
+    if (!any_overlap(std::move(places))) return;
+    for (Message& message : messages) {
+      if (!message.sends) message.carried.be_a_copy();
+    }
+  } else if (overlap(input.in_place(), output.in_place())) {
+    output.be_a_copy();
+    call.output = output.data();
+  }
+}
 
 void Task::pack() {
   input.pack();
   for (Message& message : messages) {
-    if (message.sends) message.carried.pack();
+    if (!message.sends) continue;
+    message.carried.pack();
+    if (!fits_slot(message)) continue;
+    std::memcpy(slot_of(message), message.carried.data(), static_cast<std::size_t>(message.carried.bytes()));
   }
   for (ToItself& own : to_itself) {
     own.from.pack();
@@ -19,16 +101,20 @@ void Task::pack() {
               std::to_string(own.to.bytes()) + " from itself; MPI demands the same of both.");
     }
     if (own.from.bytes() > 0) {
-      std::memcpy(own.to.data(), own.from.data(), static_cast<std::size_t>(own.from.bytes()));
+      std::memmove(own.to.data(), own.from.data(), static_cast<std::size_t>(own.from.bytes()));
     }
     own.to.unpack();
   }
 }
 
 Work Task::start(const Communicator& communicator, const Stream& stream) {
-  if (!is_messages) return communicator.start(call, stream);
+  Work slots;
+  if (!is_messages || slot_bytes > 0) slots = communicator.start(call, stream);
+  if (std::all_of(messages.begin(), messages.end(), [&](const Message& message) { return fits_slot(message); }))
+    return slots;
   OperationGroup together;
   for (Message& message : messages) {
+    if (fits_slot(message)) continue;
     Carried& bytes = message.carried;
     if (message.sends) {
       communicator.send(bytes.data(), bytes.bytes(), DType::u8, message.peer, stream);
@@ -42,7 +128,11 @@ Work Task::start(const Communicator& communicator, const Stream& stream) {
 void Task::unpack() {
   output.unpack();
   for (Message& message : messages) {
-    if (!message.sends) message.carried.unpack();
+    if (message.sends) continue;
+    if (fits_slot(message)) {
+      std::memcpy(message.carried.data(), slot_of(message), static_cast<std::size_t>(message.carried.bytes()));
+    }
+    message.carried.unpack();
   }
 }
 

@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "carried.hpp"
@@ -6,12 +8,14 @@
 
 namespace stretto::mpi_door {
 
+class Served;
+
 // One served collective call as data: the buffers of this rank, and the Stretto operation that serves the call. A task can
 // be performed repeatedly, as persistent calls require.
 struct Task {
   Call call;
   // True if only the ranks concerned know a count, as in MPI_Gatherv. No operation of all ranks can then serve the call: it
-  // becomes sends and receives, and `call` is ignored.
+  // becomes sends and receives.
   bool is_messages = false;
   struct Message {
     bool sends;
@@ -19,6 +23,11 @@ struct Task {
     Carried carried;
   };
   std::vector<Message> messages;
+  // Where ranks are on one host, `call` moves all messages that are not larger than these bytes: it takes a fraction of the
+  // time of messages. Every rank gives and gets a slot of so many bytes for each other rank, whatever the messages' sizes,
+  // which the other ranks do not know. 0: none.
+  std::int64_t slot_bytes = 0;
+  std::unique_ptr<std::byte[]> given, got;
   // The data that this rank sends to itself, if is_messages.
   struct ToItself {
     Carried from, to;
@@ -27,10 +36,20 @@ struct Task {
 
   Carried input, output;
 
+  // Sets `call` and slot_bytes, for messages from and to all ranks (all_to_all), to the root (gather) or from it (scatter).
+  void use_slots(Collective collective, const Served& on, int root = 0);
+  // MPI forbids buffers that overlap, but an MPI goes on where they do, and so does this call: what is written becomes a
+  // copy.
+  void keep_outputs_apart();
+
   // Called in this order. pack() and unpack() must run in one of the program's threads.
   void pack();
   Work start(const Communicator& communicator, const Stream& stream);
   void unpack();
+
+ private:
+  bool fits_slot(const Message& message) const { return message.carried.bytes() <= slot_bytes; }
+  std::byte* slot_of(const Message& message) const;
 };
 
 }  // namespace stretto::mpi_door
