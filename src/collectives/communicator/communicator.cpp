@@ -254,13 +254,13 @@ Work Communicator::send_recv(const void* input, std::int64_t send_count, int to,
 
 Communicator Communicator::split(int color, int key, const std::string& name) const {
   struct SplitRequest {  // a multiple of 8 bytes: it travels as f64, which an all-gather does not touch
-    std::int64_t color, key, next_id, area;
+    std::int64_t color, key, number, area;
   };
   RankContext& context = group().context();
   require(!in_operation_group(),
           "'{}' cannot be made inside a group of operations, which only collects calls; end it first.", name);
   const std::size_t area = context.network().segment().reserve(Links::area_bytes(size()));
-  const SplitRequest mine{color, key, context.next_group_id, static_cast<std::int64_t>(area)};
+  const SplitRequest mine{color, key, context.next_group++, static_cast<std::int64_t>(area)};
   std::vector<SplitRequest> requests(size());
   constexpr std::int64_t words = sizeof(SplitRequest) / sizeof(double);
   try {
@@ -273,12 +273,8 @@ Communicator Communicator::split(int color, int key, const std::string& name) co
   Membership membership;
   std::vector<int> members;  // as ranks of this communicator
   for (int rank = 0; rank < size(); ++rank) {
-    // An id is unique among the groups of each of these ranks. Groups of different colors share no ranks, so they may have
-    // the same id.
-    membership.id = std::max(membership.id, static_cast<std::uint32_t>(requests[rank].next_id));
     if (requests[rank].color == color) members.push_back(rank);
   }
-  context.next_group_id = membership.id + 1;
   if (color < 0) {
     context.network().segment().release(area, Links::area_bytes(size()));
     return {};
@@ -289,6 +285,10 @@ Communicator Communicator::split(int color, int key, const std::string& name) co
     membership.job_ranks.push_back(group().membership().job_ranks[member]);
     membership.areas.push_back(static_cast<std::size_t>(requests[member].area));
   }
+  // Several threads may make communicators at once, on different ranks in different orders. So the number of the first
+  // member alone counts, and its rank makes it unique in the job.
+  membership.id =
+      static_cast<std::uint32_t>(requests[members.front()].number * context.job().size() + membership.job_ranks.front());
   return Communicator(Group::make(group_->shared_context(), std::move(membership), size(), name));
 }
 

@@ -26,8 +26,9 @@ class RankContext {
   const Selector& selector() const { return *selector_; }
   bool checks_calls() const { return checks_calls_; }  // STRETTO_CHECK
   void set_leave_timeout(double seconds) { leave_timeout_ = seconds; }
-  std::mutex issue_mutex;           // held while operations get their turns and their places in streams
-  std::uint32_t next_group_id = 1;  // used by split(), one at a time
+  std::mutex issue_mutex;  // held while operations get their turns and their places in streams
+  // The number of the next communicator whose first member is this rank. Several threads may make communicators.
+  std::atomic<std::uint32_t> next_group = 1;
 
  private:
   std::unique_ptr<Job> job_;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <numeric>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "stretto/mpi.hpp"
@@ -79,6 +81,7 @@ void Door::close() {
     PMPI_Comm_delete_attr(comm, keyval_);
     detach(comm, keyval_, served, nullptr);  // does nothing, unless the MPI has not called it
   }
+  freed_.clear();
   PMPI_Comm_free_keyval(&keyval_);
   PMPI_Comm_free(&silent_);
   PMPI_Comm_free(&own_rank);
@@ -94,14 +97,18 @@ void Door::attach(MPI_Comm comm, std::shared_ptr<Served> served) {
 
 // The attribute's delete callback. Operations in flight keep their communicator alive.
 int Door::detach(MPI_Comm, int, void* served, void*) {
-  std::shared_ptr<Served> last;  // destroyed after the mutex is released
   Door& self = door();
-  const std::lock_guard lock(self.mutex_);
-  const auto found = self.served_.find(static_cast<Served*>(served));
-  if (found == self.served_.end()) return MPI_SUCCESS;
-  last = std::move(found->second.second);
-  self.served_.erase(found);
-  self.generation_.fetch_add(1, std::memory_order_release);
+  std::shared_ptr<Served> freed;
+  {
+    const std::lock_guard lock(self.mutex_);
+    const auto found = self.served_.find(static_cast<Served*>(served));
+    if (found == self.served_.end()) return MPI_SUCCESS;
+    freed = std::move(found->second.second);
+    self.served_.erase(found);
+    self.generation_.fetch_add(1, std::memory_order_release);
+  }
+  const ServedPool::Members members = freed->blocking.job_ranks();
+  if (self.is_open()) self.freed_.put(members, {std::move(freed)});
   return MPI_SUCCESS;
 }
 
@@ -141,25 +148,53 @@ Outcome Door::why_unserved(MPI_Comm comm) const {
 void Door::follow(MPI_Comm parent, MPI_Comm made) {
   Served* const whole = find(parent);
   if (whole == nullptr) return;
-  int color = -1;  // the communicator has one rank or none: nothing to serve
-  int key = 0;
+  ServedPool::Members members;
+  int rank = 0;
   int size = 0;
   if (made != MPI_COMM_NULL) PMPI_Comm_size(made, &size);
-  if (size > 1) {  // ranks with the same first rank belong together
+  if (size > 1) {
     MPI_Group old_group = MPI_GROUP_NULL;
     MPI_Group new_group = MPI_GROUP_NULL;
     PMPI_Comm_group(parent, &old_group);
     PMPI_Comm_group(made, &new_group);
-    const int first = 0;
-    PMPI_Group_translate_ranks(new_group, 1, &first, old_group, &color);
+    std::vector<int> ranks(static_cast<std::size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    members.resize(ranks.size());
+    PMPI_Group_translate_ranks(new_group, size, ranks.data(), old_group, members.data());
     PMPI_Group_free(&old_group);
     PMPI_Group_free(&new_group);
-    PMPI_Comm_rank(made, &key);
+    PMPI_Comm_rank(made, &rank);
+    for (int& member : members) member = whole->blocking.job_ranks()[static_cast<std::size_t>(member)];
   }
   guarded([&] {
-    const Communicator members = whole->blocking.split(color, key, "MPI communicator");
-    if (members) attach(made, std::make_shared<Served>(members, members.duplicate("MPI communicator beside")));
+    if (auto served = counterpart(whole->blocking, members, rank)) attach(made, std::move(served));
   });
+}
+
+std::shared_ptr<Served> Door::counterpart(const Communicator& parent, const ServedPool::Members& members, int rank) {
+  ServedPool::Offers offers = freed_.take(members);
+  Wish mine;
+  if (!members.empty()) mine.color = members.front();  // communicators that are made together have no ranks in common
+  for (std::size_t i = 0; i < offers.size(); ++i) mine.ids[i] = offers[i]->blocking.id();
+  std::vector<Wish> wishes(static_cast<std::size_t>(parent.size()));
+  parent.all_gather(&mine, wishes.data(), sizeof mine / sizeof(std::int64_t), DType::i64, Stream::inline_());
+  const std::map<std::int64_t, std::int64_t> agreed = agree(wishes);
+
+  std::shared_ptr<Served> served;
+  const auto id = agreed.find(mine.color);
+  const bool found = id != agreed.end() && id->second != Wish::none;
+  for (auto& offer : offers) {
+    if (found && offer->blocking.id() == id->second) served = std::exchange(offer, nullptr);
+  }
+  std::erase(offers, nullptr);
+  if (!offers.empty()) freed_.put(members, std::move(offers));
+
+  const auto lacks_one = [](const auto& color) { return color.second == Wish::none; };
+  if (std::none_of(agreed.begin(), agreed.end(), lacks_one)) return served;
+  const int color = found ? -1 : static_cast<int>(mine.color);
+  const Communicator fresh = parent.split(color, rank, "MPI communicator");
+  if (fresh) served = std::make_shared<Served>(fresh, fresh.duplicate("MPI communicator beside"));
+  return served;
 }
 
 }  // namespace stretto::mpi_door

@@ -11,6 +11,7 @@
 #include "report.hpp"
 #include "requests/communicator_pool.hpp"
 #include "requests/requests.hpp"
+#include "served_pool.hpp"
 #include "stretto/communicator.hpp"
 
 namespace stretto::mpi_door {
@@ -60,6 +61,8 @@ class Door {
   MPI_Comm own_rank = MPI_COMM_NULL;  // this rank alone, for the door's own use
 
  private:
+  // What `made`, whose ranks are these, shall use; null if it is not served.
+  std::shared_ptr<Served> counterpart(const Communicator& parent, const ServedPool::Members& members, int rank);
   void attach(MPI_Comm comm, std::shared_ptr<Served> served);
   static int detach(MPI_Comm comm, int keyval, void* served, void* extra);
 
@@ -69,6 +72,7 @@ class Door {
   MPI_Comm silent_ = MPI_COMM_NULL;  // has all ranks; no message is ever sent on it
   std::mutex mutex_;
   std::map<Served*, std::pair<MPI_Comm, std::shared_ptr<Served>>> served_;
+  ServedPool freed_;
   // Changes with every attach and detach. A result of find() that a thread remembers is valid for one generation.
   std::atomic<std::uint64_t> generation_ = 1;
   friend void keep_mpi_going();

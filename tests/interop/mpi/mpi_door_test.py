@@ -100,10 +100,15 @@ class Door(unittest.TestCase):
         names = ["message_behind_collective", "first_call_returns", "crossed", "outstanding", "freed_early", "in_place_at_every_root",
                  "other_types_elsewhere", "persistent", "persistent_with_freed_types", "persistent_in_any_order",
                  "persistent_independent", "persistent_freed_and_made_again", "overlapping",
-                 "sizes_by_pair", "errors_that_return"]
+                 "sizes_by_pair", "freed_and_made_again", "errors_that_return"]
         for ranks in (2, 3):
             self.run_well(ranks, SITUATIONS, *names, variables={"STRETTO_TIMEOUT": "20"})
         self.run_well(4, SITUATIONS, *(name for name in names if name.startswith("persistent")))
+
+    def test_threads_make_communicators(self):
+        for transport in ("auto", "ucx"):
+            variables = {"STRETTO_TIMEOUT": "20", "STRETTO_TRANSPORT": transport}
+            self.run_well(3 if IS_OPEN_MPI else 2, SITUATIONS, "threads_make_communicators", variables=variables)
 
     def test_another_order_of_persistent_calls_would_be_noticed(self):  # the control
         done = mpirun(2, SITUATIONS, "persistent_in_wrong_order")

@@ -2,6 +2,8 @@
  * results are right. mpi_situations NAME */
 #include <dirent.h>
 #include <mpi.h>
+#include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -506,6 +508,69 @@ static void errors_that_return(void) {
   expect(MPI_Barrier(MPI_COMM_WORLD) == MPI_SUCCESS, "the barrier failed");
 }
 
+/* Each thread makes communicators of its own communicator, uses and frees them, each rank's threads in an order of chance.
+ */
+enum { threads = 4 };
+static MPI_Comm comm_of_thread[threads];
+
+static void* make_and_free(void* number) {
+  const int mine = (int)(intptr_t)number;
+  const MPI_Comm parent = comm_of_thread[mine];
+  for (int round = 0; round < 18; ++round) {
+    MPI_Comm made;
+    MPI_Request request;
+    int one = 1 + mine + round, sums[2] = {0, 0}, of = 0;
+    if (round % 3 == 0) {
+      MPI_Comm_dup(parent, &made);
+    } else {
+      MPI_Comm_split(parent, round % 3 == 1 ? rank % 2 : 0, -rank, &made);
+    }
+    MPI_Comm_size(made, &of);
+    MPI_Iallreduce(&one, &sums[0], 1, MPI_INT, MPI_SUM, made, &request);
+    MPI_Allreduce(&one, &sums[1], 1, MPI_INT, MPI_SUM, made);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    expect(sums[0] == of * one && sums[1] == of * one, "a sum is wrong");
+#ifdef INIT
+    sums[0] = 0;
+    INIT(Allreduce)(&one, &sums[0], 1, MPI_INT, MPI_SUM, made, MPI_INFO_NULL, &request);
+    MPI_Start(&request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    MPI_Request_free(&request);
+    expect(sums[0] == of * one, "a persistent sum is wrong");
+#endif
+    MPI_Comm_free(&made);
+  }
+  return NULL;
+}
+
+static void threads_make_communicators(void) {
+  pthread_t started[threads];
+  for (int i = 0; i < threads; ++i) MPI_Comm_dup(MPI_COMM_WORLD, &comm_of_thread[i]);
+  for (int i = 0; i < threads; ++i) pthread_create(&started[i], NULL, make_and_free, (void*)(intptr_t)i);
+  for (int i = 0; i < threads; ++i) pthread_join(started[i], NULL);
+  for (int i = 0; i < threads; ++i) MPI_Comm_free(&comm_of_thread[i]);
+}
+
+/* A communicator that one rank has freed is still in use on another, while both make the next one. */
+static void freed_and_made_again(void) {
+  for (int round = 0; round < 50; ++round) {
+    MPI_Comm made[3];
+    MPI_Request requests[3];
+    int mine[3], sums[3] = {0, 0, 0};
+    for (int i = 0; i < 3; ++i) {
+      MPI_Comm_dup(MPI_COMM_WORLD, &made[i]);
+      mine[i] = round + i;
+      MPI_Iallreduce(&mine[i], &sums[i], 1, MPI_INT, MPI_SUM, made[i], &requests[i]);
+      if ((rank + i + round) % 2) MPI_Comm_free(&made[i]);
+    }
+    for (int i = 2; i >= 0; --i) {
+      MPI_Wait(&requests[i], MPI_STATUS_IGNORE);
+      expect(sums[i] == size * mine[i], "a sum is wrong");
+      if (!((rank + i + round) % 2)) MPI_Comm_free(&made[i]);
+    }
+  }
+}
+
 /* For the test to look at what is left: one rank goes, the others wait for it. */
 static void one_exits(void) {
   MPI_Request request;
@@ -541,10 +606,13 @@ int main(int argc, char** argv) {
                     {"persistent_in_wrong_order", persistent_in_wrong_order},
                     {"overlapping", overlapping},
                     {"sizes_by_pair", sizes_by_pair},
+                    {"threads_make_communicators", threads_make_communicators},
+                    {"freed_and_made_again", freed_and_made_again},
                     {"errors_that_return", errors_that_return},
                     {"one_exits", one_exits},
                     {"one_aborts", one_aborts}};
-  MPI_Init(&argc, &argv);
+  int threading = argc == 2 && strncmp(argv[1], "threads", 7) == 0 ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE;
+  MPI_Init_thread(&argc, &argv, threading, &threading);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   int known = 0;
