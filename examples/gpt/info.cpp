@@ -1,4 +1,5 @@
 // stretto-info: prints the parts of this build, the machine, and every setting with its meaning, default and value.
+// stretto-info flight DIRECTORY: compares the last operations of all ranks of a job.
 #include <fmt/format.h>
 #include <hwloc.h>
 #include <sched.h>
@@ -11,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "flight/report.hpp"
 #include "stretto/build.hpp"
 #include "stretto/device.hpp"
 #include "stretto/plan.hpp"
@@ -99,7 +101,7 @@ void print_tuning() {
 
 }  // namespace
 
-int main() {
+int print_everything() {
   fmt::print("Stretto {}\n", build_version());
   for (const auto& [part, present] : build_parts()) fmt::print("  with {:<12}{}\n", part, present);
   print_machine();
@@ -129,6 +131,27 @@ int main() {
     print_tuning();
   } catch (const std::exception& error) {
     std::fflush(stdout);
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  if (argc == 1) return print_everything();
+  const std::string verb = argv[1];
+  if (argc != 3 || verb != "flight") {
+    const bool help = verb == "--help" || verb == "-h";
+    std::fputs(
+        "stretto-info                    the build, the machine and all settings\n"
+        "stretto-info flight DIRECTORY   what the ranks' last operations, written to DIRECTORY, say about a hang\n",
+        help ? stdout : stderr);
+    return help ? 0 : 1;
+  }
+  try {
+    gpt::flight::print_report(argv[2]);
+    return 0;
+  } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 1;
   }

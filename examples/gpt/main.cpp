@@ -337,11 +337,21 @@ int dry_run(const CommandLine& given) {
   return 0;
 }
 
+// kill -USR1 asks every process of the job for its last operations. The parent of ranks has none, and goes on.
+void use_flight_recorder(const CommandLine& line) {
+  if (!line.log_dir.empty()) setenv("STRETTO_FLIGHT_DIR", (line.log_dir + "/flight").c_str(), 0);
+  std::signal(SIGUSR1, SIG_IGN);
+}
+
 int start(const CommandLine& line) {
   if (line.dry_run) return dry_run(line);
+  use_flight_recorder(line);
   if (line.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);  // before there are ranks, which read the setting
   StopRequest stop;
-  const auto body = [&](const Communicator& world) { train(world, line, stop); };
+  const auto body = [&](const Communicator& world) {
+    write_flights_on(SIGUSR1);
+    train(world, line, stop);
+  };
   const auto status_of = [&](int status) { return status == 0 && stop.agreed() == SIGINT ? 128 + SIGINT : status; };
   if (line.nproc > 0) {
     line.check(line.nproc);  // the parent reports an error once

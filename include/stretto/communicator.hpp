@@ -21,6 +21,9 @@ struct OperationOptions {
   // an integer that the type can represent.
   double factor = 1;
   Quantization quantization = {};
+  // Appears in the ledger, and where a wait for other ranks ends in an error: the line that made these options, or, where
+  // a call leaves its options out, the line of the call.
+  CallSite site = CallSite::here();
 };
 
 // An operation and its buffers, as data. The named functions of Communicator are shorthands for start() with a Call.
@@ -100,7 +103,7 @@ class STRETTO_API Communicator {
   // The barrier is done when every rank has begun it. On a GPU stream, the calling thread blocks until the stream has
   // reached the barrier and the barrier is done. A call on a GPU stream blocks in the same way whenever its buffers are
   // in host memory.
-  Work barrier(const Stream& stream) const;
+  Work barrier(const Stream& stream, const OperationOptions& options = {}) const;
   // Messages from one rank to another arrive in the order in which they were sent. A send or recv blocks its stream
   // until the peer has made the matching call; a send of a small message may finish earlier.
   Work send(const void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
@@ -191,6 +194,12 @@ class STRETTO_API Communicator {
 
   // The ledger of this rank. All communicators of a rank share one ledger.
   Ledger& ledger() const;
+  // The flight recorder: writes the last 1,000 operations of this rank, over all communicators, as JSON to the directory,
+  // which is made if needed, and returns the file's path. `stretto-info flight DIRECTORY` compares the files of all ranks.
+  // If STRETTO_FLIGHT_DIR names a directory, each rank writes its file there by itself when an operation of its own times
+  // out, and when the job fails; the first such file stays. Any thread may call this function at any time. It does not
+  // communicate. The file appears when it is complete. Throws Error(io).
+  std::string write_flight(const std::string& directory) const;
   // Throws if the communicator is unusable: a rank was lost or gave up, or an operation of the communicator failed on
   // this rank. Any thread may call this function. It never blocks and does not communicate.
   void check_usable() const;

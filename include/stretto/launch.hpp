@@ -43,6 +43,12 @@ STRETTO_API MeetingPoint open_meeting(const std::string& host);
 // by its own thread, and may take part in several jobs at the same time.
 STRETTO_API Communicator connect(int rank, int size, const MeetingPoint& point, const std::string& name = "world");
 
+// From now on, when this process gets `signal`, all ranks in it write their last operations as Communicator::write_flight()
+// does, to the directory that STRETTO_FLIGHT_DIR names. Takes the place of the signal's handler, so a program calls this
+// function for a signal that it does not use itself; the first call of a process counts. A rank that is a process of its
+// own calls it in its body. Stretto installs no other signal handler.
+STRETTO_API void write_flights_on(int signal);
+
 // Runs body on an existing communicator, with launch()'s error handling and exit status. It is for programs that call
 // connect() themselves.
 STRETTO_API int run(const Communicator& world, const RankBody& body);

@@ -8,11 +8,12 @@
 #include "stretto/plan.hpp"
 #include "stretto/stream.hpp"
 
-// The ledger: a log of a rank's communication. The trainer's output, the tests that compare traffic with a formula, and
-// the error message of a timeout use it. The ledger synchronises no streams.
+// The ledger: a log of a rank's communication. The trainer's output, the tests that compare traffic with a formula, the
+// error message of a timeout and the flight recorder (Communicator::write_flight) use it. The ledger synchronises no
+// streams.
 //
 // An operation is "immediate" if it is on an inline stream, between ranks of one host. An immediate operation costs two
-// reads of the clock and 24 bytes stored; any other operation costs an allocation. Immediate operations become records
+// reads of the clock and 40 bytes stored; any other operation costs an allocation. Immediate operations become records
 // later: when the ledger is read, or when the next operation that is not immediate is entered.
 namespace stretto {
 
@@ -27,10 +28,21 @@ struct Partners {
   std::vector<int> receives_from;  // ranks from which this rank receives, or whose memory it reads
 };
 
+// A line of the program. `file` must stay valid as long as the job: a program must not unload code that called Stretto.
+struct STRETTO_API CallSite {
+  const char* file = nullptr;  // null: unknown
+  int line = 0;
+  static constexpr CallSite here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+  std::string to_string() const;  // "train.cpp:33"; empty if it is unknown
+};
+
 struct STRETTO_API Record {
   // The operation's number on this rank, over all communicators. An operation gets its number when it is enqueued. An
   // immediate operation gets its number when it becomes a record; immediate operations are ordered by start time.
   std::uint64_t sequence = 0;
+  // The operation's number in its communicator, from 1 on: among its collectives, or, for a message, among the messages
+  // from the one rank to the other. The members that take part in an operation give it the same number.
+  std::uint64_t number = 0;
   Collective collective = Collective::all_reduce;
   Algorithm algorithm = Algorithm::automatic;  // the chosen algorithm
   std::string group;                           // name of the communicator
@@ -43,8 +55,12 @@ struct STRETTO_API Record {
   std::shared_ptr<const Partners> partners;
   std::string stream;
   std::string tag;  // OperationOptions::tag
+  CallSite site;    // OperationOptions::site
+  int root = -1;    // or the peer of a message: a rank of the communicator; -1: none
   WorkTimes times;
+  bool failed = false;            // then `done` is the time of the error
   bool shares_times = false;      // an earlier record of the same OperationGroup has the same `times`: count them once
+  std::string headline() const;   // "all_reduce #42 of 'world' (1000 f32, gradients, at train.cpp:33)"
   std::string to_string() const;  // one line
 };
 
@@ -67,7 +83,10 @@ class STRETTO_API Ledger {
   std::uint64_t next_sequence() const;
   std::vector<Record> records(std::uint64_t since = 0) const;  // records whose sequence >= since
   Traffic traffic(std::uint64_t since = 0) const;
-  std::string last_operations(int count) const;  // one line per operation, newest last
+  // The last `count` operations, newest last. Immediate operations in which this rank has been waiting for longer than a
+  // moment come behind them; their `done` is 0, and their sequence is that of the next operation.
+  std::vector<Record> last(std::size_t count) const;
+  std::string last_operations(std::size_t count) const;  // one line for each of last()
 
   // Internal, for communicators: enters an operation. The ledger reads the operation's times from the attached Work.
   std::uint64_t enter(Record record);
@@ -75,9 +94,9 @@ class STRETTO_API Ledger {
   // Internal, for operations whose method is chosen only after all ranks have called: copies the method, the element
   // type and format on the wire, the bytes and the partners from `how`. Other fields of `how` are ignored.
   void settle(std::uint64_t sequence, const Record& how);
-  // Internal: adds a communicator's log of immediate operations. The ledger reads the log until the ledger is its only
-  // owner.
-  void add(std::shared_ptr<FastPathLog> journal);
+  // Internal: adds the log of immediate operations of the communicator with this Partners::group_id. The ledger reads the
+  // log until the ledger is its only owner.
+  void add(std::shared_ptr<FastPathLog> log, std::uint32_t group_id);
   std::size_t most_records() const;
 
  private:

@@ -129,6 +129,12 @@ const std::vector<Rule>& rules() {
       {{"STRETTO_LOG", "least severe message that is logged to stderr: debug, info, warn or error", "warn"},
        Kind::choice,
        {"debug", "info", "warn", "error"}},
+      {{"STRETTO_FLIGHT_DIR",
+        "directory into which each rank writes its last operations when one times out or the job fails, for "
+        "stretto-info flight; empty: nothing is written",
+        ""},
+       Kind::text,
+       {}},
       {{"STRETTO_LEDGER", "number of communication records that each rank keeps", "65536"}, Kind::integer, {}},
       {{"STRETTO_MPI_REPORT",
         "1: libstretto-mpi.so prints on stderr at MPI_Finalize which collective calls were served and which were "

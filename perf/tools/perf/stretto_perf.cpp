@@ -1,4 +1,5 @@
 // stretto-perf: times collectives and checks their results, with nccl-tests' options and table.
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -33,7 +34,9 @@ void rank0_first(const stretto::Communicator& world, Look look) {
 
 int start(const Options& options, [[maybe_unused]] char** argv) {
   set_environment(options);
+  std::signal(SIGUSR1, SIG_IGN);  // for the parent of ranks, so that the signal can be sent to all processes of the job
   const auto body = [&](const stretto::Communicator& world) {
+    stretto::write_flights_on(SIGUSR1);
     rank0_first(world, [&] {
       options.check_for(world.size());
       const stretto::OnDevice there(options.device);  // throws the reason if there is no such device

@@ -196,6 +196,7 @@ PlanVariant CallPlanner::variant_of(const Call& call, PlanRequest request, const
   record.bytes_between_nodes = static_cast<std::uint64_t>(variant.plan->bytes_between_nodes(width, nodes_));
   record.partners = partners_of(*variant.plan, links_.membership());
   record.stream = Stream::inline_().name();
+  if (has_root(call.collective) || is_message(call.collective)) record.root = call.root;
   variant.record = log_.keep(std::move(record));
   return variant;
 }

@@ -95,6 +95,9 @@ const std::vector<int>& Communicator::nodes() const { return group().planner().n
 std::uint32_t Communicator::id() const { return group().membership().id; }
 
 const std::vector<int>& Communicator::job_ranks() const { return group().membership().job_ranks; }
+std::string Communicator::write_flight(const std::string& directory) const {
+  return group().context().write_flight(directory, "the program asked for it");
+}
 Ledger& Communicator::ledger() const { return group().context().ledger(); }
 void Communicator::check_usable() const { group().turns().check_usable(); }
 void Communicator::abort(const std::string& reason) const { group().context().job().abort(reason); }
@@ -232,7 +235,9 @@ Work Communicator::scatter_v(const void* input, void* output, const std::vector<
   return start({Collective::scatter, input, output, 0, dtype, ReduceOp::sum, root, counts}, stream, options);
 }
 
-Work Communicator::barrier(const Stream& stream) const { return start({Collective::barrier}, stream); }
+Work Communicator::barrier(const Stream& stream, const OperationOptions& options) const {
+  return start({Collective::barrier}, stream, options);
+}
 
 Work Communicator::send(const void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
                         const OperationOptions& options) const {

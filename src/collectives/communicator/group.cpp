@@ -4,10 +4,19 @@
 
 #include <cstring>
 #include <exception>
+#include <random>
 
 #include "core/fail.hpp"
 
 namespace stretto {
+namespace {
+
+std::uint64_t random_number() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
+}  // namespace
 
 Communicator::Group::Group(std::shared_ptr<RankContext> context, Membership membership, int area_members, std::string name)
     : context_(std::move(context)),
@@ -21,7 +30,7 @@ Communicator::Group::Group(std::shared_ptr<RankContext> context, Membership memb
   if (shared_memory_ && !context_->checks_calls()) {
     fast_path_ = std::make_unique<InlineFastPath>(links_, *shared_memory_, turns_, *fast_path_log_, context_->ledger());
   }
-  context_->ledger().add(fast_path_log_);
+  context_->ledger().add(fast_path_log_, this->membership().id);
 }
 
 std::shared_ptr<Communicator::Group> Communicator::Group::make(std::shared_ptr<RankContext> context, Membership membership,
@@ -95,12 +104,15 @@ Communicator world_of(std::unique_ptr<Job> job, bool may_pin, const std::string&
   auto context = std::make_shared<RankContext>(std::move(job), may_pin);
   Membership membership;
   membership.rank = rank;
-  const std::uint64_t area = context->network().segment().reserve(Links::area_bytes(size));
-  const auto* bytes = reinterpret_cast<const std::byte*>(&area);
-  for (const Bytes& part : context->job().exchange(Bytes(bytes, bytes + sizeof area))) {
-    std::uint64_t theirs = 0;
+  struct {
+    std::uint64_t area, job_name;
+  } mine{context->network().segment().reserve(Links::area_bytes(size)), random_number()}, theirs;
+  const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
+  for (const Bytes& part : context->job().exchange(Bytes(bytes, bytes + sizeof mine))) {
+    ensure(part.size() == sizeof theirs, "A rank told {} bytes about its area.", part.size());
     std::memcpy(&theirs, part.data(), sizeof theirs);
-    membership.areas.push_back(theirs);
+    membership.areas.push_back(theirs.area);
+    if (membership.job_ranks.empty()) context->set_job_name(theirs.job_name);
     membership.job_ranks.push_back(static_cast<int>(membership.job_ranks.size()));
   }
   return Communicator(Communicator::Group::make(std::move(context), std::move(membership), size, name));

@@ -1,6 +1,6 @@
 #include "collectives/communicator/inline_fast_path.hpp"
 
-#include "collectives/execution/host_executor.hpp"
+#include "collectives/execution/give_up.hpp"
 #include "collectives/execution/operation_run.hpp"
 #include "collectives/execution/run_until_done.hpp"
 #include "collectives/plan/plan_builder.hpp"
@@ -60,7 +60,7 @@ void InlineFastPath::remember(const Operation::State& prepared) {
 
 bool InlineFastPath::run(const Call& call, const OperationOptions& options, Work& work) {
   if (!can_serve(call, options)) return false;
-  if (call.collective == Collective::barrier) return run_barrier(options.method, work);
+  if (call.collective == Collective::barrier) return run_barrier(options, work);
   const CallShape& shape = entry_of(call, options.method);
   if (!shape.planned || !same_shape(call, shape.call) || options.method != shape.method) return false;
   if ((call.input == nullptr && shape.read_bytes > 0) || (call.output == nullptr && shape.written_bytes > 0)) return false;
@@ -70,23 +70,23 @@ bool InlineFastPath::run(const Call& call, const OperationOptions& options, Work
   }
   if (call.op == ReduceOp::premul_sum && options.factor != shape.factor) return false;
   if (!turns_.is_idle()) return false;
-  perform(*shape.planned, call, options.factor, work);
+  perform(*shape.planned, call, options.factor, options.site, work);
   return true;
 }
 
-bool InlineFastPath::run_barrier(const Method& method, Work& work) {
-  if (!barrier_.planned || method != barrier_.method || !turns_.is_idle()) return false;
-  perform(*barrier_.planned, barrier_.call, 1, work);
+bool InlineFastPath::run_barrier(const OperationOptions& options, Work& work) {
+  if (!barrier_.planned || options.method != barrier_.method || !turns_.is_idle()) return false;
+  perform(*barrier_.planned, barrier_.call, 1, options.site, work);
   return true;
 }
 
 bool InlineFastPath::run(const Operation::State& prepared, Work& work) {
   if (!can_serve(prepared.call, prepared.options) || !turns_.is_idle()) return false;
-  perform(*prepared.planned, prepared.call, prepared.options.factor, work);
+  perform(*prepared.planned, prepared.call, prepared.options.factor, prepared.options.site, work);
   return true;
 }
 
-void InlineFastPath::perform(const PlannedCall& planned, const Call& call, double factor, Work& work) {
+void InlineFastPath::perform(const PlannedCall& planned, const Call& call, double factor, const CallSite& site, Work& work) {
   std::uint64_t begin = 0;
   Network& network = links_.network();
   Execution execution;
@@ -95,6 +95,7 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
   execution.links = &links_;
   execution.shared = &shared_;
   const PlanVariant* variant = nullptr;
+  bool waited = false;
   try {
     naming_losses(network, [&] {
       OperationRun run(execution, nullptr);
@@ -103,13 +104,17 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
         if (begin == 0) begin = ticks();  // after the first post, which reading the clock must not delay
         return run.finished() ? Progressed::to_the_end : moved ? Progressed::something : Progressed::nothing;
       };
-      run_until_done(network, links_.wait_policy(), network.timeout(), advance, [&] {
-        Record now = *(run.variant() != nullptr ? run.variant() : &planned.ordinary)->record;
-        now.sequence = ledger_.next_sequence();
-        now.times.started = seconds_of(begin, begin).begin;
-        give_up(job_ranks_of(run.awaited(), links_), network,
-                fmt::format("{}; the last operations before it:{}", now.to_string(), ledger_.last_operations(8)));
-      });
+      run_until_done(
+          network, links_.wait_policy(), network.timeout(), advance,
+          [&] {
+            const std::vector<Record> last = ledger_.last(1);
+            give_up(job_ranks_of(run.awaited(), links_), network, last.back().headline(), ledger_.last_operations(8));
+          },
+          [&] {
+            const PlanVariant& here = run.variant() != nullptr ? *run.variant() : planned.ordinary;
+            log_.waits_in(here.record.get(), site, begin);
+            waited = true;
+          });
       variant = run.variant();
     });
   } catch (const Error& error) {
@@ -121,7 +126,8 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
     throw;
   }
   const std::uint64_t end = ticks();
-  log_.write(variant->record.get(), begin, end);
+  if (waited) log_.waits_no_longer();
+  log_.write(variant->record.get(), site, begin, end);
   // These two stores must not soon be read by one load: such a load would wait until both have left the store buffer, where
   // they queue behind the post.
   work.was_done(begin, end);

@@ -43,8 +43,8 @@ class InlineFastPath {
   static bool can_serve(const Call& call, const OperationOptions& options);
   // The entry for the call's shape; it may still hold another shape.
   CallShape& entry_of(const Call& call, const Method& method);
-  bool run_barrier(const Method& method, Work& work);
-  void perform(const PlannedCall& planned, const Call& call, double factor, Work& work);
+  bool run_barrier(const OperationOptions& options, Work& work);
+  void perform(const PlannedCall& planned, const Call& call, double factor, const CallSite& site, Work& work);
 
   Links& links_;
   SharedMemory& shared_;

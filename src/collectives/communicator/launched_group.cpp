@@ -18,14 +18,18 @@ namespace {
 using Group = Communicator::Group;
 using Groups = std::vector<std::shared_ptr<Group>>;
 
+constexpr std::size_t operations_to_list = 8;
+
 // The listener of executions that only compare calls.
 class Comparison final : public ExecutionListener {
  public:
-  explicit Comparison(std::string what) : what_(std::move(what)) {}
+  Comparison(std::string what, const Ledger& ledger) : what_(std::move(what)), ledger_(ledger) {}
   std::string describe() const override { return what_; }
+  std::string history() const override { return ledger_.last_operations(operations_to_list); }
 
  private:
   std::string what_;
+  const Ledger& ledger_;
 };
 
 struct LaunchedCall {
@@ -45,8 +49,11 @@ struct LaunchedGroup final : ExecutionListener {
   std::uint64_t first_record() const { return calls.front().record; }
 
   std::string describe() const override {
-    return fmt::format("operation #{}; its last operations:{}", first_record(), context().ledger().last_operations(8));
+    const std::vector<Record> records = context().ledger().records(first_record());
+    const std::string first = records.empty() ? name(calls.front().operation->call.collective) : records.front().headline();
+    return calls.size() == 1 ? first : fmt::format("{} and {} more", first, calls.size() - 1);
   }
+  std::string history() const override { return context().ledger().last_operations(operations_to_list); }
   void decided(std::size_t call, const PlanVariant& variant) override {
     context().ledger().settle(calls[call].record, *variant.record);
   }
@@ -78,7 +85,7 @@ struct LaunchedGroup final : ExecutionListener {
       }
     }
     if (comparisons.empty()) return;
-    Comparison listener(fmt::format("the comparison of operation #{} with other ranks'", first_record()));
+    Comparison listener(fmt::format("the comparison with other ranks' calls of {}", describe()), context().ledger());
     execute(comparisons, context().network(), false, Priority::urgent, listener);
   }
 
@@ -116,6 +123,7 @@ std::uint64_t enter_into_ledger(const PendingCall& call, bool is_first) {
   if (operation.is_to_self()) record.bytes_sent = record.bytes_between_nodes = 0;
   record.stream = call.stream.name();
   record.tag = operation.options.tag;
+  record.site = operation.options.site;
   record.shares_times = !is_first;
   return operation.group->context().ledger().enter(std::move(record));
 }
@@ -126,7 +134,7 @@ std::uint64_t enter_into_ledger(const PendingCall& call, bool is_first) {
 void watch(const Groups& groups, const std::string& what, const Work& work) {
   for (const auto& group : groups) {
     if (recording == nullptr) {
-      group->gpu_watch().add(work, fmt::format("{} of '{}'", what, group->name()));
+      group->gpu_watch().add(work, what);
     } else {
       recording->before_launch.emplace(group.get(), [group](const Work& launch) {
         group->gpu_watch().add(launch, fmt::format("a launch of a graph with operations of '{}'", group->name()));
@@ -173,7 +181,7 @@ void launch_in_gpu_stream(const std::shared_ptr<LaunchedGroup>& launched, const 
   } catch (...) {
     failure = std::current_exception();
   }
-  if (!on_host && !failure) watch(groups, fmt::format("operation #{}, {},", launched->first_record(), what), work);
+  if (!on_host && !failure) watch(groups, launched->describe(), work);
   home.enqueue(
       [launched, failure, on_host, priority = home.priority()] {
         if (failure) std::rethrow_exception(failure);
@@ -250,7 +258,7 @@ void launch_refusal(const std::shared_ptr<Group>& group, const Call& call, const
     Execution comparison;
     comparison.links = &group->links();
     comparison.preamble = std::make_shared<CallComparison>(group->call_check(), std::move(checked));
-    Comparison listener("the refusal of a call: " + why);
+    Comparison listener("the refusal of a call: " + why, group->context().ledger());
     execute({{comparison}}, group->context().network(), false, Priority::urgent, listener);
     turn->done();
   });

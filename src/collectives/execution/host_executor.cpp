@@ -1,13 +1,11 @@
 #include "collectives/execution/host_executor.hpp"
 
-#include <fmt/format.h>
-#include <algorithm>
 #include <deque>
 #include <optional>
 
+#include "collectives/execution/give_up.hpp"
 #include "collectives/execution/operation_run.hpp"
 #include "collectives/execution/run_until_done.hpp"
-#include "core/setting_values.hpp"
 
 namespace stretto {
 namespace {
@@ -67,14 +65,6 @@ std::vector<int> job_ranks_of(std::vector<int> members, const Links& links) {
   return members;
 }
 
-void give_up(std::vector<int> ranks, Network& network, const std::string& what) {
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  const bool checks = number_setting("STRETTO_CHECK") != 0;
-  fail(ErrorCode::timeout, "Rank {} waited {} s for rank {} in {}{}", network.job().rank(), network.timeout(),
-       fmt::join(ranks, ", "), what, checks ? "" : ". STRETTO_CHECK=1 compares the ranks' calls.");
-}
-
 void execute(const std::vector<Sequence>& sequences, Network& network, bool in_background, Priority priority,
              ExecutionListener& listener) {
   OperationPrecedence precedence(network.precedence(), priority);
@@ -94,14 +84,17 @@ void execute(const std::vector<Sequence>& sequences, Network& network, bool in_b
     return finished ? Progressed::to_the_end : moved ? Progressed::something : Progressed::nothing;
   };
   naming_losses(network, [&] {
-    run_until_done(network, policy, network.timeout(), advance, [&] {
-      std::vector<int> ranks;
-      for (const SequenceRun& run : all) {
-        const std::vector<int> more = run.awaited();
-        ranks.insert(ranks.end(), more.begin(), more.end());
-      }
-      give_up(std::move(ranks), network, listener.describe());
-    });
+    run_until_done(
+        network, policy, network.timeout(), advance,
+        [&] {
+          std::vector<int> ranks;
+          for (const SequenceRun& run : all) {
+            const std::vector<int> more = run.awaited();
+            ranks.insert(ranks.end(), more.begin(), more.end());
+          }
+          give_up(std::move(ranks), network, listener.describe(), listener.history());
+        },
+        [] {});
   });
   // The description reads the ledger, which takes as long as a small operation: for an error only.
   if (const std::size_t left = precedence.left_to_send(); left != 0) {

@@ -10,8 +10,9 @@ namespace stretto {
 class ExecutionListener {
  public:
   virtual ~ExecutionListener() = default;
-  // A description of the calls, for the sentence of a timeout.
+  // The calls in a few words, and what this rank did before: for the sentence of a timeout.
   virtual std::string describe() const = 0;
+  virtual std::string history() const = 0;
   // Reports the chosen variant of a call. Called only for calls that depend on memory, before their plan begins.
   virtual void decided(std::size_t /*call*/, const PlanVariant& /*variant*/) {}
 };
@@ -22,8 +23,5 @@ class ExecutionListener {
 // on a stream's thread, beside this rank's computation. All sequences have one priority among this rank's operations.
 void execute(const std::vector<Sequence>& sequences, Network& network, bool in_background, Priority priority,
              ExecutionListener& listener);
-
-// Throws Error(timeout): nothing has come from `ranks`, which are ranks of the job.
-[[noreturn]] void give_up(std::vector<int> ranks, Network& network, const std::string& what);
 
 }  // namespace stretto

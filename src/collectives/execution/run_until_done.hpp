@@ -11,9 +11,11 @@ namespace stretto {
 enum class Progressed { nothing, something, to_the_end };
 
 // Calls advance() until it returns to_the_end, and waits by the policy after each call that moved nothing. If nothing has
-// moved for `timeout` seconds, calls give_up(), which must throw. Also throws if a rank of the job is lost.
-template <class Advance, class GiveUp>
-void run_until_done(Network& network, const WaitPolicy& policy, double timeout, Advance advance, GiveUp give_up) {
+// moved for `timeout` seconds, calls give_up(), which must throw. Also throws if a rank of the job is lost. Calls
+// note_wait() at each look of a wait that is no longer short.
+template <class Advance, class GiveUp, class NoteWait>
+void run_until_done(Network& network, const WaitPolicy& policy, double timeout, Advance advance, GiveUp give_up,
+                    NoteWait note_wait) {
   forget_looks();  // an earlier operation that ended without a pause may have left some
   Waiter waiter(policy, network.segment().bell());
   while (true) {
@@ -24,6 +26,7 @@ void run_until_done(Network& network, const WaitPolicy& policy, double timeout, 
       continue;
     }
     if (waiter.pause_briefly()) continue;
+    note_wait();
     network.job().check();
     if (waiter.idle_seconds() > timeout) give_up();
     waiter.pause();

@@ -2,6 +2,9 @@
 
 #include <exception>
 
+#include "collectives/job/flights_on_signal.hpp"
+#include "collectives/ledger/flight.hpp"
+#include "core/log.hpp"
 #include "core/setting_values.hpp"
 
 namespace stretto {
@@ -17,11 +20,40 @@ RankContext::RankContext(std::unique_ptr<Job> job, bool may_pin)
     job_->abort(error.what());
     throw;
   }
+  job_->observe(this);
+  add_to_flights_on_signal(*this);
 }
 
 RankContext::~RankContext() {
+  remove_from_flights_on_signal(*this);
   if (std::uncaught_exceptions() > exceptions_at_start_) job_->abort("an exception ended it.");
+  leaves_ = true;
   job_->leave(leave_timeout_);
+  // The thread that has heard of a failure may not have come to write the file yet.
+  try {
+    job_->check();
+  } catch (const std::exception& error) {
+    job_->report(error.what());
+  }
+  job_->observe(nullptr);
+}
+
+std::string RankContext::write_flight(const std::string& directory, const std::string& reason) {
+  return stretto::write_flight(ledger_, {job_name_, job_->rank(), job_->size(), reason}, directory);
+}
+
+std::string RankContext::account() {
+  return leaves_ ? "has ended its part of the job and waits for the others to leave, too" : account_of(ledger_);
+}
+
+void RankContext::trouble(const std::string& sentence) {
+  const std::string directory = setting("STRETTO_FLIGHT_DIR");
+  if (directory.empty() || wrote_flight_.exchange(true)) return;
+  try {
+    write_flight(directory, sentence);
+  } catch (const std::exception& error) {
+    log().error("{}", error.what());
+  }
 }
 
 }  // namespace stretto

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "collectives/selection/select.hpp"
 #include "stretto/ledger.hpp"
@@ -13,10 +14,10 @@ namespace stretto {
 
 // The state that all communicators of one rank share. It is destroyed with the last of them; the destructor then waits for
 // the other ranks (Job::leave) for at most the leave timeout. If an exception is in flight, it tells the other ranks.
-class RankContext {
+class RankContext final : private JobObserver {
  public:
   explicit RankContext(std::unique_ptr<Job> job, bool may_pin = false);
-  ~RankContext();
+  ~RankContext() override;
   RankContext(const RankContext&) = delete;
   RankContext& operator=(const RankContext&) = delete;
 
@@ -26,11 +27,17 @@ class RankContext {
   const Selector& selector() const { return *selector_; }
   bool checks_calls() const { return checks_calls_; }  // STRETTO_CHECK
   void set_leave_timeout(double seconds) { leave_timeout_ = seconds; }
+  void set_job_name(std::uint64_t name) { job_name_ = name; }  // in flight files
+  // Writes this rank's last operations (collectives/ledger/flight.hpp), and returns the path.
+  std::string write_flight(const std::string& directory, const std::string& reason);
   std::mutex issue_mutex;  // held while operations get their turns and their places in streams
   // The number of the next communicator whose first member is this rank. Several threads may make communicators.
   std::atomic<std::uint32_t> next_group = 1;
 
  private:
+  std::string account() override;
+  void trouble(const std::string& sentence) override;
+
   std::unique_ptr<Job> job_;
   std::unique_ptr<Network> network_;
   std::unique_ptr<Selector> selector_;
@@ -38,6 +45,9 @@ class RankContext {
   bool checks_calls_;
   std::atomic<double> leave_timeout_ = Job::no_limit;
   int exceptions_at_start_;
+  std::atomic<std::uint64_t> job_name_ = 0;
+  std::atomic<bool> leaves_ = false;
+  std::atomic<bool> wrote_flight_ = false;  // because of a failure: what comes after the first one is a consequence
 };
 
 }  // namespace stretto

@@ -3,13 +3,14 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "stretto/ledger.hpp"
 
 namespace stretto {
 
-// The operations that one communicator ran in the calling thread (InlineFastPath), in 24 bytes each. The calling thread, one
+// The operations that one communicator ran in the calling thread (InlineFastPath), in 40 bytes each. The calling thread, one
 // at a time, writes without a lock or an allocation; the ledger collects the entries when it is queried.
 class FastPathLog {
  public:
@@ -21,17 +22,25 @@ class FastPathLog {
   std::shared_ptr<const Record> keep(Record record);
 
   // begin and end: ticks (device/stream/ticks.hpp).
-  void write(const Record* record, std::uint64_t begin, std::uint64_t end) {
+  void write(const Record* record, const CallSite& site, std::uint64_t begin, std::uint64_t end) {
     // No part of this entry may be seen before all of the last one: a reader allows for one half-written entry.
     std::atomic_thread_fence(std::memory_order_release);
     const std::uint64_t number = written_.load(std::memory_order_relaxed);
     TimedCall& entry = entries_[next_];
     next_ = next_ + 1 == size_ ? 0 : next_ + 1;
-    entry.begin.store(begin, std::memory_order_relaxed);
-    entry.end.store(end, std::memory_order_relaxed);
-    entry.record.store(record, std::memory_order_relaxed);
+    entry.store(record, site, begin, end);
     written_.store(number + 1, std::memory_order_release);
   }
+
+  // An operation that has not ended is not in the log. Once its wait for other ranks gets long, its thread says so here,
+  // so that another thread can tell what the rank does. The caller must hold the record.
+  void waits_in(const Record* record, const CallSite& site, std::uint64_t begin) {
+    if (waiting_in_.record.load(std::memory_order_relaxed) == record) return;
+    waiting_in_.store(record, site, begin, 0);
+  }
+  void waits_no_longer() { waiting_in_.record.store(nullptr, std::memory_order_release); }
+  // That operation, with `started` as its only time; null if there is none.
+  std::optional<Record> waiting_in();
 
   // Returns records of the operations since the last call, the oldest first, without sequence numbers. lost: the number of
   // further operations whose entries were overwritten.
@@ -39,8 +48,19 @@ class FastPathLog {
 
  private:
   struct TimedCall {
-    std::atomic<std::uint64_t> begin, end;
-    std::atomic<const Record*> record;
+    std::atomic<std::uint64_t> begin = 0, end = 0;
+    std::atomic<const char*> file = nullptr;
+    std::atomic<int> line = 0;
+    std::atomic<const Record*> record = nullptr;
+
+    void store(const Record* what, const CallSite& site, std::uint64_t from, std::uint64_t until) {
+      begin.store(from, std::memory_order_relaxed);
+      end.store(until, std::memory_order_relaxed);
+      file.store(site.file, std::memory_order_relaxed);
+      line.store(site.line, std::memory_order_relaxed);
+      record.store(what, std::memory_order_release);
+    }
+    CallSite site() const { return {file.load(std::memory_order_relaxed), line.load(std::memory_order_relaxed)}; }
   };
   void drop_unused_records();  // under the mutex
 
@@ -52,6 +72,7 @@ class FastPathLog {
   std::uint64_t taken_ = 0;
   std::vector<std::shared_ptr<const Record>> records_;
   std::size_t drop_at_ = 1024;  // records
+  TimedCall waiting_in_;
 };
 
 }  // namespace stretto

@@ -2,19 +2,34 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <mutex>
+#include <optional>
+#include <string_view>
 
 #include "collectives/ledger/fast_path_log.hpp"
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
+#include "device/stream/stream_queue.hpp"
 
 namespace stretto {
 
+// Options that were declared before they were filled in have the place of their declaration's defaults for a site.
+std::string CallSite::to_string() const {
+  const std::string_view path = file == nullptr ? "" : file;
+  return path.empty() || path.ends_with("stretto/communicator.hpp") ? "" : fmt::format("{}:{}", path, line);
+}
+
+std::string Record::headline() const {
+  const std::string at = site.to_string();
+  return fmt::format("{} #{} of '{}' ({} {}{}{}{}{})", name(collective), number, group, count,
+                     quantized == QuantizedFormat::none ? name(dtype) : name(quantized), tag.empty() ? "" : ", ", tag,
+                     at.empty() ? "" : ", at ", at);
+}
+
 std::string Record::to_string() const {
-  const char* state = times.done > 0 ? "done" : times.started > 0 ? "started" : "enqueued";
-  return fmt::format("#{} {} of {} {} in group '{}' of {} by {} on stream '{}'{}{}: {}", sequence, name(collective), count,
-                     quantized == QuantizedFormat::none ? name(dtype) : name(quantized), group, group_size, name(algorithm),
-                     stream, tag.empty() ? "" : ", ", tag, state);
+  const char* state = failed ? "failed" : times.done > 0 ? "done" : times.started > 0 ? "started" : "enqueued";
+  return fmt::format("{} of {} ranks by {} on stream '{}': {}", headline(), group_size, name(algorithm), stream, state);
 }
 
 Traffic& Traffic::operator+=(const Record& record) {
@@ -33,7 +48,9 @@ struct Ledger::Book {
     Work work;
     Record now() const {
       Record current = record;
-      if (work.state()) current.times = work.times();
+      if (!work.state()) return current;
+      current.times = work.times();
+      current.failed = work.state()->failure() != nullptr;
       return current;
     }
   };
@@ -42,10 +59,25 @@ struct Ledger::Book {
   std::uint64_t next = 0;
   std::size_t most = static_cast<std::size_t>(std::max(1.0, number_setting("STRETTO_LEDGER")));
 
-  std::vector<std::shared_ptr<FastPathLog>> fast_path_logs;
+  struct GroupLog {
+    std::shared_ptr<FastPathLog> log;
+    std::uint32_t group_id;
+  };
+  std::vector<GroupLog> fast_path_logs;
+  // The last numbers given, by Partners::group_id and kind of operation.
+  std::map<std::pair<std::uint32_t, int>, std::uint64_t> numbers;
+  static constexpr int collectives = -1;
+
+  // Messages count apart for each peer and direction.
+  std::uint64_t& last_number(const Record& record) {
+    const bool message = is_message(record.collective);
+    const int kind = message ? 2 * record.root + (record.collective == Collective::send ? 1 : 0) : collectives;
+    return numbers[{record.partners ? record.partners->group_id : 0, kind}];
+  }
 
   void push(Record record, const Work& work) {
     record.sequence = next++;
+    record.number = ++last_number(record);
     entries.push_back({std::move(record), work});
     if (entries.size() > most) entries.pop_front();
   }
@@ -53,17 +85,18 @@ struct Ledger::Book {
   // Appends the operations that the communicators have run on their fast paths since the last call.
   void collect() {
     std::vector<Record> fresh;
-    for (auto& log : fast_path_logs) {
+    for (auto& [log, group_id] : fast_path_logs) {
       const bool last_time = log.use_count() == 1;
       std::uint64_t lost = 0;
       for (Record& record : log->take(lost)) fresh.push_back(std::move(record));
       if (lost > 0) {  // numbers of entries have no gaps, and all entries so far are older than the lost ones
         next += lost;
+        numbers[{group_id, collectives}] += lost;
         entries.clear();
       }
       if (last_time) log.reset();
     }
-    std::erase(fast_path_logs, nullptr);
+    std::erase_if(fast_path_logs, [](const GroupLog& each) { return each.log == nullptr; });
     std::stable_sort(fresh.begin(), fresh.end(),
                      [](const Record& a, const Record& b) { return a.times.started < b.times.started; });
     for (Record& record : fresh) push(std::move(record), Work());
@@ -103,12 +136,25 @@ Traffic Ledger::traffic(std::uint64_t since) const {
   return sum;
 }
 
-std::string Ledger::last_operations(int count) const {
-  const std::uint64_t next = next_sequence();
-  std::string text;
-  for (const Record& record : records(next > static_cast<std::uint64_t>(count) ? next - count : 0)) {
-    text += "\n  " + record.to_string();
+std::vector<Record> Ledger::last(std::size_t count) const {
+  const std::lock_guard lock(book_->mutex);
+  book_->collect();
+  std::vector<Record> result;
+  const std::size_t entries = book_->entries.size();
+  for (std::size_t i = entries - std::min(entries, count); i < entries; ++i) result.push_back(book_->entries[i].now());
+  for (const auto& each : book_->fast_path_logs) {
+    std::optional<Record> waiting = each.log ? each.log->waiting_in() : std::nullopt;
+    if (!waiting) continue;
+    waiting->sequence = book_->next;
+    waiting->number = book_->last_number(*waiting) + 1;
+    result.push_back(std::move(*waiting));
   }
+  return result;
+}
+
+std::string Ledger::last_operations(std::size_t count) const {
+  std::string text;
+  for (const Record& record : last(count)) text += "\n  " + record.to_string();
   return text;
 }
 
@@ -136,9 +182,9 @@ void Ledger::settle(std::uint64_t sequence, const Record& how) {
   entry->record.partners = how.partners;
 }
 
-void Ledger::add(std::shared_ptr<FastPathLog> log) {
+void Ledger::add(std::shared_ptr<FastPathLog> log, std::uint32_t group_id) {
   const std::lock_guard lock(book_->mutex);
-  book_->fast_path_logs.push_back(std::move(log));
+  book_->fast_path_logs.push_back({std::move(log), group_id});
 }
 
 std::size_t Ledger::most_records() const { return book_->most; }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,37 @@
 namespace stretto {
 
 using Bytes = std::vector<std::byte>;
+
+// What a job asks of the rank that takes part in it, and tells it, from any thread.
+class JobObserver {
+ public:
+  virtual ~JobObserver() = default;
+  // What this rank is doing, as the end of a sentence about it: "has been in ... for 3 s".
+  virtual std::string account() = 0;
+  // The job has failed, or an operation of this rank gives up.
+  virtual void trouble(const std::string& sentence) = 0;
+};
+
+// The place of a rank's observer. A call of the observer ends before set() returns.
+class Observed {
+ public:
+  void set(JobObserver* observer) {
+    const std::lock_guard lock(mutex_);
+    observer_ = observer;
+  }
+  std::string account() {
+    const std::lock_guard lock(mutex_);
+    return observer_ == nullptr ? "is on its way into or out of the job" : observer_->account();
+  }
+  void trouble(const std::string& sentence) {
+    const std::lock_guard lock(mutex_);
+    if (observer_ != nullptr) observer_->trouble(sentence);
+  }
+
+ private:
+  std::mutex mutex_;
+  JobObserver* observer_ = nullptr;
+};
 
 class Job {
  public:
@@ -33,6 +65,19 @@ class Job {
   // and returns. Never throws.
   virtual void leave(double timeout = no_limit) = 0;
   static constexpr double no_limit = 1e9;  // seconds
+
+  // The observer must live until it is replaced, by null at the end.
+  void observe(JobObserver* observer) { observed_->set(observer); }
+  // Tells this rank's observer about an operation that gives up.
+  void report(const std::string& sentence) { observed_->trouble(sentence); }
+  // What these ranks say that they are doing; empty for a rank that does not answer within so many seconds.
+  virtual std::vector<std::string> ask(const std::vector<int>& ranks, double seconds) = 0;
+
+ protected:
+  const std::shared_ptr<Observed>& observed() const { return observed_; }
+
+ private:
+  std::shared_ptr<Observed> observed_ = std::make_shared<Observed>();
 };
 
 // The time for which leave() still waits for the others once the job has failed.

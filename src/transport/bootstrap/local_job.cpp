@@ -10,7 +10,7 @@ namespace stretto {
 namespace {
 
 struct LocalJobState {
-  explicit LocalJobState(int size) : contributions(size) {}
+  explicit LocalJobState(int size) : contributions(size), observed(size) {}
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -21,11 +21,14 @@ struct LocalJobState {
   int left = 0;
   std::atomic<bool> failed = false;
   std::string reason;
+  std::vector<std::shared_ptr<Observed>> observed;  // by rank
 };
 
 class LocalJob : public Job {
  public:
-  LocalJob(int rank, int size, std::shared_ptr<LocalJobState> state) : rank_(rank), size_(size), state_(std::move(state)) {}
+  LocalJob(int rank, int size, std::shared_ptr<LocalJobState> state) : rank_(rank), size_(size), state_(std::move(state)) {
+    state_->observed[rank] = observed();
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -52,8 +55,17 @@ class LocalJob : public Job {
   }
 
   void abort(const std::string& reason) override {
-    const std::lock_guard lock(state_->mutex);
-    give_up(reason);
+    {
+      const std::lock_guard lock(state_->mutex);
+      if (!give_up(reason)) return;
+    }
+    for (const auto& each : state_->observed) each->trouble(state_->reason);
+  }
+
+  std::vector<std::string> ask(const std::vector<int>& ranks, double /*seconds*/) override {
+    std::vector<std::string> accounts;
+    for (const int rank : ranks) accounts.push_back(state_->observed[rank]->account());
+    return accounts;
   }
 
   void leave(double timeout) override {
@@ -63,18 +75,20 @@ class LocalJob : public Job {
     const auto all_left = [&] { return state_->left == size_; };
     const std::chrono::duration<double> patience(timeout);
     if (!state_->changed.wait_for(lock, patience, [&] { return all_left() || state_->failed; })) {
-      return give_up(left_early(timeout));
+      lock.unlock();
+      return abort(left_early(timeout));
     }
     state_->changed.wait_for(lock, grace_after_failure, all_left);
   }
 
  private:
-  // The mutex is held.
-  void give_up(const std::string& reason) {
-    if (state_->failed) return;
+  // The mutex is held. Returns whether this is the job's first failure.
+  bool give_up(const std::string& reason) {
+    if (state_->failed) return false;
     state_->reason = fmt::format("Rank {} gave up: {}", rank_, reason);
     state_->failed.store(true, std::memory_order_release);
     state_->changed.notify_all();
+    return true;
   }
 
   int rank_;

@@ -3,9 +3,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -26,10 +28,16 @@ enum class FrameKind : std::uint32_t {
   died,          // from rank 0: which rank
   bye,           // to rank 0: this rank leaves
   all_left,      // from rank 0: all ranks have said bye
+  question,      // through rank 0: what is this rank doing?
+  answer,        // through rank 0
 };
 struct FrameHead {
   FrameKind kind;
   std::uint32_t bytes;
+};
+// The head of a question, and of the answer, which then has the text behind it.
+struct Question {
+  std::int32_t from = 0, about = 0;
 };
 constexpr std::uint32_t longest_frame = 1U << 28;
 
@@ -154,6 +162,21 @@ class TcpJob : public Job {
     changed_.wait_for(lock, grace_after_failure, [&] { return all_left_; });
   }
 
+  std::vector<std::string> ask(const std::vector<int>& ranks, double seconds) override {
+    {
+      const std::lock_guard lock(mutex_);
+      answers_.clear();
+    }
+    for (const int rank : ranks) pass_on(FrameKind::question, {rank_, rank}, "");
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] {
+      return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return answers_.count(rank) > 0; });
+    });
+    std::vector<std::string> texts;
+    for (const int rank : ranks) texts.push_back(answers_[rank]);
+    return texts;
+  }
+
  private:
   // Rank 0 waits for the others; strangers are dropped without disturbing it.
   void gather_ranks(const Meeting& meeting) {
@@ -253,6 +276,34 @@ class TcpJob : public Job {
         changed_.notify_all();
         return;
       }
+      case FrameKind::question:
+      case FrameKind::answer: {
+        Question question;
+        if (body.size() < sizeof question) return note_end_of(connection);
+        std::memcpy(&question, body.data(), sizeof question);
+        return pass_on(head.kind, question, text.substr(sizeof question));
+      }
+    }
+  }
+
+  // A question goes to the rank that it is about, an answer to the rank that has asked, both by way of rank 0.
+  void pass_on(FrameKind kind, const Question& question, const std::string& text) {
+    const int to = kind == FrameKind::question ? question.about : question.from;
+    if (to == rank_ && kind == FrameKind::question) {
+      return pass_on(FrameKind::answer, question, observed()->account());
+    }
+    if (to == rank_) {
+      const std::lock_guard lock(mutex_);
+      answers_[question.about] = text;
+      changed_.notify_all();
+      return;
+    }
+    Bytes body(sizeof question + text.size());
+    std::memcpy(body.data(), &question, sizeof question);
+    std::memcpy(body.data() + sizeof question, text.data(), text.size());
+    for (const auto& connection : connections_) {
+      if ((rank_ != 0 || connection->who.rank == to) && !connection->broken)
+        connection->send(kind, body.data(), body.size());
     }
   }
 
@@ -286,6 +337,7 @@ class TcpJob : public Job {
     for (const auto& connection : connections_) {
       if (connection.get() != heard_from && !connection->broken) connection->send(kind, sentence.data(), sentence.size());
     }
+    observed()->trouble(sentence);
   }
 
   [[noreturn]] void throw_failure() const { throw Error(failure_code_, failure_); }
@@ -321,6 +373,7 @@ class TcpJob : public Job {
   std::condition_variable changed_;
   std::vector<Bytes> contributions_;
   std::vector<Bytes> result_;
+  std::map<int, std::string> answers_;  // by the rank that was asked about
   int arrived_ = 0;
   std::uint64_t exchanges_ = 0;
   int left_ = 0;

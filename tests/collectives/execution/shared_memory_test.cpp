@@ -323,13 +323,13 @@ TEST(FastPathLog, KeepsTheLastAndCountsWhatIsLost) {
   Record record;
   record.count = 7;
   const auto kept = log.keep(record);
-  for (std::uint64_t i = 1; i <= 20; ++i) log.write(kept.get(), i, i + 1);
+  for (std::uint64_t i = 1; i <= 20; ++i) log.write(kept.get(), {}, i, i + 1);
   std::uint64_t lost = 0;
   const std::vector<Record> taken = log.take(lost);
   EXPECT_EQ(taken.size() + lost, 20U);
   EXPECT_EQ(taken.size(), 8U);
   EXPECT_EQ(taken.back().count, 7);
-  log.write(kept.get(), 30, 31);
+  log.write(kept.get(), {}, 30, 31);
   EXPECT_EQ(log.take(lost).size(), 1U);
   EXPECT_EQ(lost, 0U);
 }
@@ -339,7 +339,7 @@ TEST(FastPathLog, ForgetsRecordsThatNobodyUses) {
   std::weak_ptr<const Record> unused = log.keep({});
   const auto held = log.keep({});
   const auto written = log.keep({});
-  log.write(written.get(), 1, 2);
+  log.write(written.get(), {}, 1, 2);
   for (int i = 0; i < 5000; ++i) log.keep({});
   EXPECT_TRUE(unused.expired());
   EXPECT_GE(held.use_count(), 2);

@@ -1,0 +1,132 @@
+#include "flight/flights.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "fail.hpp"
+
+namespace gpt::flight {
+
+using Json = nlohmann::json;
+using stretto::ErrorCode;
+
+namespace {
+
+std::optional<double> date(const Json& json) { return json.is_number() ? std::optional(json.get<double>()) : std::nullopt; }
+
+Flight read_flight(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  try {
+    const Json json = Json::parse(file);
+    require(json.at("format") == "stretto flight 1", "{} has the format {}; this program reads 'stretto flight 1'.",
+            path.string(), json.at("format").dump());
+    Flight flight;
+    flight.job = json.at("job");
+    flight.host = json.at("host");
+    flight.reason = json.at("reason");
+    flight.account = json.at("account");
+    flight.rank = json.at("rank");
+    flight.size = json.at("size");
+    flight.process = json.at("process");
+    flight.written = json.at("written");
+    for (const Json& group : json.at("groups")) {
+      flight.groups.push_back({group.at("id"), group.at("name"), group.at("members")});
+    }
+    for (const Json& each : json.at("operations")) {
+      flight.operations.push_back({each.at("what"), each.at("type"), each.at("tag"), each.at("site"), each.at("state"),
+                                   each.at("group"), each.at("number"), each.at("count"), each.at("root"),
+                                   date(each.at("begun")), date(each.at("ended"))});
+    }
+    return flight;
+  } catch (const Json::exception& error) {
+    fail(ErrorCode::io, "{} is no flight file: {}.", path.string(), error.what());
+  }
+}
+
+const FlightGroup* group_of(const Flight& flight, std::int64_t id) {
+  const auto found = std::ranges::find(flight.groups, id, &FlightGroup::id);
+  return found == flight.groups.end() ? nullptr : &*found;
+}
+
+// key: a text that tells apart what is to be compared apart; empty: not to be compared.
+template <class Key>
+std::vector<Sequences> sequences_of(const Job& job, const Key& key) {
+  std::map<std::string, Sequences> all;
+  for (const auto& [rank, flight] : job.flights) {
+    for (const FlightOperation& operation : flight.operations) {
+      const FlightGroup* const group = group_of(flight, operation.group);
+      if (group == nullptr) continue;
+      const std::string name = key(operation, *group, rank);
+      if (name.empty()) continue;
+      Sequences& sequences = all[name];
+      sequences.group = *group;
+      sequences.of[rank][operation.number] = &operation;
+    }
+  }
+  std::vector<Sequences> result;
+  for (auto& entry : all) result.push_back(std::move(entry.second));
+  return result;
+}
+
+}  // namespace
+
+std::vector<Job> read_jobs(const std::string& directory) {
+  std::map<std::string, Job> jobs;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with("flight_") || !name.ends_with(".json")) continue;
+    Flight flight = read_flight(entry.path());
+    Job& job = jobs[flight.job];
+    job.name = flight.job;
+    job.size = flight.size;
+    job.flights[flight.rank] = std::move(flight);
+  }
+  if (error) fail(ErrorCode::io, "Cannot read {}: {}.", directory, error.message());
+  require(!jobs.empty(), "{} has no flight files; ranks write them to STRETTO_FLIGHT_DIR.", directory);
+  std::vector<Job> result;
+  for (auto& entry : jobs) result.push_back(std::move(entry.second));
+  std::ranges::sort(result, std::greater<>(), [](const Job& job) { return job.flights.begin()->second.written; });
+  return result;
+}
+
+std::vector<Sequences> collectives_of(const Job& job) {
+  return sequences_of(job, [](const FlightOperation& operation, const FlightGroup& group, int) {
+    return operation.is_message() ? std::string() : fmt::format("{} {}", group.id, fmt::join(group.members, " "));
+  });
+}
+
+std::vector<Sequences> messages_of(const Job& job) {
+  return sequences_of(job, [](const FlightOperation& operation, const FlightGroup& group, int rank) {
+    const auto known = operation.is_message() && operation.root >= 0 && operation.root < std::ssize(group.members);
+    if (!known || group.members[static_cast<std::size_t>(operation.root)] == rank) return std::string();
+    const int peer = group.members[static_cast<std::size_t>(operation.root)];
+    const bool sends = operation.what == "send";
+    return fmt::format("{} {} | {} {}", group.id, fmt::join(group.members, " "), sends ? rank : peer, sends ? peer : rank);
+  });
+}
+
+std::string headline(const FlightOperation& operation, const FlightGroup& group) {
+  return fmt::format("{} #{} of '{}' ({} {}{}{}{}{})", operation.what, operation.number, group.name, operation.count,
+                     operation.type, operation.tag.empty() ? "" : ", ", operation.tag, operation.site.empty() ? "" : ", at ",
+                     operation.site);
+}
+
+std::string names_of(const std::vector<int>& ranks) {
+  std::vector<std::string> runs;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    runs.push_back(end - i > 2 ? fmt::format("{} to {}", ranks[i], ranks[end - 1]) : std::to_string(ranks[i]));
+    if (end - i == 2) runs.push_back(std::to_string(ranks[i + 1]));
+    i = end;
+  }
+  if (runs.size() == 1) return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", runs.front());
+  const std::string last = runs.back();
+  runs.pop_back();
+  return fmt::format("ranks {} and {}", fmt::join(runs, ", "), last);
+}
+
+}  // namespace gpt::flight

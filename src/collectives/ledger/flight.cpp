@@ -1,0 +1,121 @@
+#include "collectives/ledger/flight.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "core/fail.hpp"
+
+namespace stretto {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t operations_kept = 1000;
+
+bool in_progress(const Record& record) { return record.times.started > 0 && record.times.done == 0; }
+
+const char* state_of(const Record& record) {
+  return record.failed ? "failed" : record.times.done > 0 ? "done" : record.times.started > 0 ? "begun" : "enqueued";
+}
+
+// Seconds since 1970, so that hosts can be compared as well as their clocks allow; null: not yet.
+Json date_of(double steady, double now) {
+  if (steady == 0) return nullptr;
+  const double today = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return today - (now - steady);
+}
+
+Json operation_of(const Record& record, double now) {
+  Json operation{{"sequence", record.sequence},
+                 {"what", name(record.collective)},
+                 {"group", record.partners ? record.partners->group_id : 0},
+                 {"number", record.number},
+                 {"count", record.count},
+                 {"type", record.quantized == QuantizedFormat::none ? name(record.dtype) : name(record.quantized)},
+                 {"root", record.root},
+                 {"bytes_sent", record.bytes_sent},
+                 {"algorithm", name(record.algorithm)},
+                 {"stream", record.stream},
+                 {"tag", record.tag},
+                 {"site", record.site.to_string()},
+                 {"state", state_of(record)},
+                 {"enqueued", date_of(record.times.enqueued, now)},
+                 {"begun", date_of(record.times.started, now)},
+                 {"ended", record.failed ? Json() : date_of(record.times.done, now)}};
+  return operation;
+}
+
+std::string host() {
+  std::array<char, 256> text{};
+  gethostname(text.data(), text.size() - 1);
+  return text.data();
+}
+
+}  // namespace
+
+std::string account_of(const Ledger& ledger) {
+  const std::vector<Record> records = ledger.last(operations_kept);
+  const double now = now_seconds();
+  for (const Record& record : records) {  // the oldest one holds up the others
+    if (in_progress(record))
+      return fmt::format("has been in {} for {:.1f} s", record.headline(), now - record.times.started);
+  }
+  for (auto record = records.rbegin(); record != records.rend(); ++record) {
+    if (record->times.done == 0) continue;
+    return fmt::format("is in no operation: its last one, {}, {} {:.1f} s ago", record->headline(),
+                       record->failed ? "failed" : "ended", now - record->times.done);
+  }
+  return "is in no operation, and has ended none";
+}
+
+std::string write_flight(const Ledger& ledger, const FlightLabel& label, const std::string& directory) {
+  const double now = now_seconds();
+  Json flight{{"format", "stretto flight 1"},
+              {"job", fmt::format("{:016x}", label.job)},
+              {"rank", label.rank},
+              {"size", label.size},
+              {"host", host()},
+              {"process", getpid()},
+              {"written", date_of(now, now)},
+              {"reason", label.reason},
+              {"account", account_of(ledger)},
+              {"groups", Json::array()},
+              {"operations", Json::array()}};
+  std::map<std::uint32_t, Json> groups;
+  for (const Record& record : ledger.last(operations_kept)) {
+    flight["operations"].push_back(operation_of(record, now));
+    if (!record.partners) continue;
+    const std::uint32_t id = record.partners->group_id;
+    groups[id] = {{"id", id}, {"name", record.group}, {"members", record.partners->members}};
+  }
+  for (auto& entry : groups) flight["groups"].push_back(std::move(entry.second));
+
+  const std::filesystem::path path =
+      std::filesystem::path(directory) / fmt::format("flight_{:016x}_{:05}.json", label.job, label.rank);
+  const std::filesystem::path unfinished = path.string() + fmt::format(".{}.new", getpid());
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  {
+    std::ofstream file(unfinished);
+    file << flight.dump(1, ' ', false, Json::error_handler_t::replace) << '\n';
+    file.close();
+    if (!file) error = std::error_code(errno != 0 ? errno : EIO, std::generic_category());
+  }
+  if (!error) std::filesystem::rename(unfinished, path, error);
+  if (error) {
+    std::error_code ignored;
+    std::filesystem::remove(unfinished, ignored);
+    fail(ErrorCode::io, "Cannot write the last operations to {}: {}.", path.string(), error.message());
+  }
+  return path;
+}
+
+}  // namespace stretto

@@ -1,0 +1,188 @@
+// The flight recorder, and what the sentence of a timeout says.
+#include "collectives/ledger/flight.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): kill
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "stretto/stretto.hpp"
+#include "temporary_directory.hpp"
+#include "variables.hpp"
+
+namespace stretto {
+namespace {
+
+using testing::ContainsRegex;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string here(int line) { return fmt::format("tests/collectives/ledger/flight_test.cpp:{}", line); }
+
+TEST(FlightRecorder, NumbersOperationsInTheirCommunicatorAndKnowsTheirCallSites) {
+  run_threads(3, [](const Communicator& world) {
+    const std::uint64_t since = world.ledger().next_sequence();
+    const Communicator other = world.duplicate("other");
+    const Stream stream("comm");
+    float x[4] = {};
+    std::vector<int> lines;
+    for (int i = 0; i < 2; ++i) {  // at first planned, then by the fast path
+      world.all_reduce(x, x, 1, DType::f32, ReduceOp::sum, Stream::inline_()), lines.push_back(__LINE__);
+      other.barrier(Stream::inline_()), lines.push_back(__LINE__);
+      other.all_gather(x + 3, x, 1, DType::f32, stream, {.tag = "tagged"}).wait(), lines.push_back(__LINE__);
+    }
+    OperationGroup messages;
+    const int next = (world.rank() + 1) % 3;
+    const int before = (world.rank() + 2) % 3;
+    for (int i = 0; i < 2; ++i) {
+      world.send(x, 1, DType::f32, next, stream);
+      world.recv(x + 1 + i, 1, DType::f32, before, stream);
+    }
+    messages.end().wait();
+    std::vector<std::string> said;
+    for (const Record& record : world.ledger().records(since)) {
+      said.push_back(fmt::format("{} {} {}", record.group, name(record.collective), record.number));
+      if (record.tag == "split" || record.root >= 0) continue;
+      EXPECT_EQ(record.site.to_string(), here(lines.front()));
+      lines.erase(lines.begin());
+    }
+    EXPECT_THAT(said, ElementsAre("world all_gather 1", "world all_reduce 2", "other barrier 1", "other all_gather 2",
+                                  "world all_reduce 3", "other barrier 3", "other all_gather 4", "world send 1",
+                                  "world recv 1", "world send 2", "world recv 2"));
+  });
+}
+
+TEST(FlightRecorder, OptionsDeclaredBeforeHaveNoCallSite) {
+  run_threads(1, [](const Communicator& world) {
+    OperationOptions options;
+    options.tag = "later";
+    float x = 0;
+    world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::sum, Stream::inline_(), options);
+    EXPECT_EQ(world.ledger().last(1).back().site.to_string(), "");
+  });
+}
+
+// Rank 2 does not come, and the others end. `meanwhile` is what rank 2 does.
+std::string sentence_of_a_wait(const std::function<void(const Communicator&)>& meanwhile, const Stream& stream) {
+  try {
+    run_threads(3, [&](const Communicator& world) {
+      double x = 0;
+      world.all_reduce(&x, &x, 1, DType::f64, ReduceOp::sum, stream.is_inline() ? stream : Stream("comm"));
+      world.set_timeout(1);
+      if (world.rank() != 2) {
+        world
+            .all_reduce(&x, &x, 1, DType::f64, ReduceOp::sum, stream.is_inline() ? stream : Stream("comm"),
+                        {.tag = "gradients"})
+            .wait();
+      }
+      meanwhile(world);
+    });
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
+    return error.what();
+  }
+  return "nobody noticed";
+}
+
+void compute_until_the_others_have_failed(const Communicator& world) {
+  try {
+    for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) world.check_ranks();
+  } catch (const Error&) {
+  }
+}
+
+TEST(FlightRecorder, ATimeoutSaysWhatTheMissingRankIsDoing) {
+  for (const Stream& stream : {Stream::inline_(), Stream("any")}) {
+    const std::string sentence = sentence_of_a_wait(compute_until_the_others_have_failed, stream);
+    EXPECT_THAT(sentence,
+                ContainsRegex("Rank [01] waited 1 s for rank 2 in all_reduce #2 of 'world' \\(1 f64, gradients, at "
+                              "tests/collectives/ledger/flight_test.cpp:[0-9]+\\); rank 2 is in no operation: its "
+                              "last one, all_reduce #1 of 'world' \\(1 f64, at [^)]*\\), ended [0-9.]+ s ago"));
+    EXPECT_THAT(sentence, HasSubstr("STRETTO_CHECK=1"));
+  }
+  EXPECT_THAT(sentence_of_a_wait([](const Communicator&) {}, Stream::inline_()),
+              HasSubstr("rank 2 has ended its part of the job"));
+}
+
+TEST(FlightRecorder, ATimeoutSaysInWhichOtherOperationTheMissingRankIs) {
+  const auto in_another = [](const Communicator& world) {
+    if (world.rank() != 2) return;
+    float x = 0;
+    world.recv(&x, 1, DType::f32, 0, Stream::inline_());
+  };
+  EXPECT_THAT(sentence_of_a_wait(in_another, Stream::inline_()),
+              ContainsRegex("(for rank 2 in all_reduce #2 .*; rank 2 has been in recv #1 of 'world'|"
+                            "for rank 0 in recv #1 of 'world' .*; rank 0 has been in all_reduce #2 of 'world')"));
+}
+
+nlohmann::json flight_of(const std::filesystem::path& directory, int rank) {
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const std::string name = entry.path().filename();
+    if (name.ends_with(fmt::format("_{:05}.json", rank))) return nlohmann::json::parse(std::ifstream(entry.path()));
+  }
+  return {};
+}
+
+TEST(FlightRecorder, EveryRankWritesItsLastThousandOperationsWhenTheJobFails) {
+  const TemporaryDirectory directory;
+  const Variable there("STRETTO_FLIGHT_DIR", directory / "flights");
+  EXPECT_THROW(run_threads(3,
+                           [](const Communicator& world) {
+                             float x = 0;
+                             for (int i = 0; i < 1200; ++i) {
+                               world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::sum, Stream::inline_());
+                             }
+                             if (world.rank() == 1) throw std::runtime_error("no more");
+                             world.barrier(Stream::inline_());
+                           }),
+               std::runtime_error);
+  for (const int rank : {0, 1, 2}) {
+    const nlohmann::json flight = flight_of(directory / "flights", rank);
+    ASSERT_TRUE(flight.is_object()) << rank;
+    EXPECT_EQ(flight["rank"], rank);
+    EXPECT_EQ(flight["size"], 3);
+    EXPECT_THAT(flight["reason"].get<std::string>(), HasSubstr("Rank 1 gave up: no more"));
+    const auto& operations = flight["operations"];
+    ASSERT_GE(operations.size(), 1000U);
+    ASSERT_LE(operations.size(), 1001U);
+    const auto& sum = operations[990];
+    EXPECT_EQ(sum["what"], "all_reduce");
+    EXPECT_EQ(sum["state"], "done");
+    EXPECT_GE(sum["ended"], sum["begun"]);
+    if (rank == 1 || operations.back()["what"] == "all_reduce") {  // a rank may not have come to the barrier yet
+      EXPECT_EQ(operations.back()["number"], 1200);
+    } else {
+      EXPECT_EQ(operations.back()["what"], "barrier");
+      EXPECT_EQ(operations.back()["number"], 1201);
+      EXPECT_TRUE(operations.back()["ended"].is_null()) << operations.back();
+    }
+  }
+}
+
+TEST(FlightRecorder, IsAskedForByTheProgramOrBySignal) {
+  const TemporaryDirectory directory;
+  const Variable there("STRETTO_FLIGHT_DIR", directory.path());
+  run_threads(2, [&](const Communicator& world) {
+    world.barrier(Stream::inline_());
+    const std::filesystem::path path = world.write_flight(directory / "asked");
+    EXPECT_EQ(nlohmann::json::parse(std::ifstream(path))["operations"].size(), 1U);
+    world.barrier(Stream::inline_());
+    if (world.rank() == 0) {
+      write_flights_on(SIGUSR1);
+      kill(getpid(), SIGUSR1);
+    }
+    while (flight_of(directory.path(), 1 - world.rank()).is_null()) std::this_thread::yield();
+    world.barrier(Stream::inline_());
+  });
+  EXPECT_EQ(flight_of(directory.path(), 0)["reason"], fmt::format("signal {}", SIGUSR1));
+}
+
+TEST(FlightRecorder, ADirectoryThatCannotBeMadeIsAnError) {
+  run_threads(1, [](const Communicator& world) { EXPECT_THROW(world.write_flight("/dev/null/flights"), Error); });
+}
+
+}  // namespace
+}  // namespace stretto
