@@ -56,7 +56,8 @@ class TrainingRun {
         rank0_(world.rank() == 0),
         plan_(rank0_ ? plan_training(line.trainer, mesh_.shape(), trainer_.pipeline().schedule()) : TrainingPlan()),
         reporter_(rank0_ ? line.log_dir : "", line.log_interval),
-        traffic_(world.ledger()) {
+        traffic_(world.ledger()),
+        stragglers_(mesh_, line.straggler_threshold) {
     if (line.save.empty()) return;
     saver_ = std::make_unique<CheckpointSaver>(
         trainer_.sharded(), trainer_.optimizer(), line.save,
@@ -158,6 +159,7 @@ class TrainingRun {
     const bool shows_memory = rank0_ && step == first_step_;
     const std::string memory = shows_memory ? memory_table_with_measured(plan_.stages.front().memory) : std::string();
     if (last || due(line_.eval_interval, step)) report.validation_loss = validate();
+    report.slowest = stragglers_.step(report.seconds, report.traffic.exposed_seconds);
     if (rank0_) reporter_.step(report);
     if (shows_memory) reporter_.say(memory);
     if (due(line_.save_interval, step)) save(step + 1);
@@ -290,6 +292,7 @@ class TrainingRun {
   TrainingPlan plan_;  // on rank 0
   Reporter reporter_;
   StepTraffic traffic_;
+  Stragglers stragglers_;
   std::unique_ptr<Trace> trace_;
   double rate_ = 0;
   std::unique_ptr<CheckpointSaver> saver_;  // with --save

@@ -98,6 +98,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--check-replicas", line.check_replicas,
                  "Steps between comparisons of the parameters' checksums on all ranks that hold copies; none when 0")
       ->capture_default_str();
+  app.add_option("--straggler-threshold", line.straggler_threshold,
+                 "Share of the step for which the others wait for one rank, from which on the step line names it")
+      ->capture_default_str();
   app.add_option("--log-interval", line.log_interval, "Steps between printed lines")->capture_default_str();
   app.add_flag("--dry-run", line.dry_run, "Print the memory and the traffic of a rank by formula, and start no rank");
   app.add_option("--ranks", line.planned_ranks, "With --dry-run, the number of ranks");
@@ -180,6 +183,8 @@ void CommandLine::check(int ranks, int rank) const {
   require(lr > 0 && min_lr >= 0 && trainer.clip_norm >= 0 && trainer.adamw.weight_decay >= 0,
           "--lr {} must be above 0; --min-lr {}, --clip-grad {} and --weight-decay {} cannot be negative.", lr, min_lr,
           trainer.clip_norm, trainer.adamw.weight_decay);
+  require(straggler_threshold > 0 && straggler_threshold <= 1, "--straggler-threshold {} is no share of a step; give 0.1.",
+          straggler_threshold);
   require(!data.train.empty(), "--train-data names no text to train on; give any file.");
   require(!resume || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
   require(!resume || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);

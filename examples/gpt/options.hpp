@@ -32,6 +32,7 @@ struct CommandLine {
   int keep = 0;  // checkpoints; 0: all
   std::int64_t save_interval = 0, eval_interval = 0, sample_interval = 0, log_interval = 10;
   std::int64_t check_replicas = 0;  // steps between comparisons; 0: none
+  double straggler_threshold = 0.1;
   bool resume = false;
   bool deterministic = false;
   bool comm_report = false;

@@ -39,6 +39,10 @@ std::string step_line(const StepReport& r) {
                         r.pipeline->simulated_bubble() * 100);
   }
   if (r.loss_scale) line += fmt::format(" | scale {:g}{}", *r.loss_scale, r.skipped ? " skipped" : "");
+  if (r.slowest && r.slowest->named) {
+    line +=
+        fmt::format(" | rank {} is slow: others wait {:.0f}% of the step for it", r.slowest->rank, r.slowest->share * 100);
+  }
   if (r.validation_loss) line += fmt::format(" | val loss {:.4f}", *r.validation_loss);
   return line;
 }
@@ -84,7 +88,7 @@ void Reporter::step(const StepReport& report) {
     curve_.push_back({report.step, report.loss, is_drawn ? report.validation_loss : std::nullopt});
   }
   const bool listed = report.step == 1 || report.step == report.steps || report.step % log_interval_ == 0 ||
-                      report.validation_loss || report.skipped;
+                      report.validation_loss || report.skipped || (report.slowest && report.slowest->named);
   if (listed) {
     say(step_line(report));
   } else if (terminal_) {
@@ -109,6 +113,10 @@ void Reporter::step(const StepReport& report) {
   if (report.loss_scale) {
     metrics["loss_scale"] = *report.loss_scale;
     metrics["skipped"] = report.skipped;
+  }
+  if (report.slowest) {
+    metrics["slowest_rank"] = report.slowest->rank;
+    metrics["slowest_share"] = report.slowest->share;
   }
   if (report.validation_loss) metrics["val_loss"] = *report.validation_loss;
   metrics_->append(metrics.dump());  // NaN and infinity become null

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "metrics_file.hpp"
+#include "stragglers.hpp"
 #include "stretto/ledger.hpp"
 #include "stretto/overlap/pipeline.hpp"
 
@@ -23,6 +24,7 @@ struct StepReport {
   std::optional<double> loss_scale;  // of the step, with fp16
   bool skipped = false;              // gradients overflowed, and nothing was updated
   std::optional<stretto::Pipeline::Times> pipeline;
+  std::optional<SlowRank> slowest;  // at the end of an interval
 };
 
 // The reports of rank 0: lines on stdout, a progress bar if stdout is a terminal, and metrics.jsonl.
