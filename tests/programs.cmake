@@ -10,7 +10,7 @@ set(root ROOT=${PROJECT_SOURCE_DIR})
 
 # Checker and clock of stretto-perf.
 if(TARGET stretto-perf)
-  add_executable(tools_tests tools/perf_check_test.cpp tools/perf_measure_test.cpp)
+  add_executable(tools_tests tools/perf_check_test.cpp tools/perf_measure_test.cpp tools/perf_stragglers_test.cpp)
   target_link_libraries(tools_tests PRIVATE stretto perf_parts stretto_options GTest::gtest_main)
   add_test_shards(tools_tests 1)
 endif()

@@ -9,6 +9,7 @@
 #include "perf/run.hpp"
 #include "perf/selection/calibrate.hpp"
 #include "perf/selection/selection.hpp"
+#include "perf/stragglers/stragglers.hpp"
 #include "stretto/launch.hpp"
 #ifdef STRETTO_HAVE_MPI
 #include "perf/peers/mpi_peer.hpp"
@@ -75,6 +76,7 @@ int main(int argc, char** argv) {
     const std::string verb = argc > 1 ? argv[1] : "";
     if (verb == "calibrate") return perf::calibrate(argc - 1, argv + 1);
     if (verb == "overlap") return perf::measure_overlap_case(argc - 1, argv + 1);
+    if (verb == "stragglers") return perf::find_stragglers(argc - 1, argv + 1);
     if (verb == "selection") return perf::check_selection(argc - 1, argv + 1);
     const auto options = perf::parse_command_line(argc, argv);
     return options ? perf::start(*options, argv) : 0;
