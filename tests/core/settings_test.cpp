@@ -47,6 +47,7 @@ TEST(Settings, AreListedWithMeaningAndDefault) {
                                                     {"STRETTO_NCCL_SERVE", "auto"},
                                                     {"STRETTO_NCCL_REPORT", "0"},
                                                     {"STRETTO_JOB_SECRET", ""},
+                                                    {"STRETTO_INSECURE", "0"},
                                                     {"STRETTO_PIN", "auto"},
                                                     {"STRETTO_PORT", "0"},
                                                     {"STRETTO_ADDRESS", ""},

@@ -1,9 +1,10 @@
 """A job trains the same with every launcher and beside other jobs; ranks of different jobs refuse each other in a sentence."""
 import os
+import pathlib
 import socket
 import unittest
 
-from harness import FaultTest, free_port, losses
+from harness import FOREVER, FaultTest, Run, clean_environment, free_port, losses, ranks_under
 
 
 class Launchers(FaultTest):
@@ -84,8 +85,42 @@ class Launchers(FaultTest):
 
     def test_ranks_that_count_differently(self):
         port = free_port()
-        pair = [self.start_rank(rank, size, port, {}) for rank, size in ((0, 2), (1, 3))]
-        self.expect_refusals(pair, [["Rank 1 believes in 3 ranks, rank 0 in 2"]] * 2)
+        soon = {"STRETTO_MEET_TIMEOUT": "2"}
+        pair = [self.start_rank(rank, size, port, {}, variables=soon) for rank, size in ((0, 2), (1, 3))]
+        self.expect_refusals(pair, [["ank 1", "believes in 3 ranks, rank 0 in 2"]] * 2)
+
+    def test_two_jobs_of_slurm_on_one_port(self):
+        port = free_port()
+        job = lambda number: {"SLURM_JOB_ID": number, "SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        first = self.start({}, {**job("17"), "SLURM_PROCID": "0"})
+        other = self.start({}, {**job("18"), "SLURM_PROCID": "1"})
+        self.assertNotEqual(self.status(other, 30), 0)
+        self.assertIn("SLURM_JOB_ID=18", other.errors[0])
+        self.assertIn("SLURM_JOB_ID=17", other.errors[0])
+        self.expect_success(first, self.start({}, {**job("17"), "SLURM_PROCID": "1"}))
+
+    def test_a_master_address_of_another_host(self):
+        ranks = [self.start_rank(0, 2, free_port(), {}, "192.0.2.1")]
+        self.expect_refusals(ranks, [["192.0.2.1", "rank 0 runs on host", "MASTER_ADDR"]])
+
+    def test_closed_standard_descriptors(self):
+        command = " ".join(map(str, self.command({"--nproc": 2, "--log-dir": self.log("closed")})))
+        run = Run(["sh", "-c", f"{command} <&- >&- 2>&-"], clean_environment({}), self.directory / "closed-run")
+        self.runs.append(run)
+        self.addCleanup(run.kill_all)
+        self.expect_success(run)
+        self.assertEqual(losses(self.log("closed")), self.losses_of_forked_ranks())
+
+    def test_the_meeting_port_is_closed_once_all_have_met(self):
+        run = self.start({"--nproc": 2, "--train-iters": FOREVER, "--log-dir": self.log("log")})
+        self.wait_for_steps(self.log("log"), 1)
+        table = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        listening = {fields[9] for fields in table if fields[3] == "0A"}
+        own = set()
+        for pid in [run.process.pid, *ranks_under(run.process.pid)]:
+            for entry in pathlib.Path("/proc", str(pid), "fd").iterdir():
+                own.add(os.readlink(entry).removeprefix("socket:[").removesuffix("]"))
+        self.assertEqual(own & listening, set())
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ class TwoHosts(FaultTest):
             self.skipTest(str(reason))
         self.addCleanup(self.network.close)
 
-    def start_pair(self, flags):
-        return [self.start_rank(rank, 2, PORT, flags, self.network.addresses[0], before=self.network.hosts[rank].inside())
+    def start_pair(self, flags, variables=None):
+        variables = {"STRETTO_JOB_SECRET": "of these hosts"} if variables is None else variables
+        return [self.start_rank(rank, 2, PORT, flags, self.network.addresses[0], variables, self.network.hosts[rank].inside())
                 for rank in range(2)]
 
     def bytes_over_the_cable(self):
@@ -39,6 +40,14 @@ class TwoHosts(FaultTest):
         self.expect_success(self.start({"--nproc": 2, "--log-dir": self.log("one")}))
         self.assertEqual(losses(self.log("two")), losses(self.log("one")))
         self.expect_nothing_left()
+
+    def test_without_a_secret_only_if_the_user_says_so(self):
+        self.expect_success(*self.start_pair({}, {"STRETTO_INSECURE": "1"}))
+        pair = self.start_pair({}, {"STRETTO_MEET_TIMEOUT": "2"})
+        for run in pair:
+            self.assertNotEqual(self.status(run, 30), 0)
+        self.assertIn("Set STRETTO_JOB_SECRET", pair[1].errors[0])
+        self.assertIn("STRETTO_INSECURE=1", pair[1].errors[0])
 
     def test_tensor_parallel_trains_as_on_one_host(self):
         self.expect_success(*self.start_pair({"--tp": 2, "--log-dir": self.log("two")}))

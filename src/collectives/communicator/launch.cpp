@@ -1,13 +1,18 @@
 #include "stretto/launch.hpp"
 
+#include <fcntl.h>
 #include <sodium.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <new>
+#include <stdexcept>
+#include <system_error>
 #include <thread>
 
 #include "collectives/communicator/group.hpp"
@@ -20,7 +25,17 @@
 namespace stretto {
 namespace {
 
+// Else a socket of the job could become the standard output, and get what is printed there.
+void open_standard_descriptors() {
+  for (int descriptor = 0; descriptor <= STDERR_FILENO; ++descriptor) {
+    if (fcntl(descriptor, F_GETFD) >= 0 || errno != EBADF) continue;
+    const int empty = open("/dev/null", O_RDWR);
+    ensure(empty == descriptor, "/dev/null cannot take the place of descriptor {}, which is closed.", descriptor);
+  }
+}
+
 void begin_process() {
+  open_standard_descriptors();
   check_settings();
   log().set_level(spdlog::level::from_str(setting("STRETTO_LOG")));
 }
@@ -70,13 +85,17 @@ int run_guarded(int rank, int size, const std::function<Communicator()>& join, c
 }
 
 // may_pin: true if launch() owns the process. A program that connects by itself also places itself on cores.
-Communicator join(int rank, int size, const MeetingPoint& point, bool may_pin, const std::string& name = "world") {
+Communicator join(int rank, int size, const MeetingPoint& point, bool may_pin, const std::string& name = "world",
+                  const std::string& job = "") {
   begin_process();
   require(size >= 1 && rank >= 0 && rank < size, "Rank {} is outside a job of {}.", rank, size);
   if (size == 1) return world_of(std::move(make_local_jobs(1).front()), false, name);
-  const double seconds_to_meet = point.timeout > 0 ? point.timeout : number_setting("STRETTO_MEET_TIMEOUT");
-  return world_of(join_tcp_job(rank, size, {point.host, point.port, point.secret, point.listener, seconds_to_meet}), may_pin,
-                  name);
+  Meeting meeting{point.host, point.port, point.secret, point.listener, point.timeout};
+  if (meeting.timeout <= 0) meeting.timeout = number_setting("STRETTO_MEET_TIMEOUT");
+  meeting.silence = number_setting("STRETTO_TIMEOUT");
+  meeting.job = job;
+  meeting.insecure = number_setting("STRETTO_INSECURE") != 0;
+  return world_of(join_tcp_job(rank, size, meeting), may_pin, name);
 }
 
 Communicator join_as_launched(bool may_pin) {
@@ -84,7 +103,10 @@ Communicator join_as_launched(bool may_pin) {
   const auto as = launched_as();
   if (!as || as->size == 1) return join(0, 1, {}, may_pin);
   log().info("Rank {} of {}, by the variables of {}.", as->rank, as->size, as->launcher);
-  return join(as->rank, as->size, {as->host, as->port, setting("STRETTO_JOB_SECRET"), -1}, may_pin);
+  const std::string secret = setting("STRETTO_JOB_SECRET");
+  // Without any other name, ranks of different programs at least do not join each other.
+  const std::string name = as->job.empty() && secret.empty() ? program_invocation_short_name : as->job;
+  return join(as->rank, as->size, {as->host, as->port, secret, -1}, may_pin, "world", name);
 }
 
 }  // namespace
@@ -103,7 +125,7 @@ int launch(int nproc, const RankBody& body) {
           0, 1, [] { return connect(0, 1, {}); }, body);
     }
     const MeetingPoint point = open_meeting("127.0.0.1");
-    const int status = fork_ranks(nproc, [&](int rank) {
+    const auto run_rank = [&](int rank) {
       MeetingPoint own = point;
       if (rank != 0) {
         close(point.listener);
@@ -112,9 +134,9 @@ int launch(int nproc, const RankBody& body) {
       setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);  // by this, ranks choose GPUs of their own
       return run_guarded(
           rank, nproc, [&] { return join(rank, nproc, own, true); }, body);
-    });
-    close(point.listener);
-    return status;
+    };
+    // Only rank 0 listens, and only until all have come.
+    return fork_ranks(nproc, run_rank, [&] { close(point.listener); });
   } catch (const std::exception& error) {
     report(0, 1, error_sentence(error));
     return 1;

@@ -3,39 +3,29 @@
 #include <sodium.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "core/fail.hpp"
+#include "stretto/stream.hpp"
 
 namespace stretto {
 namespace {
 
-// Seconds that rank 0 has for one arrival.
-constexpr double answer_seconds = 2;
-constexpr std::uint64_t protocol = 0x53747265'74746f01;  // "Stretto", version 1
+constexpr std::uint64_t version = 2;
+constexpr std::uint64_t protocol = 0x53747265'74746f00 | version;  // "Stretto", and the version
+bool is_stretto(std::uint64_t said) { return said >> 8 == protocol >> 8; }
 
-using SecretKey = std::array<unsigned char, crypto_auth_KEYBYTES>;
-using Proof = std::array<unsigned char, crypto_auth_BYTES>;
-using Nonce = std::array<unsigned char, 32>;
-
-struct Challenge {
-  std::uint64_t magic = protocol;
-  Nonce nonce{};
-};
-struct Hello {
-  std::uint64_t magic = protocol;
-  RankIntroduction who;
-  Nonce nonce{};
+constexpr std::uint32_t longest_reason = 4096;
+struct Answer {
+  std::uint32_t admitted = 0;
+  std::uint32_t reason_bytes = 0;
+  std::uint64_t identity = 0;
+  RankIntroduction rank0;
   Proof proof{};
 };
-
-SecretKey key_of(const std::string& secret) {
-  if (sodium_init() < 0) fail(ErrorCode::unavailable, "libsodium finds no source of randomness on this machine.");
-  SecretKey key;
-  crypto_generichash(key.data(), key.size(), reinterpret_cast<const unsigned char*>(secret.data()), secret.size(), nullptr,
-                     0);
-  return key;
-}
 
 // The arriving rank signs both challenges and its introduction.
 Proof prove(const SecretKey& key, const Nonce& server, const Hello& hello) {
@@ -48,77 +38,174 @@ Proof prove(const SecretKey& key, const Nonce& server, const Hello& hello) {
   return proof;
 }
 
-Proof counter_proof(const SecretKey& key, const Proof& proof) {
+// Rank 0 signs the arriving rank's proof, which depends on both challenges, and the job's identity.
+Proof counter_proof(const SecretKey& key, const Proof& proof, std::uint64_t identity) {
+  std::array<unsigned char, sizeof(Proof) + sizeof identity> text{};
+  std::memcpy(text.data(), proof.data(), sizeof(Proof));
+  std::memcpy(text.data() + sizeof(Proof), &identity, sizeof identity);
   Proof result;
-  crypto_auth(result.data(), proof.data(), proof.size(), key.data());
+  crypto_auth(result.data(), text.data(), text.size(), key.data());
   return result;
+}
+
+// One try to arrive. Empty: the other side has closed the connection.
+std::optional<Admission> try_to_arrive(Socket socket, const SecretKey& key, const Meeting& meeting,
+                                       const RankIntroduction& self, double deadline) {
+  const std::string address = fmt::format("{}:{}", meeting.host, meeting.port);
+  const auto left = [&] { return deadline - now_seconds(); };
+  Challenge challenge;
+  if (!socket.read_all(&challenge, sizeof challenge, left())) {
+    if (left() > 0) return std::nullopt;
+    fail(ErrorCode::unavailable,
+         "{} accepts a connection, but has said nothing to rank {} within {} s: it is not rank 0 of a Stretto job, or rank "
+         "0 is "
+         "stopped; if it is another program, choose another MASTER_PORT.",
+         address, self.rank, meeting.timeout);
+  }
+  if (!is_stretto(challenge.protocol)) {
+    fail(ErrorCode::unavailable, "{} is not rank 0 of a Stretto job; choose another MASTER_PORT.", address);
+  }
+  if (challenge.protocol != protocol) {
+    fail(ErrorCode::unavailable,
+         "Rank 0 at {} speaks version {} of Stretto's protocol, and rank {} version {}; give all ranks the same build of "
+         "Stretto.",
+         address, challenge.protocol & 0xff, self.rank, version);
+  }
+  Hello hello;
+  hello.protocol = protocol;
+  hello.who = self;
+  randombytes_buf(hello.nonce.data(), hello.nonce.size());
+  hello.proof = prove(key, challenge.nonce, hello);
+  Answer answer;
+  std::string reason;
+  bool whole = socket.write_all(&hello, sizeof hello, left()) && socket.read_all(&answer, sizeof answer, left()) &&
+               answer.reason_bytes <= longest_reason;
+  if (whole) {
+    reason.resize(answer.reason_bytes);
+    whole = socket.read_all(reason.data(), reason.size(), left());
+  }
+  if (!whole && left() > 0) return std::nullopt;
+  if (!whole) {
+    fail(ErrorCode::unavailable, "Rank 0 at {} has not answered rank {} within {} s; it may be stopped.", address, self.rank,
+         meeting.timeout);
+  }
+  if (answer.admitted == 0)
+    fail(ErrorCode::invalid_argument, "Rank 0 at {} turned rank {} away: {}", address, self.rank, reason);
+  const Proof expected = counter_proof(key, hello.proof, answer.identity);
+  if (sodium_memcmp(answer.proof.data(), expected.data(), expected.size()) != 0) {
+    fail(ErrorCode::unavailable, "{} let rank {} in without knowing the job's STRETTO_JOB_SECRET: it is not rank 0.",
+         address, self.rank);
+  }
+  answer.rank0.host.back() = '\0';
+  return Admission{std::move(socket), answer.rank0, answer.identity};
 }
 
 }  // namespace
 
-RankIntroduction introduce(int rank, int size) {
+std::string RankIntroduction::to_string() const { return fmt::format("rank {} (process {} on {})", rank, pid, host.data()); }
+
+RankIntroduction introduce(int rank, int size, const std::string& job) {
   RankIntroduction self;
   self.rank = rank;
   self.size = size;
   self.pid = getpid();
   gethostname(self.host.data(), self.host.size() - 1);
+  job.copy(self.job.data(), self.job.size() - 1);
   return self;
 }
 
-Arrival receive_arrival(const Socket& socket, const std::string& secret) {
-  const SecretKey key = key_of(secret);
-  socket.give_up_after(answer_seconds);
-  Challenge challenge;
-  randombytes_buf(challenge.nonce.data(), challenge.nonce.size());
-  Hello hello;
-  Arrival arrival;
-  if (!socket.write_all(&challenge, sizeof challenge) || !socket.read_all(&hello, sizeof hello, answer_seconds) ||
-      hello.magic != protocol) {
-    return arrival;
-  }
-  const Proof expected = prove(key, challenge.nonce, hello);
-  if (sodium_memcmp(expected.data(), hello.proof.data(), expected.size()) != 0) return arrival;
-  const Proof counter = counter_proof(key, hello.proof);
-  arrival.genuine = socket.write_all(counter.data(), counter.size());
-  arrival.who = hello.who;
-  arrival.who.host.back() = '\0';
-  socket.give_up_after(0);
-  return arrival;
+SecretKey key_of(const std::string& secret) {
+  static_assert(sizeof(SecretKey) == crypto_auth_KEYBYTES && sizeof(Proof) == crypto_auth_BYTES);
+  if (sodium_init() < 0) fail(ErrorCode::unavailable, "libsodium finds no source of randomness on this machine.");
+  SecretKey key;
+  crypto_generichash(key.data(), key.size(), reinterpret_cast<const unsigned char*>(secret.data()), secret.size(), nullptr,
+                     0);
+  return key;
 }
 
-void answer_arrival(const Socket& socket, const std::string& refusal) {
-  const auto length = static_cast<std::uint32_t>(refusal.size());
-  socket.write_all(&length, sizeof length);
-  socket.write_all(refusal.data(), refusal.size());
+Arriving::Arriving(Socket socket, const SecretKey& key) : socket_(std::move(socket)), key_(key), since_(now_seconds()) {
+  challenge_.protocol = protocol;
+  randombytes_buf(challenge_.nonce.data(), challenge_.nonce.size());
+  socket_.write_some(&challenge_, sizeof challenge_);  // a new connection takes so few bytes at once
 }
 
-void arrive(const Socket& socket, const std::string& secret, const RankIntroduction& self, const std::string& address) {
-  const SecretKey key = key_of(secret);
-  Challenge challenge;
-  if (!socket.read_all(&challenge, sizeof challenge) || challenge.magic != protocol) {
-    fail(ErrorCode::unavailable, "What listens at {} is not rank 0 of a Stretto job; choose another MASTER_PORT.", address);
+Arriving::State Arriving::look() {
+  while (bytes_ < sizeof hello_) {
+    const ssize_t got = socket_.read_some(reinterpret_cast<std::byte*>(&hello_) + bytes_, sizeof hello_ - bytes_);
+    if (got < 0) return State::no_rank;
+    if (got == 0) return State::waits;
+    bytes_ += static_cast<std::size_t>(got);
+    if (bytes_ < sizeof hello_.protocol) continue;
+    if (!is_stretto(hello_.protocol)) return State::no_rank;
+    if (hello_.protocol != protocol) return State::other_version;
   }
-  Hello hello;
-  hello.who = self;
-  randombytes_buf(hello.nonce.data(), hello.nonce.size());
-  hello.proof = prove(key, challenge.nonce, hello);
-  Proof counter;
-  const Proof expected = counter_proof(key, hello.proof);
-  if (!socket.write_all(&hello, sizeof hello) || !socket.read_all(counter.data(), counter.size()) ||
-      sodium_memcmp(counter.data(), expected.data(), expected.size()) != 0) {
-    fail(ErrorCode::unavailable, "Rank 0 at {} turned rank {} away: STRETTO_JOB_SECRET differs between them.", address,
-         self.rank);
+  hello_.who.host.back() = hello_.who.job.back() = '\0';
+  const Proof expected = prove(key_, challenge_.nonce, hello_);
+  return sodium_memcmp(expected.data(), hello_.proof.data(), expected.size()) == 0 ? State::came : State::other_secret;
+}
+
+Socket Arriving::admit(const RankIntroduction& self, std::uint64_t identity) {
+  answer(&self, identity, "");
+  return std::move(socket_);
+}
+
+void Arriving::turn_away(const std::string& why) {
+  answer(nullptr, 0, why);
+  socket_.end_writing();
+}
+
+void Arriving::answer(const RankIntroduction* self, std::uint64_t identity, const std::string& why) {
+  Answer head;
+  head.admitted = self != nullptr ? 1 : 0;
+  head.reason_bytes = static_cast<std::uint32_t>(std::min<std::size_t>(why.size(), longest_reason));
+  head.identity = identity;
+  if (self != nullptr) {
+    head.rank0 = *self;
+    head.proof = counter_proof(key_, hello_.proof, identity);
   }
-  std::uint32_t length = 0;
-  std::string refusal;
-  if (socket.read_all(&length, sizeof length) && length < 4096) {
-    refusal.resize(length);
-    if (socket.read_all(refusal.data(), length)) {
-      if (refusal.empty()) return;
-      fail(ErrorCode::invalid_argument, "{}", refusal);
+  std::array<std::byte, sizeof head + longest_reason> all;
+  std::memcpy(all.data(), &head, sizeof head);
+  std::memcpy(all.data() + sizeof head, why.data(), head.reason_bytes);
+  socket_.write_some(all.data(), sizeof head + head.reason_bytes);
+}
+
+Admission arrive(const Meeting& meeting, const RankIntroduction& self) {
+  const SecretKey key = key_of(meeting.secret);
+  const double deadline = now_seconds() + meeting.timeout;
+  bool was_there = false;
+  int error = 0;
+  do {
+    Socket socket = try_to_connect(meeting.host, meeting.port, deadline - now_seconds());
+    error = errno;
+    if (socket) {
+      const std::string elsewhere = socket.other_host();
+      if (!elsewhere.empty()) require_trust(meeting, fmt::format("Rank 0 at {}", elsewhere));
+      std::optional<Admission> admission = try_to_arrive(std::move(socket), key, meeting, self, deadline);
+      if (admission) return std::move(*admission);
+      was_there = true;  // and has closed the connection: it had too many others, or has ended
+    } else if (was_there && error == ECONNREFUSED) {
+      fail(ErrorCode::unavailable,
+           "Rank 0 at {}:{} has gone while rank {} arrived: it gave up or died; its own message says why.", meeting.host,
+           meeting.port, self.rank);
     }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  } while (now_seconds() < deadline);
+  if (was_there) {
+    fail(ErrorCode::unavailable,
+         "{}:{} has closed every connection of rank {} for {} s: rank 0 is crowded by strangers, or another program has the "
+         "port; choose another MASTER_PORT.",
+         meeting.host, meeting.port, self.rank, meeting.timeout);
   }
-  fail(ErrorCode::unavailable, "Rank 0 at {} closed the connection while rank {} arrived.", address, self.rank);
+  fail(ErrorCode::unavailable, "Rank 0 does not answer at {}:{} within {} s: {}.", meeting.host, meeting.port,
+       meeting.timeout, errno_text(error));
+}
+
+void require_trust(const Meeting& meeting, const std::string& who) {
+  require(
+      !meeting.secret.empty() || meeting.insecure,
+      "{} is on another host, and the job has no secret: anybody who reaches its port could join. Set STRETTO_JOB_SECRET to "
+      "the same text for all ranks; or, on a network that you trust, STRETTO_INSECURE=1.",
+      who);
 }
 
 }  // namespace stretto

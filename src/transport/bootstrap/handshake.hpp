@@ -1,8 +1,11 @@
 #pragma once
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "transport/bootstrap/job.hpp"
 #include "transport/bootstrap/socket.hpp"
 
 // Two ranks prove to each other that they belong to one job: each answers the other's random challenge with a keyed hash
@@ -15,21 +18,61 @@ struct RankIntroduction {
   std::int32_t size = 0;
   std::int64_t pid = 0;
   std::array<char, 64> host{};
-};
-RankIntroduction introduce(int rank, int size);
+  std::array<char, 64> job{};  // the job's name, as its launcher and its program tell it
 
-struct Arrival {
+  std::string to_string() const;  // "rank 3 (process 17 on node7)"
+};
+RankIntroduction introduce(int rank, int size, const std::string& job);
+
+using SecretKey = std::array<unsigned char, 32>;
+SecretKey key_of(const std::string& secret);
+using Proof = std::array<unsigned char, 32>;
+using Nonce = std::array<unsigned char, 32>;
+
+struct Challenge {
+  std::uint64_t protocol = 0;
+  Nonce nonce{};
+};
+struct Hello {
+  std::uint64_t protocol = 0;
   RankIntroduction who;
-  bool genuine = false;  // the other side knew the secret
+  Nonce nonce{};
+  Proof proof{};
 };
 
-// Rank 0's half. Takes at most a few seconds; the arrival is not genuine if the other side is silent, does not know the
-// secret or speaks another version.
-Arrival receive_arrival(const Socket& socket, const std::string& secret);
-// Lets the rank in (empty refusal), or turns it away with a sentence.
-void answer_arrival(const Socket& socket, const std::string& refusal);
+// Rank 0's half for one connection. It never waits: call look() whenever bytes have come.
+class Arriving {
+ public:
+  Arriving(Socket socket, const SecretKey& key);
 
-// The other ranks' half; throws Error(unavailable) saying why rank 0 refused.
-void arrive(const Socket& socket, const std::string& secret, const RankIntroduction& self, const std::string& address);
+  enum class State { waits, came, other_secret, other_version, no_rank };
+  State look();
+  int descriptor() const { return socket_.descriptor(); }
+  double since() const { return since_; }
+  const RankIntroduction& who() const { return hello_.who; }       // if it came
+  std::string other_host() const { return socket_.other_host(); }  // likewise
+  // Lets the rank in, and tells it who rank 0 is and the job's identity.
+  Socket admit(const RankIntroduction& self, std::uint64_t identity);
+  void turn_away(const std::string& why);
+
+ private:
+  void answer(const RankIntroduction* self, std::uint64_t identity, const std::string& why);
+
+  Socket socket_;
+  const SecretKey& key_;
+  double since_;
+  Challenge challenge_;
+  Hello hello_;
+  std::size_t bytes_ = 0;  // of the hello
+};
+
+// The other ranks' half: connects to rank 0, again if it does not listen yet, until the meeting's time is over. Throws
+// Error(unavailable) saying why there is no rank 0, or Error(invalid_argument) with rank 0's reason to turn this rank away.
+struct Admission {
+  Socket socket;
+  RankIntroduction rank0;
+  std::uint64_t identity = 0;  // of the job
+};
+Admission arrive(const Meeting& meeting, const RankIntroduction& self);
 
 }  // namespace stretto

@@ -50,7 +50,11 @@ class Job {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Collective: returns every rank's contribution, by rank. Throws if a rank is lost meanwhile.
+  // A random number that all ranks of this job know, and nobody else.
+  virtual std::uint64_t identity() const = 0;
+
+  // Collective: returns every rank's contribution, by rank. Throws if a rank is lost meanwhile, or does not take part within
+  // the meeting's time.
   virtual std::vector<Bytes> exchange(const Bytes& mine) = 0;
 
   // Throws Error(peer_lost) once any rank has died, Error(peer_gave_up) once one has given up; costs one atomic load
@@ -59,6 +63,13 @@ class Job {
 
   // Tells all others that this rank gives up, and the reason; their check() then throws.
   virtual void abort(const std::string& reason) = 0;
+
+  // Whether any rank has called leave(); costs one atomic load. And whether that one has: it takes part in nothing any more.
+  // Ranks of other processes learn of it within a few seconds.
+  virtual bool any_left() const = 0;
+  virtual bool has_left(int rank) const = 0;
+  // What is known of a rank that others wait for, such as "Rank 2 (process 17 on node7) shows no sign of life for 12 s: ..."
+  virtual std::string news_of(int rank) const = 0;
 
   // Collective, the last call: returns when every rank has called it or is lost, so that no rank takes away memory or
   // connections that another one still uses. A rank that has waited for `timeout` seconds tells the others that it is gone,
@@ -88,15 +99,21 @@ std::string left_early(double timeout);
 // Ranks as threads of this process: `size` handles on one job, which share their state under one mutex.
 std::vector<std::unique_ptr<Job>> make_local_jobs(int size);
 
-// Ranks as processes, in a star around rank 0 over TCP; the connections stay open, so that deaths are noticed.
+// Where and how the ranks of a job meet that are processes: in a star around rank 0 over TCP. The connections stay open, so
+// that deaths are noticed.
 struct Meeting {
   std::string host;  // where rank 0 listens
   int port = 0;
-  std::string secret;   // of the job's ranks; a process that does not know it is dropped
-  int listener = -1;    // rank 0: a listening socket, which it then owns; or -1
-  double timeout = 60;  // seconds in which all ranks must come
+  std::string secret;     // of the job's ranks; a process that does not know it is turned away
+  int listener = -1;      // rank 0: a listening socket, which it then owns; or -1
+  double timeout = 60;    // seconds in which all ranks must come, and then in which they must take part in each exchange
+  double silence = 600;   // seconds without a sign of life after which a rank counts as lost
+  std::string job;        // the job's name; a rank of a job of another name is turned away
+  bool insecure = false;  // ranks may be on several hosts although there is no secret
 };
 std::unique_ptr<Job> join_tcp_job(int rank, int size, const Meeting& meeting);
+// Throws Error(invalid_argument) if the job has no secret, and may not do without; who: the other side, on another host.
+void require_trust(const Meeting& meeting, const std::string& who);
 
 // A listening socket (closed on exec) and its port. listen_on() with port 0 lets the kernel choose; it throws
 // Error(unavailable) naming the address.

@@ -23,11 +23,24 @@ struct Variables {
   const char* launcher;
   const char* rank;
   const char* size;
+  std::array<const char*, 2> job;  // its number
+  bool is_mpi;
 };
-constexpr std::array<Variables, 4> known{{{"torchrun", "RANK", "WORLD_SIZE"},
-                                          {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                                          {"PMI", "PMI_RANK", "PMI_SIZE"},
-                                          {"Slurm", "SLURM_PROCID", "SLURM_NTASKS"}}};
+constexpr std::array<Variables, 4> known{
+    {{"torchrun", "RANK", "WORLD_SIZE", {"TORCHELASTIC_RUN_ID", nullptr}, false},
+     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", {"PMIX_NAMESPACE", nullptr}, true},
+     {"PMI", "PMI_RANK", "PMI_SIZE", {nullptr, nullptr}, true},
+     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", {"SLURM_JOB_ID", "SLURM_STEP_ID"}, false}}};
+
+// Empty if the launcher has given it no number. torchrun's is "none" unless the user has given one.
+std::string name_of_job(const Variables& variables) {
+  std::string name;
+  for (const char* const part : variables.job) {
+    const char* const value = part != nullptr ? std::getenv(part) : nullptr;
+    if (value != nullptr && std::string(value) != "none") name += fmt::format(" {}={}", part, value);
+  }
+  return name.empty() ? name : variables.launcher + name;
+}
 
 int integer_variable(const char* name) {
   const char* given = std::getenv(name);
@@ -51,12 +64,16 @@ std::optional<LaunchedAs> launched_as() {
     as.launcher = variables.launcher;
     as.rank = integer_variable(variables.rank);
     as.size = integer_variable(variables.size);
+    as.job = name_of_job(variables);
     require(as.rank < as.size, "{}={} is not below {}={}.", variables.rank, as.rank, variables.size, as.size);
     if (as.size == 1) return as;
     const char* host = std::getenv("MASTER_ADDR");
     require(host != nullptr && std::getenv("MASTER_PORT") != nullptr,
-            "{} ranks were started by {}, but MASTER_ADDR and MASTER_PORT do not tell where to meet; set both.", as.size,
-            as.launcher);
+            "{} ranks were started by {}, but MASTER_ADDR and MASTER_PORT do not tell where to meet; set both{}.", as.size,
+            as.launcher,
+            variables.is_mpi
+                ? ", or connect with stretto/mpi.hpp, which asks MPI (Stretto's programs do in a build with MPI)"
+                : "");
     as.host = host;
     as.port = static_cast<int>(number_setting("STRETTO_PORT"));
     if (as.port == 0) {
@@ -68,10 +85,18 @@ std::optional<LaunchedAs> launched_as() {
     require(as.port > 0 && as.port < 65536, "Port {} is outside 1..65535; set MASTER_PORT or STRETTO_PORT.", as.port);
     return as;
   }
+  const char* const rank = std::getenv("RANK");
+  const char* const size = std::getenv("WORLD_SIZE");
+  require(rank == nullptr,
+          "RANK='{}' is set and WORLD_SIZE is not: this rank would run alone; set WORLD_SIZE, or unset RANK.",
+          rank != nullptr ? rank : "");
+  require(size == nullptr || std::string(size) == "1",
+          "WORLD_SIZE='{}' is set and RANK is not: this rank would run alone; set RANK, or unset WORLD_SIZE.",
+          size != nullptr ? size : "");
   return std::nullopt;
 }
 
-int fork_ranks(int count, const std::function<int(int rank)>& body) {
+int fork_ranks(int count, const std::function<int(int rank)>& body, const std::function<void()>& all_started) {
   std::fflush(nullptr);  // else every child would write the buffered output again
   const pid_t parent = getpid();
   std::vector<pid_t> children;
@@ -92,6 +117,7 @@ int fork_ranks(int count, const std::function<int(int rank)>& body) {
     }
     children.push_back(child);
   }
+  if (all_started) all_started();
 
   int result = 0;
   double deadline = 0;

@@ -1,3 +1,6 @@
+#include <sys/random.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -10,7 +13,9 @@ namespace stretto {
 namespace {
 
 struct LocalJobState {
-  explicit LocalJobState(int size) : contributions(size), observed(size) {}
+  explicit LocalJobState(int size) : contributions(size), left(size), observed(size) {
+    ensure(getrandom(&identity, sizeof identity, 0) == sizeof identity, "The kernel gives no random number.");
+  }
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -18,7 +23,9 @@ struct LocalJobState {
   std::shared_ptr<const std::vector<Bytes>> result;  // of the latest complete exchange
   int arrived = 0;
   std::uint64_t exchanges = 0;
-  int left = 0;
+  std::uint64_t identity = 0;
+  std::vector<bool> left;  // by rank
+  std::atomic<bool> any_left = false;
   std::atomic<bool> failed = false;
   std::string reason;
   std::vector<std::shared_ptr<Observed>> observed;  // by rank
@@ -32,6 +39,7 @@ class LocalJob : public Job {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  std::uint64_t identity() const override { return state_->identity; }
 
   std::vector<Bytes> exchange(const Bytes& mine) override {
     std::unique_lock lock(state_->mutex);
@@ -68,11 +76,20 @@ class LocalJob : public Job {
     return accounts;
   }
 
+  bool any_left() const override { return state_->any_left.load(std::memory_order_relaxed); }
+  bool has_left(int rank) const override {
+    const std::lock_guard lock(state_->mutex);
+    return state_->left[rank];
+  }
+  std::string news_of(int rank) const override {
+    return has_left(rank) ? fmt::format("Rank {} has left the job.", rank) : "";
+  }
+
   void leave(double timeout) override {
     std::unique_lock lock(state_->mutex);
-    ++state_->left;
+    state_->left[rank_] = state_->any_left = true;
     state_->changed.notify_all();
-    const auto all_left = [&] { return state_->left == size_; };
+    const auto all_left = [&] { return std::find(state_->left.begin(), state_->left.end(), false) == state_->left.end(); };
     const std::chrono::duration<double> patience(timeout);
     if (!state_->changed.wait_for(lock, patience, [&] { return all_left() || state_->failed; })) {
       lock.unlock();

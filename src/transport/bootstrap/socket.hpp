@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-// Thin, blocking TCP for the star of a job. Every socket is closed on exec and never raises SIGPIPE.
+// Thin TCP for the star of a job. Every socket is closed on exec and never raises SIGPIPE.
 namespace stretto {
 
 class Socket {
@@ -19,19 +19,28 @@ class Socket {
   explicit operator bool() const { return descriptor_ >= 0; }
   int release();
   void close();
+  void end_writing() const;  // the other side reads what was written, and then the end
 
-  // Move all bytes, or return false: the connection is broken, or nothing moved for the time set with give_up_after().
-  // all_within: seconds for the whole, so that bytes that trickle in one by one do not block the caller; 0: no limit.
-  bool write_all(const void* data, std::size_t bytes) const;
-  bool read_all(void* data, std::size_t bytes, double all_within = 0) const;
-  void give_up_after(double seconds) const;  // 0: never
+  // Move all bytes, or return false: the connection is broken, or has not moved them within that many seconds.
+  bool write_all(const void* data, std::size_t bytes, double within) const;
+  bool read_all(void* data, std::size_t bytes, double within) const;
+  // Move what can be moved at once, and return its bytes. The connection has ended if they return -1: errno is then the
+  // reason, or 0 if the other side has closed it.
+  ssize_t write_some(const void* data, std::size_t bytes) const;
+  ssize_t read_some(void* data, std::size_t bytes) const;
+
+  // Lets the connection end if the other host no longer answers, some 20 seconds after it was last heard.
+  void notice_dead_hosts() const;
+  // The other side's address; empty if that is on this host.
+  std::string other_host() const;
 
  private:
   int descriptor_ = -1;
 };
 
-Socket accept_on(int listener);  // returns an empty socket if no connection waits
-// Tries again until the deadline, since rank 0 may start last; then throws Error(unavailable) naming the address.
-Socket connect_to(const std::string& host, int port, double seconds);
+Socket accept_on(int listener);  // returns an empty socket, and errno, if there is none to accept
+// One try within that many seconds; returns an empty socket, and errno, if it fails. Throws Error(unavailable) if the host's
+// name is not known.
+Socket try_to_connect(const std::string& host, int port, double seconds);
 
 }  // namespace stretto

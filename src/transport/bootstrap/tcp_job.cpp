@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 #include <poll.h>
+#include <sodium.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
@@ -13,123 +15,100 @@
 
 #include "core/fail.hpp"
 #include "stretto/stream.hpp"
+#include "transport/bootstrap/admission.hpp"
+#include "transport/bootstrap/frames.hpp"
 #include "transport/bootstrap/handshake.hpp"
 #include "transport/bootstrap/job.hpp"
-#include "transport/bootstrap/socket.hpp"
+#include "transport/bootstrap/packing.hpp"
 
 namespace stretto {
 namespace {
 
-// Everything after the handshake is a frame. One thread of each rank reads frames, and sleeps in poll() otherwise.
-enum class FrameKind : std::uint32_t {
-  contribution,  // to rank 0: this rank's part of an exchange
-  result,        // from rank 0: all parts
-  gave_up,       // either way: which rank, and the reason
-  died,          // from rank 0: which rank
-  bye,           // to rank 0: this rank leaves
-  all_left,      // from rank 0: all ranks have said bye
-  question,      // through rank 0: what is this rank doing?
-  answer,        // through rank 0
-};
-struct FrameHead {
-  FrameKind kind;
-  std::uint32_t bytes;
-};
 // The head of a question, and of the answer, which then has the text behind it.
 struct Question {
   std::int32_t from = 0, about = 0;
 };
-constexpr std::uint32_t longest_frame = 1U << 28;
 
-struct Connection {
-  Socket socket;
+constexpr double seconds_between_signs = 1;  // of life, in both directions
+constexpr double seconds_to_be_silent = 5;   // after which a rank is said to be silent
+constexpr double seconds_to_part = 1;        // for what is still under way when a job ends
+
+struct SilentRank {
   RankIntroduction who;
-  std::mutex writing;
-  bool left = false;  // said bye, or is lost
-  std::atomic<bool> broken = false;
-
-  void send(FrameKind kind, const void* data, std::size_t bytes) {
-    const std::lock_guard lock(writing);
-    const FrameHead head{kind, static_cast<std::uint32_t>(bytes)};
-    // A failure shows as the end of the connection to the thread that reads.
-    if (socket.write_all(&head, sizeof head)) socket.write_all(data, bytes);
-  }
+  double seconds;
 };
 
-Bytes packed(const std::vector<Bytes>& parts) {
-  Bytes all;
-  for (const Bytes& part : parts) {
-    const std::uint64_t length = part.size();
-    const auto* head = reinterpret_cast<const std::byte*>(&length);
-    all.insert(all.end(), head, head + sizeof length);
-    all.insert(all.end(), part.begin(), part.end());
-  }
-  return all;
-}
+std::string begins_sentence(const RankIntroduction& who) { return "R" + who.to_string().substr(1); }
 
-std::vector<Bytes> unpacked(const Bytes& all, int size) {
-  std::vector<Bytes> parts(size);
-  std::size_t at = 0;
-  for (Bytes& part : parts) {
-    std::uint64_t length = 0;
-    ensure(at + sizeof length <= all.size(), "An exchange of {} parts came truncated.", size);
-    std::memcpy(&length, all.data() + at, sizeof length);
-    at += sizeof length;
-    ensure(length <= all.size() - at, "An exchange of {} parts came truncated.", size);
-    part.assign(all.begin() + static_cast<std::ptrdiff_t>(at), all.begin() + static_cast<std::ptrdiff_t>(at + length));
-    at += length;
-  }
-  return parts;
+std::string describe_silence(const RankIntroduction& who, double seconds) {
+  return fmt::format("{} has given no sign of life for {:.0f} s: it is stopped, or its host or the network to it is gone.",
+                     begins_sentence(who), seconds);
 }
 
 class TcpJob : public Job {
  public:
-  TcpJob(int rank, int size, const Meeting& meeting) : rank_(rank), size_(size), contributions_(size) {
+  TcpJob(int rank, int size, const Meeting& meeting)
+      : rank_(rank),
+        size_(size),
+        limit_(meeting.timeout),
+        silence_limit_(meeting.silence),
+        left_(size),
+        parts_(size),
+        came_(size) {
+    const RankIntroduction self = introduce(rank, size, meeting.job);
     if (rank == 0) {
+      key_of(meeting.secret);  // readies libsodium
+      randombytes_buf(&identity_, sizeof identity_);
       try {
-        gather_ranks(meeting);
+        admit_ranks(self, meeting, identity_, [&](const RankIntroduction& who, Socket socket) {
+          connections_.push_back(std::make_unique<FrameConnection>(std::move(socket), who));
+        });
       } catch (const Error& error) {  // ranks that came must not think that this rank crashed
-        const std::string sentence = fmt::format("Rank 0 gave up: {}", error.what());
-        for (const auto& connection : connections_) connection->send(FrameKind::gave_up, sentence.data(), sentence.size());
+        const bool one_died = error.code() == ErrorCode::peer_lost;
+        send_failure(one_died ? ErrorCode::peer_lost : ErrorCode::peer_gave_up,
+                     one_died ? error.what() : fmt::format("Rank 0 gave up: {}", error.what()), nullptr);
+        closing_ = true;
+        serve();
         throw;
       }
     } else {
-      const std::string address = fmt::format("{}:{}", meeting.host, meeting.port);
-      auto connection = std::make_unique<Connection>();
-      connection->socket = connect_to(meeting.host, meeting.port, meeting.timeout);
-      connection->socket.give_up_after(meeting.timeout);
-      arrive(connection->socket, meeting.secret, introduce(rank, size), address);
-      connection->socket.give_up_after(0);
-      connection->who.rank = 0;
-      connections_.push_back(std::move(connection));
+      Admission admission = arrive(meeting, self);
+      identity_ = admission.identity;
+      connections_.push_back(std::make_unique<FrameConnection>(std::move(admission.socket), admission.rank0));
     }
     wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     ensure(wake_ >= 0, "eventfd failed: {}.", errno_text(errno));
-    reader_ = std::thread([this] { read_frames(); });
+    server_ = std::thread([this] { serve(); });
   }
 
   ~TcpJob() override {
     closing_ = true;
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
-    reader_.join();
+    wake();
+    server_.join();
     close(wake_);
   }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  std::uint64_t identity() const override { return identity_; }
 
   std::vector<Bytes> exchange(const Bytes& mine) override {
+    const double begin = now_seconds();
     std::unique_lock lock(mutex_);
     const std::uint64_t number = exchanges_;
     if (rank_ == 0) {
       contribute(0, mine);
     } else {
+      tell(*connections_.front(), FrameKind::contribution, mine);
+    }
+    const auto over = [&] { return exchanges_ != number || failed_; };
+    while (!changed_.wait_for(lock, std::chrono::milliseconds(100), over)) {
+      if (!is_late(now_seconds() - begin)) continue;
+      const std::string sentence = name_late();
       lock.unlock();
-      connections_.front()->send(FrameKind::contribution, mine.data(), mine.size());
+      note_failure(ErrorCode::timeout, sentence, nullptr);
       lock.lock();
     }
-    changed_.wait(lock, [&] { return exchanges_ != number || failed_; });
     if (exchanges_ == number) throw_failure();
     return result_;
   }
@@ -144,15 +123,23 @@ class TcpJob : public Job {
     note_failure(ErrorCode::peer_gave_up, fmt::format("Rank {} gave up: {}", rank_, reason), nullptr);
   }
 
+  bool any_left() const override { return any_left_.load(std::memory_order_relaxed); }
+  bool has_left(int rank) const override {
+    const std::lock_guard lock(mutex_);
+    return left_[rank];
+  }
+
+  std::string news_of(int rank) const override {
+    const std::lock_guard lock(mutex_);
+    return news_of_locked(rank);
+  }
+
   void leave(double timeout) override {
     std::unique_lock lock(mutex_);
     if (rank_ == 0) {
-      ++left_;
-      announce_end_if_all_left();
+      note_left(0);
     } else {
-      lock.unlock();
-      connections_.front()->send(FrameKind::bye, nullptr, 0);
-      lock.lock();
+      tell(*connections_.front(), FrameKind::bye, {});
     }
     const std::chrono::duration<double> patience(timeout);
     if (!changed_.wait_for(lock, patience, [&] { return all_left_ || failed_; })) {
@@ -178,112 +165,136 @@ class TcpJob : public Job {
   }
 
  private:
-  // Rank 0 waits for the others; strangers are dropped without disturbing it.
-  void gather_ranks(const Meeting& meeting) {
-    const Listener listener =
-        meeting.listener >= 0 ? Listener{meeting.listener, meeting.port} : listen_on(meeting.host, meeting.port);
-    const Socket closes(listener.socket);
-    const double deadline = now_seconds() + meeting.timeout;
-    std::vector<bool> here(size_, false);
-    here[0] = true;
-    int strangers = 0;
-    while (static_cast<int>(connections_.size()) < size_ - 1) {
-      pollfd wanted{listener.socket, POLLIN, 0};
-      poll(&wanted, 1, 100);
-      if (now_seconds() > deadline) {
-        std::vector<int> missing;
-        for (int rank = 0; rank < size_; ++rank) {
-          if (!here[rank]) missing.push_back(rank);
-        }
-        const char* hint = strangers > 0 ? "; some came with another STRETTO_JOB_SECRET or were no ranks" : "";
-        fail(ErrorCode::timeout, "Of {} ranks, {} did not come to {}:{} within {} s{}.", size_, fmt::join(missing, ", "),
-             meeting.host, listener.port, meeting.timeout, hint);
-      }
-      if (wanted.revents == 0) continue;  // the caller's listener may block
-      auto connection = std::make_unique<Connection>();
-      connection->socket = accept_on(listener.socket);
-      if (!connection->socket) continue;
-      const Arrival arrival = receive_arrival(connection->socket, meeting.secret);
-      if (!arrival.genuine) {
-        ++strangers;
-        continue;
-      }
-      const int rank = arrival.who.rank;
-      std::string refusal;
-      if (arrival.who.size != size_) {
-        refusal = fmt::format("Rank {} believes in {} ranks, rank 0 in {}.", rank, arrival.who.size, size_);
-      } else if (rank <= 0 || rank >= size_ || here[rank]) {
-        refusal = fmt::format("Rank {} came twice or is outside 0..{}.", rank, size_ - 1);
-      }
-      answer_arrival(connection->socket, refusal);
-      if (!refusal.empty()) fail(ErrorCode::invalid_argument, "{}", refusal);
-      here[rank] = true;
-      connection->who = arrival.who;
-      connections_.push_back(std::move(connection));
-    }
-  }
+  // ---- the thread that reads, and sends what sockets did not take at once; it sleeps in poll() otherwise
 
-  void read_frames() {
-    while (!closing_) {
+  void serve() {
+    double next_signs = now_seconds() + seconds_between_signs;
+    double end = 0;  // 0: not closing
+    while (true) {
+      const double now = now_seconds();
+      if (closing_ && end == 0) end = now + seconds_to_part;
       std::vector<pollfd> wanted{{wake_, POLLIN, 0}};
-      std::vector<Connection*> open;
+      std::vector<FrameConnection*> open;
       for (const auto& connection : connections_) {
-        if (connection->broken) continue;
-        wanted.push_back({connection->socket.descriptor(), POLLIN, 0});
+        if (!connection->open()) continue;
+        const bool writes = connection->has_unsent();
+        // Without reading to the end, what the other side has not read yet could be lost.
+        if (end != 0 && !writes) connection->end_writing();
+        wanted.push_back({connection->descriptor(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
         open.push_back(connection.get());
       }
-      poll(wanted.data(), wanted.size(), -1);
+      if (end != 0 && (open.empty() || now >= end)) return;
+      if (end == 0 && now >= next_signs) {
+        give_signs();
+        next_signs = now + seconds_between_signs;
+      }
+      poll(wanted.data(), wanted.size(), static_cast<int>(((end != 0 ? end : next_signs) - now) * 1000) + 1);
+      std::uint64_t rings = 0;
+      if (wanted[0].revents != 0) [[maybe_unused]]
+        const ssize_t taken = read(wake_, &rings, sizeof rings);
       for (std::size_t i = 0; i < open.size(); ++i) {
-        if (wanted[i + 1].revents != 0) read_frame(*open[i]);
+        if ((wanted[i + 1].revents & POLLOUT) != 0) open[i]->flush();
+        if ((wanted[i + 1].revents & ~POLLOUT) != 0) receive(*open[i], end != 0);
       }
     }
   }
 
-  void read_frame(Connection& connection) {
-    FrameHead head{};
-    Bytes body;
-    bool whole = connection.socket.read_all(&head, sizeof head) && head.bytes <= longest_frame;
-    if (whole) {
-      body.resize(head.bytes);
-      whole = connection.socket.read_all(body.data(), body.size());
+  void receive(FrameConnection& connection, bool only_to_its_end) {
+    try {
+      const bool goes_on = connection.receive([&](FrameKind kind, const Bytes& body) {
+        if (!only_to_its_end) take(connection, kind, body);
+      });
+      if (goes_on) return;
+      connection.close();
+      if (!only_to_its_end) note_end_of(connection);
+    } catch (const std::exception& error) {
+      connection.close();
+      note_failure(ErrorCode::peer_lost,
+                   fmt::format("The connection to {} was given up: {}", connection.who().to_string(), error.what()),
+                   nullptr);
     }
-    if (!whole) return note_end_of(connection);
-    const std::string text(reinterpret_cast<const char*>(body.data()), body.size());
-    switch (head.kind) {
-      case FrameKind::contribution: {
-        const std::lock_guard lock(mutex_);
-        return contribute(connection.who.rank, body);
-      }
-      case FrameKind::result: {
-        const std::lock_guard lock(mutex_);
+  }
+
+  void take(const FrameConnection& connection, FrameKind kind, const Bytes& body) {
+    const bool to_rank_0 = kind == FrameKind::contribution || kind == FrameKind::bye || kind == FrameKind::alive;
+    const bool either_way = kind == FrameKind::failed || kind == FrameKind::question || kind == FrameKind::answer;
+    ensure(either_way || to_rank_0 == (rank_ == 0), "it sent a message that only rank {} 0 sends.",
+           to_rank_0 ? "other than" : "");
+    if (kind == FrameKind::failed) {
+      std::uint32_t code = 0;
+      ensure(body.size() >= sizeof code, "its last message is truncated.");
+      std::memcpy(&code, body.data(), sizeof code);
+      const std::string sentence(reinterpret_cast<const char*>(body.data()) + sizeof code, body.size() - sizeof code);
+      return note_failure(static_cast<ErrorCode>(code), sentence, &connection);
+    }
+    if (kind == FrameKind::question || kind == FrameKind::answer) {
+      Question question;
+      ensure(body.size() >= sizeof question, "a question or an answer of it is truncated.");
+      std::memcpy(&question, body.data(), sizeof question);
+      const std::string text(reinterpret_cast<const char*>(body.data()) + sizeof question, body.size() - sizeof question);
+      return pass_on(kind, question, text);
+    }
+    const std::lock_guard lock(mutex_);
+    switch (kind) {
+      case FrameKind::contribution: return contribute(connection.who().rank, body);
+      case FrameKind::bye: return note_left(connection.who().rank);
+      case FrameKind::result:
         result_ = unpacked(body, size_);
         ++exchanges_;
-        changed_.notify_all();
-        return;
-      }
-      case FrameKind::gave_up: return note_failure(ErrorCode::peer_gave_up, text, &connection);
-      case FrameKind::died: return note_failure(ErrorCode::peer_lost, text, &connection);
-      case FrameKind::bye: {
-        const std::lock_guard lock(mutex_);
-        connection.left = true;
-        ++left_;
-        return announce_end_if_all_left();
-      }
-      case FrameKind::all_left: {
-        const std::lock_guard lock(mutex_);
-        connection.left = true;
-        all_left_ = true;
-        changed_.notify_all();
-        return;
-      }
+        break;
+      case FrameKind::left:
+        for (const std::int32_t rank : values_of<std::int32_t>(body)) {
+          ensure(rank >= 0 && rank < size_, "it said that rank {} has left, of {}.", rank, size_);
+          left_[rank] = true;
+        }
+        any_left_ = true;
+        break;
+      case FrameKind::silent: silent_ = values_of<SilentRank>(body); break;
+      case FrameKind::all_left: all_left_ = left_[0] = true; break;
+      case FrameKind::alive:
       case FrameKind::question:
-      case FrameKind::answer: {
-        Question question;
-        if (body.size() < sizeof question) return note_end_of(connection);
-        std::memcpy(&question, body.data(), sizeof question);
-        return pass_on(head.kind, question, text.substr(sizeof question));
+      case FrameKind::answer:
+      case FrameKind::failed: break;
+    }
+    changed_.notify_all();
+  }
+
+  // Once a second every rank tells rank 0 that its process runs, and rank 0 tells every rank whom it does not hear.
+  void give_signs() {
+    const double now = now_seconds();
+    std::vector<SilentRank> silent;
+    std::vector<std::int32_t> left;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& connection : connections_) {
+        const double seconds = now - connection->heard_at();
+        if (connection->open() && !left_[connection->who().rank] && seconds > seconds_to_be_silent) {
+          silent.push_back({connection->who(), seconds});
+        }
+      }
+      std::swap(left, newly_left_);
+    }
+    for (const auto& connection : connections_) {
+      if (!left.empty()) tell(*connection, FrameKind::left, bytes_of(left));
+      if (connection->has_unsent()) continue;
+      if (rank_ == 0) {
+        tell(*connection, FrameKind::silent, bytes_of(silent));
+      } else {
+        tell(*connection, FrameKind::alive, {});
       }
     }
+    for (const SilentRank& one : silent) {
+      if (one.seconds > silence_limit_) note_failure(ErrorCode::timeout, describe_silence(one.who, one.seconds), nullptr);
+    }
+  }
+
+  void wake() const {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
+  }
+
+  void tell(FrameConnection& connection, FrameKind kind, const Bytes& body) {
+    if (!connection.send(kind, body.data(), body.size())) wake();
   }
 
   // A question goes to the rank that it is about, an answer to the rank that has asked, both by way of rank 0.
@@ -302,29 +313,32 @@ class TcpJob : public Job {
     std::memcpy(body.data(), &question, sizeof question);
     std::memcpy(body.data() + sizeof question, text.data(), text.size());
     for (const auto& connection : connections_) {
-      if ((rank_ != 0 || connection->who.rank == to) && !connection->broken)
-        connection->send(kind, body.data(), body.size());
+      if ((rank_ != 0 || connection->who().rank == to) && connection->open()) tell(*connection, kind, body);
     }
   }
 
-  void note_end_of(Connection& connection) {
-    connection.broken = true;
+  // ---- failures
+
+  void note_end_of(const FrameConnection& connection) {
+    const RankIntroduction& who = connection.who();
     {
       const std::lock_guard lock(mutex_);
-      if (connection.left) return;
-      ++left_;
-      if (rank_ == 0) announce_end_if_all_left();
+      if (left_[who.rank]) return;
+      note_left(who.rank);
       if (rank_ != 0) all_left_ = true;  // rank 0, which would announce it, is gone
     }
-    const std::string where =
-        rank_ == 0 ? fmt::format(" (process {} on {})", connection.who.pid, connection.who.host.data()) : std::string();
+    const int error = connection.end_error();
+    const bool unreachable = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
     note_failure(ErrorCode::peer_lost,
-                 fmt::format("Rank {}{} ended without a word: it was killed or crashed.", connection.who.rank, where),
+                 unreachable ? fmt::format("{} can no longer be reached ({}): its host or the network to it is gone.",
+                                           begins_sentence(who), errno_text(error))
+                             : fmt::format("{} ended without a word: it was killed or crashed, or has called exit.",
+                                           begins_sentence(who)),
                  nullptr);
   }
 
   // The first failure is the job's; every rank learns of it through rank 0.
-  void note_failure(ErrorCode code, const std::string& sentence, const Connection* heard_from) {
+  void note_failure(ErrorCode code, const std::string& sentence, const FrameConnection* heard_from) {
     {
       const std::lock_guard lock(mutex_);
       if (failed_) return;
@@ -333,51 +347,101 @@ class TcpJob : public Job {
       failed_.store(true, std::memory_order_release);
       changed_.notify_all();
     }
-    const FrameKind kind = code == ErrorCode::peer_lost ? FrameKind::died : FrameKind::gave_up;
-    for (const auto& connection : connections_) {
-      if (connection.get() != heard_from && !connection->broken) connection->send(kind, sentence.data(), sentence.size());
-    }
+    send_failure(code, sentence, heard_from);
     observed()->trouble(sentence);
+  }
+
+  void send_failure(ErrorCode code, const std::string& sentence, const FrameConnection* except) {
+    Bytes body = bytes_of(std::vector<std::uint32_t>{static_cast<std::uint32_t>(code)});
+    const auto* text = reinterpret_cast<const std::byte*>(sentence.data());
+    body.insert(body.end(), text, text + sentence.size());
+    for (const auto& connection : connections_) {
+      if (connection.get() != except && connection->open()) tell(*connection, FrameKind::failed, body);
+    }
   }
 
   [[noreturn]] void throw_failure() const { throw Error(failure_code_, failure_); }
 
-  // The mutex is held.
+  // ---- the rest is called with the mutex held
+
+  // Rank 0 judges who has not taken part. The others judge rank 0: it may have begun later, but not if it is silent.
+  bool is_late(double seconds) const {
+    if (rank_ == 0) return seconds > limit_;
+    const bool silent = now_seconds() - connections_.front()->heard_at() > seconds_to_be_silent;
+    return seconds > (silent ? limit_ : 2 * limit_) + 1;
+  }
+
+  std::string name_late() const {
+    std::string sentence = fmt::format("Rank {} waited {} s in the start of the job.", rank_, limit_);
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank_ == 0 ? !came_[rank] : rank == 0)
+        sentence += fmt::format(" Rank {} did not take part. {}", rank, news_of_locked(rank));
+    }
+    return sentence;
+  }
+
+  std::string news_of_locked(int rank) const {
+    if (rank == rank_) return "";
+    if (left_[rank]) return fmt::format("Rank {} has left the job.", rank);
+    for (const auto& connection : connections_) {
+      if (connection->who().rank != rank) continue;
+      const double seconds = now_seconds() - connection->heard_at();
+      if (seconds > seconds_to_be_silent) return describe_silence(connection->who(), seconds);
+      return fmt::format("{} is alive: it computes, or waits for something else.", begins_sentence(connection->who()));
+    }
+    for (const SilentRank& one : silent_) {
+      if (one.who.rank == rank) return describe_silence(one.who, one.seconds);
+    }
+    return fmt::format("Rank {} is alive: it computes, or waits for something else.", rank);
+  }
+
   void contribute(int rank, const Bytes& part) {
-    contributions_[rank] = part;
-    if (++arrived_ < size_) return;
-    arrived_ = 0;
-    result_ = contributions_;
+    ensure(!came_[rank], "rank {} contributed twice to one exchange.", rank);
+    came_[rank] = true;
+    parts_[rank] = part;
+    if (std::find(came_.begin(), came_.end(), false) != came_.end()) return;
+    came_.assign(came_.size(), false);
+    result_ = parts_;
     ++exchanges_;
     const Bytes all = packed(result_);
-    for (const auto& connection : connections_) connection->send(FrameKind::result, all.data(), all.size());
+    for (const auto& connection : connections_) tell(*connection, FrameKind::result, all);
     changed_.notify_all();
   }
 
-  // The mutex is held.
-  void announce_end_if_all_left() {
-    if (left_ < size_) return;
+  void note_left(int rank) {
+    left_[rank] = true;
+    any_left_ = true;
+    if (rank_ != 0) return;
+    newly_left_.push_back(rank);
+    if (std::find(left_.begin(), left_.end(), false) != left_.end()) return;
     all_left_ = true;
-    for (const auto& connection : connections_) connection->send(FrameKind::all_left, nullptr, 0);
+    newly_left_.clear();
+    for (const auto& connection : connections_) tell(*connection, FrameKind::all_left, {});
     changed_.notify_all();
   }
 
   int rank_;
   int size_;
-  std::vector<std::unique_ptr<Connection>> connections_;  // rank 0: to all others; the others: to rank 0
+  double limit_;
+  double silence_limit_;
+  std::uint64_t identity_ = 0;
+  std::vector<std::unique_ptr<FrameConnection>> connections_;  // rank 0: to all others; the others: to rank 0
   int wake_ = -1;
-  std::thread reader_;
+  std::thread server_;
   std::atomic<bool> closing_ = false;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Bytes> contributions_;
+  std::vector<bool> left_;  // by rank: said bye, or is lost
+  std::vector<std::int32_t> newly_left_;
+  std::vector<SilentRank> silent_;  // as rank 0 said last
+  std::vector<Bytes> parts_;        // of the exchange that goes on, by rank
+  std::vector<bool> came_;          // likewise
   std::vector<Bytes> result_;
   std::map<int, std::string> answers_;  // by the rank that was asked about
-  int arrived_ = 0;
   std::uint64_t exchanges_ = 0;
-  int left_ = 0;
   bool all_left_ = false;
+  std::atomic<bool> any_left_ = false;
   std::atomic<bool> failed_ = false;
   ErrorCode failure_code_ = ErrorCode::peer_lost;
   std::string failure_;

@@ -23,7 +23,8 @@ class Launcher : public testing::Test {
   Launcher() {
     for (const char* name :
          {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID",
-          "SLURM_NTASKS", "MASTER_ADDR", "MASTER_PORT", "STRETTO_PORT", "TORCHELASTIC_USE_AGENT_STORE"}) {
+          "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "MASTER_ADDR", "MASTER_PORT", "STRETTO_PORT",
+          "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"}) {
       set(name, std::nullopt);
     }
   }
@@ -44,8 +45,41 @@ class Launcher : public testing::Test {
 
 TEST_F(Launcher, IsNoneWithoutItsVariables) {
   EXPECT_FALSE(launched_as());
-  set("RANK", "0");  // one variable of a pair does not count
+  set("SLURM_PROCID", "0");  // one variable of a pair does not count: a batch script of Slurm has this one
   EXPECT_FALSE(launched_as());
+}
+
+TEST_F(Launcher, OfARankWithoutASizeIsRefused) {
+  set("RANK", "0");
+  EXPECT_THAT(sentence_of(launched_as), AllOf(HasSubstr("RANK='0'"), HasSubstr("set WORLD_SIZE")));
+  set("RANK", std::nullopt);
+  set("WORLD_SIZE", "2");
+  EXPECT_THAT(sentence_of(launched_as), AllOf(HasSubstr("WORLD_SIZE='2'"), HasSubstr("set RANK")));
+}
+
+TEST_F(Launcher, NamesItsJob) {
+  meet_at("node7", "29500");
+  set("SLURM_PROCID", "1");
+  set("SLURM_NTASKS", "2");
+  set("SLURM_JOB_ID", "17");
+  set("SLURM_STEP_ID", "3");
+  const std::string slurm = launched_as()->job;
+  EXPECT_THAT(slurm, AllOf(HasSubstr("17"), HasSubstr("3")));
+  set("SLURM_STEP_ID", "4");
+  EXPECT_NE(launched_as()->job, slurm);
+  set("RANK", "1");
+  set("WORLD_SIZE", "2");
+  EXPECT_EQ(launched_as()->job, "");
+  set("TORCHELASTIC_RUN_ID", "none");  // torchrun's default
+  EXPECT_EQ(launched_as()->job, "");
+  set("TORCHELASTIC_RUN_ID", "seven");
+  EXPECT_THAT(launched_as()->job, HasSubstr("seven"));
+}
+
+TEST_F(Launcher, OfMpiIsToldOfTheBridge) {
+  set("OMPI_COMM_WORLD_RANK", "0");
+  set("OMPI_COMM_WORLD_SIZE", "2");
+  EXPECT_THAT(sentence_of(launched_as), HasSubstr("stretto/mpi.hpp"));
 }
 
 TEST_F(Launcher, IsKnownByItsVariables) {
@@ -120,6 +154,11 @@ TEST(ForkRanks, ReturnsWhatBecameOfThem) {
   EXPECT_EQ(fork_ranks(3, [](int) { return 0; }), 0);
   EXPECT_EQ(fork_ranks(3, [](int rank) { return rank == 1 ? 7 : 0; }), 7);
   EXPECT_EQ(fork_ranks(2, [](int rank) { return rank == 1 ? raise(SIGKILL) : 0; }), 128 + SIGKILL);
+  bool told = false;
+  EXPECT_EQ(fork_ranks(
+                2, [&](int) { return told ? 1 : 0; }, [&] { told = true; }),
+            0);
+  EXPECT_TRUE(told);
 }
 
 }  // namespace
