@@ -7,15 +7,19 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
 #include "core/setting_values.hpp"
 #include "stretto/settings.hpp"
+#include "stretto/stream.hpp"
 #include "transport/modelled_link.hpp"
 #include "transport/shm/shm_link.hpp"
 #ifdef STRETTO_HAVE_UCX
@@ -49,9 +53,10 @@ struct RankIdentity {
   std::uint64_t host = 0;
   SegmentAddress segment;
   HeapAddress heap;
-  std::uint64_t ring_bytes = 0;  // both ends of a ring must agree on its size
-  cpu_set_t may_run_on{};        // empty on a machine with more than 1024 hardware threads
-  bool wants_cores = false;      // may be bound to cores
+  std::array<char, 8> transport{};  // STRETTO_TRANSPORT
+  std::uint64_t ring_bytes = 0;     // both ends of a ring must agree on its size
+  cpu_set_t may_run_on{};           // empty on a machine with more than 1024 hardware threads
+  bool wants_cores = false;         // may be bound to cores
 };
 
 cpu_set_t allowed_threads() {
@@ -92,8 +97,14 @@ Network::Network(Job& job, bool may_pin)
   const std::string wanted = setting("STRETTO_TRANSPORT");
   // A heap takes address space, of which a job may have little (ulimit -v). So none is made if no rank will open it.
   const HeapAddress heap = wanted == "ucx" ? HeapAddress{} : Heap::mine().address();
-  const RankIdentity mine{host_identity(),       segment_->address(), heap,
-                          ByteRing::footprint(), allowed_threads(),   may_pin && setting("STRETTO_PIN") == "auto"};
+  RankIdentity mine{host_identity(),
+                    segment_->address(),
+                    heap,
+                    {},
+                    ByteRing::footprint(),
+                    allowed_threads(),
+                    may_pin && setting("STRETTO_PIN") == "auto"};
+  wanted.copy(mine.transport.data(), mine.transport.size() - 1);
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
   const std::vector<Bytes> identities = job.exchange(Bytes(bytes, bytes + sizeof mine));
   const std::vector<std::uint64_t> nodes = virtual_nodes(job.size());
@@ -107,6 +118,9 @@ Network::Network(Job& job, bool may_pin)
     ensure(identities[rank].size() == sizeof identity, "Rank {} told its address in {} bytes; the builds of Stretto differ.",
            rank, identities[rank].size());
     std::memcpy(&identity, identities[rank].data(), sizeof identity);
+    require(identity.transport == mine.transport,
+            "STRETTO_TRANSPORT is '{}' on rank {} and '{}' on rank {}; give all ranks the same.", wanted, job.rank(),
+            identity.transport.data(), rank);
     const bool same_host = identity.host == mine.host;
     wants_cores |= identity.wants_cores;
     if (same_host) {
@@ -147,9 +161,7 @@ Network::Network(Job& job, bool may_pin)
   reads_memory_ = (flags & cannot_read) == std::byte{0};
   if ((flags & asks_for_ucx) == std::byte{0}) return;
 #ifdef STRETTO_HAVE_UCX
-  if (needs_ucx) ucx_ = std::make_unique<UcxWorker>(job.rank(), job.size(), segment_->bell());
-  std::vector<Bytes> addresses = job.exchange(ucx_ ? ucx_->address() : Bytes());
-  if (ucx_) ucx_->set_addresses(std::move(addresses));
+  open_ucx(needs_ucx);
 #else
   fail(ErrorCode::unavailable,
        "Some of the {} ranks reach each other through UCX only, which this build is without; configure with "
@@ -159,6 +171,29 @@ Network::Network(Job& job, bool may_pin)
 }
 
 Network::~Network() = default;
+
+#ifdef STRETTO_HAVE_UCX
+// Collective over all ranks of the job. A cable that has just come up carries TCP before UCX uses it. So the ranks try again
+// until each reaches one of another host, or the time of a meeting is over.
+void Network::open_ucx(bool needed) {
+  const double deadline = now_seconds() + number_setting("STRETTO_MEET_TIMEOUT");
+  int other = job_.rank();
+  do other = (other + 1) % job_.size();
+  while (needed && over_shared_memory(other));
+  while (true) {
+    if (needed) ucx_ = std::make_unique<UcxWorker>(job_.rank(), job_.size(), segment_->bell(), job_.identity());
+    std::vector<Bytes> addresses = job_.exchange(ucx_ ? ucx_->address() : Bytes());
+    if (ucx_) ucx_->set_addresses(std::move(addresses));
+    const std::string obstacle = ucx_ ? ucx_->obstacle_to(other) : "";
+    if (!obstacle.empty() && now_seconds() > deadline) fail(ErrorCode::unavailable, "{}", obstacle);
+    std::byte obstacles{0};
+    for (const Bytes& part : job_.exchange({obstacle.empty() ? std::byte{0} : std::byte{1}})) obstacles |= part.at(0);
+    if (obstacles == std::byte{0}) return;
+    ucx_.reset();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+}
+#endif
 
 // Collective over all ranks of the job; a rank whose host is not to be changed passes an empty list.
 void Network::pin(const std::vector<int>& local_ranks) {

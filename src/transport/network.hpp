@@ -50,6 +50,7 @@ class Network {
  private:
   friend class Links;
   std::shared_ptr<PeerSegment> open_segment(int peer);
+  void open_ucx(bool needed);
   void pin(const std::vector<int>& local_ranks);
   PeerMemory& open_memory(int peer);
   void check_link_setting() const;

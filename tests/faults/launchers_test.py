@@ -99,6 +99,15 @@ class Launchers(FaultTest):
         self.assertIn("SLURM_JOB_ID=17", other.errors[0])
         self.expect_success(first, self.start({}, {**job("17"), "SLURM_PROCID": "1"}))
 
+    def test_transports_that_differ(self):
+        port = free_port()
+        pair = [self.start_rank(rank, 2, port, {}, variables={"STRETTO_TRANSPORT": route})
+                for rank, route in enumerate(["auto", "ucx"])]
+        for run in pair:
+            self.assertNotEqual(self.status(run, 30), 0)
+        said = "".join(pair[0].errors + pair[1].errors)
+        self.assertRegex(said, "STRETTO_TRANSPORT is '(auto|ucx)' on rank [01] and '(auto|ucx)' on rank")
+
     def test_a_master_address_of_another_host(self):
         ranks = [self.start_rank(0, 2, free_port(), {}, "192.0.2.1")]
         self.expect_refusals(ranks, [["192.0.2.1", "rank 0 runs on host", "MASTER_ADDR"]])

@@ -3,6 +3,7 @@ import os
 import pathlib
 import signal
 import sys
+import time
 import unittest
 
 from harness import FOREVER, SECONDS_TO_END, FaultTest, losses
@@ -48,6 +49,25 @@ class TwoHosts(FaultTest):
             self.assertNotEqual(self.status(run, 30), 0)
         self.assertIn("Set STRETTO_JOB_SECRET", pair[1].errors[0])
         self.assertIn("STRETTO_INSECURE=1", pair[1].errors[0])
+
+    def test_over_a_cable_that_is_not_quite_up(self):
+        """The kernel carries packets over a dormant interface, as it does over one that has just come up; UCX takes neither."""
+        host = self.network.hosts[1]
+        host.do("ip", "link", "set", INTERFACE, "mode", "dormant", "state", "dormant")
+        pair = self.start_pair({})
+        time.sleep(1)
+        self.assertEqual([run.process.poll() for run in pair], [None, None], [run.errors for run in pair])
+        host.do("ip", "link", "set", INTERFACE, "state", "up", "mode", "default")
+        self.expect_success(*pair)
+
+    def test_a_cable_that_ucx_may_not_use(self):
+        no_network = {"STRETTO_JOB_SECRET": "of these hosts", "UCX_NET_DEVICES": "lo", "STRETTO_MEET_TIMEOUT": "1"}
+        pair = self.start_pair({}, no_network)
+        for run in pair:
+            self.assertNotEqual(self.status(run, 30), 0)
+        said = "".join(pair[0].errors + pair[1].errors)
+        self.assertIn("UCX uses these interfaces", said)
+        self.assertIn("UCX_NET_DEVICES", said)
 
     def test_tensor_parallel_trains_as_on_one_host(self):
         self.expect_success(*self.start_pair({"--tp": 2, "--log-dir": self.log("two")}))

@@ -5,8 +5,10 @@
 #include <ucs/config/global_opts.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -28,7 +30,7 @@ bool has_rdma_device() {
 
 }  // namespace
 
-UcxWorker::UcxWorker(int rank, int size, Bell& bell) : rank_(rank), bell_(bell), peers_(size) {
+UcxWorker::UcxWorker(int rank, int size, Bell& bell, std::uint64_t job) : rank_(rank), job_(job), bell_(bell), peers_(size) {
   // Stretto's errors about lost peers name them; UCX's log would not.
   if (std::getenv("UCX_LOG_LEVEL") == nullptr) ucs_global_opts_set_value("LOG_LEVEL", "fatal");
   ucp_config_t* config = nullptr;
@@ -80,13 +82,45 @@ Bytes UcxWorker::address() const {
   return copy;
 }
 
+std::string UcxWorker::obstacle_to(int peer) {
+  const std::lock_guard lock(mutex_);
+  try {
+    endpoint(peer);
+    return "";
+  } catch (const Error& error) {
+    return fmt::format(
+        "{} UCX uses these interfaces of rank {}'s host: {}. Connect the one that leads to rank {}'s host; "
+        "UCX_NET_DEVICES and UCX_TLS may exclude it.",
+        error.what(), rank_, interfaces(), peer);
+  }
+}
+
+// UCX lists them only in its own report.
+std::string UcxWorker::interfaces() const {
+  char* text = nullptr;
+  std::size_t length = 0;
+  FILE* const file = open_memstream(&text, &length);
+  if (file == nullptr) return "unknown";
+  ucp_context_print_info(context_, file);
+  std::fclose(file);
+  std::istringstream lines(std::string(text, length));
+  std::free(text);
+  std::string names;
+  for (std::string line; std::getline(lines, line);) {
+    // "#            resource 1 : md 0 dev 0 flags -- tcp/eth0"
+    if (line.find(" resource ") == std::string::npos || line.find('/') == std::string::npos) continue;
+    names += (names.empty() ? "" : ", ") + line.substr(line.rfind(' ') + 1);
+  }
+  return names.empty() ? "none" : names;
+}
+
 void* UcxWorker::send(int peer, std::uint64_t tag, const void* data, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.send = [](void*, ucs_status_t, void* worker) { static_cast<UcxWorker*>(worker)->news_ = true; };
   params.user_data = this;
-  return checked(peer, ucp_tag_send_nbx(endpoint(peer), data, bytes, tag, &params));
+  return checked(peer, ucp_tag_send_nbx(endpoint(peer), data, bytes, sealed(tag), &params));
 }
 
 void* UcxWorker::receive(int peer, std::uint64_t tag, void* data, std::size_t bytes) {
@@ -99,7 +133,7 @@ void* UcxWorker::receive(int peer, std::uint64_t tag, void* data, std::size_t by
     static_cast<UcxWorker*>(worker)->news_ = true;
   };
   params.user_data = this;
-  return checked(peer, ucp_tag_recv_nbx(worker_, data, bytes, tag, ~std::uint64_t{0}, &params));
+  return checked(peer, ucp_tag_recv_nbx(worker_, data, bytes, sealed(tag), ~std::uint64_t{0}, &params));
 }
 
 void UcxWorker::notify(int peer, std::uint64_t tag) {
@@ -107,7 +141,7 @@ void UcxWorker::notify(int peer, std::uint64_t tag) {
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK;
   params.cb.send = [](void* request, ucs_status_t, void*) { ucp_request_free(request); };
-  checked(peer, ucp_tag_send_nbx(endpoint(peer), nullptr, 0, tag, &params));
+  checked(peer, ucp_tag_send_nbx(endpoint(peer), nullptr, 0, sealed(tag), &params));
 }
 
 bool UcxWorker::received(int peer, void* request, std::size_t bytes) {

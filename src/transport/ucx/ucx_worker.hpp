@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/split_mix.hpp"
 #include "transport/bootstrap/job.hpp"
 #include "transport/link.hpp"
 #include "transport/wait.hpp"
@@ -20,14 +21,17 @@ namespace stretto {
 // that it has "sent" already, nor its peers' handshakes.
 class UcxWorker {
  public:
-  // bell: this rank's; it is rung when a request has ended, not for the pieces in which it travels.
-  UcxWorker(int rank, int size, Bell& bell);
+  // bell: this rank's; it is rung when a request has ended, not for the pieces in which it travels. job: its identity.
+  // Messages are received by tags that nobody can guess who does not know it.
+  UcxWorker(int rank, int size, Bell& bell, std::uint64_t job);
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
 
   Bytes address() const;
   void set_addresses(std::vector<Bytes> addresses) { addresses_ = std::move(addresses); }
+  // Why this rank cannot reach the peer, as a sentence; empty if UCX knows a way.
+  std::string obstacle_to(int peer);
 
   // Return UCX's requests; null: done at once. They throw Error(peer_lost) naming the peer.
   void* send(int peer, std::uint64_t tag, const void* data, std::size_t bytes);
@@ -56,7 +60,12 @@ class UcxWorker {
     ucs_status_t failure = UCS_OK;
   };
 
+  // A tag as it travels: another one for every tag.
+  std::uint64_t sealed(std::uint64_t tag) const { return split_mixed(tag ^ job_); }
+  std::string interfaces() const;
+
   int rank_;
+  std::uint64_t job_;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int event_descriptor_ = -1;
