@@ -105,11 +105,8 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
         return run.finished() ? Progressed::to_the_end : moved ? Progressed::something : Progressed::nothing;
       };
       run_until_done(
-          network, links_.wait_policy(), network.timeout(), advance,
-          [&] {
-            const std::vector<Record> last = ledger_.last(1);
-            give_up(job_ranks_of(run.awaited(), links_), network, last.back().headline(), ledger_.last_operations(8));
-          },
+          network, links_.wait_policy(), network.timeout(), advance, [&] { return job_ranks_of(run.awaited(), links_); },
+          [&] { return ledger_.last(1).back().headline(); }, [&] { return ledger_.last_operations(8); },
           [&] {
             const PlanVariant& here = run.variant() != nullptr ? *run.variant() : planned.ordinary;
             log_.waits_in(here.record.get(), site, begin);

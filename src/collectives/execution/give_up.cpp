@@ -23,6 +23,8 @@ std::string accounts_of(std::vector<int> ranks, Job& job) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (!accounts[i].empty()) {
       text += fmt::format("; rank {} {}", ranks[i], accounts[i]);
+    } else if (const std::string news = job.news_of(ranks[i]); !news.empty()) {
+      text += fmt::format(". {}", news.substr(0, news.find_last_not_of('.') + 1));
     } else if (relay && accounts.back().empty()) {
       text += fmt::format("; rank {} cannot be asked, because rank 0, which passes questions on, does not answer", ranks[i]);
     } else {

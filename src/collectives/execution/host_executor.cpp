@@ -84,17 +84,17 @@ void execute(const std::vector<Sequence>& sequences, Network& network, bool in_b
     return finished ? Progressed::to_the_end : moved ? Progressed::something : Progressed::nothing;
   };
   naming_losses(network, [&] {
+    const auto awaited = [&] {
+      std::vector<int> ranks;
+      for (const SequenceRun& run : all) {
+        const std::vector<int> more = run.awaited();
+        ranks.insert(ranks.end(), more.begin(), more.end());
+      }
+      return ranks;
+    };
     run_until_done(
-        network, policy, network.timeout(), advance,
-        [&] {
-          std::vector<int> ranks;
-          for (const SequenceRun& run : all) {
-            const std::vector<int> more = run.awaited();
-            ranks.insert(ranks.end(), more.begin(), more.end());
-          }
-          give_up(std::move(ranks), network, listener.describe(), listener.history());
-        },
-        [] {});
+        network, policy, network.timeout(), advance, awaited, [&] { return listener.describe(); },
+        [&] { return listener.history(); }, [] {});
   });
   // The description reads the ledger, which takes as long as a small operation: for an error only.
   if (const std::size_t left = precedence.left_to_send(); left != 0) {

@@ -1,7 +1,11 @@
 #pragma once
 #include <chrono>
+#include <functional>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "collectives/execution/give_up.hpp"
 #include "core/fail.hpp"
 #include "transport/network.hpp"
 #include "transport/wait.hpp"
@@ -10,12 +14,18 @@ namespace stretto {
 
 enum class Progressed { nothing, something, to_the_end };
 
-// Calls advance() until it returns to_the_end, and waits by the policy after each call that moved nothing. If nothing has
-// moved for `timeout` seconds, calls give_up(), which must throw. Also throws if a rank of the job is lost. Calls
-// note_wait() at each look of a wait that is no longer short.
-template <class Advance, class GiveUp, class NoteWait>
-void run_until_done(Network& network, const WaitPolicy& policy, double timeout, Advance advance, GiveUp give_up,
-                    NoteWait note_wait) {
+// Throws Error(peer_lost) if one of these ranks has left the job, and all that it sent before must have come: when nothing
+// has moved for so many seconds. what(): the operation.
+void check_present(const std::vector<int>& ranks, Network& network, double idle_seconds,
+                   const std::function<std::string()>& what);
+constexpr double seconds_to_hear_the_rest = 1;  // of a rank of this host that has left
+
+// Calls advance() until it returns to_the_end, and waits by the policy after each call that moved nothing. Throws if nothing
+// has moved for `timeout` seconds, or one of the awaited() ranks has left the job, or any rank is lost. describe(): the
+// operation; history(): the last ones (give_up()). Calls note_wait() at each look of a wait that is no longer short.
+template <class Advance, class Awaited, class Describe, class History, class NoteWait>
+void run_until_done(Network& network, const WaitPolicy& policy, double timeout, Advance advance, Awaited awaited,
+                    Describe describe, History history, NoteWait note_wait) {
   forget_looks();  // an earlier operation that ended without a pause may have left some
   Waiter waiter(policy, network.segment().bell());
   while (true) {
@@ -28,7 +38,9 @@ void run_until_done(Network& network, const WaitPolicy& policy, double timeout, 
     if (waiter.pause_briefly()) continue;
     note_wait();
     network.job().check();
-    if (waiter.idle_seconds() > timeout) give_up();
+    const double idle = waiter.idle_seconds();
+    if (idle > timeout) give_up(awaited(), network, describe(), history());
+    if (idle > seconds_to_hear_the_rest && network.job().any_left()) check_present(awaited(), network, idle, describe);
     waiter.pause();
   }
 }

@@ -12,7 +12,8 @@ namespace stretto {
 RankContext::RankContext(std::unique_ptr<Job> job, bool may_pin)
     : job_(std::move(job)),
       checks_calls_(number_setting("STRETTO_CHECK") != 0),
-      exceptions_at_start_(std::uncaught_exceptions()) {
+      exceptions_at_start_(std::uncaught_exceptions()),
+      notice_([this] { job_->abort("an exception ended its work; its own message says which."); }) {
   try {
     network_ = std::make_unique<Network>(*job_, may_pin);
     selector_ = std::make_unique<Selector>(*job_, *network_);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "collectives/selection/select.hpp"
+#include "device/stream/unwinding.hpp"
 #include "stretto/ledger.hpp"
 #include "transport/bootstrap/job.hpp"
 #include "transport/network.hpp"
@@ -48,6 +49,7 @@ class RankContext final : private JobObserver {
   std::atomic<std::uint64_t> job_name_ = 0;
   std::atomic<bool> leaves_ = false;
   std::atomic<bool> wrote_flight_ = false;  // because of a failure: what comes after the first one is a consequence
+  UnwindingNotice notice_;
 };
 
 }  // namespace stretto

@@ -14,6 +14,7 @@
 #include "device/stream/graph_recording.hpp"
 #include "device/stream/short_time_slice.hpp"
 #include "device/stream/stream_queue.hpp"
+#include "device/stream/unwinding.hpp"
 #include "stretto/device.hpp"
 
 namespace stretto {
@@ -25,6 +26,7 @@ struct Tasks {
   std::condition_variable changed;
   std::deque<std::shared_ptr<Work::State>> waiting;
   bool closing = false;
+  bool ended = false;                   // no task is left, and none comes
   std::shared_ptr<Work::State> failed;  // the first task that failed; every later task fails with its error
 
   void work_through() {
@@ -33,7 +35,11 @@ struct Tasks {
     std::unique_lock lock(mutex);
     while (true) {
       changed.wait(lock, [&] { return closing || !waiting.empty(); });
-      if (waiting.empty()) return;
+      if (waiting.empty()) {
+        ended = true;
+        changed.notify_all();
+        return;
+      }
       const std::shared_ptr<Work::State> work = std::move(waiting.front());
       waiting.pop_front();
       lock.unlock();
@@ -45,7 +51,7 @@ struct Tasks {
 };
 
 void Stream::Queue::report(const std::shared_ptr<Work::State>& failed) const {
-  if (!failed || failed->error_seen) return;
+  if (!failed || failed->error_seen || unwinding()) return;  // an exception that is on its way says more
   try {
     std::rethrow_exception(failed->error);
   } catch (const std::exception& reason) {
@@ -70,13 +76,19 @@ class HostQueue final : public Stream::Queue {
       new std::shared_ptr<Tasks>(std::move(tasks_));
       return;
     }
+    const bool own_task = thread_.get_id() == std::this_thread::get_id();
     {
-      const std::lock_guard lock(tasks_->mutex);
+      std::unique_lock lock(tasks_->mutex);
       tasks_->closing = true;
       tasks_->changed.notify_all();
+      const std::chrono::duration<double> patience(seconds_before_notice);
+      if (unwinding() && !own_task && !tasks_->changed.wait_for(lock, patience, [&] { return tasks_->ended; })) {
+        lock.unlock();
+        tell_of_unwinding();
+      }
     }
     // A task may own the last handle of its own stream, and a thread cannot join itself.
-    if (thread_.get_id() == std::this_thread::get_id()) {
+    if (own_task) {
       thread_.detach();
     } else {
       thread_.join();

@@ -1,10 +1,13 @@
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <mutex>
+#include <thread>
 
 #include "core/fail.hpp"
 #include "device/stream/stream_queue.hpp"
 #include "device/stream/ticks.hpp"
+#include "device/stream/unwinding.hpp"
 #include "stretto/stream.hpp"
 
 namespace stretto {
@@ -140,9 +143,20 @@ void Work::State::wait_until_ended() {
   require_enqueued();
   if (finished) return;
   const double from = now_seconds();
-  changed.wait(lock, [&] { return finished || marks; });
+  const auto is_on_its_way = [&] { return finished || marks; };
+  const std::chrono::duration<double> patience(seconds_before_notice);
+  if (unwinding() && !changed.wait_for(lock, patience, is_on_its_way)) {
+    lock.unlock();
+    tell_of_unwinding();
+    lock.lock();
+  }
+  changed.wait(lock, is_on_its_way);
   if (const std::shared_ptr<GpuMarks> on_gpu = marks) {
     lock.unlock();
+    while (unwinding() && !on_gpu->done() && now_seconds() < from + seconds_before_notice) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (unwinding() && !on_gpu->done()) tell_of_unwinding();
     on_gpu->wait_done();
     settle();
     lock.lock();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <stdexcept>
 #include <thread>
 
 #include "stretto/error.hpp"
@@ -72,6 +73,44 @@ TEST(JobLimits, WhoStaysLearnsThatAnotherHasLeft) {
     leave_early(other, world.rank() == 0);
     world.barrier(Stream::inline_());
   }));
+}
+
+TEST(JobLimits, WhoWaitsForARankThatHasReturnedIsTold) {
+  for (const bool inside_a_stream : {false, true}) {
+    const std::string said = sentence_of(ErrorCode::peer_lost, [&] {
+      run_threads(3, [&](const Communicator& world) {
+        world.barrier(Stream::inline_());
+        if (world.rank() == 2) return;
+        if (!inside_a_stream) return void(world.barrier(Stream::inline_()));
+        const Stream stream("all-reduce");
+        std::vector<float> values(1000000);
+        world.all_reduce(values.data(), values.data(), 1000000, DType::f32, ReduceOp::sum, stream).wait();
+      });
+    });
+    EXPECT_THAT(said, HasSubstr("Rank 2 has left the job"));
+  }
+}
+
+// The streams of a body that throws wait for ranks that will never come, and those for this rank.
+TEST(JobLimits, ABodyThatThrowsTellsTheOthersBeforeItsStreamsAreDone) {
+  const auto body = [](const Communicator& world) {
+    world.set_timeout(30);
+    const Communicator other = world.duplicate("other");
+    double sum = 1;
+    const Stream stream("never done");
+    if (world.rank() == 1) {
+      other.all_reduce(&sum, &sum, 1, DType::f64, ReduceOp::sum, stream);
+      throw std::runtime_error("the paper ran out");
+    }
+    world.barrier(Stream::inline_());
+  };
+  std::string said;
+  try {
+    run_threads(2, body);
+  } catch (const std::exception& error) {
+    said = error.what();
+  }
+  EXPECT_EQ(said, "the paper ran out");
 }
 
 TEST(JobLimits, SeveralJobsOfOneProcessGoOnAtTheSameTime) {
