@@ -23,8 +23,9 @@ STRETTO_API void run_threads(int ranks, const RankBody& body);
 
 // Joins, as one rank, the job that a launcher started. Rank and size come from the first of these pairs of environment
 // variables that is set: RANK and WORLD_SIZE (torchrun); OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE; PMI_RANK and
-// PMI_SIZE; SLURM_PROCID and SLURM_NTASKS. If none is set, this process is a job of one rank. The ranks connect over TCP
-// to MASTER_ADDR:MASTER_PORT and prove to each other that they know STRETTO_JOB_SECRET. Programs under mpirun can use
+// PMI_SIZE; SLURM_PROCID and SLURM_NTASKS. If none is set, this process is a job of one rank; RANK without WORLD_SIZE is an
+// error. The ranks connect over TCP to MASTER_ADDR:MASTER_PORT and prove to each other that they know STRETTO_JOB_SECRET,
+// which ranks on several hosts need (or STRETTO_INSECURE=1). Programs under mpirun can use
 // stretto/mpi.hpp instead, which needs neither the address nor the secret.
 STRETTO_API Communicator connect();
 
