@@ -30,7 +30,7 @@ struct Question {
 };
 
 constexpr double seconds_between_signs = 1;  // of life, in both directions
-constexpr double seconds_to_be_silent = 5;   // after which a rank is said to be silent
+constexpr double seconds_to_be_silent = 3;   // after which a rank is said to be silent
 constexpr double seconds_to_part = 1;        // for what is still under way when a job ends
 
 struct SilentRank {
