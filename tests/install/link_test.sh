@@ -51,6 +51,12 @@ built_by_cmake "$work/program"
 says 'sum 6' "$work/program/build/program"
 says '.*all_reduce of 1048576 f32.*' "$work/program/build/program"
 
+# With an older C++ the first error says what is needed.
+if said=$("$compiler" -std=c++17 -fsyntax-only "$work/program/main.cpp" $(pkg-config --cflags stretto) 2>&1); then
+  stop "A C++17 compiler takes the headers."
+fi
+grep -m1 'error' <<<"$said" | grep -q 'need C++20' || stop "With C++17 the compiler says first: $(grep -m1 'error' <<<"$said")"
+
 program_in docs/quantization.md cpp >"$work/quantization.cpp"
 read -ra flags <<<"$(pkg-config --cflags --libs stretto)"
 "$compiler" -std=c++20 "$work/quantization.cpp" -o "$work/quantization" "${flags[@]}"
