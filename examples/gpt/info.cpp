@@ -15,6 +15,7 @@
 #include "flight/report.hpp"
 #include "stretto/build.hpp"
 #include "stretto/device.hpp"
+#include "stretto/error.hpp"
 #include "stretto/plan.hpp"
 #include "stretto/settings.hpp"
 #include "stretto/tuning.hpp"
@@ -131,7 +132,7 @@ int print_everything() {
     print_tuning();
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "error: %s\n", stretto::error_sentence(error).c_str());
     return 1;
   }
   return 0;

@@ -179,7 +179,7 @@ int main(int argc, char** argv) {
     const auto options = gpt::parse(argc, argv);
     return options ? gpt::run(*options) : 0;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "error: %s\n", stretto::error_sentence(error).c_str());
     return 1;
   }
 }

@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
     const auto options = perf::parse_command_line(argc, argv);
     return options ? perf::start(*options, argv) : 0;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "error: %s\n", stretto::error_sentence(error).c_str());
     return 1;
   }
 }

@@ -245,7 +245,7 @@ int main(int argc, char** argv) {
     if (plan_tool::parse(argc, argv, line)) plan_tool::run(line);
     return 0;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "error: %s\n", stretto::error_sentence(error).c_str());
     return 1;
   }
 }
