@@ -44,7 +44,7 @@ else()
 endif()
 
 foreach(mpi ${STRETTO_MPIS})
-  foreach(program mpi_random_calls mpi_situations)
+  foreach(program mpi_random_calls mpi_random_starts mpi_situations)
     add_executable(${program}_${mpi} interop/mpi/${program}.c)
     target_link_libraries(${program}_${mpi} PRIVATE mpi_${mpi})
     set_target_properties(${program}_${mpi} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
@@ -53,6 +53,6 @@ foreach(mpi ${STRETTO_MPIS})
     add_test(NAME interop.mpi_door_${mpi} COMMAND ${Python3_EXECUTABLE} -B mpi_door_test.py -v
       WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/interop/mpi)
     set_tests_properties(interop.mpi_door_${mpi} PROPERTIES TIMEOUT 600 ENVIRONMENT
-      "MPI=${mpi};DOOR=$<TARGET_FILE:stretto-mpi-${mpi}>;LAUNCHER=${STRETTO_LAUNCHER_${mpi}};RANDOM_CALLS=$<TARGET_FILE:mpi_random_calls_${mpi}>;SITUATIONS=$<TARGET_FILE:mpi_situations_${mpi}>")
+      "MPI=${mpi};DOOR=$<TARGET_FILE:stretto-mpi-${mpi}>;LAUNCHER=${STRETTO_LAUNCHER_${mpi}};RANDOM_CALLS=$<TARGET_FILE:mpi_random_calls_${mpi}>;RANDOM_STARTS=$<TARGET_FILE:mpi_random_starts_${mpi}>;SITUATIONS=$<TARGET_FILE:mpi_situations_${mpi}>")
   endif()
 endforeach()

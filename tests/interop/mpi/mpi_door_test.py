@@ -1,7 +1,8 @@
 """libstretto-mpi.so under programs that know nothing of it: they give what they give without, what became of their calls adds
-up, and nothing remains of them. The variables say for which: MPI (openmpi, mpich), DOOR, LAUNCHER, RANDOM_CALLS, SITUATIONS.
+up, and nothing remains of them. The variables say for which: MPI (openmpi, mpich), DOOR, LAUNCHER, RANDOM_CALLS, RANDOM_STARTS, SITUATIONS.
 
-mpi_door_test.py --calls N [--seed S] [--ranks 2,3,4,8]: the comparison alone, of so many calls.
+mpi_door_test.py --calls N [--seed S] [--ranks 2,3,4,8]: the comparison alone, of so many calls, and of so many programs that start
+collectives in random orders, on all these ranks together.
 """
 import argparse
 import os
@@ -16,6 +17,7 @@ import unittest
 DOOR = os.environ["DOOR"]
 LAUNCHER = os.environ["LAUNCHER"]
 RANDOM_CALLS = os.environ["RANDOM_CALLS"]
+RANDOM_STARTS = os.environ["RANDOM_STARTS"]
 SITUATIONS = os.environ["SITUATIONS"]
 IS_OPEN_MPI = {"openmpi": True, "mpich": False}[os.environ["MPI"]]
 
@@ -88,6 +90,16 @@ class Door(unittest.TestCase):
                               "call that is always forwarded"}, reasons)
         self.assertFalse({"MPI_Scan", "MPI_Iexscan"} & served)
 
+    def compare_starts(self, ranks, programs, seed, timeout=60):
+        without, through = (self.run_well(ranks, RANDOM_STARTS, programs, seed, door=door, timeout=timeout).stdout
+                            for door in (False, True))
+        self.assertRegex(through, "^digest [0-9a-f]{16}\n$")
+        self.assertEqual(through, without, f"{ranks} ranks, seed {seed}")
+
+    def test_calls_started_in_random_orders_give_the_same_as_without(self):
+        for ranks, programs in {2: 40, 3: 15}.items():
+            self.compare_starts(ranks, programs, 200 + ranks)
+
     def test_the_comparison_would_notice(self):
         one, other = (self.run_well(2, RANDOM_CALLS, 40, 1, *wrong).stdout.splitlines() for wrong in ([], ["wrong"]))
         self.assertNotEqual(one[0], other[0])
@@ -148,7 +160,10 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", default="2,3,4,8")
     options = parser.parse_args()
-    for ranks in map(int, options.ranks.split(",")):
+    all_ranks = list(map(int, options.ranks.split(",")))
+    for ranks in all_ranks:
+        Door().compare_starts(ranks, options.calls // len(all_ranks), options.seed, timeout=1800)
+        print(f"{ranks} ranks: {options.calls // len(all_ranks)} programs of starts in random orders, all results as without")
         report = Door().compare(ranks, options.calls, options.seed, timeout=1800)
         print(f"{ranks} ranks: {sum(row[0] for row in report.values())} calls served, "
               f"{sum(row[1] for row in report.values())} forwarded, all results as without")

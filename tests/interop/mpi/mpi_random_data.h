@@ -6,20 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t mixed(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-struct generator {
-  uint64_t state;
-};
-static unsigned draw(struct generator* of, unsigned below) {
-  of->state = mixed(of->state);
-  return (unsigned)((of->state >> 11) % below);
-}
+#include "mpi_random_numbers.h"
 
 enum element { F64, F32, I32, I64, U8, I8, U32, U64, I16, element_types };
 static const size_t width_of[] = {8, 4, 4, 8, 1, 1, 4, 8, 2};
