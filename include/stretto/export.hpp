@@ -1,5 +1,5 @@
 #pragma once
-#if __cplusplus <= 201703L
+#if defined(__cplusplus) && __cplusplus <= 201703L
 #error "Stretto's headers need C++20: compile with -std=c++20, or in CMake set CMAKE_CXX_STANDARD to 20."
 #endif
 // STRETTO_API marks the declarations of the interface. All other symbols are hidden.

@@ -57,6 +57,7 @@ TEST(Settings, AreListedWithMeaningAndDefault) {
                                                     {"STRETTO_ALGO", ""},
                                                     {"STRETTO_TUNING", ""},
                                                     {"STRETTO_EXPLAIN", "0"},
+                                                    {"STRETTO_FLIGHT_DIR", ""},
                                                     {"STRETTO_DETERMINISTIC", "0"},
                                                     {"STRETTO_CHECK", "0"},
                                                     {"STRETTO_RANKS_PER_NODE", "0"},

@@ -45,9 +45,13 @@ class FullDisk(FaultTest):
         (disk / "filler").write_bytes(bytes(4096))
         run = self.start({"--nproc": 2, "--train-iters": 1000, "--log-dir": disk})
         self.assertNotEqual(self.status(run), 0)
-        self.assertEqual(len(run.errors), 1, run.errors)
-        self.assertIn(f"{disk}/metrics.jsonl", run.errors[0])
-        self.assertIn("No space left on device", run.errors[0])
+        errors = [line for line in run.errors if line.startswith("error: ")]
+        self.assertEqual(len(errors), 1, run.errors)
+        self.assertIn(f"{disk}/metrics.jsonl", errors[0])
+        self.assertIn("No space left on device", errors[0])
+        # Each rank has no room for its last operations, either.
+        for line in set(run.errors) - set(errors):
+            self.assertIn(f"Cannot write the last operations to {disk}/flight/", line)
 
 
 if __name__ == "__main__":

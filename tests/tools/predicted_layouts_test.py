@@ -14,14 +14,15 @@ from perf.comparisons.predicted_layouts import BATCH, LAYOUTS, SEQUENCES  # noqa
 class Commands(unittest.TestCase):
     def test_all_layouts_train_on_the_same_sequences(self):
         options = argparse.Namespace(program="train_speed", steps=None, warmup=None)
-        self.assertEqual(len(LAYOUTS), 12)
-        for side in LAYOUTS:
-            words = predicted_layouts.measured_command(side, options)
-            microbatches = words[words.index("--microbatches") + 1]
-            self.assertEqual(microbatches * SEQUENCES * predicted_layouts.data_parallel(side), BATCH, side)
+        for where, layouts_there in LAYOUTS.items():
+            self.assertEqual(len(layouts_there), 12, where)
+            for side, (ranks, flags) in layouts_there.items():
+                words = predicted_layouts.measured_command(ranks, flags, 0, options)
+                microbatches = words[words.index("--microbatches") + 1]
+                self.assertEqual(microbatches * SEQUENCES * predicted_layouts.data_parallel(ranks, flags), BATCH, side)
 
     def test_the_prediction_is_of_the_same_layout(self):
-        words = predicted_layouts.predicted_command("2: tp 2, sp", "cluster", "system")
+        words = predicted_layouts.predicted_command(*LAYOUTS["one_host"]["2: tp 2, sp"], "cluster", "system")
         flags = dict(zip(words[2::2], words[3::2]))
         self.assertEqual([flags[flag] for flag in ("--tp", "--pp", "--sp", "--ranks", "--global-batch", "--micro-batch-size")],
                          [2, 1, "yes", 2, BATCH, SEQUENCES])
@@ -29,8 +30,8 @@ class Commands(unittest.TestCase):
 
 class Verdicts(unittest.TestCase):
     def setUp(self):
-        steps = {side: 1000.0 + 10 * number for number, side in enumerate(LAYOUTS)}
-        self.table = {"part": "predicted", "predicted_ms": dict(steps), "model": "a model", "steps": 3,
+        steps = {side: 1000.0 + 10 * number for number, side in enumerate(LAYOUTS["one_host"])}
+        self.table = {"part": "predicted", "where": "one_host", "predicted_ms": dict(steps), "model": "a model", "steps": 3,
                       "rounds": [{side: {"step_ms": ms, "tokens_per_s": 1.0} for side, ms in steps.items()}]}
 
     def fails(self, *parts):
@@ -48,7 +49,7 @@ class Verdicts(unittest.TestCase):
         self.fails("4: pp 4: predicted +16.0%")
 
     def test_predictions_that_miss_a_little(self):
-        for side in LAYOUTS:
+        for side in LAYOUTS["one_host"]:
             self.table["predicted_ms"][side] *= 1.08
         self.fails("The median prediction is 8.0% off")
 
@@ -60,7 +61,8 @@ class Verdicts(unittest.TestCase):
         header, rows = predicted_layouts.rows(self.table)
         self.assertEqual((len(rows), rows[0]), (12, ["2: dp 2", "1000", "1000", "+0.0%"]))
         self.assertEqual(len(header), len(rows[0]))
-        self.assertIn("24 sequences a step", predicted_layouts.heading(self.table))
+        self.assertIn("one host, 24 sequences a step", predicted_layouts.heading(self.table))
+        self.assertIn("4 hosts x 2 ranks, links of 1gbit", predicted_layouts.heading({**self.table, "rate": "1gbit"}))
 
 
 if __name__ == "__main__":
