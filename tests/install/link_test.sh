@@ -49,7 +49,7 @@ target_link_libraries(program PRIVATE stretto::stretto)
 CMAKE
 built_by_cmake "$work/program"
 says 'sum 6' "$work/program/build/program"
-says '.*all_reduce of 1048576 f32.*' "$work/program/build/program"
+says '.*all_reduce #1 of .world. (1048576 f32.*' "$work/program/build/program"
 
 # With an older C++ the first error says what is needed.
 if said=$("$compiler" -std=c++17 -fsyntax-only "$work/program/main.cpp" $(pkg-config --cflags stretto) 2>&1); then

@@ -70,7 +70,7 @@ bool FrameConnection::receive(const std::function<void(FrameKind, Bytes)>& take)
   FrameHead head{};
   while (received_.size() - at >= sizeof head) {
     std::memcpy(&head, received_.data() + at, sizeof head);
-    ensure(head.kind <= FrameKind::silent && head.bytes <= longest_frame, "R{} sent what is no message of this job.",
+    ensure(head.kind <= FrameKind::answer && head.bytes <= longest_frame, "R{} sent what is no message of this job.",
            who_.to_string().substr(1));
     if (received_.size() - at - sizeof head < head.bytes) break;
     const auto body = received_.begin() + static_cast<std::ptrdiff_t>(at + sizeof head);
