@@ -59,7 +59,8 @@ class FlightTool(unittest.TestCase):
 
     def test_a_rank_that_leaves_a_sum_of_another_size_out(self):
         said = self.errors("other_shape")
-        if "do not match" in said or "barrier" in said:  # the ranks noticed it before one had waited
+        # Ranks of one host may notice the difference themselves, before one has waited.
+        if re.search(r"Rank \d called (barrier .* where rank \d called all_reduce|all_reduce .* where rank \d called barrier) ", said):
             return
         self.assertRegex(self.report("other_shape")["In what ranks differ"],
                          r"Rank 3 called barrier #2 of 'world' \(1 f32, at \S+\) where ranks 0 to 2 called "
