@@ -71,7 +71,7 @@ std::string sentence_of_a_wait(const std::function<void(const Communicator&)>& m
     run_threads(3, [&](const Communicator& world) {
       double x = 0;
       world.all_reduce(&x, &x, 1, DType::f64, ReduceOp::sum, stream.is_inline() ? stream : Stream("comm"));
-      world.set_timeout(1);
+      world.set_timeout(world.rank() == 2 ? 600 : 1);  // rank 2 must still be where it is when the others ask
       if (world.rank() != 2) {
         world
             .all_reduce(&x, &x, 1, DType::f64, ReduceOp::sum, stream.is_inline() ? stream : Stream("comm"),
@@ -114,8 +114,7 @@ TEST(FlightRecorder, ATimeoutSaysInWhichOtherOperationTheMissingRankIs) {
     world.recv(&x, 1, DType::f32, 0, Stream::inline_());
   };
   EXPECT_THAT(sentence_of_a_wait(in_another, Stream::inline_()),
-              ContainsRegex("(for rank 2 in all_reduce #2 .*; rank 2 has been in recv #1 of 'world'|"
-                            "for rank 0 in recv #1 of 'world' .*; rank 0 has been in all_reduce #2 of 'world')"));
+              ContainsRegex("for rank 2 in all_reduce #2 .*; rank 2 has been in recv #1 of 'world'"));
 }
 
 nlohmann::json flight_of(const std::filesystem::path& directory, int rank) {
