@@ -61,6 +61,15 @@ def ranks_under(parent):
     return [pid for _, pid in sorted((start, pid) for pid, its_parent, _, start in processes() if its_parent == parent)]
 
 
+def threads_of(pid):
+    """What each thread of a process that does not end is doing: its kernel function and, where gdb is installed, its stack."""
+    if shutil.which("gdb"):
+        return subprocess.run(["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all backtrace 16"], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    tasks = sorted(pathlib.Path("/proc", str(pid), "task").iterdir())
+    return "\n".join(f"{(task / 'comm').read_text().strip()}: {(task / 'wchan').read_text()}" for task in tasks)
+
+
 def until(condition, seconds):
     deadline = time.monotonic() + seconds
     while not condition():
@@ -156,7 +165,7 @@ class FaultTest(unittest.TestCase):
         try:
             return run.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            self.fail(f"{run.process.args} has not ended after {seconds} s; it said {run.errors}")
+            self.fail(f"Not ended after {seconds} s: it said {run.errors}\n{threads_of(run.process.pid)}")
 
     def expect_success(self, *runs):
         for run in runs:
