@@ -1,8 +1,9 @@
 """The part of ./dev perf layouts --predict: the steps that stretto-plan layout predicts, beside the steps that train_speed measures: of 12
 layouts of 2 and 4 ranks of one host, and of 12 of 4 hosts x 2 ranks that are network namespaces.
 
-train_speed --calibrate measures the machine with as many ranks first: products, attention and other kernels, and all-reduces. Nothing of
-a layout's own step is measured for its prediction. All layouts train on the same sequences in a step.
+train_speed --calibrate measures the machine with as many ranks: products, attention and other kernels, and all-reduces. Nothing of a
+layout's own step is measured for its prediction. The machine's speed changes, so it is calibrated in every round, and a prediction is the
+median of theirs. All layouts train on the same sequences in a step.
 """
 import json
 import pathlib
@@ -94,16 +95,21 @@ def predicted(ranks, flags, machine):
 def table_of(where, start, nproc_of, about, options):
     """start runs a command and returns its output; nproc_of(ranks) is the --nproc with which that makes so many ranks."""
     layouts = LAYOUTS[where]
-    machines = {ranks: calibrated(nproc_of(ranks), start, options) for ranks in sorted({ranks for ranks, _ in layouts.values()})}
-    predictions = {side: predicted(ranks, flags, machines[ranks]) for side, (ranks, flags) in layouts.items()}
+    machines = {ranks: [] for ranks in sorted({ranks for ranks, _ in layouts.values()})}
+
+    def calibrate():
+        for ranks, those in machines.items():
+            those.append(calibrated(nproc_of(ranks), start, options))
 
     def figures(side):
         ranks, flags = layouts[side]
         return last_json(start(measured_command(ranks, flags, nproc_of(ranks), options)))
 
-    rounds = in_turn(list(layouts), options.rounds, figures)
+    rounds = in_turn(list(layouts), options.rounds, figures, before=calibrate)
+    predictions = {side: statistics.median(predicted(ranks, flags, machine) for machine in machines[ranks])
+                   for side, (ranks, flags) in layouts.items()}
     return {"part": "predicted", "where": where, **about, "model": model_text(SEQUENCES, TOKENS, "microbatch"),
-            "steps": given_or(options.steps, STEPS), "machines": {str(ranks): machine for ranks, machine in machines.items()},
+            "steps": given_or(options.steps, STEPS), "machines": {str(ranks): those for ranks, those in machines.items()},
             "predicted_ms": predictions, "rounds": rounds}
 
 

@@ -4,10 +4,11 @@ import statistics
 import sys
 
 
-def in_turn(sides, count, start):
-    """The figures of every side in every round; start(side) runs a side and returns its figures."""
+def in_turn(sides, count, start, before=lambda: None):
+    """The figures of every side in every round; start(side) runs a side and returns its figures. before() begins each round."""
     rounds = []
     for i in range(count):
+        before()
         rounds.append({side: start(side) for side in (sides if i % 2 == 0 else sides[::-1])})
         print(f"round {i + 1} of {count}: " + ", ".join(f"{side} {rounds[-1][side]['tokens_per_s']:.0f}" for side in sides) + " tokens/s",
               file=sys.stderr)
