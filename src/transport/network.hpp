@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "transport/awaited_ranks.hpp"
 #include "transport/bootstrap/job.hpp"
 #include "transport/bootstrap/pinning.hpp"
 #include "transport/gpu/gpu_exports.hpp"
@@ -31,6 +32,7 @@ class Network {
   Job& job() { return job_; }
   Segment& segment() { return *segment_; }
   Precedence& precedence() { return *precedence_; }
+  AwaitedRanks& awaited_ranks() { return awaited_ranks_; }
   const WaitPolicy& wait_policy() const { return wait_policy_; }
   double timeout() const { return timeout_; }  // seconds: STRETTO_TIMEOUT, or the last set_timeout()
   void set_timeout(double seconds) { timeout_ = seconds; }
@@ -80,6 +82,7 @@ class Network {
   std::vector<PeerRank> peers_;
   LinkSetting link_setting_;
   std::vector<Retired> retired_;
+  AwaitedRanks awaited_ranks_;
   GpuExports gpu_exports_;
   WaitPolicy wait_policy_;
   std::atomic<double> timeout_;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
@@ -10,26 +12,44 @@ namespace stretto {
 namespace {
 
 constexpr double seconds_to_answer = 1;
-constexpr std::size_t most_asked = 4;
+constexpr std::size_t most_asked = 8;
 
-// What the ranks say about themselves. A process that is stopped says nothing; one that computes does.
+std::string said_by(int rank, const RankAccount& account, bool rank_0_answers, const Job& job) {
+  if (!account.text.empty()) {
+    const std::string waits =
+        account.waits_for.empty() ? "" : fmt::format(", and waits for rank {}", fmt::join(account.waits_for, ", "));
+    return fmt::format("; rank {} {}{}", rank, account.text, waits);
+  }
+  if (const std::string news = job.news_of(rank); !news.empty()) {
+    return fmt::format(". {}", news.substr(0, news.find_last_not_of('.') + 1));
+  }
+  if (!rank_0_answers) {
+    return fmt::format("; rank {} cannot be asked, because rank 0, which passes questions on, does not answer", rank);
+  }
+  return fmt::format("; rank {} does not answer: its process is stopped, or its host cannot be reached", rank);
+}
+
+// What the ranks say about themselves, and then those for which they wait, to the one that holds up all. A process that is
+// stopped says nothing; one that computes does.
 std::string accounts_of(std::vector<int> ranks, Job& job) {
-  if (ranks.size() > most_asked) ranks.resize(most_asked);
-  const auto relay = std::find(ranks.begin(), ranks.end(), 0) == ranks.end() && job.rank() != 0;
-  if (relay) ranks.push_back(0);
-  const std::vector<std::string> accounts = job.ask(ranks, seconds_to_answer);
-  if (relay) ranks.pop_back();
   std::string text;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (!accounts[i].empty()) {
-      text += fmt::format("; rank {} {}", ranks[i], accounts[i]);
-    } else if (const std::string news = job.news_of(ranks[i]); !news.empty()) {
-      text += fmt::format(". {}", news.substr(0, news.find_last_not_of('.') + 1));
-    } else if (relay && accounts.back().empty()) {
-      text += fmt::format("; rank {} cannot be asked, because rank 0, which passes questions on, does not answer", ranks[i]);
-    } else {
-      text += fmt::format("; rank {} does not answer: its process is stopped, or its host cannot be reached", ranks[i]);
+  std::set<int> asked{job.rank()};
+  while (!ranks.empty()) {
+    ranks.resize(std::min(ranks.size(), most_asked));
+    asked.insert(ranks.begin(), ranks.end());
+    std::vector<int> with_relay = ranks;
+    if (job.rank() != 0) with_relay.push_back(0);
+    const std::vector<RankAccount> accounts = job.ask(with_relay, seconds_to_answer);
+    std::set<int> next;
+    bool all_answer = true;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      text += said_by(ranks[i], accounts[i], job.rank() == 0 || !accounts.back().text.empty(), job);
+      all_answer &= !accounts[i].text.empty();
+      next.insert(accounts[i].waits_for.begin(), accounts[i].waits_for.end());
     }
+    if (!all_answer || asked.size() > most_asked) break;
+    ranks.clear();
+    std::ranges::set_difference(next, asked, std::back_inserter(ranks));
   }
   return text;
 }

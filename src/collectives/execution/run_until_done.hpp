@@ -28,6 +28,7 @@ void run_until_done(Network& network, const WaitPolicy& policy, double timeout, 
                     Describe describe, History history, NoteWait note_wait) {
   forget_looks();  // an earlier operation that ended without a pause may have left some
   Waiter waiter(policy, network.segment().bell());
+  AwaitedRanks::Wait wait(network.awaited_ranks());
   while (true) {
     const Progressed progressed = advance();
     if (progressed == Progressed::to_the_end) return;
@@ -39,6 +40,7 @@ void run_until_done(Network& network, const WaitPolicy& policy, double timeout, 
     note_wait();
     network.job().check();
     const double idle = waiter.idle_seconds();
+    if (idle > seconds_to_hear_the_rest) wait.note(awaited());
     if (idle > timeout) give_up(awaited(), network, describe(), history());
     if (idle > seconds_to_hear_the_rest && network.job().any_left()) check_present(awaited(), network, idle, describe);
     waiter.pause();

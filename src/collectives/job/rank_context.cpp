@@ -43,8 +43,9 @@ std::string RankContext::write_flight(const std::string& directory, const std::s
   return stretto::write_flight(ledger_, {job_name_, job_->rank(), job_->size(), reason}, directory);
 }
 
-std::string RankContext::account() {
-  return leaves_ ? "has ended its part of the job and waits for the others to leave, too" : account_of(ledger_);
+RankAccount RankContext::account() {
+  if (leaves_) return {"has ended its part of the job and waits for the others to leave, too", {}};
+  return {account_of(ledger_), network_->awaited_ranks().all()};
 }
 
 void RankContext::trouble(const std::string& sentence) {

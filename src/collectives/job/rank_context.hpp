@@ -36,7 +36,7 @@ class RankContext final : private JobObserver {
   std::atomic<std::uint32_t> next_group = 1;
 
  private:
-  std::string account() override;
+  RankAccount account() override;
   void trouble(const std::string& sentence) override;
 
   std::unique_ptr<Job> job_;

@@ -13,12 +13,17 @@ namespace stretto {
 
 using Bytes = std::vector<std::byte>;
 
+// What a rank says about itself.
+struct RankAccount {
+  std::string text;            // the end of a sentence: "has been in ... for 3 s"; empty if the rank has not answered
+  std::vector<int> waits_for;  // ranks, for which it has waited long
+};
+
 // What a job asks of the rank that takes part in it, and tells it, from any thread.
 class JobObserver {
  public:
   virtual ~JobObserver() = default;
-  // What this rank is doing, as the end of a sentence about it: "has been in ... for 3 s".
-  virtual std::string account() = 0;
+  virtual RankAccount account() = 0;  // what this rank is doing
   // The job has failed, or an operation of this rank gives up.
   virtual void trouble(const std::string& sentence) = 0;
 };
@@ -30,9 +35,9 @@ class Observed {
     const std::lock_guard lock(mutex_);
     observer_ = observer;
   }
-  std::string account() {
+  RankAccount account() {
     const std::lock_guard lock(mutex_);
-    return observer_ == nullptr ? "is on its way into or out of the job" : observer_->account();
+    return observer_ == nullptr ? RankAccount{"is on its way into or out of the job", {}} : observer_->account();
   }
   void trouble(const std::string& sentence) {
     const std::lock_guard lock(mutex_);
@@ -81,8 +86,8 @@ class Job {
   void observe(JobObserver* observer) { observed_->set(observer); }
   // Tells this rank's observer about an operation that gives up.
   void report(const std::string& sentence) { observed_->trouble(sentence); }
-  // What these ranks say that they are doing; empty for a rank that does not answer within so many seconds.
-  virtual std::vector<std::string> ask(const std::vector<int>& ranks, double seconds) = 0;
+  // What these ranks say that they are doing, if they answer within so many seconds.
+  virtual std::vector<RankAccount> ask(const std::vector<int>& ranks, double seconds) = 0;
 
  protected:
   const std::shared_ptr<Observed>& observed() const { return observed_; }

@@ -70,8 +70,8 @@ class LocalJob : public Job {
     for (const auto& each : state_->observed) each->trouble(state_->reason);
   }
 
-  std::vector<std::string> ask(const std::vector<int>& ranks, double /*seconds*/) override {
-    std::vector<std::string> accounts;
+  std::vector<RankAccount> ask(const std::vector<int>& ranks, double /*seconds*/) override {
+    std::vector<RankAccount> accounts;
     for (const int rank : ranks) accounts.push_back(state_->observed[rank]->account());
     return accounts;
   }

@@ -19,15 +19,10 @@
 #include "transport/bootstrap/frames.hpp"
 #include "transport/bootstrap/handshake.hpp"
 #include "transport/bootstrap/job.hpp"
-#include "transport/bootstrap/packing.hpp"
+#include "transport/bootstrap/questions.hpp"
 
 namespace stretto {
 namespace {
-
-// The head of a question, and of the answer, which then has the text behind it.
-struct Question {
-  std::int32_t from = 0, about = 0;
-};
 
 constexpr double seconds_between_signs = 1;  // of life, in both directions
 constexpr double seconds_to_be_silent = 3;   // after which a rank is said to be silent
@@ -149,19 +144,19 @@ class TcpJob : public Job {
     changed_.wait_for(lock, grace_after_failure, [&] { return all_left_; });
   }
 
-  std::vector<std::string> ask(const std::vector<int>& ranks, double seconds) override {
+  std::vector<RankAccount> ask(const std::vector<int>& ranks, double seconds) override {
     {
       const std::lock_guard lock(mutex_);
       answers_.clear();
     }
-    for (const int rank : ranks) pass_on(FrameKind::question, {rank_, rank}, "");
+    for (const int rank : ranks) pass_on(FrameKind::question, {rank_, rank, {}});
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] {
       return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return answers_.count(rank) > 0; });
     });
-    std::vector<std::string> texts;
-    for (const int rank : ranks) texts.push_back(answers_[rank]);
-    return texts;
+    std::vector<RankAccount> accounts;
+    for (const int rank : ranks) accounts.push_back(answers_[rank]);
+    return accounts;
   }
 
  private:
@@ -228,11 +223,7 @@ class TcpJob : public Job {
       return note_failure(static_cast<ErrorCode>(code), sentence, &connection);
     }
     if (kind == FrameKind::question || kind == FrameKind::answer) {
-      Question question;
-      ensure(body.size() >= sizeof question, "a question or an answer of it is truncated.");
-      std::memcpy(&question, body.data(), sizeof question);
-      const std::string text(reinterpret_cast<const char*>(body.data()) + sizeof question, body.size() - sizeof question);
-      return pass_on(kind, question, text);
+      return pass_on(kind, question_of(body, size_));
     }
     const std::lock_guard lock(mutex_);
     switch (kind) {
@@ -298,20 +289,19 @@ class TcpJob : public Job {
   }
 
   // A question goes to the rank that it is about, an answer to the rank that has asked, both by way of rank 0.
-  void pass_on(FrameKind kind, const Question& question, const std::string& text) {
+  void pass_on(FrameKind kind, Question question) {
     const int to = kind == FrameKind::question ? question.about : question.from;
     if (to == rank_ && kind == FrameKind::question) {
-      return pass_on(FrameKind::answer, question, observed()->account());
+      question.answer = observed()->account();
+      return pass_on(FrameKind::answer, std::move(question));
     }
     if (to == rank_) {
       const std::lock_guard lock(mutex_);
-      answers_[question.about] = text;
+      answers_[question.about] = std::move(question.answer);
       changed_.notify_all();
       return;
     }
-    Bytes body(sizeof question + text.size());
-    std::memcpy(body.data(), &question, sizeof question);
-    std::memcpy(body.data() + sizeof question, text.data(), text.size());
+    const Bytes body = bytes_of(question);
     for (const auto& connection : connections_) {
       if ((rank_ != 0 || connection->who().rank == to) && connection->open()) tell(*connection, kind, body);
     }
@@ -438,7 +428,7 @@ class TcpJob : public Job {
   std::vector<Bytes> parts_;        // of the exchange that goes on, by rank
   std::vector<bool> came_;          // likewise
   std::vector<Bytes> result_;
-  std::map<int, std::string> answers_;  // by the rank that was asked about
+  std::map<int, RankAccount> answers_;  // by the rank that was asked about
   std::uint64_t exchanges_ = 0;
   bool all_left_ = false;
   std::atomic<bool> any_left_ = false;

@@ -117,6 +117,26 @@ TEST(FlightRecorder, ATimeoutSaysInWhichOtherOperationTheMissingRankIs) {
               ContainsRegex("for rank 2 in all_reduce #2 .*; rank 2 has been in recv #1 of 'world'"));
 }
 
+// Rank 1 waits for rank 2, which waits for rank 3, which has not come.
+TEST(FlightRecorder, ATimeoutFollowsRanksThatWaitToTheOneThatHoldsThemUp) {
+  std::string sentence;
+  try {
+    run_threads(4, [](const Communicator& world) {
+      float x = 0;
+      world.barrier(Stream::inline_());
+      if (world.rank() == 3) return compute_until_the_others_have_failed(world);
+      world.set_timeout(world.rank() == 0 ? 3 : 600);  // the others have waited long when rank 0 asks
+      world.recv(&x, 1, DType::f32, world.rank() + 1, Stream::inline_());
+    });
+  } catch (const Error& error) {
+    sentence = error.what();
+  }
+  EXPECT_THAT(sentence,
+              ContainsRegex("Rank 0 waited 3 s for rank 1 in recv #1 .*; rank 1 has been in recv #1 of 'world' .*, "
+                            "and waits for rank 2; rank 2 has been in recv #1 of 'world' .*, and waits for rank 3; "
+                            "rank 3 is in no operation: its last one, barrier #1"));
+}
+
 nlohmann::json flight_of(const std::filesystem::path& directory, int rank) {
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     const std::string name = entry.path().filename();
