@@ -7,6 +7,7 @@ import itertools
 import os
 import pathlib
 import random
+import re
 import sys
 import time
 import unittest
@@ -91,7 +92,7 @@ class FaultMatrix(FaultTest):
             if any(run.process.returncode <= 0 for run in others):
                 return f"statuses {[run.process.returncode for run in others]} of the others"
             said = [line for run in runs for line in run.errors]
-            named = [line for line in said if f"ank {victim} " in line and sentence in line]
+            named = [line for line in said if re.search(rf"ank {victim}[ :]", line) and sentence in line]
             return "" if named else f"no line names rank {victim} with '{sentence}': {said}"
         finally:
             print(f"{', '.join(map(str, cell))}: {time.monotonic() - begin:.1f} s", flush=True)

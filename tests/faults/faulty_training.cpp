@@ -20,7 +20,7 @@ gpt::TrainerOptions options_of(const Layout& layout, bool divides_values) {
   gpt::TrainerOptions options = tiny(layout);
   options.model.layers = 4;
   options.global_batch = 4L * layout.data;
-  if (divides_values) options.sharding.zero = ZeroStage::parameters;
+  if (divides_values) options.sharding.zero = ZeroStage::values;
   return options;
 }
 

@@ -64,9 +64,17 @@ std::string host() {
 std::string account_of(const Ledger& ledger) {
   const std::vector<Record> records = ledger.last(operations_kept);
   const double now = now_seconds();
-  for (const Record& record : records) {  // the oldest one holds up the others
-    if (in_progress(record))
-      return fmt::format("has been in {} for {:.1f} s", record.headline(), now - record.times.started);
+  // The program's own thread is in an inline operation, beside which receives may have begun long ahead. Else the oldest one
+  // holds up the others.
+  const Record* longest = nullptr;
+  for (const Record& record : records) {
+    if (!in_progress(record)) continue;
+    const bool is_inline = record.stream == Stream::inline_().name();
+    if (longest == nullptr || is_inline) longest = &record;
+    if (is_inline) break;
+  }
+  if (longest != nullptr) {
+    return fmt::format("has been in {} for {:.1f} s", longest->headline(), now - longest->times.started);
   }
   for (auto record = records.rbegin(); record != records.rend(); ++record) {
     if (record->times.done == 0) continue;

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "core/fail.hpp"
@@ -152,7 +153,7 @@ class TcpJob : public Job {
     for (const int rank : ranks) pass_on(FrameKind::question, {rank_, rank, {}});
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] {
-      return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return answers_.count(rank) > 0; });
+      return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return answers_.count(rank) > 0 || silence_of(rank); });
     });
     std::vector<RankAccount> accounts;
     for (const int rank : ranks) accounts.push_back(answers_[rank]);
@@ -373,16 +374,23 @@ class TcpJob : public Job {
   std::string news_of_locked(int rank) const {
     if (rank == rank_) return "";
     if (left_[rank]) return fmt::format("Rank {} has left the job.", rank);
+    if (const auto silent = silence_of(rank)) return describe_silence(silent->who, silent->seconds);
+    for (const auto& connection : connections_) {
+      if (connection->who().rank != rank) continue;
+      return fmt::format("{} is alive: it computes, or waits for something else.", begins_sentence(connection->who()));
+    }
+    return fmt::format("Rank {} is alive: it computes, or waits for something else.", rank);
+  }
+
+  // As this rank hears, or rank 0 has said last.
+  std::optional<SilentRank> silence_of(int rank) const {
     for (const auto& connection : connections_) {
       if (connection->who().rank != rank) continue;
       const double seconds = now_seconds() - connection->heard_at();
-      if (seconds > seconds_to_be_silent) return describe_silence(connection->who(), seconds);
-      return fmt::format("{} is alive: it computes, or waits for something else.", begins_sentence(connection->who()));
+      return seconds > seconds_to_be_silent ? std::optional(SilentRank{connection->who(), seconds}) : std::nullopt;
     }
-    for (const SilentRank& one : silent_) {
-      if (one.who.rank == rank) return describe_silence(one.who, one.seconds);
-    }
-    return fmt::format("Rank {} is alive: it computes, or waits for something else.", rank);
+    const auto found = std::ranges::find(silent_, rank, [](const SilentRank& one) { return one.who.rank; });
+    return found == silent_.end() ? std::nullopt : std::optional(*found);
   }
 
   void contribute(int rank, const Bytes& part) {
