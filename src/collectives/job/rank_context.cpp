@@ -45,7 +45,8 @@ std::string RankContext::write_flight(const std::string& directory, const std::s
 
 RankAccount RankContext::account() {
   if (leaves_) return {"has ended its part of the job and waits for the others to leave, too", {}};
-  return {account_of(ledger_), network_->awaited_ranks().all()};
+  LedgerAccount account = account_of(ledger_);
+  return {std::move(account.text), account.waits ? network_->awaited_ranks().all() : std::vector<int>()};
 }
 
 void RankContext::trouble(const std::string& sentence) {

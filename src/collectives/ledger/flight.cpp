@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -12,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/fail.hpp"
+#include "device/stream/stream_queue.hpp"
 
 namespace stretto {
 namespace {
@@ -61,27 +63,28 @@ std::string host() {
 
 }  // namespace
 
-std::string account_of(const Ledger& ledger) {
+// The program's own thread is in an inline operation, and the oldest of the others holds them up. If no thread of the
+// program waits, the rank computes: receives may have begun long ahead.
+LedgerAccount account_of(const Ledger& ledger) {
   const std::vector<Record> records = ledger.last(operations_kept);
   const double now = now_seconds();
-  // The program's own thread is in an inline operation, beside which receives may have begun long ahead. Else the oldest one
-  // holds up the others.
-  const Record* longest = nullptr;
-  for (const Record& record : records) {
-    if (!in_progress(record)) continue;
-    const bool is_inline = record.stream == Stream::inline_().name();
-    if (longest == nullptr || is_inline) longest = &record;
-    if (is_inline) break;
-  }
-  if (longest != nullptr) {
-    return fmt::format("has been in {} for {:.1f} s", longest->headline(), now - longest->times.started);
+  const auto is_inline = [](const Record& record) { return record.stream == Stream::inline_().name(); };
+  auto current = std::ranges::find_if(records, [&](const Record& each) { return in_progress(each) && is_inline(each); });
+  const bool waits = current != records.end() || waiting_program_threads > 0;
+  if (current == records.end()) current = std::ranges::find_if(records, in_progress);
+  if (current != records.end()) {
+    const std::string operation = current->headline();
+    const double seconds = now - current->times.started;
+    if (waits) return {fmt::format("has been in {} for {:.1f} s", operation, seconds), true};
+    return {fmt::format("is in no operation that its program waits for: {} has been under way for {:.1f} s", operation,
+                        seconds)};
   }
   for (auto record = records.rbegin(); record != records.rend(); ++record) {
     if (record->times.done == 0) continue;
-    return fmt::format("is in no operation: its last one, {}, {} {:.1f} s ago", record->headline(),
-                       record->failed ? "failed" : "ended", now - record->times.done);
+    return {fmt::format("is in no operation: its last one, {}, {} {:.1f} s ago", record->headline(),
+                        record->failed ? "failed" : "ended", now - record->times.done)};
   }
-  return "is in no operation, and has ended none";
+  return {"is in no operation, and has ended none"};
 }
 
 std::string write_flight(const Ledger& ledger, const FlightLabel& label, const std::string& directory) {
@@ -94,7 +97,7 @@ std::string write_flight(const Ledger& ledger, const FlightLabel& label, const s
               {"process", getpid()},
               {"written", date_of(now, now)},
               {"reason", label.reason},
-              {"account", account_of(ledger)},
+              {"account", account_of(ledger).text},
               {"groups", Json::array()},
               {"operations", Json::array()}};
   std::map<std::uint32_t, Json> groups;

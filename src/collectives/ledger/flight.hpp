@@ -8,8 +8,12 @@
 // files of all ranks.
 namespace stretto {
 
-// What the rank does now, as the end of a sentence about it.
-std::string account_of(const Ledger& ledger);
+// What the rank does now.
+struct LedgerAccount {
+  std::string text;    // the end of a sentence about it
+  bool waits = false;  // its program waits for an operation
+};
+LedgerAccount account_of(const Ledger& ledger);
 
 struct FlightLabel {
   std::uint64_t job = 0;  // the same on all ranks of a job, and different between jobs

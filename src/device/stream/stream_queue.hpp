@@ -20,6 +20,9 @@ struct GpuStreamHandle;
 // A wait inside a stream delays only that stream, so it does not count as waited time.
 [[gnu::tls_model("initial-exec")]] inline constinit thread_local bool on_worker_thread = false;
 
+// The threads of the program, of all ranks in this process, that wait for a work now.
+inline std::atomic<int> waiting_program_threads = 0;
+
 // The beginning and the end of a task in a GPU's stream.
 class GpuMarks {
  public:

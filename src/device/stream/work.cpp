@@ -137,11 +137,28 @@ void Work::State::wait_until_past() {
   }
 }
 
+namespace {
+
+class ProgramWaits {
+ public:
+  ProgramWaits() {
+    if (!on_worker_thread) ++waiting_program_threads;
+  }
+  ~ProgramWaits() {
+    if (!on_worker_thread) --waiting_program_threads;
+  }
+  ProgramWaits(const ProgramWaits&) = delete;
+  ProgramWaits& operator=(const ProgramWaits&) = delete;
+};
+
+}  // namespace
+
 void Work::State::wait_until_ended() {
   require(made_at == forks, "A work belongs to the process that called fork(); its child cannot wait for it.");
   std::unique_lock lock(mutex);
   require_enqueued();
   if (finished) return;
+  const ProgramWaits waits;
   const double from = now_seconds();
   const auto is_on_its_way = [&] { return finished || marks; };
   const std::chrono::duration<double> patience(seconds_before_notice);
