@@ -14,6 +14,7 @@
 #include "matrix_rate.hpp"
 #include "options.hpp"
 #include "report.hpp"
+#include "resuming.hpp"
 #include "sampling.hpp"
 #include "step_traffic.hpp"
 #include "stop_request.hpp"
@@ -98,17 +99,18 @@ class TrainingRun {
  private:
   void load() {
     if (!line_.hf.load.empty()) return begin_with_hf_model();
-    if (line_.load.empty() && !line_.resume) return;
+    const bool resumes = line_.resume == Resume::yes;
+    if (line_.load.empty() && !resumes) return;
     LoadedCheckpoint loaded;
     rank0_first(mesh_.world(), [&] {
-      loaded = load_checkpoint(trainer_.sharded(), trainer_.optimizer(),
-                               find_checkpoint(line_.resume ? line_.save : line_.load), line_.resume);
-      require(!line_.resume || loaded.step <= line_.steps,
-              "The checkpoint in --save {} is of step {}, beyond --train-iters {}.", line_.save, loaded.step, line_.steps);
+      loaded = load_checkpoint(trainer_.sharded(), trainer_.optimizer(), find_checkpoint(resumes ? line_.save : line_.load),
+                               resumes);
+      require(!resumes || loaded.step <= line_.steps, "The checkpoint in --save {} is of step {}, beyond --train-iters {}.",
+              line_.save, loaded.step, line_.steps);
     });
-    require_same(mesh_.world(), {{line_.resume ? "The step in --save" : "The step in --load", std::to_string(loaded.step)}});
+    require_same(mesh_.world(), {{resumes ? "The step in --save" : "The step in --load", std::to_string(loaded.step)}});
     trainer_.optimizer().restore(loaded.optimizer_steps);
-    if (!line_.resume) return;
+    if (!resumes) return;
     trainer_.loss_scale().restore(loaded.notes);
     first_step_ = saved_at_ = loaded.step;
     samples_ = loaded.number(consumed_samples_note, loaded.step * line_.trainer.global_batch);
@@ -303,13 +305,14 @@ class TrainingRun {
   std::int64_t sampled_at_ = -1;
 };
 
-void train(const Communicator& world, const CommandLine& line, StopRequest& stop) {
+void train(const Communicator& world, const CommandLine& given, StopRequest& stop) {
   stop.take_signals();
-  require_same(world, line.values);
+  require_same(world, given.values);
   rank0_first(world, [&] {
-    line.check(world.size(), world.rank());
-    const OnDevice there(line.device);  // throws the reason if there is no such device
+    given.check(world.size(), world.rank());
+    const OnDevice there(given.device);  // throws the reason if there is no such device
   });
+  const CommandLine line = with_resume_decided(given, world);
   const OnDevice device(line.device);
   if (!line.layout.automatic) return TrainingRun(world, line, stop).run();
   // All ranks have the same figures, and therefore choose alike.
@@ -346,7 +349,7 @@ void use_flight_recorder(const CommandLine& line) {
   std::signal(SIGUSR1, SIG_IGN);
 }
 
-int start(const CommandLine& line) {
+int start(CommandLine line) {
   if (line.dry_run) return dry_run(line);
   use_flight_recorder(line);
   if (line.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);  // before there are ranks, which read the setting
@@ -359,7 +362,10 @@ int start(const CommandLine& line) {
   if (line.nproc > 0) {
     line.check(line.nproc);  // the parent reports an error once
     stop.take_signals();
-    return status_of(launch(line.nproc, body));
+    Restarts restarts(line, stop);
+    LaunchOptions options;
+    if (line.max_restarts > 0) options.starts_again = [&](const LostRank& lost) { return restarts.after(lost); };
+    return status_of(launch(line.nproc, body, options));
   }
 #ifdef STRETTO_HAVE_MPI
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr) {

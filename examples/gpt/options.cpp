@@ -32,7 +32,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   TrainerOptions& trainer = line.trainer;
   ModelShape& model = trainer.model;
   bool no_overlap = false;
-  std::string device = "cpu";
+  std::string device = "cpu", resume;
   CLI::App app(
       "Trains a GPT on the bytes of a text or on tokens, data (ZeRO 0 to 3), tensor, sequence and pipeline parallel.",
       "stretto-train");
@@ -89,7 +89,12 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--load", line.load, "Checkpoint whose weights to begin with");
   add_hf_options(app, line.hf);
-  app.add_flag("--resume", line.resume, "Go on from the newest checkpoint in --save");
+  app.add_option("--resume", resume, "Go on from the newest checkpoint in --save; auto: or begin if there is none")
+      ->type_name("[auto]")
+      ->expected(0, 1);
+  app.add_option("--max-restarts", line.max_restarts,
+                 "With --nproc, how often the ranks start again when one is lost, from the newest checkpoint in --save")
+      ->capture_default_str();
   app.add_option("--log-dir", line.log_dir, "Directory for metrics.jsonl and loss.svg");
   app.add_flag("--comm-report", line.comm_report,
                "At the end, run steps full, computation only, communication only and serial, and print how much "
@@ -121,6 +126,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   take_hf_sizes(app, line.hf, model);
   check_data_options(line.data, app.count("--vocab-size") > 0 || !line.hf.load.empty(), model.vocabulary);
   line.device = stretto::device_from_name(device);
+  require(resume.empty() || resume == "auto", "--resume '{}' is unknown; give auto, or nothing.", resume);
+  if (app.count("--resume") > 0) line.resume = resume.empty() ? Resume::yes : Resume::if_any;
   if (line.device == stretto::Device::cuda) trainer.sharding.unit_bytes = gpu_bucket_bytes;
   require(line.dry_run || (line.planned_ranks == 0 && line.json.empty()),
           "--ranks and --json describe a dry run; add --dry-run, or start ranks with --nproc.");
@@ -186,10 +193,16 @@ void CommandLine::check(int ranks, int rank) const {
   require(straggler_threshold > 0 && straggler_threshold <= 1, "--straggler-threshold {} is no share of a step; give 0.1.",
           straggler_threshold);
   require(!data.train.empty(), "--train-data names no text to train on; give any file.");
-  require(!resume || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
-  require(!resume || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);
-  require(hf.load.empty() || (load.empty() && !resume), "--load-hf {} and {} are two models to begin with; leave one out.",
-          hf.load, resume ? "--resume" : "--load " + load);
+  require(resume == Resume::no || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
+  require(resume != Resume::yes || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);
+  require(hf.load.empty() || (load.empty() && resume != Resume::yes),
+          "--load-hf {} and {} are two models to begin with; leave one out.", hf.load,
+          resume == Resume::yes ? "--resume" : "--load " + load);
+  require(max_restarts >= 0, "--max-restarts {} is no number of restarts; give 1 or more, or 0 for none.", max_restarts);
+  require(max_restarts == 0 || nproc > 0,
+          "--max-restarts {} starts ranks of --nproc again; under a launcher, let it start the job again, and give --resume "
+          "auto.",
+          max_restarts);
   require(hf.export_to.empty() || !trainer.sequence.mask.sparse(),
           "--export-hf {} would let a model that is trained with sparse --attention attend densely; leave one of them out.",
           hf.export_to);
@@ -199,7 +212,7 @@ void CommandLine::check(int ranks, int rank) const {
   require(keep == 0 || !save.empty(), "--keep {} needs --save DIR, where the checkpoints are.", keep);
   if (!trace.empty() && rank == 0) stretto::Trace::check_writable(trace);
   // Files are opened here as well, so that a missing one is reported once, before there are ranks.
-  if (resume) find_checkpoint(save);
+  if (resume == Resume::yes) find_checkpoint(save);
   if (!load.empty()) find_checkpoint(load);
   if (!hf.load.empty()) check_hf_weights(hf.load, trainer.model);
   if (!hf.export_to.empty() && rank == 0) check_hf_export(hf.export_to);

@@ -12,6 +12,9 @@
 
 namespace gpt {
 
+// Whether training goes on from the newest checkpoint in --save: if_any begins where there is none.
+enum class Resume { no, yes, if_any };
+
 // The command line of stretto-train, with Megatron-LM's long names.
 struct CommandLine {
   int nproc = 0;  // ranks to start; 0: a launcher has started this one
@@ -33,7 +36,8 @@ struct CommandLine {
   std::int64_t save_interval = 0, eval_interval = 0, sample_interval = 0, log_interval = 10;
   std::int64_t check_replicas = 0;  // steps between comparisons; 0: none
   double straggler_threshold = 0.1;
-  bool resume = false;
+  Resume resume = Resume::no;
+  int max_restarts = 0;
   bool deterministic = false;
   bool comm_report = false;
   bool dry_run = false;

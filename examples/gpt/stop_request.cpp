@@ -68,6 +68,8 @@ int StopRequest::agree(const Communicator& ranks) {
   return static_cast<int>(signal);
 }
 
+int StopRequest::asked() const { return shared->asked; }
+
 int StopRequest::agreed() const { return shared->agreed; }
 
 }  // namespace gpt

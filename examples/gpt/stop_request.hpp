@@ -19,6 +19,8 @@ class StopRequest {
   // Returns the signal that any rank, or its parent, has got, or 0. All ranks return the same. Collective. Costs one
   // all-reduce of 8 bytes.
   int agree(const stretto::Communicator& ranks);
+  // The signal that a process of this host has got, or 0.
+  int asked() const;
   // What agree() returned last on any rank of this host.
   int agreed() const;
 };

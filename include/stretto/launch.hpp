@@ -9,12 +9,27 @@ namespace stretto {
 
 using RankBody = std::function<void(const Communicator& world)>;
 
+// The rank by which a job failed, as the process that started it sees it.
+struct LostRank {
+  int rank = 0;
+  std::string fate;  // behind its name: "was killed by SIGKILL", "failed with status 1"
+};
+struct LaunchOptions {
+  // Called in the process that called launch() when the job has failed and none of its processes is left. If it returns
+  // true, all ranks start again as a new job, and run the same body.
+  std::function<bool(const LostRank& lost)> starts_again;
+  // The loss of a rank other than rank 0 does not end the other ranks, which may call Communicator::shrink(). The exit
+  // status is that of rank 0.
+  bool survivors_go_on = false;
+};
+
 // Runs body on nproc ranks and returns an exit status: 0 if every rank's body returned. Each rank is a new process of
 // this program, made by fork(), so call launch() before the program starts threads. If nproc is 1, body runs in this
 // process. If nproc is 0, this process is one rank of a job that a launcher started (see connect()), and the status is
 // that of this rank. If a rank's body throws, the rank prints one sentence to stderr, and all other ranks end too. If a
 // rank dies, the error messages of the other ranks name it. No process that launch() started is left when it returns.
-STRETTO_API int launch(int nproc, const RankBody& body);
+// The options are for nproc of 1 or more.
+STRETTO_API int launch(int nproc, const RankBody& body, const LaunchOptions& options = {});
 
 // Runs body on `ranks` ranks, each in a thread of this process. Throws the error of the first rank that failed. An error
 // that another rank's failure caused (peer_gave_up) is thrown only if there is no other error. Eight ranks start in

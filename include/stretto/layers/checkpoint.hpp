@@ -61,6 +61,8 @@ STRETTO_API void save_checkpoint(const ShardedParameters& parameters, const Adam
 // The newest checkpoint under the directory, or the directory itself if it is a checkpoint. Throws Error(io) if there is
 // none.
 STRETTO_API std::string find_checkpoint(const std::string& directory);
+// Whether a checkpoint was ever completed there, or the directory is one.
+STRETTO_API bool has_checkpoint(const std::string& directory);
 
 struct STRETTO_API LoadedCheckpoint {
   std::int64_t step = 0;             // after which it was saved

@@ -63,9 +63,16 @@ class BodyProcess {
   int forks_ = forks;
 };
 
-int run_guarded(int rank, int size, const std::function<Communicator()>& join, const RankBody& body) {
+bool is_of_another_rank(const Error& error) {
+  return error.code() == ErrorCode::peer_gave_up || error.code() == ErrorCode::peer_lost ||
+         error.code() == ErrorCode::timeout;
+}
+
+// with_others: the status if the body failed because another rank did.
+int run_guarded(int rank, int size, const std::function<Communicator()>& join, const RankBody& body, int with_others = 1) {
   Communicator world;
   std::string sentence;
+  int status = 1;
   const BodyProcess process;
   try {
     world = join();
@@ -73,7 +80,8 @@ int run_guarded(int rank, int size, const std::function<Communicator()>& join, c
     process.end_child(0);
     return 0;
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::peer_gave_up) return 1;
+    if (is_of_another_rank(error)) status = with_others;
+    if (error.code() == ErrorCode::peer_gave_up) return status;
     sentence = error.what();
   } catch (const std::exception& error) {
     sentence = error_sentence(error);
@@ -81,7 +89,7 @@ int run_guarded(int rank, int size, const std::function<Communicator()>& join, c
   if (world && !process.is_child()) world.abort(sentence);
   report(rank, size, sentence);
   process.end_child(1);
-  return 1;
+  return status;
 }
 
 // may_pin: true if launch() owns the process. A program that connects by itself also places itself on cores.
@@ -111,32 +119,41 @@ Communicator join_as_launched(bool may_pin) {
 
 }  // namespace
 
-int launch(int nproc, const RankBody& body) {
+int launch(int nproc, const RankBody& body, const LaunchOptions& options) {
   try {
     begin_process();
     require(nproc >= 0, "{} ranks cannot be started; give at least 1.", nproc);
+    require(
+        nproc > 0 || (!options.starts_again && !options.survivors_go_on),
+        "launch() can start lost ranks again, and let the others go on, only where it starts ranks itself; give it their "
+        "number.");
     if (nproc == 0) {
       const auto as = launched_as();
       return run_guarded(
           as ? as->rank : 0, as ? as->size : 1, [] { return join_as_launched(true); }, body);
     }
-    if (nproc == 1) {
+    if (nproc == 1 && !options.starts_again) {
       return run_guarded(
           0, 1, [] { return connect(0, 1, {}); }, body);
     }
-    const MeetingPoint point = open_meeting("127.0.0.1");
-    const auto run_rank = [&](int rank) {
-      MeetingPoint own = point;
-      if (rank != 0) {
-        close(point.listener);
-        own.listener = -1;
-      }
-      setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);  // by this, ranks choose GPUs of their own
-      return run_guarded(
-          rank, nproc, [&] { return join(rank, nproc, own, true); }, body);
-    };
-    // Only rank 0 listens, and only until all have come.
-    return fork_ranks(nproc, run_rank, [&] { close(point.listener); });
+    while (true) {
+      const MeetingPoint point = open_meeting("127.0.0.1");
+      const auto run_rank = [&](int rank) {
+        MeetingPoint own = point;
+        if (rank != 0) {
+          close(point.listener);
+          own.listener = -1;
+        }
+        setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);  // by this, ranks choose GPUs of their own
+        return run_guarded(
+            rank, nproc, [&] { return join(rank, nproc, own, true); }, body, failed_with_others);
+      };
+      // Only rank 0 listens, and only until all have come.
+      LostChild lost;
+      const int status = fork_ranks(
+          nproc, run_rank, [&] { close(point.listener); }, options.survivors_go_on, &lost);
+      if (status == 0 || !options.starts_again || !options.starts_again({lost.rank, lost.fate})) return status;
+    }
   } catch (const std::exception& error) {
     report(0, 1, error_sentence(error));
     return 1;

@@ -100,6 +100,10 @@ void remove_old_checkpoints(const fs::path& directory, int keep) {
   for (const fs::path& each : removed) fs::remove_all(each);
 }
 
+bool has_checkpoint(const std::string& directory) {
+  return fs::exists(fs::path(directory) / "index.json") || fs::exists(fs::path(directory) / "latest");
+}
+
 std::string find_checkpoint(const std::string& directory) {
   if (fs::exists(fs::path(directory) / "index.json")) return directory;
   const fs::path latest = fs::path(directory) / "latest";

@@ -10,7 +10,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
+#include <cstring>
+#include <map>
 
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
@@ -53,7 +54,36 @@ int integer_variable(const char* name) {
 
 constexpr double seconds_to_end_after_a_failure = 8;
 
-int status_of(int wait_status) { return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status); }
+// Tells by which of the children, in the order in which they end, a job failed.
+class Verdict {
+ public:
+  void child_ended(int rank, int wait_status, bool by_this_process) {
+    if (WIFSIGNALED(wait_status)) {
+      if (by_this_process) return blame(Guilt::did_not_end, rank, "did not end with the others, and was killed");
+      return blame(Guilt::killed, rank, fmt::format("was killed by SIG{}", sigabbrev_np(WTERMSIG(wait_status))));
+    }
+    const int status = WEXITSTATUS(wait_status);
+    if (status == 0 || status == failed_with_others) return blame(Guilt::ended_first, rank, "ended before the others");
+    blame(Guilt::failed, rank, fmt::format("failed with status {}", status));
+  }
+  const LostChild& lost() const { return lost_; }
+
+ private:
+  enum class Guilt { none, ended_first, did_not_end, failed, killed };
+  void blame(Guilt guilt, int rank, std::string fate) {
+    if (guilt <= guilt_) return;
+    guilt_ = guilt;
+    lost_ = {rank, std::move(fate)};
+  }
+
+  Guilt guilt_ = Guilt::none;
+  LostChild lost_;
+};
+
+int status_of(int wait_status) {
+  if (WIFSIGNALED(wait_status)) return 128 + WTERMSIG(wait_status);
+  return WEXITSTATUS(wait_status) == failed_with_others ? 1 : WEXITSTATUS(wait_status);
+}
 
 }  // namespace
 
@@ -96,16 +126,20 @@ std::optional<LaunchedAs> launched_as() {
   return std::nullopt;
 }
 
-int fork_ranks(int count, const std::function<int(int rank)>& body, const std::function<void()>& all_started) {
+int fork_ranks(int count, const std::function<int(int rank)>& body, const std::function<void()>& all_started,
+               bool survivors_go_on, LostChild* lost) {
   std::fflush(nullptr);  // else every child would write the buffered output again
   const pid_t parent = getpid();
-  std::vector<pid_t> children;
+  std::map<pid_t, int> children;  // and their ranks
+  const auto kill_all = [&] {
+    for (const auto& [child, rank] : children) kill(child, SIGKILL);
+  };
   for (int rank = 0; rank < count; ++rank) {
     const pid_t child = fork();
     if (child < 0) {
       const int error = errno;
-      for (const pid_t started : children) kill(started, SIGKILL);
-      for (const pid_t started : children) waitpid(started, nullptr, 0);
+      kill_all();
+      for (const auto& [started, its_rank] : children) waitpid(started, nullptr, 0);
       fail(ErrorCode::unavailable, "Cannot start rank {} of {}: {}.", rank, count, errno_text(error));
     }
     if (child == 0) {
@@ -115,11 +149,12 @@ int fork_ranks(int count, const std::function<int(int rank)>& body, const std::f
       std::fflush(nullptr);
       _exit(status);  // must not run the parent's exit handlers
     }
-    children.push_back(child);
+    children[child] = rank;
   }
   if (all_started) all_started();
 
   int result = 0;
+  Verdict verdict;
   double deadline = 0;
   bool gave_up = false;
   while (!children.empty()) {
@@ -128,7 +163,12 @@ int fork_ranks(int count, const std::function<int(int rank)>& body, const std::f
     if (ended < 0 && errno == EINTR) continue;
     if (ended < 0) break;
     if (ended > 0) {
-      if (std::erase(children, ended) == 0) continue;  // another child of the program
+      const auto child = children.find(ended);
+      if (child == children.end()) continue;  // another child of the program
+      const int rank = child->second;
+      children.erase(child);
+      if (survivors_go_on && rank != 0) continue;
+      verdict.child_ended(rank, wait_status, gave_up);
       const int status = status_of(wait_status);
       if (result == 0 && status != 0) deadline = now_seconds() + seconds_to_end_after_a_failure;
       // A child that was killed may be seen to end after the others, which lost their connections to it.
@@ -136,12 +176,13 @@ int fork_ranks(int count, const std::function<int(int rank)>& body, const std::f
       continue;
     }
     if (now_seconds() > deadline) {
-      for (const pid_t child : children) kill(child, SIGKILL);
+      kill_all();
       deadline = now_seconds() + 1e9;
       gave_up = true;
     }
     usleep(10000);
   }
+  if (lost != nullptr && result != 0) *lost = verdict.lost();
   return result;
 }
 

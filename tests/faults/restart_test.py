@@ -1,0 +1,117 @@
+"""With --max-restarts a job that loses a rank starts again from its newest checkpoint; with --resume auto a launcher's does."""
+import os
+import pathlib
+import re
+import signal
+import unittest
+
+from harness import FOREVER, FaultTest, free_port, losses, ranks_under, until
+
+STEPS = 300
+
+
+class Restart(FaultTest):
+
+    def setUp(self):
+        super().setUp()
+        self.save = self.directory / "save"
+        self.flags = {"--train-iters": STEPS, "--save": self.save, "--save-interval": 5, "--log-dir": self.log("log")}
+
+    def undisturbed(self, flags):
+        self.expect_success(self.start({**flags, "--train-iters": STEPS, "--log-dir": self.log("undisturbed")}))
+        return losses(self.log("undisturbed"))
+
+    def kill(self, run, victim, number=signal.SIGKILL):
+        os.kill(ranks_under(run.process.pid)[victim], number)
+
+    def notices(self, run):
+        """What the parent says about its restarts."""
+        return [line for line in run.errors if not line.startswith("error: rank ")]
+
+    def test_goes_on_from_the_newest_checkpoint(self):
+        run = self.start({**self.flags, "--nproc": 4, "--tp": 2, "--max-restarts": 3})
+        for victim, steps in ((2, 12), (0, 60)):
+            self.wait_for_steps(self.log("log"), steps)
+            before = ranks_under(run.process.pid)
+            self.kill(run, victim)
+            self.assert_restarted(run, before)
+        self.assertEqual(self.status(run), 0, run.errors)
+        first, second = self.notices(run)
+        self.assertRegex(first, r"^Rank 2 was killed by SIGKILL; restart 1 of 3 goes on after step \d*[05]\.$")
+        self.assertRegex(second, r"^Rank 0 was killed by SIGKILL; restart 2 of 3 goes on after step \d*[05]\.$")
+        self.assertGreaterEqual(int(re.search(r"step (\d+)", first)[1]), 5)
+        self.assertEqual(losses(self.log("log")), self.undisturbed({"--nproc": 4, "--tp": 2}))
+        self.expect_nothing_left()
+
+    def assert_restarted(self, run, before):
+        fresh = lambda: len(set(ranks_under(run.process.pid)) - set(before)) == len(before)
+        self.assertTrue(until(fresh, 60), run.errors)
+
+    def test_begins_again_without_a_checkpoint_of_its_own(self):
+        self.expect_success(self.start({"--nproc": 1, "--train-iters": 7, "--seed": 5, "--save": self.save}))  # another job's
+        run = self.start({**self.flags, "--save-interval": 0, "--nproc": 1, "--max-restarts": 1})
+        self.wait_for_steps(self.log("log"), 3)
+        self.kill(run, 0)
+        self.assertEqual(self.status(run), 0, run.errors)
+        self.assertEqual(self.notices(run), ["Rank 0 was killed by SIGKILL; restart 1 of 1 begins again: the job has no checkpoint yet."])
+        self.assertEqual(losses(self.log("log")), self.undisturbed({"--nproc": 1}))
+        self.expect_nothing_left()
+
+    def test_ends_when_restarts_are_used_up(self):
+        run = self.start({**self.flags, "--train-iters": FOREVER, "--nproc": 2, "--max-restarts": 1})
+        self.wait_for_steps(self.log("log"), 6)
+        before = ranks_under(run.process.pid)
+        self.kill(run, 1)
+        self.assert_restarted(run, before)
+        self.kill(run, 1)
+        self.assertEqual(self.status(run), 128 + signal.SIGKILL)
+        self.assertEqual(self.notices(run)[-1], "Rank 1 was killed by SIGKILL; all restarts of --max-restarts 1 are used up.")
+        self.expect_nothing_left()
+
+    def test_names_a_rank_that_fails_by_itself(self):
+        text = self.directory / "shrinks"
+        text.write_bytes(self.text.read_bytes())
+        run = self.start({**self.flags, "--train-iters": FOREVER, "--nproc": 2, "--max-restarts": 1, "--train-data": text})
+        self.wait_for_steps(self.log("log"), 6)
+        os.truncate(text, 100)
+        self.assertEqual(self.status(run), 1, run.errors)
+        self.assertRegex(self.notices(run)[0], r"^Rank \d failed with status 1; restart 1 of 1 goes on after step \d+\.$")
+        self.expect_nothing_left()
+
+    def test_a_signal_ends_it(self):
+        run = self.start({**self.flags, "--train-iters": FOREVER, "--nproc": 2, "--max-restarts": 9})
+        self.wait_for_steps(self.log("log"), 6)
+        os.kill(ranks_under(run.process.pid)[1], signal.SIGSTOP)  # so that the job cannot end by the signal alone
+        os.kill(run.process.pid, signal.SIGTERM)
+        self.kill(run, 1)
+        self.assertEqual(self.status(run), 128 + signal.SIGKILL)
+        self.assertEqual(self.notices(run), ["Rank 1 was killed by SIGKILL; the job was asked to stop, and does not start again."])
+        self.expect_nothing_left()
+
+    def test_the_same_command_line_of_a_launcher(self):
+        flags = {**self.flags, "--resume": "auto"}
+        port = free_port()
+        pair = [self.start_rank(rank, 2, port, flags) for rank in range(2)]
+        self.wait_for_steps(self.log("log"), 12)
+        pair[1].process.kill()
+        self.assertEqual(self.status(pair[0]), 1)
+        self.expect_success(*[self.start_rank(rank, 2, port, flags) for rank in range(2)])
+        self.assertIn(b"Continues after step", pathlib.Path(self.runs[2].output_path).read_bytes())
+        self.assertEqual(losses(self.log("log")), self.undisturbed({"--nproc": 2}))
+        self.expect_nothing_left()
+
+    def test_options_that_do_not_go_together(self):
+        for flags, words in (({"--max-restarts": 2}, ["--max-restarts 2", "--nproc", "--resume auto"]),
+                             ({"--max-restarts": -1, "--nproc": 1}, ["--max-restarts -1"]),
+                             ({"--resume": "auto", "--nproc": 1}, ["--save DIR"]),
+                             ({"--resume": "always", "--nproc": 1, "--save": self.save}, ["'always'", "auto"])):
+            with self.subTest(flags=flags):
+                run = self.start(flags)
+                self.assertEqual(self.status(run), 1)
+                self.assertEqual(len(run.errors), 1, run.errors)
+                for word in words:
+                    self.assertIn(word, run.errors[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
