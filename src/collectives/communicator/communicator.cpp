@@ -311,6 +311,28 @@ Communicator Communicator::subgroup(const std::vector<int>& ranks, const std::st
   return split(place == ranks.end() ? -1 : 0, static_cast<int>(place - ranks.begin()), name);
 }
 
+Communicator Communicator::shrink(const std::vector<int>& lost) const {
+  group().check_process();
+  RankContext& context = group().context();
+  require(size() == context.job().size(),
+          "Communicator '{}' has {} of the job's {} ranks; shrink one that has all, and split what it returns.", name(),
+          size(), context.job().size());
+  if (gpu_in_use()) {
+    fail(ErrorCode::unavailable, "A job that uses GPUs cannot shrink: their links cannot lose a rank; start the job again.");
+  }
+  std::vector<int> named;
+  for (const int one : lost) {
+    require(one >= 0 && one < size() && one != rank(), "Rank {} cannot name rank {} of communicator '{}' of {} as lost.",
+            rank(), one, name(), size());
+    named.push_back(job_ranks()[one]);
+    require(named.back() != 0, "A job cannot leave its rank 0 behind, through which the ranks meet; end it instead.");
+  }
+  const double timeout = context.network().timeout();
+  const Communicator survivors = world_of(context.job().shrink(named, timeout), false, name());
+  survivors.set_timeout(timeout);
+  return survivors;
+}
+
 Communicator Communicator::node() const { return split(nodes()[rank()], rank(), name() + ".node"); }
 
 Communicator Communicator::node_leaders() const {

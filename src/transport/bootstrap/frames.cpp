@@ -23,6 +23,11 @@ FrameConnection::FrameConnection(Socket socket, const RankIntroduction& who)
   socket_.notice_dead_hosts();
 }
 
+void FrameConnection::renumber(int rank, int size) {
+  who_.rank = rank;
+  who_.size = size;
+}
+
 bool FrameConnection::send(FrameKind kind, const void* data, std::size_t bytes) {
   require(bytes <= longest_frame, "{} bytes are too many for one message between ranks.", bytes);
   {
@@ -70,7 +75,7 @@ bool FrameConnection::receive(const std::function<void(FrameKind, Bytes)>& take)
   FrameHead head{};
   while (received_.size() - at >= sizeof head) {
     std::memcpy(&head, received_.data() + at, sizeof head);
-    ensure(head.kind <= FrameKind::answer && head.bytes <= longest_frame, "R{} sent what is no message of this job.",
+    ensure(head.kind <= FrameKind::shrunk && head.bytes <= longest_frame, "R{} sent what is no message of this job.",
            who_.to_string().substr(1));
     if (received_.size() - at - sizeof head < head.bytes) break;
     const auto body = received_.begin() + static_cast<std::ptrdiff_t>(at + sizeof head);

@@ -23,6 +23,8 @@ enum class FrameKind : std::uint32_t {
   silent,        // from rank 0, from time to time: a SilentRank for each of which nothing is heard
   question,      // through rank 0: what is this rank doing?
   answer,        // through rank 0
+  remain,        // to rank 0: this rank goes on in a smaller job without these ranks
+  shrunk,        // from rank 0: the smaller job's identity, and the ranks that are in it
 };
 
 // One rank's connection. No call waits: a side that has stopped, even in the middle of a frame, holds up nobody else. What
@@ -32,6 +34,7 @@ class FrameConnection {
   FrameConnection(Socket socket, const RankIntroduction& who);
 
   const RankIntroduction& who() const { return who_; }
+  void renumber(int rank, int size);  // in a smaller job
   int descriptor() const { return socket_.descriptor(); }
   double heard_at() const { return heard_at_; }  // in now_seconds()
   bool open() const { return open_; }

@@ -82,6 +82,12 @@ class Job {
   virtual void leave(double timeout = no_limit) = 0;
   static constexpr double no_limit = 1e9;  // seconds
 
+  // Collective over the ranks that go on, whether the job has failed or not: a job of their own, in the order of their
+  // ranks, which shares nothing with this one. No other call may be under way. Those who have ended, who give no sign of
+  // life, who have not called it within `patience` seconds, or whom a caller names in `lost`, stay behind. This job has then
+  // failed. Throws Error(unavailable) if rank 0 is lost, Error(peer_gave_up) on a rank that another one has named.
+  virtual std::unique_ptr<Job> shrink(const std::vector<int>& lost, double patience) = 0;
+
   // The observer must live until it is replaced, by null at the end.
   void observe(JobObserver* observer) { observed_->set(observer); }
   // Tells this rank's observer about an operation that gives up.
@@ -95,6 +101,11 @@ class Job {
  private:
   std::shared_ptr<Observed> observed_ = std::make_shared<Observed>();
 };
+
+// The failure of a job that its other ranks have left behind them, for a rank that stays, and for one that goes on.
+std::string left_behind(int rank);
+constexpr const char* went_on =
+    "The job has gone on without some of its ranks; use the communicator that shrink() returned.";
 
 // The time for which leave() still waits for the others once the job has failed.
 constexpr std::chrono::seconds grace_after_failure{1};

@@ -170,7 +170,7 @@ int fork_ranks(int count, const std::function<int(int rank)>& body, const std::f
       if (survivors_go_on && rank != 0) continue;
       verdict.child_ended(rank, wait_status, gave_up);
       const int status = status_of(wait_status);
-      if (result == 0 && status != 0) deadline = now_seconds() + seconds_to_end_after_a_failure;
+      if ((result == 0 && status != 0) || survivors_go_on) deadline = now_seconds() + seconds_to_end_after_a_failure;
       // A child that was killed may be seen to end after the others, which lost their connections to it.
       if (result == 0 || (result < 128 && WIFSIGNALED(wait_status) && !gave_up)) result = status;
       continue;

@@ -13,7 +13,7 @@ namespace stretto {
 namespace {
 
 struct LocalJobState {
-  explicit LocalJobState(int size) : contributions(size), left(size), observed(size) {
+  explicit LocalJobState(int size) : contributions(size), left(size), goes_on(size), named(size), observed(size) {
     ensure(getrandom(&identity, sizeof identity, 0) == sizeof identity, "The kernel gives no random number.");
   }
 
@@ -24,7 +24,10 @@ struct LocalJobState {
   int arrived = 0;
   std::uint64_t exchanges = 0;
   std::uint64_t identity = 0;
-  std::vector<bool> left;  // by rank
+  std::vector<bool> left;            // by rank
+  std::vector<bool> goes_on, named;  // by rank: has called shrink(); is named as lost there
+  bool has_shrunk = false;
+  std::vector<std::unique_ptr<Job>> next;  // by rank of this job; null for those that stay behind
   std::atomic<bool> any_left = false;
   std::atomic<bool> failed = false;
   std::string reason;
@@ -98,7 +101,43 @@ class LocalJob : public Job {
     state_->changed.wait_for(lock, grace_after_failure, all_left);
   }
 
+  std::unique_ptr<Job> shrink(const std::vector<int>& lost, double patience) override {
+    std::unique_lock lock(state_->mutex);
+    require(!went_on_, "{}", went_on);
+    state_->goes_on[rank_] = true;
+    for (const int rank : lost) state_->named[rank] = true;
+    state_->changed.notify_all();
+    const auto all_known = [&] {
+      for (int rank = 0; rank < size_; ++rank) {
+        if (!state_->goes_on[rank] && !state_->named[rank] && !state_->left[rank]) return false;
+      }
+      return true;
+    };
+    state_->changed.wait_for(lock, std::chrono::duration<double>(patience),
+                             [&] { return state_->has_shrunk || all_known(); });
+    if (!state_->has_shrunk) divide();
+    std::unique_ptr<Job> mine = std::move(state_->next[rank_]);
+    if (!mine) fail(ErrorCode::peer_gave_up, "{}", left_behind(rank_));
+    went_on_ = true;
+    return mine;
+  }
+
  private:
+  // The mutex is held, as for give_up().
+  void divide() {
+    std::vector<int> survivors;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (state_->goes_on[rank] && !state_->named[rank] && !state_->left[rank]) survivors.push_back(rank);
+    }
+    std::vector<std::unique_ptr<Job>> jobs = make_local_jobs(static_cast<int>(survivors.size()));
+    state_->next.resize(static_cast<std::size_t>(size_));
+    for (std::size_t i = 0; i < jobs.size(); ++i) state_->next[survivors[i]] = std::move(jobs[i]);
+    state_->has_shrunk = true;
+    if (!state_->failed) state_->reason = went_on;
+    state_->failed.store(true, std::memory_order_release);
+    state_->changed.notify_all();
+  }
+
   // The mutex is held. Returns whether this is the job's first failure.
   bool give_up(const std::string& reason) {
     if (state_->failed) return false;
@@ -110,6 +149,7 @@ class LocalJob : public Job {
 
   int rank_;
   int size_;
+  bool went_on_ = false;
   std::shared_ptr<LocalJobState> state_;
 };
 
@@ -118,6 +158,8 @@ class LocalJob : public Job {
 std::string left_early(double timeout) {
   return fmt::format("it has left the job, and has waited {} s for the others to leave, too.", timeout);
 }
+
+std::string left_behind(int rank) { return fmt::format("The other ranks have gone on without rank {}.", rank); }
 
 std::vector<std::unique_ptr<Job>> make_local_jobs(int size) {
   const auto state = std::make_shared<LocalJobState>(size);

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "core/fail.hpp"
 #include "stretto/stream.hpp"
@@ -50,7 +51,9 @@ class TcpJob : public Job {
         silence_limit_(meeting.silence),
         left_(size),
         parts_(size),
-        came_(size) {
+        came_(size),
+        goes_on_(size),
+        named_(size) {
     const RankIntroduction self = introduce(rank, size, meeting.job);
     if (rank == 0) {
       key_of(meeting.secret);  // readies libsodium
@@ -72,15 +75,13 @@ class TcpJob : public Job {
       identity_ = admission.identity;
       connections_.push_back(std::make_unique<FrameConnection>(std::move(admission.socket), admission.rank0));
     }
-    wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    ensure(wake_ >= 0, "eventfd failed: {}.", errno_text(errno));
-    server_ = std::thread([this] { serve(); });
+    begin_serving();
   }
 
   ~TcpJob() override {
     closing_ = true;
     wake();
-    server_.join();
+    if (server_.joinable()) server_.join();
     close(wake_);
   }
 
@@ -90,6 +91,7 @@ class TcpJob : public Job {
 
   std::vector<Bytes> exchange(const Bytes& mine) override {
     const double begin = now_seconds();
+    check();
     std::unique_lock lock(mutex_);
     const std::uint64_t number = exchanges_;
     if (rank_ == 0) {
@@ -132,6 +134,7 @@ class TcpJob : public Job {
 
   void leave(double timeout) override {
     std::unique_lock lock(mutex_);
+    if (has_shrunk_) return;
     if (rank_ == 0) {
       note_left(0);
     } else {
@@ -160,13 +163,144 @@ class TcpJob : public Job {
     return accounts;
   }
 
+  std::unique_ptr<Job> shrink(const std::vector<int>& lost, double patience) override {
+    require(!has_shrunk_, "{}", went_on);
+    const std::vector<std::int32_t> names(lost.begin(), lost.end());
+    SmallerJob smaller = rank_ == 0 ? admit_survivors(names, patience) : follow_rank_0(names, patience);
+    const auto place = std::find(smaller.survivors.begin(), smaller.survivors.end(), rank_);
+    if (place == smaller.survivors.end()) fail(ErrorCode::peer_gave_up, "{}", left_behind(rank_));
+    return std::unique_ptr<Job>(new TcpJob(*this, std::move(smaller), static_cast<int>(place - smaller.survivors.begin())));
+  }
+
  private:
+  // ---- a smaller job, which takes over the connections of its ranks
+
+  struct Frame {
+    FrameKind kind;
+    Bytes body;
+  };
+  struct SmallerJob {
+    std::uint64_t identity = 0;
+    std::vector<std::int32_t> survivors;  // by their ranks in the larger job
+    std::vector<std::unique_ptr<FrameConnection>> connections;
+    std::vector<Frame> came_early;
+  };
+
+  TcpJob(const TcpJob& larger, SmallerJob smaller, int rank)
+      : rank_(rank),
+        size_(static_cast<int>(smaller.survivors.size())),
+        limit_(larger.limit_),
+        silence_limit_(larger.silence_limit_),
+        identity_(smaller.identity),
+        connections_(std::move(smaller.connections)),
+        left_(size_),
+        parts_(size_),
+        came_(size_),
+        goes_on_(size_),
+        named_(size_),
+        early_(std::move(smaller.came_early)) {
+    for (const auto& connection : connections_) {
+      const auto place = std::find(smaller.survivors.begin(), smaller.survivors.end(), connection->who().rank);
+      connection->renumber(static_cast<int>(place - smaller.survivors.begin()), size_);
+    }
+    begin_serving();
+  }
+
+  SmallerJob admit_survivors(const std::vector<std::int32_t>& names, double patience) {
+    const double deadline = now_seconds() + patience;
+    std::unique_lock lock(mutex_);
+    note_survivor(0, names);
+    const auto is_known = [&](const std::unique_ptr<FrameConnection>& connection) {
+      const int rank = connection->who().rank;
+      const bool silent = now_seconds() - connection->heard_at() > limit_;
+      return goes_on_[rank] || named_[rank] || left_[rank] || !connection->open() || silent || now_seconds() > deadline;
+    };
+    while (!std::all_of(connections_.begin(), connections_.end(), is_known)) {
+      changed_.wait_for(lock, std::chrono::milliseconds(100));
+    }
+    lock.unlock();
+    end_serving();  // so that what the survivors say from now on is read by the smaller job
+    lock.lock();
+    SmallerJob smaller;
+    randombytes_buf(&smaller.identity, sizeof smaller.identity);
+    smaller.survivors = {0};
+    for (const auto& connection : connections_) {
+      const int rank = connection->who().rank;
+      if (goes_on_[rank] && !named_[rank] && !left_[rank] && connection->open()) smaller.survivors.push_back(rank);
+    }
+    std::sort(smaller.survivors.begin(), smaller.survivors.end());
+    Bytes body = bytes_of(std::vector<std::uint64_t>{smaller.identity});
+    const Bytes ranks = bytes_of(smaller.survivors);
+    body.insert(body.end(), ranks.begin(), ranks.end());
+    for (auto& connection : connections_) {
+      tell(*connection, FrameKind::shrunk, body);
+      if (std::binary_search(smaller.survivors.begin(), smaller.survivors.end(), connection->who().rank)) {
+        smaller.connections.push_back(std::move(connection));
+      } else {
+        connection->end_writing();
+      }
+    }
+    std::erase(connections_, nullptr);
+    return smaller;
+  }
+
+  SmallerJob follow_rank_0(const std::vector<std::int32_t>& names, double patience) {
+    const double begin = now_seconds();
+    std::unique_lock lock(mutex_);
+    const FrameConnection& rank0 = *connections_.front();
+    tell(*connections_.front(), FrameKind::remain, bytes_of(names));
+    while (!shrunk_ && rank0.open() && now_seconds() - begin < 2 * patience + 1) {  // rank 0 may come, and wait, later
+      changed_.wait_for(lock, std::chrono::milliseconds(100));
+    }
+    if (!shrunk_) {
+      fail(ErrorCode::unavailable,
+           "The job cannot go on without its rank 0, through which the ranks meet, and which {}; start the job again.",
+           rank0.open() ? fmt::format("has not called shrink() for {:.0f} s", now_seconds() - begin) : "is lost");
+    }
+    lock.unlock();
+    end_serving();
+    lock.lock();
+    SmallerJob smaller = std::move(*shrunk_);
+    smaller.connections = std::move(connections_);
+    connections_.clear();
+    smaller.came_early = std::move(early_);
+    return smaller;
+  }
+
+  void note_survivor(int rank, const std::vector<std::int32_t>& names) {  // with the mutex held
+    for (const std::int32_t name : names) {
+      ensure(name > 0 && name < size_, "it named rank {} as lost, of {}.", name, size_);
+      named_[name] = true;
+    }
+    goes_on_[rank] = true;
+  }
+
+  void begin_serving() {
+    wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    ensure(wake_ >= 0, "eventfd failed: {}.", errno_text(errno));
+    server_ = std::thread([this] { serve(); });
+  }
+
+  // For ever, without closing the connections. The job counts as failed, if it has not.
+  void end_serving() {
+    note_failure_here(ErrorCode::peer_gave_up, went_on);
+    has_shrunk_ = true;
+    wake();
+    server_.join();
+  }
+
   // ---- the thread that reads, and sends what sockets did not take at once; it sleeps in poll() otherwise
 
   void serve() {
     double next_signs = now_seconds() + seconds_between_signs;
-    double end = 0;  // 0: not closing
-    while (true) {
+    double end = 0;                                // 0: not closing
+    for (const auto& connection : connections_) {  // a larger job may have read from it, and seen its end
+      read_from(*connection, [&] {
+        for (const Frame& frame : std::exchange(early_, {})) take(*connection, frame.kind, frame.body);
+      });
+      if (!connection->open()) note_end_of(*connection);
+    }
+    while (!has_shrunk_) {
       const double now = now_seconds();
       if (closing_ && end == 0) end = now + seconds_to_part;
       std::vector<pollfd> wanted{{wake_, POLLIN, 0}};
@@ -196,13 +330,19 @@ class TcpJob : public Job {
   }
 
   void receive(FrameConnection& connection, bool only_to_its_end) {
-    try {
+    read_from(connection, [&] {
       const bool goes_on = connection.receive([&](FrameKind kind, const Bytes& body) {
         if (!only_to_its_end) take(connection, kind, body);
       });
       if (goes_on) return;
       connection.close();
       if (!only_to_its_end) note_end_of(connection);
+    });
+  }
+
+  void read_from(FrameConnection& connection, const std::function<void()>& reads) {
+    try {
+      reads();
     } catch (const std::exception& error) {
       connection.close();
       note_failure(ErrorCode::peer_lost,
@@ -212,7 +352,9 @@ class TcpJob : public Job {
   }
 
   void take(const FrameConnection& connection, FrameKind kind, const Bytes& body) {
-    const bool to_rank_0 = kind == FrameKind::contribution || kind == FrameKind::bye || kind == FrameKind::alive;
+    if (keep_for_smaller_job(kind, body)) return;
+    const bool to_rank_0 =
+        kind == FrameKind::contribution || kind == FrameKind::bye || kind == FrameKind::alive || kind == FrameKind::remain;
     const bool either_way = kind == FrameKind::failed || kind == FrameKind::question || kind == FrameKind::answer;
     ensure(either_way || to_rank_0 == (rank_ == 0), "it sent a message that only rank {} 0 sends.",
            to_rank_0 ? "other than" : "");
@@ -230,6 +372,7 @@ class TcpJob : public Job {
     switch (kind) {
       case FrameKind::contribution: return contribute(connection.who().rank, body);
       case FrameKind::bye: return note_left(connection.who().rank);
+      case FrameKind::remain: note_survivor(connection.who().rank, values_of<std::int32_t>(body)); break;
       case FrameKind::result:
         result_ = unpacked(body, size_);
         ++exchanges_;
@@ -246,9 +389,30 @@ class TcpJob : public Job {
       case FrameKind::alive:
       case FrameKind::question:
       case FrameKind::answer:
+      case FrameKind::shrunk:
       case FrameKind::failed: break;
     }
     changed_.notify_all();
+  }
+
+  // What rank 0 sends behind its notice of the smaller job belongs to that one.
+  bool keep_for_smaller_job(FrameKind kind, const Bytes& body) {
+    std::unique_lock lock(mutex_);
+    if (shrunk_) {
+      early_.push_back({kind, body});
+      return true;
+    }
+    if (kind != FrameKind::shrunk || rank_ == 0) return false;
+    SmallerJob smaller;
+    ensure(body.size() >= sizeof smaller.identity, "its list of the ranks that go on is truncated.");
+    std::memcpy(&smaller.identity, body.data(), sizeof smaller.identity);
+    smaller.survivors = values_of<std::int32_t>(Bytes(body.begin() + sizeof smaller.identity, body.end()));
+    const bool goes_on = std::find(smaller.survivors.begin(), smaller.survivors.end(), rank_) != smaller.survivors.end();
+    shrunk_ = std::move(smaller);
+    changed_.notify_all();
+    lock.unlock();
+    if (!goes_on) note_failure_here(ErrorCode::peer_gave_up, left_behind(rank_));
+    return true;
   }
 
   // Once a second every rank tells rank 0 that its process runs, and rank 0 tells every rank whom it does not hear.
@@ -330,16 +494,19 @@ class TcpJob : public Job {
 
   // The first failure is the job's; every rank learns of it through rank 0.
   void note_failure(ErrorCode code, const std::string& sentence, const FrameConnection* heard_from) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (failed_) return;
-      failure_code_ = code;
-      failure_ = sentence;
-      failed_.store(true, std::memory_order_release);
-      changed_.notify_all();
-    }
+    if (!note_failure_here(code, sentence)) return;
     send_failure(code, sentence, heard_from);
     observed()->trouble(sentence);
+  }
+
+  bool note_failure_here(ErrorCode code, const std::string& sentence) {
+    const std::lock_guard lock(mutex_);
+    if (failed_) return false;
+    failure_code_ = code;
+    failure_ = sentence;
+    failed_.store(true, std::memory_order_release);
+    changed_.notify_all();
+    return true;
   }
 
   void send_failure(ErrorCode code, const std::string& sentence, const FrameConnection* except) {
@@ -427,6 +594,7 @@ class TcpJob : public Job {
   int wake_ = -1;
   std::thread server_;
   std::atomic<bool> closing_ = false;
+  std::atomic<bool> has_shrunk_ = false;  // the connections are a smaller job's
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -436,6 +604,9 @@ class TcpJob : public Job {
   std::vector<Bytes> parts_;        // of the exchange that goes on, by rank
   std::vector<bool> came_;          // likewise
   std::vector<Bytes> result_;
+  std::vector<bool> goes_on_, named_;   // rank 0, by rank: has said that it remains; is named as lost
+  std::optional<SmallerJob> shrunk_;    // what rank 0 has said of the smaller job
+  std::vector<Frame> early_;            // frames of a smaller job that this one has received
   std::map<int, RankAccount> answers_;  // by the rank that was asked about
   std::uint64_t exchanges_ = 0;
   bool all_left_ = false;

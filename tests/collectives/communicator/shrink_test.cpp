@@ -1,0 +1,127 @@
+// The ranks that are left go on in a communicator of their own. Ranks are threads, and processes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <numeric>
+
+#include "core/fail.hpp"
+#include "stretto/launch.hpp"
+#include "stretto/stretto.hpp"
+#include "variables.hpp"
+
+namespace stretto {
+namespace {
+
+using testing::HasSubstr;
+
+// Operations until one fails. Returns the sentence.
+std::string work_until_a_loss(const Communicator& world) {
+  return sentence_of([&] {
+    const Communicator half = world.split(world.rank() % 2, 0, "half");
+    std::vector<float> values(20000, 1);
+    while (true) {
+      world.all_reduce(values.data(), values.data(), 1, DType::f32, ReduceOp::max, Stream::inline_());
+      half.all_reduce(values.data(), values.data(), 20000, DType::f32, ReduceOp::max, Stream::inline_());
+    }
+  });
+}
+
+// Throws if the members are not those ranks of the larger communicator, or cannot communicate.
+void check_members(const Communicator& members, int old_rank, const std::vector<std::int64_t>& expected) {
+  const std::int64_t mine = old_rank;
+  std::vector<std::int64_t> all(static_cast<std::size_t>(members.size()));
+  members.all_gather(&mine, all.data(), 1, DType::i64, Stream::inline_());
+  ensure(all == expected, "These are not the survivors.");
+  ensure(members.job_ranks().back() == members.size() - 1, "The ranks are not numbered from 0.");
+  const Communicator again = members.duplicate("again");
+  const Stream stream("work");
+  for (const std::int64_t count : {1, 1000, 300000}) {
+    std::vector<std::int64_t> values(static_cast<std::size_t>(count), old_rank);
+    again.all_reduce(values.data(), values.data(), count, DType::i64, ReduceOp::sum, stream).wait();
+  }
+  std::int64_t sum = old_rank;
+  again.all_reduce(&sum, &sum, 1, DType::i64, ReduceOp::sum, Stream::inline_());
+  ensure(sum == std::accumulate(expected.begin(), expected.end(), std::int64_t{0}), "The sum is wrong.");
+}
+
+TEST(Shrink, RanksThatAreThreadsGoOnAgainAndAgain) {
+  run_threads(5, [](const Communicator& world) {
+    if (world.rank() == 2) return world.abort("it is lost.");
+    EXPECT_THAT(work_until_a_loss(world), HasSubstr("it is lost."));
+    const Communicator four = world.shrink();
+    check_members(four, world.rank(), {0, 1, 3, 4});
+    EXPECT_THROW(world.barrier(Stream::inline_()), Error);
+    if (four.rank() == 1) return four.abort("it is lost, too.");
+    EXPECT_THAT(work_until_a_loss(four), HasSubstr("it is lost, too."));
+    const Communicator three = four.shrink();
+    check_members(three, world.rank(), {0, 3, 4});
+    EXPECT_THAT(sentence_of([&] { four.shrink(); }), HasSubstr("the communicator that shrink() returned"));
+  });
+}
+
+TEST(Shrink, LeavesThoseBehindWhomARankNames) {
+  run_threads(4, [](const Communicator& world) {
+    if (world.rank() % 2 == 1) {
+      EXPECT_THAT(work_until_a_loss(world), HasSubstr("gone on without"));
+      return;
+    }
+    check_members(world.shrink({1, 3}), world.rank(), {0, 2});
+  });
+}
+
+TEST(Shrink, RefusesWhatItCannotDo) {
+  run_threads(3, [](const Communicator& world) {
+    EXPECT_THAT(sentence_of([&] { world.shrink({3}); }), HasSubstr("rank 3"));
+    EXPECT_THAT(sentence_of([&] { world.shrink({world.rank()}); }), HasSubstr("cannot name"));
+    if (world.rank() != 0) EXPECT_THAT(sentence_of([&] { world.shrink({0}); }), HasSubstr("its rank 0"));
+    const Communicator pair = world.subgroup({0, 1}, "pair");
+    if (pair) EXPECT_THAT(sentence_of([&] { pair.shrink(); }), HasSubstr("'pair' has 2 of the job's 3 ranks"));
+  });
+}
+
+class ShrinkProcesses : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Transports, ShrinkProcesses,
+#ifdef STRETTO_HAVE_UCX
+                         testing::Values("auto", "ucx"));
+#else
+                         testing::Values("auto"));
+#endif
+
+TEST_P(ShrinkProcesses, GoOnWithoutThoseThatWereKilled) {
+  const Variable transport("STRETTO_TRANSPORT", GetParam());
+  LaunchOptions options;
+  options.survivors_go_on = true;
+  EXPECT_EQ(launch(
+                5,
+                [](const Communicator& world) {
+                  if (world.rank() == 1 || world.rank() == 4) raise(SIGKILL);  // both at once
+                  ensure(!work_until_a_loss(world).empty(), "Nobody was lost.");
+                  const Communicator three = world.shrink();
+                  check_members(three, world.rank(), {0, 2, 3});
+                  if (three.rank() == 1) raise(SIGKILL);
+                  ensure(!work_until_a_loss(three).empty(), "Nobody was lost.");
+                  const Communicator two = three.shrink();
+                  check_members(two, world.rank(), {0, 3});
+                  if (two.rank() == 1) return;  // is left behind, and ends
+                  check_members(two.shrink({1}), 0, {0});
+                },
+                options),
+            0);
+}
+
+TEST_P(ShrinkProcesses, DoNotGoOnWithoutRank0) {
+  const Variable transport("STRETTO_TRANSPORT", GetParam());
+  EXPECT_EQ(launch(3,
+                   [](const Communicator& world) {
+                     if (world.rank() == 0) raise(SIGKILL);
+                     ensure(!work_until_a_loss(world).empty(), "Nobody was lost.");
+                     const std::string said = sentence_of([&] { world.shrink(); });
+                     if (said.find("rank 0, through which the ranks meet, and which is lost") == std::string::npos)
+                       raise(SIGABRT);
+                   }),
+            128 + SIGKILL);
+}
+
+}  // namespace
+}  // namespace stretto
