@@ -95,6 +95,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--max-restarts", line.max_restarts,
                  "With --nproc, how often the ranks start again when one is lost, from the newest checkpoint in --save")
       ->capture_default_str();
+  app.add_flag("--elastic", line.elastic,
+               "When ranks are lost, go on with the replicas that are left, from the newest checkpoint in --save");
   app.add_option("--log-dir", line.log_dir, "Directory for metrics.jsonl and loss.svg");
   app.add_flag("--comm-report", line.comm_report,
                "At the end, run steps full, computation only, communication only and serial, and print how much "
@@ -203,6 +205,9 @@ void CommandLine::check(int ranks, int rank) const {
           "--max-restarts {} starts ranks of --nproc again; under a launcher, let it start the job again, and give --resume "
           "auto.",
           max_restarts);
+  require(!elastic || !save.empty(), "--elastic goes on from checkpoints; give --save DIR, and --save-interval.");
+  require(!elastic || device == stretto::Device::cpu,
+          "--elastic is for --device cpu: links between GPUs cannot lose a rank; give --max-restarts, or leave it out.");
   require(hf.export_to.empty() || !trainer.sequence.mask.sparse(),
           "--export-hf {} would let a model that is trained with sparse --attention attend densely; leave one of them out.",
           hf.export_to);

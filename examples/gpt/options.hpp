@@ -38,6 +38,7 @@ struct CommandLine {
   double straggler_threshold = 0.1;
   Resume resume = Resume::no;
   int max_restarts = 0;
+  bool elastic = false;
   bool deterministic = false;
   bool comm_report = false;
   bool dry_run = false;

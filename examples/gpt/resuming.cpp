@@ -22,30 +22,37 @@ std::string newest_in(const std::string& save) {
   return fmt::format("{} {}", checkpoint.string(), written.time_since_epoch().count());
 }
 
-// Training saves them under the names of their steps.
-std::int64_t step_of(const std::string& checkpoint) {
-  std::int64_t step = 0;
-  std::sscanf(fs::path(checkpoint).filename().c_str(), "step_%ld", &step);
+}  // namespace
+
+CommandLine resumed(CommandLine line) {
+  line.resume = Resume::yes;
+  line.load.clear();
+  line.hf.load.clear();
+  return line;
+}
+
+CommandLine with_resume_decided(const CommandLine& line, const Communicator& world) {
+  if (line.resume != Resume::if_any) return line;
+  std::int64_t exists = world.rank() == 0 && has_checkpoint(line.save) ? 1 : 0;
+  world.broadcast(&exists, &exists, 1, DType::i64, 0, Stream::inline_(), {.tag = "whether to resume"});
+  if (exists != 0) return resumed(line);
+  CommandLine begins = line;
+  begins.resume = Resume::no;
+  return begins;
+}
+
+OwnCheckpoints::OwnCheckpoints(const CommandLine& line)
+    : directory_(line.save), of_another_job_(line.resume == Resume::no ? newest_in(line.save) : "") {}
+
+bool OwnCheckpoints::any() const { return newest_in(directory_) != of_another_job_; }
+
+std::int64_t OwnCheckpoints::newest_step() const {
+  long step = 0;  // training saves them under the names of their steps
+  std::sscanf(fs::path(find_checkpoint(directory_)).filename().c_str(), "step_%ld", &step);
   return step;
 }
 
-}  // namespace
-
-CommandLine with_resume_decided(const CommandLine& line, const Communicator& world) {
-  CommandLine decided = line;
-  if (line.resume != Resume::if_any) return decided;
-  std::int64_t exists = world.rank() == 0 && has_checkpoint(line.save) ? 1 : 0;
-  world.broadcast(&exists, &exists, 1, DType::i64, 0, Stream::inline_(), {.tag = "whether to resume"});
-  decided.resume = exists != 0 ? Resume::yes : Resume::no;
-  if (exists == 0) return decided;
-  decided.load.clear();  // with what training began
-  decided.hf.load.clear();
-  return decided;
-}
-
-Restarts::Restarts(CommandLine& line, const StopRequest& stop) : line_(line), stop_(stop) {
-  if (line.resume == Resume::no) of_another_job_ = newest_in(line.save);
-}
+Restarts::Restarts(CommandLine& line, const StopRequest& stop) : line_(line), stop_(stop), checkpoints_(line) {}
 
 bool Restarts::after(const LostRank& lost) {
   const auto say = [&](const std::string& what_follows) {
@@ -55,11 +62,10 @@ bool Restarts::after(const LostRank& lost) {
   if (stop_.asked() != 0) return !say("the job was asked to stop, and does not start again.");
   if (done_ == line_.max_restarts) return !say(fmt::format("all restarts of --max-restarts {} are used up.", done_));
   ++done_;
-  const std::string newest = newest_in(line_.save);
   const std::string which = fmt::format("restart {} of {}", done_, line_.max_restarts);
-  if (newest == of_another_job_) return say(fmt::format("{} begins again: the job has no checkpoint yet.", which));
+  if (!checkpoints_.any()) return say(fmt::format("{} begins again: the job has no checkpoint yet.", which));
   line_.resume = Resume::if_any;
-  return say(fmt::format("{} goes on after step {}.", which, step_of(find_checkpoint(line_.save))));
+  return say(fmt::format("{} goes on after step {}.", which, checkpoints_.newest_step()));
 }
 
 }  // namespace gpt

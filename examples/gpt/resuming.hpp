@@ -11,8 +11,23 @@ namespace gpt {
 // Decides Resume::if_any, alike on all ranks. Collective.
 CommandLine with_resume_decided(const CommandLine& line, const stretto::Communicator& world);
 
-// --max-restarts: after a loss, all ranks start again from the newest checkpoint that this job has written, or is a
-// resumption of; without one, as they started first.
+// The command line with Resume::yes, and without what training began with.
+CommandLine resumed(CommandLine line);
+
+// The checkpoints under --save from which a job goes on after a loss: those that it has written, and with --resume also
+// those that were there.
+class OwnCheckpoints {
+ public:
+  explicit OwnCheckpoints(const CommandLine& line);  // when the job starts
+  bool any() const;
+  std::int64_t newest_step() const;  // if there are any
+
+ private:
+  std::string directory_;
+  std::string of_another_job_;  // the newest one at the start
+};
+
+// --max-restarts: after a loss, all ranks start again from the job's newest checkpoint, or as they started first.
 class Restarts {
  public:
   // `line` is what ranks get that start again. Both must outlive the object.
@@ -23,7 +38,7 @@ class Restarts {
  private:
   CommandLine& line_;
   const StopRequest& stop_;
-  std::string of_another_job_;  // the newest checkpoint at the start, if the job does not go on from it
+  OwnCheckpoints checkpoints_;
   int done_ = 0;
 };
 

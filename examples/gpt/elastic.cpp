@@ -1,0 +1,128 @@
+#include "elastic.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "fail.hpp"
+#include "resuming.hpp"
+#include "training_run.hpp"
+
+namespace gpt {
+
+using namespace stretto;
+
+namespace {
+
+bool is_a_loss(const Error& error) {
+  return error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::peer_gave_up ||
+         error.code() == ErrorCode::timeout;
+}
+
+class ElasticTraining {
+ public:
+  ElasticTraining(const Communicator& world, const CommandLine& line, StopRequest& stop)
+      : ranks_(world), line_(line), stop_(stop), checkpoints_(line) {
+    line_.layout.automatic = false;  // it has been chosen
+  }
+
+  void run() {
+    std::optional<Error> loss;
+    while (true) {
+      try {
+        if (loss && !regroup(*loss)) return;
+        return run_training(ranks_, line_, stop_);
+      } catch (const Error& error) {
+        if (!is_a_loss(error)) throw;
+        loss = error;
+      }
+    }
+  }
+
+ private:
+  // Returns whether this rank goes on.
+  bool regroup(const Error& loss) {
+    const int before = ranks_.size();
+    const Communicator left = shrink_after(loss);
+    std::vector<std::int64_t> those_left(static_cast<std::size_t>(left.size()));
+    const std::int64_t mine = ranks_.rank();
+    left.all_gather(&mine, those_left.data(), 1, DType::i64, Stream::inline_(), {.tag = "who is left"});
+    const std::vector<std::int64_t> go_on =
+        ranks_to_go_on(those_left, line_.mesh_on(before), line_.trainer.global_batch, line_.trainer.micro_batch);
+    std::vector<int> others;
+    for (int rank = 0; rank < left.size(); ++rank) {
+      if (!std::binary_search(go_on.begin(), go_on.end(), those_left[rank])) others.push_back(rank);
+    }
+    if (std::find(others.begin(), others.end(), left.rank()) != others.end()) return false;
+    ranks_ = others.empty() ? left : left.shrink(others);
+    line_.data_parallel = 0;  // follows from the ranks
+    decide_where_to_begin();
+    rank0_first(ranks_, [&] { line_.check(ranks_.size(), ranks_.rank()); });
+    if (ranks_.rank() == 0) {
+      const std::string from = line_.resume == Resume::yes
+                                   ? fmt::format("after step {}", checkpoints_.newest_step())
+                                   : std::string("from the beginning, since the job has no checkpoint yet");
+      const std::string sentence = fmt::format("{} Training goes on with {} of {} ranks, dp {}, {}.\n", loss.what(),
+                                               ranks_.size(), before, line_.mesh_on(ranks_.size()).data, from);
+      std::fputs(sentence.c_str(), stderr);
+    }
+    return true;
+  }
+
+  Communicator shrink_after(const Error& loss) const {
+    try {
+      return ranks_.shrink();
+    } catch (const Error& error) {
+      const bool rank0_has_said_why = error.code() == ErrorCode::unavailable && loss.code() == ErrorCode::peer_gave_up;
+      throw rank0_has_said_why ? loss : error;
+    }
+  }
+
+  void decide_where_to_begin() {
+    std::int64_t resumes = ranks_.rank() == 0 && checkpoints_.any() ? 1 : 0;
+    ranks_.broadcast(&resumes, &resumes, 1, DType::i64, 0, Stream::inline_(), {.tag = "whether to resume"});
+    if (resumes != 0) line_ = resumed(line_);
+  }
+
+  Communicator ranks_;
+  CommandLine line_;
+  StopRequest& stop_;
+  OwnCheckpoints checkpoints_;
+};
+
+}  // namespace
+
+void train_and_go_on(const Communicator& world, const CommandLine& line, StopRequest& stop) {
+  if (!line.elastic) return run_training(world, line, stop);
+  ElasticTraining(world, line, stop).run();
+}
+
+std::vector<std::int64_t> ranks_to_go_on(const std::vector<std::int64_t>& left, const MeshShape& mesh,
+                                         std::int64_t global_batch, std::int64_t micro_batch) {
+  const auto replica_of = [&](std::int64_t rank) { return mesh.place(static_cast<int>(rank), Axis::data); };
+  const std::int64_t ranks_of_one = mesh.ranks() / mesh.data;
+  std::map<int, std::int64_t> left_of;  // by replica
+  for (const std::int64_t rank : left) ++left_of[replica_of(rank)];
+  std::vector<std::int64_t> result = left;
+  const bool drops_replicas = left_of[0] == ranks_of_one;
+  if (drops_replicas) std::erase_if(result, [&](std::int64_t rank) { return left_of[replica_of(rank)] < ranks_of_one; });
+  auto replicas = static_cast<std::int64_t>(result.size()) / ranks_of_one;
+  if (replicas == 0) {
+    fail(ErrorCode::unavailable, "Of {} ranks {} are left, and one replica takes {}; start the job again.", mesh.ranks(),
+         left.size(), ranks_of_one);
+  }
+  while (replicas > 1 && global_batch % (micro_batch * replicas) != 0) --replicas;
+  if (drops_replicas) {
+    std::set<int> chosen;
+    for (const std::int64_t rank : result) chosen.insert(replica_of(rank));
+    const auto behind = std::next(chosen.begin(), replicas);
+    std::erase_if(result, [&](std::int64_t rank) { return behind != chosen.end() && replica_of(rank) >= *behind; });
+  } else {
+    result.resize(static_cast<std::size_t>(replicas * ranks_of_one));
+  }
+  return result;
+}
+
+}  // namespace gpt

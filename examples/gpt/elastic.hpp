@@ -1,0 +1,21 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "options.hpp"
+#include "stop_request.hpp"
+#include "stretto/communicator.hpp"
+
+namespace gpt {
+
+// Trains. With --elastic, when ranks are lost, those that are left go on from the job's newest checkpoint, with as many
+// whole replicas as they make up and the global batch divides into. A rank that is left over returns. Collective.
+void train_and_go_on(const stretto::Communicator& world, const CommandLine& line, StopRequest& stop);
+
+// Which of the ranks that are left of a mesh go on, all in ascending order: whole replicas; or, if rank 0's replica has lost
+// a rank, the first ranks, which close up, since a job cannot leave its rank 0. Throws Error(unavailable) if they are too
+// few for one replica.
+std::vector<std::int64_t> ranks_to_go_on(const std::vector<std::int64_t>& left, const stretto::MeshShape& mesh,
+                                         std::int64_t global_batch, std::int64_t micro_batch);
+
+}  // namespace gpt

@@ -1,0 +1,101 @@
+"""With --elastic the ranks that are left after a loss go on from the newest checkpoint, in a smaller layout."""
+import os
+import signal
+import unittest
+
+from harness import FOREVER, FaultTest, free_port, losses, ranks_under, until
+
+STEPS = 200
+
+
+class Elastic(FaultTest):
+
+    def setUp(self):
+        super().setUp()
+        self.save = self.directory / "save"
+        self.flags = {"--elastic": True, "--global-batch-size": 24, "--train-iters": STEPS, "--save": self.save,
+                      "--save-interval": 10, "--log-dir": self.log("log"), "--dtype": "fp64"}  # in which layouts agree for long
+
+    def lose(self, run, victims, steps):
+        self.wait_for_steps(self.log("log"), steps)
+        ranks = ranks_under(run.process.pid)
+        for victim in victims:
+            os.kill(ranks[victim], signal.SIGKILL)
+
+    def wait_for_notices(self, run, count):
+        self.assertTrue(until(lambda: len(run.errors) >= count, 60), run.errors)
+
+    def expect_notice(self, line, lost, rest):
+        self.assertRegex(line, rf"^Rank ({lost}) .* was killed or crashed, or has called exit\. Training goes on with {rest}, after step \d*0\.$")
+
+    def expect_losses_as_without_losses(self, flags):
+        self.expect_success(self.start({"--global-batch-size": 24, "--train-iters": STEPS, "--log-dir": self.log("whole"), "--dtype": "fp64",
+                                        **flags}))
+        own, undisturbed = losses(self.log("log")), losses(self.log("whole"))
+        self.assertEqual(len(own), STEPS)
+        for one, other in zip(own, undisturbed):
+            self.assertAlmostEqual(float(one), float(other), delta=1e-6)
+
+    def test_replicas_are_dropped_until_one_is_left(self):
+        layout = {"--nproc": 8, "--tp": 2}
+        run = self.start({**self.flags, **layout})
+        self.lose(run, [5], 12)
+        self.wait_for_notices(run, 1)
+        self.lose(run, [1], 60)  # of rank 0's own replica
+        self.wait_for_notices(run, 2)
+        self.lose(run, [1, 3], 120)  # both at once, of two replicas
+        self.assertEqual(self.status(run), 0, run.errors)
+        self.assertEqual(len(run.errors), 3, run.errors)
+        self.expect_notice(run.errors[0], "5", "6 of 8 ranks, dp 3")
+        self.expect_notice(run.errors[1], "1", "4 of 6 ranks, dp 2")
+        self.expect_notice(run.errors[2], "1|3", "2 of 4 ranks, dp 1")
+        self.expect_losses_as_without_losses(layout)
+        self.expect_nothing_left()
+
+    def test_the_global_batch_stays(self):
+        run = self.start({**self.flags, "--nproc": 4, "--dp": 4, "--global-batch-size": 8, "--train-iters": 60})
+        self.lose(run, [2], 12)
+        self.assertEqual(self.status(run), 0, run.errors)
+        self.assertEqual(len(run.errors), 1, run.errors)
+        self.expect_notice(run.errors[0], "2", "2 of 4 ranks, dp 2")  # 8 sequences do not divide by 3 ranks of 2
+        self.expect_nothing_left()
+
+    def test_a_pipeline_and_zero3(self):
+        for name, flags in (("pipeline", {"--pp": 2, "--nproc": 4}), ("zero3", {"--zero": 3, "--nproc": 3})):
+            with self.subTest(name=name):
+                run = self.start({**self.flags, **flags, "--log-dir": self.log("log"), "--train-iters": FOREVER})
+                self.lose(run, [flags["--nproc"] - 1], 12)
+                self.wait_for_notices(run, 1)
+                os.kill(run.process.pid, signal.SIGTERM)
+                self.assertEqual(self.status(run), 0, run.errors)
+                self.assertIn("Stopped after step", run.output)
+                self.assertEqual(len(run.errors), 1, run.errors)
+                self.expect_nothing_left()
+
+    def test_without_rank_0_the_job_ends_and_may_start_again(self):
+        run = self.start({**self.flags, "--nproc": 3})
+        self.lose(run, [0], 12)
+        self.assertEqual(self.status(run), 128 + signal.SIGKILL)
+        self.assertEqual([line for line in run.errors if "without its rank 0" not in line], [], run.errors)
+        run = self.start({**self.flags, "--nproc": 3, "--resume": True, "--max-restarts": 1})
+        self.lose(run, [0], 60)
+        self.assertEqual(self.status(run), 0, run.errors)
+        self.assertTrue(any("restart 1 of 1 goes on after step" in line for line in run.errors), run.errors)
+        self.expect_losses_as_without_losses({"--nproc": 3})
+        self.expect_nothing_left()
+
+    def test_ranks_of_a_launcher(self):
+        for transport in ("auto", "ucx") if "UCX" in os.environ.get("BUILT_WITH", "") else ("auto",):
+            with self.subTest(transport=transport):
+                port, flags = free_port(), {**self.flags, "--save": self.directory / transport, "--log-dir": self.log(transport)}
+                ranks = [self.start_rank(rank, 3, port, flags, variables={"STRETTO_TRANSPORT": transport}) for rank in range(3)]
+                self.wait_for_steps(self.log(transport), 12)
+                ranks[1].process.kill()
+                self.assertEqual([self.status(ranks[0]), self.status(ranks[2])], [0, 0], ranks[0].errors)
+                self.expect_notice(ranks[0].errors[0], "1", "2 of 3 ranks, dp 2")
+                self.assertEqual(len(losses(self.log(transport))), STEPS)
+                self.expect_nothing_left()
+
+
+if __name__ == "__main__":
+    unittest.main()
