@@ -108,6 +108,10 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--straggler-threshold", line.straggler_threshold,
                  "Share of the step for which the others wait for one rank, from which on the step line names it")
       ->capture_default_str();
+  app.add_option(
+         "--first-step-timeout", line.first_step_timeout,
+         "Seconds for which an operation waits for another rank until the first step is over; STRETTO_TIMEOUT when 0")
+      ->capture_default_str();
   app.add_option("--log-interval", line.log_interval, "Steps between printed lines")->capture_default_str();
   app.add_flag("--dry-run", line.dry_run, "Print the memory and the traffic of a rank by formula, and start no rank");
   app.add_option("--ranks", line.planned_ranks, "With --dry-run, the number of ranks");
@@ -194,6 +198,8 @@ void CommandLine::check(int ranks, int rank) const {
           trainer.clip_norm, trainer.adamw.weight_decay);
   require(straggler_threshold > 0 && straggler_threshold <= 1, "--straggler-threshold {} is no share of a step; give 0.1.",
           straggler_threshold);
+  require(first_step_timeout >= 0, "--first-step-timeout {} is no time; give seconds, or 0 for STRETTO_TIMEOUT.",
+          first_step_timeout);
   require(!data.train.empty(), "--train-data names no text to train on; give any file.");
   require(resume == Resume::no || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
   require(resume != Resume::yes || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);

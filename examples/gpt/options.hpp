@@ -36,6 +36,7 @@ struct CommandLine {
   std::int64_t save_interval = 0, eval_interval = 0, sample_interval = 0, log_interval = 10;
   std::int64_t check_replicas = 0;  // steps between comparisons; 0: none
   double straggler_threshold = 0.1;
+  double first_step_timeout = 0;  // seconds; 0: STRETTO_TIMEOUT
   Resume resume = Resume::no;
   int max_restarts = 0;
   bool elastic = false;

@@ -31,6 +31,22 @@ namespace {
 
 constexpr const char* consumed_samples_note = "consumed_samples";  // by training: where it is in the data
 
+// While this object lives and its end() has not been called, the ranks' operations have another timeout.
+class FirstStepTimeout {
+ public:
+  FirstStepTimeout(const Communicator& world, double seconds) : world_(world), later_(world.timeout()) {
+    if (seconds > 0) world.set_timeout(seconds);
+  }
+  ~FirstStepTimeout() { end(); }
+  FirstStepTimeout(const FirstStepTimeout&) = delete;
+  FirstStepTimeout& operator=(const FirstStepTimeout&) = delete;
+  void end() { world_.set_timeout(later_); }
+
+ private:
+  const Communicator& world_;
+  const double later_;
+};
+
 class TrainingRun {
  public:
   TrainingRun(const Communicator& world, const CommandLine& line, StopRequest& stop)
@@ -53,6 +69,7 @@ class TrainingRun {
   }
 
   void run() {
+    FirstStepTimeout first_step(mesh_.world(), line_.first_step_timeout);
     require_same(mesh_.world(), data_.contents());
     load();
     rate_ = matrix_rate(mesh_.world(), line_.trainer.sharding.dtype);
@@ -65,7 +82,10 @@ class TrainingRun {
     const std::uint64_t first_operation = mesh_.world().ledger().next_sequence();
     std::int64_t done = first_step_;
     int stopped_by = 0;
-    while (done < line_.steps && (stopped_by = stop_.agree(mesh_.world())) == 0) train(done++);
+    while (done < line_.steps && (stopped_by = stop_.agree(mesh_.world())) == 0) {
+      train(done++);
+      first_step.end();
+    }
     const std::vector<Record> records = mesh_.world().ledger().records(first_operation);
     if (!line_.save.empty() && saved_at_ != done) save(done);
     finish_saving();

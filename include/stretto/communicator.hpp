@@ -231,6 +231,7 @@ class STRETTO_API Communicator {
   // of this rank; other ranks may set other values. On GPU buffers, a communicator keeps the timeout that was in force
   // at its first operation on GPU buffers. Any thread may call this function at any time.
   void set_timeout(double seconds) const;
+  double timeout() const;
   // A rank leaves the job when its last communicator is destroyed, and then waits until all other ranks have left. This
   // function limits that wait, in seconds; initially the wait is unlimited. At the limit, the rank tells the others that
   // it is gone, and their operations throw Error(peer_gave_up). Any thread may call this function at any time.

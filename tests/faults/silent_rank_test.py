@@ -3,7 +3,7 @@ import os
 import signal
 import unittest
 
-from harness import FOREVER, FaultTest, free_port, ranks_under
+from harness import FOREVER, FaultTest, free_port, ranks_under, until
 
 
 class StoppedRank(FaultTest):
@@ -24,6 +24,18 @@ class StoppedRank(FaultTest):
                 self.assertRegex("\n".join(survivor.errors),
                                  rf"Rank {victim} \(process {pair[victim].process.pid} on .*\) has given no sign of life")
                 pair[victim].kill_all()
+        self.expect_nothing_left()
+
+    def test_the_first_step_has_a_limit_of_its_own(self):
+        """Rank 1 stops before its first step, which takes seconds, and STRETTO_TIMEOUT is beyond this test."""
+        port = free_port()
+        flags = {"--train-iters": FOREVER, "--first-step-timeout": 4, "--hidden-size": 512, "--seq-length": 512, "--global-batch-size": 16}
+        pair = [self.start_rank(rank, 2, port, flags, variables={"STRETTO_TIMEOUT": "600"}) for rank in range(2)]
+        self.assertTrue(until(lambda: "parameters" in pair[0].output, 60), pair[0].errors)
+        os.kill(pair[1].process.pid, signal.SIGSTOP)
+        self.assertNotIn(self.status(pair[0], 60), (0, -signal.SIGKILL))
+        self.assertIn("Rank 0 waited 4 s for rank 1 in", "\n".join(pair[0].errors))
+        pair[1].kill_all()
         self.expect_nothing_left()
 
     def test_one_of_four_that_a_parent_started(self):

@@ -108,6 +108,8 @@ void Communicator::set_timeout(double seconds) const {
   group().context().network().set_timeout(seconds);
 }
 
+double Communicator::timeout() const { return group().context().network().timeout(); }
+
 void Communicator::set_leave_timeout(double seconds) const {
   require(seconds >= 0, "No rank can wait for {} s; give 0 or more.", seconds);
   group().context().set_leave_timeout(seconds);
