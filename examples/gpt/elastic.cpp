@@ -33,7 +33,7 @@ class ElasticTraining {
     while (true) {
       try {
         if (loss && !regroup(*loss)) return;
-        return run_training(ranks_, line_, stop_);
+        return run_training(ranks_, line_, stop_, line_.replicate_state ? &memory_ : nullptr);
       } catch (const Error& error) {
         if (!is_a_loss(error)) throw;
         loss = error;
@@ -49,6 +49,7 @@ class ElasticTraining {
     std::vector<std::int64_t> those_left(static_cast<std::size_t>(left.size()));
     const std::int64_t mine = ranks_.rank();
     left.all_gather(&mine, those_left.data(), 1, DType::i64, Stream::inline_(), {.tag = "who is left"});
+    if (line_.replicate_state) memory_.save(left, line_.save);  // also by those that leave
     const std::vector<std::int64_t> go_on =
         ranks_to_go_on(those_left, line_.mesh_on(before), line_.trainer.global_batch, line_.trainer.micro_batch);
     std::vector<int> others;
@@ -90,6 +91,7 @@ class ElasticTraining {
   CommandLine line_;
   StopRequest& stop_;
   OwnCheckpoints checkpoints_;
+  ReplicatedState memory_;
 };
 
 }  // namespace

@@ -97,6 +97,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--elastic", line.elastic,
                "When ranks are lost, go on with the replicas that are left, from the newest checkpoint in --save");
+  app.add_flag("--replicate-state", line.replicate_state,
+               "With --elastic, keep the state of each rank in another one's memory after every step, and go on from there");
   app.add_option("--log-dir", line.log_dir, "Directory for metrics.jsonl and loss.svg");
   app.add_flag("--comm-report", line.comm_report,
                "At the end, run steps full, computation only, communication only and serial, and print how much "
@@ -212,6 +214,7 @@ void CommandLine::check(int ranks, int rank) const {
           "auto.",
           max_restarts);
   require(!elastic || !save.empty(), "--elastic goes on from checkpoints; give --save DIR, and --save-interval.");
+  require(!replicate_state || elastic, "--replicate-state keeps the state for --elastic; give both.");
   require(!elastic || device == stretto::Device::cpu,
           "--elastic is for --device cpu: links between GPUs cannot lose a rank; give --max-restarts, or leave it out.");
   require(hf.export_to.empty() || !trainer.sequence.mask.sparse(),

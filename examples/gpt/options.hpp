@@ -39,7 +39,7 @@ struct CommandLine {
   double first_step_timeout = 0;  // seconds; 0: STRETTO_TIMEOUT
   Resume resume = Resume::no;
   int max_restarts = 0;
-  bool elastic = false;
+  bool elastic = false, replicate_state = false;
   bool deterministic = false;
   bool comm_report = false;
   bool dry_run = false;

@@ -49,9 +49,10 @@ class FirstStepTimeout {
 
 class TrainingRun {
  public:
-  TrainingRun(const Communicator& world, const CommandLine& line, StopRequest& stop)
+  TrainingRun(const Communicator& world, const CommandLine& line, StopRequest& stop, ReplicatedState* memory)
       : line_(line),
         stop_(stop),
+        memory_(memory),
         mesh_(world, line.mesh_on(world.size())),
         data_(line.data, line.trainer.model.vocabulary, line.trainer.model.sequence, line.trainer.seed),
         tokenizer_(line.tokenizer(data_)),
@@ -72,6 +73,7 @@ class TrainingRun {
     FirstStepTimeout first_step(mesh_.world(), line_.first_step_timeout);
     require_same(mesh_.world(), data_.contents());
     load();
+    if (memory_ != nullptr) memory_->begin(mesh_.world());
     rate_ = matrix_rate(mesh_.world(), line_.trainer.sharding.dtype);
     if (rank0_) reporter_.begin_after(first_step_);
     describe();
@@ -163,6 +165,7 @@ class TrainingRun {
                  (rate_ * mesh_.world().size());
     report.memory_bytes = memory_use(current_device()).peak_bytes;
     if (due(line_.check_replicas, step)) check_replicas(trainer_.sharded());  // before anything is saved
+    if (memory_ != nullptr) memory_->keep(trainer_.sharded(), trainer_.optimizer(), step + 1, notes());
     const bool last = step + 1 == line_.steps;
     const bool shows_memory = rank0_ && step == first_step_;
     const std::string memory = shows_memory ? memory_table_with_measured(plan_.stages.front().memory) : std::string();
@@ -216,13 +219,17 @@ class TrainingRun {
         data_.validation_windows());
   }
 
+  std::map<std::string, std::string> notes() {
+    std::map<std::string, std::string> result;
+    if (line_.scales_loss()) result = trainer_.loss_scale().notes();
+    result[consumed_samples_note] = std::to_string(samples_);
+    return result;
+  }
+
   void save(std::int64_t step) {
     const Trace::Span span = part("save");
     finish_saving();
-    std::map<std::string, std::string> notes;
-    if (line_.scales_loss()) notes = trainer_.loss_scale().notes();
-    notes[consumed_samples_note] = std::to_string(samples_);
-    saver_->save(step, notes);
+    saver_->save(step, notes());
     saved_at_ = step;
     is_saving_ = true;
     if (!line_.trainer.saves_in_background) finish_saving();
@@ -292,6 +299,7 @@ class TrainingRun {
 
   const CommandLine& line_;
   StopRequest& stop_;
+  ReplicatedState* memory_;
   Mesh mesh_;
   TokenData data_;
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -313,8 +321,8 @@ class TrainingRun {
 
 }  // namespace
 
-void run_training(const Communicator& ranks, const CommandLine& line, StopRequest& stop) {
-  TrainingRun(ranks, line, stop).run();
+void run_training(const Communicator& ranks, const CommandLine& line, StopRequest& stop, ReplicatedState* memory) {
+  TrainingRun(ranks, line, stop, memory).run();
 }
 
 }  // namespace gpt

@@ -1,11 +1,12 @@
 """With --elastic the ranks that are left after a loss go on from the newest checkpoint, in a smaller layout."""
 import os
+import re
 import signal
 import unittest
 
 from harness import FOREVER, FaultTest, free_port, losses, ranks_under, until
 
-STEPS = 200
+STEPS = 110
 
 
 class Elastic(FaultTest):
@@ -41,15 +42,38 @@ class Elastic(FaultTest):
         run = self.start({**self.flags, **layout})
         self.lose(run, [5], 12)
         self.wait_for_notices(run, 1)
-        self.lose(run, [1], 60)  # of rank 0's own replica
+        self.lose(run, [1], 40)  # of rank 0's own replica
         self.wait_for_notices(run, 2)
-        self.lose(run, [1, 3], 120)  # both at once, of two replicas
+        self.lose(run, [1, 3], 70)  # both at once, of two replicas
         self.assertEqual(self.status(run), 0, run.errors)
         self.assertEqual(len(run.errors), 3, run.errors)
         self.expect_notice(run.errors[0], "5", "6 of 8 ranks, dp 3")
         self.expect_notice(run.errors[1], "1", "4 of 6 ranks, dp 2")
         self.expect_notice(run.errors[2], "1|3", "2 of 4 ranks, dp 1")
         self.expect_losses_as_without_losses(layout)
+        self.expect_nothing_left()
+
+    def test_state_in_memory_loses_at_most_one_step(self):
+        layout = {"--nproc": 4, "--tp": 2}
+        run = self.start({**self.flags, **layout, "--replicate-state": True, "--save-interval": 0})
+        self.wait_for_steps(self.log("log"), 25)
+        victim = ranks_under(run.process.pid)[3]
+        lines = lambda: len((self.log("log") / "metrics.jsonl").read_text().splitlines())
+        done = lines()
+        os.kill(victim, signal.SIGKILL)
+        self.wait_for_notices(run, 1)
+        self.assertEqual(self.status(run), 0, run.errors)
+        self.assertEqual(len(run.errors), 1, run.errors)
+        step = int(re.search(r"with 2 of 4 ranks, dp 1, after step (\d+)\.$", run.errors[0])[1])
+        self.assertGreaterEqual(step, done - 1)
+        self.expect_losses_as_without_losses(layout)
+        self.expect_nothing_left()
+
+    def test_state_in_memory_of_two_neighbours_is_lost(self):
+        run = self.start({**self.flags, "--nproc": 4, "--replicate-state": True})
+        self.lose(run, [1, 3], 12)
+        self.assertEqual(self.status(run), 0, run.errors)
+        self.expect_notice(run.errors[0], "1|3", "2 of 4 ranks, dp 2")
         self.expect_nothing_left()
 
     def test_the_global_batch_stays(self):
@@ -78,7 +102,7 @@ class Elastic(FaultTest):
         self.assertEqual(self.status(run), 128 + signal.SIGKILL)
         self.assertEqual([line for line in run.errors if "without its rank 0" not in line], [], run.errors)
         run = self.start({**self.flags, "--nproc": 3, "--resume": True, "--max-restarts": 1})
-        self.lose(run, [0], 60)
+        self.lose(run, [0], 40)
         self.assertEqual(self.status(run), 0, run.errors)
         self.assertTrue(any("restart 1 of 1 goes on after step" in line for line in run.errors), run.errors)
         self.expect_losses_as_without_losses({"--nproc": 3})

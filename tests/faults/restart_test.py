@@ -7,7 +7,7 @@ import unittest
 
 from harness import FOREVER, FaultTest, free_port, losses, ranks_under, until
 
-STEPS = 300
+STEPS = 200
 
 
 class Restart(FaultTest):
