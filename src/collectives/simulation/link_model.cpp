@@ -73,10 +73,11 @@ LinkModel link_model_from_text(const std::string& text) {
   links.local_gbs = number(json, "The outermost part", "local_gbs", false);
   for (std::size_t i = 0; i < json["levels"].size(); ++i) {
     links.levels.push_back(level_of(json["levels"][i], i, i + 1 == json["levels"].size()));
-    const LinkLevel& level = links.levels[i];
-    require(i == 0 || level.ranks == 0 || level.ranks % links.levels[i - 1].ranks == 0,
+    if (i == 0) continue;
+    const LinkLevel &level = links.levels[i], &inner = links.levels[i - 1];
+    require(level.ranks == 0 || level.ranks % inner.ranks == 0,
             "A unit of level {} holds {} ranks, which is no multiple of the {} of level {}.", level.name, level.ranks,
-            links.levels[i - 1].ranks, links.levels[i - 1].name);
+            inner.ranks, inner.name);
   }
   return links;
 }

@@ -69,10 +69,11 @@ std::vector<ProductRate> rates_of(const std::string& type, const Json& points) {
     require(point.is_array() && point.size() == 2 && point[0].is_number() && point[1].is_number() &&
                 point[0].get<double>() > 0 && point[1].get<double>() > 0,
             "A cluster's products of {} have the point {}; give [size, tflops], both positive.", type, point.dump());
-    rates.push_back({point[0].get<double>(), point[1].get<double>() * 1e12});
-    require(rates.size() == 1 || rates[rates.size() - 2].size < rates.back().size,
-            "A cluster's products of {} have the size {} behind {}; sizes must rise.", type, rates.back().size,
-            rates[rates.size() - 2].size);
+    const ProductRate rate{point[0].get<double>(), point[1].get<double>() * 1e12};
+    const double before = rates.empty() ? 0 : rates.back().size;
+    require(before < rate.size, "A cluster's products of {} have the size {} behind {}; sizes must rise.", type, rate.size,
+            before);
+    rates.push_back(rate);
   }
   return rates;
 }

@@ -20,7 +20,7 @@ class Lines {
     while (std::getline(stream_, line_)) {
       ++number_;
       line_ = line_.substr(0, line_.find('#'));
-      if (line_.find_first_not_of(" \t\r") != std::string::npos) return true;
+      if (!words(line_).empty()) return true;
     }
     return false;
   }

@@ -16,7 +16,7 @@ Bytes bytes_of(const std::vector<T>& values) {
 template <class T>
 std::vector<T> values_of(const Bytes& bytes) {
   std::vector<T> values(bytes.size() / sizeof(T));
-  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
   return values;
 }
 

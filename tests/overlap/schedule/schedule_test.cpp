@@ -311,6 +311,7 @@ TEST(ScheduleText, Garbage) {
            {head, "has 2 stages, but lists 0"},
            {head + "forward 0 0", "'stage 0' is expected"},
            {head + "stage 1", "0 to 1, in order"},
+           {head + "stage 0\n\v\n\f\nforward 0 0", "has 2 stages, but lists 1"},
            {head + "stage 0\nforward 0", "a kind, a microbatch and a chunk"},
            {head + "stage 0\nforwards 0 0", "'forwards' is no kind of action"},
            {head + "stage 0\nforward 0 x", "'x' is no number"},

@@ -1,0 +1,12 @@
+// Names of methods, such as "two_level(ring+ring)*2/16". What is read has a name that is read as the same.
+#include "fuzz.hpp"
+#include "stretto/plan.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace stretto;
+  fuzz::parse([&] {
+    const std::string name = to_string(method_from_text(fuzz::text(data, size)));
+    if (to_string(method_from_text(name)) != name) std::abort();
+  });
+  return 0;
+}

@@ -1,0 +1,12 @@
+// Tuning files (STRETTO_TUNING) and rules (STRETTO_ALGO).
+#include "stretto/tuning.hpp"
+
+#include "fuzz.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace stretto;
+  const std::string text = fuzz::text(data, size);
+  fuzz::parse([&] { Tuning::from_environment(text); });
+  fuzz::parse([&] { rules_from_text(text, "a file"); });
+  return 0;
+}
