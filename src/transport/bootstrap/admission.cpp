@@ -123,7 +123,7 @@ class AdmissionDesk {
   }
 
   std::string reason_to_refuse(const RankIntroduction& who, const std::string& elsewhere) const {
-    const std::string it = "R" + who.to_string().substr(1);
+    const std::string it = fmt::format("R{}", who.to_string().substr(1));
     if (meeting_.job != who.job.data()) {
       return fmt::format("{} belongs to the job '{}', and rank 0 to '{}'; give one of the jobs another MASTER_PORT.", it,
                          who.job.data(), meeting_.job);

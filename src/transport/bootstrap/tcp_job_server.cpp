@@ -1,0 +1,243 @@
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/fail.hpp"
+#include "stretto/stream.hpp"
+#include "transport/bootstrap/packing.hpp"
+#include "transport/bootstrap/tcp_job.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr double seconds_between_signs = 1;  // of life, in both directions
+constexpr double seconds_to_part = 1;        // for what is still under way when a job ends
+
+}  // namespace
+
+void TcpJob::serve() {
+  double next_signs = now_seconds() + seconds_between_signs;
+  double end = 0;                                // 0: not closing
+  for (const auto& connection : connections_) {  // a larger job may have read from it, and seen its end
+    read_from(*connection, [&] {
+      for (const Frame& frame : std::exchange(early_, {})) take(*connection, frame.kind, frame.body);
+    });
+    if (!connection->open()) note_end_of(*connection);
+  }
+  while (!has_shrunk_) {
+    const double now = now_seconds();
+    if (closing_ && end == 0) end = now + seconds_to_part;
+    std::vector<pollfd> wanted{{wake_, POLLIN, 0}};
+    std::vector<FrameConnection*> open;
+    for (const auto& connection : connections_) {
+      if (!connection->open()) continue;
+      const bool writes = connection->has_unsent();
+      // Without reading to the end, what the other side has not read yet could be lost.
+      if (end != 0 && !writes) connection->end_writing();
+      wanted.push_back({connection->descriptor(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
+      open.push_back(connection.get());
+    }
+    if (end != 0 && (open.empty() || now >= end)) return;
+    if (end == 0 && now >= next_signs) {
+      give_signs();
+      next_signs = now + seconds_between_signs;
+    }
+    poll(wanted.data(), wanted.size(), static_cast<int>(((end != 0 ? end : next_signs) - now) * 1000) + 1);
+    std::uint64_t rings = 0;
+    if (wanted[0].revents != 0) [[maybe_unused]]
+      const ssize_t taken = read(wake_, &rings, sizeof rings);
+    for (std::size_t i = 0; i < open.size(); ++i) {
+      if ((wanted[i + 1].revents & POLLOUT) != 0) open[i]->flush();
+      if ((wanted[i + 1].revents & ~POLLOUT) != 0) receive(*open[i], end != 0);
+    }
+  }
+}
+
+void TcpJob::receive(FrameConnection& connection, bool only_to_its_end) {
+  read_from(connection, [&] {
+    const bool goes_on = connection.receive([&](FrameKind kind, const Bytes& body) {
+      if (!only_to_its_end) take(connection, kind, body);
+    });
+    if (goes_on) return;
+    connection.close();
+    if (!only_to_its_end) note_end_of(connection);
+  });
+}
+
+void TcpJob::read_from(FrameConnection& connection, const std::function<void()>& reads) {
+  try {
+    reads();
+  } catch (const std::exception& error) {
+    connection.close();
+    note_failure(ErrorCode::peer_lost,
+                 fmt::format("The connection to {} was given up: {}", connection.who().to_string(), error.what()), nullptr);
+  }
+}
+
+void TcpJob::take(const FrameConnection& connection, FrameKind kind, const Bytes& body) {
+  if (keep_for_smaller_job(kind, body)) return;
+  const bool to_rank_0 =
+      kind == FrameKind::contribution || kind == FrameKind::bye || kind == FrameKind::alive || kind == FrameKind::remain;
+  const bool either_way = kind == FrameKind::failed || kind == FrameKind::question || kind == FrameKind::answer;
+  ensure(either_way || to_rank_0 == (rank_ == 0), "it sent a message that only rank {} 0 sends.",
+         to_rank_0 ? "other than" : "");
+  if (kind == FrameKind::failed) {
+    std::uint32_t code = 0;
+    ensure(body.size() >= sizeof code, "its last message is truncated.");
+    std::memcpy(&code, body.data(), sizeof code);
+    const std::string sentence(reinterpret_cast<const char*>(body.data()) + sizeof code, body.size() - sizeof code);
+    return note_failure(static_cast<ErrorCode>(code), sentence, &connection);
+  }
+  if (kind == FrameKind::question || kind == FrameKind::answer) {
+    return pass_on(kind, question_of(body, size_));
+  }
+  const std::lock_guard lock(mutex_);
+  switch (kind) {
+    case FrameKind::contribution: return contribute(connection.who().rank, body);
+    case FrameKind::bye: return note_left(connection.who().rank);
+    case FrameKind::remain: note_survivor(connection.who().rank, values_of<std::int32_t>(body)); break;
+    case FrameKind::result:
+      result_ = unpacked(body, size_);
+      ++exchanges_;
+      break;
+    case FrameKind::left:
+      for (const std::int32_t rank : values_of<std::int32_t>(body)) {
+        ensure(rank >= 0 && rank < size_, "it said that rank {} has left, of {}.", rank, size_);
+        left_[rank] = true;
+      }
+      any_left_ = true;
+      break;
+    case FrameKind::silent: silent_ = values_of<SilentRank>(body); break;
+    case FrameKind::all_left: all_left_ = left_[0] = true; break;
+    case FrameKind::alive:
+    case FrameKind::question:
+    case FrameKind::answer:
+    case FrameKind::shrunk:
+    case FrameKind::failed: break;
+  }
+  changed_.notify_all();
+}
+
+bool TcpJob::keep_for_smaller_job(FrameKind kind, const Bytes& body) {
+  std::unique_lock lock(mutex_);
+  if (shrunk_) {
+    early_.push_back({kind, body});
+    return true;
+  }
+  if (kind != FrameKind::shrunk || rank_ == 0) return false;
+  SmallerJob smaller;
+  ensure(body.size() >= sizeof smaller.identity, "its list of the ranks that go on is truncated.");
+  std::memcpy(&smaller.identity, body.data(), sizeof smaller.identity);
+  smaller.survivors = values_of<std::int32_t>(Bytes(body.begin() + sizeof smaller.identity, body.end()));
+  const bool goes_on = std::find(smaller.survivors.begin(), smaller.survivors.end(), rank_) != smaller.survivors.end();
+  shrunk_ = std::move(smaller);
+  changed_.notify_all();
+  lock.unlock();
+  if (!goes_on) note_failure_here(ErrorCode::peer_gave_up, left_behind(rank_));
+  return true;
+}
+
+void TcpJob::give_signs() {
+  const double now = now_seconds();
+  std::vector<SilentRank> silent;
+  std::vector<std::int32_t> left;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& connection : connections_) {
+      const double seconds = now - connection->heard_at();
+      if (connection->open() && !left_[connection->who().rank] && seconds > seconds_to_be_silent) {
+        silent.push_back({connection->who(), seconds});
+      }
+    }
+    std::swap(left, newly_left_);
+  }
+  for (const auto& connection : connections_) {
+    if (!left.empty()) tell(*connection, FrameKind::left, bytes_of(left));
+    if (connection->has_unsent()) continue;
+    if (rank_ == 0) {
+      tell(*connection, FrameKind::silent, bytes_of(silent));
+    } else {
+      tell(*connection, FrameKind::alive, {});
+    }
+  }
+  for (const SilentRank& one : silent) {
+    if (one.seconds > silence_limit_) note_failure(ErrorCode::timeout, describe_silence(one.who, one.seconds), nullptr);
+  }
+}
+
+void TcpJob::wake() const {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
+}
+
+void TcpJob::tell(FrameConnection& connection, FrameKind kind, const Bytes& body) {
+  if (!connection.send(kind, body.data(), body.size())) wake();
+}
+
+void TcpJob::pass_on(FrameKind kind, Question question) {
+  const int to = kind == FrameKind::question ? question.about : question.from;
+  if (to == rank_ && kind == FrameKind::question) {
+    question.answer = observed()->account();
+    return pass_on(FrameKind::answer, std::move(question));
+  }
+  if (to == rank_) {
+    const std::lock_guard lock(mutex_);
+    answers_[question.about] = std::move(question.answer);
+    changed_.notify_all();
+    return;
+  }
+  const Bytes body = bytes_of(question);
+  for (const auto& connection : connections_) {
+    if ((rank_ != 0 || connection->who().rank == to) && connection->open()) tell(*connection, kind, body);
+  }
+}
+
+void TcpJob::note_end_of(const FrameConnection& connection) {
+  const RankIntroduction& who = connection.who();
+  {
+    const std::lock_guard lock(mutex_);
+    if (left_[who.rank]) return;
+    note_left(who.rank);
+    if (rank_ != 0) all_left_ = true;  // rank 0, which would announce it, is gone
+  }
+  const int error = connection.end_error();
+  const bool unreachable = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+  note_failure(ErrorCode::peer_lost,
+               unreachable ? fmt::format("{} can no longer be reached ({}): its host or the network to it is gone.",
+                                         begins_sentence(who), errno_text(error))
+                           : fmt::format("{} ended without a word: it was killed or crashed, or has called exit.",
+                                         begins_sentence(who)),
+               nullptr);
+}
+
+void TcpJob::note_failure(ErrorCode code, const std::string& sentence, const FrameConnection* heard_from) {
+  if (!note_failure_here(code, sentence)) return;
+  send_failure(code, sentence, heard_from);
+  observed()->trouble(sentence);
+}
+
+bool TcpJob::note_failure_here(ErrorCode code, const std::string& sentence) {
+  const std::lock_guard lock(mutex_);
+  if (failed_) return false;
+  failure_code_ = code;
+  failure_ = sentence;
+  failed_.store(true, std::memory_order_release);
+  changed_.notify_all();
+  return true;
+}
+
+void TcpJob::send_failure(ErrorCode code, const std::string& sentence, const FrameConnection* except) {
+  Bytes body = bytes_of(std::vector<std::uint32_t>{static_cast<std::uint32_t>(code)});
+  const auto* text = reinterpret_cast<const std::byte*>(sentence.data());
+  body.insert(body.end(), text, text + sentence.size());
+  for (const auto& connection : connections_) {
+    if (connection.get() != except && connection->open()) tell(*connection, FrameKind::failed, body);
+  }
+}
+
+}  // namespace stretto
