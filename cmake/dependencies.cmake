@@ -6,17 +6,16 @@ find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
-pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
+# oneDNN, OpenBLAS and UCX are loaded when they are first used (core/lazy_library.hpp): headers are compiled, nothing is linked.
+pkg_check_modules(OPENBLAS REQUIRED openblas)
 pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 # Debian's dnnl-config.cmake asks for OpenCL headers that a CPU user does not need.
-find_library(DNNL_LIBRARY dnnl REQUIRED)
-add_library(stretto_dnnl INTERFACE)
-target_link_libraries(stretto_dnnl INTERFACE ${DNNL_LIBRARY})
+find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
 
 # An optional part is used when it is wanted and found; ON turns its absence into an error.
-pkg_check_modules(UCX IMPORTED_TARGET ucx)
+pkg_check_modules(UCX ucx)
 find_package(MPI COMPONENTS C)
 set(MPI_FOUND ${MPI_C_FOUND})
 find_package(Gloo CONFIG QUIET) # a peer of stretto-perf

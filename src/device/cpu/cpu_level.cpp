@@ -1,12 +1,13 @@
 #include "device/cpu/cpu_level.hpp"
 
-#include <cblas.h>
-#include <dnnl.hpp>
+#include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <string>
 
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
+#include "device/cpu/product_libraries.hpp"
 #include "stretto/build.hpp"
 
 namespace stretto {
@@ -25,18 +26,16 @@ constexpr Level levels[] = {
     {"baseline", HWY_SSSE3 | (HWY_SSSE3 - 1), dnnl_cpu_isa_sse41, "SSE41"},  // oneDNN knows no lower one
 };
 
-void cap(const Level& level) {
-  require(HWY_ARCH_X86 != 0, "STRETTO_CPU_LEVEL={} is a level of x86-64 processors; unset it on this one.", level.name);
-  if (dnnl_set_max_cpu_isa(level.onednn) != dnnl_success && (dnnl_get_effective_cpu_isa() & ~level.onednn) != 0) {
-    fail(ErrorCode::unavailable,
-         "STRETTO_CPU_LEVEL={} cannot cap oneDNN, which this process has used before; set DNNL_MAX_CPU_ISA={} as well.",
-         level.name, level.onednn_name);
-  }
-  hwy::DisableTargets(level.too_high);
+const Level* wanted_level() {  // null: all that the processor has
+  const std::string wanted = choice_setting("STRETTO_CPU_LEVEL");
+  const auto* const found =
+      std::find_if(std::begin(levels), std::end(levels), [&](const Level& level) { return wanted == level.name; });
+  return found == std::end(levels) ? nullptr : found;
 }
 
 std::string onednn_instructions() {
-  switch (dnnl_get_effective_cpu_isa()) {
+  cap_onednn();
+  switch (dnnl::dnnl_get_effective_cpu_isa()) {
     case dnnl_cpu_isa_all: return "below SSE4.1";
     case dnnl_cpu_isa_sse41: return "SSE4.1";
     case dnnl_cpu_isa_avx: return "AVX";
@@ -46,7 +45,7 @@ std::string onednn_instructions() {
     case dnnl_cpu_isa_avx512_core_vnni: return "AVX-512 with VNNI";
     case dnnl_cpu_isa_avx512_core_bf16: return "AVX-512 with bf16";
     case dnnl_cpu_isa_avx512_core_amx: return "AVX-512 with AMX";
-    default: return fmt::format("instruction set {:#x}", static_cast<unsigned>(dnnl_get_effective_cpu_isa()));
+    default: return fmt::format("instruction set {:#x}", static_cast<unsigned>(dnnl::dnnl_get_effective_cpu_isa()));
   }
 }
 
@@ -56,13 +55,26 @@ hwy::ChosenTarget& apply_cpu_level() {
   static auto& mutex = *new std::mutex;  // kernels may run in destructors of static storage
   const std::lock_guard lock(mutex);
   if (hwy::ChosenTarget* const choice = capped_choice.load(std::memory_order_relaxed)) return *choice;
-  const std::string wanted = choice_setting("STRETTO_CPU_LEVEL");
-  for (const Level& level : levels) {
-    if (wanted == level.name) cap(level);
+  if (const Level* const level = wanted_level()) {
+    require(HWY_ARCH_X86 != 0, "STRETTO_CPU_LEVEL={} is a level of x86-64 processors; unset it on this one.", level->name);
+    hwy::DisableTargets(level->too_high);
   }
   hwy::ChosenTarget& choice = hwy::GetChosenTarget();
   capped_choice.store(&choice, std::memory_order_release);
   return choice;
+}
+
+void cap_onednn() {
+  [[maybe_unused]] static const bool capped = [] {
+    const Level* const level = wanted_level();
+    if (level != nullptr && dnnl::dnnl_set_max_cpu_isa(level->onednn) != dnnl_success &&
+        (dnnl::dnnl_get_effective_cpu_isa() & ~level->onednn) != 0) {
+      fail(ErrorCode::unavailable,
+           "STRETTO_CPU_LEVEL={} cannot cap oneDNN, which this process has used before; set DNNL_MAX_CPU_ISA={} as well.",
+           level->name, level->onednn_name);
+    }
+    return true;
+  }();
 }
 
 }  // namespace kernels::cpu
@@ -75,8 +87,9 @@ std::string vector_target() {
 
 std::vector<std::pair<std::string, std::string>> instruction_sets() {
   kernels::cpu::cap_cpu_level();
-  return {
-      {"Highway", vector_target()}, {"oneDNN", kernels::cpu::onednn_instructions()}, {"OpenBLAS", openblas_get_corename()}};
+  return {{"Highway", vector_target()},
+          {"oneDNN", kernels::cpu::onednn_instructions()},
+          {"OpenBLAS", kernels::cpu::openblas_get_corename()}};
 }
 
 }  // namespace stretto

@@ -4,14 +4,13 @@
 #include <atomic>
 
 // STRETTO_CPU_LEVEL, applied to the instructions that Highway and oneDNN choose. Each chooses at its first call, for the
-// whole process: a host kernel therefore caps them before it calls either.
+// whole process: a host kernel therefore caps it before it calls it.
 namespace stretto::kernels::cpu {
 
 // Highway's choice, once it is capped; null before.
 inline constinit std::atomic<hwy::ChosenTarget*> capped_choice = nullptr;
 
-// Throws Error(invalid_argument) for an unknown level, and Error(unavailable) if oneDNN has been used before and cannot be
-// capped any more.
+// Throws Error(invalid_argument) for an unknown level.
 hwy::ChosenTarget& apply_cpu_level();
 
 inline hwy::ChosenTarget& cap_cpu_level() {
@@ -19,6 +18,10 @@ inline hwy::ChosenTarget& cap_cpu_level() {
     return *choice;
   return apply_cpu_level();
 }
+
+// Comes before every other call of oneDNN, which it loads if a level is set. Throws Error(unavailable) if oneDNN has been
+// used before and cannot be capped any more.
+void cap_onednn();
 
 // HWY_DYNAMIC_DISPATCH within the level, without its call of a function of another library.
 #if (HWY_TARGETS & (HWY_TARGETS - 1)) == 0

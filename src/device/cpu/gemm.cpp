@@ -1,9 +1,7 @@
-#include <cblas.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <array>
-#include <dnnl.hpp>
 #include <limits>
 
 #include "core/fail.hpp"
@@ -11,6 +9,7 @@
 #include "device/cpu/cpu_level.hpp"
 #include "device/cpu/host_kernels.hpp"
 #include "device/cpu/matmul_primitive.hpp"
+#include "device/cpu/product_libraries.hpp"
 
 // The library for each element type was chosen by measuring the products of layers like GPT-2's.
 namespace stretto::kernels::cpu {
@@ -47,6 +46,7 @@ void product_f64(const Product& p, const double* a, const double* b, double* c) 
 bool is_small(const Product& p) { return !p.transpose_a && p.n < 512 && p.k < 512; }
 
 void product_f32(const Product& p, const float* a, const float* b, float* c) {
+  cap_onednn();
   const OpenMpThreads threads;
   if (is_small(p)) return matmul_primitive(p, DType::f32, a, b, DType::f32, c);
   // A transposed a is read down its columns; in slices of k it stays in the cache, which is up to a seventh faster.
@@ -55,9 +55,9 @@ void product_f32(const Product& p, const float* a, const float* b, float* c) {
   const std::int64_t row_b = p.transpose_b ? p.k : p.n;
   for (std::int64_t k = 0; k < p.k; k += slice) {
     const bool accumulate = p.accumulate || k > 0;
-    const dnnl_status_t status = dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n,
-                                            std::min(slice, p.k - k), 1, a + k * (p.transpose_a ? row_a : 1), row_a,
-                                            b + k * (p.transpose_b ? 1 : row_b), row_b, accumulate ? 1 : 0, c, p.n);
+    const dnnl_status_t status = dnnl::dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n,
+                                                  std::min(slice, p.k - k), 1, a + k * (p.transpose_a ? row_a : 1), row_a,
+                                                  b + k * (p.transpose_b ? 1 : row_b), row_b, accumulate ? 1 : 0, c, p.n);
     ensure(status == dnnl_success, "dnnl_sgemm failed with status {}.", static_cast<int>(status));
   }
 }

@@ -1,10 +1,10 @@
 #include "device/cpu/matmul_primitive.hpp"
-#include "device/cpu/cpu_level.hpp"
 
-#include <dnnl.hpp>
 #include <unordered_map>
 
 #include "core/fail.hpp"
+#include "device/cpu/cpu_level.hpp"
+#include "device/cpu/product_libraries.hpp"
 
 namespace stretto::kernels::cpu {
 namespace {
@@ -80,8 +80,8 @@ struct Primitives {
 constexpr std::size_t most_primitives = 256;
 
 bool has_instructions(dnnl_cpu_isa_t isa) {
-  cap_cpu_level();
-  return (dnnl_get_effective_cpu_isa() & isa) == isa;
+  cap_onednn();
+  return (dnnl::dnnl_get_effective_cpu_isa() & isa) == isa;
 }
 
 }  // namespace
@@ -97,7 +97,7 @@ bool processor_multiplies_bf16() {
 }
 
 void matmul_primitive(const Product& product, DType dtype, const void* a, const void* b, DType dtype_c, void* c) {
-  cap_cpu_level();
+  cap_onednn();
   thread_local Primitives primitives;
   try {
     if (primitives.by_key.size() >= most_primitives) primitives.by_key.clear();

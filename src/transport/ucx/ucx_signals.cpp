@@ -1,11 +1,12 @@
 // UCX takes SIGHUP and the signals of crashes when it is loaded, so that a program would survive its terminal, and handlers
 // that it had would be gone. They are the program's: UCX gets only those that UCX_HANDLE_ERRORS or UCX_DEBUG_SIGNO ask for.
 #include <dlfcn.h>
-#include <ucs/debug/debug.h>
 
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+
+#include "transport/ucx/ucx_library.hpp"
 
 namespace stretto {
 namespace {
@@ -18,8 +19,7 @@ bool is_of_ucx(const struct sigaction& action) {
   return std::strstr(where.dli_fname, "libucs") != nullptr;
 }
 
-// Runs when the library is loaded, behind UCX's own beginning and before anything of the program's.
-__attribute__((constructor)) void give_signals_back() {
+void give_signals_back() {
   if (std::getenv("UCX_HANDLE_ERRORS") != nullptr || std::getenv("UCX_DEBUG_SIGNO") != nullptr) return;
   for (int number = 1; number < NSIG; ++number) {
     struct sigaction action {};
@@ -28,4 +28,13 @@ __attribute__((constructor)) void give_signals_back() {
 }
 
 }  // namespace
+
+void load_ucx() {
+  [[maybe_unused]] static const bool loaded = [] {
+    ucx_library.function("ucp_init_version");
+    give_signals_back();
+    return true;
+  }();
+}
+
 }  // namespace stretto

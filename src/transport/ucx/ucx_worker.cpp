@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <ucs/config/global_opts.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -14,6 +13,7 @@
 #include "core/fail.hpp"
 #include "device/stream/short_time_slice.hpp"
 #include "stretto/stream.hpp"
+#include "transport/ucx/ucx_library.hpp"
 
 namespace stretto {
 namespace {
@@ -31,6 +31,7 @@ bool has_rdma_device() {
 }  // namespace
 
 UcxWorker::UcxWorker(int rank, int size, Bell& bell, std::uint64_t job) : rank_(rank), job_(job), bell_(bell), peers_(size) {
+  load_ucx();
   // Stretto's errors about lost peers name them; UCX's log would not.
   if (std::getenv("UCX_LOG_LEVEL") == nullptr) ucs_global_opts_set_value("LOG_LEVEL", "fatal");
   ucp_config_t* config = nullptr;
@@ -46,7 +47,7 @@ UcxWorker::UcxWorker(int rank, int size, Bell& bell, std::uint64_t job) : rank_(
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
   params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
   params.estimated_num_eps = static_cast<std::size_t>(size);
-  const ucs_status_t status = ucp_init(&params, config, &context_);
+  const ucs_status_t status = ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
   ucp_config_release(config);
   check_start(status, "start");
 

@@ -1,44 +1,21 @@
 // Loads cuBLASLt at the first product on a GPU. Its 400,000 relocations take a tenth of a second, which every process would
 // otherwise spend at its start, even without a GPU. The functions below have the names that the linker looks for.
 #include <cublasLt.h>
-#include <dlfcn.h>
 
-#include "core/fail.hpp"
+#include "core/lazy_library.hpp"
 
 namespace stretto {
 namespace {
 
 #define STRETTO_TEXT_OF(number) #number
 #define STRETTO_SONAME(major) "libcublasLt.so." STRETTO_TEXT_OF(major)
-constexpr const char* soname = STRETTO_SONAME(CUBLAS_VER_MAJOR);
-
-void* library() {
-  static void* const loaded = [] {
-    void* const found = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
-    if (found == nullptr) {
-      fail(ErrorCode::unavailable,
-           "Matrix products on a GPU need cuBLASLt, which cannot be loaded: {}; install it, or put its folder "
-           "into LD_LIBRARY_PATH.",
-           dlerror());
-    }
-    return found;
-  }();
-  return loaded;
-}
-
-template <class Function>
-Function* function(const char* name) {
-  void* const found = dlsym(library(), name);
-  if (found == nullptr)
-    fail(ErrorCode::unavailable, "{} has no {}; install the one of CUDA {}.", soname, name, CUBLAS_VER_MAJOR);
-  return reinterpret_cast<Function*>(found);
-}
+constinit LazyLibrary cublaslt{STRETTO_SONAME(CUBLAS_VER_MAJOR), "Matrix products on a GPU"};
 
 }  // namespace
 }  // namespace stretto
 
-#define STRETTO_FORWARD(name, ...)                                      \
-  static const auto forward = stretto::function<decltype(name)>(#name); \
+#define STRETTO_FORWARD(name, ...)                                                          \
+  static constinit stretto::LazyFunction<decltype(name)> forward{stretto::cublaslt, #name}; \
   return forward(__VA_ARGS__)
 
 const char* cublasLtGetStatusString(cublasStatus_t status) { STRETTO_FORWARD(cublasLtGetStatusString, status); }
