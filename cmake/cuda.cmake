@@ -46,6 +46,10 @@ if(STRETTO_CUDA_HEADERS AND NOT STRETTO_WITH_CUDA STREQUAL "OFF")
     set(CMAKE_CUDA_EXTENSIONS OFF)
     set(CUDA_FOUND ON)
     set(NCCL_FOUND ${STRETTO_NCCL_HEADERS})
+    if(NCCL_FOUND) # it is loaded when it is first used, and found as if it were linked
+      get_filename_component(nccl_folder ${NCCL_LIBRARY} DIRECTORY)
+      list(APPEND CMAKE_BUILD_RPATH ${nccl_folder})
+    endif()
     # Header-only, over the cuDNN that is there: from the Python package nvidia-cudnn-frontend, where python3 has it or where
     # ./dev deps puts it.
     if(NOT CUDNN_FRONTEND_INCLUDE_DIR)

@@ -29,5 +29,11 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
   # Of libraries that no package owns, as NVIDIA's installer leaves CUDA, it can name none.
   set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+  # Nor can it see what is loaded when it is first used.
+  set(recommended libdnnl2 libopenblas0)
+  if(STRETTO_HAVE_UCX)
+    list(APPEND recommended libucx0)
+  endif()
+  list(JOIN recommended ", " CPACK_DEBIAN_PACKAGE_RECOMMENDS)
   include(CPack)
 endif()

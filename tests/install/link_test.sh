@@ -51,6 +51,44 @@ built_by_cmake "$work/program"
 says 'sum 6' "$work/program/build/program"
 says '.*all_reduce #1 of .world. (1048576 f32.*' "$work/program/build/program"
 
+# A program that only communicates maps none of the libraries that serve other parts; a product, as the control, maps oneDNN.
+cat >"$work/maps.cpp" <<'PROGRAM'
+#include <stretto/kernels.hpp>
+#include <stretto/stretto.hpp>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+void print_loaded(const char* after) {
+  std::ifstream file("/proc/self/maps");
+  const std::string maps(std::istreambuf_iterator<char>(file), {});
+  std::printf("%s:", after);
+  for (const char* library : {"libdnnl", "libopenblas", "libuc", "libnccl", "libcublas"})
+    if (maps.find(std::string("/") + library) != std::string::npos) std::printf(" %s", library);
+  std::printf("\n");
+}
+
+int main() {
+  return stretto::launch(2, [](const stretto::Communicator& world) {
+    std::vector<float> x(1000, 1);
+    world.all_reduce(x.data(), x.data(), 1000, stretto::DType::f32, stretto::ReduceOp::sum, stretto::Stream::inline_()).wait();
+    if (world.rank() != 0) return;
+    print_loaded("sum");
+    const stretto::Tensor one({1, 1}, stretto::DType::f32, stretto::Device::cpu);
+    const stretto::Tensor product({1, 1}, stretto::DType::f32, stretto::Device::cpu);
+    *one.data<float>() = 1;
+    stretto::kernels::gemm(one, stretto::kernels::Transpose::no, one, stretto::kernels::Transpose::no, product, false);
+    print_loaded("product");
+  });
+}
+PROGRAM
+read -ra flags <<<"$(pkg-config --cflags --libs stretto)"
+"$compiler" -std=c++20 "$work/maps.cpp" -o "$work/maps" "${flags[@]}"
+says 'sum:' "$work/maps"
+says 'product: libdnnl' "$work/maps"
+
 # With an older C++ the first error says what is needed.
 if said=$("$compiler" -std=c++17 -fsyntax-only "$work/program/main.cpp" $(pkg-config --cflags stretto) 2>&1); then
   stop "A C++17 compiler takes the headers."
@@ -58,7 +96,6 @@ fi
 grep -m1 'error' <<<"$said" | grep -q 'need C++20' || stop "With C++17 the compiler says first: $(grep -m1 'error' <<<"$said")"
 
 program_in docs/quantization.md cpp >"$work/quantization.cpp"
-read -ra flags <<<"$(pkg-config --cflags --libs stretto)"
 "$compiler" -std=c++20 "$work/quantization.cpp" -o "$work/quantization" "${flags[@]}"
 says 'the mean of the averages: -7.5' "$work/quantization"
 
@@ -126,6 +163,10 @@ package=$(echo "$work"/package/stretto_*.deb)
 depends=$(dpkg-deb -f "$package" Depends)
 for needed in libc6 libstdc++6 libfmt9 libhwloc15; do
   grep -q "$needed" <<<"$depends" || stop "The package depends on $depends, and not on $needed."
+done
+recommends=$(dpkg-deb -f "$package" Recommends)
+for loaded in libdnnl2 libopenblas0; do
+  grep -q "$loaded" <<<"$recommends" || stop "The package recommends $recommends, and not $loaded."
 done
 dpkg-deb -c "$package" >"$work/contents"
 version=$(pkg-config --modversion stretto)

@@ -1,5 +1,5 @@
-// The table of nccl_calls.hpp, filled from libnccl by its pnccl names. The nccl names may belong to a library that was
-// loaded before libnccl, such as Stretto's own (interop/nccl), which would call back here.
+// The table of nccl_calls.hpp, filled from libnccl, which is loaded at the first call, by its pnccl names. The nccl names
+// may belong to a library that was loaded before libnccl, such as Stretto's own (interop/nccl), which would call back here.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/fail.hpp"
+#include "core/lazy_library.hpp"
 #include "core/setting_values.hpp"
 #include "transport/nccl/nccl_calls.hpp"
 
@@ -18,6 +19,32 @@
 
 namespace stretto {
 namespace {
+
+#define STRETTO_TEXT_OF(number) #number
+#define STRETTO_SONAME(major) "libnccl.so." STRETTO_TEXT_OF(major)
+constinit LazyLibrary libnccl{STRETTO_SONAME(NCCL_MAJOR), "Collectives and messages between GPUs"};
+STRETTO_LAZY_FUNCTION(libnccl, pncclAllGather);
+STRETTO_LAZY_FUNCTION(libnccl, pncclAllReduce);
+STRETTO_LAZY_FUNCTION(libnccl, pncclAlltoAll);
+STRETTO_LAZY_FUNCTION(libnccl, pncclBroadcast);
+STRETTO_LAZY_FUNCTION(libnccl, pncclCommAbort);
+STRETTO_LAZY_FUNCTION(libnccl, pncclCommCount);
+STRETTO_LAZY_FUNCTION(libnccl, pncclCommCuDevice);
+STRETTO_LAZY_FUNCTION(libnccl, pncclCommDestroy);
+STRETTO_LAZY_FUNCTION(libnccl, pncclCommFinalize);
+STRETTO_LAZY_FUNCTION(libnccl, pncclCommGetAsyncError);
+STRETTO_LAZY_FUNCTION(libnccl, pncclCommInitRankConfig);
+STRETTO_LAZY_FUNCTION(libnccl, pncclCommUserRank);
+STRETTO_LAZY_FUNCTION(libnccl, pncclGetErrorString);
+STRETTO_LAZY_FUNCTION(libnccl, pncclGetLastError);
+STRETTO_LAZY_FUNCTION(libnccl, pncclGetUniqueId);
+STRETTO_LAZY_FUNCTION(libnccl, pncclGetVersion);
+STRETTO_LAZY_FUNCTION(libnccl, pncclGroupEnd);
+STRETTO_LAZY_FUNCTION(libnccl, pncclGroupStart);
+STRETTO_LAZY_FUNCTION(libnccl, pncclRecv);
+STRETTO_LAZY_FUNCTION(libnccl, pncclReduce);
+STRETTO_LAZY_FUNCTION(libnccl, pncclReduceScatter);
+STRETTO_LAZY_FUNCTION(libnccl, pncclSend);
 
 static_assert(sizeof(ncclUniqueId) == sizeof(NcclId));
 

@@ -16,8 +16,15 @@ std::atomic<const RealNccl*> instead = nullptr;
 
 RealNccl found_behind_the_door() {
   RealNccl found;
+  // The program's own, which it is linked with; else the one that the loader knows, as for a program that opens libnccl
+  // later.
+  void* behind = RTLD_NEXT;
+  if (dlsym(RTLD_NEXT, "pncclGetVersion") == nullptr) {
+    void* const opened = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (opened != nullptr) behind = opened;
+  }
 #define STRETTO_NCCL_FUNCTION(name) \
-  found.name.function = reinterpret_cast<decltype(found.name)::Type>(dlsym(RTLD_NEXT, "pnccl" #name));
+  found.name.function = reinterpret_cast<decltype(found.name)::Type>(dlsym(behind, "pnccl" #name));
   STRETTO_NCCL_FUNCTIONS(STRETTO_NCCL_FUNCTION)
 #undef STRETTO_NCCL_FUNCTION
   return found;
