@@ -37,6 +37,7 @@ double sum(const std::vector<double>& values, std::size_t first, std::size_t end
 SlowRank compared(const std::vector<RankSteps>& ranks, int rank, const std::vector<int>& others, double threshold) {
   const auto& mine = ranks[static_cast<std::size_t>(rank)];
   std::vector<double> preempted;
+  preempted.reserve(others.size());
   for (const int other : others) preempted.push_back(ranks[static_cast<std::size_t>(other)].preempted);
   const std::size_t steps = mine.seconds.size();
   const double unlucky = std::max(0.0, mine.preempted - median(preempted)) / sum(mine.seconds, 0, steps);
@@ -45,6 +46,7 @@ SlowRank compared(const std::vector<RankSteps>& ranks, int rank, const std::vect
     const std::size_t first = part * steps / parts;
     const std::size_t end = (part + 1) * steps / parts;
     std::vector<double> theirs;
+    theirs.reserve(others.size());
     for (const int other : others) theirs.push_back(sum(ranks[static_cast<std::size_t>(other)].computing, first, end));
     shares.push_back((sum(mine.computing, first, end) - median(theirs)) / sum(mine.seconds, first, end) - unlucky);
   }

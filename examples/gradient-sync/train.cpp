@@ -18,6 +18,7 @@ void train(const stretto::Communicator& world) {
   std::vector<std::vector<float>> gradients(layers,
                                             std::vector<float>(width));  // the trainer's own memory, last layer first
   std::vector<stretto::Tensor> wrapped;
+  wrapped.reserve(layers);
   for (auto& each : gradients) wrapped.push_back(stretto::Tensor::wrap(each.data(), {width}, stretto::DType::f32));
   GradientSync sync(world, wrapped, 2 * width);  // two layers a bucket
   double first_loss = 0;

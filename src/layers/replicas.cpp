@@ -32,6 +32,7 @@ std::vector<std::vector<int>> copies_of(const Parameter& parameter, const MeshSh
     by_place[place].push_back(rank);
   }
   std::vector<std::vector<int>> sets;
+  sets.reserve(by_place.size());
   for (auto& [place, ranks] : by_place) sets.push_back(std::move(ranks));
   return sets;
 }
@@ -62,6 +63,7 @@ void check_replicas(ShardedParameters& parameters) {
   parameters.wait_for_values();
   const auto& all = parameters.parameters().all();
   std::vector<std::uint64_t> mine;
+  mine.reserve(all.size());
   for (const auto& parameter : all) mine.push_back(checksum(parameter->value));
   const Communicator& world = parameters.mesh().world();
   std::vector<std::uint64_t> gathered(mine.size() * static_cast<std::size_t>(world.size()));

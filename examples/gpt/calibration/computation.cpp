@@ -113,6 +113,7 @@ class ComputationMeasurement {
     }
     std::ranges::sort(products, {}, &Product::size);
     std::vector<Timing::Preparation> works;
+    works.reserve(products.size());
     for (const Product& product : products) works.push_back([this, product] { return linear(product); });
     const std::vector<double> seconds = timing_.slowest_in_turn(works);
     std::vector<ProductRate>& rates = cluster_.products[dtype_];

@@ -65,6 +65,7 @@ class LinkMeasurement {
   double added_by_chunks(const Communicator& group, std::int64_t rows) const {
     using kernels::Transpose;
     std::vector<std::int64_t> rows_of_ranks;
+    rows_of_ranks.reserve(static_cast<std::size_t>(group.size()));
     for (int rank = 0; rank < group.size(); ++rank) rows_of_ranks.push_back(chunk_of(rows, group.size(), rank, 1).count);
     const std::int64_t own_rows = rows_of_ranks[static_cast<std::size_t>(group.rank())];
     const Tensor x = factor_.view(0, {rows, model_.hidden});

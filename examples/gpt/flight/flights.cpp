@@ -66,6 +66,7 @@ std::vector<Sequences> sequences_of(const Job& job, const Key& key) {
     }
   }
   std::vector<Sequences> result;
+  result.reserve(all.size());
   for (auto& entry : all) result.push_back(std::move(entry.second));
   return result;
 }
@@ -87,6 +88,7 @@ std::vector<Job> read_jobs(const std::string& directory) {
   if (error) fail(ErrorCode::io, "Cannot read {}: {}.", directory, error.message());
   require(!jobs.empty(), "{} has no flight files; ranks write them to STRETTO_FLIGHT_DIR.", directory);
   std::vector<Job> result;
+  result.reserve(jobs.size());
   for (auto& entry : jobs) result.push_back(std::move(entry.second));
   std::ranges::sort(result, std::greater<>(), [](const Job& job) { return job.flights.begin()->second.written; });
   return result;

@@ -330,7 +330,7 @@ Communicator Communicator::shrink(const std::vector<int>& lost) const {
     require(named.back() != 0, "A job cannot leave its rank 0 behind, through which the ranks meet; end it instead.");
   }
   const double timeout = context.network().timeout();
-  const Communicator survivors = world_of(context.job().shrink(named, timeout), false, name());
+  Communicator survivors = world_of(context.job().shrink(named, timeout), false, name());
   survivors.set_timeout(timeout);
   return survivors;
 }

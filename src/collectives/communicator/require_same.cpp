@@ -82,6 +82,7 @@ std::vector<std::string> differences(const std::vector<std::vector<NamedValue>>&
     for (const auto& [value, ranks] : values) in_rank_order.emplace_back(ranks, value);
     std::sort(in_rank_order.begin(), in_rank_order.end());
     std::vector<std::string> parts;
+    parts.reserve(in_rank_order.size());
     for (const auto& [ranks, value] : in_rank_order) parts.push_back(fmt::format("{} on {}", value, rank_list(ranks)));
     result.push_back(fmt::format("{} is {}", name, fmt::join(parts, ", ")));
   }

@@ -71,9 +71,9 @@ class HostQueue final : public Stream::Queue {
   }
 
   ~HostQueue() override {
-    if (made_at_ != forks) {  // in the child there is no such thread, and a mutex that it held stays locked
-      new std::thread(std::move(thread_));
-      new std::shared_ptr<Tasks>(std::move(tasks_));
+    if (made_at_ != forks) {                // in the child there is no such thread, and a mutex that it held stays locked
+      new std::thread(std::move(thread_));  // NOLINT(bugprone-unhandled-exception-at-new)
+      new std::shared_ptr<Tasks>(std::move(tasks_));  // NOLINT(bugprone-unhandled-exception-at-new)
       return;
     }
     const bool own_task = thread_.get_id() == std::this_thread::get_id();

@@ -75,6 +75,7 @@ class LocalJob : public Job {
 
   std::vector<RankAccount> ask(const std::vector<int>& ranks, double /*seconds*/) override {
     std::vector<RankAccount> accounts;
+    accounts.reserve(ranks.size());
     for (const int rank : ranks) accounts.push_back(state_->observed[rank]->account());
     return accounts;
   }

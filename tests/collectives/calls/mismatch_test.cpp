@@ -89,9 +89,11 @@ TEST(MismatchedCalls, OverUcxAreErrors) {
   const Variable transport("STRETTO_TRANSPORT", "ucx");
   for (const auto& [one, other] : {std::pair{1000, 2000}, {2000, 1000}}) {
     EXPECT_NE(launch(2,
-                     [&](const Communicator& world) {
+                     [&, counts = std::pair(one, other)](const Communicator& world) {
                        std::vector<double> data(2000);
-                       sum_of(world.rank() == 0 ? one : other, DType::f64)(world, data.data(), Stream::inline_()).wait();
+                       sum_of(world.rank() == 0 ? counts.first : counts.second, DType::f64)(world, data.data(),
+                                                                                            Stream::inline_())
+                           .wait();
                      }),
               0);
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <thread>
 
+#include "stretto/error.hpp"
 #include "stretto/launch.hpp"
 #include "variables.hpp"
 

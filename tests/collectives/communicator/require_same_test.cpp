@@ -4,6 +4,7 @@
 
 #include <mutex>
 
+#include "stretto/error.hpp"
 #include "stretto/launch.hpp"
 
 namespace stretto {

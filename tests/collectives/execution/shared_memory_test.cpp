@@ -12,8 +12,6 @@
 namespace stretto {
 namespace {
 
-using testing::HasSubstr;
-
 const Stream here = Stream::inline_();
 
 // A symmetric or an ordinary buffer that is filled with one value.

@@ -1,6 +1,7 @@
 // The flight recorder, and what the sentence of a timeout says.
 #include "collectives/ledger/flight.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): kill

@@ -21,6 +21,7 @@ std::string whose(const std::vector<RankRates>& ranks, std::size_t rank) {
 void judge_rates(const std::vector<RankRates>& ranks, double RankRates::*rate, const char* what, double unit,
                  const char* unit_name, double threshold, std::vector<std::string>& said) {
   std::vector<double> times;
+  times.reserve(ranks.size());
   for (const RankRates& each : ranks) times.push_back(1 / (each.*rate));
   const double usual = 1 / median(times);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
