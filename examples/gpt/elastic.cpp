@@ -16,11 +16,6 @@ using namespace stretto;
 
 namespace {
 
-bool is_a_loss(const Error& error) {
-  return error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::peer_gave_up ||
-         error.code() == ErrorCode::timeout;
-}
-
 class ElasticTraining {
  public:
   ElasticTraining(const Communicator& world, const CommandLine& line, StopRequest& stop)
@@ -35,7 +30,7 @@ class ElasticTraining {
         if (loss && !regroup(*loss)) return;
         return run_training(ranks_, line_, stop_, line_.replicate_state ? &memory_ : nullptr);
       } catch (const Error& error) {
-        if (!is_a_loss(error)) throw;
+        if (!error.is_of_another_rank()) throw;
         loss = error;
       }
     }

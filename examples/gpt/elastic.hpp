@@ -12,9 +12,9 @@ namespace gpt {
 // whole replicas as they make up and the global batch divides into. A rank that is left over returns. Collective.
 void train_and_go_on(const stretto::Communicator& world, const CommandLine& line, StopRequest& stop);
 
-// Which of the ranks that are left of a mesh go on, all in ascending order: whole replicas; or, if rank 0's replica has lost
-// a rank, the first ranks, which close up, since a job cannot leave its rank 0. Throws Error(unavailable) if they are too
-// few for one replica.
+// Chooses the survivors of a mesh that go on. These are the replicas that lost no rank. If rank 0's replica has lost one,
+// they are the first survivors instead, which close up, because a job cannot leave its rank 0. Ranks are in ascending order.
+// Throws Error(unavailable) if they are too few for one replica.
 std::vector<std::int64_t> ranks_to_go_on(const std::vector<std::int64_t>& left, const stretto::MeshShape& mesh,
                                          std::int64_t global_batch, std::int64_t micro_batch);
 

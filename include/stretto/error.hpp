@@ -25,6 +25,10 @@ class STRETTO_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}
   ErrorCode code() const { return code_; }
+  // Whether another rank is the reason, after whose loss Communicator::shrink() may help.
+  bool is_of_another_rank() const {
+    return code_ == ErrorCode::timeout || code_ == ErrorCode::peer_lost || code_ == ErrorCode::peer_gave_up;
+  }
 
  private:
   ErrorCode code_;

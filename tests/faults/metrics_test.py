@@ -20,7 +20,9 @@ class Metrics(FaultTest):
         (self.directory / "save" / "latest").write_text("step_00000004\n")
         with open(self.metrics, "a") as metrics:
             metrics.write('{"step":7,"loss":5.')
-        self.expect_success(self.start({**self.flags, "--train-iters": 8, "--resume": True}))
+        resumed = self.start({**self.flags, "--train-iters": 8, "--resume": True})
+        self.expect_success(resumed)
+        self.assertIn("Continues after step 4.", resumed.output)
         self.assertEqual(self.steps(), list(range(1, 9)))
 
     def test_numbers_that_json_has_not(self):
@@ -32,7 +34,9 @@ class Metrics(FaultTest):
             line[key] = None  # as NaN is written
             lines[-1] = json.dumps(line)
         self.metrics.write_text("\n".join(lines) + "\n")
-        self.expect_success(self.start({**self.flags, "--train-iters": 5, "--resume": True}))
+        resumed = self.start({**self.flags, "--train-iters": 5, "--resume": True})
+        self.expect_success(resumed)
+        self.assertIn("Continues after step 4.", resumed.output)
         self.assertEqual(self.steps(), list(range(1, 6)))
 
     def test_two_jobs(self):

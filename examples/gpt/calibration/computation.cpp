@@ -90,7 +90,7 @@ class ComputationMeasurement {
   double rate_of(const Product& product, double seconds) const {
     const auto m = static_cast<double>(product.tokens), n = static_cast<double>(product.out),
                k = static_cast<double>(product.in);
-    // What product_seconds() adds to the operations is not part of their rate.
+    // product_seconds() adds these seconds to those of the operations, so the rate must not contain them.
     const auto extra = [&](double results) {
       return std::max(0.0, results - product.size() * product.size()) * static_cast<double>(size_of(dtype_)) /
                  cluster_.memory_bytes_per_second +

@@ -45,9 +45,9 @@ class LinkMeasurement {
  private:
   const Communicator& world() const { return timing_.world(); }
 
-  // What an all-reduce of [rows, hidden] adds to a product of that result. Inside nodes of hosts it is the library's
-  // reduce-scatter behind a product in chunks, and its all-gather before one, as tensor parallelism calls them: what is left
-  // exposed, with the exchange's own work on the cores.
+  // Returns the seconds that an all-reduce of [rows, hidden] adds to a product with that result. in_chunks: the exchange is
+  // the library's chunked reduce-scatter and all-gather, as tensor parallelism calls them; the seconds are those that chunks
+  // leave exposed, and include the exchange's own work on the cores.
   double added_seconds(const Communicator& group, std::int64_t rows, bool in_chunks) const {
     if (in_chunks) return added_by_chunks(group, rows);
     const Tensor x = factor_.view(0, {rows, model_.hidden});

@@ -63,11 +63,6 @@ class BodyProcess {
   int forks_ = forks;
 };
 
-bool is_of_another_rank(const Error& error) {
-  return error.code() == ErrorCode::peer_gave_up || error.code() == ErrorCode::peer_lost ||
-         error.code() == ErrorCode::timeout;
-}
-
 // with_others: the status if the body failed because another rank did.
 int run_guarded(int rank, int size, const std::function<Communicator()>& join, const RankBody& body, int with_others = 1) {
   Communicator world;
@@ -80,7 +75,7 @@ int run_guarded(int rank, int size, const std::function<Communicator()>& join, c
     process.end_child(0);
     return 0;
   } catch (const Error& error) {
-    if (is_of_another_rank(error)) status = with_others;
+    if (error.is_of_another_rank()) status = with_others;
     if (error.code() == ErrorCode::peer_gave_up) return status;
     sentence = error.what();
   } catch (const std::exception& error) {

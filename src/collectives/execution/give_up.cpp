@@ -29,8 +29,8 @@ std::string said_by(int rank, const RankAccount& account, bool rank_0_answers, c
   return fmt::format("; rank {} does not answer: its process is stopped, or its host cannot be reached", rank);
 }
 
-// What the ranks say about themselves, and then those for which they wait, to the one that holds up all. A process that is
-// stopped says nothing; one that computes does.
+// Asks the ranks what they are doing, then the ranks for which these wait, until it comes to the rank that holds up the
+// others. A stopped process does not answer; a process that computes does.
 std::string accounts_of(std::vector<int> ranks, Job& job) {
   std::string text;
   std::set<int> asked{job.rank()};

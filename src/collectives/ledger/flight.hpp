@@ -8,7 +8,7 @@
 // files of all ranks.
 namespace stretto {
 
-// What the rank does now.
+// A rank's answer to the question of what it is doing, as its ledger shows it.
 struct LedgerAccount {
   std::string text;    // the end of a sentence about it
   bool waits = false;  // its program waits for an operation

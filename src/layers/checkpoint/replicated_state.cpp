@@ -51,23 +51,23 @@ void write_shard(const fs::path& path, const ShardBytes& bytes) {
 // The rank that keeps another one's shard, too.
 int keeper_of(int rank, int ranks) { return (rank + std::max(1, ranks / 2)) % ranks; }
 
-struct Generation {
-  CheckpointIndex index;  // without shards and tensors
-  std::int64_t step = -1;
-  ShardBytes own, kept;
-};
-
-// What a rank tells the others that are left.
-struct Holdings {
-  std::int64_t job = 0, rank = 0, ranks = 0;
-  std::array<std::int64_t, 2> steps{};
-
-  bool has(std::int64_t step) const { return std::find(steps.begin(), steps.end(), step) != steps.end(); }
-};
-
 }  // namespace
 
 struct ReplicatedState::State {
+  struct Generation {
+    CheckpointIndex index;  // without shards and tensors
+    std::int64_t step = -1;
+    ShardBytes own, kept;
+  };
+
+  // A rank sends this to the other survivors.
+  struct Holdings {
+    std::int64_t job = 0, rank = 0, ranks = 0;
+    std::array<std::int64_t, 2> steps{};
+
+    bool has(std::int64_t step) const { return std::find(steps.begin(), steps.end(), step) != steps.end(); }
+  };
+
   Communicator world;
   std::int64_t job = 0;
   std::string layout;
@@ -101,7 +101,7 @@ void ReplicatedState::keep(const ShardedParameters& parameters, const AdamWOptim
   require(static_cast<bool>(state.world), "A state is kept for no job; call begin() first.");
   const Communicator& world = state.world;
   if (state.layout.empty()) state.layout = layout_text(parameters);
-  Generation& generation = state.generations[state.next];
+  State::Generation& generation = state.generations[state.next];
   generation.step = -1;
   generation.index = {.id = fmt::format("{:016x}", static_cast<std::uint64_t>(state.job + step)),
                       .step = step,
@@ -129,18 +129,18 @@ void ReplicatedState::keep(const ShardedParameters& parameters, const AdamWOptim
 }
 
 std::optional<std::int64_t> ReplicatedState::save(const Communicator& left, const std::string& directory) const {
-  const std::vector<Holdings> all = state_->of_all(left);
-  const Holdings& mine = all[static_cast<std::size_t>(left.rank())];
-  // Which of those that are left writes a rank's shard of a step; -1: nobody has it.
+  const std::vector<State::Holdings> all = state_->of_all(left);
+  const State::Holdings& mine = all[static_cast<std::size_t>(left.rank())];
+  // Returns the survivor that writes a rank's shard of a step, or -1 if nobody has it.
   const auto writer_of = [&](int rank, std::int64_t step) {
     for (const int holder : {rank, keeper_of(rank, static_cast<int>(mine.ranks))}) {
-      const auto one = std::find_if(all.begin(), all.end(), [&](const Holdings& its) { return its.rank == holder; });
+      const auto one = std::find_if(all.begin(), all.end(), [&](const State::Holdings& its) { return its.rank == holder; });
       if (one != all.end() && one->has(step)) return holder;
     }
     return -1;
   };
   std::set<std::int64_t, std::greater<>> steps;
-  for (const Holdings& its : all) {
+  for (const State::Holdings& its : all) {
     if (its.job != mine.job || its.ranks != mine.ranks) return std::nullopt;  // lost between two jobs
     steps.insert(its.steps.begin(), its.steps.end());
   }
@@ -171,7 +171,7 @@ std::optional<std::int64_t> ReplicatedState::save(const Communicator& left, cons
   };
   const bool first = left.rank() == 0;
   const auto& generations = state_->generations;
-  const Generation& generation = generations[0].step == step ? generations[0] : generations[1];
+  const State::Generation& generation = generations[0].step == step ? generations[0] : generations[1];
   const bool saved = together([&] {
                        if (first) begin_checkpoint(directory, name);
                      }) &&

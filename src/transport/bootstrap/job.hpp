@@ -13,7 +13,7 @@ namespace stretto {
 
 using Bytes = std::vector<std::byte>;
 
-// What a rank says about itself.
+// A rank's answer to another rank that asks what it is doing.
 struct RankAccount {
   std::string text;            // the end of a sentence: "has been in ... for 3 s"; empty if the rank has not answered
   std::vector<int> waits_for;  // ranks, for which it has waited long
@@ -92,7 +92,7 @@ class Job {
   void observe(JobObserver* observer) { observed_->set(observer); }
   // Tells this rank's observer about an operation that gives up.
   void report(const std::string& sentence) { observed_->trouble(sentence); }
-  // What these ranks say that they are doing, if they answer within so many seconds.
+  // Asks these ranks what they are doing, and waits so many seconds for their answers.
   virtual std::vector<RankAccount> ask(const std::vector<int>& ranks, double seconds) = 0;
 
  protected:
