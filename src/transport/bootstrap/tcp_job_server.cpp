@@ -16,6 +16,9 @@ namespace stretto {
 namespace {
 
 constexpr double seconds_between_signs = 1;  // of life, in both directions
+// An operation that waits for a rank of which nothing is heard says more: its timeout, of as many seconds, comes first. The
+// last sign of life was up to a second before the rank stopped.
+constexpr double seconds_for_an_operation = 2;
 constexpr double seconds_to_part = 1;        // for what is still under way when a job ends
 
 }  // namespace
@@ -166,7 +169,9 @@ void TcpJob::give_signs() {
     }
   }
   for (const SilentRank& one : silent) {
-    if (one.seconds > silence_limit_) note_failure(ErrorCode::timeout, describe_silence(one.who, one.seconds), nullptr);
+    if (one.seconds > silence_limit_ + seconds_for_an_operation) {
+      note_failure(ErrorCode::timeout, describe_silence(one.who, one.seconds), nullptr);
+    }
   }
 }
 
