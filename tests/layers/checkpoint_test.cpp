@@ -392,6 +392,12 @@ TEST_F(CheckpointErrors, AHeaderThatMakesNoSense) {
               testing::HasSubstr("lies outside"));
   EXPECT_THAT(described(R"({"dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,0]})"),
               testing::HasSubstr("lies outside"));
+  for (const char* number : {"4611686015168601842738", "1e300", "9.5"}) {
+    EXPECT_THAT(described(fmt::format(R"({{"dtype":"F64","shape":[{}],"data_offsets":[0,0]}})", number)),
+                testing::HasSubstr("does not describe"));
+    EXPECT_THAT(described(fmt::format(R"({{"dtype":"F64","shape":[0],"data_offsets":[0,{}]}})", number)),
+                testing::HasSubstr("does not describe"));
+  }
   EXPECT_THAT(described(R"({"dtype":"I8","shape":[9],"data_offsets":[0,0]})"), testing::HasSubstr("I8"));
 }
 

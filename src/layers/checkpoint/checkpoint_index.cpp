@@ -8,6 +8,7 @@
 
 #include "core/fail.hpp"
 #include "layers/checkpoint/checkpoint_directory.hpp"
+#include "layers/checkpoint/json_numbers.hpp"
 
 namespace stretto {
 
@@ -43,15 +44,6 @@ Json json_of(const CheckpointTensors& tensors) {
   return result;
 }
 
-// get() would round 1.5, and is undefined for 1e300. Throws nlohmann::json::exception.
-std::int64_t whole(const Json& json) { return json.get_ref<const Json::number_integer_t&>(); }
-
-Shape shape_of(const Json& json) {
-  Shape shape;
-  for (const Json& extent : json) shape.push_back(whole(extent));
-  return shape;
-}
-
 bool is_name_of_a_step(const std::string& name) {
   return name.starts_with("step_") && name.size() > 5 && name.find_first_not_of("0123456789", 5) == std::string::npos;
 }
@@ -61,10 +53,11 @@ CheckpointTensors tensors_of(const Json& json, std::size_t shards, const std::st
   CheckpointTensors result;
   for (const auto& [name, tensor] : json.items()) {
     CheckpointTensor& its = result[name];
-    its.shape = shape_of(tensor.at("shape"));
+    its.shape = shape_from_json(tensor.at("shape"));
     for (const Json& piece : tensor.at("pieces")) {
-      its.pieces.push_back({static_cast<std::size_t>(whole(piece.at("shard"))), shape_of(piece.at("first")),
-                            shape_of(piece.at("extents")), whole(piece.at("begin")), whole(piece.at("count"))});
+      its.pieces.push_back({static_cast<std::size_t>(whole_number(piece.at("shard"))), shape_from_json(piece.at("first")),
+                            shape_from_json(piece.at("extents")), whole_number(piece.at("begin")),
+                            whole_number(piece.at("count"))});
       if (!lies_within(its.pieces.back(), its.shape) || its.pieces.back().shard >= shards) {
         fail(ErrorCode::io, "{} describes a piece of {} that lies outside its shape [{}] or in none of {} shards.", path,
              name, fmt::join(its.shape, ", "), shards);
@@ -134,12 +127,13 @@ CheckpointIndex read_index(const fs::path& checkpoint) {
   try {
     const Json json = Json::parse(file);
     index.id = json.at("id").get<std::string>();
-    index.step = whole(json.at("step"));
-    index.optimizer_steps = whole(json.at("optimizer_steps"));
+    index.step = whole_number(json.at("step"));
+    index.optimizer_steps = whole_number(json.at("optimizer_steps"));
     index.layout = json.at("layout").get<std::string>();
     index.notes = json.at("notes").get<std::map<std::string, std::string>>();
     for (const Json& shard : json.at("shards")) {
-      index.shards.push_back({shard.at("file").get<std::string>(), static_cast<std::uint64_t>(whole(shard.at("bytes")))});
+      index.shards.push_back(
+          {shard.at("file").get<std::string>(), static_cast<std::uint64_t>(whole_number(shard.at("bytes")))});
       if (index.shards.back().file != shard_file(index.shards.size() - 1)) {
         fail(ErrorCode::io, "{} names a shard '{}' where {} belongs.", path.string(), index.shards.back().file,
              shard_file(index.shards.size() - 1));

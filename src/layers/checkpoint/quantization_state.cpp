@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
+#include "layers/checkpoint/json_numbers.hpp"
 #include "layers/checkpoint/piece_copy.hpp"
 #include "layers/first_of_copies.hpp"
 #include "layers/unit_cut.hpp"
@@ -33,12 +34,12 @@ std::vector<SavedUnit> saved_units(const std::string& text, const std::string& p
   try {
     const Json all = Json::parse(text);
     for (const auto& [name, json] : all.items()) {
-      SavedUnit& unit = units.emplace_back(SavedUnit{name, json.at("sums").get<std::uint64_t>(), {}});
+      SavedUnit& unit = units.emplace_back(SavedUnit{name, static_cast<std::uint64_t>(whole_number(json.at("sums"))), {}});
       for (const Json& member : json.at("members")) {
         SavedMember& its = unit.members.emplace_back();
         its.name = member.at("name").get<std::string>();
-        its.slice.first = member.at("first").get<Shape>();
-        its.slice.extents = member.at("extents").get<Shape>();
+        its.slice.first = shape_from_json(member.at("first"));
+        its.slice.extents = shape_from_json(member.at("extents"));
         its.slice.count = elements_of(its.slice.extents);
         its.counts = member.at("counts").get<bool>();
       }

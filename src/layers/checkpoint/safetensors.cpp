@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
+#include "layers/checkpoint/json_numbers.hpp"
 
 namespace stretto {
 namespace {
@@ -33,6 +34,12 @@ T load(const std::byte* at) {
   T value;
   std::memcpy(&value, at, sizeof value);
   return value;
+}
+
+// The first byte of a tensor and the one behind its last, counted from the end of the header.
+std::pair<std::uint64_t, std::uint64_t> place_of(const nlohmann::json& entry) {
+  const nlohmann::json& offsets = entry.at("data_offsets");
+  return {whole_number(offsets.at(0)), whole_number(offsets.at(1))};
 }
 
 std::string text_of(const nlohmann::ordered_json& header, const std::string& path) {
@@ -173,8 +180,7 @@ void SafetensorsReader::check_places() const {
   for (const auto& [name, entry] : header_->items()) {
     if (name == "__metadata__") continue;
     try {
-      const auto& [begin, end] = places.emplace_back(entry.at("data_offsets").at(0).get<std::uint64_t>(),
-                                                     entry.at("data_offsets").at(1).get<std::uint64_t>());
+      const auto& [begin, end] = places.emplace_back(place_of(entry));
       if (begin > end || end > bytes) {
         fail(ErrorCode::io, "Tensor {} of {} lies outside the file; it is cut off or damaged.", name, path_);
       }
@@ -203,10 +209,9 @@ SafetensorsReader::View SafetensorsReader::tensor(const std::string& name) const
   View view;
   try {
     view.type = found->at("dtype").get<std::string>();
-    view.shape = found->at("shape").get<Shape>();
+    view.shape = shape_from_json(found->at("shape"));
     view.elements = elements_of(view.shape);
-    const auto begin = found->at("data_offsets").at(0).get<std::uint64_t>();
-    const auto end = found->at("data_offsets").at(1).get<std::uint64_t>();
+    const auto [begin, end] = place_of(*found);
     const std::size_t element_bytes = bytes_of(view.type);
     if (view.elements < 0 || begin > end || end > size_ - tensors_at_ || (end - begin) % element_bytes != 0 ||
         (end - begin) / element_bytes != static_cast<std::uint64_t>(view.elements)) {
@@ -224,7 +229,7 @@ std::vector<TensorEntry> SafetensorsReader::entries() const {
   for (const auto& [name, entry] : header_->items()) {
     if (name == "__metadata__") continue;
     try {
-      result.push_back({name, entry.at("dtype").get<std::string>(), entry.at("shape").get<Shape>()});
+      result.push_back({name, entry.at("dtype").get<std::string>(), shape_from_json(entry.at("shape"))});
     } catch (const nlohmann::json::exception&) {
       fail(ErrorCode::io, "The header of {} does not describe tensor {}.", path_, name);
     }
