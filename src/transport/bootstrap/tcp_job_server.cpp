@@ -19,7 +19,7 @@ constexpr double seconds_between_signs = 1;  // of life, in both directions
 // An operation that waits for a rank of which nothing is heard says more: its timeout, of as many seconds, comes first. The
 // last sign of life was up to a second before the rank stopped.
 constexpr double seconds_for_an_operation = 2;
-constexpr double seconds_to_part = 1;        // for what is still under way when a job ends
+constexpr double seconds_to_part = 1;  // for what is still under way when a job ends
 
 }  // namespace
 
