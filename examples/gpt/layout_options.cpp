@@ -24,7 +24,8 @@ std::string exposed_text(const LayoutCost& cost) {
 void add_layout_options(CLI::App& app, LayoutOptions& options) {
   app.add_option_function<std::string>(
          "--layout", [&](const std::string& name) { options.automatic = name == "auto"; },
-         "auto: measure the machine, and choose what is not given of --tp, --pp, --sp, --micro-batch-size, --schedule, "
+         "auto: measure the machine, and choose what is not given of --tp, --pp, --cp, --ulysses, --sp, --micro-batch-size, "
+         "--schedule, "
          "--virtual-stages, --zero and --recompute by the predicted time of a step")
       ->check(CLI::IsMember({"given", "auto"}))
       ->default_str("given");
@@ -43,8 +44,8 @@ void check_layout_options(const CLI::App& app, CommandLine& line) {
   require(line.trainer.pipeline.blocks.empty(),
           "--pipeline-layers {} is of one number of stages; leave it out with --layout auto.",
           fmt::join(line.trainer.pipeline.blocks, ","));
-  for (const char* flag :
-       {"--tp", "--pp", "--dp", "--sp", "--micro-batch-size", "--schedule", "--virtual-stages", "--zero", "--recompute"}) {
+  for (const char* flag : {"--tp", "--pp", "--dp", "--cp", "--ulysses", "--sp", "--micro-batch-size", "--schedule",
+                           "--virtual-stages", "--zero", "--recompute"}) {
     if (app.count(flag) > 0) options.given.insert(flag);
   }
 }
@@ -58,9 +59,9 @@ LayoutSpace layout_space(const CommandLine& line, int ranks, std::int64_t memory
                     .memory_bytes = memory_bytes,
                     .sharding = trainer.sharding,
                     .mask = trainer.sequence.mask};
-  space.ring = line.ring;
-  space.ulysses = line.ulysses;
   if (is_given("--tp")) space.tensor = line.tensor_parallel;
+  if (is_given("--ulysses")) space.ulysses = line.ulysses;
+  if (is_given("--cp")) space.ring = line.ring;
   if (is_given("--pp")) space.pipeline = line.pipeline_parallel;
   if (is_given("--dp")) space.data = line.data_parallel;
   if (is_given("--sp")) space.divides_rows = true;
@@ -83,6 +84,8 @@ CommandLine with_layout(const CommandLine& line, const LayoutSearch& search) {
   const TrainingLayout& layout = search.best.front().layout;
   CommandLine chosen = line;
   chosen.tensor_parallel = layout.mesh.tensor;
+  chosen.ulysses = layout.mesh.ulysses;
+  chosen.ring = layout.mesh.ring;
   chosen.pipeline_parallel = layout.mesh.pipeline;
   chosen.data_parallel = layout.mesh.data;
   chosen.trainer.micro_batch = layout.micro_batch;

@@ -71,7 +71,8 @@ void write_calibration(const gpt::Calibration& machine, const std::string& path)
                                     {"system",
                                      {{"overlaps_products", machine.system.overlaps_products},
                                       {"overlaps_weights", machine.system.overlaps_weights},
-                                      {"hidden_sums", machine.system.hidden_sums}}}};
+                                      {"hidden_sums", machine.system.hidden_sums},
+                                      {"hidden_sums_between", machine.system.hidden_sums_between}}}};
   std::ofstream file(path);
   file << json.dump(1) << '\n';
   file.close();

@@ -49,7 +49,7 @@ class Layouts(unittest.TestCase):
             self.assertLess(layout["mfu"], 1)
 
     def test_what_is_fixed_stays(self):
-        _, figures = self.planned("--tp", 4, "--pp", 2, "--sp", "yes", "--zero", 1, "--recompute", "full", "--micro-batch-size", 2,
+        _, figures = self.planned("--tp", 4, "--pp", 2, "--cp", 1, "--ulysses", 1, "--sp", "yes", "--zero", 1, "--recompute", "full", "--micro-batch-size", 2,
                                   "--schedule", "interleaved", "--virtual-stages", 3)
         self.assertEqual(len(figures["layouts"]), 1)
         layout = figures["layouts"][0]
@@ -62,7 +62,10 @@ class Layouts(unittest.TestCase):
         self.assertGreater(little["without_memory"], much["without_memory"])
         self.assertGreaterEqual(little["layouts"][0]["ms"], much["layouts"][0]["ms"])
 
-    def test_divides_long_sequences_if_asked(self):
+    def test_divides_long_sequences(self):
+        _, figures = self.planned("--top", 1, "--memory", "20GiB", model=MODEL.replace("seq=2048", "seq=262144"), batch=16)
+        layout = figures["layouts"][0]
+        self.assertGreater(layout["cp"] * layout["ulysses"], 1)
         _, figures = self.planned("--cp", 4, "--ulysses", 2, "--top", 1, model=MODEL.replace("seq=2048", "seq=65536"), batch=64)
         self.assertIn("--cp 4 --cp-layout zigzag --ulysses 2", figures["layouts"][0]["flags"])
 

@@ -30,13 +30,15 @@ class LinkMeasurement {
     links.levels = {link_of(node, "node", on_host)};
     if (on_host) {  // links are what chunks leave exposed
       system.overlaps_products = system.overlaps_weights = false;
-      // Whether sums go on beside products on shared cores is a matter of chance: it is not counted on.
-      system.hidden_sums = timing_.turns() > 1 ? 0 : hidden_sums(world());
+      // On one host's shared cores a sum has nothing to wait for: it takes time that the products need.
+      system.hidden_sums = timing_.turns() > 1 && !several ? 0 : hidden_sums(world());
+      system.hidden_sums_between = system.hidden_sums;
     }
     if (!several) return;
     links.levels.front().ranks = node.size();
     links.levels.front().ports = 1;
     const Communicator between = world().split(node.rank(), world().rank(), "calibration");
+    if (on_host) system.hidden_sums_between = hidden_sums(between);
     LinkLevel network = link_of(between, "network", false);
     network.bandwidth_gbs *= node.size();  // all ranks of a node shared its port
     links.levels.push_back(network);

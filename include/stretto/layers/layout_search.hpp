@@ -10,11 +10,11 @@ namespace stretto {
 // The layouts to choose from. What is set is fixed; of everything else all values are tried that divide:
 // - tensor: divisors of the ranks, up to the number of heads; with and without sequence parallelism above 1;
 // - pipeline: divisors, up to the number of layers; data: the ranks that are left;
-// - ring and ulysses: 1, unless set. They pay for sequences whose activations do not fit otherwise;
+// - ring and ulysses: powers of two that leave each rank at least 1024 tokens of a sequence, ulysses up to the number of
+//   heads. Shorter pieces cost more in messages than they save;
 // - micro-batch: powers of two up to 64;
 // - schedule: 1f1b, interleaved with 2 to 8 chunks, zb-h1, zb-h2 and zb-v. gpipe takes as long as 1f1b and needs more
-// memory,
-//   and 1f1b-eager differs from 1f1b only where messages take long: both only if set;
+//   memory, and 1f1b-eager differs from 1f1b only where messages take long: both only if set;
 // - ZeRO stages 0 to 3 with several data-parallel ranks, and the three levels of recomputation.
 struct STRETTO_API LayoutSpace {
   ModelShape model;
@@ -23,8 +23,7 @@ struct STRETTO_API LayoutSpace {
   std::int64_t memory_bytes = 0;        // of a device
   ShardedParameters::Options sharding;  // types, units; its zero is not read
   kernels::AttentionMask mask;
-  std::optional<int> tensor, pipeline, data, virtual_stages;
-  int ring = 1, ulysses = 1;
+  std::optional<int> tensor, ulysses, ring, pipeline, data, virtual_stages;
   std::optional<std::int64_t> micro_batch;
   std::optional<std::string> schedule;
   std::optional<ZeroStage> zero;

@@ -77,7 +77,8 @@ struct BlockTraffic {
 //
 // In JSON, all keys optional: {"kernels": {"forward": {"rows": 11, "wide": 16, "scores": 4.5, "kernels": 9}, "backward":
 // {...}, "attention": {...}}, "recomputes_whole_blocks": true, "overlaps_products": false, "overlaps_weights": false,
-// "hidden_sums": 0, "blocking_messages": true, "accumulate_bytes": 6, "update_bytes": 62, "loss_bytes": 52}.
+// "hidden_sums": 0, "hidden_sums_between": 0, "blocking_messages": true, "accumulate_bytes": 6, "update_bytes": 62,
+// "loss_bytes": 52}.
 struct TrainingSystem {
   // The traffic of a program whose attention writes its scores to memory, by products and kernels of their own, instead of
   // one kernel: of a block's forward, its backward, and of `attention`, the part of forward that Recompute::selective
@@ -90,8 +91,9 @@ struct TrainingSystem {
   // The exchange of an input's gradient runs beside the product for the weights' gradient.
   bool overlaps_weights = true;
   // The part of what could be hidden that is, 0 to 1, when gradients are summed during backward and values gathered during
-  // forward.
-  double hidden_sums = 1;
+  // forward; and the same for groups that have one rank on each node, whose sums wait for the network only. In JSON the
+  // second one is the first one's, unless given.
+  double hidden_sums = 1, hidden_sums_between = 1;
   bool blocking_messages = false;  // between stages: the stage waits for each
   double accumulate_bytes = 0;     // of each weight and microbatch, where a pass of its own adds gradients up
   double update_bytes = 0;         // of each updated parameter, norm and update; 0: this library's (update_bytes())

@@ -50,7 +50,7 @@ ModelShape model_from(const std::string& text) {
 }
 
 struct Fixed {  // what the command line fixes, as it gives it
-  int tensor = 0, pipeline = 0, data = 0, virtual_stages = 0;
+  int tensor = 0, ulysses = 0, ring = 0, pipeline = 0, data = 0, virtual_stages = 0;
   std::int64_t micro_batch = 0;
   std::string schedule, zero, rows, recompute, grad_dtype, memory, mask = "dense";
 };
@@ -60,16 +60,14 @@ std::optional<T> if_given(const T& value) {
   return value == T() ? std::nullopt : std::optional<T>(value);
 }
 
-void add_fixed(CLI::App& app, LayoutLine& line, Fixed& fixed) {
+void add_fixed(CLI::App& app, Fixed& fixed) {
   constexpr int most = 1 << 20;
   app.add_option("--tp", fixed.tensor, "Only layouts of so many tensor-parallel ranks; likewise the following")
       ->check(CLI::Range(1, most));
   app.add_option("--pp", fixed.pipeline, "Pipeline stages")->check(CLI::Range(1, most));
   app.add_option("--dp", fixed.data, "Data-parallel ranks")->check(CLI::Range(1, most));
-  app.add_option("--cp", line.space.ring, "Ranks of a ring")->capture_default_str()->check(CLI::Range(1, most));
-  app.add_option("--ulysses", line.space.ulysses, "Ranks that exchange heads")
-      ->capture_default_str()
-      ->check(CLI::Range(1, most));
+  app.add_option("--cp", fixed.ring, "Ranks of a ring")->check(CLI::Range(1, most));
+  app.add_option("--ulysses", fixed.ulysses, "Ranks that exchange heads")->check(CLI::Range(1, most));
   app.add_option("--micro-batch-size", fixed.micro_batch, "Sequences of a microbatch")->check(CLI::Range(1, most));
   app.add_option("--schedule", fixed.schedule, fmt::format("Pipeline schedule: {}", schedule_names()));
   app.add_option("--virtual-stages", fixed.virtual_stages, "Parts of the model that each stage holds")
@@ -104,7 +102,7 @@ bool parse(int argc, char** argv, LayoutLine& line) {
       ->check(CLI::IsMember(layout_types));
   app.add_option("--attention", fixed.mask, "The earlier tokens that a token sees, as stretto-train takes them")
       ->capture_default_str();
-  add_fixed(app, line, fixed);
+  add_fixed(app, fixed);
   app.add_option("--system", line.system, "How another training program works, a JSON file; Stretto when left out");
   app.add_option("--top", line.top, "Layouts to print")->capture_default_str()->check(CLI::Range(1, 1000));
   app.add_option("--json", line.json, "Write the figures to this file");
@@ -117,6 +115,8 @@ bool parse(int argc, char** argv, LayoutLine& line) {
   space.tensor = if_given(fixed.tensor);
   space.pipeline = if_given(fixed.pipeline);
   space.data = if_given(fixed.data);
+  space.ulysses = if_given(fixed.ulysses);
+  space.ring = if_given(fixed.ring);
   space.virtual_stages = if_given(fixed.virtual_stages);
   space.micro_batch = if_given(fixed.micro_batch);
   space.schedule = if_given(fixed.schedule);

@@ -13,6 +13,7 @@ namespace {
 constexpr std::array<Recompute, 3> recompute_levels = {Recompute::none, Recompute::selective, Recompute::full};
 constexpr std::int64_t most_sequences = 64;  // of a microbatch
 constexpr int most_chunks = 8;
+constexpr std::int64_t least_tokens = 1024;  // of a sequence that is divided, on each rank
 
 std::vector<int> divisors(std::int64_t number, std::int64_t most) {
   std::vector<int> result;
@@ -46,17 +47,13 @@ class Enumeration {
   Enumeration(const LayoutSpace& space, const LayoutCosts& costs) : space_(space), costs_(costs) {}
 
   std::vector<TrainingLayout> layouts() {
-    const ModelShape& model = space_.model;
-    const std::int64_t sequence_ranks = std::int64_t{space_.ring} * space_.ulysses;
-    require(space_.ranks % sequence_ranks == 0, "{} ranks do not divide into groups of --cp {} times --ulysses {}.",
-            space_.ranks, space_.ring, space_.ulysses);
-    const std::int64_t ranks = space_.ranks / sequence_ranks;
-    for (const int tensor : values(space_.tensor, ranks, model.heads)) {
-      for (const int pipeline : values(space_.pipeline, ranks / tensor, model.layers)) {
-        const auto data = static_cast<int>(ranks / tensor / pipeline);
-        if (std::int64_t{data} * tensor * pipeline != ranks) continue;
-        if (space_.data && *space_.data != data) continue;
-        with_mesh({.tensor = tensor, .ulysses = space_.ulysses, .ring = space_.ring, .data = data, .pipeline = pipeline});
+    const int ring = space_.ring.value_or(1), ulysses = space_.ulysses.value_or(1);
+    require(space_.ranks % (std::int64_t{ring} * ulysses) == 0,
+            "{} ranks do not divide into groups of --cp {} times --ulysses {}.", space_.ranks, ring, ulysses);
+    const std::int64_t pieces = space_.model.sequence / least_tokens;
+    for (const int rings : sequence_values(space_.ring, pieces)) {
+      for (const int heads : sequence_values(space_.ulysses, std::min(pieces / rings, space_.model.heads))) {
+        if (space_.ranks % (std::int64_t{rings} * heads) == 0) with_sequence(rings, heads);
       }
     }
     return std::move(layouts_);
@@ -66,6 +63,25 @@ class Enumeration {
  private:
   static std::vector<int> values(const std::optional<int>& fixed, std::int64_t ranks, std::int64_t most) {
     return fixed ? std::vector<int>{*fixed} : divisors(ranks, most);
+  }
+
+  static std::vector<int> sequence_values(const std::optional<int>& fixed, std::int64_t most) {
+    if (fixed) return {*fixed};
+    std::vector<int> result{1};
+    while (2 * result.back() <= most) result.push_back(2 * result.back());
+    return result;
+  }
+
+  void with_sequence(int ring, int ulysses) {
+    const std::int64_t ranks = space_.ranks / ring / ulysses;
+    for (const int tensor : values(space_.tensor, ranks, space_.model.heads)) {
+      for (const int pipeline : values(space_.pipeline, ranks / tensor, space_.model.layers)) {
+        const auto data = static_cast<int>(ranks / tensor / pipeline);
+        if (std::int64_t{data} * tensor * pipeline != ranks) continue;
+        if (space_.data && *space_.data != data) continue;
+        with_mesh({.tensor = tensor, .ulysses = ulysses, .ring = ring, .data = data, .pipeline = pipeline});
+      }
+    }
   }
 
   // Runs something that throws for what does not divide.

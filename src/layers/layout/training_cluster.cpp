@@ -172,7 +172,7 @@ TrainingSystem training_system_from_text(const std::string& text) {
   const Json json = parsed(text, "A training program");
   const JsonObject object(json, "A training program",
                           {"kernels", "recomputes_whole_blocks", "overlaps_products", "overlaps_weights", "hidden_sums",
-                           "blocking_messages", "accumulate_bytes", "update_bytes", "loss_bytes"});
+                           "hidden_sums_between", "blocking_messages", "accumulate_bytes", "update_bytes", "loss_bytes"});
   TrainingSystem system;
   if (object.has("kernels")) {
     const JsonObject kernels(json["kernels"], "'kernels' of a training program", {"forward", "backward", "attention"});
@@ -185,7 +185,10 @@ TrainingSystem training_system_from_text(const std::string& text) {
   system.overlaps_products = object.flag("overlaps_products", system.overlaps_products);
   system.overlaps_weights = object.flag("overlaps_weights", system.overlaps_weights);
   system.hidden_sums = object.number("hidden_sums", system.hidden_sums);
-  require(system.hidden_sums <= 1, "A training program has hidden_sums = {}; give a part, from 0 to 1.", system.hidden_sums);
+  system.hidden_sums_between = object.number("hidden_sums_between", system.hidden_sums);
+  for (const double part : {system.hidden_sums, system.hidden_sums_between}) {
+    require(part <= 1, "A training program hides {} of its sums; give a part, from 0 to 1.", part);
+  }
   system.blocking_messages = object.flag("blocking_messages", system.blocking_messages);
   system.accumulate_bytes = object.number("accumulate_bytes", 0);
   system.update_bytes = object.number("update_bytes", 0);

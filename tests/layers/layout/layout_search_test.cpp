@@ -60,6 +60,30 @@ TEST(LayoutSearch, FindsTheBestOfAll) {
   }
 }
 
+// A microbatch of one long sequence on two ranks of 80% of the memory that it needs; the model is small.
+TEST(LayoutSearch, DividesSequencesThatFitNoOtherWay) {
+  LayoutSpace space = small_space();
+  space.model.sequence = std::int64_t{1} << 16;
+  space.ranks = 2;
+  space.global_batch = 2;
+  space.tensor = 1;
+  space.pipeline = 1;
+  space.recompute = Recompute::full;
+  const TrainingCluster cluster = nodes_of_four(100);
+  space.ring = space.ulysses = 1;
+  const std::int64_t whole = search_layouts(space, cluster, 1).best.front().cost.memory.total();
+  space.memory_bytes = whole * 4 / 5;
+  EXPECT_TRUE(search_layouts(space, cluster, 1).best.empty());
+  space.ring = space.ulysses = std::nullopt;
+  const LayoutSearch divided = search_layouts(space, cluster, 1);
+  ASSERT_FALSE(divided.best.empty());
+  EXPECT_EQ(divided.best.front().layout.mesh.data, 1);
+  space.model.sequence = 2047;  // of which no rank would keep 1024 tokens
+  for (const TrainingLayout& layout : all_layouts(space, LayoutCosts(space.model, cluster, space.ranks))) {
+    EXPECT_EQ(layout.mesh.ring * layout.mesh.ulysses, 1);
+  }
+}
+
 TEST(LayoutSearch, OnSlowLinksCommunicatesLessBetweenNodes) {
   LayoutSpace space = small_space();
   const FoundLayout fast = search_layouts(space, nodes_of_four(1e6), 1).best.front();

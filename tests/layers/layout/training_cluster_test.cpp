@@ -101,6 +101,7 @@ TEST(TrainingSystem, ReadsSwitches) {
   EXPECT_EQ(other.forward.rows, 11);
   EXPECT_EQ(other.attention.scores, 4.5);
   EXPECT_EQ(other.hidden_sums, 0.25);
+  EXPECT_EQ(other.hidden_sums_between, 0.25);
   EXPECT_EQ(sentence_of([] { training_system_from_text(R"({"kernels": {"forward": {}}})"); }),
             "'kernels' of a training program needs 'backward'.");
   EXPECT_EQ(sentence_of([] { training_system_from_text(R"({"blocking_messages": 1})"); }),
