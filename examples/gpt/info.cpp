@@ -150,7 +150,7 @@ int main(int argc, char** argv) {
     return help ? 0 : 1;
   }
   try {
-    gpt::flight::print_report(argv[2]);
+    std::fputs(gpt::flight::report_of(argv[2]).c_str(), stdout);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

@@ -77,7 +77,9 @@ std::string loss_svg(const std::vector<CurvePoint>& loss, const std::vector<Curv
       high = std::max(high, point.y);
     }
   }
-  const double y_step = tick_step(std::max(1e-6, high - low), 6);
+  // At least so much that a tick and the next one are different numbers.
+  const double span = std::max({1e-6, high - low, 1e-9 * std::abs(low), 1e-9 * std::abs(high)});
+  const double y_step = tick_step(span, 6);
   const double first = std::floor(low / y_step);
   const double ticks = std::max(std::ceil(high / y_step) - first, 1.0);
   const Axis x{loss.front().x, std::max(loss.back().x, loss.front().x + 1), left, width - right};

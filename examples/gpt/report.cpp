@@ -65,10 +65,10 @@ void Reporter::begin_after(std::int64_t step) {
     const auto number = [&](const char* key) {  // null is NaN or infinity, which JSON has not
       return metrics.contains(key) && metrics[key].is_number() ? std::optional(metrics[key].get<double>()) : std::nullopt;
     };
-    const std::optional<double> its_step = metrics.is_object() ? number("step") : std::nullopt;
-    if (!its_step || *its_step > static_cast<double>(step)) return false;
+    const bool has_step = metrics.is_object() && metrics.contains("step") && metrics["step"].is_number_unsigned();
+    if (!has_step || metrics["step"].get<std::uint64_t>() > static_cast<std::uint64_t>(step)) return false;
     const std::optional<double> loss = number("loss");
-    if (loss) curve_.push_back({static_cast<std::int64_t>(*its_step), *loss, number("val_loss")});
+    if (loss) curve_.push_back({metrics["step"].get<std::int64_t>(), *loss, number("val_loss")});
     return true;
   });
 }

@@ -39,6 +39,19 @@ class Metrics(FaultTest):
         self.assertIn("Continues after step 4.", resumed.output)
         self.assertEqual(self.steps(), list(range(1, 6)))
 
+    def test_numbers_that_no_axis_tells_apart(self):
+        self.expect_success(self.start({**self.flags, "--train-iters": 4}))
+        lines = [json.loads(line) for line in self.metrics.read_text().splitlines()]
+        for loss, step in ((1e20, 1), (1e20, -1e300)):
+            with self.subTest(loss=loss, step=step):
+                lines[0]["step"] = step
+                for line in lines:
+                    line["loss"] = loss
+                self.metrics.write_text("\n".join(map(json.dumps, lines)) + "\n")
+                self.expect_success(self.start({**self.flags, "--train-iters": 5, "--resume": True}))
+                (self.directory / "save" / "latest").write_text("step_00000004\n")
+                self.assertTrue((self.log("log") / "loss.svg").read_text().endswith("</svg>\n"))
+
     def test_two_jobs(self):
         first = self.start({"--nproc": 2, "--train-iters": FOREVER, "--log-dir": self.log("log")})
         self.wait_for_steps(self.log("log"), 3)

@@ -5,7 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <vector>
 
 #include "stretto/error.hpp"
 
@@ -24,11 +27,52 @@ void parse(Parse parse) {
 
 inline std::string text(const std::uint8_t* data, std::size_t size) { return {reinterpret_cast<const char*>(data), size}; }
 
+// What lies between the separators: at least one part.
+inline std::vector<std::string> parts(const std::string& text, char separator) {
+  std::vector<std::string> result;
+  std::size_t at = 0;
+  for (std::size_t end = 0; end != std::string::npos; at = end + 1) {
+    end = text.find(separator, at);
+    result.push_back(text.substr(at, end == std::string::npos ? end : end - at));
+  }
+  return result;
+}
+
+// A text's lines as the arguments of a program, or as an environment.
+class Arguments {
+ public:
+  explicit Arguments(const std::string& text) : lines_(parts(text, '\n')) {
+    for (std::string& line : lines_) values_.push_back(line.data());
+    values_.push_back(nullptr);
+  }
+  int count() const { return static_cast<int>(lines_.size()); }
+  char** values() { return values_.data(); }
+
+ private:
+  std::vector<std::string> lines_;
+  std::vector<char*> values_;
+};
+
+// A directory in memory that ends with the process.
+inline const std::filesystem::path& directory() {
+  static const std::filesystem::path made = [] {
+    std::string name = "/dev/shm/fuzz-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr) std::abort();
+    std::atexit([] { std::filesystem::remove_all(directory()); });
+    return std::filesystem::path(name);
+  }();
+  return made;
+}
+
+inline void write(const std::string& name, const std::string& text) {
+  std::ofstream(directory() / name, std::ios::binary) << text;
+}
+
 // A file of memory.
 class File {
  public:
   File(const std::uint8_t* data, std::size_t size) : number_(memfd_create("fuzz", MFD_CLOEXEC)) {
-    if (number_ < 0 || write(number_, data, size) != static_cast<ssize_t>(size)) std::abort();
+    if (number_ < 0 || ::write(number_, data, size) != static_cast<ssize_t>(size)) std::abort();
   }
   ~File() { close(number_); }
   File(const File&) = delete;

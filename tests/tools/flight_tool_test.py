@@ -1,4 +1,5 @@
 """stretto-info flight names the rank, the operation and the call site of jobs that went wrong."""
+import json
 import os
 import pathlib
 import re
@@ -34,8 +35,8 @@ class FlightTool(unittest.TestCase):
         cls.status = {name: process.returncode for name, process in running.items()}
 
     @classmethod
-    def started(cls, name):
-        environment = {**os.environ, "STRETTO_FLIGHT_DIR": str(cls.directory / name), "STRETTO_TIMEOUT": "4"}
+    def started(cls, name, **settings):
+        environment = {**os.environ, "STRETTO_FLIGHT_DIR": str(cls.directory / name), "STRETTO_TIMEOUT": "4", **settings}
         return subprocess.Popen([CASES, name], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def errors(self, name):
@@ -84,6 +85,11 @@ class FlightTool(unittest.TestCase):
         self.assertRegex(self.errors("circle"), r"waited 4 s for rank \d.* in all_reduce #\d of '(world|other)' .*; rank \d has been in "
                          r"all_reduce #\d of '(world|other)' ")
 
+    def test_two_communicators_in_another_order_when_calls_are_checked(self):
+        errors = self.started("circle", STRETTO_CHECK="1", STRETTO_TIMEOUT="600").communicate(timeout=120)[1]
+        there = r"in all_reduce #\d of '(world|other)' \(10 f32, at tests/tools/flight_cases.cpp:\d+\)"
+        self.assertRegex(errors, rf"Rank \d waits for rank \d {there}, and rank \d waits for rank \d {there}, and neither can begin")
+
     def test_a_slow_rank(self):
         report = self.report("slow")
         slow = re.search(r"Rank (\d) is slow: .* (\d+)% of the time; longest in operations like all_reduce #\d+ of 'world' "
@@ -108,14 +114,37 @@ class FlightTool(unittest.TestCase):
 
     def test_what_is_no_flight(self):
         directory = self.directory / "none"
-        for content, said in ((None, "Cannot read"), ("{", "is no flight file"), ('{"format": 3}', "has the format 3")):
+        rank_7_of_2 = self.flight(7, 2)
+        for content, said in ((None, "Cannot read"), ("{", "is no flight file"), ('{"format": 3}', "is no flight file"),
+                              ('{"format": "3"}', "has the format '3'"), (rank_7_of_2, "is of rank 7 of 2"),
+                              (self.flight(0, 1e300), "is no flight file"), (self.flight(0, 2**40), "is no flight file")):
             with self.subTest(content=content):
                 if content is not None:
                     directory.mkdir(exist_ok=True)
                     (directory / "flight_1_00000.json").write_text(content)
-                result = subprocess.run([INFO, "flight", directory], capture_output=True, text=True, timeout=60)
-                self.assertEqual(result.returncode, 1)
-                self.assertIn(said, result.stderr)
+                self.assertIn(said, self.refusal(directory))
+        (directory / "flight_1_00000.json").unlink()
+        os.mkfifo(directory / "flight_1_00000.json")
+        self.assertIn("no regular file", self.refusal(directory))
+
+    def test_a_job_of_many_ranks_that_wrote_no_file(self):
+        directory = self.directory / "one"
+        directory.mkdir()
+        (directory / "flight_1_00000.json").write_text(self.flight(3, 2**31 - 1))
+        result = subprocess.run([INFO, "flight", directory], capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("     0  and all up to 2 wrote no file\n     3  node:17 rests\n     4  and all up to 2147483646 wrote no file\n",
+                      result.stdout)
+
+    @staticmethod
+    def flight(rank, size):
+        return json.dumps({"format": "stretto flight 1", "job": "1", "rank": rank, "size": size, "host": "node", "process": 17, "reason": "",
+                           "written": 1e300, "account": "rests", "groups": [], "operations": []})
+
+    def refusal(self, directory):
+        result = subprocess.run([INFO, "flight", directory], capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 1)
+        return result.stderr
 
 
 if __name__ == "__main__":

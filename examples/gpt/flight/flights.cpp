@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "data/data_file.hpp"
 #include "fail.hpp"
 
 namespace gpt::flight {
@@ -16,27 +17,42 @@ namespace {
 
 std::optional<double> date(const Json& json) { return json.is_number() ? std::optional(json.get<double>()) : std::nullopt; }
 
+// Json's own conversion cuts off what does not fit.
+template <class Number>
+Number whole(const Json& json) {
+  const bool fits = json.is_number_unsigned() ? std::in_range<Number>(json.get<std::uint64_t>())
+                                              : json.is_number_integer() && std::in_range<Number>(json.get<std::int64_t>());
+  if (!fits) throw Json::type_error::create(302, "a number in it is not whole, or too large", &json);
+  return json.get<Number>();
+}
+
 Flight read_flight(const std::filesystem::path& path) {
-  std::ifstream file(path);
+  const std::string text = DataFile(path.string()).text();
   try {
-    const Json json = Json::parse(file);
-    require(json.at("format") == "stretto flight 1", "{} has the format {}; this program reads 'stretto flight 1'.",
-            path.string(), json.at("format").dump());
+    const Json json = Json::parse(text);
+    const std::string format = json.at("format");
+    require(format == "stretto flight 1", "{} has the format '{}'; this program reads 'stretto flight 1'.", path.string(),
+            format);
     Flight flight;
     flight.job = json.at("job");
     flight.host = json.at("host");
     flight.reason = json.at("reason");
     flight.account = json.at("account");
-    flight.rank = json.at("rank");
-    flight.size = json.at("size");
-    flight.process = json.at("process");
+    flight.rank = whole<int>(json.at("rank"));
+    flight.size = whole<int>(json.at("size"));
+    require(flight.rank >= 0 && flight.rank < flight.size, "{} is of rank {} of {}, which there cannot be.", path.string(),
+            flight.rank, flight.size);
+    flight.process = whole<std::int64_t>(json.at("process"));
     flight.written = json.at("written");
     for (const Json& group : json.at("groups")) {
-      flight.groups.push_back({group.at("id"), group.at("name"), group.at("members")});
+      std::vector<int> members;
+      for (const Json& member : group.at("members")) members.push_back(whole<int>(member));
+      flight.groups.push_back({whole<std::int64_t>(group.at("id")), group.at("name"), std::move(members)});
     }
     for (const Json& each : json.at("operations")) {
       flight.operations.push_back({each.at("what"), each.at("type"), each.at("tag"), each.at("site"), each.at("state"),
-                                   each.at("group"), each.at("number"), each.at("count"), each.at("root"),
+                                   whole<std::int64_t>(each.at("group")), whole<std::int64_t>(each.at("number")),
+                                   whole<std::int64_t>(each.at("count")), whole<int>(each.at("root")),
                                    date(each.at("begun")), date(each.at("ended"))});
     }
     return flight;
@@ -82,7 +98,7 @@ std::vector<Job> read_jobs(const std::string& directory) {
     Flight flight = read_flight(entry.path());
     Job& job = jobs[flight.job];
     job.name = flight.job;
-    job.size = flight.size;
+    job.size = std::max(job.size, flight.size);
     job.flights[flight.rank] = std::move(flight);
   }
   if (error) fail(ErrorCode::io, "Cannot read {}: {}.", directory, error.message());

@@ -3,8 +3,7 @@
 
 namespace gpt::flight {
 
-// stretto-info flight DIRECTORY: prints who is behind, in what ranks differ, who waits for whom and who is slow. Throws
-// Error.
-void print_report(const std::string& directory);
+// stretto-info flight DIRECTORY: who is behind, in what ranks differ, who waits for whom and who is slow. Throws Error.
+std::string report_of(const std::string& directory);
 
 }  // namespace gpt::flight

@@ -18,6 +18,8 @@ namespace {
 const std::map<std::string, DType> types = {
     {"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}};
 
+}  // namespace
+
 bool parse(int argc, char** argv, AttentionLine& line) {
   CLI::App app(
       "Plans how long sequences are divided: for each layout of ranks what a rank sends and computes, the balance of the\n"
@@ -70,8 +72,6 @@ bool parse(int argc, char** argv, AttentionLine& line) {
   line.attention.mask = attention_mask_from_text(line.mask);
   return true;
 }
-
-}  // namespace
 
 void plan_attention_of(int argc, char** argv) {
   AttentionLine line;

@@ -21,8 +21,9 @@ const std::map<std::string, DType> layout_types = {
 const std::map<std::string, Recompute> recompute_names = {
     {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}};
 
-// "gpt:layers=96,hidden=12288,heads=96,seq=2048,vocab=51200"
-ModelShape model_from(const std::string& text) {
+}  // namespace
+
+ModelShape model_from_text(const std::string& text) {
   const std::string family = "gpt:";
   require(text.rfind(family, 0) == 0, "--model '{}' is no model; write gpt:layers=L,hidden=H,heads=A,seq=S,vocab=V.", text);
   ModelShape model{0, 0, 0, 0, 0};
@@ -48,6 +49,8 @@ ModelShape model_from(const std::string& text) {
   for (const auto& [name, size] : sizes) require(*size > 0, "--model '{}' does not say {}; add {}=N.", text, name, name);
   return model;
 }
+
+namespace {
 
 struct Fixed {  // what the command line fixes, as it gives it
   int tensor = 0, ulysses = 0, ring = 0, pipeline = 0, data = 0, virtual_stages = 0;
@@ -79,6 +82,8 @@ void add_fixed(CLI::App& app, Fixed& fixed) {
       ->check(CLI::IsMember(recompute_names));
 }
 
+}  // namespace
+
 bool parse(int argc, char** argv, LayoutLine& line) {
   CLI::App app(
       "Plans the layout of a whole training step on a cluster: the fastest ways to divide a GPT over its ranks that fit "
@@ -107,7 +112,7 @@ bool parse(int argc, char** argv, LayoutLine& line) {
   app.add_option("--top", line.top, "Layouts to print")->capture_default_str()->check(CLI::Range(1, 1000));
   app.add_option("--json", line.json, "Write the figures to this file");
   if (!perf::parse_flags(app, argc, argv)) return false;
-  space.model = model_from(line.model);
+  space.model = model_from_text(line.model);
   space.sharding.dtype = layout_types.at(line.dtype);
   if (!fixed.grad_dtype.empty()) space.sharding.gradient_dtype = layout_types.at(fixed.grad_dtype);
   if (!fixed.memory.empty()) space.memory_bytes = perf::bytes_from_text("--memory", fixed.memory);
@@ -125,6 +130,8 @@ bool parse(int argc, char** argv, LayoutLine& line) {
   if (!fixed.recompute.empty()) space.recompute = recompute_names.at(fixed.recompute);
   return true;
 }
+
+namespace {
 
 // Nothing fits: says why.
 [[noreturn]] void refuse(const LayoutLine& line, const LayoutSearch& search) {

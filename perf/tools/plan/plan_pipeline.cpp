@@ -19,14 +19,6 @@
 #include "stretto/overlap/schedule.hpp"
 
 namespace plan_tool {
-namespace {
-
-struct PipelineLine {
-  std::string what, schedule, svg, json, text;
-  int stages = 0, microbatches = 0, chunks = 0;  // 0: not given
-  std::vector<double> times{1, 1, 1, 0};
-  bool verify = false;
-};
 
 bool parse(int argc, char** argv, PipelineLine& line) {
   CLI::App app(
@@ -62,6 +54,8 @@ bool parse(int argc, char** argv, PipelineLine& line) {
   require(line.verify || !line.schedule.empty(), "Name a schedule with --schedule, or give 'all --verify'.");
   return true;
 }
+
+namespace {
 
 // The schedule of a generator, or of a file.
 Schedule schedule_of(const PipelineLine& line) {

@@ -1,6 +1,18 @@
 #pragma once
+#include <string>
+#include <vector>
 
 namespace plan_tool {
+
+struct PipelineLine {
+  std::string what, schedule, svg, json, text;
+  int stages = 0, microbatches = 0, chunks = 0;  // 0: not given
+  std::vector<double> times{1, 1, 1, 0};
+  bool verify = false;
+};
+
+// The arguments after that word. False if help was asked for, and printed.
+bool parse(int argc, char** argv, PipelineLine& line);
 
 // stretto-plan pipeline: proves, simulates and draws a pipeline schedule. Takes the arguments after that word.
 void plan_pipeline_of(int argc, char** argv);

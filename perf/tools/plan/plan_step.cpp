@@ -11,15 +11,6 @@
 #include "stretto/overlap/planner.hpp"
 
 namespace plan_tool {
-namespace {
-
-struct StepLine {
-  int ranks = 0, ranks_per_node = 0, data = 0, tensor = 1, zero = 0;
-  int layers = 24, hidden = 2048, sequence = 2048, micro_batch = 1;
-  int live_gathers = 2, parts = 8;
-  double gflops = 0, slowdown = 0;
-  std::string links, json;
-};
 
 bool parse(int argc, char** argv, StepLine& line) {
   CLI::App app(
@@ -62,6 +53,8 @@ bool parse(int argc, char** argv, StepLine& line) {
           line.ranks);
   return true;
 }
+
+namespace {
 
 StepCluster cluster_of(const StepLine& line) {
   StepCluster cluster{link_model_from_file(line.links), line.ranks};
