@@ -92,7 +92,9 @@ void Communicator::Group::join_gpus(const ExchangeBytes& exchange_bytes) {
   if (gpu_links_) return;
   const RehearsalModeScope as_always({});  // the exchange must take place, also if the first call is one of a rehearsal
   std::unique_ptr<GpuLinks> links = make_gpu_links(links_, gpu(), exchange_bytes);
-  gpu_watch_ = std::make_unique<GpuWatch>(gpu(), context_->job(), *links, context_->network().timeout(),
+  std::vector<int> others = membership().job_ranks;
+  std::erase(others, context_->job().rank());
+  gpu_watch_ = std::make_unique<GpuWatch>(gpu(), context_->job(), *links, std::move(others), context_->network().timeout(),
                                           [this] { turns_.give_up(); });
   gpu_links_ = std::move(links);
   planner_.join_gpus(gpu_links_->collectives());

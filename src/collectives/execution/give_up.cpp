@@ -29,8 +29,9 @@ std::string said_by(int rank, const RankAccount& account, bool rank_0_answers, c
   return fmt::format("; rank {} does not answer: its process is stopped, or its host cannot be reached", rank);
 }
 
-// Asks the ranks what they are doing, then the ranks for which these wait, until it comes to the rank that holds up the
-// others. A stopped process does not answer; a process that computes does.
+}  // namespace
+
+// A stopped process does not answer; a process that computes does.
 std::string accounts_of(std::vector<int> ranks, Job& job) {
   std::string text;
   std::set<int> asked{job.rank()};
@@ -53,8 +54,6 @@ std::string accounts_of(std::vector<int> ranks, Job& job) {
   }
   return text;
 }
-
-}  // namespace
 
 void give_up(std::vector<int> ranks, Network& network, const std::string& what, const std::string& history) {
   std::sort(ranks.begin(), ranks.end());

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <vector>
 
+#include "collectives/execution/give_up.hpp"
 #include "core/fail.hpp"
 #include "core/log.hpp"
 #include "device/stream/stream_queue.hpp"
@@ -15,10 +16,15 @@ constexpr std::chrono::milliseconds between_looks{100};
 
 }  // namespace
 
-GpuWatch::GpuWatch(Gpu& gpu, Job& job, GpuLinks& links, double timeout, std::function<void()> on_failure)
-    : gpu_(gpu), job_(job), links_(links), timeout_(timeout), on_failure_(std::move(on_failure)), thread_([this] {
-        look_after();
-      }) {}
+GpuWatch::GpuWatch(Gpu& gpu, Job& job, GpuLinks& links, std::vector<int> others, double timeout,
+                   std::function<void()> on_failure)
+    : gpu_(gpu),
+      job_(job),
+      links_(links),
+      others_(std::move(others)),
+      timeout_(timeout),
+      on_failure_(std::move(on_failure)),
+      thread_([this] { look_after(); }) {}
 
 GpuWatch::~GpuWatch() {
   std::vector<Work> works;
@@ -62,8 +68,9 @@ std::exception_ptr GpuWatch::trouble() {
       if (each.waits_since == 0) each.waits_since = now_seconds();
       const double waited = now_seconds() - each.waits_since;
       if (waited <= timeout_) continue;
-      stretto::fail(ErrorCode::timeout, "Rank {} waited {:.0f} s {} in {}.", job_.rank(), waited,
-                    is_put_in ? "for others before the GPU could begin" : "on the GPU", each.what);
+      stretto::fail(ErrorCode::timeout, "Rank {} waited {:.0f} s {} in {}{}.", job_.rank(), waited,
+                    is_put_in ? "for others before the GPU could begin" : "for others on the GPU", each.what,
+                    accounts_of(others_, job_));
     }
   } catch (...) {
     return std::current_exception();

@@ -5,6 +5,7 @@
 #include <list>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "stretto/stream.hpp"
 #include "transport/bootstrap/job.hpp"
@@ -18,9 +19,10 @@ namespace stretto {
 // links are aborted, so that the streams continue.
 class GpuWatch {
  public:
+  // others: the other members, as ranks of the job.
   // timeout: seconds from the time at which a work is put into its stream, and again from its beginning on the GPU.
   // on_failure: called once, by the watching thread.
-  GpuWatch(Gpu& gpu, Job& job, GpuLinks& links, double timeout, std::function<void()> on_failure);
+  GpuWatch(Gpu& gpu, Job& job, GpuLinks& links, std::vector<int> others, double timeout, std::function<void()> on_failure);
   // Blocks until the GPU has completed the works, which need the links, and watches over them until then.
   ~GpuWatch();
   GpuWatch(const GpuWatch&) = delete;
@@ -45,6 +47,7 @@ class GpuWatch {
   Gpu& gpu_;
   Job& job_;
   GpuLinks& links_;
+  std::vector<int> others_;
   double timeout_;
   std::function<void()> on_failure_;
   std::mutex mutex_;
