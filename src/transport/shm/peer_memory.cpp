@@ -82,6 +82,12 @@ void PeerMemory::read(const BufferPlace& place, std::size_t offset, void* to, st
            "Cannot read {} bytes in the memory of rank {}: the kernel does not let this process read process {}; take "
            "buffers from stretto::allocate(), or set kernel.yama.ptrace_scope=0 (docker: --cap-add=SYS_PTRACE).",
            bytes, rank_, heap_.pid);
+    case EFAULT:
+      fail(ErrorCode::unavailable,
+           "Cannot read {} bytes at {:#x} in the memory of rank {} (process {}): they were freed, or never there; the "
+           "buffers of a "
+           "call must stay until its Work is done.",
+           bytes, place.address + offset, rank_, heap_.pid);
     default:
       fail(ErrorCode::unavailable, "Cannot read {} bytes at {:#x} in the memory of rank {} (process {}): {}.", bytes,
            place.address + offset, rank_, heap_.pid, errno_text(error));

@@ -195,6 +195,25 @@ TEST(Operation, IsStartedByAnyThread) {
   });
 }
 
+// A Work may be dropped, and so may a tensor that a call was given; the stream's last handle waits.
+TEST(DroppedWorks, EndWithTheirStream) {
+  run_threads(2, [](const Communicator& world) {
+    const Tensor sum = Tensor::zeros({1 << 20}, DType::i64);
+    sum.set(7, world.rank() + 1);
+    std::weak_ptr<std::vector<std::int64_t>> owned;
+    {
+      const Stream stream("s");
+      auto owner = std::make_shared<std::vector<std::int64_t>>(1 << 20);
+      owned = owner;
+      world.all_reduce(Tensor::wrap(owner->data(), {1 << 20}, DType::i64, owner), ReduceOp::sum, stream);
+      owner.reset();
+      world.all_reduce(sum, ReduceOp::sum, stream);
+    }
+    EXPECT_EQ(sum.at(7), 3);
+    EXPECT_TRUE(owned.expired());
+  });
+}
+
 // ---- STRETTO_CHECK=1. Each body makes calls that do not match; every rank must report them and name both sides.
 
 struct Mismatch {
