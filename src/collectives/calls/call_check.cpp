@@ -27,6 +27,7 @@ std::string text_of(const CheckedCall& checked) {
       {call.collective, checked.method, 0, 1, call.count, call.root, call.counts, call.receive_counts}, call.dtype, call.op);
   if (checked.method.algorithm != Algorithm::automatic) text += " by " + to_string(checked.method);
   text += checked.quantized;
+  if (const std::string site = checked.site.to_string(); !site.empty()) text += " at " + site;
   if (!checked.refusal.empty()) text += ", which was refused there (" + checked.refusal + ")";
   return text;
 }
@@ -58,7 +59,7 @@ std::string text_of(const Quantization& quantization) {
 }  // namespace
 
 CheckedCall checked_call(const Call& call, const OperationOptions& options) {
-  return {&call, options.method, text_of(options.quantization)};
+  return {.call = &call, .method = options.method, .quantized = text_of(options.quantization), .site = options.site};
 }
 
 // Moves announcements to and from a peer. A receive begins only when an operation needs an announcement, which is then sure

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 
+#include "collectives/communicator/call_order.hpp"
 #include "collectives/communicator/group.hpp"
 #include "collectives/communicator/sequences.hpp"
 #include "collectives/execution/host_executor.hpp"
@@ -11,6 +13,7 @@
 #include "device/memory/range.hpp"
 #include "device/rehearsal_mode.hpp"
 #include "device/stream/graph_recording.hpp"
+#include "device/stream/stream_queue.hpp"
 
 namespace stretto {
 namespace {
@@ -23,13 +26,19 @@ constexpr std::size_t operations_to_list = 8;
 // The listener of executions that only compare calls.
 class Comparison final : public ExecutionListener {
  public:
-  Comparison(std::string what, const Ledger& ledger) : what_(std::move(what)), ledger_(ledger) {}
+  // launched: the calls that are compared; null if this rank has refused its call.
+  Comparison(std::string what, const Ledger& ledger, ExecutionListener* launched = nullptr)
+      : what_(std::move(what)), ledger_(ledger), launched_(launched) {}
   std::string describe() const override { return what_; }
   std::string history() const override { return ledger_.last_operations(operations_to_list); }
+  void still_wait(const std::function<std::vector<int>()>& ranks) override {
+    if (launched_ != nullptr) launched_->still_wait(ranks);
+  }
 
  private:
   std::string what_;
   const Ledger& ledger_;
+  ExecutionListener* launched_;
 };
 
 struct LaunchedCall {
@@ -43,7 +52,8 @@ struct LaunchedGroup final : ExecutionListener {
   std::vector<LaunchedCall> calls;
   std::vector<Sequence> sequences;
   std::vector<std::unique_ptr<Turn>> turns;
-  std::vector<Tensor> memory;  // memory that a GPU still uses
+  std::unique_ptr<CallOrder> order;  // with STRETTO_CHECK
+  std::vector<Tensor> memory;        // memory that a GPU still uses
 
   RankContext& context() const { return calls.front().operation->group->context(); }
   std::uint64_t first_record() const { return calls.front().record; }
@@ -58,8 +68,13 @@ struct LaunchedGroup final : ExecutionListener {
     context().ledger().settle(calls[call].record, *variant.record);
   }
 
+  void still_wait(const std::function<std::vector<int>()>& ranks) override {
+    if (order) order->check(ranks);
+  }
+
   void wait_for_turns() const {
     for (const auto& turn : turns) turn->wait();
+    if (order) order->begin();
   }
   void run(bool in_background, Priority priority) {
     const ProfilerRange range([&] { return text(); });
@@ -85,7 +100,7 @@ struct LaunchedGroup final : ExecutionListener {
       }
     }
     if (comparisons.empty()) return;
-    Comparison listener(fmt::format("the comparison with other ranks' calls of {}", describe()), context().ledger());
+    Comparison listener(fmt::format("the comparison with other ranks' calls of {}", describe()), context().ledger(), this);
     execute(comparisons, context().network(), false, Priority::urgent, listener);
   }
 
@@ -102,6 +117,7 @@ struct LaunchedGroup final : ExecutionListener {
     }
     sequences.clear();
     turns.clear();
+    order.reset();
     calls.clear();
   }
   // The text for a profiler: the first operation, as in its ledger record.
@@ -155,6 +171,7 @@ std::unique_lock<std::mutex> take_turns(LaunchedGroup& launched, const std::vect
     launched.calls.push_back({call.operation, record});
     context.ledger().attach(record, work);
   }
+  if (context.checks_calls()) launched.order = std::make_unique<CallOrder>(calls, launched.first_record(), work);
   for (const auto& group : groups) launched.turns.push_back(std::make_unique<Turn>(turns_of(group)));
   return issuing;
 }
@@ -174,6 +191,7 @@ void launch_in_gpu_stream(const std::shared_ptr<LaunchedGroup>& launched, const 
   if (computation().device() == Device::cuda) home.wait(computation());
   take_turns(*launched, calls, groups, work).unlock();
   std::exception_ptr failure;  // passed to the work
+  const AwaitsWork awaits(work.state().get());
   try {
     if (on_host) home.synchronize();
     launched->wait_for_turns();
@@ -212,6 +230,8 @@ void launch_in_host_stream(const std::shared_ptr<LaunchedGroup>& launched, const
     }
   }
   if (home.is_inline()) issuing.unlock();
+  std::optional<AwaitsWork> awaits;
+  if (home.is_inline()) awaits.emplace(work.state().get());
   Priority priority = home.priority();  // all operations have the priority of the most urgent one
   for (const Stream& stream : streams) priority = std::max(priority, stream.priority());
   home.enqueue([launched, priority, in_background = !home.is_inline()] { launched->run(in_background, priority); }, work);

@@ -94,7 +94,7 @@ void execute(const std::vector<Sequence>& sequences, Network& network, bool in_b
     };
     run_until_done(
         network, policy, network.timeout(), advance, awaited, [&] { return listener.describe(); },
-        [&] { return listener.history(); }, [] {});
+        [&] { return listener.history(); }, [&] { listener.still_wait(awaited); });
   });
   // The description reads the ledger, which takes as long as a small operation: for an error only.
   if (const std::size_t left = precedence.left_to_send(); left != 0) {

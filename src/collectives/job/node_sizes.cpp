@@ -60,9 +60,9 @@ NodeSizes node_sizes(const Network& network, const std::vector<int>& job_ranks, 
 
   const auto per_pod = static_cast<std::int64_t>(number_setting("STRETTO_NODES_PER_POD"));
   if (per_pod == 0) return sizes;
-  std::vector<int> everybody(static_cast<std::size_t>(job_size));
-  std::iota(everybody.begin(), everybody.end(), 0);
-  const std::vector<int> nodes = numbered_nodes(network, everybody);
+  std::vector<int> all_ranks(static_cast<std::size_t>(job_size));
+  std::iota(all_ranks.begin(), all_ranks.end(), 0);
+  const std::vector<int> nodes = numbered_nodes(network, all_ranks);
   const int count = *std::max_element(nodes.begin(), nodes.end()) + 1;
   require(count % per_pod == 0, "STRETTO_NODES_PER_POD={} does not divide the {} nodes of the job; choose a divisor.",
           per_pod, count);

@@ -43,10 +43,16 @@ std::string RankContext::write_flight(const std::string& directory, const std::s
   return stretto::write_flight(ledger_, {job_name_, job_->rank(), job_->size(), reason}, directory);
 }
 
-RankAccount RankContext::account() {
-  if (leaves_) return {"has ended its part of the job and waits for the others to leave, too", {}};
-  LedgerAccount account = account_of(ledger_);
-  return {std::move(account.text), account.waits ? network_->awaited_ranks().all() : std::vector<int>()};
+RankAccount RankContext::account(int rank, const OperationId& wanted) {
+  if (leaves_) return {"has ended its part of the job and waits for the others to leave, too", {}, wanted};
+  LedgerAccount its = account_of(ledger_);
+  RankAccount account{std::move(its.text), its.waits ? network_->awaited_ranks().all() : std::vector<int>(), wanted};
+  if (wanted.number == 0) return account;
+  if (const std::optional<OpenCall> call = open_calls_.in_the_way_of(wanted, rank)) {
+    account.held_up_in = call->id;
+    account.held_up_text = call->text;
+  }
+  return account;
 }
 
 void RankContext::trouble(const std::string& sentence) {

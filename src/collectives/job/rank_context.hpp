@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 
+#include "collectives/job/open_calls.hpp"
 #include "collectives/selection/select.hpp"
 #include "device/stream/unwinding.hpp"
 #include "stretto/ledger.hpp"
@@ -27,6 +28,7 @@ class RankContext final : private JobObserver {
   Ledger& ledger() { return ledger_; }
   const Selector& selector() const { return *selector_; }
   bool checks_calls() const { return checks_calls_; }  // STRETTO_CHECK
+  OpenCalls& open_calls() { return open_calls_; }      // with STRETTO_CHECK
   void set_leave_timeout(double seconds) { leave_timeout_ = seconds; }
   void set_job_name(std::uint64_t name) { job_name_ = name; }  // in flight files
   // Writes this rank's last operations (collectives/ledger/flight.hpp), and returns the path.
@@ -36,7 +38,7 @@ class RankContext final : private JobObserver {
   std::atomic<std::uint32_t> next_group = 1;
 
  private:
-  RankAccount account() override;
+  RankAccount account(int rank, const OperationId& wanted) override;
   void trouble(const std::string& sentence) override;
 
   std::unique_ptr<Job> job_;
@@ -44,6 +46,7 @@ class RankContext final : private JobObserver {
   std::unique_ptr<Selector> selector_;
   Ledger ledger_;
   bool checks_calls_;
+  OpenCalls open_calls_;
   std::atomic<double> leave_timeout_ = Job::no_limit;
   int exceptions_at_start_;
   std::atomic<std::uint64_t> job_name_ = 0;

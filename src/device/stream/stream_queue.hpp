@@ -23,6 +23,19 @@ struct GpuStreamHandle;
 // The threads of the program, of all ranks in this process, that wait for a work now.
 inline std::atomic<int> waiting_program_threads = 0;
 
+// The work for which this thread waits now; null: none. Other threads may read it, also when this one has ended.
+const std::shared_ptr<std::atomic<const Work::State*>>& work_awaited_by_this_thread();
+class AwaitsWork {
+ public:
+  explicit AwaitsWork(const Work::State* work) : before_(work_awaited_by_this_thread()->exchange(work)) {}
+  ~AwaitsWork() { *work_awaited_by_this_thread() = before_; }
+  AwaitsWork(const AwaitsWork&) = delete;
+  AwaitsWork& operator=(const AwaitsWork&) = delete;
+
+ private:
+  const Work::State* before_;
+};
+
 // The beginning and the end of a task in a GPU's stream.
 class GpuMarks {
  public:

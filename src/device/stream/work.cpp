@@ -137,6 +137,11 @@ void Work::State::wait_until_past() {
   }
 }
 
+const std::shared_ptr<std::atomic<const Work::State*>>& work_awaited_by_this_thread() {
+  thread_local const auto awaited = std::make_shared<std::atomic<const Work::State*>>(nullptr);
+  return awaited;
+}
+
 namespace {
 
 class ProgramWaits {
@@ -159,6 +164,7 @@ void Work::State::wait_until_ended() {
   require_enqueued();
   if (finished) return;
   const ProgramWaits waits;
+  const AwaitsWork awaits(this);
   const double from = now_seconds();
   const auto is_on_its_way = [&] { return finished || marks; };
   const std::chrono::duration<double> patience(seconds_before_notice);

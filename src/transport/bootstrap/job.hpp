@@ -13,17 +13,28 @@ namespace stretto {
 
 using Bytes = std::vector<std::byte>;
 
+// An operation, under the same name on all ranks that take part in it.
+struct OperationId {
+  std::uint64_t series = 0;  // the collectives of one communicator, or the messages from one member to another
+  std::uint64_t number = 0;  // in it, from 1 on; 0: no operation
+  bool operator==(const OperationId&) const = default;
+};
+
 // A rank's answer to another rank that asks what it is doing.
 struct RankAccount {
   std::string text;            // the end of a sentence: "has been in ... for 3 s"; empty if the rank has not answered
   std::vector<int> waits_for;  // ranks, for which it has waited long
+  // The operation that holds it up, if it was asked about one that it has not begun: it waits there for the rank that asks.
+  OperationId asked, held_up_in = {};
+  std::string held_up_text = {};
 };
 
 // What a job asks of the rank that takes part in it, and tells it, from any thread.
 class JobObserver {
  public:
   virtual ~JobObserver() = default;
-  virtual RankAccount account() = 0;  // what this rank is doing
+  // What this rank is doing. held_up_in and held_up_text answer `rank`, which asks for `wanted` if that is an operation.
+  virtual RankAccount account(int rank, const OperationId& wanted) = 0;
   // The job has failed, or an operation of this rank gives up.
   virtual void trouble(const std::string& sentence) = 0;
 };
@@ -35,9 +46,10 @@ class Observed {
     const std::lock_guard lock(mutex_);
     observer_ = observer;
   }
-  RankAccount account() {
+  RankAccount account(int rank, const OperationId& wanted) {
     const std::lock_guard lock(mutex_);
-    return observer_ == nullptr ? RankAccount{"is on its way into or out of the job", {}} : observer_->account();
+    return observer_ == nullptr ? RankAccount{"is on its way into or out of the job", {}, wanted}
+                                : observer_->account(rank, wanted);
   }
   void trouble(const std::string& sentence) {
     const std::lock_guard lock(mutex_);
@@ -92,8 +104,9 @@ class Job {
   void observe(JobObserver* observer) { observed_->set(observer); }
   // Tells this rank's observer about an operation that gives up.
   void report(const std::string& sentence) { observed_->trouble(sentence); }
-  // Asks these ranks what they are doing, and waits so many seconds for their answers.
-  virtual std::vector<RankAccount> ask(const std::vector<int>& ranks, double seconds) = 0;
+  // Asks these ranks what they are doing, and what holds them up if they have not begun `wanted`. Waits so many seconds for
+  // their answers.
+  virtual std::vector<RankAccount> ask(const std::vector<int>& ranks, double seconds, const OperationId& wanted = {}) = 0;
 
  protected:
   const std::shared_ptr<Observed>& observed() const { return observed_; }

@@ -73,10 +73,10 @@ class LocalJob : public Job {
     for (const auto& each : state_->observed) each->trouble(state_->reason);
   }
 
-  std::vector<RankAccount> ask(const std::vector<int>& ranks, double /*seconds*/) override {
+  std::vector<RankAccount> ask(const std::vector<int>& ranks, double /*seconds*/, const OperationId& wanted) override {
     std::vector<RankAccount> accounts;
     accounts.reserve(ranks.size());
-    for (const int rank : ranks) accounts.push_back(state_->observed[rank]->account());
+    for (const int rank : ranks) accounts.push_back(state_->observed[rank]->account(rank_, wanted));
     return accounts;
   }
 

@@ -6,22 +6,32 @@ namespace stretto {
 
 struct Question {
   int from = 0, about = 0;  // ranks
-  RankAccount answer;       // empty in a question
+  RankAccount answer;       // of a question only the operation that it asks for
 };
 
 inline Bytes bytes_of(const Question& question) {
-  const std::string& text = question.answer.text;
-  return packed({bytes_of(std::vector<int>{question.from, question.about}), bytes_of(question.answer.waits_for),
-                 bytes_of(std::vector<char>(text.begin(), text.end()))});
+  const RankAccount& answer = question.answer;
+  const std::vector<std::uint64_t> operations{answer.asked.series, answer.asked.number, answer.held_up_in.series,
+                                              answer.held_up_in.number};
+  return packed({bytes_of(std::vector<int>{question.from, question.about}), bytes_of(answer.waits_for), bytes_of(operations),
+                 bytes_of(std::vector<char>(answer.text.begin(), answer.text.end())),
+                 bytes_of(std::vector<char>(answer.held_up_text.begin(), answer.held_up_text.end()))});
 }
 
 // Throws Error(internal) if the bytes, which come from another rank of `size`, are no question.
 inline Question question_of(const Bytes& bytes, int size) {
-  const std::vector<Bytes> parts = unpacked(bytes, 3);
+  const std::vector<Bytes> parts = unpacked(bytes, 5);
   const std::vector<int> ends = values_of<int>(parts[0]);
-  ensure(ends.size() == 2, "a question or an answer of it is truncated.");
-  Question question{ends[0], ends[1], {{}, values_of<int>(parts[1])}};
-  for (const char letter : values_of<char>(parts[2])) question.answer.text += letter;
+  const std::vector<std::uint64_t> operations = values_of<std::uint64_t>(parts[2]);
+  ensure(ends.size() == 2 && operations.size() == 4, "a question or an answer of it is truncated.");
+  const auto text = [&](int part) {
+    const std::vector<char> letters = values_of<char>(parts[part]);
+    return std::string(letters.begin(), letters.end());
+  };
+  Question question{ends[0], ends[1], {text(3), values_of<int>(parts[1])}};
+  question.answer.asked = {operations[0], operations[1]};
+  question.answer.held_up_in = {operations[2], operations[3]};
+  question.answer.held_up_text = text(4);
   std::vector<int> ranks = question.answer.waits_for;
   ranks.insert(ranks.end(), ends.begin(), ends.end());
   for (const int rank : ranks) ensure(rank >= 0 && rank < size, "a question of it is about rank {}, of {}.", rank, size);

@@ -120,12 +120,13 @@ void TcpJob::leave(double timeout) {
   changed_.wait_for(lock, grace_after_failure, [&] { return all_left_; });
 }
 
-std::vector<RankAccount> TcpJob::ask(const std::vector<int>& ranks, double seconds) {
+std::vector<RankAccount> TcpJob::ask(const std::vector<int>& ranks, double seconds, const OperationId& wanted) {
+  const std::lock_guard asking(asking_);
   {
     const std::lock_guard lock(mutex_);
     answers_.clear();
   }
-  for (const int rank : ranks) pass_on(FrameKind::question, {rank_, rank, {}});
+  for (const int rank : ranks) pass_on(FrameKind::question, {rank_, rank, {.text = {}, .waits_for = {}, .asked = wanted}});
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] {
     return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return answers_.count(rank) > 0 || silence_of(rank); });
@@ -133,6 +134,10 @@ std::vector<RankAccount> TcpJob::ask(const std::vector<int>& ranks, double secon
   std::vector<RankAccount> accounts;
   accounts.reserve(ranks.size());
   for (const int rank : ranks) accounts.push_back(answers_[rank]);
+  // What comes too late is an answer to an earlier question.
+  for (RankAccount& account : accounts) {
+    if (account.asked != wanted) account.held_up_in = {};
+  }
   return accounts;
 }
 

@@ -34,7 +34,7 @@ class TcpJob final : public Job {
   bool has_left(int rank) const override;
   std::string news_of(int rank) const override;
   void leave(double timeout) override;
-  std::vector<RankAccount> ask(const std::vector<int>& ranks, double seconds) override;
+  std::vector<RankAccount> ask(const std::vector<int>& ranks, double seconds, const OperationId& wanted) override;
   std::unique_ptr<Job> shrink(const std::vector<int>& lost, double patience) override;
 
  private:
@@ -123,6 +123,7 @@ class TcpJob final : public Job {
   std::vector<bool> goes_on_, named_;   // rank 0, by rank: has said that it remains; is named as lost
   std::optional<SmallerJob> shrunk_;    // what rank 0 has said of the smaller job
   std::vector<Frame> early_;            // frames of a smaller job that this one has received
+  std::mutex asking_;                   // held by the thread that asks
   std::map<int, RankAccount> answers_;  // by the rank that was asked about
   std::uint64_t exchanges_ = 0;
   bool all_left_ = false;

@@ -187,7 +187,7 @@ void TcpJob::tell(FrameConnection& connection, FrameKind kind, const Bytes& body
 void TcpJob::pass_on(FrameKind kind, Question question) {
   const int to = kind == FrameKind::question ? question.about : question.from;
   if (to == rank_ && kind == FrameKind::question) {
-    question.answer = observed()->account();
+    question.answer = observed()->account(question.from, question.answer.asked);
     return pass_on(FrameKind::answer, std::move(question));
   }
   if (to == rank_) {

@@ -1,6 +1,7 @@
 // Every operation of the C interface against the oracle of the collectives, on ranks that are threads.
 #include "collectives/oracle.hpp"
 #include "interop/c/c_ranks.hpp"
+#include "variables.hpp"
 
 namespace stretto {
 namespace {
@@ -170,6 +171,39 @@ TEST(COperations, GroupsNestAndTakeSeveralCommunicators) {
     EXPECT_EQ(gathered[3], 3);
     EXPECT_SUCCESS(strettoCommDestroy(pair));
   });
+}
+
+// STRETTO_CHECK=1 compares what groups hold, communicator by communicator: within one, their order counts, across two it
+// does not.
+TEST(COperations, GroupsAreCompared) {
+  const Variable check("STRETTO_CHECK", "1"), timeout("STRETTO_TIMEOUT", "60");
+  std::array<std::string, 2> said;
+  on_ranks_of_c(2, [&](strettoComm_t& comm, int rank) {
+    strettoComm_t other = nullptr;
+    ASSERT_SUCCESS(strettoCommSplit(comm, 0, rank, &other, nullptr));
+    float sum[10] = {}, root[5] = {};
+    const auto sum_up = [&](strettoComm_t where) {
+      return strettoAllReduce(sum, sum, 10, strettoFloat, strettoSum, where, nullptr);
+    };
+    const auto spread = [&] { return strettoBroadcast(root, root, 5, strettoFloat, 0, comm, nullptr); };
+    EXPECT_SUCCESS(strettoGroupStart());
+    EXPECT_SUCCESS(rank == 0 ? sum_up(other) : spread());
+    EXPECT_SUCCESS(rank == 0 ? spread() : sum_up(other));
+    EXPECT_SUCCESS(strettoGroupEnd());
+
+    EXPECT_SUCCESS(strettoGroupStart());
+    EXPECT_SUCCESS(rank == 0 ? sum_up(comm) : spread());
+    EXPECT_SUCCESS(rank == 0 ? spread() : sum_up(comm));
+    EXPECT_NE(strettoGroupEnd(), strettoSuccess);
+    said[static_cast<std::size_t>(rank)] = last_error();
+    strettoCommAbort(other);
+    strettoCommAbort(comm);
+    comm = nullptr;
+  });
+  for (const std::string& sentence : said) {
+    EXPECT_NE(sentence.find("called all_reduce of 10 f32 (sum)"), std::string::npos) << sentence;
+    EXPECT_NE(sentence.find("called broadcast of 5 f32 with root 0"), std::string::npos) << sentence;
+  }
 }
 
 TEST(COperations, StreamsWaitForEachOther) {

@@ -1,0 +1,161 @@
+// STRETTO_CHECK=1 names two operations of which each waits for the other, because ranks call them in different orders.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "stretto/stretto.hpp"
+#include "variables.hpp"
+
+namespace stretto {
+namespace {
+
+using testing::ContainsRegex;
+
+Work sum(const Communicator& ranks, std::int64_t count, const Stream& stream, CallSite site = CallSite::here()) {
+  const Tensor values = Tensor::zeros({count}, DType::i64);
+  return ranks.all_reduce(values, ReduceOp::sum, stream, {.site = site});
+}
+
+void rest(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+// What one rank does with two communicators of all ranks; `first` is the one that its rank calls first.
+using Program = std::function<void(const Communicator& first, const Communicator& second)>;
+
+// Runs it on two ranks, of which the second calls the communicators in the other order. Returns what each rank's error says.
+std::array<std::string, 2> said_by(const Program& program) {
+  const Variable check("STRETTO_CHECK", "1"), timeout("STRETTO_TIMEOUT", "60");
+  std::array<std::string, 2> said;
+  const auto body = [&](const Communicator& world) {
+    const Communicator a = world.duplicate("a"), b = world.duplicate("b");
+    try {
+      world.rank() == 0 ? program(a, b) : program(b, a);
+    } catch (const Error& error) {
+      said[static_cast<std::size_t>(world.rank())] = error.what();
+      throw;
+    }
+  };
+  sentence_of([&] { run_threads(2, body); });
+  return said;
+}
+
+struct Order {
+  const char* name;
+  Program program;
+};
+
+class DifferentOrders : public testing::TestWithParam<Order> {};
+INSTANTIATE_TEST_SUITE_P(All, DifferentOrders,
+                         testing::Values(Order{"of_inline_calls",
+                                               [](const Communicator& first, const Communicator& second) {
+                                                 sum(first, 10, Stream::inline_());
+                                                 sum(second, 10, Stream::inline_());
+                                               }},
+                                         Order{"in_one_stream",
+                                               [](const Communicator& first, const Communicator& second) {
+                                                 const Stream stream("s");
+                                                 const Work earlier = sum(first, 10, stream);
+                                                 const Work later = sum(second, 10, stream);
+                                                 later.wait();
+                                                 earlier.wait();
+                                               }},
+                                         Order{"of_waits",
+                                               [](const Communicator& first, const Communicator& second) {
+                                                 const Stream stream("s"), other("t");
+                                                 sum(first, 10, stream).wait();
+                                                 sum(second, 10, other).wait();
+                                               }},
+                                         Order{"of_groups",
+                                               [](const Communicator& first, const Communicator& second) {
+                                                 for (const auto* const communicator : {&first, &second}) {
+                                                   OperationGroup group;
+                                                   sum(*communicator, 10, Stream::inline_());
+                                                   sum(*communicator, 20, Stream::inline_());
+                                                   group.end();
+                                                 }
+                                               }},
+                                         Order{"of_a_message_and_a_sum",
+                                               [](const Communicator& first, const Communicator& second) {
+                                                 std::int64_t value = 0;
+                                                 const auto message = [&] {
+                                                   if (first.rank() == 0)
+                                                     first.send(&value, 1, DType::i64, 1, Stream::inline_());
+                                                   if (first.rank() == 1)
+                                                     second.recv(&value, 1, DType::i64, 0, Stream::inline_());
+                                                 };
+                                                 if (first.rank() == 0) message();
+                                                 sum(first.rank() == 0 ? second : first, 10, Stream::inline_());
+                                                 if (first.rank() == 1) message();
+                                               }}),
+                         [](const auto& parameter) { return std::string(parameter.param.name); });
+
+TEST_P(DifferentOrders, AreNamedWithRanksOperationsAndPlaces) {
+  const std::string in_a = "(all_reduce|send|recv) #1 of 'a' \\((10|1) i64, at .*call_order_test.cpp:[0-9]+\\)";
+  const std::string in_b = "(all_reduce|send|recv) #1 of 'b' \\((10|1) i64, at .*call_order_test.cpp:[0-9]+\\)";
+  const std::string one = "Rank 0 waits for rank 1 in " + in_a + ", and rank 1 waits for rank 0 in " + in_b;
+  const std::string other = "Rank 1 waits for rank 0 in " + in_b + ", and rank 0 waits for rank 1 in " + in_a;
+  for (const std::string& sentence : said_by(GetParam().program)) {
+    EXPECT_THAT(sentence, ContainsRegex("(" + one + "|" + other + "), and neither can begin"));
+  }
+}
+
+// Controls: the same orders, of which none can deadlock, with waits that are long enough for a question.
+
+constexpr double long_enough = 2.5;
+
+void expect_no_complaint(const Program& program) {
+  for (const std::string& sentence : said_by(program)) EXPECT_EQ(sentence, "");
+}
+
+TEST(OtherOrders, InTwoStreamsAreAllowed) {
+  expect_no_complaint([](const Communicator& first, const Communicator& second) {
+    const Stream stream("s"), other("t");
+    const Work earlier = sum(first, 10, stream);
+    rest(long_enough);
+    const Work later = sum(second, 10, other);
+    later.wait();
+    earlier.wait();
+  });
+}
+
+TEST(OtherOrders, WithinAGroupAreAllowed) {
+  expect_no_complaint([](const Communicator& first, const Communicator& second) {
+    if (first.rank() == 1) rest(long_enough);
+    OperationGroup group;
+    sum(first, 10, Stream::inline_());
+    sum(second, 10, Stream::inline_());
+    group.end();
+  });
+}
+
+TEST(OtherOrders, OfTwoThreadsAreAllowed) {
+  expect_no_complaint([](const Communicator& first, const Communicator& second) {
+    const bool is_rank_0 = first.rank() == 0;
+    std::thread beside([&, b = is_rank_0 ? second : first] {
+      if (is_rank_0) rest(long_enough);
+      sum(b, 10, Stream::inline_());
+    });
+    if (!is_rank_0) rest(long_enough);
+    std::string said = sentence_of([&] { sum(is_rank_0 ? first : second, 10, Stream::inline_()); });
+    beside.join();
+    EXPECT_EQ(said, "");
+  });
+}
+
+TEST(OtherOrders, OfASlowRankAreNoDifference) {
+  expect_no_complaint([](const Communicator& first, const Communicator& second) {
+    const Communicator& a = first.rank() == 0 ? first : second;
+    const Communicator& b = first.rank() == 0 ? second : first;
+    for (int i = 0; i < 2; ++i) {
+      if (first.rank() == i) rest(long_enough);
+      sum(a, 10, Stream::inline_());
+      sum(b, 10, Stream::inline_());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace stretto
