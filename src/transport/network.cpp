@@ -89,6 +89,7 @@ std::vector<std::uint64_t> virtual_nodes(int ranks) {
 
 Network::Network(Job& job, bool may_pin)
     : job_(job),
+      may_pin_(may_pin && setting("STRETTO_PIN") == "auto"),
       segment_(std::make_unique<Segment>()),
       precedence_(std::make_unique<Precedence>(segment_->bell(), Precedence::Bounds{})),
       peers_(job.size()),
@@ -97,13 +98,7 @@ Network::Network(Job& job, bool may_pin)
   const std::string wanted = setting("STRETTO_TRANSPORT");
   // A heap takes address space, of which a job may have little (ulimit -v). So none is made if no rank will open it.
   const HeapAddress heap = wanted == "ucx" ? HeapAddress{} : Heap::mine().address();
-  RankIdentity mine{host_identity(),
-                    segment_->address(),
-                    heap,
-                    {},
-                    ByteRing::footprint(),
-                    allowed_threads(),
-                    may_pin && setting("STRETTO_PIN") == "auto"};
+  RankIdentity mine{host_identity(), segment_->address(), heap, {}, ByteRing::footprint(), allowed_threads(), may_pin_};
   wanted.copy(mine.transport.data(), mine.transport.size() - 1);
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
   const std::vector<Bytes> identities = job.exchange(Bytes(bytes, bytes + sizeof mine));
@@ -223,6 +218,12 @@ void Network::pin(const std::vector<int>& local_ranks) {
   take_place(places, static_cast<std::size_t>(mine_is));
   log().info("Rank {} runs on hardware threads {}.", job_.rank(),
              fmt::join(places[static_cast<std::size_t>(mine_is)], ", "));
+}
+
+bool Network::unpin() {
+  claims_.release();
+  if (may_pin_) leave_place();
+  return may_pin_;
 }
 
 void Network::check_link_setting() const {

@@ -47,6 +47,9 @@ class Network {
   // The speed that STRETTO_LINKS gives the link between two ranks; null: not slowed down.
   const LinkSpeed* modelled_speed(int rank, int other) const;
   GpuExports& gpu_exports() { return gpu_exports_; }  // peers may have them open until all ranks have left the job
+  // Ends the claims to cores and lets this rank run on all, so that a smaller job can divide them anew. Returns whether that
+  // may bind this rank to cores.
+  bool unpin();
   std::string route_name(int peer) const { return over_shared_memory(peer) ? "shm" : "ucx"; }
 
  private:
@@ -76,6 +79,7 @@ class Network {
   };
 
   Job& job_;
+  const bool may_pin_;  // this rank
   std::unique_ptr<Segment> segment_;
   std::unique_ptr<Precedence> precedence_;
   std::unique_ptr<UcxWorker> ucx_;

@@ -330,7 +330,8 @@ Communicator Communicator::shrink(const std::vector<int>& lost) const {
     require(named.back() != 0, "A job cannot leave its rank 0 behind, through which the ranks meet; end it instead.");
   }
   const double timeout = context.network().timeout();
-  Communicator survivors = world_of(context.job().shrink(named, timeout), false, name());
+  std::unique_ptr<Job> smaller = context.job().shrink(named, timeout);
+  Communicator survivors = world_of(std::move(smaller), context.network().unpin(), name());
   survivors.set_timeout(timeout);
   return survivors;
 }

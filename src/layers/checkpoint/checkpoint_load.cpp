@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/fail.hpp"
 #include "layers/checkpoint/checkpoint_index.hpp"
@@ -17,9 +16,8 @@ namespace {
 void copy(const SafetensorsReader::View& from, const PieceCopy& which, const Tensor& to) {
   if (from.type == safetensors_type(to.dtype())) {
     const std::size_t bytes = size_of(to.dtype());
-    std::memcpy(static_cast<std::byte*>(to.raw()) + static_cast<std::size_t>(which.to) * bytes,
-                from.data + static_cast<std::size_t>(which.from) * bytes, static_cast<std::size_t>(which.count) * bytes);
-    return;
+    return from.read(which.from, which.count,
+                     static_cast<std::byte*>(to.raw()) + static_cast<std::size_t>(which.to) * bytes);
   }
   for (std::int64_t i = 0; i < which.count; ++i) to.set(which.to + i, from.at(which.from + i));
 }

@@ -1,7 +1,6 @@
 #include "layers/checkpoint/safetensors.hpp"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,9 +17,10 @@
 namespace stretto {
 namespace {
 
-constexpr std::uint64_t most_header_bytes = 100'000'000;   // as in Hugging Face's own reader
-constexpr std::size_t block_bytes = 4096;                  // of direct writes, in memory and in the file
-constexpr std::size_t flush_bytes = std::size_t{1} << 20;  // stays in a core's cache
+constexpr std::uint64_t most_header_bytes = 100'000'000;    // as in Hugging Face's own reader
+constexpr std::size_t block_bytes = 4096;                   // of direct writes, in memory and in the file
+constexpr std::size_t flush_bytes = std::size_t{1} << 20;   // stays in a core's cache
+constexpr std::size_t window_bytes = std::size_t{1} << 17;  // of short runs
 
 std::size_t bytes_of(const std::string& type) {
   if (type == "F64") return 8;
@@ -71,13 +71,8 @@ std::string safetensors_type(DType dtype) {
   fail(ErrorCode::invalid_argument, "Tensors of {} are not saved; use f64, f32, bf16 or f16.", name(dtype));
 }
 
-SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<TensorEntry>& entries,
-                                     const std::map<std::string, std::string>& metadata)
-    : path_(path), file_{open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)} {
-  if (file_.number < 0) fail_to_write();
-  fcntl(file_.number, F_SETFL, O_DIRECT);  // some file systems, such as tmpfs, refuse it
-  memory_.resize(flush_bytes + block_bytes);
-  waiting_ = memory_.data() + (block_bytes - reinterpret_cast<std::uintptr_t>(memory_.data()) % block_bytes) % block_bytes;
+std::string safetensors_header(const std::string& path, const std::vector<TensorEntry>& entries,
+                               const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header;
   header["__metadata__"] = metadata;
   std::size_t offset = 0;
@@ -89,11 +84,21 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<
   std::string text = text_of(header, path);
   text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data
   const std::uint64_t length = text.size();
-  write(&length, sizeof length);
-  write(text.data(), text.size());
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
 }
 
-SafetensorsWriter::File::~File() {
+SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<TensorEntry>& entries,
+                                     const std::map<std::string, std::string>& metadata)
+    : path_(path), file_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+  if (file_.number < 0) fail_to_write();
+  fcntl(file_.number, F_SETFL, O_DIRECT);  // some file systems, such as tmpfs, refuse it
+  memory_.resize(flush_bytes + block_bytes);
+  waiting_ = memory_.data() + (block_bytes - reinterpret_cast<std::uintptr_t>(memory_.data()) % block_bytes) % block_bytes;
+  const std::string header = safetensors_header(path, entries, metadata);
+  write(header.data(), header.size());
+}
+
+SafetensorsFile::~SafetensorsFile() {
   if (number >= 0) close(number);
 }
 
@@ -138,37 +143,77 @@ void SafetensorsWriter::finish() {
 
 void SafetensorsWriter::fail_to_write() const { fail(ErrorCode::io, "Cannot write {}: {}.", path_, errno_text(errno)); }
 
+// A tensor's place in the file, and what has been read of it. The file is opened again: a checkpoint may have more shards
+// than a process may have descriptors.
+struct SafetensorsReader::View::Bytes {
+  Bytes(const std::string& its_path, std::size_t its_size, std::uint64_t its_begin, std::uint64_t its_count,
+        std::size_t bytes_of_element)
+      : path(its_path), size(its_size), begin(its_begin), count(its_count), width(bytes_of_element), file(open_file(path)) {}
+
+  static SafetensorsFile open_file(const std::string& path) {
+    const int number = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // else a FIFO would wait for its writer
+    if (number < 0) fail(ErrorCode::io, "Cannot open {}: {}.", path, errno_text(errno));
+    return SafetensorsFile(number);
+  }
+  // Throws Error(io) if the file has fewer bytes; `size`: those that it had when its header was read.
+  static void read(const SafetensorsFile& file, const std::string& path, std::size_t size, std::uint64_t at, void* to,
+                   std::size_t bytes) {
+    for (std::size_t done = 0; done < bytes;) {
+      const ssize_t got =
+          pread(file.number, static_cast<std::byte*>(to) + done, bytes - done, static_cast<off_t>(at + done));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) fail(ErrorCode::io, "Cannot read {} at byte {}: {}.", path, at + done, errno_text(errno));
+      if (got == 0) {
+        fail(ErrorCode::io, "{} had {} bytes and ends at byte {} now: something cut it off meanwhile; leave it as it is.",
+             path, size, at + done);
+      }
+      done += static_cast<std::size_t>(got);
+    }
+  }
+  void load(std::uint64_t from, std::uint64_t bytes) {
+    window.clear();  // it stays empty if the file is cut off
+    std::vector<std::byte> loaded(bytes);
+    read(file, path, size, begin + from, loaded.data(), bytes);
+    window = std::move(loaded);
+    window_at = from;
+  }
+
+  std::string path;
+  std::size_t size;
+  std::uint64_t begin, count;  // in bytes
+  std::size_t width;           // bytes of an element
+  SafetensorsFile file;
+  std::vector<std::byte> window;  // bytes of the tensor from window_at on
+  std::uint64_t window_at = 0;
+};
+
 SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // else a FIFO would wait for its writer
-  if (file < 0) fail(ErrorCode::io, "Cannot open {}: {}.", path, errno_text(errno));
+  const SafetensorsFile file = View::Bytes::open_file(path);
   struct stat status {};
-  size_ = fstat(file, &status) == 0 && S_ISREG(status.st_mode) ? static_cast<std::size_t>(status.st_size) : 0;
-  void* data = size_ > 8 ? mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
-  close(file);
-  if (data == MAP_FAILED) fail(ErrorCode::io, "{} of {} bytes is no safetensors file.", path, size_);
-  data_ = static_cast<const std::byte*>(data);
-  mapping_ = {data_, [size = size_](const std::byte* begin) { munmap(const_cast<std::byte*>(begin), size); }};
-  const auto length = load<std::uint64_t>(data_);
+  size_ = fstat(file.number, &status) == 0 && S_ISREG(status.st_mode) ? static_cast<std::size_t>(status.st_size) : 0;
+  if (size_ <= 8) fail(ErrorCode::io, "{} of {} bytes is no safetensors file.", path, size_);
+  std::uint64_t length = 0;
+  View::Bytes::read(file, path, size_, 0, &length, sizeof length);
   if (length > size_ - 8) fail(ErrorCode::io, "{} is cut off or no safetensors file.", path);
   tensors_at_ = 8 + length;
   if (length > most_header_bytes) {
     fail(ErrorCode::io, "The header of {} has {} bytes; those of safetensors files have at most {}.", path, length,
          most_header_bytes);
   }
-  parse_header();
+  std::string header(length, '\0');
+  View::Bytes::read(file, path, size_, 8, header.data(), length);
+  parse_header(header);
   check_places();
 }
 
 // A header has four levels; deeper ones would cost memory without bound.
-void SafetensorsReader::parse_header() {
-  const auto* const begin = reinterpret_cast<const char*>(data_ + 8);
-  const auto* const end = reinterpret_cast<const char*>(data_ + tensors_at_);
+void SafetensorsReader::parse_header(const std::string& text) {
   const auto is_flat = [](int depth, nlohmann::json::parse_event_t /*event*/, nlohmann::json& /*parsed*/) {
     if (depth > 4) throw std::length_error("too deep");
     return true;
   };
   try {
-    header_ = std::make_unique<nlohmann::json>(nlohmann::json::parse(begin, end, is_flat));
+    header_ = std::make_unique<nlohmann::json>(nlohmann::json::parse(text, is_flat));
   } catch (const std::exception&) {
     fail(ErrorCode::io, "The header of {} is no JSON of a safetensors file.", path_);
   }
@@ -217,7 +262,7 @@ SafetensorsReader::View SafetensorsReader::tensor(const std::string& name) const
         (end - begin) / element_bytes != static_cast<std::uint64_t>(view.elements)) {
       fail(ErrorCode::io, "Tensor {} of {} lies outside the file or has another size than its shape says.", name, path_);
     }
-    view.data = data_ + tensors_at_ + begin;
+    view.bytes_ = std::make_shared<View::Bytes>(path_, size_, tensors_at_ + begin, end - begin, element_bytes);
   } catch (const nlohmann::json::exception&) {
     fail(ErrorCode::io, "The header of {} does not describe tensor {}.", path_, name);
   }
@@ -254,8 +299,21 @@ std::string SafetensorsReader::metadata(const std::string& key) const {
   return found->second;
 }
 
+void SafetensorsReader::View::read(std::int64_t first, std::int64_t count, void* to) const {
+  Bytes& its = *bytes_;
+  const std::uint64_t from = static_cast<std::uint64_t>(first) * its.width;
+  const std::uint64_t bytes = static_cast<std::uint64_t>(count) * its.width;
+  if (bytes >= window_bytes) return Bytes::read(its.file, its.path, its.size, its.begin + from, to, bytes);
+  if (from < its.window_at || from + bytes > its.window_at + its.window.size()) {
+    its.load(from, std::min<std::uint64_t>(window_bytes, its.count - from));
+  }
+  std::memcpy(to, its.window.data() + (from - its.window_at), bytes);
+}
+
 double SafetensorsReader::View::at(std::int64_t i) const {
-  const std::byte* const at = data + static_cast<std::size_t>(i) * bytes_of(type);
+  Bytes& its = *bytes_;
+  if (its.window.size() < its.count) its.load(0, its.count);
+  const std::byte* const at = its.window.data() + static_cast<std::size_t>(i) * its.width;
   if (type == "F64") return load<double>(at);
   if (type == "F32") return load<float>(at);
   if (type == "I32") return load<std::int32_t>(at);

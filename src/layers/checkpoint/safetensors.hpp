@@ -15,13 +15,26 @@ namespace stretto {
 using TensorEntry = StoredTensor;
 std::string safetensors_type(DType dtype);
 std::int64_t elements_of(const Shape& shape);  // -1 for an invalid shape
+// The bytes of a file before those of the first tensor, whose tensors have the order of the entries. Throws
+// Error(invalid_argument), naming the path, for names or metadata that are no UTF-8.
+std::string safetensors_header(const std::string& path, const std::vector<TensorEntry>& entries,
+                               const std::map<std::string, std::string>& metadata);
+
+struct SafetensorsFile {  // a descriptor, which is closed also if a constructor throws
+  explicit SafetensorsFile(int its_number) : number(its_number) {}
+  ~SafetensorsFile();
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+
+  int number;
+};
 
 // Writes a file tensor by tensor, in the order of the entries. Every error of the file system throws Error(io) naming the
 // path and the reason. Data go past the kernel's page cache where the file system allows it: what training computes
 // meanwhile needs the cores and the memory's bandwidth, and nobody reads the file soon.
 class SafetensorsWriter {
  public:
-  // Throws Error(invalid_argument) for names or metadata that are no UTF-8.
+  // Errors of entries and metadata as safetensors_header().
   SafetensorsWriter(const std::string& path, const std::vector<TensorEntry>& entries,
                     const std::map<std::string, std::string>& metadata);
   SafetensorsWriter(const SafetensorsWriter&) = delete;
@@ -30,24 +43,21 @@ class SafetensorsWriter {
   void finish();  // blocks until everything is on the disk
 
  private:
-  struct File {  // closed also if the constructor throws
-    int number = -1;
-    ~File();
-  };
   void flush();
   bool writes_directly() const;
   [[noreturn]] void fail_to_write() const;
 
   std::string path_;
-  File file_;
+  SafetensorsFile file_;
   std::vector<std::byte> memory_;  // of waiting_
   std::byte* waiting_ = nullptr;   // bytes that are not in the file yet, at an address for direct writes
   std::size_t waiting_bytes_ = 0;
   std::uint64_t file_bytes_ = 0;  // before waiting_
 };
 
-// Maps a file; throws Error(io) if it is no valid safetensors file: its tensors must lie one after the other, without holes,
-// up to its end. Types and shapes are checked when a tensor is asked for.
+// Reads a file; throws Error(io) if it is no valid safetensors file: its tensors must lie one after the other, without
+// holes, up to its end. Types and shapes are checked when a tensor is asked for. It is not mapped: a file that somebody cuts
+// off meanwhile is an error, not a signal.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& path);
@@ -55,12 +65,20 @@ class SafetensorsReader {
   SafetensorsReader(const SafetensorsReader&) = delete;
   SafetensorsReader& operator=(const SafetensorsReader&) = delete;
 
+  // A tensor in the file. Copies share a buffer: only one thread may use them. Throws Error(io) if the file no longer has
+  // the bytes.
   struct View {
     std::string type;
     Shape shape;
-    const std::byte* data = nullptr;
     std::int64_t elements = 0;
-    double at(std::int64_t i) const;
+    // The bytes of elements, which must lie within the tensor. Short runs in ascending order are read many at a time.
+    void read(std::int64_t first, std::int64_t count, void* to) const;
+    double at(std::int64_t i) const;  // the first call reads the whole tensor into memory
+
+   private:
+    friend class SafetensorsReader;
+    struct Bytes;
+    std::shared_ptr<Bytes> bytes_;
   };
   bool has(const std::string& name) const;
   View tensor(const std::string& name) const;           // throws if it is missing
@@ -70,13 +88,11 @@ class SafetensorsReader {
   const std::string& path() const { return path_; }
 
  private:
-  void parse_header();
+  void parse_header(const std::string& text);
   void check_places() const;
 
   std::string path_;
   std::size_t size_ = 0;
-  std::shared_ptr<const std::byte> mapping_;
-  const std::byte* data_ = nullptr;  // its beginning
   std::size_t tensors_at_ = 0;
   std::unique_ptr<nlohmann::json> header_;
 };

@@ -118,8 +118,11 @@ std::vector<HardwareThreads> place_ranks(const std::vector<Core>& cores, int ran
   return placed;
 }
 
-CoreClaims::~CoreClaims() {
+CoreClaims::~CoreClaims() { release(); }
+
+void CoreClaims::release() {
   for (const int socket : sockets_) close(socket);
+  sockets_.clear();
 }
 
 std::vector<HardwareThreads> CoreClaims::place(int ranks) {
@@ -172,15 +175,33 @@ void run_on(const HardwareThreads& threads) {
 namespace {
 
 std::atomic<const HardwareThreads*> cores_of_all_ranks = nullptr;  // if ranks share cores; the last place taken
+HardwareThreads before_any_place;
+
+HardwareThreads threads_allowed() {
+  HardwareThreads result;
+  const Bitmap bound(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+  const Topology machine = this_machine();
+  if (!machine || hwloc_get_cpubind(machine.get(), bound.get(), HWLOC_CPUBIND_THREAD) != 0) return result;
+  for (int thread = hwloc_bitmap_first(bound.get()); thread >= 0; thread = hwloc_bitmap_next(bound.get(), thread))
+    result.push_back(thread);
+  return result;
+}
 
 }  // namespace
 
 void take_place(const std::vector<HardwareThreads>& places, std::size_t rank) {
+  if (before_any_place.empty()) before_any_place = threads_allowed();
   run_on(places[rank]);
+  delete cores_of_all_ranks.exchange(nullptr);
   if (std::count(places.begin(), places.end(), places[rank]) == 1) return;
   auto all = std::make_unique<HardwareThreads>();
   for (const HardwareThreads& threads : places) all->insert(all->end(), threads.begin(), threads.end());
-  delete cores_of_all_ranks.exchange(all.release());
+  cores_of_all_ranks = all.release();
+}
+
+void leave_place() {
+  run_on(before_any_place);
+  delete cores_of_all_ranks.exchange(nullptr);
 }
 
 void leave_shared_core() {

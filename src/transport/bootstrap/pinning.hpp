@@ -35,6 +35,8 @@ class CoreClaims {
   std::vector<HardwareThreads> place(int ranks);
   // The same over given cores. kind: a part of the names; claims of different kinds do not see each other.
   std::vector<HardwareThreads> place(std::vector<Core> cores, int ranks, const std::string& kind);
+  // Ends the claims.
+  void release();
 
  private:
   std::vector<int> sockets_;
@@ -44,6 +46,8 @@ class CoreClaims {
 void run_on(const HardwareThreads& threads);
 // The same for a rank of a host, whose ranks got `places`.
 void take_place(const std::vector<HardwareThreads>& places, std::size_t rank);
+// Lets all threads of this process run where its threads ran before the first take_place().
+void leave_place();
 // Where take_place() gave a core to several ranks, lets this process's threads run on the cores of all of them. For ranks
 // that work by turns: while one waits, another could not take over its core.
 void leave_shared_core();

@@ -160,18 +160,18 @@ TEST(LeaveSharedCore, LetsRanksOfOneCoreRunOnAll) {
 }
 
 // Checks the number of hardware threads that two ranks share, and the number that either may use.
-void expect_of_two_ranks(const std::function<bool(int common, int together)>& right) {
-  EXPECT_EQ(launch(2,
-                   [&](const Communicator& world) {
-                     cpu_set_t sets[2], common, together;
-                     sched_getaffinity(0, sizeof sets[0], &common);
-                     world.all_gather(&common, sets, sizeof sets[0], DType::u8, Stream::inline_());
-                     CPU_AND(&common, &sets[0], &sets[1]);
-                     CPU_OR(&together, &sets[0], &sets[1]);
-                     ensure(right(CPU_COUNT(&common), CPU_COUNT(&together)), "{} in common, {} together", CPU_COUNT(&common),
-                            CPU_COUNT(&together));
-                   }),
-            0);
+using IsRight = std::function<bool(int common, int together)>;
+void check_two_ranks(const Communicator& world, const IsRight& right) {
+  cpu_set_t sets[2], common, together;
+  sched_getaffinity(0, sizeof sets[0], &common);
+  world.all_gather(&common, sets, sizeof sets[0], DType::u8, Stream::inline_());
+  CPU_AND(&common, &sets[0], &sets[1]);
+  CPU_OR(&together, &sets[0], &sets[1]);
+  ensure(right(CPU_COUNT(&common), CPU_COUNT(&together)), "{} in common, {} together", CPU_COUNT(&common),
+         CPU_COUNT(&together));
+}
+void expect_of_two_ranks(const IsRight& right) {
+  EXPECT_EQ(launch(2, [&](const Communicator& world) { check_two_ranks(world, right); }), 0);
 }
 
 // Another job on this machine may hold the cores; then the ranks are not pinned.
@@ -196,6 +196,23 @@ TEST(Launch, LeavesWhatIsPinnedAlone) {
   sched_setaffinity(0, sizeof one, &one);
   expect_of_two_ranks([](int common, int together) { return common == 1 && together == 1; });
   sched_setaffinity(0, sizeof before, &before);
+}
+
+TEST(Shrink, DividesTheCoresAnew) {
+  const int all = threads_allowed();
+  if (all < 2) GTEST_SKIP() << "takes two hardware threads";
+  EXPECT_EQ(launch(4,
+                   [&](const Communicator& world) {
+                     if (world.rank() >= 2) {
+                       EXPECT_THROW(world.shrink(), Error);
+                       return;
+                     }
+                     const auto right = [&](int common, int together) {
+                       return common == all || (common == 0 && together > all / 2);  // unpinned beside another job
+                     };
+                     check_two_ranks(world.shrink({2, 3}), right);
+                   }),
+            0);
 }
 
 TEST(Launch, LeavesThreadsAlone) {
