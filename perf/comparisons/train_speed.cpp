@@ -18,6 +18,7 @@
 #include "stretto/kernels.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/layers/checkpoint.hpp"
+#include "stretto/layers/replicated_state.hpp"
 #include "trainer.hpp"
 #include "training_plan.hpp"
 #include "zero_options.hpp"
@@ -64,6 +65,11 @@ double peak_matrix_rate(const Communicator& world, const gpt::ModelShape& model,
   }
   return best;
 }
+
+// With --replicate-state, steps come in blocks: one without, two with, two without, ..., so that a machine that slows down
+// slows down both. The last steps of the warm-up are with, so that memory is there.
+constexpr int block_steps = 4;
+bool replicates_after(int timed_step) { return timed_step < 0 ? timed_step >= -2 : (timed_step / block_steps + 1) % 4 >= 2; }
 
 // Writes what the planner of layouts needs of the machine: {"cluster": TrainingCluster, "system": TrainingSystem}.
 void write_calibration(const gpt::Calibration& machine, const std::string& path) {
@@ -119,12 +125,20 @@ int measure(int argc, char** argv) {
   app.add_flag("--save-in-background", in_background,
                "Save in the background: a step that finds the last checkpoint complete begins another one")
       ->needs("--save");
+  bool replicates = false;
+  auto* const replicate =
+      app.add_flag("--replicate-state", replicates,
+                   "Keep each rank's state in another one's memory after every step of half the blocks of 4 "
+                   "steps, and compare these blocks with the others; --steps must be a multiple of 8");
   std::string device = "cpu";
   app.add_option("--device", device, "Where to train: cpu, cuda");
   std::string calibration;
   app.add_option("--calibrate", calibration, "Measure the machine instead, for the planner of layouts, into this file");
   CLI11_PARSE(app, argc, argv);
   gpt::check_zero_options(app, options.sharding);
+  if (replicates && steps % (2 * block_steps) != 0) {
+    throw Error(ErrorCode::invalid_argument, replicate->get_name() + " needs --steps of a multiple of 8.");
+  }
   return launch(nproc, [&](const Communicator& world) {
     const OnDevice on_device(device_from_name(device));
     if (!calibration.empty()) {
@@ -145,6 +159,8 @@ int measure(int argc, char** argv) {
       saver = std::make_unique<CheckpointSaver>(trainer.sharded(), trainer.optimizer(), save,
                                                 CheckpointSaver::Options{.in_background = in_background, .keep = 1});
     }
+    ReplicatedState state;
+    if (replicates) state.begin(world);
     int checkpoints = 0;
     std::vector<double> seconds;
     std::map<std::string, std::vector<double>> pipeline;  // by the name of the figure
@@ -174,6 +190,10 @@ int measure(int argc, char** argv) {
             }
           },
           3e-4);
+      if (replicates && replicates_after(step - warmup)) {
+        state.keep(trainer.sharded(), trainer.optimizer(), step + 1);
+        if ((step + 1 - warmup) % block_steps == 0) state.wait();
+      }
       if (step < warmup) continue;
       seconds.push_back(device_now() - from);
       if (!done.pipeline) continue;
@@ -200,6 +220,18 @@ int measure(int argc, char** argv) {
                                   {"exposed_ms", traffic.exposed_seconds / steps * 1e3},
                                   {"units", trainer.sharded().unit_count()}};
     if (saver) result["checkpoints"] = checkpoints;
+    if (replicates) {
+      const auto half = [&](bool with) {
+        std::vector<double> blocks;
+        for (int first = 0; first < steps; first += block_steps) {
+          const auto begin = seconds.begin() + first;
+          if (replicates_after(first) == with) blocks.push_back(std::accumulate(begin, begin + block_steps, 0.0));
+        }
+        return blocks;
+      };
+      result["replicating_s"] = half(true);
+      result["plain_s"] = half(false);
+    }
     const auto stage = static_cast<std::size_t>(mesh.rank(Axis::pipeline));
     result["planned_activation_bytes"] = gpt::plan_training(options, shape).stages[stage].memory.activations;
     result["activation_bytes"] = memory_use(MemoryKind::activations).peak_bytes;

@@ -7,6 +7,17 @@
 
 namespace stretto {
 
+std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const AdamWOptimizer& optimizer) {
+  std::vector<Tensor> result;
+  for (const NamedStateTensor& each : state_tensors) {
+    for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
+      if (parameters.ranges()[i].owned) result.push_back(optimizer.states()[i].*each.tensor);
+    }
+  }
+  for (const ErrorFeedback::Entry& entry : parameters.errors().entries()) result.push_back(entry.values);
+  return result;
+}
+
 CheckpointSnapshot::CheckpointSnapshot(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, bool copies)
     : parameters_(parameters), optimizer_(optimizer), copies_(copies) {
   add_parts();
@@ -22,9 +33,7 @@ void CheckpointSnapshot::add_parts() {
       const Tensor& state = optimizer_.states()[i].*which;
       const bool is_slice = range.count == parameter.elements();
       parts_.push_back(
-          {i,
-           which,
-           {prefix + parameter.name, safetensors_type(state.dtype()), is_slice ? parameter.extents : Shape{range.count}},
+          {{prefix + parameter.name, safetensors_type(state.dtype()), is_slice ? parameter.extents : Shape{range.count}},
            copies_ ? Tensor(state.shape(), state.dtype(), Device::cpu) : Tensor()});
       if (which != state_tensors.front().tensor) continue;
       CheckpointTensor& its = pieces_[parameter.name];
@@ -36,34 +45,45 @@ void CheckpointSnapshot::add_parts() {
 }
 
 void CheckpointSnapshot::take() {
-  for (Part& part : parts_) {
-    const Tensor& state = optimizer_.states()[part.range].*part.which;
+  const std::vector<Tensor> found = tensors_to_save(parameters_, optimizer_);
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
     if (copies_) {
-      part.values.copy_from(state);
+      parts_[i].values.copy_from(found[i]);
     } else {
-      part.values = state.on(Device::cpu);
+      parts_[i].values = found[i].on(Device::cpu);
     }
   }
   units_ = units_text(parameters_);
   errors_.clear();
   const MemoryScope buffers(MemoryKind::buffers);
   for (const ErrorFeedback::Entry& entry : parameters_.errors().entries()) {
-    errors_.push_back({0,
-                       nullptr,
-                       {error_name(entry.tensor, entry.hop), safetensors_type(entry.values.dtype()), entry.values.shape()},
+    errors_.push_back({{error_name(entry.tensor, entry.hop), safetensors_type(entry.values.dtype()), entry.values.shape()},
                        copies_ ? entry.values.clone() : entry.values});
   }
 }
 
-void CheckpointSnapshot::write(const std::filesystem::path& path, std::map<std::string, std::string> metadata) const {
+std::vector<TensorEntry> CheckpointSnapshot::entries() const {
+  std::vector<TensorEntry> result;
+  for (const auto* const list : {&parts_, &errors_}) {
+    for (const Part& part : *list) result.push_back(part.entry);
+  }
+  return result;
+}
+
+std::map<std::string, std::string> CheckpointSnapshot::with_pieces(std::map<std::string, std::string> metadata) const {
   metadata["format"] = "pt";
   metadata[pieces_key] = pieces_text(pieces_);
   if (!units_.empty()) metadata[units_key] = units_;
-  std::vector<TensorEntry> entries;
-  for (const auto* const list : {&parts_, &errors_}) {
-    for (const Part& part : *list) entries.push_back(part.entry);
-  }
-  SafetensorsWriter file(path, entries, metadata);
+  return metadata;
+}
+
+std::string CheckpointSnapshot::header(const std::filesystem::path& path,
+                                       const std::map<std::string, std::string>& metadata) const {
+  return safetensors_header(path, entries(), with_pieces(metadata));
+}
+
+void CheckpointSnapshot::write(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata) const {
+  SafetensorsWriter file(path, entries(), with_pieces(metadata));
   for (const auto* const list : {&parts_, &errors_}) {
     for (const Part& part : *list) file.write(part.values.raw(), part.values.bytes());
   }

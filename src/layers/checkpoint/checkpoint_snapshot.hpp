@@ -9,6 +9,10 @@
 
 namespace stretto {
 
+// The tensors of a rank's shard, in its order; they refer to the state. The types and sizes of those in front never change;
+// the errors of quantized sums behind them come with the first sum.
+std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const AdamWOptimizer& optimizer);
+
 // A rank's part of a checkpoint, in host memory.
 class CheckpointSnapshot {
  public:
@@ -18,23 +22,25 @@ class CheckpointSnapshot {
 
   void take();
   // Writes the shard with what take() has found, and blocks until it is on the disk.
-  void write(const std::filesystem::path& path, std::map<std::string, std::string> metadata) const;
+  void write(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata) const;
+  // The beginning of what write() writes; the bytes of tensors_to_save() follow.
+  std::string header(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata) const;
 
  private:
   struct Part {
-    std::size_t range;  // of ShardedParameters::ranges()
-    StateTensor which;
     TensorEntry entry;
     Tensor values;
   };
   void add_parts();
+  std::vector<TensorEntry> entries() const;
+  std::map<std::string, std::string> with_pieces(std::map<std::string, std::string> metadata) const;
 
   const ShardedParameters& parameters_;
   const AdamWOptimizer& optimizer_;
   bool copies_;
   std::vector<Part> parts_;
   CheckpointTensors pieces_;
-  std::vector<Part> errors_;  // of quantized sums; without `range` and `which`
+  std::vector<Part> errors_;  // of quantized sums
   std::string units_;
 };
 

@@ -1,63 +1,67 @@
 #include "stretto/layers/replicated_state.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
-#include "device/memory/shared_file.hpp"
 #include "layers/checkpoint/checkpoint_directory.hpp"
 #include "layers/checkpoint/checkpoint_index.hpp"
 #include "layers/checkpoint/checkpoint_snapshot.hpp"
 #include "layers/checkpoint/quantization_state.hpp"
+#include "stretto/kernels.hpp"
 
 namespace stretto {
 namespace {
 
 namespace fs = std::filesystem;
-using ShardBytes = std::vector<char>;
 
-// What CheckpointSnapshot::write() would write.
-ShardBytes shard_in_memory(const CheckpointSnapshot& snapshot, const std::map<std::string, std::string>& metadata) {
-  struct File {
-    int number = open_nameless_file();
-    ~File() { close(number); }
-  } const file;
-  const fs::path path = fmt::format("/proc/self/fd/{}", file.number);
-  snapshot.write(path, metadata);
-  ShardBytes bytes(fs::file_size(path));
-  std::ifstream reader(path, std::ios::binary);
-  ensure(static_cast<bool>(reader.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))),
-         "A shard of {} bytes in memory cannot be read again.", bytes.size());
-  return bytes;
-}
-
-void write_shard(const fs::path& path, const ShardBytes& bytes) {
+void write_shard(const fs::path& path, const Tensor& bytes) {
   std::ofstream file(path, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.write(static_cast<const char*>(bytes.raw()), bytes.size());
   file.close();
   if (!file) fail(ErrorCode::io, "Cannot write {}.", path.string());
   sync_to_disk(path);
 }
 
-// The rank that keeps another one's shard, too.
-int keeper_of(int rank, int ranks) { return (rank + std::max(1, ranks / 2)) % ranks; }
+// Ranks of a group have equal numbers.
+int group_of(int rank, int ranks) { return rank % std::max(1, ranks / 2); }
+
+std::vector<int> members_of(int group, int ranks) {
+  std::vector<int> members;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (group_of(rank, ranks) == group) members.push_back(rank);
+  }
+  return members;
+}
 
 }  // namespace
 
 struct ReplicatedState::State {
+  // A state of training: the files of the group's shards, one behind the other.
   struct Generation {
-    CheckpointIndex index;  // without shards and tensors
-    std::int64_t step = -1;
-    ShardBytes own, kept;
+    CheckpointIndex index{.step = -1};  // without shards and tensors
+    bool complete = false;              // on this rank
+    std::vector<std::int64_t> bytes;
+    Tensor files;
+    std::int64_t id_at = 0;  // in this rank's file
+
+    std::int64_t step() const { return complete ? index.step : -1; }
+
+    Tensor file(std::size_t member) const {
+      std::int64_t first = 0;
+      for (std::size_t i = 0; i < member; ++i) first += bytes[i];
+      return files.view(first, {bytes[member]});
+    }
   };
 
   // A rank sends this to the other survivors.
@@ -68,76 +72,128 @@ struct ReplicatedState::State {
     bool has(std::int64_t step) const { return std::find(steps.begin(), steps.end(), step) != steps.end(); }
   };
 
-  Communicator world;
   std::int64_t job = 0;
+  int rank = 0, ranks = 0;
   std::string layout;
+  std::vector<int> members;  // of this rank's group
   std::array<Generation, 2> generations;
   std::size_t next = 0;  // of them
+  Communicator all, group;
+  Stream stream = Stream::inline_();
+  Work under_way;
+
+  std::size_t member_of(int its_rank) const {
+    return static_cast<std::size_t>(std::find(members.begin(), members.end(), its_rank) - members.begin());
+  }
+
+  // Makes room for the files, and writes the header of this rank's, which has the same size in every step unless gradients
+  // are quantized.
+  void prepare(Generation& generation, const ShardedParameters& parameters, const AdamWOptimizer& optimizer,
+               const std::vector<Tensor>& values) const {
+    CheckpointSnapshot snapshot(parameters, optimizer, false);
+    snapshot.take();
+    const std::string name = shard_file(static_cast<std::size_t>(rank));
+    const std::string header = snapshot.header(name, {{id_key, generation.index.id}, {shard_key, name}});
+    auto own = static_cast<std::int64_t>(header.size());
+    for (const Tensor& each : values) own += static_cast<std::int64_t>(each.bytes());
+    generation.bytes.resize(members.size());
+    group.all_gather(&own, generation.bytes.data(), 1, DType::i64, Stream::inline_(), {.tag = tag});
+    std::int64_t all_bytes = 0;
+    for (const std::int64_t each : generation.bytes) all_bytes += each;
+    if (!generation.files || generation.files.size() != all_bytes) {
+      const MemoryScope buffers(MemoryKind::buffers);
+      generation.files = Tensor();
+      generation.files = Tensor::symmetric({all_bytes}, DType::u8);
+    }
+    generation.file(member_of(rank)).view(0, {static_cast<std::int64_t>(header.size())}).copy_from_host(header.data());
+    generation.id_at = static_cast<std::int64_t>(header.find(generation.index.id));
+  }
+
+  // Nothing of a lost job is under way any more.
+  void end_what_is_under_way() {
+    try {
+      std::exchange(under_way, Work()).wait();
+    } catch (const std::exception&) {  // the caller knows of the loss, or an operation of its own will tell it
+    }
+  }
 
   std::vector<Holdings> of_all(const Communicator& left) const {
-    const Holdings mine{job, world ? world.rank() : 0, world ? world.size() : 0, {generations[0].step, generations[1].step}};
-    std::vector<Holdings> all(static_cast<std::size_t>(left.size()));
-    left.all_gather(&mine, all.data(), sizeof mine, DType::u8, Stream::inline_(), {.tag = "replicated state"});
-    return all;
+    const Holdings mine{job, rank, ranks, {generations[0].step(), generations[1].step()}};
+    std::vector<Holdings> all_of_them(static_cast<std::size_t>(left.size()));
+    left.all_gather(&mine, all_of_them.data(), sizeof mine, DType::u8, Stream::inline_(), {.tag = tag});
+    return all_of_them;
   }
+
+  static constexpr const char* tag = "replicated state";
 };
 
 ReplicatedState::ReplicatedState() : state_(std::make_unique<State>()) {}
-ReplicatedState::~ReplicatedState() = default;
+ReplicatedState::~ReplicatedState() { state_->end_what_is_under_way(); }
 
 void ReplicatedState::begin(const Communicator& world) {
-  *state_ = State();
-  state_->world = world;
+  state_->end_what_is_under_way();
+  state_ = std::make_unique<State>();
+  State& state = *state_;
+  state.rank = world.rank();
+  state.ranks = world.size();
+  state.members = members_of(group_of(state.rank, state.ranks), state.ranks);
+  state.all = world.duplicate(State::tag);
+  state.group = world.split(state.members.front(), state.rank, State::tag);
+  state.stream = Stream(State::tag, Priority::background, Device::cpu);
   if (world.rank() == 0) {
     std::random_device random;
-    state_->job = static_cast<std::int64_t>((std::uint64_t{random()} << 32U) | random());
+    state.job = static_cast<std::int64_t>((std::uint64_t{random()} << 32U) | random());
   }
-  world.broadcast(&state_->job, &state_->job, 1, DType::i64, 0, Stream::inline_(), {.tag = "replicated state"});
+  world.broadcast(&state.job, &state.job, 1, DType::i64, 0, Stream::inline_(), {.tag = State::tag});
 }
 
 void ReplicatedState::keep(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, std::int64_t step,
                            const std::map<std::string, std::string>& notes) {
   State& state = *state_;
-  require(static_cast<bool>(state.world), "A state is kept for no job; call begin() first.");
-  const Communicator& world = state.world;
+  require(static_cast<bool>(state.all), "A state is kept for no job; call begin() first.");
+  wait();
   if (state.layout.empty()) state.layout = layout_text(parameters);
   State::Generation& generation = state.generations[state.next];
-  generation.step = -1;
+  generation.complete = false;
   generation.index = {.id = fmt::format("{:016x}", static_cast<std::uint64_t>(state.job + step)),
                       .step = step,
                       .optimizer_steps = optimizer.steps(),
                       .layout = state.layout,
                       .notes = notes};
-  CheckpointSnapshot snapshot(parameters, optimizer, false);
-  snapshot.take();
-  const std::string file = shard_file(static_cast<std::size_t>(world.rank()));
-  generation.own = shard_in_memory(snapshot, {{id_key, generation.index.id}, {shard_key, file}});
-  if (world.size() > 1) {
-    const int keeper = keeper_of(world.rank(), world.size());
-    int kept = 0;
-    while (keeper_of(kept, world.size()) != world.rank()) ++kept;
-    const OperationOptions options{.tag = "replicated state"};
-    const auto out = static_cast<std::int64_t>(generation.own.size());
-    std::int64_t in = 0;
-    world.send_recv(&out, 1, keeper, &in, 1, kept, DType::i64, Stream::inline_(), options);
-    generation.kept.resize(static_cast<std::size_t>(in));
-    world.send_recv(generation.own.data(), out, keeper, generation.kept.data(), in, kept, DType::u8, Stream::inline_(),
-                    options);
+  const std::vector<Tensor> values = tensors_to_save(parameters, optimizer);
+  const bool changes_size = parameters.options().qgz != QuantizedFormat::none;
+  if (!generation.files || changes_size) state.prepare(generation, parameters, optimizer, values);
+  const Tensor own = generation.file(state.member_of(state.rank));
+  auto* const file = static_cast<std::byte*>(own.raw());
+  std::memcpy(file + generation.id_at, generation.index.id.data(), generation.index.id.size());
+  std::byte* to = file + own.size();
+  for (auto each = values.rbegin(); each != values.rend(); ++each) {
+    to -= each->bytes();
+    kernels::copy(each->raw(), to, each->bytes(), true);  // nobody reads it soon
   }
-  generation.step = step;
+  state.group.all_gather_v(own.raw(), generation.files.raw(), generation.bytes, DType::u8, state.stream,
+                           {.tag = State::tag});
+  state.stream.enqueue([&generation] { generation.complete = true; });
+  // The next state overwrites the one before this one, which must not be needed any more.
+  state.under_way = state.all.barrier(state.stream, {.tag = State::tag});
   state.next = 1 - state.next;
 }
 
-std::optional<std::int64_t> ReplicatedState::save(const Communicator& left, const std::string& directory) const {
+void ReplicatedState::wait() { std::exchange(state_->under_way, Work()).wait(); }
+
+std::optional<std::int64_t> ReplicatedState::save(const Communicator& left, const std::string& directory) {
+  state_->end_what_is_under_way();
   const std::vector<State::Holdings> all = state_->of_all(left);
   const State::Holdings& mine = all[static_cast<std::size_t>(left.rank())];
   // Returns the survivor that writes a rank's shard of a step, or -1 if nobody has it.
   const auto writer_of = [&](int rank, std::int64_t step) {
-    for (const int holder : {rank, keeper_of(rank, static_cast<int>(mine.ranks))}) {
-      const auto one = std::find_if(all.begin(), all.end(), [&](const State::Holdings& its) { return its.rank == holder; });
-      if (one != all.end() && one->has(step)) return holder;
+    const int group = group_of(rank, static_cast<int>(mine.ranks));
+    int writer = -1;
+    for (const State::Holdings& its : all) {
+      if (!its.has(step) || group_of(static_cast<int>(its.rank), static_cast<int>(mine.ranks)) != group) continue;
+      if (writer < 0 || its.rank == rank) writer = static_cast<int>(its.rank);
     }
-    return -1;
+    return writer;
   };
   std::set<std::int64_t, std::greater<>> steps;
   for (const State::Holdings& its : all) {
@@ -166,29 +222,30 @@ std::optional<std::int64_t> ReplicatedState::save(const Communicator& left, cons
       log().error("The state of step {} in memory was not saved in {}: {}", step, directory, error.what());
       failed = 1;
     }
-    left.all_reduce(&failed, &failed, 1, DType::i64, ReduceOp::max, Stream::inline_(), {.tag = "replicated state"});
+    left.all_reduce(&failed, &failed, 1, DType::i64, ReduceOp::max, Stream::inline_(), {.tag = State::tag});
     return failed == 0;
   };
   const bool first = left.rank() == 0;
   const auto& generations = state_->generations;
-  const State::Generation& generation = generations[0].step == step ? generations[0] : generations[1];
-  const bool saved = together([&] {
-                       if (first) begin_checkpoint(directory, name);
-                     }) &&
-                     together([&] {
-                       for (int rank = 0; rank < mine.ranks; ++rank) {
-                         if (writer_of(rank, step) != mine.rank) continue;
-                         write_shard(unfinished / shard_file(static_cast<std::size_t>(rank)),
-                                     rank == mine.rank ? generation.own : generation.kept);
-                       }
-                     }) &&
-                     together([&] {
-                       if (!first) return;
-                       CheckpointIndex index = generation.index;
-                       index_shards(index, unfinished, static_cast<std::size_t>(mine.ranks));
-                       write_file(unfinished / "index.json", text_of(index));
-                       publish_checkpoint(directory, name);
-                     });
+  // Rank 0, which writes the index, need not have the files of its group.
+  const State::Generation& generation = generations[0].index.step == step ? generations[0] : generations[1];
+  const bool saved =
+      together([&] {
+        if (first) begin_checkpoint(directory, name);
+      }) &&
+      together([&] {
+        for (int rank = 0; rank < mine.ranks; ++rank) {
+          if (writer_of(rank, step) != mine.rank) continue;
+          write_shard(unfinished / shard_file(static_cast<std::size_t>(rank)), generation.file(state_->member_of(rank)));
+        }
+      }) &&
+      together([&] {
+        if (!first) return;
+        CheckpointIndex index = generation.index;
+        index_shards(index, unfinished, static_cast<std::size_t>(mine.ranks));
+        write_file(unfinished / "index.json", text_of(index));
+        publish_checkpoint(directory, name);
+      });
   if (!saved && first) discard_checkpoint(directory, name);
   if (!saved) return std::nullopt;
   return step;
