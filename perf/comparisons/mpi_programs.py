@@ -1,4 +1,4 @@
-"""The loop over MPI's collectives, peers/mpi_host_loop.cpp, compiled and started by each MPI of this machine."""
+"""The loops over MPI's collectives, peers/mpi_*_loop.cpp, compiled and started by each MPI of this machine."""
 import os
 import shutil
 
@@ -15,7 +15,7 @@ FORMS = {
 }
 
 
-def compiled_loop(mpi):
+def compiled_loop(mpi, loop="mpi_host_loop"):
     """The program; None if the MPI is absent."""
     compiler, launcher = MPIS[mpi]
     if not shutil.which(compiler) or not shutil.which(launcher):
@@ -23,8 +23,8 @@ def compiled_loop(mpi):
         return None
     directory = ROOT / "build/perf_host"
     directory.mkdir(parents=True, exist_ok=True)
-    program = directory / f"mpi_host_loop_{mpi}"
-    run([compiler, "-std=c++20", "-O2", "-I", ROOT / "perf/tools", ROOT / "perf/comparisons/peers/mpi_host_loop.cpp", "-o", program])
+    program = directory / f"{loop}_{mpi}"
+    run([compiler, "-std=c++20", "-O2", "-I", ROOT / "perf/tools", ROOT / f"perf/comparisons/peers/{loop}.cpp", "-o", program])
     return program
 
 

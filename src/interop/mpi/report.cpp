@@ -16,6 +16,7 @@ const char* text_of(Outcome outcome) {
     case Outcome::alone: return "communicator of one rank";
     case Outcome::unfollowed: return "communicator whose making the door does not follow";
     case Outcome::unserved: return "call that is always forwarded";
+    case Outcome::mpi_is_faster: return "non-blocking call that the MPI does faster";
     case Outcome::arguments: return "arguments that the MPI is to judge";
     default: return "served";
   }

@@ -17,6 +17,7 @@ enum class Outcome {
   alone,
   unfollowed,
   unserved,
+  mpi_is_faster,
   arguments,
   count
 };

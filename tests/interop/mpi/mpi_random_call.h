@@ -30,6 +30,8 @@ static struct shape drawn_shape(struct generator* common) {
 #endif
   shape.element = (enum element)draw(common, element_types);
   shape.count = drawn_count(common);
+  const int reduces = shape.kind == Allreduce || shape.kind == Reduce || shape.kind == Reduce_scatter;
+  if (shape.form == NON_BLOCKING && reduces && draw(common, 3) == 0) shape.count = 2 * (size_t)(40000 + draw(common, 40000));
   shape.root = draw(common, 64);
   shape.in_place = draw(common, 3) == 0;
   shape.layout = (enum layout)draw(common, layouts);
@@ -148,6 +150,7 @@ static void perform(MPI_Comm comm, int rank, int size, const struct shape* shape
     case Reduce_scatter_block:
       IN(block * (size_t)p);
       OUT(block * (size_t)(in_place ? p : 1));
+      operation.left_open = out->bytes - block * width_of[shape->element];
       DO(Reduce_scatter_block, reduce_scatter_block, FROM, out->memory, b, in->type, op, comm);
       break;
     case Reduce_scatter:
@@ -155,6 +158,7 @@ static void perform(MPI_Comm comm, int rank, int size, const struct shape* shape
       for (int i = 0; i < p; ++i) out_counts[i] = (int)shares[i];
       IN(whole);
       OUT(in_place ? whole : shares[rank]);
+      operation.left_open = out->bytes - shares[rank] * width_of[shape->element];
       DO(Reduce_scatter, reduce_scatter, FROM, out->memory, out_counts, in->type, op, comm);
       break;
     case Bcast:

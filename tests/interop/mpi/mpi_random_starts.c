@@ -16,7 +16,8 @@
 #define INIT(name) MPIX_##name##_init
 #endif
 
-enum { most_calls = 10, most_ranks = 16, longest = 3000 };
+/* large: of a reduction that is served although it does not block */
+enum { most_calls = 10, most_ranks = 16, longest = 3000, large = 70000, room = large + most_ranks };
 #ifdef MPICH_VERSION /* 4.0 loses count of communicators when persistent calls are started again */
 enum { most_rounds = 1 };
 #else
@@ -27,6 +28,7 @@ static int rank, size;
 
 struct call {
   int kind, count, root, is_persistent;
+  int used; /* of `in` and `out`, at most */
   MPI_Comm comm;
   int *in, *out, counts[most_ranks], places[most_ranks];
   MPI_Request request;
@@ -70,19 +72,22 @@ static uint64_t digest;
 
 static void note(const struct call* call, uint64_t step) {
   uint64_t all = 1469598103934665603u;
-  for (int i = 0; i < size * longest; ++i) all = (all ^ (unsigned)call->out[i]) * 1099511628211u;
+  for (int i = 0; i < call->used; ++i) all = (all ^ (unsigned)call->out[i]) * 1099511628211u;
   digest += mixed(all ^ mixed(step * most_ranks + (uint64_t)rank));
 }
 
 static void random_program(const MPI_Comm* comms, uint64_t program, struct generator* common, struct generator* own) {
   static struct call calls[most_calls];
-  static int memory[2][most_calls][most_ranks * longest];
+  static int memory[2][most_calls][room];
   const int count = 2 + (int)draw(common, most_calls - 1), rounds = 1 + (int)draw(common, most_rounds);
   for (int i = 0; i < count; ++i) {
     struct call* const call = &calls[i];
     const unsigned length = draw(common, 8);
     call->kind = (int)draw(common, 10);
     call->count = 1 + (int)draw(common, length == 0 ? longest : 40);
+    const int sums = call->kind == 0 || call->kind == 5, scatters = call->kind == 6;
+    if (length < 3 && (sums || scatters)) call->count = sums ? large : large / size;
+    call->used = sums ? call->count : call->count * size;
     call->root = (int)draw(common, (unsigned)size);
     call->is_persistent = draw(common, 3) > 0;
 #ifdef MPICH_VERSION /* whose persistent gathers give wrong values, in whatever order they are started */
@@ -96,7 +101,7 @@ static void random_program(const MPI_Comm* comms, uint64_t program, struct gener
   for (int round = 0; round < rounds; ++round) {
     int order[most_calls], next = 0;
     for (int i = 0; i < count; ++i) {
-      for (int j = 0; j < size * longest; ++j) {
+      for (int j = 0; j < calls[i].used; ++j) {
         calls[i].in[j] = (int)(mixed(program * 64 + (uint64_t)(i * 4 + round)) % 1000) + 7 * rank + j % 13;
         calls[i].out[j] = -1;
       }

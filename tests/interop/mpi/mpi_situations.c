@@ -38,10 +38,32 @@ static int performing_threads(void) {
 static void expect(int truth, const char* what) {
   if (truth) return;
   fprintf(stderr, "rank %d: %s\n", rank, what);
+  usleep(200000); /* MPICH's launcher drops what it has not yet read from a rank that aborts */
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-enum { many = 1 << 20 };
+/* So many integers are enough for a broadcast that does not block to be served; for a reduction, `enough` are. */
+enum { many = 1 << 20, enough = 1 << 16 };
+
+/* Starts a sum of `enough` ones times `factor`, in memory that sum_is() frees. */
+struct sum {
+  int *mine, *all, factor;
+  MPI_Request request;
+};
+static void start_sum(struct sum* sum, int factor, MPI_Comm comm) {
+  sum->mine = malloc(enough * sizeof(int));
+  sum->all = calloc(enough, sizeof(int));
+  sum->factor = factor;
+  for (int i = 0; i < enough; ++i) sum->mine[i] = factor + i % 3;
+  MPI_Iallreduce(sum->mine, sum->all, enough, MPI_INT, MPI_SUM, comm, &sum->request);
+}
+static int sum_is(struct sum* sum, int ranks) {
+  int right = 1;
+  for (int i = 0; i < enough; ++i) right &= sum->all[i] == ranks * (sum->factor + i % 3);
+  free(sum->mine);
+  free(sum->all);
+  return right;
+}
 
 /* The message is too large to leave before it is wanted, and the rank that wants it does not come to the collective without.
  */
@@ -65,30 +87,58 @@ static void message_behind_collective(void) {
 /* The first call on a communicator does not block, and another rank comes to it only after what follows it here. */
 static void first_call_returns(void) {
   MPI_Comm fresh;
-  int mine = 1, sum = 0, word = 7;
-  MPI_Request request;
+  int word = 7;
+  struct sum sum;
   MPI_Comm_dup(MPI_COMM_WORLD, &fresh);
   if (rank == 1) MPI_Recv(&word, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-  MPI_Iallreduce(&mine, &sum, 1, MPI_INT, MPI_SUM, fresh, &request);
+  start_sum(&sum, 1, fresh);
   if (rank == 0) MPI_Ssend(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
-  MPI_Wait(&request, MPI_STATUS_IGNORE);
-  expect(sum == size, "the sum is wrong");
+  MPI_Wait(&sum.request, MPI_STATUS_IGNORE);
+  expect(sum_is(&sum, size), "the sum is wrong");
   MPI_Comm_free(&fresh);
 }
 
 /* Ranks start calls of two communicators in different orders, and wait in others. */
 static void crossed(void) {
   MPI_Comm comms[2];
-  int mine[2] = {1, 10}, sums[2] = {0, 0};
-  MPI_Request requests[2];
+  struct sum sums[2];
   for (int i = 0; i < 2; ++i) MPI_Comm_dup(MPI_COMM_WORLD, &comms[i]);
   for (int i = 0; i < 2; ++i) {
     const int which = rank % 2 ? 1 - i : i;
-    MPI_Iallreduce(&mine[which], &sums[which], 1, MPI_INT, MPI_SUM, comms[which], &requests[which]);
+    start_sum(&sums[which], 1 + 9 * which, comms[which]);
   }
-  for (int i = 0; i < 2; ++i) MPI_Wait(&requests[rank % 3 ? 1 - i : i], MPI_STATUS_IGNORE);
-  expect(sums[0] == size && sums[1] == 10 * size, "a sum is wrong");
+  for (int i = 0; i < 2; ++i) MPI_Wait(&sums[rank % 3 ? 1 - i : i].request, MPI_STATUS_IGNORE);
+  for (int i = 0; i < 2; ++i) expect(sum_is(&sums[i], size), "a sum is wrong");
   for (int i = 0; i < 2; ++i) MPI_Comm_free(&comms[i]);
+}
+
+/* Many small calls and some large ones are in flight together; each rank waits for them in an order of its own. */
+static void small_and_large(void) {
+  enum { calls = 40, every = 8 };
+  int mine[calls], all[calls];
+  struct sum sums[calls / every];
+  MPI_Request requests[calls];
+  MPI_Status statuses[calls];
+  for (int round = 0; round < 6; ++round) {
+    for (int i = 0; i < calls; ++i) {
+      struct sum* const large = i % every == 3 ? &sums[i / every] : NULL;
+      mine[i] = round + i;
+      all[i] = 0;
+      if (large != NULL) start_sum(large, mine[i], MPI_COMM_WORLD);
+      if (large != NULL) requests[i] = large->request;
+      if (large == NULL) MPI_Iallreduce(&mine[i], &all[i], 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &requests[i]);
+    }
+    for (int i = 0, index = 0, done = 0, indices[calls]; i < calls; ++i) {
+      if (requests[(7 * i + rank) % calls] == MPI_REQUEST_NULL) continue;
+      if (round % 3 == 0) MPI_Wait(&requests[(7 * i + rank) % calls], MPI_STATUS_IGNORE);
+      if (round % 3 == 1) MPI_Waitany(calls, requests, &index, MPI_STATUS_IGNORE);
+      if (round % 3 == 2) MPI_Testsome(calls, requests, &done, indices, statuses);
+    }
+    MPI_Waitall(calls, requests, statuses);
+    for (int i = 0; i < calls; ++i) {
+      expect(i % every == 3 ? sum_is(&sums[i / every], size) : all[i] == size * mine[i], "a sum is wrong");
+    }
+  }
 }
 
 /* One communicator: what was started first is waited for last, with blocking calls between, and by some ranks after those.
@@ -148,21 +198,27 @@ static void overlapping(void) {
   MPI_Barrier(all);
 }
 
-/* A communicator may be freed while its calls are under way, and so may types. */
+/* A communicator may be freed while its calls are under way, and so may types; here each rank gives another one. */
 static void freed_early(void) {
-  MPI_Comm fresh;
-  MPI_Datatype gaps;
-  MPI_Request request;
-  int data[8] = {0};
-  if (rank == 0) data[0] = data[2] = data[4] = data[6] = 5;
-  MPI_Comm_dup(MPI_COMM_WORLD, &fresh);
-  MPI_Type_vector(4, 1, 2, MPI_INT, &gaps);
-  MPI_Type_commit(&gaps);
-  MPI_Ibcast(data, 1, gaps, 0, fresh, &request);
-  MPI_Type_free(&gaps);
-  MPI_Comm_free(&fresh);
-  MPI_Wait(&request, MPI_STATUS_IGNORE);
-  for (int i = 0; i < 8; ++i) expect(data[i] == (i % 2 ? 0 : 5), "the broadcast is wrong");
+  for (int large = 0; large < 2; ++large) {
+    const int count = large ? many : 4;
+    MPI_Comm fresh;
+    MPI_Datatype elements;
+    MPI_Request request;
+    const int step = rank == 0 ? 1 : 2;
+    int* const data = calloc(2 * (size_t)count, sizeof(int));
+    for (int i = 0; rank == 0 && i < count; ++i) data[i] = 5 + i % 3;
+    MPI_Comm_dup(MPI_COMM_WORLD, &fresh);
+    MPI_Type_vector(count, 1, step, MPI_INT, &elements);
+    MPI_Type_commit(&elements);
+    MPI_Ibcast(data, 1, elements, 0, fresh, &request);
+    MPI_Type_free(&elements);
+    MPI_Comm_free(&fresh);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    for (int i = 0; i < count; ++i) expect(data[step * i] == 5 + i % 3, "the broadcast is wrong");
+    for (int i = 1; rank != 0 && i < 2 * count; i += 2) expect(data[i] == 0, "the broadcast wrote into a gap");
+    free(data);
+  }
 }
 
 /* Each rank has the same elements in a layout of its own: in a row, with gaps, or in pairs whose second element is first. */
@@ -405,14 +461,15 @@ static void persistent_in_any_order(void) {
   drawn = 100U + (unsigned)rank;
   for (int i = 0; i < 2; ++i) initialize(&sets[i], i == 0 ? MPI_COMM_WORLD : fresh);
   for (int round = 0; round < 30; ++round) {
-    MPI_Request order_of_this_rank[2 * kinds], beside;
-    int order[2 * kinds], one = rank, all = 0, one_beside = 1, all_beside = 0;
+    MPI_Request order_of_this_rank[2 * kinds];
+    struct sum beside;
+    int order[2 * kinds], one = rank, all = 0;
     shuffle(order, 2 * kinds);
     for (int i = 0; i < 2; ++i) fill(&sets[i], round + i);
     for (int i = 0; i < 2 * kinds; ++i) order_of_this_rank[i] = sets[order[i] / kinds].requests[order[i] % kinds];
     const int first = draw(2 * kinds + 1);
     MPI_Startall(first, order_of_this_rank);
-    MPI_Iallreduce(&one_beside, &all_beside, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &beside);
+    start_sum(&beside, round, MPI_COMM_WORLD);
     for (int i = first; i < 2 * kinds; ++i) MPI_Start(&order_of_this_rank[i]);
     MPI_Allreduce(&one, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
     expect(all == size * (size - 1) / 2, "the sum between is wrong");
@@ -424,8 +481,8 @@ static void persistent_in_any_order(void) {
     } else {
       for (int i = 0; i < 2 * kinds; ++i) MPI_Wait(&order_of_this_rank[2 * kinds - 1 - i], MPI_STATUS_IGNORE);
     }
-    MPI_Wait(&beside, MPI_STATUS_IGNORE);
-    expect(all_beside == size, "the sum beside is wrong");
+    MPI_Wait(&beside.request, MPI_STATUS_IGNORE);
+    expect(sum_is(&beside, size), "the sum beside is wrong");
     for (int i = 0; i < 2; ++i) check(&sets[i], round + i);
   }
   for (int i = 0; i < 2 * kinds; ++i) MPI_Request_free(&sets[i / kinds].requests[i % kinds]);
@@ -518,25 +575,26 @@ static void* make_and_free(void* number) {
   const MPI_Comm parent = comm_of_thread[mine];
   for (int round = 0; round < 18; ++round) {
     MPI_Comm made;
-    MPI_Request request;
-    int one = 1 + mine + round, sums[2] = {0, 0}, of = 0;
+    struct sum large;
+    int one = 1 + mine + round, sum = 0, of = 0;
     if (round % 3 == 0) {
       MPI_Comm_dup(parent, &made);
     } else {
       MPI_Comm_split(parent, round % 3 == 1 ? rank % 2 : 0, -rank, &made);
     }
     MPI_Comm_size(made, &of);
-    MPI_Iallreduce(&one, &sums[0], 1, MPI_INT, MPI_SUM, made, &request);
-    MPI_Allreduce(&one, &sums[1], 1, MPI_INT, MPI_SUM, made);
-    MPI_Wait(&request, MPI_STATUS_IGNORE);
-    expect(sums[0] == of * one && sums[1] == of * one, "a sum is wrong");
+    start_sum(&large, one, made);
+    MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, made);
+    MPI_Wait(&large.request, MPI_STATUS_IGNORE);
+    expect(sum == of * one && sum_is(&large, of), "a sum is wrong");
 #ifdef INIT
-    sums[0] = 0;
-    INIT(Allreduce)(&one, &sums[0], 1, MPI_INT, MPI_SUM, made, MPI_INFO_NULL, &request);
+    MPI_Request request;
+    sum = 0;
+    INIT(Allreduce)(&one, &sum, 1, MPI_INT, MPI_SUM, made, MPI_INFO_NULL, &request);
     MPI_Start(&request);
     MPI_Wait(&request, MPI_STATUS_IGNORE);
     MPI_Request_free(&request);
-    expect(sums[0] == of * one, "a persistent sum is wrong");
+    expect(sum == of * one, "a persistent sum is wrong");
 #endif
     MPI_Comm_free(&made);
   }
@@ -555,17 +613,15 @@ static void threads_make_communicators(void) {
 static void freed_and_made_again(void) {
   for (int round = 0; round < 50; ++round) {
     MPI_Comm made[3];
-    MPI_Request requests[3];
-    int mine[3], sums[3] = {0, 0, 0};
+    struct sum sums[3];
     for (int i = 0; i < 3; ++i) {
       MPI_Comm_dup(MPI_COMM_WORLD, &made[i]);
-      mine[i] = round + i;
-      MPI_Iallreduce(&mine[i], &sums[i], 1, MPI_INT, MPI_SUM, made[i], &requests[i]);
+      start_sum(&sums[i], round + i, made[i]);
       if ((rank + i + round) % 2) MPI_Comm_free(&made[i]);
     }
     for (int i = 2; i >= 0; --i) {
-      MPI_Wait(&requests[i], MPI_STATUS_IGNORE);
-      expect(sums[i] == size * mine[i], "a sum is wrong");
+      MPI_Wait(&sums[i].request, MPI_STATUS_IGNORE);
+      expect(sum_is(&sums[i], size), "a sum is wrong");
       if (!((rank + i + round) % 2)) MPI_Comm_free(&made[i]);
     }
   }
@@ -573,11 +629,11 @@ static void freed_and_made_again(void) {
 
 /* For the test to look at what is left: one rank goes, the others wait for it. */
 static void one_exits(void) {
-  MPI_Request request;
+  struct sum sum;
   MPI_Barrier(MPI_COMM_WORLD);
-  MPI_Ibarrier(MPI_COMM_WORLD, &request);
+  start_sum(&sum, 1, MPI_COMM_WORLD);
   if (rank == 1) _exit(3);
-  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  MPI_Wait(&sum.request, MPI_STATUS_IGNORE);
   MPI_Barrier(MPI_COMM_WORLD);
 }
 
@@ -594,6 +650,7 @@ int main(int argc, char** argv) {
   } situations[] = {{"message_behind_collective", message_behind_collective},
                     {"first_call_returns", first_call_returns},
                     {"crossed", crossed},
+                    {"small_and_large", small_and_large},
                     {"outstanding", outstanding},
                     {"freed_early", freed_early},
                     {"in_place_at_every_root", in_place_at_every_root},

@@ -1,5 +1,6 @@
 // MPI's collective calls, as the program calls them.
 #include "describe.hpp"
+#include "mpi_is_faster.hpp"
 
 namespace stretto::mpi_door {
 namespace {
@@ -14,7 +15,9 @@ Served* examined(Kind kind, Form form, MPI_Comm comm, Task& task, Describe descr
     if (self.is_open()) self.report.add(kind, form, self.why_unserved(comm));
     return nullptr;
   }
-  const Outcome outcome = describe(*on, task);
+  const bool may_wait = form != Form::non_blocking;
+  Outcome outcome = may_wait || is_served_without_blocking(kind) ? describe(*on, task) : Outcome::mpi_is_faster;
+  if (outcome == Outcome::served && !may_wait && mpi_is_faster(task.call, on->size)) outcome = Outcome::mpi_is_faster;
   if (outcome == Outcome::served) task.keep_outputs_apart();
   self.report.add(kind, form, outcome);
   return outcome == Outcome::served ? on : nullptr;
@@ -35,10 +38,10 @@ int perform(Kind kind, MPI_Comm comm, Describe describe, Forward forward) {
 // begin(owner, task) starts a call that is served.
 template <class Describe, class Begin, class Forward>
 int begin_or_forward(Kind kind, Form form, MPI_Comm comm, Describe describe, Begin begin, Forward forward) {
-  auto task = std::make_unique<Task>();
-  Served* const on = examined(kind, form, comm, *task, describe);
+  Task task;
+  Served* const on = examined(kind, form, comm, task, describe);
   if (on == nullptr) return forward();
-  return guarded([&] { begin(door().owner_of(on), std::move(task)); });
+  return guarded([&] { begin(door().owner_of(on), std::make_unique<Task>(std::move(task))); });
 }
 
 // For calls that are always forwarded.

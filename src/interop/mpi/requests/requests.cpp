@@ -10,7 +10,8 @@
 namespace stretto::mpi_door {
 
 constexpr int looks_before_sleep = 10;
-// After this time a sleeping thread lets the MPI progress, too.
+// A thread that waits lets the MPI progress after such times: another rank may first need a message or a forwarded call.
+constexpr std::chrono::microseconds shortest_sleep{30};
 constexpr std::chrono::microseconds longest_sleep{500};
 
 int Requests::take_tag() {
@@ -133,7 +134,8 @@ void Requests::pause(int looks, bool only_ours) {
   }
   std::unique_lock lock(mutex_);
   if (std::any_of(started_.begin(), started_.end(), [](const auto& one) { return one->work.done(); })) return;
-  one_done_.wait_for(lock, longest_sleep);
+  const int doublings = std::min(looks - looks_before_sleep, 5);
+  one_done_.wait_for(lock, std::min(longest_sleep, shortest_sleep * (1 << doublings)));
 }
 
 void Requests::finish_all() {
