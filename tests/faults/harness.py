@@ -31,6 +31,15 @@ SECONDS_TO_END = 10  # a job must end within this time after one of its ranks di
 FOREIGN_VARIABLES = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|SLURM|STRETTO|UCX(?!_MEM)|TORCHELASTIC)_\w+)$")
 
 
+def training(flags):
+    """The words of a command. The value True is of a flag without a value, None of one that is left out."""
+    words = [TRAIN]
+    for flag, value in flags.items():
+        if value is not None:
+            words += [flag] if value is True else [flag, str(value)]
+    return words
+
+
 def clean_environment(extra):
     environment = {name: value for name, value in os.environ.items() if not FOREIGN_VARIABLES.match(name)}
     environment["OMP_NUM_THREADS"] = "1"
@@ -59,6 +68,23 @@ def session_of(leader):
 def ranks_under(parent):
     """The pids of the ranks that a program with --nproc has started, in rank order."""
     return [pid for _, pid in sorted((start, pid) for pid, its_parent, _, start in processes() if its_parent == parent)]
+
+
+def listeners_of(pid):
+    """The addresses and ports on which a process listens, as `ss -ltnp` shows them."""
+    sockets = set()
+    for descriptor in pathlib.Path("/proc", str(pid), "fd").iterdir():
+        try:
+            sockets.add(os.readlink(descriptor))
+        except OSError:  # closed meanwhile
+            pass
+    found = set()
+    for line in pathlib.Path("/proc", str(pid), "net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+            address, port = fields[1].split(":")
+            found.add((socket.inet_ntoa(bytes.fromhex(address)[::-1]), int(port, 16)))
+    return found
 
 
 def threads_of(pid):
@@ -142,12 +168,7 @@ class FaultTest(unittest.TestCase):
             self.skipTest(f"this build of Stretto is without {part}")
 
     def command(self, flags):
-        merged = {**SMALL_MODEL, "--train-data": self.text, **flags}
-        words = [TRAIN]
-        for flag, value in merged.items():
-            if value is not None:  # None removes a flag of SMALL_MODEL, True is a flag without a value
-                words += [flag] if value is True else [flag, str(value)]
-        return words
+        return training({**SMALL_MODEL, "--train-data": self.text, **flags})
 
     def start(self, flags, variables=None, before=()):
         run = Run([*before, *self.command(flags)], clean_environment(variables or {}),

@@ -1,0 +1,134 @@
+"""Random small jobs of stretto-train, each disturbed at random, one after the other, beside one job that runs all the time: losses go on
+as without a fault, the lost rank is named, and nothing is left behind. Takes root, for namespaces of its own.
+
+    ./dev soak [--minutes M] [--seed N] [--jobs J]
+
+A job that fails prints its seed; `./dev soak --seed N --jobs 1` repeats it."""
+import argparse
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from harness import FOREVER, Run, clean_environment, processes, ranks_under, session_of, training, until
+from soak_jobs import MODEL, Job, Wrong, need
+
+# Processes, ports, /dev/shm and System V's memory of these namespaces are this program's alone.
+ENTER = ["unshare", "--mount", "--pid", "--net", "--ipc", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
+         'mount -t tmpfs none /dev/shm && ip link set lo up && "$@"; exit $?', "sh"]
+MEGABYTE = 1 << 20
+
+
+class LongJob:
+    """Trains, validates, samples and saves until the end; its descriptors and its memory must not grow."""
+
+    def __init__(self, draw, text):
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="soak-long-"))
+        self.log = self.directory / "log"
+        layout = draw.choice([{"--zero": 1}, {"--zero": 3}, {"--tp": 2}, {"--pp": 2, "--schedule": "zb-h1"}, {"--cp": 2}, {"--ulysses": 2}])
+        self.transport = draw.choice(["auto", "ucx"])
+        self.run = Run(training({**MODEL, **layout, "--nproc": 2, "--train-data": text, "--train-iters": FOREVER, "--log-dir": self.log,
+                                 "--save": self.directory / "save", "--save-interval": 20, "--async-save": True, "--keep": 2,
+                                 "--eval-interval": 50, "--sample-interval": 50}),
+                       clean_environment({"STRETTO_TRANSPORT": self.transport, "STRETTO_LEDGER": "1000"}), self.directory / "run")
+        self.layout = layout
+        need(until(lambda: self.steps() >= 150, 300), f"the long job has come to step {self.steps()} only: {self.run.errors}")
+        self.first_step, self.first = self.steps(), self.use()
+
+    def steps(self):
+        metrics = self.log / "metrics.jsonl"
+        return metrics.read_text().count("\n") if metrics.exists() else 0
+
+    def use(self):
+        """Of all its processes: the smallest number of descriptors, and the memory, of several looks."""
+        looks = []
+        for _ in range(20):
+            pids = [self.run.process.pid, *ranks_under(self.run.process.pid)]
+            looks.append((sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids), sum(map(memory_of, pids))))
+            time.sleep(0.05)
+        return tuple(min(values) for values in zip(*looks))
+
+    def end(self):
+        """Returns a sentence; raises Wrong."""
+        need(self.run.process.poll() is None, f"the long job ended with {self.run.process.returncode}: {self.run.errors}")
+        descriptors, memory = self.use()
+        steps = self.steps()
+        os.kill(self.run.process.pid, signal.SIGTERM)
+        need(until(lambda: self.run.process.poll() is not None, 60), "the long job does not stop")
+        need(self.run.process.returncode == 0 and not self.run.errors, f"the long job stopped with {self.run.errors}")
+        use = (f"The long job ({self.layout}, {self.transport}) had {self.first[0]} descriptors and {self.first[1] / MEGABYTE:.1f} MiB after step "
+               f"{self.first_step}, {descriptors} and {memory / MEGABYTE:.1f} MiB after step {steps}.")
+        need(descriptors <= self.first[0] and memory <= self.first[1] + 4 * MEGABYTE, use)
+        return use
+
+    def close(self):
+        self.run.kill_all()
+        shutil.rmtree(self.directory, True)
+
+
+def memory_of(pid):
+    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssShmem")))
+
+
+def there_is(long_job):
+    """All that jobs could leave behind, but what is the long job's or this program's own."""
+    known = {1, os.getpid(), *session_of(long_job.run.process.pid)}
+    found = {f"process {pid}" for pid, parent, *_ in processes() if pid not in known and parent not in known - {1}}
+    found |= {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
+    for table in ("tcp", "tcp6"):
+        rows = pathlib.Path("/proc/net", table).read_text().splitlines()[1:]
+        found |= {f"{table} {row.split()[1]} listens" for row in rows if row.split()[3] == "0A"}
+    found |= {f"memory {row.split()[1]} of System V" for row in pathlib.Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 31), help="of the first job; the next one has the next seed")
+    parser.add_argument("--jobs", type=int, default=1 << 31, help="at most so many")
+    options = parser.parse_args()
+    end = time.monotonic() + 60 * options.minutes
+    with tempfile.NamedTemporaryFile("w", prefix="soak-text-") as text:
+        text.write("".join(f"{i} times {i} is {i * i}; " for i in range(1000)))
+        text.flush()
+        done, failed = 0, []
+        long_job = LongJob(random.Random(options.seed), text.name)
+        try:
+            before = there_is(long_job)
+            while done < options.jobs and time.monotonic() < end:
+                seed = options.seed + done
+                job = Job(seed, text.name)
+                begin = time.monotonic()
+                try:
+                    job.perform(lambda: there_is(long_job) - before)
+                    wrong = ""
+                except Wrong as sentence:
+                    wrong = str(sentence)
+                    failed.append(seed)
+                finally:
+                    job.close()
+                done += 1
+                print(f"seed {seed}, {time.monotonic() - begin:.1f} s: {job}{': FAILED: ' + wrong if wrong else ''}", flush=True)
+            print(long_job.end())
+        finally:
+            long_job.close()
+    print(f"{done} jobs, {len(failed)} failed{': seeds ' + ', '.join(map(str, failed)) if failed else ''}.")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    if os.getpid() != 2 and "SOAK_INSIDE" not in os.environ:
+        if os.geteuid() != 0:
+            sys.exit("error: the soak takes root, for namespaces of its own.")
+        os.execvpe(ENTER[0], [*ENTER, sys.executable, "-B", *sys.argv], {**os.environ, "SOAK_INSIDE": "1"})
+    try:
+        sys.exit(main())
+    except Wrong as sentence:
+        sys.exit(f"error: {sentence}")
