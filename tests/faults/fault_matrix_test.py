@@ -83,7 +83,7 @@ class FaultMatrix(FaultTest):
             if not until(lambda: "now" in runs[victim].output, 60):
                 return f"rank {victim} has not come to its fault: {[run.errors for run in runs]}"
             begin = time.monotonic()
-            # Where ranks must wait: to their timeout, to ask a silent rank, and for the grace of a failed job.
+            # Where ranks must wait: to their timeout, then 2 s to ask, tell and end; and 5 s for a busy machine.
             limit = TIMEOUT + 2 + 5 if waits else SECONDS_TO_END
             until(lambda: all(run.process.poll() is not None for run in others), limit)
             alive = [run for run in others if run.process.poll() is None]

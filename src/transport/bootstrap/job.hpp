@@ -121,7 +121,7 @@ constexpr const char* went_on =
     "The job has gone on without some of its ranks; use the communicator that shrink() returned.";
 
 // The time for which leave() still waits for the others once the job has failed.
-constexpr std::chrono::seconds grace_after_failure{1};
+constexpr std::chrono::milliseconds grace_after_failure{700};
 // The sentence for ranks that still use a job that another rank has left.
 std::string left_early(double timeout);
 

@@ -129,7 +129,9 @@ std::vector<RankAccount> TcpJob::ask(const std::vector<int>& ranks, double secon
   for (const int rank : ranks) pass_on(FrameKind::question, {rank_, rank, {.text = {}, .waits_for = {}, .asked = wanted}});
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] {
-    return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return answers_.count(rank) > 0 || silence_of(rank); });
+    const bool nobody_passes_on = rank_ != 0 && silence_of(0);
+    return nobody_passes_on ||
+           std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return answers_.count(rank) > 0 || silence_of(rank); });
   });
   std::vector<RankAccount> accounts;
   accounts.reserve(ranks.size());
@@ -143,8 +145,11 @@ std::vector<RankAccount> TcpJob::ask(const std::vector<int>& ranks, double secon
 
 bool TcpJob::is_late(double seconds) const {
   if (rank_ == 0) return seconds > limit_;
-  const bool silent = now_seconds() - connections_.front()->heard_at() > seconds_to_be_silent;
-  return seconds > (silent ? limit_ : 2 * limit_) + 1;
+  return seconds > (is_silent(*connections_.front()) ? limit_ : 2 * limit_) + 1;
+}
+
+bool TcpJob::is_silent(const FrameConnection& connection) {
+  return now_seconds() - connection.heard_at() > seconds_to_be_silent;
 }
 
 std::string TcpJob::name_late() const {
@@ -170,8 +175,8 @@ std::string TcpJob::news_of_locked(int rank) const {
 std::optional<TcpJob::SilentRank> TcpJob::silence_of(int rank) const {
   for (const auto& connection : connections_) {
     if (connection->who().rank != rank) continue;
-    const double seconds = now_seconds() - connection->heard_at();
-    return seconds > seconds_to_be_silent ? std::optional(SilentRank{connection->who(), seconds}) : std::nullopt;
+    if (!is_silent(*connection)) return std::nullopt;
+    return SilentRank{connection->who(), now_seconds() - connection->heard_at()};
   }
   const auto found = std::ranges::find(silent_, rank, [](const SilentRank& one) { return one.who.rank; });
   return found == silent_.end() ? std::nullopt : std::optional(*found);
@@ -195,7 +200,15 @@ void TcpJob::note_left(int rank) {
   any_left_ = true;
   if (rank_ != 0) return;
   newly_left_.push_back(rank);
-  if (std::find(left_.begin(), left_.end(), false) != left_.end()) return;
+  announce_if_all_left();
+}
+
+void TcpJob::announce_if_all_left() {
+  if (all_left_) return;
+  for (int rank = 0; rank < size_; ++rank) {
+    const bool is_lost = failure_is_told_ && rank != 0 && silence_of(rank);
+    if (!left_[rank] && !is_lost) return;
+  }
   all_left_ = true;
   newly_left_.clear();
   for (const auto& connection : connections_) tell(*connection, FrameKind::all_left, {});

@@ -77,6 +77,8 @@ class TcpJob final : public Job {
   bool keep_for_smaller_job(FrameKind kind, const Bytes& body);
   // Once a second every rank tells rank 0 that its process runs, and rank 0 tells every rank whom it does not hear.
   void give_signs();
+  // The job fails if a rank has given no sign of life for too long. Returns when the next one has.
+  double give_up_silent(double now);
   void wake() const;
   void tell(FrameConnection& connection, FrameKind kind, const Bytes& body);
   // A question goes to the rank that it is about, an answer to the rank that has asked, both by way of rank 0.
@@ -98,8 +100,11 @@ class TcpJob final : public Job {
   std::string name_late() const;
   std::string news_of_locked(int rank) const;
   std::optional<SilentRank> silence_of(int rank) const;  // as this rank hears, or rank 0 has said last
+  static bool is_silent(const FrameConnection& connection);
   void contribute(int rank, const Bytes& part);
   void note_left(int rank);
+  // Rank 0. Once the job has failed, nobody waits for a rank of which nothing is heard.
+  void announce_if_all_left();
 
   int rank_;
   int size_;
@@ -129,6 +134,7 @@ class TcpJob final : public Job {
   bool all_left_ = false;
   std::atomic<bool> any_left_ = false;
   std::atomic<bool> failed_ = false;
+  bool failure_is_told_ = false;
   ErrorCode failure_code_ = ErrorCode::peer_lost;
   std::string failure_;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -18,7 +19,7 @@ namespace {
 constexpr double seconds_between_signs = 1;  // of life, in both directions
 // An operation that waits for a rank of which nothing is heard says more: its timeout, of as many seconds, comes first. The
 // last sign of life was up to a second before the rank stopped.
-constexpr double seconds_for_an_operation = 2;
+constexpr double seconds_for_an_operation = 1.25;
 constexpr double seconds_to_part = 1;  // for what is still under way when a job ends
 
 }  // namespace
@@ -40,7 +41,8 @@ void TcpJob::serve() {
     for (const auto& connection : connections_) {
       if (!connection->open()) continue;
       const bool writes = connection->has_unsent();
-      // Without reading to the end, what the other side has not read yet could be lost.
+      // Without reading to the end, what the other side has not read yet could be lost. A rank that is silent reads nothing.
+      if (end != 0 && is_silent(*connection)) continue;
       if (end != 0 && !writes) connection->end_writing();
       wanted.push_back({connection->descriptor(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
       open.push_back(connection.get());
@@ -50,7 +52,8 @@ void TcpJob::serve() {
       give_signs();
       next_signs = now + seconds_between_signs;
     }
-    poll(wanted.data(), wanted.size(), static_cast<int>(((end != 0 ? end : next_signs) - now) * 1000) + 1);
+    const double wakes = end != 0 ? end : std::min(next_signs, give_up_silent(now));
+    poll(wanted.data(), wanted.size(), static_cast<int>((wakes - now) * 1000) + 1);
     std::uint64_t rings = 0;
     if (wanted[0].revents != 0) [[maybe_unused]]
       const ssize_t taken = read(wake_, &rings, sizeof rings);
@@ -152,10 +155,8 @@ void TcpJob::give_signs() {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& connection : connections_) {
-      const double seconds = now - connection->heard_at();
-      if (connection->open() && !left_[connection->who().rank] && seconds > seconds_to_be_silent) {
-        silent.push_back({connection->who(), seconds});
-      }
+      if (!connection->open() || left_[connection->who().rank] || !is_silent(*connection)) continue;
+      silent.push_back({connection->who(), now - connection->heard_at()});
     }
     std::swap(left, newly_left_);
   }
@@ -168,11 +169,20 @@ void TcpJob::give_signs() {
       tell(*connection, FrameKind::alive, {});
     }
   }
-  for (const SilentRank& one : silent) {
-    if (one.seconds > silence_limit_ + seconds_for_an_operation) {
-      note_failure(ErrorCode::timeout, describe_silence(one.who, one.seconds), nullptr);
+}
+
+double TcpJob::give_up_silent(double now) {
+  double next = std::numeric_limits<double>::infinity();
+  for (const auto& connection : connections_) {
+    if (!connection->open() || has_left(connection->who().rank)) continue;
+    const double limit = connection->heard_at() + std::max(silence_limit_ + seconds_for_an_operation, seconds_to_be_silent);
+    if (limit > now) {
+      next = std::min(next, limit);
+    } else {
+      note_failure(ErrorCode::timeout, describe_silence(connection->who(), now - connection->heard_at()), nullptr);
     }
   }
+  return next;
 }
 
 void TcpJob::wake() const {
@@ -223,6 +233,11 @@ void TcpJob::note_end_of(const FrameConnection& connection) {
 void TcpJob::note_failure(ErrorCode code, const std::string& sentence, const FrameConnection* heard_from) {
   if (!note_failure_here(code, sentence)) return;
   send_failure(code, sentence, heard_from);
+  {
+    const std::lock_guard lock(mutex_);
+    failure_is_told_ = true;
+    if (rank_ == 0) announce_if_all_left();
+  }
   observed()->trouble(sentence);
 }
 
