@@ -45,8 +45,7 @@ class ElasticTraining {
     const std::int64_t mine = ranks_.rank();
     left.all_gather(&mine, those_left.data(), 1, DType::i64, Stream::inline_(), {.tag = "who is left"});
     if (line_.replicate_state) memory_.save(left, line_.save);  // also by those that leave
-    const std::vector<std::int64_t> go_on =
-        ranks_to_go_on(those_left, line_.mesh_on(before), line_.trainer.global_batch, line_.trainer.micro_batch);
+    const std::vector<std::int64_t> go_on = those_who_go_on(those_left, loss);
     std::vector<int> others;
     for (int rank = 0; rank < left.size(); ++rank) {
       if (!std::binary_search(go_on.begin(), go_on.end(), those_left[rank])) others.push_back(rank);
@@ -65,6 +64,14 @@ class ElasticTraining {
       std::fputs(sentence.c_str(), stderr);
     }
     return true;
+  }
+
+  std::vector<std::int64_t> those_who_go_on(const std::vector<std::int64_t>& left, const Error& loss) const {
+    try {
+      return ranks_to_go_on(left, line_.mesh_on(ranks_.size()), line_.trainer.global_batch, line_.trainer.micro_batch);
+    } catch (const Error& error) {
+      fail(error.code(), "{} {}", loss.what(), error.what());
+    }
   }
 
   Communicator shrink_after(const Error& loss) const {

@@ -96,6 +96,14 @@ class Elastic(FaultTest):
                 self.assertEqual(len(run.errors), 1, run.errors)
                 self.expect_nothing_left()
 
+    def test_too_few_ranks_for_one_replica(self):
+        run = self.start({**self.flags, "--nproc": 2, "--pp": 2, "--train-iters": FOREVER})
+        self.lose(run, [1], 3)
+        self.assertEqual(self.status(run), 1)
+        self.assertEqual(len(run.errors), 1, run.errors)
+        self.assertRegex(run.errors[0], r"Rank 1 \(process .* was killed or crashed, or has called exit\. Of 2 ranks 1 are left")
+        self.expect_nothing_left()
+
     def test_without_rank_0_the_job_ends_and_may_start_again(self):
         run = self.start({**self.flags, "--nproc": 3})
         self.lose(run, [0], 12)
