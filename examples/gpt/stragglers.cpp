@@ -1,7 +1,6 @@
 #include "stragglers.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <numeric>
 
@@ -15,9 +14,9 @@ namespace {
 constexpr std::size_t parts = 5;
 constexpr std::size_t exceptions = 1;
 
-// Linux gives a core to another thread for some milliseconds at a time. Ranks that are alike are preempted n times, give or
-// take the square root of n, and each time in the midst of computing or of a wait.
-constexpr double preempted_at_once = 0.004;
+// A rank that the system preempts for a larger share of the time shares its core with other programs. How these hit it
+// differs from rank to rank, and ranks that yield in a wait count that as preemption, too: nothing can be said.
+constexpr double most_preempted = 0.25;
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -47,7 +46,7 @@ SlowRank compared(const std::vector<RankSteps>& ranks, int rank, const std::vect
   const std::size_t steps = mine.seconds.size();
   const double total = sum(mine.seconds, 0, steps);
   const double unlucky = std::max(0.0, mine.preempted - median(preempted)) / total;
-  const double chance = 2 * std::sqrt(preempted_at_once * std::max(mine.preempted, median(preempted))) / total;
+  const bool has_core = mine.preempted <= most_preempted * total;
   std::vector<double> shares;
   for (std::size_t part = 0; part < parts; ++part) {
     const std::size_t first = part * steps / parts;
@@ -59,7 +58,7 @@ SlowRank compared(const std::vector<RankSteps>& ranks, int rank, const std::vect
   }
   const double share = median(shares);
   std::ranges::sort(shares);
-  return {rank, share, share >= threshold + chance && shares[exceptions] >= threshold / 2};
+  return {rank, share, has_core && share >= threshold && shares[exceptions] >= threshold / 2};
 }
 
 }  // namespace

@@ -58,16 +58,11 @@ TEST(Stragglers, ARankWhoseCoresOthersTookIsNotNamed) {
   EXPECT_TRUE(slowest(ranks, one_stage, 0.1)->named);
 }
 
-// Steps of 20 ms, of which other programs take 15: where these hit a rank is chance.
-TEST(Stragglers, ShortStepsOnABusyMachineTellLittle) {
-  auto ranks = four_ranks(0, {});
-  for (RankSteps& rank : ranks) {
-    rank.seconds.assign(Stragglers::interval, 0.02);
-    rank.computing.assign(Stragglers::interval, 0.015);
-  }
-  ranks[1].computing.assign(Stragglers::interval, 0.0175);
-  EXPECT_TRUE(slowest(ranks, one_stage, 0.1)->named) << "the control: a machine of their own";
-  for (RankSteps& rank : ranks) rank.preempted = 0.75;
+TEST(Stragglers, ARankThatSharesItsCoreIsNotNamed) {
+  auto ranks = four_ranks(0, {2});
+  for (RankSteps& rank : ranks) rank.preempted = 1.2;
+  EXPECT_TRUE(slowest(ranks, one_stage, 0.1)->named) << "the control: it has most of its core";
+  for (RankSteps& rank : ranks) rank.preempted = 1.3;
   EXPECT_FALSE(slowest(ranks, one_stage, 0.1)->named);
 }
 
