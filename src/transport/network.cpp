@@ -20,6 +20,7 @@
 #include "core/setting_values.hpp"
 #include "stretto/settings.hpp"
 #include "stretto/stream.hpp"
+#include "transport/bootstrap/packing.hpp"
 #include "transport/modelled_link.hpp"
 #include "transport/shm/shm_link.hpp"
 #ifdef STRETTO_HAVE_UCX
@@ -183,10 +184,27 @@ void Network::open_ucx(bool needed) {
     if (!obstacle.empty() && now_seconds() > deadline) fail(ErrorCode::unavailable, "{}", obstacle);
     std::byte obstacles{0};
     for (const Bytes& part : job_.exchange({obstacle.empty() ? std::byte{0} : std::byte{1}})) obstacles |= part.at(0);
-    if (obstacles == std::byte{0}) return;
+    if (obstacles == std::byte{0}) return hear_only_peers();
     ucx_.reset();
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
+}
+
+// Collective. Keeps the ports of UCX to the hosts of the ranks that this one reaches by UCX.
+void Network::hear_only_peers() {
+  const std::vector<std::uint32_t> mine = ucx_ ? addresses_of_this_host() : std::vector<std::uint32_t>();
+  const std::vector<Bytes> all = job_.exchange(bytes_of(mine));
+  if (!ucx_ || number_setting("STRETTO_INSECURE") != 0) return;
+  const bool by_loopback = !over_shared_memory(job_.rank());
+  std::set<std::uint32_t> hosts;
+  for (int rank = 0; rank < job_.size(); ++rank) {
+    if (over_shared_memory(rank)) continue;
+    for (const std::uint32_t address : values_of<std::uint32_t>(all[rank])) {
+      const bool is_loopback = address >> 24 == 127;
+      if (!is_loopback || by_loopback) hosts.insert(address);
+    }
+  }
+  ucx_->hear_only(hosts);
 }
 #endif
 

@@ -56,6 +56,7 @@ class Network {
   friend class Links;
   std::shared_ptr<PeerSegment> open_segment(int peer);
   void open_ucx(bool needed);
+  void hear_only_peers();
   void pin(const std::vector<int>& local_ranks);
   PeerMemory& open_memory(int peer);
   void check_link_setting() const;

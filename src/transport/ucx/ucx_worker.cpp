@@ -55,6 +55,7 @@ UcxWorker::UcxWorker(int rank, int size, Bell& bell, std::uint64_t job) : rank_(
   worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // calls come from several threads, one at a time
   check_start(ucp_worker_create(context_, &worker_params, &worker_), "create a worker");
+  listeners_.wait_for_words();
   check_start(ucp_worker_get_efd(worker_, &event_descriptor_), "give an event descriptor");
   server_ = std::thread([this] { serve_events(); });
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "core/split_mix.hpp"
 #include "transport/bootstrap/job.hpp"
 #include "transport/link.hpp"
+#include "transport/ucx/ucx_listeners.hpp"
 #include "transport/wait.hpp"
 
 namespace stretto {
@@ -30,6 +32,8 @@ class UcxWorker {
 
   Bytes address() const;
   void set_addresses(std::vector<Bytes> addresses) { addresses_ = std::move(addresses); }
+  // Keeps this rank's ports of UCX to hosts of these addresses.
+  void hear_only(const std::set<std::uint32_t>& addresses) { listeners_.hear_only(addresses); }
   // Why this rank cannot reach the peer, as a sentence; empty if UCX knows a way.
   std::string obstacle_to(int peer);
 
@@ -68,6 +72,7 @@ class UcxWorker {
   std::uint64_t job_;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
+  UcxListeners listeners_;
   int event_descriptor_ = -1;
   Bell& bell_;
   std::atomic<bool> closing_ = false;
