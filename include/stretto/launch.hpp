@@ -32,8 +32,9 @@ struct LaunchOptions {
 STRETTO_API int launch(int nproc, const RankBody& body, const LaunchOptions& options = {});
 
 // Runs body on `ranks` ranks, each in a thread of this process. Throws the error of the first rank that failed. An error
-// that another rank's failure caused (peer_gave_up) is thrown only if there is no other error. Eight ranks start in
-// milliseconds, so this function suits tests.
+// that another rank's failure caused (peer_gave_up) is thrown only if there is no other error. It returns when all threads
+// have; if one still runs 2 seconds after the first error, that error is printed to stderr as well, with the ranks that run.
+// Eight ranks start in milliseconds, so this function suits tests.
 STRETTO_API void run_threads(int ranks, const RankBody& body);
 
 // Joins, as one rank, the job that a launcher started. Rank and size come from the first of these pairs of environment

@@ -6,11 +6,14 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <new>
+#include <set>
 #include <stdexcept>
 #include <system_error>
 #include <thread>
@@ -62,6 +65,32 @@ class BodyProcess {
  private:
   int forks_ = forks;
 };
+
+// The bodies of ranks that are threads. A thread cannot be ended: an error that waited for all of them might never be seen.
+class RunningBodies {
+ public:
+  explicit RunningBodies(int ranks) {
+    for (int rank = 0; rank < ranks; ++rank) ranks_.insert(rank);
+  }
+  void end(int rank) {
+    const std::lock_guard lock(mutex_);
+    ranks_.erase(rank);
+    ended_.notify_all();
+  }
+  // Waits so long for all of them; returns a sentence about those that still run.
+  std::string after(std::chrono::seconds patience) {
+    std::unique_lock lock(mutex_);
+    if (ended_.wait_for(lock, patience, [&] { return ranks_.empty(); })) return "";
+    return fmt::format("The job has failed, and its process ends when the threads of rank {} return.",
+                       fmt::join(ranks_, ", "));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::set<int> ranks_;
+};
+constexpr std::chrono::seconds seconds_to_return{2};
 
 // with_others: the status if the body failed because another rank did.
 int run_guarded(int rank, int size, const std::function<Communicator()>& join, const RankBody& body, int with_others = 1) {
@@ -167,6 +196,7 @@ void run_threads(int ranks, const RankBody& body) {
   std::mutex mutex;
   std::exception_ptr first;
   std::exception_ptr echo;  // the consequence of another rank's failure
+  RunningBodies running(ranks);
   const BodyProcess process;
   const auto run_rank = [&](int rank) {
     Communicator world;
@@ -174,15 +204,23 @@ void run_threads(int ranks, const RankBody& body) {
       world = world_of(std::move(jobs[rank]));
       body(world);
       process.end_child(0);
+      running.end(rank);
     } catch (const std::exception& error) {
       if (process.is_child()) report(rank, ranks, error.what());
       process.end_child(1);
       const auto* known = dynamic_cast<const Error*>(&error);
       const bool heard = known != nullptr && known->code() == ErrorCode::peer_gave_up;
       if (!heard && world) world.abort(error_sentence(error));
-      const std::lock_guard lock(mutex);
-      auto& place = heard ? echo : first;
-      if (!place) place = std::current_exception();
+      running.end(rank);
+      {
+        const std::lock_guard lock(mutex);
+        auto& place = heard ? echo : first;
+        const bool is_first = !heard && !place;
+        if (!place) place = std::current_exception();
+        if (!is_first) return;
+      }
+      const std::string stuck = running.after(seconds_to_return);
+      if (!stuck.empty()) report(rank, ranks, fmt::format("{} {}", error_sentence(error), stuck));
     }
   };
   std::vector<std::thread> threads;
