@@ -96,6 +96,48 @@ class TwoHosts(FaultTest):
             host.hold_to("400mbit")
         self.kill_one(1, {"--hidden-size": 512})
 
+    def cable(self, end, state):
+        """Takes the second host's cable out or in, at the host's end or at the switch's."""
+        if end == "host":
+            self.network.hosts[1].do("ip", "link", "set", INTERFACE, state)
+        else:
+            self.network.hosts[-1].do("ip", "link", "set", "port1", state)
+
+    def test_a_cable_that_is_out_for_three_seconds(self):
+        steps = lambda: len(losses(self.log("cut")))
+        pair = self.start_pair({"--train-iters": FOREVER, "--log-dir": self.log("cut")})
+        self.wait_for_steps(self.log("cut"), 3)
+        for end in ("host", "switch"):
+            self.cable(end, "down")
+            time.sleep(3)
+            stood_still = steps()
+            self.assertEqual([run.process.poll() for run in pair], [None, None], [run.errors for run in pair])
+            self.cable(end, "up")
+            self.wait_for_steps(self.log("cut"), stood_still + 5)
+        pair[0].process.send_signal(signal.SIGTERM)
+        self.expect_success(*pair)
+        own = losses(self.log("cut"))
+        self.start({"--nproc": 2, "--train-iters": FOREVER, "--log-dir": self.log("whole")})
+        self.wait_for_steps(self.log("whole"), len(own))
+        self.runs[-1].kill_all()
+        self.assertEqual(own, losses(self.log("whole"))[:len(own)])
+        self.expect_nothing_left()
+
+    def test_a_cable_that_stays_out(self):
+        for end in ("host", "switch"):
+            with self.subTest(end=end):
+                pair = self.start_pair({"--train-iters": FOREVER, "--log-dir": self.log(end)},
+                                       {"STRETTO_JOB_SECRET": "of these hosts", "STRETTO_TIMEOUT": "6"})
+                self.wait_for_steps(self.log(end), 3)
+                self.cable(end, "down")
+                for rank, run in enumerate(pair):
+                    self.assertNotIn(self.status(run, 20), (0, -signal.SIGKILL))
+                    said = [line for line in run.errors if line.startswith("error: ")]
+                    self.assertEqual(len(said), 1, run.errors)
+                    self.assertRegex(said[0], rf"Rank {1 - rank} \(process \d+ on .*\) has given no sign of life .* the network to it is gone")
+                self.cable(end, "up")
+                self.expect_nothing_left()
+
 
 if __name__ == "__main__":
     unittest.main()
