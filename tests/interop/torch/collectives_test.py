@@ -89,6 +89,32 @@ def beside_gloo(rank):
             same(got, expected, "reduce BXOR")
 
 
+def sparse(rank):
+    """Sums of sparse tensors of all kinds: elements of one or all ranks, none, several at one place, and with dense dimensions."""
+    peer = ranks.gloo()
+    size = dist.get_world_size()
+    for dtype in [torch.float32, torch.float64, torch.int64]:
+        for shape, dense in [((50,), 0), ((20, 30), 0), ((20, 30, 4), 1), ((8, 3, 2), 2)]:
+            for count in [rank, 1, 40, 40 * (rank == size - 1)]:
+                generator = torch.Generator().manual_seed(100 + rank)
+                places = torch.stack([torch.randint(0, each, (count,), generator=generator)
+                                      for each in shape[: len(shape) - dense]])
+                values = data((count, *shape[len(shape) - dense :]), dtype, rank)
+                got = torch.sparse_coo_tensor(places, values, shape)
+                expected = got.clone()
+                dist.all_reduce(got)
+                dist.all_reduce(expected, group=peer)
+                same(got.to_dense(), expected.to_dense(), f"sparse all_reduce of {count} {dtype} {shape}")
+                assert got.is_coalesced() and got.shape == shape
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Embedding(40, 3, sparse=True))
+    net(torch.tensor([rank, 2, 39])).sum().backward()
+    wanted = torch.zeros(40, 3)
+    for other in range(size):
+        wanted[[other, 2, 39]] += 1 / size
+        wanted[2] += 1 / size if other == 2 else 0
+    assert torch.allclose(net.module.weight.grad.to_dense(), wanted), net.module.weight.grad
+
+
 # What Gloo of some version lacks, against the inputs of all ranks.
 def beyond_gloo(rank):
     size = dist.get_world_size()
@@ -186,7 +212,8 @@ def refusals(rank):
     for call, says in [
         (lambda: dist.all_reduce(torch.ones(3), Op.BAND), "BAND takes integers"),
         (lambda: dist.all_reduce(torch.ones(3, dtype=torch.bool), Op.AVG), "AVG has no meaning for bool"),
-        (lambda: dist.all_reduce(sparse), "dense"),
+        (lambda: dist.all_reduce(sparse.clone(), Op.MAX), "SUM alone"),
+        (lambda: dist.all_reduce(torch.eye(3 + rank).to_sparse()), "another type or shape"),
         (lambda: stretto_torch.backend_of().quantized_average(torch.ones(3), "int3"), "int3"),
         (lambda: stretto_torch.backend_of().quantized_average(torch.ones(3, dtype=torch.int32), "int8").wait(), "i32"),
         (lambda: stretto_torch.hooks.quantized(bits=2), "8 or 4"),
@@ -291,14 +318,19 @@ def barriers(rank):
     assert ranks.error_of(stretto_torch.monitored_barrier) is None
     alone = dist.new_group([0])
     stretto_torch.monitored_barrier(alone)  # of no concern to the others, as in PyTorch's
+    if not torch.__version__.startswith("1."):  # PyTorch's own function takes every backend for the CPU
+        dist.monitored_barrier()
     store = dist.distributed_c10d._get_default_store()
     if rank == size - 1:
         store.wait(["missed"])  # and has not come
         backend = stretto_torch.backend_of()
-        assert ranks.error_of(lambda: backend.monitored_barrier(timeout=second)) is not None
+        error = ranks.error_of(lambda: backend.monitored_barrier(timeout=second))
+        assert f"Rank {rank} successfully reached monitoredBarrier" in str(error), repr(error)
     else:
         error = ranks.error_of(lambda: stretto_torch.monitored_barrier(timeout=second, wait_all_ranks=True))
         assert f"rank {size - 1} " in str(error) and " Timed out " in str(error), repr(error)
+        said = ["Rank 0 timed out in monitoredBarrier", "Rank 1 successfully reached monitoredBarrier"][rank]  # as Gloo's does
+        assert said in str(error), repr(error)
         if rank == 0:
             store.set("missed", "1")
     dist.barrier()  # nothing is broken
@@ -310,6 +342,10 @@ class Collectives(unittest.TestCase):
 
     def test_beside_gloo_on_4_ranks(self):
         ranks.run(4, beside_gloo)
+
+    def test_sparse(self):
+        for size in [1, 2, 3]:
+            ranks.run(size, sparse)
 
     def test_beyond_gloo(self):
         for size in [1, 2, 4]:

@@ -2,6 +2,7 @@
 #include "checks.hpp"
 #include "memory.hpp"
 #include "process_group.hpp"
+#include "sparse.hpp"
 
 namespace stretto_torch {
 namespace {
@@ -101,6 +102,13 @@ WorkPtr ProcessGroupStretto::broadcast(Tensors& tensors, const c10d::BroadcastOp
 }
 
 WorkPtr ProcessGroupStretto::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  if (tensors.size() == 1 && tensors.front().is_sparse()) {
+    check_sparse("allreduce", tensors.front(), options.reduceOp);
+    return put(OpType::ALLREDUCE, "stretto:all_reduce_sparse", tensors, tensors, options.timeout,
+               [tensor = tensors.front()](const Communicator& world, const Stream& stream) {
+                 all_reduce_sparse(world, tensor, stream);
+               });
+  }
   const at::Tensor& tensor = single("allreduce", tensors);
   const Reduction how = reduction_of("ProcessGroupStretto::allreduce", tensor.scalar_type(), options.reduceOp);
   return put(OpType::ALLREDUCE, "stretto:all_reduce", tensors, tensors, options.timeout,

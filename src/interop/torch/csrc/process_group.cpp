@@ -110,7 +110,8 @@ WorkPtr ProcessGroupStretto::recvAnysource(Tensors& tensors, int tag) {
   return coalesced(work);
 }
 
-// Every rank writes to the store that it has come. Rank 0 waits for all of them, and writes how the barrier has ended.
+// Every rank writes to the store that it has come. Rank 0 waits for all of them, and writes how the barrier has ended. The
+// errors begin with the words of Gloo's, for which programs and PyTorch's own tests look.
 void ProcessGroupStretto::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   group();
   const Milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? timeout_.load() : options.timeout;
@@ -124,15 +125,18 @@ void ProcessGroupStretto::monitoredBarrier(const c10d::BarrierOptions& options, 
     say(std::to_string(rank_), "here");
     // Rank 0 may have started its timeout a moment later.
     const auto a_little_longer = [&] { return std::chrono::steady_clock::now() < until + std::chrono::seconds(1); };
-    TORCH_CHECK(await_key(store_, key + "end", a_little_longer), "Rank 0 failed to pass monitoredBarrier: rank ", rank_,
-                " Timed out waiting ", seconds(timeout), " s for it.");
+    const std::string failed = c10::str("Rank ", rank_,
+                                        " successfully reached monitoredBarrier, but received errors while "
+                                        "waiting for send/recv from rank 0: ");
+    TORCH_CHECK(await_key(store_, key + "end", a_little_longer), failed, "Timed out waiting ", seconds(timeout),
+                " s for it.");
     const std::vector<std::uint8_t> end = store_->get(key + "end");
     // The last rank that reads the result deletes it: the store may outlive this group, and the next one counts its barriers
     // from 0 again.
     if (store_->add(key + "read", 1) == size_ - 1) {
       for (const char* const name : {"end", "read"}) store_->deleteKey(key + name);
     }
-    TORCH_CHECK(end == std::vector<std::uint8_t>({'o', 'k'}), std::string(end.begin(), end.end()));
+    TORCH_CHECK(end == std::vector<std::uint8_t>({'o', 'k'}), failed, std::string(end.begin(), end.end()));
     return;
   }
   std::string missing;
@@ -147,8 +151,9 @@ void ProcessGroupStretto::monitoredBarrier(const c10d::BarrierOptions& options, 
   }
   if (missing.empty()) return say("end", "ok");
   const std::string sentence = c10::str(missing_ranks > 1 ? "Ranks " : "Rank ", missing,
-                                        " failed to pass monitoredBarrier: rank 0 Timed out waiting ", seconds(timeout),
-                                        " s for rank ", missing, " in it.");
+                                        " failed to pass monitoredBarrier; Rank 0 timed out in "
+                                        "monitoredBarrier: Timed out waiting ",
+                                        seconds(timeout), " s for rank ", missing, " in it.");
   say("end", sentence);
   TORCH_CHECK(false, sentence);
 }

@@ -10,6 +10,8 @@
 #include <sstream>
 #include <thread>
 
+#include "stretto/error.hpp"
+
 namespace stretto_torch {
 namespace {
 
@@ -92,7 +94,13 @@ stretto::Communicator meet(const StorePtr& store, int rank, int size, Millisecon
     point = read_meeting(store, key);
   }
   point.timeout = seconds(timeout);
-  stretto::Communicator world = stretto::connect(rank, size, point);
+  stretto::Communicator world;
+  try {
+    world = stretto::connect(rank, size, point);
+  } catch (const stretto::Error& error) {
+    if (error.code() != stretto::ErrorCode::timeout) throw;
+    throw stretto::Error(error.code(), c10::str("Rank ", rank, " Timed out waiting for its group: ", error.what()));
+  }
   world.set_timeout(seconds(timeout));
   // All ranks have read the key. The store may outlive this group, and a later group of the same name then uses the key
   // again.
