@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import sys
+import tempfile
 import unittest
 
 import torch
@@ -211,7 +212,8 @@ def main():
         os.environ.update(WORLD_SIZE=str(options.ranks), BACKEND="gloo")
         suites = {}
         LOG.parent.mkdir(exist_ok=True)
-        with open(LOG, "w") as log:
+        with open(LOG, "w") as log, tempfile.TemporaryDirectory() as folder:
+            tempfile.tempdir = folder  # PyTorch's tests leave files
             suites[PYTORCHS] = run_pytorchs(options, log)
             for kind in own_tests():
                 suites.setdefault(f"{kind.suite} (this project's)", {}).update(run_own(kind, options, log))

@@ -136,6 +136,12 @@ def errors_are_those_of_all_ranks(rank):
 class Checkpoint(BesideGloo):
     suite = "distributed checkpoint"
 
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.addCleanup(setattr, tempfile, "tempdir", tempfile.tempdir)
+        tempfile.tempdir = folder.name  # where the ranks, which are forks, make theirs
+
     def test_plainly(self):
         self.beside(functools.partial(saved_and_loaded, plainly, lambda: None))
 
