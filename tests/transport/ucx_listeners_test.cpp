@@ -56,6 +56,17 @@ TEST_F(UcxListenersTest, HearWhomTheyAreTold) {
   EXPECT_FALSE(becomes(call(), POLLOUT));
 }
 
+// 5,000 hosts of one network, and then the caller's, too.
+TEST_F(UcxListenersTest, CompareVeryManyHostsByTheirNetworks) {
+  std::set<std::uint32_t> hosts;
+  for (std::uint32_t i = 0; i < 5000; ++i) hosts.insert(0x0a000000 + i);
+  listeners_.hear_only(hosts);
+  EXPECT_FALSE(becomes(call(), POLLOUT));
+  hosts.insert(loopback);
+  listeners_.hear_only(hosts);
+  EXPECT_TRUE(becomes(call(), POLLOUT));
+}
+
 TEST(UcxListeners, LeaveOtherSocketsAlone) {
   const Listener before = listen_on("127.0.0.1", 0);
   const Socket closes(before.socket);

@@ -16,7 +16,8 @@ class UcxListeners {
   UcxListeners() : others_(listening_sockets()) {}
   // UCX gets a connection when its first byte has come: ranks send theirs at once, and who says nothing costs no descriptor.
   void wait_for_words();
-  // From now on the sockets take packets from these hosts only, and so do the connections that they accept.
+  // From now on the sockets take packets from these hosts only, and so do the connections that they accept. Of more than 256
+  // addresses, the common beginnings count: they take packets from all hosts of these networks.
   void hear_only(const std::set<std::uint32_t>& addresses);
 
  private:
