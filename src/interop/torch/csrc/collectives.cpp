@@ -2,7 +2,6 @@
 #include "checks.hpp"
 #include "memory.hpp"
 #include "process_group.hpp"
-#include "sparse.hpp"
 
 namespace stretto_torch {
 namespace {

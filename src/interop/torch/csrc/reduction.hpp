@@ -24,4 +24,11 @@ std::optional<stretto::DType> dtype_of(at::ScalarType type);
 // Combines `contributions`, one row for each rank, into `result`.
 void combine(const Reduction& how, const at::Tensor& contributions, const at::Tensor& result);
 
+// Throws unless the tensor is sparse (COO), on the CPU, and the operation SUM.
+void check_sparse(const char* what, const at::Tensor& tensor, const c10d::ReduceOp& op);
+
+// Replaces a sparse tensor by the sum over all ranks, coalesced: the elements of all ranks go to every rank, which adds
+// them. All ranks get the same bits.
+void all_reduce_sparse(const stretto::Communicator& world, const at::Tensor& tensor, const stretto::Stream& stream);
+
 }  // namespace stretto_torch

@@ -1,8 +1,7 @@
-#include "sparse.hpp"
-
 #include <algorithm>
 #include <array>
 
+#include "reduction.hpp"
 #include "stretto/error.hpp"
 
 namespace stretto_torch {
