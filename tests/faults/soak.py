@@ -1,10 +1,11 @@
 """Random small jobs of stretto-train, each disturbed at random, one after the other, beside one job that runs all the time: losses go on
 as without a fault, the lost rank is named, and nothing is left behind. Takes root, for namespaces of its own.
 
-    ./dev soak [--minutes M] [--seed N] [--jobs J]
+    ./dev soak [--minutes M] [--seed N] [--jobs J] [--alone]
 
 A job that fails prints its seed; `./dev soak --seed N --jobs 1` repeats it."""
 import argparse
+import contextlib
 import os
 import pathlib
 import random
@@ -106,7 +107,7 @@ def memory_of(pid):
 
 def there_is(long_job):
     """All that jobs could leave behind, but what is the long job's or this program's own."""
-    known = {1, os.getpid(), *session_of(long_job.run.process.pid)}
+    known = {1, os.getpid(), *(session_of(long_job.run.process.pid) if long_job else [])}
     found = {f"process {pid}" for pid, parent, *_ in processes() if pid not in known and parent not in known - {1}}
     found |= {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
     for table in ("tcp", "tcp6"):
@@ -116,50 +117,65 @@ def there_is(long_job):
     return found
 
 
+class Soak:
+
+    def __init__(self):
+        self.jobs, self.stalled, self.failed = 0, 0, []
+        self.stalls = Stalls()
+
+    def run_job(self, seed, text, left_over):
+        job = Job(seed, text)
+        begin = time.monotonic()
+        self.stalls.take()
+        self.jobs += 1
+        verdict = ""
+        try:
+            job.perform(left_over)
+        except Wrong as sentence:
+            stall = self.stalls.take()
+            if stall > LONGEST_STALL:
+                verdict = f": does not count, since the machine stood still for {stall:.1f} s: {sentence}"
+                self.stalled += 1
+            else:
+                verdict = f": FAILED: {sentence}"
+                self.failed.append(str(seed))
+        finally:
+            job.close()
+        print(f"seed {seed}, {time.monotonic() - begin:.1f} s: {job}{verdict}", flush=True)
+
+    def __str__(self):
+        seeds = f", of seeds {', '.join(self.failed)}" if self.failed else ""
+        return f"{self.jobs} jobs, {self.stalled} of which do not count; {len(self.failed)} failed{seeds}."
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31), help="of the first job; the next one has the next seed")
     parser.add_argument("--jobs", type=int, default=1 << 31, help="at most so many")
+    parser.add_argument("--alone", action="store_true", help="without the job that runs all the time")
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes
-    with tempfile.NamedTemporaryFile("w", prefix="soak-text-") as text:
+    soak = Soak()
+    with tempfile.NamedTemporaryFile("w", prefix="soak-text-") as text, contextlib.ExitStack() as closes:
         text.write("".join(f"{i} times {i} is {i * i}; " for i in range(1000)))
         text.flush()
-        done, failed, stalled = 0, [], 0
-        stalls = Stalls()
-        long_job = LongJob(random.Random(options.seed), text.name)
-        try:
-            before = there_is(long_job)
-            while done < options.jobs and time.monotonic() < end:
-                seed = options.seed + done
-                job = Job(seed, text.name)
-                begin = time.monotonic()
-                stalls.take()
-                try:
-                    job.perform(lambda: there_is(long_job) - before)
-                    wrong = ""
-                except Wrong as sentence:
-                    wrong = f": FAILED: {sentence}"
-                    if (pause := stalls.take()) > LONGEST_STALL:
-                        wrong = f": does not count, since the machine stood still for {pause:.1f} s: {sentence}"
-                        stalled += 1
-                    else:
-                        failed.append(seed)
-                finally:
-                    job.close()
-                done += 1
+        long_job = None if options.alone else LongJob(random.Random(options.seed), text.name)
+        if long_job:
+            closes.callback(long_job.close)
+        before = there_is(long_job)
+        while soak.jobs < options.jobs and time.monotonic() < end:
+            soak.run_job(options.seed + soak.jobs, text.name, lambda: there_is(long_job) - before)
+            if long_job:
                 long_job.look()
-                print(f"seed {seed}, {time.monotonic() - begin:.1f} s: {job}{wrong}", flush=True)
+        if long_job:
             print(long_job.end())
-        finally:
-            long_job.close()
-    print(f"{done} jobs, {stalled} of which do not count, {len(failed)} failed{': seeds ' + ', '.join(map(str, failed)) if failed else ''}.")
-    return 1 if failed else 0
+    print(soak)
+    return 1 if soak.failed else 0
 
 
 if __name__ == "__main__":
-    if os.getpid() != 2 and "SOAK_INSIDE" not in os.environ:
+    if "SOAK_INSIDE" not in os.environ:
         if os.geteuid() != 0:
             sys.exit("error: the soak takes root, for namespaces of its own.")
         os.execvpe(ENTER[0], [*ENTER, sys.executable, "-B", *sys.argv], {**os.environ, "SOAK_INSIDE": "1"})
