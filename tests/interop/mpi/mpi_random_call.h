@@ -30,7 +30,8 @@ static struct shape drawn_shape(struct generator* common) {
 #endif
   shape.element = (enum element)draw(common, element_types);
   shape.count = drawn_count(common);
-  const int reduces = shape.kind == Allreduce || shape.kind == Reduce || shape.kind == Reduce_scatter;
+  /* MPICH aborts in large non-blocking reduce-scatters in place: it copies between ranges that overlap. */
+  const int reduces = shape.kind == Allreduce || shape.kind == Reduce;
   if (shape.form == NON_BLOCKING && reduces && draw(common, 3) == 0) shape.count = 2 * (size_t)(40000 + draw(common, 40000));
   shape.root = draw(common, 64);
   shape.in_place = draw(common, 3) == 0;
