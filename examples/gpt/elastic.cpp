@@ -30,7 +30,7 @@ class ElasticTraining {
         if (loss && !regroup(*loss)) return;
         return run_training(ranks_, line_, stop_, line_.replicate_state ? &memory_ : nullptr);
       } catch (const Error& error) {
-        if (!error.is_of_another_rank()) throw;
+        if (has_ended_ || !error.is_of_another_rank()) throw;
         loss = error;
       }
     }
@@ -74,10 +74,11 @@ class ElasticTraining {
     }
   }
 
-  Communicator shrink_after(const Error& loss) const {
+  Communicator shrink_after(const Error& loss) {
     try {
       return ranks_.shrink();
     } catch (const Error& error) {
+      has_ended_ = true;
       const bool rank0_has_said_why = error.code() == ErrorCode::unavailable && loss.code() == ErrorCode::peer_gave_up;
       throw rank0_has_said_why ? loss : error;
     }
@@ -94,6 +95,7 @@ class ElasticTraining {
   StopRequest& stop_;
   OwnCheckpoints checkpoints_;
   ReplicatedState memory_;
+  bool has_ended_ = false;  // the job cannot go on
 };
 
 }  // namespace

@@ -116,6 +116,18 @@ class Elastic(FaultTest):
         self.expect_losses_as_without_losses({"--nproc": 3})
         self.expect_nothing_left()
 
+    def test_a_body_of_rank_0_that_throws_ends_the_others(self):
+        port, texts = free_port(), [self.directory / f"text{rank}" for rank in range(3)]
+        for text in texts:
+            text.write_bytes(self.text.read_bytes())
+        flags = {**self.flags, "--train-iters": FOREVER}
+        ranks = [self.start_rank(rank, 3, port, {**flags, "--train-data": text}) for rank, text in enumerate(texts)]
+        self.wait_for_steps(self.log("log"), 3)
+        os.truncate(texts[0], 100)
+        self.assertEqual([self.status(run) for run in ranks], [1, 1, 1])
+        self.assertIn("text0", ranks[0].errors[0])
+        self.expect_nothing_left()
+
     def test_ranks_of_a_launcher(self):
         for transport in ("auto", "ucx") if "UCX" in os.environ.get("BUILT_WITH", "") else ("auto",):
             with self.subTest(transport=transport):
