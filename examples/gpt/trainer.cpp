@@ -136,9 +136,9 @@ double Trainer::evaluate(const FillSlot& fill, std::int64_t count) {
   const std::int64_t ranks = mesh_.size(Axis::data);
   const std::int64_t rounds = (count + ranks - 1) / ranks;
   const auto slot_of = [&](std::int64_t i) { return std::min(rank + i * ranks, count - 1); };
-  Microbatches sequences(*model_, *sharded_, batch_of(fill, rounds, slot_of), 1, std::nullopt);
-  pipeline_->run_forward(sequences, static_cast<int>(rounds), model_->message(options_.model.sequence),
-                         options_.sharding.dtype);
+  const Batch batch = batch_of(fill, rounds, slot_of);
+  Microbatches sequences(*model_, *sharded_, batch, 1, std::nullopt);
+  pipeline_->run_forward(sequences, static_cast<int>(rounds), model_->message(batch.length), options_.sharding.dtype);
   std::vector<Model::Loss> losses = sequences.losses();
   if (!losses.empty() && rank + (rounds - 1) * ranks >= count) losses.pop_back();
   return sum_over_tokens(sum_of(losses)) / static_cast<double>(count * options_.model.sequence);

@@ -105,14 +105,15 @@ TEST(Evaluate, IsTheMeanOverAllSlotsOnAnyLayout) {
     options.global_batch = 6;
     std::vector<double> result(static_cast<std::size_t>(layout.ranks()));
     run_threads(layout.ranks(), [&](const Communicator& world) {
-      gpt::Trainer trainer(Mesh(world, {.tensor = layout.tensor, .data = layout.data}), options);
+      gpt::Trainer trainer(Mesh(world, layout.mesh()), options);
       result[static_cast<std::size_t>(world.rank())] = trainer.evaluate(text_of_step(options, 0), 5);
     });
     return result;
   };
   const double expected = losses({1, 1}).front();
   EXPECT_NEAR(expected, std::log(61), 0.1);  // the model is untrained
-  for (const Layout layout : {Layout{2, 1}, {3, 1}, {6, 1}, {1, 2}, {2, 4}}) {
+  for (const Layout& layout :
+       {Layout{2, 1}, {3, 1}, {6, 1}, {1, 2}, {2, 4}, {.pipeline = 2, .ring = 2}, {.pipeline = 2, .ulysses = 2}}) {
     for (const double loss : losses(layout)) EXPECT_NEAR(loss, expected, parity_tolerance * expected);
   }
 }
