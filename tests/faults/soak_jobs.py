@@ -15,7 +15,7 @@ from harness import Run, clean_environment, free_port, losses, processes, ranks_
 
 TIMEOUTS = {"stop": 6}  # seconds, by fault
 LONG_TIMEOUT = 600  # a busy machine must not look like a fault
-SECONDS_OF_A_RUN = 180  # after which it hangs
+SECONDS_OF_A_STEP = 180  # after which it hangs
 MODEL = {"--num-layers": 4, "--hidden-size": 32, "--num-attention-heads": 4, "--seq-length": 32, "--global-batch-size": 24}
 # How much a loss may differ between layouts, which add in different orders.
 TOLERANCES = {"fp64": 1e-7, "fp32": 1e-3, "bf16": 0.05, "fp16": 0.05}
@@ -131,8 +131,12 @@ class Job:
         return started
 
     def wait(self, runs):
-        if until(lambda: all(run.process.poll() is not None for run in runs), SECONDS_OF_A_RUN):
-            return
+        ended = lambda: all(run.process.poll() is not None for run in runs)
+        written = lambda: sum(file.stat().st_size for file in self.directory.rglob("metrics.jsonl"))
+        before = -1
+        while before != (before := written()):
+            if until(ended, SECONDS_OF_A_STEP):
+                return
         own = {pid for run in runs for pid in [run.process.pid, *ranks_under(run.process.pid)]}
         stacks = "\n".join(f"process {pid}:\n{threads_of(pid)}" for pid, *_ in processes() if pid in own)
         raise Wrong(f"it hangs: {self.said(runs)}\n{stacks}")
@@ -177,7 +181,7 @@ class Job:
 
     def disturb(self, stage, runs, begun):
         ended = lambda: all(run.process.poll() is not None for run in runs)
-        until(lambda: ended() or self.steps_done() >= min(begun + stage.after_steps, self.steps), SECONDS_OF_A_RUN)
+        until(lambda: ended() or self.steps_done() >= min(begun + stage.after_steps, self.steps), SECONDS_OF_A_STEP)
         time.sleep(stage.delay)
         self.done_before = self.steps_done()
         pids = stage.pids(runs)
