@@ -77,8 +77,7 @@ std::set<int> UcxListeners::listening_sockets() {
 void UcxListeners::wait_for_words() {
   const std::set<int> now = listening_sockets();
   std::set_difference(now.begin(), now.end(), others_.begin(), others_.end(), std::inserter(own_, own_.end()));
-  // More retries than the kernel makes (tcp_synack_retries): else it hands the connection over at the end.
-  constexpr int seconds = 600;
+  constexpr int seconds = 600;  // for which the kernel keeps a silent connection to itself at most
   for (const int descriptor : own_) setsockopt(descriptor, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof seconds);
 }
 
