@@ -7,6 +7,9 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <cerrno>
+
+#include "transport/bootstrap/job.hpp"
 #include "transport/bootstrap/socket.hpp"
 
 namespace stretto {
