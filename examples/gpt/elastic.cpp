@@ -19,7 +19,7 @@ namespace {
 class ElasticTraining {
  public:
   ElasticTraining(const Communicator& world, const CommandLine& line, StopRequest& stop)
-      : ranks_(world), line_(line), stop_(stop), checkpoints_(line) {
+      : ranks_(world), left_(world), line_(line), stop_(stop), checkpoints_(line) {
     line_.layout.automatic = false;  // it has been chosen
   }
 
@@ -40,18 +40,19 @@ class ElasticTraining {
   // Returns whether this rank goes on.
   bool regroup(const Error& loss) {
     const int before = ranks_.size();
-    const Communicator left = shrink_after(loss);
-    std::vector<std::int64_t> those_left(static_cast<std::size_t>(left.size()));
+    left_ = shrink_after(loss);
+    std::vector<std::int64_t> those_left(static_cast<std::size_t>(left_.size()));
     const std::int64_t mine = ranks_.rank();
-    left.all_gather(&mine, those_left.data(), 1, DType::i64, Stream::inline_(), {.tag = "who is left"});
-    if (line_.replicate_state) memory_.save(left, line_.save);  // also by those that leave
+    left_.all_gather(&mine, those_left.data(), 1, DType::i64, Stream::inline_(), {.tag = "who is left"});
+    if (line_.replicate_state) memory_.save(left_, line_.save);  // also by those that leave
     const std::vector<std::int64_t> go_on = those_who_go_on(those_left, loss);
     std::vector<int> others;
-    for (int rank = 0; rank < left.size(); ++rank) {
+    for (int rank = 0; rank < left_.size(); ++rank) {
       if (!std::binary_search(go_on.begin(), go_on.end(), those_left[rank])) others.push_back(rank);
     }
-    if (std::find(others.begin(), others.end(), left.rank()) != others.end()) return false;
-    ranks_ = others.empty() ? left : left.shrink(others);
+    if (std::find(others.begin(), others.end(), left_.rank()) != others.end()) return false;
+    if (!others.empty()) left_ = left_.shrink(others);
+    ranks_ = left_;
     line_.data_parallel = 0;  // follows from the ranks
     decide_where_to_begin();
     rank0_first(ranks_, [&] { line_.check(ranks_.size(), ranks_.rank()); });
@@ -76,7 +77,7 @@ class ElasticTraining {
 
   Communicator shrink_after(const Error& loss) {
     try {
-      return ranks_.shrink();
+      return left_.shrink();
     } catch (const Error& error) {
       has_ended_ = true;
       const bool rank0_has_said_why = error.code() == ErrorCode::unavailable && loss.code() == ErrorCode::peer_gave_up;
@@ -90,7 +91,8 @@ class ElasticTraining {
     if (resumes != 0) line_ = resumed(line_);
   }
 
-  Communicator ranks_;
+  Communicator ranks_;  // that train
+  Communicator left_;   // those of them that are left: another one may be lost while they come to an agreement
   CommandLine line_;
   StopRequest& stop_;
   OwnCheckpoints checkpoints_;
