@@ -75,6 +75,7 @@ LayoutSpace layout_space(const CommandLine& line, int ranks, std::int64_t memory
 
 CommandLine with_layout(const CommandLine& line, const LayoutSearch& search) {
   if (search.best.empty()) {
+    require(search.tried > 0 || !search.refused.empty(), "No layout is as the flags fix it; leave some out.");
     require(search.without_memory > 0 || search.refused.empty(), "{}",
             search.refused.empty() ? "" : search.refused.front().sentence);
     fail(ErrorCode::invalid_argument,

@@ -10,8 +10,8 @@ namespace stretto {
 // The layouts to choose from. What is set is fixed; of everything else all values are tried that divide:
 // - tensor: divisors of the ranks, up to the number of heads; with and without sequence parallelism above 1;
 // - pipeline: divisors, up to the number of layers; data: the ranks that are left;
-// - ring and ulysses: powers of two that leave each rank at least 1024 tokens of a sequence, ulysses up to the number of
-//   heads. Shorter pieces cost more in messages than they save;
+// - ring and ulysses: powers of two that divide a sequence into at most 16 pieces of at least 1024 tokens, ulysses up to the
+//   number of heads. Shorter pieces cost more in messages than they save;
 // - micro-batch: powers of two up to 64;
 // - schedule: 1f1b, interleaved with 2 to 8 chunks, zb-h1, zb-h2 and zb-v. gpipe takes as long as 1f1b and needs more
 //   memory, and 1f1b-eager differs from 1f1b only where messages take long: both only if set;

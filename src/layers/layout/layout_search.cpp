@@ -13,7 +13,7 @@ namespace {
 constexpr std::array<Recompute, 3> recompute_levels = {Recompute::none, Recompute::selective, Recompute::full};
 constexpr std::int64_t most_sequences = 64;  // of a microbatch
 constexpr int most_chunks = 8;
-constexpr std::int64_t least_tokens = 1024;  // of a sequence that is divided, on each rank
+constexpr std::int64_t least_tokens = 1024, most_pieces = 16;  // of a sequence that is divided
 
 std::vector<int> divisors(std::int64_t number, std::int64_t most) {
   std::vector<int> result;
@@ -50,8 +50,8 @@ class Enumeration {
     const int ring = space_.ring.value_or(1), ulysses = space_.ulysses.value_or(1);
     require(space_.ranks % (std::int64_t{ring} * ulysses) == 0,
             "{} ranks do not divide into groups of --cp {} times --ulysses {}.", space_.ranks, ring, ulysses);
-    const std::int64_t pieces = space_.model.sequence / least_tokens;
-    for (const int rings : sequence_values(space_.ring, pieces)) {
+    const std::int64_t pieces = std::min(space_.model.sequence / least_tokens, most_pieces);
+    for (const int rings : sequence_values(space_.ring, pieces / ulysses)) {
       for (const int heads : sequence_values(space_.ulysses, std::min(pieces / rings, space_.model.heads))) {
         if (space_.ranks % (std::int64_t{rings} * heads) == 0) with_sequence(rings, heads);
       }
@@ -104,7 +104,7 @@ class Enumeration {
                           .micro_batch = space_.micro_batch.value_or(1),
                           .global_batch = space_.global_batch,
                           .mask = space_.mask};
-    layout.sharding.zero = ZeroStage::none;
+    layout.sharding.zero = space_.zero.value_or(ZeroStage::none);
     if (!allowed([&] { costs_.check(mesh); })) return;
     if (space_.micro_batch) {
       with_batch(layout);
