@@ -2,7 +2,7 @@
 #include "calls.hpp"
 #include "stretto/communicator.hpp"
 
-// Which non-blocking calls the door forwards because the MPI does them faster.
+// The door forwards these non-blocking calls, because the MPI does them faster.
 //
 // A served non-blocking call wakes a thread on every rank, which takes tens of microseconds, and the calls of a communicator
 // run one after another. The MPI needs no thread and progresses all calls in flight together, so it is faster until the

@@ -136,7 +136,7 @@ std::vector<RankAccount> TcpJob::ask(const std::vector<int>& ranks, double secon
   std::vector<RankAccount> accounts;
   accounts.reserve(ranks.size());
   for (const int rank : ranks) accounts.push_back(answers_[rank]);
-  // What comes too late is an answer to an earlier question.
+  // An answer that comes too late belongs to an earlier question.
   for (RankAccount& account : accounts) {
     if (account.asked != wanted) account.held_up_in = {};
   }
