@@ -165,13 +165,15 @@ class TrainingRun {
                  (rate_ * mesh_.world().size());
     report.memory_bytes = memory_use(current_device()).peak_bytes;
     if (due(line_.check_replicas, step)) check_replicas(trainer_.sharded());  // before anything is saved
-    if (memory_ != nullptr) memory_->keep(trainer_.sharded(), trainer_.optimizer(), step + 1, notes());
+    if (memory_ != nullptr) memory_->wait();  // at most the step that is reported now may be lost
     const bool last = step + 1 == line_.steps;
     const bool shows_memory = rank0_ && step == first_step_;
     const std::string memory = shows_memory ? memory_table_with_measured(plan_.stages.front().memory) : std::string();
     if (last || due(line_.eval_interval, step)) report.validation_loss = validate();
     report.slowest = stragglers_.step(report.seconds, report.traffic.exposed_seconds);
     if (rank0_) reporter_.step(report);
+    // After the report: a job that goes on from this state does not repeat the step.
+    if (memory_ != nullptr) memory_->keep(trainer_.sharded(), trainer_.optimizer(), step + 1, notes());
     if (shows_memory) reporter_.say(memory);
     if (due(line_.save_interval, step)) save(step + 1);
     if (due(line_.sample_interval, step)) {
