@@ -16,6 +16,8 @@ namespace stretto {
 // A mask as users write it: "dense", or "window:W", "strided:S" and "global:G", joined by +, as in "global:16+window:256"
 // (kernels::AttentionMask; Child et al. 2019). Throws Error(invalid_argument) in one sentence.
 STRETTO_API kernels::AttentionMask attention_mask_from_text(const std::string& text);
+// The text from which attention_mask_from_text() makes this causal mask.
+STRETTO_API std::string to_text(const kernels::AttentionMask& mask);
 
 class STRETTO_API AttentionCore {
  public:

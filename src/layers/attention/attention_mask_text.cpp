@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -30,6 +32,15 @@ kernels::AttentionMask attention_mask_from_text(const std::string& text) {
   require(mask.sparse(),
           "'{}' thins nothing out: all tokens see all earlier ones; add window:W or strided:S, or give dense.", text);
   return mask;
+}
+
+std::string to_text(const kernels::AttentionMask& mask) {
+  if (!mask.sparse()) return "dense";
+  std::string text;
+  for (const auto& [name, number] : {std::pair{"window", mask.window}, {"strided", mask.stride}, {"global", mask.global}}) {
+    if (number > 0) text += fmt::format("{}{}:{}", text.empty() ? "" : "+", name, number);
+  }
+  return text;
 }
 
 }  // namespace stretto

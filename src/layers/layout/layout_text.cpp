@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "stretto/layers/attention.hpp"
 #include "stretto/layers/layout_search.hpp"
 
 namespace stretto {
@@ -44,6 +45,7 @@ std::string train_flags(const TrainingLayout& layout) {
   flags += fmt::format(" --zero {} --recompute {} --micro-batch-size {} --global-batch-size {} --dtype {}",
                        static_cast<int>(layout.sharding.zero), name_of(layout.recompute.level), layout.micro_batch,
                        layout.global_batch, type_name(layout.sharding.dtype));
+  if (layout.mask.sparse()) flags += " --attention " + to_text(layout.mask);
   if (layout.sharding.gradient_dtype) flags += fmt::format(" --grad-dtype {}", type_name(*layout.sharding.gradient_dtype));
   return flags + fmt::format(" --num-layers {} --hidden-size {} --num-attention-heads {} --seq-length {} --vocab-size {}",
                              model.layers, model.hidden, model.heads, model.sequence, model.vocabulary);

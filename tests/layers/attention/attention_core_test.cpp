@@ -213,6 +213,9 @@ TEST(AttentionMaskText, IsReadOrRefused) {
   EXPECT_EQ(attention_mask_from_text("window:5"), (kernels::AttentionMask{.window = 5}));
   EXPECT_EQ(attention_mask_from_text("global:3+window:4"), (kernels::AttentionMask{.window = 4, .global = 3}));
   EXPECT_EQ(attention_mask_from_text("strided:8"), (kernels::AttentionMask{.stride = 8}));
+  for (const char* const text : {"dense", "window:5", "window:4+global:3", "window:2+strided:8+global:1"}) {
+    EXPECT_EQ(to_text(attention_mask_from_text(text)), text);
+  }
   for (const char* wrong : {"", "window", "window:", "window:0", "window:-1", "window:x", "window:5x", "sparse:4",
                             "dense+window:4", "window:4+", "window:4+window:5"}) {
     EXPECT_EQ(

@@ -130,6 +130,14 @@ TEST(LayoutSearch, TakesWhatIsFixed) {
             "--num-attention-heads 4 --seq-length 64 --vocab-size 500");
 }
 
+TEST(LayoutSearch, FlagsNameTheMask) {
+  LayoutSpace space = small_space();
+  const auto flags = [&] { return train_flags(search_layouts(space, nodes_of_four(10), 1).best.front().layout); };
+  EXPECT_THAT(flags(), testing::Not(testing::HasSubstr("--attention"))) << "the control: dense is the trainer's default";
+  space.mask = {.window = 16, .global = 4};
+  EXPECT_THAT(flags(), testing::HasSubstr(" --attention window:16+global:4 "));
+}
+
 TEST(LayoutSearch, CountsRefusals) {
   LayoutSpace space = small_space();
   space.tensor = 8;  // of 4 heads
