@@ -73,12 +73,12 @@ bool replicates_after(int timed_step) { return timed_step < 0 ? timed_step >= -2
 
 // Writes what the planner of layouts needs of the machine: {"cluster": TrainingCluster, "system": TrainingSystem}.
 void write_calibration(const gpt::Calibration& machine, const std::string& path) {
-  const nlohmann::ordered_json json{{"cluster", nlohmann::ordered_json::parse(to_text(machine.cluster))},
-                                    {"system",
-                                     {{"overlaps_products", machine.system.overlaps_products},
-                                      {"overlaps_weights", machine.system.overlaps_weights},
-                                      {"hidden_sums", machine.system.hidden_sums},
-                                      {"hidden_sums_between", machine.system.hidden_sums_between}}}};
+  nlohmann::ordered_json json{{"cluster", nlohmann::ordered_json::parse(to_text(machine.cluster))},
+                              {"system",
+                               {{"overlaps_products", machine.system.overlaps_products},
+                                {"overlaps_weights", machine.system.overlaps_weights},
+                                {"hidden_sums", machine.system.hidden_sums}}}};
+  if (machine.system.hidden_sums_between) json["system"]["hidden_sums_between"] = *machine.system.hidden_sums_between;
   std::ofstream file(path);
   file << json.dump(1) << '\n';
   file.close();

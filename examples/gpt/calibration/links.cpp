@@ -32,7 +32,6 @@ class LinkMeasurement {
       system.overlaps_products = system.overlaps_weights = false;
       // On one host's shared cores a sum has nothing to wait for: it takes time that the products need.
       system.hidden_sums = timing_.turns() > 1 && !several ? 0 : hidden_sums(world());
-      system.hidden_sums_between = system.hidden_sums;
     }
     if (!several) return;
     links.levels.front().ranks = node.size();

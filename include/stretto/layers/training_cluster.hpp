@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -91,9 +92,10 @@ struct TrainingSystem {
   // The exchange of an input's gradient runs beside the product for the weights' gradient.
   bool overlaps_weights = true;
   // The part of what could be hidden that is, 0 to 1, when gradients are summed during backward and values gathered during
-  // forward; and the same for groups that have one rank on each node, whose sums wait for the network only. In JSON the
-  // second one is the first one's, unless given.
-  double hidden_sums = 1, hidden_sums_between = 1;
+  // forward; and the same for groups that have one rank on each node, whose sums wait for the network only, where that
+  // differs.
+  double hidden_sums = 1;
+  std::optional<double> hidden_sums_between;
   bool blocking_messages = false;  // between stages: the stage waits for each
   double accumulate_bytes = 0;     // of each weight and microbatch, where a pass of its own adds gradients up
   double update_bytes = 0;         // of each updated parameter, norm and update; 0: this library's (update_bytes())

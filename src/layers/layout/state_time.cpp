@@ -55,7 +55,9 @@ StateTime state_time(const TrainingLayout& layout, const StageParameters& parame
   // The last unit's sum begins when backward is over, and the first unit's values are needed when forward begins.
   const bool one_a_node = costs.place(group).on_node == 1;
   const auto left = [&](double communication, double computing) {
-    const double part = !options.overlap ? 0 : one_a_node ? system.hidden_sums_between : system.hidden_sums;
+    const double part = !options.overlap ? 0
+                        : one_a_node     ? system.hidden_sums_between.value_or(system.hidden_sums)
+                                         : system.hidden_sums;
     return communication - part * std::min(communication * (units - 1) / units, computing);
   };
   const double forward = microbatch.forward.all();

@@ -46,6 +46,11 @@ struct JsonObject {
             value.dump());
     return value.get<double>();
   }
+  double part(const char* key, double otherwise) const {
+    const double value = number(key, otherwise);
+    require(value <= 1, "{} has {} = {}; give a part, from 0 to 1.", what, key, value);
+    return value;
+  }
   bool flag(const char* key, bool otherwise) const {
     if (!has(key)) return otherwise;
     require(json[key].is_boolean(), "{} has {} = {}; choose true or false.", what, key, json[key].dump());
@@ -184,11 +189,8 @@ TrainingSystem training_system_from_text(const std::string& text) {
   system.recomputes_whole_blocks = object.flag("recomputes_whole_blocks", system.recomputes_whole_blocks);
   system.overlaps_products = object.flag("overlaps_products", system.overlaps_products);
   system.overlaps_weights = object.flag("overlaps_weights", system.overlaps_weights);
-  system.hidden_sums = object.number("hidden_sums", system.hidden_sums);
-  system.hidden_sums_between = object.number("hidden_sums_between", system.hidden_sums);
-  for (const double part : {system.hidden_sums, system.hidden_sums_between}) {
-    require(part <= 1, "A training program hides {} of its sums; give a part, from 0 to 1.", part);
-  }
+  system.hidden_sums = object.part("hidden_sums", system.hidden_sums);
+  if (object.has("hidden_sums_between")) system.hidden_sums_between = object.part("hidden_sums_between", 0);
   system.blocking_messages = object.flag("blocking_messages", system.blocking_messages);
   system.accumulate_bytes = object.number("accumulate_bytes", 0);
   system.update_bytes = object.number("update_bytes", 0);

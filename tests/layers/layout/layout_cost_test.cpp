@@ -84,6 +84,7 @@ TEST(LayoutCost, GroupsOfOneRankANodeHideAnotherPartOfTheirSums) {
         between{.hidden_sums = 0, .hidden_sums_between = 1};
     const double with_hidden = exposed(tensor, tensor == 1 ? on_nodes : between);
     EXPECT_LT(with_hidden, exposed(tensor, tensor == 1 ? between : on_nodes) / 2) << "tp " << tensor;
+    EXPECT_EQ(exposed(tensor, {.hidden_sums = 0.5}), exposed(tensor, {.hidden_sums = 0.5, .hidden_sums_between = 0.5}));
   }
 }
 

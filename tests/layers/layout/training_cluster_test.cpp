@@ -101,7 +101,14 @@ TEST(TrainingSystem, ReadsSwitches) {
   EXPECT_EQ(other.forward.rows, 11);
   EXPECT_EQ(other.attention.scores, 4.5);
   EXPECT_EQ(other.hidden_sums, 0.25);
-  EXPECT_EQ(other.hidden_sums_between, 0.25);
+  EXPECT_FALSE(other.hidden_sums_between);
+  const TrainingSystem both = training_system_from_text(R"({"hidden_sums": 0.25, "hidden_sums_between": 0.75})");
+  EXPECT_EQ(both.hidden_sums, 0.25);
+  EXPECT_EQ(both.hidden_sums_between, 0.75);
+  for (const std::string key : {"hidden_sums", "hidden_sums_between"}) {
+    EXPECT_EQ(sentence_of([&] { training_system_from_text("{\"" + key + "\": 2}"); }),
+              "A training program has " + key + " = 2; give a part, from 0 to 1.");
+  }
   EXPECT_EQ(sentence_of([] { training_system_from_text(R"({"kernels": {"forward": {}}})"); }),
             "'kernels' of a training program needs 'backward'.");
   EXPECT_EQ(sentence_of([] { training_system_from_text(R"({"blocking_messages": 1})"); }),
