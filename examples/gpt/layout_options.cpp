@@ -58,7 +58,10 @@ LayoutSpace layout_space(const CommandLine& line, int ranks, std::int64_t memory
                     .global_batch = trainer.global_batch,
                     .memory_bytes = memory_bytes,
                     .sharding = trainer.sharding,
-                    .mask = trainer.sequence.mask};
+                    .mask = trainer.sequence.mask,
+                    .sequence_layout = trainer.sequence.layout,
+                    .keeps_gathered = trainer.sequence.keeps_gathered,
+                    .partitions_activations = trainer.recompute.partition};
   if (is_given("--tp")) space.tensor = line.tensor_parallel;
   if (is_given("--ulysses")) space.ulysses = line.ulysses;
   if (is_given("--cp")) space.ring = line.ring;

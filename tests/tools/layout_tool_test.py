@@ -56,6 +56,16 @@ class Layouts(unittest.TestCase):
         self.assertEqual([layout[key] for key in ("tp", "pp", "dp", "sp", "zero", "recompute", "micro_batch", "schedule", "virtual_stages")],
                          [4, 2, 8, True, 1, 2, 2, "interleaved", 3])
 
+    def test_takes_what_it_does_not_try_by_itself(self):
+        _, figures = self.planned("--top", 1)
+        for flag in ("--sp-keep-gathered", "--partition-activations"):
+            self.assertNotIn(flag, figures["layouts"][0]["flags"])
+            _, with_flag = self.planned("--top", 1, flag)
+            self.assertIn(flag, with_flag["layouts"][0]["flags"].split())
+        _, figures = self.planned("--cp", 2, "--cp-layout", "striped", "--attention", "window:256", "--top", 1)
+        self.assertIn(" --cp 2 --cp-layout striped ", figures["layouts"][0]["flags"])
+        self.assertIn(" --attention window:256 ", figures["layouts"][0]["flags"])
+
     def test_less_memory_leaves_less(self):
         _, much = self.planned("--top", 1)
         _, little = self.planned("--top", 1, "--memory", "8GiB")
@@ -71,7 +81,11 @@ class Layouts(unittest.TestCase):
 
     @unittest.skipUnless(TRAIN, "the trainer was not built")
     def test_the_trainer_plans_the_same_memory(self):
-        _, figures = self.planned("--top", 12)
+        for words in ([], ["--sp-keep-gathered"], ["--partition-activations"], ["--cp", 2, "--cp-layout", "contiguous", "--attention", "strided:64"]):
+            self.compare_memory(*words)
+
+    def compare_memory(self, *words):
+        _, figures = self.planned("--top", 12 if not words else 2, *words)
         for layout in figures["layouts"]:
             with tempfile.NamedTemporaryFile(suffix=".json") as file:
                 result = run(*layout["flags"].split(), "--dry-run", "--ranks", 64, "--json", file.name, program=TRAIN)
@@ -118,6 +132,17 @@ class Trainer(unittest.TestCase):
     def test_keeps_what_is_given(self):
         flags = self.trained("--nproc", 2, "--pp", 2, "--schedule", "zb-h1", "--zero", 0, "--micro-batch-size", 2, "--recompute", "selective")
         self.assertIn("--tp 1 --pp 2 --dp 1 --schedule zb-h1 --zero 0 --recompute selective --micro-batch-size 2", flags)
+        self.assertIn(" --sp --sp-keep-gathered ", self.trained("--nproc", 2, "--sp-keep-gathered", "--attention", "window:4"))
+        self.assertIn(" --recompute full --partition-activations ", self.trained("--nproc", 2, "--partition-activations"))
+
+    def test_divides_sequences(self):
+        # One sequence a step leaves no data parallelism, so that with --tp 1 and --pp 1 only the sequence is left to divide.
+        flags = self.trained("--seq-length", 2048, "--global-batch-size", 1, "--nproc", 2, "--tp", 1, "--pp", 1, "--train-data", ROOT / "docs/performance.md")
+        self.assertRegex(flags, "--dp 1 (--cp 2 --cp-layout zigzag|--ulysses 2) ")
+
+    def test_divides_short_sequences_as_told(self):
+        self.assertIn(" --cp 2 --cp-layout contiguous ", self.trained("--nproc", 2, "--cp", 2, "--cp-layout", "contiguous"))
+        self.assertIn(" --ulysses 2 ", self.trained("--nproc", 2, "--ulysses", 2))
 
     def test_plans_any_cluster_as_the_tool_does(self):
         sizes = ["--num-layers", 24, "--hidden-size", 2048, "--num-attention-heads", 16, "--seq-length", 2048, "--vocab-size", 51200]

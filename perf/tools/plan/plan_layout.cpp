@@ -55,7 +55,7 @@ namespace {
 struct Fixed {  // what the command line fixes, as it gives it
   int tensor = 0, ulysses = 0, ring = 0, pipeline = 0, data = 0, virtual_stages = 0;
   std::int64_t micro_batch = 0;
-  std::string schedule, zero, rows, recompute, grad_dtype, memory, mask = "dense";
+  std::string schedule, zero, rows, recompute, sequence_layout = "zigzag", grad_dtype, memory, mask = "dense";
 };
 
 template <class T>
@@ -63,7 +63,7 @@ std::optional<T> if_given(const T& value) {
   return value == T() ? std::nullopt : std::optional<T>(value);
 }
 
-void add_fixed(CLI::App& app, Fixed& fixed) {
+void add_fixed(CLI::App& app, Fixed& fixed, LayoutSpace& space) {
   constexpr int most = 1 << 20;
   app.add_option("--tp", fixed.tensor, "Only layouts of so many tensor-parallel ranks; likewise the following")
       ->check(CLI::Range(1, most));
@@ -80,6 +80,12 @@ void add_fixed(CLI::App& app, Fixed& fixed) {
       ->check(CLI::IsMember({"yes", "no"}));
   app.add_option("--recompute", fixed.recompute, "What backward computes again: none, selective or full")
       ->check(CLI::IsMember(recompute_names));
+  app.add_option("--cp-layout", fixed.sequence_layout, "Which tokens a rank of a ring has: zigzag, contiguous or striped")
+      ->capture_default_str();
+  app.add_flag("--sp-keep-gathered", space.keeps_gathered,
+               "With sequence parallelism that keeps what layers have gathered in forward");
+  app.add_flag("--partition-activations", space.partitions_activations,
+               "With full recomputation that divides each block's kept input over the tensor-parallel ranks");
 }
 
 }  // namespace
@@ -107,7 +113,7 @@ bool parse(int argc, char** argv, LayoutLine& line) {
       ->check(CLI::IsMember(layout_types));
   app.add_option("--attention", fixed.mask, "The earlier tokens that a token sees, as stretto-train takes them")
       ->capture_default_str();
-  add_fixed(app, fixed);
+  add_fixed(app, fixed, space);
   app.add_option("--system", line.system, "How another training program works, a JSON file; Stretto when left out");
   app.add_option("--top", line.top, "Layouts to print")->capture_default_str()->check(CLI::Range(1, 1000));
   app.add_option("--json", line.json, "Write the figures to this file");
@@ -117,6 +123,7 @@ bool parse(int argc, char** argv, LayoutLine& line) {
   if (!fixed.grad_dtype.empty()) space.sharding.gradient_dtype = layout_types.at(fixed.grad_dtype);
   if (!fixed.memory.empty()) space.memory_bytes = perf::bytes_from_text("--memory", fixed.memory);
   space.mask = attention_mask_from_text(fixed.mask);
+  space.sequence_layout = sequence_layout_from_name(fixed.sequence_layout);
   space.tensor = if_given(fixed.tensor);
   space.pipeline = if_given(fixed.pipeline);
   space.data = if_given(fixed.data);

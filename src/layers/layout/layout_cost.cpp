@@ -141,15 +141,11 @@ class LayoutCosts::Parts {
   }
 
   // What layouts that differ in their ZeRO stage only have in common.
-  using LayoutKey = std::tuple<MeshKey, std::int64_t, bool, bool, Recompute, bool, PipelineShape, std::vector<std::int64_t>>;
+  using LayoutKey = std::tuple<MeshKey, std::int64_t, bool, bool, Recompute, bool, SequenceLayout, PipelineShape,
+                               std::vector<std::int64_t>>;
   static LayoutKey key_of(const TrainingLayout& layout, const PipelineShape& shape) {
-    return {mesh_key(layout.mesh),
-            layout.micro_batch,
-            layout.divides_rows,
-            layout.keeps_gathered,
-            layout.recompute.level,
-            layout.recompute.partition,
-            shape,
+    return {mesh_key(layout.mesh),  layout.micro_batch,         layout.divides_rows,    layout.keeps_gathered,
+            layout.recompute.level, layout.recompute.partition, layout.sequence_layout, shape,
             layout.stages.blocks};
   }
 

@@ -44,7 +44,11 @@ class Refusals {
 
 class Enumeration {
  public:
-  Enumeration(const LayoutSpace& space, const LayoutCosts& costs) : space_(space), costs_(costs) {}
+  Enumeration(const LayoutSpace& space, const LayoutCosts& costs)
+      : space_(space), costs_(costs), divides_rows_(space.divides_rows), recompute_(space.recompute) {
+    if (!divides_rows_ && (space.keeps_gathered || space.partitions_activations)) divides_rows_ = space.keeps_gathered;
+    if (!recompute_ && space.partitions_activations) recompute_ = Recompute::full;
+  }
 
   std::vector<TrainingLayout> layouts() {
     const int ring = space_.ring.value_or(1), ulysses = space_.ulysses.value_or(1);
@@ -103,6 +107,7 @@ class Enumeration {
                           .sharding = space_.sharding,
                           .micro_batch = space_.micro_batch.value_or(1),
                           .global_batch = space_.global_batch,
+                          .sequence_layout = space_.sequence_layout,
                           .mask = space_.mask};
     layout.sharding.zero = space_.zero.value_or(ZeroStage::none);
     if (!allowed([&] { costs_.check(mesh); })) return;
@@ -173,23 +178,30 @@ class Enumeration {
       return;
     }
     for (const bool rows : {false, true}) {
-      if (rows != space_.divides_rows.value_or(rows) || (rows && layout.mesh.tensor == 1)) continue;
+      if (rows != divides_rows_.value_or(rows) || (rows && !divides_rows_ && layout.mesh.tensor == 1)) continue;
       for (const Recompute level : recompute_levels) {
-        if (level != space_.recompute.value_or(level)) continue;
-        const int ranks = layout.mesh.data * layout.mesh.ring * layout.mesh.ulysses;
-        for (const ZeroStage zero : zero_stages) {
-          if (space_.zero ? zero != *space_.zero : ranks == 1 && zero != ZeroStage::none) continue;
-          TrainingLayout& each = layouts_.emplace_back(layout);
-          each.divides_rows = rows;
-          each.recompute.level = level;
-          each.sharding.zero = zero;
-        }
+        if (level == recompute_.value_or(level)) with_recompute(layout, rows, level);
       }
+    }
+  }
+
+  void with_recompute(TrainingLayout layout, bool rows, Recompute level) {
+    layout.divides_rows = rows;
+    layout.keeps_gathered = space_.keeps_gathered;
+    layout.recompute = {level, space_.partitions_activations};
+    if (!allowed([&] { layout.check_sizes(); })) return;
+    const int ranks = layout.mesh.data * layout.mesh.ring * layout.mesh.ulysses;
+    for (const ZeroStage zero : zero_stages) {
+      if (space_.zero ? zero != *space_.zero : ranks == 1 && zero != ZeroStage::none) continue;
+      layouts_.emplace_back(layout).sharding.zero = zero;
     }
   }
 
   const LayoutSpace& space_;
   const LayoutCosts& costs_;
+  // What the space fixes, and what its other settings need.
+  std::optional<bool> divides_rows_;
+  std::optional<Recompute> recompute_;
   std::vector<TrainingLayout> layouts_;
   Refusals refusals_;
 };

@@ -36,15 +36,17 @@ std::string train_flags(const TrainingLayout& layout) {
   const ModelShape& model = layout.model;
   std::string flags = fmt::format("--tp {} --pp {} --dp {}", mesh.tensor, mesh.pipeline, mesh.data);
   if (layout.divides_rows) flags += " --sp";
+  if (layout.keeps_gathered) flags += " --sp-keep-gathered";
   if (mesh.ring > 1) flags += fmt::format(" --cp {} --cp-layout {}", mesh.ring, name(layout.sequence_layout));
   if (mesh.ulysses > 1) flags += fmt::format(" --ulysses {}", mesh.ulysses);
   if (mesh.pipeline > 1) {
     flags += fmt::format(" --schedule {}", layout.stages.schedule_name);
     if (layout.stages.virtual_stages > 1) flags += fmt::format(" --virtual-stages {}", layout.stages.virtual_stages);
   }
-  flags += fmt::format(" --zero {} --recompute {} --micro-batch-size {} --global-batch-size {} --dtype {}",
-                       static_cast<int>(layout.sharding.zero), name_of(layout.recompute.level), layout.micro_batch,
-                       layout.global_batch, type_name(layout.sharding.dtype));
+  flags += fmt::format(" --zero {} --recompute {}{} --micro-batch-size {} --global-batch-size {} --dtype {}",
+                       static_cast<int>(layout.sharding.zero), name_of(layout.recompute.level),
+                       layout.recompute.partition ? " --partition-activations" : "", layout.micro_batch, layout.global_batch,
+                       type_name(layout.sharding.dtype));
   if (layout.mask.sparse()) flags += " --attention " + to_text(layout.mask);
   if (layout.sharding.gradient_dtype) flags += fmt::format(" --grad-dtype {}", type_name(*layout.sharding.gradient_dtype));
   return flags + fmt::format(" --num-layers {} --hidden-size {} --num-attention-heads {} --seq-length {} --vocab-size {}",

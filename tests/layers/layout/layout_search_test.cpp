@@ -130,6 +130,46 @@ TEST(LayoutSearch, TakesWhatIsFixed) {
             "--num-attention-heads 4 --seq-length 64 --vocab-size 500");
 }
 
+TEST(LayoutSearch, TakesWhatIsNotTriedByItself) {
+  LayoutSpace space = small_space();
+  const TrainingCluster cluster = nodes_of_four(10);
+  const auto all = [&] { return all_layouts(space, LayoutCosts(space.model, cluster, space.ranks)); };
+  for (const TrainingLayout& layout : all()) {
+    ASSERT_FALSE(layout.keeps_gathered || layout.recompute.partition) << "the control: nothing is set";
+  }
+  space.keeps_gathered = true;
+  ASSERT_FALSE(all().empty());
+  for (const TrainingLayout& layout : all()) {
+    EXPECT_TRUE(layout.keeps_gathered && layout.divides_rows);
+    layout.check();
+  }
+  EXPECT_THAT(train_flags(all().front()), testing::HasSubstr(" --sp --sp-keep-gathered "));
+  space.keeps_gathered = false;
+  space.partitions_activations = true;
+  ASSERT_FALSE(all().empty());
+  for (const TrainingLayout& layout : all()) {
+    EXPECT_TRUE(layout.recompute.partition && layout.recompute.level == Recompute::full && !layout.divides_rows);
+    layout.check();
+  }
+  EXPECT_THAT(train_flags(all().front()), testing::HasSubstr(" --recompute full --partition-activations"));
+  space.partitions_activations = false;
+  space.ring = 2;
+  space.sequence_layout = SequenceLayout::striped;
+  EXPECT_THAT(train_flags(all().front()), testing::HasSubstr(" --cp 2 --cp-layout striped "));
+}
+
+TEST(LayoutSearch, RefusesWhatSettingsExclude) {
+  LayoutSpace space = small_space();
+  space.tensor = 1;
+  space.divides_rows = true;
+  const auto refusal = [&] { return search_layouts(space, nodes_of_four(10), 10).refused.front().sentence; };
+  EXPECT_THAT(refusal(), testing::StartsWith("--sp divides rows over the ranks of a tensor-parallel group, and --tp 1 is"));
+  space.tensor = 2;
+  space.divides_rows = false;
+  space.keeps_gathered = true;
+  EXPECT_THAT(refusal(), testing::StartsWith("--sp-keep-gathered keeps what --sp gathers; add --sp"));
+}
+
 TEST(LayoutSearch, FlagsNameTheMask) {
   LayoutSpace space = small_space();
   const auto flags = [&] { return train_flags(search_layouts(space, nodes_of_four(10), 1).best.front().layout); };
