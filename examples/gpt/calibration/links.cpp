@@ -30,8 +30,8 @@ class LinkMeasurement {
     links.levels = {link_of(node, "node", on_host)};
     if (on_host) {  // links are what chunks leave exposed
       system.overlaps_products = system.overlaps_weights = false;
-      // On one host's shared cores a sum has nothing to wait for: it takes time that the products need.
-      system.hidden_sums = timing_.turns() > 1 && !several ? 0 : hidden_sums(world());
+      // Inside a host's shared cores a sum has nothing to wait for: it takes time that the products need.
+      system.hidden_sums = timing_.turns() > 1 ? 0 : hidden_sums(node);
     }
     if (!several) return;
     links.levels.front().ranks = node.size();

@@ -92,8 +92,8 @@ struct TrainingSystem {
   // The exchange of an input's gradient runs beside the product for the weights' gradient.
   bool overlaps_weights = true;
   // The part of what could be hidden that is, 0 to 1, when gradients are summed during backward and values gathered during
-  // forward; and the same for groups that have one rank on each node, whose sums wait for the network only, where that
-  // differs.
+  // forward; and the same for groups that have one rank on each of several nodes, whose sums wait for the network only,
+  // where that differs.
   double hidden_sums = 1;
   std::optional<double> hidden_sums_between;
   bool blocking_messages = false;  // between stages: the stage waits for each

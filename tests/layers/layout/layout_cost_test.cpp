@@ -68,23 +68,24 @@ TEST(LayoutCost, SumsOfGradientsByHand) {
   EXPECT_NEAR(costs.cost(whole).exposed.at("dp"), 2.5 * bytes / 1e9, 0.01 * bytes / 1e9);
 }
 
-// Nodes of two ranks: data-parallel ranks are two a node, and with tp 2 one a node. Backward takes longer than sums do.
+// Nodes of two ranks: data-parallel ranks are two a node, one a node, or with two stages both on one. Backward takes longer
+// than sums do.
 TEST(LayoutCost, GroupsOfOneRankANodeHideAnotherPartOfTheirSums) {
   TrainingCluster cluster = machine_without_memory_time(1e12);
   cluster.links.levels.front().ranks = 2;
   cluster.links.levels.push_back(cluster.links.levels.front());
   cluster.links.levels.back().ranks = 0;
-  const auto exposed = [&](int tensor, const TrainingSystem& system) {
-    TrainingLayout layout = tiny_layout({.tensor = tensor, .data = 4 / tensor}, 4);
-    layout.sharding.unit_bytes = 1;
-    return LayoutCosts(layout.model, cluster, 4, system).cost(layout).exposed.at("dp");
-  };
-  for (const int tensor : {1, 2}) {
-    const TrainingSystem on_nodes{.hidden_sums = 1, .hidden_sums_between = 0},
-        between{.hidden_sums = 0, .hidden_sums_between = 1};
-    const double with_hidden = exposed(tensor, tensor == 1 ? on_nodes : between);
-    EXPECT_LT(with_hidden, exposed(tensor, tensor == 1 ? between : on_nodes) / 2) << "tp " << tensor;
-    EXPECT_EQ(exposed(tensor, {.hidden_sums = 0.5}), exposed(tensor, {.hidden_sums = 0.5, .hidden_sums_between = 0.5}));
+  const TrainingSystem on_nodes{.hidden_sums = 1, .hidden_sums_between = 0},
+      between{.hidden_sums = 0, .hidden_sums_between = 1};
+  for (const MeshShape& mesh : {MeshShape{.data = 4}, {.tensor = 2, .data = 2}, {.data = 2, .pipeline = 2}}) {
+    const auto exposed = [&](const TrainingSystem& system) {
+      TrainingLayout layout = tiny_layout(mesh, 4);
+      layout.sharding.unit_bytes = 1;
+      return LayoutCosts(layout.model, cluster, 4, system).cost(layout).exposed.at("dp");
+    };
+    const bool one_a_node = mesh.tensor == 2;
+    EXPECT_LT(exposed(one_a_node ? between : on_nodes), exposed(one_a_node ? on_nodes : between) / 2) << mesh.tensor;
+    EXPECT_EQ(exposed({.hidden_sums = 0.5}), exposed({.hidden_sums = 0.5, .hidden_sums_between = 0.5}));
   }
 }
 
