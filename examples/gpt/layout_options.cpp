@@ -4,14 +4,13 @@
 
 #include "fail.hpp"
 #include "options.hpp"
+#include "size_text.hpp"
 
 namespace gpt {
 
 using namespace stretto;
 
 namespace {
-
-constexpr double bytes_of_gib = 1 << 30;
 
 std::string exposed_text(const LayoutCost& cost) {
   std::string text;
@@ -76,14 +75,12 @@ LayoutSpace layout_space(const CommandLine& line, int ranks, std::int64_t memory
   return space;
 }
 
-CommandLine with_layout(const CommandLine& line, const LayoutSearch& search) {
+CommandLine with_layout(const CommandLine& line, const LayoutSpace& space, const LayoutSearch& search) {
   if (search.best.empty()) {
-    require(search.tried > 0 || !search.refused.empty(), "No layout is as the flags fix it; leave some out.");
-    require(search.without_memory > 0 || search.refused.empty(), "{}",
-            search.refused.empty() ? "" : search.refused.front().sentence);
-    fail(ErrorCode::invalid_argument,
-         "None of {} layouts fits the memory of a rank; the smallest needs {:.2f} GiB: start more ranks.", search.tried,
-         static_cast<double>(search.least_memory) / bytes_of_gib);
+    require(search.tried > 0, "{}", refusal_text(space, search));
+    fail(ErrorCode::invalid_argument, "None of {} layouts fits {} of memory; the smallest needs {}: start more ranks.",
+         search.tried, size_text(static_cast<double>(space.memory_bytes)),
+         size_text(static_cast<double>(search.least_memory)));
   }
   const TrainingLayout& layout = search.best.front().layout;
   CommandLine chosen = line;
@@ -108,8 +105,8 @@ std::string layout_report(const LayoutSearch& search) {
   for (const FoundLayout& found : search.best) {
     const LayoutCost& cost = found.cost;
     text += fmt::format(
-        "\n  {:>9.1f} ms {:>9.0f} tok/s {:>8.2f} GiB  {}: computes {:.1f} ms, updates {:.1f} ms, waits {:.1f} ms{}",
-        cost.seconds * 1e3, cost.tokens_per_second, static_cast<double>(cost.memory.total()) / bytes_of_gib,
+        "\n  {:>9.1f} ms {:>9.0f} tok/s {:>11}  {}: computes {:.1f} ms, updates {:.1f} ms, waits {:.1f} ms{}",
+        cost.seconds * 1e3, cost.tokens_per_second, size_text(static_cast<double>(cost.memory.total())),
         to_string(found.layout), cost.computing * 1e3, cost.update * 1e3, cost.waiting * 1e3, exposed_text(cost));
   }
   return text + fmt::format("\nThe first is taken: {}", train_flags(search.best.front().layout));

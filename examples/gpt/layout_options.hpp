@@ -23,8 +23,9 @@ void check_layout_options(const CLI::App& app, CommandLine& line);
 
 // The layouts of so many ranks that the command line leaves open.
 stretto::LayoutSpace layout_space(const CommandLine& line, int ranks, std::int64_t memory_bytes);
-// The command line with the fastest layout's flags. Throws Error(invalid_argument) if there is none.
-CommandLine with_layout(const CommandLine& line, const stretto::LayoutSearch& search);
+// The command line with the fastest layout's flags, of a search of the space. Throws Error(invalid_argument) if there is
+// none.
+CommandLine with_layout(const CommandLine& line, const stretto::LayoutSpace& space, const stretto::LayoutSearch& search);
 // What was chosen, and why.
 std::string layout_report(const stretto::LayoutSearch& search);
 

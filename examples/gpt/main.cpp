@@ -37,9 +37,9 @@ void train(const Communicator& world, const CommandLine& given, StopRequest& sto
   if (!line.layout.automatic) return train_and_go_on(world, line, stop);
   // All ranks have the same figures, and therefore choose alike.
   const Calibration machine = calibrate(world, line.trainer.model, line.trainer.sharding.dtype);
-  const LayoutSearch search = search_layouts(layout_space(line, world.size(), machine.cluster.memory_bytes), machine.cluster,
-                                             layouts_to_show, machine.system);
-  const CommandLine chosen = with_layout(line, search);
+  const LayoutSpace space = layout_space(line, world.size(), machine.cluster.memory_bytes);
+  const LayoutSearch search = search_layouts(space, machine.cluster, layouts_to_show, machine.system);
+  const CommandLine chosen = with_layout(line, space, search);
   if (world.rank() == 0) fmt::print("{}\n", layout_report(search));
   train_and_go_on(world, chosen, stop);
 }
@@ -50,8 +50,9 @@ int dry_run(const CommandLine& given) {
   CommandLine line = given;
   if (given.layout.automatic) {
     const TrainingCluster cluster = training_cluster_from_file(given.layout.cluster);
-    const LayoutSearch search = search_layouts(layout_space(given, ranks, cluster.memory_bytes), cluster, layouts_to_show);
-    line = with_layout(given, search);
+    const LayoutSpace space = layout_space(given, ranks, cluster.memory_bytes);
+    const LayoutSearch search = search_layouts(space, cluster, layouts_to_show);
+    line = with_layout(given, space, search);
     fmt::print("{}\n", layout_report(search));
   }
   const MeshShape mesh = line.mesh_on(ranks);

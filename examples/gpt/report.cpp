@@ -14,19 +14,13 @@
 
 #include "fail.hpp"
 #include "loss_svg.hpp"
+#include "size_text.hpp"
 
 namespace gpt {
 
 using stretto::ErrorCode;
 
 namespace {
-
-std::string size_text(double bytes) {
-  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  int unit = 0;
-  for (; bytes >= 1024 && unit < 4; ++unit) bytes /= 1024;
-  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 2, units[unit]);
-}
 
 std::string step_line(const StepReport& r) {
   std::string line = fmt::format(

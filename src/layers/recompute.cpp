@@ -4,6 +4,10 @@
 
 namespace stretto {
 
+const char* name(Recompute level) {
+  return level == Recompute::none ? "none" : level == Recompute::selective ? "selective" : "full";
+}
+
 void RecomputeOptions::check(const TensorParallel& tensor_parallel) const {
   require(!partition || level == Recompute::full,
           "Kept activations are divided only where each block keeps its input alone; choose full recomputation, or do not "

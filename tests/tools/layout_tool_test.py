@@ -54,7 +54,7 @@ class Layouts(unittest.TestCase):
         self.assertEqual(len(figures["layouts"]), 1)
         layout = figures["layouts"][0]
         self.assertEqual([layout[key] for key in ("tp", "pp", "dp", "sp", "zero", "recompute", "micro_batch", "schedule", "virtual_stages")],
-                         [4, 2, 8, True, 1, 2, 2, "interleaved", 3])
+                         [4, 2, 8, True, 1, "full", 2, "interleaved", 3])
 
     def test_takes_what_it_does_not_try_by_itself(self):
         _, figures = self.planned("--top", 1)
@@ -99,7 +99,11 @@ class Layouts(unittest.TestCase):
         self.refused("None of ", *line, "--memory", "1M")
         self.refused("more --memory", *line, "--memory", "1M")
         self.refused("--memory '5 apples' is no size", *line, "--memory", "5 apples")
+        self.refused("as in 80G or 80GiB", *line, "--memory", "80GB")
+        self.refused("--memory 0GiB holds nothing", *line, "--memory", "0GiB")
         self.refused("3 ranks do not divide into groups of --cp 2", *line[:4], "--ranks", 3, "--global-batch", 8, "--cp", 2)
+        self.refused("8 ranks do not divide into groups of --cp 3.", *line, "--cp", 3)
+        self.refused("8 ranks do not divide into groups of --ulysses 3.", *line, "--ulysses", 3)
         self.refused("16 attention heads do not divide over 32 tensor-parallel", *line[:4], "--ranks", 32, "--global-batch", 8, "--tp", 32)
         self.refused("No layout of 8 ranks is as the flags fix it", *line, "--tp", 16)
         self.refused("--model 'bert' is no model; write gpt:layers=L", "--model", "bert", *line[2:])
@@ -114,6 +118,14 @@ class Layouts(unittest.TestCase):
             file.flush()
             self.refused("A cluster has the key 'memory_gb'", *line[:2], "--cluster", file.name, *line[4:])
 
+    def test_the_most_frequent_reasons_come_first(self):
+        result = run("layout", "--model", MODEL, "--cluster", CLUSTER, "--ranks", 8, "--global-batch", 8, "--tp", 1, "--sp", "yes")
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        reasons = result.stderr.splitlines()
+        self.assertRegex(reasons[0], r"\Aerror: \d+ refused, such as: --sp divides rows .* and --tp 1 is a single one")
+        self.assertTrue(all(", such as: " in reason for reason in reasons))
+        self.assertLessEqual(len(reasons), 3)
+
 
 @unittest.skipUnless(TRAIN, "the trainer was not built")
 class Trainer(unittest.TestCase):
@@ -123,6 +135,7 @@ class Trainer(unittest.TestCase):
         result = run(*self.SMALL, "--train-data", ROOT / "README.md", "--train-iters", 1, *words, program=TRAIN)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertRegex(result.stdout, r"step +1/1 ")
+        self.assertRegex(result.stdout, r" tok/s +[1-9][\d.]* [KM]iB  tp ")
         return next(line for line in result.stdout.splitlines() if line.startswith("The first is taken: "))
 
     def test_takes_the_first_layout(self):

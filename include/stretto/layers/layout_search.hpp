@@ -49,7 +49,8 @@ struct LayoutSearch {
     std::int64_t count = 0;
     std::string sentence;  // of the first one
   };
-  std::vector<Refusal> refused;  // layouts that do not divide; sentences that differ in numbers only count as one
+  // Layouts that do not divide, the most frequent reason first; sentences that differ in numbers only count as one.
+  std::vector<Refusal> refused;
 };
 
 // Returns the `most` fastest layouts that fit the memory, by LayoutCosts. Layouts are tried from the least possible time
@@ -62,6 +63,8 @@ STRETTO_API LayoutSearch search_layouts(const LayoutSpace& space, const Training
 STRETTO_API std::vector<TrainingLayout> all_layouts(const LayoutSpace& space, const LayoutCosts& costs,
                                                     std::vector<LayoutSearch::Refusal>* refused = nullptr);
 
+// Why no layout of the space divides, for an error, if none was tried: the three most frequent reasons at most, a line each.
+STRETTO_API std::string refusal_text(const LayoutSpace& space, const LayoutSearch& search);
 // "tp 8 (sp) x pp 4 x dp 2, micro-batch 1, interleaved of 2, ZeRO 1, recomputes selective"
 STRETTO_API std::string to_string(const TrainingLayout& layout);
 // The flags of stretto-train that train in this layout, without --train-data.

@@ -17,6 +17,7 @@ enum class Recompute : std::uint8_t {
   selective,  // norms' and GELU's results are computed again: no product, and no communication but what ZeRO-3 gathers
   full,       // only the block's input is kept: backward computes the block's forward again, but for its last projection
 };
+STRETTO_API const char* name(Recompute level);  // as the enumerator
 
 struct STRETTO_API RecomputeOptions {
   Recompute level = Recompute::none;

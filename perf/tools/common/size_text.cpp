@@ -15,7 +15,7 @@ std::int64_t bytes_from_text(const char* flag, const std::string& text) {
   const std::string known = "KMG";
   const std::size_t power = suffix.empty() ? 0 : known.find(static_cast<char>(std::toupper(suffix[0]))) + 1;
   require(!digits.empty() && (suffix.size() <= 1 || suffix.substr(1) == "iB") && (suffix.empty() || power > 0),
-          "{} '{}' is no size; give bytes, or a number followed by K, M or G.", flag, text);
+          "{} '{}' is no size; give bytes, or a number followed by K, M or G, as in 80G or 80GiB.", flag, text);
   constexpr std::int64_t most = std::int64_t{1} << 50;
   // Fewer than 19 digits fit.
   require(digits.size() < 19 && std::stoll(digits) <= most >> (10 * power),

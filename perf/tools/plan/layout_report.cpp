@@ -44,7 +44,7 @@ nlohmann::ordered_json layout_json(const FoundLayout& found) {
           {"schedule", layout.stages.schedule_name},
           {"virtual_stages", layout.stages.virtual_stages},
           {"zero", static_cast<int>(layout.sharding.zero)},
-          {"recompute", static_cast<int>(layout.recompute.level)},
+          {"recompute", name(layout.recompute.level)},
           {"ms", milliseconds(cost.seconds)},
           {"tokens_per_second", cost.tokens_per_second},
           {"flops_per_second", cost.flops_per_second},

@@ -121,7 +121,11 @@ bool parse(int argc, char** argv, LayoutLine& line) {
   space.model = model_from_text(line.model);
   space.sharding.dtype = layout_types.at(line.dtype);
   if (!fixed.grad_dtype.empty()) space.sharding.gradient_dtype = layout_types.at(fixed.grad_dtype);
-  if (!fixed.memory.empty()) space.memory_bytes = perf::bytes_from_text("--memory", fixed.memory);
+  if (!fixed.memory.empty()) {
+    space.memory_bytes = perf::bytes_from_text("--memory", fixed.memory);
+    require(space.memory_bytes > 0, "--memory {} holds nothing; give more, or leave it out for the cluster's.",
+            fixed.memory);
+  }
   space.mask = attention_mask_from_text(fixed.mask);
   space.sequence_layout = sequence_layout_from_name(fixed.sequence_layout);
   space.tensor = if_given(fixed.tensor);
@@ -142,8 +146,7 @@ namespace {
 
 // Nothing fits: says why.
 [[noreturn]] void refuse(const LayoutLine& line, const LayoutSearch& search) {
-  if (search.without_memory == 0 && !search.refused.empty()) fail("{}", search.refused.front().sentence);
-  require(search.without_memory > 0, "No layout of {} ranks is as the flags fix it; leave some out.", line.space.ranks);
+  require(search.tried > 0, "{}", refusal_text(line.space, search));
   fail("None of {} layouts fits {} of memory; the smallest needs {}: give more ranks, or more --memory.", search.tried,
        perf::in_units(static_cast<double>(line.space.memory_bytes)),
        perf::in_units(static_cast<double>(search.least_memory)));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
 #include <tuple>
 
@@ -35,7 +36,11 @@ class Refusals {
     if (is_new) all_.push_back({0, sentence});
     ++all_[place->second].count;
   }
-  std::vector<LayoutSearch::Refusal> all() const { return all_; }
+  std::vector<LayoutSearch::Refusal> all() const {
+    std::vector<LayoutSearch::Refusal> sorted = all_;
+    std::ranges::stable_sort(sorted, std::greater(), &LayoutSearch::Refusal::count);
+    return sorted;
+  }
 
  private:
   std::map<std::string, std::size_t> places_;
@@ -52,8 +57,9 @@ class Enumeration {
 
   std::vector<TrainingLayout> layouts() {
     const int ring = space_.ring.value_or(1), ulysses = space_.ulysses.value_or(1);
-    require(space_.ranks % (std::int64_t{ring} * ulysses) == 0,
-            "{} ranks do not divide into groups of --cp {} times --ulysses {}.", space_.ranks, ring, ulysses);
+    require(space_.ranks % (std::int64_t{ring} * ulysses) == 0, "{} ranks do not divide into groups of {}{}{}.",
+            space_.ranks, space_.ring ? fmt::format("--cp {}", ring) : "", space_.ring && space_.ulysses ? " times " : "",
+            space_.ulysses ? fmt::format("--ulysses {}", ulysses) : "");
     const std::int64_t pieces = std::min(space_.model.sequence / least_tokens, most_pieces);
     for (const int rings : sequence_values(space_.ring, pieces / ulysses)) {
       for (const int heads : sequence_values(space_.ulysses, std::min(pieces / rings, space_.model.heads))) {

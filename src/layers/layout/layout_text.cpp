@@ -1,14 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "stretto/layers/attention.hpp"
 #include "stretto/layers/layout_search.hpp"
 
 namespace stretto {
 namespace {
-
-const char* name_of(Recompute level) {
-  return level == Recompute::none ? "none" : level == Recompute::selective ? "selective" : "full";
-}
 
 // The trainer's names of types.
 const char* type_name(DType dtype) {
@@ -16,6 +14,17 @@ const char* type_name(DType dtype) {
 }
 
 }  // namespace
+
+std::string refusal_text(const LayoutSpace& space, const LayoutSearch& search) {
+  const std::vector<LayoutSearch::Refusal>& refused = search.refused;
+  if (refused.empty()) return fmt::format("No layout of {} ranks is as the flags fix it; leave some out.", space.ranks);
+  if (refused.size() == 1) return refused.front().sentence;
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(refused.size(), 3); ++i) {
+    text += fmt::format("{}{} refused, such as: {}", i == 0 ? "" : "\n", refused[i].count, refused[i].sentence);
+  }
+  return text;
+}
 
 std::string to_string(const TrainingLayout& layout) {
   const MeshShape& mesh = layout.mesh;
@@ -28,7 +37,7 @@ std::string to_string(const TrainingLayout& layout) {
     if (layout.stages.virtual_stages > 1) text += fmt::format(" of {}", layout.stages.virtual_stages);
   }
   return text +
-         fmt::format(", ZeRO {}, recomputes {}", static_cast<int>(layout.sharding.zero), name_of(layout.recompute.level));
+         fmt::format(", ZeRO {}, recomputes {}", static_cast<int>(layout.sharding.zero), name(layout.recompute.level));
 }
 
 std::string train_flags(const TrainingLayout& layout) {
@@ -44,7 +53,7 @@ std::string train_flags(const TrainingLayout& layout) {
     if (layout.stages.virtual_stages > 1) flags += fmt::format(" --virtual-stages {}", layout.stages.virtual_stages);
   }
   flags += fmt::format(" --zero {} --recompute {}{} --micro-batch-size {} --global-batch-size {} --dtype {}",
-                       static_cast<int>(layout.sharding.zero), name_of(layout.recompute.level),
+                       static_cast<int>(layout.sharding.zero), name(layout.recompute.level),
                        layout.recompute.partition ? " --partition-activations" : "", layout.micro_batch, layout.global_batch,
                        type_name(layout.sharding.dtype));
   if (layout.mask.sparse()) flags += " --attention " + to_text(layout.mask);

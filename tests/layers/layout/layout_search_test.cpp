@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "../../variables.hpp"
 #include "layout_machine.hpp"
@@ -187,6 +188,22 @@ TEST(LayoutSearch, CountsRefusals) {
   EXPECT_EQ(search.refused.front().count, 1);
   EXPECT_EQ(search.refused.front().sentence,
             "4 attention heads do not divide over 8 tensor-parallel x 1 ulysses ranks; choose a multiple of 8.");
+  EXPECT_EQ(refusal_text(space, search), search.refused.front().sentence);
+  space.tensor = 16;  // of 8 ranks
+  EXPECT_EQ(refusal_text(space, search_layouts(space, nodes_of_four(10), 10)),
+            "No layout of 8 ranks is as the flags fix it; leave some out.");
+}
+
+TEST(LayoutSearch, MostFrequentRefusalsComeFirst) {
+  LayoutSpace space = small_space();
+  space.tensor = 1;
+  space.divides_rows = true;
+  const LayoutSearch search = search_layouts(space, nodes_of_four(10), 10);
+  ASSERT_GT(search.refused.size(), 1U);
+  EXPECT_TRUE(std::ranges::is_sorted(search.refused, std::greater(), &LayoutSearch::Refusal::count));
+  const std::string text = refusal_text(space, search);
+  EXPECT_THAT(text, testing::StartsWith(std::to_string(search.refused[0].count) + " refused, such as: --sp divides rows"));
+  EXPECT_EQ(std::ranges::count(text, '\n'), std::min<std::ptrdiff_t>(std::ssize(search.refused), 3) - 1);
 }
 
 }  // namespace
