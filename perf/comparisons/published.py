@@ -21,8 +21,8 @@ MOST_OFF = 0.1
 def command(program, cluster, system, row):
     model = f"gpt:layers={row['layers']},hidden={row['hidden']},heads={row['heads']},seq={SEQUENCE},vocab={VOCABULARY}"
     words = [program, "layout", "--model", model, "--cluster", cluster, "--system", system, "--ranks", row["ranks"], "--global-batch",
-             row["batch"], "--tp", row["tp"], "--pp", row["pp"], "--cp", 1, "--ulysses", 1, "--sp", "yes" if row["sp"] else "no", "--recompute", row["recompute"],
-             "--zero", 0, "--dtype", "fp16", "--grad-dtype", "fp16", "--top", 1]
+             row["batch"], "--tp", row["tp"], "--pp", row["pp"], "--cp", 1, "--ulysses", 1, "--sp", "yes" if row["sp"] else "no",
+             "--recompute", row["recompute"], "--zero", 0, "--dtype", "fp16", "--grad-dtype", "fp16", "--top", 1]
     if "micro_batch" in row:
         words += ["--micro-batch-size", row["micro_batch"]]
     if row["pp"] > 1:
