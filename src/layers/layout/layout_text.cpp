@@ -13,6 +13,21 @@ const char* type_name(DType dtype) {
   return dtype == DType::f64 ? "fp64" : dtype == DType::f32 ? "fp32" : dtype == DType::bf16 ? "bf16" : "fp16";
 }
 
+// What the layouts of a search have in common, where it is not the trainer's default.
+std::string state_flags(const ShardedParameters::Options& options) {
+  std::string flags;
+  if (options.gradient_dtype) flags += fmt::format(" --grad-dtype {}", type_name(*options.gradient_dtype));
+  if (!options.overlap) flags += " --no-overlap";
+  if (options.zero >= ZeroStage::gradients && options.prefetch != 1)
+    flags += fmt::format(" --prefetch {}", options.prefetch);
+  if (options.hpz_size > 1) flags += fmt::format(" --hpz-size {}", options.hpz_size);
+  if (options.qwz != QuantizedFormat::none) flags += fmt::format(" --qwz {}", name(options.qwz));
+  if (options.qgz != QuantizedFormat::none) flags += fmt::format(" --qgz {}", name(options.qgz));
+  if (options.qgz_error_feedback) flags += " --qgz-error-feedback";
+  if (options.qgz_rounding == Rounding::stochastic) flags += " --qgz-stochastic";
+  return flags;
+}
+
 }  // namespace
 
 std::string refusal_text(const LayoutSpace& space, const LayoutSearch& search) {
@@ -57,7 +72,7 @@ std::string train_flags(const TrainingLayout& layout) {
                        layout.recompute.partition ? " --partition-activations" : "", layout.micro_batch, layout.global_batch,
                        type_name(layout.sharding.dtype));
   if (layout.mask.sparse()) flags += " --attention " + to_text(layout.mask);
-  if (layout.sharding.gradient_dtype) flags += fmt::format(" --grad-dtype {}", type_name(*layout.sharding.gradient_dtype));
+  flags += state_flags(layout.sharding);
   return flags + fmt::format(" --num-layers {} --hidden-size {} --num-attention-heads {} --seq-length {} --vocab-size {}",
                              model.layers, model.hidden, model.heads, model.sequence, model.vocabulary);
 }

@@ -179,6 +179,18 @@ TEST(LayoutSearch, FlagsNameTheMask) {
   EXPECT_THAT(flags(), testing::HasSubstr(" --attention window:16+global:4 "));
 }
 
+TEST(LayoutSearch, FlagsNameHowStateIsExchanged) {
+  LayoutSpace space = small_space();
+  space.data = 8;
+  space.zero = ZeroStage::values;
+  space.sharding.gradient_dtype = DType::bf16;
+  space.sharding.hpz_size = 2;
+  space.sharding.qwz = QuantizedFormat::int8;
+  space.sharding.qgz = QuantizedFormat::int4;
+  EXPECT_THAT(train_flags(search_layouts(space, nodes_of_four(10), 1).best.front().layout),
+              testing::HasSubstr(" --dtype bf16 --grad-dtype bf16 --hpz-size 2 --qwz int8 --qgz int4 --num-layers "));
+}
+
 TEST(LayoutSearch, CountsRefusals) {
   LayoutSpace space = small_space();
   space.tensor = 8;  // of 4 heads
