@@ -28,9 +28,15 @@ Part = collections.namedtuple("Part", "command ratios")
 def host_ratios(figures):
     for collective, by_ranks in figures["times"].items():
         for ranks in map(int, by_ranks):
+            what = f"{collective}, {ranks} ranks"
             for side in ("symmetric", "malloc"):
                 for size, ratio in host_verdicts.ratios(figures, collective, ranks, side).items():
-                    yield f"{collective}, {ranks} ranks, {side}, {size_text(size)}: best peer / Stretto", ratio
+                    yield f"{what}, {side}, {size_text(size)}: best peer / Stretto", ratio
+            ours = host_verdicts.side(figures, collective, ranks, "symmetric")
+            for size, us in host_verdicts.bare_loops(figures, collective, ranks).items():
+                yield f"{what}, symmetric, {size_text(size)}: bare loop / Stretto", us / ours[size]
+            if collective == host_verdicts.ALL_REDUCE:
+                yield f"{what}, symmetric, 8 B: bare exchange / Stretto", figures["limit"][str(ranks)]["exchange_us"] / ours[8]
 
 
 def train_ratios(figures):

@@ -8,7 +8,7 @@ import statistics
 import sys
 
 from perf.comparisons import mpi_programs
-from perf.comparisons.host_verdicts import ALL_REDUCE, LARGEST, LIMIT_SIZES, OTHERS, falls_short
+from perf.comparisons.host_verdicts import ALL_REDUCE, LARGEST, LIMIT_SIZES, OTHERS, OTHER_LIMITS, falls_short
 from perf.comparisons.programs import (BIN, add_outputs, command_text, cores, figures_of, machine, parser_of, rank_counts, read_json, run,
                                        sizes_in_bytes, write_json)
 from perf.pages import host as page
@@ -33,7 +33,8 @@ class Measurement:
         self.options = options
         self.seconds = 0.02 if options.quick else 0.05
         self.samples = {}  # (collective, ranks, side, size) -> microseconds, one a round
-        self.limits = {}  # (ranks, "exchange_us" or size) -> microseconds, one a round
+        self.exchanges = {}  # ranks -> microseconds, one a round
+        self.limits = {}  # (ranks, collective, size) -> microseconds, one a round
         self.wrong = set()
         self.versions = {}
         self.commands = {}
@@ -89,11 +90,13 @@ class Measurement:
                 self.add(collective, ranks, form, row["bytes"], row["time_us"])
 
     def limit(self, ranks, sizes):
-        result = json.loads(run([BIN / "host_limit", ranks, *sizes]).stdout)
-        if "exchange_us" in result:
-            self.limits.setdefault((ranks, "exchange_us"), []).append(result["exchange_us"])
-        for size, us in result["loops"].items():
-            self.limits.setdefault((ranks, size), []).append(us)
+        def measured(what, *sizes):
+            return json.loads(run([BIN / "host_limit", ranks, what, *sizes]).stdout)
+
+        self.exchanges.setdefault(ranks, []).append(measured("exchange")["exchange_us"])
+        for collective in [ALL_REDUCE, *(OTHER_LIMITS if ranks == 2 else [])]:
+            for size, us in (measured(collective, *sizes)["loops"] if sizes else {}).items():
+                self.limits.setdefault((ranks, collective, size), []).append(us)
 
     def round(self):
         """Every side once, whole programs in turn."""
@@ -119,10 +122,9 @@ class Measurement:
         for (collective, ranks, side, size), samples in sorted(self.samples.items()):
             by_ranks = times.setdefault(collective, {})
             by_ranks.setdefault(str(ranks), {}).setdefault(side, {})[str(size)] = statistics.median(samples)
-        limit = {}
-        for (ranks, what), samples in self.limits.items():
-            here = limit.setdefault(str(ranks), {"loops": {}})
-            (here if what == "exchange_us" else here["loops"])[what] = statistics.median(samples)
+        limit = {str(ranks): {"exchange_us": statistics.median(samples), "loops": {}} for ranks, samples in self.exchanges.items()}
+        for (ranks, collective, size), samples in self.limits.items():
+            limit[str(ranks)]["loops"].setdefault(collective, {})[size] = statistics.median(samples)
         return {
             "machine": machine(),
             "command": self.options.command,

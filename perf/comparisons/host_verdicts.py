@@ -9,6 +9,7 @@ ALL_REDUCE = "all_reduce"
 OTHERS = ["reduce_scatter", "all_gather", "all_to_all", "broadcast"]
 LARGEST = 64 << 20
 LIMIT_SIZES = [1 << 20, 4 << 20, 16 << 20, LARGEST]
+OTHER_LIMITS = ["all_gather", "all_to_all"]  # of which the bare loop is measured, too
 
 
 def side(figures, collective, ranks, name):
@@ -34,6 +35,12 @@ def ratios(figures, collective, ranks, name):
     """By size: the best peer's time over that of one of our sides."""
     ours = side(figures, collective, ranks, name)
     return {size: us / ours[size] for size, us in sorted(best_peer(figures, collective, ranks).items()) if size in ours}
+
+
+def bare_loops(figures, collective, ranks):
+    """Microseconds of a loop that does the collective's work without any library, by size; empty if it was not measured."""
+    loops = figures["limit"].get(str(ranks), {}).get("loops", {}).get(collective, {})
+    return {int(size): us for size, us in loops.items()}
 
 
 def geometric_mean(values):
@@ -65,6 +72,15 @@ def at_most(what, us, limit, why):
     return Verdict(us <= limit, f"{what}: at most {time_text(limit)} ({why}); {time_text(us)}")
 
 
+def within(what, ours, loops, sizes, most):
+    """Asks for at most so many times the bare loop's time at each of the sizes."""
+    factors = {size: ours[size] / loops[size] for size in sizes if size in ours and size in loops}
+    if len(factors) < len(sizes):
+        return unmeasured(f"{what}, beside the bare loop")
+    size, worst = max(factors.items(), key=lambda item: item[1])
+    return Verdict(worst <= most, f"{what}: at most {most} times the bare loop; {worst:.2f} times {time_text(loops[size])}, at {size_text(size)}")
+
+
 def eight_bytes(what, us, absolute, factor, exchange):
     """Asks for an absolute time or, on cores that are further apart, for a multiple of the time in which they exchange a cache line."""
     if us is None:
@@ -88,22 +104,31 @@ def two_ranks(figures):
     prepared = side(figures, ALL_REDUCE, 2, "prepared")
     yield eight_bytes(f"{what}, 8 B, prepared", prepared.get(8), 0.10, 1.28, limit.get("exchange_us"))
     yield everywhere(f"{what}, 64 MiB", {size: ratio for size, ratio in symmetric.items() if size == LARGEST}, 2)
-    loop = limit.get("loops", {}).get(str(LARGEST))
-    if LARGEST in ours and loop is not None:
-        yield at_most(f"{what}, 64 MiB", ours[LARGEST], 1.25 * loop, f"1.25 times the bare loop of {time_text(loop)}")
-    else:
-        yield unmeasured(f"{what}, 64 MiB, beside the bare loop")
+    yield within(f"{what}, 64 MiB", ours, bare_loops(figures, ALL_REDUCE, 2), [LARGEST], 1.25)
     what = "all_reduce, 2 ranks, malloc"
     yield on_average(what, malloc, 1.3)
     yield everywhere(what, malloc, 0.95)
     for collective in OTHERS:
-        yield on_average(f"{collective}, 2 ranks, symmetric", ratios(figures, collective, 2, "symmetric"), 1.5)
+        what = f"{collective}, 2 ranks, symmetric"
+        by_size = ratios(figures, collective, 2, "symmetric")
+        yield on_average(what, by_size, 1.5)
+        yield everywhere(what, by_size, 1)
+        if collective in OTHER_LIMITS:
+            ours = side(figures, collective, 2, "symmetric")
+            yield within(f"{what}, 1 to 16 MiB", ours, bare_loops(figures, collective, 2), LIMIT_SIZES[:-1], 1.15)
 
 
 def more_ranks(figures):
     for ranks in (4, 8):
         yield everywhere(f"all_reduce, {ranks} ranks, symmetric", ratios(figures, ALL_REDUCE, ranks, "symmetric"), 3)
         yield everywhere(f"all_reduce, {ranks} ranks, malloc", ratios(figures, ALL_REDUCE, ranks, "malloc"), 1.5)
+        ours = side(figures, ALL_REDUCE, ranks, "symmetric").get(8)
+        exchange = figures["limit"].get(str(ranks), {}).get("exchange_us")
+        what = f"all_reduce, {ranks} ranks, symmetric, 8 B, beside the bare exchange"
+        if ours is None or exchange is None:
+            yield unmeasured(what)
+        else:
+            yield at_most(what, ours, 1.25 * exchange, f"1.25 times {time_text(exchange)}")
     ours = side(figures, ALL_REDUCE, 4, "symmetric").get(8)
     what = "all_reduce, 4 ranks, symmetric, 8 B"
     yield unmeasured(what) if ours is None else Verdict(ours < 4, f"{what}: under 4 us; {time_text(ours)}")

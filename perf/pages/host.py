@@ -1,5 +1,6 @@
 """The figures of `./dev perf host` as text on a terminal and as a section of docs/performance.md."""
-from perf.comparisons.host_verdicts import (ALL_REDUCE, LARGEST, OTHERS, PEERS, best_peer, fastest, geometric_mean, ratios, side, verdicts)
+from perf.comparisons.host_verdicts import (ALL_REDUCE, LARGEST, OTHERS, PEERS, bare_loops, best_peer, fastest, geometric_mean, ratios, side,
+                                            verdicts)
 from perf.pages.text import (DocsSection, machine_text, markdown_table, rounds_text, size_text, terminal_table, time_text, verdict_text)
 
 SECTION = DocsSection("./dev perf host")
@@ -14,7 +15,7 @@ def all_reduce_table(figures, ranks):
     """Header and rows: size, the time of every side and of the bare loop, and the best peer's time over Stretto's."""
     sides = {name: fastest(figures, ALL_REDUCE, ranks, forms) for name, forms in COLUMNS.items()}
     sides = {name: times for name, times in sides.items() if times}
-    loops = {int(size): us for size, us in figures["limit"].get(str(ranks), {}).get("loops", {}).items()}
+    loops = bare_loops(figures, ALL_REDUCE, ranks)
     by_memory = {name: ratios(figures, ALL_REDUCE, ranks, name) for name in ("symmetric", "malloc")}
     header = ["size", *sides, "bare loop", "best peer / Stretto", "with malloc"]
     rows = []
@@ -71,7 +72,7 @@ def limit_lines(figures):
             line += f", the best peer {best[8] / exchange:.2f} times"
         yield line + "."
     for ranks in (2, 4, 8):
-        loop = figures["limit"].get(str(ranks), {}).get("loops", {}).get(str(LARGEST))
+        loop = bare_loops(figures, ALL_REDUCE, ranks).get(LARGEST)
         times = side(figures, ALL_REDUCE, ranks, "symmetric")
         if loop is not None and LARGEST in times:
             yield (f"{ranks} ranks, 64 MiB: the bare loop takes {time_text(loop)}, the all_reduce {time_text(times[LARGEST])}, "

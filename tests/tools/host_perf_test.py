@@ -31,12 +31,17 @@ def good_figures():
     for collective in host_verdicts.OTHERS:
         both = sides({"symmetric": 1.0}, 1.6)
         times[collective] = {"2": {name: both[name] for name in ("symmetric", "openmpi")}}
-    ours = times["all_reduce"]["2"]["symmetric"][str(64 << 20)]
-    loops = {str(size): ours / 1.2 for size in host_verdicts.LIMIT_SIZES}
+
+    def loops(collective, factor):
+        ours = times[collective]["2"]["symmetric"]
+        return {str(size): ours[str(size)] / factor for size in host_verdicts.LIMIT_SIZES}
+
+    limit = {ranks: {"exchange_us": us, "loops": {}} for ranks, us in (("2", 0.07), ("4", 3.5), ("8", 3.5))}
+    limit["2"]["loops"] = {"all_reduce": loops("all_reduce", 1.2), **{each: loops(each, 0.95) for each in host_verdicts.OTHER_LIMITS}}
     return {
         "machine": {"cpu": "A processor", "cores": 2, "system": "A system", "date": "2000-01-01"}, "command": "./dev perf host",
         "rounds": 3, "seconds": 0.1, "sizes": SIZES, "partial": False, "versions": {"stretto": "Stretto 1", "mpich": "MPICH 4"},
-        "commands": {}, "wrong": [], "times": times, "limit": {"2": {"exchange_us": 0.07, "loops": loops}},
+        "commands": {}, "wrong": [], "times": times, "limit": limit,
     }
 
 
@@ -91,6 +96,20 @@ class Verdicts(unittest.TestCase):
                 self.slower(collective, 2, "symmetric", 1.2)
                 self.only(f"{collective}, 2 ranks, symmetric: geometric mean")
 
+    def test_other_collectives_at_every_size(self):
+        for collective in host_verdicts.OTHERS:
+            with self.subTest(collective):
+                self.figures = good_figures()
+                self.slower(collective, 2, "symmetric", 1.7, [2048])
+                self.only(f"{collective}, 2 ranks, symmetric: best peer / Stretto >= 1 at every size; least 0.94, at 2 KiB")
+
+    def test_other_collectives_beside_the_bare_loop(self):
+        for collective in host_verdicts.OTHER_LIMITS:
+            with self.subTest(collective):
+                self.figures = good_figures()
+                self.slower(collective, 2, "symmetric", 1.25, [4 << 20])
+                self.only(f"{collective}, 2 ranks, symmetric, 1 to 16 MiB: at most 1.15 times the bare loop; 1.19 times")
+
     def test_malloc(self):
         self.slower("all_reduce", 2, "malloc", 1.1)
         self.only("malloc: geometric mean of best peer / Stretto >= 1.3")
@@ -109,8 +128,7 @@ class Verdicts(unittest.TestCase):
     def test_the_largest_size(self):
         self.slower("all_reduce", 2, "symmetric", 1.05, [64 << 20])
         self.only("64 MiB: at most")
-        for size in (str(64 << 20),):
-            self.figures["limit"]["2"]["loops"][size] *= 2
+        self.figures["limit"]["2"]["loops"]["all_reduce"][str(64 << 20)] *= 2
         self.slower("all_reduce", 2, "symmetric", 1.4, [64 << 20])
         self.only("symmetric, 64 MiB: best peer / Stretto >= 2")
 
@@ -125,6 +143,10 @@ class Verdicts(unittest.TestCase):
         for name in ("symmetric", "openmpi", "mpich", "gloo"):
             self.slower("all_reduce", 4, name, 1.1, [8])
         self.only("8 B: under 4 us")
+        for ranks in (4, 8):
+            self.figures = good_figures()
+            self.figures["limit"][str(ranks)]["exchange_us"] = 3
+            self.only(f"all_reduce, {ranks} ranks, symmetric, 8 B, beside the bare exchange: at most 3.750 us")
 
     def test_missing_figures_fail_in_a_full_run_only(self):
         for lose in (lambda f: f["times"]["all_reduce"]["2"].pop("mpich"),
@@ -209,15 +231,18 @@ class Limit(unittest.TestCase):
 
     def test_figures(self):
         for ranks in (2, 4, 8):
-            done = self.limit(ranks, 512, 1 << 20)
+            done = self.limit(ranks, "exchange")
             self.assertEqual((done.returncode, done.stderr), (0, ""))
-            figures = json.loads(done.stdout)
-            self.assertGreater(figures["exchange_us"], 0)
-            self.assertEqual(set(figures["loops"]), {"512", str(1 << 20)})
-            self.assertTrue(all(us > 0 for us in figures["loops"].values()))
+            self.assertGreater(json.loads(done.stdout)["exchange_us"], 0)
+            for collective in ("all_reduce", *host_verdicts.OTHER_LIMITS):
+                done = self.limit(ranks, collective, 512, 1 << 20)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                loops = json.loads(done.stdout)["loops"]
+                self.assertEqual(set(loops), {"512", str(1 << 20)})
+                self.assertTrue(all(us > 0 for us in loops.values()))
 
     def test_bad_arguments(self):
-        for words in ([], [3], [2, 100], [8, 64], ["two"]):
+        for words in ([], [3], [2], [2, "all_reduce", 100], [8, "all_gather", 64], ["two", "exchange"], [2, "exchange", 64], [2, "reduce", 128]):
             done = self.limit(*words)
             self.assertEqual((done.returncode, done.stdout), (1, ""))
             self.assertEqual(len(done.stderr.splitlines()), 1)
