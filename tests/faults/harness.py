@@ -87,6 +87,11 @@ def listeners_of(pid):
     return found
 
 
+def shared_memory():
+    """What the library, UCX or NCCL has made in /dev/shm. Other programs use it, too."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("stretto", "ucx", "nccl"))}
+
+
 def threads_of(pid):
     """What each thread of a process that does not end is doing: its kernel function and, where gdb is installed, its stack."""
     if shutil.which("gdb"):
@@ -161,7 +166,7 @@ class FaultTest(unittest.TestCase):
         self.text = self.directory / "text"
         self.text.write_text("".join(f"{i} times {i} is {i * i}; " for i in range(1000)))
         self.runs = []
-        self.shared_memory_before = set(os.listdir("/dev/shm"))
+        self.shared_memory_before = shared_memory()
 
     def need(self, part):
         if part not in BUILT_WITH:
@@ -205,8 +210,7 @@ class FaultTest(unittest.TestCase):
         for run in self.runs:
             self.assertTrue(until(lambda: not session_of(run.process.pid), SECONDS_TO_END),
                             f"processes remain: {session_of(run.process.pid)}")
-        # Other programs may use /dev/shm at the same time: entries that vanish again are not ours, nor are Open MPI's.
-        entries = lambda: {name for name in os.listdir("/dev/shm") if not name.startswith("vader_segment")}
-        fresh = lambda: entries() - self.shared_memory_before
+        # Entries that vanish again are another job's.
+        fresh = lambda: shared_memory() - self.shared_memory_before
         self.assertTrue(until(lambda: not fresh(), 5), f"left in /dev/shm: {fresh()}")
         self.assertEqual(list(self.directory.rglob(".*.unfinished")), [])
