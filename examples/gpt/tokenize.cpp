@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include "bpe/bpe_tokenizer.hpp"
@@ -12,6 +13,9 @@
 #include "number_flags.hpp"
 
 namespace gpt {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 struct TokenizeOptions {
@@ -65,6 +69,38 @@ std::optional<TokenizeOptions> parse(int argc, char** argv) {
           "--val-tokens {} and --val-out '{}' go together: a number above 0 and a file.", options.validation_tokens,
           options.validation_output);
   return options;
+}
+
+bool is_same_file(const std::string& one, const std::string& other) {
+  std::error_code ignored;  // neither may exist yet
+  return fs::equivalent(one, other, ignored) || fs::weakly_canonical(one, ignored) == fs::weakly_canonical(other, ignored);
+}
+
+// Megatron-LM's data are two files.
+std::vector<std::string> files_of(const std::string& path, bool may_be_megatron) {
+  if (!may_be_megatron) return {path};
+  const std::string prefix = path.ends_with(".bin") ? path.substr(0, path.size() - 4) : path;
+  return {path, prefix + ".bin", prefix + ".idx"};
+}
+
+// An output that is also read would destroy it.
+void check_outputs(const TokenizeOptions& options) {
+  const bool writes_two = options.format == "megatron" && !options.decode;
+  std::vector<std::string> taken = {options.vocabulary, options.merges};
+  for (const std::string& input : options.inputs) {
+    for (std::string& file : files_of(input, options.decode)) taken.push_back(std::move(file));
+  }
+  for (const auto& [flag, output] :
+       {std::pair("--out", options.output), std::pair("--val-out", options.validation_output)}) {
+    if (output.empty()) continue;
+    const std::vector<std::string> written = files_of(output, writes_two);
+    for (const std::string& file : written) {
+      for (const std::string& other : taken) {
+        require(!is_same_file(file, other), "{} {} would overwrite {}; give another file.", flag, output, other);
+      }
+    }
+    taken.insert(taken.end(), written.begin(), written.end());
+  }
 }
 
 // The first tokens go to one file, the others to another.
@@ -141,9 +177,7 @@ void encode(const TokenizeOptions& options, BpeTokenizer& tokenizer) {
   fmt::print("{} bytes in {:.2f} s, {:.1f} MB/s\n", bytes, seconds, 1e-6 * static_cast<double>(bytes) / seconds);
 }
 
-void decode(const TokenizeOptions& options, const BpeTokenizer& tokenizer) {
-  const TokenFile file = TokenFile::open(options.inputs.front(), data_format_from_name(options.format));
-  require(!file.is_bytes(), "{} is no file of tokens; --decode takes llm.c's, nanoGPT's or Megatron-LM's.", file.path());
+void write_text(const TokenFile& file, const TokenizeOptions& options, const BpeTokenizer& tokenizer) {
   std::ofstream output(options.output, std::ios::binary);
   std::vector<std::int32_t> tokens;
   constexpr std::int64_t at_once = 1 << 16;
@@ -158,10 +192,24 @@ void decode(const TokenizeOptions& options, const BpeTokenizer& tokenizer) {
   }
   output.close();
   if (!output) fail(stretto::ErrorCode::io, "Cannot write {}: {}.", options.output, std::strerror(errno));
+}
+
+void decode(const TokenizeOptions& options, const BpeTokenizer& tokenizer) {
+  const TokenFile file = TokenFile::open(options.inputs.front(), data_format_from_name(options.format),
+                                         {.format = "--format", .vocabulary = "--vocab"});
+  require(!file.is_bytes(), "{} is no file of tokens; --decode takes llm.c's, nanoGPT's or Megatron-LM's.", file.path());
+  try {
+    write_text(file, options, tokenizer);
+  } catch (...) {
+    std::error_code ignored;
+    if (fs::is_regular_file(fs::symlink_status(options.output, ignored))) fs::remove(options.output, ignored);
+    throw;
+  }
   fmt::print("{}\n", file.description());
 }
 
 int run(const TokenizeOptions& options) {
+  check_outputs(options);
   BpeTokenizer tokenizer(options.vocabulary, options.merges);
   if (options.decode) {
     decode(options, tokenizer);

@@ -112,8 +112,39 @@ class Tokenize(unittest.TestCase):
         refused([self.text, *out, "--decode", "--documents", "none"], "--decode")
         refused([self.text, *out, "--no-separators"], "--decode")
         refused([self.text, *out, "--decode"], "text", "no file of tokens")
+        (self.directory / "headerless.bin").write_bytes(b"\xff\xff")
+        refused([self.directory / "headerless.bin", *out, "--decode"], "by --format nanogpt")
+        refused([self.directory / "headerless.bin", *out, "--decode", "--format", "nanogpt"], "the --vocab of", "another --format.")
         (self.directory / "encoder.json").write_text("{}")
         refused([self.text, *out], "encoder.json", "no vocabulary")
+
+    def test_outputs_that_would_overwrite_what_is_read(self):
+        """Under the same name, another spelling of it, a symbolic and a hard link; also of the vocabulary and of each other."""
+        self.text.write_text("the other")
+        self.tokenize(self.text, "--out", self.output, "--format", "megatron")
+        (self.directory / "symbolic").symlink_to(self.text)
+        (self.directory / "hard").hardlink_to(self.text)
+        before = {path: path.read_bytes() for path in self.directory.iterdir()}
+
+        def refused(words, *fragments):
+            done = self.run_tool(*words)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, r"^error: [^\n]* would overwrite [^\n]*; give another file\.\n$")
+            for fragment in fragments:
+                self.assertIn(str(fragment), done.stderr)
+            self.assertEqual({path: path.read_bytes() for path in self.directory.iterdir()}, before)
+
+        for spelling in (self.text, f"{self.directory}/../{self.directory.name}/./text", self.directory / "symbolic", self.directory / "hard"):
+            refused([self.text, "--out", spelling], f"--out {spelling}", self.text)
+        refused([self.output, self.text, "--out", self.text], self.text)
+        refused([self.text, "--out", self.directory / "x", "--val-tokens", 1, "--val-out", self.text], "--val-out", self.text)
+        refused([self.text, "--out", self.directory / "x", "--val-tokens", 1, "--val-out", f"{self.directory}/./x"], "--val-out")
+        refused([self.text, "--out", self.directory / "vocab.bpe"], "vocab.bpe")
+        refused([self.output, "--out", self.directory / "out", "--format", "megatron"], "out.bin")
+        for read in (self.output, self.directory / "out"):
+            for written in (self.output, self.directory / "out.idx"):
+                refused([read, "--decode", "--out", written], written)
+        self.tokenize(self.text, "--out", self.directory / "text.bin")
 
     def train(self, *words):
         own = {name: value for name, value in os.environ.items() if not re.match(r"(RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|SLURM|STRETTO)_\w+)$", name)}

@@ -6,13 +6,13 @@ namespace gpt {
 
 using stretto::ErrorCode;
 
-TokenFile TokenFile::open_nanogpt(const std::string& path) {
+TokenFile TokenFile::open_nanogpt(const std::string& path, const TokenFlags& flags) {
   TokenFile result;
   result.path_ = path;
   result.format_ = DataFormat::nanogpt;
   result.file_ = std::make_shared<DataFile>(path);
   if (has_llmc_magic(*result.file_)) {
-    fail(ErrorCode::io, "{} has llm.c's header, which would be read as tokens; give --data-format llm.c.", path);
+    fail(ErrorCode::io, "{} has llm.c's header, which would be read as tokens; give {} llm.c.", path, flags.format);
   }
   if (result.file_->size() % 2 != 0) {
     fail(ErrorCode::io, "{} has {} bytes, an odd number; nanoGPT's tokens take 2 bytes each.", path, result.file_->size());

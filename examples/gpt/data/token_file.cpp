@@ -42,18 +42,22 @@ std::int64_t bytes_of(TokenType type) {
   return 8;
 }
 
-TokenFile TokenFile::open(const std::string& path, DataFormat format) {
-  switch (format) {
-    case DataFormat::recognised: break;
-    case DataFormat::bytes: return open_bytes(path);
-    case DataFormat::llmc: return open_llmc(path);
-    case DataFormat::nanogpt: return open_nanogpt(path);
-    case DataFormat::megatron: return open_megatron(without_bin(path));
-  }
-  return open_recognised(path);
+TokenFile TokenFile::open(const std::string& path, DataFormat format, const TokenFlags& flags) {
+  TokenFile result = [&] {
+    switch (format) {
+      case DataFormat::recognised: break;
+      case DataFormat::bytes: return open_bytes(path);
+      case DataFormat::llmc: return open_llmc(path);
+      case DataFormat::nanogpt: return open_nanogpt(path, flags);
+      case DataFormat::megatron: return open_megatron(without_bin(path));
+    }
+    return open_recognised(path, flags);
+  }();
+  result.flags_ = flags;
+  return result;
 }
 
-TokenFile TokenFile::open_recognised(const std::string& path) {
+TokenFile TokenFile::open_recognised(const std::string& path, const TokenFlags& flags) {
   const std::string prefix = without_bin(path);
   if ((prefix != path || !fs::exists(path)) && is_megatron_index(prefix + ".idx")) return open_megatron(prefix);
   const DataFile file(path);
@@ -63,9 +67,9 @@ TokenFile TokenFile::open_recognised(const std::string& path) {
   }
   if (prefix != path) {
     fail(ErrorCode::io,
-         "{} has neither llm.c's header nor Megatron-LM's {}.idx beside it; say what it is by --data-format nanogpt or "
-         "--data-format bytes.",
-         path, prefix);
+         "{0} has neither llm.c's header nor Megatron-LM's {1}.idx beside it; say what it is by {2} nanogpt or {2} "
+         "bytes.",
+         path, prefix, flags.format);
   }
   return open_bytes(path);
 }
@@ -87,9 +91,9 @@ void TokenFile::read_as(std::int64_t first, std::int64_t count, std::int64_t voc
         static_cast<std::int64_t>(+from[static_cast<std::size_t>(i)]);  // a signed char is a number here, not a character
     if (token < 0 || token >= vocabulary) {
       fail(ErrorCode::io,
-           "{} has the token {} at position {}, but a vocabulary of {} ends at {}; give the --vocab-size of the tokens, or "
-           "another --data-format.",
-           path_, token, first + i, vocabulary, vocabulary - 1);
+           "{} has the token {} at position {}, but a vocabulary of {} ends at {}; give the {} of the tokens, or another "
+           "{}.",
+           path_, token, first + i, vocabulary, vocabulary - 1, flags_.vocabulary, flags_.format);
     }
     out[i] = static_cast<std::int32_t>(token);
   }

@@ -14,6 +14,12 @@ enum class DataFormat { recognised, bytes, llmc, nanogpt, megatron };
 DataFormat data_format_from_name(const std::string& name);
 const char* name(DataFormat format);
 
+// The names by which a program's user gives them, for errors.
+struct TokenFlags {
+  const char* format = "--data-format";
+  const char* vocabulary = "--vocab-size";
+};
+
 enum class TokenType { u8, i8, u16, i16, u32, i32, i64 };
 std::int64_t bytes_of(TokenType type);
 
@@ -22,7 +28,7 @@ class TokenFile {
  public:
   // A path, or Megatron-LM's prefix without .bin. Throws Error(io), in one sentence that names the path, for a file that is
   // missing, cut off or of another format.
-  static TokenFile open(const std::string& path, DataFormat format = DataFormat::recognised);
+  static TokenFile open(const std::string& path, DataFormat format = DataFormat::recognised, const TokenFlags& flags = {});
 
   // Writes count tokens from token number `first` on. Throws Error(io) naming the file, the position and the token if one is
   // not in [0, vocabulary), or naming the file if it has been cut off.
@@ -39,13 +45,14 @@ class TokenFile {
   // One for each format, in a file of its own.
   static TokenFile open_bytes(const std::string& path);
   static TokenFile open_llmc(const std::string& path);
-  static TokenFile open_nanogpt(const std::string& path);
+  static TokenFile open_nanogpt(const std::string& path, const TokenFlags& flags);
   static TokenFile open_megatron(const std::string& prefix);
-  static TokenFile open_recognised(const std::string& path);
+  static TokenFile open_recognised(const std::string& path, const TokenFlags& flags);
   template <class T>
   void read_as(std::int64_t first, std::int64_t count, std::int64_t vocabulary, std::int32_t* out) const;
 
   std::string path_;
+  TokenFlags flags_;
   DataFormat format_ = DataFormat::bytes;
   std::shared_ptr<const DataFile> file_;
   std::int64_t begin_ = 0;  // of the tokens in the file, in bytes
