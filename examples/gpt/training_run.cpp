@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 
 #include "comm_report.hpp"
@@ -111,8 +113,10 @@ class TrainingRun {
     if (line_.load.empty() && !resumes) return;
     LoadedCheckpoint loaded;
     rank0_first(mesh_.world(), [&] {
-      loaded = load_checkpoint(trainer_.sharded(), trainer_.optimizer(), find_checkpoint(resumes ? line_.save : line_.load),
-                               resumes);
+      const std::string& directory = resumes ? line_.save : line_.load;
+      const std::string checkpoint = find_checkpoint(directory);
+      loaded = load_checkpoint(trainer_.sharded(), trainer_.optimizer(), checkpoint, resumes);
+      if (rank0_) say_what_is_left_out(directory, checkpoint);
       require(!resumes || loaded.step <= line_.steps, "The checkpoint in --save {} is of step {}, beyond --train-iters {}.",
               line_.save, loaded.step, line_.steps);
     });
@@ -122,6 +126,13 @@ class TrainingRun {
     trainer_.loss_scale().restore(loaded.notes);
     first_step_ = saved_at_ = loaded.step;
     samples_ = loaded.number(consumed_samples_note, loaded.step * line_.trainer.global_batch);
+  }
+
+  void say_what_is_left_out(const std::string& directory, const std::string& checkpoint) {
+    std::string newest;
+    if (checkpoint == directory || !std::getline(std::ifstream(directory + "/latest"), newest)) return;
+    if (std::filesystem::path(checkpoint).filename() == newest) return;
+    reporter_.say(fmt::format("{}/{} has no index.json and is left out; loaded {}.", directory, newest, checkpoint));
   }
 
   void begin_with_hf_model() {

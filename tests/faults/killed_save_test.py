@@ -6,7 +6,7 @@ import signal
 import time
 import unittest
 
-from harness import FOREVER, FaultTest, ranks_under
+from harness import FOREVER, FaultTest, losses, ranks_under
 
 # Most of their time goes to bringing files to the disk.
 KILLS = int(os.environ.get("STRETTO_TEST_KILLS", 12 if os.environ.get("STRETTO_TEST_ALL") in ("1", "daily") else 6))
@@ -49,6 +49,20 @@ class KilledSave(FaultTest):
         left = sorted(path.name for path in save.iterdir())  # and nothing that a killed job had begun
         self.assertEqual(left, ["latest", f"step_{begun + 2:08}", f"step_{begun + 3:08}"])
         self.expect_nothing_left()
+
+    def test_the_newest_is_incomplete(self):
+        flags = {"--nproc": 2, "--save": self.directory / "save", "--save-interval": 4}
+        self.expect_success(self.start({**flags, "--train-iters": 6, "--log-dir": self.log("whole")}))
+        (self.directory / "save/step_00000006/index.json").unlink()
+        run = self.start({**flags, "--train-iters": 6, "--resume": True, "--log-dir": self.log("resumed")})
+        self.expect_success(run)
+        self.assertIn("save/step_00000006 has no index.json and is left out; loaded ", run.output)
+        self.assertIn("Continues after step 4.", run.output)
+        self.assertEqual(losses(self.log("resumed")), losses(self.log("whole"))[4:])
+        again = self.start({**flags, "--train-iters": 7, "--resume": True})
+        self.expect_success(again)
+        self.assertIn("Continues after step 6.", again.output)
+        self.assertNotIn("left out", again.output)
 
 
 if __name__ == "__main__":

@@ -242,6 +242,20 @@ TEST_F(CheckpointErrors, NoCheckpoint) {
   EXPECT_THAT(error_of_loading(), testing::HasSubstr("There is no checkpoint in"));
 }
 
+TEST_F(CheckpointErrors, TheNewestCompleteOneIsFound) {
+  for (const char* const other : {"step_00000001", "step_00000002", "step_00000004"}) {
+    std::filesystem::create_directory(directory / other);
+    directory.write(std::string(other) + "/index.json", "{}");
+  }
+  std::filesystem::remove(index);
+  EXPECT_EQ(find_checkpoint(directory.path()), directory / "step_00000002");
+  std::filesystem::remove_all(checkpoint);
+  EXPECT_EQ(find_checkpoint(directory.path()), directory / "step_00000002");
+  for (const char* const older : {"step_00000001", "step_00000002"}) std::filesystem::remove_all(directory / older);
+  EXPECT_THAT(sentence_of([&] { find_checkpoint(directory.path()); }),
+              testing::AllOf(testing::HasSubstr("no complete checkpoint in"), testing::HasSubstr("step_00000003")));
+}
+
 TEST_F(CheckpointErrors, AFileThatIsCutOff) {
   for (const std::string& file : {shard, index}) {
     const auto bytes = std::filesystem::file_size(file);

@@ -58,8 +58,8 @@ STRETTO_API void save_checkpoint(const ShardedParameters& parameters, const Adam
                                  const std::string& directory, std::int64_t step,
                                  const std::map<std::string, std::string>& notes = {});
 
-// The newest checkpoint under the directory, or the directory itself if it is a checkpoint. Throws Error(io) if there is
-// none.
+// The checkpoint that DIR/latest names, or, if that one's index.json is missing, the newest older one that has it; or the
+// directory itself if it is a checkpoint. Throws Error(io) if there is none.
 STRETTO_API std::string find_checkpoint(const std::string& directory);
 // Whether a checkpoint was ever completed there, or the directory is one.
 STRETTO_API bool has_checkpoint(const std::string& directory);

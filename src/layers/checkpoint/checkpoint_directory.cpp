@@ -59,6 +59,8 @@ std::vector<fs::path> entries(const fs::path& directory, const std::string& begi
   return result;
 }
 
+bool is_complete(const fs::path& checkpoint) { return fs::exists(checkpoint / "index.json"); }
+
 }  // namespace
 
 void begin_checkpoint(const fs::path& directory, const std::string& name) {
@@ -101,17 +103,25 @@ void remove_old_checkpoints(const fs::path& directory, int keep) {
 }
 
 bool has_checkpoint(const std::string& directory) {
-  return fs::exists(fs::path(directory) / "index.json") || fs::exists(fs::path(directory) / "latest");
+  return is_complete(directory) || fs::exists(fs::path(directory) / "latest");
 }
 
 std::string find_checkpoint(const std::string& directory) {
-  if (fs::exists(fs::path(directory) / "index.json")) return directory;
+  if (is_complete(directory)) return directory;
   const fs::path latest = fs::path(directory) / "latest";
   std::ifstream file;
   if (fs::is_regular_file(latest)) file.open(latest);
   std::string name;
   if (!file.is_open() || !std::getline(file, name)) fail(ErrorCode::io, "There is no checkpoint in {}.", directory);
-  return fs::path(directory) / name;
+  const fs::path newest = fs::path(directory) / name;
+  if (is_complete(newest)) return newest;
+  std::vector<fs::path> older = entries(directory, "step_", "");
+  std::erase_if(older, [&](const fs::path& path) { return path.filename().string() >= name || !is_complete(path); });
+  if (older.empty()) {
+    fail(ErrorCode::io, "There is no complete checkpoint in {}: {} has no index.json, nor is an older one there.", directory,
+         name);
+  }
+  return *std::max_element(older.begin(), older.end());
 }
 
 }  // namespace stretto
