@@ -19,7 +19,7 @@ namespace {
 class ElasticTraining {
  public:
   ElasticTraining(const Communicator& world, const CommandLine& line, StopRequest& stop)
-      : ranks_(world), left_(world), line_(line), stop_(stop), checkpoints_(line) {
+      : ranks_(world), left_(world), line_(line), stop_(stop) {
     line_.layout.automatic = false;  // it has been chosen
   }
 
@@ -58,7 +58,7 @@ class ElasticTraining {
     rank0_first(ranks_, [&] { line_.check(ranks_.size(), ranks_.rank()); });
     if (ranks_.rank() == 0) {
       const std::string from = line_.resume == Resume::yes
-                                   ? fmt::format("after step {}", checkpoints_.newest_step())
+                                   ? fmt::format("after step {}", newest_step(line_))
                                    : std::string("from the beginning, since the job has no checkpoint yet");
       const std::string sentence = fmt::format("{} Training goes on with {} of {} ranks, dp {}, {}.\n", loss.what(),
                                                ranks_.size(), before, line_.mesh_on(ranks_.size()).data, from);
@@ -86,7 +86,7 @@ class ElasticTraining {
   }
 
   void decide_where_to_begin() {
-    std::int64_t resumes = ranks_.rank() == 0 && checkpoints_.any() ? 1 : 0;
+    std::int64_t resumes = ranks_.rank() == 0 && can_go_on(line_) ? 1 : 0;
     ranks_.broadcast(&resumes, &resumes, 1, DType::i64, 0, Stream::inline_(), {.tag = "whether to resume"});
     if (resumes != 0) line_ = resumed(line_);
   }
@@ -95,7 +95,6 @@ class ElasticTraining {
   Communicator left_;   // those of them that are left: another one may be lost while they come to an agreement
   CommandLine line_;
   StopRequest& stop_;
-  OwnCheckpoints checkpoints_;
   ReplicatedState memory_;
   bool has_ended_ = false;  // the job cannot go on
 };

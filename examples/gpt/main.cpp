@@ -30,6 +30,7 @@ void train(const Communicator& world, const CommandLine& given, StopRequest& sto
   require_same(world, given.values);
   rank0_first(world, [&] {
     given.check(world.size(), world.rank());
+    if (given.nproc == 0 && world.rank() == 0) require_no_checkpoints(given);
     const OnDevice there(given.device);  // throws the reason if there is no such device
   });
   const CommandLine line = with_resume_decided(given, world);
@@ -82,6 +83,7 @@ int start(CommandLine line) {
   const auto status_of = [&](int status) { return status == 0 && stop.agreed() == SIGINT ? 128 + SIGINT : status; };
   if (line.nproc > 0) {
     line.check(line.nproc);  // the parent reports an error once
+    require_no_checkpoints(line);
     stop.take_signals();
     Restarts restarts(line, stop);
     LaunchOptions options{.starts_again = {}, .survivors_go_on = line.elastic};

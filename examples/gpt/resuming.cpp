@@ -1,5 +1,6 @@
 #include "resuming.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -13,16 +14,29 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The newest checkpoint and when it was written, since a later one may have the same name; empty if there is none.
-std::string newest_in(const std::string& save) {
-  if (save.empty() || !has_checkpoint(save)) return "";
-  const fs::path checkpoint = find_checkpoint(save);
-  std::error_code ignored;
-  const auto written = fs::last_write_time(checkpoint / "index.json", ignored);
-  return fmt::format("{} {}", checkpoint.string(), written.time_since_epoch().count());
+// Training saves checkpoints under the names of their steps. -1 for another name.
+std::int64_t step_of(const fs::path& checkpoint) {
+  long step = -1;
+  std::sscanf(checkpoint.filename().c_str(), "step_%ld", &step);
+  return step;
 }
 
 }  // namespace
+
+void require_no_checkpoints(const CommandLine& line) {
+  if (line.resume != Resume::no || line.save.empty()) return;
+  require(!fs::exists(line.save + "/index.json"), "--save {} is a checkpoint; give the directory around it, or another one.",
+          line.save);
+  std::int64_t newest = -1;
+  std::error_code ignored;  // the directory may not exist yet
+  for (const fs::directory_entry& entry : fs::directory_iterator(line.save, ignored)) {
+    newest = std::max(newest, step_of(entry.path()));
+  }
+  require(newest < 0,
+          "--save {} has checkpoints of another run, the newest of step {}; give --resume to go on from it, or another "
+          "directory.",
+          line.save, newest);
+}
 
 CommandLine resumed(CommandLine line) {
   line.resume = Resume::yes;
@@ -41,18 +55,10 @@ CommandLine with_resume_decided(const CommandLine& line, const Communicator& wor
   return begins;
 }
 
-OwnCheckpoints::OwnCheckpoints(const CommandLine& line)
-    : directory_(line.save), of_another_job_(line.resume == Resume::no ? newest_in(line.save) : "") {}
+bool can_go_on(const CommandLine& line) { return !line.save.empty() && has_checkpoint(line.save); }
+std::int64_t newest_step(const CommandLine& line) { return step_of(find_checkpoint(line.save)); }
 
-bool OwnCheckpoints::any() const { return newest_in(directory_) != of_another_job_; }
-
-std::int64_t OwnCheckpoints::newest_step() const {
-  long step = 0;  // training saves them under the names of their steps
-  std::sscanf(fs::path(find_checkpoint(directory_)).filename().c_str(), "step_%ld", &step);
-  return step;
-}
-
-Restarts::Restarts(CommandLine& line, const StopRequest& stop) : line_(line), stop_(stop), checkpoints_(line) {}
+Restarts::Restarts(CommandLine& line, const StopRequest& stop) : line_(line), stop_(stop) {}
 
 bool Restarts::after(const LostRank& lost) {
   const auto say = [&](const std::string& what_follows) {
@@ -63,9 +69,9 @@ bool Restarts::after(const LostRank& lost) {
   if (done_ == line_.max_restarts) return !say(fmt::format("all restarts of --max-restarts {} are used up.", done_));
   ++done_;
   const std::string which = fmt::format("restart {} of {}", done_, line_.max_restarts);
-  if (!checkpoints_.any()) return say(fmt::format("{} begins again: the job has no checkpoint yet.", which));
+  if (!can_go_on(line_)) return say(fmt::format("{} begins again: the job has no checkpoint yet.", which));
   line_.resume = Resume::if_any;
-  return say(fmt::format("{} goes on after step {}.", which, checkpoints_.newest_step()));
+  return say(fmt::format("{} goes on after step {}.", which, newest_step(line_)));
 }
 
 }  // namespace gpt

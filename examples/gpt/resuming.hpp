@@ -14,18 +14,13 @@ CommandLine with_resume_decided(const CommandLine& line, const stretto::Communic
 // The command line with Resume::yes, and without what training began with.
 CommandLine resumed(CommandLine line);
 
-// The checkpoints under --save from which a job goes on after a loss: those that it has written, and with --resume also
-// those that were there.
-class OwnCheckpoints {
- public:
-  explicit OwnCheckpoints(const CommandLine& line);  // when the job starts
-  bool any() const;
-  std::int64_t newest_step() const;  // if there are any
+// Without --resume a job begins in a directory without checkpoints: it would mix those of another run with its own. Called
+// once, when the job starts. Throws Error(invalid_argument).
+void require_no_checkpoints(const CommandLine& line);
 
- private:
-  std::string directory_;
-  std::string of_another_job_;  // the newest one at the start
-};
+// Whether there is a checkpoint under --save from which the job goes on after a loss, and the newest one's step.
+bool can_go_on(const CommandLine& line);
+std::int64_t newest_step(const CommandLine& line);
 
 // --max-restarts: after a loss, all ranks start again from the job's newest checkpoint, or as they started first.
 class Restarts {
@@ -38,7 +33,6 @@ class Restarts {
  private:
   CommandLine& line_;
   const StopRequest& stop_;
-  OwnCheckpoints checkpoints_;
   int done_ = 0;
 };
 

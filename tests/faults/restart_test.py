@@ -47,14 +47,35 @@ class Restart(FaultTest):
         fresh = lambda: len(set(ranks_under(run.process.pid)) - set(before)) == len(before)
         self.assertTrue(until(fresh, 60), run.errors)
 
-    def test_begins_again_without_a_checkpoint_of_its_own(self):
-        self.expect_success(self.start({"--nproc": 1, "--train-iters": 7, "--seed": 5, "--save": self.save}))  # another job's
+    def test_begins_again_without_a_checkpoint(self):
         run = self.start({**self.flags, "--save-interval": 0, "--nproc": 1, "--max-restarts": 1})
         self.wait_for_steps(self.log("log"), 3)
         self.kill(run, 0)
         self.assertEqual(self.status(run), 0, run.errors)
         self.assertEqual(self.notices(run), ["Rank 0 was killed by SIGKILL; restart 1 of 1 begins again: the job has no checkpoint yet."])
         self.assertEqual(losses(self.log("log")), self.undisturbed({"--nproc": 1}))
+        self.expect_nothing_left()
+
+    def test_does_not_begin_over_the_checkpoints_of_another_run(self):
+        self.expect_success(self.start({**self.flags, "--nproc": 1, "--train-iters": 7}))
+        files = lambda: {path: path.stat().st_mtime_ns for path in self.directory.rglob("step_*")}
+        before = files()
+        refusal = f"error: --save {self.save} has checkpoints of another run, the newest of step 7; give --resume to go on from it, or another directory."
+        for more in ({}, {"--max-restarts": 1}, {"--elastic": True}, {"--train-iters": 3}):
+            with self.subTest(more):
+                run = self.start({**self.flags, "--nproc": 2, **more})
+                self.assertEqual(self.status(run), 1)
+                self.assertEqual(run.errors, [refusal])
+        port = free_port()
+        pair = [self.start_rank(rank, 2, port, self.flags) for rank in range(2)]
+        self.assertEqual([self.status(run) for run in pair], [1, 1])
+        self.assertEqual([line for run in pair for line in run.errors], [refusal])
+        self.assertEqual(files(), before)
+        inside = self.start({**self.flags, "--nproc": 2, "--save": self.save / "step_00000007"})
+        self.assertEqual(self.status(inside), 1)
+        self.assertIn("step_00000007 is a checkpoint; give the directory around it", inside.errors[0])
+        for resume in (True, "auto"):
+            self.expect_success(self.start({**self.flags, "--nproc": 2, "--train-iters": 8, "--resume": resume}))
         self.expect_nothing_left()
 
     def test_ends_when_restarts_are_used_up(self):
