@@ -28,12 +28,12 @@ unsigned drawn_seed() {
   return given != 0 ? given : std::random_device{}() % 99999 + 1;  // the flag accepts 1 to 99999
 }
 
-constexpr Layout layout{2, 2, 2};
+constexpr Layout mesh_of_8{2, 2, 2};
 
 std::vector<Trace> traces_of(const gpt::TrainerOptions& options, const Fault& fault) {
-  std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
-  run_threads(layout.ranks(), [&](const Communicator& world) {
-    traces[static_cast<std::size_t>(world.rank())] = train_by_hand(world, layout, options, fault, steps_of_a_run);
+  std::vector<Trace> traces(static_cast<std::size_t>(mesh_of_8.ranks()));
+  run_threads(mesh_of_8.ranks(), [&](const Communicator& world) {
+    traces[static_cast<std::size_t>(world.rank())] = train_by_hand(world, mesh_of_8, options, fault, steps_of_a_run);
   });
   return traces;
 }
@@ -46,11 +46,11 @@ Tensor delayed(PipelineStage& stage, const Action& action, Tensor input, unsigne
 }
 
 gpt::TrainerOptions options_of(ScheduleKind schedule, ZeroStage stage) {
-  gpt::TrainerOptions options = tiny(layout);
+  gpt::TrainerOptions options = tiny(mesh_of_8);
   options.model.layers = 5;
   options.model.sequence = 16;
   options.pipeline.schedule_name = name(schedule);
-  options.global_batch = 4L * layout.data;
+  options.global_batch = 4L * mesh_of_8.data;
   options.sharding.zero = stage;
   return options;
 }
