@@ -15,7 +15,7 @@ SECTION = DocsSection("./dev perf replicated-state")
 # Ranks, layers, width, and sequences of a rank's microbatch and microbatches of a step; tp 2 where there are more than two ranks.
 CASES = ((2, 4, 256, 1, 1), (2, 4, 256, 6, 1), (2, 4, 256, 12, 1), (8, 4, 256, 6, 1), (2, 6, 384, 6, 1))
 TOKENS = 256
-FROM_TOKENS = 6000  # of a step, from which on the limit is to hold
+FROM_TOKENS = 3000  # of a step, from which on the limit is to hold
 MOST = 1.02  # times a step without
 
 
